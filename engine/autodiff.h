@@ -1,0 +1,17 @@
+// Reverse-mode differentiation: appends gradient nodes to the graph itself.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph.h"
+
+namespace moonflow {
+
+// The gradient of sum_i <losses[i], seeds[i]> with respect to each of `values`; kNone where no path leads.
+// A seed has the type of its loss (ones of that type give the gradient of the plain sum).
+// Gradients reach a value once per consumer; they are summed in the order the consumers were added, latest first,
+// so two builds of the same script give bit-equal sums on the CPU.
+std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses, const std::vector<ValueId>& seeds,
+                               const std::vector<ValueId>& values);
+
+}  // namespace moonflow

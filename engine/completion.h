@@ -1,0 +1,71 @@
+// The one door out of the engine. A finished run is posted as a whole; the session's thread pulls its completions one
+// by one: a tensor per tap that was on, in graph order, then the end.
+// Posting neither allocates nor fails. Post from any thread, pull from one.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace moonflow {
+
+using RunId = uint64_t;
+
+struct Completion {
+  RunId run = 0;
+  Token token = 0;             // of the tap; 0 at the end of the run
+  Tensor tensor;
+  bool end = false;
+  std::optional<Error> error;  // only at the end
+  uint64_t sequence = 0;       // rising over everything the session delivers
+};
+
+// One execution of a plan with its feeds. Owned by the executor while it runs, then by the queue until it is pulled.
+struct Run {
+  RunId id = 0;
+  std::shared_ptr<Plan> plan;       // shared: a forgotten job's plan lives until its last run is pulled
+  std::vector<Tensor> feeds;
+  std::vector<Tensor> tapped;       // one per tap; no value where the tap is off
+  std::optional<Error> error;
+  std::atomic<bool> cancelled{false};
+  size_t delivered = 0;             // taps already looked at by pull
+  std::unique_ptr<Run> next;        // in the queue
+};
+
+class CompletionQueue {
+ public:
+  CompletionQueue() = default;
+  ~CompletionQueue();
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+
+  void post(std::unique_ptr<Run> run) noexcept;
+  // The next completion, or none. After its end a run is gone and its plan has room again.
+  std::optional<Completion> pull();
+  // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.
+  bool wait(int timeout_ms);
+  // One atomic load.
+  bool empty() const { return ready_.load(std::memory_order_acquire) == 0; }
+  // A descriptor that is readable while something can be pulled. Made at the first call; -1 when the system has none.
+  int descriptor();
+  // Makes a wait return although nothing was posted. Safe in a signal handler only through the descriptor.
+  void wake() noexcept;
+
+ private:
+  std::atomic<int64_t> ready_{0};   // runs in the list
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::unique_ptr<Run> head_;
+  Run* tail_ = nullptr;
+  bool woken_ = false;
+  int descriptor_ = -1;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace moonflow

@@ -1,0 +1,61 @@
+// Errors of the engine: one exception type with a stable code, and the facts a user needs to act on it.
+// Thrown where the fault is seen; the op, the job and the script's line are filled in by whoever knows them on the way out.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace moonflow {
+
+enum class ErrorCode {
+  InvalidArgument,  // a value outside what the call accepts
+  ShapeMismatch,
+  DtypeMismatch,
+  OutOfRange,       // an index, a label or a size outside its bounds
+  NotFound,         // no op, variable, feed or file of that name
+  Unsupported,      // no kernel for this device or dtype
+  Busy,             // too many runs in flight
+  Interrupted,
+  OutOfMemory,
+  Io,
+  WrongState,       // the call is right, the moment is not
+};
+
+// The stable spelling of a code, such as "shape_mismatch".
+const char* name(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code(code) {}
+
+  ErrorCode code;
+  std::string op;     // op and node name, such as "matmul 'hidden'"; empty when no op is to blame
+  std::string job;    // name of the job function
+  std::string where;  // "file:line" of the user's script where the op was built
+
+  // "file:line: op: message", leaving out what is unknown.
+  std::string describe() const;
+};
+
+// The parts written one after another, as a C++ stream in the "C" locale would.
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  (out << ... << parts);
+  return out.str();
+}
+
+template <class... Parts>
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
+  throw Error(code, text(parts...));
+}
+
+// For faults of the user. The parts are put together only when the condition does not hold.
+template <class... Parts>
+void require(bool holds, ErrorCode code, const Parts&... parts) {
+  if (!holds) fail(code, parts...);
+}
+
+}  // namespace moonflow

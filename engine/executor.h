@@ -1,0 +1,64 @@
+// Runs plans, one at a time, on a worker thread or inline on the caller's. Whatever happens, each accepted run is
+// posted to the completion queue exactly once.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/completion.h"
+
+namespace moonflow {
+
+class Executor {
+ public:
+  explicit Executor(CompletionQueue& completions) : completions_(completions) {}
+  ~Executor();
+
+  struct Submission {
+    std::vector<Tensor> feeds;       // kept alive, and not to be changed until the run has ended
+    std::vector<bool> taps_on = {};  // empty: all
+    bool may_run_inline = false;     // on the calling thread when nothing is in flight
+    std::shared_ptr<MemoryMeter> meter = nullptr;
+  };
+  // Gives the run's number, or 0 when the plan or the session has too many runs in flight.
+  // Throws when a feed does not fit its placeholder.
+  RunId submit(const std::shared_ptr<Plan>& plan, Submission submission);
+
+  int in_flight() const { return in_flight_; }  // submitted, end not pulled
+  void pulled_end() { --in_flight_; }
+  // Until nothing is queued or running. What finished waits in the completion queue.
+  void wait_idle();
+  // Asks the running step and everything queued to stop. Takes effect before the first write of a run, or after its last.
+  // Any thread; async-signal-safe.
+  void interrupt() noexcept { interrupted_.store(true, std::memory_order_release); }
+  bool interrupted() const noexcept { return interrupted_.load(std::memory_order_acquire); }
+  void clear_interrupt() noexcept { interrupted_.store(false, std::memory_order_release); }
+  // Refuses new runs, cancels queued ones, waits for the running one and joins the worker. Idempotent.
+  void close();
+
+  int max_in_flight = 8;  // of the session, over all plans
+
+ private:
+  void work();
+  void execute(Run& run);
+  void run_steps(Run& run);
+
+  CompletionQueue& completions_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Run>> queued_;
+  bool running_ = false;
+  bool closed_ = false;
+  std::atomic<bool> interrupted_{false};
+  std::thread worker_;
+  std::unique_ptr<Stream> stream_;
+  RunId last_run_ = 0;
+  int in_flight_ = 0;  // owner thread only
+};
+
+}  // namespace moonflow

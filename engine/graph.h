@@ -1,0 +1,79 @@
+// The graph of one job: nodes appended in order, each with inferred types and the script's line it came from.
+// Append-only. Used on the thread that traces.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace moonflow {
+
+using Token = uint64_t;  // names whoever asked for a value; 0 is nobody
+
+struct Value {
+  TensorType type;
+  NodeId node = kNone;
+  int index = 0;  // which output of the node
+};
+
+struct Node {
+  enum Kind { Op, Feed, Variable, Constant };
+  Kind kind = Op;
+  const OpDef* op = nullptr;  // only for Kind::Op
+  Attrs attrs;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  std::string name;   // of the op, feed or variable
+  std::string site;   // "file:line" of the user's script
+  Tensor constant;    // only for Kind::Constant
+
+  // "matmul 'hidden'", for messages.
+  std::string describe() const;
+};
+
+// A value that must reach the host, with the token of whoever asked.
+struct Tap {
+  ValueId value;
+  Token token;
+};
+
+class Graph {
+ public:
+  explicit Graph(const Catalog& catalog) : catalog_(&catalog) {}
+
+  ValueId feed(std::string name, TensorType type, std::string site = {});
+  // A second call with the same name gives the same value; another type is an error.
+  ValueId variable(const std::string& name, TensorType type, std::string site = {});
+  ValueId constant(Tensor value, std::string name, std::string site = {});
+  // Checks arity and attributes, infers the types. Errors carry op, name and site.
+  std::vector<ValueId> append(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string name = {},
+                              std::string site = {});
+  void tap(ValueId value, Token token);
+
+  const Catalog& catalog() const { return *catalog_; }
+  const std::deque<Node>& nodes() const { return nodes_; }
+  const std::vector<Value>& values() const { return values_; }
+  const Node& node(NodeId id) const { return nodes_[id]; }
+  const Value& value(ValueId id) const { return values_[id]; }
+  const TensorType& type(ValueId id) const { return values_[id].type; }
+  const std::vector<NodeId>& feeds() const { return feeds_; }
+  const std::vector<Tap>& taps() const { return taps_; }
+  // The logical blob name: "conv1-weight/out" for a variable, "dense1-matmul/out_0" for an op.
+  std::string blob_name(ValueId id) const;
+  std::string dump() const;
+
+ private:
+  ValueId source(Node::Kind kind, std::string name, TensorType type, std::string site);
+  void check(ValueId value) const;
+
+  const Catalog* catalog_;
+  std::deque<Node> nodes_;  // stable addresses while gradients append
+  std::vector<Value> values_;
+  std::vector<NodeId> feeds_;
+  std::vector<Tap> taps_;
+};
+
+}  // namespace moonflow

@@ -1,0 +1,226 @@
+// What an op is: one struct, OpDef, that carries meaning, gradient, kernels, storage facts and examples.
+// The engine treats ops as data; it knows none of them by name. Kernels follow "prepare, then launch".
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/device.h"
+#include "engine/tensor.h"
+
+namespace moonflow {
+
+class Catalog;
+class Graph;
+class Rewriter;
+struct Node;
+using ValueId = int32_t;
+using NodeId = int32_t;
+constexpr int32_t kNone = -1;  // no value: an optional input left out, a gradient that does not exist
+
+// ---- attributes: named parameters as plain data -------------------------------------------------------------
+
+using Ints = std::vector<int64_t>;
+using Floats = std::vector<double>;
+using AttrValue = std::variant<bool, int64_t, double, std::string, DType, Ints, Floats>;
+
+std::string str(const AttrValue& value);
+
+class Attrs {
+ public:
+  Attrs() = default;
+  Attrs(std::initializer_list<std::pair<const std::string, AttrValue>> values) : values_(values) {}
+
+  // The value of an attribute that the OpDef declares, so it is there and has this type.
+  template <class T>
+  const T& get(std::string_view name) const { return std::get<T>(at(name)); }
+  bool flag(std::string_view name) const { return get<bool>(name); }
+  int64_t integer(std::string_view name) const { return get<int64_t>(name); }
+  double number(std::string_view name) const { return get<double>(name); }
+  const std::string& string(std::string_view name) const { return get<std::string>(name); }
+  const Ints& ints(std::string_view name) const { return get<Ints>(name); }
+  const Floats& floats(std::string_view name) const { return get<Floats>(name); }
+  DType dtype(std::string_view name) const { return get<DType>(name); }
+
+  const AttrValue& at(std::string_view name) const;
+  const AttrValue* find(std::string_view name) const;
+  void set(std::string name, AttrValue value) { values_[std::move(name)] = std::move(value); }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+  bool empty() const { return values_.empty(); }
+  friend bool operator==(const Attrs& a, const Attrs& b) { return a.values_ == b.values_; }
+
+ private:
+  std::map<std::string, AttrValue, std::less<>> values_;
+};
+
+struct AttrDef {
+  std::string name;
+  AttrValue fallback;       // gives the type too; the default unless `required`
+  std::string doc;
+  bool required = false;
+  // Name of an Ints attribute that takes a (nested) Lua table given for this one, flattened. `padding` uses it:
+  // a string names a rule, a table gives the pads themselves.
+  std::string table_form = {};
+};
+
+// ---- inputs, inference ---------------------------------------------------------------------------------------
+
+struct InputDef {
+  enum Kind { One, Optional, Many };  // Many: the op takes one list, and has no other input
+  std::string name;
+  Kind kind = One;
+};
+
+// An op with its input types: what inference sees. A left-out optional input has no type.
+struct OpCall {
+  const std::vector<const TensorType*>& inputs;  // nullptr for a left-out optional input
+  const Attrs& attrs;
+
+  int count() const { return static_cast<int>(inputs.size()); }
+  bool has(int i) const { return i < count() && inputs[i] != nullptr; }
+  const TensorType& type(int i) const { return *inputs[i]; }
+  const Shape& shape(int i) const { return inputs[i]->shape; }
+  DType dtype(int i) const { return inputs[i]->dtype; }
+};
+
+using Infer = std::function<std::vector<TensorType>(const OpCall&)>;
+
+// ---- gradients -----------------------------------------------------------------------------------------------
+
+// Gradients are written as graph code: they append ordinary nodes and never compute.
+struct GradCall {
+  Graph& graph;
+  const Catalog& catalog;
+  const std::string name;              // of the node being differentiated; gradient nodes are named after it
+  const std::string site;
+  const std::vector<ValueId> inputs;   // kNone for a left-out optional input
+  const std::vector<ValueId> outputs;
+  const std::vector<ValueId> grads;    // one per output; kNone where no gradient arrived
+  const Attrs attrs;
+
+  // Appends an op and gives its first output, or all of them.
+  ValueId op(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {});
+  std::vector<ValueId> ops(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {});
+  TensorType type(ValueId value) const;  // by value: appending moves the graph's storage
+};
+
+// One gradient per input, kNone where there is none. May be empty in the OpDef: the op stops gradients.
+using Grad = std::function<std::vector<ValueId>(GradCall&)>;
+
+// ---- kernels -------------------------------------------------------------------------------------------------
+
+struct LaunchCall {
+  Stream& stream;
+  void* const* inputs;   // nullptr for a left-out optional input
+  void* const* outputs;
+  void* scratch;         // 64-byte aligned, `scratch_bytes` long
+};
+
+// Enqueues the work of one step. Allocates nothing, waits for nothing. May throw Error for bad values (a label
+// outside the classes) before anything is written.
+using Launch = std::function<void(const LaunchCall&)>;
+
+// Everything known when a plan is made.
+struct KernelCall {
+  Device& device;
+  const Attrs& attrs;
+  std::vector<TensorType> inputs;         // a left-out optional input has present[i] == false
+  std::vector<bool> present;
+  std::vector<TensorType> outputs;
+  std::vector<Layout> input_layouts;
+  std::vector<Layout> output_layouts;
+  int64_t scratch_bytes = 0;              // set by prepare
+};
+
+// The layout question, asked in plan order before anything is prepared. `inputs` holds what the producers offer;
+// the kernel overwrites them with what it wants (a reorder is inserted where they differ) and sets `outputs`.
+struct LayoutCall {
+  Device& device;
+  const Attrs& attrs;
+  const std::vector<TensorType>& input_types;
+  const std::vector<bool>& present;
+  const std::vector<TensorType>& output_types;
+  std::vector<Layout> inputs;
+  std::vector<Layout> outputs;
+};
+
+struct Kernel {
+  std::function<Launch(KernelCall&)> prepare;    // empty: this device cannot run the op
+  std::function<void(LayoutCall&)> layouts = {};  // empty: row-major everywhere
+  explicit operator bool() const { return static_cast<bool>(prepare); }
+};
+
+// ---- the op --------------------------------------------------------------------------------------------------
+
+// Where an output may live in the memory of an input.
+struct Sharing {
+  int output;
+  int input;
+};
+
+// What the oracle test feeds: small types, attributes, and the range the values are drawn from.
+struct Example {
+  std::vector<TensorType> inputs;  // floating inputs are also tried in the other floating dtype
+  Attrs attrs = {};
+  double low = -1;                 // floating values are uniform in [low, high)
+  double high = 1;
+  int64_t int_below = 4;           // integer values are uniform in [0, int_below)
+};
+
+struct Rewrite {
+  std::string name;
+  // Looks at one node and, where its pattern holds, replaces nodes through the rewriter. True when it did.
+  std::function<bool(Rewriter&, NodeId)> apply;
+};
+
+struct OpDef {
+  std::string name;                 // internal name
+  std::string lua = {};             // path under `flow` ("nn.softmax"); empty for helper ops such as gradients
+  std::string doc = {};
+  std::vector<InputDef> inputs = {};
+  std::vector<std::string> outputs = {"out"};
+  std::vector<AttrDef> attrs = {};
+  Infer infer = {};
+  Grad grad = {};
+  Kernel cpu = {};
+  Kernel cuda = {};
+  std::vector<Sharing> inplace = {};  // may overwrite the input when nobody reads it later; equal types only
+  std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
+  std::vector<int> writes = {};       // inputs updated in place (variables); such a node may have no output
+  bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
+  std::vector<Rewrite> rewrites = {};
+  std::vector<Example> examples = {};
+
+  const Kernel& kernel(DeviceKind kind) const { return kind == DeviceKind::Cpu ? cpu : cuda; }
+  const AttrDef* attr(std::string_view name) const;
+};
+
+// The attributes with every default filled in; an unknown name, a wrong type or a missing required one is an error.
+Attrs complete(const OpDef& op, Attrs given);
+
+// ---- the catalog ---------------------------------------------------------------------------------------------
+
+// The ops of this process. Filled once, then read only, so sessions may share one.
+class Catalog {
+ public:
+  void add(OpDef op);
+  const OpDef& at(std::string_view name) const;  // NotFound, with the nearest name
+  const OpDef* find(std::string_view name) const;
+  const std::map<std::string, OpDef, std::less<>>& ops() const { return ops_; }
+
+  // The op that adds two values of one type. Autodiff uses it where a value has several consumers.
+  std::string sum_op;
+
+ private:
+  std::map<std::string, OpDef, std::less<>> ops_;
+};
+
+// The candidate nearest to `name`, or empty when none is near. For "did you mean".
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace moonflow

@@ -1,0 +1,81 @@
+// A compiled graph: prepared launches in order over planned memory. Made once on the tracing thread, then run many
+// times, one run at a time. The stages are functions of plan.cpp in the order they happen:
+// rewrite, order, place, layout, memory, prepare.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/graph.h"
+#include "engine/variable.h"
+
+namespace moonflow {
+
+// One prepared launch with its buffers. The pointers of feeds are filled in at the start of each run.
+struct Step {
+  std::string label;           // "matmul 'hidden'", or "reorder of 'conv1'"
+  std::string site;            // the script's line
+  Launch launch;
+  std::vector<void*> inputs;
+  std::vector<void*> outputs;
+  void* scratch = nullptr;
+};
+
+struct PlannedFeed {
+  std::string name;
+  TensorType type;
+  // Where the address of the fed tensor belongs.
+  struct Place { int step; int input; };
+  std::vector<Place> places;
+};
+
+struct PlannedTap {
+  Token token;
+  TensorType type;
+  int after_step;      // the value is there once this step has run; -1: before the first
+  const void* source;  // row-major device memory; nullptr for a feed passed through
+  int feed = -1;
+};
+
+class Plan {
+ public:
+  std::string job;
+  Device* device = nullptr;
+  std::vector<PlannedFeed> feeds;
+  std::vector<PlannedTap> taps;   // in the order they are delivered
+  std::vector<Step> steps;
+  int first_write = 0;            // steps from here on change variables; they run all or not at all
+  std::vector<std::string> variables;  // names it reads or writes
+  int64_t arena_bytes = 0;
+  int64_t arena_lower_bound = 0;  // most bytes alive at any one step
+  int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread
+  int max_in_flight = 3;
+
+  std::string dump() const;
+
+  Buffer arena;                   // every intermediate value and scratch lives here
+  std::vector<Buffer> constants;
+};
+
+// `job` names the plan in messages. Throws the first fault found, with op and site: a missing kernel, a refused dtype.
+std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, Device& device, Variables& variables);
+
+// What an op family's fusion sees: the graph as a list of nodes that may be replaced before anything is ordered.
+class Rewriter {
+ public:
+  virtual const Node& node(NodeId id) const = 0;
+  virtual const TensorType& type(ValueId value) const = 0;
+  // The node that makes the value if it is the op `op`, else kNone.
+  virtual NodeId made_by(ValueId value, std::string_view op) const = 0;
+  // The only node that reads the value, or kNone when there are several, none, or a tap wants it.
+  virtual NodeId sole_reader(ValueId value) const = 0;
+  // Replaces `nodes` by one op whose outputs take the places of `outputs`. The inner values must have no other reader.
+  virtual void fuse(const std::vector<NodeId>& nodes, std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
+                    const std::vector<ValueId>& outputs) = 0;
+
+ protected:
+  ~Rewriter() = default;
+};
+
+}  // namespace moonflow

@@ -1,0 +1,52 @@
+// Everything one user of the engine has: catalog, device, variables, executor, completion queue. There are no globals,
+// so several sessions live side by side. Owned and called by one thread; interrupt() may come from any.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+
+namespace moonflow {
+
+class Session {
+ public:
+  Session(std::shared_ptr<const Catalog> catalog, std::unique_ptr<Device> device);
+  ~Session();
+
+  const Catalog& catalog() const { return *catalog_; }
+  Device& device() { return *device_; }
+  Variables& variables() { return variables_; }
+  CompletionQueue& completions() { return completions_; }
+  Executor& executor() { return executor_; }
+  const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
+
+  std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job);
+  // Gives the run's number, or 0 when too much is in flight.
+  RunId submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission);
+  std::optional<Completion> pull();
+
+  // The value of a variable, after the runs submitted so far.
+  Tensor read(const std::string& variable);
+  // Sets a variable after the runs submitted so far; shape and dtype must be its own.
+  void write(const std::string& variable, const Tensor& value);
+  // One op on host tensors at once, on the calling thread: prepare and launch without a graph.
+  std::vector<Tensor> evaluate(std::string_view op, const std::vector<Tensor>& inputs, Attrs attrs = {});
+
+  // Refuses, cancels what is queued, waits for what runs. Idempotent; the destructor calls it.
+  void close();
+  bool closed() const { return closed_; }
+
+ private:
+  std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
+  std::unique_ptr<Device> device_;
+  std::shared_ptr<MemoryMeter> meter_;
+  Variables variables_;
+  CompletionQueue completions_;
+  Executor executor_;                       // last: its worker ends before anything above goes
+  std::unique_ptr<Stream> stream_;          // of reads, writes and evaluate
+  bool closed_ = false;
+};
+
+}  // namespace moonflow

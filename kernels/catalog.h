@@ -1,0 +1,31 @@
+// All the ops of Moonflow, and the devices they run on.
+#pragma once
+
+#include <memory>
+
+#include "engine/op.h"
+
+namespace moonflow {
+
+std::shared_ptr<const Catalog> make_catalog();
+
+// The CPU through oneDNN and own loops. `threads` = 0: one per core that this process may use.
+std::unique_ptr<Device> make_cpu_device(int threads = 0);
+
+// One function per family, each in the file of its name.
+void add_elementwise(Catalog& catalog);
+void add_fill(Catalog& catalog);
+void add_reduce(Catalog& catalog);
+void add_shape(Catalog& catalog);
+void add_index(Catalog& catalog);
+void add_matmul(Catalog& catalog);
+void add_conv(Catalog& catalog);
+void add_pool(Catalog& catalog);
+void add_softmax(Catalog& catalog);
+void add_loss(Catalog& catalog);
+void add_norm(Catalog& catalog);
+void add_random(Catalog& catalog);
+void add_update(Catalog& catalog);
+void add_schedule(Catalog& catalog);
+
+}  // namespace moonflow
