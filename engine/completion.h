@@ -19,7 +19,7 @@ using RunId = uint64_t;
 
 struct Completion {
   RunId run = 0;
-  Token token = 0;             // of the tap; 0 at the end of the run
+  Token token = 0;  // of the tap; 0 at the end of the run
   Tensor tensor;
   bool end = false;
   std::optional<Error> error;  // only at the end
@@ -29,13 +29,13 @@ struct Completion {
 // One execution of a plan with its feeds. Owned by the executor while it runs, then by the queue until it is pulled.
 struct Run {
   RunId id = 0;
-  std::shared_ptr<Plan> plan;       // shared: a forgotten job's plan lives until its last run is pulled
+  std::shared_ptr<Plan> plan;  // shared: a forgotten job's plan lives until its last run is pulled
   std::vector<Tensor> feeds;
-  std::vector<Tensor> tapped;       // one per tap; no value where the tap is off
+  std::vector<Tensor> tapped;  // one per tap; no value where the tap is off
   std::optional<Error> error;
   std::atomic<bool> cancelled{false};
-  size_t delivered = 0;             // taps already looked at by pull
-  std::unique_ptr<Run> next;        // in the queue
+  size_t delivered = 0;       // taps already looked at by pull
+  std::unique_ptr<Run> next;  // in the queue
 };
 
 class CompletionQueue {
@@ -54,17 +54,15 @@ class CompletionQueue {
   bool empty() const { return ready_.load(std::memory_order_acquire) == 0; }
   // A descriptor that is readable while something can be pulled. Made at the first call; -1 when the system has none.
   int descriptor();
-  // Makes a wait return although nothing was posted. Safe in a signal handler only through the descriptor.
-  void wake() noexcept;
 
  private:
-  std::atomic<int64_t> ready_{0};   // runs in the list
-  std::mutex mutex_;
+  std::atomic<int64_t> ready_{0};  // runs posted whose end is not pulled yet
+  std::mutex mutex_;               // guards the list and the descriptor
   std::condition_variable posted_;
   std::unique_ptr<Run> head_;
   Run* tail_ = nullptr;
-  bool woken_ = false;
   int descriptor_ = -1;
+  std::unique_ptr<Run> pulling_;  // the run being delivered; the pulling thread's own
   uint64_t sequence_ = 0;
 };
 

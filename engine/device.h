@@ -56,8 +56,13 @@ class Buffer {
   Buffer() = default;
   Buffer(Device& device, int64_t bytes) : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept { swap(other); return *this; }
-  ~Buffer() { if (data_) device_->free(data_); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_) device_->free(data_);
+  }
 
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }

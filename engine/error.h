@@ -1,5 +1,6 @@
 // Errors of the engine: one exception type with a stable code, and the facts a user needs to act on it.
-// Thrown where the fault is seen; the op, the job and the script's line are filled in by whoever knows them on the way out.
+// Thrown where the fault is seen; the op, the job and the script's line are filled in by whoever knows them on the way
+// out.
 #pragma once
 
 #include <sstream>
@@ -12,14 +13,15 @@ enum class ErrorCode {
   InvalidArgument,  // a value outside what the call accepts
   ShapeMismatch,
   DtypeMismatch,
-  OutOfRange,       // an index, a label or a size outside its bounds
-  NotFound,         // no op, variable, feed or file of that name
-  Unsupported,      // no kernel for this device or dtype
-  Busy,             // too many runs in flight
+  OutOfRange,   // an index, a label or a size outside its bounds
+  NotFound,     // no op, variable, feed or file of that name
+  Unsupported,  // no kernel for this device or dtype
+  Busy,         // too many runs in flight
   Interrupted,
   OutOfMemory,
   Io,
-  WrongState,       // the call is right, the moment is not
+  WrongState,  // the call is right, the moment is not
+  Internal,    // a fault of a library below us
 };
 
 // The stable spelling of a code, such as "shape_mismatch".

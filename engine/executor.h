@@ -33,8 +33,8 @@ class Executor {
   void pulled_end() { --in_flight_; }
   // Until nothing is queued or running. What finished waits in the completion queue.
   void wait_idle();
-  // Asks the running step and everything queued to stop. Takes effect before the first write of a run, or after its last.
-  // Any thread; async-signal-safe.
+  // Asks the running step and everything queued to stop. Takes effect before the first write of a run, or after its
+  // last. Any thread; async-signal-safe.
   void interrupt() noexcept { interrupted_.store(true, std::memory_order_release); }
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_acquire); }
   void clear_interrupt() noexcept { interrupted_.store(false, std::memory_order_release); }

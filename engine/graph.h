@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,9 @@ struct Node {
   Attrs attrs;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
-  std::string name;   // of the op, feed or variable
-  std::string site;   // "file:line" of the user's script
-  Tensor constant;    // only for Kind::Constant
+  std::string name;  // of the op, feed or variable
+  std::string site;  // "file:line" of the user's script
+  Tensor constant;   // only for Kind::Constant
 
   // "matmul 'hidden'", for messages.
   std::string describe() const;
@@ -73,6 +74,7 @@ class Graph {
   std::deque<Node> nodes_;  // stable addresses while gradients append
   std::vector<Value> values_;
   std::vector<NodeId> feeds_;
+  std::map<std::string, ValueId> variables_;
   std::vector<Tap> taps_;
 };
 

@@ -37,7 +37,9 @@ class Attrs {
 
   // The value of an attribute that the OpDef declares, so it is there and has this type.
   template <class T>
-  const T& get(std::string_view name) const { return std::get<T>(at(name)); }
+  const T& get(std::string_view name) const {
+    return std::get<T>(at(name));
+  }
   bool flag(std::string_view name) const { return get<bool>(name); }
   int64_t integer(std::string_view name) const { return get<int64_t>(name); }
   double number(std::string_view name) const { return get<double>(name); }
@@ -60,7 +62,7 @@ class Attrs {
 
 struct AttrDef {
   std::string name;
-  AttrValue fallback;       // gives the type too; the default unless `required`
+  AttrValue fallback;  // gives the type too; the default unless `required`
   std::string doc;
   bool required = false;
   // Name of an Ints attribute that takes a (nested) Lua table given for this one, flattened. `padding` uses it:
@@ -96,11 +98,11 @@ using Infer = std::function<std::vector<TensorType>(const OpCall&)>;
 struct GradCall {
   Graph& graph;
   const Catalog& catalog;
-  const std::string name;              // of the node being differentiated; gradient nodes are named after it
+  const std::string name;  // of the node being differentiated; gradient nodes are named after it
   const std::string site;
-  const std::vector<ValueId> inputs;   // kNone for a left-out optional input
+  const std::vector<ValueId> inputs;  // kNone for a left-out optional input
   const std::vector<ValueId> outputs;
-  const std::vector<ValueId> grads;    // one per output; kNone where no gradient arrived
+  const std::vector<ValueId> grads;  // one per output; kNone where no gradient arrived
   const Attrs attrs;
 
   // Appends an op and gives its first output, or all of them.
@@ -116,9 +118,9 @@ using Grad = std::function<std::vector<ValueId>(GradCall&)>;
 
 struct LaunchCall {
   Stream& stream;
-  void* const* inputs;   // nullptr for a left-out optional input
+  void* const* inputs;  // nullptr for a left-out optional input
   void* const* outputs;
-  void* scratch;         // 64-byte aligned, `scratch_bytes` long
+  void* scratch;  // 64-byte aligned, `scratch_bytes` long
 };
 
 // Enqueues the work of one step. Allocates nothing, waits for nothing. May throw Error for bad values (a label
@@ -129,12 +131,12 @@ using Launch = std::function<void(const LaunchCall&)>;
 struct KernelCall {
   Device& device;
   const Attrs& attrs;
-  std::vector<TensorType> inputs;         // a left-out optional input has present[i] == false
+  std::vector<TensorType> inputs;  // a left-out optional input has present[i] == false
   std::vector<bool> present;
   std::vector<TensorType> outputs;
   std::vector<Layout> input_layouts;
   std::vector<Layout> output_layouts;
-  int64_t scratch_bytes = 0;              // set by prepare
+  int64_t scratch_bytes = 0;  // set by prepare
 };
 
 // The layout question, asked in plan order before anything is prepared. `inputs` holds what the producers offer;
@@ -150,7 +152,7 @@ struct LayoutCall {
 };
 
 struct Kernel {
-  std::function<Launch(KernelCall&)> prepare;    // empty: this device cannot run the op
+  std::function<Launch(KernelCall&)> prepare;     // empty: this device cannot run the op
   std::function<void(LayoutCall&)> layouts = {};  // empty: row-major everywhere
   explicit operator bool() const { return static_cast<bool>(prepare); }
 };
@@ -167,9 +169,9 @@ struct Sharing {
 struct Example {
   std::vector<TensorType> inputs;  // floating inputs are also tried in the other floating dtype
   Attrs attrs = {};
-  double low = -1;                 // floating values are uniform in [low, high)
+  double low = -1;  // floating values are uniform in [low, high)
   double high = 1;
-  int64_t int_below = 4;           // integer values are uniform in [0, int_below)
+  int64_t int_below = 4;  // integer values are uniform in [0, int_below)
 };
 
 struct Rewrite {
@@ -179,8 +181,8 @@ struct Rewrite {
 };
 
 struct OpDef {
-  std::string name;                 // internal name
-  std::string lua = {};             // path under `flow` ("nn.softmax"); empty for helper ops such as gradients
+  std::string name;      // internal name
+  std::string lua = {};  // path under `flow` ("nn.softmax"); empty for helper ops such as gradients
   std::string doc = {};
   std::vector<InputDef> inputs = {};
   std::vector<std::string> outputs = {"out"};

@@ -14,8 +14,8 @@ namespace moonflow {
 
 // One prepared launch with its buffers. The pointers of feeds are filled in at the start of each run.
 struct Step {
-  std::string label;           // "matmul 'hidden'", or "reorder of 'conv1'"
-  std::string site;            // the script's line
+  std::string label;  // "matmul 'hidden'", or "reorder of 'conv1'"
+  std::string site;   // the script's line
   Launch launch;
   std::vector<void*> inputs;
   std::vector<void*> outputs;
@@ -26,7 +26,10 @@ struct PlannedFeed {
   std::string name;
   TensorType type;
   // Where the address of the fed tensor belongs.
-  struct Place { int step; int input; };
+  struct Place {
+    int step;
+    int input;
+  };
   std::vector<Place> places;
 };
 
@@ -41,11 +44,12 @@ struct PlannedTap {
 class Plan {
  public:
   std::string job;
-  Device* device = nullptr;
+  std::shared_ptr<Device> device;  // shared: a plan that a script still holds may outlive its session
   std::vector<PlannedFeed> feeds;
   std::vector<PlannedTap> taps;   // in the order they are delivered
+  std::vector<int> taps_by_step;  // indices into taps, by rising after_step
   std::vector<Step> steps;
-  int first_write = 0;            // steps from here on change variables; they run all or not at all
+  int first_write = 0;                 // steps from here on change variables; they run all or not at all
   std::vector<std::string> variables;  // names it reads or writes
   int64_t arena_bytes = 0;
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step
@@ -54,12 +58,13 @@ class Plan {
 
   std::string dump() const;
 
-  Buffer arena;                   // every intermediate value and scratch lives here
+  Buffer arena;  // every intermediate value and scratch lives here
   std::vector<Buffer> constants;
 };
 
 // `job` names the plan in messages. Throws the first fault found, with op and site: a missing kernel, a refused dtype.
-std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, Device& device, Variables& variables);
+std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const std::shared_ptr<Device>& device,
+                              Variables& variables);
 
 // What an op family's fusion sees: the graph as a list of nodes that may be replaced before anything is ordered.
 class Rewriter {

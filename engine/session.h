@@ -12,7 +12,7 @@ namespace moonflow {
 
 class Session {
  public:
-  Session(std::shared_ptr<const Catalog> catalog, std::unique_ptr<Device> device);
+  Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device);
   ~Session();
 
   const Catalog& catalog() const { return *catalog_; }
@@ -40,12 +40,12 @@ class Session {
 
  private:
   std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;          // shared with the plans
   std::shared_ptr<MemoryMeter> meter_;
   Variables variables_;
   CompletionQueue completions_;
-  Executor executor_;                       // last: its worker ends before anything above goes
-  std::unique_ptr<Stream> stream_;          // of reads, writes and evaluate
+  Executor executor_;               // last: its worker ends before anything above goes
+  std::unique_ptr<Stream> stream_;  // of reads, writes and evaluate
   bool closed_ = false;
 };
 

@@ -25,24 +25,49 @@ std::optional<DType> dtype_named(std::string_view name);
 bool is_floating(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
-template <class T> struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::Float32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::Float64; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::Int8; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::UInt8; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::Int32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::Int64; };
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::Float32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::Float64;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::Int8;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::UInt8;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::Int32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::Int64;
+};
 
 // Calls f(T{}) with the C++ type of `dtype`.
 template <class F>
 decltype(auto) visit(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::Float64: return f(double{});
-    case DType::Int8: return f(int8_t{});
-    case DType::UInt8: return f(uint8_t{});
-    case DType::Int32: return f(int32_t{});
-    case DType::Int64: return f(int64_t{});
-    case DType::Float32: break;
+    case DType::Float64:
+      return f(double{});
+    case DType::Int8:
+      return f(int8_t{});
+    case DType::UInt8:
+      return f(uint8_t{});
+    case DType::Int32:
+      return f(int32_t{});
+    case DType::Int64:
+      return f(int64_t{});
+    case DType::Float32:
+      break;
   }
   return f(float{});
 }
@@ -149,7 +174,9 @@ class Tensor {
   int64_t bytes() const { return type_.bytes(); }
   void* data() const { return data_; }
   template <class T>
-  T* data() const { return static_cast<T*>(data_); }
+  T* data() const {
+    return static_cast<T*>(data_);
+  }
 
   // The same elements under another shape of equal count.
   Tensor reshaped(const Shape& shape) const;

@@ -15,7 +15,7 @@ namespace moonflow {
 struct Variable {
   std::string name;
   TensorType type;
-  Buffer memory;             // row-major; zeroed until something is written
+  Buffer memory;  // row-major; zeroed until something is written
   bool initialised = false;
 };
 

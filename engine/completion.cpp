@@ -1,0 +1,88 @@
+#include "engine/completion.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+
+namespace moonflow {
+
+namespace {
+
+void signal(int descriptor) noexcept {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then it is readable already.
+  if (descriptor >= 0) [[maybe_unused]]
+    const ssize_t written = ::write(descriptor, &one, sizeof one);
+}
+
+void drain(int descriptor) noexcept {
+  uint64_t count;
+  if (descriptor >= 0) [[maybe_unused]]
+    const ssize_t read = ::read(descriptor, &count, sizeof count);
+}
+
+}  // namespace
+
+CompletionQueue::~CompletionQueue() {
+  while (head_) head_ = std::move(head_->next);  // one by one: a long list must not be freed by recursion
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void CompletionQueue::post(std::unique_ptr<Run> run) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Run* const posted = run.get();
+    (tail_ ? tail_->next : head_) = std::move(run);
+    tail_ = posted;
+    if (ready_.fetch_add(1, std::memory_order_release) == 0) signal(descriptor_);
+  }
+  posted_.notify_one();
+}
+
+std::optional<Completion> CompletionQueue::pull() {
+  if (!pulling_) {
+    if (empty()) return std::nullopt;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pulling_ = std::move(head_);
+    head_ = std::move(pulling_->next);
+    if (!head_) tail_ = nullptr;
+  }
+  Completion completion;
+  completion.run = pulling_->id;
+  completion.sequence = ++sequence_;
+  while (pulling_->delivered < pulling_->tapped.size()) {
+    const size_t tap = pulling_->delivered++;
+    if (!pulling_->tapped[tap]) continue;
+    completion.token = pulling_->plan->taps[tap].token;
+    completion.tensor = std::move(pulling_->tapped[tap]);
+    return completion;
+  }
+  completion.end = true;
+  completion.error = std::move(pulling_->error);
+  --pulling_->plan->in_flight;
+  pulling_.reset();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ready_.fetch_sub(1, std::memory_order_acq_rel) == 1) drain(descriptor_);
+  return completion;
+}
+
+bool CompletionQueue::wait(int timeout_ms) {
+  if (!empty()) return true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto something = [&] { return !empty(); };
+  if (timeout_ms >= 0) return posted_.wait_for(lock, std::chrono::milliseconds(timeout_ms), something);
+  posted_.wait(lock, something);
+  return true;
+}
+
+int CompletionQueue::descriptor() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (descriptor_ < 0) {
+    descriptor_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (!empty()) signal(descriptor_);
+  }
+  return descriptor_;
+}
+
+}  // namespace moonflow

@@ -1,0 +1,42 @@
+#include "engine/error.h"
+
+namespace moonflow {
+
+const char* name(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::InvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::ShapeMismatch:
+      return "shape_mismatch";
+    case ErrorCode::DtypeMismatch:
+      return "dtype_mismatch";
+    case ErrorCode::OutOfRange:
+      return "out_of_range";
+    case ErrorCode::NotFound:
+      return "not_found";
+    case ErrorCode::Unsupported:
+      return "unsupported";
+    case ErrorCode::Busy:
+      return "busy";
+    case ErrorCode::Interrupted:
+      return "interrupted";
+    case ErrorCode::OutOfMemory:
+      return "out_of_memory";
+    case ErrorCode::Io:
+      return "io";
+    case ErrorCode::WrongState:
+      return "wrong_state";
+    case ErrorCode::Internal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+std::string Error::describe() const {
+  std::string line;
+  for (const std::string& part : {where, job, op})
+    if (!part.empty()) line += part + ": ";
+  return line + what();
+}
+
+}  // namespace moonflow

@@ -1,0 +1,152 @@
+#include "engine/executor.h"
+
+namespace moonflow {
+
+namespace {
+
+void check_feeds(const Plan& plan, const std::vector<Tensor>& feeds) {
+  require(feeds.size() == plan.feeds.size(), ErrorCode::InvalidArgument, "takes ", plan.feeds.size(),
+          plan.feeds.size() == 1 ? " input, got " : " inputs, got ", feeds.size());
+  for (size_t i = 0; i < feeds.size(); ++i) {
+    const PlannedFeed& placeholder = plan.feeds[i];
+    if (feeds[i] && feeds[i].type() == placeholder.type) continue;
+    require(static_cast<bool>(feeds[i]), ErrorCode::InvalidArgument, "input '", placeholder.name, "' has no value");
+    fail(feeds[i].dtype() == placeholder.type.dtype ? ErrorCode::ShapeMismatch : ErrorCode::DtypeMismatch, "input '",
+         placeholder.name, "' is ", feeds[i].type(), ", its placeholder wants ", placeholder.type);
+  }
+}
+
+}  // namespace
+
+Executor::~Executor() { close(); }
+
+RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
+  require(!closed_, ErrorCode::WrongState, "the session is closed");
+  check_feeds(*plan, submission.feeds);
+  require(submission.taps_on.empty() || submission.taps_on.size() == plan->taps.size(), ErrorCode::InvalidArgument,
+          "the plan has ", plan->taps.size(), " taps, got ", submission.taps_on.size(), " switches");
+  if (plan->in_flight >= plan->max_in_flight || in_flight_ >= max_in_flight) return 0;
+
+  auto run = std::make_unique<Run>();
+  run->plan = plan;
+  run->feeds = std::move(submission.feeds);
+  run->tapped.resize(plan->taps.size());
+  for (size_t i = 0; i < plan->taps.size(); ++i)
+    if (submission.taps_on.empty() || submission.taps_on[i])
+      run->tapped[i] = Tensor::allocate(plan->taps[i].type, submission.meter);
+  const RunId id = run->id = ++last_run_;
+
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!stream_) stream_ = plan->device->make_stream();
+  const bool is_inline = submission.may_run_inline && queued_.empty() && !running_;
+  if (is_inline) {
+    lock.unlock();
+    execute(*run);
+    completions_.post(std::move(run));
+  } else {
+    // The script may change its arrays once the call is over.
+    for (Tensor& feed : run->feeds) feed = feed.copy(submission.meter);
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    queued_.push_back(std::move(run));
+    lock.unlock();
+    changed_.notify_all();
+  }
+  ++plan->in_flight;
+  ++in_flight_;
+  return id;
+}
+
+void Executor::work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return closed_ || !queued_.empty(); });
+    if (queued_.empty()) return;
+    std::unique_ptr<Run> run = std::move(queued_.front());
+    queued_.pop_front();
+    running_ = true;
+    lock.unlock();
+    execute(*run);
+    completions_.post(std::move(run));
+    lock.lock();
+    running_ = false;
+    changed_.notify_all();
+  }
+}
+
+// Runs the steps and turns whatever goes wrong into the run's error. A failed run delivers no values.
+void Executor::execute(Run& run) {
+  try {
+    run_steps(run);
+    return;
+  } catch (const Error& error) {
+    run.error = error;
+  } catch (const std::bad_alloc&) {
+    run.error = Error(ErrorCode::OutOfMemory, "out of memory");
+  } catch (const std::exception& error) {
+    run.error = Error(ErrorCode::Internal, error.what());
+  }
+  run.error->job = run.plan->job;
+  for (Tensor& tapped : run.tapped) tapped = Tensor();
+}
+
+void Executor::run_steps(Run& run) {
+  Plan& plan = *run.plan;
+  Device& device = *plan.device;
+  const auto stopped = [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); };
+
+  for (size_t i = 0; i < plan.feeds.size(); ++i)
+    for (const PlannedFeed::Place& place : plan.feeds[i].places)
+      plan.steps[place.step].inputs[place.input] = run.feeds[i].data();
+
+  size_t next_tap = 0;
+  const auto copy_taps = [&](int step) {
+    for (; next_tap < plan.taps_by_step.size(); ++next_tap) {
+      const int index = plan.taps_by_step[next_tap];
+      const PlannedTap& tap = plan.taps[index];
+      if (tap.after_step > step) return;
+      const Tensor& tapped = run.tapped[index];
+      if (!tapped) continue;
+      const void* source = tap.feed >= 0 ? run.feeds[tap.feed].data() : tap.source;
+      device.copy(*stream_, tapped.data(), source, tapped.bytes());
+    }
+  };
+
+  copy_taps(-1);
+  const int step_count = static_cast<int>(plan.steps.size());
+  for (int i = 0; i < step_count; ++i) {
+    Step& step = plan.steps[i];
+    // The writes of a run happen all or not at all.
+    if (i <= plan.first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", step.label);
+    try {
+      step.launch(LaunchCall{*stream_, step.inputs.data(), step.outputs.data(), step.scratch});
+    } catch (Error& error) {
+      error.op = step.label;
+      error.where = step.site;
+      throw;
+    } catch (const std::exception& error) {
+      Error wrapped(ErrorCode::Internal, error.what());
+      wrapped.op = step.label;
+      wrapped.where = step.site;
+      throw wrapped;
+    }
+    copy_taps(i);
+  }
+  stream_->wait();
+}
+
+void Executor::wait_idle() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return queued_.empty() && !running_; });
+}
+
+void Executor::close() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    for (const std::unique_ptr<Run>& run : queued_) run->cancelled.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+}  // namespace moonflow

@@ -1,0 +1,135 @@
+#include "engine/op.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/graph.h"
+
+namespace moonflow {
+
+namespace {
+
+constexpr const char* kAttrTypes[] = {"bool", "int", "float", "string", "dtype", "list of ints", "list of floats"};
+static_assert(std::variant_size_v<AttrValue> == std::size(kAttrTypes));
+
+template <class T>
+std::string list(const std::vector<T>& values) {
+  std::string line = "{";
+  for (size_t i = 0; i < values.size(); ++i) line += (i ? ", " : "") + text(values[i]);
+  return line + "}";
+}
+
+// Number of single-letter edits from a to b.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string near = nearest(name, candidates);
+  return near.empty() ? "" : "; did you mean '" + near + "'?";
+}
+
+}  // namespace
+
+std::string str(const AttrValue& value) {
+  struct {
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(const std::string& words) const { return "'" + words + "'"; }
+    std::string operator()(const Ints& values) const { return list(values); }
+    std::string operator()(const Floats& values) const { return list(values); }
+    std::string operator()(int64_t number) const { return text(number); }
+    std::string operator()(double number) const { return text(number); }
+    std::string operator()(DType dtype) const { return name(dtype); }
+  } write;
+  return std::visit(write, value);
+}
+
+const AttrValue* Attrs::find(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+const AttrValue& Attrs::at(std::string_view name) const {
+  const AttrValue* value = find(name);
+  require(value != nullptr, ErrorCode::NotFound, "no attribute '", name, "'");
+  return *value;
+}
+
+const AttrDef* OpDef::attr(std::string_view name) const {
+  for (const AttrDef& def : attrs)
+    if (def.name == name) return &def;
+  return nullptr;
+}
+
+Attrs complete(const OpDef& op, Attrs given) {
+  for (const auto& [name, value] : given) {
+    const AttrDef* def = op.attr(name);
+    if (!def) {
+      std::vector<std::string> names;
+      for (const AttrDef& known : op.attrs) names.push_back(known.name);
+      fail(ErrorCode::InvalidArgument, op.name, " has no option '", name, "'", did_you_mean(name, names));
+    }
+    require(value.index() == def->fallback.index(), ErrorCode::InvalidArgument, "option '", name, "' of ", op.name,
+            " is ", str(value), ", a ", kAttrTypes[value.index()], "; it wants a ", kAttrTypes[def->fallback.index()]);
+  }
+  for (const AttrDef& def : op.attrs) {
+    if (given.find(def.name)) continue;
+    require(!def.required, ErrorCode::InvalidArgument, op.name, " needs the option '", def.name, "'");
+    given.set(def.name, def.fallback);
+  }
+  return given;
+}
+
+ValueId GradCall::op(std::string_view op, std::vector<ValueId> inputs, Attrs attrs) {
+  return ops(op, std::move(inputs), std::move(attrs)).at(0);
+}
+
+std::vector<ValueId> GradCall::ops(std::string_view op, std::vector<ValueId> inputs, Attrs attrs) {
+  return graph.append(op, std::move(inputs), std::move(attrs), name + "_" + std::string(op), site);
+}
+
+TensorType GradCall::type(ValueId value) const { return graph.type(value); }
+
+void Catalog::add(OpDef op) {
+  const std::string name = op.name;
+  const bool is_new = ops_.emplace(name, std::move(op)).second;
+  require(is_new, ErrorCode::InvalidArgument, "op '", name, "' is in the catalog twice");
+}
+
+const OpDef* Catalog::find(std::string_view name) const {
+  const auto found = ops_.find(name);
+  return found == ops_.end() ? nullptr : &found->second;
+}
+
+const OpDef& Catalog::at(std::string_view name) const {
+  if (const OpDef* op = find(name)) return *op;
+  std::vector<std::string> names;
+  for (const auto& [known, op] : ops_) names.push_back(known);
+  fail(ErrorCode::NotFound, "there is no op '", name, "'", did_you_mean(name, names));
+}
+
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = name.size() / 3 + 1;  // farther than about a third of the letters is another word
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(name, candidate);
+    if (distance <= best_distance && (best.empty() || distance < best_distance)) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace moonflow

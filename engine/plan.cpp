@@ -1,0 +1,635 @@
+// The compiler: graph in, plan out. Its stages stand in the order they run:
+//   rewrite   dead nodes go, and op families fuse their patterns
+//   order     a topological order in which whoever writes a variable comes after everyone who reads it
+//   place     each op gets a kernel of the device, or an error
+//   layout    private layouts are carried along chains; reorders fill the gaps
+//   memory    every intermediate value gets a place in one arena, reused as lifetimes allow
+//   prepare   kernels prepare their launches, and pointers are bound
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <set>
+#include <tuple>
+
+namespace moonflow {
+
+namespace {
+
+// ---- the draft that the stages work on -----------------------------------------------------------------------
+
+struct DraftStep {
+  const Node* node;  // the op; for a reorder the node whose value is reordered
+  bool is_reorder = false;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+};
+
+class Draft final : public Rewriter {
+ public:
+  explicit Draft(const Graph& graph) : graph_(graph) {
+    for (const Node& node : graph.nodes()) nodes_.push_back(&node);
+    for (const Value& value : graph.values()) {
+      types_.push_back(value.type);
+      makers_.push_back(value.node);
+    }
+    tapped_.resize(types_.size(), false);
+    for (const Tap& tap : graph.taps()) tapped_[tap.value] = true;
+    live_.resize(nodes_.size(), false);
+    for (NodeId id = 0; id < node_count(); ++id) ranks_.push_back(id);
+  }
+
+  // Keeps what a tap or a write depends on.
+  void drop_dead_nodes() {
+    for (const Tap& tap : graph_.taps()) live_[makers_[tap.value]] = true;
+    for (NodeId id = node_count(); id-- > 0;) {
+      const Node& node = *nodes_[id];
+      if (node.kind == Node::Op && !node.op->writes.empty()) live_[id] = true;
+      if (live_[id])
+        for (const ValueId input : node.inputs)
+          if (input != kNone) live_[makers_[input]] = true;
+    }
+    readers_.resize(types_.size());
+    for (NodeId id = 0; id < node_count(); ++id)
+      if (live_[id]) add_reader(id);
+  }
+
+  void rewrite() {
+    for (NodeId id = 0; id < node_count(); ++id) {  // fused nodes are appended, and looked at in turn
+      if (!live_[id] || nodes_[id]->kind != Node::Op) continue;
+      for (const Rewrite& rewrite : nodes_[id]->op->rewrites)
+        if (live_[id] && rewrite.apply(*this, id)) break;
+    }
+  }
+
+  // ---- Rewriter
+  const Node& node(NodeId id) const override { return *nodes_[id]; }
+  const TensorType& type(ValueId value) const override { return types_[value]; }
+
+  NodeId made_by(ValueId value, std::string_view op) const override {
+    if (value == kNone) return kNone;
+    const Node& maker = *nodes_[makers_[value]];
+    return maker.kind == Node::Op && maker.op->name == op ? makers_[value] : kNone;
+  }
+
+  NodeId sole_reader(ValueId value) const override {
+    return !tapped_[value] && readers_[value].size() == 1 ? readers_[value][0] : kNone;
+  }
+
+  void fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
+            const std::vector<ValueId>& outputs) override {
+    const OpDef& op = graph_.catalog().at(op_name);
+    Node& fused = fused_.emplace_back();
+    fused.op = &op;
+    fused.name = nodes_[old.front()]->name;
+    fused.site = nodes_[old.front()]->site;
+    fused.attrs = complete(op, std::move(attrs));
+    fused.inputs = std::move(inputs);
+    fused.inputs.resize(std::max(fused.inputs.size(), op.inputs.size()), kNone);
+    fused.outputs = outputs;
+    int rank = 0;
+    for (const NodeId id : old) {
+      rank = std::max(rank, ranks_[id]);
+      remove(id);
+    }
+    const NodeId id = node_count();
+    nodes_.push_back(&fused);
+    live_.push_back(true);
+    ranks_.push_back(rank);
+    for (const ValueId output : outputs) makers_[output] = id;
+    add_reader(id);
+  }
+
+  NodeId node_count() const { return static_cast<NodeId>(nodes_.size()); }
+  bool live(NodeId id) const { return live_[id]; }
+  int rank(NodeId id) const { return ranks_[id]; }
+  NodeId maker(ValueId value) const { return makers_[value]; }
+  bool tapped(ValueId value) const { return tapped_[value]; }
+  const std::vector<NodeId>& readers(ValueId value) const { return readers_[value]; }
+  ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
+  const Graph& graph() const { return graph_; }
+
+  // A value beyond the graph's own: the same value in another layout.
+  ValueId add_value(const TensorType& type, NodeId maker) {
+    types_.push_back(type);
+    makers_.push_back(maker);
+    tapped_.push_back(false);
+    readers_.emplace_back();
+    return value_count() - 1;
+  }
+
+ private:
+  void add_reader(NodeId id) {
+    for (const ValueId input : nodes_[id]->inputs)
+      if (input != kNone) readers_[input].push_back(id);
+  }
+  void remove(NodeId id) {
+    live_[id] = false;
+    for (const ValueId input : nodes_[id]->inputs) {
+      if (input == kNone) continue;
+      std::vector<NodeId>& readers = readers_[input];
+      readers.erase(std::remove(readers.begin(), readers.end(), id), readers.end());
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<const Node*> nodes_;
+  std::deque<Node> fused_;
+  std::vector<bool> live_;                    // by node
+  std::vector<int> ranks_;                    // by node: age; a fused node is as old as the youngest it replaces
+  std::vector<TensorType> types_;             // by value
+  std::vector<NodeId> makers_;                // by value
+  std::vector<bool> tapped_;                  // by value
+  std::vector<std::vector<NodeId>> readers_;  // by value; a node that reads a value twice stands twice
+};
+
+// ---- order ---------------------------------------------------------------------------------------------------
+
+// The value whose memory this one uses, through alias ops.
+ValueId alias_root(const Draft& draft, ValueId value) {
+  for (;;) {
+    const Node& node = draft.node(draft.maker(value));
+    if (node.kind != Node::Op || node.op->alias.empty()) return value;
+    value = node.inputs[node.op->alias[0].input];
+  }
+}
+
+// Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
+// Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
+// before the first write.
+std::vector<NodeId> order(const Draft& draft) {
+  std::map<ValueId, std::vector<NodeId>> readers_of_variable;  // by root value, aliases included
+  std::map<ValueId, std::vector<NodeId>> writers_of_variable;
+  const auto is_variable = [&](ValueId value) { return draft.node(draft.maker(value)).kind == Node::Variable; };
+  const auto is_writer = [&](NodeId id) {
+    return draft.node(id).kind == Node::Op && !draft.node(id).op->writes.empty();
+  };
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    if (!draft.live(id)) continue;
+    const Node& node = draft.node(id);
+    for (const ValueId input : node.inputs) {
+      if (input == kNone) continue;
+      const ValueId root = alias_root(draft, input);
+      if (is_variable(root)) readers_of_variable[root].push_back(id);
+    }
+    if (!is_writer(id)) continue;
+    for (const int written : node.op->writes) {
+      if (node.inputs[written] == kNone) continue;
+      const ValueId root = alias_root(draft, node.inputs[written]);
+      if (!is_variable(root)) {
+        Error error(ErrorCode::InvalidArgument, "updates a value that is not a variable");
+        error.op = node.describe();
+        error.where = node.site;
+        throw error;
+      }
+      writers_of_variable[root].push_back(id);
+    }
+  }
+
+  std::vector<int> waits_for(draft.node_count(), 0);
+  std::vector<std::vector<NodeId>> followers(draft.node_count());
+  const auto add_edge = [&](NodeId before, NodeId after) {
+    if (before == after) return;
+    followers[before].push_back(after);
+    ++waits_for[after];
+  };
+  int live_count = 0;
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    if (!draft.live(id)) continue;
+    ++live_count;
+    for (const ValueId input : draft.node(id).inputs)
+      if (input != kNone) add_edge(draft.maker(input), id);
+  }
+  for (const auto& [variable, writers] : writers_of_variable) {
+    for (size_t i = 0; i < writers.size(); ++i) {
+      // Writers of one variable keep their order; those after the first read what the one before wrote.
+      for (const NodeId reader : readers_of_variable[variable])
+        if (std::find(writers.begin(), writers.end(), reader) == writers.end()) add_edge(reader, writers[i]);
+      if (i > 0) add_edge(writers[i - 1], writers[i]);
+    }
+  }
+
+  using Ready = std::tuple<bool, int, NodeId>;  // (writer, age, id)
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+  for (NodeId id = 0; id < draft.node_count(); ++id)
+    if (draft.live(id) && waits_for[id] == 0) ready.emplace(is_writer(id), draft.rank(id), id);
+  std::vector<NodeId> sequence;
+  while (!ready.empty()) {
+    const NodeId id = std::get<2>(ready.top());
+    ready.pop();
+    sequence.push_back(id);
+    for (const NodeId follower : followers[id])
+      if (--waits_for[follower] == 0) ready.emplace(is_writer(follower), draft.rank(follower), follower);
+  }
+  require(static_cast<int>(sequence.size()) == live_count, ErrorCode::InvalidArgument,
+          "two updates each read what the other writes, so there is no order that gives both the old value");
+  return sequence;
+}
+
+// ---- place ---------------------------------------------------------------------------------------------------
+
+template <class Work>
+decltype(auto) blaming(const Node& node, Work&& work) {
+  try {
+    return work();
+  } catch (Error& error) {
+    if (error.op.empty()) error.op = node.describe();
+    if (error.where.empty()) error.where = node.site;
+    throw;
+  }
+}
+
+void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device& device) {
+  for (const NodeId id : sequence) {
+    const Node& node = draft.node(id);
+    if (node.kind != Node::Op || !node.op->alias.empty() || node.op->kernel(device.kind())) continue;
+    const bool elsewhere = static_cast<bool>(node.op->cpu);
+    blaming(node, [&] {
+      fail(ErrorCode::Unsupported, "has no ", name(device.kind()), " kernel in this build",
+           elsewhere ? "; place it with flow.scope.placement(\"cpu\", \"0:0\")" : "");
+    });
+  }
+}
+
+// ---- layout --------------------------------------------------------------------------------------------------
+
+std::vector<TensorType> types_of(const Draft& draft, const std::vector<ValueId>& values) {
+  std::vector<TensorType> types;
+  for (const ValueId value : values) types.push_back(value == kNone ? TensorType{} : draft.type(value));
+  return types;
+}
+
+std::vector<bool> presence(const std::vector<ValueId>& values) {
+  std::vector<bool> present;
+  for (const ValueId value : values) present.push_back(value != kNone);
+  return present;
+}
+
+// Chooses the layout of every value, and turns the sequence of nodes into steps with reorders where layouts disagree.
+class LayoutStage {
+ public:
+  LayoutStage(Draft& draft, Device& device) : layouts(draft.value_count()), draft_(draft), device_(device) {}
+
+  void run(const std::vector<NodeId>& sequence) {
+    for (const NodeId id : sequence) {
+      const Node& node = draft_.node(id);
+      if (node.kind == Node::Op) add(node);
+    }
+  }
+
+  // The row-major twin of a tapped value; itself where it is row-major.
+  ValueId tap_source(ValueId value) const {
+    const auto found = tap_sources_.find(value);
+    return found == tap_sources_.end() ? value : found->second;
+  }
+
+  std::vector<Layout> layouts;  // by value
+  std::vector<DraftStep> steps;
+
+ private:
+  void add(const Node& node) {
+    DraftStep step{&node, false, node.inputs, node.outputs};
+    const Kernel& kernel = node.op->kernel(device_.kind());
+    const std::vector<TensorType> input_types = types_of(draft_, node.inputs),
+                                  output_types = types_of(draft_, node.outputs);
+    const std::vector<bool> present = presence(node.inputs);
+    LayoutCall call{device_,
+                    node.attrs,
+                    input_types,
+                    present,
+                    output_types,
+                    std::vector<Layout>(node.inputs.size()),
+                    std::vector<Layout>(node.outputs.size())};
+    if (kernel.layouts && node.op->alias.empty()) {
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (present[i]) call.inputs[i] = layouts[node.inputs[i]];
+      blaming(node, [&] { kernel.layouts(call); });
+    }
+    for (size_t i = 0; i < step.inputs.size(); ++i)
+      if (present[i]) step.inputs[i] = in_layout(step.inputs[i], call.inputs[i]);
+    for (size_t i = 0; i < step.outputs.size(); ++i) layouts[step.outputs[i]] = call.outputs[i];
+    steps.push_back(std::move(step));
+    for (const ValueId output : node.outputs)
+      if (draft_.tapped(output)) tap_sources_[output] = in_layout(output, Layout{});
+  }
+
+  ValueId in_layout(ValueId value, const Layout& wanted) {
+    if (layouts[value] == wanted) return value;
+    for (const ValueId copy : copies_[value])
+      if (layouts[copy] == wanted) return copy;
+    const ValueId copy = draft_.add_value(draft_.type(value), draft_.maker(value));
+    layouts.push_back(wanted);
+    copies_[value].push_back(copy);
+    steps.push_back(DraftStep{&draft_.node(draft_.maker(value)), true, {value}, {copy}});
+    return copy;
+  }
+
+  Draft& draft_;
+  Device& device_;
+  std::map<ValueId, std::vector<ValueId>> copies_;  // of a value, in other layouts
+  std::map<ValueId, ValueId> tap_sources_;
+};
+
+// ---- memory --------------------------------------------------------------------------------------------------
+
+int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
+
+// Places blocks in one growing stretch of memory, in the order of time. A freed stretch is joined with its free
+// neighbours; a new block takes the smallest stretch that holds it. O(log n) per block.
+class ArenaPlanner {
+ public:
+  int64_t allocate(int64_t bytes) {
+    live_ += bytes;
+    most_live_ = std::max(most_live_, live_);
+    const auto best = by_size_.lower_bound({bytes, 0});
+    if (best == by_size_.end()) return grow(bytes);
+    const auto [size, offset] = *best;
+    remove(offset, size);
+    if (size > bytes) insert(offset + bytes, size - bytes);
+    return offset;
+  }
+
+  void free(int64_t offset, int64_t bytes) {
+    live_ -= bytes;
+    const auto after = by_offset_.lower_bound(offset);
+    if (after != by_offset_.end() && after->first == offset + bytes) {
+      bytes += after->second;
+      remove(after->first, after->second);
+    }
+    const auto next = by_offset_.lower_bound(offset);
+    if (next != by_offset_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        offset = before->first;
+        bytes += before->second;
+        remove(before->first, before->second);
+      }
+    }
+    insert(offset, bytes);
+  }
+
+  int64_t size() const { return end_; }
+  int64_t most_live() const { return most_live_; }
+
+ private:
+  // At the end of the stretch, using a free piece that reaches it.
+  int64_t grow(int64_t bytes) {
+    int64_t offset = end_;
+    if (!by_offset_.empty()) {
+      const auto [last, size] = *by_offset_.rbegin();
+      if (last + size == end_) {
+        offset = last;
+        remove(last, size);
+      }
+    }
+    end_ = checked_sum(offset, bytes);
+    return offset;
+  }
+  void insert(int64_t offset, int64_t bytes) {
+    by_offset_[offset] = bytes;
+    by_size_.insert({bytes, offset});
+  }
+  void remove(int64_t offset, int64_t bytes) {
+    by_offset_.erase(offset);
+    by_size_.erase({bytes, offset});
+  }
+
+  std::map<int64_t, int64_t> by_offset_;
+  std::set<std::pair<int64_t, int64_t>> by_size_;
+  int64_t end_ = 0, live_ = 0, most_live_ = 0;
+};
+
+// Where each value lives: in the memory of its root, which is a feed, a variable, a constant, or a stretch of the
+// arena.
+struct Storage {
+  std::vector<ValueId> root;    // by value
+  std::vector<int64_t> offset;  // by root, in the arena; -1 elsewhere
+  int64_t arena_bytes = 0;
+  int64_t lower_bound = 0;
+};
+
+class MemoryStage {
+ public:
+  MemoryStage(const Draft& draft, const LayoutStage& laid_out)
+      : draft_(draft), steps_(laid_out.steps), layouts_(laid_out.layouts) {}
+
+  Storage run() {
+    find_last_uses();
+    storage_.root.resize(draft_.value_count());
+    storage_.offset.assign(draft_.value_count(), -1);
+    for (ValueId value = 0; value < draft_.value_count(); ++value) storage_.root[value] = value;
+    ArenaPlanner arena;
+    std::vector<int> uses_left = uses_;  // by value; how many steps still read it
+    std::vector<int> root_uses(draft_.value_count(), 0);
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const DraftStep& step = steps_[i];
+      for (size_t output = 0; output < step.outputs.size(); ++output) {
+        const ValueId value = step.outputs[output];
+        const ValueId shared = share(step, static_cast<int>(output), root_uses);
+        if (shared != kNone) {
+          storage_.root[value] = shared;
+          root_uses[shared] += uses_left[value];
+        } else {
+          storage_.offset[value] = arena.allocate(bytes(value));
+          root_uses[value] = uses_left[value];
+        }
+      }
+      // What nobody reads from here on is free for the next step.
+      for (const ValueId input : step.inputs)
+        if (input != kNone && storage_.offset[storage_.root[input]] >= 0 && --root_uses[storage_.root[input]] == 0)
+          release(arena, storage_.root[input]);
+      for (const ValueId output : step.outputs) {
+        const ValueId root = storage_.root[output];
+        if (storage_.offset[root] >= 0 && root_uses[root] == 0 && uses_[output] == 0 && root == output)
+          release(arena, root);
+      }
+    }
+    storage_.arena_bytes = arena.size();
+    storage_.lower_bound = arena.most_live();
+    return storage_;
+  }
+
+ private:
+  const Draft& draft_;
+  const std::vector<DraftStep>& steps_;
+  const std::vector<Layout>& layouts_;
+  std::vector<int> uses_;
+  Storage storage_;
+
+  int64_t bytes(ValueId value) const {
+    const Layout& layout = layouts_[value];
+    return round_up(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
+  }
+
+  void find_last_uses() {
+    uses_.assign(draft_.value_count(), 0);
+    for (const DraftStep& step : steps_)
+      for (const ValueId input : step.inputs)
+        if (input != kNone) ++uses_[input];
+  }
+
+  void release(ArenaPlanner& arena, ValueId root) { arena.free(storage_.offset[root], bytes(root)); }
+
+  // The root whose memory an output takes over, or kNone when it needs its own.
+  ValueId share(const DraftStep& step, int output, const std::vector<int>& root_uses) const {
+    if (step.is_reorder) return kNone;
+    for (const Sharing& alias : step.node->op->alias)
+      if (alias.output == output) return storage_.root[step.inputs[alias.input]];
+    for (const Sharing& inplace : step.node->op->inplace) {
+      const ValueId input = step.inputs[inplace.input], value = step.outputs[output];
+      if (inplace.output != output || input == kNone) continue;
+      const ValueId root = storage_.root[input];
+      const bool last_use = storage_.offset[root] >= 0 && root_uses[root] == 1;
+      if (last_use && draft_.type(input) == draft_.type(value) && layouts_[input] == layouts_[value] &&
+          draft_.type(root).bytes() == draft_.type(value).bytes())
+        return root;
+    }
+    return kNone;
+  }
+};
+
+// ---- prepare -------------------------------------------------------------------------------------------------
+
+Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
+  Buffer buffer(device, std::max<int64_t>(node.constant.bytes(), 1));
+  device.copy(stream, buffer.data(), node.constant.data(), node.constant.bytes());
+  stream.wait();
+  return buffer;
+}
+
+// Prepares every launch and binds its pointers. Scratch is shared by all steps, behind the values.
+void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const Storage& storage,
+             Variables& variables) {
+  Device& device = *plan.device;
+  std::vector<char*> address(draft.value_count(), nullptr);  // by root
+  std::vector<int> feed_of(draft.value_count(), -1);
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    const Node& node = draft.node(id);
+    if (node.kind == Node::Feed) {  // also a feed that nobody reads has its place in a call
+      feed_of[node.outputs[0]] = static_cast<int>(plan.feeds.size());
+      plan.feeds.push_back({node.name, draft.type(node.outputs[0]), {}});
+    }
+    if (!draft.live(id)) continue;
+    if (node.kind == Node::Variable) {
+      const Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
+      address[node.outputs[0]] = static_cast<char*>(variable.memory.data());
+      plan.variables.push_back(node.name);
+    } else if (node.kind == Node::Constant) {
+      plan.constants.push_back(constant_memory(node, device, *stream));
+      address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
+    }
+  }
+
+  // Launches first: they say how much scratch they need.
+  int64_t scratch_bytes = 0;
+  std::vector<int> step_of(draft.value_count(), -1);  // the step that makes a value; an alias has that of its root
+  std::vector<const DraftStep*> drafts;
+  bool wrote = false;
+  for (const DraftStep& draft_step : laid_out.steps) {
+    const Node& node = *draft_step.node;
+    if (!draft_step.is_reorder && !node.op->alias.empty()) {
+      for (const ValueId output : draft_step.outputs)
+        step_of[output] = step_of[draft_step.inputs[node.op->alias[0].input]];
+      continue;
+    }
+    Step step;
+    step.site = node.site;
+    if (draft_step.is_reorder) {
+      step.label = "reorder of '" + node.name + "'";
+      step.launch = device.reorder(draft.type(draft_step.inputs[0]), laid_out.layouts[draft_step.inputs[0]],
+                                   laid_out.layouts[draft_step.outputs[0]]);
+    } else {
+      step.label = node.describe();
+      KernelCall call{device,
+                      node.attrs,
+                      types_of(draft, draft_step.inputs),
+                      presence(draft_step.inputs),
+                      types_of(draft, draft_step.outputs),
+                      {},
+                      {}};
+      for (const ValueId input : draft_step.inputs)
+        call.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
+      for (const ValueId output : draft_step.outputs) call.output_layouts.push_back(laid_out.layouts[output]);
+      blaming(node, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
+      scratch_bytes = std::max(scratch_bytes, call.scratch_bytes);
+      if (!wrote && !node.op->writes.empty()) {
+        wrote = true;
+        plan.first_write = static_cast<int>(plan.steps.size());
+      }
+    }
+    for (const ValueId output : draft_step.outputs) step_of[output] = static_cast<int>(plan.steps.size());
+    plan.steps.push_back(std::move(step));
+    drafts.push_back(&draft_step);
+  }
+  if (!wrote) plan.first_write = static_cast<int>(plan.steps.size());
+
+  plan.arena_lower_bound = storage.lower_bound + round_up(scratch_bytes);
+  plan.arena_bytes = storage.arena_bytes + round_up(scratch_bytes);
+  plan.arena = Buffer(device, std::max<int64_t>(plan.arena_bytes, kAlignment));
+  char* const arena = static_cast<char*>(plan.arena.data());
+  for (ValueId value = 0; value < draft.value_count(); ++value)
+    if (storage.offset[value] >= 0) address[value] = arena + storage.offset[value];
+
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    Step& step = plan.steps[i];
+    step.scratch = arena + storage.arena_bytes;
+    for (const ValueId input : drafts[i]->inputs) {
+      const ValueId root = input == kNone ? kNone : storage.root[input];
+      if (root != kNone && feed_of[root] >= 0)
+        plan.feeds[feed_of[root]].places.push_back({static_cast<int>(i), static_cast<int>(step.inputs.size())});
+      step.inputs.push_back(root == kNone ? nullptr : address[root]);
+    }
+    for (const ValueId output : drafts[i]->outputs) step.outputs.push_back(address[storage.root[output]]);
+  }
+
+  for (const Tap& tap : draft.graph().taps()) {
+    const ValueId value = laid_out.tap_source(tap.value);
+    const ValueId root = storage.root[value];
+    plan.taps.push_back({tap.token, draft.type(tap.value), step_of[value], address[root], feed_of[root]});
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const std::shared_ptr<Device>& device,
+                              Variables& variables) {
+  auto plan = std::make_shared<Plan>();
+  plan->job = job;
+  plan->device = device;
+  try {
+    Draft draft(graph);
+    draft.drop_dead_nodes();
+    draft.rewrite();
+    const std::vector<NodeId> sequence = order(draft);
+    place(draft, sequence, *device);
+    LayoutStage laid_out(draft, *device);
+    laid_out.run(sequence);
+    const Storage storage = MemoryStage(draft, laid_out).run();
+    prepare(*plan, draft, laid_out, storage, variables);
+  } catch (Error& error) {
+    if (error.job.empty()) error.job = job;
+    throw;
+  }
+  for (size_t i = 0; i < plan->taps.size(); ++i) plan->taps_by_step.push_back(static_cast<int>(i));
+  std::stable_sort(plan->taps_by_step.begin(), plan->taps_by_step.end(),
+                   [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
+  return plan;
+}
+
+std::string Plan::dump() const {
+  std::string lines =
+      text(job, ": ", steps.size(), " steps, arena ", arena_bytes, " bytes (at least ", arena_lower_bound, ")\n");
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    lines += text(static_cast<int>(i) == first_write ? "-- writes\n" : "", i, ": ", step.label);
+    if (!step.site.empty()) lines += "  # " + step.site;
+    lines += "\n";
+  }
+  for (const PlannedTap& tap : taps)
+    lines += text("tap ", tap.token, ": ", tap.type, " after step ", tap.after_step, "\n");
+  return lines;
+}
+
+}  // namespace moonflow

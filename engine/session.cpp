@@ -1,0 +1,91 @@
+#include "engine/session.h"
+
+namespace moonflow {
+
+Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device)
+    : catalog_(std::move(catalog)),
+      device_(std::move(device)),
+      meter_(std::make_shared<MemoryMeter>()),
+      executor_(completions_),
+      stream_(device_->make_stream()) {}
+
+Session::~Session() { close(); }
+
+std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& job) {
+  return moonflow::compile(graph, job, device_, variables_);
+}
+
+RunId Session::submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission) {
+  if (!submission.meter) submission.meter = meter_;
+  return executor_.submit(plan, std::move(submission));
+}
+
+std::optional<Completion> Session::pull() {
+  std::optional<Completion> completion = completions_.pull();
+  if (completion && completion->end) executor_.pulled_end();
+  return completion;
+}
+
+Tensor Session::read(const std::string& name) {
+  const Variable* variable = variables_.find(name);
+  require(
+      variable != nullptr, ErrorCode::NotFound, "there is no variable '", name, "'",
+      nearest(name, variables_.names()).empty() ? "" : "; did you mean '" + nearest(name, variables_.names()) + "'?");
+  executor_.wait_idle();
+  Tensor value = Tensor::allocate(variable->type, meter_);
+  device_->copy(*stream_, value.data(), variable->memory.data(), value.bytes());
+  stream_->wait();
+  return value;
+}
+
+void Session::write(const std::string& name, const Tensor& value) {
+  Variable* variable = variables_.find(name);
+  require(variable != nullptr, ErrorCode::NotFound, "there is no variable '", name, "'");
+  require(value.type() == variable->type, ErrorCode::ShapeMismatch, "variable '", name, "' is ", variable->type,
+          ", the value is ", value.type());
+  executor_.wait_idle();
+  device_->copy(*stream_, variable->memory.data(), value.data(), value.bytes());
+  stream_->wait();
+  variable->initialised = true;
+}
+
+std::vector<Tensor> Session::evaluate(std::string_view op_name, const std::vector<Tensor>& inputs, Attrs given) {
+  const OpDef& op = catalog_->at(op_name);
+  const Attrs attrs = complete(op, std::move(given));
+  KernelCall call{*device_, attrs, {}, {}, {}, {}, {}};
+  std::vector<const TensorType*> types;
+  std::vector<void*> input_data, output_data;
+  for (const Tensor& input : inputs) {
+    types.push_back(input ? &input.type() : nullptr);
+    call.inputs.push_back(input.type());
+    call.present.push_back(static_cast<bool>(input));
+    input_data.push_back(input.data());
+  }
+  call.outputs = op.infer(OpCall{types, attrs});
+  call.input_layouts.resize(call.inputs.size());
+  call.output_layouts.resize(call.outputs.size());
+  std::vector<Tensor> outputs;
+  if (!op.alias.empty()) {
+    for (const TensorType& type : call.outputs)
+      outputs.push_back(inputs.at(op.alias[0].input).copy(meter_).reshaped(type.shape));
+    return outputs;
+  }
+  require(static_cast<bool>(op.kernel(device_->kind())), ErrorCode::Unsupported, op.name, " has no ",
+          moonflow::name(device_->kind()), " kernel");
+  const Launch launch = op.kernel(device_->kind()).prepare(call);
+  for (const TensorType& type : call.outputs) {
+    outputs.push_back(Tensor::allocate(type, meter_));
+    output_data.push_back(outputs.back().data());
+  }
+  const Buffer scratch = call.scratch_bytes > 0 ? Buffer(*device_, call.scratch_bytes) : Buffer();
+  launch(LaunchCall{*stream_, input_data.data(), output_data.data(), scratch.data()});
+  stream_->wait();
+  return outputs;
+}
+
+void Session::close() {
+  closed_ = true;
+  executor_.close();
+}
+
+}  // namespace moonflow

@@ -1,0 +1,154 @@
+#include "engine/tensor.h"
+
+#include <cstring>
+#include <new>
+
+namespace moonflow {
+
+namespace {
+
+struct DTypeRow {
+  DType dtype;
+  const char* name;
+  int64_t size;
+};
+
+constexpr DTypeRow kDTypes[] = {
+    {DType::Float32, "float32", 4}, {DType::Float64, "float64", 8}, {DType::Int8, "int8", 1},
+    {DType::UInt8, "uint8", 1},     {DType::Int32, "int32", 4},     {DType::Int64, "int64", 8},
+};
+// The table is indexed by the enumerators.
+static_assert(kDTypes[static_cast<int>(DType::Int64)].dtype == DType::Int64);
+static_assert(kDTypes[static_cast<int>(DType::UInt8)].dtype == DType::UInt8);
+
+const DTypeRow& row(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
+
+}  // namespace
+
+int64_t size_of(DType dtype) { return row(dtype).size; }
+const char* name(DType dtype) { return row(dtype).name; }
+bool is_floating(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }
+std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name(dtype); }
+
+std::optional<DType> dtype_named(std::string_view wanted) {
+  for (const DTypeRow& candidate : kDTypes)
+    if (wanted == candidate.name) return candidate.dtype;
+  return std::nullopt;
+}
+
+int64_t checked_product(int64_t a, int64_t b) {
+  int64_t product;
+  require(!__builtin_mul_overflow(a, b, &product), ErrorCode::OutOfRange, "a size overflows: ", a, " times ", b);
+  return product;
+}
+
+int64_t checked_sum(int64_t a, int64_t b) {
+  int64_t sum;
+  require(!__builtin_add_overflow(a, b, &sum), ErrorCode::OutOfRange, "a size overflows: ", a, " plus ", b);
+  return sum;
+}
+
+void Shape::push_back(int64_t dim) { insert(rank_, dim); }
+
+void Shape::insert(int axis, int64_t dim) {
+  require(rank_ < kMaxRank, ErrorCode::InvalidArgument, "more than ", kMaxRank, " axes");
+  require(dim >= 0, ErrorCode::InvalidArgument, "axis ", axis, " has the negative size ", dim);
+  std::copy_backward(dims_.begin() + axis, dims_.begin() + rank_, dims_.begin() + rank_ + 1);
+  dims_[axis] = dim;
+  ++rank_;
+}
+
+void Shape::erase(int axis) {
+  std::copy(dims_.begin() + axis + 1, dims_.begin() + rank_, dims_.begin() + axis);
+  dims_[--rank_] = 0;
+}
+
+int64_t Shape::count(int first, int last) const {
+  int64_t count = 1;
+  for (int axis = first; axis < last; ++axis) count = checked_product(count, dims_[axis]);
+  return count;
+}
+
+std::string Shape::str() const {
+  std::string line = "(";
+  for (int axis = 0; axis < rank_; ++axis) line += (axis ? ", " : "") + std::to_string(dims_[axis]);
+  return line + ")";
+}
+
+bool operator==(const Shape& a, const Shape& b) {
+  return a.rank_ == b.rank_ && std::equal(a.begin(), a.end(), b.begin());
+}
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.str(); }
+
+int wrap_axis(int64_t axis, int rank) {
+  require(axis >= -rank && axis < rank, ErrorCode::OutOfRange, "axis ", axis, " is outside rank ", rank,
+          " (axes count from 0; -1 is the last)");
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+Shape broadcast(const Shape& a, const Shape& b) {
+  const Shape& longer = a.rank() >= b.rank() ? a : b;
+  const Shape& shorter = a.rank() >= b.rank() ? b : a;
+  Shape result = longer;
+  const int offset = longer.rank() - shorter.rank();
+  for (int axis = 0; axis < shorter.rank(); ++axis) {
+    int64_t& dim = result[axis + offset];
+    if (dim == 1) dim = shorter[axis];
+    require(shorter[axis] == dim || shorter[axis] == 1, ErrorCode::ShapeMismatch, "shapes ", a, " and ", b,
+            " do not broadcast: axis ", axis + offset, " is ", longer[axis + offset], " against ", shorter[axis]);
+  }
+  return result;
+}
+
+std::string TensorType::str() const { return std::string(name(dtype)) + " " + shape.str(); }
+std::ostream& operator<<(std::ostream& out, const TensorType& type) { return out << type.str(); }
+
+Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<MemoryMeter> meter) {
+  const int64_t bytes = type.bytes();
+  // Rounded up to whole lines, so vector loops may read past the last element.
+  const int64_t reserved = checked_sum(bytes, kAlignment) / kAlignment * kAlignment;
+  void* memory = ::operator new (static_cast<size_t>(reserved), std::align_val_t{kAlignment}, std::nothrow);
+  require(memory != nullptr, ErrorCode::OutOfMemory, "no memory for ", type, " (", bytes, " bytes)");
+  if (meter) meter->live_bytes.fetch_add(reserved, std::memory_order_relaxed);
+  Tensor tensor;
+  tensor.type_ = type;
+  tensor.data_ = memory;
+  tensor.block_ = std::shared_ptr<void>(memory, [meter, reserved](void* block) {
+    ::operator delete (block, std::align_val_t{kAlignment});
+    if (meter) meter->live_bytes.fetch_sub(reserved, std::memory_order_relaxed);
+  });
+  return tensor;
+}
+
+Tensor Tensor::zeros(const TensorType& type) {
+  Tensor tensor = allocate(type);
+  std::memset(tensor.data(), 0, static_cast<size_t>(type.bytes()));
+  return tensor;
+}
+
+Tensor Tensor::reshaped(const Shape& shape) const {
+  require(shape.count() == count(), ErrorCode::ShapeMismatch, "shape ", this->shape(), " has ", count(),
+          " elements, shape ", shape, " has ", shape.count());
+  Tensor view = *this;
+  view.type_.shape = shape;
+  return view;
+}
+
+Tensor Tensor::rows(int64_t first, int64_t rows) const {
+  require(shape().rank() > 0, ErrorCode::InvalidArgument, "a scalar has no rows");
+  require(first >= 0 && rows >= 0 && first <= shape()[0] - rows, ErrorCode::OutOfRange, "rows ", first, " to ",
+          first + rows, " are outside axis 0 of size ", shape()[0]);
+  Tensor view = *this;
+  view.type_.shape[0] = rows;
+  const int64_t row_bytes = shape().count(1, shape().rank()) * size_of(dtype());
+  view.data_ = static_cast<char*>(data_) + first * row_bytes;
+  return view;
+}
+
+Tensor Tensor::copy(std::shared_ptr<MemoryMeter> meter) const {
+  Tensor result = allocate(type_, std::move(meter));
+  std::memcpy(result.data(), data_, static_cast<size_t>(bytes()));
+  return result;
+}
+
+}  // namespace moonflow

@@ -1,0 +1,210 @@
+#include "engine/plan.h"
+
+#include <catch2/catch.hpp>
+
+#include "toy.h"
+
+using namespace moonflow;
+using namespace moonflow::toy;
+
+namespace {
+
+std::vector<std::string> labels(const Plan& plan) {
+  std::vector<std::string> labels;
+  for (const Step& step : plan.steps) labels.push_back(step.label);
+  return labels;
+}
+
+ValueId append(Graph& graph, std::string_view op, std::vector<ValueId> inputs, std::string name = {}) {
+  return graph.append(op, std::move(inputs), {}, std::move(name), "net.lua:1")[0];
+}
+
+}  // namespace
+
+TEST_CASE("a node that nothing depends on is dropped") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  append(graph, "square", {x}, "dead");
+  graph.tap(append(graph, "add", {x, x}, "live"), 1);
+  CHECK(labels(*toy.session.compile(graph, "job")) == std::vector<std::string>{"add 'live'"});
+}
+
+TEST_CASE("a family's pattern is fused unless an inner value is tapped or read elsewhere") {
+  ToySession toy;
+  const auto build = [&](bool tap_inner, bool read_inner) {
+    Graph graph(toy.session.catalog());
+    const ValueId x = graph.feed("x", vec(2));
+    const ValueId squared = append(graph, "square", {x}, "sq");
+    graph.tap(append(graph, "add", {squared, x}, "sum"), 1);
+    if (tap_inner) graph.tap(squared, 2);
+    if (read_inner) graph.tap(append(graph, "mul", {squared, x}, "product"), 3);
+    const auto plan = toy.session.compile(graph, "job");
+    CHECK(values(toy.call(plan, {floats({2, 3})})[0]) == std::vector<float>{6, 12});
+    return plan->steps.size();
+  };
+  CHECK(build(false, false) == 1);
+  CHECK(build(true, false) == 2);
+  CHECK(build(false, true) == 3);
+}
+
+TEST_CASE("whoever writes a variable comes after every reader of its old value, also through an alias") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(2));
+  const ValueId one = graph.constant(floats({1, 1}), "one");
+  const ValueId seen = append(graph, "same", {w}, "view");
+  graph.append("assign_sub", {w, one}, {}, "update");
+  graph.tap(append(graph, "add", {seen, seen}, "late"), 1);  // built after the write, shows the value before it
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("w", floats({10, 20}));
+  CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{20, 40});
+  CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{18, 38});
+  CHECK(values(toy.session.read("w")) == std::vector<float>{8, 18});
+  CHECK(labels(*plan) == std::vector<std::string>{"add 'late'", "assign_sub 'update'"});
+  CHECK(plan->first_write == 1);
+}
+
+TEST_CASE("two writers of one variable keep their order") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1));
+  graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "first");
+  graph.append("assign_sub", {w, w}, {}, "second");
+  toy.call(toy.session.compile(graph, "job"), {});
+  CHECK(values(toy.session.read("w")) == std::vector<float>{0});
+}
+
+TEST_CASE("a tapped variable shows its value before the update") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1));
+  graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
+  graph.tap(w, 1);
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("w", floats({5}));
+  CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{5});
+  CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{4});
+}
+
+TEST_CASE("updating what is not a variable is an error") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(1));
+  graph.append("assign_sub", {x, x}, {}, "update", "net.lua:3");
+  try {
+    toy.session.compile(graph, "job");
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.describe() == "net.lua:3: job: assign_sub 'update': updates a value that is not a variable");
+  }
+}
+
+TEST_CASE("an op without a kernel here names itself, its line and a placement that works") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(append(graph, "gpu_only", {graph.feed("x", vec(1))}, "pick"), 1);
+  try {
+    toy.session.compile(graph, "job");
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code == ErrorCode::Unsupported);
+    CHECK(error.where == "net.lua:1");
+    CHECK_THAT(error.what(), Catch::Contains("no cpu kernel"));
+  }
+}
+
+TEST_CASE("a private layout is carried along a chain, with reorders only at its ends") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(3));
+  const ValueId a = append(graph, "reversing", {x}, "a");
+  const ValueId b = append(graph, "reversing", {a}, "b");
+  graph.tap(b, 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) ==
+        std::vector<std::string>{"reorder of 'x'", "reversing 'a'", "reversing 'b'", "reorder of 'b'"});
+  CHECK(values(toy.call(plan, {floats({1, 2, 3})})[0]) == std::vector<float>{3, 4, 5});
+  CHECK(toy.device->reorders == 2);
+}
+
+TEST_CASE("consumers that want the same layout share one reorder") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  graph.tap(append(graph, "reversing", {x}, "a"), 1);
+  graph.tap(append(graph, "reversing", {x}, "b"), 2);
+  const auto plan = toy.session.compile(graph, "job");
+  toy.call(plan, {floats({1, 2})});
+  CHECK(toy.device->reorders == 3);  // x once, a and b for their taps
+}
+
+TEST_CASE("a feed that is tapped, and a feed that nobody reads, keep their places") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.feed("unused", vec(1));
+  const ValueId x = graph.feed("x", vec(2));
+  graph.tap(x, 1);
+  graph.tap(append(graph, "same", {x}, "view"), 2);
+  const auto plan = toy.session.compile(graph, "job");
+  const Tensor fed = floats({1, 2});
+  const std::vector<Tensor> out = toy.call(plan, {floats({0}), fed});
+  CHECK(values(out[0]) == std::vector<float>{1, 2});
+  CHECK(values(out[1]) == std::vector<float>{1, 2});
+  CHECK_FALSE(out[0].shares_memory(fed));
+}
+
+TEST_CASE("a long chain needs the memory of two values, and less in place") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(1000));
+  ValueId value = x;
+  for (int i = 0; i < 50; ++i) value = append(graph, "mul", {value, x});
+  graph.tap(value, 1);
+  const auto plan = toy.session.compile(graph, "chain");
+  CHECK(plan->arena_bytes <= 2 * 4096);
+  CHECK(plan->arena_lower_bound == plan->arena_bytes);
+
+  Graph in_place(toy.session.catalog());
+  value = append(in_place, "mul", {in_place.feed("x", vec(1000)), 0});
+  for (int i = 0; i < 50; ++i) value = append(in_place, "square", {value});
+  in_place.tap(value, 1);
+  CHECK(toy.session.compile(in_place, "chain")->arena_bytes <= 4096);
+}
+
+TEST_CASE("in place never overwrites a feed, a variable, or what somebody still reads") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2)), w = graph.variable("w", vec(2));
+  const ValueId sum = append(graph, "add", {x, w}, "sum");
+  const ValueId squared = append(graph, "square", {sum}, "squared");
+  graph.tap(append(graph, "mul", {squared, sum}, "cube"), 1);
+  graph.tap(append(graph, "square", {x}), 2);
+  graph.tap(append(graph, "square", {w}), 3);
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("w", floats({1, 1}));
+  const Tensor fed = floats({1, 2});
+  CHECK(values(toy.call(plan, {fed})[0]) == std::vector<float>{8, 27});
+  CHECK(values(fed) == std::vector<float>{1, 2});
+  CHECK(values(toy.session.read("w")) == std::vector<float>{1, 1});
+}
+
+TEST_CASE("a plan that does not fit in memory is an error, and nothing stays allocated") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(append(graph, "square", {graph.feed("x", vec(1 << 20))}), 1);
+  const int before = toy.device->live_buffers;
+  toy.device->refuse_above = 1 << 16;
+  CHECK_THROWS_AS(toy.session.compile(graph, "job"), Error);
+  CHECK(toy.device->live_buffers == before);
+}
+
+TEST_CASE("the dump tells steps, writes and taps") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1));
+  graph.append("assign_sub", {w, append(graph, "square", {w}, "sq")}, {}, "update");
+  graph.tap(w, 9);
+  const std::string dump = toy.session.compile(graph, "job")->dump();
+  CHECK_THAT(dump, Catch::Contains("square 'sq'") && Catch::Contains("-- writes") && Catch::Contains("tap 9"));
+}

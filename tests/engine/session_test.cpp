@@ -1,0 +1,71 @@
+#include "engine/session.h"
+
+#include <catch2/catch.hpp>
+
+#include "toy.h"
+
+using namespace moonflow;
+using namespace moonflow::toy;
+
+TEST_CASE("jobs of one session share a variable by name; sessions share nothing") {
+  ToySession one, other;
+  const auto train = [](ToySession& toy) {
+    Graph graph(toy.session.catalog());
+    const ValueId w = graph.variable("w", vec(1));
+    graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
+    toy.call(toy.session.compile(graph, "train"), {});
+  };
+  const auto predict = [](ToySession& toy) {
+    Graph graph(toy.session.catalog());
+    graph.tap(graph.variable("w", vec(1)), 1);
+    return values(toy.call(toy.session.compile(graph, "predict"), {})[0])[0];
+  };
+  train(one);
+  train(one);
+  CHECK(predict(one) == -2);
+  CHECK(predict(other) == 0);
+}
+
+TEST_CASE("a variable has one type in all jobs") {
+  ToySession toy;
+  Graph first(toy.session.catalog()), second(toy.session.catalog());
+  first.tap(first.variable("w", vec(1)), 1);
+  second.tap(second.variable("w", vec(2)), 1);
+  toy.session.compile(first, "a");
+  CHECK_THROWS_WITH(toy.session.compile(second, "b"), Catch::Contains("variable 'w' is float32 (1)"));
+}
+
+TEST_CASE("variables are read and written from the host, with their type checked") {
+  ToySession toy;
+  toy.session.variables().declare("conv1-weight", vec(2), *toy.device);
+  toy.session.write("conv1-weight", floats({3, 4}));
+  CHECK(values(toy.session.read("conv1-weight")) == std::vector<float>{3, 4});
+  CHECK_THROWS_WITH(toy.session.write("conv1-weight", floats({1})), Catch::Contains("is float32 (2), the value is"));
+  CHECK_THROWS_WITH(toy.session.read("conv1-wieght"),
+                    "there is no variable 'conv1-wieght'; did you mean 'conv1-weight'?");
+}
+
+TEST_CASE("one op runs at once on host tensors") {
+  ToySession toy;
+  CHECK(values(toy.session.evaluate("add", {floats({1, 2}), floats({3, 4})})[0]) == std::vector<float>{4, 6});
+  CHECK(values(toy.session.evaluate("halves", {floats({4})}, {{"scale", 0.25}})[1]) == std::vector<float>{1});
+  CHECK(values(toy.session.evaluate("same", {floats({4})})[0]) == std::vector<float>{4});
+  CHECK_THROWS_AS(toy.session.evaluate("add", {floats({1, 2}), floats({3})}), Error);
+}
+
+TEST_CASE("a plan and its results may outlive their session") {
+  std::shared_ptr<Plan> plan;
+  Tensor result;
+  std::shared_ptr<FakeDevice> device;
+  {
+    ToySession toy;
+    device = toy.device;
+    Graph graph(toy.session.catalog());
+    graph.tap(graph.append("square", {graph.feed("x", vec(1))})[0], 1);
+    plan = toy.session.compile(graph, "job");
+    result = toy.call(plan, {floats({3})})[0];
+  }
+  CHECK(values(result)[0] == 9);
+  plan.reset();
+  CHECK(device->live_buffers == 0);
+}

@@ -1,0 +1,234 @@
+#include "toy.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace moonflow::toy {
+
+namespace {
+
+std::mutex gate_mutex;
+std::condition_variable gate_changed;
+bool gate_is_open = true;
+
+class FakeStream final : public Stream {
+ public:
+  void wait() override {}
+};
+
+std::vector<TensorType> same_type(const OpCall& call) {
+  for (int i = 1; i < call.count(); ++i)
+    require(call.type(i) == call.type(0), ErrorCode::ShapeMismatch, "x is ", call.shape(0), ", y is ", call.shape(i));
+  return {call.type(0)};
+}
+
+// An element-wise kernel of one or two inputs.
+template <class F>
+Kernel each(F f) {
+  Kernel kernel;
+  kernel.prepare = [f](KernelCall& call) -> Launch {
+    const int64_t n = call.outputs[0].count();
+    return [f, n](const LaunchCall& launch) {
+      const float* x = static_cast<const float*>(launch.inputs[0]);
+      float* out = static_cast<float*>(launch.outputs[0]);
+      if constexpr (std::is_invocable_v<F, float, float>) {
+        const float* y = static_cast<const float*>(launch.inputs[1]);
+        for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], y[i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i) out[i] = f(x[i]);
+      }
+    };
+  };
+  return kernel;
+}
+
+bool rewrite_square_add(Rewriter& rewriter, NodeId id) {
+  const Node& add = rewriter.node(id);
+  const NodeId square = rewriter.made_by(add.inputs[0], "square");
+  if (square == kNone || rewriter.sole_reader(add.inputs[0]) != id) return false;
+  rewriter.fuse({square, id}, "square_add", {rewriter.node(square).inputs[0], add.inputs[1]}, {}, add.outputs);
+  return true;
+}
+
+OpDef op(std::string name, std::vector<InputDef> inputs, Kernel cpu, Grad grad = {}) {
+  OpDef def;
+  def.name = std::move(name);
+  def.inputs = std::move(inputs);
+  def.infer = same_type;
+  def.cpu = std::move(cpu);
+  def.grad = std::move(grad);
+  return def;
+}
+
+OpDef halves() {
+  OpDef def;
+  def.name = "halves";
+  def.inputs = {{"x"}};
+  def.outputs = {"a", "b"};
+  def.attrs = {{"scale", 0.5, "factor of each output"}};
+  def.infer = [](const OpCall& call) { return std::vector<TensorType>(2, call.type(0)); };
+  def.cpu.prepare = [](KernelCall& call) -> Launch {
+    const int64_t n = call.outputs[0].count();
+    const float scale = static_cast<float>(call.attrs.number("scale"));
+    return [n, scale](const LaunchCall& launch) {
+      for (int output = 0; output < 2; ++output)
+        for (int64_t i = 0; i < n; ++i)
+          static_cast<float*>(launch.outputs[output])[i] = scale * static_cast<const float*>(launch.inputs[0])[i];
+    };
+  };
+  return def;
+}
+
+OpDef assign_sub() {
+  OpDef def;
+  def.name = "assign_sub";
+  def.inputs = {{"variable"}, {"value"}};
+  def.outputs = {};
+  def.writes = {0};
+  def.infer = [](const OpCall& call) {
+    same_type(call);
+    return std::vector<TensorType>{};
+  };
+  def.cpu.prepare = [](KernelCall& call) -> Launch {
+    const int64_t n = call.inputs[0].count();
+    return [n](const LaunchCall& launch) {
+      for (int64_t i = 0; i < n; ++i)
+        static_cast<float*>(launch.inputs[0])[i] -= static_cast<const float*>(launch.inputs[1])[i];
+    };
+  };
+  return def;
+}
+
+OpDef reversing() {
+  OpDef def = op("reversing", {{"x"}}, each([](float x) { return x + 1; }));
+  def.cpu.layouts = [](LayoutCall& call) {
+    call.inputs[0] = reversed(call.input_types[0]);
+    call.outputs[0] = reversed(call.output_types[0]);
+  };
+  return def;
+}
+
+std::shared_ptr<const Catalog> make() {
+  auto catalog = std::make_shared<Catalog>();
+  OpDef add = op("add", {{"x"}, {"y"}}, each([](float x, float y) { return x + y; }), [](GradCall& g) {
+    return std::vector<ValueId>{g.grads[0], g.grads[0]};
+  });
+  add.rewrites = {{"square_add", rewrite_square_add}};
+  catalog->add(add);
+  catalog->sum_op = "add";
+  catalog->add(op("mul", {{"x"}, {"y"}}, each([](float x, float y) { return x * y; }), [](GradCall& g) {
+    return std::vector<ValueId>{g.op("mul", {g.grads[0], g.inputs[1]}), g.op("mul", {g.grads[0], g.inputs[0]})};
+  }));
+  OpDef square = op("square", {{"x"}}, each([](float x) { return x * x; }), [](GradCall& g) {
+    const ValueId x_dy = g.op("mul", {g.grads[0], g.inputs[0]});
+    return std::vector<ValueId>{g.op("add", {x_dy, x_dy})};
+  });
+  square.inplace = {{0, 0}};
+  catalog->add(square);
+  OpDef same = op("same", {{"x"}}, {}, [](GradCall& g) { return g.grads; });
+  same.alias = {{0, 0}};
+  catalog->add(same);
+  catalog->add(op("square_add", {{"x"}, {"y"}}, each([](float x, float y) { return x * x + y; })));
+  catalog->add(op("ones", {{"x"}}, each([](float) { return 1.f; })));
+  catalog->add(op("bad", {{"x"}}, each([](float) -> float { fail(ErrorCode::OutOfRange, "row 3 is bad"); })));
+  catalog->add(op("slow", {{"x"}}, each([](float x) {
+                    std::unique_lock<std::mutex> lock(gate_mutex);
+                    gate_changed.wait(lock, [] { return gate_is_open; });
+                    return x;
+                  })));
+  catalog->add(op("gpu_only", {{"x"}}, {}));
+  catalog->add(halves());
+  catalog->add(assign_sub());
+  catalog->add(reversing());
+  return catalog;
+}
+
+}  // namespace
+
+void* FakeDevice::allocate(int64_t bytes) {
+  require(refuse_above < 0 || bytes <= refuse_above, ErrorCode::OutOfMemory, "no memory for ", bytes, " bytes");
+  const size_t size = static_cast<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* memory = std::aligned_alloc(kAlignment, size);
+  std::memset(memory, 0, size);
+  ++live_buffers;
+  return memory;
+}
+
+void FakeDevice::free(void* memory) noexcept {
+  --live_buffers;
+  std::free(memory);
+}
+
+std::unique_ptr<Stream> FakeDevice::make_stream() { return std::make_unique<FakeStream>(); }
+
+void FakeDevice::copy(Stream&, void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+Launch FakeDevice::reorder(const TensorType& type, const Layout& from, const Layout& to) {
+  const int64_t n = type.count();
+  const bool turns = from != to;
+  return [this, n, turns](const LaunchCall& launch) {
+    ++reorders;
+    const float* x = static_cast<const float*>(launch.inputs[0]);
+    float* out = static_cast<float*>(launch.outputs[0]);
+    if (turns)
+      std::reverse_copy(x, x + n, out);
+    else
+      std::copy(x, x + n, out);
+  };
+}
+
+Layout reversed(const TensorType& type) { return {{'r'}, type.bytes()}; }
+
+std::shared_ptr<const Catalog> catalog() { return make(); }
+
+void Gate::close() {
+  const std::lock_guard<std::mutex> lock(gate_mutex);
+  gate_is_open = false;
+}
+
+void Gate::open() {
+  {
+    const std::lock_guard<std::mutex> lock(gate_mutex);
+    gate_is_open = true;
+  }
+  gate_changed.notify_all();
+}
+
+std::vector<Tensor> ToySession::call(const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds,
+                                     bool may_run_inline) {
+  Executor::Submission submission;
+  submission.feeds = std::move(feeds);
+  submission.may_run_inline = may_run_inline;
+  const RunId run = session.submit(plan, std::move(submission));
+  std::vector<Tensor> tensors;
+  for (;;) {
+    session.completions().wait(-1);
+    std::optional<Completion> completion = session.pull();
+    if (completion->run != run) continue;
+    if (!completion->end) {
+      tensors.push_back(completion->tensor);
+      continue;
+    }
+    if (completion->error) throw *completion->error;
+    return tensors;
+  }
+}
+
+TensorType vec(int64_t n) { return {DType::Float32, {n}}; }
+
+Tensor floats(std::vector<float> values) {
+  Tensor tensor = Tensor::allocate(vec(static_cast<int64_t>(values.size())));
+  std::copy(values.begin(), values.end(), tensor.data<float>());
+  return tensor;
+}
+
+std::vector<float> values(const Tensor& tensor) {
+  return {tensor.data<float>(), tensor.data<float>() + tensor.count()};
+}
+
+}  // namespace moonflow::toy

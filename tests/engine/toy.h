@@ -1,0 +1,65 @@
+// A device that remembers what happened on it, and a handful of ops with obvious meaning: what the engine is tested
+// with.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/session.h"
+
+namespace moonflow::toy {
+
+// Host memory. Counts what is allocated and alive, and can hold back runs.
+class FakeDevice final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::Cpu; }
+  std::string describe() const override { return "fake"; }
+  void* allocate(int64_t bytes) override;
+  void free(void* memory) noexcept override;
+  std::unique_ptr<Stream> make_stream() override;
+  void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
+  Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
+
+  int live_buffers = 0;
+  int reorders = 0;           // launches of reorder steps
+  int64_t refuse_above = -1;  // allocations larger than this fail; negative: none do
+};
+
+// A layout in which a value stands back to front.
+Layout reversed(const TensorType& type);
+
+// float32 ops:
+//   add, mul (x, y)         equal shapes
+//   square (x)              in place where possible
+//   same (x)                alias
+//   halves (x; parts)       `parts` outputs, each x / parts
+//   assign_sub (variable, value)   writes
+//   reversing (x)           x + 1, makes and wants the reversed layout
+//   bad (x)                 fails in its launch: "row 3 is bad"
+//   slow (x)                like same, but waits until `gate` is open
+//   square_add (x, y)       x * x + y, made by a rewrite of add(square(x), y)
+//   gpu_only (x)            without a kernel here
+//   ones (x)                ones of x's type
+std::shared_ptr<const Catalog> catalog();
+
+// Holds `slow` back until opened. One gate for all tests: they run one after another.
+struct Gate {
+  static void close();
+  static void open();
+};
+
+// A session on a fake device that stays reachable.
+struct ToySession {
+  std::shared_ptr<FakeDevice> device = std::make_shared<FakeDevice>();
+  Session session{catalog(), device};
+
+  // Submits, waits and gives the tensors in the order delivered. Throws the run's error.
+  std::vector<Tensor> call(const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds, bool may_run_inline = true);
+};
+
+TensorType vec(int64_t n);
+Tensor floats(std::vector<float> values);
+std::vector<float> values(const Tensor& tensor);
+
+}  // namespace moonflow::toy
