@@ -41,6 +41,10 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string describe() const = 0;
 
+  // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
+  // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.
+  virtual void enter() {}
+
   virtual void* allocate(int64_t bytes) = 0;  // kAlignment-aligned and zeroed; throws OutOfMemory
   virtual void free(void* memory) noexcept = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
