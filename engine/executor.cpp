@@ -77,6 +77,7 @@ void Executor::work() {
 void Executor::execute(Run& run) {
   try {
     run_steps(run);
+    for (Variable* variable : run.plan->written) variable->initialised = true;
     return;
   } catch (const Error& error) {
     run.error = error;
@@ -92,6 +93,7 @@ void Executor::execute(Run& run) {
 void Executor::run_steps(Run& run) {
   Plan& plan = *run.plan;
   Device& device = *plan.device;
+  device.enter();
   const auto stopped = [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); };
 
   for (size_t i = 0; i < plan.feeds.size(); ++i)

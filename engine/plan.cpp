@@ -502,7 +502,8 @@ Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
 void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const Storage& storage,
              Variables& variables) {
   Device& device = *plan.device;
-  std::vector<char*> address(draft.value_count(), nullptr);  // by root
+  std::vector<char*> address(draft.value_count(), nullptr);          // by root
+  std::vector<Variable*> variable_of(draft.value_count(), nullptr);  // by root
   std::vector<int> feed_of(draft.value_count(), -1);
   const std::unique_ptr<Stream> stream = device.make_stream();
   for (NodeId id = 0; id < draft.node_count(); ++id) {
@@ -513,7 +514,8 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
     }
     if (!draft.live(id)) continue;
     if (node.kind == Node::Variable) {
-      const Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
+      Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
+      variable_of[node.outputs[0]] = &variable;
       address[node.outputs[0]] = static_cast<char*>(variable.memory.data());
       plan.variables.push_back(node.name);
     } else if (node.kind == Node::Constant) {
@@ -554,6 +556,9 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
       for (const ValueId output : draft_step.outputs) call.output_layouts.push_back(laid_out.layouts[output]);
       blaming(node, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
       scratch_bytes = std::max(scratch_bytes, call.scratch_bytes);
+      for (const int written : node.op->writes)
+        if (draft_step.inputs[written] != kNone)
+          plan.written.push_back(variable_of[storage.root[draft_step.inputs[written]]]);
       if (!wrote && !node.op->writes.empty()) {
         wrote = true;
         plan.first_write = static_cast<int>(plan.steps.size());

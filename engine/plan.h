@@ -50,6 +50,7 @@ class Plan {
   std::vector<int> taps_by_step;  // indices into taps, by rising after_step
   std::vector<Step> steps;
   int first_write = 0;                 // steps from here on change variables; they run all or not at all
+  std::vector<Variable*> written;      // variables its steps change
   std::vector<std::string> variables;  // names it reads or writes
   int64_t arena_bytes = 0;
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step

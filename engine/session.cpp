@@ -12,6 +12,7 @@ Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device>
 Session::~Session() { close(); }
 
 std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& job) {
+  device_->enter();
   return moonflow::compile(graph, job, device_, variables_);
 }
 
@@ -72,6 +73,7 @@ std::vector<Tensor> Session::evaluate(std::string_view op_name, const std::vecto
   }
   require(static_cast<bool>(op.kernel(device_->kind())), ErrorCode::Unsupported, op.name, " has no ",
           moonflow::name(device_->kind()), " kernel");
+  device_->enter();
   const Launch launch = op.kernel(device_->kind()).prepare(call);
   for (const TensorType& type : call.outputs) {
     outputs.push_back(Tensor::allocate(type, meter_));

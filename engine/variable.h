@@ -2,6 +2,7 @@
 // Changed only by runs, and by reads and writes of the session while nothing runs.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,8 +16,8 @@ namespace moonflow {
 struct Variable {
   std::string name;
   TensorType type;
-  Buffer memory;  // row-major; zeroed until something is written
-  bool initialised = false;
+  Buffer memory;                         // row-major; zeroed until something is written
+  std::atomic<bool> initialised{false};  // something has been written: by the session, or by a run that succeeded
 };
 
 class Variables {

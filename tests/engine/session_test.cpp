@@ -45,6 +45,17 @@ TEST_CASE("variables are read and written from the host, with their type checked
                     "there is no variable 'conv1-wieght'; did you mean 'conv1-weight'?");
 }
 
+TEST_CASE("a variable counts as initialised once a run has written it") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1)), x = graph.feed("x", vec(1));
+  graph.append("assign_sub", {w, x});
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK_FALSE(toy.session.variables().find("w")->initialised);
+  toy.call(plan, {floats({1})});
+  CHECK(toy.session.variables().find("w")->initialised);
+}
+
 TEST_CASE("one op runs at once on host tensors") {
   ToySession toy;
   CHECK(values(toy.session.evaluate("add", {floats({1, 2}), floats({3, 4})})[0]) == std::vector<float>{4, 6});
