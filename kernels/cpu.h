@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include <dnnl.hpp>
 
@@ -15,7 +16,8 @@ namespace moonflow::cpu {
 int threads();
 
 // Calls body(first, last) over [0, count) with static, contiguous parts, one per thread; on the calling thread alone
-// when there is less than `grain` per thread. The parts depend on nothing but count and grain where `body` needs that.
+// when there is less than `grain` per thread. The parts depend on the thread count, so what a body computes for one
+// index must not depend on where its part begins. A body must not throw: OpenMP has no way out for an exception.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   const int64_t parts = std::min<int64_t>(threads(), grain > 0 ? count / grain : count);
@@ -35,11 +37,33 @@ constexpr int64_t kGrain = 1 << 14;
 const dnnl::engine& dnnl_engine(Device& device);
 dnnl::stream& dnnl_stream(Stream& stream);
 
-// The descriptor of a value in a layout; row-major gives plain strides. float32 only where oneDNN has no other.
+// The descriptor of a value in a layout; row-major gives plain strides. oneDNN knows float32, int8, uint8 and int32.
 dnnl::memory::desc describe(const TensorType& type, const Layout& layout);
-// Row-major when the descriptor is just that, else the private layout that holds it.
+// Row-major when the descriptor, over the type's own dims, is just that, else the private layout that holds it.
 Layout layout_of(const dnnl::memory::desc& desc, const TensorType& type);
 dnnl::memory::desc row_major(const TensorType& type);
 dnnl::memory::data_type dnnl_type(DType dtype);
+
+// The attributes every primitive of ours is made with: oneDNN's own scratchpad belongs to the thread that made the
+// primitive, and a plan is made on one thread and run on another. Ask for the bytes with scratchpad_desc().
+dnnl::primitive_attr user_scratchpad();
+
+// A primitive with its arguments named once, so that a launch only sets addresses and allocates nothing.
+// A plan has one run at a time, so the arguments may live in the launch.
+class Bound {
+ public:
+  Bound(const dnnl::primitive& primitive, Device& device) : primitive_(primitive), engine_(dnnl_engine(device)) {}
+
+  // The index for set(); `argument` is DNNL_ARG_SRC and the like.
+  int add(int argument, const dnnl::memory::desc& desc);
+  void set(int index, void* data) { memories_[index].set_data_handle(data); }
+  void execute(Stream& stream) const;
+
+ private:
+  dnnl::primitive primitive_;
+  dnnl::engine engine_;
+  std::vector<dnnl::memory> memories_;
+  std::vector<dnnl_exec_arg_t> arguments_;
+};
 
 }  // namespace moonflow::cpu

@@ -1,0 +1,228 @@
+#include "kernels/cpu.h"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/catalog.h"
+
+namespace moonflow {
+namespace cpu {
+namespace {
+
+// Everything a launch enqueues is done when it returns, so there is nothing to wait for.
+class CpuStream : public Stream {
+ public:
+  explicit CpuStream(const dnnl::engine& engine) : stream(engine) {}
+  void wait() override {}
+
+  dnnl::stream stream;
+};
+
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  parallel_for(bytes, 8 * kGrain, [=](int64_t first, int64_t last) {
+    std::memcpy(static_cast<char*>(to) + first, static_cast<const char*>(from) + first, last - first);
+  });
+}
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(int threads) : engine(dnnl::engine::kind::cpu, 0) {
+    const int available = std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
+    // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
+    threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
+#ifndef _OPENMP
+    threads_ = 1;
+#endif
+    enter();
+  }
+
+  DeviceKind kind() const override { return DeviceKind::Cpu; }
+
+  std::string describe() const override {
+    const dnnl_version_t* version = dnnl_version();
+    return text("cpu, ", threads_, threads_ == 1 ? " thread" : " threads", ", oneDNN ", version->major, ".",
+                version->minor, ".", version->patch);
+  }
+
+  // oneDNN and parallel_for both ask OpenMP, which keeps the count per thread.
+  void enter() override {
+    if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+  }
+
+  void* allocate(int64_t bytes) override {
+    // Zeroing touches every page; more than the machine has would end the process instead of this call.
+    const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    const bool fits = bytes >= 0 && (pages <= 0 || bytes / page_bytes < pages);
+    const size_t rounded = fits ? (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment : 0;
+    void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
+    require(memory != nullptr, ErrorCode::OutOfMemory, "cannot get ", bytes, " bytes of memory on the cpu");
+    return std::memset(memory, 0, rounded);
+  }
+
+  void free(void* memory) noexcept override { std::free(memory); }
+
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(engine); }
+
+  void copy(Stream&, void* to, const void* from, int64_t bytes) override { copy_bytes(to, from, bytes); }
+
+  Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
+
+  const dnnl::engine engine;
+
+ private:
+  int threads_ = 1;
+};
+
+bool same_dims(const dnnl_memory_desc_t& desc, const Shape& shape) {
+  const int rank = std::max(shape.rank(), 1);
+  if (desc.ndims != rank) return false;
+  if (shape.rank() == 0) return desc.dims[0] == 1;
+  return std::equal(shape.begin(), shape.end(), desc.dims);
+}
+
+// Dense row-major over the dims of `like`. A private layout may split an axis (grouped filters), and row-major memory
+// is the same under either shape.
+dnnl::memory::desc row_major_like(const dnnl::memory::desc& like) {
+  dnnl::memory::dims dims(like.data.dims, like.data.dims + like.data.ndims), strides(dims.size());
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
+  return {dims, like.data_type(), strides};
+}
+
+Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layout& to) {
+  if (from == to) {
+    const int64_t bytes = from.row_major() ? type.bytes() : from.bytes;
+    return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
+  }
+  dnnl::memory::desc source = cpu::describe(type, from), target = cpu::describe(type, to);
+  if (from.row_major()) source = row_major_like(target);
+  if (to.row_major()) target = row_major_like(source);
+  const dnnl::reorder::primitive_desc desc(engine, source, engine, target, user_scratchpad());
+
+  // Owned by the launch, and shared because a std::function must be copyable.
+  auto bound = std::make_shared<Bound>(dnnl::reorder(desc), *this);
+  const int source_index = bound->add(DNNL_ARG_FROM, source), target_index = bound->add(DNNL_ARG_TO, target);
+  auto scratch = std::make_shared<Buffer>(*this, static_cast<int64_t>(desc.scratchpad_desc().get_size()));
+  bound->set(bound->add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()), scratch->data());
+  return [bound, scratch, source_index, target_index](const LaunchCall& call) {
+    bound->set(source_index, call.inputs[0]);
+    bound->set(target_index, call.outputs[0]);
+    bound->execute(call.stream);
+  };
+}
+
+// Copies the fields that have a meaning into zeroed memory: descriptors are compared byte for byte, and the library
+// leaves padding bytes and unused array elements as they were on its stack.
+dnnl_memory_desc_t canonical(const dnnl_memory_desc_t& desc) {
+  dnnl_memory_desc_t clean;
+  std::memset(static_cast<void*>(&clean), 0, sizeof clean);
+  const size_t dims_bytes = sizeof(dnnl_dim_t) * desc.ndims;
+  clean.ndims = desc.ndims;
+  std::memcpy(clean.dims, desc.dims, dims_bytes);
+  clean.data_type = desc.data_type;
+  std::memcpy(clean.padded_dims, desc.padded_dims, dims_bytes);
+  std::memcpy(clean.padded_offsets, desc.padded_offsets, dims_bytes);
+  clean.offset0 = desc.offset0;
+  clean.format_kind = desc.format_kind;
+  if (desc.format_kind == dnnl_blocked) {
+    const dnnl_blocking_desc_t& from = desc.format_desc.blocking;
+    dnnl_blocking_desc_t& to = clean.format_desc.blocking;
+    std::memcpy(to.strides, from.strides, dims_bytes);
+    to.inner_nblks = from.inner_nblks;
+    std::memcpy(to.inner_blks, from.inner_blks, sizeof(dnnl_dim_t) * from.inner_nblks);
+    std::memcpy(to.inner_idxs, from.inner_idxs, sizeof(dnnl_dim_t) * from.inner_nblks);
+  } else {
+    clean.format_desc = desc.format_desc;
+  }
+  clean.extra.flags = desc.extra.flags;
+  clean.extra.compensation_mask = desc.extra.compensation_mask;
+  clean.extra.scale_adjust = desc.extra.scale_adjust;
+  clean.extra.asymm_compensation_mask = desc.extra.asymm_compensation_mask;
+  return clean;
+}
+
+// The stride of an axis of one element is never used, so it may be anything.
+bool is_row_major(const dnnl_memory_desc_t& desc, const Shape& shape) {
+  if (desc.format_kind != dnnl_blocked || !same_dims(desc, shape) || desc.offset0 != 0 || desc.extra.flags != 0) {
+    return false;
+  }
+  if (desc.format_desc.blocking.inner_nblks != 0) return false;
+  int64_t stride = 1;
+  for (int axis = desc.ndims; axis-- > 0; stride *= desc.dims[axis]) {
+    if (desc.padded_dims[axis] != desc.dims[axis]) return false;
+    if (desc.dims[axis] > 1 && desc.format_desc.blocking.strides[axis] != stride) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+#ifdef _OPENMP
+int threads() { return omp_get_max_threads(); }
+#else
+int threads() { return 1; }
+#endif
+
+const dnnl::engine& dnnl_engine(Device& device) { return static_cast<CpuDevice&>(device).engine; }
+dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
+
+dnnl::memory::data_type dnnl_type(DType dtype) {
+  switch (dtype) {
+    case DType::Float32: return dnnl::memory::data_type::f32;
+    case DType::Int8: return dnnl::memory::data_type::s8;
+    case DType::UInt8: return dnnl::memory::data_type::u8;
+    case DType::Int32: return dnnl::memory::data_type::s32;
+    default: fail(ErrorCode::Unsupported, "oneDNN has no ", dtype);
+  }
+}
+
+dnnl::memory::desc row_major(const TensorType& type) {
+  dnnl::memory::dims dims = type.shape.dims(), strides;
+  if (dims.empty()) dims = {1};
+  strides.resize(dims.size());
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
+  return {dims, dnnl_type(type.dtype), strides};
+}
+
+dnnl::memory::desc describe(const TensorType& type, const Layout& layout) {
+  if (layout.row_major()) return row_major(type);
+  dnnl_memory_desc_t desc;
+  require(layout.description.size() == sizeof desc, ErrorCode::WrongState, "this layout is not of the cpu");
+  std::memcpy(&desc, layout.description.data(), sizeof desc);
+  return dnnl::memory::desc(desc);
+}
+
+Layout layout_of(const dnnl::memory::desc& desc, const TensorType& type) {
+  if (is_row_major(desc.data, type.shape)) return {};
+  const dnnl_memory_desc_t clean = canonical(desc.data);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&clean);
+  return {std::vector<unsigned char>(bytes, bytes + sizeof clean), static_cast<int64_t>(desc.get_size())};
+}
+
+dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+int Bound::add(int argument, const dnnl::memory::desc& desc) {
+  memories_.emplace_back(desc, engine_, nullptr);
+  arguments_.push_back({argument, memories_.back().get()});
+  return static_cast<int>(memories_.size()) - 1;
+}
+
+void Bound::execute(Stream& stream) const {
+  const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(),
+                                                      static_cast<int>(arguments_.size()), arguments_.data());
+  require(status == dnnl_success, ErrorCode::Unsupported, "oneDNN could not run its primitive, status ", status);
+}
+
+}  // namespace cpu
+
+std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<cpu::CpuDevice>(threads); }
+
+}  // namespace moonflow
