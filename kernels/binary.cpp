@@ -1,0 +1,249 @@
+// Element-wise ops of two inputs, and `where`, with NumPy broadcasting. Gradients are composed of the same ops; what was
+// repeated by broadcasting is summed by sum_to_shape.
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/elementwise_cpu.h"
+
+namespace moonflow::elementwise {
+namespace {
+
+void check_one_dtype(const OpCall& call, int a, const char* a_name, int b, const char* b_name) {
+  require(call.dtype(a) == call.dtype(b), ErrorCode::DtypeMismatch, a_name, " is ", call.type(a), ", ", b_name, " is ",
+          call.type(b), "; cast one of them, both must have one dtype");
+}
+
+template <Dtypes dtypes>
+std::vector<TensorType> infer_binary(const OpCall& call) {
+  check_one_dtype(call, 0, "x", 1, "y");
+  check_dtype(dtypes, call.type(0));
+  return {{call.dtype(0), broadcast(call.shape(0), call.shape(1))}};
+}
+
+std::vector<TensorType> infer_comparison(const OpCall& call) {
+  check_one_dtype(call, 0, "x", 1, "y");
+  return {{DType::Int8, broadcast(call.shape(0), call.shape(1))}};
+}
+
+// The part of a gradient that belongs to input `i`: summed over the axes along which the input was repeated.
+ValueId shrink(GradCall& call, ValueId gradient, int i) {
+  const Shape shape = call.type(call.inputs[i]).shape;
+  if (call.type(gradient).shape == shape) return gradient;
+  return call.op("sum_to_shape", {gradient}, {{"shape", shape.dims()}});
+}
+
+ValueId number(GradCall& call, double value) {
+  return call.op("constant", {}, {{"value", value}, {"dtype", call.type(call.inputs.back()).dtype}, {"shape", Ints{}}});
+}
+
+// A gradient rule gives the gradients before they are shrunk; kNone stays.
+using Rule = std::vector<ValueId> (*)(GradCall&, ValueId dy, ValueId x, ValueId y);
+
+Grad grad_of(Rule rule) {
+  if (!rule) return {};
+  return [rule](GradCall& call) {
+    if (!is_floating(call.type(call.inputs[0]).dtype)) return std::vector<ValueId>{kNone, kNone};
+    std::vector<ValueId> gradients = rule(call, call.grads[0], call.inputs[0], call.inputs[1]);
+    for (int i = 0; i < 2; ++i) {
+      if (gradients[i] != kNone) gradients[i] = shrink(call, gradients[i], i);
+    }
+    return gradients;
+  };
+}
+
+using Gradients = std::vector<ValueId>;
+
+Gradients add_grad(GradCall&, ValueId dy, ValueId, ValueId) { return {dy, dy}; }
+Gradients subtract_grad(GradCall& g, ValueId dy, ValueId, ValueId) { return {dy, g.op("negative", {dy})}; }
+Gradients multiply_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  return {g.op("multiply", {dy, y}), g.op("multiply", {dy, x})};
+}
+Gradients divide_grad(GradCall& g, ValueId dy, ValueId, ValueId y) {
+  const ValueId dx = g.op("divide", {dy, y});
+  return {dx, g.op("negative", {g.op("multiply", {dx, g.outputs[0]})})};
+}
+// out = x - floor(x / y) * y, and the floor is constant almost everywhere.
+Gradients mod_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  return {dy, g.op("negative", {g.op("multiply", {dy, g.op("floordiv", {x, y})})})};
+}
+// The logarithm is taken of positive bases only: x ^ 2 of a negative x has a gradient for x, and 0 for the exponent.
+Gradients pow_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  const ValueId slope = g.op("multiply", {y, g.op("pow", {x, g.op("subtract", {y, number(g, 1)})})});
+  const ValueId base = g.op("where", {g.op("greater", {x, number(g, 0)}), x, number(g, 1)});
+  const ValueId logarithm = g.op("multiply", {g.outputs[0], g.op("log", {base})});
+  return {g.op("multiply", {dy, slope}), g.op("multiply", {dy, logarithm})};
+}
+Gradients atan2_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  const ValueId scaled = g.op("divide", {dy, g.op("add", {g.op("square", {x}), g.op("square", {y})})});
+  return {g.op("multiply", {scaled, y}), g.op("negative", {g.op("multiply", {scaled, x})})};
+}
+Gradients choose_grad(GradCall& g, ValueId dy, ValueId takes_x) {
+  const ValueId zero = number(g, 0);
+  return {g.op("where", {takes_x, dy, zero}), g.op("where", {takes_x, zero, dy})};
+}
+Gradients maximum_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  return choose_grad(g, dy, g.op("greater_equal", {x, y}));
+}
+Gradients minimum_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  return choose_grad(g, dy, g.op("less_equal", {x, y}));
+}
+Gradients squared_difference_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  const ValueId dx = g.op("multiply", {dy, g.op("multiply", {number(g, 2), g.op("subtract", {x, y})})});
+  return {dx, g.op("negative", {dx})};
+}
+Gradients xdivy_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  const ValueId reads_y = g.op("cast", {g.op("not_equal", {x, number(g, 0)})}, {{"dtype", g.type(x).dtype}});
+  const ValueId slope = g.op("xdivy", {g.op("negative", {x}), g.op("square", {y})});
+  return {g.op("multiply", {dy, g.op("xdivy", {reads_y, y})}), g.op("multiply", {dy, slope})};
+}
+Gradients xlogy_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
+  const ValueId reads_y = g.op("cast", {g.op("not_equal", {x, number(g, 0)})}, {{"dtype", g.type(x).dtype}});
+  return {g.op("multiply", {dy, g.op("xlogy", {reads_y, y})}), g.op("multiply", {dy, g.op("xdivy", {x, y})})};
+}
+
+struct BinaryRow {
+  const char* name;
+  const char* says;
+  const char* formula;
+  Rule grad = nullptr;
+  double low = -2, high = 2;
+};
+
+void add_binary(Catalog& catalog, const BinaryRow& row, Kernel kernel, Dtypes dtypes, bool is_bool) {
+  OpDef op;
+  op.name = row.name;
+  op.lua = text("math.", row.name);
+  op.doc = doc(row.says, row.formula, dtypes, "x and y broadcast against each other as in NumPy -> out",
+               text(is_bool ? " -> int8, 1 for true" : "", "; x and y of one dtype",
+                    "\nerrors: shapes that do not broadcast; two dtypes"));
+  op.inputs = {{"x"}, {"y"}};
+  op.infer = is_bool                ? infer_comparison
+             : dtypes == Dtypes::All ? infer_binary<Dtypes::All>
+                                     : infer_binary<Dtypes::Floating>;
+  op.grad = grad_of(row.grad);
+  op.cpu = std::move(kernel);
+  op.inplace = {{0, 0}, {0, 1}};
+  const auto example = [&](DType dtype, const Shape& x, const Shape& y) {
+    op.examples.push_back({{{dtype, x}, {dtype, y}}, {}, row.low, row.high});
+  };
+  example(DType::Float32, {2, 3}, {2, 3});
+  example(DType::Float32, {4, 3}, {3});
+  example(DType::Float32, {2, 3, 2, 2}, {3, 1, 1});
+  example(DType::Float32, {3, 1}, {1, 4});
+  example(DType::Float32, {}, {5});
+  if (dtypes == Dtypes::All) {
+    for (DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) example(dtype, {2, 3}, {3});
+  }
+  catalog.add(std::move(op));
+}
+
+template <class F, Dtypes dtypes>
+void add_binary(Catalog& catalog, const BinaryRow& row) {
+  add_binary(catalog, row, binary_kernel<F, dtypes>(), dtypes,
+             std::is_same_v<std::invoke_result_t<F, float, float>, bool>);
+}
+
+}  // namespace
+
+void add_binary_ops(Catalog& catalog) {
+  using namespace functor;
+  constexpr Dtypes all = Dtypes::All, floating = Dtypes::Floating;
+  add_binary<Add, all>(catalog, {"add", "Sum. Integers wrap around.", "out = x + y", add_grad});
+  add_binary<Subtract, all>(catalog, {"subtract", "Difference. Integers wrap around.", "out = x - y", subtract_grad});
+  add_binary<Multiply, all>(catalog, {"multiply", "Product. Integers wrap around.", "out = x * y", multiply_grad});
+  add_binary<Divide, floating>(catalog, {"divide", "Quotient.", "out = x / y", divide_grad, 0.5, 3});
+  add_binary<Mod, all>(catalog, {"mod", "Remainder with the sign of y; of integers, 0 where y is 0.",
+                                 "out = x - floor(x / y) * y", mod_grad, 0.5, 3});
+  add_binary<FloorDiv, all>(catalog, {"floordiv", "Quotient rounded down; of integers, 0 where y is 0. No gradient.",
+                                      "out = floor(x / y)", nullptr, 0.5, 3});
+  add_binary<Pow, floating>(catalog, {"pow", "Power. The gradient of y is 0 where x is not above 0.", "out = x ^ y",
+                                      pow_grad, 0.5, 3});
+  add_binary<Atan2, floating>(catalog, {"atan2", "Angle of the point (y, x) in radians, in (-pi, pi].",
+                                        "out = atan(x / y), in the quadrant of both signs", atan2_grad, 0.5, 3});
+  add_binary<Maximum, all>(catalog, {"maximum", "The larger of two; a NaN wins; where equal, x has the gradient.",
+                                     "out = max(x, y)", maximum_grad});
+  add_binary<Minimum, all>(catalog, {"minimum", "The smaller of two; a NaN wins; where equal, x has the gradient.",
+                                     "out = min(x, y)", minimum_grad});
+  add_binary<SquaredDifference, all>(catalog, {"squared_difference", "Square of the difference.",
+                                               "out = (x - y) ^ 2", squared_difference_grad});
+  add_binary<Xdivy, floating>(catalog,
+                              {"xdivy", "Quotient, 0 where x is 0.", "out = x / y if x != 0 else 0", xdivy_grad, 0.5, 3});
+  add_binary<Xlogy, floating>(
+      catalog, {"xlogy", "x times the logarithm of y, 0 where x is 0.", "out = x * log(y) if x != 0 else 0", xlogy_grad,
+                0.5, 3});
+  add_binary<Equal, all>(catalog, {"equal", "Whether equal.", "out = (x == y)"});
+  add_binary<NotEqual, all>(catalog, {"not_equal", "Whether different.", "out = (x != y)"});
+  add_binary<Less, all>(catalog, {"less", "Whether x is less.", "out = (x < y)"});
+  add_binary<LessEqual, all>(catalog, {"less_equal", "Whether x is less or equal.", "out = (x <= y)"});
+  add_binary<Greater, all>(catalog, {"greater", "Whether x is greater.", "out = (x > y)"});
+  add_binary<GreaterEqual, all>(catalog, {"greater_equal", "Whether x is greater or equal.", "out = (x >= y)"});
+  add_binary<LogicalAnd, all>(
+      catalog, {"logical_and", "Whether both are true; every number but 0 is true.", "out = x and y"});
+  add_binary<LogicalOr, all>(
+      catalog, {"logical_or", "Whether one is true; every number but 0 is true.", "out = x or y"});
+}
+
+// ---- where ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<TensorType> infer_where(const OpCall& call) {
+  require(call.dtype(0) == DType::Int8, ErrorCode::DtypeMismatch, "condition is ", call.type(0),
+          ", it must be int8 as comparisons give it");
+  check_one_dtype(call, 1, "x", 2, "y");
+  return {{call.dtype(1), broadcast(call.shape(0), broadcast(call.shape(1), call.shape(2)))}};
+}
+
+std::vector<ValueId> where_grad(GradCall& call) {
+  if (!is_floating(call.type(call.inputs[1]).dtype)) return {kNone, kNone, kNone};
+  const ValueId zero = number(call, 0);
+  const ValueId dx = call.op("where", {call.inputs[0], call.grads[0], zero});
+  const ValueId dy = call.op("where", {call.inputs[0], zero, call.grads[0]});
+  return {kNone, shrink(call, dx, 1), shrink(call, dy, 2)};
+}
+
+template <class T>
+Launch launch_where(const KernelCall& kernel) {
+  const Broadcast<3> geometry({kernel.inputs[0].shape, kernel.inputs[1].shape, kernel.inputs[2].shape},
+                              kernel.outputs[0].shape);
+  return [geometry, count = kernel.outputs[0].count()](const LaunchCall& call) {
+    const int8_t* condition = static_cast<const int8_t*>(call.inputs[0]);
+    const T* x = static_cast<const T*>(call.inputs[1]);
+    const T* y = static_cast<const T*>(call.inputs[2]);
+    T* out = static_cast<T*>(call.outputs[0]);
+    const auto& steps = geometry.axes.back().steps;
+    parallel_for(count, cpu::kGrain, [=, &geometry](int64_t first, int64_t last) {
+      geometry.for_each_run(first, last, [=](int64_t at, int64_t n, const std::array<int64_t, 3>& offsets) {
+        const int8_t* c = condition + offsets[0];
+        const T *a = x + offsets[1], *b = y + offsets[2];
+        T* to = out + at;
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) to[i] = c[i * steps[0]] != 0 ? a[i * steps[1]] : b[i * steps[2]];
+      });
+    });
+  };
+}
+
+}  // namespace
+
+void add_where(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "where";
+  op.doc = "Each element from x where the condition is true, else from y.\n"
+           "  out = x if condition else y\n"
+           "shapes: condition, x and y broadcast against each other as in NumPy -> out\n"
+           "dtypes: condition int8 (every number but 0 is true); x and y of one dtype, any of the six\n"
+           "errors: shapes that do not broadcast; a condition that is not int8; two dtypes";
+  op.inputs = {{"condition"}, {"x"}, {"y"}};
+  op.infer = infer_where;
+  op.grad = where_grad;
+  op.cpu = {[](KernelCall& call) -> Launch {
+    return visit(call.outputs[0].dtype, [&](auto zero) { return launch_where<decltype(zero)>(call); });
+  }};
+  op.inplace = {{0, 1}, {0, 2}};
+  op.examples = {{{{DType::Int8, {2, 3}}, {DType::Float32, {2, 3}}, {DType::Float32, {2, 3}}}, {}, -1, 1, 2},
+                 {{{DType::Int8, {3, 1}}, {DType::Float32, {4}}, {DType::Float32, {}}}, {}, -1, 1, 2},
+                 {{{DType::Int8, {4}}, {DType::Int64, {4}}, {DType::Int64, {1}}}, {}, -1, 1, 2}};
+  catalog.add(std::move(op));
+}
+
+}  // namespace moonflow::elementwise

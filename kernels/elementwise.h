@@ -1,0 +1,375 @@
+// What the element-wise ops compute for one element, as small functors. The CPU loops and the CUDA kernels share them,
+// so they hold plain data and call nothing but arithmetic and <cmath>.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "engine/op.h"
+
+#ifdef __CUDACC__
+#define MOONFLOW_BOTH __host__ __device__
+#else
+#define MOONFLOW_BOTH
+#endif
+
+namespace moonflow::functor {
+
+// Marks a functor of a few instructions: its loops are bound by memory and worth compiling for wide registers.
+struct Cheap {};
+
+// Arithmetic of integers wraps around, as in NumPy; through unsigned numbers, because overflow of signed ones has no
+// meaning in C++. Products of 8-bit numbers fit int, so only the wider types need it.
+template <class T>
+using Wrapping = std::conditional_t<std::is_integral_v<T> && (sizeof(T) >= 4), std::make_unsigned<T>, std::decay<T>>;
+
+// Between any two dtypes. Floating to integer truncates toward zero, saturates, and gives 0 for a NaN.
+template <class To, class From>
+MOONFLOW_BOTH To convert(From x) {
+  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    if (x != x) return 0;
+    if (x <= static_cast<From>(std::numeric_limits<To>::lowest())) return std::numeric_limits<To>::lowest();
+    if (x >= static_cast<From>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
+  }
+  return static_cast<To>(x);
+}
+
+// ---- two inputs: (x, y) --------------------------------------------------------------------------------------
+
+struct Add : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
+    using U = typename Wrapping<T>::type;
+    return static_cast<T>(static_cast<U>(x) + static_cast<U>(y));
+  }
+};
+struct Subtract : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
+    using U = typename Wrapping<T>::type;
+    return static_cast<T>(static_cast<U>(x) - static_cast<U>(y));
+  }
+};
+struct Multiply : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
+    using U = typename Wrapping<T>::type;
+    return static_cast<T>(static_cast<U>(x) * static_cast<U>(y));
+  }
+};
+struct Divide : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x / y; }
+};
+// A NaN on either side wins.
+struct Maximum : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x > y || x != x ? x : y; }
+};
+struct Minimum : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x < y || x != x ? x : y; }
+};
+struct SquaredDifference : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
+    const T difference = Subtract{}(x, y);
+    return Multiply{}(difference, difference);
+  }
+};
+// Integers: x modulo 0 is 0, as in NumPy. -1 is taken out because lowest / -1 traps.
+struct Mod {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
+    T rest;
+    if constexpr (std::is_integral_v<T>) {
+      if (y == 0 || y == static_cast<T>(-1)) return std::is_signed_v<T> || y == 0 ? T(0) : static_cast<T>(x % y);
+      rest = static_cast<T>(x % y);
+    } else {
+      rest = std::fmod(x, y);
+    }
+    return rest != 0 && (rest < 0) != (y < 0) ? static_cast<T>(rest + y) : rest;
+  }
+};
+struct FloorDiv {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (y == 0) return 0;
+      if constexpr (std::is_signed_v<T>) {
+        if (y == -1) return Subtract{}(T(0), x);
+        return static_cast<T>(x / y - (x % y != 0 && (x < 0) != (y < 0)));
+      }
+      return static_cast<T>(x / y);
+    } else {
+      return std::floor(x / y);
+    }
+  }
+};
+struct Pow {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return std::pow(x, y); }
+};
+struct Atan2 {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return std::atan2(x, y); }
+};
+struct Xdivy {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x == 0 ? T(0) : x / y; }
+};
+struct Xlogy {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x == 0 ? T(0) : x * std::log(y); }
+};
+
+// A bool result is stored as int8.
+struct Equal { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x == y; } };
+struct NotEqual { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != y; } };
+struct Less { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x < y; } };
+struct LessEqual { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x <= y; } };
+struct Greater { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x > y; } };
+struct GreaterEqual { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x >= y; } };
+struct LogicalAnd { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != 0 && y != 0; } };
+struct LogicalOr { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != 0 || y != 0; } };
+
+// ---- one input, and its gradient -----------------------------------------------------------------------------
+// NameGrad(dy, v): v is the op's input x or its output y, whichever needs less work; the table in elementwise.cpp says.
+
+struct None {};  // in place of a gradient
+
+struct LogicalNot { template <class T> MOONFLOW_BOTH bool operator()(T x) const { return x == 0; } };
+
+struct Abs : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x < 0 ? Subtract{}(T(0), x) : x; }
+};
+struct Sign : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return static_cast<T>((x > 0) - (x < 0)); }
+};
+struct AbsGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sign{}(x); }
+};
+struct Negative : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const {
+    if constexpr (std::is_integral_v<T>) return Subtract{}(T(0), x);
+    return -x;  // not 0 - x, which loses the sign of a zero
+  }
+};
+struct NegativeGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T) const { return -dy; }
+};
+struct Square : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return Multiply{}(x, x); }
+};
+struct SquareGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * 2 * x; }
+};
+struct Sqrt : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sqrt(x); } };
+struct SqrtGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy / (2 * y); }
+};
+struct Rsqrt : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return 1 / std::sqrt(x); } };
+struct RsqrtGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return T(-0.5) * dy * y * y * y; }
+};
+struct Reciprocal : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return 1 / x; } };
+struct ReciprocalNoNan : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x == 0 ? T(0) : 1 / x; }
+};
+struct ReciprocalGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return -dy * y * y; }
+};
+struct Ceil : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::ceil(x); } };
+struct Floor : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::floor(x); } };
+struct Rint : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::rint(x); } };
+
+struct Exp { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::exp(x); } };
+struct ExpGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * y; } };
+struct Expm1 { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::expm1(x); } };
+struct Expm1Grad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (y + 1); } };
+struct Log { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::log(x); } };
+struct LogGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / x; } };
+struct Log1p { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::log1p(x); } };
+struct Log1pGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 + x); } };
+
+struct Sin { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sin(x); } };
+struct SinGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cos(x); } };
+struct Cos { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cos(x); } };
+struct CosGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy * std::sin(x); } };
+struct Tan { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::tan(x); } };
+struct TanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 + y * y); } };
+struct Asin { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::asin(x); } };
+struct AsinGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(1 - x * x); }
+};
+struct Acos { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::acos(x); } };
+struct AcosGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy / std::sqrt(1 - x * x); }
+};
+struct Atan { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::atan(x); } };
+struct AtanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 + x * x); } };
+struct Sinh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sinh(x); } };
+struct SinhGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cosh(x); } };
+struct Cosh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cosh(x); } };
+struct CoshGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::sinh(x); } };
+struct Tanh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::tanh(x); } };
+struct TanhGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 - y * y); }
+};
+struct Asinh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::asinh(x); } };
+struct AsinhGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(x * x + 1); }
+};
+struct Acosh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::acosh(x); } };
+struct AcoshGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(x * x - 1); }
+};
+struct Atanh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::atanh(x); } };
+struct AtanhGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 - x * x); }
+};
+
+constexpr double kTwoOverSqrtPi = 1.1283791670955126;
+constexpr double kSqrtHalf = 0.70710678118654752;
+constexpr double kPi = 3.14159265358979324;
+
+struct Erf { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::erf(x); } };
+struct ErfGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * T(kTwoOverSqrtPi) * std::exp(-x * x); }
+};
+struct Erfc { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::erfc(x); } };
+struct ErfcGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -ErfGrad{}(dy, x); }
+};
+// The reentrant forms: lgamma itself stores the sign in a global.
+struct Lgamma {
+  MOONFLOW_BOTH float operator()(float x) const { int sign; return ::lgammaf_r(x, &sign); }
+  MOONFLOW_BOTH double operator()(double x) const { int sign; return ::lgamma_r(x, &sign); }
+};
+// The derivative of lgamma, the digamma function: reflection for x < 0.5, recurrence up to 10, then the asymptotic
+// series (Abramowitz and Stegun 6.3.18), whose first term left out is below 1e-14 there.
+struct LgammaGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return static_cast<T>(dy * digamma(x)); }
+  MOONFLOW_BOTH static double digamma(double x) {
+    double sum = 0;
+    if (x < 0.5) {
+      sum = -kPi / std::tan(kPi * x);
+      x = 1 - x;
+    }
+    for (; x < 10; ++x) sum -= 1 / x;
+    const double r = 1 / (x * x);
+    const double series = r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132)))));
+    return sum + std::log(x) - 0.5 / x - series;
+  }
+};
+
+struct Sigmoid { template <class T> MOONFLOW_BOTH T operator()(T x) const { return 1 / (1 + std::exp(-x)); } };
+struct SigmoidGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * y * (1 - y); }
+};
+struct Softplus {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const {
+    return (x > 0 ? x : T(0)) + std::log1p(std::exp(-std::abs(x)));  // exp never overflows
+  }
+};
+struct SoftplusGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sigmoid{}(x); }
+};
+struct LogSigmoid { template <class T> MOONFLOW_BOTH T operator()(T x) const { return -Softplus{}(-x); } };
+struct LogSigmoidGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sigmoid{}(-x); }
+};
+
+// ---- activations ---------------------------------------------------------------------------------------------
+
+// Written so that a NaN stays a NaN, which is also the one-instruction form.
+struct Relu : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return T(0) > x ? T(0) : x; } };
+struct ReluGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return y > 0 ? dy : T(0); }
+};
+struct LeakyRelu : Cheap {
+  explicit LeakyRelu(const Attrs& attrs) : alpha(attrs.number("alpha")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x > 0 ? x : static_cast<T>(alpha) * x; }
+  double alpha;
+};
+struct LeakyReluGrad : Cheap {
+  explicit LeakyReluGrad(const Attrs& attrs) : alpha(attrs.number("alpha")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return x > 0 ? dy : static_cast<T>(alpha) * dy; }
+  double alpha;
+};
+struct Elu {
+  explicit Elu(const Attrs& attrs) : alpha(attrs.number("alpha")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x > 0 ? x : static_cast<T>(alpha) * std::expm1(x); }
+  double alpha;
+};
+struct EluGrad {
+  explicit EluGrad(const Attrs& attrs) : alpha(attrs.number("alpha")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return x > 0 ? dy : dy * static_cast<T>(alpha) * std::exp(x);
+  }
+  double alpha;
+};
+struct Relu6 : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x < 0 ? T(0) : x > 6 ? T(6) : x; }
+};
+struct Relu6Grad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return x > 0 && x < 6 ? dy : T(0); }
+};
+struct Hardtanh : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x < -1 ? T(-1) : x > 1 ? T(1) : x; }
+};
+struct HardtanhGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return x > -1 && x < 1 ? dy : T(0); }
+};
+struct Hardsigmoid : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return Relu6{}(x + 3) / 6; }
+};
+struct HardsigmoidGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return x > -3 && x < 3 ? dy / 6 : T(0); }
+};
+struct Hardswish : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * Relu6{}(x + 3) / 6; }
+};
+struct HardswishGrad : Cheap {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return x <= -3 ? T(0) : x >= 3 ? dy : dy * (2 * x + 3) / 6;
+  }
+};
+struct Swish {
+  explicit Swish(const Attrs& attrs) : beta(attrs.number("beta")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * Sigmoid{}(static_cast<T>(beta) * x); }
+  double beta;
+};
+struct SwishGrad {
+  explicit SwishGrad(const Attrs& attrs) : beta(attrs.number("beta")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    const T s = Sigmoid{}(static_cast<T>(beta) * x);
+    return dy * (s + static_cast<T>(beta) * x * s * (1 - s));
+  }
+  double beta;
+};
+struct Mish {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * std::tanh(Softplus{}(x)); }
+};
+struct MishGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    const T t = std::tanh(Softplus{}(x));
+    return dy * (t + x * Sigmoid{}(x) * (1 - t * t));
+  }
+};
+struct Gelu {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return T(0.5) * x * (1 + std::erf(x * T(kSqrtHalf))); }
+};
+struct GeluGrad {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    const T cumulative = T(0.5) * (1 + std::erf(x * T(kSqrtHalf)));
+    const T density = T(0.5 * kTwoOverSqrtPi * kSqrtHalf) * std::exp(T(-0.5) * x * x);
+    return dy * (cumulative + x * density);
+  }
+};
+struct Clip : Cheap {
+  explicit Clip(const Attrs& attrs) : min(attrs.number("min")), max(attrs.number("max")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T x) const {
+    const T low = convert<T>(min), high = convert<T>(max);
+    return x < low ? low : x > high ? high : x;
+  }
+  double min, max;
+};
+struct ClipGrad : Cheap {
+  explicit ClipGrad(const Attrs& attrs) : min(attrs.number("min")), max(attrs.number("max")) {}
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return x >= static_cast<T>(min) && x <= static_cast<T>(max) ? dy : T(0);
+  }
+  double min, max;
+};
+
+}  // namespace moonflow::functor
