@@ -1,0 +1,113 @@
+// Ops that make values out of nothing: constants, zeros and ones in the shape of another value, ranges.
+// None of them has a gradient.
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+#include "kernels/elementwise.h"
+
+namespace moonflow {
+namespace {
+
+Launch launch_fill(const TensorType& type, double value) {
+  return visit(type.dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [count = type.count(), element = functor::convert<T>(value)](const LaunchCall& call) {
+      T* out = static_cast<T*>(call.outputs[0]);
+      cpu::parallel_for(count, cpu::kGrain,
+                        [=](int64_t first, int64_t last) { std::fill(out + first, out + last, element); });
+    };
+  });
+}
+
+std::vector<TensorType> infer_constant(const OpCall& call) {
+  Shape shape;
+  for (const int64_t size : call.attrs.ints("shape")) {
+    require(size >= 0, ErrorCode::InvalidArgument, "a size in `shape` is negative: ", size);
+    shape.push_back(size);
+  }
+  return {{call.attrs.dtype("dtype"), shape}};
+}
+
+OpDef constant() {
+  OpDef op;
+  op.name = op.lua = "constant";
+  op.doc =
+      "One value everywhere.\n"
+      "  out = value\n"
+      "shapes: -> shape\n"
+      "dtypes: all six; an integer dtype truncates the value toward 0\n"
+      "errors: a negative size";
+  op.attrs = {{"value", 0.0, "the value", true},
+              {"dtype", DType::Float32, "dtype of out"},
+              {"shape", Ints{}, "sizes of out; empty for a scalar"}};
+  op.infer = infer_constant;
+  op.cpu = {[](KernelCall& call) { return launch_fill(call.outputs[0], call.attrs.number("value")); }};
+  op.examples = {{{}, {{"value", 2.5}, {"shape", Ints{2, 3}}}},
+                 {{}, {{"value", 0.1}, {"dtype", DType::Float64}}},
+                 {{}, {{"value", -3.0}, {"dtype", DType::Int8}, {"shape", Ints{4}}}}};
+  return op;
+}
+
+OpDef like(const char* name, double value) {
+  OpDef op;
+  op.name = op.lua = name;
+  op.doc = text(value == 0 ? "Zeros" : "Ones", " of the type of another value, whose elements are not read.\n  out = ",
+                value, "\nshapes: x of any shape -> out of the same shape\ndtypes: all six");
+  op.inputs = {{"x"}};
+  op.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
+  op.cpu = {[value](KernelCall& call) { return launch_fill(call.outputs[0], value); }};
+  op.inplace = {{0, 0}};
+  op.examples = {{{{DType::Float32, {2, 3}}}}, {{{DType::Int64, {}}}}};
+  return op;
+}
+
+std::vector<TensorType> infer_range(const OpCall& call) {
+  const double start = call.attrs.number("start"), stop = call.attrs.number("stop"), step = call.attrs.number("step");
+  require(step != 0 && std::isfinite(step) && std::isfinite(start) && std::isfinite(stop), ErrorCode::InvalidArgument,
+          "start, stop and step must be finite and step not 0, got ", start, ", ", stop, ", ", step);
+  const double count = std::max(0.0, std::ceil((stop - start) / step));
+  require(count < 1e15, ErrorCode::OutOfRange, "a range of ", count, " elements");
+  return {{call.attrs.dtype("dtype"), {static_cast<int64_t>(count)}}};
+}
+
+OpDef range() {
+  OpDef op;
+  op.name = op.lua = "range";
+  op.doc =
+      "Evenly spaced values.\n"
+      "  out[i] = start + i * step, as long as that is before stop\n"
+      "shapes: -> (ceil((stop - start) / step)), empty when stop lies behind start\n"
+      "dtypes: all six; computed in float64\n"
+      "errors: step is 0; a bound that is not finite";
+  op.attrs = {{"start", 0.0, "first value", true},
+              {"stop", 0.0, "end, not included", true},
+              {"step", 1.0, "distance of neighbours, may be negative"},
+              {"dtype", DType::Float32, "dtype of out"}};
+  op.infer = infer_range;
+  op.cpu = {[](KernelCall& call) {
+    return visit(call.outputs[0].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [count = call.outputs[0].count(), start = call.attrs.number("start"),
+              step = call.attrs.number("step")](const LaunchCall& launch) {
+        T* out = static_cast<T*>(launch.outputs[0]);
+        cpu::parallel_for(count, cpu::kGrain, [=](int64_t first, int64_t last) {
+          for (int64_t i = first; i < last; ++i) out[i] = functor::convert<T>(start + static_cast<double>(i) * step);
+        });
+      };
+    });
+  }};
+  op.examples = {{{}, {{"start", 0.0}, {"stop", 5.0}}},
+                 {{}, {{"start", 1.0}, {"stop", -1.0}, {"step", -0.25}, {"dtype", DType::Float64}}},
+                 {{}, {{"start", 2.0}, {"stop", 9.0}, {"step", 3.0}, {"dtype", DType::Int64}}}};
+  return op;
+}
+
+}  // namespace
+
+void add_fill(Catalog& catalog) {
+  catalog.add(constant());
+  catalog.add(like("zeros_like", 0));
+  catalog.add(like("ones_like", 1));
+  catalog.add(range());
+}
+
+}  // namespace moonflow
