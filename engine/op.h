@@ -121,6 +121,15 @@ struct LaunchCall {
   void* const* inputs;  // nullptr for a left-out optional input
   void* const* outputs;
   void* scratch;  // 64-byte aligned, `scratch_bytes` long
+
+  template <class T>
+  const T* input(int i) const {
+    return static_cast<const T*>(inputs[i]);
+  }
+  template <class T>
+  T* output(int i) const {
+    return static_cast<T*>(outputs[i]);
+  }
 };
 
 // Enqueues the work of one step. Allocates nothing, waits for nothing. May throw Error for bad values (a label
