@@ -1,0 +1,214 @@
+// Softmax and its logarithm along one axis. Both are shifted by the largest value of their lane, so nothing overflows;
+// sums are kept in double, so float32 results do not depend on how long a lane is.
+#include <cmath>
+#include <limits>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+
+namespace moonflow {
+namespace {
+
+// A tensor seen along one axis: `count` lanes of n values each, `stride` elements apart.
+struct Lanes {
+  int64_t count, n, stride;
+
+  Lanes(const Shape& shape, int64_t axis_attr) {
+    const int axis = wrap_axis(axis_attr, shape.rank());
+    n = shape[axis];
+    stride = shape.count(axis + 1, shape.rank());
+    count = shape.count(0, axis) * stride;
+  }
+  int64_t start(int64_t lane) const { return lane / stride * stride * n + lane % stride; }
+  // An exponential costs about as much as eight simple operations.
+  int64_t grain() const { return cpu::kGrain / 8 / std::max<int64_t>(n, 1) + 1; }
+};
+
+// Calls body(offset of the lane, stride) for every lane. The usual stride of one is a constant the compiler sees.
+template <class Body>
+void for_each_lane(const Lanes& lanes, const Body& body) {
+  if (lanes.n == 0) return;
+  cpu::parallel_for(lanes.count, lanes.grain(), [&](int64_t first, int64_t last) {
+    if (lanes.stride == 1) {
+      for (int64_t lane = first; lane < last; ++lane) body(lane * lanes.n, std::integral_constant<int64_t, 1>{});
+    } else {
+      for (int64_t lane = first; lane < last; ++lane) body(lanes.start(lane), lanes.stride);
+    }
+  });
+}
+
+template <class T, class Stride>
+T largest(const T* x, int64_t n, Stride stride) {
+  T top = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, x[i * stride]);
+  return top;
+}
+
+// ---- meaning -------------------------------------------------------------------------------------------------
+
+std::vector<TensorType> infer_softmax(const OpCall& call) {
+  const TensorType& x = call.type(0);
+  require(is_floating(x.dtype), ErrorCode::DtypeMismatch, "logits must be float32 or float64, got ", x.dtype);
+  wrap_axis(call.attrs.integer("axis"), x.shape.rank());
+  return {x};
+}
+
+std::vector<TensorType> infer_softmax_grad(const OpCall& call) {
+  require(call.type(0) == call.type(1), ErrorCode::ShapeMismatch, "dy is ", call.type(0), ", y is ", call.type(1));
+  return infer_softmax(call);
+}
+
+// ---- CPU -----------------------------------------------------------------------------------------------------
+
+template <class T>
+void softmax(const Lanes& lanes, const T* logits, T* out) {
+  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+    const T* x = logits + offset;
+    T* y = out + offset;
+    const T top = largest(x, lanes.n, stride);
+    double sum = 0;
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const T e = std::exp(x[i * stride] - top);
+      y[i * stride] = e;
+      sum += e;
+    }
+    const T scale = static_cast<T>(1 / sum);
+    for (int64_t i = 0; i < lanes.n; ++i) y[i * stride] *= scale;
+  });
+}
+
+template <class T>
+void log_softmax(const Lanes& lanes, const T* logits, T* out) {
+  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+    const T* x = logits + offset;
+    T* y = out + offset;
+    const T top = largest(x, lanes.n, stride);
+    double sum = 0;
+    for (int64_t i = 0; i < lanes.n; ++i) sum += std::exp(x[i * stride] - top);
+    const T log_sum = static_cast<T>(std::log(sum));
+    for (int64_t i = 0; i < lanes.n; ++i) y[i * stride] = x[i * stride] - top - log_sum;
+  });
+}
+
+template <class T>
+void softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
+  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+    const T *dy_lane = dy + offset, *y_lane = y + offset;
+    double dot = 0;
+    for (int64_t i = 0; i < lanes.n; ++i) dot += double{dy_lane[i * stride]} * y_lane[i * stride];
+    for (int64_t i = 0; i < lanes.n; ++i)
+      dx[offset + i * stride] = y_lane[i * stride] * (dy_lane[i * stride] - static_cast<T>(dot));
+  });
+}
+
+template <class T>
+void log_softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
+  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+    const T *dy_lane = dy + offset, *y_lane = y + offset;
+    double sum = 0;
+    for (int64_t i = 0; i < lanes.n; ++i) sum += dy_lane[i * stride];
+    for (int64_t i = 0; i < lanes.n; ++i)
+      dx[offset + i * stride] = dy_lane[i * stride] - std::exp(y_lane[i * stride]) * static_cast<T>(sum);
+  });
+}
+
+// A kernel that calls `compute(lanes, input pointer, output pointer)` in the floating type of the first input.
+template <class Compute>
+Kernel unary(Compute compute) {
+  return {[compute](KernelCall& call) {
+    const Lanes lanes(call.inputs[0].shape, call.attrs.integer("axis"));
+    return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [=](const LaunchCall& launch) { compute(lanes, launch.input<T>(0), launch.output<T>(0)); };
+    });
+  }};
+}
+
+template <class Compute>
+Kernel gradient(Compute compute) {
+  return {[compute](KernelCall& call) {
+    const Lanes lanes(call.inputs[0].shape, call.attrs.integer("axis"));
+    return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [=](const LaunchCall& launch) {
+        compute(lanes, launch.input<T>(0), launch.input<T>(1), launch.output<T>(0));
+      };
+    });
+  }};
+}
+
+// ---- the ops -------------------------------------------------------------------------------------------------
+
+std::vector<Example> examples(int inputs) {
+  const auto of = [&](const Shape& shape, int64_t axis) {
+    const TensorType type{DType::Float32, shape};
+    return Example{std::vector<TensorType>(inputs, type), {{"axis", axis}}, -3, 3};
+  };
+  return {of({3, 5}, -1), of({2, 3, 4}, 1), of({4}, 0)};
+}
+
+// One gradient rule for both: the helper op works from y, so the logits need not be kept.
+Grad gradient_by(std::string helper) {
+  return [helper](GradCall& g) -> std::vector<ValueId> {
+    return {g.op(helper, {g.grads[0], g.outputs[0]}, {{"axis", g.attrs.integer("axis")}})};
+  };
+}
+
+}  // namespace
+
+void add_softmax(Catalog& catalog) {
+  OpDef op;
+  op.name = "softmax";
+  op.lua = "nn.softmax";
+  op.doc = "The values of an axis as probabilities.\n"
+           "  out[i] = exp(logits[i]) / sum_j exp(logits[j])\n"
+           "shapes: logits (any, rank at least 1) -> out of the same shape\n"
+           "dtypes: float32 or float64 -> the same\n"
+           "errors: axis outside the rank\n"
+           "source: shifted by the maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.inputs = {{"logits"}};
+  op.attrs = {{"axis", int64_t{-1}, "the axis whose values sum to one; negative counts from the last"}};
+  op.infer = infer_softmax;
+  op.grad = gradient_by("softmax_grad");
+  op.cpu = unary([](auto... args) { softmax(args...); });
+  op.inplace = {{0, 0}};
+  op.examples = examples(1);
+  catalog.add(op);
+
+  op.name = "log_softmax";
+  op.lua = "nn.logsoftmax";
+  op.doc = "The logarithm of softmax, exact also where a probability is too small for its dtype.\n"
+           "  out[i] = logits[i] - log(sum_j exp(logits[j]))\n"
+           "shapes: logits (any, rank at least 1) -> out of the same shape\n"
+           "dtypes: float32 or float64 -> the same, in nats\n"
+           "errors: axis outside the rank\n"
+           "source: shifted by the maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.grad = gradient_by("log_softmax_grad");
+  op.cpu = unary([](auto... args) { log_softmax(args...); });
+  catalog.add(op);
+
+  op.name = "softmax_grad";
+  op.lua.clear();
+  op.doc = "Gradient of softmax from its result.\n"
+           "  dx[i] = y[i] * (dy[i] - sum_j dy[j] * y[j])\n"
+           "shapes: dy and y alike -> dx alike\n"
+           "dtypes: float32 or float64, all the same";
+  op.inputs = {{"dy"}, {"y"}};
+  op.outputs = {"dx"};
+  op.infer = infer_softmax_grad;
+  op.grad = nullptr;
+  op.cpu = gradient([](auto... args) { softmax_grad(args...); });
+  op.inplace = {{0, 0}, {0, 1}};
+  op.examples = examples(2);
+  catalog.add(op);
+
+  op.name = "log_softmax_grad";
+  op.doc = "Gradient of log_softmax from its result.\n"
+           "  dx[i] = dy[i] - exp(y[i]) * sum_j dy[j]\n"
+           "shapes: dy and y alike -> dx alike\n"
+           "dtypes: float32 or float64, all the same";
+  op.cpu = gradient([](auto... args) { log_softmax_grad(args...); });
+  catalog.add(op);
+}
+
+}  // namespace moonflow
