@@ -1,0 +1,608 @@
+// Losses: cross entropies over classes, the element-wise ones, and l2_normalize, which belongs to metric losses.
+// Labels are checked, all of them, before a kernel writes anything.
+#include <cmath>
+#include <limits>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+
+namespace moonflow {
+namespace {
+
+// ---- meaning -------------------------------------------------------------------------------------------------
+
+void require_floating(const OpCall& call, int i, const char* what) {
+  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
+          call.dtype(i));
+}
+
+void require_same(const OpCall& call, int a, const char* a_name, int b, const char* b_name) {
+  require(call.dtype(a) == call.dtype(b), ErrorCode::DtypeMismatch, a_name, " is ", call.type(a), ", ", b_name, " is ",
+          call.type(b), "; cast one of them");
+  require(call.shape(a) == call.shape(b), ErrorCode::ShapeMismatch, a_name, " is ", call.shape(a), ", ", b_name,
+          " is ", call.shape(b), "; they must be alike");
+}
+
+// Labels (rows...) or (rows..., 1) beside values (rows..., classes). The result has the shape of the labels.
+std::vector<TensorType> infer_sparse(const OpCall& call, const char* values_name, bool with_prob) {
+  const TensorType &labels = call.type(0), &values = call.type(1);
+  require(!is_floating(labels.dtype), ErrorCode::DtypeMismatch, "labels must be integers (int32 or int64), got ",
+          labels.dtype);
+  require_floating(call, 1, values_name);
+  require(values.shape.rank() >= 1, ErrorCode::ShapeMismatch, values_name, " must have an axis of classes, got ",
+          values.shape);
+  Shape rows = values.shape;
+  rows.erase(rows.rank() - 1);
+  Shape column = rows;
+  if (column.rank() < Shape::kMaxRank) column.push_back(1);
+  require(labels.shape == rows || labels.shape == column, ErrorCode::ShapeMismatch, "labels and ", values_name,
+          " differ in rows: labels is ", labels.shape, ", ", values_name, " is ", values.shape, ", so labels should be ",
+          rows);
+  const TensorType out{values.dtype, labels.shape};
+  return with_prob ? std::vector<TensorType>{values, out} : std::vector<TensorType>{out};
+}
+
+// (dy, labels, values) -> the type of values
+std::vector<TensorType> infer_sparse_grad(const OpCall& call) {
+  require(call.shape(0) == call.shape(1), ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", labels is ",
+          call.shape(1));
+  require_floating(call, 2, "prob");
+  const Shape& values = call.shape(2);
+  require(values.rank() >= 1 && call.shape(1).count() == values.count(0, values.rank() - 1), ErrorCode::ShapeMismatch,
+          "labels is ", call.shape(1), ", prob is ", values);
+  return {call.type(2)};
+}
+
+// ---- CPU -----------------------------------------------------------------------------------------------------
+
+// The label check and the rows that need it. Labels of any integer dtype become int64 in the step's scratch.
+struct LabelledRows {
+  DType dtype;
+  int64_t rows, classes;
+
+  LabelledRows(KernelCall& call, int labels, int values)
+      : dtype(call.inputs[labels].dtype), rows(call.inputs[labels].count()), classes(call.inputs[values].shape.back()) {
+    call.scratch_bytes = checked_product(rows, sizeof(int64_t));
+  }
+
+  const int64_t* check(const void* labels, void* scratch) const {
+    int64_t* checked = static_cast<int64_t*>(scratch);
+    visit(dtype, [&](auto zero) {
+      const auto* given = static_cast<const decltype(zero)*>(labels);
+      for (int64_t row = 0; row < rows; ++row) {
+        checked[row] = static_cast<int64_t>(given[row]);
+        require(checked[row] >= 0 && checked[row] < classes, ErrorCode::OutOfRange, "row ", row, ": label ",
+                checked[row], " is outside [0, ", classes, ")");
+      }
+    });
+    return checked;
+  }
+
+  // `cost`: simple operations per value.
+  int64_t grain(int64_t cost) const { return cpu::kGrain / cost / std::max<int64_t>(classes, 1) + 1; }
+};
+
+// Calls body(row) for every row, shared between the threads.
+template <class Body>
+void for_each_row(int64_t rows, int64_t grain, const Body& body) {
+  cpu::parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) body(row);
+  });
+}
+
+// The largest value, and log(sum(exp(x - largest))). NaN comes out as NaN.
+template <class T>
+struct LogSumExp {
+  T top = -std::numeric_limits<T>::infinity();
+  double sum = 0;
+
+  LogSumExp(const T* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) top = std::max(top, x[i]);
+    for (int64_t i = 0; i < n; ++i) sum += std::exp(x[i] - top);
+  }
+};
+
+Launch prepare_sparse_softmax(KernelCall& call) {
+  const LabelledRows rows(call, 0, 1);
+  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& launch) {
+      const int64_t* labels = rows.check(launch.inputs[0], launch.scratch);
+      const T* logits = launch.input<T>(1);
+      T *prob = launch.output<T>(0), *out = launch.output<T>(1);
+      for_each_row(rows.rows, rows.grain(8), [&](int64_t row) {
+        const T* x = logits + row * rows.classes;
+        T* p = prob + row * rows.classes;  // may be x itself, so the label's logit is read first
+        T top = -std::numeric_limits<T>::infinity();
+        for (int64_t i = 0; i < rows.classes; ++i) top = std::max(top, x[i]);
+        const T at_label = x[labels[row]] - top;
+        double sum = 0;
+        for (int64_t i = 0; i < rows.classes; ++i) {
+          p[i] = std::exp(x[i] - top);
+          sum += p[i];
+        }
+        const T scale = static_cast<T>(1 / sum);
+        for (int64_t i = 0; i < rows.classes; ++i) p[i] *= scale;
+        out[row] = static_cast<T>(std::log(sum) - at_label);
+      });
+    };
+  });
+}
+
+Launch prepare_sparse_softmax_grad(KernelCall& call) {
+  const LabelledRows rows(call, 1, 2);
+  return visit_floating(call.inputs[2].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& launch) {
+      const int64_t* labels = rows.check(launch.inputs[1], launch.scratch);
+      const T *dy = launch.input<T>(0), *prob = launch.input<T>(2);
+      T* dlogits = launch.output<T>(0);
+      for_each_row(rows.rows, rows.grain(1), [&](int64_t row) {
+        const T* p = prob + row * rows.classes;
+        T* dx = dlogits + row * rows.classes;
+        const T at_label = p[labels[row]] - 1;
+        for (int64_t i = 0; i < rows.classes; ++i) dx[i] = p[i] * dy[row];
+        dx[labels[row]] = at_label * dy[row];
+      });
+    };
+  });
+}
+
+// Below this a probability counts as this, so that its logarithm stays finite.
+constexpr double kSmallestProbability = 1e-20;
+
+Launch prepare_sparse_cross_entropy(KernelCall& call) {
+  const LabelledRows rows(call, 0, 1);
+  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& launch) {
+      const int64_t* labels = rows.check(launch.inputs[0], launch.scratch);
+      const T* prediction = launch.input<T>(1);
+      T* out = launch.output<T>(0);
+      for (int64_t row = 0; row < rows.rows; ++row) {
+        out[row] = -std::log(std::max(prediction[row * rows.classes + labels[row]], T(kSmallestProbability)));
+      }
+    };
+  });
+}
+
+Launch prepare_sparse_cross_entropy_grad(KernelCall& call) {
+  const LabelledRows rows(call, 1, 2);
+  return visit_floating(call.inputs[2].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& launch) {
+      const int64_t* labels = rows.check(launch.inputs[1], launch.scratch);
+      const T *dy = launch.input<T>(0), *prediction = launch.input<T>(2);
+      T* dprediction = launch.output<T>(0);
+      for_each_row(rows.rows, rows.grain(1), [&](int64_t row) {
+        T* dx = dprediction + row * rows.classes;
+        const T p = prediction[row * rows.classes + labels[row]];
+        std::fill_n(dx, rows.classes, T(0));
+        dx[labels[row]] = -dy[row] / std::max(p, T(kSmallestProbability));
+      });
+    };
+  });
+}
+
+struct DenseRows {
+  int64_t rows, classes;
+
+  explicit DenseRows(const Shape& values) : rows(values.count(0, values.rank() - 1)), classes(values.back()) {}
+  int64_t grain() const { return cpu::kGrain / 8 / std::max<int64_t>(classes, 1) + 1; }
+};
+
+// sum_i labels[i] * (lse - logits[i]) has no cancellation between large terms when the labels are a one.
+Launch prepare_softmax_cross_entropy(KernelCall& call) {
+  const DenseRows rows(call.inputs[1].shape);
+  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& launch) {
+      const T *labels = launch.input<T>(0), *logits = launch.input<T>(1);
+      T* out = launch.output<T>(0);
+      for_each_row(rows.rows, rows.grain(), [&](int64_t row) {
+        const T *x = logits + row * rows.classes, *label = labels + row * rows.classes;
+        const LogSumExp<T> lse(x, rows.classes);
+        const double log_sum = std::log(lse.sum);
+        double loss = 0;
+        for (int64_t i = 0; i < rows.classes; ++i) {
+          // A label of zero takes no part, also where the logit is minus infinity.
+          if (label[i] != 0) loss += label[i] * (log_sum - (x[i] - lse.top));
+        }
+        out[row] = static_cast<T>(loss);
+      });
+    };
+  });
+}
+
+Launch prepare_softmax_cross_entropy_grad(KernelCall& call) {
+  const DenseRows rows(call.inputs[2].shape);
+  return visit_floating(call.inputs[2].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& launch) {
+      const T *dy = launch.input<T>(0), *labels = launch.input<T>(1), *logits = launch.input<T>(2);
+      T* dlogits = launch.output<T>(0);
+      for_each_row(rows.rows, rows.grain(), [&](int64_t row) {
+        const T *x = logits + row * rows.classes, *label = labels + row * rows.classes;
+        T* dx = dlogits + row * rows.classes;
+        const LogSumExp<T> lse(x, rows.classes);
+        double mass = 0;
+        for (int64_t i = 0; i < rows.classes; ++i) mass += label[i];
+        const T scale = static_cast<T>(mass / lse.sum);
+        for (int64_t i = 0; i < rows.classes; ++i) dx[i] = dy[row] * (std::exp(x[i] - lse.top) * scale - label[i]);
+      });
+    };
+  });
+}
+
+// A kernel over elements: compute(i, inputs..., output) with pointers of the floating type of the first input.
+template <class Compute>
+Launch elementwise(KernelCall& call, Compute compute) {
+  const int64_t count = call.outputs[0].count();
+  const bool three = call.inputs.size() == 3;
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const T *a = launch.input<T>(0), *b = launch.input<T>(1), *c = three ? launch.input<T>(2) : nullptr;
+      T* out = launch.output<T>(0);
+      cpu::parallel_for(count, cpu::kGrain / 4, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) out[i] = compute(i, a, b, c);
+      });
+    };
+  });
+}
+
+Launch prepare_sigmoid_cross_entropy(KernelCall& call) {
+  return elementwise(call, [](int64_t i, const auto* labels, const auto* logits, const auto*) {
+    const auto x = logits[i];
+    return (x > 0 ? x : 0) - x * labels[i] + std::log1p(std::exp(-std::abs(x)));
+  });
+}
+
+Launch prepare_sigmoid_cross_entropy_grad(KernelCall& call) {
+  return elementwise(call, [](int64_t i, const auto* dy, const auto* labels, const auto* logits) {
+    const auto e = std::exp(-std::abs(logits[i]));
+    return dy[i] * ((logits[i] >= 0 ? 1 : e) / (1 + e) - labels[i]);
+  });
+}
+
+Launch prepare_smooth_l1(KernelCall& call) {
+  const double beta = call.attrs.number("beta");
+  return elementwise(call, [beta](int64_t i, const auto* prediction, const auto* label, const auto*) {
+    using T = std::decay_t<decltype(*prediction)>;
+    const T distance = std::abs(prediction[i] - label[i]), knee = static_cast<T>(beta);
+    return distance < knee ? distance * distance / (2 * knee) : distance - knee / 2;
+  });
+}
+
+Launch prepare_smooth_l1_grad(KernelCall& call) {
+  const double beta = call.attrs.number("beta");
+  return elementwise(call, [beta](int64_t i, const auto* dy, const auto* prediction, const auto* label) {
+    using T = std::decay_t<decltype(*dy)>;
+    const T difference = prediction[i] - label[i], knee = static_cast<T>(beta);
+    const T slope = std::abs(difference) < knee ? difference / knee : T((difference > 0) - (difference < 0));
+    return dy[i] * slope;
+  });
+}
+
+// l2_normalize and its gradient go lane by lane along the axis.
+template <class Body>
+Launch prepare_lanes(KernelCall& call, int x, Body body) {
+  const Shape shape = call.inputs[x].shape;
+  const int axis = wrap_axis(call.attrs.integer("axis"), shape.rank());
+  const double epsilon = call.attrs.number("epsilon");
+  const int64_t n = shape[axis], stride = shape.count(axis + 1, shape.rank()), lanes = shape.count(0, axis) * stride;
+  return visit_floating(call.inputs[x].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      for_each_row(lanes, cpu::kGrain / 2 / std::max<int64_t>(n, 1) + 1, [&](int64_t lane) {
+        body(launch, lane / stride * stride * n + lane % stride, n, stride, T(epsilon));
+      });
+    };
+  });
+}
+
+Launch prepare_l2_normalize(KernelCall& call) {
+  return prepare_lanes(call, 0, [](const LaunchCall& launch, int64_t offset, int64_t n, int64_t stride, auto epsilon) {
+    using T = decltype(epsilon);
+    const T* x = launch.input<T>(0) + offset;
+    T* out = launch.output<T>(0) + offset;
+    double squares = 0;
+    for (int64_t i = 0; i < n; ++i) squares += double{x[i * stride]} * x[i * stride];
+    const T scale = static_cast<T>(1 / std::sqrt(std::max(squares, double{epsilon})));
+    for (int64_t i = 0; i < n; ++i) out[i * stride] = x[i * stride] * scale;
+  });
+}
+
+// Where the norm is held at epsilon it is a constant, and only the scale is left of the gradient.
+Launch prepare_l2_normalize_grad(KernelCall& call) {
+  return prepare_lanes(call, 1, [](const LaunchCall& launch, int64_t offset, int64_t n, int64_t stride, auto epsilon) {
+    using T = decltype(epsilon);
+    const T *dy = launch.input<T>(0) + offset, *x = launch.input<T>(1) + offset;
+    T* dx = launch.output<T>(0) + offset;
+    double squares = 0, dot = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      squares += double{x[i * stride]} * x[i * stride];
+      dot += double{dy[i * stride]} * x[i * stride];
+    }
+    const double kept = std::max(squares, double{epsilon});
+    const T scale = static_cast<T>(1 / std::sqrt(kept));
+    const T along = squares > epsilon ? static_cast<T>(dot / kept) : T(0);
+    for (int64_t i = 0; i < n; ++i) dx[i * stride] = (dy[i * stride] - x[i * stride] * along) * scale;
+  });
+}
+
+// ---- the ops -------------------------------------------------------------------------------------------------
+
+TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
+
+void add_sparse_softmax(Catalog& catalog) {
+  OpDef op;
+  op.name = "sparse_softmax_cross_entropy_with_logits";
+  op.lua = "nn.sparse_softmax_cross_entropy_with_logits";
+  op.doc = "Cross entropy between integer labels and softmax(logits), one value per row.\n"
+           "  out[i] = log(sum_j exp(logits[i, j])) - logits[i, labels[i]]\n"
+           "  prob[i, j] = softmax(logits[i])[j], kept for the gradient\n"
+           "shapes: labels (rows) or (rows, 1), logits (rows, classes); more leading axes are rows too -> out as labels\n"
+           "dtypes: labels of an integer dtype; logits float32 or float64 -> the same, in nats\n"
+           "errors: labels and logits differ in rows; a label outside [0, classes) names its row, nothing is written\n"
+           "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.inputs = {{"labels"}, {"logits"}};
+  op.outputs = {"prob", "out"};
+  op.infer = [](const OpCall& call) { return infer_sparse(call, "logits", true); };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    ValueId dlogits = kNone;
+    if (g.grads[1] != kNone) {
+      dlogits = g.op("sparse_softmax_cross_entropy_grad", {g.grads[1], g.inputs[0], g.outputs[0]});
+    }
+    if (g.grads[0] != kNone) {
+      const ValueId through_prob = g.op("softmax_grad", {g.grads[0], g.outputs[0]});
+      dlogits = dlogits == kNone ? through_prob : g.op("add", {dlogits, through_prob});
+    }
+    return {kNone, dlogits};
+  };
+  op.cpu = {prepare_sparse_softmax};
+  op.inplace = {{0, 1}};
+  op.examples = {{{i32({4}), f32({4, 5})}, {}, -3, 3, 5}, {{i32({2, 1}), f32({2, 3})}, {}, -3, 3, 3}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "sparse_softmax_cross_entropy_grad";
+  grad.doc = "Gradient of sparse_softmax_cross_entropy_with_logits.\n"
+             "  dlogits[i, j] = (prob[i, j] - (j == labels[i])) * dy[i]\n"
+             "shapes: dy as labels, prob (rows, classes) -> dlogits as prob";
+  grad.inputs = {{"dy"}, {"labels"}, {"prob"}};
+  grad.outputs = {"dlogits"};
+  grad.infer = infer_sparse_grad;
+  grad.cpu = {prepare_sparse_softmax_grad};
+  grad.inplace = {{0, 2}};
+  grad.examples = {{{f32({4}), i32({4}), f32({4, 5})}, {}, 0, 1, 5}};
+  catalog.add(grad);
+}
+
+void add_sparse_cross_entropy(Catalog& catalog) {
+  OpDef op;
+  op.name = "sparse_cross_entropy";
+  op.lua = "nn.sparse_cross_entropy";
+  op.doc = "Cross entropy between integer labels and probabilities, one value per row.\n"
+           "  out[i] = -log(max(prediction[i, labels[i]], 1e-20))\n"
+           "shapes: labels (rows) or (rows, 1), prediction (rows, classes) -> out as labels\n"
+           "dtypes: labels of an integer dtype; prediction float32 or float64 -> the same, in nats\n"
+           "errors: labels and prediction differ in rows; a label outside [0, classes) names its row";
+  op.inputs = {{"labels"}, {"prediction"}};
+  op.infer = [](const OpCall& call) { return infer_sparse(call, "prediction", false); };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    return {kNone, g.op("sparse_cross_entropy_grad", {g.grads[0], g.inputs[0], g.inputs[1]})};
+  };
+  op.cpu = {prepare_sparse_cross_entropy};
+  op.examples = {{{i32({4}), f32({4, 5})}, {}, 0.2, 1, 5}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "sparse_cross_entropy_grad";
+  grad.doc = "Gradient of sparse_cross_entropy.\n"
+             "  dprediction[i, j] = -dy[i] / max(prediction[i, j], 1e-20) where j == labels[i], else 0\n"
+             "shapes: dy as labels, prediction (rows, classes) -> dprediction as prediction";
+  grad.inputs = {{"dy"}, {"labels"}, {"prediction"}};
+  grad.outputs = {"dprediction"};
+  grad.infer = infer_sparse_grad;
+  grad.cpu = {prepare_sparse_cross_entropy_grad};
+  grad.examples = {{{f32({4}), i32({4}), f32({4, 5})}, {}, 0.2, 1, 5}};
+  catalog.add(grad);
+}
+
+void add_dense_softmax(Catalog& catalog) {
+  OpDef op;
+  op.name = "softmax_cross_entropy_with_logits";
+  op.lua = "nn.softmax_cross_entropy_with_logits";
+  op.doc = "Cross entropy between labels, given as one distribution per row, and softmax(logits).\n"
+           "  out[i] = sum_j labels[i, j] * (log(sum_k exp(logits[i, k])) - logits[i, j])\n"
+           "shapes: labels and logits (rows, classes), more leading axes are rows too -> out (rows)\n"
+           "dtypes: float32 or float64, both the same -> the same, in nats\n"
+           "errors: labels and logits differ in shape or dtype\n"
+           "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.inputs = {{"labels"}, {"logits"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, 1, "logits");
+    require_same(call, 0, "labels", 1, "logits");
+    require(call.shape(1).rank() >= 1, ErrorCode::ShapeMismatch, "logits must have an axis of classes, got ()");
+    Shape rows = call.shape(1);
+    rows.erase(rows.rank() - 1);
+    return {{call.dtype(1), rows}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const ValueId dlogits = g.op("softmax_cross_entropy_grad", {g.grads[0], g.inputs[0], g.inputs[1]});
+    const ValueId log_prob = g.op("log_softmax", {g.inputs[1]});
+    const ValueId column = g.op("expand_dims", {g.op("negative", {g.grads[0]})}, {{"axis", int64_t{-1}}});
+    return {g.op("multiply", {column, log_prob}), dlogits};
+  };
+  op.cpu = {prepare_softmax_cross_entropy};
+  op.examples = {{{f32({3, 4}), f32({3, 4})}}, {{f32({2, 2, 3}), f32({2, 2, 3})}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "softmax_cross_entropy_grad";
+  grad.doc = "Gradient of softmax_cross_entropy_with_logits for the logits.\n"
+             "  dlogits[i, j] = dy[i] * (softmax(logits[i])[j] * sum_k labels[i, k] - labels[i, j])\n"
+             "shapes: dy (rows), labels and logits (rows, classes) -> dlogits as logits";
+  grad.inputs = {{"dy"}, {"labels"}, {"logits"}};
+  grad.outputs = {"dlogits"};
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_same(call, 1, "labels", 2, "logits");
+    require(call.shape(2).rank() >= 1 && call.shape(0).count() == call.shape(2).count(0, call.shape(2).rank() - 1),
+            ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", logits is ", call.shape(2));
+    return {call.type(2)};
+  };
+  grad.cpu = {prepare_softmax_cross_entropy_grad};
+  grad.examples = {{{f32({3}), f32({3, 4}), f32({3, 4})}}};
+  catalog.add(grad);
+}
+
+// The type of `like` for gradients whose inputs are all alike.
+Infer infer_alike(int first, const char* first_name, int second, const char* second_name) {
+  return [=](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, second, second_name);
+    require_same(call, first, first_name, second, second_name);
+    require(call.type(0) == call.type(first), ErrorCode::ShapeMismatch, "dy is ", call.type(0), ", ", first_name,
+            " is ", call.type(first));
+    return {call.type(second)};
+  };
+}
+
+void add_sigmoid(Catalog& catalog) {
+  OpDef op;
+  op.name = "sigmoid_cross_entropy_with_logits";
+  op.lua = "nn.sigmoid_cross_entropy_with_logits";
+  op.doc = "Cross entropy between labels in [0, 1] and sigmoid(logits), element by element.\n"
+           "  out = max(logits, 0) - logits * labels + log(1 + exp(-|logits|))\n"
+           "shapes: labels and logits alike -> out alike\n"
+           "dtypes: float32 or float64, both the same -> the same, in nats\n"
+           "errors: labels and logits differ in shape or dtype";
+  op.inputs = {{"labels"}, {"logits"}};
+  op.infer = infer_alike(0, "labels", 1, "logits");
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    return {g.op("negative", {g.op("multiply", {g.grads[0], g.inputs[1]})}),
+            g.op("sigmoid_cross_entropy_grad", {g.grads[0], g.inputs[0], g.inputs[1]})};
+  };
+  op.cpu = {prepare_sigmoid_cross_entropy};
+  op.inplace = {{0, 0}, {0, 1}};
+  op.examples = {{{f32({3, 4}), f32({3, 4})}, {}, -2, 2}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "sigmoid_cross_entropy_grad";
+  grad.doc = "Gradient of sigmoid_cross_entropy_with_logits for the logits.\n"
+             "  dlogits = dy * (sigmoid(logits) - labels)\n"
+             "shapes: dy, labels and logits alike -> dlogits alike";
+  grad.inputs = {{"dy"}, {"labels"}, {"logits"}};
+  grad.outputs = {"dlogits"};
+  grad.infer = infer_alike(1, "labels", 2, "logits");
+  grad.cpu = {prepare_sigmoid_cross_entropy_grad};
+  grad.inplace = {{0, 0}, {0, 1}, {0, 2}};
+  grad.examples = {{{f32({3, 4}), f32({3, 4}), f32({3, 4})}}};
+  catalog.add(grad);
+}
+
+void add_smooth_l1(Catalog& catalog) {
+  OpDef op;
+  op.name = "smooth_l1_loss";
+  op.lua = "smooth_l1_loss";
+  op.doc = "Squared near zero, absolute beyond `beta`; element by element.\n"
+           "  d = |prediction - label|;  out = d * d / (2 * beta) where d < beta, else d - beta / 2\n"
+           "shapes: prediction and label alike -> out alike\n"
+           "dtypes: float32 or float64, both the same -> the same\n"
+           "defaults: beta = 1; beta = 0 is the plain absolute distance\n"
+           "errors: prediction and label differ in shape or dtype; beta below 0\n"
+           "source: Girshick, Fast R-CNN, ICCV 2015";
+  op.inputs = {{"prediction"}, {"label"}};
+  op.attrs = {{"beta", 1.0, "the distance where the square ends; not negative"}};
+  op.infer = [](const OpCall& call) {
+    const double beta = call.attrs.number("beta");
+    require(beta >= 0 && std::isfinite(beta), ErrorCode::InvalidArgument, "beta must be at least 0, got ", beta);
+    return infer_alike(0, "prediction", 1, "label")(call);
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const ValueId dprediction =
+        g.op("smooth_l1_loss_grad", {g.grads[0], g.inputs[0], g.inputs[1]}, {{"beta", g.attrs.number("beta")}});
+    return {dprediction, g.op("negative", {dprediction})};
+  };
+  op.cpu = {prepare_smooth_l1};
+  op.inplace = {{0, 0}, {0, 1}};
+  op.examples = {{{f32({3, 4}), f32({3, 4})}, {{"beta", 0.5}}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "smooth_l1_loss_grad";
+  grad.doc = "Gradient of smooth_l1_loss for the prediction; the label's is its negative.\n"
+             "  dprediction = dy * clamp((prediction - label) / beta, -1, 1)\n"
+             "shapes: dy, prediction and label alike -> dprediction alike";
+  grad.inputs = {{"dy"}, {"prediction"}, {"label"}};
+  grad.outputs = {"dprediction"};
+  grad.attrs = op.attrs;
+  grad.infer = infer_alike(1, "prediction", 2, "label");
+  grad.cpu = {prepare_smooth_l1_grad};
+  grad.inplace = {{0, 0}, {0, 1}, {0, 2}};
+  grad.examples = {{{f32({3, 4}), f32({3, 4}), f32({3, 4})}, {{"beta", 0.5}}}};
+  catalog.add(grad);
+}
+
+void add_l2_normalize(Catalog& catalog) {
+  OpDef op;
+  op.name = "l2_normalize";
+  op.lua = "math.l2_normalize";
+  op.doc = "x scaled to unit length along an axis.\n"
+           "  out = x / sqrt(max(sum(x * x over axis), epsilon))\n"
+           "shapes: x (any, rank at least 1) -> out alike\n"
+           "dtypes: float32 or float64 -> the same\n"
+           "defaults: epsilon = 1e-12\n"
+           "errors: axis outside the rank; epsilon not above 0";
+  op.inputs = {{"x"}};
+  op.attrs = {{"axis", int64_t{-1}, "the axis of the vectors; negative counts from the last", true},
+              {"epsilon", 1e-12, "smallest squared length that is divided by"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, 0, "x");
+    wrap_axis(call.attrs.integer("axis"), call.shape(0).rank());
+    const double epsilon = call.attrs.number("epsilon");
+    require(epsilon > 0, ErrorCode::InvalidArgument, "epsilon must be above 0, got ", epsilon);
+    return {call.type(0)};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    return {g.op("l2_normalize_grad", {g.grads[0], g.inputs[0]}, g.attrs)};
+  };
+  op.cpu = {prepare_l2_normalize};
+  op.inplace = {{0, 0}};
+  op.examples = {{{f32({3, 4})}, {{"axis", int64_t{1}}}}, {{f32({2, 3, 2})}, {{"axis", int64_t{-2}}}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "l2_normalize_grad";
+  grad.doc = "Gradient of l2_normalize.\n"
+             "  s = max(sum(x * x), epsilon);  dx = (dy - x * sum(dy * x) / s) / sqrt(s)\n"
+             "  the inner sum is left out where epsilon holds the length\n"
+             "shapes: dy and x alike -> dx alike";
+  grad.inputs = {{"dy"}, {"x"}};
+  grad.outputs = {"dx"};
+  grad.attrs = op.attrs;
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_same(call, 0, "dy", 1, "x");
+    wrap_axis(call.attrs.integer("axis"), call.shape(1).rank());
+    return {call.type(1)};
+  };
+  grad.cpu = {prepare_l2_normalize_grad};
+  grad.inplace = {{0, 0}, {0, 1}};
+  grad.examples = {{{f32({3, 4}), f32({3, 4})}, {{"axis", int64_t{1}}}}};
+  catalog.add(grad);
+}
+
+}  // namespace
+
+void add_loss(Catalog& catalog) {
+  add_sparse_softmax(catalog);
+  add_sparse_cross_entropy(catalog);
+  add_dense_softmax(catalog);
+  add_sigmoid(catalog);
+  add_smooth_l1(catalog);
+  add_l2_normalize(catalog);
+}
+
+}  // namespace moonflow
