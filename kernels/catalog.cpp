@@ -8,6 +8,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_fill(*catalog);
   add_reduce(*catalog);
   add_shape(*catalog);
+  add_slice(*catalog);
   add_index(*catalog);
   add_matmul(*catalog);
   add_conv(*catalog);

@@ -17,6 +17,7 @@ void add_elementwise(Catalog& catalog);
 void add_fill(Catalog& catalog);
 void add_reduce(Catalog& catalog);
 void add_shape(Catalog& catalog);
+void add_slice(Catalog& catalog);
 void add_index(Catalog& catalog);
 void add_matmul(Catalog& catalog);
 void add_conv(Catalog& catalog);

@@ -19,8 +19,8 @@ void require_floating(const OpCall& call, int i, const char* what) {
 void require_same(const OpCall& call, int a, const char* a_name, int b, const char* b_name) {
   require(call.dtype(a) == call.dtype(b), ErrorCode::DtypeMismatch, a_name, " is ", call.type(a), ", ", b_name, " is ",
           call.type(b), "; cast one of them");
-  require(call.shape(a) == call.shape(b), ErrorCode::ShapeMismatch, a_name, " is ", call.shape(a), ", ", b_name,
-          " is ", call.shape(b), "; they must be alike");
+  require(call.shape(a) == call.shape(b), ErrorCode::ShapeMismatch, a_name, " is ", call.shape(a), ", ", b_name, " is ",
+          call.shape(b), "; they must be alike");
 }
 
 // Labels (rows...) or (rows..., 1) beside values (rows..., classes). The result has the shape of the labels.
@@ -36,8 +36,8 @@ std::vector<TensorType> infer_sparse(const OpCall& call, const char* values_name
   Shape column = rows;
   if (column.rank() < Shape::kMaxRank) column.push_back(1);
   require(labels.shape == rows || labels.shape == column, ErrorCode::ShapeMismatch, "labels and ", values_name,
-          " differ in rows: labels is ", labels.shape, ", ", values_name, " is ", values.shape, ", so labels should be ",
-          rows);
+          " differ in rows: labels is ", labels.shape, ", ", values_name, " is ", values.shape,
+          ", so labels should be ", rows);
   const TensorType out{values.dtype, labels.shape};
   return with_prob ? std::vector<TensorType>{values, out} : std::vector<TensorType>{out};
 }
@@ -340,13 +340,14 @@ void add_sparse_softmax(Catalog& catalog) {
   OpDef op;
   op.name = "sparse_softmax_cross_entropy_with_logits";
   op.lua = "nn.sparse_softmax_cross_entropy_with_logits";
-  op.doc = "Cross entropy between integer labels and softmax(logits), one value per row.\n"
-           "  out[i] = log(sum_j exp(logits[i, j])) - logits[i, labels[i]]\n"
-           "  prob[i, j] = softmax(logits[i])[j], kept for the gradient\n"
-           "shapes: labels (rows) or (rows, 1), logits (rows, classes); more leading axes are rows too -> out as labels\n"
-           "dtypes: labels of an integer dtype; logits float32 or float64 -> the same, in nats\n"
-           "errors: labels and logits differ in rows; a label outside [0, classes) names its row, nothing is written\n"
-           "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.doc =
+      "Cross entropy between integer labels and softmax(logits), one value per row.\n"
+      "  out[i] = log(sum_j exp(logits[i, j])) - logits[i, labels[i]]\n"
+      "  prob[i, j] = softmax(logits[i])[j], kept for the gradient\n"
+      "shapes: labels (rows) or (rows, 1), logits (rows, classes); more leading axes are rows too -> out as labels\n"
+      "dtypes: labels of an integer dtype; logits float32 or float64 -> the same, in nats\n"
+      "errors: labels and logits differ in rows; a label outside [0, classes) names its row, nothing is written\n"
+      "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
   op.inputs = {{"labels"}, {"logits"}};
   op.outputs = {"prob", "out"};
   op.infer = [](const OpCall& call) { return infer_sparse(call, "logits", true); };
@@ -368,9 +369,10 @@ void add_sparse_softmax(Catalog& catalog) {
 
   OpDef grad;
   grad.name = "sparse_softmax_cross_entropy_grad";
-  grad.doc = "Gradient of sparse_softmax_cross_entropy_with_logits.\n"
-             "  dlogits[i, j] = (prob[i, j] - (j == labels[i])) * dy[i]\n"
-             "shapes: dy as labels, prob (rows, classes) -> dlogits as prob";
+  grad.doc =
+      "Gradient of sparse_softmax_cross_entropy_with_logits.\n"
+      "  dlogits[i, j] = (prob[i, j] - (j == labels[i])) * dy[i]\n"
+      "shapes: dy as labels, prob (rows, classes) -> dlogits as prob";
   grad.inputs = {{"dy"}, {"labels"}, {"prob"}};
   grad.outputs = {"dlogits"};
   grad.infer = infer_sparse_grad;
@@ -384,11 +386,12 @@ void add_sparse_cross_entropy(Catalog& catalog) {
   OpDef op;
   op.name = "sparse_cross_entropy";
   op.lua = "nn.sparse_cross_entropy";
-  op.doc = "Cross entropy between integer labels and probabilities, one value per row.\n"
-           "  out[i] = -log(max(prediction[i, labels[i]], 1e-20))\n"
-           "shapes: labels (rows) or (rows, 1), prediction (rows, classes) -> out as labels\n"
-           "dtypes: labels of an integer dtype; prediction float32 or float64 -> the same, in nats\n"
-           "errors: labels and prediction differ in rows; a label outside [0, classes) names its row";
+  op.doc =
+      "Cross entropy between integer labels and probabilities, one value per row.\n"
+      "  out[i] = -log(max(prediction[i, labels[i]], 1e-20))\n"
+      "shapes: labels (rows) or (rows, 1), prediction (rows, classes) -> out as labels\n"
+      "dtypes: labels of an integer dtype; prediction float32 or float64 -> the same, in nats\n"
+      "errors: labels and prediction differ in rows; a label outside [0, classes) names its row";
   op.inputs = {{"labels"}, {"prediction"}};
   op.infer = [](const OpCall& call) { return infer_sparse(call, "prediction", false); };
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
@@ -400,9 +403,10 @@ void add_sparse_cross_entropy(Catalog& catalog) {
 
   OpDef grad;
   grad.name = "sparse_cross_entropy_grad";
-  grad.doc = "Gradient of sparse_cross_entropy.\n"
-             "  dprediction[i, j] = -dy[i] / max(prediction[i, j], 1e-20) where j == labels[i], else 0\n"
-             "shapes: dy as labels, prediction (rows, classes) -> dprediction as prediction";
+  grad.doc =
+      "Gradient of sparse_cross_entropy.\n"
+      "  dprediction[i, j] = -dy[i] / max(prediction[i, j], 1e-20) where j == labels[i], else 0\n"
+      "shapes: dy as labels, prediction (rows, classes) -> dprediction as prediction";
   grad.inputs = {{"dy"}, {"labels"}, {"prediction"}};
   grad.outputs = {"dprediction"};
   grad.infer = infer_sparse_grad;
@@ -415,12 +419,13 @@ void add_dense_softmax(Catalog& catalog) {
   OpDef op;
   op.name = "softmax_cross_entropy_with_logits";
   op.lua = "nn.softmax_cross_entropy_with_logits";
-  op.doc = "Cross entropy between labels, given as one distribution per row, and softmax(logits).\n"
-           "  out[i] = sum_j labels[i, j] * (log(sum_k exp(logits[i, k])) - logits[i, j])\n"
-           "shapes: labels and logits (rows, classes), more leading axes are rows too -> out (rows)\n"
-           "dtypes: float32 or float64, both the same -> the same, in nats\n"
-           "errors: labels and logits differ in shape or dtype\n"
-           "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.doc =
+      "Cross entropy between labels, given as one distribution per row, and softmax(logits).\n"
+      "  out[i] = sum_j labels[i, j] * (log(sum_k exp(logits[i, k])) - logits[i, j])\n"
+      "shapes: labels and logits (rows, classes), more leading axes are rows too -> out (rows)\n"
+      "dtypes: float32 or float64, both the same -> the same, in nats\n"
+      "errors: labels and logits differ in shape or dtype\n"
+      "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
   op.inputs = {{"labels"}, {"logits"}};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
     require_floating(call, 1, "logits");
@@ -442,9 +447,10 @@ void add_dense_softmax(Catalog& catalog) {
 
   OpDef grad;
   grad.name = "softmax_cross_entropy_grad";
-  grad.doc = "Gradient of softmax_cross_entropy_with_logits for the logits.\n"
-             "  dlogits[i, j] = dy[i] * (softmax(logits[i])[j] * sum_k labels[i, k] - labels[i, j])\n"
-             "shapes: dy (rows), labels and logits (rows, classes) -> dlogits as logits";
+  grad.doc =
+      "Gradient of softmax_cross_entropy_with_logits for the logits.\n"
+      "  dlogits[i, j] = dy[i] * (softmax(logits[i])[j] * sum_k labels[i, k] - labels[i, j])\n"
+      "shapes: dy (rows), labels and logits (rows, classes) -> dlogits as logits";
   grad.inputs = {{"dy"}, {"labels"}, {"logits"}};
   grad.outputs = {"dlogits"};
   grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
@@ -473,11 +479,12 @@ void add_sigmoid(Catalog& catalog) {
   OpDef op;
   op.name = "sigmoid_cross_entropy_with_logits";
   op.lua = "nn.sigmoid_cross_entropy_with_logits";
-  op.doc = "Cross entropy between labels in [0, 1] and sigmoid(logits), element by element.\n"
-           "  out = max(logits, 0) - logits * labels + log(1 + exp(-|logits|))\n"
-           "shapes: labels and logits alike -> out alike\n"
-           "dtypes: float32 or float64, both the same -> the same, in nats\n"
-           "errors: labels and logits differ in shape or dtype";
+  op.doc =
+      "Cross entropy between labels in [0, 1] and sigmoid(logits), element by element.\n"
+      "  out = max(logits, 0) - logits * labels + log(1 + exp(-|logits|))\n"
+      "shapes: labels and logits alike -> out alike\n"
+      "dtypes: float32 or float64, both the same -> the same, in nats\n"
+      "errors: labels and logits differ in shape or dtype";
   op.inputs = {{"labels"}, {"logits"}};
   op.infer = infer_alike(0, "labels", 1, "logits");
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
@@ -491,9 +498,10 @@ void add_sigmoid(Catalog& catalog) {
 
   OpDef grad;
   grad.name = "sigmoid_cross_entropy_grad";
-  grad.doc = "Gradient of sigmoid_cross_entropy_with_logits for the logits.\n"
-             "  dlogits = dy * (sigmoid(logits) - labels)\n"
-             "shapes: dy, labels and logits alike -> dlogits alike";
+  grad.doc =
+      "Gradient of sigmoid_cross_entropy_with_logits for the logits.\n"
+      "  dlogits = dy * (sigmoid(logits) - labels)\n"
+      "shapes: dy, labels and logits alike -> dlogits alike";
   grad.inputs = {{"dy"}, {"labels"}, {"logits"}};
   grad.outputs = {"dlogits"};
   grad.infer = infer_alike(1, "labels", 2, "logits");
@@ -507,13 +515,14 @@ void add_smooth_l1(Catalog& catalog) {
   OpDef op;
   op.name = "smooth_l1_loss";
   op.lua = "smooth_l1_loss";
-  op.doc = "Squared near zero, absolute beyond `beta`; element by element.\n"
-           "  d = |prediction - label|;  out = d * d / (2 * beta) where d < beta, else d - beta / 2\n"
-           "shapes: prediction and label alike -> out alike\n"
-           "dtypes: float32 or float64, both the same -> the same\n"
-           "defaults: beta = 1; beta = 0 is the plain absolute distance\n"
-           "errors: prediction and label differ in shape or dtype; beta below 0\n"
-           "source: Girshick, Fast R-CNN, ICCV 2015";
+  op.doc =
+      "Squared near zero, absolute beyond `beta`; element by element.\n"
+      "  d = |prediction - label|;  out = d * d / (2 * beta) where d < beta, else d - beta / 2\n"
+      "shapes: prediction and label alike -> out alike\n"
+      "dtypes: float32 or float64, both the same -> the same\n"
+      "defaults: beta = 1; beta = 0 is the plain absolute distance\n"
+      "errors: prediction and label differ in shape or dtype; beta below 0\n"
+      "source: Girshick, Fast R-CNN, ICCV 2015";
   op.inputs = {{"prediction"}, {"label"}};
   op.attrs = {{"beta", 1.0, "the distance where the square ends; not negative"}};
   op.infer = [](const OpCall& call) {
@@ -533,9 +542,10 @@ void add_smooth_l1(Catalog& catalog) {
 
   OpDef grad;
   grad.name = "smooth_l1_loss_grad";
-  grad.doc = "Gradient of smooth_l1_loss for the prediction; the label's is its negative.\n"
-             "  dprediction = dy * clamp((prediction - label) / beta, -1, 1)\n"
-             "shapes: dy, prediction and label alike -> dprediction alike";
+  grad.doc =
+      "Gradient of smooth_l1_loss for the prediction; the label's is its negative.\n"
+      "  dprediction = dy * clamp((prediction - label) / beta, -1, 1)\n"
+      "shapes: dy, prediction and label alike -> dprediction alike";
   grad.inputs = {{"dy"}, {"prediction"}, {"label"}};
   grad.outputs = {"dprediction"};
   grad.attrs = op.attrs;
@@ -550,12 +560,13 @@ void add_l2_normalize(Catalog& catalog) {
   OpDef op;
   op.name = "l2_normalize";
   op.lua = "math.l2_normalize";
-  op.doc = "x scaled to unit length along an axis.\n"
-           "  out = x / sqrt(max(sum(x * x over axis), epsilon))\n"
-           "shapes: x (any, rank at least 1) -> out alike\n"
-           "dtypes: float32 or float64 -> the same\n"
-           "defaults: epsilon = 1e-12\n"
-           "errors: axis outside the rank; epsilon not above 0";
+  op.doc =
+      "x scaled to unit length along an axis.\n"
+      "  out = x / sqrt(max(sum(x * x over axis), epsilon))\n"
+      "shapes: x (any, rank at least 1) -> out alike\n"
+      "dtypes: float32 or float64 -> the same\n"
+      "defaults: epsilon = 1e-12\n"
+      "errors: axis outside the rank; epsilon not above 0";
   op.inputs = {{"x"}};
   op.attrs = {{"axis", int64_t{-1}, "the axis of the vectors; negative counts from the last", true},
               {"epsilon", 1e-12, "smallest squared length that is divided by"}};
@@ -576,10 +587,11 @@ void add_l2_normalize(Catalog& catalog) {
 
   OpDef grad;
   grad.name = "l2_normalize_grad";
-  grad.doc = "Gradient of l2_normalize.\n"
-             "  s = max(sum(x * x), epsilon);  dx = (dy - x * sum(dy * x) / s) / sqrt(s)\n"
-             "  the inner sum is left out where epsilon holds the length\n"
-             "shapes: dy and x alike -> dx alike";
+  grad.doc =
+      "Gradient of l2_normalize.\n"
+      "  s = max(sum(x * x), epsilon);  dx = (dy - x * sum(dy * x) / s) / sqrt(s)\n"
+      "  the inner sum is left out where epsilon holds the length\n"
+      "shapes: dy and x alike -> dx alike";
   grad.inputs = {{"dy"}, {"x"}};
   grad.outputs = {"dx"};
   grad.attrs = op.attrs;

@@ -160,12 +160,13 @@ void add_softmax(Catalog& catalog) {
   OpDef op;
   op.name = "softmax";
   op.lua = "nn.softmax";
-  op.doc = "The values of an axis as probabilities.\n"
-           "  out[i] = exp(logits[i]) / sum_j exp(logits[j])\n"
-           "shapes: logits (any, rank at least 1) -> out of the same shape\n"
-           "dtypes: float32 or float64 -> the same\n"
-           "errors: axis outside the rank\n"
-           "source: shifted by the maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.doc =
+      "The values of an axis as probabilities.\n"
+      "  out[i] = exp(logits[i]) / sum_j exp(logits[j])\n"
+      "shapes: logits (any, rank at least 1) -> out of the same shape\n"
+      "dtypes: float32 or float64 -> the same\n"
+      "errors: axis outside the rank\n"
+      "source: shifted by the maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
   op.inputs = {{"logits"}};
   op.attrs = {{"axis", int64_t{-1}, "the axis whose values sum to one; negative counts from the last"}};
   op.infer = infer_softmax;
@@ -177,22 +178,24 @@ void add_softmax(Catalog& catalog) {
 
   op.name = "log_softmax";
   op.lua = "nn.logsoftmax";
-  op.doc = "The logarithm of softmax, exact also where a probability is too small for its dtype.\n"
-           "  out[i] = logits[i] - log(sum_j exp(logits[j]))\n"
-           "shapes: logits (any, rank at least 1) -> out of the same shape\n"
-           "dtypes: float32 or float64 -> the same, in nats\n"
-           "errors: axis outside the rank\n"
-           "source: shifted by the maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
+  op.doc =
+      "The logarithm of softmax, exact also where a probability is too small for its dtype.\n"
+      "  out[i] = logits[i] - log(sum_j exp(logits[j]))\n"
+      "shapes: logits (any, rank at least 1) -> out of the same shape\n"
+      "dtypes: float32 or float64 -> the same, in nats\n"
+      "errors: axis outside the rank\n"
+      "source: shifted by the maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
   op.grad = gradient_by("log_softmax_grad");
   op.cpu = unary([](auto... args) { log_softmax(args...); });
   catalog.add(op);
 
   op.name = "softmax_grad";
   op.lua.clear();
-  op.doc = "Gradient of softmax from its result.\n"
-           "  dx[i] = y[i] * (dy[i] - sum_j dy[j] * y[j])\n"
-           "shapes: dy and y alike -> dx alike\n"
-           "dtypes: float32 or float64, all the same";
+  op.doc =
+      "Gradient of softmax from its result.\n"
+      "  dx[i] = y[i] * (dy[i] - sum_j dy[j] * y[j])\n"
+      "shapes: dy and y alike -> dx alike\n"
+      "dtypes: float32 or float64, all the same";
   op.inputs = {{"dy"}, {"y"}};
   op.outputs = {"dx"};
   op.infer = infer_softmax_grad;
@@ -203,10 +206,11 @@ void add_softmax(Catalog& catalog) {
   catalog.add(op);
 
   op.name = "log_softmax_grad";
-  op.doc = "Gradient of log_softmax from its result.\n"
-           "  dx[i] = dy[i] - exp(y[i]) * sum_j dy[j]\n"
-           "shapes: dy and y alike -> dx alike\n"
-           "dtypes: float32 or float64, all the same";
+  op.doc =
+      "Gradient of log_softmax from its result.\n"
+      "  dx[i] = dy[i] - exp(y[i]) * sum_j dy[j]\n"
+      "shapes: dy and y alike -> dx alike\n"
+      "dtypes: float32 or float64, all the same";
   op.cpu = gradient([](auto... args) { log_softmax_grad(args...); });
   catalog.add(op);
 }

@@ -1,0 +1,162 @@
+#include "kernels/box.h"
+
+#include <cstring>
+
+#include "kernels/cpu.h"
+
+namespace moonflow::cpu {
+
+std::vector<int64_t> strides_of(const Shape& shape) {
+  std::vector<int64_t> strides(shape.rank());
+  int64_t stride = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    strides[axis] = stride;
+    stride *= shape[axis];
+  }
+  return strides;
+}
+
+// Axes of size one are dropped, and neighbours that lie as one axis in both arrays are joined. What is left decides:
+// rows, when the innermost axis of the target is also contiguous in the source (or nothing is); tiles, when another
+// axis is, so that both sides are touched a cache line at a time.
+BoxCopy::BoxCopy(int64_t element_bytes, const std::vector<Axis>& axes, int64_t to_start, int64_t from_start)
+    : element_bytes_(element_bytes), to_start_(to_start), from_start_(from_start) {
+  std::vector<Axis> kept;
+  for (const Axis& axis : axes) {
+    if (axis.size == 0) outer_count_ = 0;
+    if (axis.size <= 1) continue;
+    if (!kept.empty() && kept.back().to == axis.to * axis.size && kept.back().from == axis.from * axis.size) {
+      kept.back() = {kept.back().size * axis.size, axis.to, axis.from};
+    } else {
+      kept.push_back(axis);
+    }
+  }
+  if (outer_count_ == 0) return;
+  if (!kept.empty()) {
+    row_ = kept.back();
+    kept.pop_back();
+  }
+  if (row_.to == 1 && row_.from != 1 && row_.from != 0) {
+    for (size_t i = kept.size(); i-- > 0;) {
+      if (kept[i].from != 1) continue;
+      column_ = kept[i];
+      kept.erase(kept.begin() + i);
+      tiled_ = true;
+      break;
+    }
+  }
+  for (const Axis& axis : kept) {
+    outer_[outer_rank_++] = axis;
+    outer_count_ *= axis.size;
+  }
+}
+
+// Where the outer axes stand, as offsets into both arrays.
+struct BoxCopy::Walk {
+  const BoxCopy& box;
+  std::array<int64_t, kMaxAxes> at{};
+  int64_t to, from;
+
+  Walk(const BoxCopy& box, int64_t index) : box(box), to(box.to_start_), from(box.from_start_) {
+    for (int i = box.outer_rank_; i-- > 0;) {
+      at[i] = index % box.outer_[i].size;
+      index /= box.outer_[i].size;
+      to += at[i] * box.outer_[i].to;
+      from += at[i] * box.outer_[i].from;
+    }
+  }
+
+  void next() {
+    for (int i = box.outer_rank_; i-- > 0;) {
+      const Axis& axis = box.outer_[i];
+      to += axis.to;
+      from += axis.from;
+      if (++at[i] < axis.size) return;
+      at[i] = 0;
+      to -= axis.size * axis.to;
+      from -= axis.size * axis.from;
+    }
+  }
+};
+
+namespace {
+
+template <class T>
+void copy_row(T* to, const T* from, int64_t size, int64_t to_step, int64_t from_step) {
+  if (to_step == 1 && from_step == 1) {
+    if (size >= 16) {
+      std::memcpy(to, from, size * sizeof(T));
+    } else {
+      for (int64_t i = 0; i < size; ++i) to[i] = from[i];
+    }
+  } else if (to_step == 1 && from_step == 0) {
+    std::fill_n(to, size, *from);
+  } else {
+    for (int64_t i = 0; i < size; ++i) to[i * to_step] = from[i * from_step];
+  }
+}
+
+}  // namespace
+
+template <class T>
+void BoxCopy::copy_rows(T* to, const T* from) const {
+  if (outer_count_ == 1) {
+    parallel_for(row_.size, kGrain, [&](int64_t first, int64_t last) {
+      copy_row(to + to_start_ + first * row_.to, from + from_start_ + first * row_.from, last - first, row_.to,
+               row_.from);
+    });
+    return;
+  }
+  parallel_for(outer_count_, kGrain / row_.size + 1, [&](int64_t first, int64_t last) {
+    Walk walk(*this, first);
+    for (int64_t i = first; i < last; ++i, walk.next()) {
+      copy_row(to + walk.to, from + walk.from, row_.size, row_.to, row_.from);
+    }
+  });
+}
+
+// Squares of kTile elements a side: reading one takes kTile runs of contiguous elements, writing it kTile others, and
+// both sets fit the first-level cache.
+template <class T>
+void BoxCopy::copy_tiles(T* to, const T* from) const {
+  constexpr int64_t kTile = 32;
+  const int64_t strips = (column_.size + kTile - 1) / kTile;
+  parallel_for(outer_count_ * strips, kGrain / (kTile * row_.size) + 1, [&](int64_t first, int64_t last) {
+    Walk walk(*this, first / strips);
+    int64_t strip = first % strips;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t top = strip * kTile, bottom = std::min(top + kTile, column_.size);
+      for (int64_t left = 0; left < row_.size; left += kTile) {
+        const int64_t right = std::min(left + kTile, row_.size);
+        for (int64_t c = top; c < bottom; ++c) {
+          T* target = to + walk.to + c * column_.to;
+          const T* source = from + walk.from + c;
+          for (int64_t r = left; r < right; ++r) target[r] = source[r * row_.from];
+        }
+      }
+      if (++strip == strips) {
+        strip = 0;
+        walk.next();
+      }
+    }
+  });
+}
+
+template <class T>
+void BoxCopy::run_as(T* to, const T* from) const {
+  tiled_ ? copy_tiles(to, from) : copy_rows(to, from);
+}
+
+void BoxCopy::run(void* to, const void* from) const {
+  if (outer_count_ == 0) return;
+  switch (element_bytes_) {
+    case 1:
+      return run_as(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from));
+    case 4:
+      return run_as(static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from));
+    default:
+      return run_as(static_cast<uint64_t*>(to), static_cast<const uint64_t*>(from));
+  }
+}
+
+}  // namespace moonflow::cpu

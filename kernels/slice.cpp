@@ -1,0 +1,423 @@
+// Cutting and joining: slice, slice_v2 (with steps), pad, concat, stack. All dtypes. A slice and a pad are each
+// other's gradient, so are a concat and its slices.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/graph.h"
+#include "kernels/box.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+
+namespace moonflow {
+namespace {
+
+using cpu::BoxCopy;
+using cpu::strides_of;
+
+TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
+
+// Fills `count` elements of the dtype with one value.
+void fill(DType dtype, void* to, int64_t count, double value) {
+  visit(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* out = static_cast<T*>(to);
+    cpu::parallel_for(count, cpu::kGrain,
+                      [&](int64_t first, int64_t last) { std::fill(out + first, out + last, static_cast<T>(value)); });
+  });
+}
+
+// ---- slice ------------------------------------------------------------------------------------------------------
+
+// First index and size along every axis, checked.
+struct Cut {
+  Ints begin;
+  Shape size;
+
+  Cut(const Shape& x, const Ints& begins, const Ints& sizes) {
+    require(begins.size() == sizes.size(), ErrorCode::ShapeMismatch, "begin ", str(begins), " and size ", str(sizes),
+            " differ in length");
+    require(static_cast<int>(begins.size()) <= x.rank(), ErrorCode::ShapeMismatch, "begin ", str(begins), " has more ",
+            "numbers than x ", x, " has axes");
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      const bool given = axis < static_cast<int>(begins.size());
+      const int64_t first = !given ? 0 : begins[axis] < 0 ? begins[axis] + x[axis] : begins[axis];
+      require(first >= 0 && first <= x[axis], ErrorCode::OutOfRange, "axis ", axis, ": begin ",
+              given ? begins[axis] : 0, " is outside [0, ", x[axis], "]");
+      const int64_t rest = x[axis] - first;
+      const int64_t count = !given || sizes[axis] == -1 ? rest : sizes[axis];
+      require(count >= 0 && count <= rest, ErrorCode::OutOfRange, "axis ", axis, ": begin ", given ? begins[axis] : 0,
+              " with size ", count, " leaves x ", x);
+      begin.push_back(first);
+      size.push_back(count);
+    }
+  }
+};
+
+void add_slice_op(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "slice";
+  op.doc =
+      "A box cut out of x.\n"
+      "  out[i, j] = x[begin[0] + i, begin[1] + j]\n"
+      "shapes: x (4, 5) with begin = {1, 0}, size = {2, -1} -> out (2, 5); axes not named are kept whole\n"
+      "dtypes: any -> the same\n"
+      "errors: begin and size differ in length; a box that leaves x";
+  op.inputs = {{"x"}};
+  op.attrs = {{"begin", Ints{}, "first index along each leading axis; negative counts from the end", true},
+              {"size", Ints{}, "how many along each of them; -1 is all that is left", true}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    return {{call.dtype(0), Cut(call.shape(0), call.attrs.ints("begin"), call.attrs.ints("size")).size}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const Shape x = g.type(g.inputs[0]).shape;
+    const Cut cut(x, g.attrs.ints("begin"), g.attrs.ints("size"));
+    Ints paddings;
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      paddings.push_back(cut.begin[axis]);
+      paddings.push_back(x[axis] - cut.begin[axis] - cut.size[axis]);
+    }
+    return {g.op("pad", {g.grads[0]}, {{"paddings", paddings}})};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Shape& x = call.inputs[0].shape;
+    const Cut cut(x, call.attrs.ints("begin"), call.attrs.ints("size"));
+    const std::vector<int64_t> from = strides_of(x), to = strides_of(cut.size);
+    std::vector<BoxCopy::Axis> axes;
+    int64_t start = 0;
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      axes.push_back({cut.size[axis], to[axis], from[axis]});
+      start += cut.begin[axis] * from[axis];
+    }
+    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, 0, start);
+    return [copy](const LaunchCall& launch) { copy.run(launch.outputs[0], launch.inputs[0]); };
+  }};
+  op.examples = {{{f32({4, 5})}, {{"begin", Ints{1, -3}}, {"size", Ints{2, 2}}}},
+                 {{i32({3, 2})}, {{"begin", Ints{1}}, {"size", Ints{-1}}}}};
+  catalog.add(op);
+}
+
+// ---- slice with steps -------------------------------------------------------------------------------------------
+
+constexpr int64_t kLeftOut = std::numeric_limits<int64_t>::min();
+
+// Python's rules for start:stop:step, where kLeftOut is a number not given.
+struct Stride {
+  int64_t start, step, count;
+
+  Stride(int axis, int64_t size, int64_t given_start, int64_t given_stop, int64_t given_step) {
+    step = given_step == kLeftOut ? 1 : given_step;
+    require(step != 0, ErrorCode::InvalidArgument, "axis ", axis, ": step is 0");
+    const int64_t lowest = step > 0 ? 0 : -1, highest = step > 0 ? size : size - 1;
+    const auto bound = [&](int64_t given, int64_t left_out) {
+      if (given == kLeftOut) return left_out;
+      return std::clamp(given < 0 ? given + size : given, lowest, highest);
+    };
+    start = bound(given_start, step > 0 ? lowest : highest);
+    const int64_t stop = bound(given_stop, step > 0 ? highest : lowest);
+    count = 0;
+    if (step > 0 && stop > start) count = (stop - start - 1) / step + 1;
+    if (step < 0 && stop < start) count = (start - stop - 1) / -step + 1;
+  }
+};
+
+// One Stride for each axis; those not named are whole.
+std::vector<Stride> strides_along(const Shape& x, const Attrs& attrs) {
+  const Ints &start = attrs.ints("start"), &stop = attrs.ints("stop"), &step = attrs.ints("step");
+  require(start.size() == stop.size() && (step.empty() || step.size() == start.size()), ErrorCode::ShapeMismatch,
+          "start has ", start.size(), " numbers, stop has ", stop.size(), ", step has ", step.size());
+  require(static_cast<int>(start.size()) <= x.rank(), ErrorCode::ShapeMismatch, "start has ", start.size(),
+          " numbers, x ", x, " has ", x.rank(), " axes");
+  std::vector<Stride> strides;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    if (axis < static_cast<int>(start.size())) {
+      strides.emplace_back(axis, x[axis], start[axis], stop[axis], step.empty() ? 1 : step[axis]);
+    } else {
+      strides.emplace_back(axis, x[axis], kLeftOut, kLeftOut, 1);
+    }
+  }
+  return strides;
+}
+
+// The axes of the copy between the whole (x) and its strided part; `start` is where the part begins in the whole.
+std::vector<BoxCopy::Axis> strided_axes(const Shape& whole, const Attrs& attrs, bool part_is_source, int64_t& start) {
+  const std::vector<Stride> strides = strides_along(whole, attrs);
+  Shape part;
+  for (const Stride& stride : strides) part.push_back(stride.count);
+  const std::vector<int64_t> in_part = strides_of(part), in_whole = strides_of(whole);
+  std::vector<BoxCopy::Axis> axes;
+  for (int axis = 0; axis < whole.rank(); ++axis) {
+    const Stride& stride = strides[axis];
+    const int64_t step = stride.count > 1 ? stride.step * in_whole[axis] : 1;  // a step that is taken fits the axis
+    start += stride.start * in_whole[axis];
+    axes.push_back(part_is_source ? BoxCopy::Axis{stride.count, step, in_part[axis]}
+                                  : BoxCopy::Axis{stride.count, in_part[axis], step});
+  }
+  return axes;
+}
+
+void add_strided_slice(Catalog& catalog) {
+  const std::vector<AttrDef> attrs = {
+      {"start", Ints{}, "first index along each leading axis; negative counts from the end; -2^63 is 'not given'",
+       true},
+      {"stop", Ints{}, "index before which each axis stops; negative counts from the end; -2^63 is 'not given'", true},
+      {"step", Ints{}, "distance between two indices; negative runs backwards; empty is all ones"}};
+  const Attrs example{{"start", Ints{3, 0}}, {"stop", Ints{0, 5}}, {"step", Ints{-2, 3}}};
+
+  OpDef op;
+  op.name = "strided_slice";
+  op.lua = "slice_v2";
+  op.doc =
+      "Every step-th element of the leading axes, by Python's rules for start:stop:step.\n"
+      "  out[i, j] = x[start[0] + i * step[0], start[1] + j * step[1]]\n"
+      "shapes: x (4, 6) with start = {3, 0}, stop = {0, 5}, step = {-2, 3} -> out (2, 2); axes not named are whole\n"
+      "dtypes: any -> the same\n"
+      "defaults: step = {}, all ones; a number that is not given (-2^63) is the end the step begins or stops at\n"
+      "errors: start, stop and step differ in length; a step of 0. An index beyond the axis is cut to it";
+  op.inputs = {{"x"}};
+  op.attrs = attrs;
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    Shape shape;
+    for (const Stride& stride : strides_along(call.shape(0), call.attrs)) shape.push_back(stride.count);
+    return {{call.dtype(0), shape}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    Attrs with_shape = g.attrs;
+    with_shape.set("shape", g.type(g.inputs[0]).shape.dims());
+    return {g.op("strided_slice_grad", {g.grads[0]}, with_shape)};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    int64_t start = 0;
+    const auto axes = strided_axes(call.inputs[0].shape, call.attrs, false, start);
+    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, 0, start);
+    return [copy](const LaunchCall& launch) { copy.run(launch.outputs[0], launch.inputs[0]); };
+  }};
+  op.examples = {{{f32({4, 6})}, example}, {{i32({5})}, {{"start", Ints{kLeftOut}}, {"stop", Ints{-1}}}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "strided_slice_grad";
+  grad.doc =
+      "Gradient of strided_slice: dy at the places it was cut from, zero elsewhere.\n"
+      "shapes: dy as the slice -> dx `shape`";
+  grad.inputs = {{"dy"}};
+  grad.outputs = {"dx"};
+  grad.attrs = attrs;
+  grad.attrs.push_back({"shape", Ints{}, "shape of the sliced value", true});
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    Shape whole, part;
+    for (const int64_t size : call.attrs.ints("shape")) {
+      require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
+      whole.push_back(size);
+    }
+    for (const Stride& stride : strides_along(whole, call.attrs)) part.push_back(stride.count);
+    require(part == call.shape(0), ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", the slice of ", whole, " is ",
+            part);
+    return {{call.dtype(0), whole}};
+  };
+  grad.cpu = {[](KernelCall& call) -> Launch {
+    int64_t start = 0;
+    const TensorType whole = call.outputs[0];
+    const auto axes = strided_axes(whole.shape, call.attrs, true, start);
+    const BoxCopy copy(size_of(whole.dtype), axes, start, 0);
+    return [copy, whole, count = whole.count()](const LaunchCall& launch) {
+      fill(whole.dtype, launch.outputs[0], count, 0);
+      copy.run(launch.outputs[0], launch.inputs[0]);
+    };
+  }};
+  Attrs with_shape = example;
+  with_shape.set("shape", Ints{4, 6});
+  grad.examples = {{{f32({2, 2})}, with_shape}};
+  catalog.add(grad);
+}
+
+// ---- pad --------------------------------------------------------------------------------------------------------
+
+// The value in the dtype of x, if it has it.
+void require_representable(double value, DType dtype) {
+  visit(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T>) {
+      // 2^digits is the first value above the range, and exact as a double.
+      const bool fits = value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
+                        value < std::ldexp(1.0, std::numeric_limits<T>::digits);
+      require(fits, ErrorCode::InvalidArgument, "constant_value ", value, " is not a value of ", dtype);
+    }
+  });
+}
+
+void add_pad(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "pad";
+  op.doc =
+      "x with a border of one value.\n"
+      "shapes: x (3, 4) with paddings = {0, 1, 2, 2} -> out (4, 8): pairs (before, after), one for each axis\n"
+      "dtypes: any -> the same\n"
+      "defaults: constant_value = 0\n"
+      "errors: not two numbers for each axis; a number below 0; a value the dtype does not have";
+  op.inputs = {{"x"}};
+  op.attrs = {{"paddings", Ints{}, "pairs (before, after), one for each axis", true},
+              {"constant_value", 0.0, "the value of the border"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const Ints& paddings = call.attrs.ints("paddings");
+    Shape shape = call.shape(0);
+    require(static_cast<int>(paddings.size()) == 2 * shape.rank(), ErrorCode::ShapeMismatch, "paddings ", str(paddings),
+            " has ", paddings.size(), " numbers, x ", shape, " needs a pair for each of its ", shape.rank(), " axes");
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      const int64_t before = paddings[2 * axis], after = paddings[2 * axis + 1];
+      require(before >= 0 && after >= 0, ErrorCode::InvalidArgument, "axis ", axis, ": padding (", before, ", ", after,
+              ") is below 0; slice cuts");
+      shape[axis] = checked_sum(checked_sum(shape[axis], before), after);
+    }
+    require_representable(call.attrs.number("constant_value"), call.dtype(0));
+    return {{call.dtype(0), shape}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const Ints& paddings = g.attrs.ints("paddings");
+    Ints begin;
+    for (size_t i = 0; i < paddings.size(); i += 2) begin.push_back(paddings[i]);
+    return {g.op("slice", {g.grads[0]}, {{"begin", begin}, {"size", g.type(g.inputs[0]).shape.dims()}})};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Ints& paddings = call.attrs.ints("paddings");
+    const Shape& x = call.inputs[0].shape;
+    const std::vector<int64_t> from = strides_of(x), to = strides_of(call.outputs[0].shape);
+    std::vector<BoxCopy::Axis> axes;
+    int64_t start = 0;
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      axes.push_back({x[axis], to[axis], from[axis]});
+      start += paddings[2 * axis] * to[axis];
+    }
+    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, start, 0);
+    const double value = call.attrs.number("constant_value");
+    return [copy, value, dtype = call.inputs[0].dtype, count = call.outputs[0].count()](const LaunchCall& launch) {
+      fill(dtype, launch.outputs[0], count, value);
+      copy.run(launch.outputs[0], launch.inputs[0]);
+    };
+  }};
+  op.examples = {{{f32({2, 3})}, {{"paddings", Ints{0, 1, 2, 0}}, {"constant_value", 0.5}}},
+                 {{i32({3})}, {{"paddings", Ints{1, 1}}, {"constant_value", -1.0}}}};
+  catalog.add(op);
+}
+
+// ---- concat and stack -------------------------------------------------------------------------------------------
+
+// Both write, for every index of the axes before `axis`, one run of each input in turn.
+Kernel join_kernel(int extra_rank) {
+  return {[extra_rank](KernelCall& call) -> Launch {
+    const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank() + extra_rank);
+    const int64_t bytes = size_of(call.outputs[0].dtype), outer = call.outputs[0].shape.count(0, axis);
+    const int64_t pitch = call.outputs[0].count() / std::max<int64_t>(outer, 1);
+    std::vector<BoxCopy> copies;
+    int64_t start = 0;
+    for (const TensorType& input : call.inputs) {
+      const int64_t run = input.shape.count(axis, input.shape.rank());
+      copies.emplace_back(bytes, std::vector<BoxCopy::Axis>{{outer, pitch, run}, {run, 1, 1}}, start, 0);
+      start += run;
+    }
+    return [copies](const LaunchCall& launch) {
+      for (size_t i = 0; i < copies.size(); ++i) copies[i].run(launch.outputs[0], launch.inputs[i]);
+    };
+  }};
+}
+
+void require_alike(const OpCall& call, int axis) {
+  for (int i = 1; i < call.count(); ++i) {
+    require(call.dtype(i) == call.dtype(0), ErrorCode::DtypeMismatch, "inputs[0] is ", call.type(0), ", inputs[", i,
+            "] is ", call.type(i), "; cast one of them");
+    Shape first = call.shape(0), other = call.shape(i);
+    if (axis >= 0 && first.rank() == other.rank()) first[axis] = other[axis] = 0;
+    require(first == other, ErrorCode::ShapeMismatch, "inputs[0] is ", call.shape(0), ", inputs[", i, "] is ",
+            call.shape(i), axis >= 0 ? text("; they may differ along axis ", axis, " only") : "; they must be alike");
+  }
+}
+
+void add_concat(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "concat";
+  op.doc =
+      "The inputs one after another along an axis.\n"
+      "shapes: (2, 3) and (4, 3) with axis = 0 -> out (6, 3)\n"
+      "dtypes: any, all the same -> the same\n"
+      "defaults: axis = 0\n"
+      "errors: no input; inputs that differ in dtype or along another axis";
+  op.inputs = {{"inputs", InputDef::Many}};
+  op.attrs = {{"axis", int64_t{0}, "the axis they are joined along; negative counts from the last"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require(call.count() > 0, ErrorCode::InvalidArgument, "needs at least one input");
+    const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(0).rank());
+    require_alike(call, axis);
+    Shape shape = call.shape(0);
+    for (int i = 1; i < call.count(); ++i) shape[axis] = checked_sum(shape[axis], call.shape(i)[axis]);
+    return {{call.dtype(0), shape}};
+  };
+  op.grad = [](GradCall& g) {
+    const int axis = wrap_axis(g.attrs.integer("axis"), g.type(g.inputs[0]).shape.rank());
+    std::vector<ValueId> gradients;
+    int64_t start = 0;
+    for (const ValueId input : g.inputs) {
+      const Shape shape = g.type(input).shape;
+      Ints begin(shape.rank(), 0);
+      begin[axis] = start;
+      start += shape[axis];
+      gradients.push_back(g.op("slice", {g.grads[0]}, {{"begin", begin}, {"size", shape.dims()}}));
+    }
+    return gradients;
+  };
+  op.cpu = join_kernel(0);
+  op.examples = {{{f32({2, 3}), f32({1, 3}), f32({2, 3})}},
+                 {{f32({2, 3}), f32({2, 1})}, {{"axis", int64_t{-1}}}},
+                 {{i32({2}), i32({3})}}};
+  catalog.add(op);
+}
+
+void add_stack(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "stack";
+  op.doc =
+      "The inputs side by side along a new axis.\n"
+      "shapes: three of (4, 5) with axis = 0 -> out (3, 4, 5); axis = -1 -> out (4, 5, 3)\n"
+      "dtypes: any, all the same -> the same\n"
+      "defaults: axis = 0\n"
+      "errors: no input; inputs that differ in shape or dtype";
+  op.inputs = {{"inputs", InputDef::Many}};
+  op.attrs = {{"axis", int64_t{0}, "where the new axis stands in the result"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require(call.count() > 0, ErrorCode::InvalidArgument, "needs at least one input");
+    const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(0).rank() + 1);
+    require_alike(call, -1);
+    Shape shape = call.shape(0);
+    shape.insert(axis, call.count());
+    return {{call.dtype(0), shape}};
+  };
+  op.grad = [](GradCall& g) {
+    const Shape shape = g.type(g.inputs[0]).shape;
+    const int axis = wrap_axis(g.attrs.integer("axis"), shape.rank() + 1);
+    Ints begin(shape.rank() + 1, 0), size = shape.dims();
+    size.insert(size.begin() + axis, 1);
+    std::vector<ValueId> gradients;
+    for (size_t i = 0; i < g.inputs.size(); ++i) {
+      begin[axis] = static_cast<int64_t>(i);
+      const ValueId cut = g.op("slice", {g.grads[0]}, {{"begin", begin}, {"size", size}});
+      gradients.push_back(g.op("reshape", {cut}, {{"shape", shape.dims()}}));
+    }
+    return gradients;
+  };
+  op.cpu = join_kernel(1);
+  op.examples = {
+      {{f32({2, 3}), f32({2, 3})}}, {{f32({2, 3}), f32({2, 3})}, {{"axis", int64_t{-1}}}}, {{i32({}), i32({})}}};
+  catalog.add(op);
+}
+
+}  // namespace
+
+void add_slice(Catalog& catalog) {
+  add_slice_op(catalog);
+  add_strided_slice(catalog);
+  add_pad(catalog);
+  add_concat(catalog);
+  add_stack(catalog);
+}
+
+}  // namespace moonflow
