@@ -1,0 +1,253 @@
+// Ops that are told by integers where to read or write: gather and one_hot. An index outside its axis is an error that
+// names its position, found before anything is written.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+
+namespace moonflow {
+namespace {
+
+TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
+
+void require_integer(const OpCall& call, int i) {
+  require(!is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, "indices must be integers (int32 or int64), got ",
+          call.dtype(i));
+}
+
+// "(1, 2)": the place of element `flat` of a shape.
+std::string position(const Shape& shape, int64_t flat) {
+  Shape at = shape;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    at[axis] = flat % shape[axis];
+    flat /= shape[axis];
+  }
+  return at.str();
+}
+
+// The indices of any integer dtype, checked against [0, bound) and written to the step's scratch as int64.
+struct CheckedIndices {
+  TensorType type;
+  int64_t bound;
+
+  CheckedIndices(KernelCall& call, int input, int64_t bound) : type(call.inputs[input]), bound(bound) {
+    call.scratch_bytes = checked_product(type.count(), sizeof(int64_t));
+  }
+
+  const int64_t* check(const void* indices, void* scratch) const {
+    int64_t* checked = static_cast<int64_t*>(scratch);
+    visit(type.dtype, [&](auto zero) {
+      const auto* given = static_cast<const decltype(zero)*>(indices);
+      for (int64_t i = 0, count = type.count(); i < count; ++i) {
+        checked[i] = static_cast<int64_t>(given[i]);
+        if (checked[i] >= 0 && checked[i] < bound) continue;
+        fail(ErrorCode::OutOfRange, "indices at ", position(type.shape, i), " is ", checked[i], ", outside [0, ", bound,
+             ")");
+      }
+    });
+    return checked;
+  }
+};
+
+// ---- gather ---------------------------------------------------------------------------------------------------
+
+// params seen as (outer, rows, inner), of which `picked` rows are taken in every outer block.
+struct Picking {
+  int64_t outer, rows, inner, picked;
+
+  Picking(const Shape& params, const Shape& indices, int64_t axis_attr) {
+    const int axis = wrap_axis(axis_attr, params.rank());
+    outer = params.count(0, axis);
+    rows = params[axis];
+    inner = params.count(axis + 1, params.rank());
+    picked = indices.count();
+  }
+};
+
+std::vector<TensorType> infer_gather(const OpCall& call) {
+  require_integer(call, 1);
+  const Shape &params = call.shape(0), &indices = call.shape(1);
+  const int axis = wrap_axis(call.attrs.integer("axis"), params.rank());
+  Shape shape(params.begin(), params.begin() + axis);
+  for (const int64_t size : indices) shape.push_back(size);
+  for (int i = axis + 1; i < params.rank(); ++i) shape.push_back(params[i]);
+  return {{call.dtype(0), shape}};
+}
+
+Launch prepare_gather(KernelCall& call) {
+  const Picking p(call.inputs[0].shape, call.inputs[1].shape, call.attrs.integer("axis"));
+  const CheckedIndices indices(call, 1, p.rows);
+  const int64_t run_bytes = p.inner * size_of(call.inputs[0].dtype);
+  return [=](const LaunchCall& launch) {
+    const int64_t* index = indices.check(launch.inputs[1], launch.scratch);
+    const char* params = launch.input<char>(0);
+    char* out = launch.output<char>(0);
+    cpu::parallel_for(p.outer * p.picked, cpu::kGrain / std::max<int64_t>(p.inner, 1) + 1,
+                      [&](int64_t first, int64_t last) {
+                        for (int64_t i = first; i < last; ++i) {
+                          const int64_t row = i / p.picked * p.rows + index[i % p.picked];
+                          std::memcpy(out + i * run_bytes, params + row * run_bytes, run_bytes);
+                        }
+                      });
+  };
+}
+
+// Adds up the rows that were picked. The threads share out the columns (outer, inner), and each goes through all picks
+// in order: no two write the same place, and every sum has one order.
+Launch prepare_gather_grad(KernelCall& call) {
+  const Picking p(call.outputs[0].shape, call.inputs[1].shape, call.attrs.integer("axis"));
+  const CheckedIndices indices(call, 1, p.rows);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const int64_t* index = indices.check(launch.inputs[1], launch.scratch);
+      const T* dy = launch.input<T>(0);
+      T* dparams = launch.output<T>(0);
+      const int64_t work_per_column = p.picked + p.rows;
+      cpu::parallel_for(p.outer * p.inner, cpu::kGrain / std::max<int64_t>(work_per_column, 1) + 1,
+                        [&](int64_t first, int64_t last) {
+                          while (first < last) {
+                            const int64_t block = first / p.inner, column = first % p.inner;
+                            const int64_t width = std::min(p.inner - column, last - first);
+                            T* to = dparams + block * p.rows * p.inner + column;
+                            const T* from = dy + block * p.picked * p.inner + column;
+                            for (int64_t row = 0; row < p.rows; ++row) std::fill_n(to + row * p.inner, width, T(0));
+                            for (int64_t i = 0; i < p.picked; ++i) {
+                              T* sum = to + index[i] * p.inner;
+                              for (int64_t c = 0; c < width; ++c) sum[c] += from[i * p.inner + c];
+                            }
+                            first += width;
+                          }
+                        });
+    };
+  });
+}
+
+void add_gather(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "gather";
+  op.doc =
+      "Rows of params picked by index.\n"
+      "  out[a..., i..., b...] = params[a..., indices[i...], b...], where a are the axes before `axis`\n"
+      "shapes: params (10, 4), indices (2, 3), axis = 0 -> out (2, 3, 4)\n"
+      "dtypes: params any -> the same; indices of an integer dtype\n"
+      "defaults: axis = 0\n"
+      "errors: an index outside [0, params.shape[axis]) names its position, nothing is written";
+  op.inputs = {{"params"}, {"indices"}};
+  op.attrs = {{"axis", int64_t{0}, "the axis that is picked from; negative counts from the last"}};
+  op.infer = infer_gather;
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const Attrs attrs{{"axis", g.attrs.integer("axis")}, {"shape", g.type(g.inputs[0]).shape.dims()}};
+    return {g.op("gather_grad", {g.grads[0], g.inputs[1]}, attrs), kNone};
+  };
+  op.cpu = {prepare_gather};
+  op.examples = {{{f32({4, 3}), i32({2, 3})}},
+                 {{f32({2, 4, 2}), i32({5})}, {{"axis", int64_t{1}}}},
+                 {{i32({4}), {DType::Int64, {}}}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "gather_grad";
+  grad.doc =
+      "Gradient of gather: every row of dy added to the row of params it was picked from.\n"
+      "  dparams[a..., r, b...] = sum of dy[a..., i..., b...] over all i with indices[i...] == r, in the order of i\n"
+      "shapes: dy as the gathered value, indices as there -> dparams `shape`\n"
+      "errors: an index outside [0, shape[axis]) names its position";
+  grad.inputs = {{"dy"}, {"indices"}};
+  grad.outputs = {"dparams"};
+  grad.attrs = {{"axis", int64_t{0}, "the axis that was picked from"}, {"shape", Ints{}, "shape of params", true}};
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    Shape shape;
+    for (const int64_t size : call.attrs.ints("shape")) {
+      require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
+      shape.push_back(size);
+    }
+    const TensorType params{call.dtype(0), shape};
+    const std::vector<const TensorType*> inputs{&params, call.inputs[1]};
+    const TensorType gathered = infer_gather(OpCall{inputs, call.attrs})[0];
+    require(gathered == call.type(0), ErrorCode::ShapeMismatch, "dy is ", call.type(0), ", gathered from ", shape,
+            " it is ", gathered);
+    return {params};
+  };
+  grad.cpu = {prepare_gather_grad};
+  grad.examples = {{{f32({2, 3, 3}), i32({2, 3})}, {{"shape", Ints{4, 3}}}},
+                   {{f32({2, 5, 2}), i32({5})}, {{"axis", int64_t{1}}, {"shape", Ints{2, 4, 2}}}}};
+  catalog.add(grad);
+}
+
+// ---- one_hot --------------------------------------------------------------------------------------------------
+
+void add_one_hot(Catalog& catalog) {
+  OpDef op;
+  op.name = op.lua = "one_hot";
+  op.doc =
+      "Class numbers as vectors with one value on.\n"
+      "  out[i..., k] = on_value where k == indices[i...], else off_value\n"
+      "shapes: indices (n) -> out (n, depth); axis says where the new axis stands in the result\n"
+      "dtypes: indices of an integer dtype -> `dtype`\n"
+      "defaults: on_value = 1, off_value = 0, axis = -1, dtype = float32\n"
+      "errors: depth below 0; an index outside [0, depth) names its position, nothing is written";
+  op.inputs = {{"indices"}};
+  op.attrs = {{"depth", int64_t{0}, "number of classes", true},
+              {"on_value", 1.0, "the value at the class"},
+              {"off_value", 0.0, "the value elsewhere"},
+              {"axis", int64_t{-1}, "where the axis of classes stands in the result"},
+              {"dtype", DType::Float32, "of the result"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_integer(call, 0);
+    const int64_t depth = call.attrs.integer("depth");
+    require(depth >= 0, ErrorCode::InvalidArgument, "depth must be at least 0, got ", depth);
+    Shape shape = call.shape(0);
+    shape.insert(wrap_axis(call.attrs.integer("axis"), shape.rank() + 1), depth);
+    const DType dtype = call.attrs.dtype("dtype");
+    if (!is_floating(dtype)) {
+      for (const char* name : {"on_value", "off_value"}) {
+        const double value = call.attrs.number(name);
+        const double low = dtype == DType::UInt8 ? 0 : -std::ldexp(1.0, static_cast<int>(size_of(dtype)) * 8 - 1);
+        const double high = dtype == DType::UInt8 ? 256 : -low;
+        require(value == std::floor(value) && value >= low && value < high, ErrorCode::InvalidArgument, name, " ",
+                value, " is not a value of ", dtype);
+      }
+    }
+    return {{dtype, shape}};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Shape& out_shape = call.outputs[0].shape;
+    const int axis = wrap_axis(call.attrs.integer("axis"), out_shape.rank());
+    const int64_t depth = out_shape[axis], inner = out_shape.count(axis + 1, out_shape.rank());
+    const int64_t count = call.inputs[0].count();
+    const CheckedIndices indices(call, 0, depth);
+    const double on = call.attrs.number("on_value"), off = call.attrs.number("off_value");
+    return visit(call.outputs[0].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [=](const LaunchCall& launch) {
+        const int64_t* index = indices.check(launch.inputs[0], launch.scratch);
+        T* out = launch.output<T>(0);
+        cpu::parallel_for(count * depth, cpu::kGrain, [&](int64_t first, int64_t last) {
+          std::fill(out + first, out + last, static_cast<T>(off));
+        });
+        for (int64_t i = 0; i < count; ++i) {
+          out[(i / inner * depth + index[i]) * inner + i % inner] = static_cast<T>(on);
+        }
+      };
+    });
+  }};
+  op.examples = {
+      {{i32({2, 3})}, {{"depth", int64_t{4}}}},
+      {{{DType::Int64, {5}}},
+       {{"depth", int64_t{4}}, {"on_value", 2.0}, {"off_value", -1.0}, {"axis", int64_t{0}}, {"dtype", DType::Int32}}}};
+  catalog.add(op);
+}
+
+}  // namespace
+
+void add_index(Catalog& catalog) {
+  add_gather(catalog);
+  add_one_hot(catalog);
+}
+
+}  // namespace moonflow
