@@ -1,0 +1,442 @@
+// `moonflow`: runs a Lua script with the library on its path, or reads, evaluates and prints without one.
+// It promises: everything pending is delivered before the end, an uncaught error is one traceback and exit code 1, and
+// Ctrl-C ends a script within a second with exit code 130. The only program of the project that links LuaJIT.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <lua.hpp>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+enum Exit { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
+
+// ---- Ctrl-C ----------------------------------------------------------------------------------------------------
+
+// Signal handlers reach nothing else, so this is the launcher's one static object.
+struct Interruption {
+  lua_State* lua = nullptr;
+  pthread_t owner = {};
+  bool ends_process = true;             // false while the read-eval-print loop is in charge
+  volatile sig_atomic_t asked = 0;
+};
+Interruption interruption;
+
+// Compiled loops never look at hooks, a handler may catch the error, and a step may be long: this is how long they have.
+constexpr int kPatienceUs = 900 * 1000;
+
+void raise_interrupted(lua_State* L, lua_Debug*) {
+  lua_sethook(L, nullptr, 0, 0);
+  luaL_where(L, 0);  // a hook has no frame of its own
+  lua_pushliteral(L, "interrupted");
+  lua_concat(L, 2);
+  lua_error(L);
+}
+
+void on_patience_over(int) { _exit(kInterrupted); }
+
+void on_interrupt(int) {
+  if (!pthread_equal(pthread_self(), interruption.owner)) {  // only the owner may touch its state
+    pthread_kill(interruption.owner, SIGINT);
+    return;
+  }
+  if (interruption.asked) _exit(kInterrupted);
+  interruption.asked = 1;
+  lua_sethook(interruption.lua, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  if (interruption.ends_process) {
+    const itimerval patience = {{0, 0}, {0, kPatienceUs}};
+    setitimer(ITIMER_REAL, &patience, nullptr);
+  }
+}
+
+void listen_for_interrupts(lua_State* L) {
+  interruption.lua = L;
+  interruption.owner = pthread_self();
+  struct sigaction action = {};
+  action.sa_handler = on_patience_over;
+  sigaction(SIGALRM, &action, nullptr);
+  action.sa_handler = on_interrupt;  // without SA_RESTART: a prompt that waits for a line gets to know
+  sigaction(SIGINT, &action, nullptr);
+}
+
+// True once per Ctrl-C; the state runs on as if nothing had happened.
+bool take_interrupt() {
+  if (!interruption.asked) return false;
+  interruption.asked = 0;
+  lua_sethook(interruption.lua, nullptr, 0, 0);
+  return true;
+}
+
+// ---- where the library is --------------------------------------------------------------------------------------
+
+// The source tree of a build tree, as its cache tells; empty when there is none.
+fs::path source_of(const fs::path& build) {
+  std::ifstream cache(build / "CMakeCache.txt");
+  const std::string key = "CMAKE_HOME_DIRECTORY:INTERNAL=";
+  for (std::string line; std::getline(cache, line);) {
+    if (line.compare(0, key.size(), key) == 0) return line.substr(key.size());
+  }
+  return {};
+}
+
+struct SearchPath {
+  fs::path lua;  // holds moonflow/init.lua
+  fs::path c;    // holds moonflow/core.so
+};
+
+// From the executable's own place: a build tree first, then an installation.
+SearchPath find_library() {
+  std::error_code none;
+  const fs::path here = fs::read_symlink("/proc/self/exe", none).parent_path();
+  for (const fs::path& build : {here, here.parent_path()}) {
+    const fs::path source = source_of(build);
+    if (!source.empty()) return {source / "lua", build / "lua"};
+  }
+  const fs::path prefix = here.parent_path();
+  return {prefix / "share" / "lua" / "5.1", prefix / "lib" / "lua" / "5.1"};
+}
+
+// Puts ours before what LUA_PATH, LUA_CPATH and the defaults gave.
+void prepend(lua_State* L, const char* field, const std::string& path) {
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, field);
+  lua_pushfstring(L, "%s;%s", path.c_str(), lua_tostring(L, -1));
+  lua_setfield(L, -3, field);
+  lua_pop(L, 2);
+}
+
+// ---- errors ----------------------------------------------------------------------------------------------------
+
+constexpr const char* kInside = "moonflow.inside";  // registry: the chunk name that the library's own files start with
+
+void add_frame(luaL_Buffer* text, const lua_Debug& frame) {
+  luaL_addstring(text, "\n  ");
+  luaL_addstring(text, frame.short_src);
+  luaL_addchar(text, ':');
+  if (frame.currentline > 0) {
+    char line[16];
+    std::snprintf(line, sizeof line, "%d:", frame.currentline);
+    luaL_addstring(text, line);
+  }
+  if (*frame.what == 'm') {
+    luaL_addstring(text, " in the main chunk");
+  } else if (frame.name) {
+    luaL_addstring(text, " in function '");
+    luaL_addstring(text, frame.name);
+    luaL_addchar(text, '\'');
+  } else {
+    luaL_addstring(text, " in a function");
+  }
+}
+
+// A frame of the library itself, or a C function that the library called or was called by.
+bool is_inside(lua_State* L, int level, const char* inside) {
+  lua_Debug frame;
+  bool in_c = true;
+  for (; in_c && lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "S", &frame);
+    in_c = *frame.what == 'C';
+  }
+  return !in_c && inside && std::strncmp(frame.source, inside, std::strlen(inside)) == 0;
+}
+
+void add_folded(luaL_Buffer* text, int frames) {
+  if (frames == 0) return;
+  char line[64];
+  std::snprintf(line, sizeof line, "\n  (%d frame%s inside moonflow)", frames, frames == 1 ? "" : "s");
+  luaL_addstring(text, line);
+}
+
+// Message handler: turns any error into "message, stack traceback", with the library's own frames folded into one line.
+int describe_error(lua_State* L) {
+  lua_settop(L, 1);
+  if (luaL_getmetafield(L, 1, "__tostring")) {
+    lua_pushvalue(L, 1);
+    if (lua_pcall(L, 1, 1, 0) != 0 || !lua_isstring(L, -1)) lua_pushliteral(L, "(an error whose __tostring fails)");
+  } else if (lua_isstring(L, 1)) {
+    lua_pushvalue(L, 1);
+  } else {
+    lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+  }
+  lua_replace(L, 1);
+  lua_settop(L, 1);
+  lua_getfield(L, LUA_REGISTRYINDEX, kInside);  // stays on the stack below the buffer
+  const char* inside = lua_tostring(L, 2);
+
+  luaL_Buffer text;
+  luaL_buffinit(L, &text);
+  luaL_addstring(&text, lua_tostring(L, 1));
+  luaL_addstring(&text, "\nstack traceback:");
+  lua_Debug frame;
+  int folded = 0;
+  for (int level = 1; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "Sln", &frame);
+    if (is_inside(L, level, inside) || (*frame.what == 'C' && folded > 0)) {
+      ++folded;
+      continue;
+    }
+    add_folded(&text, folded);
+    folded = 0;
+    add_frame(&text, frame);
+  }
+  add_folded(&text, folded);
+  luaL_pushresult(&text);
+  return 1;
+}
+
+// Calls the function below its arguments. On an error: says so once on stderr, and gives false.
+bool call(lua_State* L, int arguments, int results = 0) {
+  const int base = lua_gettop(L) - arguments;
+  lua_pushcfunction(L, describe_error);
+  lua_insert(L, base);
+  const int status = lua_pcall(L, arguments, results, base);
+  lua_remove(L, base);
+  if (status == 0) return true;
+  const char* message = lua_tostring(L, -1);
+  const char* end = interruption.asked ? std::strchr(message, '\n') : nullptr;  // no traceback of what the user stopped
+  std::fflush(stdout);
+  std::fprintf(stderr, "%.*s\n", end ? static_cast<int>(end - message) : static_cast<int>(std::strlen(message)), message);
+  lua_pop(L, 1);
+  return false;
+}
+
+// For what luaL_load* gave: the chunk, or an error that needs no traceback.
+bool loaded(lua_State* L, int status) {
+  if (status == 0) return true;
+  std::fprintf(stderr, "%s\n", lua_tostring(L, -1));
+  lua_pop(L, 1);
+  return false;
+}
+
+// Delivers what is pending, if the library was used at all.
+bool finish(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "moonflow");
+  if (lua_istable(L, -1)) lua_getfield(L, -1, "_finish");
+  const bool fine = lua_isfunction(L, -1) ? call(L, 0) : true;
+  lua_settop(L, 0);
+  return fine;
+}
+
+// ---- running ---------------------------------------------------------------------------------------------------
+
+struct Options {
+  std::vector<std::string> statements;  // -e
+  std::vector<std::string> jit;         // -j
+  bool interactive = false;             // -i
+  std::vector<std::string> script;      // the file and its arguments
+};
+
+// The table `arg` as every Lua has it: the script at 0, its arguments from 1, what came before below 0.
+void set_arg(lua_State* L, const Options& options, char** argv, int argc) {
+  const int before = argc - static_cast<int>(options.script.size());
+  lua_createtable(L, argc, before);
+  for (int i = 0; i < argc; ++i) {
+    lua_pushstring(L, argv[i]);
+    lua_rawseti(L, -2, i - (options.script.empty() ? 0 : before));
+  }
+  lua_setglobal(L, "arg");
+}
+
+bool run_script(lua_State* L, const std::vector<std::string>& script) {
+  const char* file = script[0] == "-" ? nullptr : script[0].c_str();
+  if (!loaded(L, luaL_loadfile(L, file))) return false;
+  luaL_checkstack(L, static_cast<int>(script.size()), "too many arguments");
+  for (size_t i = 1; i < script.size(); ++i) lua_pushstring(L, script[i].c_str());
+  return call(L, static_cast<int>(script.size()) - 1);
+}
+
+bool run_statement(lua_State* L, const std::string& statement) {
+  return loaded(L, luaL_loadbufferx(L, statement.data(), statement.size(), "=(command line)", "t")) && call(L, 0);
+}
+
+// Scripts build many distinct ops, so the default limits of the compiler are soon full and everything is thrown away.
+// `-joff` and `-jon` switch it; `-jname=option` loads jit.name as the stock program does.
+bool set_up_jit(lua_State* L, const std::vector<std::string>& commands) {
+  bool fine = run_statement(L, "jit.opt.start('maxtrace=8000', 'maxrecord=16000', 'maxmcode=40960')");
+  for (const std::string& command : commands) {
+    if (!loaded(L, luaL_loadstring(L, "local command = ...\n"
+                                      "local name, option = command:match('^(%w+)=?(.*)$')\n"
+                                      "if name == 'on' or name == 'off' or name == 'flush' then return jit[name]() end\n"
+                                      "require('jit.' .. name).start(option ~= '' and option or nil)"))) {
+      return false;
+    }
+    lua_pushstring(L, command.c_str());
+    fine = call(L, 1) && fine;
+  }
+  return fine;
+}
+
+// ---- the read-eval-print loop ------------------------------------------------------------------------------------
+
+class Prompt {
+ public:
+  explicit Prompt(lua_State* L) : lua_(L), terminal_(isatty(STDIN_FILENO)) {}
+
+  // Reads until the input ends. False when something failed and nobody was there to see it.
+  bool run() {
+    bool fine = true;
+    for (std::string chunk; read(chunk);) fine = evaluate(chunk) && fine;
+    if (terminal_) std::fputc('\n', stdout);
+    return fine || terminal_;
+  }
+
+ private:
+  enum Compiled { Complete, Incomplete, Wrong };
+
+  // One chunk: lines until they compile or are wrong for good. False at the end of the input.
+  bool read(std::string& chunk) {
+    chunk.clear();
+    for (std::string line; read_line(chunk.empty() ? "> " : ">> ", line);) {
+      if (take_interrupt()) {  // drops what was typed
+        if (terminal_) std::fputc('\n', stdout);
+        chunk.clear();
+        continue;
+      }
+      chunk += line;
+      const Compiled compiled = compile(chunk);
+      lua_settop(lua_, 0);
+      if (compiled != Incomplete) return true;
+      chunk += '\n';
+    }
+    return !chunk.empty();
+  }
+
+  // False at the end of the input. An interrupt gives an empty line.
+  bool read_line(const char* prompt, std::string& line) {
+    if (terminal_) {
+      std::fputs(prompt, stdout);
+      std::fflush(stdout);
+    }
+    line.clear();
+    for (int c; (c = std::getc(stdin)) != '\n';) {
+      if (c != EOF) {
+        line += static_cast<char>(c);
+      } else if (std::ferror(stdin) && errno == EINTR) {
+        std::clearerr(stdin);
+        return true;
+      } else {
+        return !line.empty();
+      }
+    }
+    return true;
+  }
+
+  // Leaves the function, or the message, on the stack. An expression is compiled so that its values come back.
+  Compiled compile(const std::string& chunk) {
+    const std::string expression = "return " + chunk.substr(chunk[0] == '=' ? 1 : 0);
+    const Compiled first = compiled(load(expression));
+    if (first == Complete) return Complete;
+    lua_pop(lua_, 1);
+    const Compiled second = compiled(load(chunk));
+    return second == Wrong && first == Incomplete ? Incomplete : second;
+  }
+
+  int load(const std::string& chunk) { return luaL_loadbufferx(lua_, chunk.data(), chunk.size(), "=stdin", "t"); }
+
+  Compiled compiled(int status) {
+    if (status == 0) return Complete;
+    const std::string message = lua_tostring(lua_, -1);
+    const std::string end = "'<eof>'";
+    const bool at_end = message.size() >= end.size() && message.compare(message.size() - end.size(), end.size(), end) == 0;
+    return at_end ? Incomplete : Wrong;
+  }
+
+  bool evaluate(const std::string& chunk) {
+    if (compile(chunk) != Complete) return loaded(lua_, LUA_ERRSYNTAX);
+    luaJIT_setmode(lua_, 1, LUAJIT_MODE_ALLFUNC | LUAJIT_MODE_OFF);  // what is typed sees hooks, so Ctrl-C stops it
+    bool fine = call(lua_, 0, LUA_MULTRET);
+    take_interrupt();
+    if (const int values = lua_gettop(lua_); fine && values > 0) {
+      lua_getglobal(lua_, "print");
+      lua_insert(lua_, 1);
+      fine = call(lua_, values);
+    }
+    lua_settop(lua_, 0);
+    return fine;
+  }
+
+  lua_State* lua_;
+  const bool terminal_;
+};
+
+bool run(lua_State* L, const Options& options) {
+  if (!set_up_jit(L, options.jit)) return false;
+  for (const std::string& statement : options.statements) {
+    if (!run_statement(L, statement)) return false;
+  }
+  if (!options.script.empty() && !run_script(L, options.script)) return false;
+  bool fine = true;
+  if (options.interactive || (options.script.empty() && options.statements.empty())) {
+    interruption.ends_process = false;
+    fine = Prompt(L).run();
+    interruption.ends_process = true;
+  }
+  return finish(L) && fine;
+}
+
+void print_version(lua_State* L) {
+  run_statement(L, "local ok, core = pcall(require, 'moonflow.core')\n"
+                   "print('moonflow ' .. (ok and core.version or '(its library does not load)') .. ', ' .. jit.version)\n"
+                   "if not ok then print(core) end");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs a Lua script with Moonflow, or reads, evaluates and prints without one.", "moonflow");
+  Options options;
+  bool version = false;
+  app.add_option("-e", options.statements, "Run this statement first; may be given again")->allow_extra_args(false);
+  app.add_flag("-i", options.interactive, "Read, evaluate and print after the script");
+  app.add_option("-j", options.jit, "The compiler: on, off, or a module such as v or dump")->allow_extra_args(false);
+  app.add_flag("-v,--version", version, "Show the versions");
+  app.footer("Then: script.lua and its arguments; - reads the script from standard input.");
+  app.prefix_command();
+  try {
+    app.parse(argc, argv);
+    options.script = app.remaining();
+    if (!options.script.empty() && options.script[0].size() > 1 && options.script[0][0] == '-') {
+      throw CLI::ExtrasError({options.script[0]});
+    }
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+
+  lua_State* L = luaL_newstate();
+  if (!L) {
+    std::fputs("moonflow: not enough memory\n", stderr);
+    return kFailed;
+  }
+  luaL_openlibs(L);
+  const SearchPath library = find_library();
+  const std::string lua = library.lua.string(), c = library.c.string();
+  prepend(L, "path", lua + "/?.lua;" + lua + "/?/init.lua");
+  prepend(L, "cpath", c + "/?.so");
+  lua_pushfstring(L, "@%s/moonflow/", lua.c_str());
+  lua_setfield(L, LUA_REGISTRYINDEX, kInside);
+  set_arg(L, options, argv, argc);
+  listen_for_interrupts(L);
+
+  bool fine = true;
+  if (version) {
+    print_version(L);
+  } else {
+    fine = run(L, options);
+  }
+  const bool interrupted = interruption.asked;
+  lua_close(L);  // the patience of an interrupt covers this too
+  return interrupted ? kInterrupted : fine ? kOk : kFailed;
+}
