@@ -1,0 +1,4 @@
+std = "luajit"
+max_line_length = 120
+cache = false
+files["tests/lua"] = { std = "+busted" }

@@ -1,0 +1,208 @@
+-- The program `moonflow` seen from outside: arguments, search path, errors, Ctrl-C, the read-eval-print loop.
+local process = require "process"
+
+local function lines(text)
+  local all = {}
+  for line in text:gmatch("[^\n]+") do all[#all + 1] = line end
+  return all
+end
+
+describe("the launcher", function()
+  local folder
+
+  before_each(function() folder = process.folder("launcher") end)
+
+  local function script(name, text)
+    process.write(folder .. "/" .. name, text)
+    return name
+  end
+
+  it("gives a script its arguments, also those that look like options", function()
+    script("args.lua", "print(arg[0], #arg, ...)")
+    local run = process.moonflow({ "args.lua", "-e", "--x", "y z" }, { folder = folder })
+    assert.equal("args.lua\t3\t-e\t--x\ty z\n", run.out)
+    assert.equal("", run.err)
+    assert.equal(0, run.code)
+  end)
+
+  it("runs statements before the script and a script from standard input", function()
+    local run = process.moonflow({ "-e", "x = 1", "-e", "x = x + 1", "-", "word" }, { input = "print(x, ...)" })
+    assert.equal("2\tword\n", run.out)
+    assert.equal(0, run.code)
+  end)
+
+  it("finds the library from any folder, before LUA_PATH", function()
+    local text = "local flow = require 'moonflow' print(type(flow), package.searchpath('moonflow', package.path))"
+    local run = process.moonflow({ "-e", text }, { folder = "/", env = { LUA_PATH = "/nowhere/?.lua;;" } })
+    assert.equal("", run.err)
+    assert.truthy(run.out:find(process.source .. "/lua/moonflow/init.lua", 1, true))
+  end)
+
+  it("turns an uncaught error into one traceback and exit code 1", function()
+    script("wrong.lua", "local function inner() error('no luck') end\nlocal function outer() inner() end\nouter()\n")
+    local run = process.moonflow({ "wrong.lua" }, { folder = folder })
+    assert.equal(1, run.code)
+    assert.same({
+      "wrong.lua:1: no luck",
+      "stack traceback:",
+      "  [C]: in function 'error'",
+      "  wrong.lua:1: in function 'inner'",
+      "  wrong.lua:2: in function 'outer'",
+      "  wrong.lua:3: in the main chunk",
+    }, lines(run.err))
+  end)
+
+  it("shows an error object by its __tostring, and survives one that fails", function()
+    local run = process.moonflow({ "-e", "error(setmetatable({}, { __tostring = function() return 'my words' end }))" })
+    assert.equal("my words", lines(run.err)[1])
+    run = process.moonflow({ "-e", "error(setmetatable({}, { __tostring = function() error('again') end }))" })
+    assert.equal(1, run.code)
+    assert.truthy(run.err:find("__tostring fails", 1, true))
+  end)
+
+  it("folds the library's own frames", function()
+    local text = "local flow = require 'moonflow'\nlocal np = flow.np\nnp.zeros('many')\n"
+    script("inside.lua", text)
+    local run = process.moonflow({ "inside.lua" }, { folder = folder })
+    assert.equal(1, run.code)
+    assert.is_nil(run.err:match("stack traceback:.*lua/moonflow/"))
+    assert.truthy(run.err:find("inside.lua:3:", 1, true))
+  end)
+
+  it("says a missing file, a syntax error and an unknown option without a traceback", function()
+    local run = process.moonflow({ "missing.lua" }, { folder = folder })
+    assert.equal(1, run.code)
+    assert.equal(1, #lines(run.err))
+    script("syntax.lua", "x = = 1")
+    run = process.moonflow({ "syntax.lua" }, { folder = folder })
+    assert.equal(1, run.code)
+    assert.equal(1, #lines(run.err))
+    assert.equal(2, process.moonflow({ "--unknown" }).code)
+  end)
+
+  it("delivers what is pending when the script ends", function()
+    script("pending.lua", [[
+      local flow = require "moonflow"
+      local tp = flow.typing
+      local job = flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ 5 }) }, returns = tp.Callback[tp.Numpy],
+      } (function(x) return flow.nn.relu(x) end)
+      for i = 1, 10 do job(flow.np.full({ 5 }, i))(function(y) print(y:mean()) end) end
+      print("end of script")
+    ]])
+    local run = process.moonflow({ "pending.lua" }, { folder = folder })
+    assert.equal("", run.err)
+    assert.equal(0, run.code)
+    local out = lines(run.out)
+    assert.equal(11, #out)
+    assert.equal("10", out[11])
+  end)
+
+  it("ends with exit code 1 when a pending callback fails", function()
+    script("late.lua", [[
+      local flow = require "moonflow"
+      local tp = flow.typing
+      local job = flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ 5 }) }, returns = tp.Callback[tp.Numpy],
+      } (function(x) return flow.nn.relu(x) end)
+      job(flow.np.zeros({ 5 }))(function() error("in a callback") end)
+    ]])
+    local run = process.moonflow({ "late.lua" }, { folder = folder })
+    assert.equal(1, run.code)
+    assert.truthy(run.err:find("late.lua:6: in a callback", 1, true))
+  end)
+
+  describe("on Ctrl-C", function()
+    -- Sends SIGINT after a moment, and SIGKILL, which would give 137, a second and a bit later.
+    local function interrupt(text, options)
+      script("loop.lua", text)
+      local command = ("timeout --preserve-status -s INT -k 1.2 1 %s %s loop.lua"):format(
+        process.quote(process.launcher), options or "")
+      return process.shell(command, { folder = folder })
+    end
+
+    it("stops a loop, interpreted or compiled, with exit code 130", function()
+      assert.equal(130, interrupt("while true do end", "-joff").code)
+      assert.equal(130, interrupt("local i = 0 while true do i = i + 1 end").code)
+    end)
+
+    it("stops a script that catches every error", function()
+      assert.equal(130, interrupt("while true do pcall(string.rep, 'x', 10) end").code)
+    end)
+
+    it("stops a job's loop without a traceback", function()
+      local run = interrupt([[
+        local flow = require "moonflow"
+        local tp = flow.typing
+        local job = flow.global_function {
+          inputs = { x = tp.Numpy.Placeholder({ 5 }) }, returns = tp.Numpy,
+        } (function(x) return flow.nn.relu(x) end)
+        local x = flow.np.zeros({ 5 })
+        while true do job(x) end
+      ]])
+      assert.equal(130, run.code)
+      assert.is_nil(run.err:find("stack traceback", 1, true))
+    end)
+  end)
+
+  describe("without a script", function()
+    local function typed(text)
+      return process.moonflow({}, { input = text })
+    end
+
+    it("prints the values of expressions, and runs statements of several lines", function()
+      local run = typed("1 + 1\nfor i = 1, 2 do\nprint(i)\nend\nx = 'kept'\nx, nil\n{ 1,\n}\n")
+      assert.equal("", run.err)
+      assert.equal(0, run.code)
+      local out = lines(run.out)
+      assert.same({ "2", "1", "2", "kept\tnil" }, { out[1], out[2], out[3], out[4] })
+      assert.truthy(out[5]:find("^table: "))
+    end)
+
+    it("goes on after an error and says so by its exit code", function()
+      local run = typed("error('one')\nprint('two')\n")
+      assert.equal("two\n", run.out)
+      assert.equal(1, run.code)
+    end)
+
+    it("does not load bytecode", function()
+      local run = typed(string.dump(function() return 1 end) .. "\n")
+      assert.equal(1, run.code)
+    end)
+
+    it("defines and runs jobs, one after another", function()
+      local run = typed([[
+flow = require "moonflow"
+tp = flow.typing
+relu = flow.global_function {
+  inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+  returns = tp.Numpy,
+} (function(x) return flow.nn.relu(x) end)
+relu(flow.np.array({ -1, 2 }))
+square = flow.global_function {
+  inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+  returns = tp.Numpy,
+} (function(x) return flow.math.square(x) end)
+square(flow.np.array({ -1, 2 }))
+]])
+      assert.equal("", run.err)
+      assert.equal("[0. 2.]\n[1. 4.]\n", run.out)
+    end)
+  end)
+end)
+
+-- The stock program cannot load a module that was built with a sanitizer.
+if process.sanitizer == "" then
+  describe("Debian's luajit", function()
+    it("loads the library when its path is set", function()
+      local run = process.shell("luajit -e 'print(require(\"moonflow\").np.zeros({ 2 }))'", {
+        env = {
+          LUA_PATH = process.source .. "/lua/?.lua;" .. process.source .. "/lua/?/init.lua;;",
+          LUA_CPATH = process.build .. "/lua/?.so;;",
+        },
+      })
+      assert.equal("", run.err)
+      assert.equal("[0. 0.]\n", run.out)
+    end)
+  end)
+end
