@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "engine/tensor.h"
@@ -18,6 +19,10 @@ struct Broadcast {
     std::array<int64_t, kValues> steps;  // in elements; 0 where the value is repeated
   };
   std::vector<Axis> axes;  // outermost first; at least one
+
+  explicit Broadcast(std::vector<Axis> given) : axes(std::move(given)) {
+    if (axes.empty()) axes.push_back({1, {}});
+  }
 
   Broadcast(const std::array<Shape, kValues>& shapes, const Shape& out) {
     std::array<int64_t, kValues> step;
@@ -41,10 +46,20 @@ struct Broadcast {
     std::reverse(axes.begin(), axes.end());
   }
 
+  // Places of element `index` of the result in each value.
+  std::array<int64_t, kValues> offsets_of(int64_t index) const {
+    std::array<int64_t, kValues> offsets{};
+    for (int a = static_cast<int>(axes.size()) - 1; a >= 0; index /= axes[a].size, --a) {
+      for (int v = 0; v < kValues; ++v) offsets[v] += index % axes[a].size * axes[a].steps[v];
+    }
+    return offsets;
+  }
+
   // Calls run(out, length, offsets) for the runs along the innermost axis that make up elements [first, last) of the
   // result: `out` is the first element's place in the result, offsets[v] its place in value v.
   template <class Run>
   void for_each_run(int64_t first, int64_t last, const Run& run) const {
+    if (first >= last) return;  // an axis may have no elements
     std::array<int64_t, Shape::kMaxRank> index{};
     std::array<int64_t, kValues> offsets{};
     const int inner = static_cast<int>(axes.size()) - 1;

@@ -1,0 +1,484 @@
+// Reductions along axes: sums, extremes, moments, positions of extremes, and the two helpers of training: the undo of
+// broadcasting and the global norm. The loop is in reduce_cpu.h.
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/reduce_cpu.h"
+
+namespace moonflow {
+namespace reduce {
+
+Geometry::Geometry(const Shape& shape, const std::vector<bool>& reduced) {
+  struct Run {
+    int64_t size, step;
+    bool reduced;
+  };
+  std::vector<Run> runs;  // innermost first; neighbours of one kind are one
+  int64_t step = 1;
+  for (int axis = shape.rank(); axis-- > 0; step *= shape[axis]) {
+    if (shape[axis] == 1) continue;
+    if (!runs.empty() && runs.back().reduced == reduced[axis]) runs.back().size *= shape[axis];
+    else runs.push_back({shape[axis], step, reduced[axis]});
+  }
+  if (!runs.empty() && !runs[0].reduced) {
+    columns = runs[0].size;
+    runs.erase(runs.begin());
+  }
+  std::vector<Broadcast<1>::Axis> kept_axes, folded_axes;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    (run->reduced ? folded_axes : kept_axes).push_back({run->size, {run->step}});
+    (run->reduced ? count : outputs) *= run->size;
+  }
+  kept = Broadcast<1>(std::move(kept_axes));
+  folded = Broadcast<1>(std::move(folded_axes));
+  // A shape without elements has no groups, or outputs that nothing is folded into.
+  chunks = (columns + kChunk - 1) / kChunk;
+  groups = outputs * chunks;
+  outputs *= columns;
+  // Blocks give threads something to do where outputs are few, and each is worth a thread.
+  if (groups > 0 && groups < 16) {
+    const int64_t work = count * std::min(columns, kChunk);
+    blocks = std::clamp<int64_t>(work / (2 * cpu::kGrain), 1, 64 / groups);
+  }
+}
+
+namespace {
+
+// ---- axes ----------------------------------------------------------------------------------------------------
+
+std::vector<bool> reduced_axes(const Attrs& attrs, const Shape& shape) {
+  const Ints& axes = attrs.ints("axis");
+  std::vector<bool> reduced(shape.rank(), axes.empty());
+  for (const int64_t axis : axes) {
+    const int wrapped = wrap_axis(axis, shape.rank());
+    require(!reduced[wrapped], ErrorCode::InvalidArgument, "axis ", axis, " is named twice");
+    reduced[wrapped] = true;
+  }
+  return reduced;
+}
+
+Shape reduced_shape(const Shape& shape, const std::vector<bool>& reduced, bool keepdims) {
+  Shape out;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (!reduced[axis]) out.push_back(shape[axis]);
+    else if (keepdims) out.push_back(1);
+  }
+  return out;
+}
+
+enum class Accepts { All, Floating };
+
+template <Accepts accepts, bool is_bool, bool needs_elements>
+std::vector<TensorType> infer(const OpCall& call) {
+  require(accepts == Accepts::All || is_floating(call.dtype(0)), ErrorCode::DtypeMismatch,
+          "needs float32 or float64, got ", call.type(0), "; cast it first");
+  const Shape out =
+      reduced_shape(call.shape(0), reduced_axes(call.attrs, call.shape(0)), call.attrs.flag("keepdims"));
+  require(!needs_elements || out.count() == 0 || call.shape(0).count() > 0, ErrorCode::InvalidArgument,
+          "there is nothing to choose from in x ", call.type(0));
+  return {{is_bool ? DType::Int8 : call.dtype(0), out}};
+}
+
+// ---- gradients -----------------------------------------------------------------------------------------------
+
+// `value`, which has the op's output type, with its reduced axes as 1 so that it broadcasts against x.
+ValueId beside_x(GradCall& call, ValueId value) {
+  const Shape shape = call.type(call.inputs[0]).shape;
+  const Shape kept = reduced_shape(shape, reduced_axes(call.attrs, shape), true);
+  return call.type(value).shape == kept ? value : call.op("reshape", {value}, {{"shape", kept.dims()}});
+}
+
+ValueId spread(GradCall& call, ValueId value) {
+  const Shape shape = call.type(call.inputs[0]).shape;
+  value = beside_x(call, value);
+  return call.type(value).shape == shape ? value : call.op("broadcast_to", {value}, {{"shape", shape.dims()}});
+}
+
+ValueId number(GradCall& call, double value) {
+  return call.op("constant", {}, {{"value", value}, {"dtype", call.type(call.inputs[0]).dtype}, {"shape", Ints{}}});
+}
+
+double inputs_per_output(GradCall& call) {
+  return static_cast<double>(call.type(call.inputs[0]).count()) /
+         static_cast<double>(std::max<int64_t>(1, call.type(call.outputs[0]).count()));
+}
+
+ValueId sum_grad(GradCall& call) { return spread(call, call.grads[0]); }
+
+ValueId mean_grad(GradCall& call) {
+  return spread(call, call.op("multiply", {call.grads[0], number(call, 1 / inputs_per_output(call))}));
+}
+
+// Shared equally where several elements are the extreme one.
+ValueId extreme_grad(GradCall& call) {
+  const ValueId x = call.inputs[0];
+  const ValueId chosen = call.op("cast", {call.op("equal", {x, beside_x(call, call.outputs[0])})},
+                                 {{"dtype", call.type(x).dtype}});
+  const ValueId winners = call.op("reduce_sum", {chosen}, {{"axis", call.attrs.ints("axis")}, {"keepdims", true}});
+  return call.op("multiply", {chosen, call.op("divide", {beside_x(call, call.grads[0]), winners})});
+}
+
+ValueId prod_grad(GradCall& call) {
+  return call.op("reduce_prod_grad", {call.grads[0], call.inputs[0]}, {{"axis", call.attrs.ints("axis")}});
+}
+
+ValueId deviation(GradCall& call) {
+  const ValueId x = call.inputs[0];
+  const ValueId mean = call.op("reduce_mean", {x}, {{"axis", call.attrs.ints("axis")}, {"keepdims", true}});
+  return call.op("subtract", {x, mean});
+}
+
+ValueId variance_grad(GradCall& call) {
+  const ValueId scaled = call.op("multiply", {call.grads[0], number(call, 2 / inputs_per_output(call))});
+  return call.op("multiply", {deviation(call), beside_x(call, scaled)});
+}
+
+ValueId std_grad(GradCall& call) {
+  const ValueId scaled = call.op("multiply", {call.grads[0], number(call, 1 / inputs_per_output(call))});
+  return call.op("multiply", {deviation(call), beside_x(call, call.op("divide", {scaled, call.outputs[0]}))});
+}
+
+ValueId logsumexp_grad(GradCall& call) {
+  const ValueId shifted = call.op("subtract", {call.inputs[0], beside_x(call, call.outputs[0])});
+  return call.op("multiply", {beside_x(call, call.grads[0]), call.op("exp", {shifted})});
+}
+
+Grad floating_grad(ValueId (*rule)(GradCall&)) {
+  if (!rule) return {};
+  return [rule](GradCall& call) {
+    return std::vector<ValueId>{is_floating(call.type(call.inputs[0]).dtype) ? rule(call) : kNone};
+  };
+}
+
+// ---- kernels -------------------------------------------------------------------------------------------------
+
+template <class Op, class T>
+Launch launch_reduce(const Geometry& g, int64_t& scratch) {
+  using Out = decltype(Op::finish(Op::kStart, 1, 0));
+  if constexpr (std::is_same_v<typename Op::Center, NoCenter>) {
+    scratch = scratch_bytes<Op>(g);
+    return [g](const LaunchCall& call) {
+      reduce<Op>(g, static_cast<const T*>(call.inputs[0]), nullptr, call.scratch, static_cast<Out*>(call.outputs[0]));
+    };
+  } else {
+    const int64_t center_bytes = (g.outputs * 8 + kAlignment - 1) / kAlignment * kAlignment;
+    scratch = center_bytes + std::max(scratch_bytes<Op>(g), scratch_bytes<typename Op::Center>(g));
+    return [g, center_bytes](const LaunchCall& call) {
+      const T* x = static_cast<const T*>(call.inputs[0]);
+      double* centers = static_cast<double*>(call.scratch);
+      void* partials = static_cast<char*>(call.scratch) + center_bytes;
+      reduce<typename Op::Center>(g, x, nullptr, partials, centers);
+      reduce<Op>(g, x, centers, partials, static_cast<Out*>(call.outputs[0]));
+    };
+  }
+}
+
+template <template <class> class Op, Accepts accepts>
+Launch prepare(KernelCall& call) {
+  const Shape& shape = call.inputs[0].shape;
+  const Geometry g(shape, reduced_axes(call.attrs, shape));
+  const auto launch = [&](auto zero) {
+    return launch_reduce<Op<decltype(zero)>, decltype(zero)>(g, call.scratch_bytes);
+  };
+  if constexpr (accepts == Accepts::All) return visit(call.inputs[0].dtype, launch);
+  else return visit_floating(call.inputs[0].dtype, launch);
+}
+
+// ---- the table -----------------------------------------------------------------------------------------------
+
+struct Row {
+  const char* name;
+  const char* says;
+  const char* formula;
+  const char* dtypes;
+  ValueId (*grad)(GradCall&) = nullptr;
+  double low = -1, high = 1;
+};
+
+void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool integers) {
+  OpDef op;
+  op.name = row.name;
+  op.lua = text("math.", row.name);
+  op.doc = text(row.says, "\n  ", row.formula,
+                "\nshapes: x of any shape -> out without the reduced axes, or with 1 in their place (keepdims)"
+                "\ndtypes: ", row.dtypes, "\nerrors: an axis outside x, or named twice");
+  op.inputs = {{"x"}};
+  op.attrs = {{"axis", Ints{}, "axes to reduce, negative ones count from the end; empty: all"},
+              {"keepdims", false, "keep reduced axes with size 1"}};
+  op.infer = std::move(infer);
+  op.grad = floating_grad(row.grad);
+  op.cpu = std::move(kernel);
+  const auto example = [&](const Shape& shape, Ints axis, bool keepdims, DType dtype = DType::Float32) {
+    op.examples.push_back({{{dtype, shape}}, {{"axis", axis}, {"keepdims", keepdims}}, row.low, row.high});
+  };
+  example({2, 3}, {}, false);
+  example({2, 3}, {1}, false);
+  example({4, 3}, {0}, true);
+  example({2, 3, 2, 4}, {0, -2, -1}, false);
+  example({2, 3, 4}, {1}, true);
+  if (integers) {
+    for (DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) example({3, 4}, {0}, false, dtype);
+  }
+  catalog.add(std::move(op));
+}
+
+template <template <class> class Op, Accepts accepts, bool is_bool = false, bool needs_elements = false>
+void add(Catalog& catalog, const Row& row) {
+  add(catalog, row, infer<accepts, is_bool, needs_elements>, {prepare<Op, accepts>}, accepts == Accepts::All);
+}
+
+void add_reductions(Catalog& catalog) {
+  constexpr Accepts all = Accepts::All, floating = Accepts::Floating;
+  const char* const six = "all six -> the same; floats are summed in float64, integers wrap around";
+  const char* const floats = "float32, float64 -> the same; summed in float64";
+  add<Sum, all>(catalog, {"reduce_sum", "Sum along axes.", "out = sum(x)", six, sum_grad});
+  add<Mean, floating>(catalog, {"reduce_mean", "Mean along axes.", "out = sum(x) / n", floats, mean_grad});
+  add<Max, all, false, true>(
+      catalog, {"reduce_max", "Largest element along axes. A NaN wins; equal elements share the gradient.",
+                "out = max(x)", "all six -> the same", extreme_grad});
+  add<Min, all, false, true>(
+      catalog, {"reduce_min", "Smallest element along axes. A NaN wins; equal elements share the gradient.",
+                "out = min(x)", "all six -> the same", extreme_grad});
+  add<Prod, all>(catalog, {"reduce_prod", "Product along axes.", "out = prod(x)", six, prod_grad, 0.5, 1.5});
+  add<Any, all, true>(
+      catalog, {"reduce_any", "Whether an element is not 0.", "out = any(x != 0)", "all six -> int8, 1 for true"});
+  add<All, all, true>(
+      catalog, {"reduce_all", "Whether no element is 0.", "out = all(x != 0)", "all six -> int8, 1 for true"});
+  add<Variance, floating>(catalog, {"reduce_variance", "Variance of the elements along axes, not of a sample.",
+                                    "out = sum((x - mean(x)) ^ 2) / n", floats, variance_grad});
+  add<Std, floating>(catalog, {"reduce_std", "Standard deviation of the elements along axes, not of a sample.",
+                               "out = sqrt(sum((x - mean(x)) ^ 2) / n)", floats, std_grad});
+  add<LogSumExp, floating>(catalog, {"reduce_logsumexp", "Logarithm of the sum of exponentials, without overflow.",
+                                     "out = log(sum(exp(x))), shifted by max(x)", floats, logsumexp_grad});
+}
+
+// ---- reduce_prod_grad ----------------------------------------------------------------------------------------
+
+// dx = dy * (product of the others). A zero among the others leaves 0, which dividing the product by x would not give.
+template <class T>
+Launch launch_prod_grad(const Geometry& g) {
+  return [g](const LaunchCall& call) {
+    const T* dy = static_cast<const T*>(call.inputs[0]);
+    const T* x = static_cast<const T*>(call.inputs[1]);
+    T* dx = static_cast<T*>(call.outputs[0]);
+    const int64_t step = g.folded.axes.back().steps[0];
+    cpu::parallel_for(g.outputs, std::max<int64_t>(1, cpu::kGrain / std::max<int64_t>(1, g.count)),
+                      [&](int64_t first, int64_t last) {
+      for (int64_t k = first; k < last; ++k) {
+        const int64_t origin = g.kept.offsets_of(k / g.columns)[0] + k % g.columns;
+        double product = 1;  // of what is not 0
+        int64_t zeros = 0;
+        const auto each = [&](const auto& work) {
+          g.folded.for_each_run(0, g.count, [&](int64_t, int64_t n, const std::array<int64_t, 1>& offsets) {
+            for (int64_t i = 0; i < n; ++i) work(origin + offsets[0] + i * step);
+          });
+        };
+        each([&](int64_t i) {
+          if (x[i] == 0) ++zeros;
+          else product *= x[i];
+        });
+        each([&](int64_t i) {
+          const bool other_zero = zeros > (x[i] == 0 ? 1 : 0);
+          dx[i] = static_cast<T>(other_zero ? 0 : x[i] == 0 ? dy[k] * product : dy[k] * (product / x[i]));
+        });
+      }
+    });
+  };
+}
+
+OpDef prod_grad_op() {
+  OpDef op;
+  op.name = "reduce_prod_grad";
+  op.doc =
+      "Gradient of reduce_prod.\n"
+      "  dx[i] = dy * product of all x[j] with j != i\n"
+      "shapes: dy of the output's shape, with or without kept axes, x -> dx of x's shape\n"
+      "dtypes: float32, float64";
+  op.inputs = {{"dy"}, {"x"}};
+  op.outputs = {"dx"};
+  op.attrs = {{"axis", Ints{}, "axes that were reduced; empty: all"}};
+  op.infer = [](const OpCall& call) {
+    const Shape& x = call.shape(1);
+    require(call.type(0).count() == reduced_shape(x, reduced_axes(call.attrs, x), false).count(),
+            ErrorCode::ShapeMismatch, "dy is ", call.type(0), ", x is ", call.type(1));
+    require(call.dtype(0) == call.dtype(1) && is_floating(call.dtype(1)), ErrorCode::DtypeMismatch, "dy is ",
+            call.type(0), ", x is ", call.type(1));
+    return std::vector<TensorType>{call.type(1)};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Shape& x = call.inputs[1].shape;
+    const Geometry g(x, reduced_axes(call.attrs, x));
+    return visit_floating(call.inputs[1].dtype, [&](auto zero) { return launch_prod_grad<decltype(zero)>(g); });
+  }};
+  op.examples = {{{{DType::Float32, {2}}, {DType::Float32, {2, 3}}}, {{"axis", Ints{1}}}},
+                 {{{DType::Float32, {}}, {DType::Float32, {2, 3}}}}};
+  return op;
+}
+
+// ---- argmax, argmin ------------------------------------------------------------------------------------------
+
+template <class T, bool kLargest>
+Launch launch_arg(const Shape& shape, int axis) {
+  const int64_t outer = shape.count(0, axis), n = shape[axis], inner = shape.count(axis + 1, shape.rank());
+  return [outer, n, inner](const LaunchCall& call) {
+    const T* x = static_cast<const T*>(call.inputs[0]);
+    int64_t* out = static_cast<int64_t*>(call.outputs[0]);
+    cpu::parallel_for(outer * inner, std::max<int64_t>(1, cpu::kGrain / (2 * n)), [=](int64_t first, int64_t last) {
+      for (int64_t k = first; k < last; ++k) {
+        const T* from = x + k / inner * n * inner + k % inner;
+        int64_t best = 0;
+        for (int64_t i = 1; i < n; ++i) {
+          const T value = from[i * inner], leader = from[best * inner];
+          const bool ahead = kLargest ? value > leader : value < leader;
+          if (ahead || (value != value && leader == leader)) best = i;  // the first of equals, and the first NaN
+        }
+        out[k] = best;
+      }
+    });
+  };
+}
+
+template <bool kLargest>
+OpDef arg() {
+  OpDef op;
+  op.name = kLargest ? "argmax" : "argmin";
+  op.lua = text("math.", op.name);
+  op.doc = text("Position of the ", kLargest ? "largest" : "smallest",
+                " element along an axis, counted from 0; the first of equals; a NaN wins. No gradient.\n  out = ",
+                kLargest ? "argmax(x)" : "argmin(x)",
+                "\nshapes: x of rank 1 or more -> out without the axis"
+                "\ndtypes: all six -> int64\nerrors: an axis outside x, or of size 0");
+  op.inputs = {{"x"}};
+  op.attrs = {{"axis", int64_t{-1}, "the axis, a negative one counts from the end"}};
+  op.infer = [](const OpCall& call) {
+    const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(0).rank());
+    require(call.shape(0)[axis] > 0, ErrorCode::InvalidArgument, "axis ", axis, " of x ", call.type(0), " is empty");
+    Shape out = call.shape(0);
+    out.erase(axis);
+    return std::vector<TensorType>{{DType::Int64, out}};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Shape& shape = call.inputs[0].shape;
+    const int axis = wrap_axis(call.attrs.integer("axis"), shape.rank());
+    return visit(call.inputs[0].dtype, [&](auto zero) { return launch_arg<decltype(zero), kLargest>(shape, axis); });
+  }};
+  op.examples = {{{{DType::Float32, {3, 4}}}},
+                 {{{DType::Float32, {3, 4, 2}}}, {{"axis", int64_t{1}}}},
+                 {{{DType::Int32, {5}}}, {{"axis", int64_t{0}}}}};
+  return op;
+}
+
+// ---- sum_to_shape --------------------------------------------------------------------------------------------
+
+// The axes along which a value of `target` was repeated to become one of `shape`.
+std::vector<bool> broadcast_axes(const Shape& shape, const Ints& target) {
+  const int missing = shape.rank() - static_cast<int>(target.size());
+  bool fits = missing >= 0;
+  std::vector<bool> reduced(shape.rank(), true);
+  for (int axis = std::max(missing, 0); fits && axis < shape.rank(); ++axis) {
+    fits = target[axis - missing] == shape[axis] || target[axis - missing] == 1;
+    reduced[axis] = target[axis - missing] != shape[axis];
+  }
+  require(fits, ErrorCode::ShapeMismatch, "x is ", shape, ", which nothing of shape ", Shape(target),
+          " broadcasts to");
+  return reduced;
+}
+
+OpDef sum_to_shape() {
+  OpDef op;
+  op.name = "sum_to_shape";
+  op.doc =
+      "Undoes broadcasting: sums the axes along which a value of the given shape would be repeated to give x.\n"
+      "  out = sum of x over those axes\n"
+      "shapes: x -> shape\n"
+      "dtypes: all six -> the same; floats are summed in float64\n"
+      "errors: a shape that does not broadcast to x";
+  op.inputs = {{"x"}};
+  op.attrs = {{"shape", Ints{}, "shape of out", true}};
+  op.infer = [](const OpCall& call) {
+    broadcast_axes(call.shape(0), call.attrs.ints("shape"));
+    return std::vector<TensorType>{{call.dtype(0), Shape(call.attrs.ints("shape"))}};
+  };
+  op.grad = [](GradCall& call) -> std::vector<ValueId> {
+    const TensorType x = call.type(call.inputs[0]);
+    if (!is_floating(x.dtype)) return {kNone};
+    return {call.op("broadcast_to", {call.grads[0]}, {{"shape", x.shape.dims()}})};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Shape& shape = call.inputs[0].shape;
+    const Geometry g(shape, broadcast_axes(shape, call.attrs.ints("shape")));
+    return visit(call.inputs[0].dtype, [&](auto zero) {
+      return launch_reduce<Sum<decltype(zero)>, decltype(zero)>(g, call.scratch_bytes);
+    });
+  }};
+  op.examples = {{{{DType::Float32, {5, 3}}}, {{"shape", Ints{3}}}},
+                 {{{DType::Float32, {2, 3, 2, 4}}}, {{"shape", Ints{3, 1, 1}}}},
+                 {{{DType::Float32, {2, 3}}}, {{"shape", Ints{2, 1}}}},
+                 {{{DType::Float32, {4}}}, {{"shape", Ints{}}}},
+                 {{{DType::Int32, {4, 2}}}, {{"shape", Ints{2}}}}};
+  return op;
+}
+
+// ---- global_norm ---------------------------------------------------------------------------------------------
+
+template <class T>
+Launch launch_norm(KernelCall& kernel) {
+  std::vector<Geometry> parts;
+  for (const TensorType& type : kernel.inputs) {
+    parts.emplace_back(type.shape, std::vector<bool>(type.shape.rank(), true));
+    kernel.scratch_bytes = std::max(kernel.scratch_bytes, scratch_bytes<SumOfSquares<T>>(parts.back()));
+  }
+  return [parts](const LaunchCall& call) {
+    double total = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      double sum = 0;
+      reduce<SumOfSquares<T>>(parts[i], static_cast<const T*>(call.inputs[i]), nullptr, call.scratch, &sum);
+      total += sum;
+    }
+    *static_cast<T*>(call.outputs[0]) = static_cast<T>(std::sqrt(total));
+  };
+}
+
+OpDef global_norm() {
+  OpDef op;
+  op.name = "global_norm";
+  op.doc =
+      "Length of several values taken as one vector.\n"
+      "  out = sqrt(sum of all x[i] ^ 2)\n"
+      "shapes: any number of x of any shapes -> ()\n"
+      "dtypes: float32, float64, one for all -> the same; summed in float64\n"
+      "errors: no x; two dtypes";
+  op.inputs = {{"x", InputDef::Many}};
+  op.infer = [](const OpCall& call) {
+    require(call.count() > 0, ErrorCode::InvalidArgument, "needs at least one value");
+    for (int i = 0; i < call.count(); ++i) {
+      require(is_floating(call.dtype(i)) && call.dtype(i) == call.dtype(0), ErrorCode::DtypeMismatch,
+              "needs float32 or float64 values of one dtype, got ", call.type(0), " and ", call.type(i));
+    }
+    return std::vector<TensorType>{{call.dtype(0), Shape{}}};
+  };
+  op.grad = [](GradCall& call) {
+    const ValueId scale = call.op("xdivy", {call.grads[0], call.outputs[0]});
+    std::vector<ValueId> gradients;
+    for (const ValueId x : call.inputs) gradients.push_back(call.op("multiply", {x, scale}));
+    return gradients;
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_norm<decltype(zero)>(call); });
+  }};
+  op.examples = {{{{DType::Float32, {2, 3}}, {DType::Float32, {4}}, {DType::Float32, {}}}}, {{{DType::Float32, {5}}}}};
+  return op;
+}
+
+}  // namespace
+}  // namespace reduce
+
+void add_reduce(Catalog& catalog) {
+  reduce::add_reductions(catalog);
+  catalog.add(reduce::prod_grad_op());
+  catalog.add(reduce::arg<true>());
+  catalog.add(reduce::arg<false>());
+  catalog.add(reduce::sum_to_shape());
+  catalog.add(reduce::global_norm());
+}
+
+}  // namespace moonflow
