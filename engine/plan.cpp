@@ -77,6 +77,8 @@ class Draft final : public Rewriter {
     return !tapped_[value] && readers_[value].size() == 1 ? readers_[value][0] : kNone;
   }
 
+  const std::vector<NodeId>& readers(ValueId value) const override { return readers_[value]; }
+
   void fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
             const std::vector<ValueId>& outputs) override {
     const OpDef& op = graph_.catalog().at(op_name);
@@ -106,7 +108,6 @@ class Draft final : public Rewriter {
   int rank(NodeId id) const { return ranks_[id]; }
   NodeId maker(ValueId value) const { return makers_[value]; }
   bool tapped(ValueId value) const { return tapped_[value]; }
-  const std::vector<NodeId>& readers(ValueId value) const { return readers_[value]; }
   ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
   const Graph& graph() const { return graph_; }
 

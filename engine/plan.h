@@ -76,6 +76,8 @@ class Rewriter {
   virtual NodeId made_by(ValueId value, std::string_view op) const = 0;
   // The only node that reads the value, or kNone when there are several, none, or a tap wants it.
   virtual NodeId sole_reader(ValueId value) const = 0;
+  // All nodes that read the value. Valid until the next fuse.
+  virtual const std::vector<NodeId>& readers(ValueId value) const = 0;
   // Replaces `nodes` by one op whose outputs take the places of `outputs`. The inner values must have no other reader.
   virtual void fuse(const std::vector<NodeId>& nodes, std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
                     const std::vector<ValueId>& outputs) = 0;
