@@ -1,0 +1,442 @@
+// Random ops: dropout and its mask, coin flips, and the fills that initialise variables. Every number is a function of
+// (seed, key, step, element index) alone, see kernels/philox.h, so a run repeats bit for bit with any thread count.
+#include <cmath>
+#include <limits>
+
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+#include "kernels/philox.h"
+#include "kernels/simd.h"
+
+namespace moonflow {
+namespace {
+
+using philox::Block;
+using philox::Sequence;
+
+TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+
+// The (seed, step) inputs of the run and the key of the op, which is hashed once.
+struct Source {
+  uint64_t key_hash;
+  int seed_input;  // the step is the input after it
+
+  Source(const KernelCall& call, int seed_input)
+      : key_hash(philox::hash_of(call.attrs.string("key"))), seed_input(seed_input) {}
+  Sequence at(const LaunchCall& launch) const {
+    return {*launch.input<int64_t>(seed_input), key_hash, *launch.input<int64_t>(seed_input + 1)};
+  }
+};
+
+void require_source(const OpCall& call, int seed) {
+  const TensorType scalar{DType::Int64, {}};
+  require(call.type(seed) == scalar, ErrorCode::ShapeMismatch, "seed must be ", scalar, ", got ", call.type(seed));
+  require(call.type(seed + 1) == scalar, ErrorCode::ShapeMismatch, "step must be ", scalar, ", got ",
+          call.type(seed + 1));
+}
+
+// ---- dropout and masks ------------------------------------------------------------------------------------------
+
+double checked_rate(const Attrs& attrs) {
+  const double rate = attrs.number("rate");
+  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
+  return rate;
+}
+
+// Elements are masked a batch at a time: 64 blocks of four 32-bit numbers, element i having number i. An element is
+// kept when its number is not below rate * 2^32, so the mask does not depend on the dtype.
+constexpr int64_t kBatch = 256;
+
+template <class Body>
+void for_each_batch(int64_t count, const Body& body) {
+  cpu::parallel_for((count + kBatch - 1) / kBatch, cpu::kGrain / 4 / kBatch, [&](int64_t first, int64_t last) {
+    for (int64_t batch = first; batch < last; ++batch) {
+      body(batch * kBatch, std::min(kBatch, count - batch * kBatch));
+    }
+  });
+}
+
+void keep_flags(const Sequence& sequence, uint32_t threshold, int64_t first_element, int8_t* flags) {
+  cpu::widest([=] {
+#pragma omp simd
+    for (int64_t i = 0; i < kBatch / 4; ++i) {
+      const Block block = sequence.block(static_cast<uint64_t>(first_element / 4 + i));
+      for (int word = 0; word < 4; ++word) flags[4 * i + word] = block.word[word] >= threshold;
+    }
+  });
+}
+
+uint32_t threshold_of(double rate) { return static_cast<uint32_t>(rate * 0x1p32); }
+
+template <class T>
+void scale_kept(const T* x, const int8_t* mask, T scale, int64_t count, T* out) {
+  cpu::widest([=] {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = mask[i] ? x[i] * scale : T(0);
+  });
+}
+
+Launch prepare_dropout(KernelCall& call) {
+  const Source source(call, 1);
+  const double rate = checked_rate(call.attrs);
+  const int64_t count = call.inputs[0].count();
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const Sequence sequence = source.at(launch);
+      const T* x = launch.input<T>(0);
+      T* out = launch.output<T>(0);
+      int8_t* mask = launch.output<int8_t>(1);
+      for_each_batch(count, [&](int64_t first, int64_t size) {
+        int8_t flags[kBatch];
+        keep_flags(sequence, threshold_of(rate), first, flags);
+        std::copy_n(flags, size, mask + first);
+        scale_kept(x + first, flags, static_cast<T>(1 / (1 - rate)), size, out + first);
+      });
+    };
+  });
+}
+
+Launch prepare_dropout_grad(KernelCall& call) {
+  const double rate = checked_rate(call.attrs);
+  const int64_t count = call.inputs[0].count();
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      cpu::parallel_for(count, cpu::kGrain, [&](int64_t first, int64_t last) {
+        scale_kept(launch.input<T>(0) + first, launch.input<int8_t>(1) + first, static_cast<T>(1 / (1 - rate)),
+                   last - first, launch.output<T>(0) + first);
+      });
+    };
+  });
+}
+
+Launch prepare_mask(KernelCall& call) {
+  const Source source(call, 1);
+  const uint32_t threshold = threshold_of(checked_rate(call.attrs));
+  const int64_t count = call.inputs[0].count();
+  return [=](const LaunchCall& launch) {
+    const Sequence sequence = source.at(launch);
+    for_each_batch(count, [&](int64_t first, int64_t size) {
+      int8_t flags[kBatch];
+      keep_flags(sequence, threshold, first, flags);
+      std::copy_n(flags, size, launch.output<int8_t>(0) + first);
+    });
+  };
+}
+
+AttrDef key_attr() {
+  return {"key", std::string(), "names this use of the seed, so that two ops draw different numbers", true};
+}
+
+AttrDef rate_attr() { return {"rate", 0.5, "the part that is dropped, in [0, 1)"}; }
+
+void add_dropout(Catalog& catalog) {
+  OpDef op;
+  op.name = "dropout";
+  op.doc =
+      "Sets a random part of x to zero and scales the rest, so that the expected value stays.\n"
+      "  mask = u >= rate;  out = mask ? x / (1 - rate) : 0, with u uniform in [0, 1)\n"
+      "shapes: x (any), seed and step () -> out and mask as x\n"
+      "dtypes: x float32 or float64 -> out the same, mask int8; seed and step int64\n"
+      "defaults: rate = 0.5\n"
+      "errors: rate outside [0, 1)\n"
+      "source: Srivastava et al., Dropout, JMLR 2014";
+  op.inputs = {{"x"}, {"seed"}, {"step"}};
+  op.outputs = {"out", "mask"};
+  op.attrs = {rate_attr(), key_attr()};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "x must be float32 or float64, got ", call.dtype(0));
+    require_source(call, 1);
+    checked_rate(call.attrs);
+    return {call.type(0), {DType::Int8, call.shape(0)}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const Attrs attrs{{"rate", g.attrs.number("rate")}};
+    return {g.op("dropout_grad", {g.grads[0], g.outputs[1]}, attrs), kNone, kNone};
+  };
+  op.cpu = {prepare_dropout};
+  op.inplace = {{0, 0}};
+  op.random = true;
+  const TensorType scalar{DType::Int64, {}};
+  op.examples = {{{f32({3, 5}), scalar, scalar}, {{"rate", 0.25}, {"key", std::string("a")}}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "dropout_grad";
+  grad.doc =
+      "Gradient of dropout.\n"
+      "  dx = mask ? dy / (1 - rate) : 0\n"
+      "shapes: dy and mask alike -> dx alike\n"
+      "dtypes: dy float32 or float64 -> the same; mask int8";
+  grad.inputs = {{"dy"}, {"mask"}};
+  grad.outputs = {"dx"};
+  grad.attrs = {rate_attr()};
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "dy must be float32 or float64, got ", call.dtype(0));
+    require(call.type(1) == TensorType{DType::Int8, call.shape(0)}, ErrorCode::ShapeMismatch, "dy is ", call.type(0),
+            ", mask is ", call.type(1));
+    checked_rate(call.attrs);
+    return {call.type(0)};
+  };
+  grad.cpu = {prepare_dropout_grad};
+  grad.inplace = {{0, 0}};
+  grad.examples = {{{f32({3, 5}), {DType::Int8, {3, 5}}}, {{"rate", 0.25}}, -1, 1, 2}};
+  catalog.add(grad);
+
+  OpDef mask;
+  mask.name = "random_mask_like";
+  mask.doc =
+      "The mask that dropout of the same rate and key applies: 0 for a random part of the elements, else 1.\n"
+      "shapes: x (any; only its shape counts), seed and step () -> out as x\n"
+      "dtypes: x any -> int8; seed and step int64\n"
+      "defaults: rate = 0.5\n"
+      "errors: rate outside [0, 1)";
+  mask.inputs = op.inputs;
+  mask.attrs = op.attrs;
+  mask.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_source(call, 1);
+    checked_rate(call.attrs);
+    return {{DType::Int8, call.shape(0)}};
+  };
+  mask.cpu = {prepare_mask};
+  mask.random = true;
+  mask.examples = op.examples;
+  catalog.add(mask);
+}
+
+// ---- coin flips -------------------------------------------------------------------------------------------------
+
+void add_bernoulli(Catalog& catalog) {
+  OpDef op;
+  op.name = "random_bernoulli";
+  op.doc =
+      "Coin flips whose chances are the elements of x.\n"
+      "  out = u < x ? 1 : 0, with u uniform in [0, 1)\n"
+      "shapes: x (any), seed and step () -> out as x\n"
+      "dtypes: x float32 or float64 -> the same; seed and step int64";
+  op.inputs = {{"x"}, {"seed"}, {"step"}};
+  op.attrs = {key_attr()};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "x must be float32 or float64, got ", call.dtype(0));
+    require_source(call, 1);
+    return {call.type(0)};
+  };
+  op.cpu = {[](KernelCall& call) -> Launch {
+    const Source source(call, 1);
+    const int64_t count = call.inputs[0].count();
+    return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [=](const LaunchCall& launch) {
+        const Sequence sequence = source.at(launch);
+        const T* x = launch.input<T>(0);
+        T* out = launch.output<T>(0);
+        cpu::parallel_for(count, cpu::kGrain / 16, [&](int64_t first, int64_t last) {
+          for (int64_t i = first; i < last; ++i) {
+            const Block block = sequence.block(static_cast<uint64_t>(i / 2));
+            out[i] = philox::uniform53(philox::bits_of(block, i % 2)) < x[i];
+          }
+        });
+      };
+    });
+  }};
+  op.inplace = {{0, 0}};
+  op.random = true;
+  const TensorType scalar{DType::Int64, {}};
+  op.examples = {{{f32({3, 5}), scalar, scalar}, {{"key", std::string("a")}}, 0, 1}};
+  catalog.add(op);
+}
+
+// ---- fills ------------------------------------------------------------------------------------------------------
+
+Shape checked_shape(const Attrs& attrs) {
+  Shape shape;
+  for (const int64_t size : attrs.ints("shape")) {
+    require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+// A kernel where element i is draw(sequence, i), in double or in the dtype itself.
+template <class Draw>
+Launch prepare_fill(KernelCall& call, Draw draw) {
+  const Source source(call, 0);
+  const int64_t count = call.outputs[0].count();
+  return visit_floating(call.outputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const Sequence sequence = source.at(launch);
+      T* out = launch.output<T>(0);
+      cpu::parallel_for(count, cpu::kGrain / 32, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) out[i] = static_cast<T>(draw(T{}, sequence, static_cast<uint64_t>(i)));
+      });
+    };
+  });
+}
+
+Launch prepare_uniform(KernelCall& call) {
+  const double low = call.attrs.number("low"), high = call.attrs.number("high");
+  return prepare_fill(call, [=](auto zero, const Sequence& sequence, uint64_t i) {
+    using T = decltype(zero);
+    const uint64_t bits = philox::bits_of(sequence.block(i / 2), i % 2);
+    const double u = std::is_same_v<T, float> ? double{philox::uniform24(bits)} : philox::uniform53(bits);
+    // Rounding may carry a number just below `high` up to it; it is kept below. low * (1 - u) cannot overflow.
+    const T value = static_cast<T>(low * (1 - u) + high * u);
+    return value < static_cast<T>(high) || low == high ? value
+                                                       : std::nextafter(static_cast<T>(high), static_cast<T>(low));
+  });
+}
+
+Launch prepare_normal(KernelCall& call) {
+  const double mean = call.attrs.number("mean"), stddev = call.attrs.number("stddev");
+  return prepare_fill(call, [=](auto, const Sequence& sequence, uint64_t i) {
+    const philox::NormalPair pair = philox::normal_pair(sequence.block(i / 2));
+    return mean + stddev * (i % 2 == 0 ? pair.first : pair.second);
+  });
+}
+
+Launch prepare_truncated(KernelCall& call) {
+  const double mean = call.attrs.number("mean"), stddev = call.attrs.number("stddev");
+  return prepare_fill(call, [=](auto, const Sequence& sequence, uint64_t i) {
+    return mean + stddev * philox::truncated_normal(sequence, i);
+  });
+}
+
+Launch prepare_int(KernelCall& call) {
+  const Source source(call, 0);
+  const int64_t count = call.outputs[0].count(), low = call.attrs.integer("low");
+  // The width of [low, high) always fits 64 bits without a sign.
+  const uint64_t width = static_cast<uint64_t>(call.attrs.integer("high")) - static_cast<uint64_t>(low);
+  return visit(call.outputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const Sequence sequence = source.at(launch);
+      T* out = launch.output<T>(0);
+      cpu::parallel_for(count, cpu::kGrain / 16, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const Block block = sequence.block(static_cast<uint64_t>(i / 2));
+          const uint64_t offset = philox::below(philox::bits_of(block, i % 2), width);
+          out[i] = static_cast<T>(static_cast<int64_t>(static_cast<uint64_t>(low) + offset));
+        }
+      });
+    };
+  });
+}
+
+// What the floating fills have in common; `check` looks at the parameters.
+template <class Check>
+OpDef floating_fill(const std::string& name, std::vector<AttrDef> parameters, Check check) {
+  OpDef op;
+  op.name = name;
+  op.inputs = {{"seed"}, {"step"}};
+  op.attrs = {{"shape", Ints{}, "of the result", true}, {"dtype", DType::Float32, "of the result"}, key_attr()};
+  op.attrs.insert(op.attrs.end(), parameters.begin(), parameters.end());
+  op.infer = [check](const OpCall& call) -> std::vector<TensorType> {
+    require_source(call, 0);
+    const DType dtype = call.attrs.dtype("dtype");
+    require(is_floating(dtype), ErrorCode::DtypeMismatch, "dtype must be float32 or float64, got ", dtype);
+    check(call.attrs);
+    return {{dtype, checked_shape(call.attrs)}};
+  };
+  op.random = true;
+  const TensorType scalar{DType::Int64, {}};
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    op.examples.push_back({{scalar, scalar}, {{"shape", Ints{3, 5}}, {"dtype", dtype}, {"key", std::string("a")}}});
+  }
+  return op;
+}
+
+void check_normal(const Attrs& attrs) {
+  const double stddev = attrs.number("stddev");
+  require(stddev >= 0 && std::isfinite(stddev) && std::isfinite(attrs.number("mean")), ErrorCode::InvalidArgument,
+          "mean must be finite and stddev at least 0, got ", attrs.number("mean"), " and ", stddev);
+}
+
+void add_fills(Catalog& catalog) {
+  OpDef uniform =
+      floating_fill("random_uniform", {{"low", 0.0, "smallest value"}, {"high", 1.0, "values stay below it"}},
+                    [](const Attrs& attrs) {
+                      const double low = attrs.number("low"), high = attrs.number("high");
+                      require(low <= high && std::isfinite(low) && std::isfinite(high), ErrorCode::InvalidArgument,
+                              "low must not be above high, got ", low, " and ", high);
+                    });
+  uniform.doc =
+      "Uniform numbers in [low, high); all `low` where both are equal.\n"
+      "shapes: seed and step () -> out `shape`\n"
+      "dtypes: seed and step int64 -> float32 (steps of (high - low) / 2^24) or float64 (2^53)\n"
+      "defaults: low = 0, high = 1\n"
+      "errors: low above high";
+  uniform.cpu = {prepare_uniform};
+  catalog.add(uniform);
+
+  const std::vector<AttrDef> normal_parameters = {{"mean", 0.0, "centre"}, {"stddev", 1.0, "standard deviation"}};
+  OpDef normal = floating_fill("random_normal", normal_parameters, check_normal);
+  normal.doc =
+      "Normal numbers.\n"
+      "shapes: seed and step () -> out `shape`\n"
+      "dtypes: seed and step int64 -> float32 or float64\n"
+      "defaults: mean = 0, stddev = 1\n"
+      "errors: stddev below 0\n"
+      "source: Box and Muller, Ann. Math. Stat. 1958";
+  normal.cpu = {prepare_normal};
+  catalog.add(normal);
+
+  OpDef truncated = floating_fill("truncated_normal", normal_parameters, check_normal);
+  truncated.doc =
+      "Normal numbers, of which those at or beyond two standard deviations are drawn again.\n"
+      "  |out - mean| < 2 * stddev; the standard deviation of what is left is 0.8796 * stddev\n"
+      "shapes: seed and step () -> out `shape`\n"
+      "dtypes: seed and step int64 -> float32 or float64\n"
+      "defaults: mean = 0, stddev = 1\n"
+      "errors: stddev below 0";
+  truncated.cpu = {prepare_truncated};
+  catalog.add(truncated);
+
+  OpDef integers;
+  integers.name = "random_int";
+  integers.doc =
+      "Uniform whole numbers in [low, high).\n"
+      "shapes: seed and step () -> out `shape`\n"
+      "dtypes: seed and step int64 -> `dtype`, any that holds low and high - 1\n"
+      "defaults: dtype = int32\n"
+      "errors: low not below high; values the dtype does not have";
+  integers.inputs = {{"seed"}, {"step"}};
+  integers.attrs = {{"shape", Ints{}, "of the result", true},
+                    {"dtype", DType::Int32, "of the result"},
+                    key_attr(),
+                    {"low", int64_t{0}, "smallest value", true},
+                    {"high", int64_t{1}, "values stay below it", true}};
+  integers.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_source(call, 0);
+    const int64_t low = call.attrs.integer("low"), high = call.attrs.integer("high");
+    require(low < high, ErrorCode::InvalidArgument, "low must be below high, got ", low, " and ", high);
+    const DType dtype = call.attrs.dtype("dtype");
+    visit(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      if constexpr (std::is_integral_v<T>) {
+        require(low >= int64_t{std::numeric_limits<T>::min()} && high - 1 <= int64_t{std::numeric_limits<T>::max()},
+                ErrorCode::InvalidArgument, "[", low, ", ", high, ") is not within ", dtype);
+      }
+    });
+    return {{dtype, checked_shape(call.attrs)}};
+  };
+  integers.cpu = {prepare_int};
+  integers.random = true;
+  const TensorType scalar{DType::Int64, {}};
+  integers.examples = {
+      {{scalar, scalar},
+       {{"shape", Ints{3, 5}}, {"key", std::string("a")}, {"low", int64_t{-2}}, {"high", int64_t{7}}}}};
+  catalog.add(integers);
+}
+
+}  // namespace
+
+void add_random(Catalog& catalog) {
+  add_dropout(catalog);
+  add_bernoulli(catalog);
+  add_fills(catalog);
+}
+
+}  // namespace moonflow
