@@ -8,9 +8,9 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -39,9 +39,7 @@ constexpr int kPatienceUs = 900 * 1000;
 
 void raise_interrupted(lua_State* L, lua_Debug*) {
   lua_sethook(L, nullptr, 0, 0);
-  luaL_where(L, 0);  // a hook has no frame of its own
-  lua_pushliteral(L, "interrupted");
-  lua_concat(L, 2);
+  lua_pushliteral(L, "interrupted");  // just so: the library lets exactly this error through its callbacks
   lua_error(L);
 }
 
@@ -91,6 +89,8 @@ fs::path source_of(const fs::path& build) {
   return {};
 }
 
+constexpr const char* kLibrary = "moonflow.library";  // registry: the folder of the library's own Lua files
+
 struct SearchPath {
   fs::path lua;  // holds moonflow/init.lua
   fs::path c;    // holds moonflow/core.so
@@ -119,49 +119,15 @@ void prepend(lua_State* L, const char* field, const std::string& path) {
 
 // ---- errors ----------------------------------------------------------------------------------------------------
 
-constexpr const char* kInside = "moonflow.inside";  // registry: the chunk name that the library's own files start with
-
-void add_frame(luaL_Buffer* text, const lua_Debug& frame) {
-  luaL_addstring(text, "\n  ");
-  luaL_addstring(text, frame.short_src);
-  luaL_addchar(text, ':');
-  if (frame.currentline > 0) {
-    char line[16];
-    std::snprintf(line, sizeof line, "%d:", frame.currentline);
-    luaL_addstring(text, line);
-  }
-  if (*frame.what == 'm') {
-    luaL_addstring(text, " in the main chunk");
-  } else if (frame.name) {
-    luaL_addstring(text, " in function '");
-    luaL_addstring(text, frame.name);
-    luaL_addchar(text, '\'');
-  } else {
-    luaL_addstring(text, " in a function");
-  }
-}
-
-// A frame of the library itself, or a C function that the library called or was called by.
-bool is_inside(lua_State* L, int level, const char* inside) {
-  lua_Debug frame;
-  bool in_c = true;
-  for (; in_c && lua_getstack(L, level, &frame); ++level) {
-    lua_getinfo(L, "S", &frame);
-    in_c = *frame.what == 'C';
-  }
-  return !in_c && inside && std::strncmp(frame.source, inside, std::strlen(inside)) == 0;
-}
-
-void add_folded(luaL_Buffer* text, int frames) {
-  if (frames == 0) return;
-  char line[64];
-  std::snprintf(line, sizeof line, "\n  (%d frame%s inside moonflow)", frames, frames == 1 ? "" : "s");
-  luaL_addstring(text, line);
-}
-
-// Message handler: turns any error into "message, stack traceback", with the library's own frames folded into one line.
+// Message handler: turns any error into its text and a traceback. An error that brings a traceback keeps it: it was
+// raised in a callback, and says more than the place that delivered it.
 int describe_error(lua_State* L) {
   lua_settop(L, 1);
+  if (lua_istable(L, 1)) {
+    lua_getfield(L, 1, "traceback");
+  } else {
+    lua_pushnil(L);
+  }
   if (luaL_getmetafield(L, 1, "__tostring")) {
     lua_pushvalue(L, 1);
     if (lua_pcall(L, 1, 1, 0) != 0 || !lua_isstring(L, -1)) lua_pushliteral(L, "(an error whose __tostring fails)");
@@ -170,30 +136,53 @@ int describe_error(lua_State* L) {
   } else {
     lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
   }
-  lua_replace(L, 1);
-  lua_settop(L, 1);
-  lua_getfield(L, LUA_REGISTRYINDEX, kInside);  // stays on the stack below the buffer
-  const char* inside = lua_tostring(L, 2);
+  if (lua_isstring(L, 2)) {
+    lua_pushvalue(L, 2);
+    lua_concat(L, 2);
+  } else {
+    luaL_traceback(L, L, lua_tostring(L, -1), 1);
+  }
+  return 1;
+}
 
-  luaL_Buffer text;
-  luaL_buffinit(L, &text);
-  luaL_addstring(&text, lua_tostring(L, 1));
-  luaL_addstring(&text, "\nstack traceback:");
-  lua_Debug frame;
+// Whether a line of a traceback is in this folder. Lua shortens long names to "..." and their end.
+bool is_in(const std::string& folder, const std::string& line) {
+  const std::string path = line.substr(1, line.find(':') - 1);
+  if (path.compare(0, 3, "...") != 0) return path.compare(0, folder.size(), folder) == 0;
+  const std::string end = path.substr(3, path.rfind('/') - 2);
+  return end.size() > 1 && end.size() <= folder.size() && folder.compare(folder.size() - end.size(), end.size(), end) == 0;
+}
+
+// The text with the frames of the library, and the C functions around them, folded into one line each time.
+// With `only_place`: the first line alone, behind the place of the user's first frame.
+std::string for_reading(const std::string& text, const std::string& library, bool only_place) {
+  std::vector<std::string> lines;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  std::string result;
   int folded = 0;
-  for (int level = 1; lua_getstack(L, level, &frame); ++level) {
-    lua_getinfo(L, "Sln", &frame);
-    if (is_inside(L, level, inside) || (*frame.what == 'C' && folded > 0)) {
+  const auto end_fold = [&] {
+    if (folded > 0) result += "\n\t(" + std::to_string(folded) + " frame" + (folded > 1 ? "s" : "") + " inside moonflow)";
+    folded = 0;
+  };
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto is_frame = [&](size_t k) { return k < lines.size() && lines[k][0] == '\t'; };
+    const auto is_c = [&](size_t k) { return is_frame(k) && lines[k][1] == '['; };
+    size_t lua = i;
+    while (is_c(lua)) ++lua;
+    if (is_frame(i) && ((is_c(i) && folded > 0) || (is_frame(lua) && is_in(library, lines[lua])))) {
       ++folded;
       continue;
     }
-    add_folded(&text, folded);
-    folded = 0;
-    add_frame(&text, frame);
+    end_fold();
+    if (only_place && is_frame(i) && !is_c(i)) {
+      const size_t colon = lines[i].find(':', lines[i].find(':') + 1);
+      return lines[i].substr(1, colon) + " " + lines[0];
+    }
+    result += (i > 0 ? "\n" : "") + lines[i];
   }
-  add_folded(&text, folded);
-  luaL_pushresult(&text);
-  return 1;
+  end_fold();
+  return only_place ? lines[0] : result;
 }
 
 // Calls the function below its arguments. On an error: says so once on stderr, and gives false.
@@ -204,11 +193,12 @@ bool call(lua_State* L, int arguments, int results = 0) {
   const int status = lua_pcall(L, arguments, results, base);
   lua_remove(L, base);
   if (status == 0) return true;
-  const char* message = lua_tostring(L, -1);
-  const char* end = interruption.asked ? std::strchr(message, '\n') : nullptr;  // no traceback of what the user stopped
+  lua_getfield(L, LUA_REGISTRYINDEX, kLibrary);
+  // What the user stopped needs no traceback, only its place.
+  const std::string text = for_reading(lua_tostring(L, -2), lua_tostring(L, -1), interruption.asked);
   std::fflush(stdout);
-  std::fprintf(stderr, "%.*s\n", end ? static_cast<int>(end - message) : static_cast<int>(std::strlen(message)), message);
-  lua_pop(L, 1);
+  std::fprintf(stderr, "%s\n", text.c_str());
+  lua_pop(L, 2);
   return false;
 }
 
@@ -425,8 +415,8 @@ int main(int argc, char** argv) {
   const std::string lua = library.lua.string(), c = library.c.string();
   prepend(L, "path", lua + "/?.lua;" + lua + "/?/init.lua");
   prepend(L, "cpath", c + "/?.so");
-  lua_pushfstring(L, "@%s/moonflow/", lua.c_str());
-  lua_setfield(L, LUA_REGISTRYINDEX, kInside);
+  lua_pushfstring(L, "%s/moonflow/", lua.c_str());
+  lua_setfield(L, LUA_REGISTRYINDEX, kLibrary);
   set_arg(L, options, argv, argc);
   listen_for_interrupts(L);
 

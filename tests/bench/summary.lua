@@ -1,4 +1,4 @@
--- Puts the rounds of ours and of the peer side by side: medians, lowest to highest round, and how many times as fast we are.
+-- Puts the rounds of ours and of the peer side by side: medians, lowest to highest, how many times as fast we are.
 -- usage: moonflow summary.lua OURS.tsv PEER.tsv
 
 -- Rounds by name and configuration, names in the order of their first line.

@@ -45,10 +45,10 @@ describe("the launcher", function()
     assert.same({
       "wrong.lua:1: no luck",
       "stack traceback:",
-      "  [C]: in function 'error'",
-      "  wrong.lua:1: in function 'inner'",
-      "  wrong.lua:2: in function 'outer'",
-      "  wrong.lua:3: in the main chunk",
+      "\t[C]: in function 'error'",
+      "\twrong.lua:1: in function 'inner'",
+      "\twrong.lua:2: in function 'outer'",
+      "\twrong.lua:3: in main chunk",
     }, lines(run.err))
   end)
 
