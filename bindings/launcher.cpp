@@ -34,7 +34,7 @@ struct Interruption {
 };
 Interruption interruption;
 
-// Compiled loops never look at hooks, a handler may catch the error, and a step may be long: this is how long they have.
+// Compiled loops never look at hooks, a script may catch every error, a step may be long: this is how long they have.
 constexpr int kPatienceUs = 900 * 1000;
 
 void raise_interrupted(lua_State* L, lua_Debug*) {
@@ -145,12 +145,16 @@ int describe_error(lua_State* L) {
   return 1;
 }
 
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
 // Whether a line of a traceback is in this folder. Lua shortens long names to "..." and their end.
 bool is_in(const std::string& folder, const std::string& line) {
   const std::string path = line.substr(1, line.find(':') - 1);
   if (path.compare(0, 3, "...") != 0) return path.compare(0, folder.size(), folder) == 0;
   const std::string end = path.substr(3, path.rfind('/') - 2);
-  return end.size() > 1 && end.size() <= folder.size() && folder.compare(folder.size() - end.size(), end.size(), end) == 0;
+  return end.size() > 1 && ends_with(folder, end);
 }
 
 // The text with the frames of the library, and the C functions around them, folded into one line each time.
@@ -162,7 +166,8 @@ std::string for_reading(const std::string& text, const std::string& library, boo
   std::string result;
   int folded = 0;
   const auto end_fold = [&] {
-    if (folded > 0) result += "\n\t(" + std::to_string(folded) + " frame" + (folded > 1 ? "s" : "") + " inside moonflow)";
+    const std::string frames = std::to_string(folded) + (folded == 1 ? " frame" : " frames");
+    if (folded > 0) result += "\n\t(" + frames + " inside moonflow)";
     folded = 0;
   };
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -210,11 +215,11 @@ bool loaded(lua_State* L, int status) {
   return false;
 }
 
-// Delivers what is pending, if the library was used at all.
-bool finish(lua_State* L) {
+// Calls a function of the library without arguments, if a script has loaded the library at all.
+bool call_library(lua_State* L, const char* function) {
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_getfield(L, -1, "moonflow");
-  if (lua_istable(L, -1)) lua_getfield(L, -1, "_finish");
+  if (lua_istable(L, -1)) lua_getfield(L, -1, function);
   const bool fine = lua_isfunction(L, -1) ? call(L, 0) : true;
   lua_settop(L, 0);
   return fine;
@@ -257,12 +262,11 @@ bool run_statement(lua_State* L, const std::string& statement) {
 bool set_up_jit(lua_State* L, const std::vector<std::string>& commands) {
   bool fine = run_statement(L, "jit.opt.start('maxtrace=8000', 'maxrecord=16000', 'maxmcode=40960')");
   for (const std::string& command : commands) {
-    if (!loaded(L, luaL_loadstring(L, "local command = ...\n"
-                                      "local name, option = command:match('^(%w+)=?(.*)$')\n"
-                                      "if name == 'on' or name == 'off' or name == 'flush' then return jit[name]() end\n"
-                                      "require('jit.' .. name).start(option ~= '' and option or nil)"))) {
-      return false;
-    }
+    const char* switch_or_module =
+        "local name, option = (...):match('^(%w*)=?(.*)$')\n"
+        "if name == 'on' or name == 'off' or name == 'flush' then return jit[name]() end\n"
+        "require('jit.' .. name).start(option ~= '' and option or nil)";
+    if (!loaded(L, luaL_loadstring(L, switch_or_module))) return false;
     lua_pushstring(L, command.c_str());
     fine = call(L, 1) && fine;
   }
@@ -338,10 +342,7 @@ class Prompt {
 
   Compiled compiled(int status) {
     if (status == 0) return Complete;
-    const std::string message = lua_tostring(lua_, -1);
-    const std::string end = "'<eof>'";
-    const bool at_end = message.size() >= end.size() && message.compare(message.size() - end.size(), end.size(), end) == 0;
-    return at_end ? Incomplete : Wrong;
+    return ends_with(lua_tostring(lua_, -1), "'<eof>'") ? Incomplete : Wrong;
   }
 
   bool evaluate(const std::string& chunk) {
@@ -355,7 +356,7 @@ class Prompt {
       fine = call(lua_, values);
     }
     lua_settop(lua_, 0);
-    return fine;
+    return call_library(lua_, "poll") && fine;  // results that came meanwhile
   }
 
   lua_State* lua_;
@@ -374,13 +375,14 @@ bool run(lua_State* L, const Options& options) {
     fine = Prompt(L).run();
     interruption.ends_process = true;
   }
-  return finish(L) && fine;
+  return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
 void print_version(lua_State* L) {
-  run_statement(L, "local ok, core = pcall(require, 'moonflow.core')\n"
-                   "print('moonflow ' .. (ok and core.version or '(its library does not load)') .. ', ' .. jit.version)\n"
-                   "if not ok then print(core) end");
+  run_statement(L,
+                "local fine, core = pcall(require, 'moonflow.core')\n"
+                "print('moonflow ' .. (fine and core.version or '(its library does not load)') .. ', ' .. jit.version)\n"
+                "if not fine then print(core) end");
 }
 
 }  // namespace
