@@ -143,6 +143,24 @@ describe("the launcher", function()
       assert.equal(130, run.code)
       assert.is_nil(run.err:find("stack traceback", 1, true))
     end)
+
+    it("leaves the last checkpoint whole", function()
+      local job = [[
+        local flow = require "moonflow"
+        local job = flow.global_function { returns = flow.typing.Numpy } (function()
+          return flow.get_variable("w", { shape = { 512, 512 }, initializer = flow.constant_initializer(2) })
+        end)
+        local check_point = flow.train.CheckPoint()
+      ]]
+      assert.equal(130, interrupt(job .. [[
+        check_point:init()
+        while true do check_point:save("model", { overwrite = true }) end
+      ]]).code)
+      script("load.lua", job .. "check_point:load('model') print(job():mean())")
+      local run = process.moonflow({ "load.lua" }, { folder = folder })
+      assert.equal("", run.err)
+      assert.equal("2\n", run.out)
+    end)
   end)
 
   describe("without a script", function()
