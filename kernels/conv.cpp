@@ -1,0 +1,365 @@
+// Convolution over one or two spatial axes: what the ops mean, their gradients as graph code, and the fusions with
+// bias_add and relu. The plain loops are in conv_loops.cpp, oneDNN in conv_primitive.cpp.
+#include "kernels/conv.h"
+
+#include "engine/graph.h"
+#include "engine/plan.h"
+#include "kernels/catalog.h"
+
+namespace moonflow {
+namespace {
+
+// ---- attributes and sizes --------------------------------------------------------------------------------------
+
+ImageFormat default_format(int spatial_axes) { return {spatial_axes, false}; }
+
+std::vector<AttrDef> conv_attrs(int spatial_axes) {
+  return {
+      {"strides", Ints{1}, "steps of the window: one number, or one for each spatial axis"},
+      padding_attr(),
+      data_format_attr(default_format(spatial_axes)),
+      {"dilations", Ints{1}, "distance between neighbours in the window: one number, or one for each spatial axis"},
+      {"groups", int64_t{1},
+       "parts into which channels and filters are split; each filter sees the channels of its part"},
+      pads_attr(),
+  };
+}
+
+std::vector<AttrDef> with(std::vector<AttrDef> attrs, AttrDef more) {
+  attrs.push_back(std::move(more));
+  return attrs;
+}
+
+Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
+  attrs.set(name, std::move(value));
+  return attrs;
+}
+
+Attrs without(const Attrs& attrs, const std::string& name) {
+  Attrs rest;
+  for (const auto& [key, value] : attrs) {
+    if (key != name) rest.set(key, value);
+  }
+  return rest;
+}
+
+// Checks everything there is to check about sizes.
+Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes) {
+  Conv conv;
+  conv.format = image_format(attrs.string("data_format"), spatial_axes);
+  conv.groups = attrs.integer("groups");
+  conv.image = image_size(x, conv.format, "x");
+  // A filter has filters where an image has its batch.
+  require(filter.rank() == conv.format.rank(), ErrorCode::ShapeMismatch, "filter is ", filter, ", wanted rank ",
+          conv.format.rank(),
+          conv.format.channels_last ? ": (filters, kernel..., channels / groups)"
+                                    : ": (filters, channels / groups, kernel...)");
+  const ImageSize size = image_size(filter, conv.format, "filter");
+  require(conv.groups >= 1, ErrorCode::InvalidArgument, "groups is ", conv.groups, ", wanted 1 or more");
+  require(conv.image.channels % conv.groups == 0 && size.batch % conv.groups == 0, ErrorCode::ShapeMismatch,
+          "groups is ", conv.groups, ", which must divide the ", conv.image.channels, " channels of x and the ",
+          size.batch, " filters");
+  require(size.channels == conv.image.channels / conv.groups, ErrorCode::ShapeMismatch, "x ", x, " has ",
+          conv.image.channels, " channels in ", conv.groups, conv.groups == 1 ? " group" : " groups", ", filter ",
+          filter, " wants ", size.channels, " in each");
+  require(size.batch > 0 && size.channels > 0 && size.height > 0 && size.width > 0, ErrorCode::ShapeMismatch, "filter ",
+          filter, " is empty");
+  conv.windows = windows(conv.image, conv.format,
+                         {{size.height, size.width},
+                          attrs.ints("strides"),
+                          attrs.ints("dilations"),
+                          attrs.string("padding"),
+                          attrs.ints("pads"),
+                          false});
+  conv.out = {conv.image.batch, size.batch, conv.windows[0].out, conv.windows[1].out};
+  return conv;
+}
+
+// One op of the family: what it computes over how many axes.
+struct ConvOp {
+  ConvKind kind;
+  int spatial_axes;
+
+  bool is_forward() const { return kind == ConvKind::Forward || kind == ConvKind::ForwardBias; }
+
+  // From the inputs of the op. Gradients know the shape they are to give from the attribute `shape`.
+  Conv sizes(const Attrs& attrs, const Shape& first, const Shape& second) const {
+    if (is_forward()) return conv_of(attrs, first, second, spatial_axes);
+    const Shape shape(attrs.ints("shape"));
+    const Conv conv = kind == ConvKind::InputGrad ? conv_of(attrs, shape, second, spatial_axes)
+                                                  : conv_of(attrs, second, shape, spatial_axes);
+    require(first == conv.out.shape(conv.format), ErrorCode::ShapeMismatch, "dy is ", first, ", wanted ",
+            conv.out.shape(conv.format));
+    return conv;
+  }
+  bool relu(const Attrs& attrs) const { return kind == ConvKind::ForwardBias && attrs.string("activation") == "relu"; }
+
+  std::vector<TensorType> infer(const OpCall& call) const {
+    const DType dtype = call.dtype(0);
+    require(is_floating(dtype), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", dtype);
+    require(call.dtype(1) == dtype, ErrorCode::DtypeMismatch, "the inputs differ in dtype: ", dtype, " and ",
+            call.dtype(1));
+    const Conv conv = sizes(call.attrs, call.shape(0), call.shape(1));
+    if (is_forward()) {
+      if (kind == ConvKind::ForwardBias) {
+        require(call.type(2) == TensorType{dtype, {conv.filters()}}, ErrorCode::ShapeMismatch, "bias is ", call.type(2),
+                ", wanted ", TensorType{dtype, {conv.filters()}});
+        const std::string& activation = call.attrs.string("activation");
+        require(activation == "none" || activation == "relu", ErrorCode::InvalidArgument, "activation is \"",
+                activation, "\", wanted \"none\" or \"relu\"");
+      }
+      return {{dtype, conv.out.shape(conv.format)}};
+    }
+    const TensorType grad{dtype, Shape(call.attrs.ints("shape"))};
+    if (kind == ConvKind::FilterBiasGrad) return {grad, {dtype, {conv.filters()}}};
+    return {grad};
+  }
+
+  Launch prepare(KernelCall& call) const {
+    const Conv conv = sizes(call.attrs, call.inputs[0].shape, call.inputs[1].shape);
+    if (call.inputs[0].dtype == DType::Float32) {
+      try {
+        return cpu::conv_primitive(conv, kind, relu(call.attrs), call);
+      } catch (const dnnl::error&) {
+        // No kernel for these sizes: the loops have one. The layout question found the same and chose row-major.
+      }
+    }
+    return conv_loops(conv, kind, call.inputs[0].dtype, relu(call.attrs));
+  }
+
+  void layouts(LayoutCall& call) const {
+    if (call.input_types[0].dtype == DType::Float32) {
+      try {
+        const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
+        return cpu::conv_layouts(conv, kind, relu(call.attrs), call);
+      } catch (const dnnl::error&) {
+      }
+    }
+    std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+    std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+  }
+
+  OpDef def(std::string name, std::vector<InputDef> inputs) const {
+    OpDef op;
+    op.name = std::move(name);
+    op.inputs = std::move(inputs);
+    op.attrs = conv_attrs(spatial_axes);
+    op.infer = [self = *this](const OpCall& call) { return self.infer(call); };
+    op.cpu.prepare = [self = *this](KernelCall& call) { return self.prepare(call); };
+    // Private layouts hold descriptors of two spatial axes.
+    if (spatial_axes == 2) op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
+    return op;
+  }
+};
+
+// ---- gradients -------------------------------------------------------------------------------------------------
+
+// A convolution is linear in the image and in the filter, so the gradients of its gradients are again the three ops.
+struct ConvGrads {
+  std::string conv;  // "conv2d"
+
+  std::vector<ValueId> of_forward(GradCall& call) const {
+    const ValueId x = call.inputs[0], filter = call.inputs[1], dy = call.grads[0];
+    return {input_grad(call, call.attrs, dy, filter, call.type(x).shape),
+            filter_grad(call, call.attrs, dy, x, call.type(filter).shape)};
+  }
+
+  // dx = InputGrad(dy, filter), so for the gradient g of dx: conv(g, filter) and FilterGrad(dy, g).
+  std::vector<ValueId> of_input_grad(GradCall& call) const {
+    const ValueId dy = call.inputs[0], filter = call.inputs[1], g = call.grads[0];
+    const Attrs attrs = without(call.attrs, "shape");
+    return {call.op(conv, {g, filter}, attrs), filter_grad(call, attrs, dy, g, call.type(filter).shape)};
+  }
+
+  // dfilter = FilterGrad(dy, x), so for the gradient g of dfilter: conv(x, g) and InputGrad(dy, g).
+  std::vector<ValueId> of_filter_grad(GradCall& call) const {
+    const ValueId dy = call.inputs[0], x = call.inputs[1], g = call.grads[0];
+    const Attrs attrs = without(call.attrs, "shape");
+    return {call.op(conv, {x, g}, attrs), input_grad(call, attrs, dy, g, call.type(x).shape)};
+  }
+
+  ValueId input_grad(GradCall& call, const Attrs& attrs, ValueId dy, ValueId filter, const Shape& shape) const {
+    return call.op(conv + "_input_grad", {dy, filter}, with(attrs, "shape", shape.dims()));
+  }
+  ValueId filter_grad(GradCall& call, const Attrs& attrs, ValueId dy, ValueId x, const Shape& shape) const {
+    return call.op(conv + "_filter_grad", {dy, x}, with(attrs, "shape", shape.dims()));
+  }
+};
+
+// ---- fusions ---------------------------------------------------------------------------------------------------
+
+// True when bias_add or bias_grad means the same axis as the channels of a convolution.
+bool same_channels(const Node& bias, const Node& conv) {
+  const ImageFormat format = image_format(conv.attrs.string("data_format"), 2);
+  return channel_axis(bias.attrs.string("data_format"), format.rank()) == format.channel_axis();
+}
+
+// conv2d, bias_add and perhaps relu, when nobody else reads what is between them.
+bool fuse_bias(Rewriter& graph, NodeId id) {
+  const Node& conv = graph.node(id);
+  const NodeId bias_id = graph.sole_reader(conv.outputs[0]);
+  if (bias_id == kNone || graph.node(bias_id).op->name != "bias_add") return false;
+  const Node& bias_add = graph.node(bias_id);
+  if (bias_add.inputs[0] != conv.outputs[0] || !same_channels(bias_add, conv)) return false;
+  const std::vector<ValueId> inputs{conv.inputs[0], conv.inputs[1], bias_add.inputs[1]};
+
+  const NodeId relu_id = graph.sole_reader(bias_add.outputs[0]);
+  if (relu_id != kNone && graph.node(relu_id).op->name == "relu") {
+    graph.fuse({id, bias_id, relu_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", std::string("relu")),
+               graph.node(relu_id).outputs);
+  } else {
+    graph.fuse({id, bias_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", std::string("none")),
+               bias_add.outputs);
+  }
+  return true;
+}
+
+// The gradients of filter and bias read the same dy, and oneDNN has both in one pass.
+bool fuse_bias_grad(Rewriter& graph, NodeId id) {
+  const Node& filter_grad = graph.node(id);
+  const ValueId dy = filter_grad.inputs[0];
+  for (const NodeId reader : graph.readers(dy)) {
+    const Node& bias_grad = graph.node(reader);
+    if (bias_grad.op->name != "bias_grad" || !same_channels(bias_grad, filter_grad)) continue;
+    graph.fuse({id, reader}, "conv2d_filter_bias_grad", filter_grad.inputs, filter_grad.attrs,
+               {filter_grad.outputs[0], bias_grad.outputs[0]});
+    return true;
+  }
+  return false;
+}
+
+// ---- the ops ---------------------------------------------------------------------------------------------------
+
+constexpr DType kFloat32 = DType::Float32;
+
+std::string conv_doc(int spatial_axes) {
+  const std::string shapes =
+      spatial_axes == 2
+          ? "shapes: x (batch, channels, height, width), filter (filters, channels / groups, kernel height, kernel "
+            "width) -> (batch, filters, out height, out width);\n"
+            "  with data_format \"NHWC\" x (batch, height, width, channels), filter (filters, kernel height, kernel "
+            "width, channels / groups)\n"
+          : "shapes: x (batch, channels, width), filter (filters, channels / groups, kernel width) -> (batch, filters, "
+            "out width);\n"
+            "  with data_format \"NWC\" x (batch, width, channels), filter (filters, kernel width, channels / "
+            "groups)\n";
+  return "Convolution as networks mean it: the filter is not flipped (cross-correlation).\n"
+         "  out[n, f, y, x] = sum over c, i, j of x[n, c, y*stride - before + i*dilation, ...] * filter[f, c, i, j]\n"
+         "  Places outside of x count as zero. VALID: out = floor((in - reach) / stride) + 1, reach = (kernel - 1) * "
+         "dilation + 1;\n"
+         "  SAME: out = ceil(in / stride), missing = max(0, (out - 1) * stride + reach - in); SAME and SAME_LOWER put "
+         "the "
+         "odd one at the top and left, SAME_UPPER at the bottom and right.\n" +
+         shapes +
+         "dtypes: float32 or float64, both inputs alike\n"
+         "errors: a rank, a channel count or groups that do not fit; a window larger than the padded image";
+}
+
+std::vector<Example> conv2d_examples() {
+  const auto f = [](Shape shape) { return TensorType{kFloat32, shape}; };
+  const std::string same = "SAME", lower = "SAME_LOWER", upper = "SAME_UPPER", nhwc = "NHWC";
+  return {
+      {{f({1, 1, 4, 4}), f({1, 1, 3, 3})}},
+      {{f({2, 3, 5, 6}), f({4, 3, 3, 2})}, {{"padding", same}}},
+      {{f({1, 2, 5, 5}), f({3, 2, 2, 4})}, {{"padding", lower}, {"strides", Ints{2}}}},
+      {{f({1, 2, 5, 5}), f({3, 2, 2, 4})}, {{"padding", upper}, {"strides", Ints{2, 1}}}},
+      {{f({1, 2, 4, 5}), f({2, 2, 3, 3})}, {{"pads", Ints{0, 0, 0, 0, 2, 0, 1, 3}}}},
+      {{f({1, 2, 7, 7}), f({2, 2, 3, 2})}, {{"dilations", Ints{2, 3}}}},
+      {{f({1, 4, 4, 4}), f({6, 2, 3, 3})}, {{"groups", int64_t{2}}, {"padding", same}}},
+      {{f({1, 3, 4, 4}), f({3, 1, 2, 2})}, {{"groups", int64_t{3}}}},
+      {{f({1, 5, 4, 3}), f({2, 3, 2, 3})}, {{"data_format", nhwc}, {"padding", same}}},
+      {{f({2, 5, 5, 4}), f({2, 3, 3, 2})}, {{"data_format", nhwc}, {"groups", int64_t{2}}, {"dilations", Ints{2}}}},
+  };
+}
+
+std::vector<Example> conv1d_examples() {
+  const auto f = [](Shape shape) { return TensorType{kFloat32, shape}; };
+  return {
+      {{f({2, 3, 7}), f({4, 3, 3})}, {{"padding", std::string("SAME")}}},
+      {{f({1, 4, 8}), f({2, 2, 2})}, {{"groups", int64_t{2}}, {"strides", Ints{3}}}},
+      {{f({1, 8, 2}), f({3, 3, 2})}, {{"data_format", std::string("NWC")}, {"dilations", Ints{2}}}},
+      {{f({1, 2, 5}), f({2, 2, 4})}, {{"pads", Ints{0, 0, 0, 0, 2, 1}}}},
+  };
+}
+
+// The examples of a gradient op: of a forward example, dy and the other input, with the shape of what is wanted.
+std::vector<Example> grad_examples(const std::vector<Example>& forward, ConvKind kind, int spatial_axes) {
+  std::vector<Example> result;
+  const ConvOp op{ConvKind::Forward, spatial_axes};
+  for (const Example& example : forward) {
+    Attrs attrs;
+    for (const AttrDef& attr : conv_attrs(spatial_axes)) attrs.set(attr.name, attr.fallback);
+    for (const auto& [name, value] : example.attrs) attrs.set(name, value);
+    const TensorType &x = example.inputs[0], &filter = example.inputs[1];
+    const TensorType dy{kFloat32, op.infer({{&x, &filter}, attrs})[0].shape};
+    const bool for_input = kind == ConvKind::InputGrad;
+    result.push_back(
+        {{dy, for_input ? filter : x}, with(example.attrs, "shape", (for_input ? x : filter).shape.dims())});
+  }
+  return result;
+}
+
+AttrDef shape_attr(const char* of) { return {"shape", Ints{}, std::string("shape of ") + of, true}; }
+
+void add_conv(Catalog& catalog, int spatial_axes) {
+  const std::string name = text("conv", spatial_axes, "d");
+  const ConvGrads grads{name};
+  const std::vector<Example> examples = spatial_axes == 2 ? conv2d_examples() : conv1d_examples();
+
+  OpDef forward = ConvOp{ConvKind::Forward, spatial_axes}.def(name, {{"x"}, {"filter"}});
+  forward.lua = "nn." + name;
+  forward.doc = conv_doc(spatial_axes);
+  forward.grad = [grads](GradCall& call) { return grads.of_forward(call); };
+  if (spatial_axes == 2) forward.rewrites = {{"conv2d + bias_add (+ relu)", fuse_bias}};
+  forward.examples = examples;
+  catalog.add(std::move(forward));
+
+  OpDef input_grad = ConvOp{ConvKind::InputGrad, spatial_axes}.def(name + "_input_grad", {{"dy"}, {"filter"}});
+  input_grad.doc = "Gradient of " + name + " with respect to x: each dy spread back over the window it came from.";
+  input_grad.outputs = {"dx"};
+  input_grad.attrs = with(input_grad.attrs, shape_attr("x"));
+  input_grad.grad = [grads](GradCall& call) { return grads.of_input_grad(call); };
+  input_grad.examples = grad_examples(examples, ConvKind::InputGrad, spatial_axes);
+  catalog.add(std::move(input_grad));
+
+  OpDef filter_grad = ConvOp{ConvKind::FilterGrad, spatial_axes}.def(name + "_filter_grad", {{"dy"}, {"x"}});
+  filter_grad.doc = "Gradient of " + name + " with respect to the filter: dy times what the window saw, summed over " +
+                    "batch and places.";
+  filter_grad.outputs = {"dfilter"};
+  filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
+  filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };
+  if (spatial_axes == 2) filter_grad.rewrites = {{"conv2d_filter_grad + bias_grad", fuse_bias_grad}};
+  filter_grad.examples = grad_examples(examples, ConvKind::FilterGrad, spatial_axes);
+  catalog.add(std::move(filter_grad));
+}
+
+std::vector<Example> with_bias(std::vector<Example> examples, const std::string& activation) {
+  for (Example& example : examples) {
+    example.inputs.push_back({kFloat32, {example.inputs[1].shape[0]}});
+    example.attrs.set("activation", activation);
+  }
+  return examples;
+}
+
+}  // namespace
+
+void add_conv(Catalog& catalog) {
+  add_conv(catalog, 1);
+  add_conv(catalog, 2);
+
+  OpDef fused = ConvOp{ConvKind::ForwardBias, 2}.def("conv2d_bias", {{"x"}, {"filter"}, {"bias"}});
+  fused.doc = "conv2d, bias_add over the filters and perhaps relu in one pass. Made by fusion, after gradients.";
+  fused.attrs = with(fused.attrs, {"activation", std::string("none"), "\"none\" or \"relu\""});
+  fused.examples = with_bias(conv2d_examples(), "none");
+  for (Example& example : with_bias(conv2d_examples(), "relu")) fused.examples.push_back(std::move(example));
+  catalog.add(std::move(fused));
+
+  OpDef grads = ConvOp{ConvKind::FilterBiasGrad, 2}.def("conv2d_filter_bias_grad", {{"dy"}, {"x"}});
+  grads.doc = "Gradients of conv2d_bias with respect to filter and bias in one pass. Made by fusion.";
+  grads.outputs = {"dfilter", "dbias"};
+  grads.attrs = with(grads.attrs, shape_attr("the filter"));
+  grads.examples = grad_examples(conv2d_examples(), ConvKind::FilterGrad, 2);
+  catalog.add(std::move(grads));
+}
+
+}  // namespace moonflow

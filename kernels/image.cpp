@@ -1,0 +1,105 @@
+// Images and their memory forms; see image.h.
+#include "kernels/image.h"
+
+#include "kernels/cpu.h"
+
+namespace moonflow {
+
+const char* ImageFormat::axes() const {
+  if (spatial_axes == 1) return channels_last ? "(batch, width, channels)" : "(batch, channels, width)";
+  return channels_last ? "(batch, height, width, channels)" : "(batch, channels, height, width)";
+}
+
+ImageFormat image_format(const std::string& data_format, int spatial_axes) {
+  const char* first = spatial_axes == 1 ? "NCW" : "NCHW";
+  const char* last = spatial_axes == 1 ? "NWC" : "NHWC";
+  require(data_format == first || data_format == last, ErrorCode::InvalidArgument, "data_format is \"", data_format,
+          "\", wanted \"", first, "\" or \"", last, "\"");
+  return {spatial_axes, data_format == last};
+}
+
+int channel_axis(const std::string& data_format, int rank) {
+  const bool named = data_format.size() > 1 && data_format[0] == 'N';
+  require(data_format.empty() || (named && (data_format[1] == 'C' || data_format.back() == 'C')),
+          ErrorCode::InvalidArgument, "data_format is \"", data_format, "\", wanted \"NC...\", \"N...C\" or nothing");
+  return named && data_format[1] != 'C' ? rank - 1 : 1;
+}
+
+Shape ImageSize::shape(const ImageFormat& format) const {
+  Shape shape{batch};
+  if (!format.channels_last) shape.push_back(channels);
+  if (format.spatial_axes == 2) shape.push_back(height);
+  shape.push_back(width);
+  if (format.channels_last) shape.push_back(channels);
+  return shape;
+}
+
+ImageSize image_size(const Shape& shape, const ImageFormat& format, const char* what) {
+  require(shape.rank() == format.rank(), ErrorCode::ShapeMismatch, what, " is ", shape, ", wanted rank ", format.rank(),
+          ": ", format.axes());
+  const int last = format.spatial_axes - 1;
+  return {shape[0], shape[format.channel_axis()], last == 1 ? shape[format.spatial_axis(0)] : 1,
+          shape[format.spatial_axis(last)]};
+}
+
+namespace cpu {
+
+std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& layout, int axis) {
+  const Shape& shape = type.shape;
+  const int64_t channels = shape[axis];
+  const int64_t after = shape.count(axis + 1, shape.rank());
+  if (layout.row_major()) {
+    if (after == 1) return ChannelForm{1, 1, shape.count(0, axis), channels, channels};
+    return ChannelForm{shape.count(0, axis), channels, after, 1, channels};
+  }
+
+  // A private form serves when it is dense, its outer axes are in order, and its only inner block is the channels.
+  const dnnl_memory_desc_t desc = describe(type, layout).data;
+  if (desc.format_kind != dnnl_blocked || desc.ndims != shape.rank() || desc.offset0 != 0) return std::nullopt;
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  if (blocking.inner_nblks != 1 || blocking.inner_idxs[0] != axis) return std::nullopt;
+  const int64_t lanes = blocking.inner_blks[0];
+  int64_t stride = lanes;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    if (i != axis && desc.padded_dims[i] != desc.dims[i]) return std::nullopt;
+    const int64_t size = i == axis ? desc.padded_dims[i] / lanes : desc.dims[i];
+    if (size != 1 && blocking.strides[i] != stride) return std::nullopt;
+    stride *= size;
+  }
+  return ChannelForm{shape.count(0, axis), desc.padded_dims[axis] / lanes, after, lanes, channels};
+}
+
+dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format) {
+  if (!format.channels_last) return desc;
+  const int rank = desc.data.ndims;
+  std::vector<int> to(rank);
+  for (int axis = 0; axis < rank; ++axis) to[axis] = axis < rank - 3 ? axis : axis + 1;
+  to[rank - 1] = rank - 3;
+  return desc.permute_axes(to);
+}
+
+dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format) {
+  if (!format.channels_last) return desc;
+  const int rank = desc.data.ndims;
+  std::vector<int> to(rank);
+  for (int axis = 0; axis < rank; ++axis) to[axis] = axis <= rank - 3 ? axis : axis - 1;
+  to[rank - 3] = rank - 1;
+  return desc.permute_axes(to);
+}
+
+dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
+  const auto tag = format.channels_last ? dnnl::memory::format_tag::nhwc : dnnl::memory::format_tag::nchw;
+  return {{size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32, tag};
+}
+
+Layout blocked_image(const TensorType& type, const ImageFormat& format, int64_t lanes) {
+  using Tag = dnnl::memory::format_tag;
+  const ImageSize size = image_size(type.shape, format, "image");
+  const Tag tag = lanes == 16 ? Tag::nChw16c : lanes == 8 ? Tag::nChw8c : Tag::nChw4c;
+  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32,
+                                tag);
+  return layout_of(value_order(desc, format), type);
+}
+
+}  // namespace cpu
+}  // namespace moonflow
