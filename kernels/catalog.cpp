@@ -12,6 +12,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_index(*catalog);
   add_matmul(*catalog);
   add_conv(*catalog);
+  add_bias(*catalog);
   add_pool(*catalog);
   add_softmax(*catalog);
   add_loss(*catalog);

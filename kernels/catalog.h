@@ -21,6 +21,7 @@ void add_slice(Catalog& catalog);
 void add_index(Catalog& catalog);
 void add_matmul(Catalog& catalog);
 void add_conv(Catalog& catalog);
+void add_bias(Catalog& catalog);
 void add_pool(Catalog& catalog);
 void add_softmax(Catalog& catalog);
 void add_loss(Catalog& catalog);

@@ -1,0 +1,300 @@
+// Matrix products: matmul (also batched), and dense, its fusion with bias and relu.
+#include "engine/graph.h"
+#include "engine/plan.h"
+#include "kernels/catalog.h"
+#include "kernels/primitive.h"
+
+namespace moonflow {
+namespace {
+
+using dnnl::memory;
+
+// ---- sizes -----------------------------------------------------------------------------------------------------
+
+// out[i, j] = sum over k of a'[i, k] * b'[k, j], for each of `batch` pairs; a' is a or its transpose.
+struct Product {
+  int64_t batch = 1;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t inner = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+};
+
+Product product(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
+  require(a.rank() >= 2 && a.rank() == b.rank(), ErrorCode::ShapeMismatch, "a is ", a, " and b is ", b,
+          ", wanted two matrices, or two stacks of matrices of equal rank");
+  const int row = a.rank() - 2, column = row + 1;
+  for (int axis = 0; axis < row; ++axis) {
+    require(a[axis] == b[axis], ErrorCode::ShapeMismatch, "leading sizes differ: a is ", a, ", b is ", b, ", so ",
+            a[axis], " against ", b[axis], " on axis ", axis);
+  }
+  Product result{a.count(0, row),
+                 a[transpose_a ? column : row],
+                 b[transpose_b ? row : column],
+                 a[transpose_a ? row : column],
+                 transpose_a,
+                 transpose_b};
+  const int64_t other = b[transpose_b ? column : row];
+  require(result.inner == other, ErrorCode::ShapeMismatch, "inner sizes differ: a is ", a,
+          transpose_a ? " transposed" : "", ", b is ", b, transpose_b ? " transposed" : "", ", so ", result.inner,
+          " against ", other);
+  return result;
+}
+
+void require_floating_pair(const OpCall& call) {
+  require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
+  require(call.dtype(0) == call.dtype(1), ErrorCode::DtypeMismatch, "the inputs differ in dtype: ", call.dtype(0),
+          " and ", call.dtype(1));
+}
+
+Product matmul_product(const Attrs& attrs, const Shape& a, const Shape& b) {
+  return product(a, b, attrs.flag("transpose_a"), attrs.flag("transpose_b"));
+}
+
+std::vector<TensorType> infer_matmul(const OpCall& call) {
+  require_floating_pair(call);
+  const Product sizes = matmul_product(call.attrs, call.shape(0), call.shape(1));
+  Shape shape(call.shape(0).begin(), call.shape(0).end() - 2);
+  shape.push_back(sizes.rows);
+  shape.push_back(sizes.columns);
+  return {{call.dtype(0), shape}};
+}
+
+Product dense_product(const Shape& x, const Shape& weight) {
+  require(x.rank() == 2 && weight.rank() == 2, ErrorCode::ShapeMismatch, "x is ", x, " and weight is ", weight,
+          ", wanted (rows, in) and (units, in)");
+  require(x[1] == weight[1], ErrorCode::ShapeMismatch, "inner sizes differ: x is ", x, ", weight is ", weight, ", so ",
+          x[1], " against ", weight[1]);
+  return {1, x[0], weight[0], x[1], false, true};
+}
+
+std::vector<TensorType> infer_dense(const OpCall& call) {
+  require_floating_pair(call);
+  const Product sizes = dense_product(call.shape(0), call.shape(1));
+  const TensorType bias{call.dtype(0), {sizes.columns}};
+  require(!call.has(2) || call.type(2) == bias, ErrorCode::ShapeMismatch, "bias is ", call.has(2) ? call.type(2) : bias,
+          ", wanted ", bias);
+  const std::string& activation = call.attrs.string("activation");
+  require(activation == "none" || activation == "relu", ErrorCode::InvalidArgument, "activation is \"", activation,
+          "\", wanted \"none\" or \"relu\"");
+  return {{call.dtype(0), {sizes.rows, sizes.columns}}};
+}
+
+// ---- gradients -------------------------------------------------------------------------------------------------
+
+// With y = a' b': da' = dy b'^T and db' = a'^T dy, transposed again where a' or b' is a transpose.
+std::vector<ValueId> grad_matmul(GradCall& call) {
+  const ValueId a = call.inputs[0], b = call.inputs[1], dy = call.grads[0];
+  const bool ta = call.attrs.flag("transpose_a"), tb = call.attrs.flag("transpose_b");
+  const auto matmul = [&](ValueId left, ValueId right, bool transpose_left, bool transpose_right) {
+    return call.op("matmul", {left, right}, {{"transpose_a", transpose_left}, {"transpose_b", transpose_right}});
+  };
+  return {ta ? matmul(b, dy, tb, true) : matmul(dy, b, false, !tb),
+          tb ? matmul(dy, a, true, ta) : matmul(a, dy, !ta, false)};
+}
+
+// ---- kernels ---------------------------------------------------------------------------------------------------
+
+// What happens to each element of the product before it is stored.
+struct Finish {
+  bool bias = false;  // one per column
+  bool relu = false;
+};
+
+template <class T>
+void finish_rows(const Product& sizes, Finish finish, const T* bias, T* out) {
+  if (!finish.bias && !finish.relu) return;
+  for (int64_t i = 0; i < sizes.batch * sizes.rows; ++i) {
+    T* row = out + i * sizes.columns;
+    for (int64_t j = 0; j < sizes.columns; ++j) {
+      const T y = finish.bias ? row[j] + bias[j] : row[j];
+      row[j] = finish.relu && y < 0 ? T(0) : y;
+    }
+  }
+}
+
+// Plain loops, for float64 and for sizes that oneDNN does not know. Each row is one thread's, summed in order of k.
+template <class T>
+void multiply(const Product& sizes, const T* a, const T* b, T* out) {
+  const int64_t a_row = sizes.transpose_a ? 1 : sizes.inner, a_inner = sizes.transpose_a ? sizes.rows : 1;
+  const auto multiply_row = [&](int64_t index) {
+    const int64_t n = index / sizes.rows, i = index % sizes.rows;
+    const T* left = a + n * sizes.rows * sizes.inner + i * a_row;
+    const T* right = b + n * sizes.inner * sizes.columns;
+    T* row = out + index * sizes.columns;
+    if (sizes.transpose_b) {
+      for (int64_t j = 0; j < sizes.columns; ++j) {
+        T sum = 0;
+        for (int64_t k = 0; k < sizes.inner; ++k) sum += left[k * a_inner] * right[j * sizes.inner + k];
+        row[j] = sum;
+      }
+      return;
+    }
+    std::fill(row, row + sizes.columns, T(0));
+    for (int64_t k = 0; k < sizes.inner; ++k) {
+      const T factor = left[k * a_inner];
+      for (int64_t j = 0; j < sizes.columns; ++j) row[j] += factor * right[k * sizes.columns + j];
+    }
+  };
+  const int64_t work = std::max<int64_t>(1, sizes.inner * sizes.columns);
+  cpu::parallel_for(sizes.batch * sizes.rows, std::max<int64_t>(1, cpu::kGrain / work),
+                    [&](int64_t first, int64_t last) {
+                      for (int64_t i = first; i < last; ++i) multiply_row(i);
+                    });
+}
+
+Launch prepare_loops(const Product& sizes, Finish finish, DType dtype) {
+  return visit_floating(dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [sizes, finish](const LaunchCall& call) {
+      T* out = call.output<T>(0);
+      multiply(sizes, call.input<T>(0), call.input<T>(1), out);
+      finish_rows(sizes, finish, finish.bias ? call.input<T>(2) : nullptr, out);
+    };
+  });
+}
+
+// Up to this many rows the product is bound by reading b once, and sgemm, which packs nothing, is up to four times
+// faster than the matmul primitive; from 16 rows on it is the other way round.
+constexpr int64_t kFewRows = 8;
+
+Launch prepare_few_rows(const Product& sizes, Finish finish) {
+  return [sizes, finish](const LaunchCall& call) {
+    float* out = call.output<float>(0);
+    const dnnl::status status =
+        dnnl::sgemm(sizes.transpose_a ? 'T' : 'N', sizes.transpose_b ? 'T' : 'N', sizes.rows, sizes.columns,
+                    sizes.inner, 1.0f, call.input<float>(0), sizes.transpose_a ? sizes.rows : sizes.inner,
+                    call.input<float>(1), sizes.transpose_b ? sizes.inner : sizes.columns, 0.0f, out, sizes.columns);
+    require(status == dnnl::status::success, ErrorCode::Unsupported, "oneDNN could not multiply, status ",
+            static_cast<int>(status));
+    finish_rows(sizes, finish, finish.bias ? call.input<float>(2) : nullptr, out);
+  };
+}
+
+// A stack of matrices of (rows, columns), or of the transpose of what is stored.
+memory::desc matrices(int64_t batch, int64_t rows, int64_t columns, bool transposed) {
+  memory::dims dims{rows, columns};
+  memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{columns, 1};
+  if (batch > 1) {
+    dims.insert(dims.begin(), batch);
+    strides.insert(strides.begin(), rows * columns);
+  }
+  return {dims, memory::data_type::f32, strides};
+}
+
+Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) {
+  const memory::desc a = matrices(sizes.batch, sizes.rows, sizes.inner, sizes.transpose_a);
+  const memory::desc b = matrices(sizes.batch, sizes.inner, sizes.columns, sizes.transpose_b);
+  const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
+  const memory::desc bias = matrices(1, 1, sizes.columns, false);
+  const dnnl::matmul::primitive_desc desc(
+      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out), cpu::attributes(finish.relu),
+      cpu::dnnl_engine(call.device));
+  cpu::PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
+  launch.read(DNNL_ARG_SRC, 0, a, a);
+  launch.read(DNNL_ARG_WEIGHTS, 1, b, b);
+  if (finish.bias) launch.read(DNNL_ARG_BIAS, 2, bias, bias);
+  launch.write(DNNL_ARG_DST, 0, out, out);
+  return launch.finish();
+}
+
+Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
+  const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
+  if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
+  if (sizes.batch == 1 && sizes.rows <= kFewRows) return prepare_few_rows(sizes, finish);
+  try {
+    return prepare_primitive(sizes, finish, call);
+  } catch (const dnnl::error&) {
+    return prepare_loops(sizes, finish, DType::Float32);
+  }
+}
+
+Launch prepare_matmul(KernelCall& call) {
+  return prepare_product(matmul_product(call.attrs, call.inputs[0].shape, call.inputs[1].shape), {}, call);
+}
+
+Launch prepare_dense(KernelCall& call) {
+  const bool bias = call.present.size() > 2 && call.present[2];
+  return prepare_product(dense_product(call.inputs[0].shape, call.inputs[1].shape),
+                         {bias, call.attrs.string("activation") == "relu"}, call);
+}
+
+// ---- fusion ----------------------------------------------------------------------------------------------------
+
+// x W^T, bias_add and perhaps relu, when nobody else reads what is between them.
+bool fuse_dense(Rewriter& graph, NodeId id) {
+  const Node& matmul = graph.node(id);
+  const bool fits = graph.type(matmul.outputs[0]).shape.rank() == 2 && !matmul.attrs.flag("transpose_a") &&
+                    matmul.attrs.flag("transpose_b");
+  const NodeId bias_id = fits ? graph.sole_reader(matmul.outputs[0]) : kNone;
+  if (bias_id == kNone || graph.node(bias_id).op->name != "bias_add") return false;
+  const Node& bias_add = graph.node(bias_id);
+  if (bias_add.inputs[0] != matmul.outputs[0]) return false;
+  const std::vector<ValueId> inputs{matmul.inputs[0], matmul.inputs[1], bias_add.inputs[1]};
+
+  const NodeId relu_id = graph.sole_reader(bias_add.outputs[0]);
+  if (relu_id != kNone && graph.node(relu_id).op->name == "relu") {
+    graph.fuse({id, bias_id, relu_id}, "dense", inputs, {{"activation", std::string("relu")}},
+               graph.node(relu_id).outputs);
+  } else {
+    graph.fuse({id, bias_id}, "dense", inputs, {}, bias_add.outputs);
+  }
+  return true;
+}
+
+// ---- the ops ---------------------------------------------------------------------------------------------------
+
+TensorType f32(Shape shape) { return {DType::Float32, shape}; }
+
+Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
+
+}  // namespace
+
+void add_matmul(Catalog& catalog) {
+  OpDef matmul;
+  matmul.name = "matmul";
+  matmul.lua = "matmul";
+  matmul.doc =
+      "Matrix product, or the products of two stacks of matrices pair by pair.\n"
+      "  out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]\n"
+      "shapes: a (..., rows, inner), b (..., inner, columns) -> (..., rows, columns); leading axes equal; with\n"
+      "  transpose_a a is (..., inner, rows), with transpose_b b is (..., columns, inner)\n"
+      "dtypes: float32 or float64, both inputs alike\n"
+      "errors: inner or leading sizes differ; a rank below 2";
+  matmul.inputs = {{"a"}, {"b"}};
+  matmul.attrs = {{"transpose_a", false, "take the transpose of a's last two axes"},
+                  {"transpose_b", false, "take the transpose of b's last two axes"}};
+  matmul.infer = infer_matmul;
+  matmul.grad = grad_matmul;
+  matmul.cpu.prepare = prepare_matmul;
+  matmul.rewrites = {{"matmul + bias_add (+ relu)", fuse_dense}};
+  matmul.examples = {
+      {{f32({3, 4}), f32({4, 5})}},
+      {{f32({4, 3}), f32({4, 5})}, transposes(true, false)},
+      {{f32({3, 4}), f32({5, 4})}, transposes(false, true)},
+      {{f32({4, 3}), f32({5, 4})}, transposes(true, true)},
+      {{f32({17, 9}), f32({9, 20})}},
+      {{f32({2, 3, 4}), f32({2, 4, 5})}},
+      {{f32({2, 2, 4, 3}), f32({2, 2, 5, 4})}, transposes(true, true)},
+  };
+  catalog.add(std::move(matmul));
+
+  OpDef dense;
+  dense.name = "dense";
+  dense.doc =
+      "A fully connected layer: out = activation(x weight^T + bias). Made by fusion, after gradients.\n"
+      "shapes: x (rows, in), weight (units, in), bias (units) -> (rows, units)";
+  dense.inputs = {{"x"}, {"weight"}, {"bias", InputDef::Optional}};
+  dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}};
+  dense.infer = infer_dense;
+  dense.cpu.prepare = prepare_dense;
+  dense.examples = {
+      {{f32({3, 7}), f32({5, 7}), f32({5})}},
+      {{f32({20, 7}), f32({5, 7}), f32({5})}, {{"activation", std::string("relu")}}},
+      {{f32({20, 7}), f32({5, 7})}},
+  };
+  catalog.add(std::move(dense));
+}
+
+}  // namespace moonflow

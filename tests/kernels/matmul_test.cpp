@@ -1,0 +1,110 @@
+// Matrix products and bias: golden values, and oneDNN in float32 against the plain loops in float64.
+#include <catch2/catch.hpp>
+
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
+
+}  // namespace
+
+TEST_CASE("ones(3, 3) times W has a gradient of 3 in every element of W") {
+  // Example (a) of the original's documentation.
+  Session session = make_session();
+  Graph graph(session.catalog());
+  const ValueId x = graph.feed("x", {DType::Float32, {3, 3}}), w = graph.feed("w", {DType::Float32, {3, 2}});
+  const ValueId y = graph.append("matmul", {x, w}, {}, "y")[0];
+  const ValueId seed = graph.append("ones_like", {y}, {}, "seed")[0];
+  graph.tap(y, 1);
+  graph.tap(gradients(graph, {y}, {seed}, {w})[0], 2);
+  const Tensor ones = Tensor::of<float>({3, 3}, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  const Tensor twos = Tensor::of<float>({3, 2}, {2, 2, 2, 2, 2, 2});
+  const std::vector<Tensor> values = run(session, session.compile(graph, "job"), {ones, twos});
+  CHECK(numbers(values[0]) == std::vector<double>(6, 6));
+  CHECK(numbers(values[1]) == std::vector<double>(6, 3));
+}
+
+TEST_CASE("matmul multiplies, transposes and stacks") {
+  Session session = make_session();
+  const Tensor a = Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}), b = Tensor::of<float>({3, 2}, {1, 2, 3, 4, 5, 6});
+  CHECK(numbers(session.evaluate("matmul", {a, b})[0]) == std::vector<double>{22, 28, 49, 64});
+  CHECK(numbers(session.evaluate("matmul", {a, b}, transposes(true, true))[0]) ==
+        std::vector<double>{9, 19, 29, 12, 26, 40, 15, 33, 51});
+  const Tensor stack = Tensor::of<float>({2, 1, 2}, {1, 2, 3, 4}), other = Tensor::of<float>({2, 2, 1}, {1, 1, 2, 2});
+  CHECK(numbers(session.evaluate("matmul", {stack, other})[0]) == std::vector<double>{3, 14});
+}
+
+TEST_CASE("float32 products agree with float64 for few rows and many, transposed and stacked") {
+  Session session = make_session();
+  for (const int64_t rows : {1, 3, 8, 9, 64}) {
+    for (const int64_t inner : {1, 10, 300}) {
+      for (const int64_t batch : {1, 3}) {
+        for (const bool ta : {false, true}) {
+          for (const bool tb : {false, true}) {
+            CAPTURE(rows, inner, batch, ta, tb);
+            const int64_t columns = 33;
+            Shape left = ta ? Shape{inner, rows} : Shape{rows, inner};
+            Shape right = tb ? Shape{columns, inner} : Shape{inner, columns};
+            if (batch > 1) left.insert(0, batch), right.insert(0, batch);
+            const Tensor a = random_values({DType::Float32, left}, 1), b = random_values({DType::Float32, right}, 2);
+            const Tensor c = session.evaluate("matmul", {a, b}, transposes(ta, tb))[0];
+            const Tensor expected = session.evaluate("matmul", {as_double(a), as_double(b)}, transposes(ta, tb))[0];
+            CHECK(distance(c, expected) < 5e-6);  // sums of up to 300 terms, each rounded at 6e-8
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a product over nothing is zero, and a product of nothing is nothing") {
+  Session session = make_session();
+  const auto zeros = [](const Shape& shape) { return Tensor::zeros({DType::Float32, shape}); };
+  CHECK(numbers(session.evaluate("matmul", {zeros({2, 0}), zeros({0, 2})})[0]) == std::vector<double>{0, 0, 0, 0});
+  CHECK(session.evaluate("matmul", {zeros({0, 3}), zeros({3, 2})})[0].shape() == Shape{0, 2});
+}
+
+TEST_CASE("bias_grad sums over all but the channels, the same for any number of threads") {
+  Session one = make_session(1), two = make_session(2);
+  for (const char* format : {"", "NHWC"}) {
+    const Tensor dy = random_values({DType::Float32, {7, 40, 30, 33}}, 5);
+    const Attrs attrs = {{"data_format", std::string(format)}};
+    const Tensor sum = one.evaluate("bias_grad", {dy}, attrs)[0];
+    CHECK(distance(sum, two.evaluate("bias_grad", {dy}, attrs)[0]) == 0);
+    CHECK(distance(sum, one.evaluate("bias_grad", {as_double(dy)}, attrs)[0]) < 1e-6);
+  }
+  const Tensor dy = Tensor::of<float>({2, 3}, {1, 2, 3, 10, 20, 30});
+  CHECK(numbers(one.evaluate("bias_grad", {dy})[0]) == std::vector<double>{11, 22, 33});
+}
+
+TEST_CASE("bias_add adds to the channels") {
+  Session session = make_session();
+  const Tensor value = Tensor::of<float>({1, 2, 2}, {1, 2, 3, 4}), bias = Tensor::of<float>({2}, {10, 20});
+  CHECK(numbers(session.evaluate("bias_add", {value, bias})[0]) == std::vector<double>{11, 12, 23, 24});
+  CHECK(numbers(session.evaluate("bias_add", {value, bias}, {{"data_format", std::string("NWC")}})[0]) ==
+        std::vector<double>{11, 22, 13, 24});
+}
+
+TEST_CASE("faults of products and bias are named") {
+  Session session = make_session();
+  const auto zeros = [](const Shape& shape) { return Tensor::zeros({DType::Float32, shape}); };
+  const auto fault = [&](const char* op, const Shape& a, const Shape& b, Attrs attrs = {}) {
+    return message_of([&] { session.evaluate(op, {zeros(a), zeros(b)}, attrs); });
+  };
+  CHECK(fault("matmul", {100, 784}, {512, 28}) ==
+        "inner sizes differ: a is (100, 784), b is (512, 28), so 784 against 512");
+  CHECK(fault("matmul", {100, 784}, {512, 28}, transposes(false, true)) ==
+        "inner sizes differ: a is (100, 784), b is (512, 28) transposed, so 784 against 28");
+  CHECK(fault("matmul", {2, 3, 4}, {5, 4, 3}) ==
+        "leading sizes differ: a is (2, 3, 4), b is (5, 4, 3), so 2 against 5 on axis 0");
+  CHECK(fault("matmul", {3}, {3}) ==
+        "a is (3) and b is (3), wanted two matrices, or two stacks of matrices of equal rank");
+  CHECK(fault("bias_add", {2, 3}, {2}) == "value is (2, 3) with 3 channels on axis 1, bias is (2)");
+  CHECK(message_of([&] {
+          session.evaluate("matmul", {Tensor::zeros({DType::Int32, {1, 1}}), Tensor::zeros({DType::Int32, {1, 1}})});
+        }) == "needs float32 or float64, got int32");
+}
