@@ -1,0 +1,347 @@
+// Max and average pooling over two spatial axes. Average pooling and the forward pass of max pooling go through oneDNN
+// in float32; the gradient of max pooling finds the maxima again from x, which costs less than storing where they were:
+// it may then write over x itself.
+#include "engine/graph.h"
+#include "engine/plan.h"
+#include "kernels/catalog.h"
+#include "kernels/pool_loops.h"
+#include "kernels/primitive.h"
+
+namespace moonflow {
+namespace {
+
+using dnnl::memory;
+
+// ---- attributes and sizes --------------------------------------------------------------------------------------
+
+std::vector<AttrDef> pool_attrs() {
+  return {
+      {"ksize", Ints{}, "size of the window: one number, or one each for height and width", true},
+      {"strides", Ints{}, "steps of the window, in the same form; the size of the window when left out"},
+      padding_attr(),
+      data_format_attr({}),
+      {"ceil_mode", false,
+       "also take a last window that sticks out of the padded image (with VALID or a list of pads)"},
+      pads_attr(),
+  };
+}
+
+Pool pool_of(const Attrs& attrs, const Shape& x) {
+  Pool pool;
+  pool.format = image_format(attrs.string("data_format"), 2);
+  pool.image = image_size(x, pool.format, "x");
+  const Ints& size = attrs.ints("ksize");
+  const Ints& strides = attrs.ints("strides");
+  pool.windows = windows(pool.image, pool.format,
+                         {per_axis(size, pool.format, "ksize", 1),
+                          strides.empty() ? size : strides,
+                          {1},
+                          attrs.string("padding"),
+                          attrs.ints("pads"),
+                          attrs.flag("ceil_mode")});
+  for (const Window& window : pool.windows) {
+    // Otherwise a window could lie wholly in the padding, and would have neither maximum nor average.
+    require(window.before < window.size && (window.out == 0 || window.start(window.out - 1) < window.in),
+            ErrorCode::InvalidArgument, "padding of ", window.before, " and ", window.after,
+            " leaves a window of size ", window.size, " without any element of x");
+  }
+  pool.out = {pool.image.batch, pool.image.channels, pool.windows[0].out, pool.windows[1].out};
+  return pool;
+}
+
+std::vector<TensorType> infer_pool(const OpCall& call) {
+  require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
+  const Pool pool = pool_of(call.attrs, call.shape(0));
+  return {{call.dtype(0), pool.out.shape(pool.format)}};
+}
+
+void require_dy(const OpCall& call, const Pool& pool) {
+  const TensorType wanted{call.dtype(0), pool.out.shape(pool.format)};
+  require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
+  require(call.type(0) == wanted, ErrorCode::ShapeMismatch, "dy is ", call.type(0), ", wanted ", wanted);
+}
+
+std::vector<TensorType> infer_max_pool_grad(const OpCall& call) {
+  require_dy(call, pool_of(call.attrs, call.shape(1)));
+  require(call.dtype(1) == call.dtype(0), ErrorCode::DtypeMismatch, "dy is ", call.dtype(0), ", x is ", call.dtype(1));
+  return {call.type(1)};
+}
+
+std::vector<TensorType> infer_avg_pool_grad(const OpCall& call) {
+  const Shape shape(call.attrs.ints("shape"));
+  require_dy(call, pool_of(call.attrs, shape));
+  return {{call.dtype(0), shape}};
+}
+
+// ---- gradients -------------------------------------------------------------------------------------------------
+
+std::vector<ValueId> grad_max_pool(GradCall& call) {
+  return {call.op("max_pool2d_grad", {call.grads[0], call.inputs[0]}, call.attrs)};
+}
+
+std::vector<ValueId> grad_avg_pool(GradCall& call) {
+  Attrs attrs = call.attrs;
+  attrs.set("shape", call.type(call.inputs[0]).shape.dims());
+  return {call.op("avg_pool2d_grad", {call.grads[0]}, attrs)};
+}
+
+// The gradient is linear in dy, and its transpose is the average itself.
+std::vector<ValueId> grad_avg_pool_grad(GradCall& call) {
+  Attrs attrs;
+  for (const auto& [name, value] : call.attrs) {
+    if (name != "shape") attrs.set(name, value);
+  }
+  return {call.op("avg_pool2d", {call.grads[0]}, attrs)};
+}
+
+// ---- layouts ---------------------------------------------------------------------------------------------------
+
+// Pooling takes an image as it comes, in rows or in blocks of channels, and gives its result in the same form.
+// `image` is the input whose form counts; a gradient asks for its other input in that form too.
+void follow(LayoutCall& call, int image) {
+  const ImageFormat format = image_format(call.attrs.string("data_format"), 2);
+  const auto form = cpu::channel_form(call.input_types[image], call.inputs[image], format.channel_axis());
+  const bool blocked = form && !call.inputs[image].row_major();
+  const auto same_form = [&](const TensorType& type) {
+    return blocked ? cpu::blocked_image(type, format, form->lanes) : Layout{};
+  };
+  for (size_t i = 0; i < call.inputs.size(); ++i) call.inputs[i] = same_form(call.input_types[i]);
+  call.outputs[0] = same_form(call.output_types[0]);
+}
+
+// ---- kernels ---------------------------------------------------------------------------------------------------
+
+Pool with_form(Pool pool, const TensorType& image, const Layout& layout) {
+  const ChannelForm form = *cpu::channel_form(image, layout, pool.format.channel_axis());
+  pool.lanes = form.lanes;
+  const int64_t plane = pool.image.height * pool.image.width * pool.lanes;
+  pool.planes = plane == 0 ? 0 : form.count() / plane;
+  return pool;
+}
+
+memory::desc stored(const TensorType& type, const Layout& layout, const ImageSize& size, const ImageFormat& format) {
+  return layout.row_major() ? cpu::plain_image(size, format) : cpu::channels_first(cpu::describe(type, layout), format);
+}
+
+struct Geometry {
+  memory::dims strides, kernel, before, after;
+
+  explicit Geometry(const Pool& pool) {
+    for (const Window& window : pool.windows) {
+      strides.push_back(window.stride);
+      kernel.push_back(window.size);
+      before.push_back(window.before);
+      after.push_back(window.after);
+    }
+  }
+};
+
+dnnl::pooling_forward::primitive_desc forward_desc(const Pool& pool, dnnl::algorithm algorithm, const memory::desc& x,
+                                                   const memory::desc& out, const dnnl::engine& engine) {
+  const Geometry at(pool);
+  return {{dnnl::prop_kind::forward_inference, algorithm, x, out, at.strides, at.kernel, at.before, at.after},
+          cpu::attributes(false),
+          engine};
+}
+
+Launch forward_primitive(const Pool& pool, dnnl::algorithm algorithm, KernelCall& call) {
+  const memory::desc x = stored(call.inputs[0], call.input_layouts[0], pool.image, pool.format);
+  const memory::desc out = stored(call.outputs[0], call.output_layouts[0], pool.out, pool.format);
+  const auto desc = forward_desc(pool, algorithm, x, out, cpu::dnnl_engine(call.device));
+  cpu::PrimitiveLaunch launch(call, dnnl::pooling_forward(desc), desc.scratchpad_desc());
+  launch.read(DNNL_ARG_SRC, 0, x, x);
+  launch.write(DNNL_ARG_DST, 0, out, out);
+  return launch.finish();
+}
+
+Launch avg_grad_primitive(const Pool& pool, KernelCall& call) {
+  constexpr auto kAverage = dnnl::algorithm::pooling_avg_exclude_padding;
+  const memory::desc dy = stored(call.inputs[0], call.input_layouts[0], pool.out, pool.format);
+  const memory::desc dx = stored(call.outputs[0], call.output_layouts[0], pool.image, pool.format);
+  const dnnl::engine& engine = cpu::dnnl_engine(call.device);
+  const Geometry at(pool);
+  const dnnl::pooling_backward::primitive_desc desc({kAverage, dx, dy, at.strides, at.kernel, at.before, at.after},
+                                                    cpu::attributes(false), engine,
+                                                    forward_desc(pool, kAverage, dx, dy, engine));
+  cpu::PrimitiveLaunch launch(call, dnnl::pooling_backward(desc), desc.scratchpad_desc());
+  launch.read(DNNL_ARG_DIFF_DST, 0, dy, dy);
+  launch.write(DNNL_ARG_DIFF_SRC, 0, dx, dx);
+  return launch.finish();
+}
+
+// oneDNN in float32 where it has a kernel, else the loops.
+template <class Primitive, class Loops>
+Launch choose(DType dtype, const Primitive& primitive, const Loops& loops) {
+  if (dtype == DType::Float32) {
+    try {
+      return primitive();
+    } catch (const dnnl::error&) {
+    }
+  }
+  return visit_floating(dtype, loops);
+}
+
+Launch prepare_max_pool(KernelCall& call) {
+  const Pool pool = with_form(pool_of(call.attrs, call.inputs[0].shape), call.inputs[0], call.input_layouts[0]);
+  return choose(
+      call.inputs[0].dtype, [&] { return forward_primitive(pool, dnnl::algorithm::pooling_max, call); },
+      [&](auto zero) -> Launch {
+        using T = decltype(zero);
+        return [pool](const LaunchCall& launch) { max_pool(pool, launch.input<T>(0), launch.output<T>(0)); };
+      });
+}
+
+Launch prepare_avg_pool(KernelCall& call) {
+  const Pool pool = with_form(pool_of(call.attrs, call.inputs[0].shape), call.inputs[0], call.input_layouts[0]);
+  return choose(
+      call.inputs[0].dtype, [&] { return forward_primitive(pool, dnnl::algorithm::pooling_avg_exclude_padding, call); },
+      [&](auto zero) -> Launch {
+        using T = decltype(zero);
+        return [pool](const LaunchCall& launch) { avg_pool(pool, launch.input<T>(0), launch.output<T>(0)); };
+      });
+}
+
+Launch prepare_avg_pool_grad(KernelCall& call) {
+  const Pool pool = with_form(pool_of(call.attrs, call.outputs[0].shape), call.outputs[0], call.output_layouts[0]);
+  return choose(
+      call.inputs[0].dtype, [&] { return avg_grad_primitive(pool, call); },
+      [&](auto zero) -> Launch {
+        using T = decltype(zero);
+        return [pool](const LaunchCall& launch) { avg_pool_grad(pool, launch.input<T>(0), launch.output<T>(0)); };
+      });
+}
+
+Launch prepare_max_pool_grad(KernelCall& call) {
+  const Pool pool = with_form(pool_of(call.attrs, call.inputs[1].shape), call.inputs[1], call.input_layouts[1]);
+  const bool relu = call.attrs.flag("relu");
+  call.scratch_bytes = max_pool_grad_scratch(pool);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [pool, relu](const LaunchCall& launch) {
+      max_pool_grad(pool, relu, launch.input<T>(0), launch.input<T>(1), launch.output<T>(0),
+                    static_cast<int32_t*>(launch.scratch));
+    };
+  });
+}
+
+// ---- fusion ----------------------------------------------------------------------------------------------------
+
+// relu_grad(max_pool2d_grad(dy, x), x): what reaches a maximum passes relu where that maximum is positive, so the
+// pooling gradient does both in one pass over x. True when relu came before pooling, as it mostly does.
+bool fuse_relu_grad(Rewriter& graph, NodeId id) {
+  const Node& pool = graph.node(id);
+  const NodeId relu_id = pool.attrs.flag("relu") ? kNone : graph.sole_reader(pool.outputs[0]);
+  if (relu_id == kNone || graph.node(relu_id).op->name != "relu_grad") return false;
+  const Node& relu = graph.node(relu_id);
+  if (relu.inputs[0] != pool.outputs[0] || relu.inputs[1] != pool.inputs[1]) return false;
+  Attrs attrs = pool.attrs;
+  attrs.set("relu", true);
+  graph.fuse({id, relu_id}, "max_pool2d_grad", pool.inputs, attrs, relu.outputs);
+  return true;
+}
+
+// ---- the ops ---------------------------------------------------------------------------------------------------
+
+std::string pool_doc(const char* what, const char* formula) {
+  return std::string(what) + " of each window of the image, channel by channel.\n  " + formula +
+         "\n"
+         "  Places outside of x do not count. VALID: out = floor((in - ksize) / stride) + 1 (ceil with ceil_mode);\n"
+         "  SAME: out = ceil(in / stride), missing = max(0, (out - 1) * stride + ksize - in); SAME and SAME_LOWER put "
+         "the "
+         "odd one at the top and left, SAME_UPPER at the bottom and right.\n"
+         "shapes: x (batch, channels, height, width) -> (batch, channels, out height, out width); channels last with "
+         "data_format \"NHWC\"\n"
+         "dtypes: float32 or float64\n"
+         "errors: a window larger than the padded image, or one that would see only padding";
+}
+
+TensorType f32(Shape shape) { return {DType::Float32, shape}; }
+
+std::vector<Example> pool_examples() {
+  const std::string same = "SAME", lower = "SAME_LOWER", upper = "SAME_UPPER", nhwc = "NHWC";
+  return {
+      {{f32({2, 3, 4, 6})}, {{"ksize", Ints{2}}}},
+      {{f32({1, 2, 5, 7})}, {{"ksize", Ints{2}}, {"strides", Ints{2}}, {"padding", same}}},
+      {{f32({1, 2, 5, 6})}, {{"ksize", Ints{3, 2}}, {"strides", Ints{2, 1}}, {"padding", lower}}},
+      {{f32({1, 2, 5, 6})}, {{"ksize", Ints{2, 4}}, {"strides", Ints{1, 3}}, {"padding", upper}}},
+      {{f32({1, 2, 5, 5})}, {{"ksize", Ints{3}}, {"strides", Ints{2}}, {"pads", Ints{0, 0, 0, 0, 2, 1, 0, 1}}}},
+      {{f32({1, 2, 6, 6})}, {{"ksize", Ints{3}}, {"strides", Ints{2}}, {"ceil_mode", true}}},
+      {{f32({1, 2, 7, 7})}, {{"ksize", Ints{2}}, {"strides", Ints{3}}}},
+      {{f32({2, 5, 5, 3})}, {{"ksize", Ints{3}}, {"strides", Ints{2}}, {"padding", same}, {"data_format", nhwc}}},
+      {{f32({1, 4, 5, 20})}, {{"ksize", Ints{2}}, {"strides", Ints{2}}, {"data_format", nhwc}}},
+  };
+}
+
+TensorType pooled(const Example& example) {
+  Attrs attrs;
+  for (const AttrDef& attr : pool_attrs()) attrs.set(attr.name, attr.fallback);
+  for (const auto& [name, value] : example.attrs) attrs.set(name, value);
+  return infer_pool({{&example.inputs[0]}, attrs})[0];
+}
+
+}  // namespace
+
+void add_pool(Catalog& catalog) {
+  OpDef max_pool;
+  max_pool.name = "max_pool2d";
+  max_pool.lua = "nn.max_pool2d";
+  max_pool.doc =
+      pool_doc("The largest element", "out[n, c, y, x] = max over i, j of x[n, c, y*stride - before + i, ...]") +
+      "\nThe gradient goes to the first of equal maxima, in row-major order.";
+  max_pool.inputs = {{"x"}};
+  max_pool.attrs = pool_attrs();
+  max_pool.infer = infer_pool;
+  max_pool.grad = grad_max_pool;
+  max_pool.cpu = {prepare_max_pool, [](LayoutCall& call) { follow(call, 0); }};
+  max_pool.examples = pool_examples();
+  catalog.add(std::move(max_pool));
+
+  OpDef avg_pool;
+  avg_pool.name = "avg_pool2d";
+  avg_pool.lua = "nn.avg_pool2d";
+  avg_pool.doc = pool_doc("The average", "out[n, c, y, x] = mean over i, j of x[n, c, y*stride - before + i, ...]");
+  avg_pool.inputs = {{"x"}};
+  avg_pool.attrs = pool_attrs();
+  avg_pool.infer = infer_pool;
+  avg_pool.grad = grad_avg_pool;
+  avg_pool.cpu = {prepare_avg_pool, [](LayoutCall& call) { follow(call, 0); }};
+  avg_pool.examples = pool_examples();
+  catalog.add(std::move(avg_pool));
+
+  OpDef max_grad;
+  max_grad.name = "max_pool2d_grad";
+  max_grad.doc =
+      "Gradient of max_pool2d: each dy goes to the first maximum of its window in x, in row-major order.\n"
+      "With relu (set by fusion) only where that maximum is positive.";
+  max_grad.inputs = {{"dy"}, {"x"}};
+  max_grad.outputs = {"dx"};
+  max_grad.attrs = pool_attrs();
+  max_grad.attrs.push_back({"relu", false, "x is the result of relu, whose gradient is taken too"});
+  max_grad.infer = infer_max_pool_grad;
+  max_grad.cpu = {prepare_max_pool_grad, [](LayoutCall& call) { follow(call, 1); }};
+  max_grad.inplace = {{0, 1}};
+  max_grad.rewrites = {{"max_pool2d_grad + relu_grad", fuse_relu_grad}};
+  for (const Example& example : pool_examples()) {
+    max_grad.examples.push_back({{pooled(example), example.inputs[0]}, example.attrs});
+  }
+  catalog.add(std::move(max_grad));
+
+  OpDef avg_grad;
+  avg_grad.name = "avg_pool2d_grad";
+  avg_grad.doc = "Gradient of avg_pool2d: each dy is shared out evenly over the elements its window saw.";
+  avg_grad.inputs = {{"dy"}};
+  avg_grad.outputs = {"dx"};
+  avg_grad.attrs = pool_attrs();
+  avg_grad.attrs.push_back({"shape", Ints{}, "shape of x", true});
+  avg_grad.infer = infer_avg_pool_grad;
+  avg_grad.grad = grad_avg_pool_grad;
+  avg_grad.cpu = {prepare_avg_pool_grad, [](LayoutCall& call) { follow(call, 0); }};
+  for (const Example& example : pool_examples()) {
+    Attrs attrs = example.attrs;
+    attrs.set("shape", example.inputs[0].shape.dims());
+    avg_grad.examples.push_back({{pooled(example)}, attrs});
+  }
+  catalog.add(std::move(avg_grad));
+}
+
+}  // namespace moonflow

@@ -1,0 +1,107 @@
+// Pooling: golden values, oneDNN in float32 against the plain loops in float64, and where gradients go.
+#include <catch2/catch.hpp>
+
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
+  attrs.set(name, std::move(value));
+  return attrs;
+}
+
+const std::vector<double> kCountUp = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+Tensor image(const std::vector<double>& values, const Shape& shape) {
+  Tensor tensor = Tensor::allocate({DType::Float32, shape});
+  std::copy(values.begin(), values.end(), tensor.data<float>());
+  return tensor;
+}
+
+std::vector<std::pair<Shape, Attrs>> sweep() {
+  std::vector<std::pair<Shape, Attrs>> cases = {
+      {{3, 32, 28, 28}, {{"ksize", Ints{2}}, {"padding", std::string("SAME")}}},
+      {{2, 3, 7, 9}, {{"ksize", Ints{3}}, {"strides", Ints{2}}, {"pads", Ints{0, 0, 0, 0, 2, 1, 0, 2}}}},
+      {{2, 5, 6, 20}, {{"ksize", Ints{2}}, {"data_format", std::string("NHWC")}}},
+      {{2, 6, 6, 27}, {{"ksize", Ints{3, 2}}, {"strides", Ints{1}}, {"data_format", std::string("NHWC")}}},
+  };
+  for (const char* padding : {"VALID", "SAME_LOWER", "SAME_UPPER"}) {
+    for (const Ints& size : {Ints{2}, Ints{3}, Ints{2, 3}, Ints{5, 1}}) {
+      for (const int64_t stride : {1, 2, 3, 4}) {
+        for (const bool ceil_mode : {false, true}) {
+          cases.push_back({{2, 3, 11, 10},
+                           {{"ksize", size},
+                            {"strides", Ints{stride}},
+                            {"padding", std::string(padding)},
+                            {"ceil_mode", ceil_mode}}});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+TEST_CASE("SAME pads at the top and left, and an average leaves padding out") {
+  Session session = make_session();
+  const Tensor x = image(kCountUp, {1, 1, 3, 3});
+  const auto pool = [&](const char* op, const char* padding) {
+    return numbers(session.evaluate(op, {x}, {{"ksize", Ints{2}}, {"padding", std::string(padding)}})[0]);
+  };
+  CHECK(pool("max_pool2d", "SAME") == std::vector<double>{1, 3, 7, 9});
+  CHECK(pool("max_pool2d", "SAME_UPPER") == std::vector<double>{5, 6, 8, 9});
+  CHECK(pool("avg_pool2d", "SAME") == std::vector<double>{1, 2.5, 5.5, 7});
+  CHECK(pool("avg_pool2d", "SAME_UPPER") == std::vector<double>{3, 4.5, 7.5, 9});
+  CHECK(pool("avg_pool2d", "VALID") == std::vector<double>{3});
+}
+
+TEST_CASE("ceil_mode takes the last window that sticks out") {
+  Session session = make_session();
+  const Tensor x = image(kCountUp, {1, 1, 3, 3});
+  const Attrs attrs = {{"ksize", Ints{2}}, {"ceil_mode", true}};
+  CHECK(numbers(session.evaluate("max_pool2d", {x}, attrs)[0]) == std::vector<double>{5, 6, 8, 9});
+  CHECK(numbers(session.evaluate("avg_pool2d", {x}, attrs)[0]) == std::vector<double>{3, 4.5, 7.5, 9});
+}
+
+TEST_CASE("the gradient of max pooling goes to the first of equal maxima") {
+  Session session = make_session();
+  const Tensor x = image({1, 1, 0, 1, 1, 2, 2, 0, 2}, {1, 1, 3, 3}), dy = image({1, 10, 100, 1000}, {1, 1, 2, 2});
+  // Windows of 2x2 in steps of 1: the first holds only ones, the others have a 2 at their own first place.
+  CHECK(numbers(session.evaluate("max_pool2d_grad", {dy, x}, {{"ksize", Ints{2}}, {"strides", Ints{1}}})[0]) ==
+        std::vector<double>{1, 0, 0, 0, 0, 1010, 100, 0, 0});
+}
+
+TEST_CASE("float32 pooling agrees with float64, and its gradients with their definition") {
+  Session session = make_session();
+  for (const auto& [shape, attrs] : sweep()) {
+    CAPTURE(shape.str(), str(attrs.at("ksize")));
+    const Tensor x = random_values({DType::Float32, shape}, 1), x64 = as_double(x);
+    const Tensor most = session.evaluate("max_pool2d", {x}, attrs)[0];
+    CHECK(distance(most, session.evaluate("max_pool2d", {x64}, attrs)[0]) == 0);
+    const Tensor mean = session.evaluate("avg_pool2d", {x}, attrs)[0];
+    CHECK(distance(mean, session.evaluate("avg_pool2d", {x64}, attrs)[0]) < 1e-6);
+
+    const Tensor dy = random_values(most.type(), 2), dy64 = as_double(dy);
+    const Tensor max_grad = session.evaluate("max_pool2d_grad", {dy64, x64}, attrs)[0];
+    CHECK(distance(session.evaluate("max_pool2d_grad", {dy, x}, attrs)[0], max_grad) < 1e-6);
+    CHECK(dot(x64, max_grad) == Approx(dot(most, dy)).epsilon(1e-10));  // x reaches out only through the maxima
+    const Attrs for_x = with(attrs, "shape", shape.dims());
+    const Tensor avg_grad = session.evaluate("avg_pool2d_grad", {dy64}, for_x)[0];
+    CHECK(distance(session.evaluate("avg_pool2d_grad", {dy}, for_x)[0], avg_grad) < 1e-6);
+    CHECK(dot(x64, avg_grad) == Approx(dot(session.evaluate("avg_pool2d", {x64}, attrs)[0], dy64)).epsilon(1e-10));
+  }
+}
+
+TEST_CASE("faults of pooling are named") {
+  Session session = make_session();
+  const Tensor x = image(kCountUp, {1, 1, 3, 3});
+  const auto fault = [&](Attrs attrs) { return message_of([&] { session.evaluate("max_pool2d", {x}, attrs); }); };
+  CHECK(fault({{"ksize", Ints{4}}}) == "a window of 4 with dilation 1 covers 4, the padded image has only 3 + 0 + 0");
+  CHECK(fault({{"ksize", Ints{2}}, {"pads", Ints{2}}}) ==
+        "padding of 2 and 2 leaves a window of size 2 without any element of x");
+  CHECK(fault({{"ksize", Ints{}}}) == "ksize is {}, wanted one number or one each for height and width");
+}
