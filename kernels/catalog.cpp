@@ -17,6 +17,8 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_softmax(*catalog);
   add_loss(*catalog);
   add_norm(*catalog);
+  add_layer_norm(*catalog);
+  add_moments(*catalog);
   add_random(*catalog);
   add_update(*catalog);
   add_schedule(*catalog);

@@ -26,6 +26,8 @@ void add_pool(Catalog& catalog);
 void add_softmax(Catalog& catalog);
 void add_loss(Catalog& catalog);
 void add_norm(Catalog& catalog);
+void add_layer_norm(Catalog& catalog);
+void add_moments(Catalog& catalog);
 void add_random(Catalog& catalog);
 void add_update(Catalog& catalog);
 void add_schedule(Catalog& catalog);

@@ -1,0 +1,309 @@
+// Layer normalisation with its gradients.
+// Every variance is taken in two passes, as the mean of squared distances from the mean,
+// with sums in double, so it cannot come out negative. Each sum belongs to one thread, so results do not depend on how
+// many there are.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+#include "kernels/simd.h"
+
+namespace moonflow {
+namespace {
+
+TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+
+void require_floating(const OpCall& call, int i, const char* what) {
+  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
+          call.dtype(i));
+}
+
+void require_type(const OpCall& call, int i, const char* what, const TensorType& wanted) {
+  require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
+}
+
+bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
+
+// Two sums that are taken in one go.
+struct Sums {
+  double first = 0, second = 0;
+};
+
+// x seen as (rows, n): each row is normalised by itself. The parameters repeat every `period` values of a row.
+struct Rows {
+  int64_t rows, n;
+
+  Rows(const Shape& x, int64_t axis_attr) {
+    const int axis = wrap_axis(axis_attr, x.rank());
+    rows = x.count(0, axis);
+    n = x.count(axis, x.rank());
+  }
+  int64_t grain() const { return cpu::kGrain / 4 / std::max<int64_t>(n, 1) + 1; }
+};
+
+// Parameters fit when they are shaped like the last axes of x, none of them before begin_norm_axis.
+void require_parameter(const OpCall& call, int i, const char* what) {
+  const Shape &x = call.shape(0), &parameter = call.shape(i);
+  const int axis = wrap_axis(call.attrs.integer("begin_norm_axis"), x.rank());
+  const int skipped = x.rank() - parameter.rank();
+  require(call.dtype(i) == call.dtype(0), ErrorCode::DtypeMismatch, what, " is ", call.dtype(i), ", x is ",
+          call.dtype(0));
+  const bool fits = skipped >= axis && std::equal(parameter.begin(), parameter.end(), x.begin() + skipped);
+  require(fits, ErrorCode::ShapeMismatch, what, " is ", parameter, ", it should be shaped like the last axes of x ", x,
+          ", from axis ", axis, " or later");
+}
+
+// One value for each row, in the shape of the axes before begin_norm_axis.
+TensorType per_row_type(const OpCall& call) {
+  require_floating(call, 0, "x");
+  const Shape& x = call.shape(0);
+  return {call.dtype(0), Shape(x.begin(), x.begin() + wrap_axis(call.attrs.integer("begin_norm_axis"), x.rank()))};
+}
+
+Launch prepare_layer_norm(KernelCall& call) {
+  const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
+  const double epsilon = call.attrs.number("epsilon");
+  const bool scaled = given(call, 1), shifted = given(call, 2);
+  const int64_t scale_period = scaled ? std::max<int64_t>(call.inputs[1].count(), 1) : 1;
+  const int64_t shift_period = shifted ? std::max<int64_t>(call.inputs[2].count(), 1) : 1;
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const T *gamma = scaled ? launch.input<T>(1) : nullptr, *beta = shifted ? launch.input<T>(2) : nullptr;
+      T *mean = launch.output<T>(1), *inv_std = launch.output<T>(2);
+      cpu::parallel_for(view.rows, view.grain(), [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          const T* x = launch.input<T>(0) + row * view.n;
+          T* y = launch.output<T>(0) + row * view.n;
+          const int64_t n = view.n;
+          cpu::widest([&] {
+            double sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; ++i) sum += x[i];
+            const double centre = sum / static_cast<double>(n);
+#pragma omp simd reduction(+ : squares)
+            for (int64_t i = 0; i < n; ++i) squares += (x[i] - centre) * (x[i] - centre);
+            const T m = static_cast<T>(centre);
+            const T s = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
+            mean[row] = m;
+            inv_std[row] = s;
+#pragma omp simd
+            for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - m) * s;
+            for (int64_t start = 0; gamma && start < n; start += scale_period) {
+              for (int64_t i = 0; i < scale_period; ++i) y[start + i] *= gamma[i];
+            }
+            for (int64_t start = 0; beta && start < n; start += shift_period) {
+              for (int64_t i = 0; i < shift_period; ++i) y[start + i] += beta[i];
+            }
+          });
+        }
+      });
+    };
+  });
+}
+
+// With h = (x - mean) * inv_std, g = dy * gamma, n values a row:
+//   dx = inv_std * (g - mean(g) - h * mean(g * h)) + dmean / n - dinv_std * inv_std^2 * h / n
+template <class T>
+struct RowGrad {
+  const T *x, *dy, *gamma;  // gamma may be absent
+  int64_t n, period;
+  double mean, inv_std;
+
+  // sum(g) and sum(g * h)
+  Sums sums() const {
+    double sum = 0, dot = 0;
+    for (int64_t start = 0; start < n; start += period) {
+#pragma omp simd reduction(+ : sum, dot)
+      for (int64_t i = 0; i < period; ++i) {
+        const double g = gamma ? double{dy[start + i]} * gamma[i] : double{dy[start + i]};
+        sum += g;
+        dot += g * (x[start + i] - mean);
+      }
+    }
+    return {sum, dot * inv_std};
+  }
+
+  // dx = inv_std * g + constant + along * h
+  void write(double constant, double along, T* dx) const {
+    for (int64_t start = 0; start < n; start += period) {
+#pragma omp simd
+      for (int64_t i = 0; i < period; ++i) {
+        const double g = gamma ? double{dy[start + i]} * gamma[i] : double{dy[start + i]};
+        dx[start + i] = static_cast<T>(inv_std * g + constant + along * ((x[start + i] - mean) * inv_std));
+      }
+    }
+  }
+};
+
+Launch prepare_layer_norm_grad(KernelCall& call) {
+  const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
+  const bool scaled = given(call, 4), has_dmean = given(call, 5), has_dinv_std = given(call, 6);
+  const int64_t period = std::max<int64_t>(scaled ? call.inputs[4].count() : view.n, 1);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const T *x = launch.input<T>(0), *mean = launch.input<T>(1), *inv_std = launch.input<T>(2);
+      const T *dy = launch.input<T>(3), *gamma = scaled ? launch.input<T>(4) : nullptr;
+      const double n = static_cast<double>(view.n);
+      cpu::parallel_for(view.rows, view.grain(), [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          const int64_t start = row * view.n;
+          const RowGrad<T> grad{x + start, dy + start, gamma, view.n, period, mean[row], inv_std[row]};
+          cpu::widest([&] {
+            const Sums sums = grad.sums();
+            double constant = -grad.inv_std * sums.first / n, along = -grad.inv_std * sums.second / n;
+            if (has_dmean) constant += launch.input<T>(5)[row] / n;
+            if (has_dinv_std) along -= launch.input<T>(6)[row] * grad.inv_std * grad.inv_std / n;
+            grad.write(constant, along, launch.output<T>(0) + start);
+          });
+        }
+      });
+    };
+  });
+}
+
+// The sums over everything that shares a parameter. The threads share out the parameters, so each sum has one order.
+Launch prepare_layer_norm_parameter_grad(KernelCall& call) {
+  const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
+  const int64_t period = call.outputs[0].count(), repeats = call.inputs[0].count() / std::max<int64_t>(period, 1);
+  call.scratch_bytes = checked_product(period, sizeof(Sums));
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const T *x = launch.input<T>(0), *mean = launch.input<T>(1), *inv_std = launch.input<T>(2);
+      const T* dy = launch.input<T>(3);
+      T *dgamma = launch.output<T>(0), *dbeta = launch.output<T>(1);
+      Sums* sums = static_cast<Sums*>(launch.scratch);
+      cpu::parallel_for(period, cpu::kGrain / 2 / std::max<int64_t>(repeats, 1) + 1, [&](int64_t first, int64_t last) {
+        std::fill(sums + first, sums + last, Sums{});
+        for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+          const int64_t start = repeat * period, row = start / view.n;
+          const double m = mean[row], s = inv_std[row];
+          for (int64_t i = first; i < last; ++i) {
+            sums[i].first += double{dy[start + i]} * (x[start + i] - m) * s;
+            sums[i].second += dy[start + i];
+          }
+        }
+        for (int64_t i = first; i < last; ++i) {
+          dgamma[i] = static_cast<T>(sums[i].first);
+          dbeta[i] = static_cast<T>(sums[i].second);
+        }
+      });
+    };
+  });
+}
+
+std::vector<ValueId> layer_norm_grads(GradCall& g) {
+  const ValueId x = g.inputs[0], gamma = g.inputs[1], beta = g.inputs[2], mean = g.outputs[1], inv_std = g.outputs[2];
+  // Only the statistics may have been used; then y counts with a gradient of zero.
+  const ValueId dy = g.grads[0] != kNone ? g.grads[0] : g.op("zeros_like", {g.outputs[0]});
+  const Attrs axis{{"begin_norm_axis", g.attrs.integer("begin_norm_axis")}};
+  const ValueId dx = g.op("layer_norm_grad", {x, mean, inv_std, dy, gamma, g.grads[1], g.grads[2]}, axis);
+
+  const auto parameter_grads = [&](ValueId parameter) {
+    Attrs attrs = axis;
+    attrs.set("shape", g.type(parameter).shape.dims());
+    return g.ops("layer_norm_parameter_grad", {x, mean, inv_std, dy}, attrs);
+  };
+  if (gamma == kNone) return {dx, kNone, beta == kNone ? kNone : parameter_grads(beta)[1]};
+  const std::vector<ValueId> grads = parameter_grads(gamma);
+  if (beta == kNone) return {dx, grads[0], kNone};
+  return {dx, grads[0], g.type(beta) == g.type(gamma) ? grads[1] : parameter_grads(beta)[1]};
+}
+
+void add_core(Catalog& catalog) {
+  const AttrDef begin{"begin_norm_axis", int64_t{1},
+                      "first axis that is normalised over; negative counts from the last"};
+
+  OpDef op;
+  op.name = "layer_norm_core";
+  op.doc =
+      "Each row brought to mean 0 and variance 1, then scaled and shifted. A row is everything from begin_norm_axis "
+      "on.\n"
+      "  y = (x - mean) * inv_std * gamma + beta, with inv_std = 1 / sqrt(variance + epsilon), variance divided by n\n"
+      "shapes: x (rows..., n...), gamma and beta shaped like the last axes of x, none before begin_norm_axis\n"
+      "  -> y as x, mean and inv_std (rows...)\n"
+      "dtypes: float32 or float64, all the same\n"
+      "defaults: no gamma is 1, no beta is 0; begin_norm_axis = 1, epsilon = 1e-5\n"
+      "errors: begin_norm_axis outside the rank; gamma or beta of another shape\n"
+      "source: Ba, Kiros, Hinton, Layer Normalization, 2016";
+  op.inputs = {{"x"}, {"gamma", InputDef::Optional}, {"beta", InputDef::Optional}};
+  op.outputs = {"y", "mean", "inv_std"};
+  op.attrs = {begin, {"epsilon", 1e-5, "added to the variance"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType rows = per_row_type(call);
+    if (call.has(1)) require_parameter(call, 1, "gamma");
+    if (call.has(2)) require_parameter(call, 2, "beta");
+    const double epsilon = call.attrs.number("epsilon");
+    require(epsilon >= 0, ErrorCode::InvalidArgument, "epsilon must be at least 0, got ", epsilon);
+    return {call.type(0), rows, rows};
+  };
+  op.grad = layer_norm_grads;
+  op.cpu = {prepare_layer_norm};
+  op.inplace = {{0, 0}};
+  const TensorType x = f32({3, 2, 4}), last = f32({4}), row = f32({3});
+  op.examples = {{{x, last, last}}, {{x}, {{"begin_norm_axis", int64_t{-1}}}}, {{x, f32({2, 4}), last}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "layer_norm_grad";
+  grad.doc =
+      "Gradient of layer_norm_core for x. With h = (x - mean) * inv_std and g = dy * gamma, over the n values of a "
+      "row:\n"
+      "  dx = inv_std * (g - sum(g) / n - h * sum(g * h) / n) + dmean / n - dinv_std * inv_std^2 * h / n\n"
+      "shapes: x and dy alike, mean, inv_std, dmean and dinv_std (rows...), gamma like the last axes of x -> dx as x";
+  grad.inputs = {{"x"},
+                 {"mean"},
+                 {"inv_std"},
+                 {"dy"},
+                 {"gamma", InputDef::Optional},
+                 {"dmean", InputDef::Optional},
+                 {"dinv_std", InputDef::Optional}};
+  grad.outputs = {"dx"};
+  grad.attrs = {begin};
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType rows = per_row_type(call);
+    const char* names[] = {"x", "mean", "inv_std", "dy", "gamma", "dmean", "dinv_std"};
+    for (int i = 1; i < 7; ++i) {
+      if (call.has(i) && i != 4) require_type(call, i, names[i], i == 3 ? call.type(0) : rows);
+    }
+    if (call.has(4)) require_parameter(call, 4, "gamma");
+    return {call.type(0)};
+  };
+  grad.cpu = {prepare_layer_norm_grad};
+  grad.inplace = {{0, 0}, {0, 3}};
+  grad.examples = {{{x, row, row, x, last}}, {{x, row, row, x, last, row, row}}};
+  catalog.add(grad);
+
+  OpDef parameters;
+  parameters.name = "layer_norm_parameter_grad";
+  parameters.doc =
+      "Gradients of layer_norm_core for gamma and beta, over everything that shares a parameter.\n"
+      "  dgamma = sum(dy * (x - mean) * inv_std);  dbeta = sum(dy)\n"
+      "shapes: x and dy alike, mean and inv_std (rows...) -> dgamma and dbeta `shape`";
+  parameters.inputs = {{"x"}, {"mean"}, {"inv_std"}, {"dy"}};
+  parameters.outputs = {"dgamma", "dbeta"};
+  parameters.attrs = {begin, {"shape", Ints{}, "of the parameter", true}};
+  parameters.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType rows = per_row_type(call);
+    require_type(call, 1, "mean", rows);
+    require_type(call, 2, "inv_std", rows);
+    require_type(call, 3, "dy", call.type(0));
+    const TensorType parameter{call.dtype(0), Shape(call.attrs.ints("shape"))};
+    const std::vector<const TensorType*> inputs{&call.type(0), &parameter};
+    require_parameter(OpCall{inputs, call.attrs}, 1, "the parameter");
+    return {parameter, parameter};
+  };
+  parameters.cpu = {prepare_layer_norm_parameter_grad};
+  parameters.examples = {{{x, row, row, x}, {{"shape", Ints{4}}}}};
+  catalog.add(parameters);
+}
+
+}  // namespace
+
+void add_layer_norm(Catalog& catalog) { add_core(catalog); }
+
+}  // namespace moonflow

@@ -1,0 +1,195 @@
+// Mean and variance over any axes, with their gradient.
+// The variance is taken in two passes, as the mean of squared distances from the mean, so it cannot come out negative.
+#include <algorithm>
+
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+
+namespace moonflow {
+namespace {
+
+TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+
+void require_floating(const OpCall& call, int i, const char* what) {
+  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
+          call.dtype(i));
+}
+
+void require_type(const OpCall& call, int i, const char* what, const TensorType& wanted) {
+  require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
+}
+
+bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
+
+// The axes of x that are kept and those that are averaged over, neighbours joined.
+struct Averaging {
+  struct Axis {
+    int64_t size, stride;
+  };
+  std::vector<Axis> kept, averaged;
+  int64_t results = 1, per_result = 1;
+
+  Averaging(const Shape& x, const Ints& axes) {
+    const std::vector<bool> chosen = choose(x, axes);
+    int64_t stride = x.count();
+    bool last_chosen = false;
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      stride /= std::max<int64_t>(x[axis], 1);
+      std::vector<Axis>& list = chosen[axis] ? averaged : kept;
+      (chosen[axis] ? per_result : results) *= x[axis];
+      if (axis > 0 && last_chosen == chosen[axis]) {
+        list.back() = {list.back().size * x[axis], stride};
+      } else {
+        list.push_back({x[axis], stride});
+      }
+      last_chosen = chosen[axis];
+    }
+    if (averaged.empty()) averaged.push_back({1, 1});
+  }
+
+  static std::vector<bool> choose(const Shape& x, const Ints& axes) {
+    std::vector<bool> chosen(x.rank(), axes.empty());
+    for (const int64_t axis : axes) chosen[wrap_axis(axis, x.rank())] = true;
+    return chosen;
+  }
+
+  int64_t start_of(int64_t result) const {
+    int64_t start = 0;
+    for (size_t i = kept.size(); i-- > 0;) {
+      start += result % kept[i].size * kept[i].stride;
+      result /= kept[i].size;
+    }
+    return start;
+  }
+
+  // Calls body(element) for everything that is averaged into the result, always in one order.
+  template <class Body>
+  void for_each(int64_t result, const Body& body) const {
+    const Axis inner = averaged.back();
+    const int64_t start = start_of(result);
+    for (int64_t run = 0; run < per_result / inner.size; ++run) {
+      int64_t at = start, rest = run;
+      for (size_t i = averaged.size() - 1; i-- > 0;) {
+        at += rest % averaged[i].size * averaged[i].stride;
+        rest /= averaged[i].size;
+      }
+      for (int64_t i = 0; i < inner.size; ++i) body(at + i * inner.stride);
+    }
+  }
+
+  // body(result) for each of them, shared between the threads.
+  template <class Body>
+  void for_each_result(const Body& body) const {
+    if (per_result == 0) return;
+    cpu::parallel_for(results, cpu::kGrain / 4 / per_result + 1, [&](int64_t first, int64_t last) {
+      for (int64_t result = first; result < last; ++result) body(result);
+    });
+  }
+};
+
+Launch prepare_moments(KernelCall& call) {
+  const Averaging view(call.inputs[0].shape, call.attrs.ints("axes"));
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [view](const LaunchCall& launch) {
+      const T* x = launch.input<T>(0);
+      T *mean = launch.output<T>(0), *variance = launch.output<T>(1);
+      const double n = static_cast<double>(view.per_result);
+      view.for_each_result([&](int64_t result) {
+        double sum = 0, squares = 0;
+        view.for_each(result, [&](int64_t i) { sum += x[i]; });
+        const double centre = sum / n;
+        view.for_each(result, [&](int64_t i) { squares += (x[i] - centre) * (x[i] - centre); });
+        mean[result] = static_cast<T>(centre);
+        variance[result] = static_cast<T>(squares / n);
+      });
+    };
+  });
+}
+
+Launch prepare_moments_grad(KernelCall& call) {
+  const Averaging view(call.inputs[0].shape, call.attrs.ints("axes"));
+  const bool has_dmean = given(call, 2), has_dvariance = given(call, 3);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      const T *x = launch.input<T>(0), *mean = launch.input<T>(1);
+      T* dx = launch.output<T>(0);
+      const T n = static_cast<T>(view.per_result);
+      view.for_each_result([&](int64_t result) {
+        const T constant = has_dmean ? launch.input<T>(2)[result] / n : T(0);
+        const T slope = has_dvariance ? 2 * launch.input<T>(3)[result] / n : T(0);
+        view.for_each(result, [&](int64_t i) { dx[i] = constant + slope * (x[i] - mean[result]); });
+      });
+    };
+  });
+}
+
+}  // namespace
+
+void add_moments(Catalog& catalog) {
+  OpDef op;
+  op.name = "moments";
+  op.lua = "nn.moments";
+  op.doc =
+      "Mean and variance over some axes.\n"
+      "  mean = sum(x) / n;  variance = sum((x - mean)^2) / n, in two passes\n"
+      "shapes: x (2, 3, 4) with axes = {0, 2} -> both (3), with keepdims (1, 3, 1)\n"
+      "dtypes: float32 or float64 -> the same\n"
+      "defaults: axes = {}, all of them; keepdims = false\n"
+      "errors: an axis outside the rank; an average over nothing";
+  op.inputs = {{"x"}};
+  op.outputs = {"mean", "variance"};
+  op.attrs = {{"axes", Ints{}, "the axes to average over; negative counts from the last"},
+              {"keepdims", false, "keep them with size 1"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, 0, "x");
+    const Shape& x = call.shape(0);
+    const std::vector<bool> chosen = Averaging::choose(x, call.attrs.ints("axes"));
+    Shape shape;
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      require(!chosen[axis] || x[axis] > 0, ErrorCode::ShapeMismatch, "axis ", axis, " of x ", x, " has size 0; ",
+              "there is nothing to average");
+      if (!chosen[axis]) {
+        shape.push_back(x[axis]);
+      } else if (call.attrs.flag("keepdims")) {
+        shape.push_back(1);
+      }
+    }
+    return {{call.dtype(0), shape}, {call.dtype(0), shape}};
+  };
+  op.grad = [](GradCall& g) -> std::vector<ValueId> {
+    const std::vector<ValueId> inputs{g.inputs[0], g.outputs[0], g.grads[0], g.grads[1]};
+    return {g.op("moments_grad", inputs, {{"axes", g.attrs.ints("axes")}})};
+  };
+  op.cpu = {prepare_moments};
+  op.examples = {{{f32({2, 3, 4})}, {{"axes", Ints{0, 2}}}},
+                 {{f32({3, 4})}, {{"axes", Ints{-1}}, {"keepdims", true}}},
+                 {{f32({2, 3})}}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "moments_grad";
+  grad.doc =
+      "Gradient of moments.\n"
+      "  dx = dmean / n + dvariance * 2 * (x - mean) / n\n"
+      "shapes: x (any), the other inputs as the mean -> dx as x";
+  grad.inputs = {{"x"}, {"mean"}, {"dmean", InputDef::Optional}, {"dvariance", InputDef::Optional}};
+  grad.outputs = {"dx"};
+  grad.attrs = {op.attrs[0]};
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, 0, "x");
+    const Averaging view(call.shape(0), call.attrs.ints("axes"));
+    require(call.dtype(1) == call.dtype(0) && call.shape(1).count() == view.results, ErrorCode::ShapeMismatch,
+            "mean is ", call.type(1), ", it should have ", view.results, " elements of ", call.dtype(0));
+    if (call.has(2)) require_type(call, 2, "dmean", call.type(1));
+    if (call.has(3)) require_type(call, 3, "dvariance", call.type(1));
+    return {call.type(0)};
+  };
+  grad.cpu = {prepare_moments_grad};
+  grad.examples = {{{f32({2, 3, 4}), f32({3}), f32({3}), f32({3})}, {{"axes", Ints{0, 2}}}}};
+  catalog.add(grad);
+}
+
+}  // namespace moonflow
