@@ -4,20 +4,6 @@ namespace moonflow {
 
 namespace {
 
-void check_arity(const OpDef& op, const std::vector<ValueId>& inputs) {
-  if (op.inputs.size() == 1 && op.inputs[0].kind == InputDef::Many) {
-    require(!inputs.empty(), ErrorCode::InvalidArgument, "needs at least one value in '", op.inputs[0].name, "'");
-    return;
-  }
-  require(inputs.size() <= op.inputs.size(), ErrorCode::InvalidArgument, "takes ", op.inputs.size(), " values, got ",
-          inputs.size());
-  for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const bool given = i < inputs.size() && inputs[i] != kNone;
-    require(given || op.inputs[i].kind == InputDef::Optional, ErrorCode::InvalidArgument, "misses its input '",
-            op.inputs[i].name, "'");
-  }
-}
-
 // Fills in who is to blame, and passes the error on.
 template <class Work>
 decltype(auto) blaming(const std::string& op, const std::string& site, Work&& work) {
@@ -85,8 +71,7 @@ std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId
   node.name = std::move(name);
   node.site = std::move(site);
   const std::vector<TensorType> types = blaming(node.describe(), node.site, [&] {
-    check_arity(op, inputs);
-    if (!(op.inputs.size() == 1 && op.inputs[0].kind == InputDef::Many)) inputs.resize(op.inputs.size(), kNone);
+    fit_inputs(op, inputs);
     std::vector<const TensorType*> input_types;
     for (const ValueId input : inputs) {
       if (input != kNone) check(input);

@@ -72,6 +72,23 @@ const AttrDef* OpDef::attr(std::string_view name) const {
   return nullptr;
 }
 
+void fit_inputs(const OpDef& op, std::vector<ValueId>& inputs) {
+  if (op.inputs.size() == 1 && op.inputs[0].kind == InputDef::Many) {
+    require(!inputs.empty(), ErrorCode::InvalidArgument, "needs at least one value in '", op.inputs[0].name, "'");
+    for (const ValueId input : inputs)
+      require(input != kNone, ErrorCode::InvalidArgument, "'", op.inputs[0].name, "' holds a value that is left out");
+    return;
+  }
+  require(inputs.size() <= op.inputs.size(), ErrorCode::InvalidArgument, "takes ", op.inputs.size(), " values, got ",
+          inputs.size());
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const bool given = i < inputs.size() && inputs[i] != kNone;
+    require(given || op.inputs[i].kind == InputDef::Optional, ErrorCode::InvalidArgument, "misses its input '",
+            op.inputs[i].name, "'");
+  }
+  inputs.resize(op.inputs.size(), kNone);
+}
+
 Attrs complete(const OpDef& op, Attrs given) {
   for (const auto& [name, value] : given) {
     const AttrDef* def = op.attr(name);

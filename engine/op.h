@@ -211,6 +211,9 @@ struct OpDef {
   const AttrDef* attr(std::string_view name) const;
 };
 
+// Checks how many inputs there are; left-out optional ones at the end become kNone.
+void fit_inputs(const OpDef& op, std::vector<ValueId>& inputs);
+
 // The attributes with every default filled in; an unknown name, a wrong type or a missing required one is an error.
 Attrs complete(const OpDef& op, Attrs given);
 

@@ -2,10 +2,11 @@
 
 namespace moonflow {
 
-Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device)
+Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
+                 std::shared_ptr<MemoryMeter> meter)
     : catalog_(std::move(catalog)),
       device_(std::move(device)),
-      meter_(std::make_shared<MemoryMeter>()),
+      meter_(meter ? std::move(meter) : std::make_shared<MemoryMeter>()),
       executor_(completions_),
       stream_(device_->make_stream()) {}
 
@@ -50,8 +51,12 @@ void Session::write(const std::string& name, const Tensor& value) {
   variable->initialised = true;
 }
 
-std::vector<Tensor> Session::evaluate(std::string_view op_name, const std::vector<Tensor>& inputs, Attrs given) {
+std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tensor> inputs, Attrs given) {
   const OpDef& op = catalog_->at(op_name);
+  std::vector<ValueId> places;
+  for (const Tensor& input : inputs) places.push_back(input ? static_cast<ValueId>(places.size()) : kNone);
+  fit_inputs(op, places);
+  inputs.resize(places.size());
   const Attrs attrs = complete(op, std::move(given));
   KernelCall call{*device_, attrs, {}, {}, {}, {}, {}};
   std::vector<const TensorType*> types;

@@ -12,7 +12,9 @@ namespace moonflow {
 
 class Session {
  public:
-  Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device);
+  // `meter` counts the memory of values that leave the session; without one the session has its own.
+  Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
+          std::shared_ptr<MemoryMeter> meter = nullptr);
   ~Session();
 
   const Catalog& catalog() const { return *catalog_; }
@@ -31,8 +33,9 @@ class Session {
   Tensor read(const std::string& variable);
   // Sets a variable after the runs submitted so far; shape and dtype must be its own.
   void write(const std::string& variable, const Tensor& value);
-  // One op on host tensors at once, on the calling thread: prepare and launch without a graph.
-  std::vector<Tensor> evaluate(std::string_view op, const std::vector<Tensor>& inputs, Attrs attrs = {});
+  // One op on host tensors at once, on the calling thread: prepare and launch without a graph. A tensor without a value
+  // stands for a left-out optional input.
+  std::vector<Tensor> evaluate(std::string_view op, std::vector<Tensor> inputs, Attrs attrs = {});
 
   // Refuses, cancels what is queued, waits for what runs. Idempotent; the destructor calls it.
   void close();

@@ -80,3 +80,11 @@ TEST_CASE("a plan and its results may outlive their session") {
   plan.reset();
   CHECK(device->live_buffers == 0);
 }
+
+TEST_CASE("an op is evaluated only with the inputs it takes") {
+  ToySession toy;
+  CHECK(values(toy.session.evaluate("square", {floats({3})})[0])[0] == 9);
+  CHECK_THROWS_WITH(toy.session.evaluate("square", {}), Catch::Contains("misses its input"));
+  CHECK_THROWS_WITH(toy.session.evaluate("square", {Tensor()}), Catch::Contains("misses its input"));
+  CHECK_THROWS_WITH(toy.session.evaluate("square", {floats({3}), floats({3})}), Catch::Contains("takes 1 value"));
+}
