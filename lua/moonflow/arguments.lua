@@ -1,0 +1,224 @@
+--- Arguments: any parameter may be given by position or as a key of a trailing options table.
+-- A signature is made once per function; parsing checks names (with suggestions), kinds, and fills in defaults.
+--
+-- A parameter is { name, kind, default }. A kind that ends in "?" may be left out; so may one with a default.
+
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+
+local arguments = {}
+
+local floor = math.floor
+local shape_metatable = getmetatable(core.shape { 1 })
+
+--- What a value is, as a word: a Lua type, or "blob", "ndarray", "initializer", ... for the library's own objects.
+function arguments.kind(value)
+  local kind = type(value)
+  if kind == "table" then
+    local meta = getmetatable(value)
+    return type(meta) == "table" and rawget(meta, "kind") or kind
+  elseif kind == "userdata" then
+    local meta = getmetatable(value)
+    if meta == core.ndarray_metatable then return "ndarray" end
+    if meta == shape_metatable then return "shape" end
+  end
+  return kind
+end
+local kind_of = arguments.kind
+
+--- A value in a few words, for messages: "a blob", "an ndarray float32 (100, 10)", "'text'", "nil".
+function arguments.describe(value)
+  local kind = kind_of(value)
+  if kind == "nil" or kind == "boolean" or kind == "number" then return tostring(value) end
+  if kind == "string" then return "'" .. value .. "'" end
+  if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
+  local article = kind:find("^[aeiou]") and "an " or "a "
+  return article .. kind
+end
+
+-- Distance of two words: inserted, left out, changed and swapped letters.
+local function distance(a, b)
+  local before, last, row = {}, {}, {}
+  for j = 0, #b do last[j] = j end
+  for i = 1, #a do
+    row = { [0] = i }
+    for j = 1, #b do
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      row[j] = math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + cost)
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        row[j] = math.min(row[j], before[j - 2] + 1)
+      end
+    end
+    before, last = last, row
+  end
+  return last[#b]
+end
+
+--- The candidate nearest to `name`, or nil when none is near.
+function arguments.nearest(name, candidates)
+  local best, best_distance
+  for _, candidate in ipairs(candidates) do
+    local d = distance(name:lower(), candidate:lower())
+    if not best_distance or d < best_distance then best, best_distance = candidate, d end
+  end
+  if best and best_distance <= math.max(2, floor(#best / 3)) then return best end
+  return nil
+end
+
+--- "; did you mean 'x'?", or nothing.
+function arguments.suggestion(name, candidates)
+  local near = type(name) == "string" and arguments.nearest(name, candidates)
+  return near and "; did you mean '" .. near .. "'?" or ""
+end
+
+local function is_integer(value)
+  return type(value) == "number" and value == floor(value)
+end
+
+local function is_callable(value)
+  if type(value) == "function" then return true end
+  local meta = getmetatable(value)
+  return type(meta) == "table" and type(meta.__call) == "function"
+end
+arguments.is_callable = is_callable
+
+local dtypes = { float32 = true, float64 = true, int8 = true, uint8 = true, int32 = true, int64 = true }
+arguments.dtypes = dtypes
+
+-- kind -> { test, what is wanted }. A kind that is not here is the word that `kind` gives.
+local checks = {
+  any = { function(value) return value ~= nil end, "a value" },
+  integer = { is_integer, "an integer" },
+  callable = { is_callable, "a function" },
+  dtype = { function(value) return dtypes[value] == true end, "a dtype such as flow.float32" },
+  list = { function(value)
+    local kind = kind_of(value)
+    return kind == "table" or kind == "number" or kind == "shape"
+  end, "a number or a list" },
+  operand = { function(value)
+    local kind = kind_of(value)
+    return kind == "blob" or kind == "number" or kind == "ndarray"
+  end, "a blob" },
+  operands = { function(value) return kind_of(value) == "table" end, "a list of blobs" },
+}
+
+local function fits(kind, value)
+  local check = checks[kind]
+  if check then return check[1](value) end
+  return kind_of(value) == kind
+end
+
+local function wanted(kind)
+  local check = checks[kind]
+  if check then return check[2] end
+  return (kind:find("^[aeiou]") and "an " or "a ") .. kind
+end
+
+--- A list of numbers out of a number, a shape, or a list that may be nested.
+function arguments.flat_list(value)
+  local kind = kind_of(value)
+  if kind == "shape" then return value:table() end
+  if kind ~= "table" then return { value } end
+  local flat = {}
+  for _, item in ipairs(value) do
+    if type(item) == "table" then
+      for _, inner in ipairs(arguments.flat_list(item)) do flat[#flat + 1] = inner end
+    else
+      flat[#flat + 1] = item
+    end
+  end
+  return flat
+end
+
+-- Only string keys and no metatable of its own: the options, not a list and not an object.
+local function is_options(value)
+  return type(value) == "table" and getmetatable(value) == nil and value[1] == nil and next(value) ~= nil
+end
+
+local Signature = {}
+Signature.__index = Signature
+
+--- Makes a signature.
+--- @param where string    what the user calls, such as "flow.layers.dense"
+--- @param list table      parameters in their order: { name, kind, default }
+function arguments.signature(where, list)
+  local parameters, by_name, names = {}, {}, {}
+  for i, entry in ipairs(list) do
+    local kind, optional = entry[2]:gsub("%?$", "")
+    local parameter = { name = entry[1], kind = kind, default = entry[3],
+                        required = optional == 0 and entry[3] == nil }
+    parameters[i], by_name[entry[1]], names[i] = parameter, parameter, entry[1]
+  end
+  return setmetatable({ where = where, parameters = parameters, by_name = by_name, names = names }, Signature)
+end
+
+function Signature:fail(message, site)
+  errors.raise("invalid_argument", self.where .. message, site)
+end
+
+--- The arguments by name, checked, with defaults filled in.
+function Signature:parse(...)
+  local count = select("#", ...)
+  local values = {}
+  local options = count > 0 and select(count, ...) or nil
+  if is_options(options) then count = count - 1 else options = nil end
+
+  local parameters = self.parameters
+  if count > #parameters then
+    -- A last empty table is an empty list of options.
+    local extra = select(count, ...)
+    if count == #parameters + 1 and type(extra) == "table" and next(extra) == nil then
+      count = count - 1
+    else
+      self:fail(" takes at most " .. #parameters .. (#parameters == 1 and " argument" or " arguments") .. " ("
+        .. table.concat(self.names, ", ") .. "), got " .. count)
+    end
+  end
+  for i = 1, count do
+    values[parameters[i].name] = (select(i, ...))
+  end
+  if options then
+    for name, value in pairs(options) do
+      if not self.by_name[name] then
+        self:fail(" has no option '" .. tostring(name) .. "'" .. arguments.suggestion(name, self.names))
+      end
+      if values[name] ~= nil then self:fail(": '" .. name .. "' is given by position and as an option") end
+      values[name] = value
+    end
+  end
+
+  for i = 1, #parameters do
+    local parameter = parameters[i]
+    local value = values[parameter.name]
+    if value == nil then
+      if parameter.required then
+        self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind)
+          .. ", got nil")
+      end
+      values[parameter.name] = parameter.default
+    elseif not fits(parameter.kind, value) then
+      local hint = parameter.kind == "blob" and kind_of(value) == "ndarray"
+        and "; inside a job body values are blobs: take it as an input of the job" or ""
+      self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
+        .. arguments.describe(value) .. hint)
+    end
+  end
+  return values
+end
+
+--- "flow.nn.max_pool2d(x, ksize, strides, padding = 'VALID')", for help.
+function Signature:text()
+  local parts = {}
+  for i, parameter in ipairs(self.parameters) do
+    local default = parameter.default
+    if default ~= nil then
+      default = type(default) == "table" and "{" .. table.concat(default, ", ") .. "}" or arguments.describe(default)
+      parts[i] = parameter.name .. " = " .. default
+    else
+      parts[i] = parameter.required and parameter.name or "[" .. parameter.name .. "]"
+    end
+  end
+  return self.where .. "(" .. table.concat(parts, ", ") .. ")"
+end
+
+return arguments

@@ -1,0 +1,152 @@
+--- Blob: a value of a job while the job is traced. It has a shape, a dtype and a name, and no data.
+-- Operators and methods append ops to the job's graph.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local trace = require "moonflow.trace"
+
+local blob = {}
+
+local Blob = { kind = "blob" }
+
+local methods = {}
+
+local kind_of = arguments.kind
+
+-- Asked of data, not of a graph value.
+local data_words = {}
+for word in ([[mean sum max min prod std item numpy ndarray totable tolist at set ptr any all argmax argmin copy astype
+numpy_list ndarray_list nbytes slice]]):gmatch("%S+") do data_words[word] = true end
+
+function Blob.__index(self, key)
+  local method = methods[key]
+  if method then return method end
+  if key == "logical_blob_name" or key == "unique_name" then
+    local name = self.trace.graph:blob_name(self.id)
+    rawset(self, key, name)
+    return name
+  elseif key == "op_name" then
+    return (self.logical_blob_name:match("^(.*)/[^/]*$"))
+  elseif key == "blob_name" then
+    return (self.logical_blob_name:match("([^/]*)$"))
+  elseif data_words[key] then
+    errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no '" .. key
+      .. "'; return it from the job or watch it with flow.watch")
+  end
+  return nil
+end
+
+--- Wraps a value of a graph. Open watch scopes take note of it.
+--- @param t table      the trace it belongs to
+--- @param id number    its id in the graph
+--- @param name string  what the user calls it
+--- @param site string  "file:line" where it was made
+function blob.new(t, id, name, site)
+  local dtype, shape = t.graph:type(id)
+  local self = setmetatable({ trace = t, id = id, name = name, site = site, dtype = dtype, shape = shape }, Blob)
+  for _, scope in ipairs(t.watch_scopes) do scope:note(self) end
+  return self
+end
+
+--- Is `value` a blob?
+function blob.is(value)
+  return getmetatable(value) == Blob
+end
+
+--- Checks that a blob belongs to the job being traced, and gives its id.
+function blob.id_of(value, t, what)
+  if value.trace ~= t then
+    errors.raise("invalid_argument", what .. ": '" .. value.name .. "' is a value of the job '" .. value.trace.job
+      .. "'" .. (value.site and value.site ~= "" and " (made at " .. value.site .. ")" or "")
+      .. "; a job sees only its own values" .. (value.trace.job == t.job and ", made in the same trace" or ""))
+  end
+  return value.id
+end
+
+--- The id of an operand: a blob, or a number or ndarray that becomes a constant of this dtype.
+function blob.operand(value, t, dtype, what)
+  local kind = kind_of(value)
+  if kind == "blob" then return blob.id_of(value, t, what) end
+  if kind == "number" then
+    local whole = dtype ~= "float32" and dtype ~= "float64"
+    if whole and value ~= math.floor(value) then
+      errors.raise("dtype_mismatch", what .. ": " .. value .. " is not a whole number, and the other operand is "
+        .. dtype .. "; cast it first")
+    end
+    return t:constant(value, dtype, nil, errors.site())
+  end
+  if kind == "ndarray" then return t:constant(value, nil, nil, errors.site()) end
+  errors.raise("invalid_argument", what .. " wants blobs or numbers, got " .. arguments.describe(value))
+end
+
+local function binary(op, a, b, what)
+  local of = blob.is(a) and a or b
+  local t = trace.need(what)
+  local left = blob.operand(a, t, of.dtype, what)
+  local right = blob.operand(b, t, of.dtype, what)
+  local site = errors.site()
+  local name = t:claim(nil, op, site)
+  return blob.new(t, t:append(op, { left, right }, nil, name, site), name, site)
+end
+
+local function unary(op, a, what)
+  local t = trace.need(what)
+  local site = errors.site()
+  local name = t:claim(nil, op, site)
+  return blob.new(t, t:append(op, { blob.id_of(a, t, what) }, nil, name, site), name, site)
+end
+
+for symbol, entry in pairs {
+  ["+"] = { "__add", "add" }, ["-"] = { "__sub", "subtract" }, ["*"] = { "__mul", "multiply" },
+  ["/"] = { "__div", "divide" }, ["%"] = { "__mod", "mod" }, ["^"] = { "__pow", "pow" },
+} do
+  local op, what = entry[2], "operator '" .. symbol .. "'"
+  Blob[entry[1]] = function(a, b) return binary(op, a, b, what) end
+end
+
+function Blob.__unm(a) return unary("negative", a, "operator '-'") end
+
+-- Lua turns what these give into true or false, so they cannot build a graph.
+local function no_order()
+  errors.raise("wrong_state", "'<' and '<=' cannot compare graph values, they have no data yet; "
+    .. "use a:less(b), a:less_equal(b), a:greater(b) or a:greater_equal(b)")
+end
+Blob.__lt, Blob.__le = no_order, no_order
+
+for name, short in pairs {
+  equal = "eq", not_equal = "ne", less = "lt", less_equal = "le", greater = "gt", greater_equal = "ge",
+} do
+  local what = "blob:" .. name
+  --- Element-wise comparison with a blob or a number; int8 with 1 where it holds.
+  local function compare(a, b) return binary(name, a, b, what) end
+  methods[name], methods[short] = compare, compare
+end
+
+--- Ways to split a value over devices; on one device it is the value itself.
+local function itself(self) return self end
+for _, name in ipairs { "with_distribute", "with_gradient_distribute", "with_split_distribute",
+                        "with_broadcast_distribute" } do
+  methods[name] = itself
+end
+
+function Blob.__call(self)
+  errors.raise("invalid_argument", "'" .. self.name .. "' is a graph value, not a function")
+end
+
+function Blob.__tostring(self)
+  return "blob '" .. self.logical_blob_name .. "' " .. self.dtype .. " " .. tostring(self.shape)
+    .. (self.site and self.site ~= "" and " (made at " .. self.site .. ")" or "")
+end
+
+function Blob.__concat(a, b)
+  return tostring(a) .. tostring(b)
+end
+
+-- The oldest dialect asks a delivered value for its ndarray; delivered values are ndarrays here.
+function core.ndarray_methods.ndarray(self) return self end
+function core.ndarray_methods.numpy(self) return self end
+function core.ndarray_methods.ndarray_list(self) return { self } end
+function core.ndarray_methods.numpy_list(self) return { self } end
+
+return blob

@@ -1,0 +1,95 @@
+--- flow.config: settings of the process. Unknown names are errors.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local session = require "moonflow.session"
+
+local config = {}
+local settings = session.settings
+
+local function check(name, value, kind)
+  local fine = type(value) == kind
+  if kind == "count" then fine = type(value) == "number" and value >= 1 and value == math.floor(value) end
+  if not fine then
+    errors.raise("invalid_argument", "flow.config." .. name .. " wants "
+      .. (kind == "count" and "a whole number from 1 on" or "a " .. kind) .. ", got " .. arguments.describe(value))
+  end
+end
+
+--- How many threads the CPU kernels use; before anything is built.
+function config.cpu_threads(count)
+  check("cpu_threads", count, "count")
+  if settings.threads == count then return end
+  local before = settings.threads
+  settings.threads = count
+  if not session.renew() then
+    settings.threads = before
+    errors.raise("wrong_state", "flow.config.cpu_threads must be set before the first job or variable; "
+      .. "flow.clear_default_session() starts afresh")
+  end
+end
+config.compute_thread_pool_size = config.cpu_threads
+
+--- How many runs of one job may be in flight (default 3). Takes effect for jobs built later.
+function config.inflight(count)
+  check("inflight", count, "count")
+  settings.inflight = count
+  session.handle():set_max_in_flight(math.max(8, count + 5))
+end
+
+--- Who brings results to their handlers: "script" (asynchronous calls wait and deliver when too much is in flight) or
+--- "host" (they return nil, "busy"; the host calls flow.poll).
+function config.pump(mode)
+  if mode ~= "script" and mode ~= "host" then
+    errors.raise("invalid_argument", "flow.config.pump wants \"script\" or \"host\", got " .. arguments.describe(mode))
+  end
+  settings.pump = mode
+end
+
+--- Receives the errors of callbacks and of runs nobody waits for, instead of raising them; nil raises again.
+function config.on_error(handler)
+  if handler ~= nil and not arguments.is_callable(handler) then check("on_error", handler, "function") end
+  settings.on_error = handler
+end
+
+--- Receives the warnings of the library; nil: standard error in script mode, nowhere in host mode.
+function config.log(sink)
+  if sink ~= nil and not arguments.is_callable(sink) then check("log", sink, "function") end
+  settings.sink = sink
+end
+
+--- true: a placement that cannot be had is an error instead of a warning.
+function config.strict_placement(strict)
+  check("strict_placement", strict, "boolean")
+  settings.strict_placement = strict
+end
+
+-- Of the original; there is one machine with one device of each kind here.
+for _, name in ipairs { "gpu_device_num", "cpu_device_num", "machine_num" } do
+  config[name] = function(count)
+    check(name, count, "number")
+  end
+end
+for _, name in ipairs {
+  "enable_debug_mode", "reserved_host_mem_mbyte", "reserved_device_mem_mbyte", "use_rdma", "enable_model_io_v2",
+  "enable_legacy_model_io", "enable_tensor_float_32_compute", "nccl_use_compute_stream",
+} do
+  config[name] = function() end
+end
+
+function config.load_library()
+  errors.raise("unsupported", "flow.config.load_library: ops from shared libraries are not supported")
+end
+
+local names = {}
+for name in pairs(config) do names[#names + 1] = name end
+
+return setmetatable(config, {
+  __index = function(_, name)
+    errors.raise("invalid_argument", "flow.config has no setting '" .. tostring(name) .. "'"
+      .. arguments.suggestion(name, names))
+  end,
+  __newindex = function(_, name)
+    errors.raise("invalid_argument", "flow.config." .. tostring(name) .. " is a function: call it with the value")
+  end,
+})

@@ -1,0 +1,75 @@
+--- Errors: tables with a stable code, a message and the user's own line.
+-- They are of the same kind as those of the engine: fields code, message, op, job, where; `tostring` joins them.
+-- `errors.site` finds the user's line: the nearest frame outside this folder, or, where a tail call has removed that
+-- frame, the line that the hook of the trace saw last.
+
+local core = require "moonflow.core"
+
+local errors = {}
+
+local getinfo = debug.getinfo
+
+-- Chunk names of the library's own files start with this.
+local own_folder = getinfo(1, "S").source:match("^(.*[/\\])") or "@"
+local own_length = #own_folder
+
+--- Is this chunk name one of the library's own files?
+function errors.is_own(source)
+  return source:sub(1, own_length) == own_folder
+end
+
+--- "file:line" of a chunk name (as debug.getinfo gives it) and a line.
+function errors.place(source, line)
+  local first = source:sub(1, 1)
+  local file = (first == "@" or first == "=") and source:sub(2)
+    or '[string "' .. (source:match("^[^\r\n]*")):sub(1, 40) .. '"]'
+  return file .. ":" .. line
+end
+
+-- The last line of the user that ran while a job is traced; kept up to date by the hook of trace.lua.
+local seen = { func = nil, source = nil, line = nil }
+errors.seen = seen
+
+--- "file:line" of the user's code that is running now; nil when there is none (called from C).
+function errors.site()
+  local level = 2
+  while true do
+    local info = getinfo(level, "Slf")
+    if not info then break end
+    if info.currentline > 0 and not errors.is_own(info.source) then
+      -- Another function ran the last line: it has left the stack by a tail call.
+      if seen.func and seen.func ~= info.func then return errors.place(seen.source, seen.line) end
+      return errors.place(info.source, info.currentline)
+    end
+    level = level + 1
+  end
+  if seen.func then return errors.place(seen.source, seen.line) end
+  return nil
+end
+
+--- An error object. `site` defaults to the user's line.
+function errors.new(code, message, site)
+  return setmetatable({ code = code, message = message, where = site or errors.site() }, core.error_metatable)
+end
+
+--- Raises an error object of this code at the user's line.
+--- @param code string     as the engine spells them: "invalid_argument", "shape_mismatch", "wrong_state", ...
+--- @param message string  starts with what was called
+--- @param site? string    "file:line"; default: the user's line
+function errors.raise(code, message, site)
+  error(errors.new(code, message, site or errors.site()), 0)
+end
+
+--- Is `value` an error object of the library or the engine?
+function errors.is_error(value)
+  return type(value) == "table" and getmetatable(value) == core.error_metatable
+end
+
+--- Message handler for xpcall: keeps the error as it is and remembers where it was raised.
+--- Strings keep their text, so their traceback travels beside them.
+function errors.traced(value)
+  if errors.is_error(value) and not value.traceback then value.traceback = debug.traceback("", 2) end
+  return value
+end
+
+return errors

@@ -1,0 +1,152 @@
+--- The configuration of a job function: a plain table in the spec, or the object of the oldest dialect with methods.
+-- Options that steer what this engine does not have (cuDNN, memory reuse, ...) are accepted and change nothing.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local initializer = require "moonflow.initializer"
+
+local function_config = {}
+
+-- Options with an effect here. Each gives what is kept in the config.
+local effective = {
+  default_data_type = function(value)
+    if not arguments.dtypes[value] then
+      errors.raise("invalid_argument", "default_data_type wants a dtype such as flow.float, got "
+        .. arguments.describe(value))
+    end
+    return "default_data_type", value
+  end,
+  default_initializer_conf = function(value)
+    return "default_initializer", initializer.from(value, "default_initializer_conf")
+  end,
+  default_initializer = function(value)
+    return "default_initializer", initializer.from(value, "default_initializer")
+  end,
+  default_placement_scope = function(value) return "placement", value end,
+  default_logical_view = function(value) return "view", value end,
+  default_distribute_strategy = function(value) return "view", value end,
+  concurrency_width = function(value)
+    if type(value) ~= "number" or value < 1 then
+      errors.raise("invalid_argument", "concurrency_width wants a number from 1 on, got " .. arguments.describe(value))
+    end
+    return "max_in_flight", value
+  end,
+}
+
+local accepted = {}
+for name in ([[
+  enable_auto_mixed_precision enable_float_compute_for_half_gemm cudnn_conv_enable_pseudo_half
+  cudnn_conv_enable_true_half enable_true_half_config_when_conv enable_cudnn cudnn_buf_limit_mbyte
+  cudnn_conv_heuristic_search_algo cudnn_conv_use_deterministic_algo_only cudnn_conv_force_fwd_algo
+  cudnn_conv_force_bwd_data_algo cudnn_conv_force_bwd_filter_algo enable_cudnn_fused_normalization_add_relu
+  enable_fuse_add_to_output enable_fuse_model_update_ops enable_fuse_cast_scale enable_reused_mem enable_inplace
+  use_memory_allocation_algorithm_v2 enable_keep_header_only prune_parallel_cast_ops prune_cast_to_static_shape_ops
+  do_parallel_cast_before_widening_type_cast enable_non_distributed_optimizer optimizer_placement_optimization_mode
+  optimizer_placement_optimization_threshold use_xla_jit use_tensorrt enable_gradients_stats_aggregation
+  allow_cpu_return_op exp_run_conf enable_nccl use_boxing_v2
+]]):gmatch("%S+") do accepted[name] = true end
+
+local names = {}
+for name in pairs(effective) do names[#names + 1] = name end
+for name in pairs(accepted) do names[#names + 1] = name end
+
+local function set(values, name, value)
+  local keep = effective[name]
+  if keep then
+    local key, kept = keep(value)
+    values[key] = kept
+  elseif not accepted[name] then
+    errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
+      .. arguments.suggestion(name, names))
+  end
+end
+
+-- ---- config.train of the oldest dialect ---------------------------------------------------------------------------
+
+local TrainConfig = { kind = "train_config" }
+
+local train_options = {
+  primary_lr = "number", secondary_lr = "number", loss_scale_factor = "number", model_update_conf = "table",
+  num_gradient_accumulation_steps = "number",
+}
+local train_names = {}
+for name in pairs(train_options) do train_names[#train_names + 1] = name end
+
+local function colon_needed(object, name)
+  errors.raise("invalid_argument", "use ':' to call it: " .. object .. ":" .. name .. "(...)")
+end
+
+function TrainConfig.__index(self, name)
+  local kind = train_options[name]
+  if not kind then
+    errors.raise("invalid_argument", "config.train has no option '" .. tostring(name) .. "'"
+      .. arguments.suggestion(name, train_names))
+  end
+  return function(receiver, value)
+    if receiver ~= self then colon_needed("config.train", name) end
+    if type(value) ~= kind then
+      errors.raise("invalid_argument", "config.train:" .. name .. " wants a " .. kind .. ", got "
+        .. arguments.describe(value))
+    end
+    self.values[name] = value
+    return self
+  end
+end
+
+-- ---- the object ---------------------------------------------------------------------------------------------------
+
+local FunctionConfig = { kind = "function_config" }
+
+function FunctionConfig.__index(self, name)
+  if not effective[name] and not accepted[name] then
+    errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
+      .. arguments.suggestion(name, names))
+  end
+  return function(receiver, value)
+    if receiver ~= self then colon_needed("config", name) end
+    set(self.values, name, value)
+    return self
+  end
+end
+
+--- A configuration to be filled by its methods: `config:default_data_type(flow.float)`, `config.train:primary_lr(0.1)`.
+function function_config.new()
+  local train = setmetatable({ values = {} }, TrainConfig)
+  return setmetatable({ values = {}, train = train }, FunctionConfig)
+end
+
+--- Is `value` such an object?
+function function_config.is(value)
+  return getmetatable(value) == FunctionConfig
+end
+
+--- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
+--- placement, view, max_in_flight, train (of the oldest dialect) and whether it `trains`.
+function function_config.settle(given)
+  local settled = { default_data_type = "float32", train = {} }
+  if function_config.is(given) then
+    for name, value in pairs(given.values) do settled[name] = value end
+    for name, value in pairs(given.train.values) do settled.train[name] = value end
+  elseif type(given) == "table" then
+    for name, value in pairs(given) do
+      if name == "train" and type(value) == "table" then
+        for option, inner in pairs(value) do
+          if not train_options[option] then
+            errors.raise("invalid_argument", "function_config.train has no option '" .. tostring(option) .. "'"
+              .. arguments.suggestion(option, train_names))
+          end
+          settled.train[option] = inner
+        end
+      else
+        set(settled, name, value)
+      end
+    end
+  elseif given ~= nil then
+    errors.raise("invalid_argument", "function_config must be a table or flow.function_config(), got "
+      .. arguments.describe(given))
+  end
+  settled.trains = settled.train.primary_lr ~= nil or settled.train.model_update_conf ~= nil
+  return settled
+end
+
+return function_config

@@ -1,0 +1,85 @@
+--- Moonflow: deep learning with job functions. `local flow = require "moonflow"`.
+-- This file puts the table `flow` together; what is in it is defined in the files beside it.
+
+local core = require "moonflow.core"
+local checkpoint = require "moonflow.checkpoint"
+local data = require "moonflow.data"
+local errors = require "moonflow.errors"
+local function_config = require "moonflow.function_config"
+local initializer = require "moonflow.initializer"
+local iterator = require "moonflow.iterator"
+local job = require "moonflow.job"
+local layers = require "moonflow.layers"
+local mathematics = require "moonflow.math"
+local nn = require "moonflow.nn"
+local np = require "moonflow.np"
+local ops = require "moonflow.ops"
+local progress = require "moonflow.progress"
+local scope = require "moonflow.scope"
+local session = require "moonflow.session"
+local typing = require "moonflow.typing"
+local variable = require "moonflow.variable"
+local watch = require "moonflow.watch"
+
+session.learn()
+layers.complete()
+
+local flow = {
+  version = core.version,
+
+  -- dtypes
+  float = "float32", float32 = "float32", double = "float64", float64 = "float64", int8 = "int8", uint8 = "uint8",
+  int32 = "int32", int64 = "int64",
+
+  -- jobs
+  global_function = job.global_function,
+  function_config = function_config.new,
+  FunctionConfig = function_config.new,
+  typing = typing,
+  FixedTensorDef = typing.FixedTensorDef,
+  MirroredTensorDef = typing.MirroredTensorDef,
+  scope = scope,
+  config = require "moonflow.config",
+
+  -- inside a job
+  get_variable = variable.get_variable,
+  layers = layers,
+  nn = nn,
+  losses = require "moonflow.losses",
+  optimizer = require "moonflow.optimizer",
+  regularizers = require "moonflow.regularizer",
+  watch = watch.watch,
+  watch_diff = watch.watch_diff,
+  watch_scope = watch.watch_scope,
+
+  -- runs and results
+  poll = session.poll,
+  sync = session.sync,
+  sync_default_session = session.sync,
+  clear_default_session = session.clear,
+  in_flight = session.in_flight,
+  fd = session.fd,
+  shutdown = session.shutdown,
+  set_seed = session.set_seed,
+
+  -- data
+  np = np,
+  data = data,
+  train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
+  progress = progress,
+  zip = iterator.zip,
+  help = ops.help,
+  is_error = errors.is_error,
+}
+
+for _, name in ipairs {
+  "constant_initializer", "zeros_initializer", "ones_initializer", "random_uniform_initializer",
+  "random_normal_initializer", "truncated_normal_initializer", "truncated_normal", "variance_scaling_initializer",
+  "glorot_uniform_initializer", "glorot_normal_initializer", "xavier_uniform_initializer", "xavier_normal_initializer",
+  "kaiming_initializer",
+} do flow[name] = initializer[name] end
+
+ops.expose(flow)
+mathematics.complete(flow)
+
+return flow

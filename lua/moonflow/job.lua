@@ -1,0 +1,454 @@
+--- Job functions: flow.global_function and the objects it makes.
+-- A job is traced and compiled when it is defined. Inputs of fixed shape have one plan; inputs whose arrays may have
+-- other shapes (ListNumpy) get one plan per shape, the latest few of which are kept.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local function_config = require "moonflow.function_config"
+local plan = require "moonflow.plan"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+local typing = require "moonflow.typing"
+
+local job = {}
+
+local Job = { kind = "job" }
+Job.__index = Job
+
+local kMaxPlans = 8
+
+-- ---- the name -----------------------------------------------------------------------------------------------------
+
+-- Lua does not tell a value the name it is assigned to, but the source does: `local train_job = flow.global_function`.
+local function assigned_name(info)
+  local line
+  if info.source:sub(1, 1) == "@" then
+    local file = io.open(info.source:sub(2), "r")
+    if not file then return nil end
+    for _ = 1, info.currentline do line = file:read("*l") end
+    file:close()
+  elseif info.source:sub(1, 1) ~= "=" then
+    local number = 0
+    for text in (info.source .. "\n"):gmatch("([^\n]*)\n") do
+      number = number + 1
+      if number == info.currentline then line = text break end
+    end
+  end
+  return line and line:match("([%a_][%w_]*)%s*=%s*[%w_%.]*global_function")
+end
+
+-- The frame of the user who calls flow.global_function.
+local function user_frame()
+  local level = 2
+  while true do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    if info.currentline > 0 and not errors.is_own(info.source) then return info end
+    level = level + 1
+  end
+end
+
+local function default_name()
+  local info = user_frame()
+  if not info then return "job" end
+  return assigned_name(info) or "job@" .. errors.place(info.source, info.currentline):match("([^/\\]*)$")
+end
+
+-- ---- parameters and inputs ----------------------------------------------------------------------------------------
+
+local function body_site(body)
+  local info = debug.getinfo(body, "S")
+  return errors.place(info.source, info.linedefined)
+end
+
+-- The names of a function's parameters; nil where the bytecode is stripped of them. And their number.
+local function parameters_of(body)
+  local info = debug.getinfo(body, "u")
+  if info.isvararg then
+    errors.raise("invalid_argument", "a job function takes no variable arguments (...)", body_site(body))
+  end
+  local names = {}
+  for i = 1, info.nparams do names[i] = debug.getlocal(body, i) end
+  return #names == info.nparams and names or nil, info.nparams
+end
+
+-- A placeholder, or a list of them for an input that is a tuple.
+local function check_input_type(name, value)
+  if typing.is_placeholder(value) then return end
+  if type(value) == "table" and getmetatable(value) == nil and #value > 0 then
+    for _, item in ipairs(value) do check_input_type(name, item) end
+    return
+  end
+  local hint = typing.is(value) and value.Placeholder
+    and "; write tp." .. value.text .. ".Placeholder({ ...shape })" or ""
+  errors.raise("invalid_argument", "flow.global_function: inputs." .. name .. " must be a placeholder, got "
+    .. arguments.describe(value) .. hint)
+end
+
+local function keys_of(inputs)
+  local keys = {}
+  for key in pairs(inputs) do keys[#keys + 1] = tostring(key) end
+  table.sort(keys)
+  return keys
+end
+
+-- Positional form: { { "images", T }, ... }.
+local function positional_inputs(inputs, names, count, site)
+  local list = {}
+  for i, pair in ipairs(inputs) do
+    if type(pair) ~= "table" or type(pair[1]) ~= "string" then
+      errors.raise("invalid_argument", "flow.global_function: inputs[" .. i .. "] must be a pair { name, placeholder }")
+    end
+    if names and names[i] and names[i] ~= pair[1] then
+      errors.raise("invalid_argument", "parameter " .. i .. " of the job function is '" .. names[i] .. "', but inputs["
+        .. i .. "] is '" .. pair[1] .. "'", site)
+    end
+    list[i] = { name = pair[1], type = pair[2] }
+  end
+  if #list ~= count then
+    errors.raise("invalid_argument", "the job function has " .. count .. " parameters, but there are " .. #list
+      .. " inputs", site)
+  end
+  return list
+end
+
+local function placeholder_site(value)
+  while type(value) == "table" and not typing.is_placeholder(value) do value = value[1] end
+  return value and value.site
+end
+
+-- Named form: the order is that of the parameters.
+local function named_inputs(inputs, names, count, site)
+  if not names then
+    if count == 0 and next(inputs) == nil then return {} end
+    errors.raise("invalid_argument", "the job function has no parameter names (stripped bytecode); "
+      .. "give inputs in order: inputs = { { \"images\", T }, ... }", site)
+  end
+  local list, known = {}, {}
+  for i, name in ipairs(names) do
+    known[name] = true
+    if inputs[name] == nil then
+      errors.raise("invalid_argument", "parameter '" .. name .. "' has no placeholder in inputs"
+        .. arguments.suggestion(name, keys_of(inputs)), site)
+    end
+    list[i] = { name = name, type = inputs[name] }
+  end
+  for _, key in ipairs(keys_of(inputs)) do
+    if not known[key] then
+      local declared = placeholder_site(inputs[key])
+      errors.raise("invalid_argument", "inputs." .. key .. (declared and " (declared at " .. declared .. ")" or "")
+        .. " matches no parameter of the job function" .. arguments.suggestion(key, names), site)
+    end
+  end
+  return list
+end
+
+local function settle_inputs(inputs, body)
+  local names, count = parameters_of(body)
+  local site = body_site(body)
+  if inputs == nil then inputs = {} end
+  if type(inputs) ~= "table" or getmetatable(inputs) then
+    errors.raise("invalid_argument", "flow.global_function: inputs must be a table, got " .. arguments.describe(inputs))
+  end
+  local list = (#inputs > 0 and positional_inputs or named_inputs)(inputs, names, count, site)
+  for _, input in ipairs(list) do check_input_type(input.name, input.type) end
+  return list
+end
+
+-- The placeholders in their order, with names for messages.
+local function leaves_of(inputs)
+  local leaves = {}
+  local function walk(name, value)
+    if typing.is_placeholder(value) then
+      leaves[#leaves + 1] = { name = name, placeholder = value, shape = value.shape }
+    else
+      for i, child in ipairs(value) do walk(name .. "_" .. i, child) end
+    end
+  end
+  for _, input in ipairs(inputs) do walk(input.name, input.type) end
+  return leaves
+end
+
+-- ---- defining -----------------------------------------------------------------------------------------------------
+
+local spec_fields = { "type", "inputs", "returns", "name", "placement", "function_config" }
+local is_spec_field = {}
+for _, name in ipairs(spec_fields) do is_spec_field[name] = true end
+
+local function check_spec(spec)
+  for name in pairs(spec) do
+    if not is_spec_field[name] then
+      errors.raise("invalid_argument", "flow.global_function has no option '" .. tostring(name) .. "'"
+        .. arguments.suggestion(name, spec_fields))
+    end
+  end
+  if spec.type ~= nil and spec.type ~= "train" and spec.type ~= "predict" then
+    errors.raise("invalid_argument", "flow.global_function: type must be 'train' or 'predict', got "
+      .. arguments.describe(spec.type) .. arguments.suggestion(spec.type, { "train", "predict" }))
+  end
+  if spec.name ~= nil and type(spec.name) ~= "string" then
+    errors.raise("invalid_argument", "flow.global_function: name must be a string, got "
+      .. arguments.describe(spec.name))
+  end
+  if spec.returns ~= nil and not typing.is(spec.returns) then
+    errors.raise("invalid_argument", "flow.global_function: returns must be a flow.typing type, got "
+      .. arguments.describe(spec.returns))
+  end
+end
+
+local function define(spec, name, site, body)
+  if type(body) ~= "function" then
+    errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at " .. (site or "?")
+      .. " has no body. Write flow.global_function { ... } (function(...) ... end)")
+  end
+  local t = trace.current()
+  if t then
+    errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. t.job .. "')")
+  end
+  local config = function_config.settle(spec.function_config)
+  local self = setmetatable({
+    name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
+    type = spec.type or (config.trains and "train" or "predict"),
+    inputs = settle_inputs(spec.inputs, body),
+  }, Job)
+  self.leaves = leaves_of(self.inputs)
+  self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
+  for i, leaf in ipairs(self.leaves) do
+    if leaf.placeholder.legacy then self.legacy = true end
+    if leaf.placeholder.family == "ListNumpy" then self.dynamic, self.plain = true, false end
+    if leaf.placeholder ~= (self.inputs[i] or {}).type then self.plain = false end
+  end
+  self.plan = plan.make(self, self.leaves)
+  if self.dynamic then self.plans = { { signature = self:signature_of(self.leaves), plan = self.plan } } end
+  return self
+end
+
+local Decorator = { kind = "decorator" }
+
+function Decorator.__call(self, body, ...)
+  if select("#", ...) > 0 then body = nil end
+  return define(self.spec, self.name, self.site, body)
+end
+
+function Decorator.__tostring(self)
+  return "a job function without a body (global_function at " .. (self.site or "?") .. ")"
+end
+
+function Decorator.__index(self, key)
+  errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at "
+    .. (rawget(self, "site") or "?") .. " has no body, so no '" .. tostring(key)
+    .. "'. Write flow.global_function { ... } (function(...) ... end)")
+end
+
+--- Makes a job function:
+--- `flow.global_function { type = "train", inputs = { x = T }, returns = R } (function(x) ... end)`.
+--- @param spec? table     type ("predict" by default, or "train"), inputs, returns, name, placement, function_config;
+---                        or a function_config of the oldest dialect
+--- @param inputs? table   after a function_config: the inputs
+--- @param body? function  may be given here, or to what this returns
+--- @return Job            or, without a body, a function that takes it
+function job.global_function(spec, inputs, body)
+  if type(spec) == "function" then spec, body = {}, spec end
+  if type(inputs) == "function" then inputs, body = nil, inputs end
+  if spec == nil then spec = {} end
+  if function_config.is(spec) then
+    spec = { function_config = spec, inputs = inputs }
+  elseif type(spec) ~= "table" or getmetatable(spec) then
+    errors.raise("invalid_argument", "flow.global_function wants a table, got " .. arguments.describe(spec))
+  elseif inputs ~= nil then
+    errors.raise("invalid_argument", "flow.global_function: the second argument must be the body, got "
+      .. arguments.describe(inputs))
+  end
+  check_spec(spec)
+  local name, site = spec.name or default_name(), errors.site()
+  if body ~= nil then return define(spec, name, site, body) end
+  return setmetatable({ spec = spec, name = name, site = site }, Decorator)
+end
+
+-- ---- calling ------------------------------------------------------------------------------------------------------
+
+local function check_count(self, count)
+  if count == #self.inputs then return end
+  local names = {}
+  for i, input in ipairs(self.inputs) do names[i] = input.name end
+  errors.raise("invalid_argument", self.name .. ": takes " .. #names .. (#names == 1 and " input" or " inputs")
+    .. (#names > 0 and " (" .. table.concat(names, ", ") .. ")" or "") .. ", got " .. count)
+end
+
+local function check_feed(self, leaf, feed, shape)
+  local fault = leaf.placeholder:fault(feed, shape)
+  if not fault then return end
+  if arguments.kind(feed) == "blob" then
+    errors.raise("wrong_state", self.name .. ": input '" .. leaf.name .. "' is a blob; a job cannot be called inside "
+      .. "the body of another one")
+  end
+  local code = "invalid_argument"
+  if arguments.kind(feed) == "ndarray" then
+    code = feed.dtype == leaf.placeholder.dtype and "shape_mismatch" or "dtype_mismatch"
+  end
+  errors.raise(code, self.name .. ": input '" .. leaf.name .. "' " .. fault)
+end
+
+--- Raises why a submission was refused, in the user's words.
+function Job:explain(of, problem, ...)
+  if of.generation ~= session.generation() then
+    errors.raise("wrong_state", "the job '" .. self.name .. "' belongs to a session that is closed; define it again")
+  end
+  if of.plain then
+    check_count(self, select("#", ...))
+    for i, leaf in ipairs(self.leaves) do check_feed(self, leaf, (select(i, ...))) end
+  end
+  if errors.is_error(problem) then
+    problem.where = errors.site() or problem.where
+    if not problem.job or problem.job == "" then problem.job = self.name end
+  end
+  error(problem, 0)
+end
+
+-- Flat list of feeds out of the arguments of a call.
+local function gather(self, ...)
+  local count = select("#", ...)
+  check_count(self, count)
+  local feeds = {}
+  local function walk(input, value, name)
+    if typing.is_placeholder(input) then
+      local leaf = self.leaves[#feeds + 1]
+      check_feed(self, leaf, value)
+      feeds[#feeds + 1] = input.family == "ListNumpy" and value[1] or value
+      return
+    end
+    if type(value) ~= "table" or #value ~= #input then
+      errors.raise("invalid_argument", self.name .. ": input '" .. name .. "' wants a list of " .. #input
+        .. " arrays, got " .. (type(value) == "table" and "a list of " .. #value or arguments.describe(value)))
+    end
+    for i, child in ipairs(input) do walk(child, value[i], name .. "_" .. i) end
+  end
+  for i, input in ipairs(self.inputs) do walk(input.type, (select(i, ...)), input.name) end
+  return feeds
+end
+
+--- One text for the shapes of a list of { shape = list }.
+function Job.signature_of(_, leaves)
+  local texts = {}
+  for i, leaf in ipairs(leaves) do texts[i] = table.concat(leaf.shape, ",") end
+  return table.concat(texts, ";")
+end
+
+-- The plan for arrays of these shapes.
+local function plan_for(self, feeds)
+  if not self.dynamic then return self.plan end
+  local leaves = {}
+  for i, leaf in ipairs(self.leaves) do
+    leaves[i] = { name = leaf.name, placeholder = leaf.placeholder, shape = feeds[i].shape:table() }
+  end
+  local signature, plans = self:signature_of(leaves), self.plans
+  for i, entry in ipairs(plans) do
+    if entry.signature == signature then
+      if i > 1 then table.insert(plans, 1, table.remove(plans, i)) end
+      return entry.plan
+    end
+  end
+  local made = plan.make(self, leaves)
+  table.insert(plans, 1, { signature = signature, plan = made })
+  plans[kMaxPlans + 1] = nil
+  return made
+end
+
+local function call_gathered(self, ...)
+  local feeds = gather(self, ...)
+  local of = plan_for(self, feeds)
+  return of:call(unpack(feeds, 1, of:supply(feeds, #feeds)))
+end
+
+--- Runs the job. What it gives is decided by its return type: values, nothing, a callbacker, or a future.
+--- @error an input that does not fit its placeholder; what the run or a handler raised
+function Job:__call(...)
+  local of = self.plan
+  if of.plain then return of:call(...) end
+  return call_gathered(self, ...)
+end
+
+-- ---- looking at it ------------------------------------------------------------------------------------------------
+
+--- "train_job(images: float32[100,1,28,28]) -> Numpy  [train, 10 ops]".
+function Job:__tostring()
+  local parts = {}
+  for i, input in ipairs(self.inputs) do
+    local text = tostring(input.type)
+    if not typing.is_placeholder(input.type) then
+      local inner = {}
+      for k, child in ipairs(input.type) do inner[k] = tostring(child) end
+      text = "{" .. table.concat(inner, ", ") .. "}"
+    end
+    parts[i] = input.name .. ": " .. text
+  end
+  return self.name .. "(" .. table.concat(parts, ", ") .. ")" .. (self.returns and " -> " .. self.returns.text or "")
+    .. "  [" .. self.type .. ", " .. self.plan.op_count .. (self.plan.op_count == 1 and " op]" or " ops]")
+end
+
+-- A number with marks between thousands: 1,663,370.
+local function marked(number)
+  local text = ("%d"):format(number)
+  repeat
+    local count
+    text, count = text:gsub("^(%d+)(%d%d%d)", "%1,%2")
+  until count == 0
+  return text
+end
+
+local function table_text(rows)
+  local widths = {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
+  end
+  local lines = {}
+  for k, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      local space = (" "):rep(widths[i] - #cell)
+      cells[i] = i == 4 and space .. cell or cell .. space
+    end
+    lines[k] = ("  " .. table.concat(cells, "  ")):gsub("%s+$", "")
+  end
+  return table.concat(lines, "\n")
+end
+
+--- The ops of the body with their outputs, the parameters each one reads, and the lines they were made at.
+function Job:summary()
+  local of = self.plan
+  local graph = of.graph
+  local rows, readers, total, ops = { { "name", "op", "output", "parameters", "made at" } }, {}, 0, 0
+  local nodes = graph:nodes()
+  for _, node in ipairs(nodes) do
+    if node.kind == "variable" and not node.name:match("^System%-") then readers[node.outputs[1]] = node.name end
+  end
+  for _, node in ipairs(nodes) do
+    if node.kind == "op" then
+      ops = ops + 1
+      if ops > of.op_count then break end
+      local parameters = 0
+      for _, input in ipairs(node.inputs) do
+        if input and readers[input] then
+          local _, shape = graph:type(input)
+          parameters = parameters + shape:count()
+          readers[input] = nil  -- counted where it is read first
+        end
+      end
+      total = total + parameters
+      local output = ""
+      if node.outputs[1] then
+        local dtype, shape = graph:type(node.outputs[#node.outputs])
+        output = dtype .. " " .. tostring(shape)
+      end
+      rows[#rows + 1] = { node.name, node.op, output, parameters > 0 and marked(parameters) or "", node.site or "" }
+    end
+  end
+  return tostring(self) .. "\n" .. table_text(rows) .. "\n  parameters: " .. marked(total)
+end
+
+--- The compiled plan as text: steps, buffers, order.
+function Job:dump()
+  return self.plan.handle:dump()
+end
+
+return job

@@ -1,0 +1,301 @@
+--- Layers: ops together with their variables.
+-- A named layer calls its parts name-weight, name-bias, name-bias_add; an unnamed one is numbered per job, as in the
+-- oldest dialect: Dense_6-weight, Dense_6_matmul, Dense_6_bias_add.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local initializer = require "moonflow.initializer"
+local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
+local variable = require "moonflow.variable"
+
+local layers = {}
+
+-- How a layer names its parts. `name` nil: a made-up one, with "_" before the names of ops.
+local function naming(t, name, kind)
+  if name then return { name = name, joint = "-" } end
+  return { name = t:unnamed(kind), joint = "_" }
+end
+
+local function part(names, word)
+  return names.name .. names.joint .. word
+end
+
+-- A variable of a layer. `given` are the layer's arguments.
+local function weight(t, where, names, word, shape, init, options)
+  options = options or {}
+  return variable.get(where, {
+    name = options.full_name or t:scoped(names.name .. "-" .. word), shape = shape, dtype = options.dtype,
+    initializer = init, regularizer = options.regularizer, trainable = options.trainable, reuse = false,
+    owner = "layer",
+  })
+end
+
+-- Applies an activation: a function such as flow.nn.relu, called with the value and the name of the new op.
+local function activate(value, activation, names)
+  if not activation then return value end
+  local result = activation(value, { name = part(names, "activation") })
+  if not blob.is(result) then
+    errors.raise("invalid_argument", "the activation of '" .. names.name .. "' must return a blob, got "
+      .. arguments.describe(result))
+  end
+  return result
+end
+
+local zeros = initializer.zeros_initializer()
+local ones = initializer.ones_initializer()
+
+local function define(name, parameters, doc, make)
+  local where = "flow.layers." .. name
+  local signature = arguments.signature(where, parameters)
+  layers[name] = function(...)
+    local t = trace.need(where)
+    return make(t, signature:parse(...), where, signature)
+  end
+  ops.document(layers[name], where, signature, doc)
+end
+
+-- ---- dense --------------------------------------------------------------------------------------------------------
+
+define("dense", {
+  { "inputs", "blob" }, { "units", "integer" }, { "activation", "callable?" }, { "use_bias", "boolean", true },
+  { "kernel_initializer", "initializer?" }, { "bias_initializer", "initializer?" },
+  { "kernel_regularizer", "regularizer?" }, { "bias_regularizer", "regularizer?" }, { "trainable", "boolean", true },
+  { "name", "string?" }, { "model_distribute", "any?" },
+}, [[
+A linear layer over the last axis: activation(inputs . weight^T + bias).
+shapes: inputs (..., in) -> (..., units); weight (units, in); bias (units)
+defaults: kernel_initializer xavier uniform (the original: zeros), bias_initializer zeros
+variables: name-weight, name-bias; ops: name-matmul, name-bias_add, name-activation]],
+function(t, given, where, signature)
+  local x, units = given.inputs, given.units
+  local rank = #x.shape
+  if units < 1 then signature:fail(": units must be at least 1, got " .. units) end
+  if rank < 2 then
+    signature:fail(": inputs must have rank 2 or more, '" .. x.name .. "' is " .. tostring(x.shape))
+  end
+  local names = naming(t, given.name, "Dense")
+  local sizes = x.shape:table()
+  local width = sizes[rank]
+
+  local flat = x
+  if rank > 2 then flat = ops.apply("reshape", { x }, { shape = { -1, width } }, part(names, "flat")) end
+  local w = weight(t, where, names, "weight", { units, width },
+    given.kernel_initializer or initializer.xavier_uniform_initializer(),
+    { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable })
+  local out = ops.apply("matmul", { flat, w }, { transpose_b = true }, part(names, "matmul"))
+  if given.use_bias then
+    local b = weight(t, where, names, "bias", { units }, given.bias_initializer or zeros,
+      { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable })
+    out = ops.apply("bias_add", { out, b }, nil, part(names, "bias_add"))
+  end
+  out = activate(out, given.activation, names)
+  if rank > 2 then
+    sizes[rank] = units
+    out = ops.apply("reshape", { out }, { shape = sizes }, part(names, "shape"))
+  end
+  return out
+end)
+
+-- ---- convolution --------------------------------------------------------------------------------------------------
+
+-- One number per spatial axis.
+local function per_axis(value, axes)
+  local list = arguments.flat_list(value)
+  if #list == 1 then
+    for i = 2, axes do list[i] = list[1] end
+  end
+  return list
+end
+
+local function convolution(name, axes, default_format, kind)
+  define(name, {
+    { "inputs", "blob" }, { "filters", "integer" }, { "kernel_size", "list", 1 }, { "strides", "list", 1 },
+    { "padding", "any", "VALID" }, { "data_format", "string", default_format }, { "dilation_rate", "list", 1 },
+    { "groups", "integer", 1 }, { "activation", "callable?" }, { "use_bias", "boolean", true },
+    { "kernel_initializer", "initializer?" }, { "bias_initializer", "initializer?" },
+    { "kernel_regularizer", "regularizer?" }, { "bias_regularizer", "regularizer?" },
+    { "trainable", "boolean", true }, { "name", "string?" }, { "weight_name", "string?" }, { "bias_name", "string?" },
+  }, [[
+A convolution with bias and activation.
+shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels); bias (filters)
+padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs per axis
+defaults: kernel_initializer xavier uniform, bias_initializer zeros
+variables: name-weight, name-bias (weight_name and bias_name name them wholly); ops: name, name-bias_add,
+name-activation]],
+  function(t, given, where, signature)
+    local x = given.inputs
+    local sizes = x.shape:table()
+    if #sizes ~= axes + 2 then
+      signature:fail(": inputs must have rank " .. axes + 2 .. " (" .. given.data_format .. "), '" .. x.name .. "' is "
+        .. tostring(x.shape))
+    end
+    if given.filters < 1 or given.groups < 1 then signature:fail(": filters and groups must be at least 1") end
+    local last = given.data_format:sub(-1) == "C"
+    if last and given.groups ~= 1 then signature:fail(": groups must be 1 when channels come last") end
+    local channels = last and sizes[axes + 2] or sizes[2]
+    if channels % given.groups ~= 0 or given.filters % given.groups ~= 0 then
+      signature:fail(": " .. channels .. " channels and " .. given.filters .. " filters cannot be split into "
+        .. given.groups .. " groups")
+    end
+    local kernel = per_axis(given.kernel_size, axes)
+    local shape = { given.filters }
+    if not last then shape[2] = channels / given.groups end
+    for _, size in ipairs(kernel) do shape[#shape + 1] = size end
+    if last then shape[#shape + 1] = channels end
+
+    local names = naming(t, given.name, kind)
+    local w = weight(t, where, names, "weight", shape,
+      given.kernel_initializer or initializer.xavier_uniform_initializer(given.data_format),
+      { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable,
+        full_name = given.weight_name })
+    local out = ops.apply(name, { x, w }, {
+      strides = per_axis(given.strides, axes), padding = given.padding, data_format = given.data_format,
+      dilations = per_axis(given.dilation_rate, axes), groups = given.groups,
+    }, names.name)
+    if given.use_bias then
+      local b = weight(t, where, names, "bias", { given.filters }, given.bias_initializer or zeros,
+        { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable,
+          full_name = given.bias_name })
+      out = ops.apply("bias_add", { out, b }, { data_format = given.data_format }, part(names, "bias_add"))
+    end
+    return activate(out, given.activation, names)
+  end)
+end
+
+-- ---- normalisation ------------------------------------------------------------------------------------------------
+
+local function wrap_axis(axis, rank, signature)
+  local wrapped = axis < 0 and axis + rank or axis
+  if wrapped < 0 or wrapped >= rank then
+    signature:fail(": axis " .. axis .. " is out of range for rank " .. rank .. " (axes 0.." .. rank - 1 .. ")")
+  end
+  return wrapped
+end
+
+-- A constant vector where center or scale is off.
+local function fixed(t, value, dtype, size)
+  local array = core.zeros(dtype, { size })
+  for i = 0, size - 1 do array[i] = value end
+  return blob.new(t, t:constant(array), "constant", errors.site())
+end
+
+local normalisation_parameters = {
+  { "inputs", "blob" }, { "axis", "integer", 1 }, { "momentum", "number", 0.99 }, { "epsilon", "number", 0.001 },
+  { "center", "boolean", true }, { "scale", "boolean", true }, { "beta_initializer", "initializer?" },
+  { "gamma_initializer", "initializer?" }, { "beta_regularizer", "regularizer?" },
+  { "gamma_regularizer", "regularizer?" }, { "moving_mean_initializer", "initializer?" },
+  { "moving_variance_initializer", "initializer?" }, { "trainable", "boolean", true }, { "training", "boolean", true },
+  { "name", "string?" },
+}
+
+local function batch_normalization(t, given, where, signature)
+  local x = given.inputs
+  local axis = wrap_axis(given.axis, #x.shape, signature)
+  local size = x.shape[axis]
+  local names = naming(t, given.name, "BatchNorm")
+  local function parameter(word, init, regularizer, trainable)
+    return weight(t, where, names, word, { size }, init,
+      { dtype = x.dtype, regularizer = regularizer, trainable = trainable })
+  end
+  local beta = given.center
+    and parameter("beta", given.beta_initializer or zeros, given.beta_regularizer, given.trainable)
+    or fixed(t, 0, x.dtype, size)
+  local gamma = given.scale
+    and parameter("gamma", given.gamma_initializer or ones, given.gamma_regularizer, given.trainable)
+    or fixed(t, 1, x.dtype, size)
+  local mean = parameter("moving_mean", given.moving_mean_initializer or zeros, nil, false)
+  local variance = parameter("moving_variance", given.moving_variance_initializer or ones, nil, false)
+  if t.type == "train" and given.trainable and given.training then
+    return (ops.apply("batch_norm_train", { x, gamma, beta, mean, variance },
+      { axis = axis, momentum = given.momentum, epsilon = given.epsilon }, names.name)), names
+  end
+  return (ops.apply("batch_norm_infer", { x, gamma, beta, mean, variance },
+    { axis = axis, epsilon = given.epsilon }, names.name)), names
+end
+
+define("batch_normalization", normalisation_parameters, [[
+Normalises over every axis but `axis`, then scales and shifts: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
+In a train job with the statistics of the batch, which also move the running ones
+(running = running * momentum + batch * (1 - momentum), unbiased variance); else with the running ones.
+defaults: axis 1, the channels of NCHW (the original: -1); momentum 0.99; epsilon 1e-3
+variables: name-gamma, name-beta, name-moving_mean, name-moving_variance]], function(...)
+  return (batch_normalization(...))
+end)
+
+define("batch_normalization_relu", normalisation_parameters, "relu(batch_normalization(x)).", function(...)
+  local out, names = batch_normalization(...)
+  return ops.apply("relu", { out }, nil, part(names, "relu"))
+end)
+
+local add_parameters = { { "inputs", "blob" }, { "addend", "blob?" } }
+for i = 2, #normalisation_parameters do add_parameters[i + 1] = normalisation_parameters[i] end
+define("batch_normalization_add_relu", add_parameters, "relu(batch_normalization(x) + addend).",
+  function(t, given, where, signature)
+    local out, names = batch_normalization(t, given, where, signature)
+    if given.addend then out = ops.apply("add", { out, given.addend }, nil, part(names, "add")) end
+    return ops.apply("relu", { out }, nil, part(names, "relu"))
+  end)
+
+define("layer_norm", {
+  { "inputs", "blob" }, { "center", "boolean", true }, { "scale", "boolean", true }, { "trainable", "boolean", true },
+  { "begin_norm_axis", "integer", 1 }, { "begin_params_axis", "integer", -1 }, { "epsilon", "number", 1e-5 },
+  { "name", "string?" },
+}, [[
+Normalises each sample over the axes from begin_norm_axis on, then scales and shifts.
+shapes: gamma and beta have the sizes of the axes from begin_params_axis on
+variables: name-gamma (ones), name-beta (zeros)]],
+function(t, given, where, signature)
+  local x = given.inputs
+  local rank = #x.shape
+  local norm_axis = wrap_axis(given.begin_norm_axis, rank, signature)
+  local params_axis = wrap_axis(given.begin_params_axis, rank, signature)
+  local shape = {}
+  for axis = params_axis, rank - 1 do shape[#shape + 1] = x.shape[axis] end
+  local names = naming(t, given.name, "LayerNorm")
+  local options = { dtype = x.dtype, trainable = given.trainable }
+  local gamma = given.scale and weight(t, where, names, "gamma", shape, ones, options)
+  local beta = given.center and weight(t, where, names, "beta", shape, zeros, options)
+  local attrs = { begin_norm_axis = norm_axis, epsilon = given.epsilon }
+  if params_axis == norm_axis then
+    return ops.apply("layer_norm_core", { x, gamma, beta }, attrs, names.name)
+  end
+  local out = ops.apply("layer_norm_core", { x, false, false }, attrs, names.name)
+  if gamma then out = ops.apply("multiply", { out, gamma }, nil, part(names, "scale")) end
+  if beta then out = ops.apply("add", { out, beta }, nil, part(names, "shift")) end
+  return out
+end)
+
+define("prelu", {
+  { "inputs", "blob" }, { "alpha_initializer", "initializer?" }, { "alpha_regularizer", "regularizer?" },
+  { "shared_axes", "list?" }, { "trainable", "boolean", true }, { "name", "string?" }, { "model_distribute", "any?" },
+}, [[
+max(x, 0) + alpha * min(x, 0), with one alpha per element of a sample; shared_axes have a single one.
+variables: name-alpha (zeros)]],
+function(t, given, where, signature)
+  local x = given.inputs
+  local rank = #x.shape
+  if rank < 2 then signature:fail(": inputs must have rank 2 or more, '" .. x.name .. "' is " .. tostring(x.shape)) end
+  local shape = {}
+  for axis = 1, rank - 1 do shape[axis] = x.shape[axis] end
+  for _, axis in ipairs(given.shared_axes and arguments.flat_list(given.shared_axes) or {}) do
+    shape[wrap_axis(axis, rank, signature)] = 1
+  end
+  local names = naming(t, given.name, "PRelu")
+  local alpha = weight(t, where, names, "alpha", shape, given.alpha_initializer or zeros,
+    { dtype = x.dtype, regularizer = given.alpha_regularizer, trainable = given.trainable })
+  local above = ops.apply("relu", { x }, nil, part(names, "above"))
+  local below = ops.apply("relu", { -x }, nil, part(names, "below"))
+  return ops.apply("subtract", { above, ops.apply("multiply", { alpha, below }, nil, part(names, "slope")) }, nil,
+    names.name)
+end)
+
+--- Makes the layers whose ops are in the catalog.
+function layers.complete()
+  if ops.has("conv1d") then convolution("conv1d", 1, "NCW", "Conv1d") end
+  convolution("conv2d", 2, "NCHW", "Conv2d")
+end
+
+return layers

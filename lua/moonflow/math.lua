@@ -1,0 +1,93 @@
+--- Other names and small combinations of ops: flow.matmul and flow.linalg.matmul, flow.math.relu, flow.math.add_n, ...
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
+
+local mathematics = {}
+
+-- Where the same function stands under another path.
+local aliases = {
+  ["linalg.matmul"] = "matmul", ["math.matmul"] = "matmul",
+  ["math.relu"] = "nn.relu", ["nn.gelu"] = "math.gelu", ["nn.sigmoid"] = "math.sigmoid", ["nn.tanh"] = "math.tanh",
+  ["nn.log_softmax"] = "nn.logsoftmax", ["math.sigmoid_v2"] = "math.sigmoid", ["math.tanh_v2"] = "math.tanh",
+  ["math.clip_by_value"] = "clip_by_value", ["math.clip"] = "clip_by_value", ["math.clamp"] = "clip_by_value",
+  ["math.clip_by_scalar"] = "clip_by_value", ["clip"] = "clip_by_value", ["clip_by_scalar"] = "clip_by_value",
+  ["clamp"] = "clip_by_value", ["math.reduce_variance"] = "math.reduce_var", ["math.floormod"] = "math.mod",
+  ["math.smooth_l1_loss"] = "smooth_l1_loss", ["nn.smooth_l1_loss"] = "smooth_l1_loss",
+}
+
+local function at(flow, path)
+  local value = flow
+  for word in path:gmatch("[^.]+") do
+    value = type(value) == "table" and rawget(value, word)
+    if value == nil then return nil end
+  end
+  return value
+end
+
+local function define(flow, path, parameters, doc, make)
+  local where = "flow." .. path
+  parameters[#parameters + 1] = { "name", "string?" }
+  local signature = arguments.signature(where, parameters)
+  local function call(...)
+    local t = trace.need(where)
+    return make(signature:parse(...), t, signature)
+  end
+  ops.document(call, where, signature, doc)
+  ops.place(flow, path, call)
+end
+
+--- Puts them under `flow`.
+function mathematics.complete(flow)
+  for path, of in pairs(aliases) do
+    local value = at(flow, of)
+    if value then ops.place(flow, path, value) end
+  end
+
+  define(flow, "math.add_n", { { "inputs", "table" } }, "The sum of a list of blobs of one shape.",
+    function(given, _, signature)
+      local inputs = given.inputs
+      if #inputs == 0 then signature:fail(": inputs must be a list of blobs, got an empty one") end
+      local sum = inputs[1]
+      for i = 2, #inputs - 1 do sum = sum + inputs[i] end
+      if #inputs == 1 then return ops.apply("identity", { sum }, nil, given.name) end
+      return ops.apply("add", { sum, inputs[#inputs] }, nil, given.name)
+    end)
+
+  define(flow, "constant_scalar", { { "value", "number" }, { "dtype", "dtype", "float32" } },
+    "A scalar that is `value` in every run.", function(given)
+      return ops.apply("constant", {}, { value = given.value, dtype = given.dtype, shape = {} }, given.name)
+    end)
+
+  define(flow, "constant_like", { { "like", "blob" }, { "value", "number" }, { "dtype", "dtype?" } },
+    "`value` in the shape of `like`.", function(given)
+      return ops.apply("constant", {},
+        { value = given.value, dtype = given.dtype or given.like.dtype, shape = given.like.shape:table() }, given.name)
+    end)
+
+  local function filled(value)
+    return function(given)
+      return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.shape }, given.name)
+    end
+  end
+  define(flow, "zeros", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Zeros.", filled(0))
+  define(flow, "ones", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Ones.", filled(1))
+
+  define(flow, "assign", { { "ref", "blob" }, { "value", "blob" } }, [[
+Sets a variable of the job to a value at the end of the run; what reads the variable in the run sees the old value.]],
+    function(given, t)
+      local variable = t.variables[given.ref.name]
+      if variable ~= given.ref then
+        errors.raise("invalid_argument", "flow.assign: '" .. given.ref.name .. "' is not a variable of the job")
+      end
+      local value = blob.id_of(given.value, t, "flow.assign")
+      local site = errors.site()
+      local name = t:claim(given.name, "assign", site)
+      t:append("assign", { given.ref.id, value }, nil, name, site)
+    end)
+end
+
+return mathematics

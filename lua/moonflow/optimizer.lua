@@ -1,0 +1,384 @@
+--- Optimizers: what a train job does with its gradients, appended to the job's graph when its body has run.
+-- The gradient is that of the sum of the losses' elements. For each trainable variable it is then, in this order:
+-- divided by the element count of the loss, unscaled, regularised, clipped, and given to the update.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local schedule = require "moonflow.schedule"
+local trace = require "moonflow.trace"
+local variable = require "moonflow.variable"
+
+local optimizer = { grad_clipping = {}, loss_scale = {}, warmup = schedule.warmup }
+for name, value in pairs(schedule) do
+  if type(value) == "function" and name:match("^%u") then optimizer[name] = value end
+end
+
+-- ---- clipping and scaling -----------------------------------------------------------------------------------------
+
+local Clipping = { kind = "clipping" }
+local clip_signature = arguments.signature("flow.optimizer.grad_clipping.by_global_norm", { { "clip_norm", "number" } })
+
+--- Multiplies every gradient by min(1, clip_norm / norm), with the norm over all of them together.
+function optimizer.grad_clipping.by_global_norm(...)
+  local given = clip_signature:parse(...)
+  if given.clip_norm <= 0 then clip_signature:fail(": clip_norm must be above 0, got " .. given.clip_norm) end
+  return setmetatable({ clip_norm = given.clip_norm }, Clipping)
+end
+
+local LossScale = { kind = "loss_scale" }
+local scale_signature = arguments.signature("flow.optimizer.loss_scale.static_loss_scale",
+  { { "loss_scale_factor", "number" } })
+
+--- Multiplies the loss's gradient by a factor that is divided out again before the update.
+function optimizer.loss_scale.static_loss_scale(...)
+  local given = scale_signature:parse(...)
+  if given.loss_scale_factor <= 0 then scale_signature:fail(": the factor must be above 0") end
+  return setmetatable({ factor = given.loss_scale_factor }, LossScale)
+end
+
+function optimizer.loss_scale.dynamic_loss_scale()
+  errors.raise("unsupported", "flow.optimizer.loss_scale.dynamic_loss_scale is for half precision, which this build "
+    .. "does not compute in; static_loss_scale(factor) exists")
+end
+
+-- ---- updates ------------------------------------------------------------------------------------------------------
+
+-- One op of the update of a variable.
+local function append(u, op, inputs, attrs, word)
+  return (u.t:append(op, inputs, attrs, u.name .. "-" .. word, u.site))
+end
+
+-- A slot: a variable of the optimizer that belongs to the variable being updated, starting at zero.
+local function slot(u, word)
+  return variable.system(u.t, u.name .. "-" .. word, u.dtype, u.shape, 0)
+end
+
+-- A number as a constant of the variable's dtype.
+local function number(u, value, word)
+  return u.t:constant(core.array(value, u.dtype), nil, u.name .. "-" .. word, "")
+end
+
+-- The learning rate in the variable's dtype, for ops that mix the two.
+local function typed_rate(u)
+  if u.dtype == "float32" then return u.rate end
+  return append(u, "cast", { u.rate }, { dtype = u.dtype }, "rate")
+end
+
+-- Is decoupled weight decay meant for this variable? Parts of names, taken as they are.
+local function decays(options, name)
+  if not options.weight_decay or options.weight_decay == 0 then return false end
+  local function any(parts)
+    for _, words in ipairs(type(parts) == "table" and parts or { parts }) do
+      if name:find(words, 1, true) then return true end
+    end
+    return false
+  end
+  if options.weight_decay_includes then return any(options.weight_decay_includes) end
+  if options.weight_decay_excludes then return not any(options.weight_decay_excludes) end
+  return true
+end
+
+local function update_sgd(u, options)
+  if options.momentum == 0 then
+    append(u, "sgd_update", { u.id, u.gradient, u.rate }, nil, "update")
+  else
+    append(u, "momentum_update", { u.id, slot(u, "momentum"), u.gradient, u.rate }, { beta = options.momentum },
+      "update")
+  end
+end
+
+-- w = w + (what SGD does) - rate * weight_decay * w, with w from before the step.
+local function update_sgdw(u, options)
+  if decays(options, u.name) then
+    local decay = number(u, -options.weight_decay, "weight_decay")
+    local factor = append(u, "multiply", { typed_rate(u), decay }, nil, "decay_rate")
+    local change = append(u, "multiply", { u.id, factor }, nil, "decay")
+    update_sgd(u, options)
+    append(u, "assign_add", { u.id, change }, nil, "decay_update")
+  else
+    update_sgd(u, options)
+  end
+end
+
+local function update_adam(u, options)
+  append(u, "adam_update", { u.id, slot(u, "m"), slot(u, "v"), u.gradient, u.rate, u.t:step_id() }, {
+    beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon,
+    bias_correction = options.do_bias_correction, weight_decay = decays(options, u.name) and options.weight_decay or 0,
+  }, "update")
+end
+
+local function update_rmsprop(u, options)
+  local mean_gradient = options.centered and slot(u, "mean_gradient") or false
+  append(u, "rmsprop_update", { u.id, slot(u, "mean_square"), mean_gradient, u.gradient, u.rate },
+    { decay_rate = options.decay_rate, epsilon = options.epsilon, centered = options.centered }, "update")
+end
+
+-- Root of the mean of squares.
+local function rms(u, id, word)
+  local square = append(u, "square", { id }, nil, word .. "_square")
+  local mean = append(u, "reduce_mean", { square }, nil, word .. "_mean")
+  return append(u, "sqrt", { mean }, nil, word .. "_norm")
+end
+
+-- The learning rate times coefficient * |w| / (epsilon + |g|), then momentum.
+local function update_lars(u, options)
+  local weight, gradient = rms(u, u.id, "weight"), rms(u, u.gradient, "gradient")
+  local above = append(u, "multiply", { weight, number(u, options.lars_coefficient, "coefficient") }, nil, "lars_above")
+  local below = append(u, "add", { gradient, number(u, options.epsilon, "epsilon") }, nil, "lars_below")
+  local ratio = append(u, "divide", { above, below }, nil, "lars_ratio")
+  if u.dtype ~= "float32" then ratio = append(u, "cast", { ratio }, { dtype = "float32" }, "lars_cast") end
+  u.rate = append(u, "multiply", { u.rate, ratio }, nil, "lars_rate")
+  append(u, "momentum_update", { u.id, slot(u, "momentum"), u.gradient, u.rate }, { beta = options.momentum_beta },
+    "update")
+end
+
+-- ---- the classes --------------------------------------------------------------------------------------------------
+
+local Optimizer = { kind = "optimizer" }
+Optimizer.__index = Optimizer
+
+local shared_parameters = {
+  { "loss_scale_factor", "number?" }, { "grad_clipping", "clipping?" }, { "loss_scale_policy", "loss_scale?" },
+}
+
+local function define(name, parameters, update, settle)
+  local where = "flow.optimizer." .. name
+  local list = { { "lr_scheduler", "any" } }
+  for _, parameter in ipairs(parameters) do list[#list + 1] = parameter end
+  for _, parameter in ipairs(shared_parameters) do list[#list + 1] = parameter end
+  local signature = arguments.signature(where, list)
+  optimizer[name] = function(...)
+    local options = signature:parse(...)
+    if settle then settle(options, signature) end
+    return setmetatable({
+      where = where, options = options, update = update, scheduler = schedule.from(options.lr_scheduler, where),
+      clipping = options.grad_clipping,
+      loss_scale = options.loss_scale_policy and options.loss_scale_policy.factor or options.loss_scale_factor or 1,
+    }, Optimizer)
+  end
+end
+
+local function one_choice(options, signature)
+  if options.weight_decay_includes and options.weight_decay_excludes then
+    signature:fail(": weight_decay_includes and weight_decay_excludes exclude each other")
+  end
+end
+
+local decay_parameters = {
+  { "weight_decay", "number?" }, { "weight_decay_includes", "any?" }, { "weight_decay_excludes", "any?" },
+}
+
+local function with(parameters, more)
+  for _, parameter in ipairs(more) do parameters[#parameters + 1] = parameter end
+  return parameters
+end
+
+local function adam_parameters(epsilon)
+  return { { "beta1", "number", 0.9 }, { "beta2", "number", 0.999 }, { "epsilon", "number", epsilon or 1e-8 },
+           { "do_bias_correction", "boolean", true } }
+end
+
+--- momentum 0: w = w - rate * g. Else m = momentum * m - rate * g, w = w + m.
+define("SGD", { { "momentum", "number", 0.9 } }, update_sgd)
+--- SGD with decoupled weight decay: additionally w = w - rate * weight_decay * w.
+define("SGDW", with({ { "momentum", "number", 0.9 } }, decay_parameters), update_sgdw, one_choice)
+--- w = w - rate * m / (sqrt(v) + epsilon); bias correction is on by default (the original: off).
+define("Adam", adam_parameters(), update_adam)
+--- Adam with decoupled weight decay.
+define("AdamW", with(adam_parameters(), decay_parameters), update_adam, one_choice)
+--- Adam, always with bias correction.
+define("LazyAdam", { { "beta1", "number", 0.9 }, { "beta2", "number", 0.999 }, { "epsilon", "number", 1e-8 } },
+  update_adam, function(options) options.do_bias_correction = true end)
+--- w = w - rate * g / sqrt(mean square [- mean gradient^2] + epsilon).
+define("RMSProp", { { "decay_rate", "number", 0.99 }, { "epsilon", "number", 1e-8 }, { "centered", "boolean", false } },
+  update_rmsprop)
+--- Momentum with a rate per variable: rate * lars_coefficient * |w| / (epsilon + |g|).
+define("LARS", { { "momentum_beta", "number", 0.9 }, { "epsilon", "number", 1e-9 },
+                 { "lars_coefficient", "number", 0.0001 } }, update_lars)
+
+-- ---- marking losses -----------------------------------------------------------------------------------------------
+
+local function need_training(t, where)
+  if t.type ~= "train" then
+    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has type 'predict'; give it type = \"train\"")
+  end
+end
+
+--- Marks a value as a loss of the job.
+function optimizer.add_loss(loss, where)
+  where = where or "flow.losses.add_loss"
+  local t = trace.need(where)
+  need_training(t, where)
+  if not blob.is(loss) then
+    errors.raise("invalid_argument", where .. " wants a blob, got " .. arguments.describe(loss))
+  end
+  blob.id_of(loss, t, where)
+  if loss.dtype ~= "float32" and loss.dtype ~= "float64" then
+    errors.raise("dtype_mismatch", where .. ": the loss '" .. loss.name .. "' is " .. loss.dtype
+      .. "; a loss is float32 or float64")
+  end
+  local first = t.losses[1]
+  if first and (first.shape ~= loss.shape or first.dtype ~= loss.dtype) then
+    errors.raise("shape_mismatch", where .. ": the losses of a job must be alike: '" .. first.name .. "' is "
+      .. first.dtype .. " " .. tostring(first.shape) .. ", '" .. loss.name .. "' is " .. loss.dtype .. " "
+      .. tostring(loss.shape))
+  end
+  t.losses[#t.losses + 1] = loss
+end
+
+--- Makes the job minimise the mean over all elements of a loss, or the sum of the means of several alike.
+--- @param loss Blob|table  a blob or a list of blobs
+function Optimizer:minimize(loss)
+  if getmetatable(self) ~= Optimizer then
+    errors.raise("invalid_argument", "use ':' to call it: optimizer:minimize(loss)")
+  end
+  local where = self.where .. ":minimize"
+  local t = trace.need(where)
+  need_training(t, where)
+  if t.optimizer then
+    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' already minimises its loss (since "
+      .. (t.optimizer_site or "?") .. "); give minimize a list of losses")
+  end
+  t.optimizer, t.optimizer_site = self, errors.site()
+  local losses = blob.is(loss) and { loss } or loss
+  if type(losses) ~= "table" or #losses == 0 then
+    errors.raise("invalid_argument", where .. " wants a blob or a list of blobs, got " .. arguments.describe(loss))
+  end
+  for _, item in ipairs(losses) do optimizer.add_loss(item, where) end
+end
+
+-- ---- the optimizer of the oldest dialect --------------------------------------------------------------------------
+
+local function from_train_config(t, config)
+  local conf = config.model_update_conf or { naive_conf = {} }
+  if not config.primary_lr then
+    errors.raise("invalid_argument", "the job '" .. t.job .. "' has a model_update_conf but no learning rate; "
+      .. "call config.train:primary_lr(0.1)")
+  end
+  local rate = schedule.from_conf(config.primary_lr, conf)
+  local options = { loss_scale_factor = config.loss_scale_factor }
+  local clip = conf.clip_conf and conf.clip_conf.clip_by_global_norm
+  if clip then options.grad_clipping = optimizer.grad_clipping.by_global_norm(clip.clip_norm) end
+  local decay = conf.weight_decay_conf
+  local function pick(name, allowed)
+    local given = conf[name]
+    for key, value in pairs(given) do
+      if not allowed[key] then
+        errors.raise("invalid_argument", "model_update_conf." .. name .. " has no option '" .. tostring(key) .. "'")
+      end
+      options[allowed[key]] = value
+    end
+    options.lr_scheduler = rate
+  end
+  local adam = { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon", do_bias_correction = "do_bias_correction" }
+  if conf.momentum_conf then
+    pick("momentum_conf", { beta = "momentum" })
+    return optimizer.SGD(options)
+  elseif conf.adam_conf then
+    pick("adam_conf", adam)
+    if not decay then return optimizer.Adam(options) end
+    options.weight_decay = decay.weight_decay_rate
+    options.weight_decay_includes = decay.includes and decay.includes.pattern
+    options.weight_decay_excludes = decay.excludes and decay.excludes.pattern
+    return optimizer.AdamW(options)
+  elseif conf.lazy_adam_conf then
+    pick("lazy_adam_conf", { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon" })
+    return optimizer.LazyAdam(options)
+  elseif conf.rmsprop_conf then
+    pick("rmsprop_conf", { decay_rate = "decay_rate", epsilon = "epsilon", centered = "centered" })
+    return optimizer.RMSProp(options)
+  elseif conf.lars_conf then
+    pick("lars_conf", { momentum_beta = "momentum_beta", epsilon = "epsilon", lars_coefficient = "lars_coefficient" })
+    return optimizer.LARS(options)
+  elseif conf.naive_conf then
+    pick("naive_conf", {})
+    options.momentum = 0
+    return optimizer.SGD(options)
+  end
+  errors.raise("invalid_argument", "model_update_conf names no optimizer; naive_conf, momentum_conf, adam_conf, "
+    .. "lazy_adam_conf, rmsprop_conf or lars_conf is wanted")
+end
+
+-- ---- after the body -----------------------------------------------------------------------------------------------
+
+-- divide, unscale, regularise; then clip all together.
+local function prepare(t, updates, scale, clipping)
+  local prepared = {}
+  for i, u in ipairs(updates) do
+    local l1, l2 = 0, 0
+    if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
+    if scale ~= 1 or l1 ~= 0 or l2 ~= 0 then
+      u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false }, { scale = scale, l1 = l1, l2 = l2 },
+        "gradient")
+    end
+    prepared[i] = u.gradient
+  end
+  if not clipping or #prepared == 0 then return end
+  local norm = t:append("global_norm", prepared, nil, "System-Train-GlobalNorm", "")
+  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, "System-Train-ClipFactor", "")
+  for _, u in ipairs(updates) do
+    u.gradient = append(u, "multiply", { u.gradient, factor }, nil, "clipped")
+  end
+end
+
+local function trainable(t)
+  local list = {}
+  for _, entry in ipairs(t.variable_list) do
+    local dtype = entry.record.dtype
+    if entry.trainable and (dtype == "float32" or dtype == "float64") then list[#list + 1] = entry end
+  end
+  return list
+end
+
+--- Appends gradients and updates to the graph of a train job whose body has run.
+--- Gives watched blob -> id of its gradient (false: no gradient).
+--- @param t Trace
+--- @param site string  of the job's definition
+function optimizer.finish(t, site)
+  if not t.optimizer and #t.losses > 0 and t.config.trains then
+    t.optimizer = from_train_config(t, t.config.train)
+  end
+  if not t.optimizer or #t.losses == 0 then
+    errors.raise("wrong_state", "the job '" .. t.job .. "' has type 'train' but minimises no loss; call "
+      .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, or give it type = \"predict\"", site)
+  end
+  local this = t.optimizer
+
+  local variables = trainable(t)
+  local wanted, losses, seeds = {}, {}, {}
+  for i, entry in ipairs(variables) do wanted[i] = entry.id end
+  for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end
+  for i, loss in ipairs(t.losses) do
+    losses[i] = loss.id
+    seeds[i] = t:append("constant", {}, { value = this.loss_scale, dtype = loss.dtype, shape = loss.shape:table() },
+      "System-Train-Seed-" .. i, "")
+  end
+  local gradients = t.graph:gradients(losses, seeds, wanted)
+
+  local scale = 1 / (t.losses[1].shape:count() * this.loss_scale)
+  local rate = this.scheduler:lower(t)
+  local updates = {}
+  for i, entry in ipairs(variables) do
+    if gradients[i] then
+      updates[#updates + 1] = { t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype,
+                                shape = entry.record.shape, gradient = gradients[i], rate = rate,
+                                regularizer = entry.regularizer, site = entry.record.site or "" }
+    end
+  end
+  prepare(t, updates, scale, this.clipping)
+  for _, u in ipairs(updates) do this.update(u, this.options) end
+
+  -- The step counts up when everything that reads it has run.
+  local step_name = trace.step_name(t.job)
+  local step = variable.system(t, step_name, "int64", {}, 0)
+  t:append("assign_add", { step, t:constant(core.array(1, "int64"), nil, "System-Train-One", "") }, nil,
+    "System-Train-NextStep", "")
+
+  local watched = {}
+  for i, handle in ipairs(t.diff_watches) do watched[handle] = gradients[#variables + i] or false end
+  return watched
+end
+
+return optimizer

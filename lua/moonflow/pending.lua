@@ -1,0 +1,112 @@
+--- Pending: an asynchronous call whose run is under way.
+-- It is the callbacker of a `tp.Callback` job (`job(x)(callback)`) and the future of an untyped one
+-- (`job(x):get()`, `job(x):async_get(callback)`). Callbacks run only where the session delivers.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local session = require "moonflow.session"
+local typing = require "moonflow.typing"
+
+local pending = {}
+
+local Pending = { kind = "pending call" }
+Pending.__index = Pending
+
+--- A call of `plan` submitted at `site`.
+function pending.new(plan, run, site)
+  return setmetatable({ plan = plan, run = run, site = site, values = {}, done = false }, Pending)
+end
+
+--- A tapped value has arrived: a result, or a watched value for its handler.
+function Pending:take(token, value, sequence)
+  local plan = self.plan
+  local index = token - plan.watch_count
+  if index > 0 then
+    self.values[index] = value
+  else
+    local watch = plan.watches[token]
+    session.deliver(watch.handler, watch.what, sequence, self.site, value)
+  end
+end
+
+local function what_of(self)
+  return "the callback of " .. self.plan.job_name
+end
+
+--- The run has ended.
+function Pending:finish(problem, sequence)
+  self.done, self.sequence = true, sequence
+  if problem then
+    if type(problem) == "table" then problem.submitted = self.site end
+    self.problem = problem
+    if self.error_handler then
+      session.deliver(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
+    elseif not self.waiting then
+      session.fail(problem)
+    end
+  elseif self.callback then
+    self:deliver()
+  end
+end
+
+--- Calls the callback with the results.
+function Pending:deliver()
+  local callback, values = self.callback, self.values
+  self.callback = nil
+  session.deliver(callback, what_of(self), self.sequence, self.site, typing.build(self.plan.skeleton, values))
+end
+
+--- Has the run ended? Does not wait or deliver.
+function Pending:ready()
+  return self.done
+end
+
+--- Calls `callback` with the results once they are there; `on_error` with the error if the run fails.
+--- @error a second callback; not a function
+function Pending:async_get(callback, on_error)
+  if not arguments.is_callable(callback) then
+    errors.raise("invalid_argument", what_of(self) .. " must be a function, got " .. arguments.describe(callback))
+  end
+  if self.attached then
+    errors.raise("wrong_state", what_of(self) .. " is set already; a call has one callback")
+  end
+  self.attached, self.callback, self.error_handler = true, callback, on_error
+  if not self.done then return end
+  if not self.problem then
+    session.deliver_late(self)
+  elseif on_error then
+    session.deliver(on_error, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
+  end
+end
+
+--- Calls `handler` with the error if the run fails, instead of raising it from the next flow call.
+function Pending:on_error(handler)
+  self.error_handler = handler
+  return self
+end
+
+--- Waits for the run and gives its results, delivering other things meanwhile.
+--- @error what the run failed with; inside a callback, unless the run has ended
+function Pending:get()
+  if not self.done then
+    session.refuse_inside("get")
+    self.waiting = true
+    session.wait_for(self.run)
+    self.waiting = nil
+  end
+  if self.problem then error(self.problem, 0) end
+  if not session.delivering() then session.raise_failures() end
+  return typing.build(self.plan.skeleton, self.values)
+end
+
+--- `job(x)(callback)`. Raises what handlers have raised while the call made room, now that nothing can be lost by it.
+function Pending:__call(callback, on_error)
+  self:async_get(callback, on_error)
+  if not session.delivering() then session.raise_failures() end
+end
+
+function Pending:__tostring()
+  return "pending call of " .. self.plan.job_name .. (self.done and " (done)" or "")
+end
+
+return pending

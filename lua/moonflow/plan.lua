@@ -1,0 +1,243 @@
+--- Plan: one compiled form of a job, and the ways to run it.
+-- Making one traces the body, appends gradients and updates, taps what must reach the host (watches in the order of
+-- the graph, gradient watches, results) and compiles. Tokens are the numbers of the taps in this order.
+-- The synchronous call is the hot path: it makes no table and no closure.
+
+local blob = require "moonflow.blob"
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+local optimizer = require "moonflow.optimizer"
+local pending = require "moonflow.pending"
+local scope = require "moonflow.scope"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+local typing = require "moonflow.typing"
+local variable = require "moonflow.variable"
+
+local plan = {}
+
+local Plan = {}
+Plan.__index = Plan
+
+-- ---- making -------------------------------------------------------------------------------------------------------
+
+-- The blob that stands for a placeholder in this plan.
+local function input_blob(t, leaf)
+  local site = leaf.placeholder.site
+  local id = t.graph:feed(leaf.name, leaf.placeholder.dtype, leaf.shape, site or "")
+  t.taken[leaf.name] = site or "?"
+  return blob.new(t, id, leaf.name, site)
+end
+
+-- `leaves` are the placeholders of the job in their order, each with the shape it has in this plan.
+local function make_inputs(t, job, leaves)
+  local at = 0
+  local function build(input)
+    if typing.is_placeholder(input) then
+      at = at + 1
+      return input_blob(t, leaves[at])
+    end
+    local nest = {}
+    for i = 1, #input do nest[i] = build(input[i]) end
+    return nest
+  end
+  local inputs = {}
+  for i, input in ipairs(job.inputs) do inputs[i] = build(input.type) end
+  return inputs
+end
+
+local function pack(...)
+  return { n = select("#", ...), ... }
+end
+
+local function count_ops(graph)
+  local count = 0
+  for _, node in ipairs(graph:nodes()) do
+    if node.kind == "op" then count = count + 1 end
+  end
+  return count
+end
+
+-- In the order in which their values were made; sorting must keep equal ones in the order they were asked for.
+local function graph_order(watches)
+  for i, watch in ipairs(watches) do watch.order = i end
+  table.sort(watches, function(a, b)
+    if a.blob.id ~= b.blob.id then return a.blob.id < b.blob.id end
+    return a.order < b.order
+  end)
+end
+
+local function add_taps(self, t, gradients, leaves)
+  local graph = t.graph
+  graph_order(t.watches)
+  for _, watch in ipairs(t.watches) do
+    self.watches[#self.watches + 1] = watch
+    graph:tap(watch.blob.id, #self.watches)
+  end
+  for _, watch in ipairs(t.diff_watches) do
+    local id = gradients[watch]
+    if id then
+      self.watches[#self.watches + 1] = watch
+      graph:tap(id, #self.watches)
+    elseif not watch.optional then
+      session.log("moonflow: " .. watch.what .. " of the job '" .. t.job .. "' shows nothing: no loss depends on it")
+    end
+  end
+  for _, watch in ipairs(self.watches) do
+    watch.what = watch.what .. " in " .. t.job
+    watch:join(self.board)
+  end
+  self.watch_count = #self.watches
+  for i, leaf in ipairs(leaves) do graph:tap(leaf.id, self.watch_count + i) end
+  self.result_count = #leaves
+end
+
+--- Traces and compiles a job.
+--- @param job Job       name, type, config, inputs, returns, body, site
+--- @param leaves table  list of { name, placeholder, shape }
+function plan.make(job, leaves)
+  local handle = session.handle()
+  local graph = handle:graph(job.name)
+  local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
+                               inputs = #leaves })
+  local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, values = {}, switches = {},
+                              board = { selective = 0 }, active = false, ready = false,
+                              generation = session.generation() }, Plan)
+
+  local results = pack(t:run(function()
+    local placement = scope.default_placement(job.placement or job.config.placement)
+    if placement then t.placements[1] = placement end
+    local inputs = make_inputs(t, job, leaves)
+    return job.body(unpack(inputs, 1, #job.inputs))
+  end))
+  self.op_count = count_ops(graph)
+
+  local gradients = job.type == "train" and optimizer.finish(t, job.site) or {}
+  local context = { job = job.name, trace = t, site = t.last_site or job.site }
+  self.skeleton = typing.flatten(context, job.returns, results)
+  add_taps(self, t, gradients, context.leaves)
+
+  self.handle = handle:compile(graph)
+  self.submit = self.handle.submit
+  self.handle:set_max_in_flight(job.config.max_in_flight or session.settings.inflight)
+  self.hidden = t.hidden
+  self.plain = #t.hidden == 0 and job.plain
+  self.calls = 0
+  self:choose_call()
+  return self
+end
+
+-- ---- calling ------------------------------------------------------------------------------------------------------
+
+--- Gives first values to the variables that have none yet.
+function Plan:prepare()
+  local names = {}
+  for _, name in ipairs(self.handle:info().variables) do names[name] = true end
+  variable.initialise(names)
+  self.ready = true
+end
+
+-- Which taps are on in this run; nil: all of them.
+local function switches_of(self)
+  if self.board.selective == 0 then return nil end
+  local switches = self.switches
+  for i, watch in ipairs(self.watches) do switches[i] = watch:due() end
+  for i = self.watch_count + 1, self.watch_count + self.result_count do switches[i] = true end
+  return switches
+end
+
+local function take(self, token, value, sequence)
+  local index = token - self.watch_count
+  if index > 0 then
+    self.values[index] = value
+  else
+    local watch = self.watches[token]
+    session.deliver(watch.handler, watch.what, sequence, nil, value)
+  end
+end
+
+-- Runs to the end; the results are then in self.values.
+local function run_to_end(self, ...)
+  if not self.ready then self:prepare() end
+  if self.active and session.delivering() then
+    errors.raise("wrong_state", self.job_name .. " is called inside a handler of its own run")
+  end
+  local switches = switches_of(self)
+  local fine, run = pcall(self.submit, self.handle, true, switches, ...)
+  if not fine then self.job:explain(self, run, ...) end
+  while not run do
+    session.make_room()
+    run = self.submit(self.handle, true, switches, ...)
+  end
+  self.active = true
+  local problem = session.finish(run, take, self)
+  self.active = false
+  if problem then error(problem, 0) end
+  if not session.delivering() then session.raise_failures() end
+end
+
+local function call_none(self, ...)
+  run_to_end(self, ...)
+end
+
+local function call_one(self, ...)
+  run_to_end(self, ...)
+  local values = self.values
+  local value = values[1]
+  values[1] = nil
+  return value
+end
+
+local function emptied(values, count, ...)
+  for i = 1, count do values[i] = nil end
+  return ...
+end
+
+local function call_many(self, ...)
+  run_to_end(self, ...)
+  return emptied(self.values, self.result_count, typing.build(self.skeleton, self.values))
+end
+
+local function launch(self, ...)
+  if not self.ready then self:prepare() end
+  local switches = switches_of(self)
+  local fine, run = pcall(self.submit, self.handle, false, switches, ...)
+  if not fine then self.job:explain(self, run, ...) end
+  while not run do
+    if session.settings.pump == "host" then return nil, "busy" end
+    session.make_room()
+    run = self.submit(self.handle, false, switches, ...)
+  end
+  local call = pending.new(self, run, errors.site())
+  session.expect(run, call)
+  return call
+end
+
+--- Chooses how `self:call(...)` runs: by the return type of the job and what the body returned.
+function Plan:choose_call()
+  local returns = self.job.returns
+  if returns and returns.family == "Callback" or not returns and self.skeleton ~= nil then
+    self.call = launch
+  elseif self.skeleton == nil then
+    self.call = call_none
+  elseif self.skeleton == 1 then
+    self.call = call_one
+  else
+    self.call = call_many
+  end
+end
+
+--- Appends to `feeds` what the job supplies by itself: the seed, the number of the call. Gives the number of feeds.
+function Plan:supply(feeds, count)
+  for i, hidden in ipairs(self.hidden) do
+    if hidden.name == "System-Seed" then
+      feeds[count + i] = session.seed_array()
+    else
+      feeds[count + i] = core.array(self.calls, "int64")
+      self.calls = self.calls + 1
+    end
+  end
+  return count + #self.hidden
+end
+
+return plan

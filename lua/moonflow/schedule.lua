@@ -1,0 +1,199 @@
+--- Learning-rate schedules and warm-ups, as ops of the graph: step (int64, from 0) -> learning rate (float32 scalar).
+-- While a warm-up lasts it overrides the schedule, which is not shifted by it.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+
+local schedule = { warmup = {} }
+
+local Scheduler = { kind = "scheduler" }
+Scheduler.__index = Scheduler
+local Warmup = { kind = "warmup" }
+Warmup.__index = Warmup
+
+local function scalar(t, value)
+  return t:constant(core.array(value, "float32"))
+end
+
+local function append(t, op, inputs, attrs)
+  local name = t:claim(nil, op, "")
+  return (t:append(op, inputs, attrs, name, ""))
+end
+
+--- The id of the learning rate in the graph of a train job.
+function Scheduler:lower(t)
+  local rate = self.op and append(t, self.op, { t:step_id() }, self.attrs) or scalar(t, self.base_lr)
+  local warmup = self.warmup
+  if not warmup then return rate end
+  warmup.attrs.base_lr = self.base_lr
+  return append(t, warmup.op, { t:step_id(), rate }, warmup.attrs)
+end
+
+local function new(op, base_lr, attrs, warmup)
+  return setmetatable({ op = op, base_lr = base_lr, attrs = attrs, warmup = warmup }, Scheduler)
+end
+
+--- A scheduler out of one, or a fixed learning rate out of a number.
+function schedule.from(value, where)
+  if getmetatable(value) == Scheduler then return value end
+  if type(value) == "number" then return new(nil, value) end
+  errors.raise("invalid_argument", where .. ": lr_scheduler must be a scheduler such as "
+    .. "flow.optimizer.CosineScheduler, or a number, got " .. arguments.describe(value))
+end
+
+local function define(name, parameters, make)
+  parameters[#parameters + 1] = { "warmup", "warmup?" }
+  local signature = arguments.signature("flow.optimizer." .. name, parameters)
+  schedule[name] = function(...)
+    local given = signature:parse(...)
+    if given.steps and given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
+    return make(given, signature)
+  end
+end
+
+local function rising(list)
+  for i = 2, #list do
+    if list[i] <= list[i - 1] then return false end
+  end
+  return true
+end
+
+--- values[i] up to and including step boundaries[i]; the last value afterwards.
+--- `PiecewiseConstantScheduler({}, { 0.1 })` is a fixed rate.
+define("PiecewiseConstantScheduler", { { "boundaries", "list" }, { "values", "list" } }, function(given, signature)
+  local boundaries, values = arguments.flat_list(given.boundaries), arguments.flat_list(given.values)
+  if #values ~= #boundaries + 1 then
+    signature:fail(": " .. #boundaries .. " boundaries need " .. #boundaries + 1 .. " values, got " .. #values)
+  end
+  if not rising(boundaries) then signature:fail(": boundaries must rise") end
+  if #boundaries == 0 then return new(nil, values[1], nil, given.warmup) end
+  return new("schedule_piecewise_constant", values[1], { boundaries = boundaries, values = values }, given.warmup)
+end)
+
+--- base_lr, times scale[i] from after step boundaries[i] on; one number scales again at each boundary.
+define("PiecewiseScalingScheduler", { { "base_lr", "number" }, { "boundaries", "list" }, { "scale", "list" } },
+  function(given, signature)
+    local boundaries, scale = arguments.flat_list(given.boundaries), arguments.flat_list(given.scale)
+    if type(given.scale) == "number" then
+      for i = 2, #boundaries do scale[i] = scale[1] ^ i end
+    end
+    if #scale ~= #boundaries then
+      signature:fail(": " .. #boundaries .. " boundaries need as many scales, got " .. #scale)
+    end
+    if not rising(boundaries) then signature:fail(": boundaries must rise") end
+    return new("schedule_piecewise_scaling", given.base_lr,
+      { base_lr = given.base_lr, boundaries = boundaries, scale = scale }, given.warmup)
+  end)
+
+-- Those whose attributes are the arguments as they are.
+local function plain(name, op, parameters)
+  table.insert(parameters, 1, { "base_lr", "number" })
+  table.insert(parameters, 2, { "steps", "integer" })
+  define(name, parameters, function(given)
+    local attrs = {}
+    for key, value in pairs(given) do
+      if key ~= "warmup" then attrs[key] = value end
+    end
+    return new(op, given.base_lr, attrs, given.warmup)
+  end)
+end
+
+--- base_lr * ((1 - alpha) * (1 + cos(pi * min(t, steps) / steps)) / 2 + alpha).
+plain("CosineScheduler", "schedule_cosine", { { "alpha", "number", 0 } })
+--- A cosine of num_periods over a linear decay.
+plain("LinearCosineScheduler", "schedule_linear_cosine",
+  { { "num_periods", "number", 0.5 }, { "alpha", "number", 0 }, { "beta", "number", 0.001 } })
+--- base_lr * decay_rate ^ (t / steps); staircase: whole powers only.
+plain("ExponentialScheduler", "schedule_exponential", { { "decay_rate", "number" }, { "staircase", "boolean", false } })
+--- base_lr / (1 + decay_rate * t / steps).
+plain("InverseTimeScheduler", "schedule_inverse_time",
+  { { "decay_rate", "number" }, { "staircase", "boolean", false } })
+--- base_lr * exp(-decay_rate * t / steps).
+plain("NaturalExpScheduler", "schedule_natural_exp", { { "decay_rate", "number" }, { "staircase", "boolean", false } })
+--- From base_lr to end_learning_rate over `steps`; cycle starts again.
+plain("PolynomialScheduler", "schedule_polynomial",
+  { { "end_learning_rate", "number", 0.0001 }, { "power", "number", 1 }, { "cycle", "boolean", false } })
+schedule.PolynomialSchduler = schedule.PolynomialScheduler  -- the original's spelling
+
+-- ---- warm-ups -----------------------------------------------------------------------------------------------------
+
+local function define_warmup(name, parameter, make)
+  local signature = arguments.signature("flow.optimizer.warmup." .. name,
+    { { "steps", "integer" }, { parameter, "number" } })
+  schedule.warmup[name] = function(...)
+    local given = signature:parse(...)
+    if given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
+    return setmetatable(make(given, signature), Warmup)
+  end
+end
+
+--- base_lr * multiplier while t < steps.
+define_warmup("constant", "multiplier", function(given, signature)
+  if given.multiplier <= 0 or given.multiplier >= 1 then
+    signature:fail(": multiplier must lie between 0 and 1, got " .. given.multiplier)
+  end
+  return { op = "schedule_warmup_constant", attrs = { steps = given.steps, multiplier = given.multiplier } }
+end)
+
+--- From base_lr * start_multiplier up to base_lr while t < steps.
+define_warmup("linear", "start_multiplier", function(given, signature)
+  if given.start_multiplier < 0 or given.start_multiplier >= 1 then
+    signature:fail(": start_multiplier must lie in [0, 1), got " .. given.start_multiplier)
+  end
+  return { op = "schedule_warmup_linear",
+           attrs = { steps = given.steps, start_multiplier = given.start_multiplier } }
+end)
+
+-- ---- the tables of the oldest dialect -----------------------------------------------------------------------------
+
+local decays = {
+  exponential_conf = { "ExponentialScheduler", { decay_batches = "steps" } },
+  inverse_time_conf = { "InverseTimeScheduler", { decay_batches = "steps" } },
+  natural_exp_conf = { "NaturalExpScheduler", { decay_batches = "steps" } },
+  cosine_conf = { "CosineScheduler", { decay_batches = "steps" } },
+  linear_cosine_conf = { "LinearCosineScheduler", { decay_batches = "steps" } },
+  polynomial_conf = { "PolynomialScheduler", { decay_batches = "steps" } },
+  piecewise_constant_conf = { "PiecewiseConstantScheduler", {} },
+  piecewise_scaling_conf = { "PiecewiseScalingScheduler", { scales = "scale" } },
+}
+
+local warmups = {
+  constant_conf = { "constant", { warmup_batches = "steps" } },
+  linear_conf = { "linear", { warmup_batches = "steps" } },
+}
+
+local function entry_of(choices, conf, what)
+  local name, values = next(conf)
+  local entry = choices[name]
+  if not entry or type(values) ~= "table" then
+    local names = {}
+    for choice in pairs(choices) do names[#names + 1] = choice end
+    errors.raise("invalid_argument", "model_update_conf." .. what .. " has no form '" .. tostring(name) .. "'"
+      .. arguments.suggestion(name, names))
+  end
+  local options = {}
+  for key, value in pairs(values) do options[entry[2][key] or key] = value end
+  return entry[1], options
+end
+
+--- A scheduler out of config.train: primary_lr and the learning_rate_decay and warmup_conf of model_update_conf.
+function schedule.from_conf(base_lr, conf)
+  local options = {}
+  local make = function() return new(nil, base_lr, nil, options.warmup) end
+  if conf.learning_rate_decay then
+    local name, given = entry_of(decays, conf.learning_rate_decay, "learning_rate_decay")
+    make = function()
+      if name ~= "PiecewiseConstantScheduler" then given.base_lr = base_lr end
+      given.warmup = options.warmup
+      return schedule[name](given)
+    end
+  end
+  if conf.warmup_conf then
+    local name, given = entry_of(warmups, conf.warmup_conf, "warmup_conf")
+    options.warmup = schedule.warmup[name](given)
+  end
+  return make()
+end
+
+return schedule

@@ -1,0 +1,145 @@
+--- Scopes: where and under which names the ops of a part of the body are made.
+-- Each takes a closure, runs it and gives what it returns; the scope ends also when the closure raises.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+
+local scope = {}
+
+local function pop(stack, fine, ...)
+  stack[#stack] = nil
+  if not fine then error((...), 0) end
+  return ...
+end
+
+local function within(stack, entry, body)
+  stack[#stack + 1] = entry
+  return pop(stack, xpcall(body, errors.traced))
+end
+
+local function need_body(where, body)
+  if not arguments.is_callable(body) then
+    errors.raise("invalid_argument", where .. ": the last argument must be the function that runs in the scope, got "
+      .. arguments.describe(body))
+  end
+end
+
+-- ---- placement ----------------------------------------------------------------------------------------------------
+
+local Placement = { kind = "placement" }
+Placement.__index = Placement
+
+function Placement.__tostring(self)
+  return self.device .. " " .. self.ids
+end
+
+local warned = false
+session.on_close(function() warned = false end)
+
+-- This build runs on the CPU only: a gpu placement is told about once, or refused.
+local function settle_device(device)
+  if device ~= "gpu" then return end
+  local reason = "this build has no GPU module"
+  if session.settings.strict_placement then
+    errors.raise("unsupported", "placement \"gpu\" cannot be had: " .. reason
+      .. " (flow.config.strict_placement(false) lets it run on the CPU)")
+  end
+  if not warned then
+    warned = true
+    session.log("moonflow: placement \"gpu\" runs on the CPU: " .. reason)
+  end
+end
+
+--- A placement: a device tag, "cpu" or "gpu", and "machine:device" numbers.
+function scope.new_placement(device, ids, where)
+  if device ~= "cpu" and device ~= "gpu" then
+    errors.raise("invalid_argument", where .. ": the device must be \"cpu\" or \"gpu\", got "
+      .. arguments.describe(device) .. arguments.suggestion(device, { "cpu", "gpu" }))
+  end
+  if ids == nil then ids = "0:0" end
+  local list = type(ids) == "table" and ids or { ids }
+  for _, id in ipairs(list) do
+    if type(id) ~= "string" or not id:match("^%d+:%d+$") and not id:match("^%d+:%d+%-%d+$") then
+      errors.raise("invalid_argument", where .. ": devices are named \"machine:device\" or \"machine:first-last\", got "
+        .. arguments.describe(id))
+    end
+  end
+  return setmetatable({ device = device, ids = table.concat(list, ",") }, Placement)
+end
+
+--- Places the ops made by `body` on a device. Without a body it gives the placement, for
+--- function_config's default_placement_scope.
+function scope.placement(device, ids, body)
+  if body == nil and type(ids) == "function" then ids, body = nil, ids end
+  local placement = scope.new_placement(device, ids, "flow.scope.placement")
+  if body == nil and not trace.current() then return placement end
+  local t = trace.need("flow.scope.placement")
+  need_body("flow.scope.placement", body)
+  settle_device(device)
+  return within(t.placements, placement, body)
+end
+
+--- Enters the default placement of a job: a Placement, or { "gpu", "0:0" }.
+function scope.default_placement(value)
+  if value == nil then return nil end
+  if getmetatable(value) ~= Placement then
+    if type(value) ~= "table" then
+      errors.raise("invalid_argument", "placement must be a list such as { \"cpu\", \"0:0\" }, got "
+        .. arguments.describe(value))
+    end
+    value = scope.new_placement(value[1], value[2], "placement")
+  end
+  settle_device(value.device)
+  return value
+end
+
+--- Prefixes the names of variables and ops made by `body` with "name-".
+function scope.namespace(name, body)
+  local t = trace.need("flow.scope.namespace")
+  if type(name) ~= "string" or name == "" then
+    errors.raise("invalid_argument", "flow.scope.namespace wants a name, got " .. arguments.describe(name))
+  end
+  need_body("flow.scope.namespace", body)
+  return within(t.namespaces, name, body)
+end
+
+-- ---- views --------------------------------------------------------------------------------------------------------
+
+local View = { kind = "view" }
+View.__index = View
+function View.__tostring(self) return self.name end
+
+local function view(name)
+  local value = setmetatable({ name = name }, View)
+  return function(body)
+    if body == nil and not trace.current() then return value end
+    local where = "flow.scope." .. name
+    local t = trace.need(where)
+    need_body(where, body)
+    return within(t.views, name, body)
+  end
+end
+
+--- One logical value over all devices (the default).
+scope.consistent_view = view("consistent_view")
+--- One value per device; with one device it is the same.
+scope.mirrored_view = view("mirrored_view")
+
+local function current_view(name)
+  local t = trace.current()
+  local top = t and (t.views[#t.views] or t.config.view and t.config.view.name) or "consistent_view"
+  return top == name
+end
+
+function scope.consistent_view_enabled() return current_view("consistent_view") end
+function scope.mirrored_view_enabled() return current_view("mirrored_view") end
+
+--- The innermost placement, or nil.
+function scope.current_placement()
+  local t = trace.current()
+  return t and t.placements[#t.placements] or nil
+end
+
+return scope

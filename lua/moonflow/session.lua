@@ -1,0 +1,397 @@
+--- Session: the default session of this Lua state, and the pump that brings completions to their handlers.
+-- Handlers run on the thread that calls, only inside poll, sync, a blocking job call, a future's get, or an
+-- asynchronous call that makes room. Each runs protected; its error is raised by whoever delivered it, once the queue
+-- is consistent again.
+--
+-- A run in flight is known by its number: `calls[run]` is whoever waits for it, held strongly until its end. A waiter
+-- has :take(token, value, sequence) for a tapped value and :finish(error, sequence) for the end of the run.
+
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+local ops = require "moonflow.ops"
+
+local session = {}
+
+local handle            -- core session
+local next_completion   -- its method
+local wait              -- its method
+local generation = 0    -- rises with every new default session
+
+local calls = {}        -- run -> waiter
+
+-- Completions that a call inside a handler pulled although they belong to others, in order. Delivered before anything
+-- newer is pulled.
+local stash, stash_first, stash_last = {}, 1, 0
+
+local late = {}         -- callbacks attached after their run had ended, in order
+local failures = {}     -- errors of handlers and of runs nobody waits for, in order
+local delivering = false
+local delivered = 0     -- handlers called so far
+
+local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, seed = nil, sink = nil,
+                   strict_placement = false }
+session.settings = settings
+
+-- ---- the core session ---------------------------------------------------------------------------------------------
+
+local function open()
+  handle = core.session { threads = settings.threads }
+  next_completion, wait = handle.next, handle.wait
+  generation = generation + 1
+  if settings.inflight > 3 then handle:set_max_in_flight(settings.inflight + 5) end
+end
+
+--- The core session; opened at the first use.
+function session.handle()
+  if not handle then open() end
+  return handle
+end
+
+--- A number that changes when the default session is replaced.
+function session.generation()
+  if not handle then open() end
+  return generation
+end
+
+-- ---- the log sink -------------------------------------------------------------------------------------------------
+
+--- Sends a line to the log sink: the one given to flow.config.log, else standard error in script mode, else nowhere.
+function session.log(line)
+  if settings.sink then
+    settings.sink(line)
+  elseif settings.pump == "script" then
+    io.stderr:write(line, "\n")
+  end
+end
+
+-- ---- seeds --------------------------------------------------------------------------------------------------------
+
+local seed_array
+
+--- The seed of all random numbers of the engine, as the feed of jobs. Without flow.set_seed it differs from run to run.
+function session.seed_array()
+  if not seed_array then
+    if not settings.seed then
+      local file = io.open("/dev/urandom", "rb")
+      local bytes = file and file:read(6)
+      if file then file:close() end
+      local seed = 0
+      for i = 1, bytes and #bytes or 0 do seed = seed * 256 + bytes:byte(i) end
+      settings.seed = bytes and seed or os.time()
+    end
+    seed_array = core.array(settings.seed, "int64")
+  end
+  return seed_array
+end
+
+--- Sets the seed of everything random: initialisers, dropout, random ops.
+function session.set_seed(seed)
+  if type(seed) ~= "number" or seed ~= math.floor(seed) or math.abs(seed) > 2 ^ 53 then
+    errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(seed))
+  end
+  settings.seed, seed_array = seed, nil
+  for _, follow in ipairs(session.seed_followers) do follow(seed) end
+end
+
+--- The seed in use.
+function session.seed()
+  session.seed_array()
+  return settings.seed
+end
+
+--- Called with the new seed by set_seed: for the random numbers of flow.np.
+session.seed_followers = {}
+
+-- ---- handlers -----------------------------------------------------------------------------------------------------
+
+-- What is raised for an error in a handler: the user's own message and line, then whose handler it was.
+local function failure_of(value, what, sequence, submitted)
+  if value == "interrupted" then return value end  -- the launcher's Ctrl-C
+  local message, where, code = tostring(value), nil, "callback_failed"
+  if errors.is_error(value) then
+    message, where, code = value.message, value.where, value.code
+    if value.op and value.op ~= "" then message = value.op .. ": " .. message end
+  elseif type(value) == "string" then
+    local place, rest = value:match("^([^\n]-:%d+): (.*)$")
+    if place then where, message = place, rest end
+  end
+  local failure = errors.new(code, message .. "\n  in " .. what .. " (delivery " .. tostring(sequence or "?")
+    .. (submitted and ", submitted at " .. submitted or "") .. ")", where or "?")
+  if not where then failure.where = nil end
+  failure.cause, failure.sequence, failure.submitted = value, sequence, submitted
+  return failure
+end
+
+local last_traceback
+local function handler_traceback(value)
+  last_traceback = debug.traceback("", 2)
+  return value
+end
+
+--- Reports an error that no caller waits for: to config.on_error, else raised by whoever pumps.
+function session.fail(failure)
+  if settings.on_error then
+    local fine, problem = pcall(settings.on_error, failure)
+    if fine then return end
+    failure = problem
+  end
+  failures[#failures + 1] = failure
+end
+
+local function after(fine, value, was, what, sequence, submitted)
+  delivering = was
+  delivered = delivered + 1
+  if fine then return end
+  local failure = failure_of(value, what, sequence, submitted)
+  if type(failure) == "table" then failure.traceback = last_traceback end
+  last_traceback = nil
+  session.fail(failure)
+end
+
+--- Calls a handler protected. `what` says whose it is, for its error.
+function session.deliver(handler, what, sequence, submitted, ...)
+  local was = delivering
+  delivering = true
+  local fine, value = xpcall(handler, handler_traceback, ...)
+  after(fine, value, was, what, sequence, submitted)
+end
+
+--- Is a handler running now?
+function session.delivering()
+  return delivering
+end
+
+-- Raises the first failure that waits; the others go with it in `also`.
+local function raise_failures()
+  if #failures == 0 then return end
+  local all = failures
+  failures = {}
+  local first = table.remove(all, 1)
+  if #all > 0 then
+    if type(first) == "table" then
+      first.also = all
+    else
+      failures = all
+    end
+  end
+  error(first, 0)
+end
+session.raise_failures = raise_failures
+
+-- ---- the pump -----------------------------------------------------------------------------------------------------
+
+local function hand(run, token, value, sequence)
+  local waiter = calls[run]
+  if token == 0 then
+    calls[run] = nil
+    if waiter then waiter:finish(value, sequence) end
+  elseif waiter then
+    waiter:take(token, value, sequence)
+  end
+end
+
+local function put_aside(run, token, value, sequence)
+  stash_last = stash_last + 1
+  stash[stash_last] = { run, token, value, sequence }
+end
+
+-- The next completion in order: what was put aside, then what the engine has.
+local function take_next()
+  if stash_first <= stash_last then
+    local entry = stash[stash_first]
+    stash[stash_first] = nil
+    stash_first = stash_first + 1
+    if stash_first > stash_last then stash_first, stash_last = 1, 0 end
+    if entry[1] == nil then return take_next() end
+    return entry[1], entry[2], entry[3], entry[4]
+  end
+  return next_completion(handle)
+end
+
+-- The next completion of one run, for a call inside a handler. Everything else is put aside.
+local function take_own(run)
+  for i = stash_first, stash_last do
+    local entry = stash[i]
+    if entry[1] == run then
+      entry[1] = nil
+      return run, entry[2], entry[3], entry[4]
+    end
+  end
+  while true do
+    local other, token, value, sequence = next_completion(handle)
+    if other == nil or other == run then return other, token, value, sequence end
+    put_aside(other, token, value, sequence)
+  end
+end
+
+-- Delivers one thing; false when nothing is ready.
+local function step()
+  if #late > 0 then
+    table.remove(late, 1):deliver()
+    return true
+  end
+  local run, token, value, sequence = take_next()
+  if run == nil then return false end
+  hand(run, token, value, sequence)
+  return true
+end
+
+--- Waits for a run of the caller's and gives its values to `take(owner, token, value, sequence)`.
+-- Outside of handlers whatever else becomes ready is delivered too; inside one it is put aside for later.
+-- Gives the error of the run, or nil.
+function session.finish(run, take, owner)
+  local pull = delivering and take_own or take_next
+  while true do
+    local other, token, value, sequence = pull(run)
+    if other == run then
+      if token == 0 then return value end
+      take(owner, token, value, sequence)
+    elseif other then
+      hand(other, token, value, sequence)
+    else
+      wait(handle, 50)
+    end
+  end
+end
+
+--- Registers who waits for a run.
+function session.expect(run, waiter)
+  calls[run] = waiter
+end
+
+--- Waits until a run has ended, delivering meanwhile. For a future's get.
+function session.wait_for(run)
+  while calls[run] do
+    if not step() then wait(handle, 50) end
+  end
+end
+
+--- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
+-- nothing.
+function session.make_room()
+  if delivering then
+    local run, token, value, sequence = next_completion(handle)
+    if run then
+      put_aside(run, token, value, sequence)
+    else
+      wait(handle, 50)
+    end
+  elseif not step() then
+    wait(handle, 50)
+  end
+end
+
+--- Queues a waiter whose callback came after its run had ended.
+function session.deliver_late(waiter)
+  late[#late + 1] = waiter
+end
+
+local function refuse_inside(what)
+  if delivering then
+    errors.raise("wrong_state", what .. " waits for other runs, which is not possible inside a callback; "
+      .. "launch asynchronously and return")
+  end
+end
+session.refuse_inside = refuse_inside
+
+local clock = os.clock
+do
+  local found, ffi = pcall(require, "ffi")
+  if found and pcall(ffi.cdef, "typedef struct { long seconds, nanoseconds; } moonflow_time;"
+      .. " int clock_gettime(int, moonflow_time*);") then
+    local fine, now = pcall(ffi.new, "moonflow_time")
+    if fine and pcall(function() return ffi.C.clock_gettime(1, now) end) then
+      clock = function()
+        ffi.C.clock_gettime(1, now)
+        return tonumber(now.seconds) + tonumber(now.nanoseconds) * 1e-9
+      end
+    end
+  end
+end
+
+--- Delivers what is ready, without waiting.
+--- @param max_ms? number  looks at the clock between deliveries and stops at this budget; default: all that is ready
+--- @return number          how many handlers were called
+--- @error what a handler raised, after the queue is consistent; inside a callback
+function session.poll(max_ms)
+  refuse_inside("flow.poll")
+  if not handle then return 0 end
+  local before = delivered
+  local stop = max_ms and clock() + max_ms / 1000
+  while step() do
+    if stop and clock() >= stop then break end
+  end
+  raise_failures()
+  return delivered - before
+end
+
+--- Waits until nothing is in flight and everything is delivered.
+--- @error what handlers and runs raised: the first, the others in its field `also`; inside a callback
+function session.sync()
+  refuse_inside("flow.sync")
+  if not handle then return end
+  while true do
+    if not step() then
+      if handle:in_flight() == 0 then break end
+      wait(handle, 50)
+    end
+    if failures[1] == "interrupted" then break end
+  end
+  raise_failures()
+end
+
+--- How many runs are in flight.
+function session.in_flight()
+  return handle and handle:in_flight() or 0
+end
+
+--- A descriptor that is readable while something can be delivered, for event loops.
+function session.fd()
+  return session.handle():fd()
+end
+
+local on_close = {}
+
+--- Calls `forget` when the default session closes.
+function session.on_close(forget)
+  on_close[#on_close + 1] = forget
+end
+
+local function close()
+  if not handle then return end
+  handle:close()
+  handle, next_completion, wait = nil, nil, nil
+  calls, stash, stash_first, stash_last, late, failures = {}, {}, 1, 0, {}, {}
+  for _, forget in ipairs(on_close) do forget() end
+end
+
+--- Ends the session: refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered.
+-- Its jobs and variables are gone. Idempotent.
+function session.shutdown()
+  refuse_inside("flow.shutdown")
+  close()
+end
+
+--- Delivers everything, ends the session and forgets its jobs and variables; the next use opens a fresh one.
+function session.clear()
+  refuse_inside("flow.clear_default_session")
+  session.sync()
+  close()
+end
+
+--- Replaces an unused session, for settings that it is made with. False when it holds variables or runs.
+function session.renew()
+  if handle then
+    if #handle:variables() > 0 or handle:in_flight() > 0 then return false end
+    close()
+  end
+  open()
+  return true
+end
+
+--- Teaches `ops` the catalog.
+function session.learn()
+  ops.learn(session.handle():ops())
+end
+
+return session

@@ -1,0 +1,175 @@
+--- The trace of the job that is being built: its graph, its names, its scopes, and what the body asked for.
+-- At most one at a time. `trace.run` runs a body with the line hook on and puts everything back, also after an error.
+
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+
+local trace = {}
+
+local current = nil  -- the trace being built
+
+local Trace = {}
+Trace.__index = Trace
+
+--- Makes a trace.
+--- @param graph userdata  the graph the job appends to
+--- @param about table     job (name), type ("train" or "predict"), config, legacy (the oldest dialect: one counter for
+---                        all unnamed things, as its programs print), inputs (how many)
+function trace.new(graph, about)
+  return setmetatable({
+    graph = graph,
+    job = about.job,
+    type = about.type,
+    config = about.config,
+    legacy = about.legacy,
+    -- The oldest dialect counted each input twice, once for its definition and once for its use in the job.
+    count = 2 * (about.inputs or 0),
+    counts = {},        -- of the newer dialect: one counter per kind
+    taken = {},         -- name -> site
+    variables = {},     -- name -> blob
+    variable_list = {}, -- records of variable.lua in the order they were met
+    namespaces = {},
+    placements = {},
+    views = {},
+    watch_scopes = {},
+    watches = {},       -- watch handles, in the order they were asked for
+    diff_watches = {},
+    losses = {},
+    hidden = {},        -- feeds that the job supplies itself: { name, id }
+    optimizer = nil,
+  }, Trace)
+end
+
+--- The trace being built, or nil.
+function trace.current()
+  return current
+end
+
+--- The trace being built; an error that names `what` when there is none.
+function trace.need(what)
+  if not current then
+    errors.raise("wrong_state", what .. " is used outside of a job function; it belongs in the body given to "
+      .. "flow.global_function")
+  end
+  return current
+end
+
+-- Remembers the user's last line. Chains to the hook that was there (coverage tools, debuggers).
+local seen = errors.seen
+
+local function make_hook(earlier, mask)
+  local getinfo, is_own = debug.getinfo, errors.is_own
+  local chained = earlier and mask:find("l", 1, true) and earlier
+  return function(event, line)
+    local info = getinfo(2, "Sf")
+    if not is_own(info.source) then seen.func, seen.source, seen.line = info.func, info.source, line end
+    if chained then chained(event, line, 3) end
+  end
+end
+
+local function finish(self, earlier, mask, count, ok, ...)
+  current = nil
+  self.namespaces, self.placements, self.views, self.watch_scopes = {}, {}, {}, {}
+  if earlier ~= false then debug.sethook(earlier, mask, count) end
+  if seen.func then self.last_site = errors.place(seen.source, seen.line) end
+  seen.func = nil
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- Runs `body(...)` as the body of this trace and gives what it returns.
+-- A hook set from C cannot be put back from Lua, so it stays; tail calls then show the line of their caller.
+function Trace:run(body, ...)
+  if current then
+    errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. current.job
+      .. "')")
+  end
+  local earlier, mask, count = debug.gethook()
+  current = self
+  seen.func = nil
+  if type(earlier) == "string" then
+    earlier = false
+  else
+    debug.sethook(make_hook(earlier, mask), "l")
+  end
+  return finish(self, earlier, mask, count, xpcall(body, errors.traced, ...))
+end
+
+--- "Conv2d" of "conv2d", for names that are made up.
+local function kind_name(op)
+  return (op:gsub("^%l", string.upper):gsub("_(%l)", function(letter) return letter:upper() end))
+end
+
+--- A fresh name for something unnamed: "Reshape_4".
+function Trace:unnamed(kind)
+  if self.legacy then
+    self.count = self.count + 1
+    return kind .. "_" .. (self.count - 1)
+  end
+  local count = self.counts[kind] or 0
+  self.counts[kind] = count + 1
+  return kind .. "_" .. count
+end
+
+--- `name` with the names of the open namespaces before it: "encoder-dense1".
+function Trace:scoped(name)
+  local scopes = self.namespaces
+  if #scopes == 0 then return name end
+  return table.concat(scopes, "-") .. "-" .. name
+end
+
+--- The full name of a new op: the user's name in its namespaces, or a made-up one. A name is taken once per job.
+function Trace:claim(name, op, site)
+  local full
+  if name then
+    full = self:scoped(name)
+    local owner = self.taken[full]
+    if owner then
+      errors.raise("invalid_argument", "the name '" .. full .. "' is taken in this job by the op at " .. owner
+        .. "; give this one another name", site)
+    end
+  else
+    repeat full = self:scoped(self:unnamed(kind_name(op))) until not self.taken[full]
+  end
+  self.taken[full] = site or "?"
+  return full
+end
+
+--- Appends an op and gives its output ids. `inputs` are ids, `false` for a left-out one.
+function Trace:append(op, inputs, attrs, name, site)
+  return self.graph:append(op, inputs, attrs or {}, name, site or "")
+end
+
+--- Appends a constant and gives its id.
+function Trace:constant(value, dtype, name, site)
+  if type(value) ~= "userdata" then value = core.array(value, dtype) end
+  return self.graph:constant(value, name or self:scoped(self:unnamed("Constant")), site or "")
+end
+
+-- The id of a feed that the job supplies by itself at each call.
+local function hidden_feed(self, name)
+  for _, feed in ipairs(self.hidden) do
+    if feed.name == name then return feed.id end
+  end
+  local id = self.graph:feed(name, "int64", {}, "")
+  self.hidden[#self.hidden + 1] = { name = name, id = id }
+  return id
+end
+
+--- The id of the seed of all random numbers: fed at each call from flow.set_seed.
+function Trace:seed_id()
+  return hidden_feed(self, "System-Seed")
+end
+
+--- The name of the variable that counts the steps of a train job.
+function trace.step_name(job)
+  return "System-Train-TrainStep-" .. job:gsub("[^%w_.-]", "_")
+end
+
+--- The id of what tells one run from the next: the step variable of a train job, the number of the call of another.
+function Trace:step_id()
+  if self.type ~= "train" then return hidden_feed(self, "System-Call") end
+  return self.graph:variable(trace.step_name(self.job), "int64", {}, "")
+end
+
+return trace

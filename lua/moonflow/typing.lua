@@ -1,0 +1,347 @@
+--- Typing: what goes into a job and what comes out of it. Types nest: tp.Callback[tp.Tuple { tp.Numpy, tp.Numpy }].
+-- A type knows how to flatten what the body returned into values to deliver, and leaves a skeleton by which the
+-- delivered values are put together again at each call.
+--
+-- A skeleton is a number (the index of a delivered value), or { kind = "list" | "dict" | "tuple", [key] = skeleton }.
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+
+local typing = {}
+
+local Type = { kind = "type" }
+Type.__index = Type
+
+function Type.__tostring(self)
+  return self.text
+end
+
+local function new_type(family, text, fields)
+  local self = fields or {}
+  self.family, self.text = family, text
+  return setmetatable(self, Type)
+end
+
+--- Is `value` a type of flow.typing?
+function typing.is(value)
+  return getmetatable(value) == Type
+end
+
+local function need_type(value, where)
+  if not typing.is(value) then
+    errors.raise("invalid_argument", where .. ": T must be a flow.typing type, got " .. arguments.describe(value))
+  end
+  return value
+end
+
+-- ---- placeholders -------------------------------------------------------------------------------------------------
+
+local Placeholder = { kind = "placeholder" }
+Placeholder.__index = Placeholder
+
+--- "float32[100,1,28,28]".
+local function type_text(dtype, shape)
+  return dtype .. "[" .. table.concat(shape, ",") .. "]"
+end
+
+function Placeholder.__tostring(self)
+  local text = type_text(self.dtype, self.shape)
+  return self.family == "ListNumpy" and "list of " .. text or text
+end
+
+local function placeholder(where, family, legacy)
+  local signature = arguments.signature(where, {
+    { "shape", "list" }, { "dtype", "dtype", "float32" }, { "batch_axis", "any?" },
+  })
+  return function(...)
+    local values = signature:parse(...)
+    local shape = arguments.flat_list(values.shape)
+    for i, size in ipairs(shape) do
+      if type(size) ~= "number" or size < 1 or size ~= math.floor(size) then
+        signature:fail(": shape must be a list of positive whole numbers, entry " .. i .. " is "
+          .. arguments.describe(size))
+      end
+    end
+    return setmetatable({ family = family, shape = shape, dtype = values.dtype, site = errors.site(),
+                          legacy = legacy }, Placeholder)
+  end
+end
+
+--- Is `value` a placeholder?
+function typing.is_placeholder(value)
+  return getmetatable(value) == Placeholder
+end
+
+-- Same shape, as numbers.
+local function same_shape(shape, list)
+  if #shape ~= #list then return false end
+  for i = 1, #list do
+    if shape[i - 1] ~= list[i] then return false end
+  end
+  return true
+end
+
+--- What is wrong with a feed, in words, or nil.
+--- @param feed any      what the user gave
+--- @param shape? table  the shape wanted now, when the placeholder leaves it open
+function Placeholder:fault(feed, shape)
+  shape = shape or self.shape
+  if self.family == "ListNumpy" then
+    if type(feed) ~= "table" or #feed ~= 1 then
+      return "is " .. arguments.describe(feed) .. ", its placeholder wants a list of one ndarray (one device)"
+    end
+    feed = feed[1]
+  end
+  local want = self.dtype .. " (" .. table.concat(shape, ", ") .. ")"
+  if arguments.kind(feed) ~= "ndarray" then
+    return "is " .. arguments.describe(feed) .. ", its placeholder wants an ndarray " .. want
+  end
+  local fits = feed.dtype == self.dtype and same_shape(feed.shape, shape)
+  if self.family == "ListNumpy" and feed.dtype == self.dtype then
+    fits = #feed.shape == #self.shape and feed.shape:count() <= self:count()
+  end
+  if not fits then
+    return "is " .. feed.dtype .. " " .. tostring(feed.shape) .. ", its placeholder wants " .. want
+  end
+  return nil
+end
+
+function Placeholder:count()
+  local count = 1
+  for _, size in ipairs(self.shape) do count = count * size end
+  return count
+end
+
+-- ---- leaves -------------------------------------------------------------------------------------------------------
+
+typing.Numpy = new_type("Numpy", "Numpy", {
+  --- An input of fixed shape and dtype: `tp.Numpy.Placeholder({ 100, 10 }, { dtype = flow.float })`.
+  Placeholder = placeholder("flow.typing.Numpy.Placeholder", "Numpy"),
+})
+
+typing.ListNumpy = new_type("ListNumpy", "ListNumpy", {
+  --- An input with one array per device, each with at most as many elements as the shape has.
+  Placeholder = placeholder("flow.typing.ListNumpy.Placeholder", "ListNumpy"),
+})
+
+typing.ListListNumpy = new_type("ListListNumpy", "ListListNumpy")
+
+typing.None = new_type("None", "None")
+
+--- Inputs in the oldest dialect.
+typing.FixedTensorDef = placeholder("flow.FixedTensorDef", "Numpy", true)
+typing.MirroredTensorDef = placeholder("flow.MirroredTensorDef", "ListNumpy", true)
+
+-- ---- composites ---------------------------------------------------------------------------------------------------
+
+-- tp.List[T] and tp.List(T).
+local function generic(family, check)
+  local function make(_, inner)
+    need_type(inner, family .. "[T]")
+    if check then check(inner) end
+    return new_type(family, family .. "[" .. inner.text .. "]", { inner = inner })
+  end
+  return setmetatable({}, {
+    __index = function(_, key)
+      if type(key) == "string" then
+        errors.raise("invalid_argument", "flow.typing." .. family .. " has no field '" .. key .. "'")
+      end
+      return make(nil, key)
+    end,
+    __call = make,
+    __tostring = function() return family end,
+    kind = "generic",
+  })
+end
+
+typing.List = generic("List", function(inner)
+  if inner.family == "None" or inner.family == "Callback" then
+    errors.raise("invalid_argument", "List[T]: T must be a type of values, got " .. inner.text)
+  end
+end)
+
+typing.Bundle = generic("Bundle", function(inner)
+  if inner.family ~= "Numpy" and inner.family ~= "ListNumpy" and inner.family ~= "ListListNumpy" then
+    errors.raise("invalid_argument", "Bundle[T]: T must be Numpy, ListNumpy or ListListNumpy, got " .. inner.text)
+  end
+end)
+
+typing.Callback = generic("Callback", function(inner)
+  if inner.family == "Callback" then
+    errors.raise("invalid_argument", "Callback[T]: a callback cannot deliver a callback")
+  end
+end)
+
+--- Several values: multiple values of Lua in returns, calls and callbacks; a list where it is nested.
+function typing.Tuple(types)
+  if type(types) ~= "table" or getmetatable(types) then
+    errors.raise("invalid_argument", "Tuple wants a list of types: tp.Tuple { tp.Numpy, tp.Numpy }")
+  end
+  local texts = {}
+  for i, item in ipairs(types) do texts[i] = need_type(item, "Tuple").text end
+  if #texts == 0 then errors.raise("invalid_argument", "Tuple wants at least one type") end
+  return new_type("Tuple", "Tuple{" .. table.concat(texts, ", ") .. "}", { items = types })
+end
+
+--- Named values: `tp.Dict { loss = tp.Numpy, logits = tp.Numpy }`.
+function typing.Dict(types)
+  if type(types) ~= "table" or getmetatable(types) then
+    errors.raise("invalid_argument", "Dict wants named types: tp.Dict { loss = tp.Numpy }")
+  end
+  local names, texts = {}, {}
+  for name in pairs(types) do names[#names + 1] = name end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  for i, name in ipairs(names) do
+    texts[i] = tostring(name) .. " = " .. need_type(types[name], "Dict").text
+  end
+  if #texts == 0 then errors.raise("invalid_argument", "Dict wants at least one named type") end
+  return new_type("Dict", "Dict{" .. table.concat(texts, ", ") .. "}", { items = types, names = names })
+end
+
+-- ---- from what the body returned to values, and back ---------------------------------------------------------------
+
+-- Where something does not fit: { job, type (the whole annotation), site, leaves }.
+local function misfit(context, message)
+  errors.raise("invalid_argument", "the job '" .. context.job .. "' " .. message, context.site)
+end
+
+local function add_leaf(context, value, where, type_name)
+  if not blob.is(value) then
+    misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
+      .. "', which takes " .. type_name .. " there")
+  end
+  blob.id_of(value, context.trace, "the return of '" .. context.job .. "'")
+  context.leaves[#context.leaves + 1] = value
+  return #context.leaves
+end
+
+local flatten
+
+local function flatten_dict(context, dtype, value, where)
+  if type(value) ~= "table" or blob.is(value) then
+    misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
+      .. "', which takes a table there")
+  end
+  local node = { kind = "dict", keys = {} }
+  for _, name in ipairs(dtype.names) do
+    if value[name] == nil then
+      misfit(context, "returns no '" .. tostring(name) .. "'" .. where .. ", which '-> " .. context.text
+        .. "' asks for")
+    end
+    node.keys[name] = flatten(context, dtype.items[name], value[name], where .. " in '" .. tostring(name) .. "'")
+  end
+  local names = {}
+  for i, name in ipairs(dtype.names) do names[i] = tostring(name) end
+  for name in pairs(value) do
+    if dtype.items[name] == nil then
+      misfit(context, "returns '" .. tostring(name) .. "'" .. where .. ", which is not in '-> " .. context.text .. "'"
+        .. arguments.suggestion(name, names))
+    end
+  end
+  return node
+end
+
+-- Any nesting of tables of blobs, as it is.
+local function flatten_bundle(context, inner, value, where)
+  if type(value) ~= "table" or blob.is(value) then return flatten(context, inner, value, where) end
+  local node, keys = { kind = "dict", keys = {} }, {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b)
+    if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
+    return type(a) < type(b)
+  end)
+  for _, key in ipairs(keys) do
+    node.keys[key] = flatten_bundle(context, inner, value[key], where .. " in '" .. tostring(key) .. "'")
+  end
+  return node
+end
+
+function flatten(context, dtype, value, where)
+  local family = dtype.family
+  if family == "Numpy" then return add_leaf(context, value, where, "a blob") end
+  if family == "ListNumpy" then return { kind = "list", add_leaf(context, value, where, "a blob") } end
+  if family == "ListListNumpy" then
+    return { kind = "list", { kind = "list", add_leaf(context, value, where, "a blob") } }
+  end
+  if family == "Dict" then return flatten_dict(context, dtype, value, where) end
+  if family == "Bundle" then return flatten_bundle(context, dtype.inner, value, where) end
+  if type(value) ~= "table" or blob.is(value) then
+    misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
+      .. "', which takes a list there")
+  end
+  local node = { kind = "list" }
+  if family == "Tuple" and #value ~= #dtype.items then
+    misfit(context, "returns a list of " .. #value .. where .. ", but '-> " .. context.text .. "' takes "
+      .. #dtype.items .. " there")
+  end
+  for i = 1, #value do
+    node[i] = flatten(context, dtype.inner or dtype.items[i], value[i], where .. " at place " .. i)
+  end
+  return node
+end
+
+local function count_text(count)
+  return count .. (count == 1 and " value" or " values")
+end
+
+--- Checks what the body returned against the annotation.
+--- @param context table  job, trace, site; `leaves` is filled with the blobs to deliver
+--- @param annotation table|nil  the type; nil: whatever comes
+--- @param results table  the returned values, with their number in `n`
+--- @return any            the skeleton; nil when nothing is returned
+function typing.flatten(context, annotation, results)
+  context.leaves = {}
+  local count = results.n
+  while count > 0 and results[count] == nil do count = count - 1 end
+  if not annotation then
+    context.text = "any"
+    if count == 0 then return nil end
+    if count == 1 then return flatten_bundle(context, typing.Numpy, results[1], "") end
+    local node = { kind = "tuple" }
+    for i = 1, count do node[i] = flatten_bundle(context, typing.Numpy, results[i], " at place " .. i) end
+    return node
+  end
+  context.text = annotation.text
+  local inner = annotation.family == "Callback" and annotation.inner or annotation
+  local wants = inner.family == "None" and 0 or inner.family == "Tuple" and #inner.items or 1
+  -- A tuple may also come as one list, as in the original.
+  if inner.family == "Tuple" and count == 1 and wants ~= 1 and type(results[1]) == "table" and not blob.is(results[1])
+  then
+    results, count = results[1], #results[1]
+  end
+  if count ~= wants then
+    misfit(context, "returns " .. count_text(count) .. " but is declared '-> " .. annotation.text .. "', which takes "
+      .. wants)
+  end
+  if wants == 0 then return nil end
+  if inner.family ~= "Tuple" then return flatten(context, inner, results[1], "") end
+  local node = { kind = "tuple" }
+  for i = 1, wants do node[i] = flatten(context, inner.items[i], results[i], " at place " .. i) end
+  return node
+end
+
+local function build(node, values)
+  if type(node) == "number" then return values[node] end
+  local result = {}
+  if node.kind == "dict" then
+    for key, child in pairs(node.keys) do result[key] = build(child, values) end
+  else
+    for i = 1, #node do result[i] = build(node[i], values) end
+  end
+  return result
+end
+
+--- Puts delivered values together; a tuple at the top gives multiple values.
+function typing.build(node, values)
+  if type(node) == "number" then return values[node] end
+  if node == nil then return end
+  if node.kind ~= "tuple" then return build(node, values) end
+  local count = #node
+  if count == 2 then return build(node[1], values), build(node[2], values) end
+  local results = {}
+  for i = 1, count do results[i] = build(node[i], values) end
+  return unpack(results, 1, count)
+end
+
+return typing

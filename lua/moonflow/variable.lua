@@ -1,0 +1,205 @@
+--- Variables: named values that outlive runs and are shared by name between the jobs of the session.
+-- Their records (initialiser, regulariser, trainable) live as long as the session. What has no value yet is
+-- initialised by one graph of assignments: at a checkpoint's init, or before the first call of a job that needs it.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local initializer = require "moonflow.initializer"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+
+local variable = {}
+
+local records = {}  -- name -> { name, shape (list), dtype, initializer, regularizer, trainable, seed, site }
+session.on_close(function() records = {} end)
+
+local function shape_text(shape)
+  return "(" .. table.concat(shape, ", ") .. ")"
+end
+
+local function same_list(a, b)
+  if #a ~= #b then return false end
+  for i = 1, #a do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
+end
+
+-- Appends the variable to the job being traced and keeps its record.
+local function declare(t, given, where)
+  local known = records[given.name]
+  local shape, dtype = given.shape, given.dtype
+  if known and (known.dtype ~= dtype or not same_list(known.shape, shape)) then
+    errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
+      .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
+      .. shape_text(shape))
+  end
+  local site = errors.site()
+  local id = t.graph:variable(given.name, dtype, shape, site or "")
+  local record = known or { name = given.name, shape = shape, dtype = dtype, site = site }
+  -- The latest definition says how to initialise: a job defined again in the REPL may change its mind.
+  record.initializer, record.regularizer, record.seed = given.initializer, given.regularizer, given.seed
+  record.trainable = given.trainable
+  records[given.name] = record
+  t.taken[given.name] = site or "?"
+  local value = blob.new(t, id, given.name, site)
+  t.variables[given.name] = value
+  t.variable_list[#t.variable_list + 1] = { record = record, id = id, trainable = given.trainable,
+                                            regularizer = given.regularizer }
+  return value
+end
+
+local signature = arguments.signature("flow.get_variable", {
+  { "name", "string" }, { "shape", "list" }, { "dtype", "dtype?" }, { "initializer", "any?" },
+  { "regularizer", "regularizer?" }, { "trainable", "boolean", true }, { "model_name", "string?" },
+  { "random_seed", "integer?" }, { "distribute", "any?" }, { "reuse", "boolean", true },
+})
+
+--- A variable of the job, by its full name; for layers.
+--- @param where string  what the user called, for messages
+--- @param given table   name (full), shape, dtype?, initializer?, regularizer?, trainable?, seed?, reuse?
+function variable.get(where, given)
+  local t = trace.need(where)
+  local shape = arguments.flat_list(given.shape)
+  for i, size in ipairs(shape) do
+    if type(size) ~= "number" or size < 1 or size ~= math.floor(size) then
+      errors.raise("invalid_argument", where .. ": shape of '" .. given.name .. "' must be a list of positive whole "
+        .. "numbers, entry " .. i .. " is " .. arguments.describe(size))
+    end
+  end
+  local dtype = given.dtype or t.config.default_data_type
+  local known = t.variables[given.name]
+  if known then
+    if given.reuse == false then
+      errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' already exists in this job (made "
+        .. "at " .. (known.site or "?") .. "); give the " .. (given.owner or "variable") .. " another name")
+    end
+    if known.dtype ~= dtype or not same_list(known.shape:table(), shape) then
+      errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
+        .. tostring(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
+        .. shape_text(shape))
+    end
+    return known
+  end
+  local init = initializer.from(given.initializer, where) or t.config.default_initializer
+  if not init and not records[given.name] then
+    errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' has no initializer, and the job has no "
+      .. "default one; give initializer = flow.truncated_normal(0.1)")
+  end
+  return declare(t, {
+    name = given.name, shape = shape, dtype = dtype, initializer = init or records[given.name].initializer,
+    regularizer = given.regularizer, trainable = given.trainable ~= false, seed = given.seed,
+  }, where)
+end
+
+--- The variable of this name, made if it is new. Shared by name between all jobs of the session.
+--- @param name string            in the open namespaces
+--- @param shape table            list of sizes
+--- @param dtype? string          default: the job's default_data_type (float32)
+--- @param initializer? Initializer  required for a new variable, unless the job has a default one
+--- @param regularizer? Regularizer
+--- @param trainable? boolean     default true
+--- @param random_seed? number    its own seed, instead of flow.set_seed's
+--- @param reuse? boolean         default true; false: an error when the job has it already
+--- @error another shape or dtype under this name
+function variable.get_variable(...)
+  local t = trace.need("flow.get_variable")
+  local given = signature:parse(...)
+  return variable.get("flow.get_variable", {
+    name = t:scoped(given.name), shape = given.shape, dtype = given.dtype, initializer = given.initializer,
+    regularizer = given.regularizer, trainable = given.trainable, seed = given.random_seed, reuse = given.reuse,
+  })
+end
+
+--- A variable that belongs to the machinery of a train job (the step, an optimizer's slot): an id, not a blob.
+function variable.system(t, name, dtype, shape, value)
+  local record = records[name]
+  if not record then
+    record = { name = name, shape = shape, dtype = dtype, initializer = initializer.constant_initializer(value),
+               trainable = false }
+    records[name] = record
+  end
+  return t.graph:variable(name, dtype, shape, "")
+end
+
+-- ---- initialising -------------------------------------------------------------------------------------------------
+
+local random_fills = { random_uniform = true, random_normal = true, truncated_normal = true, random_int = true }
+
+local function append_assignment(graph, record, inputs)
+  local op, attrs = record.initializer:op(record.shape, record.dtype)
+  local fill = {}
+  if random_fills[op] then
+    attrs.key = record.name
+    inputs.step = inputs.step or graph:constant(core.array(0, "int64"), "step", "")
+    local seed
+    if record.seed then
+      seed = graph:constant(core.array(record.seed, "int64"), record.name .. "-seed", "")
+    else
+      inputs.seed = inputs.seed or graph:feed("System-Seed", "int64", {}, "")
+      seed = inputs.seed
+    end
+    fill = { seed, inputs.step }
+  end
+  local site = record.site or ""
+  local value = graph:append(op, fill, attrs, record.name .. "-initializer", site)
+  local id = graph:variable(record.name, record.dtype, record.shape, site)
+  graph:append("assign", { id, value }, {}, record.name .. "-assign", site)
+end
+
+local function ignore() end
+
+local function run_assignments(list)
+  local handle = session.handle()
+  local graph = handle:graph("System-Init")
+  local inputs = {}
+  for _, record in ipairs(list) do append_assignment(graph, record, inputs) end
+  local plan = handle:compile(graph)
+  local run
+  while not run do
+    if inputs.seed then
+      run = plan:submit(true, nil, session.seed_array())
+    else
+      run = plan:submit(true, nil)
+    end
+    if not run then session.make_room() end
+  end
+  local problem = session.finish(run, ignore)
+  if problem then error(problem, 0) end
+end
+
+--- Initialises what has no value yet.
+--- @param names? table  set of names ([name] = true) to look at; default: all variables of the session
+--- @return number        how many were initialised
+function variable.initialise(names)
+  local list = {}
+  for _, entry in ipairs(session.handle():variables()) do
+    local record = records[entry.name]
+    if not entry.initialised and record and (not names or names[entry.name]) then list[#list + 1] = record end
+  end
+  if #list > 0 then run_assignments(list) end
+  return #list
+end
+
+--- Gives every variable its first value again.
+function variable.reset()
+  local list = {}
+  for _, entry in ipairs(session.handle():variables()) do
+    if records[entry.name] then list[#list + 1] = records[entry.name] end
+  end
+  if #list > 0 then run_assignments(list) end
+  return #list
+end
+
+--- The variables of the session: list of { name, dtype, shape, initialised, trainable }.
+function variable.all()
+  local list = session.handle():variables()
+  for _, entry in ipairs(list) do
+    entry.trainable = records[entry.name] ~= nil and records[entry.name].trainable == true
+  end
+  return list
+end
+
+return variable

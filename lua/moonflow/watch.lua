@@ -1,0 +1,230 @@
+--- Watching values and gradients of a job while it runs.
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local trace = require "moonflow.trace"
+local typing = require "moonflow.typing"
+
+local watch = {}
+
+-- ---- handles ------------------------------------------------------------------------------------------------------
+
+local Watch = { kind = "watch" }
+Watch.__index = Watch
+
+-- A handle that asks for each run needs no look before a call; the others are counted in the board of their job.
+local function note_change(self, before)
+  local now = not self.enabled or self.period > 1
+  if self.board and now ~= before then self.board.selective = self.board.selective + (now and 1 or -1) end
+end
+
+local function is_selective(self)
+  return not self.enabled or self.period > 1
+end
+
+--- Stops the handler from the next run on. The value is then not even copied.
+function Watch:off()
+  local before = is_selective(self)
+  self.enabled = false
+  note_change(self, before)
+  return self
+end
+
+--- Starts it again.
+function Watch:on()
+  local before = is_selective(self)
+  self.enabled = true
+  note_change(self, before)
+  return self
+end
+
+--- Calls the handler only in each n-th run, beginning with the next one.
+function Watch:every(period)
+  if type(period) ~= "number" or period < 1 or period ~= math.floor(period) then
+    errors.raise("invalid_argument", "watch:every wants a whole number from 1 on, got " .. arguments.describe(period))
+  end
+  local before = is_selective(self)
+  self.period, self.count = period, 0
+  note_change(self, before)
+  return self
+end
+
+--- Is it on in this run? Counts the run.
+function Watch:due()
+  if not self.enabled then return false end
+  local count = self.count
+  self.count = count + 1
+  return count % self.period == 0
+end
+
+--- Puts the handle under the board of its job: { selective = number of handles that skip runs }.
+function Watch:join(board)
+  self.board = board
+  if is_selective(self) then board.selective = board.selective + 1 end
+end
+
+function Watch.__tostring(self)
+  return "watch of " .. self.what .. (self.enabled and "" or " (off)")
+    .. (self.period > 1 and " (every " .. self.period .. " runs)" or "")
+end
+
+local function new_watch(value, handler, what)
+  return setmetatable({ blob = value, handler = handler, what = what, enabled = true, period = 1, count = 0 }, Watch)
+end
+
+-- ---- flow.watch, flow.watch_diff ----------------------------------------------------------------------------------
+
+local types = { Numpy = true, ListNumpy = true, ListListNumpy = true }
+
+-- The handler as a function of one ndarray.
+local function make_handler(where, dtype, handler, value)
+  if handler == nil or type(handler) == "string" then
+    local prompt = handler or (value.name .. (value.site and " (" .. value.site .. ")" or "") .. ":")
+    return function(array) print(prompt, array) end
+  end
+  if not arguments.is_callable(handler) then
+    errors.raise("invalid_argument", where .. ": the handler must be a function or a prompt, got "
+      .. arguments.describe(handler))
+  end
+  if type(handler) == "function" then
+    local info = debug.getinfo(handler, "u")
+    if info.nparams and info.nparams > 1 then
+      errors.raise("invalid_argument", where .. ": the handler takes one parameter, this one has " .. info.nparams)
+    end
+  end
+  local family = dtype and dtype.family or "Numpy"
+  if family == "ListNumpy" then return function(array) return handler({ array }) end end
+  if family == "ListListNumpy" then return function(array) return handler({ { array } }) end end
+  return handler
+end
+
+-- (value, [type,] handler or prompt, [options])
+local function parse(where, value, ...)
+  local t = trace.need(where)
+  if not blob.is(value) then
+    errors.raise("invalid_argument", where .. ": argument 1 ('blob') must be a blob, got " .. arguments.describe(value))
+  end
+  blob.id_of(value, t, where)
+  local rest, dtype = { ... }, nil
+  local at = 1
+  if typing.is(rest[at]) then
+    dtype = rest[at]
+    if not types[dtype.family] then
+      errors.raise("invalid_argument", where .. ": a watched value is a Numpy, ListNumpy or ListListNumpy, not "
+        .. dtype.text)
+    end
+    at = at + 1
+  end
+  local handler, options = rest[at], rest[at + 1]
+  if type(handler) == "table" and not arguments.is_callable(handler) then handler, options = nil, handler end
+  if options ~= nil then
+    if type(options) ~= "table" then
+      errors.raise("invalid_argument", where .. ": options must be a table, got " .. arguments.describe(options))
+    end
+    for name in pairs(options) do
+      if name ~= "every" then
+        errors.raise("invalid_argument", where .. " has no option '" .. tostring(name) .. "'"
+          .. arguments.suggestion(name, { "every" }))
+      end
+    end
+  end
+  return t, make_handler(where, dtype, handler, value), options
+end
+
+local function finish(list, value, handler, what, options)
+  local self = new_watch(value, handler, what)
+  if options and options.every then self:every(options.every) end
+  list[#list + 1] = self
+  return self
+end
+
+--- Calls `handler` with the value of `blob` each time the job runs.
+--- The handler runs on the Lua thread, before the job's own result of that run is delivered.
+--- @param value Blob             any value of the job being traced
+--- @param dtype? Type            tp.Numpy (default), tp.ListNumpy
+--- @param handler? function|string  receives one ndarray, may keep it; a string is a prompt to print before the value
+--- @param options? table         every = n: only each n-th run (default 1)
+--- @return Watch                 `:off()`, `:on()`, `:every(n)`
+--- @error outside a job; handler not callable; blob from another job
+function watch.watch(value, ...)
+  local t, handler, options = parse("flow.watch", value, ...)
+  return finish(t.watches, value, handler, "the watch of '" .. value.name .. "'", options)
+end
+
+local function need_training(t, where)
+  if t.type ~= "train" then
+    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has type 'predict' and makes no gradients; "
+      .. "give it type = \"train\"")
+  end
+end
+
+--- Calls `handler` with the gradient of the sum of the job's losses with respect to `blob`, each time the job runs.
+--- It is what autodiff gives: not divided by the number of losses, not regularised, not clipped.
+--- @error as flow.watch; in a predict job
+function watch.watch_diff(value, ...)
+  local t, handler, options = parse("flow.watch_diff", value, ...)
+  need_training(t, "flow.watch_diff")
+  return finish(t.diff_watches, value, handler, "the watch_diff of '" .. value.name .. "'", options)
+end
+
+-- ---- flow.watch_scope ---------------------------------------------------------------------------------------------
+
+local Scope = {}
+Scope.__index = Scope
+
+local function scope_handler(into, value)
+  local key = value.logical_blob_name
+  if type(into) == "table" and not arguments.is_callable(into) then
+    return function(array) into[key] = { blob = array, blob_def = value } end
+  end
+  return function(array) into(array, value) end
+end
+
+--- Takes note of a blob made inside the scope, once.
+function Scope:note(value)
+  local key = value.logical_blob_name
+  if self.noted[key] then return end
+  self.noted[key] = true
+  local t = value.trace
+  if self.values then
+    finish(t.watches, value, scope_handler(self.values, value), "the watch_scope of '" .. key .. "'")
+  end
+  if self.grads then
+    local handle = finish(t.diff_watches, value, scope_handler(self.grads, value),
+      "the gradient watch_scope of '" .. key .. "'")
+    handle.optional = true  -- values without a gradient are passed over
+  end
+end
+
+local function pop(t, fine, ...)
+  table.remove(t.watch_scopes)
+  if not fine then error((...), 0) end
+  return ...
+end
+
+local function is_watcher(value)
+  return value == nil or type(value) == "table" or arguments.is_callable(value)
+end
+
+--- Watches every value that is made while `body` runs, and gives what `body` returns.
+--- @param values table|function|nil  filled with [logical blob name] = { blob = ndarray, blob_def = Blob } at each run,
+---                                   or called with (ndarray, Blob)
+--- @param grads table|function|nil   the same for gradients; may be left out
+--- @param body function
+function watch.watch_scope(values, grads, body)
+  local t = trace.need("flow.watch_scope")
+  if body == nil and type(grads) == "function" then grads, body = nil, grads end
+  if not arguments.is_callable(body) then
+    errors.raise("invalid_argument", "flow.watch_scope: the last argument must be the function to watch, got "
+      .. arguments.describe(body))
+  end
+  if not is_watcher(values) or not is_watcher(grads) then
+    errors.raise("invalid_argument", "flow.watch_scope wants tables to fill or functions to call")
+  end
+  if grads then need_training(t, "flow.watch_scope with gradients") end
+  table.insert(t.watch_scopes, setmetatable({ values = values, grads = grads, noted = {} }, Scope))
+  return pop(t, xpcall(body, errors.traced))
+end
+
+return watch
