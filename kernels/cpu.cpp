@@ -180,9 +180,9 @@ dnnl::memory::data_type dnnl_type(DType dtype) {
 }
 
 dnnl::memory::desc row_major(const TensorType& type) {
-  dnnl::memory::dims dims = type.shape.dims(), strides;
-  if (dims.empty()) dims = {1};
-  strides.resize(dims.size());
+  dnnl::memory::dims dims(std::max(type.shape.rank(), 1), 1);  // a scalar has one axis there
+  std::copy(type.shape.begin(), type.shape.end(), dims.begin());
+  dnnl::memory::dims strides(dims.size());
   int64_t stride = 1;
   for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
   return {dims, dnnl_type(type.dtype), strides};

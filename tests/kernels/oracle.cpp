@@ -1,0 +1,287 @@
+#include "oracle.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "engine/autodiff.h"
+
+namespace moonflow::oracle {
+namespace {
+
+// The same numbers on every machine, which std::uniform_real_distribution does not promise.
+double uniform(std::mt19937& random, double low, double high) {
+  return low + (high - low) * (random() / 4294967296.0);
+}
+
+Tensor draw(const TensorType& type, const Example& example, std::mt19937& random) {
+  Tensor tensor = Tensor::allocate(type);
+  visit(type.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < type.count(); ++i) {
+      // Floats in float64 are rounded to float32, so that both precisions see the same value.
+      tensor.data<T>()[i] = is_floating(type.dtype)
+                                ? static_cast<T>(static_cast<float>(uniform(random, example.low, example.high)))
+                                : static_cast<T>(random() % static_cast<uint64_t>(example.int_below));
+    }
+  });
+  return tensor;
+}
+
+Tensor convert(const Tensor& from, DType dtype) {
+  Tensor to = Tensor::allocate({dtype, from.shape()});
+  for (int64_t i = 0; i < from.count(); ++i)
+    visit(dtype, [&](auto zero) { to.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(element(from, i)); });
+  return to;
+}
+
+bool accepted(const Trial& trial) {
+  try {
+    trial.infer();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool is_written(const OpDef& op, int input) {
+  return std::find(op.writes.begin(), op.writes.end(), input) != op.writes.end();
+}
+
+// Memory with 64 guard bytes on either side. The inside begins as 0xff, a NaN, so that what is not written shows.
+class Guarded {
+ public:
+  Guarded(Device& device, int64_t bytes) : bytes_(bytes), buffer_(device, bytes + 2 * kGuard) {
+    std::memset(start(), kCanary, kGuard);
+    std::memset(data(), 0xff, bytes);
+    std::memset(data() + bytes, kCanary, kGuard);
+  }
+  char* data() const { return start() + kGuard; }
+  bool intact() const {
+    for (int64_t i = 0; i < kGuard; ++i)
+      if (start()[i] != kCanary || data()[bytes_ + i] != kCanary) return false;
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kGuard = kAlignment;
+  static constexpr char kCanary = 0x5a;
+  char* start() const { return static_cast<char*>(buffer_.data()); }
+  int64_t bytes_;
+  Buffer buffer_;
+};
+
+std::vector<Tensor> run(Session& session, const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds) {
+  session.submit(plan, {std::move(feeds), {}, true});
+  std::vector<Tensor> results;
+  for (;;) {
+    session.completions().wait(-1);
+    std::optional<Completion> completion = session.pull();
+    if (!completion) continue;
+    if (completion->error) throw *completion->error;
+    if (completion->end) return results;
+    results.push_back(completion->tensor);
+  }
+}
+
+// A trial as a graph in a session of its own.
+struct Job {
+  Job(const Trial& trial, const std::shared_ptr<Device>& device)
+      : trial(trial), catalog(make_catalog()), session(catalog, device), graph(*catalog) {
+    for (size_t i = 0; i < trial.inputs.size(); ++i) {
+      const Tensor& value = trial.inputs[i];
+      const std::string name = text("input", i);
+      if (!value) inputs.push_back(kNone);
+      else if (is_written(*trial.op, static_cast<int>(i))) inputs.push_back(graph.variable(name, value.type()));
+      else inputs.push_back(graph.feed(name, value.type()));
+    }
+    outputs = graph.append(trial.op->name, inputs, trial.attrs, "tried", "oracle");
+  }
+
+  // Runs with `values` for the inputs; variables are set anew, because the run before has changed them.
+  std::vector<Tensor> operator()(const std::shared_ptr<Plan>& plan, const std::vector<Tensor>& values) {
+    std::vector<Tensor> feeds;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!values[i]) continue;
+      if (!is_written(*trial.op, static_cast<int>(i))) feeds.push_back(values[i]);
+      else if (session.variables().find(text("input", i))) session.write(text("input", i), values[i]);
+    }
+    return run(session, plan, std::move(feeds));
+  }
+
+  const Trial& trial;
+  std::shared_ptr<const Catalog> catalog;
+  Session session;
+  Graph graph;
+  std::vector<ValueId> inputs, outputs;
+};
+
+}  // namespace
+
+std::vector<const TensorType*> Trial::types() const {
+  std::vector<const TensorType*> types;
+  for (const Tensor& input : inputs) types.push_back(input ? &input.type() : nullptr);
+  return types;
+}
+
+std::vector<TensorType> Trial::infer() const { return op->infer(OpCall{types(), attrs}); }
+
+std::string Trial::describe() const {
+  std::string list;
+  for (const Tensor& input : inputs) list += (list.empty() ? "" : ", ") + (input ? input.type().str() : "none");
+  for (const auto& [name, value] : attrs) list += text(list.empty() ? "" : ", ", name, " = ", str(value));
+  return op->name + "(" + list + ")";
+}
+
+Trial draw(const OpDef& op, const Example& example, unsigned seed) {
+  std::mt19937 random(seed);
+  Trial trial{&op, complete(op, example.attrs), {}};
+  for (const TensorType& type : example.inputs) trial.inputs.push_back(draw(type, example, random));
+  const bool many = !op.inputs.empty() && op.inputs[0].kind == InputDef::Many;
+  while (!many && trial.inputs.size() < op.inputs.size()) trial.inputs.emplace_back();  // optional ones left out
+  return trial;
+}
+
+std::vector<Trial> swapped(const Trial& trial) {
+  for (const bool scalars_too : {true, false}) {
+    Trial other = trial;
+    bool any = false;
+    for (Tensor& input : other.inputs) {
+      if (!input || !is_floating(input.dtype()) || (!scalars_too && input.shape().rank() == 0)) continue;
+      input = convert(input, input.dtype() == DType::Float32 ? DType::Float64 : DType::Float32);
+      any = true;
+    }
+    if (any && accepted(other)) return {other};
+  }
+  return {};
+}
+
+Launched launch(const Trial& trial, Device& device, const Sharing* share) {
+  Launched result;
+  KernelCall call{device, trial.attrs, {}, {}, trial.infer(), {}, {}};
+  for (const Tensor& input : trial.inputs) {
+    call.inputs.push_back(input ? input.type() : TensorType{});
+    call.present.push_back(static_cast<bool>(input));
+  }
+  call.input_layouts.resize(call.inputs.size());
+  call.output_layouts.resize(call.outputs.size());
+  result.has_kernel = static_cast<bool>(trial.op->cpu);
+  if (!result.has_kernel) return result;
+  device.enter();
+  const Launch launch = trial.op->cpu.prepare(call);
+
+  std::vector<Guarded> inputs, outputs;
+  std::vector<void*> input_data, output_data;
+  for (const Tensor& input : trial.inputs) {
+    Guarded& guarded = inputs.emplace_back(device, input ? input.bytes() : 0);
+    if (input) std::memcpy(guarded.data(), input.data(), input.bytes());
+    input_data.push_back(input ? guarded.data() : nullptr);
+  }
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    Guarded& guarded = outputs.emplace_back(device, call.outputs[i].bytes());
+    const bool shares = share && share->output == static_cast<int>(i);
+    output_data.push_back(shares ? input_data[share->input] : guarded.data());
+  }
+  const Guarded scratch(device, call.scratch_bytes);
+  const auto stream = device.make_stream();
+  launch(LaunchCall{*stream, input_data.data(), output_data.data(), scratch.data()});
+  stream->wait();
+
+  if (!scratch.intact()) result.damage += text("bytes beside the scratch of ", call.scratch_bytes, "; ");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].intact()) result.damage += text("bytes beside output ", i, "; ");
+    result.outputs.push_back(Tensor::allocate(call.outputs[i]));
+    std::memcpy(result.outputs[i].data(), output_data[i], call.outputs[i].bytes());
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].intact()) result.damage += text("bytes beside input ", i, "; ");
+    const Tensor& before = trial.inputs[i];
+    result.inputs.push_back(before ? before.copy() : Tensor());
+    if (!before) continue;
+    std::memcpy(result.inputs[i].data(), inputs[i].data(), before.bytes());
+    const bool may_change = is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
+    if (!may_change && !same_bytes(result.inputs[i], before)) result.damage += text("input ", i, "; ");
+  }
+  return result;
+}
+
+std::vector<Tensor> run_plan(const Trial& trial, const std::shared_ptr<Device>& device) {
+  Job job(trial, device);
+  for (size_t i = 0; i < job.outputs.size(); ++i) job.graph.tap(job.outputs[i], i + 1);
+  return job(job.session.compile(job.graph, "oracle"), trial.inputs);
+}
+
+std::vector<Comparison> compare_gradients(const Trial& trial, int output, const std::shared_ptr<Device>& device) {
+  Job job(trial, device);
+  const TensorType type = job.graph.type(job.outputs[output]);
+  std::mt19937 random(7);
+  const Tensor weights = draw(type, Example{}, random);
+  const ValueId seed = job.graph.constant(weights, "weights");
+  std::vector<ValueId> floating;
+  std::vector<int> positions;
+  for (size_t i = 0; i < job.inputs.size(); ++i) {
+    if (!trial.inputs[i] || trial.inputs[i].dtype() != DType::Float64) continue;
+    floating.push_back(job.inputs[i]);
+    positions.push_back(static_cast<int>(i));
+  }
+  if (floating.empty()) return {};
+  const std::vector<ValueId> grads = gradients(job.graph, {job.outputs[output]}, {seed}, floating);
+  std::vector<int> differentiated;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i] == kNone) continue;
+    job.graph.tap(grads[i], i + 1);
+    differentiated.push_back(positions[i]);
+  }
+  if (differentiated.empty()) return {};
+  const std::vector<Tensor> engine = job(job.session.compile(job.graph, "gradients"), trial.inputs);
+
+  Job forward(trial, device);
+  forward.graph.tap(forward.outputs[output], 1);
+  const std::shared_ptr<Plan> plan = forward.session.compile(forward.graph, "forward");
+  const auto loss = [&](const std::vector<Tensor>& inputs) {
+    const Tensor value = forward(plan, inputs)[0];
+    double sum = 0;
+    for (int64_t i = 0; i < value.count(); ++i) sum += element(value, i) * element(weights, i);
+    return sum;
+  };
+
+  std::vector<Comparison> comparisons;
+  for (size_t k = 0; k < differentiated.size(); ++k) {
+    const int input = differentiated[k];
+    const int64_t count = trial.inputs[input].count();
+    for (int64_t n = 0; n < std::min<int64_t>(count, 64); ++n) {
+      const int64_t i = count <= 64 ? n : static_cast<int64_t>(random() % count);
+      std::vector<Tensor> moved = trial.inputs;
+      moved[input] = moved[input].copy();
+      double& x = moved[input].data<double>()[i];
+      const double center = x, step = 1e-5 * std::max(1.0, std::abs(center));
+      x = center + step;
+      const double above = loss(moved);
+      x = center - step;
+      const double below = loss(moved);
+      comparisons.push_back({input, i, element(engine[k], i), (above - below) / (2 * step)});
+    }
+  }
+  return comparisons;
+}
+
+double element(const Tensor& tensor, int64_t i) {
+  return visit(tensor.dtype(), [&](auto zero) { return static_cast<double>(tensor.data<decltype(zero)>()[i]); });
+}
+
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.type() == b.type() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  double largest = 0;
+  for (int64_t i = 0; i < a.count(); ++i) {
+    const double x = element(a, i), y = element(b, i);
+    if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+    if (!std::isfinite(x) || !std::isfinite(y)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, std::abs(x - y) / std::max(1.0, std::abs(y)));
+  }
+  return largest;
+}
+
+}  // namespace moonflow::oracle

@@ -1,0 +1,56 @@
+// What the oracle test knows about running an op: drawn inputs, a launch between guard bytes, a plan, differences.
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/session.h"
+#include "kernels/catalog.h"
+
+namespace moonflow::oracle {
+
+// An example with its values: what an op is tried on. An input without value is left out.
+struct Trial {
+  const OpDef* op;
+  Attrs attrs;
+  std::vector<Tensor> inputs;
+
+  std::vector<const TensorType*> types() const;
+  std::vector<TensorType> infer() const;
+  std::string describe() const;  // "add(float32 (2, 3), float32 (3))"
+};
+
+// The example as it stands, with values drawn from `seed`.
+Trial draw(const OpDef& op, const Example& example, unsigned seed);
+// The same values with float32 for float64 and the other way round; values that do not fit are rounded. Scalars keep
+// their dtype where the op insists on it (learning rates are float32). None where nothing can be swapped.
+std::vector<Trial> swapped(const Trial& trial);
+
+struct Launched {
+  std::vector<Tensor> outputs;
+  std::vector<Tensor> inputs;  // afterwards
+  std::string damage;          // what was written that must not be; empty when all is well
+  bool has_kernel = true;
+};
+
+// One launch without a plan. Each buffer lies between guard bytes. `share` puts an output into the memory of an input.
+Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr);
+
+// Outputs of a plan whose inputs are feeds, and variables where the op writes.
+std::vector<Tensor> run_plan(const Trial& trial, const std::shared_ptr<Device>& device);
+
+// Gradients by the engine and by central differences, for <output, weights> of one output of a float64 trial.
+struct Comparison {
+  int input;
+  int64_t element;
+  double engine, difference;
+};
+std::vector<Comparison> compare_gradients(const Trial& trial, int output, const std::shared_ptr<Device>& device);
+
+double element(const Tensor& tensor, int64_t i);
+bool same_bytes(const Tensor& a, const Tensor& b);
+// The largest |a - b| / max(1, |b|); infinite where only one is finite. Two NaN are equal, two equal infinities too.
+double distance(const Tensor& a, const Tensor& b);
+
+}  // namespace moonflow::oracle

@@ -1,0 +1,141 @@
+// The oracle: every op of the catalog on every one of its examples. A new op joins by existing.
+#include "oracle.h"
+
+#include <catch2/catch.hpp>
+
+using namespace moonflow;
+using namespace moonflow::oracle;
+
+namespace {
+
+struct Bench {
+  std::shared_ptr<const Catalog> catalog = make_catalog();
+  std::shared_ptr<Device> device = make_cpu_device(2);
+
+  // Calls check(trial) for every example of every op, and for the example with its floats in the other precision.
+  template <class Check>
+  void for_each_trial(const Check& check) const {
+    for (const auto& [name, op] : catalog->ops()) {
+      unsigned seed = 0;
+      for (const Example& example : op.examples) {
+        const Trial trial = draw(op, example, ++seed);
+        visit_trial(trial, check);
+        for (const Trial& other : swapped(trial)) visit_trial(other, check);
+      }
+    }
+  }
+
+ private:
+  template <class Check>
+  static void visit_trial(const Trial& trial, const Check& check) {
+    INFO(trial.describe());
+    try {
+      check(trial);
+    } catch (const Error& error) {
+      FAIL_CHECK("threw " << error.describe());
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every op says what it does, and has an example that fits it") {
+  const Bench bench;
+  for (const auto& [name, op] : bench.catalog->ops()) {
+    INFO(name);
+    CHECK_FALSE(op.doc.empty());
+    CHECK_FALSE(op.examples.empty());
+    CHECK(op.infer);
+    CHECK((op.cpu || !op.alias.empty()));
+    for (const Example& example : op.examples) CHECK_NOTHROW(draw(op, example, 1).infer());
+  }
+}
+
+TEST_CASE("every op keeps to its buffers and leaves its inputs alone") {
+  const Bench bench;
+  bench.for_each_trial([&](const Trial& trial) {
+    const Launched once = launch(trial, *bench.device);
+    CHECK(once.damage == "");
+    const Launched again = launch(trial, *bench.device);
+    for (size_t i = 0; i < once.outputs.size(); ++i) CHECK(same_bytes(once.outputs[i], again.outputs[i]));
+  });
+}
+
+TEST_CASE("every op gives the types it infers, in a plan as in a launch") {
+  const Bench bench;
+  bench.for_each_trial([&](const Trial& trial) {
+    const std::vector<TensorType> inferred = trial.infer();
+    const std::vector<Tensor> planned = run_plan(trial, bench.device);
+    const Launched launched = launch(trial, *bench.device);
+    REQUIRE(planned.size() == inferred.size());
+    for (size_t i = 0; i < planned.size(); ++i) {
+      CHECK(planned[i].type() == inferred[i]);
+      // A plan may choose private layouts, and with them another order of summation.
+      if (launched.has_kernel) CHECK(distance(planned[i], launched.outputs[i]) < 1e-5);
+    }
+  });
+}
+
+TEST_CASE("an op that may overwrite an input gives the same when it does") {
+  const Bench bench;
+  bench.for_each_trial([&](const Trial& trial) {
+    const std::vector<TensorType> types = trial.infer();
+    for (const Sharing& share : trial.op->inplace) {
+      if (!trial.inputs[share.input] || trial.inputs[share.input].type() != types[share.output]) continue;
+      const Launched apart = launch(trial, *bench.device), shared = launch(trial, *bench.device, &share);
+      CHECK(shared.damage == "");
+      for (size_t i = 0; i < types.size(); ++i) CHECK(same_bytes(apart.outputs[i], shared.outputs[i]));
+    }
+  });
+}
+
+TEST_CASE("float32 results are close to those in float64") {
+  const Bench bench;
+  bench.for_each_trial([&](const Trial& trial) {
+    if (trial.op->random) return;
+    const std::vector<Trial> others = swapped(trial);
+    if (others.empty()) return;
+    const Launched here = launch(trial, *bench.device), there = launch(others[0], *bench.device);
+    // A few hundred roundings of 6e-8 each, and derivatives of the examples' functions up to some tens.
+    const auto close = [](const Tensor& a, const Tensor& b) { return distance(a, b) < 3e-5; };
+    for (size_t i = 0; i < here.outputs.size(); ++i) CHECK(close(here.outputs[i], there.outputs[i]));
+    for (const int i : trial.op->writes)
+      if (trial.inputs[i]) CHECK(close(here.inputs[i], there.inputs[i]));
+  });
+}
+
+TEST_CASE("results have the same bits for one thread and two") {
+  const Bench bench;
+  const std::shared_ptr<Device> one = make_cpu_device(1);
+  bench.for_each_trial([&](const Trial& trial) {
+    const Launched alone = launch(trial, *one), together = launch(trial, *bench.device);
+    for (size_t i = 0; i < alone.outputs.size(); ++i) CHECK(same_bytes(alone.outputs[i], together.outputs[i]));
+  });
+}
+
+TEST_CASE("every gradient matches central differences in float64") {
+  const Bench bench;
+  bench.for_each_trial([&](const Trial& trial) {
+    if (!trial.op->grad || trial.op->random) return;
+    const bool in_float64 = std::any_of(trial.inputs.begin(), trial.inputs.end(), [](const Tensor& input) {
+      return input && input.dtype() == DType::Float64;
+    });
+    if (!in_float64) return;
+    const std::vector<TensorType> types = trial.infer();
+    size_t compared = 0;
+    bool has_floating_output = false;
+    for (size_t output = 0; output < types.size(); ++output) {
+      if (types[output].dtype != DType::Float64) continue;
+      has_floating_output = true;
+      for (const Comparison& c : compare_gradients(trial, static_cast<int>(output), bench.device)) {
+        ++compared;
+        // Half the digits of float64 for a difference, less the third derivative times the step's square.
+        if (std::abs(c.engine - c.difference) <= 1e-6 * std::max(1.0, std::abs(c.difference))) continue;
+        FAIL_CHECK("output " << output << ", input " << c.input << "[" << c.element << "]: engine " << c.engine
+                             << ", difference " << c.difference);
+        break;
+      }
+    }
+    if (has_floating_output) CHECK(compared > 0);
+  });
+}
