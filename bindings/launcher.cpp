@@ -378,13 +378,6 @@ bool run(lua_State* L, const Options& options) {
   return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
-void print_version(lua_State* L) {
-  run_statement(L,
-                "local fine, core = pcall(require, 'moonflow.core')\n"
-                "print('moonflow ' .. (fine and core.version or '(its library does not load)') .. ', ' .. jit.version)\n"
-                "if not fine then print(core) end");
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -406,6 +399,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
+  if (version) {
+    std::printf("moonflow %s, %s\n", MOONFLOW_VERSION, LUAJIT_VERSION);
+    return kOk;
+  }
 
   lua_State* L = luaL_newstate();
   if (!L) {
@@ -422,12 +419,7 @@ int main(int argc, char** argv) {
   set_arg(L, options, argv, argc);
   listen_for_interrupts(L);
 
-  bool fine = true;
-  if (version) {
-    print_version(L);
-  } else {
-    fine = run(L, options);
-  }
+  const bool fine = run(L, options);
   const bool interrupted = interruption.asked;
   lua_close(L);  // the patience of an interrupt covers this too
   return interrupted ? kInterrupted : fine ? kOk : kFailed;

@@ -58,10 +58,11 @@ check_point:init()
 local train = flow.data.load_mnist(BATCH_SIZE)
 
 for epoch = 1, EPOCHS do
-  for i, images, labels in flow.progress(train:batches(), { desc = "epoch " .. epoch }) do
+  local progress = flow.progress(train:batches(), { desc = "epoch " .. epoch })
+  for i, images, labels in progress do
     local loss = train_job(images, labels)
     if i % 20 == 0 then
-      print(loss:mean())
+      progress:print(loss:mean())
     end
   end
 end

@@ -43,8 +43,8 @@ local check_point = flow.train.CheckPoint()
 check_point:init()
 
 local train = flow.data.load_mnist(BATCH_SIZE)
-for epoch = 1, EPOCHS do
-  for _, images, labels in flow.progress(train:batches(), { desc = "epoch " .. epoch }) do
+for _ = 1, EPOCHS do
+  for _, images, labels in train:batches() do
     train_job(images, labels)(cb_print_loss)
   end
 end
