@@ -120,6 +120,9 @@ TensorType GradCall::type(ValueId value) const { return graph.type(value); }
 
 void Catalog::add(OpDef op) {
   const std::string name = op.name;
+  // Writers come last in a plan, so nobody may wait for a value of theirs.
+  require(op.writes.empty() || op.outputs.empty(), ErrorCode::InvalidArgument, "op '", name,
+          "' writes a variable and has outputs; make the write an op of its own");
   const bool is_new = ops_.emplace(name, std::move(op)).second;
   require(is_new, ErrorCode::InvalidArgument, "op '", name, "' is in the catalog twice");
 }

@@ -202,7 +202,7 @@ struct OpDef {
   Kernel cuda = {};
   std::vector<Sharing> inplace = {};  // may overwrite the input when nobody reads it later; equal types only
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
-  std::vector<int> writes = {};       // inputs updated in place (variables); such a node may have no output
+  std::vector<int> writes = {};       // inputs updated in place (variables); such an op has no outputs
   bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
   std::vector<Rewrite> rewrites = {};
   std::vector<Example> examples = {};

@@ -116,13 +116,12 @@ TensorType per_channel_type(const OpCall& call, int x) {
 
 Launch prepare_batch_norm_train(KernelCall& call) {
   const Channels view(call.inputs[0].shape, call.attrs.integer("axis"));
-  const double momentum = call.attrs.number("momentum"), epsilon = checked_epsilon(call.attrs);
+  const double epsilon = checked_epsilon(call.attrs);
   call.scratch_bytes = view.channels * static_cast<int64_t>(sizeof(Sums) + sizeof(double));
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
       const T *x = launch.input<T>(0), *gamma = launch.input<T>(1), *beta = launch.input<T>(2);
-      T *moving_mean = static_cast<T*>(launch.inputs[3]), *moving_variance = static_cast<T*>(launch.inputs[4]);
       T *y = launch.output<T>(0), *mean = launch.output<T>(1), *inv_std = launch.output<T>(2);
       Sums* sums = static_cast<Sums*>(launch.scratch);
       double* exact_mean = reinterpret_cast<double*>(sums + view.channels);
@@ -135,16 +134,31 @@ Launch prepare_batch_norm_train(KernelCall& call) {
           return Sums{distance * distance, 0};
         });
         for (int64_t c = first; c < last; ++c) {
-          const double variance = sums[c].first / count;
-          const double unbiased = sums[c].first / std::max(count - 1, 1.0);
           mean[c] = static_cast<T>(exact_mean[c]);
-          inv_std[c] = static_cast<T>(1 / std::sqrt(variance + epsilon));
-          moving_mean[c] = static_cast<T>(moving_mean[c] * momentum + exact_mean[c] * (1 - momentum));
-          moving_variance[c] = static_cast<T>(moving_variance[c] * momentum + unbiased * (1 - momentum));
+          inv_std[c] = static_cast<T>(1 / std::sqrt(sums[c].first / count + epsilon));
         }
         view.map(first, last, y,
                  [&](int64_t c, int64_t i) { return (x[i] - mean[c]) * (inv_std[c] * gamma[c]) + beta[c]; });
       });
+    };
+  });
+}
+
+Launch prepare_moving_statistics_update(KernelCall& call) {
+  const int64_t channels = call.inputs[0].count();
+  const double momentum = call.attrs.number("momentum"), epsilon = checked_epsilon(call.attrs);
+  const double n = static_cast<double>(call.attrs.integer("count"));
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& launch) {
+      T *moving_mean = static_cast<T*>(launch.inputs[0]), *moving_variance = static_cast<T*>(launch.inputs[1]);
+      const T *mean = launch.input<T>(2), *inv_std = launch.input<T>(3);
+      for (int64_t c = 0; c < channels; ++c) {
+        const double biased = std::max(1 / (double{inv_std[c]} * inv_std[c]) - epsilon, 0.0);
+        const double unbiased = biased * n / std::max(n - 1, 1.0);
+        moving_mean[c] = static_cast<T>(moving_mean[c] * momentum + mean[c] * (1 - momentum));
+        moving_variance[c] = static_cast<T>(moving_variance[c] * momentum + unbiased * (1 - momentum));
+      }
     };
   });
 }
@@ -261,27 +275,21 @@ void add_batch_norm_train(Catalog& catalog) {
   OpDef op;
   op.name = "batch_norm_train";
   op.doc =
-      "Batch normalisation by the statistics of the batch, which also move the running ones.\n"
-      "  mean, var = of x over all axes but `axis`;  inv_std = 1 / sqrt(var + epsilon)\n"
+      "Batch normalisation by the statistics of the batch. moving_statistics_update moves the running ones.\n"
+      "  mean, var = of x over all axes but `axis`, var divided by the number of values;  inv_std = 1 / sqrt(var + epsilon)\n"
       "  y = (x - mean) * inv_std * gamma + beta\n"
-      "  moving_mean = moving_mean * momentum + mean * (1 - momentum)\n"
-      "  moving_variance = moving_variance * momentum + var * n / (n - 1) * (1 - momentum)\n"
-      "  The n values of a channel are normalised by the biased variance (divided by n); what enters moving_variance\n"
-      "  is the unbiased one (divided by n - 1), as cuDNN does it.\n"
-      "shapes: x (any, rank at least 1), the other inputs (channels) -> y as x, mean and inv_std (channels)\n"
+      "shapes: x (any, rank at least 1), gamma and beta (channels) -> y as x, mean and inv_std (channels)\n"
       "dtypes: float32 or float64, all the same\n"
-      "defaults: axis = 1, momentum = 0.99, epsilon = 0.001\n"
-      "errors: an input that has not one value for each channel; momentum outside [0, 1]\n"
+      "defaults: axis = 1, epsilon = 0.001\n"
+      "errors: gamma or beta without one value for each channel; no value to take statistics of\n"
       "source: Ioffe, Szegedy, Batch Normalization, ICML 2015";
-  op.inputs = {{"x"}, {"gamma"}, {"beta"}, {"moving_mean"}, {"moving_variance"}};
+  op.inputs = {{"x"}, {"gamma"}, {"beta"}};
   op.outputs = {"y", "mean", "inv_std"};
-  op.attrs = {axis_attr(), {"momentum", 0.99, "how much of the running statistics stays"}, epsilon_attr(1e-3)};
+  op.attrs = {axis_attr(), epsilon_attr(1e-3)};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
     const TensorType channels = per_channel_type(call, 0);
-    const char* names[] = {"x", "gamma", "beta", "moving_mean", "moving_variance"};
-    for (int i = 1; i < 5; ++i) require_type(call, i, names[i], channels);
-    const double momentum = call.attrs.number("momentum");
-    require(momentum >= 0 && momentum <= 1, ErrorCode::InvalidArgument, "momentum must be in [0, 1], got ", momentum);
+    require_type(call, 1, "gamma", channels);
+    require_type(call, 2, "beta", channels);
     require(call.shape(0).count() > 0 || channels.shape[0] == 0, ErrorCode::ShapeMismatch, "x is ", call.shape(0),
             "; there is nothing to take statistics of");
     checked_epsilon(call.attrs);
@@ -293,13 +301,11 @@ void add_batch_norm_train(Catalog& catalog) {
     const std::vector<ValueId> grads = g.ops(
         "batch_norm_train_grad", {g.inputs[0], g.inputs[1], g.outputs[1], g.outputs[2], dy, g.grads[1], g.grads[2]},
         {{"axis", g.attrs.integer("axis")}});
-    return {grads[0], grads[1], grads[2], kNone, kNone};
+    return {grads[0], grads[1], grads[2]};
   };
   op.cpu = {prepare_batch_norm_train};
   op.inplace = {{0, 0}};
-  op.writes = {3, 4};
-  op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2}), f32({2}), f32({2})}},
-                 {{f32({5, 3}), f32({3}), f32({3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}}};
+  op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}}, {{f32({5, 3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}}};
   catalog.add(op);
 
   OpDef grad;
@@ -326,6 +332,41 @@ void add_batch_norm_train(Catalog& catalog) {
   const TensorType c = f32({2}), x = f32({3, 2, 4});
   grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}};
   catalog.add(grad);
+}
+
+// A step of its own, apart from batch_norm_train: like every update it comes after all that can fail in a run.
+void add_moving_statistics_update(Catalog& catalog) {
+  OpDef op;
+  op.name = "moving_statistics_update";
+  op.doc =
+      "Moves the running statistics of a batch normalisation towards those of a batch.\n"
+      "  moving_mean = moving_mean * momentum + mean * (1 - momentum)\n"
+      "  moving_variance = moving_variance * momentum + var * count / (count - 1) * (1 - momentum)\n"
+      "  where var = 1 / inv_std^2 - epsilon. What enters is the unbiased variance, as cuDNN does it.\n"
+      "shapes: all (channels)\n"
+      "dtypes: float32 or float64, all the same\n"
+      "defaults: momentum = 0.99, epsilon = 0.001\n"
+      "errors: inputs of different types; momentum outside [0, 1]; count below 1";
+  op.inputs = {{"moving_mean"}, {"moving_variance"}, {"mean"}, {"inv_std"}};
+  op.outputs = {};
+  op.attrs = {{"momentum", 0.99, "how much of the running statistics stays"},
+              epsilon_attr(1e-3),
+              {"count", int64_t{1}, "values of the batch in a channel", true}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, 0, "moving_mean");
+    const char* names[] = {"moving_mean", "moving_variance", "mean", "inv_std"};
+    for (int i = 1; i < 4; ++i) require_type(call, i, names[i], call.type(0));
+    const double momentum = call.attrs.number("momentum");
+    require(momentum >= 0 && momentum <= 1, ErrorCode::InvalidArgument, "momentum must be in [0, 1], got ", momentum);
+    require(call.attrs.integer("count") >= 1, ErrorCode::InvalidArgument, "count must be at least 1");
+    checked_epsilon(call.attrs);
+    return {};
+  };
+  op.cpu = {prepare_moving_statistics_update};
+  op.writes = {0, 1};
+  const TensorType c = f32({3});
+  op.examples = {{{c, c, c, c}, {{"count", int64_t{8}}}, 0.1, 0.9}};
+  catalog.add(op);
 }
 
 void add_batch_norm_infer(Catalog& catalog) {
@@ -386,6 +427,7 @@ void add_batch_norm_infer(Catalog& catalog) {
 
 void add_norm(Catalog& catalog) {
   add_batch_norm_train(catalog);
+  add_moving_statistics_update(catalog);
   add_batch_norm_infer(catalog);
 }
 

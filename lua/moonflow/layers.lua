@@ -209,8 +209,11 @@ local function batch_normalization(t, given, where, signature)
   local mean = parameter("moving_mean", given.moving_mean_initializer or zeros, nil, false)
   local variance = parameter("moving_variance", given.moving_variance_initializer or ones, nil, false)
   if t.type == "train" and given.trainable and given.training then
-    return (ops.apply("batch_norm_train", { x, gamma, beta, mean, variance },
-      { axis = axis, momentum = given.momentum, epsilon = given.epsilon }, names.name)), names
+    local out, batch_mean, inv_std = ops.apply("batch_norm_train", { x, gamma, beta },
+      { axis = axis, epsilon = given.epsilon }, names.name)
+    ops.apply("moving_statistics_update", { mean, variance, batch_mean, inv_std },
+      { momentum = given.momentum, epsilon = given.epsilon, count = x.shape:count() / size }, part(names, "moving"))
+    return out, names
   end
   return (ops.apply("batch_norm_infer", { x, gamma, beta, mean, variance },
     { axis = axis, epsilon = given.epsilon }, names.name)), names
