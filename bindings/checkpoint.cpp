@@ -1,0 +1,217 @@
+#include "bindings/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "bindings/checkpoint_directory.h"
+#include "bindings/file.h"
+
+namespace moonflow {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFormat = "moonflow checkpoint";
+constexpr int kVersion = 1;
+constexpr int64_t kManifestBytes = int64_t{16} << 20;
+constexpr int kDepth = 64;  // of nesting in the manifest
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are written as they lie in memory");
+
+std::string hash(const void* data, size_t bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  XXH64_hash_t value = XXH3_64bits(data, bytes);
+  std::string digits(16, '0');
+  for (size_t i = 16; i-- > 0; value >>= 4) digits[i] = kDigits[value & 15];
+  return digits;
+}
+
+// A variable's name becomes the name of a folder, so it must not lead anywhere else.
+void check_name(const std::string& name) {
+  bool plain = !name.empty() && name.size() <= 255 && name[0] != '.' && name != kManifest && name != kDone;
+  for (const char c : name) plain = plain && c != '/' && c != '\\' && static_cast<unsigned char>(c) >= ' ' && c != 127;
+  require(plain, ErrorCode::InvalidArgument, "'", name, "' cannot name a variable in a checkpoint");
+}
+
+// The manifest carries the checksum of itself, taken while that field is empty.
+std::string sealed(json manifest) {
+  manifest["checksum"] = "";
+  std::string text = manifest.dump(2);
+  manifest["checksum"] = hash(text.data(), text.size());
+  return manifest.dump(2) + "\n";
+}
+
+json read_manifest(const Descriptor& directory, const std::string& path) {
+  const std::string file_path = path + "/" + kManifest;
+  int64_t size = 0;
+  Descriptor file;
+  try {
+    file = open_for_reading(directory.get(), kManifest, file_path, size);
+  } catch (const Error& error) {
+    if (error.code == ErrorCode::NotFound) return nullptr;
+    throw;
+  }
+  FileSource source(std::move(file), file_path, size);
+  if (size > kManifestBytes) source.fail_at(0, size, " bytes, at most ", kManifestBytes, " are read");
+  std::string text(static_cast<size_t>(size), '\0');
+  source.read(text.data(), size);
+  json manifest;
+  try {
+    const auto check_depth = [&](int depth, json::parse_event_t, json&) {
+      if (depth > kDepth) source.fail_at(0, "nested more than ", kDepth, " deep");
+      return true;
+    };
+    manifest = json::parse(text, check_depth);
+  } catch (const json::parse_error& error) {
+    source.fail_at(static_cast<int64_t>(error.byte), "not valid JSON");
+  } catch (const json::exception&) {
+    source.fail_at(0, "not valid JSON: a number is too large");
+  }
+  if (!manifest.is_object() || manifest.value("format", json()) != kFormat)
+    source.fail_at(0, "no manifest of a checkpoint");
+  if (manifest.value("version", json()) != kVersion)
+    source.fail_at(0, "checkpoint version ", manifest.value("version", json()).dump(), ", this build reads ", kVersion);
+  if (sealed(manifest) != text) source.fail_at(0, "the manifest does not match its checksum");
+  return manifest;
+}
+
+// What the manifest says of one variable.
+struct Entry {
+  TensorType type;
+  std::string checksum;
+};
+
+Entry entry_of(const json& facts, const std::string& where) {
+  const auto bad = [&](const char* what) { fail(ErrorCode::Io, where, ": bad ", what, " in the manifest"); };
+  Entry entry;
+  if (!facts.is_object()) bad("entry");
+  const json dtype = facts.value("dtype", json()), shape = facts.value("shape", json());
+  const json checksum = facts.value("xxh3_64", json());
+  const std::optional<DType> named = dtype.is_string() ? dtype_named(dtype.get<std::string>()) : std::nullopt;
+  if (!named) bad("dtype");
+  entry.type.dtype = *named;
+  if (!shape.is_array() || shape.size() > Shape::kMaxRank) bad("shape");
+  for (const json& size : shape) {
+    if (!size.is_number_unsigned() || size.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) bad("shape");
+    entry.type.shape.push_back(size.get<int64_t>());
+  }
+  if (!checksum.is_string()) bad("checksum");
+  entry.checksum = checksum.get<std::string>();
+  return entry;
+}
+
+// The value in `<name>/out`, or none when there is no such file.
+Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& name, const TensorType& type,
+                  const std::shared_ptr<MemoryMeter>& meter) {
+  const std::string file_path = path + "/" + name + "/out";
+  const Descriptor folder(::openat(directory.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder && errno == ENOENT) return Tensor();
+  if (!folder) fail(ErrorCode::Io, "'", path, "/", name, "' is no folder, or a link, which is not followed here");
+  int64_t size = 0;
+  Descriptor file;
+  try {
+    file = open_for_reading(folder.get(), "out", file_path, size);
+  } catch (const Error& error) {
+    if (error.code == ErrorCode::NotFound) return Tensor();
+    throw;
+  }
+  require(size == type.bytes(), ErrorCode::ShapeMismatch, "file '", file_path, "' has ", size, " bytes, ", type,
+          " has ", type.bytes());
+  FileSource source(std::move(file), file_path, size);
+  Tensor value = Tensor::allocate(type, meter);
+  source.read(value.data(), size);
+  source.expect_end();
+  return value;
+}
+
+}  // namespace
+
+void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const json& meta,
+                      bool overwrite) {
+  json manifest = {{"format", kFormat}, {"version", kVersion}, {"meta", meta}, {"variables", json::object()}};
+  for (const auto& [name, value] : values) {
+    check_name(name);
+    manifest["variables"][name] = {{"dtype", moonflow::name(value.dtype())},
+                                   {"shape", value.shape().dims()},
+                                   {"bytes", value.bytes()},
+                                   {"xxh3_64", hash(value.data(), static_cast<size_t>(value.bytes()))}};
+  }
+  std::string text;
+  try {
+    text = sealed(manifest);
+  } catch (const json::exception&) {
+    fail(ErrorCode::InvalidArgument, "names and meta of a checkpoint must be UTF-8 text");
+  }
+  require(static_cast<int64_t>(text.size()) <= kManifestBytes, ErrorCode::InvalidArgument, "the manifest would have ",
+          text.size(), " bytes, at most ", kManifestBytes, " are allowed");
+
+  NewDirectory directory(path, overwrite);
+  for (const auto& [name, value] : values) {
+    directory.make_folder(name);
+    directory.write(name + "/out", value.data(), value.bytes());
+    directory.sync_folder(name);
+  }
+  directory.write(kManifest, text.data(), static_cast<int64_t>(text.size()));
+  directory.write(kDone, nullptr, 0);
+  directory.publish();
+}
+
+Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
+                           const std::shared_ptr<MemoryMeter>& meter) {
+  const Descriptor directory = open_checkpoint(path);
+  Checkpoint checkpoint;
+  checkpoint.manifest = read_manifest(directory, path);
+  const json* variables = nullptr;
+  if (!checkpoint.manifest.is_null()) {
+    variables = &checkpoint.manifest["variables"];
+    require(variables->is_object(), ErrorCode::Io, "file '", path, "/", kManifest, "': no list of variables");
+  }
+  require(variables != nullptr || wanted, ErrorCode::Io, "checkpoint '", path, "' has no ", kManifest,
+          ", so the types of its variables must be given");
+
+  const auto read_known = [&](const std::string& name, const json& facts, const TensorType* type) {
+    const std::string where = "variable '" + name + "' of checkpoint '" + path + "'";
+    const Entry entry = entry_of(facts, where);
+    require(type == nullptr || *type == entry.type,
+            type != nullptr && type->shape != entry.type.shape ? ErrorCode::ShapeMismatch : ErrorCode::DtypeMismatch,
+            where, " is ", entry.type, ", the program wants ", type != nullptr ? *type : entry.type);
+    const Tensor value = read_value(directory, path, name, entry.type, meter);
+    require(static_cast<bool>(value), ErrorCode::Io, where, " is in the manifest, but its file is missing");
+    require(hash(value.data(), static_cast<size_t>(value.bytes())) == entry.checksum, ErrorCode::Io, where,
+            ": the bytes do not match their checksum");
+    checkpoint.values.emplace(name, value);
+  };
+
+  if (!wanted) {
+    for (const auto& [name, facts] : variables->items()) {
+      check_name(name);
+      read_known(name, facts, nullptr);
+    }
+    return checkpoint;
+  }
+  for (const NamedType& variable : *wanted) {
+    check_name(variable.name);
+    if (variables != nullptr) {
+      const auto found = variables->find(variable.name);
+      if (found != variables->end())
+        read_known(variable.name, *found, &variable.type);
+      else
+        checkpoint.missing.push_back(variable.name);
+      continue;
+    }
+    const Tensor value = read_value(directory, path, variable.name, variable.type, meter);
+    if (value)
+      checkpoint.values.emplace(variable.name, value);
+    else
+      checkpoint.missing.push_back(variable.name);
+  }
+  return checkpoint;
+}
+
+}  // namespace moonflow

@@ -1,0 +1,35 @@
+// Checkpoints: a folder with one `<variable>/out` per variable, raw little-endian and row-major as the original system
+// has it, plus a manifest with shapes, dtypes, checksums and whatever the caller adds. Reading trusts nothing in it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace moonflow {
+
+struct NamedType {
+  std::string name;
+  TensorType type;
+};
+
+struct Checkpoint {
+  std::map<std::string, Tensor> values;
+  nlohmann::json manifest;           // null for a folder that the original system wrote
+  std::vector<std::string> missing;  // wanted, but not there
+};
+
+// On any error the old checkpoint stays as it was, and nothing new is left behind.
+void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const nlohmann::json& meta,
+                      bool overwrite);
+
+// The values of the wanted variables, or all of them. A wrong shape, dtype, size or checksum is an error.
+Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
+                           const std::shared_ptr<MemoryMeter>& meter);
+
+}  // namespace moonflow

@@ -1,0 +1,222 @@
+// How a checkpoint is never half there:
+//   1. Everything is written into <target>.moonflow-tmp-<process>-<number>, each file and folder synced.
+//   2. With no target, or an empty one, rename(2) puts it in place: atomic.
+//   3. With an old checkpoint in place, renameat2(RENAME_EXCHANGE) swaps the two: atomic as well. Only then is the old
+//      one removed, under the temporary name.
+//   4. Where the file system cannot exchange, the old one is renamed to <target>.moonflow-previous and the new one into
+//      place. A crash between the two leaves the target missing and the previous one whole: reading falls back to it,
+//      and the next save starts by putting it back.
+//   5. The parent is synced. What a killed process left under a temporary name is not locked by anyone, and the next
+//   save
+//      of the same target removes it.
+#include "bindings/checkpoint_directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace moonflow {
+
+namespace {
+
+constexpr const char* kTemporary = ".moonflow-tmp-";
+constexpr const char* kPrevious = ".moonflow-previous";
+
+struct CloseListing {
+  void operator()(DIR* listing) const { ::closedir(listing); }
+};
+
+Descriptor open_folder(int directory, const char* name, int flags = O_NOFOLLOW) {
+  return Descriptor(::openat(directory, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+}
+
+std::vector<std::string> entries(const Descriptor& directory, const std::string& path) {
+  Descriptor copy = open_folder(directory.get(), ".");
+  const std::unique_ptr<DIR, CloseListing> listing(copy ? ::fdopendir(copy.get()) : nullptr);
+  if (!listing) fail_errno(path, "list");
+  copy.release();
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(listing.get()))
+    if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) names.push_back(entry->d_name);
+  return names;
+}
+
+bool is_kind(const Descriptor& directory, const std::string& name, mode_t kind) {
+  struct stat facts;
+  return ::fstatat(directory.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 && (facts.st_mode & S_IFMT) == kind;
+}
+
+bool exists(const std::string& path) {
+  struct stat facts;
+  return ::lstat(path.c_str(), &facts) == 0;
+}
+
+// Overwriting removes the folder, so it must be a checkpoint and nothing else: nobody's home is deleted by a typo.
+void require_only_checkpoint(const Descriptor& directory, const std::string& path) {
+  bool complete = false;
+  for (const std::string& name : entries(directory, path)) {
+    const bool is_mark = name == kManifest || name == kDone;
+    complete = complete || is_mark;
+    if (is_mark && is_kind(directory, name, S_IFREG)) continue;
+    const Descriptor folder = open_folder(directory.get(), name.c_str());
+    require(static_cast<bool>(folder), ErrorCode::Io, "'", path, "' is not overwritten: it holds '", name,
+            "', which is no part of a checkpoint");
+    for (const std::string& inner : entries(folder, path + "/" + name))
+      require((inner == "out" || inner == "meta") && is_kind(folder, inner, S_IFREG), ErrorCode::Io, "'", path,
+              "' is not overwritten: it holds '", name, "/", inner, "', which is no part of a checkpoint");
+  }
+  require(complete, ErrorCode::Io, "'", path, "' is not overwritten: it is no checkpoint, there is no ", kManifest);
+}
+
+// Removes a folder of the known form, the manifest first so that a rest of it is never taken for a whole. Best effort:
+// anything unknown in it stays, and the folder with it.
+void remove_checkpoint(const std::string& path) noexcept {
+  try {
+    const Descriptor directory = open_folder(AT_FDCWD, path.c_str());
+    if (!directory) return;
+    ::unlinkat(directory.get(), kManifest, 0);
+    ::unlinkat(directory.get(), kDone, 0);
+    for (const std::string& name : entries(directory, path)) {
+      const Descriptor folder = open_folder(directory.get(), name.c_str());
+      if (!folder) continue;
+      ::unlinkat(folder.get(), "out", 0);
+      ::unlinkat(folder.get(), "meta", 0);
+      ::unlinkat(directory.get(), name.c_str(), AT_REMOVEDIR);
+    }
+    ::rmdir(path.c_str());
+  } catch (const std::exception&) {
+  }
+}
+
+// Removes temporary folders of `target` whose makers are gone, which their lock tells.
+void remove_leftovers(const std::string& target) {
+  const std::string parent = parent_of(target);
+  const std::string base = target.substr(target.find_last_of('/') + 1) + kTemporary;
+  const Descriptor directory = open_folder(AT_FDCWD, parent.c_str(), 0);
+  if (!directory) fail_errno(parent, "open the folder");
+  for (const std::string& name : entries(directory, parent)) {
+    if (name.compare(0, base.size(), base) != 0) continue;
+    const Descriptor leftover = open_folder(directory.get(), name.c_str());
+    if (leftover && ::flock(leftover.get(), LOCK_EX | LOCK_NB) == 0) remove_checkpoint(parent + "/" + name);
+  }
+}
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+NewDirectory::NewDirectory(std::string target, bool overwrite)
+    : target_(without_slashes(std::move(target))), overwrite_(overwrite) {
+  const std::string previous = target_ + kPrevious;
+  if (!exists(target_) && exists(previous) && ::rename(previous.c_str(), target_.c_str()) != 0)
+    fail_errno(previous, "put back");
+  if (exists(target_)) {
+    const Descriptor old = open_folder(AT_FDCWD, target_.c_str());
+    require(static_cast<bool>(old), ErrorCode::Io, "'", target_, "' exists and is no folder");
+    if (!entries(old, target_).empty()) {
+      require(overwrite, ErrorCode::Io, "folder '", target_,
+              "' exists and is not empty; { overwrite = true } replaces the checkpoint in it");
+      require_only_checkpoint(old, target_);
+    }
+  }
+  remove_leftovers(target_);
+  for (int number = 0;; ++number) {
+    beside_ = target_ + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
+    if (::mkdir(beside_.c_str(), 0777) == 0) break;
+    if (errno != EEXIST || number == 1000) fail_errno(beside_, "make the folder");
+  }
+  directory_ = open_folder(AT_FDCWD, beside_.c_str());
+  if (!directory_ || ::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0) {
+    ::rmdir(beside_.c_str());
+    fail_errno(beside_, "lock");
+  }
+}
+
+NewDirectory::~NewDirectory() {
+  if (!published_) remove_checkpoint(beside_);
+}
+
+void NewDirectory::make_folder(const std::string& name) {
+  if (::mkdirat(directory_.get(), name.c_str(), 0777) != 0) fail_errno(target_ + "/" + name, "make the folder");
+}
+
+void NewDirectory::write(const std::string& name, const void* data, int64_t bytes) {
+  const std::string path = target_ + "/" + name;
+  Descriptor file(::openat(directory_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!file) fail_errno(path, "write");
+  write_all(file.get(), path, data, bytes);
+  sync(file.get(), path);
+  close_written(std::move(file), path);
+}
+
+void NewDirectory::sync_folder(const std::string& name) {
+  const Descriptor folder = open_folder(directory_.get(), name.c_str());
+  if (!folder) fail_errno(target_ + "/" + name, "open");
+  sync(folder.get(), target_ + "/" + name);
+}
+
+// Swaps the new folder and the old one; false where the file system has no such call.
+bool NewDirectory::exchange() {
+  constexpr unsigned kExchange = 1 << 1;  // RENAME_EXCHANGE
+  if (::syscall(SYS_renameat2, AT_FDCWD, beside_.c_str(), AT_FDCWD, target_.c_str(), kExchange) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS) return false;
+  fail_errno(target_, "replace");
+}
+
+void NewDirectory::publish() {
+  sync(directory_.get(), target_);
+  const std::string parent = parent_of(target_);
+  // Atomic, and refused by the system when someone filled the target meanwhile.
+  if (::rename(beside_.c_str(), target_.c_str()) == 0) {
+    published_ = true;
+    sync_directory(parent);
+    return;
+  }
+  if (!overwrite_ || (errno != ENOTEMPTY && errno != EEXIST)) fail_errno(target_, "put in place");
+  if (exchange()) {
+    published_ = true;
+    sync_directory(parent);
+    remove_checkpoint(beside_);  // now the old one
+    return;
+  }
+  const std::string previous = target_ + kPrevious;
+  remove_checkpoint(previous);
+  if (::rename(target_.c_str(), previous.c_str()) != 0) fail_errno(target_, "set aside");
+  if (::rename(beside_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    ::rename(previous.c_str(), target_.c_str());
+    errno = error;
+    fail_errno(target_, "put in place");
+  }
+  published_ = true;
+  sync_directory(parent);
+  remove_checkpoint(previous);
+}
+
+Descriptor open_checkpoint(const std::string& path) {
+  const std::string target = without_slashes(path);
+  Descriptor directory = open_folder(AT_FDCWD, target.c_str(), 0);
+  if (directory) return directory;
+  if (errno == ENOENT) {
+    Descriptor previous = open_folder(AT_FDCWD, (target + kPrevious).c_str());
+    if (previous && is_kind(previous, kManifest, S_IFREG)) return previous;
+    errno = ENOENT;
+  }
+  fail_errno(target, "open the checkpoint");
+}
+
+}  // namespace moonflow

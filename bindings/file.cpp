@@ -1,0 +1,131 @@
+#include "bindings/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace moonflow {
+
+namespace {
+
+constexpr int64_t kChunk = int64_t{1} << 30;  // one read or write; the kernel takes no more than 2 GiB at once
+
+Descriptor open_regular(int directory, const char* name, int flags, const std::string& path, int64_t& size) {
+  // Without O_NONBLOCK the open of a pipe would wait for its other end.
+  Descriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
+  if (!file && errno == ELOOP) fail(ErrorCode::Io, "file '", path, "' is a symbolic link, which is not followed here");
+  if (!file) fail_errno(path, "open");
+  struct stat facts;
+  if (::fstat(file.get(), &facts) != 0) fail_errno(path, "look at");
+  require(S_ISREG(facts.st_mode), ErrorCode::Io, "file '", path, "' is no regular file");
+  size = facts.st_size;
+  return file;
+}
+
+}  // namespace
+
+void fail_errno(const std::string& path, const char* doing) {
+  const int error = errno;
+  fail(error == ENOENT ? ErrorCode::NotFound : ErrorCode::Io, "cannot ", doing, " '", path,
+       "': ", std::generic_category().message(error));
+}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int Descriptor::release() { return std::exchange(fd_, -1); }
+
+void ByteSource::read(void* to, int64_t bytes) {
+  auto* out = static_cast<char*>(to);
+  while (bytes > 0) {
+    const int64_t got = fetch(out, std::min(bytes, kChunk));
+    if (got == 0) fail_at(position_, "the file ends, but ", bytes, " more bytes are announced");
+    out += got;
+    bytes -= got;
+    position_ += got;
+  }
+}
+
+Descriptor open_for_reading(const std::string& path, int64_t& size) {
+  return open_regular(AT_FDCWD, path.c_str(), 0, path, size);
+}
+
+Descriptor open_for_reading(int directory, const char* name, const std::string& path, int64_t& size) {
+  return open_regular(directory, name, O_NOFOLLOW, path, size);
+}
+
+int64_t FileSource::fetch(void* to, int64_t bytes) {
+  for (;;) {
+    const ssize_t got = ::pread(file_.get(), to, static_cast<size_t>(bytes), position_);
+    if (got >= 0) return got;
+    if (errno != EINTR) fail_errno(path_, "read");
+  }
+}
+
+void FileSource::expect_end() {
+  if (position_ != size_) fail_at(position_, size_ - position_, " bytes too many");
+}
+
+void write_all(int file, const std::string& path, const void* from, int64_t bytes) {
+  const auto* rest = static_cast<const char*>(from);
+  while (bytes > 0) {
+    const ssize_t written = ::write(file, rest, static_cast<size_t>(std::min(bytes, kChunk)));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_errno(path, "write");
+    rest += written;
+    bytes -= written;
+  }
+}
+
+void sync(int file, const std::string& path) {
+  if (::fsync(file) != 0) fail_errno(path, "sync");
+}
+
+void close_written(Descriptor file, const std::string& path) {
+  // After EINTR the descriptor is gone on Linux; closing again could hit another thread's file.
+  if (::close(file.release()) != 0 && errno != EINTR) fail_errno(path, "close");
+}
+
+std::string parent_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash == path.npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+void sync_directory(const std::string& path) {
+  const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) fail_errno(path, "open");
+  sync(directory.get(), path);
+}
+
+void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes) {
+  const std::string beside = path + ".moonflow-tmp-" + std::to_string(::getpid());
+  ::unlink(beside.c_str());  // left by a process of the same number that was killed
+  Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file) fail_errno(beside, "write");
+  try {
+    write_all(file.get(), path, head.data(), static_cast<int64_t>(head.size()));
+    write_all(file.get(), path, body, body_bytes);
+    sync(file.get(), path);
+    close_written(std::move(file), path);
+    if (::rename(beside.c_str(), path.c_str()) != 0) fail_errno(path, "replace");
+  } catch (...) {
+    ::unlink(beside.c_str());
+    throw;
+  }
+  sync_directory(parent_of(path));
+}
+
+}  // namespace moonflow

@@ -1,0 +1,92 @@
+// Files for readers that trust nothing and writers that leave either the old file or the new one. Errors name the file
+// and, where one is to blame, the offset.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/error.h"
+
+namespace moonflow {
+
+// The message of the system for errno, as an Io error (NotFound for a missing file).
+[[noreturn]] void fail_errno(const std::string& path, const char* doing);
+
+// A file descriptor with an owner.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor();
+
+  int get() const { return fd_; }
+  int release();
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A stream of bytes from a hostile place.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+
+  // Reads exactly so many bytes; a stream that ends before is an error.
+  void read(void* to, int64_t bytes);
+  int64_t position() const { return position_; }
+  const std::string& path() const { return path_; }
+  // Most bytes that can still come: what may be allocated at all for what the stream announces.
+  int64_t remaining() const { return size_ - position_; }
+  // Throws when there are more bytes, or a checksum at the end is wrong.
+  virtual void expect_end() = 0;
+
+  // An error about what stands at `offset`.
+  template <class... Parts>
+  [[noreturn]] void fail_at(int64_t offset, const Parts&... parts) const {
+    fail(ErrorCode::Io, "file '", path_, "', byte ", offset, ": ", parts...);
+  }
+
+ protected:
+  ByteSource(std::string path, int64_t size) : path_(std::move(path)), size_(size) {}
+  // As many bytes as there are, at most `bytes`; 0 at the end.
+  virtual int64_t fetch(void* to, int64_t bytes) = 0;
+
+  std::string path_;
+  int64_t size_;  // exact, or an upper bound for a compressed stream
+  int64_t position_ = 0;
+};
+
+// A regular file, opened for reading. Anything else under the path (a pipe, a device) is refused, not waited for.
+// Relative to `directory` no link is followed.
+Descriptor open_for_reading(const std::string& path, int64_t& size);
+Descriptor open_for_reading(int directory, const char* name, const std::string& path, int64_t& size);
+
+class FileSource : public ByteSource {
+ public:
+  FileSource(Descriptor file, std::string path, int64_t size)
+      : ByteSource(std::move(path), size), file_(std::move(file)) {}
+  void expect_end() override;
+
+ private:
+  int64_t fetch(void* to, int64_t bytes) override;
+  Descriptor file_;
+};
+
+// Writes all of `bytes`; short and interrupted writes are continued.
+void write_all(int file, const std::string& path, const void* from, int64_t bytes);
+void sync(int file, const std::string& path);
+// Closes and reports what close reports: on some file systems a full disk shows only here.
+void close_written(Descriptor file, const std::string& path);
+
+// The folder that holds `path`.
+std::string parent_of(const std::string& path);
+void sync_directory(const std::string& path);
+
+// Replaces the file at `path` by the two parts, one after the other: written beside it, synced, renamed.
+void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes);
+
+}  // namespace moonflow

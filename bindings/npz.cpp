@@ -1,0 +1,175 @@
+#include "bindings/npz.h"
+
+#include <unistd.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "bindings/file.h"
+#include "bindings/npy.h"
+
+namespace moonflow {
+
+namespace {
+
+constexpr zip_int64_t kMembers = 1 << 16;
+constexpr std::string_view kSuffix = ".npy";
+
+struct DiscardZip {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+};
+using Zip = std::unique_ptr<zip_t, DiscardZip>;
+
+struct CloseMember {
+  void operator()(zip_file_t* member) const { zip_fclose(member); }
+};
+using Member = std::unique_ptr<zip_file_t, CloseMember>;
+
+// One member of an archive, with the size that the directory gives it.
+class MemberSource : public ByteSource {
+ public:
+  MemberSource(Member member, std::string path, int64_t size)
+      : ByteSource(std::move(path), size), member_(std::move(member)) {}
+
+  void expect_end() override {
+    if (position_ != size_) fail_at(position_, size_ - position_, " bytes too many");
+    char more;  // reading on past the last byte is what makes libzip check the CRC
+    if (fetch(&more, 1) != 0) fail_at(position_, "more bytes than its directory says");
+  }
+
+ private:
+  int64_t fetch(void* to, int64_t bytes) override {
+    const zip_int64_t got = zip_fread(member_.get(), to, static_cast<zip_uint64_t>(bytes));
+    if (got < 0) fail_at(position_, "bad zip data: ", zip_error_strerror(zip_file_get_error(member_.get())));
+    return got;
+  }
+  Member member_;
+};
+
+Zip open_zip(const std::string& path, int64_t& size) {
+  Descriptor file = open_for_reading(path, size);
+  std::FILE* stream = ::fdopen(file.get(), "rb");
+  if (stream == nullptr) fail_errno(path, "open");
+  file.release();
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_source_t* source = zip_source_filep_create(stream, 0, -1, &error);
+  if (source == nullptr) std::fclose(stream);
+  Zip archive(source != nullptr ? zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error) : nullptr);
+  if (archive == nullptr) {
+    const std::string why = zip_error_strerror(&error);
+    zip_error_fini(&error);
+    if (source != nullptr) zip_source_free(source);
+    fail(ErrorCode::Io, "file '", path, "': no npz archive: ", why);
+  }
+  return archive;
+}
+
+bool leaves_folder(const std::string& name) {
+  return name.empty() || name[0] == '/' || name.find('\\') != name.npos || name == ".." || name.substr(0, 3) == "../" ||
+         name.find("/../") != name.npos;
+}
+
+// The directory of the archive, with everything refused that no honest npz has.
+std::vector<zip_stat_t> checked_members(zip_t* archive, const std::string& path, int64_t file_bytes, int64_t budget) {
+  const zip_int64_t count = zip_get_num_entries(archive, 0);
+  require(count >= 0 && count <= kMembers, ErrorCode::Io, "file '", path, "': ", count, " members, at most ", kMembers,
+          " are read");
+  std::vector<zip_stat_t> members;
+  int64_t compressed = 0, inflated = 0;
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t member;
+    zip_stat_init(&member);
+    const int result = zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &member);
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
+    require(result == 0 && (member.valid & kNeeded) == kNeeded, ErrorCode::Io, "file '", path, "': member ", i,
+            " has no complete entry in the directory");
+    const auto refuse = [&](const auto&... why) {
+      fail(ErrorCode::Io, "file '", path, "', member '", member.name, "': ", why...);
+    };
+    const std::string name = member.name;
+    if (leaves_folder(name)) refuse("the name leaves the archive");
+    if (name.size() <= kSuffix.size() || name.substr(name.size() - kSuffix.size()) != kSuffix)
+      refuse("is no .npy array");
+    if (member.comp_method != ZIP_CM_STORE && member.comp_method != ZIP_CM_DEFLATE)
+      refuse("compression method ", member.comp_method, " is not supported");
+    if ((member.valid & ZIP_STAT_ENCRYPTION_METHOD) && member.encryption_method != ZIP_EM_NONE) refuse("is encrypted");
+    for (const zip_stat_t& other : members)
+      if (name == other.name) refuse("there are two of this name");
+    // Members that overlap in the file are the way to bombs of unbounded size; their sum shows them.
+    if (member.comp_size > static_cast<zip_uint64_t>(file_bytes - compressed)) refuse("overlaps other members");
+    compressed += static_cast<int64_t>(member.comp_size);
+    if (member.size > static_cast<zip_uint64_t>(budget - inflated))
+      refuse("the arrays need more than the ", budget, " bytes that are allowed for this file");
+    inflated += static_cast<int64_t>(member.size);
+    members.push_back(member);
+  }
+  return members;
+}
+
+}  // namespace
+
+int64_t npz_budget(int64_t file_bytes) {
+  constexpr int64_t kSmall = int64_t{1} << 30;
+  return std::max(kSmall, std::min(file_bytes, int64_t{1} << 50) * 100);
+}
+
+std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
+                                       const std::shared_ptr<MemoryMeter>& meter) {
+  int64_t size = 0;
+  const Zip archive = open_zip(path, size);
+  std::map<std::string, Tensor> arrays;
+  for (const zip_stat_t& entry :
+       checked_members(archive.get(), path, size, budget_bytes < 0 ? npz_budget(size) : budget_bytes)) {
+    const std::string name = entry.name;
+    Member member(zip_fopen_index(archive.get(), entry.index, 0));
+    if (member == nullptr)
+      fail(ErrorCode::Io, "file '", path, "', member '", name, "': ", zip_error_strerror(zip_get_error(archive.get())));
+    MemberSource source(std::move(member), path + "/" + name, static_cast<int64_t>(entry.size));
+    arrays.emplace(name.substr(0, name.size() - kSuffix.size()), read_npy(source, meter));
+  }
+  return arrays;
+}
+
+void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays) {
+  std::vector<std::string> headers;  // kept until the archive is written
+  headers.reserve(arrays.size());
+  int code = 0;
+  zip_error_t error;
+  zip_error_init(&error);
+  Zip archive(zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
+  if (archive == nullptr) {
+    zip_error_init_with_code(&error, code);
+    const std::string why = zip_error_strerror(&error);
+    zip_error_fini(&error);
+    fail(ErrorCode::Io, "cannot write '", path, "': ", why);
+  }
+  const auto check = [&](bool holds) {
+    require(holds, ErrorCode::Io, "cannot write '", path, "': ", zip_error_strerror(zip_get_error(archive.get())));
+  };
+  for (const auto& [name, array] : arrays) {
+    require(!leaves_folder(name) && name.find('\0') == name.npos, ErrorCode::InvalidArgument, "'", name,
+            "' cannot name an array in an archive");
+    headers.push_back(npy_header(array.type()));
+    const zip_buffer_fragment_t parts[] = {
+        {reinterpret_cast<zip_uint8_t*>(headers.back().data()), headers.back().size()},
+        {array.data<zip_uint8_t>(), static_cast<zip_uint64_t>(array.bytes())}};
+    zip_source_t* source = zip_source_buffer_fragment(archive.get(), parts, array.bytes() > 0 ? 2 : 1, 0);
+    check(source != nullptr);
+    const zip_int64_t index = zip_file_add(archive.get(), (name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
+    if (index < 0) zip_source_free(source);
+    check(index >= 0);
+    check(zip_set_file_compression(archive.get(), static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0) == 0);
+    constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;  // 1980-01-01, where zip begins to count
+    check(zip_file_set_dostime(archive.get(), static_cast<zip_uint64_t>(index), 0, kFirstDay, 0) == 0);
+  }
+  // libzip writes beside the file and renames; an archive without members it would not write at all.
+  require(!arrays.empty(), ErrorCode::InvalidArgument, "an archive needs at least one array");
+  check(zip_close(archive.get()) == 0);
+  archive.release();
+}
+
+}  // namespace moonflow
