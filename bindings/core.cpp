@@ -1,0 +1,124 @@
+// The Lua C module `moonflow.core`: everything that crosses between Lua and the engine. What users see is built on it
+// in lua/moonflow. No global state: each lua_State has its own, so several may live in one process.
+#include "bindings/lua_module.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+int finalize_state(lua_State* L) {
+  State& state = *static_cast<State*>(lua_touserdata(L, 1));
+  state.meter.reset();
+  state.catalog.reset();
+  state.fault.reset();
+  return 0;
+}
+
+// Appends a field of the error at index 1 to what is on the top of the stack.
+void append_field(lua_State* L, const char* field, const char* separator) {
+  lua_pushstring(L, field);
+  lua_rawget(L, 1);
+  if (lua_type(L, -1) != LUA_TSTRING) {
+    lua_pop(L, 1);
+    return;
+  }
+  lua_pushstring(L, separator);
+  lua_concat(L, 3);
+}
+
+// "file:line: job: op: message", leaving out what is unknown.
+int error_to_string(lua_State* L) {
+  if (lua_type(L, 1) != LUA_TTABLE) {
+    lua_pushliteral(L, "moonflow error");
+    return 1;
+  }
+  lua_settop(L, 1);
+  lua_pushliteral(L, "");
+  append_field(L, "where", ": ");
+  append_field(L, "job", ": ");
+  append_field(L, "op", ": ");
+  append_field(L, "message", "");
+  return 1;
+}
+
+// Errors join with strings, as error strings do.
+int error_concat(lua_State* L) {
+  lua_settop(L, 2);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).tostring_ref);
+  lua_pushvalue(L, 1);
+  lua_call(L, 1, 1);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).tostring_ref);
+  lua_pushvalue(L, 2);
+  lua_call(L, 1, 1);
+  lua_concat(L, 2);
+  return 1;
+}
+
+int build_info(lua_State* L) {
+  const auto set = [&](const char* field, const char* value) {
+    lua_pushstring(L, value);
+    lua_setfield(L, -2, field);
+  };
+  lua_createtable(L, 0, 5);
+  set("version", MOONFLOW_VERSION);
+  set("build_type", MOONFLOW_BUILD_TYPE);
+  set("sanitizer", MOONFLOW_SANITIZER);
+  set("compiler", __VERSION__);
+  set("lua", LUAJIT_VERSION);
+  return 1;
+}
+
+State& new_state(lua_State* L) {
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, finalize_state);
+  lua_setfield(L, -2, "__gc");
+  State& state = *new (lua_newuserdata(L, sizeof(State))) State();
+  lua_insert(L, -2);
+  lua_setmetatable(L, -2);
+  luaL_ref(L, LUA_REGISTRYINDEX);  // for good: functions hold plain pointers to it
+  try {
+    state.meter = std::make_shared<MemoryMeter>();
+  } catch (const std::bad_alloc&) {
+    // Without a meter nothing is counted; the module works all the same.
+  }
+  lua_getglobal(L, "tostring");
+  state.tostring_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+  return state;
+}
+
+void add_errors(lua_State* L, State& state) {
+  static const luaL_Reg kMetamethods[] = {
+      {"__tostring", error_to_string}, {"__concat", error_concat}, {nullptr, nullptr}};
+  lua_createtable(L, 0, 3);
+  set_functions(L, state, kMetamethods);
+  lua_pushliteral(L, "moonflow error");
+  lua_setfield(L, -2, "__name");
+  lua_pushvalue(L, -1);
+  state.error_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+  lua_setfield(L, -2, "error_metatable");
+}
+
+}  // namespace
+
+}  // namespace moonflow::lua
+
+extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_State* L) {
+  using namespace moonflow::lua;
+  static const luaL_Reg kFunctions[] = {{"build_info", build_info}, {nullptr, nullptr}};
+  State& state = new_state(L);
+  lua_newtable(L);
+  lua_pushliteral(L, MOONFLOW_VERSION);
+  lua_setfield(L, -2, "version");
+  set_functions(L, state, kFunctions);
+  add_errors(L, state);
+  new_metatable(L, state, Tag::Text, finalize<std::string>, "moonflow text");
+  lua_pop(L, 1);
+  add_shape(L, state);
+  add_ndarray(L, state);
+  add_array_sources(L, state);
+  add_session(L, state);
+  add_graph(L, state);
+  add_plan(L, state);
+  add_files(L, state);
+  return 1;
+}

@@ -1,0 +1,122 @@
+#include "bindings/lua_attrs.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+constexpr int kDepth = 8;             // of nested lists
+constexpr size_t kNumbers = 1 << 20;  // in one attribute
+
+// Reads the numbers of a nested list in order, through `read(index)` of one element.
+template <class Read>
+void flatten(lua_State* L, int index, const char* what, int depth, Read& read) {
+  require(depth <= kDepth, ErrorCode::InvalidArgument, what, ": lists are nested more than ", kDepth, " deep");
+  const size_t count = lua_objlen(L, index);
+  require(count <= kNumbers, ErrorCode::InvalidArgument, what, ": a list of ", count, " numbers is too long");
+  const int list = index < 0 ? lua_gettop(L) + index + 1 : index;
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(L, list, static_cast<int>(i));
+    if (lua_type(L, -1) == LUA_TTABLE)
+      flatten(L, -1, what, depth + 1, read);
+    else
+      read(-1);
+    lua_pop(L, 1);
+  }
+}
+
+Ints ints_at(lua_State* L, int index, const char* what) {
+  if (const Shape* shape = find_box<Shape>(L, index)) return shape->dims();
+  Ints ints;
+  const auto read = [&](int at) { ints.push_back(integer_at(L, at, what)); };
+  if (lua_type(L, index) == LUA_TTABLE)
+    flatten(L, index, what, 1, read);
+  else
+    read(index);
+  return ints;
+}
+
+Floats floats_at(lua_State* L, int index, const char* what) {
+  Floats floats;
+  const auto read = [&](int at) { floats.push_back(number_at(L, at, what)); };
+  if (lua_type(L, index) == LUA_TTABLE)
+    flatten(L, index, what, 1, read);
+  else
+    read(index);
+  return floats;
+}
+
+AttrValue attr_at(lua_State* L, int index, const AttrValue& like, const char* what) {
+  struct Visitor {
+    lua_State* L;
+    int index;
+    const char* what;
+    AttrValue operator()(bool) const { return flag_at(L, index, what); }
+    AttrValue operator()(int64_t) const { return integer_at(L, index, what); }
+    AttrValue operator()(double) const { return number_at(L, index, what); }
+    AttrValue operator()(const std::string&) const { return std::string(string_at(L, index, what)); }
+    AttrValue operator()(DType) const { return dtype_at(L, index, what); }
+    AttrValue operator()(const Ints&) const { return ints_at(L, index, what); }
+    AttrValue operator()(const Floats&) const { return floats_at(L, index, what); }
+  };
+  return std::visit(Visitor{L, index, what}, like);
+}
+
+template <class List>
+void push_numbers(lua_State* L, const List& numbers) {
+  lua_createtable(L, static_cast<int>(numbers.size()), 0);
+  int i = 0;
+  for (const auto number : numbers) {
+    lua_pushnumber(L, static_cast<double>(number));
+    lua_rawseti(L, -2, ++i);
+  }
+}
+
+}  // namespace
+
+Attrs attrs_at(lua_State* L, int index, const OpDef& op) {
+  Attrs attrs;
+  if (lua_isnoneornil(L, index)) return attrs;
+  table_at(L, index, "attributes");
+  lua_pushnil(L);
+  while (lua_next(L, index) != 0) {
+    const std::string name(string_at(L, -2, "name of an attribute"));
+    const std::string what = "option '" + name + "'";
+    const AttrDef* def = op.attr(name);
+    if (def == nullptr) {
+      std::vector<std::string> names;
+      for (const AttrDef& known : op.attrs) names.push_back(known.name);
+      const std::string near = nearest(name, names);
+      fail(ErrorCode::InvalidArgument, "has no option '", name, "'",
+           near.empty() ? "" : "; did you mean '" + near + "'?");
+    }
+    const AttrDef* table_form = def->table_form.empty() ? nullptr : op.attr(def->table_form);
+    if (table_form != nullptr && lua_type(L, -1) == LUA_TTABLE)
+      attrs.set(table_form->name, attr_at(L, -1, table_form->fallback, what.c_str()));
+    else
+      attrs.set(name, attr_at(L, -1, def->fallback, what.c_str()));
+    lua_pop(L, 1);
+  }
+  return attrs;
+}
+
+void push_attr(lua_State* L, const AttrValue& value) {
+  struct Visitor {
+    lua_State* L;
+    void operator()(bool flag) const { lua_pushboolean(L, flag); }
+    void operator()(int64_t integer) const { lua_pushnumber(L, static_cast<double>(integer)); }
+    void operator()(double number) const { lua_pushnumber(L, number); }
+    void operator()(const std::string& string) const { push_string(L, string); }
+    void operator()(DType dtype) const { lua_pushstring(L, name(dtype)); }
+    void operator()(const Ints& ints) const { push_numbers(L, ints); }
+    void operator()(const Floats& floats) const { push_numbers(L, floats); }
+  };
+  std::visit(Visitor{L}, value);
+}
+
+const char* attr_type_name(const AttrValue& value) {
+  static constexpr const char* kNames[] = {"bool", "int", "float", "string", "dtype", "ints", "floats"};
+  static_assert(std::variant_size_v<AttrValue> == std::size(kNames));
+  return kNames[value.index()];
+}
+
+}  // namespace moonflow::lua

@@ -1,0 +1,181 @@
+// Files as Lua functions: npy, npz, IDX, checkpoints.
+#include "bindings/checkpoint.h"
+#include "bindings/idx.h"
+#include "bindings/lua_json.h"
+#include "bindings/lua_module.h"
+#include "bindings/npy.h"
+#include "bindings/npz.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+int npy_read(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] { array = read_npy(path_at(L, 1), state_of(L).meter); });
+  return 1;
+}
+
+int npy_write(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const Tensor array = array_at(L, 2, "array");
+    write_npy(path, array);
+  });
+  return 0;
+}
+
+int idx_read(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] { array = read_idx(path_at(L, 1), state_of(L).meter); });
+  return 1;
+}
+
+// Pushes { name -> ndarray }. `arrays` must be held by a box.
+void push_arrays(lua_State* L, std::map<std::string, Tensor>& arrays) {
+  lua_createtable(L, 0, static_cast<int>(arrays.size()));
+  for (auto& [name, array] : arrays) {
+    push_string(L, name);
+    push_array(L) = array;
+    lua_rawset(L, -3);
+  }
+}
+
+// core.npz_read(path, budget_bytes or nil) -> { name -> ndarray }
+int npz_read(lua_State* L) {
+  lua_settop(L, 2);
+  auto& arrays = keep<std::map<std::string, Tensor>>(L);
+  protect_allocating(L, [&] {
+    const int64_t budget = lua_isnil(L, 2) ? -1 : integer_at(L, 2, "budget_bytes", 0, int64_t{1} << 53);
+    arrays = read_npz(path_at(L, 1), budget, state_of(L).meter);
+  });
+  push_arrays(L, arrays);
+  return 1;
+}
+
+int npz_write(lua_State* L) {
+  lua_settop(L, 2);
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    table_at(L, 2, "arrays");
+    std::map<std::string, Tensor> arrays;
+    lua_pushnil(L);
+    while (lua_next(L, 2) != 0) {
+      const std::string name(string_at(L, -2, "name of an array"));
+      arrays.emplace(name, array_at(L, -1, name.c_str()));
+      lua_pop(L, 1);
+    }
+    write_npz(path, arrays);
+  });
+  return 0;
+}
+
+// ---- checkpoints ---------------------------------------------------------------------------------------------
+
+// Calls `read(entry)` with the stack index of each table in the list at `index`.
+template <class Read>
+void each_entry(lua_State* L, int index, const char* what, const Read& read) {
+  table_at(L, index, what);
+  const size_t count = lua_objlen(L, index);
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    table_at(L, -1, what);
+    read(lua_gettop(L));
+    lua_pop(L, 1);
+  }
+}
+
+// Pushes entry[field] without raising: `names` is a table at `names_index` that holds the field names by number, made
+// in phase 1, since making a string may raise.
+void get_field(lua_State* L, int entry, int names_index, int field) {
+  lua_rawgeti(L, names_index, field);
+  lua_rawget(L, entry);
+}
+
+void push_field_names(lua_State* L, std::initializer_list<const char*> names) {
+  lua_createtable(L, static_cast<int>(names.size()), 0);
+  int i = 0;
+  for (const char* name : names) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -2, ++i);
+  }
+}
+
+// core.checkpoint_write(path, { { name =, value = }, ... }, meta or nil, overwrite or nil)
+int checkpoint_write(lua_State* L) {
+  lua_settop(L, 4);
+  push_field_names(L, {"name", "value"});
+  constexpr int kNames = 5;
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    std::map<std::string, Tensor> values;
+    each_entry(L, 2, "variables", [&](int entry) {
+      get_field(L, entry, kNames, 1);
+      const std::string name(string_at(L, -1, "name of a variable"));
+      get_field(L, entry, kNames, 2);
+      const bool is_new = values.emplace(name, array_at(L, -1, name.c_str())).second;
+      require(is_new, ErrorCode::InvalidArgument, "variable '", name, "' is given twice");
+      lua_pop(L, 2);
+    });
+    const nlohmann::json meta = lua_isnil(L, 3) ? nlohmann::json::object() : json_at(L, 3, "meta");
+    const bool overwrite = !lua_isnil(L, 4) && flag_at(L, 4, "overwrite");
+    write_checkpoint(path, values, meta, overwrite);
+  });
+  return 0;
+}
+
+// core.checkpoint_read(path, { { name =, dtype =, shape = }, ... } or nil) -> { name -> ndarray }, manifest or nil,
+// missing
+int checkpoint_read(lua_State* L) {
+  lua_settop(L, 2);
+  push_field_names(L, {"name", "dtype", "shape"});
+  constexpr int kNames = 3;
+  auto& checkpoint = keep<Checkpoint>(L);
+  protect_allocating(L, [&] {
+    lua_settop(L, 4);
+    const std::string path = path_at(L, 1);
+    std::optional<std::vector<NamedType>> wanted;
+    if (!lua_isnil(L, 2)) {
+      wanted.emplace();
+      each_entry(L, 2, "variables", [&](int entry) {
+        NamedType variable;
+        get_field(L, entry, kNames, 1);
+        variable.name = std::string(string_at(L, -1, "name of a variable"));
+        get_field(L, entry, kNames, 2);
+        variable.type.dtype = dtype_at(L, -1, "dtype");
+        get_field(L, entry, kNames, 3);
+        variable.type.shape = shape_at(L, lua_gettop(L), "shape");
+        lua_pop(L, 3);
+        wanted->push_back(std::move(variable));
+      });
+    }
+    checkpoint = read_checkpoint(path, wanted, state_of(L).meter);
+  });
+  push_arrays(L, checkpoint.values);
+  push_json(L, checkpoint.manifest);
+  lua_createtable(L, static_cast<int>(checkpoint.missing.size()), 0);
+  int i = 0;
+  for (const std::string& name : checkpoint.missing) {
+    push_string(L, name);
+    lua_rawseti(L, -2, ++i);
+  }
+  return 3;
+}
+
+}  // namespace
+
+void add_files(lua_State* L, State& state) {
+  static const luaL_Reg kFunctions[] = {{"npy_read", npy_read},
+                                        {"npy_write", npy_write},
+                                        {"npz_read", npz_read},
+                                        {"npz_write", npz_write},
+                                        {"idx_read", idx_read},
+                                        {"checkpoint_write", checkpoint_write},
+                                        {"checkpoint_read", checkpoint_read},
+                                        {nullptr, nullptr}};
+  set_functions(L, state, kFunctions);
+}
+
+}  // namespace moonflow::lua

@@ -1,0 +1,305 @@
+#include "bindings/lua_glue.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+namespace moonflow::lua {
+
+namespace {
+
+constexpr int64_t kExact = int64_t{1} << 53;        // integers up to here are exact as Lua numbers
+constexpr int64_t kWatermark = int64_t{256} << 20;  // below this, memory is not worth a collection
+constexpr int kCData = 10;                          // LuaJIT's type number of FFI objects
+
+// Frames of the library itself are not where the user's fault is.
+bool is_library(const char* source) {
+  return std::strstr(source, "lua/moonflow/") != nullptr || std::strstr(source, "5.1/moonflow/") != nullptr;
+}
+
+// "file:line" of the innermost script line that is not the library's; left empty when there is none.
+void find_where(lua_State* L, char* where, size_t size) {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "Sl", &frame);
+    if (frame.currentline <= 0 || is_library(frame.source)) continue;
+    std::snprintf(where, size, "%s:%d", frame.short_src, frame.currentline);
+    return;
+  }
+}
+
+void set_field(lua_State* L, const char* name, const char* value) {
+  if (value[0] == '\0') return;
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, name);
+}
+
+template <size_t size>
+void copy(char (&to)[size], const char* from) {
+  const size_t length = std::min(std::strlen(from), size - 1);
+  std::memcpy(to, from, length);
+  to[length] = '\0';
+}
+
+}  // namespace
+
+void State::note(const Error& error) noexcept {
+  try {
+    fault.emplace(error);
+  } catch (const std::exception&) {
+    out_of_memory = true;
+  }
+}
+
+PlainError State::take_fault() noexcept {
+  const PlainError error = fault && !out_of_memory ? PlainError(*fault) : PlainError();
+  fault.reset();
+  out_of_memory = false;
+  return error;
+}
+
+void State::note(ErrorCode code, const char* message) noexcept {
+  try {
+    fault.emplace(code, message);
+  } catch (const std::exception&) {
+    out_of_memory = true;
+  }
+}
+
+PlainError::PlainError(const Error& error) : code(error.code) {
+  copy(message, error.what());
+  copy(op, error.op.c_str());
+  copy(job, error.job.c_str());
+  copy(where, error.where.c_str());
+}
+
+void push_error(lua_State* L, const PlainError& error) {
+  lua_createtable(L, 0, 5);
+  set_field(L, "code", name(error.code));
+  set_field(L, "message", error.message);
+  set_field(L, "op", error.op);
+  set_field(L, "job", error.job);
+  set_field(L, "where", error.where);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).error_ref);
+  lua_setmetatable(L, -2);
+}
+
+void raise(lua_State* L) {
+  State& state = state_of(L);
+  static_assert(std::is_trivially_destructible_v<PlainError>);
+  PlainError error = state.take_fault();
+  lua_settop(L, 0);  // what the call had on the stack is no longer needed, and may be large
+  if (error.where[0] == '\0') find_where(L, error.where, sizeof error.where);
+  push_error(L, error);
+  lua_error(L);
+  __builtin_unreachable();
+}
+
+void collect_garbage(lua_State* L) {
+  State& state = state_of(L);
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  const int64_t live = state.meter ? state.meter->live_bytes.load(std::memory_order_relaxed) : 0;
+  state.collect_above = std::max(kWatermark, 2 * live);
+}
+
+void collect_over_watermark(lua_State* L) {
+  State& state = state_of(L);
+  if (!state.meter ||
+      state.meter->live_bytes.load(std::memory_order_relaxed) <= std::max(kWatermark, state.collect_above))
+    return;
+  // A stopped collector is the host's decision, and it also stands still while a finalizer runs.
+  if (lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);
+}
+
+std::string describe(lua_State* L, int index) {
+  if (const Tensor* array = find_box<Tensor>(L, index))
+    return *array ? "an ndarray " + array->type().str() : "a released ndarray";
+  if (const Shape* shape = find_box<Shape>(L, index)) return "the shape " + shape->str();
+  if (find_box<SessionBox>(L, index)) return "a session";
+  if (find_box<GraphBox>(L, index)) return "a graph";
+  if (find_box<PlanBox>(L, index)) return "a plan";
+  switch (lua_type(L, index)) {
+    case LUA_TNONE:
+      return "nothing";
+    case LUA_TNIL:
+      return "nil";
+    case LUA_TBOOLEAN:
+      return lua_toboolean(L, index) ? "true" : "false";
+    case LUA_TNUMBER: {
+      char digits[32];
+      const auto end = std::to_chars(digits, digits + sizeof digits, lua_tonumber(L, index)).ptr;
+      return "the number " + std::string(digits, end);
+    }
+    case LUA_TSTRING: {
+      const std::string_view string = string_at(L, index, "");
+      if (string.size() <= 40 && string.find('\0') == string.npos) return "the string '" + std::string(string) + "'";
+      return "a string of " + std::to_string(string.size()) + " bytes";
+    }
+    default:
+      return std::string("a ") + lua_typename(L, lua_type(L, index));
+  }
+}
+
+bool find_integer(lua_State* L, int index, int64_t& value) {
+  if (lua_type(L, index) == LUA_TNUMBER) {
+    const double number = lua_tonumber(L, index);
+    if (!(number >= -static_cast<double>(kExact) && number <= static_cast<double>(kExact))) return false;
+    value = static_cast<int64_t>(number);
+    return static_cast<double>(value) == number;
+  }
+  if (lua_type(L, index) != kCData) return false;
+  // The C API does not say what a cdata is, but "-12LL" is how a 64-bit integer prints, and nothing else prints so.
+  if (index < 0) index = lua_gettop(L) + index + 1;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).tostring_ref);
+  lua_pushvalue(L, index);
+  bool found = false;
+  if (lua_pcall(L, 1, 1, 0) == 0 && lua_type(L, -1) == LUA_TSTRING) {
+    size_t size;
+    const char* digits = lua_tolstring(L, -1, &size);
+    const char* end = digits + size;
+    if (size > 3 && std::memcmp(end - 3, "ULL", 3) == 0)
+      end -= 3;
+    else if (size > 2 && std::memcmp(end - 2, "LL", 2) == 0)
+      end -= 2;
+    const auto parsed = std::from_chars(digits, end, value);
+    found = end != digits + size && parsed.ec == std::errc() && parsed.ptr == end;
+  }
+  lua_pop(L, 1);
+  return found;
+}
+
+int64_t integer_at(lua_State* L, int index, const char* what) {
+  int64_t value = 0;
+  if (!find_integer(L, index, value))
+    fail(ErrorCode::InvalidArgument, what, ": expected an integer, got ", describe(L, index));
+  return value;
+}
+
+int64_t integer_at(lua_State* L, int index, const char* what, int64_t low, int64_t high) {
+  const int64_t value = integer_at(L, index, what);
+  require(value >= low && value <= high, ErrorCode::OutOfRange, what, ": ", value, " is outside ", low, " to ", high);
+  return value;
+}
+
+double number_at(lua_State* L, int index, const char* what) {
+  if (lua_type(L, index) != LUA_TNUMBER)
+    fail(ErrorCode::InvalidArgument, what, ": expected a number, got ", describe(L, index));
+  return lua_tonumber(L, index);
+}
+
+bool flag_at(lua_State* L, int index, const char* what) {
+  if (lua_type(L, index) != LUA_TBOOLEAN)
+    fail(ErrorCode::InvalidArgument, what, ": expected true or false, got ", describe(L, index));
+  return lua_toboolean(L, index) != 0;
+}
+
+std::string_view string_at(lua_State* L, int index, const char* what) {
+  if (lua_type(L, index) != LUA_TSTRING)
+    fail(ErrorCode::InvalidArgument, what, ": expected a string, got ", describe(L, index));
+  size_t size;
+  const char* bytes = lua_tolstring(L, index, &size);
+  return {bytes, size};
+}
+
+std::string_view optional_string_at(lua_State* L, int index, const char* what) {
+  return lua_isnoneornil(L, index) ? std::string_view() : string_at(L, index, what);
+}
+
+DType dtype_at(lua_State* L, int index, const char* what) {
+  const std::optional<DType> dtype = dtype_named(string_at(L, index, what));
+  if (!dtype)
+    fail(ErrorCode::InvalidArgument, what, ": ", describe(L, index),
+         " is no dtype; there are float32, float64, int8, uint8, int32, int64");
+  return *dtype;
+}
+
+void table_at(lua_State* L, int index, const char* what) {
+  if (lua_type(L, index) != LUA_TTABLE)
+    fail(ErrorCode::InvalidArgument, what, ": expected a table, got ", describe(L, index));
+}
+
+std::string path_at(lua_State* L, int index) {
+  const std::string_view path = string_at(L, index, "path");
+  if (path.empty() || path.find('\0') != path.npos)
+    fail(ErrorCode::InvalidArgument, "path: ", describe(L, index), " names no file");
+  return std::string(path);
+}
+
+std::vector<int64_t> dims_at(lua_State* L, int index, const char* what) {
+  if (const Shape* shape = find_box<Shape>(L, index)) return shape->dims();
+  std::vector<int64_t> dims;
+  if (lua_type(L, index) == LUA_TNUMBER) {
+    dims.push_back(integer_at(L, index, what));
+    return dims;
+  }
+  if (lua_type(L, index) != LUA_TTABLE)
+    fail(ErrorCode::InvalidArgument, what, ": expected a list of sizes or a shape, got ", describe(L, index));
+  const size_t count = lua_objlen(L, index);
+  require(count <= Shape::kMaxRank, ErrorCode::InvalidArgument, what, ": has ", count, " axes, at most ",
+          Shape::kMaxRank, " are possible");
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    dims.push_back(integer_at(L, -1, what));
+    lua_pop(L, 1);
+  }
+  return dims;
+}
+
+Shape shape_at(lua_State* L, int index, const char* what) {
+  if (const Shape* shape = find_box<Shape>(L, index)) return *shape;
+  Shape shape;
+  for (const int64_t dim : dims_at(L, index, what)) {
+    require(dim >= 0, ErrorCode::InvalidArgument, what, ": axis ", shape.rank(), " has the negative size ", dim);
+    shape.push_back(dim);
+  }
+  shape.count();  // throws when the product overflows
+  return shape;
+}
+
+Tensor& array_at(lua_State* L, int index, const char* what) {
+  Tensor* array = find_box<Tensor>(L, index);
+  if (array == nullptr) fail(ErrorCode::InvalidArgument, what, ": expected an ndarray, got ", describe(L, index));
+  require(static_cast<bool>(*array), ErrorCode::WrongState, what, ": the ndarray was released");
+  return *array;
+}
+
+Tensor& push_array(lua_State* L) {
+  collect_over_watermark(L);
+  return push_box<Tensor>(L);
+}
+
+void set_functions(lua_State* L, State& state, const luaL_Reg* list) {
+  for (; list->name != nullptr; ++list) {
+    // The state is anchored in the registry; a light pointer spares each function a reference.
+    lua_pushlightuserdata(L, &state);
+    lua_pushcclosure(L, list->func, 1);
+    lua_setfield(L, -2, list->name);
+  }
+}
+
+void new_metatable(lua_State* L, State& state, Tag tag, lua_CFunction finalizer, const char* name) {
+  lua_newtable(L);
+  lua_pushlightuserdata(L, &state);
+  lua_pushcclosure(L, finalizer, 1);
+  lua_setfield(L, -2, "__gc");
+  lua_pushstring(L, name);
+  lua_setfield(L, -2, "__name");
+  lua_pushvalue(L, -1);
+  state.metatables[static_cast<int>(tag)] = lua_topointer(L, -1);
+  state.metatable_refs[static_cast<int>(tag)] = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+void new_class(lua_State* L, State& state, Tag tag, lua_CFunction finalizer, const char* name,
+               const luaL_Reg* methods) {
+  new_metatable(L, state, tag, finalizer, name);
+  lua_newtable(L);
+  set_functions(L, state, methods);
+  lua_setfield(L, -2, "__index");
+  lua_pushstring(L, name);
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 1);
+}
+
+}  // namespace moonflow::lua

@@ -1,0 +1,263 @@
+// What every Lua function of `moonflow.core` shares: userdata boxes, one firewall between C++ exceptions and Lua
+// errors, and strict readers of arguments. Used on the thread of its lua_State only.
+//
+// Every function has three phases. (1) It makes room for its result on the Lua stack, while no C++ object with a
+// destructor is alive. (2) It works inside `protect`, where Lua is only read, by calls that cannot raise. (3) It pushes
+// what it found. So a Lua error never crosses a frame with live C++ objects, and a C++ exception never crosses Lua's.
+// What is too large to be a plain local in phase 3 lives in a box of its own (`keep`).
+//
+// Whatever takes memory from Lua may run finalizers, and they may call anything: release an array, fail, pull a
+// completion. So what is pushed piece by piece is held by a box that no script can reach, or copied to the C stack.
+#pragma once
+
+#include <lua.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/op.h"
+#include "engine/session.h"
+#include "engine/tensor.h"
+
+namespace moonflow::lua {
+
+// ---- boxes ---------------------------------------------------------------------------------------------------
+
+enum class Tag : uint32_t { Dead, Array, Shape, Text, Session, Graph, Plan };
+constexpr int kTags = 7;
+
+// The first word is zero because other libraries take any userdata for their own and follow its first word: with a
+// zero there they report a clean error instead of reading wild memory.
+struct Header {
+  void* zero = nullptr;
+  Tag tag = Tag::Dead;
+};
+
+template <class T>
+struct Box {
+  Header header;
+  T value;
+};
+
+struct SessionBox {
+  std::shared_ptr<Session> session;       // shared: graphs and plans keep it, and finalizers run in any order
+  std::optional<Completion> undelivered;  // pulled, but Lua had no memory to take it; the next call gives it
+};
+
+struct GraphBox {
+  std::shared_ptr<Session> session;
+  std::unique_ptr<Graph> graph;
+  std::string job;
+};
+
+struct PlanBox {
+  std::shared_ptr<Session> session;  // before the plan, whose memory is of the session's device
+  std::shared_ptr<Plan> plan;
+};
+
+template <class T>
+constexpr Tag kTagOf = Tag::Dead;
+template <>
+inline constexpr Tag kTagOf<Tensor> = Tag::Array;
+template <>
+inline constexpr Tag kTagOf<Shape> = Tag::Shape;
+template <>
+inline constexpr Tag kTagOf<std::string> = Tag::Text;
+template <>
+inline constexpr Tag kTagOf<SessionBox> = Tag::Session;
+template <>
+inline constexpr Tag kTagOf<GraphBox> = Tag::Graph;
+template <>
+inline constexpr Tag kTagOf<PlanBox> = Tag::Plan;
+
+// An error on the C stack. Long messages are cut.
+struct PlainError {
+  ErrorCode code = ErrorCode::OutOfMemory;
+  char message[4096] = "out of memory";
+  char op[512] = "";
+  char job[256] = "";
+  char where[512] = "";
+
+  PlainError() = default;
+  explicit PlainError(const Error& error);
+};
+
+// One per lua_State: the first upvalue of every function of the module. When the lua_State closes it gives up what it
+// owns, but stays usable, since finalizers run in any order and may still call the module.
+struct State {
+  std::shared_ptr<MemoryMeter> meter;      // shared with the blocks of memory it counts
+  std::shared_ptr<const Catalog> catalog;  // of all sessions of this lua_State; made with the first
+  int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
+  std::optional<Error> fault;              // on its way from `protect` to Lua
+  bool out_of_memory = false;              // the fault that needs no memory to be noted
+  const void* metatables[kTags] = {};      // to recognise a box without a look-up
+  int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
+  int methods_ref = LUA_NOREF;   // of arrays
+  int error_ref = LUA_NOREF;     // the metatable of error tables
+  int tostring_ref = LUA_NOREF;  // Lua's own tostring, to read 64-bit cdata
+
+  void note(const Error& error) noexcept;
+  void note(ErrorCode code, const char* message) noexcept;
+  PlainError take_fault() noexcept;
+  bool faults_with_memory() const { return out_of_memory || (fault && fault->code == ErrorCode::OutOfMemory); }
+};
+
+inline State& state_of(lua_State* L) { return *static_cast<State*>(lua_touserdata(L, lua_upvalueindex(1))); }
+
+inline void push_metatable(lua_State* L, Tag tag) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).metatable_refs[static_cast<int>(tag)]);
+}
+
+// Pushes an empty box; may raise for want of memory.
+template <class T>
+T& push_box(lua_State* L) {
+  static_assert(std::is_nothrow_default_constructible_v<T>);
+  auto* box = new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>();
+  box->header.tag = kTagOf<T>;
+  push_metatable(L, kTagOf<T>);
+  lua_setmetatable(L, -2);
+  return box->value;
+}
+
+// The box at `index`, or nullptr when something else is there.
+template <class T>
+T* find_box(lua_State* L, int index) {
+  auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
+  if (box == nullptr || lua_type(L, index) != LUA_TUSERDATA || !lua_getmetatable(L, index)) return nullptr;
+  const void* metatable = lua_topointer(L, -1);
+  lua_pop(L, 1);
+  // The tag guards against a metatable that a script moved to another box, and against finalized ones.
+  if (metatable != state_of(L).metatables[static_cast<int>(kTagOf<T>)] || lua_objlen(L, index) != sizeof(Box<T>) ||
+      box->header.tag != kTagOf<T>)
+    return nullptr;
+  return &box->value;
+}
+
+// The finalizer of a box. Harmless when a script calls it, twice or with something else.
+template <class T>
+int finalize(lua_State* L) {
+  if (T* value = find_box<T>(L, 1)) {
+    static_cast<Box<T>*>(lua_touserdata(L, 1))->header.tag = Tag::Dead;
+    value->~T();
+  }
+  return 0;
+}
+
+// A C++ object that lives on the Lua stack until it is collected, for results that are pushed piece by piece.
+template <class T>
+T& keep(lua_State* L) {
+  static_assert(std::is_nothrow_default_constructible_v<T>);
+  lua_createtable(L, 0, 1);  // the metatable first: nothing may raise once the object is there
+  lua_pushcfunction(L, [](lua_State* state) {
+    if (auto* kept = static_cast<T*>(lua_touserdata(state, 1))) kept->~T();
+    return 0;
+  });
+  lua_setfield(L, -2, "__gc");
+  T* kept = new (lua_newuserdata(L, sizeof(T))) T();
+  lua_insert(L, -2);
+  lua_setmetatable(L, -2);
+  return *kept;
+}
+
+// ---- the firewall --------------------------------------------------------------------------------------------
+
+// Pushes an error table: code, message, op, job, where.
+void push_error(lua_State* L, const PlainError& error);
+// Raises the noted fault as an error table; where the error does not know its line, it is the script's that called.
+[[noreturn]] void raise(lua_State* L);
+
+// Collects garbage when more array memory is alive than the watermark allows. May run finalizers.
+void collect_over_watermark(lua_State* L);
+void collect_garbage(lua_State* L);
+
+template <class Work>
+bool attempt(State& state, Work& work) {
+  try {
+    work();
+    return true;
+  } catch (const Error& error) {
+    state.note(error);
+  } catch (const std::bad_alloc&) {
+    state.out_of_memory = true;
+  } catch (const std::length_error&) {
+    state.out_of_memory = true;
+  } catch (const std::exception& error) {
+    state.note(ErrorCode::Internal, error.what());
+  }
+  return false;
+}
+
+// Runs `work`; what it throws becomes a Lua error once its frames are gone.
+template <class Work>
+void protect(lua_State* L, Work&& work) {
+  if (!attempt(state_of(L), work)) raise(L);
+}
+
+// The same for work that takes memory and can be run again: collects and tries once more before it gives up.
+template <class Work>
+void protect_allocating(lua_State* L, Work&& work) {
+  State& state = state_of(L);
+  if (attempt(state, work)) return;
+  if (state.faults_with_memory()) {
+    state.fault.reset();
+    state.out_of_memory = false;
+    collect_garbage(L);
+    if (attempt(state, work)) return;
+  }
+  raise(L);
+}
+
+// ---- readers: for phase 2, so they throw Error and never raise --------------------------------------------------
+
+// "a string", "nil", "an ndarray float32 (5)", for messages.
+std::string describe(lua_State* L, int index);
+
+// A number without a fraction within +-2^53, or a 64-bit integer cdata. `what` names the argument in messages.
+int64_t integer_at(lua_State* L, int index, const char* what);
+int64_t integer_at(lua_State* L, int index, const char* what, int64_t low, int64_t high);
+bool find_integer(lua_State* L, int index, int64_t& value);
+double number_at(lua_State* L, int index, const char* what);
+bool flag_at(lua_State* L, int index, const char* what);
+std::string_view string_at(lua_State* L, int index, const char* what);
+std::string_view optional_string_at(lua_State* L, int index, const char* what);
+DType dtype_at(lua_State* L, int index, const char* what);
+void table_at(lua_State* L, int index, const char* what);
+// A path: a string without a zero byte, and not empty.
+std::string path_at(lua_State* L, int index);
+
+// The sizes in a list, a shape, or the single number at `index`.
+std::vector<int64_t> dims_at(lua_State* L, int index, const char* what);
+Shape shape_at(lua_State* L, int index, const char* what);
+
+// The array at `index`; one that was released is an error.
+Tensor& array_at(lua_State* L, int index, const char* what);
+
+template <class T>
+T& box_at(lua_State* L, int index, const char* what) {
+  T* box = find_box<T>(L, index);
+  if (box == nullptr) fail(ErrorCode::InvalidArgument, "expected ", what, ", got ", describe(L, index));
+  return *box;
+}
+
+// ---- writers: phases 1 and 3 -------------------------------------------------------------------------------------
+
+// An array box to be filled in phase 2. Collects garbage first when the watermark says so.
+Tensor& push_array(lua_State* L);
+inline void push_string(lua_State* L, std::string_view string) { lua_pushlstring(L, string.data(), string.size()); }
+
+// Sets functions of `list` into the table on the top of the stack, with the state as upvalue.
+void set_functions(lua_State* L, State& state, const luaL_Reg* list);
+// Makes the metatable of a kind of box and notes it in the state; leaves it on the stack.
+void new_metatable(lua_State* L, State& state, Tag tag, lua_CFunction finalizer, const char* name);
+// The metatable of a kind of box that has methods only, closed to scripts; leaves nothing on the stack.
+void new_class(lua_State* L, State& state, Tag tag, lua_CFunction finalizer, const char* name, const luaL_Reg* methods);
+
+}  // namespace moonflow::lua

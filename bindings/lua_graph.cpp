@@ -1,0 +1,244 @@
+// The graph userdata: what tracing a job appends to.
+#include "bindings/lua_attrs.h"
+#include "bindings/lua_module.h"
+#include "engine/autodiff.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+GraphBox& self(lua_State* L) { return box_at<GraphBox>(L, 1, "a graph"); }
+
+// Id of a value of the graph.
+ValueId value_at(lua_State* L, int index, const Graph& graph, const char* what) {
+  const int64_t count = static_cast<int64_t>(graph.values().size());
+  const int64_t id = integer_at(L, index, what);
+  require(id >= 0 && id < count, ErrorCode::OutOfRange, what, ": there is no value ", id, " in this graph");
+  return static_cast<ValueId>(id);
+}
+
+std::vector<ValueId> values_at(lua_State* L, int index, const Graph& graph, const char* what, bool may_be_left_out) {
+  table_at(L, index, what);
+  std::vector<ValueId> values;
+  const size_t count = lua_objlen(L, index);
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    const bool left_out = may_be_left_out && lua_isboolean(L, -1) && !lua_toboolean(L, -1);
+    values.push_back(left_out ? kNone : value_at(L, -1, graph, what));
+    lua_pop(L, 1);
+  }
+  return values;
+}
+
+// Runs `work`; what it throws blames the script's line that the call names.
+template <class Work>
+void at_site(std::string_view site, Work&& work) {
+  try {
+    work();
+  } catch (Error& error) {
+    if (error.where.empty()) error.where = site;
+    throw;
+  }
+}
+
+int push_id(lua_State* L, ValueId id) {
+  lua_pushnumber(L, id);
+  return 1;
+}
+
+// graph:feed(name, dtype, shape, site) -> id
+int feed(lua_State* L) {
+  ValueId id = kNone;
+  protect(L, [&] {
+    const std::string_view site = optional_string_at(L, 5, "site");
+    at_site(site, [&] {
+      const std::string name(string_at(L, 2, "name"));
+      const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
+      type.bytes();  // throws when the size overflows
+      id = self(L).graph->feed(name, type, std::string(site));
+    });
+  });
+  return push_id(L, id);
+}
+
+// graph:variable(name, dtype, shape, site) -> id; the session has the variable from now on.
+int variable(lua_State* L) {
+  ValueId id = kNone;
+  protect_allocating(L, [&] {
+    const std::string_view site = optional_string_at(L, 5, "site");
+    at_site(site, [&] {
+      const std::string name(string_at(L, 2, "name"));
+      const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
+      GraphBox& box = self(L);
+      box.session->variables().declare(name, type, box.session->device());
+      id = box.graph->variable(name, type, std::string(site));
+    });
+  });
+  return push_id(L, id);
+}
+
+// graph:constant(ndarray, name, site) -> id; the value is copied.
+int constant(lua_State* L) {
+  ValueId id = kNone;
+  protect_allocating(L, [&] {
+    const std::string name(optional_string_at(L, 3, "name"));
+    const std::string site(optional_string_at(L, 4, "site"));
+    const Tensor value = array_at(L, 2, "value").copy(state_of(L).meter);
+    id = self(L).graph->constant(value, name, site);
+  });
+  return push_id(L, id);
+}
+
+// graph:append(op, inputs, attrs, name, site) -> id, ...
+int append(lua_State* L) {
+  lua_settop(L, 6);
+  const std::vector<ValueId>* outputs = nullptr;
+  protect_allocating(L, [&] {
+    lua_settop(L, 6);
+    const std::string_view site = optional_string_at(L, 6, "site");
+    at_site(site, [&] {
+      Graph& graph = *self(L).graph;
+      const std::string op_name(string_at(L, 2, "op"));
+      const std::string name(optional_string_at(L, 5, "name"));
+      const OpDef& op = graph.catalog().at(op_name);
+      try {
+        std::vector<ValueId> inputs = values_at(L, 3, graph, "inputs", true);
+        Attrs attrs = attrs_at(L, 4, op);
+        graph.append(op_name, std::move(inputs), std::move(attrs), name, std::string(site));
+      } catch (Error& error) {
+        if (error.op.empty()) error.op = name.empty() ? op_name : op_name + " '" + name + "'";
+        throw;
+      }
+      outputs = &graph.nodes().back().outputs;  // nodes stay where they are
+    });
+  });
+  luaL_checkstack(L, static_cast<int>(outputs->size()), "too many outputs");
+  for (const ValueId id : *outputs) lua_pushnumber(L, id);
+  return static_cast<int>(outputs->size());
+}
+
+int tap(lua_State* L) {
+  protect(L, [&] {
+    Graph& graph = *self(L).graph;
+    const ValueId value = value_at(L, 2, graph, "value");
+    graph.tap(value, static_cast<Token>(integer_at(L, 3, "token", 1, int64_t{1} << 53)));
+  });
+  return 0;
+}
+
+// graph:gradient(losses, seeds, values) -> { id or false, ... }
+int gradient(lua_State* L) {
+  lua_settop(L, 4);
+  auto& found = keep<std::vector<ValueId>>(L);
+  protect(L, [&] {
+    Graph& graph = *self(L).graph;
+    const auto losses = values_at(L, 2, graph, "losses", false);
+    const auto seeds = values_at(L, 3, graph, "seeds", false);
+    const auto values = values_at(L, 4, graph, "values", false);
+    found = gradients(graph, losses, seeds, values);
+  });
+  lua_createtable(L, static_cast<int>(found.size()), 0);
+  int i = 0;
+  for (const ValueId id : found) {
+    if (id == kNone)
+      lua_pushboolean(L, false);
+    else
+      lua_pushnumber(L, id);
+    lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
+// graph:type(id) -> dtype, shape
+int type(lua_State* L) {
+  TensorType type;
+  protect(L, [&] {
+    const Graph& graph = *self(L).graph;
+    type = graph.type(value_at(L, 2, graph, "value"));
+  });
+  lua_pushstring(L, name(type.dtype));
+  push_shape(L, type.shape);
+  return 2;
+}
+
+int blob_name(lua_State* L) {
+  std::string& text = push_box<std::string>(L);
+  protect(L, [&] {
+    const Graph& graph = *self(L).graph;
+    text = graph.blob_name(value_at(L, 2, graph, "value"));
+  });
+  push_string(L, text);
+  return 1;
+}
+
+int dump(lua_State* L) {
+  std::string& text = push_box<std::string>(L);
+  protect(L, [&] { text = self(L).graph->dump(); });
+  push_string(L, text);
+  return 1;
+}
+
+void set_ids(lua_State* L, const char* field, const std::vector<ValueId>& ids) {
+  lua_createtable(L, static_cast<int>(ids.size()), 0);
+  int i = 0;
+  for (const ValueId id : ids) {
+    if (id == kNone)
+      lua_pushboolean(L, false);
+    else
+      lua_pushnumber(L, id);
+    lua_rawseti(L, -2, ++i);
+  }
+  lua_setfield(L, -2, field);
+}
+
+int nodes(lua_State* L) {
+  static constexpr const char* kKinds[] = {"op", "feed", "variable", "constant"};
+  const Graph* graph = nullptr;
+  protect(L, [&] { graph = self(L).graph.get(); });
+  const int count = static_cast<int>(graph->nodes().size());
+  lua_createtable(L, count, 0);
+  for (int id = 0; id < count; ++id) {
+    const Node& node = graph->node(id);
+    lua_createtable(L, 0, 6);
+    lua_pushstring(L, kKinds[node.kind]);
+    lua_setfield(L, -2, "kind");
+    if (node.op != nullptr) {
+      push_string(L, node.op->name);
+      lua_setfield(L, -2, "op");
+    }
+    push_string(L, node.name);
+    lua_setfield(L, -2, "name");
+    push_string(L, node.site);
+    lua_setfield(L, -2, "site");
+    set_ids(L, "inputs", node.inputs);
+    set_ids(L, "outputs", node.outputs);
+    lua_rawseti(L, -2, id + 1);
+  }
+  return 1;
+}
+
+}  // namespace
+
+// session:graph(job_name) -> graph
+int make_graph(lua_State* L) {
+  lua_settop(L, 2);
+  GraphBox& box = push_box<GraphBox>(L);
+  protect(L, [&] {
+    const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
+    require(!session.session->closed(), ErrorCode::WrongState, "the session is closed");
+    box.job = std::string(string_at(L, 2, "name of the job"));
+    box.session = session.session;
+    box.graph = std::make_unique<Graph>(box.session->catalog());
+  });
+  return 1;
+}
+
+void add_graph(lua_State* L, State& state) {
+  static const luaL_Reg kMethods[] = {
+      {"feed", feed},   {"variable", variable}, {"constant", constant}, {"append", append},
+      {"tap", tap},     {"gradient", gradient}, {"type", type},         {"blob_name", blob_name},
+      {"nodes", nodes}, {"dump", dump},         {nullptr, nullptr}};
+  new_class(L, state, Tag::Graph, finalize<GraphBox>, "moonflow graph", kMethods);
+}
+
+}  // namespace moonflow::lua

@@ -1,0 +1,25 @@
+// The parts of the module `moonflow.core`, one function per file. Each sets its functions into the module table on the
+// top of the stack and makes the metatables it needs.
+#pragma once
+
+#include "bindings/lua_glue.h"
+
+namespace moonflow::lua {
+
+void add_shape(lua_State* L, State& state);
+void add_ndarray(lua_State* L, State& state);
+void add_array_sources(lua_State* L, State& state);
+void add_session(lua_State* L, State& state);
+void add_graph(lua_State* L, State& state);
+void add_plan(lua_State* L, State& state);
+void add_files(lua_State* L, State& state);
+
+// Methods of the session that live with what they make.
+int list_ops(lua_State* L);
+int make_graph(lua_State* L);
+int compile_graph(lua_State* L);
+
+// Pushes a shape userdata.
+void push_shape(lua_State* L, const Shape& shape);
+
+}  // namespace moonflow::lua

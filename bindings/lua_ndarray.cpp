@@ -1,0 +1,294 @@
+// The ndarray userdata: a host tensor, dense and row-major. Element access, views, copies, text. Arithmetic is not
+// here: lua/moonflow/np.lua builds it on session:evaluate.
+#include <cstring>
+
+#include "bindings/format.h"
+#include "bindings/lua_element.h"
+#include "bindings/lua_module.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+// A finalizer that runs while Lua takes memory may release any array. So what is read across such a call is held:
+// pushes a second box on the same memory that no script can reach.
+Tensor& hold_self(lua_State* L) {
+  Tensor& held = push_box<Tensor>(L);
+  protect(L, [&] { held = array_at(L, 1, "self"); });
+  return held;
+}
+
+int64_t wrap_index(int64_t index, int axis, int64_t size) {
+  const int64_t wrapped = index < 0 ? index + size : index;
+  if (wrapped < 0 || wrapped >= size)
+    fail(ErrorCode::OutOfRange, "index ", index, " is out of range for axis ", axis, " of size ", size,
+         size > 0 ? text(" (0..", size - 1, "; arrays count from 0, Lua tables from 1)") : "");
+  return wrapped;
+}
+
+// The element or row that the `count` indices from stack position 2 on lead to: its first element.
+int64_t offset_at(lua_State* L, const Tensor& array, int count) {
+  const int rank = array.shape().rank();
+  require(count <= rank && (count >= 1 || rank == 0), ErrorCode::InvalidArgument, "an ndarray of shape ", array.shape(),
+          " takes ", rank, rank == 1 ? " index, got " : " indices, got ", count);
+  int64_t offset = 0;
+  for (int axis = 0; axis < count; ++axis)
+    offset = offset * array.shape()[axis] + wrap_index(integer_at(L, 2 + axis, "index"), axis, array.shape()[axis]);
+  return offset * array.shape().count(count, rank);
+}
+
+// The part of the array behind `indices` leading indices; a view.
+Tensor part(const Tensor& array, int indices, int64_t offset) {
+  const Shape shape(array.shape().begin() + indices, array.shape().end());
+  const int64_t count = shape.count();
+  const Tensor flat = array.reshaped({array.count()});
+  return flat.rows(offset, count).reshaped(shape);
+}
+
+// Pushes the element or view that `count` indices lead to.
+int push_part(lua_State* L, int count, const char* accessor) {
+  const Tensor* self = find_box<Tensor>(L, 1);
+  if (self != nullptr && self->shape().rank() > count) {
+    Tensor& view = push_array(L);
+    protect(L, [&] {
+      const Tensor array = array_at(L, 1, "self");
+      view = part(array, count, offset_at(L, array, count));
+    });
+    return 1;
+  }
+  double number = 0;
+  protect(L, [&] {
+    const Tensor array = array_at(L, 1, "self");
+    number = load_number(array, offset_at(L, array, count), accessor);
+  });
+  lua_pushnumber(L, number);
+  return 1;
+}
+
+// Sets the element or part that `count` indices lead to from the stack position after them.
+void set_part(lua_State* L, int count) {
+  protect(L, [&] {
+    const Tensor array = array_at(L, 1, "self");
+    const Tensor target = part(array, count, offset_at(L, array, count));
+    const int value = 2 + count;
+    if (const Tensor* source = find_box<Tensor>(L, value)) {
+      require(static_cast<bool>(*source), ErrorCode::WrongState, "the ndarray was released");
+      require(source->type() == target.type(), ErrorCode::ShapeMismatch, "the place is ", target.type(),
+              ", the value is ", source->type());
+      std::memmove(target.data(), source->data(), static_cast<size_t>(target.bytes()));
+      return;
+    }
+    visit(target.dtype(), [&](auto like) {
+      using T = decltype(like);
+      const T element = element_at<T>(L, value);
+      std::fill_n(target.data<T>(), target.count(), element);
+    });
+  });
+}
+
+int index(lua_State* L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return push_part(L, 1, "a[i]");
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).methods_ref);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, -2);
+  if (!lua_isnil(L, -1)) return 1;
+  const char* key = lua_tostring(L, 2);
+  const auto is = [&](const char* property) { return std::strcmp(key, property) == 0; };
+  if (!is("shape") && !is("dtype") && !is("nbytes") && !is("rank")) return 1;
+  TensorType type;
+  protect(L, [&] { type = array_at(L, 1, "self").type(); });
+  if (is("shape"))
+    push_shape(L, type.shape);
+  else if (is("dtype"))
+    lua_pushstring(L, name(type.dtype));
+  else
+    lua_pushnumber(L, is("rank") ? type.shape.rank() : static_cast<double>(type.count() * size_of(type.dtype)));
+  return 1;
+}
+
+int new_index(lua_State* L) {
+  set_part(L, 1);
+  return 0;
+}
+
+int at(lua_State* L) { return push_part(L, lua_gettop(L) - 1, "a:at"); }
+
+int set(lua_State* L) {
+  protect(L, [&] { require(lua_gettop(L) >= 2, ErrorCode::InvalidArgument, "a:set takes indices and a value"); });
+  set_part(L, lua_gettop(L) - 2);
+  return 0;
+}
+
+int length(lua_State* L) {
+  int64_t rows = 0;
+  protect(L, [&] {
+    const Shape& shape = array_at(L, 1, "self").shape();
+    require(shape.rank() > 0, ErrorCode::InvalidArgument,
+            "an ndarray of shape () has no length; a:item() is its value");
+    rows = shape[0];
+  });
+  lua_pushnumber(L, static_cast<double>(rows));
+  return 1;
+}
+
+bool equal_elements(const Tensor& a, const Tensor& b) {
+  return visit(a.dtype(), [&](auto like) {
+    using T = decltype(like);
+    return std::equal(a.data<T>(), a.data<T>() + a.count(), b.data<T>());
+  });
+}
+
+// Same shape, dtype and elements.
+int equal(lua_State* L) {
+  const Tensor* a = find_box<Tensor>(L, 1);
+  const Tensor* b = find_box<Tensor>(L, 2);
+  lua_pushboolean(L, a && b && *a && *b && a->type() == b->type() && equal_elements(*a, *b));
+  return 1;
+}
+
+int to_string(lua_State* L) {
+  std::string& text = push_box<std::string>(L);
+  protect(L, [&] {
+    const Tensor* array = find_box<Tensor>(L, 1);
+    if (array == nullptr) fail(ErrorCode::InvalidArgument, "self: expected an ndarray, got ", describe(L, 1));
+    text = *array ? format(*array, {}) : "released ndarray";
+  });
+  push_string(L, text);
+  return 1;
+}
+
+int item(lua_State* L) {
+  double number = 0;
+  protect(L, [&] {
+    const Tensor& array = array_at(L, 1, "self");
+    require(array.count() == 1, ErrorCode::ShapeMismatch,
+            "a:item() takes an ndarray of one element, this one has shape ", array.shape());
+    number = load_number(array, 0, "a:item");
+  });
+  lua_pushnumber(L, number);
+  return 1;
+}
+
+// reshape(list), reshape(shape) or reshape(n, m, ...); one size may be -1.
+int reshape(lua_State* L) {
+  Tensor& view = push_array(L);
+  protect(L, [&] {
+    std::vector<int64_t> dims;
+    const int last = lua_gettop(L) - 1;
+    if (last <= 2) dims = dims_at(L, 2, "shape");
+    for (int i = 2; last > 2 && i <= last; ++i) dims.push_back(integer_at(L, i, "shape"));
+    const Tensor array = array_at(L, 1, "self");
+    Shape shape;
+    int open = -1;
+    for (const int64_t dim : dims) {
+      require(dim >= 0 || (dim == -1 && open < 0), ErrorCode::InvalidArgument, "shape: axis ", shape.rank(), " is ",
+              dim, "; only one may be -1");
+      if (dim < 0) open = shape.rank();
+      shape.push_back(dim < 0 ? 1 : dim);
+    }
+    if (open >= 0) {
+      const int64_t rest = shape.count();
+      require(rest > 0 && array.count() % rest == 0, ErrorCode::ShapeMismatch, array.count(),
+              " elements do not divide into rows of ", rest);
+      shape[open] = array.count() / rest;
+    }
+    view = array.reshaped(shape);
+  });
+  return 1;
+}
+
+int copy(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& result = push_array(L);
+  protect_allocating(L, [&] { result = array_at(L, 1, "self").copy(state_of(L).meter); });
+  return 1;
+}
+
+int rows(lua_State* L) {
+  lua_settop(L, 3);
+  Tensor& view = push_array(L);
+  protect(L, [&] {
+    const int64_t first = integer_at(L, 2, "first row");
+    const int64_t count = integer_at(L, 3, "count of rows");
+    view = array_at(L, 1, "self").rows(first, count);
+  });
+  return 1;
+}
+
+int to_bytes(lua_State* L) {
+  const Tensor& held = hold_self(L);
+  // As much again is about to be taken by the string; one that Lua cannot hold is an ordinary error.
+  lua_pushlstring(L, held.data<char>(), static_cast<size_t>(held.count() * size_of(held.dtype())));
+  return 1;
+}
+
+// Pushes the rows of `array` from `offset` on as nested tables.
+void push_rows(lua_State* L, const Tensor& array, int axis, int64_t& offset) {
+  if (axis == array.shape().rank()) {
+    const int64_t element = offset++;
+    lua_pushnumber(
+        L, visit(array.dtype(), [&](auto like) { return static_cast<double>(array.data<decltype(like)>()[element]); }));
+    return;
+  }
+  const int64_t size = array.shape()[axis];
+  lua_createtable(L, static_cast<int>(size), 0);
+  for (int64_t i = 0; i < size; ++i) {
+    push_rows(L, array, axis + 1, offset);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+
+int to_table(lua_State* L) {
+  const Tensor& held = hold_self(L);
+  protect(L, [&] {
+    // A table of more than 2^27 elements is beyond what Lua allows.
+    int64_t tables = 1;
+    for (int axis = 0; axis < held.shape().rank(); ++axis) {
+      tables = checked_product(tables, std::max<int64_t>(held.shape()[axis], 1));
+      require(tables <= (int64_t{1} << 26), ErrorCode::OutOfRange, "an ndarray of shape ", held.shape(),
+              " is too large for a Lua table");
+    }
+    if (held.dtype() == DType::Int64)
+      for (int64_t i = 0; i < held.count(); ++i) number_of(held.data<int64_t>()[i], "a:totable");
+  });
+  int64_t offset = 0;
+  push_rows(L, held, 0, offset);
+  return 1;
+}
+
+int release(lua_State* L) {
+  protect(L, [&] {
+    Tensor* array = find_box<Tensor>(L, 1);
+    if (array == nullptr) fail(ErrorCode::InvalidArgument, "self: expected an ndarray, got ", describe(L, 1));
+    *array = Tensor();
+  });
+  return 0;
+}
+
+int address(lua_State* L) {
+  void* address = nullptr;
+  protect(L, [&] { address = array_at(L, 1, "self").data(); });
+  lua_pushlightuserdata(L, address);
+  return 1;
+}
+
+}  // namespace
+
+void add_ndarray(lua_State* L, State& state) {
+  static const luaL_Reg kMetamethods[] = {{"__index", index}, {"__newindex", new_index}, {"__len", length},
+                                          {"__eq", equal},    {"__tostring", to_string}, {nullptr, nullptr}};
+  static const luaL_Reg kMethods[] = {
+      {"at", at},           {"set", set},         {"item", item},        {"reshape", reshape},
+      {"copy", copy},       {"rows", rows},       {"tobytes", to_bytes}, {"totable", to_table},
+      {"release", release}, {"address", address}, {nullptr, nullptr}};
+  new_metatable(L, state, Tag::Array, finalize<Tensor>, "moonflow ndarray");
+  set_functions(L, state, kMetamethods);
+  lua_setfield(L, -2, "ndarray_metatable");
+  lua_newtable(L);
+  set_functions(L, state, kMethods);
+  lua_pushvalue(L, -1);
+  state.methods_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+  lua_setfield(L, -2, "ndarray_methods");
+}
+
+}  // namespace moonflow::lua

@@ -1,0 +1,120 @@
+// The plan userdata: a compiled graph, and the submit side of runs.
+#include <climits>
+
+#include "bindings/lua_module.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+PlanBox& self(lua_State* L) { return box_at<PlanBox>(L, 1, "a plan"); }
+
+// plan:submit(may_inline, taps_on or nil, feeds...) -> run, or nil, "busy"
+int submit(lua_State* L) {
+  const int last = lua_gettop(L);
+  RunId run = 0;
+  protect_allocating(L, [&] {
+    lua_settop(L, last);
+    PlanBox& box = self(L);
+    Executor::Submission submission;
+    submission.may_run_inline = flag_at(L, 2, "may_inline");
+    if (!lua_isnoneornil(L, 3)) {
+      table_at(L, 3, "taps_on");
+      const size_t count = box.plan->taps.size();
+      submission.taps_on.resize(count);
+      for (size_t i = 0; i < count; ++i) {
+        lua_rawgeti(L, 3, static_cast<int>(i + 1));
+        submission.taps_on[i] = flag_at(L, -1, "taps_on");
+        lua_pop(L, 1);
+      }
+    }
+    if (last > 3) submission.feeds.reserve(static_cast<size_t>(last - 3));
+    for (int i = 4; i <= last; ++i) submission.feeds.push_back(array_at(L, i, "input"));
+    run = box.session->submit(box.plan, std::move(submission));
+  });
+  if (run == 0) {
+    lua_pushnil(L);
+    lua_pushliteral(L, "busy");
+    return 2;
+  }
+  lua_pushnumber(L, static_cast<double>(run));
+  return 1;
+}
+
+int dump(lua_State* L) {
+  std::string& text = push_box<std::string>(L);
+  protect(L, [&] { text = self(L).plan->dump(); });
+  push_string(L, text);
+  return 1;
+}
+
+void set_number(lua_State* L, const char* field, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, field);
+}
+
+int info(lua_State* L) {
+  const Plan* plan = nullptr;
+  protect(L, [&] { plan = self(L).plan.get(); });
+  lua_createtable(L, 0, 10);
+  push_string(L, plan->job);
+  lua_setfield(L, -2, "job");
+  set_number(L, "steps", static_cast<double>(plan->steps.size()));
+  set_number(L, "first_write", plan->first_write);
+  set_number(L, "taps", static_cast<double>(plan->taps.size()));
+  set_number(L, "arena_bytes", static_cast<double>(plan->arena_bytes));
+  set_number(L, "arena_lower_bound", static_cast<double>(plan->arena_lower_bound));
+  set_number(L, "in_flight", plan->in_flight);
+  set_number(L, "max_in_flight", plan->max_in_flight);
+  lua_createtable(L, static_cast<int>(plan->variables.size()), 0);
+  int i = 0;
+  for (const std::string& name : plan->variables) {
+    push_string(L, name);
+    lua_rawseti(L, -2, ++i);
+  }
+  lua_setfield(L, -2, "variables");
+  lua_createtable(L, static_cast<int>(plan->feeds.size()), 0);
+  i = 0;
+  for (const PlannedFeed& feed : plan->feeds) {
+    lua_createtable(L, 0, 3);
+    push_string(L, feed.name);
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, name(feed.type.dtype));
+    lua_setfield(L, -2, "dtype");
+    push_shape(L, feed.type.shape);
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, ++i);
+  }
+  lua_setfield(L, -2, "feeds");
+  return 1;
+}
+
+int set_max_in_flight(lua_State* L) {
+  protect(L, [&] { self(L).plan->max_in_flight = static_cast<int>(integer_at(L, 2, "max_in_flight", 1, INT_MAX)); });
+  return 0;
+}
+
+}  // namespace
+
+// session:compile(graph) -> plan
+int compile_graph(lua_State* L) {
+  lua_settop(L, 2);
+  PlanBox& box = push_box<PlanBox>(L);
+  protect_allocating(L, [&] {
+    const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
+    const GraphBox& graph = box_at<GraphBox>(L, 2, "a graph");
+    require(!session.session->closed(), ErrorCode::WrongState, "the session is closed");
+    require(graph.session == session.session, ErrorCode::InvalidArgument, "the graph is of another session");
+    box.session = session.session;
+    box.plan = session.session->compile(*graph.graph, graph.job);
+  });
+  return 1;
+}
+
+void add_plan(lua_State* L, State& state) {
+  static const luaL_Reg kMethods[] = {
+      {"submit", submit}, {"dump", dump}, {"info", info}, {"set_max_in_flight", set_max_in_flight}, {nullptr, nullptr}};
+  new_class(L, state, Tag::Plan, finalize<PlanBox>, "moonflow plan", kMethods);
+}
+
+}  // namespace moonflow::lua

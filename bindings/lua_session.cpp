@@ -1,0 +1,259 @@
+// The session userdata: variables, immediate evaluation, and the pull side of the completion queue.
+#include <climits>
+
+#include "bindings/lua_attrs.h"
+#include "bindings/lua_module.h"
+#include "kernels/catalog.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+constexpr int kWaitMs = 50;  // a wait returns at least this often, so that hooks (Ctrl-C) run
+
+Session& any_session(lua_State* L) { return *box_at<SessionBox>(L, 1, "a session").session; }
+
+Session& open_session(lua_State* L) {
+  Session& session = any_session(L);
+  require(!session.closed(), ErrorCode::WrongState, "the session is closed");
+  return session;
+}
+
+// core.session{ threads = n }
+int make_session(lua_State* L) {
+  lua_settop(L, 1);
+  SessionBox& box = push_box<SessionBox>(L);
+  protect_allocating(L, [&] {
+    int threads = 0;
+    if (!lua_isnil(L, 1)) {
+      table_at(L, 1, "options");
+      lua_settop(L, 2);
+      lua_pushnil(L);
+      while (lua_next(L, 1) != 0) {
+        const std::string_view key = string_at(L, -2, "name of an option");
+        require(key == "threads", ErrorCode::InvalidArgument, "a session has no option '", key, "', only 'threads'");
+        threads = static_cast<int>(integer_at(L, -1, "threads", 0, 4096));
+        lua_pop(L, 1);
+      }
+    }
+    State& state = state_of(L);
+    if (!state.catalog) state.catalog = make_catalog();
+    box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads), state.meter);
+  });
+  return 1;
+}
+
+// ---- completions ---------------------------------------------------------------------------------------------
+
+// nil when nothing is ready; run, token, ndarray, sequence for a tap; run, 0, nil or error, sequence at an end.
+// The completion stays in the box until Lua has all of it, so one that meets a full Lua heap is given again.
+int next(lua_State* L) {
+  protect(L, [&] { any_session(L); });
+  SessionBox& box = *find_box<SessionBox>(L, 1);
+  for (;;) {
+    lua_settop(L, 1);
+    if (!box.undelivered) {
+      if (box.session->completions().empty()) return 0;
+      protect(L, [&] { box.undelivered = box.session->pull(); });
+      if (!box.undelivered) return 0;
+    }
+    // A finalizer that runs below may pull this very completion.
+    const uint64_t sequence = box.undelivered->sequence;
+    const auto is_mine = [&] { return box.undelivered && box.undelivered->sequence == sequence; };
+    const double run = static_cast<double>(box.undelivered->run);
+    const double token = static_cast<double>(box.undelivered->token);
+    const bool end = box.undelivered->end;
+    lua_pushnumber(L, run);
+    lua_pushnumber(L, end ? 0 : token);
+    if (!end) {
+      Tensor& array = push_array(L);
+      if (is_mine()) array = std::move(box.undelivered->tensor);
+    } else if (box.undelivered->error) {
+      push_error(L, PlainError(*box.undelivered->error));
+    } else {
+      lua_pushnil(L);
+    }
+    if (!is_mine()) continue;
+    box.undelivered.reset();
+    lua_pushnumber(L, static_cast<double>(sequence));
+    return 4;
+  }
+}
+
+int wait(lua_State* L) {
+  bool ready = false;
+  protect(L, [&] {
+    int timeout_ms = kWaitMs;
+    if (!lua_isnoneornil(L, 2)) {
+      const double wanted = number_at(L, 2, "timeout_ms");
+      if (wanted >= 0 && wanted < kWaitMs) timeout_ms = static_cast<int>(wanted);
+    }
+    SessionBox& box = box_at<SessionBox>(L, 1, "a session");
+    ready = box.undelivered || box.session->completions().wait(timeout_ms);
+  });
+  lua_pushboolean(L, ready);
+  return 1;
+}
+
+int in_flight(lua_State* L) {
+  int count = 0;
+  protect(L, [&] { count = any_session(L).executor().in_flight(); });
+  lua_pushnumber(L, count);
+  return 1;
+}
+
+int wait_idle(lua_State* L) {
+  protect(L, [&] { any_session(L).executor().wait_idle(); });
+  return 0;
+}
+
+int descriptor(lua_State* L) {
+  int descriptor = -1;
+  protect(L, [&] { descriptor = any_session(L).completions().descriptor(); });
+  if (descriptor < 0) return 0;
+  lua_pushnumber(L, descriptor);
+  return 1;
+}
+
+int interrupt(lua_State* L) {
+  protect(L, [&] { any_session(L).executor().interrupt(); });
+  return 0;
+}
+
+int clear_interrupt(lua_State* L) {
+  protect(L, [&] { any_session(L).executor().clear_interrupt(); });
+  return 0;
+}
+
+int interrupted(lua_State* L) {
+  bool interrupted = false;
+  protect(L, [&] { interrupted = any_session(L).executor().interrupted(); });
+  lua_pushboolean(L, interrupted);
+  return 1;
+}
+
+int set_max_in_flight(lua_State* L) {
+  protect(L, [&] {
+    any_session(L).executor().max_in_flight = static_cast<int>(integer_at(L, 2, "max_in_flight", 1, INT_MAX));
+  });
+  return 0;
+}
+
+int close(lua_State* L) {
+  protect(L, [&] { any_session(L).close(); });
+  return 0;
+}
+
+// ---- variables and memory ------------------------------------------------------------------------------------
+
+int variables(lua_State* L) {
+  lua_settop(L, 1);
+  auto& names = keep<std::vector<std::string>>(L);
+  protect(L, [&] { names = any_session(L).variables().names(); });
+  Session& session = *find_box<SessionBox>(L, 1)->session;
+  lua_createtable(L, static_cast<int>(names.size()), 0);
+  int i = 0;
+  for (const std::string& name : names) {
+    const Variable* variable = nullptr;
+    protect(L, [&] { variable = session.variables().find(name); });
+    lua_createtable(L, 0, 4);
+    push_string(L, name);
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, moonflow::name(variable->type.dtype));
+    lua_setfield(L, -2, "dtype");
+    push_shape(L, variable->type.shape);
+    lua_setfield(L, -2, "shape");
+    lua_pushboolean(L, variable->initialised);
+    lua_setfield(L, -2, "initialised");
+    lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
+int read(lua_State* L) {
+  lua_settop(L, 2);
+  Tensor& value = push_array(L);
+  protect_allocating(L, [&] { value = open_session(L).read(std::string(string_at(L, 2, "name of a variable"))); });
+  return 1;
+}
+
+int write(lua_State* L) {
+  protect(L, [&] {
+    const std::string name(string_at(L, 2, "name of a variable"));
+    const Tensor value = array_at(L, 3, "value");
+    open_session(L).write(name, value);
+  });
+  return 0;
+}
+
+// session:evaluate(op, { ndarray or false, ... }, attrs) -> ndarray, ...
+int evaluate(lua_State* L) {
+  lua_settop(L, 4);
+  auto& results = keep<std::vector<Tensor>>(L);
+  protect_allocating(L, [&] {
+    lua_settop(L, 5);
+    Session& session = open_session(L);
+    const std::string name(string_at(L, 2, "op"));
+    const OpDef& op = session.catalog().at(name);
+    try {
+      table_at(L, 3, "inputs");
+      std::vector<Tensor> inputs;
+      const size_t count = lua_objlen(L, 3);
+      for (size_t i = 1; i <= count; ++i) {
+        lua_rawgeti(L, 3, static_cast<int>(i));
+        const bool left_out = lua_isnil(L, -1) || (lua_isboolean(L, -1) && !lua_toboolean(L, -1));
+        inputs.push_back(left_out ? Tensor() : array_at(L, -1, "input"));
+        lua_pop(L, 1);
+      }
+      results = session.evaluate(name, inputs, attrs_at(L, 4, op));
+    } catch (Error& error) {
+      if (error.op.empty()) error.op = name;
+      throw;
+    }
+  });
+  const int count = static_cast<int>(results.size());
+  luaL_checkstack(L, count, "too many results");
+  for (Tensor& result : results) {
+    Tensor& array = push_array(L);
+    array = std::move(result);
+  }
+  return count;
+}
+
+int memory(lua_State* L) {
+  int64_t live = 0;
+  protect(L, [&] { live = any_session(L).meter()->live_bytes.load(std::memory_order_relaxed); });
+  lua_createtable(L, 0, 1);
+  lua_pushnumber(L, static_cast<double>(live));
+  lua_setfield(L, -2, "live_bytes");
+  return 1;
+}
+
+}  // namespace
+
+void add_session(lua_State* L, State& state) {
+  static const luaL_Reg kFunctions[] = {{"session", make_session}, {nullptr, nullptr}};
+  static const luaL_Reg kMethods[] = {{"next", next},
+                                      {"wait", wait},
+                                      {"in_flight", in_flight},
+                                      {"wait_idle", wait_idle},
+                                      {"fd", descriptor},
+                                      {"interrupt", interrupt},
+                                      {"clear_interrupt", clear_interrupt},
+                                      {"interrupted", interrupted},
+                                      {"set_max_in_flight", set_max_in_flight},
+                                      {"close", close},
+                                      {"variables", variables},
+                                      {"read", read},
+                                      {"write", write},
+                                      {"evaluate", evaluate},
+                                      {"memory", memory},
+                                      {"ops", list_ops},
+                                      {"graph", make_graph},
+                                      {"compile", compile_graph},
+                                      {nullptr, nullptr}};
+  set_functions(L, state, kFunctions);
+  new_class(L, state, Tag::Session, finalize<SessionBox>, "moonflow session", kMethods);
+}
+
+}  // namespace moonflow::lua
