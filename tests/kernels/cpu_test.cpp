@@ -1,0 +1,112 @@
+// The CPU device: memory, threads, layouts and reorders.
+#include "kernels/cpu.h"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/catalog.h"
+
+using namespace moonflow;
+
+namespace {
+
+Layout blocked(const TensorType& type, dnnl::memory::format_tag tag) {
+  return cpu::layout_of({type.shape.dims(), dnnl::memory::data_type::f32, tag}, type);
+}
+
+std::vector<float> reordered(Device& device, const TensorType& type, const Layout& from, const Layout& to,
+                             const std::vector<float>& values, size_t size) {
+  std::vector<float> input = values, output(size, -1.0f);
+  void* inputs[] = {input.data()};
+  void* outputs[] = {output.data()};
+  const Launch launch = device.reorder(type, from, to);
+  const auto stream = device.make_stream();
+  launch(LaunchCall{*stream, inputs, outputs, nullptr});
+  stream->wait();
+  return output;
+}
+
+}  // namespace
+
+TEST_CASE("memory is aligned and zeroed, and an impossible size is an error") {
+  const auto device = make_cpu_device(1);
+  const Buffer buffer(*device, 1000);
+  CHECK(reinterpret_cast<uintptr_t>(buffer.data()) % kAlignment == 0);
+  const char* bytes = static_cast<const char*>(buffer.data());
+  CHECK(std::all_of(bytes, bytes + 1000, [](char byte) { return byte == 0; }));
+  CHECK_THROWS_WITH(device->allocate(int64_t{1} << 60), Catch::Contains("bytes of memory on the cpu"));
+  CHECK_THROWS(device->allocate(-1));
+}
+
+TEST_CASE("each device brings its own number of threads") {
+  const auto one = make_cpu_device(1), two = make_cpu_device(2);
+  one->enter();
+  CHECK(cpu::threads() == 1);
+  two->enter();
+  CHECK((cpu::threads() == 2 || cpu::threads() == 1));  // one where OpenMP is off
+  CHECK(one->describe().find("1 thread,") != std::string::npos);
+}
+
+TEST_CASE("a loop is cut into parts that cover it once, and stays whole where it is short") {
+  const auto device = make_cpu_device(2);
+  device->enter();
+  std::vector<int> visits(1000, 0);
+  cpu::parallel_for(1000, 10, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) ++visits[i];
+  });
+  CHECK(std::all_of(visits.begin(), visits.end(), [](int n) { return n == 1; }));
+  int calls = 0;
+  cpu::parallel_for(1000, 1000, [&](int64_t, int64_t) { ++calls; });
+  CHECK(calls == 1);
+}
+
+TEST_CASE("two descriptions of one layout are equal, and row-major has none") {
+  const TensorType type{DType::Float32, {2, 16, 3, 3}};
+  using Tag = dnnl::memory::format_tag;
+  CHECK(blocked(type, Tag::nchw).row_major());
+  CHECK_FALSE(blocked(type, Tag::nhwc).row_major());
+  CHECK(blocked(type, Tag::nChw16c) == blocked(type, Tag::nChw16c));
+  CHECK(blocked(type, Tag::nChw16c) != blocked(type, Tag::nChw8c));
+  // An axis of one element has no order of its own.
+  const TensorType single{DType::Float32, {2, 1, 3, 3}};
+  CHECK(blocked(single, Tag::nhwc).row_major());
+  CHECK(cpu::layout_of(cpu::row_major({DType::Float32, {}}), {DType::Float32, {}}).row_major());
+}
+
+TEST_CASE("a value goes into a private layout and comes back") {
+  const auto device = make_cpu_device(1);
+  const TensorType type{DType::Float32, {2, 5, 3, 3}};  // 5 channels: padded to 8
+  const Layout layout = blocked(type, dnnl::memory::format_tag::nChw8c);
+  CHECK(layout.bytes == 2 * 8 * 9 * 4);
+  std::vector<float> values(type.count());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const std::vector<float> inside = reordered(*device, type, {}, layout, values, layout.bytes / 4);
+  CHECK(inside != values);
+  CHECK(reordered(*device, type, layout, {}, inside, values.size()) == values);
+  CHECK(reordered(*device, type, {}, {}, values, values.size()) == values);
+  CHECK(reordered(*device, type, layout, layout, inside, inside.size()) == inside);
+}
+
+TEST_CASE("element-wise ops stay in a private layout without padding, and leave a padded one") {
+  const auto catalog = make_catalog();
+  const auto device = make_cpu_device(1);
+  const auto choose = [&](const char* op, const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
+    const Attrs attrs;
+    const std::vector<bool> present(types.size(), true);
+    const std::vector<TensorType> outputs = {types[0]};
+    LayoutCall call{*device, attrs, types, present, outputs, layouts, {Layout{}}};
+    catalog->at(op).cpu.layouts(call);
+    return std::pair(call.inputs, call.outputs[0]);
+  };
+  const TensorType full{DType::Float32, {2, 16, 3, 3}}, odd{DType::Float32, {2, 5, 3, 3}}, scalar{DType::Float32, {}};
+  const Layout dense = blocked(full, dnnl::memory::format_tag::nChw16c);
+  const Layout padded = blocked(odd, dnnl::memory::format_tag::nChw8c);
+
+  CHECK(choose("relu", {full}, {dense}).second == dense);
+  CHECK(choose("relu", {odd}, {padded}).second.row_major());
+  CHECK(choose("relu_grad", {full, full}, {Layout{}, dense}).first[0] == dense);
+  CHECK(choose("multiply", {full, scalar}, {dense, Layout{}}).second == dense);
+  CHECK(choose("multiply", {full, scalar}, {dense, Layout{}}).first[1].row_major());
+  CHECK(choose("add", {full, {DType::Float32, {16, 1, 1}}}, {dense, Layout{}}).first[0].row_major());
+}

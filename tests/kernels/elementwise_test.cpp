@@ -1,0 +1,126 @@
+// Element-wise ops where examples do not reach: special values, integers at their ends, large and broadcast shapes.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "engine/session.h"
+#include "kernels/catalog.h"
+
+using namespace moonflow;
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct Ops {
+  Session session{make_catalog(), make_cpu_device(2)};
+
+  template <class T>
+  std::vector<T> call(const char* op, const std::vector<Tensor>& inputs, const Attrs& attrs = {}) {
+    const Tensor out = session.evaluate(op, inputs, attrs)[0];
+    REQUIRE(out.dtype() == DTypeOf<T>::value);
+    return {out.data<T>(), out.data<T>() + out.count()};
+  }
+};
+
+Tensor floats(std::initializer_list<float> values) {
+  return Tensor::of<float>({static_cast<int64_t>(values.size())}, values);
+}
+
+Tensor counted(const Shape& shape, float start) {
+  Tensor tensor = Tensor::allocate({DType::Float32, shape});
+  for (int64_t i = 0; i < tensor.count(); ++i) tensor.data<float>()[i] = start + static_cast<float>(i % 1000);
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("a NaN passes through relu, maximum and minimum") {
+  Ops ops;
+  const std::vector<float> y = ops.call<float>("relu", {floats({-1, kNaN, 2, -kInfinity, kInfinity})});
+  CHECK(y[0] == 0);
+  CHECK(std::isnan(y[1]));
+  CHECK(y[2] == 2);
+  CHECK(y[3] == 0);
+  CHECK(y[4] == kInfinity);
+  for (const char* op : {"maximum", "minimum"}) {
+    const std::vector<float> m = ops.call<float>(op, {floats({kNaN, 1}), floats({1, kNaN})});
+    CHECK(std::isnan(m[0]));
+    CHECK(std::isnan(m[1]));
+  }
+}
+
+TEST_CASE("functions with limits reach them without overflow") {
+  Ops ops;
+  CHECK(ops.call<float>("sigmoid", {floats({-1000, 1000})}) == std::vector<float>{0, 1});
+  CHECK(ops.call<float>("softplus", {floats({-1000, 1000})}) == std::vector<float>{0, 1000});
+  CHECK(ops.call<float>("log_sigmoid", {floats({-1000, 1000})}) == std::vector<float>{-1000, 0});
+  CHECK(ops.call<float>("reciprocal_no_nan", {floats({0, 4})}) == std::vector<float>{0, 0.25});
+  CHECK(ops.call<float>("xlogy", {floats({0, 1}), floats({0, 1})}) == std::vector<float>{0, 0});
+}
+
+TEST_CASE("integers wrap around, and division by zero gives 0") {
+  Ops ops;
+  const int32_t low = std::numeric_limits<int32_t>::lowest();
+  const auto ints = [](std::initializer_list<int32_t> v) { return Tensor::of({static_cast<int64_t>(v.size())}, v); };
+  CHECK(ops.call<int32_t>("add", {ints({low}), ints({-1})}) == std::vector<int32_t>{2147483647});
+  CHECK(ops.call<int32_t>("multiply", {ints({low}), ints({-1})}) == std::vector<int32_t>{low});
+  CHECK(ops.call<int32_t>("negative", {ints({low})}) == std::vector<int32_t>{low});
+  CHECK(ops.call<int32_t>("mod", {ints({7, -7, 7, -7, 5, low}), ints({3, 3, -3, -3, 0, -1})}) ==
+        std::vector<int32_t>{1, 2, -2, -1, 0, 0});
+  CHECK(ops.call<int32_t>("floordiv", {ints({7, -7, 7, -7, 5, low}), ints({3, 3, -3, -3, 0, -1})}) ==
+        std::vector<int32_t>{2, -3, -3, 2, 0, low});
+  CHECK(ops.call<uint8_t>("mod", {Tensor::of<uint8_t>({2}, {200, 255}), Tensor::of<uint8_t>({2}, {255, 255})}) ==
+        std::vector<uint8_t>{200, 0});
+}
+
+TEST_CASE("a cast to an integer truncates, saturates and takes a NaN for 0") {
+  Ops ops;
+  CHECK(ops.call<int8_t>("cast", {floats({1.9f, -1.9f, 300, -300, kNaN, kInfinity})}, {{"dtype", DType::Int8}}) ==
+        std::vector<int8_t>{1, -1, 127, -128, 0, 127});
+  CHECK(ops.call<int64_t>("cast", {floats({1e30f, -1e30f})}, {{"dtype", DType::Int64}}) ==
+        std::vector<int64_t>{std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::lowest()});
+}
+
+TEST_CASE("a mixed pair is refused, and the fault says what came") {
+  Ops ops;
+  const Tensor x = floats({1, 2, 3}), n = Tensor::of<int32_t>({3}, {1, 2, 3});
+  CHECK_THROWS_WITH(ops.call<float>("add", {x, n}),
+                    "x is float32 (3), y is int32 (3); cast one of them, both must have one dtype");
+  CHECK_THROWS_WITH(ops.call<int32_t>("divide", {n, n}), "needs float32 or float64, got int32 (3); cast it first");
+  CHECK_THROWS_WITH(ops.call<float>("add", {x, floats({1, 2})}), Catch::Contains("(3)") && Catch::Contains("(2)"));
+  CHECK_THROWS_WITH(ops.call<float>("where", {x, x, x}), Catch::Contains("must be int8"));
+}
+
+TEST_CASE("values without elements pass through") {
+  Ops ops;
+  const Tensor none = Tensor::allocate({DType::Float32, {0, 3}});
+  CHECK(ops.call<float>("relu", {none}).empty());
+  CHECK(ops.call<float>("add", {none, floats({1, 2, 3})}).empty());
+  CHECK(ops.call<float>("reduce_sum", {none}, {{"axis", Ints{0}}}) == std::vector<float>{0, 0, 0});
+  CHECK(ops.call<float>("reduce_sum", {none}, {{"axis", Ints{1}}}).empty());
+}
+
+TEST_CASE("large values broadcast along any axis like small ones") {
+  Ops ops;
+  const Shape shape{3, 5, 41, 67};
+  const Tensor x = counted(shape, 0);
+  for (const Shape& other : {Shape{67}, Shape{5, 1, 1}, Shape{3, 1, 41, 1}, Shape{}, Shape{5, 41, 67}}) {
+    INFO(other);
+    const Tensor y = counted(other, 0.5f);
+    const std::vector<float> sum = ops.call<float>("add", {x, y});
+    bool right = true;
+    for (int64_t i = 0; i < x.count(); ++i) {
+      int64_t rest = i, at = 0, step = 1;
+      for (int axis = 3; axis >= 0; --axis) {
+        const int own = axis - 4 + other.rank();
+        if (own >= 0 && other[own] > 1) at += rest % shape[axis] * step;
+        if (own >= 0) step *= other[own];
+        rest /= shape[axis];
+      }
+      right = right && sum[i] == x.data<float>()[i] + y.data<float>()[at];
+    }
+    CHECK(right);
+  }
+}

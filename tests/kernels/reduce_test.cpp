@@ -1,0 +1,111 @@
+// Reductions over shapes large enough for blocks and threads, against plain sums, and where values are special.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "engine/session.h"
+#include "kernels/catalog.h"
+
+using namespace moonflow;
+
+namespace {
+
+Tensor drawn(const Shape& shape) {
+  Tensor tensor = Tensor::allocate({DType::Float32, shape});
+  std::mt19937 random(3);
+  for (int64_t i = 0; i < tensor.count(); ++i) tensor.data<float>()[i] = static_cast<float>(random() / 4294967296.0);
+  return tensor;
+}
+
+// Sums in the simplest way: every element added, in order, to the output it belongs to.
+std::vector<double> plain_sums(const Tensor& x, const std::vector<bool>& reduced) {
+  int64_t outputs = 1;
+  for (int axis = 0; axis < x.shape().rank(); ++axis) outputs *= reduced[axis] ? 1 : x.shape()[axis];
+  std::vector<double> sums(outputs, 0.0);
+  for (int64_t i = 0; i < x.count(); ++i) {
+    int64_t rest = i, at = 0, step = 1;
+    for (int axis = x.shape().rank(); axis-- > 0; rest /= x.shape()[axis]) {
+      if (reduced[axis]) continue;
+      at += rest % x.shape()[axis] * step;
+      step *= x.shape()[axis];
+    }
+    sums[at] += x.data<float>()[i];
+  }
+  return sums;
+}
+
+Tensor sum(int threads, const Tensor& x, const Ints& axes) {
+  Session session(make_catalog(), make_cpu_device(threads));
+  return session.evaluate("reduce_sum", {x}, {{"axis", axes}})[0];
+}
+
+}  // namespace
+
+TEST_CASE("sums over any axes are right, with the same bits for any number of threads") {
+  const Shape shape{7, 37, 11, 133};
+  const Tensor x = drawn(shape);
+  for (const Ints& axes : {Ints{0, 1, 2, 3}, Ints{0}, Ints{3}, Ints{0, 2, 3}, Ints{1, 2}, Ints{0, 1}, Ints{0, 2}}) {
+    std::vector<bool> reduced(4, false);
+    for (const int64_t axis : axes) reduced[axis] = true;
+    INFO(str(AttrValue(axes)));
+    const Tensor one = sum(1, x, axes), three = sum(3, x, axes);
+    const std::vector<double> expected = plain_sums(x, reduced);
+    bool right = true;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      right = right && one.data<float>()[i] == three.data<float>()[i];
+      right = right && one.data<float>()[i] == Approx(expected[i]).epsilon(1e-7);
+    }
+    CHECK(right);
+  }
+}
+
+TEST_CASE("a long sum of float32 keeps its digits") {
+  Tensor x = Tensor::allocate({DType::Float32, {1 << 22}});
+  std::fill(x.data<float>(), x.data<float>() + x.count(), 0.1f);
+  CHECK(sum(2, x, {}).data<float>()[0] == Approx(static_cast<double>(0.1f) * (1 << 22)).epsilon(1e-7));
+}
+
+TEST_CASE("extremes and their positions treat a NaN as the winner, and the first of equals wins") {
+  Session session(make_catalog(), make_cpu_device(1));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = Tensor::of<float>({2, 4}, {1, 3, 3, 2, 5, nan, 7, nan});
+  const auto call = [&](const char* op, const char* key) {
+    return session.evaluate(op, {x}, {{key, key[0] == 'a' ? AttrValue(Ints{1}) : AttrValue(false)}})[0];
+  };
+  CHECK(call("reduce_max", "axis").data<float>()[0] == 3);
+  CHECK(std::isnan(call("reduce_max", "axis").data<float>()[1]));
+  CHECK(std::isnan(call("reduce_min", "axis").data<float>()[1]));
+  const Tensor best = session.evaluate("argmax", {x})[0];
+  CHECK(best.data<int64_t>()[0] == 1);
+  CHECK(best.data<int64_t>()[1] == 1);
+}
+
+TEST_CASE("moments of shifted values keep their digits, and exponentials do not overflow") {
+  Session session(make_catalog(), make_cpu_device(1));
+  const Tensor x = Tensor::of<float>({4}, {10000, 10001, 10002, 10003});
+  CHECK(session.evaluate("reduce_variance", {x})[0].data<float>()[0] == 1.25f);
+  CHECK(session.evaluate("reduce_logsumexp", {x})[0].data<float>()[0] == Approx(10003.44019));
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Tensor nothing = Tensor::of<float>({2}, {-infinity, -infinity});
+  CHECK(session.evaluate("reduce_logsumexp", {nothing})[0].data<float>()[0] == -infinity);
+}
+
+TEST_CASE("the gradient of a product survives zeros") {
+  Session session(make_catalog(), make_cpu_device(1));
+  const Tensor dy = Tensor::of<float>({3}, {1, 1, 2});
+  const Tensor x = Tensor::of<float>({3, 3}, {2, 3, 4, 0, 3, 4, 0, 0, 4});
+  const Tensor dx = session.evaluate("reduce_prod_grad", {dy, x}, {{"axis", Ints{1}}})[0];
+  const std::vector<float> got(dx.data<float>(), dx.data<float>() + 9);
+  CHECK(got == std::vector<float>{12, 8, 6, 12, 0, 0, 0, 0, 0});
+}
+
+TEST_CASE("an axis outside the value, named twice or without elements is refused") {
+  Session session(make_catalog(), make_cpu_device(1));
+  const Tensor x = Tensor::of<float>({2}, {1, 2}), none = Tensor::allocate({DType::Float32, {0}});
+  CHECK_THROWS(session.evaluate("reduce_sum", {x}, {{"axis", Ints{1}}}));
+  CHECK_THROWS_WITH(session.evaluate("reduce_sum", {x}, {{"axis", Ints{0, -1}}}), "axis -1 is named twice");
+  CHECK_THROWS_WITH(session.evaluate("reduce_max", {none}), "there is nothing to choose from in x float32 (0)");
+  CHECK_THROWS_WITH(session.evaluate("sum_to_shape", {x}, {{"shape", Ints{3}}}),
+                    "x is (2), which nothing of shape (3) broadcasts to");
+}
