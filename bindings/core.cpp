@@ -120,5 +120,6 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   add_graph(L, state);
   add_plan(L, state);
   add_files(L, state);
+  add_system(L, state);
   return 1;
 }

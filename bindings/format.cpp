@@ -52,9 +52,10 @@ Decimal scientific(T x, int precision) {
   return parts;
 }
 
-// The shortest digits, moved to their places: 1.6777216e+07 is 16777216, never digits beyond those that count.
+// The shortest digits, moved to their places. Where they end before the point, the digits up to it are exact, or zeros
+// when `padded`.
 template <class T>
-Decimal positional(T x, int precision) {
+Decimal positional(T x, int precision, bool padded = false) {
   const Decimal shortest = split(chars(x, std::chars_format::scientific));
   const bool negative = shortest.whole[0] == '-';
   const std::string digits = shortest.whole.substr(negative) + shortest.fraction;
@@ -67,8 +68,9 @@ Decimal positional(T x, int precision) {
     parts.whole = "0";
     parts.fraction = std::string(static_cast<size_t>(-before), '0') + digits;
   } else {
-    parts.whole = digits.substr(0, before);
-    parts.whole.append(static_cast<size_t>(std::max(0, before - static_cast<int>(digits.size()))), '0');
+    const int missing = before - static_cast<int>(digits.size());
+    if (missing > 0 && !padded) return split(chars(x, std::chars_format::fixed, 0));
+    parts.whole = digits.substr(0, before) + std::string(static_cast<size_t>(std::max(0, missing)), '0');
     if (static_cast<int>(digits.size()) > before) parts.fraction = digits.substr(before);
   }
   if (negative) parts.whole.insert(0, 1, '-');
@@ -122,10 +124,12 @@ class FloatFormat {
       return std::string(width > word.size() ? width - word.size() : 0, ' ') + word;
     }
     Decimal parts = scientific_ ? scientific(x, precision_) : positional(x, precision_);
+    // Columns are filled with exact digits, not with zeros: the shortest ones are only a lower bound.
+    if (scientific_ && parts.fraction.size() < fraction_)
+      parts = split(chars(x, std::chars_format::scientific, static_cast<int>(fraction_)));
     const size_t pad = left_ > parts.whole.size() ? left_ - parts.whole.size() : 0;
     word = std::string(pad, ' ') + parts.whole + "." + parts.fraction;
     if (scientific_) {
-      word.append(fraction_ - parts.fraction.size(), '0');
       std::string digits = parts.exponent.substr(1);
       digits.insert(0, exponent_ - 1 - digits.size(), '0');
       return word + "e" + parts.exponent[0] + digits;
@@ -232,7 +236,7 @@ std::string scalar(T x) {
     if (!std::isfinite(x)) return std::isnan(x) ? "nan" : x < 0 ? "-inf" : "inf";
     const T size = std::abs(x);
     if (x == 0 || (size >= T(1e-4) && size < T(1e16))) {
-      const Decimal parts = positional(x, 400);
+      const Decimal parts = positional(x, 400, true);
       return parts.whole + "." + (parts.fraction.empty() ? "0" : parts.fraction);
     }
     const Decimal parts = scientific(x, 400);

@@ -126,8 +126,8 @@ int tap(lua_State* L) {
   return 0;
 }
 
-// graph:gradient(losses, seeds, values) -> { id or false, ... }
-int gradient(lua_State* L) {
+// graph:gradients(losses, seeds, values) -> { id or false, ... }
+int gradients_of(lua_State* L) {
   lua_settop(L, 4);
   auto& found = keep<std::vector<ValueId>>(L);
   protect(L, [&] {
@@ -234,10 +234,12 @@ int make_graph(lua_State* L) {
 }
 
 void add_graph(lua_State* L, State& state) {
-  static const luaL_Reg kMethods[] = {
-      {"feed", feed},   {"variable", variable}, {"constant", constant}, {"append", append},
-      {"tap", tap},     {"gradient", gradient}, {"type", type},         {"blob_name", blob_name},
-      {"nodes", nodes}, {"dump", dump},         {nullptr, nullptr}};
+  static const luaL_Reg kMethods[] = {{"feed", feed},         {"variable", variable},
+                                      {"constant", constant}, {"append", append},
+                                      {"tap", tap},           {"gradients", gradients_of},
+                                      {"type", type},         {"blob_name", blob_name},
+                                      {"nodes", nodes},       {"dump", dump},
+                                      {nullptr, nullptr}};
   new_class(L, state, Tag::Graph, finalize<GraphBox>, "moonflow graph", kMethods);
 }
 

@@ -1,0 +1,82 @@
+// The little that the Lua side needs of the operating system and that plain Lua cannot tell: a steady clock, the
+// terminal, the names in a folder.
+#include <dirent.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <memory>
+
+#include "bindings/file.h"
+#include "bindings/lua_module.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+// Seconds since some fixed moment; never steps back.
+int clock(lua_State* L) {
+  lua_pushnumber(L, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return 1;
+}
+
+int is_terminal(lua_State* L) {
+  bool terminal = false;
+  protect(L, [&] { terminal = ::isatty(static_cast<int>(integer_at(L, 1, "descriptor", 0, INT_MAX))) == 1; });
+  lua_pushboolean(L, terminal);
+  return 1;
+}
+
+// core.terminal_columns(descriptor) -> number, or nil when it is no terminal
+int terminal_columns(lua_State* L) {
+  winsize size{};
+  protect(L, [&] { ::ioctl(static_cast<int>(integer_at(L, 1, "descriptor", 0, INT_MAX)), TIOCGWINSZ, &size); });
+  if (size.ws_col == 0) return 0;
+  lua_pushnumber(L, size.ws_col);
+  return 1;
+}
+
+// core.list_directory(path) -> sorted names, or nil when there is no such folder
+int list_directory(lua_State* L) {
+  lua_settop(L, 1);
+  auto& names = keep<std::vector<std::string>>(L);
+  bool found = true;
+  protect(L, [&] {
+    struct Close {
+      void operator()(DIR* listing) const { ::closedir(listing); }
+    };
+    const std::string path = path_at(L, 1);
+    const std::unique_ptr<DIR, Close> listing(::opendir(path.c_str()));
+    found = listing || (errno != ENOENT && errno != ENOTDIR);
+    if (!found) return;
+    if (!listing) fail_errno(path, "list");
+    while (const dirent* entry = ::readdir(listing.get()))
+      if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) names.push_back(entry->d_name);
+    std::sort(names.begin(), names.end());
+  });
+  if (!found) return 0;
+  lua_createtable(L, static_cast<int>(names.size()), 0);
+  int i = 0;
+  for (const std::string& name : names) {
+    push_string(L, name);
+    lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
+}  // namespace
+
+void add_system(lua_State* L, State& state) {
+  static const luaL_Reg kFunctions[] = {{"clock", clock},
+                                        {"isatty", is_terminal},
+                                        {"terminal_columns", terminal_columns},
+                                        {"list_directory", list_directory},
+                                        {nullptr, nullptr}};
+  set_functions(L, state, kFunctions);
+}
+
+}  // namespace moonflow::lua
