@@ -35,8 +35,13 @@ std::string hash(const void* data, size_t bytes) {
 // A variable's name becomes the name of a folder, so it must not lead anywhere else.
 void check_name(const std::string& name) {
   bool plain = !name.empty() && name.size() <= 255 && name[0] != '.' && name != kManifest && name != kDone;
-  for (const char c : name) plain = plain && c != '/' && c != '\\' && static_cast<unsigned char>(c) >= ' ' && c != 127;
-  require(plain, ErrorCode::InvalidArgument, "'", name, "' cannot name a variable in a checkpoint");
+  std::string shown = name.substr(0, 300);
+  for (char& c : shown) {
+    const bool printable = static_cast<unsigned char>(c) >= ' ' && c != 127;
+    plain = plain && printable && c != '/' && c != '\\';
+    if (!printable) c = '?';
+  }
+  require(plain, ErrorCode::InvalidArgument, "'", shown, "' cannot name a variable in a checkpoint");
 }
 
 // The manifest carries the checksum of itself, taken while that field is empty.
