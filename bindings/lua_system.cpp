@@ -9,6 +9,7 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "bindings/file.h"
@@ -68,6 +69,17 @@ int list_directory(lua_State* L) {
   return 1;
 }
 
+// core.make_directory(path): also those above it; nothing happens when it is there
+int make_directory(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    std::error_code problem;
+    std::filesystem::create_directories(path, problem);
+    require(!problem, ErrorCode::Io, "cannot make the folder '", path, "': ", problem.message());
+  });
+  return 0;
+}
+
 }  // namespace
 
 void add_system(lua_State* L, State& state) {
@@ -75,6 +87,7 @@ void add_system(lua_State* L, State& state) {
                                         {"isatty", is_terminal},
                                         {"terminal_columns", terminal_columns},
                                         {"list_directory", list_directory},
+                                        {"make_directory", make_directory},
                                         {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
