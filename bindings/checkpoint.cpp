@@ -52,6 +52,18 @@ std::string sealed(json manifest) {
   return manifest.dump(2) + "\n";
 }
 
+// Of what the original system wrote there is only its mark, an empty file. A folder without either is no checkpoint:
+// reading one would quietly find every variable missing.
+void require_mark(const Descriptor& directory, const std::string& path) {
+  try {
+    int64_t size = 0;
+    open_for_reading(directory.get(), kDone, path + "/" + kDone, size);
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::NotFound) throw;
+    fail(ErrorCode::Io, "'", path, "' is no checkpoint: it has neither ", kManifest, " nor ", kDone);
+  }
+}
+
 json read_manifest(const Descriptor& directory, const std::string& path) {
   const std::string file_path = path + "/" + kManifest;
   int64_t size = 0;
@@ -59,8 +71,9 @@ json read_manifest(const Descriptor& directory, const std::string& path) {
   try {
     file = open_for_reading(directory.get(), kManifest, file_path, size);
   } catch (const Error& error) {
-    if (error.code == ErrorCode::NotFound) return nullptr;
-    throw;
+    if (error.code != ErrorCode::NotFound) throw;
+    require_mark(directory, path);
+    return nullptr;
   }
   FileSource source(std::move(file), file_path, size);
   if (size > kManifestBytes) source.fail_at(0, size, " bytes, at most ", kManifestBytes, " are read");
