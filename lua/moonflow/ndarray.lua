@@ -1,0 +1,452 @@
+-- What an ndarray can do from Lua: operators with broadcasting, comparisons, reductions, shapes, slices and printing.
+-- The C module makes the arrays and reads their elements; this file extends its method table. Every computation is one
+-- op of the catalog, run at once by the default session, so no arithmetic is written twice.
+-- Arrays count from 0, Lua tables from 1.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local session = require "moonflow.session"
+
+local methods, metatable = core.ndarray_methods, core.ndarray_metatable
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local fail = errors.raise
+
+local ndarray = {}
+
+-- ---- dtypes -------------------------------------------------------------------------------------------------------
+
+local FLOATING = { float32 = true, float64 = true }
+-- The range of each integer dtype; of int64, what a Lua number holds exactly.
+local LEAST = { int8 = -2 ^ 7, uint8 = 0, int32 = -2 ^ 31, int64 = -2 ^ 53 }
+local MOST = { int8 = 2 ^ 7 - 1, uint8 = 2 ^ 8 - 1, int32 = 2 ^ 31 - 1, int64 = 2 ^ 53 }
+
+function ndarray.is_array(x)
+  return type(x) == "userdata" and getmetatable(x) == metatable
+end
+local is_array = ndarray.is_array
+
+--- The dtype that holds values of both, by NumPy's rules. There is no 16-bit integer, so int8 with uint8 gives int32.
+function ndarray.promote(a, b)
+  if a == b then return a end
+  local wide = a == "int64" or b == "int64" or a == "float64" or b == "float64"
+  if FLOATING[a] or FLOATING[b] then
+    return (wide or a == "int32" or b == "int32") and "float64" or "float32"
+  end
+  return wide and "int64" or "int32"
+end
+local promote = ndarray.promote
+
+function ndarray.evaluate(op, inputs, attrs)
+  return session.handle():evaluate(op, inputs, attrs)
+end
+local evaluate = ndarray.evaluate
+
+function ndarray.cast(a, dtype)
+  if a.dtype == dtype then return a end
+  return (evaluate("cast", { a }, { dtype = dtype }))
+end
+local cast = ndarray.cast
+
+-- Integers become float64, floats stay: the domain of means, roots and quotients.
+function ndarray.floating(a)
+  return FLOATING[a.dtype] and a or cast(a, "float64")
+end
+local floating = ndarray.floating
+
+--- An ndarray of `x`: itself, or one made of a number or a (nested) Lua table.
+function ndarray.as_array(x, what)
+  if is_array(x) then return x end
+  if type(x) == "number" or type(x) == "table" then return core.array(x) end
+  return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. arguments.describe(x))
+end
+local as_array = ndarray.as_array
+
+-- ---- operators ----------------------------------------------------------------------------------------------------
+
+-- A number takes the dtype of the array it meets, as in NumPy 2: it never widens a float, and a whole number never
+-- widens an integer. A fraction makes float64 of integers. A whole number outside the dtype is an error.
+local function number_dtype(number, dtype, what)
+  if FLOATING[dtype] then return dtype end
+  if number % 1 ~= 0 then return "float64" end -- also inf and nan
+  if number >= LEAST[dtype] and number <= MOST[dtype] then return dtype end
+  if what == "compare" then return "float64" end
+  return fail("out_of_range", ("%s: %.17g does not fit %s; cast the array first, with a:astype")
+    :format(what, number, dtype))
+end
+
+-- Both operands as arrays of one dtype. One of them is an array already.
+local function operands(a, b, what)
+  if type(a) == "number" then
+    local dtype = number_dtype(a, b.dtype, what)
+    return core.array(a, dtype, {}), cast(b, dtype)
+  elseif type(b) == "number" then
+    local dtype = number_dtype(b, a.dtype, what)
+    return cast(a, dtype), core.array(b, dtype, {})
+  end
+  a, b = as_array(a, what), as_array(b, what)
+  local dtype = promote(a.dtype, b.dtype)
+  return cast(a, dtype), cast(b, dtype)
+end
+ndarray.operands = operands
+
+function ndarray.binary(op, a, b)
+  a, b = operands(a, b, op)
+  return (evaluate(op, { a, b }, {}))
+end
+local binary = ndarray.binary
+
+function ndarray.divide(a, b)
+  a, b = operands(a, b, "divide")
+  return (evaluate("divide", { floating(a), floating(b) }, {}))
+end
+
+-- Integers raised to a whole number stay integers; everything else is a power of floats.
+function ndarray.pow(a, b)
+  if is_array(a) and not FLOATING[a.dtype] and type(b) == "number" and b % 1 == 0 and b >= 0 then
+    local result, square = nil, a
+    while b > 0 do
+      if b % 2 == 1 then result = result and binary("multiply", result, square) or square end
+      b = floor(b / 2)
+      if b > 0 then square = binary("multiply", square, square) end
+    end
+    if not result then return (evaluate("ones_like", { a }, {})) end
+    return rawequal(result, a) and a:copy() or result
+  end
+  a, b = operands(a, b, "pow")
+  return (evaluate("pow", { floating(a), floating(b) }, {}))
+end
+
+-- An operator whose right side is a value of another kind (a Blob of a job) belongs to that kind.
+local function operator(event, compute)
+  metatable[event] = function(a, b)
+    local other = is_array(a) and b or a
+    if type(other) == "userdata" or type(other) == "table" then
+      local of_other = getmetatable(other)
+      local foreign = of_other ~= metatable and type(of_other) == "table" and of_other[event]
+      if foreign then return foreign(a, b) end
+    end
+    return compute(a, b)
+  end
+end
+
+operator("__add", function(a, b) return binary("add", a, b) end)
+operator("__sub", function(a, b) return binary("subtract", a, b) end)
+operator("__mul", function(a, b) return binary("multiply", a, b) end)
+operator("__mod", function(a, b) return binary("mod", a, b) end)
+operator("__div", ndarray.divide)
+operator("__pow", ndarray.pow)
+
+function metatable.__unm(a)
+  if FLOATING[a.dtype] then return (evaluate("negative", { a }, {})) end
+  return binary("subtract", 0, a)
+end
+
+-- Lua makes one boolean of a comparison, so only whole-array equality (of the C module) can be an operator.
+local function no_order()
+  return fail("invalid_argument", "< and <= would give one boolean for two whole arrays; compare their elements with "
+    .. "a:lt(b), a:le(b), a:gt(b) or a:ge(b)")
+end
+metatable.__lt, metatable.__le = no_order, no_order
+
+--- Element-wise comparisons with an array, a table or a number: int8, 1 where it holds. With broadcasting.
+for name, op in pairs({
+  eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
+}) do
+  methods[name] = function(a, b)
+    a, b = operands(a, b, "compare")
+    return (evaluate(op, { a, b }, {}))
+  end
+end
+
+-- ---- reductions ---------------------------------------------------------------------------------------------------
+
+local function reduction(name)
+  return arguments.signature("a:" .. name, { { "axis", "list?" }, { "keepdims", "boolean", false } })
+end
+
+local function axes_of(given)
+  return given.axis and arguments.flat_list(given.axis) or {}
+end
+
+local function reduce(op, a, given)
+  local axes = axes_of(given)
+  local result = evaluate(op, { a }, { axis = axes, keepdims = given.keepdims })
+  if #axes == 0 and not given.keepdims then return result:item() end
+  return result
+end
+
+local function refuse_empty(a, what)
+  if a.nbytes == 0 then
+    fail("invalid_argument", ("%s of an array of shape %s, which has no elements"):format(what, tostring(a.shape)))
+  end
+end
+
+--- Sum and product; integers are added up as int64. Without an axis a Lua number, with one an ndarray.
+--- @param axis? number or list  negative from the end
+--- @param options? table        keepdims = true keeps the reduced axes with size 1
+for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
+  local signature = reduction(name)
+  methods[name] = function(a, ...)
+    return reduce(op, FLOATING[a.dtype] and a or cast(a, "int64"), signature:parse(...))
+  end
+end
+
+--- Mean, standard deviation and variance (of the whole population); integers are taken as float64.
+for name, op in pairs({ mean = "reduce_mean", std = "reduce_std", var = "reduce_variance" }) do
+  local signature = reduction(name)
+  methods[name] = function(a, ...)
+    refuse_empty(a, name)
+    return reduce(op, floating(a), signature:parse(...))
+  end
+end
+
+for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
+  local signature = reduction(name)
+  methods[name] = function(a, ...)
+    refuse_empty(a, name)
+    return reduce(op, a, signature:parse(...))
+  end
+end
+
+--- Whether any, or all, elements differ from 0. Without an axis a Lua boolean (a Lua 0 would count as true).
+for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
+  local signature = reduction(name)
+  methods[name] = function(a, ...)
+    local result = reduce(op, a:ne(0), signature:parse(...))
+    if type(result) == "number" then return result ~= 0 end
+    return result
+  end
+end
+
+--- Position of the greatest (least) element along `axis`: int64; without an axis the position in the flattened array.
+for _, name in ipairs({ "argmax", "argmin" }) do
+  local signature = reduction(name)
+  methods[name] = function(a, ...)
+    refuse_empty(a, name)
+    local given = signature:parse(...)
+    local axis = axes_of(given)[1]
+    if not axis then return evaluate(name, { a:ravel() }, { axis = 0 }):item() end
+    local result = evaluate(name, { a }, { axis = axis })
+    return given.keepdims and (evaluate("expand_dims", { result }, { axis = axis })) or result
+  end
+end
+
+-- ---- shapes -------------------------------------------------------------------------------------------------------
+
+--- One axis, sharing memory.
+function methods.ravel(a)
+  return a:reshape({ a.shape:count() })
+end
+
+--- Axes in another order, as a copy: `a:transpose()` reverses them, `a:transpose(0, 2, 1)` orders them; so does a list.
+function methods.transpose(a, ...)
+  local perm = arguments.flat_list({ ... })
+  for i, axis in ipairs(perm) do perm[i] = axis < 0 and axis + a.rank or axis end
+  return (evaluate("transpose", { a }, { perm = perm }))
+end
+
+--- A copy in another dtype. Floats are cut towards zero when they become integers.
+function methods.astype(a, dtype)
+  if a.dtype == dtype then return a:copy() end
+  return cast(a, dtype)
+end
+
+--- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
+--- the flattened array.
+function methods.take(a, indices, axis)
+  if type(axis) == "table" then axis = axis.axis end
+  if axis == nil then a, axis = a:ravel(), 0 end
+  if axis < 0 then axis = axis + a.rank end
+  if not is_array(indices) then indices = core.array(indices, "int64", type(indices) == "number" and {} or nil) end
+  if FLOATING[indices.dtype] then
+    fail("dtype_mismatch", "take wants integers as indices, got " .. indices.dtype .. "; cast them first, with :astype")
+  end
+  if indices.dtype ~= "int32" then indices = cast(indices, "int64") end
+  if indices.nbytes > 0 and indices:min() < 0 then
+    indices = evaluate("where", { indices:lt(0), indices + a.shape[axis], indices }, {})
+  end
+  return (evaluate("gather", { a, indices }, { axis = axis }))
+end
+
+-- ---- slices -------------------------------------------------------------------------------------------------------
+
+-- One entry of a slice: a whole number picks one position and drops the axis; { start, stop, step } keeps it, each part
+-- may be nil; ALL stands for every position.
+local ALL = {}
+local ELLIPSIS = {}
+
+local function not_a_slice(text, piece)
+  fail("invalid_argument", ("slice \"%s\": '%s' is not start, start:stop or start:stop:step"):format(text, piece))
+end
+
+local function parse_slice(text)
+  local entries = {}
+  for piece in (text .. ","):gmatch("%s*(.-)%s*,") do
+    local parts = {}
+    for part in (piece .. ":"):gmatch("%s*(.-)%s*:") do parts[#parts + 1] = part end
+    local numbers = {}
+    for i, part in ipairs(parts) do
+      if part ~= "" then
+        numbers[i] = part:match("^[+-]?%d+$") and tonumber(part)
+        if not numbers[i] and piece ~= "..." then
+          not_a_slice(text, piece)
+        end
+      end
+    end
+    if piece == "..." then
+      entries[#entries + 1] = ELLIPSIS
+    elseif piece == "" or #parts > 3 then
+      not_a_slice(text, piece)
+    else
+      entries[#entries + 1] = #parts == 1 and numbers[1] or numbers
+    end
+  end
+  return entries
+end
+
+local parsed_slices, parsed_count = {}, 0
+local function slice_entries(first, ...)
+  if type(first) ~= "string" then return { first, ... } end
+  if select("#", ...) > 0 then
+    fail("invalid_argument", "slice wants one text for all axes, as in a:slice(\"0:10, ::2\"), or tables and numbers")
+  end
+  local entries = parsed_slices[first]
+  if not entries then
+    entries = parse_slice(first)
+    if parsed_count >= 256 then parsed_slices, parsed_count = {}, 0 end
+    parsed_slices[first], parsed_count = entries, parsed_count + 1
+  end
+  return entries
+end
+
+-- Start, step and count of the positions that `entry` picks of `size`, as Python counts them.
+local function positions(entry, axis, size)
+  if type(entry) == "number" then
+    local at = entry < 0 and entry + size or entry
+    if at < 0 or at >= size or at % 1 ~= 0 then
+      fail("out_of_range", ("slice: index %g is out of range for axis %d of size %d (0..%d; arrays count from 0, Lua "
+        .. "tables from 1)"):format(entry, axis, size, size - 1))
+    end
+    return at, 1, 1
+  end
+  if type(entry) ~= "table" then
+    fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }")
+      :format(axis, arguments.describe(entry)))
+  end
+  local start, stop, step = entry[1] or entry.start, entry[2] or entry.stop, entry[3] or entry.step or 1
+  for _, number in ipairs({ start or 0, stop or 0, step }) do
+    if type(number) ~= "number" or number % 1 ~= 0 then
+      fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, tostring(number)))
+    end
+  end
+  if step == 0 then fail("invalid_argument", ("slice: the step of axis %d is 0"):format(axis)) end
+  local lowest, highest = 0, size -- of start and stop
+  if step < 0 then lowest, highest = -1, size - 1 end
+  local function place(number, otherwise)
+    if number == nil then return otherwise end
+    return max(lowest, min(highest, number < 0 and number + size or number))
+  end
+  start = place(start, step > 0 and 0 or size - 1)
+  stop = place(stop, step > 0 and size or -1)
+  return start, step, max(0, ceil((stop - start) / step))
+end
+
+-- One entry for each axis: an ellipsis stands for as many whole axes as are missing, and so does the end.
+local function spread(entries, count, rank)
+  local ellipsis
+  for i = 1, count do
+    if entries[i] == ELLIPSIS then
+      if ellipsis then fail("invalid_argument", "slice: \"...\" may stand only once") end
+      ellipsis = i
+    end
+  end
+  local given = ellipsis and count - 1 or count
+  if given > rank then
+    fail("out_of_range", ("slice: %d entries for an array of rank %d"):format(given, rank))
+  end
+  local full = {}
+  for axis = 1, rank do
+    if not ellipsis or axis < ellipsis then
+      full[axis] = axis <= count and entries[axis] or ALL
+    else
+      full[axis] = axis < ellipsis + rank - given and ALL or entries[axis - rank + count]
+    end
+  end
+  return full
+end
+
+--- Part of an array, as a copy: NumPy's text for all axes, `a:slice("0:10, ::2, -1")`, or for each a number or a table
+--- { start, stop, step }, `a:slice({ low, high }, {}, 3)`. Half open, negative from the end, "..." for axes between.
+--- A number drops its axis; numbers for all axes give the element. A view of whole rows is `a:rows(first, count)`.
+function methods.slice(a, ...)
+  local entries = slice_entries(...)
+  local count = type((...)) == "string" and #entries or select("#", ...)
+  local full = spread(entries, count, a.rank)
+  local begin, stop, steps, sizes, reversed, kept, plain = {}, {}, {}, {}, {}, {}, true
+  local shape = a.shape
+  for axis = 1, a.rank do
+    local start, step, size = positions(full[axis], axis - 1, shape[axis - 1])
+    -- Backwards is forwards and then reversed.
+    if step < 0 and size > 0 then
+      start, step = start + (size - 1) * step, -step
+      reversed[#reversed + 1] = axis - 1
+    end
+    begin[axis], steps[axis], sizes[axis] = start, step, size
+    stop[axis] = start + (size - 1) * step + 1
+    plain = plain and step == 1
+    if type(full[axis]) ~= "number" then kept[#kept + 1] = size end
+  end
+  for _, size in ipairs(sizes) do
+    if size == 0 then return core.empty(a.dtype, kept) end
+  end
+  local result
+  if a.rank == 0 then
+    result = a:copy()
+  elseif plain then
+    result = evaluate("slice", { a }, { begin = begin, size = sizes })
+  else
+    result = evaluate("strided_slice", { a }, { start = begin, stop = stop, step = steps })
+  end
+  if #reversed > 0 then result = evaluate("reverse", { result }, { axis = reversed }) end
+  if #kept == 0 and a.rank > 0 then return result:item() end
+  return result:reshape(kept)
+end
+
+local core_rows = methods.rows
+--- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.
+function methods.rows(a, first, count)
+  if first ~= nil then return core_rows(a, first, count) end
+  local i, n = -1, #a
+  return function()
+    i = i + 1
+    if i < n then return i, a[i] end
+  end
+end
+
+-- ---- memory and text ----------------------------------------------------------------------------------------------
+
+local has_ffi, ffi = pcall(require, "ffi")
+local C_TYPES = {
+  float32 = "float*", float64 = "double*", int8 = "int8_t*", uint8 = "uint8_t*", int32 = "int32_t*", int64 = "int64_t*",
+}
+
+--- FFI pointer to the first element, for hot loops. Unchecked, and it does not keep the array alive: keep `a` in a
+--- local for as long as the pointer is used.
+--- @error where this LuaJIT has no FFI
+function methods.ptr(a)
+  if not has_ffi then
+    fail("unsupported", "a:ptr() needs LuaJIT's FFI, which is switched off here; a:at and a[i] work without it")
+  end
+  return ffi.cast(C_TYPES[a.dtype], a:address())
+end
+
+ndarray.print_options = {} -- of core.format
+
+local core_tostring = metatable.__tostring
+function metatable.__tostring(a)
+  if next(ndarray.print_options) == nil then return core_tostring(a) end
+  return core.format(a, ndarray.print_options)
+end
+
+return ndarray

@@ -1,0 +1,360 @@
+-- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, draws random ones, applies
+-- element-wise functions, and reads and writes npy and npz files. Methods and operators of arrays are in ndarray.lua.
+-- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+local session = require "moonflow.session"
+
+local evaluate, cast, floating, as_array, is_array =
+  ndarray.evaluate, ndarray.cast, ndarray.floating, ndarray.as_array, ndarray.is_array
+local signature, flat_list = arguments.signature, arguments.flat_list
+local fail = errors.raise
+
+local np = {}
+
+-- ---- making arrays ------------------------------------------------------------------------------------------------
+
+local array_signature = signature("np.array", { { "source", "any" }, { "dtype", "dtype?" } })
+--- An array of a number, a (nested) table of numbers, a table of arrays of one shape, or another array (copied).
+function np.array(source, ...)
+  local dtype = array_signature:parse(source, ...).dtype
+  if is_array(source) then return source:astype(dtype or source.dtype) end
+  if type(source) == "table" and is_array(source[1]) then
+    local stacked = np.stack(source)
+    return dtype and cast(stacked, dtype) or stacked
+  end
+  return core.array(source, dtype)
+end
+
+local from_string_signature = signature("np.from_string",
+  { { "bytes", "string" }, { "shape", "list" }, { "dtype", "dtype", "float32" } })
+--- An array of raw little-endian bytes.
+function np.from_string(...)
+  local given = from_string_signature:parse(...)
+  return core.array(given.bytes, given.dtype, flat_list(given.shape))
+end
+
+local function filled(name, make)
+  local shape_and_dtype = signature("np." .. name, { { "shape", "list" }, { "dtype", "dtype", "float32" } })
+  np[name] = function(...)
+    local given = shape_and_dtype:parse(...)
+    return make(given.dtype, flat_list(given.shape))
+  end
+  local array_and_dtype = signature("np." .. name .. "_like", { { "a", "ndarray" }, { "dtype", "dtype?" } })
+  np[name .. "_like"] = function(...)
+    local given = array_and_dtype:parse(...)
+    return make(given.dtype or given.a.dtype, given.a.shape:table())
+  end
+end
+
+local function full(dtype, shape, value)
+  return (evaluate("broadcast_to", { core.array(value, dtype, {}) }, { shape = shape }))
+end
+
+filled("zeros", core.zeros)
+filled("empty", core.empty)
+filled("ones", function(dtype, shape) return full(dtype, shape, 1) end)
+
+local full_signature = signature("np.full",
+  { { "shape", "list" }, { "value", "number" }, { "dtype", "dtype", "float32" } })
+function np.full(...)
+  local given = full_signature:parse(...)
+  return full(given.dtype, flat_list(given.shape), given.value)
+end
+
+local arange_signature = signature("np.arange",
+  { { "start", "number" }, { "stop", "number?" }, { "step", "number", 1 }, { "dtype", "dtype?" } })
+--- Numbers from `start` (0 when only one is given) up to, not including, `stop`: int64 if all are whole, else float32.
+function np.arange(...)
+  local given = arange_signature:parse(...)
+  local start, stop, step = given.start, given.stop, given.step
+  if not stop then start, stop = 0, start end
+  if step == 0 then fail("invalid_argument", "np.arange: the step is 0") end
+  local whole = start % 1 == 0 and stop % 1 == 0 and step % 1 == 0
+  local count = math.max(0, math.ceil((stop - start) / step))
+  local values = {}
+  for i = 1, count do values[i] = start + (i - 1) * step end
+  return core.array(values, given.dtype or whole and "int64" or "float32", { count })
+end
+
+local linspace_signature = signature("np.linspace",
+  { { "start", "number" }, { "stop", "number" }, { "count", "integer", 50 }, { "dtype", "dtype", "float32" } })
+--- `count` numbers from `start` to `stop`, both included.
+function np.linspace(...)
+  local given = linspace_signature:parse(...)
+  local values = {}
+  for i = 1, given.count do
+    values[i] = given.start + (given.stop - given.start) * ((i - 1) / math.max(1, given.count - 1))
+  end
+  return core.array(values, given.dtype, { given.count })
+end
+
+-- ---- joining and shaping ------------------------------------------------------------------------------------------
+
+local function join(op)
+  local join_signature = signature("np." .. op, { { "arrays", "table" }, { "axis", "integer", 0 } })
+  return function(...)
+    local given = join_signature:parse(...)
+    local list, dtype = {}, nil
+    for i, a in ipairs(given.arrays) do
+      list[i] = as_array(a, "np." .. op)
+      dtype = dtype and ndarray.promote(dtype, list[i].dtype) or list[i].dtype
+    end
+    if not dtype then fail("invalid_argument", "np." .. op .. " wants at least one array") end
+    for i, a in ipairs(list) do list[i] = cast(a, dtype) end
+    return (evaluate(op, list, { axis = given.axis }))
+  end
+end
+
+--- The arrays one after another along an axis they have: `np.concat({ a, b }, 0)`.
+np.concat = join("concat")
+np.concatenate = np.concat
+
+--- The arrays, all of one shape, along a new axis.
+np.stack = join("stack")
+
+function np.expand_dims(a, axis)
+  return (evaluate("expand_dims", { as_array(a, "np.expand_dims") }, { axis = axis }))
+end
+
+function np.squeeze(a, axis)
+  return (evaluate("squeeze", { as_array(a, "np.squeeze") }, { axis = axis and flat_list(axis) or {} }))
+end
+
+-- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
+for _, name in ipairs({
+  "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
+  "reshape", "ravel", "transpose", "take", "copy",
+}) do
+  local method = core.ndarray_methods[name]
+  np[name] = function(a, ...) return method(as_array(a, "np." .. name), ...) end
+end
+
+-- ---- element-wise functions ---------------------------------------------------------------------------------------
+
+-- A number in, a number out, in double precision.
+local function elementwise(name, apply)
+  np[name] = function(x)
+    if type(x) == "number" then return apply(core.array(x, "float64", {})):item() end
+    return apply(as_array(x, "np." .. name))
+  end
+end
+
+for name, op in pairs({
+  exp = "exp", expm1 = "expm1", log = "log", log1p = "log1p", sqrt = "sqrt", reciprocal = "reciprocal",
+  sin = "sin", cos = "cos", tan = "tan", arcsin = "asin", arccos = "acos", arctan = "atan",
+  sinh = "sinh", cosh = "cosh", tanh = "tanh", arcsinh = "asinh", arccosh = "acosh", arctanh = "atanh",
+}) do
+  elementwise(name, function(a) return (evaluate(op, { floating(a) }, {})) end)
+end
+
+-- These keep the dtype of integers.
+for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint", sign = "sign" }) do
+  elementwise(name, function(a) return cast((evaluate(op, { floating(a) }, {})), a.dtype) end)
+end
+elementwise("abs", function(a) return np.maximum(a, -a) end)
+elementwise("negative", function(a) return -a end)
+elementwise("square", function(a) return a * a end)
+elementwise("isnan", function(a) return a:ne(a) end)
+elementwise("isfinite", function(a) return (a - a):eq(0) end)
+np.absolute = np.abs
+
+--- Rounded to `decimals` places, halves to even.
+function np.round(x, decimals)
+  if not decimals or decimals == 0 then return np.rint(x) end
+  local scale = 10 ^ decimals
+  return np.rint(x * scale) / scale
+end
+
+-- One of the two becomes an array, so that dtypes meet as they do in the operators.
+local function pairwise(name, compute)
+  np[name] = function(a, b)
+    if not is_array(a) and not is_array(b) then a = as_array(a, "np." .. name) end
+    return compute(a, b)
+  end
+end
+
+for name, op in pairs({
+  add = "add", subtract = "subtract", multiply = "multiply", mod = "mod", maximum = "maximum", minimum = "minimum",
+}) do
+  pairwise(name, function(a, b) return ndarray.binary(op, a, b) end)
+end
+pairwise("divide", ndarray.divide)
+pairwise("power", ndarray.pow)
+pairwise("arctan2", function(a, b)
+  a, b = ndarray.operands(a, b, "arctan2")
+  return (evaluate("atan2", { floating(a), floating(b) }, {}))
+end)
+for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do
+  local method = core.ndarray_methods[name]
+  pairwise(name, function(a, b) return method(as_array(a, "np." .. name), b) end)
+end
+
+--- `x` where `condition` is not 0, else `y`; the three broadcast.
+function np.where(condition, x, y)
+  condition = as_array(condition, "np.where")
+  if condition.dtype ~= "int8" then condition = condition:ne(0) end
+  if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
+  x, y = ndarray.operands(x, y, "np.where")
+  return (evaluate("where", { condition, x, y }, {}))
+end
+
+--- Elements below `least` become `least`, those above `most` become `most`; either may be nil.
+function np.clip(a, least, most)
+  if least ~= nil then a = np.maximum(a, least) end
+  if most ~= nil then a = np.minimum(a, most) end
+  return a
+end
+
+--- Matrix product of two arrays of rank 2, or batches of them.
+function np.matmul(a, b)
+  if not is_array(a) and not is_array(b) then a = as_array(a, "np.matmul") end
+  a, b = ndarray.operands(a, b, "np.matmul")
+  return (evaluate("matmul", { floating(a), floating(b) }, {}))
+end
+
+--- Same shape and all elements equal.
+function np.array_equal(a, b)
+  a, b = as_array(a, "np.array_equal"), as_array(b, "np.array_equal")
+  return a.shape == b.shape and a:eq(b):all()
+end
+
+--- Whether |a - b| <= absolute + relative * |b| everywhere.
+function np.allclose(a, b, relative, absolute)
+  a, b = as_array(a, "np.allclose"):astype("float64"), as_array(b, "np.allclose"):astype("float64")
+  return a:eq(b):all() or np.abs(a - b):le((absolute or 1e-8) + (relative or 1e-5) * np.abs(b)):all()
+end
+
+-- ---- random arrays ------------------------------------------------------------------------------------------------
+
+local Generator = {}
+Generator.__index = Generator
+
+-- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
+-- Without a shape a draw is one number.
+function Generator:draw(op, given, attrs)
+  local seed, step = core.array(self.seed, "int64", {}), core.array(self.draws, "int64", {})
+  self.draws = self.draws + 1
+  attrs.shape, attrs.dtype, attrs.key = given.shape and flat_list(given.shape) or {}, given.dtype, "np.random"
+  local result = evaluate(op, { seed, step }, attrs)
+  return given.shape and result or result:item()
+end
+
+local uniform_signature = signature("np.random.uniform",
+  { { "low", "number", 0 }, { "high", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Uniform in [low, high).
+function Generator:uniform(...)
+  local given = uniform_signature:parse(...)
+  return self:draw("random_uniform", given, { low = given.low, high = given.high })
+end
+
+local normal_signature = signature("np.random.normal",
+  { { "mean", "number", 0 }, { "deviation", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Normal with this mean and standard deviation.
+function Generator:normal(...)
+  local given = normal_signature:parse(...)
+  return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation })
+end
+
+local randint_signature = signature("np.random.randint",
+  { { "low", "integer" }, { "high", "integer?" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- Whole numbers in [low, high); with one number, in [0, low).
+function Generator:randint(...)
+  local given = randint_signature:parse(...)
+  local low, high = given.low, given.high
+  if not high then low, high = 0, low end
+  if high <= low then
+    fail("invalid_argument", ("np.random.randint: no whole number lies in [%d, %d)"):format(low, high))
+  end
+  return self:draw("random_int", given, { low = low, high = high })
+end
+
+--- Sizes as arguments, as NumPy's older functions have them: rand(2, 3), randn(2, 3).
+function Generator:rand(...) return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+function Generator:randn(...) return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+
+--- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.
+function Generator:permutation(n)
+  if is_array(n) then return n:take(self:permutation(#n), 0) end
+  if n == 0 then return core.empty("int64", { 0 }) end
+  local chances = self:uniform(0, 1, { n }, "float64"):totable()
+  local order = {}
+  for i = 1, n do
+    local j = 1 + math.floor(chances[i] * i)
+    order[i] = order[j]
+    order[j] = i - 1
+  end
+  return core.array(order, "int64", { n })
+end
+
+np.random = {}
+
+--- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
+function np.random.default_rng(seed)
+  if type(seed) ~= "number" or seed % 1 ~= 0 then
+    fail("invalid_argument", "np.random wants a whole number as seed, got " .. arguments.describe(seed))
+  end
+  return setmetatable({ seed = seed, draws = 0 }, Generator)
+end
+
+-- The generator of np.random itself follows the seed of the session: flow.set_seed makes its draws repeatable.
+local shared
+
+--- Sets the seed of np.random alone.
+function np.random.seed(seed)
+  shared = np.random.default_rng(seed)
+end
+session.seed_followers[#session.seed_followers + 1] = np.random.seed
+
+for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation" }) do
+  np.random[name] = function(...)
+    shared = shared or np.random.default_rng(session.seed())
+    return shared[name](shared, ...)
+  end
+end
+
+-- ---- files --------------------------------------------------------------------------------------------------------
+
+local function with_ending(path, ending)
+  return path:sub(-#ending) == ending and path or path .. ending
+end
+
+--- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
+function np.save(path, a)
+  core.npy_write(with_ending(path, ".npy"), as_array(a, "np.save"))
+end
+
+--- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
+function np.savez(path, arrays)
+  local named = {}
+  for key, a in pairs(arrays) do
+    named[type(key) == "number" and "arr_" .. key - 1 or key] = as_array(a, "np.savez")
+  end
+  core.npz_write(with_ending(path, ".npz"), named)
+end
+
+--- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
+function np.load(path)
+  local file, reason = io.open(path, "rb")
+  if not file then fail("io", "np.load: " .. reason) end
+  local magic = file:read(2)
+  file:close()
+  if magic == "PK" then return core.npz_read(path) end
+  return core.npy_read(path)
+end
+
+local printing_signature = signature("np.set_printoptions",
+  { { "precision", "integer?" }, { "threshold", "integer?" }, { "edgeitems", "integer?" },
+    { "linewidth", "integer?" } })
+--- How arrays are printed: precision (8), threshold (1000), edgeitems (3), linewidth (75).
+function np.set_printoptions(...)
+  for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
+end
+
+for _, dtype in ipairs({ "float32", "float64", "int8", "uint8", "int32", "int64" }) do np[dtype] = dtype end
+np.pi, np.inf, np.nan, np.newaxis = math.pi, math.huge, 0 / 0, nil
+
+return np

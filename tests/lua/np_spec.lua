@@ -1,0 +1,441 @@
+-- flow.np: arrays, their operators, reductions, slices and files. Golden values are NumPy's.
+local core = require "moonflow.core"
+local np = require "moonflow.np"
+local process = require "process"
+
+local function raises(code, pattern, body)
+  local fine, problem = pcall(body)
+  assert.is_false(fine)
+  assert.equal(code, problem.code)
+  assert.truthy(problem.message:find(pattern, 1, true), problem.message .. "\nlacks: " .. pattern)
+  return problem
+end
+
+local function same(array, dtype, table)
+  assert.equal(dtype, array.dtype)
+  assert.same(table, array:totable())
+end
+
+describe("making arrays", function()
+  it("takes tables, numbers, arrays and tables of arrays", function()
+    same(np.array({ { 1, 2 }, { 3, 4 } }), "float32", { { 1, 2 }, { 3, 4 } })
+    same(np.array({ 1, 2 }, "int32"), "int32", { 1, 2 })
+    same(np.array({ 1, 2 }, { dtype = "int64" }), "int64", { 1, 2 })
+    assert.equal(0, np.array(3).rank)
+    local a = np.array({ 1, 2 })
+    local b = np.array(a)
+    b[0] = 9
+    assert.equal(1, a[0])
+    same(np.array({ a, b }), "float32", { { 1, 2 }, { 9, 2 } })
+  end)
+
+  it("fills", function()
+    same(np.zeros(2), "float32", { 0, 0 })
+    same(np.ones({ 1, 2 }, "int8"), "int8", { { 1, 1 } })
+    same(np.full({ 2 }, 7, { dtype = "float64" }), "float64", { 7, 7 })
+    same(np.zeros_like(np.array({ 1, 2 }, "int32")), "int32", { 0, 0 })
+    same(np.ones_like(np.zeros({ 2, 1 }), "int32"), "int32", { { 1 }, { 1 } })
+    same(np.arange(4), "int64", { 0, 1, 2, 3 })
+    same(np.arange(1, 2, 0.5), "float32", { 1, 1.5 })
+    same(np.arange(3, 0, -1, { dtype = "int32" }), "int32", { 3, 2, 1 })
+    same(np.linspace(0, 1, 3), "float32", { 0, 0.5, 1 })
+    same(np.from_string("\1\0\255\255", { 2, 2 }, "int8"), "int8", { { 1, 0 }, { -1, -1 } })
+  end)
+
+  it("refuses unknown options at the user's line, and says what is near", function()
+    local problem = raises("invalid_argument", "did you mean 'dtype'", function() np.zeros(2, { dtpye = "int8" }) end)
+    assert.truthy(problem.where:find("np_spec.lua:", 1, true))
+  end)
+end)
+
+describe("operators", function()
+  it("broadcast as NumPy does", function()
+    local a = np.array({ { 1, 2, 3 }, { 4, 5, 6 } })
+    same(a + np.array({ 10, 20, 30 }), "float32", { { 11, 22, 33 }, { 14, 25, 36 } })
+    same(a * np.array({ { 2 }, { 3 } }), "float32", { { 2, 4, 6 }, { 12, 15, 18 } })
+    same(10 - np.array({ 1, 2 }), "float32", { 9, 8 })
+    same(np.array({ 7, -7 }) % 3, "float32", { 1, 2 })
+    same(-np.array({ 1, -2 }), "float32", { -1, 2 })
+    same(-np.array({ 1, -2 }, "int32"), "int32", { -1, 2 })
+    same(np.array({ 1, 2 }) + { 1, 1 }, "float32", { 2, 3 })
+    raises("shape_mismatch", "(2, 3)", function() return a + np.zeros({ 2 }) end)
+  end)
+
+  it("promote dtypes as NumPy does", function()
+    local function dtype(a, b) return (np.zeros({ 1 }, a) + np.zeros({ 1 }, b)).dtype end
+    assert.equal("float32", dtype("float32", "int8"))
+    assert.equal("float32", dtype("uint8", "float32"))
+    assert.equal("float64", dtype("float32", "int32"))
+    assert.equal("float64", dtype("int64", "float32"))
+    assert.equal("float64", dtype("float32", "float64"))
+    assert.equal("int32", dtype("int8", "int32"))
+    assert.equal("int32", dtype("int8", "uint8"))
+    assert.equal("int64", dtype("int32", "int64"))
+  end)
+
+  it("let a number take the dtype of its array", function()
+    local bytes = np.array({ 1, 2 }, "uint8")
+    assert.equal("float32", (np.zeros({ 1 }) + 0.5).dtype)
+    assert.equal("uint8", (bytes + 1).dtype)
+    same(bytes + 0.5, "float64", { 1.5, 2.5 })
+    raises("out_of_range", "300 does not fit uint8", function() return bytes + 300 end)
+    same(bytes:lt(300), "int8", { 1, 1 })
+    same(bytes:eq(-1), "int8", { 0, 0 })
+  end)
+
+  it("divide integers into floats and keep their powers whole", function()
+    same(np.array({ 1, 2 }, "int32") / 2, "float64", { 0.5, 1 })
+    same(np.array({ 2, -3 }, "int32") ^ 3, "int32", { 8, -27 })
+    same(np.array({ 2, 3 }, "int64") ^ 0, "int64", { 1, 1 })
+    same(np.array({ 4, 9 }, "int32") ^ 0.5, "float64", { 2, 3 })
+    same(np.array({ 2, 3 }) ^ 2, "float32", { 4, 9 })
+    local a = np.array({ 5 }, "int32")
+    local b = a ^ 1
+    b[0] = 1
+    assert.equal(5, a[0])
+  end)
+
+  it("compare element by element with methods and as a whole with ==", function()
+    local a, b = np.array({ 1, 2, 3 }), np.array({ 1, 0, 4 })
+    same(a:eq(b), "int8", { 1, 0, 0 })
+    same(a:ne(b), "int8", { 0, 1, 1 })
+    same(a:lt(b), "int8", { 0, 0, 1 })
+    same(a:le(b), "int8", { 1, 0, 1 })
+    same(a:gt(2), "int8", { 0, 0, 1 })
+    same(a:ge(2), "int8", { 0, 1, 1 })
+    assert.is_true(a == np.array({ 1, 2, 3 }))
+    assert.is_false(a == b)
+    assert.is_false(a == a:astype("float64"))
+    assert.is_false(a == a:reshape(3, 1))
+    assert.is_false(np.array({ 0 / 0 }) == np.array({ 0 / 0 }))
+    raises("invalid_argument", "a:lt(b)", function() return a < b end)
+  end)
+
+  it("give way to the operators of other kinds", function()
+    local other = setmetatable({}, { __add = function() return "theirs" end })
+    assert.equal("theirs", np.array({ 1 }) + other)
+    raises("invalid_argument", "wants an ndarray", function() return np.array({ 1 }) + "2" end)
+  end)
+end)
+
+describe("reductions", function()
+  local a = np.array({ { 1, 2, 3 }, { 4, 5, 9 } })
+
+  it("give a Lua number without an axis", function()
+    assert.equal(24, a:sum())
+    assert.equal(4, a:mean())
+    assert.equal(9, a:max())
+    assert.equal(1, a:min())
+    assert.equal(1080, a:prod())
+    assert.equal(5, a:argmax())
+    assert.equal(0, np.argmin(a))
+    assert.is_true(math.abs(a:std() - 2.5819888) < 1e-6) -- numpy.std of the same
+    assert.is_true(math.abs(a:var() - 6.6666667) < 1e-6)
+    assert.equal(6, np.sum({ 1, 2, 3 }))
+  end)
+
+  it("give an array along an axis", function()
+    same(a:sum(0), "float32", { 5, 7, 12 })
+    same(a:sum(-1), "float32", { 6, 18 })
+    same(a:sum({ 0, 1 }), "float32", 24)
+    same(a:mean({ axis = 1, keepdims = true }), "float32", { { 2 }, { 6 } })
+    same(a:max(1, { keepdims = true }), "float32", { { 3 }, { 9 } })
+    same(a:sum(nil, { keepdims = true }), "float32", { { 24 } })
+    same(a:argmax(1), "int64", { 2, 2 })
+    same(np.argmax(a, 0), "int64", { 1, 1, 1 })
+    same(a:argmin(1, { keepdims = true }), "int64", { { 0 }, { 0 } })
+    raises("invalid_argument", "did you mean 'keepdims'", function() a:sum(0, { keepdim = true }) end)
+    assert.has_error(function() a:sum(2) end)
+  end)
+
+  it("add integers without overflow and average them as floats", function()
+    local bytes = np.full({ 1000 }, 255, "uint8")
+    assert.equal(255000, bytes:sum())
+    assert.equal("int64", bytes:reshape(10, 100):sum(0).dtype)
+    assert.equal(255, bytes:mean())
+    assert.equal(255, bytes:max())
+    assert.equal(2, np.sum(np.array({ 1, 2, 3 }, "int64"):eq(np.array({ 1, 0, 3 }, "int32"))))
+  end)
+
+  it("give booleans for any and all", function()
+    assert.is_true(a:all())
+    assert.is_false((a - 1):all())
+    assert.is_true((a - 1):any())
+    assert.is_false(np.zeros(3):any())
+    same(np.array({ { 0, 1 }, { 2, 3 } }):all(1), "int8", { 0, 1 })
+    assert.is_true(np.array({ 0.25 }):any())
+  end)
+
+  it("refuse what has no answer", function()
+    raises("invalid_argument", "no elements", function() np.zeros({ 0, 3 }):max() end)
+    raises("invalid_argument", "no elements", function() np.zeros({ 0 }):argmax() end)
+    assert.equal(0, np.zeros({ 0 }):sum())
+  end)
+end)
+
+describe("shapes", function()
+  local a = np.arange(6):reshape(2, 3)
+
+  it("reshape, ravel and transpose", function()
+    same(a, "int64", { { 0, 1, 2 }, { 3, 4, 5 } })
+    same(a:reshape({ 3, -1 }), "int64", { { 0, 1 }, { 2, 3 }, { 4, 5 } })
+    assert.equal("(6)", tostring(a:ravel().shape))
+    same(a:transpose(), "int64", { { 0, 3 }, { 1, 4 }, { 2, 5 } })
+    same(a:transpose(-1, 0), "int64", { { 0, 3 }, { 1, 4 }, { 2, 5 } })
+    same(np.transpose(a, { 0, 1 }), "int64", a:totable())
+    assert.has_error(function() a:reshape(4, -1) end)
+  end)
+
+  it("cast and copy", function()
+    same(np.array({ 1.9, -1.9 }):astype("int32"), "int32", { 1, -1 })
+    local c = a:astype("int64")
+    c:set(0, 0, 42)
+    assert.equal(0, a:at(0, 0))
+  end)
+
+  it("join", function()
+    same(np.concat({ { 1, 2 }, { 3 } }), "float32", { 1, 2, 3 })
+    same(np.concat({ a, a }, 1), "int64", { { 0, 1, 2, 0, 1, 2 }, { 3, 4, 5, 3, 4, 5 } })
+    same(np.stack({ np.array({ 1 }), np.array({ 2 }, "int32") }, { axis = 1 }), "float64", { { 1, 2 } })
+    same(np.squeeze(np.expand_dims(a, 0)), "int64", a:totable())
+    raises("invalid_argument", "at least one", function() np.concat({}) end)
+  end)
+
+  it("take", function()
+    same(a:take({ 0, 5, -1 }), "int64", { 0, 5, 5 })
+    same(a:take({ 1, 0 }, 0), "int64", { { 3, 4, 5 }, { 0, 1, 2 } })
+    same(a:take(np.array({ 2 }, "int32"), 1), "int64", { { 2 }, { 5 } })
+    assert.has_error(function() a:take({ 6 }) end)
+    raises("dtype_mismatch", "wants integers", function() a:take(np.array({ 1 })) end)
+  end)
+
+  it("go through rows", function()
+    local seen = {}
+    for i, row in a:rows() do seen[#seen + 1] = i .. ":" .. row:sum() end
+    assert.same({ "0:3", "1:12" }, seen)
+    same(a:rows(1, 1), "int64", { { 3, 4, 5 } })
+  end)
+end)
+
+describe("slices", function()
+  local a = np.arange(24):reshape(2, 3, 4)
+
+  it("read NumPy's text", function()
+    same(a:slice("0"), "int64", { { 0, 1, 2, 3 }, { 4, 5, 6, 7 }, { 8, 9, 10, 11 } })
+    same(a:slice("1, 1:, ::2"), "int64", { { 16, 18 }, { 20, 22 } })
+    same(a:slice("..., -1"), "int64", { { 3, 7, 11 }, { 15, 19, 23 } })
+    same(a:slice(":, 0, ::-1"), "int64", { { 3, 2, 1, 0 }, { 15, 14, 13, 12 } })
+    same(a:slice("0, 0, 3:0:-2"), "int64", { 3, 1 })
+    same(a:slice("0, 0, 1:100"), "int64", { 1, 2, 3 })
+    same(a:slice("0, 0, -3:-1"), "int64", { 1, 2 })
+    assert.equal("(0, 3, 4)", tostring(a:slice("5:").shape))
+    assert.equal(23, a:slice("1, 2, 3"))
+  end)
+
+  it("take numbers and tables", function()
+    same(a:slice(1, { 0, 2 }, { nil, nil, 3 }), "int64", { { 12, 15 }, { 16, 19 } })
+    same(a:slice({}, 0, { start = 1, stop = 3 }), "int64", { { 1, 2 }, { 13, 14 } })
+    assert.equal("(2, 3, 4)", tostring(a:slice().shape))
+  end)
+
+  it("are copies", function()
+    local part = a:slice("0:1")
+    part:set(0, 0, 0, 99)
+    assert.equal(0, a:at(0, 0, 0))
+  end)
+
+  it("say what is wrong", function()
+    raises("out_of_range", "arrays count from 0", function() a:slice("2") end)
+    raises("out_of_range", "4 entries", function() a:slice("0, 0, 0, 0") end)
+    raises("invalid_argument", "'1:x'", function() a:slice("0, 1:x") end)
+    raises("invalid_argument", "step", function() a:slice("::0") end)
+    raises("invalid_argument", "only once", function() a:slice("..., ...") end)
+    raises("invalid_argument", "start, start:stop", function() a:slice("1:2:3:4") end)
+    raises("invalid_argument", "whole number", function() a:slice({ 0.5 }) end)
+    raises("invalid_argument", "wants a number", function() a:slice({}, true) end)
+  end)
+end)
+
+describe("functions", function()
+  it("work on arrays, tables and numbers", function()
+    same(np.sqrt({ 4, 9 }), "float32", { 2, 3 })
+    same(np.sqrt(np.array({ 4 }, "int32")), "float64", { 2 })
+    assert.equal(math.exp(1), np.exp(1))
+    same(np.abs(np.array({ -2, 2 }, "int8")), "int8", { 2, 2 })
+    same(np.sign(np.array({ -2, 0, 2 }, "int32")), "int32", { -1, 0, 1 })
+    same(np.round({ 0.5, 1.5, -0.5 }), "float32", { 0, 2, 0 })
+    same(np.maximum({ 1, 5 }, 3), "float32", { 3, 5 })
+    same(np.clip(np.array({ -1, 0.5, 2 }), 0, 1), "float32", { 0, 0.5, 1 })
+    same(np.where({ 1, 0 }, { 1, 2 }, 0), "float32", { 1, 0 })
+    same(np.isnan(np.array({ 0 / 0, 1 })), "int8", { 1, 0 })
+    same(np.isfinite(np.array({ 0 / 0, 1, math.huge })), "int8", { 0, 1, 0 })
+    same(np.matmul({ { 1, 2 } }, { { 3 }, { 4 } }), "float32", { { 11 } })
+  end)
+
+  it("compare", function()
+    assert.is_true(np.array_equal({ 1, 2 }, np.array({ 1, 2 }, "int32")))
+    assert.is_false(np.array_equal({ 1, 2 }, { 1, 2, 3 }))
+    assert.is_true(np.allclose({ 1, 2 }, { 1 + 1e-7, 2 }))
+    assert.is_false(np.allclose({ 1 }, { 1.01 }))
+  end)
+end)
+
+describe("random arrays", function()
+  it("repeat with a seed and differ from draw to draw", function()
+    np.random.seed(5)
+    local a, b = np.random.uniform(-1, 1, { 100 }), np.random.uniform(-1, 1, 100)
+    assert.is_false(a == b)
+    np.random.seed(5)
+    assert.is_true(a == np.random.uniform(-1, 1, { 100 }))
+    local rng = np.random.default_rng(5)
+    assert.is_true(a == rng:uniform(-1, 1, { 100 }))
+    assert.equal("float32", a.dtype)
+    assert.is_true(a:min() >= -1 and a:max() < 1)
+    assert.equal("number", type(np.random.uniform()))
+    raises("invalid_argument", "seed", function() np.random.seed("x") end)
+  end)
+
+  it("have the distribution asked for", function()
+    np.random.seed(1)
+    local normal = np.random.normal(3, 2, { 20000 })
+    assert.is_true(math.abs(normal:mean() - 3) < 0.1) -- 7 standard errors
+    assert.is_true(math.abs(normal:std() - 2) < 0.1)
+    local dice = np.random.randint(1, 7, { 6000 }, { dtype = "int32" })
+    assert.equal("int32", dice.dtype)
+    assert.equal(1, dice:min())
+    assert.equal(6, dice:max())
+    assert.equal("(2, 3)", tostring(np.random.randn(2, 3).shape))
+    raises("invalid_argument", "no whole number", function() np.random.randint(0, 0) end)
+  end)
+
+  it("permute", function()
+    np.random.seed(2)
+    local order = np.random.permutation(1000)
+    assert.equal("int64", order.dtype)
+    local seen = {}
+    for _, v in ipairs(order:totable()) do seen[v] = true end
+    for v = 0, 999 do assert.is_true(seen[v]) end
+    assert.is_false(order == np.arange(1000))
+    local rows = np.random.permutation(np.arange(6):reshape(3, 2))
+    assert.equal(15, rows:sum())
+    assert.same({ 1, 1, 1 }, (rows:slice(":, 1") - rows:slice(":, 0")):totable())
+    assert.equal(0, #np.random.permutation(0))
+  end)
+end)
+
+describe("text and memory", function()
+  it("print as NumPy does", function()
+    local a = np.array({ 0.15727027, 0.45887455, 0.10939325, 0.66666406, 0 })
+    assert.equal("[0.15727027 0.45887455 0.10939325 0.66666406 0.        ]", tostring(a))
+    np.set_printoptions({ precision = 2 })
+    assert.equal("[0.16 0.46 0.11 0.67 0.  ]", tostring(a))
+    require("moonflow.ndarray").print_options = {}
+    raises("invalid_argument", "did you mean 'precision'", function() np.set_printoptions({ precison = 2 }) end)
+  end)
+
+  it("give a pointer for hot loops", function()
+    local a = np.array({ 1, 2, 3 })
+    local p = a:ptr()
+    assert.equal(2, p[1])
+    p[1] = 5
+    assert.equal(5, a[1])
+  end)
+end)
+
+describe("files", function()
+  local folder
+  setup(function() folder = process.folder("np_files") end)
+
+  it("come back as they were, every dtype and rank", function()
+    for _, dtype in ipairs({ "float32", "float64", "int8", "uint8", "int32", "int64" }) do
+      for _, shape in ipairs({ {}, { 0 }, { 3 }, { 2, 3 }, { 2, 0, 3 }, { 1, 2, 3, 4 } }) do
+        local a = np.full(shape, 7, dtype)
+        np.save(folder .. "/a.npy", a)
+        assert.is_true(a == np.load(folder .. "/a.npy"))
+      end
+    end
+  end)
+
+  it("get NumPy's endings and names", function()
+    np.save(folder .. "/plain", { 1, 2 })
+    same(np.load(folder .. "/plain.npy"), "float32", { 1, 2 })
+    np.savez(folder .. "/list", { np.array({ 1 }), np.array({ 2 }) })
+    local loaded = np.load(folder .. "/list.npz")
+    same(loaded.arr_0, "float32", { 1 })
+    same(loaded.arr_1, "float32", { 2 })
+  end)
+
+  it("say which file is missing or is no array", function()
+    raises("io", "nowhere.npy", function() np.load(folder .. "/nowhere.npy") end)
+    process.write(folder .. "/text.npy", "this is no array at all, only words")
+    local fine, problem = pcall(np.load, folder .. "/text.npy")
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("text.npy", 1, true))
+  end)
+
+  -- The other side of the same files: NumPy itself reads what we wrote and writes what we read.
+  it("are NumPy's, both ways", function()
+    local numpy = process.shell("/usr/bin/python3 -c 'import numpy'")
+    if numpy.code ~= 0 then
+      pending("python3 has no numpy")
+      return
+    end
+    np.random.seed(3)
+    local ours, theirs = {}, folder .. "/theirs"
+    for _, dtype in ipairs({ "float32", "float64", "int8", "uint8", "int32", "int64" }) do
+      ours[dtype] = np.random.randint(0, 100, { 3, 1, 5 }):astype(dtype)
+      np.save(folder .. "/ours_" .. dtype, ours[dtype])
+    end
+    ours.empty, ours.scalar = np.zeros({ 0, 4 }), np.array(2.5, "float64")
+    np.savez(folder .. "/ours", ours)
+    process.write(folder .. "/peer.py", ([[
+import numpy as np
+ours = np.load(%q)
+for name in ['float32', 'float64', 'int8', 'uint8', 'int32', 'int64']:
+    single = np.load(%q + name + '.npy')
+    assert single.dtype == np.dtype(name), name
+    assert single.shape == (3, 1, 5), name
+    assert (single == ours[name]).all() and ours[name].dtype == single.dtype, name
+assert ours['empty'].shape == (0, 4) and ours['scalar'] == 2.5 and ours['scalar'].shape == ()
+random = np.random.default_rng(1)
+arrays = {name: ours[name] for name in ours.files}
+arrays['fortran'] = np.asfortranarray(random.integers(0, 9, (3, 4)).astype(np.int32))
+arrays['swapped'] = random.normal(size=(2, 3)).astype('>f4')
+arrays['mask'] = np.array([True, False])
+np.savez(%q, **arrays)
+np.savez_compressed(%q, **arrays)
+np.save(%q, arrays['fortran'])
+for name in ['fortran', 'swapped']:
+    print(name, ' '.join('%%.9g' %% v for v in arrays[name].ravel()))
+]]):format(folder .. "/ours.npz", folder .. "/ours_", theirs .. ".npz", theirs .. "_packed.npz", theirs .. ".npy"))
+    local peer = process.shell("/usr/bin/python3 " .. process.quote(folder .. "/peer.py"))
+    assert.equal("", peer.err)
+    assert.equal(0, peer.code)
+    for _, file in ipairs({ theirs .. ".npz", theirs .. "_packed.npz" }) do
+      local back = np.load(file)
+      for name, array in pairs(ours) do assert.is_true(back[name] == array, file .. " " .. name) end
+      assert.same({ 1, 0 }, back.mask:totable())
+      for name, text in peer.out:gmatch("(%w+) ([^\n]+)\n") do
+        local values = {}
+        for word in text:gmatch("%S+") do values[#values + 1] = tonumber(word) end
+        local wanted = core.array(values, back[name].dtype)
+        assert.is_true(back[name]:ravel() == wanted, name)
+      end
+      assert.is_true(np.load(theirs .. ".npy") == back.fortran)
+    end
+  end)
+
+  it("of objects are refused by name", function()
+    local made = process.shell(("/usr/bin/python3 -c \"import numpy as np; np.save('%s/objects.npy', "
+      .. "np.array([{}], dtype=object)); np.save('%s/text.npy', np.array(['a']))\""):format(folder, folder))
+    if made.code ~= 0 then
+      pending("python3 has no numpy")
+      return
+    end
+    for _, name in ipairs({ "objects", "text" }) do
+      local fine, problem = pcall(np.load, folder .. "/" .. name .. ".npy")
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(name .. ".npy", 1, true))
+    end
+  end)
+end)
