@@ -67,6 +67,7 @@ end
 -- ---- seeds --------------------------------------------------------------------------------------------------------
 
 local seed_array
+local seed_is_chosen = false  -- by the script
 
 --- The seed of all random numbers of the engine, as the feed of jobs. Without flow.set_seed it differs from run to run.
 function session.seed_array()
@@ -89,8 +90,15 @@ function session.set_seed(seed)
   if type(seed) ~= "number" or seed ~= math.floor(seed) or math.abs(seed) > 2 ^ 53 then
     errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(seed))
   end
-  settings.seed, seed_array = seed, nil
+  settings.seed, seed_array, seed_is_chosen = seed, nil, true
   for _, follow in ipairs(session.seed_followers) do follow(seed) end
+end
+
+--- Takes over the seed of a checkpoint, so that training goes on as if it had not stopped; a chosen seed stays.
+function session.adopt_seed(seed)
+  if type(seed) == "number" and seed == math.floor(seed) and not seed_is_chosen then
+    settings.seed, seed_array = seed, nil
+  end
 end
 
 --- The seed in use.

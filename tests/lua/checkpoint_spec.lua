@@ -1,0 +1,273 @@
+-- Checkpoints: what goes out comes back, and nothing damaged, foreign or half written comes in.
+local flow = require "moonflow"
+local np = require "moonflow.np"
+local process = require "process"
+local session = require "moonflow.session"
+
+local tp = flow.typing
+
+-- A train job with one weight and Adam, so that there are slots and a step. `shape` is that of the weight.
+local function define(shape, name, dtype)
+  dtype = dtype or flow.float
+  return flow.global_function {
+    name = name or "train_job",
+    type = "train",
+    inputs = { x = tp.Numpy.Placeholder(shape, { dtype = dtype }) },
+    returns = tp.Numpy,
+  } (function(x)
+    local initializer = flow.random_uniform_initializer(-1, 1)
+    local w = flow.get_variable("w", { shape = shape, dtype = dtype, initializer = initializer })
+    local loss = flow.math.multiply(w, x)
+    flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 })):minimize(loss)
+    return loss
+  end)
+end
+
+local function variables()
+  local values = {}
+  for _, entry in ipairs(session.handle():variables()) do values[entry.name] = session.handle():read(entry.name) end
+  return values
+end
+
+local function names(values)
+  local list = {}
+  for name in pairs(values) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+local function raises(pattern, body)
+  local fine, problem = pcall(body)
+  assert.is_false(fine)
+  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
+  return problem
+end
+
+local function exists(path)
+  local file = io.open(path, "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
+describe("a checkpoint", function()
+  local folder, lines, before_sink
+
+  before_each(function()
+    flow.clear_default_session()
+    folder = process.folder("checkpoints")
+    lines = {}
+    before_sink = session.settings.sink
+    session.settings.sink = function(line) lines[#lines + 1] = line end
+  end)
+  after_each(function() session.settings.sink = before_sink end)
+
+  it("brings every variable back bit by bit, slots and steps among them", function()
+    local job = define({ 2, 3 })
+    local check_point = flow.train.CheckPoint()
+    check_point:init()
+    for _ = 1, 3 do job(np.ones({ 2, 3 })) end
+    local saved = variables()
+    assert.is_true(#names(saved) >= 4) -- weight, two slots, step
+    check_point:save(folder .. "/a")
+    assert.equal(saved.w:tobytes(), process.read(folder .. "/a/w/out"))
+    local going_on = job(np.ones({ 2, 3 }))
+
+    flow.clear_default_session()
+    local again = define({ 2, 3 })
+    flow.train.CheckPoint():load(folder .. "/a")
+    local loaded = variables()
+    assert.same(names(saved), names(loaded))
+    for name, value in pairs(saved) do assert.is_true(value == loaded[name], name) end
+    assert.same({}, lines)
+    assert.is_true(going_on == again(np.ones({ 2, 3 })))
+    assert.is_true(variables().w ~= saved.w)
+  end)
+
+  it("refuses a directory that is not empty, and says how to replace it", function()
+    define({ 1 })
+    local check_point = flow.train.CheckPoint()
+    check_point:init()
+    check_point:save(folder .. "/a")
+    local before = process.read(folder .. "/a/w/out")
+    session.handle():write("w", np.array({ 42 }))
+    raises("overwrite = true", function() check_point:save(folder .. "/a") end)
+    assert.equal(before, process.read(folder .. "/a/w/out"))
+    check_point:save(folder .. "/a", { overwrite = true })
+    assert.equal(np.array({ 42 }):tobytes(), process.read(folder .. "/a/w/out"))
+    assert.equal("a\n", process.shell("ls -A " .. process.quote(folder)).out)
+  end)
+
+  it("never deletes a directory that is no checkpoint", function()
+    define({ 1 })
+    os.execute("mkdir " .. process.quote(folder .. "/mine"))
+    process.write(folder .. "/mine/thesis.txt", "years of work")
+    raises("mine", function() flow.train.CheckPoint():save(folder .. "/mine", { overwrite = true }) end)
+    assert.equal("years of work", process.read(folder .. "/mine/thesis.txt"))
+  end)
+
+  it("waits for what was submitted", function()
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Callback[tp.Numpy],
+    } (function(x)
+      local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.constant_initializer(0) })
+      local loss = flow.math.multiply(w, x)
+      flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 1 }), { momentum = 0 }):minimize(loss)
+      return loss
+    end)
+    for _ = 1, 3 do job(np.ones(1))(function() end) end
+    flow.train.CheckPoint():save(folder .. "/a")
+    assert.equal(np.array({ -3 }):tobytes(), process.read(folder .. "/a/w/out"))
+    flow.sync()
+  end)
+
+  it("tells of variables that it lacks and initialises them", function()
+    define({ 1 })
+    flow.train.CheckPoint():save(folder .. "/a")
+    flow.clear_default_session()
+    flow.global_function { type = "predict", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+    function(x)
+      local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.constant_initializer(0) })
+      local more = flow.get_variable("more", { shape = { 1 }, initializer = flow.constant_initializer(7) })
+      return w + more + x
+    end)
+    flow.train.CheckPoint():load(folder .. "/a")
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("'more'", 1, true))
+    assert.equal(7, session.handle():read("more"):item())
+    assert.equal(session.handle():read("w"):tobytes(), process.read(folder .. "/a/w/out"))
+  end)
+
+  it("refuses another shape or dtype by the name of the variable, and changes nothing", function()
+    define({ 2, 3 })
+    flow.train.CheckPoint():save(folder .. "/a")
+    for _, other in ipairs({ { { 3, 2 }, flow.float }, { { 2, 3 }, flow.double } }) do
+      flow.clear_default_session()
+      define(other[1], nil, other[2])
+      flow.train.CheckPoint():init()
+      local before = variables()
+      local problem = raises("w", function() flow.train.CheckPoint():load(folder .. "/a") end)
+      assert.truthy(tostring(problem):find("(2, 3)", 1, true))
+      for name, value in pairs(before) do assert.is_true(value == variables()[name], name) end
+    end
+  end)
+
+  it("finds flipped bits and cut or missing files, and changes nothing", function()
+    define({ 2, 3 })
+    flow.train.CheckPoint():save(folder .. "/a")
+    local path = folder .. "/a/w/out"
+    local text, manifest = process.read(path), process.read(folder .. "/a/manifest.json")
+    local before = variables()
+    local function refused(pattern)
+      raises(pattern, function() flow.train.CheckPoint():load(folder .. "/a") end)
+      for name, value in pairs(before) do assert.is_true(value == variables()[name], name) end
+    end
+    for _, at in ipairs({ 1, 7, #text }) do
+      local byte = text:byte(at)
+      process.write(path, text:sub(1, at - 1) .. string.char((byte + 128) % 256) .. text:sub(at + 1))
+      refused("w")
+    end
+    process.write(path, text:sub(1, -2))
+    refused("w")
+    process.write(path, text .. "\0")
+    refused("w")
+    os.remove(path)
+    refused("w")
+    process.write(path, text)
+    flow.train.CheckPoint():load(folder .. "/a")
+    process.write(folder .. "/a/manifest.json", manifest:sub(1, -10))
+    refused("manifest.json")
+    os.remove(folder .. "/a/manifest.json")
+    os.remove(folder .. "/a/snapshot_done")
+    refused("is no checkpoint")
+    raises("nowhere", function() flow.train.CheckPoint():load(folder .. "/nowhere") end)
+  end)
+
+  -- A limit on the size of files stands for a full disk: writing fails part way, with the signal switched off.
+  it("keeps the old checkpoint when the disk is full", function()
+    local script = folder .. "/save.lua"
+    process.write(script, ([[
+      local flow = require "moonflow"
+      local tp = flow.typing
+      flow.global_function { type = "predict", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+      function(x)
+        local initializer = flow.constant_initializer(tonumber(arg[1]))
+        local w = flow.get_variable("w", { shape = { 100000 }, initializer = initializer })
+        return flow.math.reduce_sum(w) + x
+      end)
+      flow.train.CheckPoint():save(%q, { overwrite = true })
+    ]]):format(folder .. "/a"))
+    local command = ("%s %s"):format(process.quote(process.launcher), process.quote(script))
+    assert.equal(0, process.shell(command .. " 1").code)
+    local before = process.read(folder .. "/a/w/out")
+    local full = process.shell("sh -c " .. process.quote("trap '' XFSZ; ulimit -f 16; exec " .. command .. " 2"))
+    assert.equal(1, full.code)
+    assert.truthy(full.err:find(folder, 1, true), full.err)
+    assert.equal(before, process.read(folder .. "/a/w/out"))
+    assert.equal(0, process.shell(command .. " 3").code)
+    assert.are_not.equal(before, process.read(folder .. "/a/w/out"))
+    assert.equal("a\nsave.lua\n", process.shell("ls -A " .. process.quote(folder)).out) -- no litter
+  end)
+
+  it("of the original system is read, and the log sink told that nothing vouches for it", function()
+    define({ 2, 3 })
+    flow.train.CheckPoint():save(folder .. "/a")
+    local before = variables()
+    os.remove(folder .. "/a/manifest.json")
+    flow.train.CheckPoint():load(folder .. "/a")
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("no manifest", 1, true))
+    assert.is_true(before.w == variables().w)
+  end)
+
+  it("lets another process go on as if nothing had stopped, dropout and all", function()
+    local script = folder .. "/train.lua"
+    process.write(script, ([[
+      local flow = require "moonflow"
+      local tp, np = flow.typing, flow.np
+      local job = flow.global_function {
+        name = "train_job", type = "train", inputs = { x = tp.Numpy.Placeholder({ 50 }) }, returns = tp.Numpy,
+      } (function(x)
+        local w = flow.get_variable("w", { shape = { 50 }, initializer = flow.truncated_normal(1) })
+        local loss = flow.nn.dropout(w * x, { rate = 0.5, name = "dropout" })
+        flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler({ 3 }, { 0.1, 0.2 })):minimize(loss)
+        return loss
+      end)
+      local check_point = flow.train.CheckPoint()
+      if arg[1] == "first" then check_point:init() else check_point:load(%%q) end
+      for step = 1, 5 do
+        local loss = job(np.ones(50))
+        if arg[1] == "first" and step == 2 then check_point:save(%%q) end
+        if arg[1] == "first" and step > 2 or arg[1] == "second" and step <= 3 then print(loss:sum()) end
+      end
+    ]]):gsub("%%%%", "%%"):format(folder .. "/a", folder .. "/a"))
+    local first, second = process.moonflow({ script, "first" }), process.moonflow({ script, "second" })
+    assert.equal("", first.err .. second.err)
+    assert.equal(3, select(2, first.out:gsub("\n", "")))
+    assert.equal(first.out, second.out)
+  end)
+
+  it("says how it is called", function()
+    raises("':'", function() flow.train.CheckPoint().init() end)
+    raises("no variables", function() flow.train.CheckPoint():save(folder .. "/a") end)
+    raises("no variables", function() flow.train.CheckPoint():load(folder .. "/a") end)
+    define({ 1 })
+    raises("did you mean 'overwrite'", function() flow.train.CheckPoint():save(folder .. "/a", { overwite = true }) end)
+    assert.is_false(exists(folder .. "/a"))
+  end)
+
+  it("is one of many for the manager", function()
+    define({ 1 })
+    local manager = flow.train.SimpleCheckPointManager(folder .. "/many")
+    assert.same({}, manager:list_checkpoints())
+    assert.is_nil(manager:initialize_or_restore())
+    local first = manager:save()
+    session.handle():write("w", np.array({ 5 }))
+    local second = manager:save()
+    assert.same({ first, second }, manager:list_checkpoints())
+    assert.equal(second, manager:latest_checkpoint())
+    session.handle():write("w", np.array({ 6 }))
+    assert.equal(second, manager:initialize_or_restore())
+    assert.equal(5, session.handle():read("w"):item())
+    assert.truthy(first:find("^snapshot_%d+_%d+"))
+  end)
+end)
