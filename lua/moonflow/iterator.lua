@@ -28,7 +28,7 @@ function iterator.count(source)
 end
 
 --- A step function (counter from 0, then values) over what a loop may want to go through: an iterator, the rows of an
---- array, a data set, a list, or a number of turns.
+--- array, a list, or a number of turns.
 function iterator.step_of(source, what)
   if arguments.kind(source) == "ndarray" then return source:rows() end
   if arguments.is_callable(source) then return source end

@@ -58,6 +58,7 @@ local signature = arguments.signature("flow.progress", {
 --- Goes through `iterator` and shows how far it is: `for i, images, labels in flow.progress(train:batches()) do`.
 --- The object it gives is called by the loop, `#` counts its steps, and it has
 ---   :set("loss %.3f", loss), :set { loss = loss }   what is shown after the numbers
+---   :print(...)                                     as print does, on a line above the bar
 ---   :update(n)                                      n more steps done, for loops of another form
 ---   :close()                                        ends the line early; a loop that runs to its end needs it not
 --- @param iterator any        batches, flow.zip, an array (its rows), a list, or a number of turns (i from 0)
@@ -174,9 +175,16 @@ local function progress(...)
       postfix = select("#", ...) > 0 and text:format(...) or text
     end
   end
+  function methods.print(_, ...)
+    if open then write("\r\27[K") end
+    print(...)
+    if open then
+      io.stdout:flush() -- before the bar comes back under it
+      draw_bar(clock())
+    end
+  end
   function methods.update(_, steps) advance(steps or 1) end
   function methods.close() close() end
-  function methods.is_open() return open end
   return iterator.new(total, step, methods)
 end
 

@@ -81,6 +81,27 @@ describe("progress", function()
     assert.equal("\n", written[#written])
   end)
 
+  it("prints above the bar", function()
+    local bar = shown(10, { terminal = true })
+    local printed, real = {}, print
+    _G.print = function(...) printed[#printed + 1] = table.concat({ ... }, " ") end
+    bar:print("before")
+    for i in bar do
+      if i == 5 then bar:print("loss", 0.5) end
+    end
+    bar:print("after")
+    _G.print = real
+    assert.same({ "before", "loss 0.5", "after" }, printed)
+    local cleared = 0
+    for k, text in ipairs(written) do
+      if text == "\r\27[K" then
+        cleared = cleared + 1
+        assert.truthy(written[k + 1]:find("5/10", 1, true))
+      end
+    end
+    assert.equal(1, cleared)
+  end)
+
   it("refuses what it cannot go through", function()
     local fine, problem = pcall(progress, "text")
     assert.is_false(fine)
