@@ -1,0 +1,196 @@
+// The losses: known values, large logits, bad labels.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+const char* const kSparse = "sparse_softmax_cross_entropy_with_logits";
+
+Tensor labels_below(int64_t classes, int64_t rows) {
+  Tensor labels = Tensor::allocate({DType::Int32, {rows}});
+  for (int64_t row = 0; row < rows; ++row) labels.data<int32_t>()[row] = static_cast<int32_t>(row * 7 % classes);
+  return labels;
+}
+
+}  // namespace
+
+TEST_CASE("sparse cross entropy gives prob and loss") {
+  Session session = make_session();
+  const Tensor labels = Tensor::of<int32_t>({2}, {2, 0});
+  const Tensor logits = Tensor::of<double>({2, 3}, {1, 2, 3, 0, 0, 0});
+  const std::vector<Tensor> out = session.evaluate(kSparse, {labels, logits});
+  CHECK(out[1].shape() == Shape{2});
+  CHECK(numbers(out[0])[2] == Approx(0.6652409557748219).epsilon(1e-14));
+  CHECK(numbers(out[1])[0] == Approx(-std::log(0.6652409557748219)).epsilon(1e-14));
+  CHECK(numbers(out[1])[1] == Approx(std::log(3)).epsilon(1e-14));
+}
+
+TEST_CASE("sparse cross entropy takes labels of any integer dtype and as a column") {
+  Session session = make_session();
+  const Tensor logits = Tensor::of<float>({2, 3}, {1, 2, 3, 3, 2, 1});
+  const Tensor expected = session.evaluate(kSparse, {Tensor::of<int32_t>({2}, {1, 2}), logits})[1];
+  CHECK(distance(session.evaluate(kSparse, {Tensor::of<int64_t>({2}, {1, 2}), logits})[1], expected) == 0);
+  CHECK(distance(session.evaluate(kSparse, {Tensor::of<int8_t>({2}, {1, 2}), logits})[1], expected) == 0);
+  const Tensor column = session.evaluate(kSparse, {Tensor::of<uint8_t>({2, 1}, {1, 2}), logits})[1];
+  CHECK(column.shape() == Shape{2, 1});
+  CHECK(distance(column.reshaped({2}), expected) == 0);
+}
+
+TEST_CASE("sparse cross entropy stays finite where softmax underflows") {
+  Session session = make_session();
+  const Tensor logits = Tensor::of<float>({1, 2}, {-500, 500});
+  const std::vector<Tensor> out = session.evaluate(kSparse, {Tensor::of<int32_t>({1}, {0}), logits});
+  CHECK(numbers(out[1])[0] == 1000);
+  CHECK(numbers(out[0])[0] == 0);
+}
+
+TEST_CASE("a label outside the classes is named by its row, and nothing is written") {
+  Session session = make_session();
+  const Tensor labels = Tensor::of<int32_t>({4}, {1, 2, 9, 11}), logits = random_values({DType::Float32, {4, 10}}, 1);
+  CHECK(message_of([&] { session.evaluate(kSparse, {labels, logits}); }) == "row 3: label 11 is outside [0, 10)");
+  const Tensor negative = Tensor::of<int64_t>({4}, {0, -1, 0, 0});
+  CHECK(message_of([&] { session.evaluate(kSparse, {negative, logits}); }) == "row 1: label -1 is outside [0, 10)");
+
+  const OpDef& op = session.catalog().at(kSparse);
+  const Attrs attrs;
+  Tensor prob = random_values(logits.type(), 2), out = random_values({DType::Float32, {4}}, 3);
+  const Tensor prob_before = prob.copy(), out_before = out.copy();
+  KernelCall call{session.device(),
+                  attrs,
+                  {labels.type(), logits.type()},
+                  {true, true},
+                  {prob.type(), out.type()},
+                  std::vector<Layout>(2),
+                  std::vector<Layout>(2)};
+  const Launch launch = op.cpu.prepare(call);
+  const Buffer scratch(session.device(), call.scratch_bytes);
+  const std::unique_ptr<Stream> stream = session.device().make_stream();
+  void* const inputs[] = {labels.data(), logits.data()};
+  void* const outputs[] = {prob.data(), out.data()};
+  CHECK_THROWS_AS(launch({*stream, inputs, outputs, scratch.data()}), Error);
+  CHECK(distance(prob, prob_before) == 0);
+  CHECK(distance(out, out_before) == 0);
+}
+
+TEST_CASE("labels and logits that do not belong together are refused") {
+  Session session = make_session();
+  const Tensor logits = random_values({DType::Float32, {5, 10}}, 1);
+  CHECK(message_of([&] {
+          session.evaluate(kSparse, {labels_below(10, 4), logits});
+        }) == "labels and logits differ in rows: labels is (4), logits is (5, 10), so labels should be (5)");
+  CHECK(message_of([&] {
+          session.evaluate(kSparse, {random_values({DType::Float32, {5}}, 1), logits});
+        }) == "labels must be integers (int32 or int64), got float32");
+}
+
+TEST_CASE("rows of the gradient of sparse cross entropy sum to zero, undivided by the batch") {
+  Session session = make_session();
+  const int64_t rows = 100, classes = 10;
+  const Tensor labels = labels_below(classes, rows),
+               logits = random_values({DType::Float32, {rows, classes}}, 4, -3, 3);
+  Graph graph(session.catalog());
+  const ValueId label_feed = graph.feed("labels", labels.type()), logit_feed = graph.feed("logits", logits.type());
+  const ValueId loss = graph.append(kSparse, {label_feed, logit_feed})[1];
+  const ValueId ones = graph.append("ones_like", {loss})[0];
+  const ValueId dlogits = gradients(graph, {loss}, {ones}, {logit_feed})[0];
+  REQUIRE(dlogits != kNone);
+  graph.tap(dlogits, 1);
+  const std::vector<double> d = numbers(run(session, session.compile(graph, "test"), {labels, logits})[0]);
+  const std::vector<double> prob = numbers(session.evaluate("softmax", {logits})[0]);
+  for (int64_t row = 0; row < rows; ++row) {
+    double sum = 0;
+    for (int64_t c = 0; c < classes; ++c) {
+      sum += d[row * classes + c];
+      const double hit = c == labels.data<int32_t>()[row];
+      CHECK(d[row * classes + c] == Approx(prob[row * classes + c] - hit).margin(1e-6));
+    }
+    CHECK(std::abs(sum) < 1e-5);
+  }
+}
+
+TEST_CASE("dense cross entropy with one-hot labels is the sparse one") {
+  Session session = make_session();
+  const Tensor labels = labels_below(6, 20), logits = random_values({DType::Float64, {20, 6}}, 5, -3, 3);
+  const Attrs attrs{{"depth", int64_t{6}}, {"dtype", DType::Float64}};
+  const Tensor dense_labels = session.evaluate("one_hot", {labels}, attrs)[0];
+  const Tensor dense = session.evaluate("softmax_cross_entropy_with_logits", {dense_labels, logits})[0];
+  CHECK(distance(dense, session.evaluate(kSparse, {labels, logits})[1]) < 1e-14);
+}
+
+TEST_CASE("a class without label may have a logit of minus infinity") {
+  Session session = make_session();
+  const float lowest = -std::numeric_limits<float>::infinity();
+  const Tensor labels = Tensor::of<float>({1, 3}, {0, 1, 0}), logits = Tensor::of<float>({1, 3}, {lowest, 0, 0});
+  const Tensor loss = session.evaluate("softmax_cross_entropy_with_logits", {labels, logits})[0];
+  CHECK(numbers(loss)[0] == Approx(std::log(2)).epsilon(1e-6));
+}
+
+TEST_CASE("sigmoid cross entropy neither overflows nor loses small losses") {
+  Session session = make_session();
+  const Tensor logits = Tensor::of<float>({4}, {0, 30, -30, 1000}), labels = Tensor::of<float>({4}, {1, 1, 0, 0});
+  const std::vector<double> out = numbers(session.evaluate("sigmoid_cross_entropy_with_logits", {labels, logits})[0]);
+  CHECK(out[0] == Approx(std::log(2)).epsilon(1e-6));
+  CHECK(out[1] == Approx(std::exp(-30)).epsilon(1e-6));
+  CHECK(out[2] == out[1]);
+  CHECK(out[3] == 1000);
+}
+
+TEST_CASE("cross entropy of probabilities holds them above 1e-20") {
+  Session session = make_session();
+  const Tensor labels = Tensor::of<int32_t>({2}, {1, 0}), prediction = Tensor::of<double>({2, 2}, {0.75, 0.25, 0, 1});
+  const std::vector<double> out = numbers(session.evaluate("sparse_cross_entropy", {labels, prediction})[0]);
+  CHECK(out[0] == Approx(std::log(4)).epsilon(1e-14));
+  CHECK(out[1] == Approx(20 * std::log(10)).epsilon(1e-14));
+}
+
+TEST_CASE("smooth l1 changes from square to distance at beta") {
+  Session session = make_session();
+  const Tensor label = Tensor::of<double>({4}, {0, 0, 0, 0}), prediction = Tensor::of<double>({4}, {0.5, -1, 3, -3});
+  const auto loss = [&](double beta) {
+    return numbers(session.evaluate("smooth_l1_loss", {prediction, label}, {{"beta", beta}})[0]);
+  };
+  CHECK(loss(1) == std::vector<double>{0.125, 0.5, 2.5, 2.5});
+  CHECK(loss(2) == std::vector<double>{0.0625, 0.25, 2, 2});
+  CHECK(loss(0) == std::vector<double>{0.5, 1, 3, 3});
+  CHECK(message_of([&] { loss(-1); }) == "beta must be at least 0, got -1");
+}
+
+TEST_CASE("l2_normalize gives vectors of length one, and leaves zero alone") {
+  Session session = make_session();
+  const Tensor x = Tensor::of<double>({2, 2}, {3, 4, 0, 0});
+  const std::vector<double> rows = numbers(session.evaluate("l2_normalize", {x}, {{"axis", int64_t{1}}})[0]);
+  CHECK(rows[0] == Approx(0.6));
+  CHECK(rows[1] == Approx(0.8));
+  CHECK(rows[2] == 0);
+  const std::vector<double> columns = numbers(session.evaluate("l2_normalize", {x}, {{"axis", int64_t{0}}})[0]);
+  CHECK(columns == std::vector<double>{1, 1, 0, 0});
+}
+
+TEST_CASE("losses have the same bits for any number of threads") {
+  Session one = make_session(1), two = make_session(2);
+  const int64_t rows = 2000, classes = 101;
+  const Tensor labels = labels_below(classes, rows),
+               logits = random_values({DType::Float32, {rows, classes}}, 6, -3, 3);
+  const Tensor dense = random_values(logits.type(), 7, 0, 1), dy = random_values({DType::Float32, {rows}}, 8);
+  const auto check = [&](const char* op, const std::vector<Tensor>& inputs, const Attrs& attrs = {}) {
+    INFO(op);
+    const std::vector<Tensor> a = one.evaluate(op, inputs, attrs), b = two.evaluate(op, inputs, attrs);
+    for (size_t i = 0; i < a.size(); ++i) CHECK(distance(a[i], b[i]) == 0);
+  };
+  check(kSparse, {labels, logits});
+  check("sparse_softmax_cross_entropy_grad", {dy, labels, dense});
+  check("sparse_cross_entropy_grad", {dy, labels, dense});
+  check("softmax_cross_entropy_with_logits", {dense, logits});
+  check("softmax_cross_entropy_grad", {dy, dense, logits});
+  check("sigmoid_cross_entropy_with_logits", {dense, logits});
+  check("sigmoid_cross_entropy_grad", {logits, dense, logits});
+  check("smooth_l1_loss", {dense, logits});
+  check("l2_normalize", {logits}, {{"axis", int64_t{0}}});
+  check("l2_normalize_grad", {dense, logits}, {{"axis", int64_t{1}}});
+}

@@ -1,0 +1,221 @@
+// Random numbers: the generator against its published answers, the shape of the distributions, and that a number
+// depends on nothing but seed, key, step and element.
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "kernels/philox.h"
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+Tensor scalar(int64_t value) { return Tensor::of<int64_t>({}, {value}); }
+
+struct Use {
+  int64_t seed = 7, step = 0;
+  std::string key = "w";
+};
+
+Tensor fill(Session& session, const char* op, int64_t count, Attrs attrs = {}, const Use& use = {}) {
+  attrs.set("shape", Ints{count});
+  attrs.set("key", use.key);
+  return session.evaluate(op, {scalar(use.seed), scalar(use.step)}, attrs)[0];
+}
+
+struct Moments {
+  double mean = 0, variance = 0, lowest = INFINITY, highest = -INFINITY;
+
+  explicit Moments(const Tensor& tensor) {
+    const std::vector<double> x = numbers(tensor);
+    for (const double value : x) {
+      mean += value / static_cast<double>(x.size());
+      lowest = std::min(lowest, value);
+      highest = std::max(highest, value);
+    }
+    for (const double value : x) variance += (value - mean) * (value - mean) / static_cast<double>(x.size());
+  }
+};
+
+std::vector<Tensor> dropout(Session& session, const Tensor& x, double rate, const Use& use = {}) {
+  return session.evaluate("dropout", {x, scalar(use.seed), scalar(use.step)}, {{"rate", rate}, {"key", use.key}});
+}
+
+constexpr int64_t kMany = 1000000;
+// Sample means of n values stray from the true one by sigma / sqrt(n); five of those are allowed.
+double stray(double sigma) { return 5 * sigma / std::sqrt(static_cast<double>(kMany)); }
+
+}  // namespace
+
+// Source: the known-answer vectors that come with Random123, philox4x32 with ten rounds.
+TEST_CASE("philox gives its published answers") {
+  using Words = std::array<uint32_t, 4>;
+  const auto words = [](philox::Block counter, uint32_t key0, uint32_t key1) {
+    const philox::Block block = philox::random_block(counter, key0, key1);
+    return Words{block.word[0], block.word[1], block.word[2], block.word[3]};
+  };
+  CHECK(words({{0, 0, 0, 0}}, 0, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  const uint32_t ones = 0xffffffff;
+  CHECK(words({{ones, ones, ones, ones}}, ones, ones) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(words({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, 0xa4093822, 0x299f31d0) ==
+        Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("a bounded number is the high half of a full product") {
+  CHECK(philox::below(UINT64_MAX, 10) == 9);
+  CHECK(philox::below(0, 10) == 0);
+  CHECK(philox::below(uint64_t{1} << 63, 10) == 5);
+  CHECK(philox::below(UINT64_MAX, UINT64_MAX) == UINT64_MAX - 1);
+}
+
+TEST_CASE("uniform fills have the mean, the variance and the bounds of the uniform distribution") {
+  Session session = make_session();
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    const Moments moments(fill(session, "random_uniform", kMany, {{"low", -2.0}, {"high", 4.0}, {"dtype", dtype}}));
+    CHECK(moments.mean == Approx(1).margin(stray(std::sqrt(3))));
+    CHECK(moments.variance == Approx(3).epsilon(0.01));
+    CHECK(moments.lowest >= -2);
+    CHECK(moments.lowest < -1.999);
+    CHECK(moments.highest < 4);
+    CHECK(moments.highest > 3.999);
+  }
+}
+
+TEST_CASE("a uniform number never reaches the upper bound, though rounding would carry it there") {
+  Session session = make_session();
+  const Moments moments(fill(session, "random_uniform", 10000, {{"low", 1e7}, {"high", 1e7 + 2}}));
+  CHECK(moments.highest == 1e7 + 1);
+  const Moments constant(fill(session, "random_uniform", 10, {{"low", 3.0}, {"high", 3.0}}));
+  CHECK(constant.lowest == 3);
+  CHECK(constant.highest == 3);
+}
+
+TEST_CASE("normal fills have the mean, the variance and the tails of the normal distribution") {
+  Session session = make_session();
+  const Tensor x = fill(session, "random_normal", kMany, {{"mean", 3.0}, {"stddev", 2.0}});
+  const Moments moments(x);
+  CHECK(moments.mean == Approx(3).margin(stray(2)));
+  CHECK(moments.variance == Approx(4).epsilon(0.01));
+  int64_t within_one = 0, beyond_three = 0;
+  for (const double value : numbers(x)) {
+    within_one += std::abs(value - 3) < 2;
+    beyond_three += std::abs(value - 3) > 6;
+  }
+  CHECK(within_one / double{kMany} == Approx(0.682689).margin(0.0025));
+  CHECK(beyond_three / double{kMany} == Approx(0.002700).margin(0.0003));
+}
+
+TEST_CASE("truncated normal fills stay within two standard deviations") {
+  Session session = make_session();
+  const Moments moments(fill(session, "truncated_normal", kMany, {{"mean", 1.0}, {"stddev", 0.1}}));
+  CHECK(moments.mean == Approx(1).margin(stray(0.088)));
+  // 0.8796256610342398 is the standard deviation of a normal cut off at two.
+  CHECK(std::sqrt(moments.variance) == Approx(0.08796256610342398).epsilon(0.005));
+  CHECK(moments.lowest >= 0.8 - 1e-7);
+  CHECK(moments.highest <= 1.2 + 1e-7);
+  CHECK(moments.highest > 1.199);
+}
+
+TEST_CASE("random whole numbers are spread evenly over their range") {
+  Session session = make_session();
+  const Tensor x = fill(session, "random_int", kMany, {{"low", int64_t{-3}}, {"high", int64_t{7}}});
+  REQUIRE(x.dtype() == DType::Int32);
+  std::array<int64_t, 10> hits{};
+  for (int64_t i = 0; i < kMany; ++i) ++hits.at(x.data<int32_t>()[i] + 3);
+  for (const int64_t count : hits) CHECK(count / double{kMany} == Approx(0.1).margin(stray(0.3)));
+
+  const Attrs whole{{"low", INT64_MIN}, {"high", INT64_MAX}, {"dtype", DType::Int64}};
+  CHECK(Moments(fill(session, "random_int", 1000, whole)).lowest < -9e18);
+  CHECK(message_of([&] {
+          fill(session, "random_int", 1, {{"low", int64_t{0}}, {"high", int64_t{300}}, {"dtype", DType::UInt8}});
+        }) == "[0, 300) is not within uint8");
+  CHECK(message_of([&] {
+          fill(session, "random_int", 1, {{"low", int64_t{2}}, {"high", int64_t{2}}});
+        }) == "low must be below high, got 2 and 2");
+}
+
+TEST_CASE("coin flips follow their chances") {
+  Session session = make_session();
+  Tensor x = Tensor::allocate({DType::Float32, {kMany}});
+  std::fill_n(x.data<float>(), kMany, 0.3f);
+  const Tensor flips = session.evaluate("random_bernoulli", {x, scalar(1), scalar(0)}, {{"key", std::string("b")}})[0];
+  CHECK(Moments(flips).mean == Approx(0.3).margin(stray(0.46)));
+  const Tensor sure = Tensor::of<float>({2}, {0, 1});
+  CHECK(numbers(session.evaluate("random_bernoulli", {sure, scalar(1), scalar(0)}, {{"key", std::string("b")}})[0]) ==
+        std::vector<double>{0, 1});
+}
+
+TEST_CASE("dropout keeps its part, scales it, and keeps the mean") {
+  Session session = make_session();
+  Tensor x = Tensor::allocate({DType::Float32, {kMany}});
+  std::fill_n(x.data<float>(), kMany, 2.f);
+  const std::vector<Tensor> out = dropout(session, x, 0.25);
+  CHECK(Moments(out[1]).mean == Approx(0.75).margin(stray(0.433)));
+  CHECK(Moments(out[0]).mean == Approx(2).margin(stray(2 * 0.577)));
+  const std::vector<double> y = numbers(out[0]), mask = numbers(out[1]);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < kMany; ++i) wrong += y[i] != (mask[i] == 1 ? double{2.f * static_cast<float>(1 / 0.75)} : 0);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the mask of dropout is random_mask_like, is the same for both dtypes, and masks the gradient") {
+  Session session = make_session();
+  const Tensor x = random_values({DType::Float32, {37, 29}}, 1);
+  const std::vector<Tensor> out = dropout(session, x, 0.5);
+  CHECK(distance(dropout(session, as_double(x), 0.5)[1], out[1]) == 0);
+  const Attrs attrs{{"rate", 0.5}, {"key", std::string("w")}};
+  CHECK(distance(session.evaluate("random_mask_like", {x, scalar(7), scalar(0)}, attrs)[0], out[1]) == 0);
+  CHECK(distance(session.evaluate("dropout_grad", {x, out[1]}, {{"rate", 0.5}})[0], out[0]) == 0);
+}
+
+TEST_CASE("dropout hides what it drops, and with rate 0 drops nothing") {
+  Session session = make_session();
+  Tensor x = Tensor::allocate({DType::Float32, {1000}});
+  std::fill_n(x.data<float>(), 1000, NAN);
+  const std::vector<Tensor> out = dropout(session, x, 0.5);
+  for (int64_t i = 0; i < 1000; ++i) CHECK(std::isnan(out[0].data<float>()[i]) == (out[1].data<int8_t>()[i] == 1));
+  const Tensor y = random_values({DType::Float32, {1000}}, 2);
+  CHECK(distance(dropout(session, y, 0)[0], y) == 0);
+  for (const double rate : {1.0, -0.1, static_cast<double>(NAN)}) CHECK_THROWS_AS(dropout(session, y, rate), Error);
+  CHECK(message_of([&] { dropout(session, y, 1); }) == "rate must be in [0, 1), got 1");
+}
+
+TEST_CASE("random numbers have the same bits for any number of threads") {
+  Session one = make_session(1), two = make_session(2);
+  const int64_t count = 100003;  // odd: parts end inside a block
+  for (const char* op : {"random_uniform", "random_normal", "truncated_normal"}) {
+    INFO(op);
+    CHECK(distance(fill(one, op, count), fill(two, op, count)) == 0);
+  }
+  const Attrs range{{"low", int64_t{0}}, {"high", int64_t{1000}}};
+  CHECK(distance(fill(one, "random_int", count, range), fill(two, "random_int", count, range)) == 0);
+  const Tensor x = random_values({DType::Float32, {count}}, 1);
+  CHECK(distance(dropout(one, x, 0.3)[0], dropout(two, x, 0.3)[0]) == 0);
+}
+
+TEST_CASE("another seed, key or step gives other numbers; the same ones give the same") {
+  Session session = make_session();
+  const auto draw = [&](const Use& use) { return fill(session, "random_uniform", 1000, {}, use); };
+  const Tensor base = draw({7, 0, "w"});
+  CHECK(distance(draw({7, 0, "w"}), base) == 0);
+  for (const Use& other : {Use{8, 0, "w"}, Use{7, 1, "w"}, Use{7, 0, "v"}, Use{-7, 0, "w"}, Use{7, -1, "w"}}) {
+    const std::vector<double> a = numbers(base), b = numbers(draw(other));
+    double product = 0;
+    for (size_t i = 0; i < a.size(); ++i) product += (a[i] - 0.5) * (b[i] - 0.5) / static_cast<double>(a.size());
+    // Of two independent draws the mean product is 0, give or take 1 / 12 / sqrt(1000) = 0.0026.
+    CHECK(std::abs(product) < 0.0132);
+  }
+}
+
+TEST_CASE("a longer fill begins with the shorter one, and float32 follows float64") {
+  Session session = make_session();
+  for (const char* op : {"random_uniform", "random_normal", "truncated_normal"}) {
+    INFO(op);
+    const Tensor longer = fill(session, op, 1001);
+    CHECK(distance(longer.rows(0, 777), fill(session, op, 777)) == 0);
+    // float32 rounds to a part in 2^24; four times that for values up to 4.
+    CHECK(distance(longer, fill(session, op, 1001, {{"dtype", DType::Float64}})) < 4e-7);
+  }
+}

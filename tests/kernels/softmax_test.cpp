@@ -1,0 +1,68 @@
+// Softmax and its logarithm: known values, large logits, any axis, any thread count.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+TEST_CASE("softmax of a row gives its probabilities") {
+  Session session = make_session();
+  const Tensor x = Tensor::of<double>({1, 3}, {1, 2, 3});
+  const std::vector<double> y = numbers(session.evaluate("softmax", {x})[0]);
+  // exp(1), exp(2), exp(3) over their sum 30.19287485...
+  CHECK(y[0] == Approx(0.09003057317038046).epsilon(1e-14));
+  CHECK(y[1] == Approx(0.24472847105479767).epsilon(1e-14));
+  CHECK(y[2] == Approx(0.6652409557748219).epsilon(1e-14));
+}
+
+TEST_CASE("softmax and log softmax keep their values far from zero") {
+  Session session = make_session();
+  for (const float offset : {0.f, 1000.f, -1000.f}) {
+    const Tensor x = Tensor::of<float>({1, 2}, {offset, offset + 1});
+    // 1 / (1 + e) and 1 / (1 + 1 / e)
+    const std::vector<double> y = numbers(session.evaluate("softmax", {x})[0]);
+    CHECK(y[0] == Approx(0.2689414214).epsilon(1e-6));
+    CHECK(y[1] == Approx(0.7310585786).epsilon(1e-6));
+    const std::vector<double> log_y = numbers(session.evaluate("log_softmax", {x})[0]);
+    CHECK(log_y[0] == Approx(-1.3132616875).epsilon(1e-6));
+    CHECK(log_y[1] == Approx(-0.3132616875).epsilon(1e-6));
+  }
+  // The probability is below the smallest float32; its logarithm is not lost.
+  const Tensor x = Tensor::of<float>({2}, {0, 200});
+  CHECK(numbers(session.evaluate("log_softmax", {x})[0])[0] == -200);
+}
+
+TEST_CASE("softmax along an outer axis is softmax of the transposed") {
+  Session session = make_session();
+  const Tensor x = random_values({DType::Float32, {3, 7, 5}}, 1, -4, 4);
+  const Attrs swap{{"perm", Ints{0, 2, 1}}};
+  for (const char* op : {"softmax", "log_softmax"}) {
+    const Tensor direct = session.evaluate(op, {x}, {{"axis", int64_t{1}}})[0];
+    const Tensor turned = session.evaluate(op, {session.evaluate("transpose", {x}, swap)[0]})[0];
+    CHECK(distance(direct, session.evaluate("transpose", {turned}, swap)[0]) == 0);
+  }
+}
+
+TEST_CASE("softmax has the same bits for any number of threads") {
+  Session one = make_session(1), two = make_session(2);
+  const Tensor x = random_values({DType::Float32, {513, 257}}, 2, -5, 5), dy = random_values(x.type(), 3);
+  for (const int64_t axis : {0, 1}) {
+    const Attrs attrs{{"axis", axis}};
+    for (const char* op : {"softmax", "log_softmax"}) {
+      const Tensor y = one.evaluate(op, {x}, attrs)[0];
+      CHECK(distance(y, two.evaluate(op, {x}, attrs)[0]) == 0);
+      const std::string grad = std::string(op) + "_grad";
+      CHECK(distance(one.evaluate(grad, {dy, y}, attrs)[0], two.evaluate(grad, {dy, y}, attrs)[0]) == 0);
+    }
+  }
+}
+
+TEST_CASE("softmax refuses what has no axis of logits") {
+  Session session = make_session();
+  CHECK(message_of([&] {
+          session.evaluate("softmax", {Tensor::of<int32_t>({2}, {1, 2})});
+        }) == "logits must be float32 or float64, got int32");
+  CHECK_THROWS_AS(session.evaluate("softmax", {Tensor::of<float>({2}, {1, 2})}, {{"axis", int64_t{1}}}), Error);
+}
