@@ -120,11 +120,15 @@ void prepend(lua_State* L, const char* field, const std::string& path) {
 // ---- errors ----------------------------------------------------------------------------------------------------
 
 // Message handler: turns any error into its text and a traceback. An error that brings a traceback keeps it: it was
-// raised in a callback, and says more than the place that delivered it.
+// raised in a callback, and says more than the place that delivered it. Others that waited with it are counted.
 int describe_error(lua_State* L) {
   lua_settop(L, 1);
+  size_t others = 0;
   if (lua_istable(L, 1)) {
+    lua_getfield(L, 1, "also");
+    if (lua_istable(L, 2)) others = lua_objlen(L, 2);
     lua_getfield(L, 1, "traceback");
+    lua_replace(L, 2);
   } else {
     lua_pushnil(L);
   }
@@ -135,6 +139,10 @@ int describe_error(lua_State* L) {
     lua_pushvalue(L, 1);
   } else {
     lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+  }
+  if (others > 0) {
+    lua_pushfstring(L, "\n  and %d more error%s", static_cast<int>(others), others == 1 ? "" : "s");
+    lua_concat(L, 2);
   }
   if (lua_isstring(L, 2)) {
     lua_pushvalue(L, 2);

@@ -61,6 +61,7 @@ local flow = {
   fd = session.fd,
   shutdown = session.shutdown,
   set_seed = session.set_seed,
+  _finish = session.sync,  -- what the launcher calls when a script has ended
 
   -- data
   np = np,
