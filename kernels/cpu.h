@@ -31,6 +31,9 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
 
 // About as many elements of simple work as pay for waking a second thread.
 constexpr int64_t kGrain = 1 << 14;
+// The same for a few instructions per element in the widest registers: from cache that is some 30 elements in a
+// nanosecond, and OpenMP takes one or two microseconds to begin and end a loop.
+constexpr int64_t kWideGrain = 4 * kGrain;
 
 // ---- oneDNN --------------------------------------------------------------------------------------------------
 

@@ -37,9 +37,9 @@ F make(const Attrs& attrs) {
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 
-// Elements that pay for another thread; a call of the math library costs as much as some eight cheap elements.
+// Elements that pay for another thread. A call of the math library costs as much as dozens of cheap elements.
 template <class F>
-constexpr int64_t kFunctorGrain = kCheap<F> ? cpu::kGrain : cpu::kGrain / 8;
+constexpr int64_t kFunctorGrain = kCheap<F> ? cpu::kWideGrain : cpu::kGrain / 8;
 
 // Runs a loop over arithmetic on T in the widest registers when its functor is cheap. Not inlined: parallel_for calls
 // its body from two places, and there are hundreds of loops.

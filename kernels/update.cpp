@@ -39,7 +39,7 @@ const char* const kDtypes = "dtypes: float32, float64; learning_rate float32 ()"
 // Runs loop(first, last), a plain loop over elements, in parallel and in the widest registers.
 template <class Loop>
 void update(int64_t count, const Loop& loop) {
-  parallel_for(count, cpu::kGrain, [&](int64_t first, int64_t last) { widest([&] { loop(first, last); }); });
+  parallel_for(count, cpu::kWideGrain, [&](int64_t first, int64_t last) { widest([&] { loop(first, last); }); });
 }
 
 // ---- assign --------------------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ TEST_CASE("results have the same bits for one thread and two") {
   const Bench bench;
   const std::shared_ptr<Device> one = make_cpu_device(1);
   bench.for_each_trial([&](const Trial& trial) {
+    // The exception: oneDNN gives each thread a part of the batch and adds up the threads' filter gradients.
+    if (trial.op->name.find("filter") != std::string::npos) return;
     const Launched alone = launch(trial, *one), together = launch(trial, *bench.device);
     for (size_t i = 0; i < alone.outputs.size(); ++i) CHECK(same_bytes(alone.outputs[i], together.outputs[i]));
   });
