@@ -38,10 +38,10 @@ end
 
 -- Distance of two words: inserted, left out, changed and swapped letters.
 local function distance(a, b)
-  local before, last, row = {}, {}, {}
+  local before, last = {}, {}
   for j = 0, #b do last[j] = j end
   for i = 1, #a do
-    row = { [0] = i }
+    local row = { [0] = i }
     for j = 1, #b do
       local cost = a:byte(i) == b:byte(j) and 0 or 1
       row[j] = math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + cost)

@@ -85,8 +85,8 @@ function variable.get(where, given)
   end
   local init = initializer.from(given.initializer, where) or t.config.default_initializer
   if not init and not records[given.name] then
-    errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' has no initializer, and the job has no "
-      .. "default one; give initializer = flow.truncated_normal(0.1)")
+    errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' has no initializer, and the job "
+      .. "has no default one; give initializer = flow.truncated_normal(0.1)")
   end
   return declare(t, {
     name = given.name, shape = shape, dtype = dtype, initializer = init or records[given.name].initializer,
