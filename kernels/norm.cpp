@@ -42,10 +42,15 @@ struct Channels {
     inner = x.count(axis + 1, x.rank());
   }
   int64_t per_channel() const { return outer * inner; }
-  // body(first channel, last channel)
+  // body(first channel, last channel). Where channels lie side by side they are shared out by the widest register's
+  // worth, so that which of them a vectorised loop leaves to its scalar end, which may round differently, does not
+  // depend on the thread count.
   template <class Body>
   void share_out(const Body& body) const {
-    cpu::parallel_for(channels, cpu::kGrain / 4 / std::max<int64_t>(per_channel(), 1) + 1, body);
+    const int64_t block = inner == 1 ? 16 : 1;
+    const int64_t grain = cpu::kGrain / 4 / std::max<int64_t>(block * per_channel(), 1) + 1;
+    cpu::parallel_for((channels + block - 1) / block, grain,
+                      [&](int64_t first, int64_t last) { body(first * block, std::min(last * block, channels)); });
   }
 
   // sums[c] for the channels [first, last): the sum of term(c, i) over the elements i of channel c.
@@ -276,7 +281,8 @@ void add_batch_norm_train(Catalog& catalog) {
   op.name = "batch_norm_train";
   op.doc =
       "Batch normalisation by the statistics of the batch. moving_statistics_update moves the running ones.\n"
-      "  mean, var = of x over all axes but `axis`, var divided by the number of values;  inv_std = 1 / sqrt(var + epsilon)\n"
+      "  mean, var = of x over all axes but `axis`, var divided by the number of values;  inv_std = 1 / sqrt(var + "
+      "epsilon)\n"
       "  y = (x - mean) * inv_std * gamma + beta\n"
       "shapes: x (any, rank at least 1), gamma and beta (channels) -> y as x, mean and inv_std (channels)\n"
       "dtypes: float32 or float64, all the same\n"
