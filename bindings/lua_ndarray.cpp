@@ -86,8 +86,25 @@ void set_part(lua_State* L, int count) {
   });
 }
 
+// The element of a one-dimensional array that a plain number at stack position 2 names: loops over elements spend their
+// time here. None when anything is out of the ordinary, and the general way must say what.
+int64_t plain_index(lua_State* L, const Tensor* array) {
+  if (array == nullptr || array->shape().rank() != 1 || lua_type(L, 2) != LUA_TNUMBER) return kNone;
+  const double number = lua_tonumber(L, 2);
+  if (!(number >= 0 && number < static_cast<double>(array->shape()[0]))) return kNone;
+  const auto element = static_cast<int64_t>(number);
+  return static_cast<double>(element) == number ? element : kNone;
+}
+
 int index(lua_State* L) {
-  if (lua_type(L, 2) != LUA_TSTRING) return push_part(L, 1, "a[i]");
+  if (lua_type(L, 2) != LUA_TSTRING) {
+    const Tensor* array = find_box<Tensor>(L, 1);
+    const int64_t element = plain_index(L, array);
+    if (element == kNone || array->dtype() == DType::Int64) return push_part(L, 1, "a[i]");
+    lua_pushnumber(L, visit(array->dtype(),
+                            [&](auto like) { return static_cast<double>(array->data<decltype(like)>()[element]); }));
+    return 1;
+  }
   lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).methods_ref);
   lua_pushvalue(L, 2);
   lua_rawget(L, -2);
@@ -107,7 +124,12 @@ int index(lua_State* L) {
 }
 
 int new_index(lua_State* L) {
-  set_part(L, 1);
+  const Tensor* array = find_box<Tensor>(L, 1);
+  const int64_t element = plain_index(L, array);
+  if (element != kNone && array->dtype() == DType::Float32 && lua_type(L, 3) == LUA_TNUMBER)
+    array->data<float>()[element] = static_cast<float>(lua_tonumber(L, 3));
+  else
+    set_part(L, 1);
   return 0;
 }
 

@@ -48,8 +48,9 @@ int make_session(lua_State* L) {
 // nil when nothing is ready; run, token, ndarray, sequence for a tap; run, 0, nil or error, sequence at an end.
 // The completion stays in the box until Lua has all of it, so one that meets a full Lua heap is given again.
 int next(lua_State* L) {
-  protect(L, [&] { any_session(L); });
-  SessionBox& box = *find_box<SessionBox>(L, 1);
+  SessionBox* const self = find_box<SessionBox>(L, 1);
+  if (self == nullptr) protect(L, [&] { any_session(L); });  // raises
+  SessionBox& box = *self;
   for (;;) {
     lua_settop(L, 1);
     if (!box.undelivered) {
