@@ -302,21 +302,6 @@ local function refuse_inside(what)
 end
 session.refuse_inside = refuse_inside
 
-local clock = os.clock
-do
-  local found, ffi = pcall(require, "ffi")
-  if found and pcall(ffi.cdef, "typedef struct { long seconds, nanoseconds; } moonflow_time;"
-      .. " int clock_gettime(int, moonflow_time*);") then
-    local fine, now = pcall(ffi.new, "moonflow_time")
-    if fine and pcall(function() return ffi.C.clock_gettime(1, now) end) then
-      clock = function()
-        ffi.C.clock_gettime(1, now)
-        return tonumber(now.seconds) + tonumber(now.nanoseconds) * 1e-9
-      end
-    end
-  end
-end
-
 --- Delivers what is ready, without waiting.
 --- @param max_ms? number  looks at the clock between deliveries and stops at this budget; default: all that is ready
 --- @return number          how many handlers were called
@@ -325,9 +310,9 @@ function session.poll(max_ms)
   refuse_inside("flow.poll")
   if not handle then return 0 end
   local before = delivered
-  local stop = max_ms and clock() + max_ms / 1000
+  local stop = max_ms and core.clock() + max_ms / 1000
   while step() do
-    if stop and clock() >= stop then break end
+    if stop and core.clock() >= stop then break end
   end
   raise_failures()
   return delivered - before
