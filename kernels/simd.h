@@ -6,7 +6,7 @@
 
 namespace moonflow::cpu {
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_PLAIN_LOOPS)
 
 // `flatten` pulls the body into the function, where it is compiled anew for the wider registers.
 template <class Body>
