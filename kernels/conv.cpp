@@ -323,8 +323,10 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   catalog.add(std::move(input_grad));
 
   OpDef filter_grad = ConvOp{ConvKind::FilterGrad, spatial_axes}.def(name + "_filter_grad", {{"dy"}, {"x"}});
-  filter_grad.doc = "Gradient of " + name + " with respect to the filter: dy times what the window saw, summed over " +
-                    "batch and places.";
+  filter_grad.doc =
+      "Gradient of " + name + " with respect to the filter: dy times what the window saw, summed over " +
+      "batch and places.\nThe last bits of float32 depend on the number of threads, as oneDNN shares out the "
+      "batch among them.";
   filter_grad.outputs = {"dfilter"};
   filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };

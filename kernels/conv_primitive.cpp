@@ -80,7 +80,9 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, bool relu, const dnnl::engin
 
   if (kind == ConvKind::Forward || kind == ConvKind::ForwardBias) {
     const bool bias = kind == ConvKind::ForwardBias;
-    const auto desc = forward(conv, bias, relu, prop_kind::forward_inference, engine);
+    // Also in jobs that only predict: forward_inference would choose channels last on AVX-512, which is no faster over
+    // a whole network, and in a training job every gradient would then ask for a reorder.
+    const auto desc = forward(conv, bias, relu, prop_kind::forward_training, engine);
     ConvPrimitive result{dnnl::convolution_forward(desc),
                          desc.scratchpad_desc(),
                          {{DNNL_ARG_SRC, false, 0, plain_x, desc.src_desc()},

@@ -53,12 +53,14 @@ std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& la
     return ChannelForm{shape.count(0, axis), channels, after, 1, channels};
   }
 
-  // A private form serves when it is dense, its outer axes are in order, and its only inner block is the channels.
+  // A private form serves when it is dense, its axes but the channels are in order, and the channels are innermost: all
+  // of them, or a block of them.
   const dnnl_memory_desc_t desc = describe(type, layout).data;
   if (desc.format_kind != dnnl_blocked || desc.ndims != shape.rank() || desc.offset0 != 0) return std::nullopt;
   const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-  if (blocking.inner_nblks != 1 || blocking.inner_idxs[0] != axis) return std::nullopt;
-  const int64_t lanes = blocking.inner_blks[0];
+  const bool blocked = blocking.inner_nblks == 1 && blocking.inner_idxs[0] == axis;
+  if (!blocked && (blocking.inner_nblks != 0 || blocking.strides[axis] != 1)) return std::nullopt;
+  const int64_t lanes = blocked ? blocking.inner_blks[0] : channels;
   int64_t stride = lanes;
   for (int i = shape.rank() - 1; i >= 0; --i) {
     if (i != axis && desc.padded_dims[i] != desc.dims[i]) return std::nullopt;
@@ -66,6 +68,7 @@ std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& la
     if (size != 1 && blocking.strides[i] != stride) return std::nullopt;
     stride *= size;
   }
+  if (!blocked) return ChannelForm{1, 1, shape.count() / channels, channels, channels};
   return ChannelForm{shape.count(0, axis), desc.padded_dims[axis] / lanes, after, lanes, channels};
 }
 
@@ -92,10 +95,17 @@ dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format)
   return {{size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32, tag};
 }
 
-Layout blocked_image(const TensorType& type, const ImageFormat& format, int64_t lanes) {
+Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
+                         const ImageFormat& format) {
+  if (model.row_major()) return {};
   using Tag = dnnl::memory::format_tag;
+  const dnnl_blocking_desc_t blocking = describe(model_type, model).data.format_desc.blocking;
+  Tag tag = Tag::nhwc;
+  if (blocking.inner_nblks == 1) {
+    const int64_t lanes = blocking.inner_blks[0];
+    tag = lanes == 16 ? Tag::nChw16c : lanes == 8 ? Tag::nChw8c : Tag::nChw4c;
+  }
   const ImageSize size = image_size(type.shape, format, "image");
-  const Tag tag = lanes == 16 ? Tag::nChw16c : lanes == 8 ? Tag::nChw8c : Tag::nChw4c;
   const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32,
                                 tag);
   return layout_of(value_order(desc, format), type);

@@ -43,7 +43,8 @@ ImageSize image_size(const Shape& shape, const ImageFormat& format, const char* 
 
 // How channels lie in memory: element (outer, channel, position) is at
 //   ((outer * blocks + channel / lanes) * positions + position) * lanes + channel % lanes.
-// NCHW has one lane; NHWC has one block with all channels as lanes; oneDNN's blocked forms have 4, 8 or 16 lanes.
+// NCHW has one lane; NHWC has one block with all channels as lanes; oneDNN's blocked forms have 4, 8 or 16 lanes, and
+// it may keep a value in NHWC that is NCHW to the user.
 struct ChannelForm {
   int64_t outer = 1;
   int64_t blocks = 1;
@@ -66,8 +67,9 @@ dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat
 // The row-major image as (batch, channels, height, width) with its strides.
 dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format);
 
-// The layout of an image in blocks of `lanes` channels (4, 8 or 16).
-Layout blocked_image(const TensorType& type, const ImageFormat& format, int64_t lanes);
+// The layout that stores an image in the form which `model`, a layout with a channel form, gives to `model_type`.
+Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
+                         const ImageFormat& format);
 
 }  // namespace cpu
 }  // namespace moonflow

@@ -100,13 +100,13 @@ std::vector<ValueId> grad_avg_pool_grad(GradCall& call) {
 // `image` is the input whose form counts; a gradient asks for its other input in that form too.
 void follow(LayoutCall& call, int image) {
   const ImageFormat format = image_format(call.attrs.string("data_format"), 2);
-  const auto form = cpu::channel_form(call.input_types[image], call.inputs[image], format.channel_axis());
-  const bool blocked = form && !call.inputs[image].row_major();
-  const auto same_form = [&](const TensorType& type) {
-    return blocked ? cpu::blocked_image(type, format, form->lanes) : Layout{};
-  };
-  for (size_t i = 0; i < call.inputs.size(); ++i) call.inputs[i] = same_form(call.input_types[i]);
-  call.outputs[0] = same_form(call.output_types[0]);
+  const TensorType& model_type = call.input_types[image];
+  const bool has_form = cpu::channel_form(model_type, call.inputs[image], format.channel_axis()).has_value();
+  const Layout model = has_form ? call.inputs[image] : Layout{};
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    call.inputs[i] = cpu::image_layout_like(model, model_type, call.input_types[i], format);
+  }
+  call.outputs[0] = cpu::image_layout_like(model, model_type, call.output_types[0], format);
 }
 
 // ---- kernels ---------------------------------------------------------------------------------------------------

@@ -28,8 +28,9 @@ struct Window {
     return at >= 0 ? 0 : std::min(size, (-at + dilation - 1) / dilation);
   }
   int64_t last(int64_t o) const {
-    const int64_t room = in - start(o);
-    return room <= 0 ? 0 : std::min(size, (room + dilation - 1) / dilation);
+    const int64_t at = start(o);
+    if (at + (size - 1) * dilation < in) return size;
+    return at >= in ? 0 : (in - at + dilation - 1) / dilation;
   }
 };
 

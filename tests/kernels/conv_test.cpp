@@ -152,6 +152,15 @@ TEST_CASE("the gradients are the transposes of the convolution") {
   }
 }
 
+TEST_CASE("the filter gradient has the same bits each time") {
+  Session session = make_session();
+  const Tensor x = random_values({DType::Float32, {20, 32, 14, 14}}, 1),
+               dy = random_values({DType::Float32, {20, 64, 14, 14}}, 2);
+  const Attrs attrs = {{"padding", std::string("SAME")}, {"shape", Ints{64, 32, 5, 5}}};
+  const Tensor first = session.evaluate("conv2d_filter_grad", {dy, x}, attrs)[0];
+  for (int i = 0; i < 5; ++i) CHECK(distance(session.evaluate("conv2d_filter_grad", {dy, x}, attrs)[0], first) == 0);
+}
+
 TEST_CASE("channels last gives the values of channels first") {
   Session session = make_session();
   const Tensor x = random_values({DType::Float32, {2, 6, 7, 3}}, 1),
