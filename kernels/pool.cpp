@@ -1,16 +1,15 @@
-// Max and average pooling over two spatial axes. Average pooling and the forward pass of max pooling go through oneDNN
-// in float32; the gradient of max pooling finds the maxima again from x, which costs less than storing where they were:
-// it may then write over x itself.
+// Max and average pooling over two spatial axes: what the ops mean, their gradients as graph code, and the fusion with
+// the gradient of relu. The plain loops are in pool_loops.cpp, oneDNN in pool_primitive.cpp.
+#include "kernels/pool.h"
+
+#include <dnnl.hpp>
+
 #include "engine/graph.h"
 #include "engine/plan.h"
 #include "kernels/catalog.h"
-#include "kernels/pool_loops.h"
-#include "kernels/primitive.h"
 
 namespace moonflow {
 namespace {
-
-using dnnl::memory;
 
 // ---- attributes and sizes --------------------------------------------------------------------------------------
 
@@ -111,117 +110,25 @@ void follow(LayoutCall& call, int image) {
 
 // ---- kernels ---------------------------------------------------------------------------------------------------
 
-Pool with_form(Pool pool, const TensorType& image, const Layout& layout) {
-  const ChannelForm form = *cpu::channel_form(image, layout, pool.format.channel_axis());
-  pool.lanes = form.lanes;
-  const int64_t plane = pool.image.height * pool.image.width * pool.lanes;
-  pool.planes = plane == 0 ? 0 : form.count() / plane;
-  return pool;
-}
-
-memory::desc stored(const TensorType& type, const Layout& layout, const ImageSize& size, const ImageFormat& format) {
-  return layout.row_major() ? cpu::plain_image(size, format) : cpu::channels_first(cpu::describe(type, layout), format);
-}
-
-struct Geometry {
-  memory::dims strides, kernel, before, after;
-
-  explicit Geometry(const Pool& pool) {
-    for (const Window& window : pool.windows) {
-      strides.push_back(window.stride);
-      kernel.push_back(window.size);
-      before.push_back(window.before);
-      after.push_back(window.after);
-    }
-  }
-};
-
-dnnl::pooling_forward::primitive_desc forward_desc(const Pool& pool, dnnl::algorithm algorithm, const memory::desc& x,
-                                                   const memory::desc& out, const dnnl::engine& engine) {
-  const Geometry at(pool);
-  return {{dnnl::prop_kind::forward_inference, algorithm, x, out, at.strides, at.kernel, at.before, at.after},
-          cpu::attributes(false),
-          engine};
-}
-
-Launch forward_primitive(const Pool& pool, dnnl::algorithm algorithm, KernelCall& call) {
-  const memory::desc x = stored(call.inputs[0], call.input_layouts[0], pool.image, pool.format);
-  const memory::desc out = stored(call.outputs[0], call.output_layouts[0], pool.out, pool.format);
-  const auto desc = forward_desc(pool, algorithm, x, out, cpu::dnnl_engine(call.device));
-  cpu::PrimitiveLaunch launch(call, dnnl::pooling_forward(desc), desc.scratchpad_desc());
-  launch.read(DNNL_ARG_SRC, 0, x, x);
-  launch.write(DNNL_ARG_DST, 0, out, out);
-  return launch.finish();
-}
-
-Launch avg_grad_primitive(const Pool& pool, KernelCall& call) {
-  constexpr auto kAverage = dnnl::algorithm::pooling_avg_exclude_padding;
-  const memory::desc dy = stored(call.inputs[0], call.input_layouts[0], pool.out, pool.format);
-  const memory::desc dx = stored(call.outputs[0], call.output_layouts[0], pool.image, pool.format);
-  const dnnl::engine& engine = cpu::dnnl_engine(call.device);
-  const Geometry at(pool);
-  const dnnl::pooling_backward::primitive_desc desc({kAverage, dx, dy, at.strides, at.kernel, at.before, at.after},
-                                                    cpu::attributes(false), engine,
-                                                    forward_desc(pool, kAverage, dx, dy, engine));
-  cpu::PrimitiveLaunch launch(call, dnnl::pooling_backward(desc), desc.scratchpad_desc());
-  launch.read(DNNL_ARG_DIFF_DST, 0, dy, dy);
-  launch.write(DNNL_ARG_DIFF_SRC, 0, dx, dx);
-  return launch.finish();
-}
-
-// oneDNN in float32 where it has a kernel, else the loops.
-template <class Primitive, class Loops>
-Launch choose(DType dtype, const Primitive& primitive, const Loops& loops) {
-  if (dtype == DType::Float32) {
+Launch prepare(PoolKind kind, KernelCall& call) {
+  const bool forward = kind == PoolKind::Max || kind == PoolKind::Average;
+  const Pool pool = pool_of(call.attrs, forward ? call.inputs[0].shape : call.outputs[0].shape);
+  const bool relu = kind == PoolKind::MaxGrad && call.attrs.flag("relu");
+  if (call.inputs[0].dtype == DType::Float32) {
     try {
-      return primitive();
-    } catch (const dnnl::error&) {
+      return cpu::pool_primitive(pool, kind, relu, call);
+    } catch (const dnnl::error& error) {
+      // The loops know only rows. No blocked layout is known for which oneDNN lacks a kernel.
+      require(call.input_layouts[0].row_major() && call.output_layouts[0].row_major(), ErrorCode::Unsupported,
+              "oneDNN has no kernel for this pooling: ", error.what());
     }
   }
-  return visit_floating(dtype, loops);
+  return pool_loops(pool, kind, relu, call);
 }
 
-Launch prepare_max_pool(KernelCall& call) {
-  const Pool pool = with_form(pool_of(call.attrs, call.inputs[0].shape), call.inputs[0], call.input_layouts[0]);
-  return choose(
-      call.inputs[0].dtype, [&] { return forward_primitive(pool, dnnl::algorithm::pooling_max, call); },
-      [&](auto zero) -> Launch {
-        using T = decltype(zero);
-        return [pool](const LaunchCall& launch) { max_pool(pool, launch.input<T>(0), launch.output<T>(0)); };
-      });
-}
-
-Launch prepare_avg_pool(KernelCall& call) {
-  const Pool pool = with_form(pool_of(call.attrs, call.inputs[0].shape), call.inputs[0], call.input_layouts[0]);
-  return choose(
-      call.inputs[0].dtype, [&] { return forward_primitive(pool, dnnl::algorithm::pooling_avg_exclude_padding, call); },
-      [&](auto zero) -> Launch {
-        using T = decltype(zero);
-        return [pool](const LaunchCall& launch) { avg_pool(pool, launch.input<T>(0), launch.output<T>(0)); };
-      });
-}
-
-Launch prepare_avg_pool_grad(KernelCall& call) {
-  const Pool pool = with_form(pool_of(call.attrs, call.outputs[0].shape), call.outputs[0], call.output_layouts[0]);
-  return choose(
-      call.inputs[0].dtype, [&] { return avg_grad_primitive(pool, call); },
-      [&](auto zero) -> Launch {
-        using T = decltype(zero);
-        return [pool](const LaunchCall& launch) { avg_pool_grad(pool, launch.input<T>(0), launch.output<T>(0)); };
-      });
-}
-
-Launch prepare_max_pool_grad(KernelCall& call) {
-  const Pool pool = with_form(pool_of(call.attrs, call.inputs[1].shape), call.inputs[1], call.input_layouts[1]);
-  const bool relu = call.attrs.flag("relu");
-  call.scratch_bytes = max_pool_grad_scratch(pool);
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [pool, relu](const LaunchCall& launch) {
-      max_pool_grad(pool, relu, launch.input<T>(0), launch.input<T>(1), launch.output<T>(0),
-                    static_cast<int32_t*>(launch.scratch));
-    };
-  });
+// The kernel of an op; `image` is the input whose layout it follows.
+Kernel kernel(PoolKind kind, int image) {
+  return {[kind](KernelCall& call) { return prepare(kind, call); }, [image](LayoutCall& call) { follow(call, image); }};
 }
 
 // ---- fusion ----------------------------------------------------------------------------------------------------
@@ -292,7 +199,7 @@ void add_pool(Catalog& catalog) {
   max_pool.attrs = pool_attrs();
   max_pool.infer = infer_pool;
   max_pool.grad = grad_max_pool;
-  max_pool.cpu = {prepare_max_pool, [](LayoutCall& call) { follow(call, 0); }};
+  max_pool.cpu = kernel(PoolKind::Max, 0);
   max_pool.examples = pool_examples();
   catalog.add(std::move(max_pool));
 
@@ -304,7 +211,7 @@ void add_pool(Catalog& catalog) {
   avg_pool.attrs = pool_attrs();
   avg_pool.infer = infer_pool;
   avg_pool.grad = grad_avg_pool;
-  avg_pool.cpu = {prepare_avg_pool, [](LayoutCall& call) { follow(call, 0); }};
+  avg_pool.cpu = kernel(PoolKind::Average, 0);
   avg_pool.examples = pool_examples();
   catalog.add(std::move(avg_pool));
 
@@ -318,7 +225,7 @@ void add_pool(Catalog& catalog) {
   max_grad.attrs = pool_attrs();
   max_grad.attrs.push_back({"relu", false, "x is the result of relu, whose gradient is taken too"});
   max_grad.infer = infer_max_pool_grad;
-  max_grad.cpu = {prepare_max_pool_grad, [](LayoutCall& call) { follow(call, 1); }};
+  max_grad.cpu = kernel(PoolKind::MaxGrad, 1);
   max_grad.inplace = {{0, 1}};
   max_grad.rewrites = {{"max_pool2d_grad + relu_grad", fuse_relu_grad}};
   for (const Example& example : pool_examples()) {
@@ -335,7 +242,7 @@ void add_pool(Catalog& catalog) {
   avg_grad.attrs.push_back({"shape", Ints{}, "shape of x", true});
   avg_grad.infer = infer_avg_pool_grad;
   avg_grad.grad = grad_avg_pool_grad;
-  avg_grad.cpu = {prepare_avg_pool_grad, [](LayoutCall& call) { follow(call, 0); }};
+  avg_grad.cpu = kernel(PoolKind::AverageGrad, 0);
   for (const Example& example : pool_examples()) {
     Attrs attrs = example.attrs;
     attrs.set("shape", example.inputs[0].shape.dims());

@@ -1,252 +1,148 @@
-// The loops of pooling; see pool_loops.h. Planes are shared out over the threads, and each element is one thread's, so
-// results do not depend on the number of threads.
-#include "kernels/pool_loops.h"
+// Pooling as plain loops. A plane, which is one channel of one image, is one thread's, so results do not depend on the
+// number of threads.
+#include <cstring>
 
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
+#include "kernels/pool.h"
 
 namespace moonflow {
 namespace {
 
-int64_t image_plane(const Pool& pool) { return pool.image.height * pool.image.width * pool.lanes; }
-int64_t out_plane(const Pool& pool) { return pool.out.height * pool.out.width * pool.lanes; }
+// Where the elements of a plane are.
+struct Plane {
+  int64_t offset, row, column;
 
-template <class Body>
-void each_plane(const Pool& pool, const Body& body) {
-  const int64_t grain = std::max<int64_t>(1, cpu::kGrain / std::max<int64_t>(1, image_plane(pool)));
-  cpu::parallel_for(pool.planes, grain, [&](int64_t first, int64_t last) {
-    cpu::widest([&] {
-      for (int64_t plane = first; plane < last; ++plane) body(plane);
-    });
-  });
-}
-
-// What window (oy, ox) sees of a plane: body(k, at) for each place k of the window that lies in the image, in row-major
-// order, where `at` is the offset of the place's first lane.
-template <class Body>
-inline void each_place(const Pool& pool, int64_t oy, int64_t ox, const Body& body) {
-  const Window &vertical = pool.windows[0], &horizontal = pool.windows[1];
-  const int64_t first_j = horizontal.first(ox), last_j = horizontal.last(ox);
-  for (int64_t i = vertical.first(oy); i < vertical.last(oy); ++i) {
-    const int64_t row = (vertical.start(oy) + i) * pool.image.width + horizontal.start(ox);
-    for (int64_t j = first_j; j < last_j; ++j) {
-      body(static_cast<int32_t>(i * horizontal.size + j), (row + j) * pool.lanes);
-    }
-  }
-}
-
-int64_t places(const Pool& pool, int64_t oy, int64_t ox) {
-  const Window &vertical = pool.windows[0], &horizontal = pool.windows[1];
-  return (vertical.last(oy) - vertical.first(oy)) * (horizontal.last(ox) - horizontal.first(ox));
-}
-
-// Lanes are handled in groups of constant width, so that the compiler turns a group into vectors.
-template <class Body>
-inline void each_lane_group(int64_t lanes, const Body& body) {
-  int64_t lane = 0;
-  for (; lane + 16 <= lanes; lane += 16) body(std::integral_constant<int, 16>(), lane);
-  for (; lane + 8 <= lanes; lane += 8) body(std::integral_constant<int, 8>(), lane);
-  for (; lane < lanes; ++lane) body(std::integral_constant<int, 1>(), lane);
-}
-
-// The first maximum of a window in each of `kWidth` lanes, and its place.
-template <class T, int kWidth>
-struct Maximum {
-  T value[kWidth];
-  int32_t place[kWidth];
-
-  inline void find(const Pool& pool, int64_t oy, int64_t ox, const T* x) {
-    const Window &vertical = pool.windows[0], &horizontal = pool.windows[1];
-    const int64_t first_i = vertical.first(oy), first_j = horizontal.first(ox);
-    const T* first =
-        x + ((vertical.start(oy) + first_i) * pool.image.width + horizontal.start(ox) + first_j) * pool.lanes;
-#pragma omp simd
-    for (int i = 0; i < kWidth; ++i) {
-      value[i] = first[i];
-      place[i] = static_cast<int32_t>(first_i * horizontal.size + first_j);
-    }
-    each_place(pool, oy, ox, [&](int32_t k, int64_t at) {
-      const T* element = x + at;
-#pragma omp simd
-      for (int i = 0; i < kWidth; ++i) {
-        const bool larger = element[i] > value[i];
-        value[i] = larger ? element[i] : value[i];
-        place[i] = larger ? k : place[i];
-      }
-    });
-  }
+  int64_t at(int64_t y, int64_t x) const { return offset + y * row + x * column; }
 };
 
-bool disjoint(const Pool& pool) {
-  return pool.windows[0].stride >= pool.windows[0].size && pool.windows[1].stride >= pool.windows[1].size;
+Plane plane_of(const ImageSize& size, const ImageFormat& format, int64_t n, int64_t c) {
+  const int64_t places = size.height * size.width;
+  if (!format.channels_last) return {(n * size.channels + c) * places, size.width, 1};
+  return {n * places * size.channels + c, size.width * size.channels, size.channels};
 }
 
-// Whether disjoint windows see the element at this place of an axis.
-bool covered(const Window& window, int64_t at) {
-  const int64_t from = at + window.before;
-  return from % window.stride < window.size && from / window.stride < window.out;
+// Calls body(image plane, out plane) for every channel of every image.
+template <class Body>
+void each_plane(const Pool& pool, const Body& body) {
+  const int64_t work = std::max<int64_t>(1, pool.image.height * pool.image.width);
+  const int64_t channels = pool.image.channels;
+  cpu::parallel_for(pool.image.batch * channels, std::max<int64_t>(1, cpu::kGrain / work),
+                    [&](int64_t first, int64_t last) {
+                      for (int64_t i = first; i < last; ++i) {
+                        body(plane_of(pool.image, pool.format, i / channels, i % channels),
+                             plane_of(pool.out, pool.format, i / channels, i % channels));
+                      }
+                    });
 }
 
-bool all_covered(const Window& window) {
-  for (int64_t at = 0; at < window.in; ++at) {
-    if (!covered(window, at)) return false;
+struct Range {
+  int64_t first, last;
+
+  int64_t size() const { return last - first; }
+};
+
+// What output o sees along an axis.
+Range seen(const Window& window, int64_t o) {
+  return {window.start(o) + window.first(o), window.start(o) + window.last(o)};
+}
+
+// Calls body(output element, rows, columns) for every window; the ranges are what the window sees of the image.
+template <class Body>
+void each_window(const Pool& pool, const Plane& out, const Body& body) {
+  for (int64_t y = 0; y < pool.out.height; ++y) {
+    const Range rows = seen(pool.windows[0], y);
+    for (int64_t x = 0; x < pool.out.width; ++x) body(out.at(y, x), rows, seen(pool.windows[1], x));
   }
-  return true;
 }
 
-// Disjoint windows: each is read once and then written, so dx may lie over x.
-template <class T, int kWidth>
-inline void max_grad_disjoint(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) {
-  for (int64_t oy = 0; oy < pool.out.height; ++oy) {
-    for (int64_t ox = 0; ox < pool.out.width; ++ox) {
-      Maximum<T, kWidth> maximum;
-      maximum.find(pool, oy, ox, x);
-      const T* gradient = dy + (oy * pool.out.width + ox) * pool.lanes;
-      T passed[kWidth];
-#pragma omp simd
-      for (int i = 0; i < kWidth; ++i) passed[i] = relu && !(maximum.value[i] > 0) ? T(0) : gradient[i];
-      each_place(pool, oy, ox, [&](int32_t k, int64_t at) {
-        T* element = dx + at;
-#pragma omp simd
-        for (int i = 0; i < kWidth; ++i) element[i] = maximum.place[i] == k ? passed[i] : T(0);
-      });
+// The offset of the first maximum in row-major order.
+template <class T>
+int64_t first_maximum(const T* image, const Plane& plane, Range rows, Range columns) {
+  int64_t best = plane.at(rows.first, columns.first);
+  for (int64_t y = rows.first; y < rows.last; ++y) {
+    for (int64_t x = columns.first; x < columns.last; ++x) {
+      if (image[plane.at(y, x)] > image[best]) best = plane.at(y, x);
     }
   }
+  return best;
 }
 
 template <class T>
-void clear_uncovered(const Pool& pool, T* dx) {
+void clear(const Pool& pool, const Plane& plane, T* image) {
   for (int64_t y = 0; y < pool.image.height; ++y) {
-    const bool row = covered(pool.windows[0], y);
-    for (int64_t x = 0; x < pool.image.width; ++x) {
-      if (row && covered(pool.windows[1], x)) continue;
-      T* element = dx + (y * pool.image.width + x) * pool.lanes;
-      std::fill(element, element + pool.lanes, T(0));
-    }
+    for (int64_t x = 0; x < pool.image.width; ++x) image[plane.at(y, x)] = 0;
   }
-}
-
-// Windows that overlap: the places of all maxima of the plane are found before anything is written.
-template <class T, int kWidth>
-inline void find_places(const Pool& pool, bool relu, const T* x, int32_t* places) {
-  for (int64_t oy = 0; oy < pool.out.height; ++oy) {
-    for (int64_t ox = 0; ox < pool.out.width; ++ox) {
-      Maximum<T, kWidth> maximum;
-      maximum.find(pool, oy, ox, x);
-      int32_t* to = places + (oy * pool.out.width + ox) * pool.lanes;
-#pragma omp simd
-      for (int i = 0; i < kWidth; ++i) to[i] = relu && !(maximum.value[i] > 0) ? -1 : maximum.place[i];
-    }
-  }
-}
-
-template <class T, int kWidth>
-inline void add_at_places(const Pool& pool, const T* dy, const int32_t* places, T* dx) {
-  for (int64_t oy = 0; oy < pool.out.height; ++oy) {
-    for (int64_t ox = 0; ox < pool.out.width; ++ox) {
-      const int64_t from = (oy * pool.out.width + ox) * pool.lanes;
-      const T* gradient = dy + from;
-      const int32_t* place = places + from;
-      each_place(pool, oy, ox, [&](int32_t k, int64_t at) {
-        T* element = dx + at;
-#pragma omp simd
-        for (int i = 0; i < kWidth; ++i) element[i] += place[i] == k ? gradient[i] : T(0);
-      });
-    }
-  }
-}
-
-}  // namespace
-
-int64_t max_pool_grad_scratch(const Pool& pool) {
-  return disjoint(pool) ? 0 : pool.planes * out_plane(pool) * static_cast<int64_t>(sizeof(int32_t));
-}
-
-template <class T>
-void max_pool_grad(const Pool& pool, bool relu, const T* dy, const T* x, T* dx, int32_t* scratch) {
-  const bool clear = !all_covered(pool.windows[0]) || !all_covered(pool.windows[1]);
-  const bool is_disjoint = disjoint(pool);
-  each_plane(pool, [&](int64_t plane) {
-    const T* gradient = dy + plane * out_plane(pool);
-    const T* from = x + plane * image_plane(pool);
-    T* to = dx + plane * image_plane(pool);
-    if (is_disjoint) {
-      each_lane_group(pool.lanes, [&](auto width, int64_t lane) {
-        max_grad_disjoint<T, width.value>(pool, relu, gradient + lane, from + lane, to + lane);
-      });
-      if (clear) clear_uncovered(pool, to);
-      return;
-    }
-    int32_t* places = scratch + plane * out_plane(pool);
-    each_lane_group(pool.lanes, [&](auto width, int64_t lane) {
-      find_places<T, width.value>(pool, relu, from + lane, places + lane);
-    });
-    std::fill(to, to + image_plane(pool), T(0));
-    each_lane_group(pool.lanes, [&](auto width, int64_t lane) {
-      add_at_places<T, width.value>(pool, gradient + lane, places + lane, to + lane);
-    });
-  });
 }
 
 template <class T>
 void max_pool(const Pool& pool, const T* x, T* out) {
-  each_plane(pool, [&](int64_t plane) {
-    each_lane_group(pool.lanes, [&](auto width, int64_t lane) {
-      const T* from = x + plane * image_plane(pool) + lane;
-      T* to = out + plane * out_plane(pool) + lane;
-      for (int64_t oy = 0; oy < pool.out.height; ++oy) {
-        for (int64_t ox = 0; ox < pool.out.width; ++ox) {
-          Maximum<T, width.value> maximum;
-          maximum.find(pool, oy, ox, from);
-          std::copy(maximum.value, maximum.value + width.value, to + (oy * pool.out.width + ox) * pool.lanes);
-        }
-      }
+  each_plane(pool, [&](const Plane& from, const Plane& to) {
+    each_window(pool, to,
+                [&](int64_t o, Range rows, Range columns) { out[o] = x[first_maximum(x, from, rows, columns)]; });
+  });
+}
+
+template <class T>
+void max_pool_grad(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) {
+  each_plane(pool, [&](const Plane& to, const Plane& from) {
+    clear(pool, to, dx);
+    each_window(pool, from, [&](int64_t o, Range rows, Range columns) {
+      const int64_t best = first_maximum(x, to, rows, columns);
+      if (!relu || x[best] > 0) dx[best] += dy[o];
     });
   });
 }
 
 template <class T>
 void avg_pool(const Pool& pool, const T* x, T* out) {
-  each_plane(pool, [&](int64_t plane) {
-    const T* from = x + plane * image_plane(pool);
-    for (int64_t oy = 0; oy < pool.out.height; ++oy) {
-      for (int64_t ox = 0; ox < pool.out.width; ++ox) {
-        const T share = T(1) / static_cast<T>(places(pool, oy, ox));
-        T* to = out + plane * out_plane(pool) + (oy * pool.out.width + ox) * pool.lanes;
-        for (int64_t lane = 0; lane < pool.lanes; ++lane) {
-          T sum = 0;
-          each_place(pool, oy, ox, [&](int32_t, int64_t at) { sum += from[at + lane]; });
-          to[lane] = sum * share;
-        }
+  each_plane(pool, [&](const Plane& from, const Plane& to) {
+    each_window(pool, to, [&](int64_t o, Range rows, Range columns) {
+      double sum = 0;
+      for (int64_t i = rows.first; i < rows.last; ++i) {
+        for (int64_t j = columns.first; j < columns.last; ++j) sum += x[from.at(i, j)];
       }
-    }
+      out[o] = static_cast<T>(sum / (rows.size() * columns.size()));
+    });
   });
 }
 
 template <class T>
 void avg_pool_grad(const Pool& pool, const T* dy, T* dx) {
-  each_plane(pool, [&](int64_t plane) {
-    T* to = dx + plane * image_plane(pool);
-    std::fill(to, to + image_plane(pool), T(0));
-    for (int64_t oy = 0; oy < pool.out.height; ++oy) {
-      for (int64_t ox = 0; ox < pool.out.width; ++ox) {
-        const T share = T(1) / static_cast<T>(places(pool, oy, ox));
-        const T* gradient = dy + plane * out_plane(pool) + (oy * pool.out.width + ox) * pool.lanes;
-        for (int64_t lane = 0; lane < pool.lanes; ++lane) {
-          each_place(pool, oy, ox, [&](int32_t, int64_t at) { to[at + lane] += gradient[lane] * share; });
-        }
+  each_plane(pool, [&](const Plane& to, const Plane& from) {
+    clear(pool, to, dx);
+    each_window(pool, from, [&](int64_t o, Range rows, Range columns) {
+      const T share = dy[o] / static_cast<T>(rows.size() * columns.size());
+      for (int64_t i = rows.first; i < rows.last; ++i) {
+        for (int64_t j = columns.first; j < columns.last; ++j) dx[to.at(i, j)] += share;
       }
-    }
+    });
   });
 }
 
-#define MOONFLOW_POOL_LOOPS(T)                            \
-  template void max_pool(const Pool&, const T*, T*);      \
-  template void avg_pool(const Pool&, const T*, T*);      \
-  template void avg_pool_grad(const Pool&, const T*, T*); \
-  template void max_pool_grad(const Pool&, bool, const T*, const T*, T*, int32_t*);
-MOONFLOW_POOL_LOOPS(float)
-MOONFLOW_POOL_LOOPS(double)
-#undef MOONFLOW_POOL_LOOPS
+}  // namespace
+
+Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call) {
+  if (kind == PoolKind::MaxGrad) call.scratch_bytes = call.inputs[1].bytes();
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [pool, kind, relu, bytes = call.scratch_bytes](const LaunchCall& launch) {
+      const T* first = launch.input<T>(0);
+      T* out = launch.output<T>(0);
+      switch (kind) {
+        case PoolKind::Max:
+          return max_pool(pool, first, out);
+        case PoolKind::Average:
+          return avg_pool(pool, first, out);
+        case PoolKind::AverageGrad:
+          return avg_pool_grad(pool, first, out);
+        case PoolKind::MaxGrad:
+          break;
+      }
+      const T* x = launch.input<T>(1);
+      if (x == out) x = static_cast<const T*>(std::memcpy(launch.scratch, x, bytes));
+      max_pool_grad(pool, relu, first, x, out);
+    };
+  });
+}
 
 }  // namespace moonflow

@@ -96,6 +96,26 @@ TEST_CASE("float32 pooling agrees with float64, and its gradients with their def
   }
 }
 
+TEST_CASE("the gradient of max pooling may be written over the pooled image") {
+  Session session = make_session();
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const bool relu : {false, true}) {
+      const Attrs attrs = {{"ksize", Ints{3}}, {"strides", Ints{1}}};
+      const Tensor x = random_values({dtype, {2, 16, 6, 6}}, 1), dy = random_values({dtype, {2, 16, 4, 4}}, 2);
+      Graph graph(session.catalog());
+      const ValueId image = graph.append("negative", {graph.feed("x", x.type())}, {}, "image")[0];
+      const ValueId gradient = graph.feed("dy", dy.type());
+      const auto pool_grad = graph.append("max_pool2d_grad", {gradient, image}, with(attrs, "relu", relu), "grad");
+      graph.tap(pool_grad[0], 1);
+      const auto plan = session.compile(graph, "job");
+      CHECK(plan->steps.back().inputs[1] == plan->steps.back().outputs[0]);
+      const Tensor apart =
+          session.evaluate("max_pool2d_grad", {dy, session.evaluate("negative", {x})[0]}, with(attrs, "relu", relu))[0];
+      CHECK(distance(run(session, plan, {x, dy})[0], apart) == 0);
+    }
+  }
+}
+
 TEST_CASE("faults of pooling are named") {
   Session session = make_session();
   const Tensor x = image(kCountUp, {1, 1, 3, 3});

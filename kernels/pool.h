@@ -1,0 +1,32 @@
+// The sizes of a pooling, its plain loops, and its launches through oneDNN.
+#pragma once
+
+#include "kernels/window.h"
+
+namespace moonflow {
+
+struct Pool {
+  ImageFormat format;
+  ImageSize image;
+  ImageSize out;
+  Windows windows;
+};
+
+// The ops, told apart by what they compute.
+enum class PoolKind {
+  Max,          // (x) -> out
+  Average,      // (x) -> out
+  MaxGrad,      // (dy, x) -> dx, which may lie over x
+  AverageGrad,  // (dy) -> dx
+};
+
+// For both floating dtypes and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for, above
+// all float64. `relu` is for MaxGrad: nothing passes where the maximum is not positive.
+Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
+
+// Through oneDNN, float32 only, in any layout with a channel form. Throws dnnl::error where it has no kernel.
+namespace cpu {
+Launch pool_primitive(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
+}
+
+}  // namespace moonflow
