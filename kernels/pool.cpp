@@ -1,5 +1,6 @@
 // Max and average pooling over two spatial axes: what the ops mean, their gradients as graph code, and the fusion with
-// the gradient of relu. The plain loops are in pool_loops.cpp, oneDNN in pool_primitive.cpp.
+// the gradient of relu. The plain loops are in pool_loops.cpp, oneDNN in pool_primitive.cpp, and
+// the gradient of the commonest windows in pool_by_two.cpp.
 #include "kernels/pool.h"
 
 #include <dnnl.hpp>
@@ -115,6 +116,10 @@ Launch prepare(PoolKind kind, KernelCall& call) {
   const Pool pool = pool_of(call.attrs, forward ? call.inputs[0].shape : call.outputs[0].shape);
   const bool relu = kind == PoolKind::MaxGrad && call.attrs.flag("relu");
   if (call.inputs[0].dtype == DType::Float32) {
+    if (kind == PoolKind::MaxGrad) {
+      const auto form = cpu::channel_form(call.inputs[1], call.input_layouts[1], pool.format.channel_axis());
+      if (form && cpu::pools_by_two(pool, *form)) return cpu::max_grad_by_two(pool, *form, relu);
+    }
     try {
       return cpu::pool_primitive(pool, kind, relu, call);
     } catch (const dnnl::error& error) {

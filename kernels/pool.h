@@ -27,6 +27,10 @@ Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
 // Through oneDNN, float32 only, in any layout with a channel form. Throws dnnl::error where it has no kernel.
 namespace cpu {
 Launch pool_primitive(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
-}
+
+// MaxGrad where 2 x 2 windows tile the image and the channels are innermost. float32.
+bool pools_by_two(const Pool& pool, const ChannelForm& form);
+Launch max_grad_by_two(const Pool& pool, const ChannelForm& form, bool relu);
+}  // namespace cpu
 
 }  // namespace moonflow

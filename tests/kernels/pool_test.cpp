@@ -96,6 +96,19 @@ TEST_CASE("float32 pooling agrees with float64, and its gradients with their def
   }
 }
 
+TEST_CASE("2 x 2 windows that tile a channels-last image send each gradient to the first maximum, also after relu") {
+  Session session = make_session();
+  // Small whole numbers, so that windows have equal maxima, and maxima that relu stops.
+  const Tensor x = random_values({DType::Float32, {3, 6, 8, 20}}, 1, -3, 2),
+               dy = random_values({DType::Float32, {3, 3, 4, 20}}, 2);
+  for (int64_t i = 0; i < x.count(); ++i) x.data<float>()[i] = std::round(x.data<float>()[i]);
+  for (const bool relu : {false, true}) {
+    const Attrs attrs = {{"ksize", Ints{2}}, {"data_format", std::string("NHWC")}, {"relu", relu}};
+    CHECK(distance(session.evaluate("max_pool2d_grad", {dy, x}, attrs)[0],
+                   session.evaluate("max_pool2d_grad", {as_double(dy), as_double(x)}, attrs)[0]) == 0);
+  }
+}
+
 TEST_CASE("the gradient of max pooling may be written over the pooled image") {
   Session session = make_session();
   for (const DType dtype : {DType::Float32, DType::Float64}) {
