@@ -59,11 +59,17 @@ void for_each_batch(int64_t count, const Body& body) {
 
 void keep_flags(const Sequence& sequence, uint32_t threshold, int64_t first_element, int8_t* flags) {
   cpu::widest([=] {
+    uint32_t numbers[kBatch];
 #pragma omp simd
     for (int64_t i = 0; i < kBatch / 4; ++i) {
       const Block block = sequence.block(static_cast<uint64_t>(first_element / 4 + i));
-      for (int word = 0; word < 4; ++word) flags[4 * i + word] = block.word[word] >= threshold;
+      numbers[4 * i] = block.word[0];
+      numbers[4 * i + 1] = block.word[1];
+      numbers[4 * i + 2] = block.word[2];
+      numbers[4 * i + 3] = block.word[3];
     }
+#pragma omp simd
+    for (int64_t i = 0; i < kBatch; ++i) flags[i] = numbers[i] >= threshold;
   });
 }
 
@@ -73,7 +79,10 @@ template <class T>
 void scale_kept(const T* x, const int8_t* mask, T scale, int64_t count, T* out) {
   cpu::widest([=] {
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) out[i] = mask[i] ? x[i] * scale : T(0);
+    for (int64_t i = 0; i < count; ++i) {
+      const T kept = x[i] * scale;  // taken always, so that the loop has no branch
+      out[i] = mask[i] ? kept : T(0);
+    }
   });
 }
 
