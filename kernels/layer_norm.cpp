@@ -8,10 +8,14 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/side_sums.h"
 #include "kernels/simd.h"
 
 namespace moonflow {
 namespace {
+
+using cpu::SideSums;
+using cpu::Sums;
 
 TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
 
@@ -25,11 +29,6 @@ void require_type(const OpCall& call, int i, const char* what, const TensorType&
 }
 
 bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
-
-// Two sums that are taken in one go.
-struct Sums {
-  double first = 0, second = 0;
-};
 
 // x seen as (rows, n): each row is normalised by itself. The parameters repeat every `period` values of a row.
 struct Rows {
@@ -79,14 +78,12 @@ Launch prepare_layer_norm(KernelCall& call) {
           T* y = launch.output<T>(0) + row * view.n;
           const int64_t n = view.n;
           cpu::widest([&] {
-            double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t i = 0; i < n; ++i) sum += x[i];
-            const double centre = sum / static_cast<double>(n);
-#pragma omp simd reduction(+ : squares)
-            for (int64_t i = 0; i < n; ++i) squares += (x[i] - centre) * (x[i] - centre);
+            SideSums sum, squares;
+            sum.add(0, n, [&](int64_t i) { return Sums{x[i], 0}; });
+            const double centre = sum.total().first / static_cast<double>(n);
+            squares.add(0, n, [&](int64_t i) { return Sums{(x[i] - centre) * (x[i] - centre), 0}; });
             const T m = static_cast<T>(centre);
-            const T s = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
+            const T s = static_cast<T>(1 / std::sqrt(squares.total().first / static_cast<double>(n) + epsilon));
             mean[row] = m;
             inv_std[row] = s;
 #pragma omp simd
@@ -114,16 +111,15 @@ struct RowGrad {
 
   // sum(g) and sum(g * h)
   Sums sums() const {
-    double sum = 0, dot = 0;
+    SideSums side;
     for (int64_t start = 0; start < n; start += period) {
-#pragma omp simd reduction(+ : sum, dot)
-      for (int64_t i = 0; i < period; ++i) {
+      side.add(0, period, [&](int64_t i) {
         const double g = gamma ? double{dy[start + i]} * gamma[i] : double{dy[start + i]};
-        sum += g;
-        dot += g * (x[start + i] - mean);
-      }
+        return Sums{g, g * (x[start + i] - mean)};
+      });
     }
-    return {sum, dot * inv_std};
+    const Sums total = side.total();
+    return {total.first, total.second * inv_std};
   }
 
   // dx = inv_std * g + constant + along * h

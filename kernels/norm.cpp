@@ -8,10 +8,13 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/side_sums.h"
 #include "kernels/simd.h"
 
 namespace moonflow {
 namespace {
+
+using cpu::Sums;
 
 TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
 
@@ -25,11 +28,6 @@ void require_type(const OpCall& call, int i, const char* what, const TensorType&
 }
 
 bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
-
-// Two sums that are taken in one go.
-struct Sums {
-  double first = 0, second = 0;
-};
 
 // x seen as (outer, channels, inner), of which each channel has outer * inner values.
 struct Channels {
@@ -71,17 +69,12 @@ struct Channels {
         return;
       }
       for (int64_t c = first; c < last; ++c) {
-        double one = 0, two = 0;
+        cpu::SideSums side;
         for (int64_t row = 0; row < outer; ++row) {
           const int64_t start = (row * channels + c) * inner;
-#pragma omp simd reduction(+ : one, two)
-          for (int64_t i = start; i < start + inner; ++i) {
-            const Sums add = term(c, i);
-            one += add.first;
-            two += add.second;
-          }
+          side.add(start, start + inner, [&](int64_t i) { return term(c, i); });
         }
-        sums[c] = {one, two};
+        sums[c] = side.total();
       }
     });
   }
