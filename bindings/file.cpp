@@ -90,7 +90,8 @@ void write_all(int file, const std::string& path, const void* from, int64_t byte
 }
 
 void sync(int file, const std::string& path) {
-  if (::fsync(file) != 0) fail_errno(path, "sync");
+  while (::fsync(file) != 0)
+    if (errno != EINTR) fail_errno(path, "sync");
 }
 
 void close_written(Descriptor file, const std::string& path) {
