@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/graph.h"
+#include "engine/plan.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
@@ -104,16 +105,43 @@ OpDef assign_add() {
 
 // ---- optimizers ----------------------------------------------------------------------------------------------
 // Inside a rule, a number of the launch (learning rate, decay) is in the variable's own precision.
+// The division by the loss's element count, which prepare_gradient does, is taken into a rule whose gradient gets
+// nothing else: the gradient of a large layer is then read once and not written again.
+
+AttrDef gradient_scale_attr() { return {"gradient_scale", 1.0, "factor of the gradient"}; }
+
+template <class T>
+T gradient_scale(const KernelCall& call) {
+  return static_cast<T>(call.attrs.number("gradient_scale"));
+}
+
+// `gradient`: the input of the update that prepare_gradient makes.
+template <int gradient>
+bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
+  const Node& update = rewriter.node(id);
+  const NodeId prepare = rewriter.made_by(update.inputs[gradient], "prepare_gradient");
+  if (prepare == kNone || rewriter.sole_reader(update.inputs[gradient]) != id) return false;
+  const Node& prepared = rewriter.node(prepare);
+  const bool only_scales =
+      prepared.inputs[2] == kNone && prepared.attrs.number("l1") == 0 && prepared.attrs.number("l2") == 0;
+  if (!only_scales) return false;
+  std::vector<ValueId> inputs = update.inputs;
+  inputs[gradient] = prepared.inputs[0];
+  Attrs attrs = update.attrs;
+  attrs.set("gradient_scale", attrs.number("gradient_scale") * prepared.attrs.number("scale"));
+  rewriter.fuse({prepare, id}, update.op->name, std::move(inputs), std::move(attrs), {});
+  return true;
+}
 
 template <class T>
 Launch launch_sgd(const KernelCall& call) {
-  return [count = call.inputs[0].count()](const LaunchCall& launch) {
+  return [count = call.inputs[0].count(), scale = gradient_scale<T>(call)](const LaunchCall& launch) {
     T* w = static_cast<T*>(launch.inputs[0]);
     const T* g = static_cast<const T*>(launch.inputs[1]);
     const T rate = learning_rate(launch, 2);
     update(count, [=](int64_t first, int64_t last) {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) w[i] -= rate * g[i];
+      for (int64_t i = first; i < last; ++i) w[i] -= rate * (g[i] * scale);
     });
   };
 }
@@ -125,6 +153,8 @@ OpDef sgd() {
                 "shapes: variable and gradient of one shape\n", kDtypes);
   op.inputs = {{"variable"}, {"gradient"}, {"learning_rate"}};
   op.outputs = {};
+  op.attrs = {gradient_scale_attr()};
+  op.rewrites = {{"prepare_gradient + sgd_update", fuse_gradient_scale<1>}};
   op.infer = [op](const OpCall& call) {
     check_tensors(call, op, 2);
     check_scalar(call, op, 2, DType::Float32);
@@ -135,13 +165,14 @@ OpDef sgd() {
     return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_sgd<decltype(zero)>(call); });
   }};
   const TensorType tensor{DType::Float32, {3, 5}}, rate{DType::Float32, {}};
-  op.examples = {{{tensor, tensor, rate}}};
+  op.examples = {{{tensor, tensor, rate}}, {{tensor, tensor, rate}, {{"gradient_scale", 0.01}}}};
   return op;
 }
 
 template <class T>
 Launch launch_momentum(const KernelCall& call) {
-  return [count = call.inputs[0].count(), beta = static_cast<T>(call.attrs.number("beta"))](const LaunchCall& launch) {
+  return [count = call.inputs[0].count(), beta = static_cast<T>(call.attrs.number("beta")),
+          scale = gradient_scale<T>(call)](const LaunchCall& launch) {
     T* w = static_cast<T*>(launch.inputs[0]);
     T* m = static_cast<T*>(launch.inputs[1]);
     const T* g = static_cast<const T*>(launch.inputs[2]);
@@ -149,7 +180,7 @@ Launch launch_momentum(const KernelCall& call) {
     update(count, [=](int64_t first, int64_t last) {
 #pragma GCC ivdep
       for (int64_t i = first; i < last; ++i) {
-        m[i] = beta * m[i] - rate * g[i];
+        m[i] = beta * m[i] - rate * (g[i] * scale);
         w[i] += m[i];
       }
     });
@@ -164,7 +195,8 @@ OpDef momentum() {
                 "shapes: variable, momentum and gradient of one shape\n", kDtypes);
   op.inputs = {{"variable"}, {"momentum"}, {"gradient"}, {"learning_rate"}};
   op.outputs = {};
-  op.attrs = {{"beta", 0.9, "share of the momentum that is kept"}};
+  op.attrs = {{"beta", 0.9, "share of the momentum that is kept"}, gradient_scale_attr()};
+  op.rewrites = {{"prepare_gradient + momentum_update", fuse_gradient_scale<2>}};
   op.infer = [op](const OpCall& call) {
     check_tensors(call, op, 3);
     check_scalar(call, op, 3, DType::Float32);

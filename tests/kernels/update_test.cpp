@@ -107,3 +107,26 @@ TEST_CASE("an update refuses what does not fit its variable") {
                     "learning_rate is float32 (2), it must be float32 ()");
   CHECK_THROWS_WITH(session.evaluate("assign", {w, g}), "the variable is float32 (2), the value is float32 (3)");
 }
+
+TEST_CASE("an update takes over the division of its gradient, and nothing else") {
+  const auto steps = [](const Attrs& preparation, bool tap_prepared) {
+    Session session(make_catalog(), make_cpu_device(1));
+    Graph graph(session.catalog());
+    const TensorType two{DType::Float32, {2}};
+    const ValueId w = graph.variable("w", two), g = graph.feed("g", two), r = graph.constant(rate(), "rate");
+    const ValueId prepared = graph.append("prepare_gradient", {g, w}, preparation)[0];
+    graph.append("sgd_update", {w, prepared, r});
+    if (tap_prepared) graph.tap(prepared, 1);
+    const auto plan = session.compile(graph, "train");
+    session.write("w", pair<float>(1, 1));
+    Executor::Submission submission;
+    submission.feeds = {pair<float>(5, -10)};
+    submission.may_run_inline = true;
+    session.submit(plan, std::move(submission));
+    if (preparation.find("l2") == nullptr) check<float>(session.read("w"), 0.95, 1.1);
+    return plan->steps.size();
+  };
+  CHECK(steps({{"scale", 0.1}}, false) == 1);
+  CHECK(steps({{"scale", 0.1}}, true) == 2);
+  CHECK(steps({{"scale", 0.1}, {"l2", 0.5}}, false) == 2);
+}
