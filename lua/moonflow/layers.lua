@@ -263,7 +263,7 @@ function(t, given, where, signature)
   local beta = given.center and weight(t, where, names, "beta", shape, zeros, options)
   local attrs = { begin_norm_axis = norm_axis, epsilon = given.epsilon }
   if params_axis == norm_axis then
-    return ops.apply("layer_norm_core", { x, gamma, beta }, attrs, names.name)
+    return (ops.apply("layer_norm_core", { x, gamma, beta }, attrs, names.name))
   end
   local out = ops.apply("layer_norm_core", { x, false, false }, attrs, names.name)
   if gamma then out = ops.apply("multiply", { out, gamma }, nil, part(names, "scale")) end

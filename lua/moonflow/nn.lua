@@ -74,7 +74,8 @@ function(given)
   local function wrap(axis) return axis < 0 and axis + rank or axis end
   local attrs = { begin_norm_axis = wrap(given.begin_norm_axis), epsilon = given.epsilon }
   if wrap(given.begin_params_axis) == wrap(given.begin_norm_axis) then
-    return ops.apply("layer_norm_core", { given.inputs, given.gamma or false, given.beta or false }, attrs, given.name)
+    local inputs = { given.inputs, given.gamma or false, given.beta or false }
+    return (ops.apply("layer_norm_core", inputs, attrs, given.name))
   end
   local out = ops.apply("layer_norm_core", { given.inputs, false, false }, attrs, given.name)
   if given.gamma then out = out * given.gamma end
@@ -99,8 +100,8 @@ for _, dims in ipairs { "1d", "2d", "3d" } do
   define("InstanceNorm" .. dims, { { "x", "blob" }, { "eps", "number", 1e-5 } },
     "Normalises each channel of each sample (channels on axis 1); without scale and shift.",
     function(given)
-      return ops.apply("layer_norm_core", { given.x, false, false }, { begin_norm_axis = 2, epsilon = given.eps },
-        given.name)
+      return (ops.apply("layer_norm_core", { given.x, false, false }, { begin_norm_axis = 2, epsilon = given.eps },
+        given.name))
     end)
 end
 
