@@ -1,0 +1,316 @@
+-- Asynchronous calls: order, back-pressure, errors, launching and waiting inside callbacks, host mode.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+local T = tp.Numpy.Placeholder({ 1 })
+
+local function number(value)
+  return np.array({ value }, flow.float)
+end
+
+local function define(returns, body)
+  return flow.global_function { name = "f", inputs = { x = T }, returns = returns } (body)
+end
+
+before_each(function()
+  flow.clear_default_session()
+  flow.config.pump("script")
+  flow.config.on_error(nil)
+end)
+
+after_each(function()
+  flow.config.pump("script")
+  flow.config.on_error(nil)
+  flow.config.inflight(3)
+end)
+
+describe("10,000 asynchronous calls with a watch each", function()
+  local calls = os.getenv("MOONFLOW_SANITIZE") ~= "" and os.getenv("MOONFLOW_SANITIZE") and 1000 or 10000
+
+  local function check(bad)
+    local count, wrong = 0, 0
+    local expected, watching = 0, true
+    local job = define(tp.Callback[tp.Numpy], function(x)
+      local y = x + 1
+      flow.watch(y, function(value)
+        count = count + 1
+        if not watching or value[0] ~= expected + 1 then wrong = wrong + 1 end
+        watching = false
+        if expected == bad then error("bad one") end
+      end)
+      return y
+    end)
+    local function callback(value)
+      count = count + 1
+      if watching or value[0] ~= expected + 1 then wrong = wrong + 1 end
+      watching, expected = true, expected + 1
+    end
+    local failures = {}
+    for i = 0, calls - 1 do
+      local fine, problem = pcall(function() job(number(i))(callback) end)
+      if not fine then failures[#failures + 1] = problem end
+      assert.truthy(flow.in_flight() <= 3)
+    end
+    local fine, problem = pcall(flow.sync)
+    if not fine then failures[#failures + 1] = problem end
+    return count, wrong, failures
+  end
+
+  it("are 20,000 deliveries in exact order", function()
+    local count, wrong, failures = check(nil)
+    assert.equal(2 * calls, count)
+    assert.equal(0, wrong)
+    assert.equal(0, #failures)
+  end)
+
+  it("lose nothing when one handler raises, and report it once", function()
+    local count, wrong, failures = check(calls / 2)
+    assert.equal(2 * calls, count)
+    assert.equal(0, wrong)
+    assert.equal(1, #failures)
+    assert.truthy(tostring(failures[1]):find("async_spec.lua:%d+: bad one\n  in the watch of"))
+    assert.truthy(failures[1].submitted:find("async_spec.lua:%d+$"))
+    assert.is_nil(failures[1].also)
+  end)
+
+  it("hold under an aggressive collector", function()
+    collectgarbage("setpause", 1)
+    local count, wrong = check(nil)
+    collectgarbage("setpause", 200)
+    assert.equal(2 * calls, count)
+    assert.equal(0, wrong)
+  end)
+end)
+
+describe("a callback", function()
+  it("takes a tuple as several arguments", function()
+    local got
+    local job = define(tp.Callback[tp.Tuple { tp.Numpy, tp.Numpy }], function(x) return x, x + 1 end)
+    job(number(1))(function(...) got = { n = select("#", ...), ... } end)
+    flow.sync()
+    assert.equal(2, got.n)
+    assert.equal(2, got[2][0])
+  end)
+
+  it("takes nothing from a job without results", function()
+    local count
+    local job = define(tp.Callback[tp.None], function(x) flow.watch(x, function() end) end)
+    job(number(1))(function(...) count = select("#", ...) end)
+    flow.sync()
+    assert.equal(0, count)
+  end)
+
+  it("runs only where the session delivers", function()
+    local got = 0
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    job(number(1))(function() got = got + 1 end)
+    for _ = 1, 1e5 do assert(true) end
+    assert.equal(0, got)
+    repeat local handled = flow.poll() until handled > 0
+    assert.equal(1, got)
+    assert.equal(0, flow.poll())
+  end)
+
+  it("may be attached after its run has ended", function()
+    local got
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local call = job(number(5))
+    flow.sync()
+    assert.is_true(call:ready())
+    call(function(y) got = y[0] end)
+    assert.is_nil(got)
+    flow.poll()
+    assert.equal(5, got)
+    assert.has_error(function() call(print) end)
+  end)
+
+  it("may be left out: the call runs all the same", function()
+    local seen = 0
+    local job = define(tp.Callback[tp.Numpy], function(x)
+      flow.watch(x, function() seen = seen + 1 end)
+      return x
+    end)
+    for i = 1, 10 do job(number(i)) end
+    flow.sync()
+    assert.equal(10, seen)
+  end)
+
+  it("may launch runs, asynchronous and synchronous, and define jobs", function()
+    local order = {}
+    local plus = define(tp.Numpy, function(x) return x + 1 end)
+    local job
+    job = define(tp.Callback[tp.Numpy], function(x) return x * 2 end)
+    local function again(y)
+      order[#order + 1] = y[0]
+      if y[0] < 64 then job(y)(again) end
+    end
+    job(number(1))(function(y)
+      order[#order + 1] = plus(y)[0]
+      local minus = define(tp.Numpy, function(x) return x - 1 end)
+      order[#order + 1] = minus(y)[0]
+      for _ = 1, 10 do job(number(100))(function(z) order[#order + 1] = z[0] end) end
+      job(number(1))(again)
+    end)
+    flow.sync()
+    assert.same({ 3, 1, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 2, 4, 8, 16, 32, 64 }, order)
+  end)
+
+  it("must not wait for other runs", function()
+    local problems = {}
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local future = flow.global_function { inputs = { x = flow.FixedTensorDef({ 1 }) } } (function(x) return x end)
+    job(number(1))(function()
+      for i, wait in ipairs { flow.poll, flow.sync, flow.sync_default_session, flow.shutdown,
+                              function() future(number(1)):get() end } do
+        local fine, problem = pcall(wait)
+        problems[i] = not fine and problem
+      end
+    end)
+    flow.sync()
+    assert.equal(5, #problems)
+    for _, problem in ipairs(problems) do
+      assert.equal("wrong_state", problem.code)
+      assert.truthy(tostring(problem):find("not possible inside a callback", 1, true))
+    end
+  end)
+
+  it("of a synchronous job cannot call it again", function()
+    local problem
+    local job
+    job = define(tp.Numpy, function(x)
+      flow.watch(x, function(value)
+        local fine
+        fine, problem = pcall(job, value)
+        assert.is_false(fine)
+      end)
+      return x
+    end)
+    assert.equal(1, job(number(1))[0])
+    assert.truthy(tostring(problem):find("inside a handler of its own run", 1, true))
+    assert.equal(2, job(number(2))[0])
+  end)
+
+  it("that raises is reported with its job, its delivery and the line of its call", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    job(number(1))(function() error({ kind = "own" }) end)
+    job(number(2))(function() error("second") end)
+    local fine, problem = pcall(flow.sync)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("in the callback of f %(delivery %d+, submitted at .*async_spec.lua:%d+%)"))
+    assert.equal("own", problem.cause.kind)
+    assert.equal(1, #problem.also)
+    assert.truthy(tostring(problem.also[1]):find("second", 1, true))
+    assert.truthy(problem.also[1].traceback)
+    flow.sync()
+  end)
+
+  it("that raises goes to on_error where one is set", function()
+    local got = {}
+    flow.config.on_error(function(problem) got[#got + 1] = problem end)
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    for i = 1, 3 do job(number(i))(function() error("number " .. i) end) end
+    flow.sync()
+    assert.equal(3, #got)
+    assert.truthy(tostring(got[2]):find("number 2", 1, true))
+  end)
+end)
+
+describe("a synchronous call", function()
+  it("delivers what became ready before it, in order", function()
+    local order = {}
+    local async = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local sync = define(tp.Numpy, function(x) return x * 10 end)
+    for i = 1, 3 do async(number(i))(function(y) order[#order + 1] = y[0] end) end
+    local last = sync(number(4))
+    order[#order + 1] = last[0]
+    assert.same({ 1, 2, 3, 40 }, order)
+  end)
+end)
+
+describe("a failing run", function()
+  local function gathering(returns)
+    return flow.global_function {
+      name = "g", inputs = { i = tp.Numpy.Placeholder({ 1 }, flow.int32) }, returns = returns,
+    } (function(i)
+      return flow.gather(flow.constant(1, flow.float, { 3 }), i, { name = "pick" })
+    end)
+  end
+  local function index(i) return np.array({ i }, flow.int32) end
+
+  it("raises from the synchronous call, which stays usable", function()
+    local job = gathering(tp.Numpy)
+    local fine, problem = pcall(job, index(9))
+    assert.is_false(fine)
+    assert.equal("out_of_range", problem.code)
+    assert.truthy(tostring(problem):find("async_spec.lua:%d+: g: gather 'pick': "))
+    assert.equal(1, job(index(2))[0])
+  end)
+
+  it("is raised once, from whoever delivers its end", function()
+    local job = gathering(tp.Callback[tp.Numpy])
+    local called = 0
+    for _, i in ipairs { 0, 9, 1 } do job(index(i))(function() called = called + 1 end) end
+    local fine, problem = pcall(flow.sync)
+    assert.is_false(fine)
+    assert.equal("out_of_range", problem.code)
+    assert.truthy(problem.submitted:find("async_spec.lua"))
+    assert.equal(2, called)
+    flow.sync()
+  end)
+
+  it("goes to the call's own error handler, or to get", function()
+    local job = gathering(tp.Callback[tp.Numpy])
+    local got
+    job(index(9))(print, function(problem) got = problem end)
+    flow.sync()
+    assert.equal("out_of_range", got.code)
+    local future = flow.global_function { inputs = { i = flow.FixedTensorDef({ 1 }, flow.int32) } } (function(i)
+      return flow.gather(flow.constant(1, flow.float, { 3 }), i)
+    end)
+    local call = future(index(9))
+    local fine, problem = pcall(call.get, call)
+    assert.is_false(fine)
+    assert.equal("out_of_range", problem.code)
+    flow.sync()
+  end)
+end)
+
+describe("host mode", function()
+  it("says busy instead of waiting, and delivers in poll only", function()
+    flow.config.pump("host")
+    flow.config.inflight(2)
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local got = {}
+    local function keep(y) got[#got + 1] = y[0] end
+    job(number(1))(keep)
+    job(number(2))(keep)
+    local call, why = job(number(3))
+    assert.is_nil(call)
+    assert.equal("busy", why)
+    assert.same({}, got)
+    while #got < 2 do flow.poll(5) end
+    assert.same({ 1, 2 }, got)
+    job(number(3))(keep)
+    flow.sync()
+    assert.same({ 1, 2, 3 }, got)
+  end)
+end)
+
+describe("the descriptor", function()
+  it("is a number, and the same one each time", function()
+    assert.equal("number", type(flow.fd()))
+    assert.equal(flow.fd(), flow.fd())
+  end)
+end)
+
+describe("poll with a budget", function()
+  it("stops when the time is over", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local handled = 0
+    for i = 1, 3 do job(number(i))(function() handled = handled + 1 end) end
+    while handled == 0 do flow.poll(0) end
+    assert.truthy(handled < 3)
+    flow.sync()
+    assert.equal(3, handled)
+  end)
+end)

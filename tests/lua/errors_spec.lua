@@ -1,0 +1,369 @@
+-- What users are told when something is wrong: each message whole, with the user's own file and line.
+-- The programs stand here as text; `>>` marks the line that the message must name.
+local flow = require "moonflow"
+local np = flow.np
+
+-- Runs a program and gives the text of its error. The line to be named begins with ">>".
+local function told(program)
+  local line, number = nil, 0
+  program = ("\n" .. program):gsub("\n([^\n]*)", function(text)
+    number = number + 1
+    if text:match("^%s*>>") then line = number end
+    return "\n" .. text:gsub(">>", "  ", 1)
+  end):sub(2)
+  local file = assert(io.open("user.lua", "w")) -- a file, for a job is named by the line that defines it
+  file:write(program)
+  file:close()
+  local chunk = assert(loadfile("user.lua"))
+  setfenv(chunk, setmetatable({ flow = flow, np = np, tp = flow.typing }, { __index = _G }))
+  local fine, problem = pcall(chunk)
+  assert.is_false(fine, "nothing was raised")
+  return tostring(problem), "user.lua:" .. tostring(line) .. ": ", problem
+end
+
+-- The message must be `expected`, at the marked line.
+local function golden(expected, program)
+  local text, place = told(program)
+  assert.equal(place .. expected, text)
+end
+
+-- The message must begin so, at the marked line.
+local function golden_start(expected, program)
+  local text, place = told(program)
+  assert.equal(place .. expected, text:sub(1, #place + #expected), text)
+end
+
+before_each(function()
+  flow.clear_default_session()
+end)
+
+teardown(function()
+  os.remove("user.lua")
+end)
+
+describe("a feed", function()
+  local define = [[
+local train_job = flow.global_function {
+  inputs = {
+    images = tp.Numpy.Placeholder({ 4, 3 }, { dtype = flow.float }),
+    labels = tp.Numpy.Placeholder({ 4 }, { dtype = flow.int32 }),
+  },
+  returns = tp.Numpy,
+} (function(images, labels) return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, images, { name = "l" }) end)
+]]
+
+  it("of the wrong dtype, shape, kind or number is refused at the call", function()
+    golden("train_job: input 'labels' is float64 (4), its placeholder wants int32 (4)", define .. [[
+>>train_job(np.zeros({ 4, 3 }), np.zeros({ 4 }, flow.double))]])
+    golden("train_job: input 'images' is float32 (3, 4), its placeholder wants float32 (4, 3)", define .. [[
+>>train_job(np.zeros({ 3, 4 }), np.zeros({ 4 }, flow.int32))]])
+    golden("train_job: input 'labels' is a table, its placeholder wants an ndarray int32 (4)", define .. [[
+>>train_job(np.zeros({ 4, 3 }), { 1, 2, 3, 4 })]])
+    golden("train_job: takes 2 inputs (images, labels), got 1", define .. [[
+>>train_job(np.zeros({ 4, 3 }))]])
+    golden("train_job: takes 2 inputs (images, labels), got 3", define .. [[
+>>train_job(np.zeros({ 4, 3 }), np.zeros({ 4 }, flow.int32), 1)]])
+    golden("train_job: input 'images' is nil, its placeholder wants an ndarray float32 (4, 3)", define .. [[
+>>train_job(nil, np.zeros({ 4 }, flow.int32))]])
+  end)
+
+  it("is refused by asynchronous jobs alike", function()
+    golden("job: input 'x' is float32 (3), its placeholder wants float32 (2)", [[
+local job = flow.global_function({ inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Callback[tp.Numpy] },
+  function(x) return x end)
+>>job(np.zeros({ 3 }))(print)]])
+  end)
+
+  it("with a label outside the classes names the row, at the op's own line", function()
+    local text, _, problem = told(define .. [[
+>>train_job(np.zeros({ 4, 3 }), np.array({ 0, 1, 2, 3 }, flow.int32))]])
+    assert.equal("out_of_range", problem.code)
+    assert.equal("user.lua:7: train_job: sparse_softmax_cross_entropy_with_logits 'l': row 3: label 3 is outside "
+      .. "[0, 3)", text)
+  end)
+end)
+
+describe("the definition of a job", function()
+  it("checks inputs against parameters, both ways", function()
+    golden("parameter 'lables' has no placeholder in inputs; did you mean 'labels'?", [[
+local spec = { inputs = { labels = tp.Numpy.Placeholder({ 2 }) } }
+local job = flow.global_function(spec,
+>>  function(lables)
+    return lables
+  end)]])
+    golden("inputs.labels (declared at user.lua:3) matches no parameter of the job function", [[
+local spec = { inputs = {
+  x = tp.Numpy.Placeholder({ 2 }),
+  labels = tp.Numpy.Placeholder({ 2 }),
+} }
+>>flow.global_function(spec, function(x) return x end)]])
+    golden("a job function takes no variable arguments (...)", [[
+>>flow.global_function({}, function(...) return ... end)]])
+    golden("parameter 1 of the job function is 'x', but inputs[1] is 'y'", [[
+>>flow.global_function({ inputs = { { "y", tp.Numpy.Placeholder({ 2 }) } } }, function(x) return x end)]])
+    golden("flow.global_function: inputs.x must be a placeholder, got a type; write tp.Numpy.Placeholder({ ...shape "
+      .. "})", [[
+>>flow.global_function({ inputs = { x = tp.Numpy } }, function(x) return x end)]])
+  end)
+
+  it("checks its options", function()
+    golden("flow.global_function: type must be 'train' or 'predict', got 'training'; did you mean 'train'?", [[
+>>flow.global_function { type = "training" }]])
+    golden("flow.global_function has no option 'return'; did you mean 'returns'?", [[
+>>flow.global_function { ["return"] = tp.Numpy }]])
+    golden("flow.global_function: returns must be a flow.typing type, got 'Numpy'", [[
+>>flow.global_function { returns = "Numpy" }]])
+    golden("function_config has no option 'default_dtype'; did you mean 'default_data_type'?", [[
+local f = flow.global_function { function_config = { default_dtype = flow.float } }
+>>f(function() end)]])
+    golden("use ':' to call it: config:default_data_type(...)", [[
+local config = flow.function_config()
+>>config.default_data_type(flow.float)]])
+  end)
+
+  it("tells a decorator from a job", function()
+    local text = told [[
+local job = flow.global_function { returns = tp.None }
+>>job(np.zeros({ 2 }))]]
+    assert.equal("user.lua:2: this is a decorator, not a job yet: the global_function at user.lua:1 has no body. "
+      .. "Write flow.global_function { ... } (function(...) ... end)", text)
+  end)
+
+  it("checks what is returned against the annotation, at the line of the return", function()
+    golden("the job 'job' returns 2 values but is declared '-> Numpy', which takes 1", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy } (function(x)
+  local y = x + 1
+>>  return x, y
+end)]])
+  end)
+
+  it("is refused inside the body of another job, and so is a call", function()
+    golden("a job function cannot be defined inside the body of another one ('outer')", [[
+local outer = flow.global_function { returns = tp.None } (function()
+>>  flow.global_function({}, function() end)
+end)]])
+    golden("inner: input 'x' is a blob; a job cannot be called inside the body of another one", [[
+local spec = { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy }
+local inner = flow.global_function(spec, function(x) return x end)
+local outer = flow.global_function(spec, function(x)
+>>  return (inner(x))
+end)]])
+  end)
+
+  it("wants a loss minimised in a train job, and none in a predict job", function()
+    golden("the job 'job' has type 'train' but minimises no loss; call flow.optimizer.SGD(0.1):minimize(loss) in its "
+      .. "body, or give it type = \"predict\"", [[
+>>local job = flow.global_function { type = "train", returns = tp.None } (function() end)]])
+    golden("flow.optimizer.SGD:minimize: the job 'job' has type 'predict'; give it type = \"train\"", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
+>>  flow.optimizer.SGD(0.1):minimize(x)
+end)]])
+    golden("flow.watch_diff: the job 'job' has type 'predict' and makes no gradients; give it type = \"train\"", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
+>>  flow.watch_diff(x, print)
+end)]])
+  end)
+end)
+
+-- A program with a body that sees x of float32 (100, 784).
+local function body(text)
+  return "local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 100, 784 }) } } (function(x)\n"
+    .. text .. "\nend)"
+end
+
+describe("inside a body", function()
+  it("a wrong shape names op, name, shapes and line", function()
+    golden("matmul 'hidden': inner sizes differ: a is (100, 784), b is (512, 28) transposed, so 784 against 28", body [[
+  local w = flow.get_variable("w", { shape = { 512, 28 }, initializer = flow.zeros_initializer() })
+>>  local y = flow.matmul(x, w, { transpose_b = true, name = "hidden" })
+  return y]])
+  end)
+
+  it("a tail call does not hide the line", function()
+    local text, place = told [[
+local function layer(x)
+  local y = flow.nn.relu(x)
+>>  return flow.reshape(y, { 3, 3 })
+end
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 4 }) } } (function(x)
+  return layer(x)
+end)]]
+    assert.equal(place .. "reshape 'Reshape_0': ", text:sub(1, #place + 21), text)
+  end)
+
+  it("an unknown option is named, with what was meant", function()
+    golden("flow.layers.conv2d has no option 'stride'; did you mean 'strides'?", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 1, 8, 8 }) } } (function(x)
+>>  local y = flow.layers.conv2d(x, 4, 3, { stride = 2 })
+  return y
+end)]])
+    golden("flow.layers.dense has no option 'kernel_initialiser'; did you mean 'kernel_initializer'?", body [[
+>>  local y = flow.layers.dense(x, 4, { kernel_initialiser = flow.zeros_initializer() })
+  return y]])
+    golden("flow.nn.relu has no option 'nam'; did you mean 'name'?", body [[
+>>  local y = flow.nn.relu(x, { nam = "r" })
+  return y]])
+  end)
+
+  it("a wrong argument is named", function()
+    golden("flow.layers.dense: argument 1 ('inputs') must be a blob, got nil", body [[
+>>  local y = flow.layers.dense(nil, 4)
+  return y]])
+    golden("flow.layers.dense: argument 2 ('units') must be an integer, got 2.5", body [[
+>>  local y = flow.layers.dense(x, 2.5)
+  return y]])
+    golden("flow.layers.dense: 'units' is given by position and as an option", body [[
+>>  local y = flow.layers.dense(x, 4, { units = 5 })
+  return y]])
+    golden_start("flow.nn.relu takes at most 2 arguments (", body [[
+>>  local y = flow.nn.relu(x, "a", 3)
+  return y]])
+    golden("flow.layers.dense: argument 1 ('inputs') must be a blob, got an ndarray float32 (2, 2); inside a job body "
+      .. "values are blobs: take it as an input of the job", body [[
+>>  local y = flow.layers.dense(np.zeros({ 2, 2 }), 4)
+  return y]])
+  end)
+
+  it("two names alike are refused", function()
+    golden("the name 'r' is taken in this job by the op at user.lua:2; give this one another name", body [[
+  local y = flow.nn.relu(x, { name = "r" })
+>>  y = flow.nn.relu(y, { name = "r" })
+  return y]])
+    golden("flow.layers.dense: variable 'd-weight' already exists in this job (made at user.lua:2); give the layer "
+      .. "another name", body [[
+  local y = flow.layers.dense(x, 784, { name = "d" })
+>>  y = flow.layers.dense(y, 784, { name = "d" })
+  return y]])
+  end)
+
+  it("variables must agree with what they are", function()
+    golden("flow.get_variable: variable 'w' is float32 (2, 2) since user.lua:2, this asks for float32 (3)", body [[
+  flow.get_variable("w", { shape = { 2, 2 }, initializer = flow.zeros_initializer() })
+>>  flow.get_variable("w", { shape = { 3 } })]])
+    golden_start("flow.get_variable: variable 'v' has no initializer, and the job has no default one", body [[
+>>  flow.get_variable("v", { shape = { 3 } })]])
+    golden("flow.get_variable: argument 2 ('shape') must be a number or a list, got nil", body [[
+>>  flow.get_variable("v")]])
+  end)
+
+  it("a blob is no number, no function and no data", function()
+    golden("'<' and '<=' cannot compare graph values, they have no data yet; use a:less(b), a:less_equal(b), "
+      .. "a:greater(b) or a:greater_equal(b)", body [[
+  local y = x + 1
+>>  if x < y then return x end]])
+    golden("'Add_0' is a graph value with no data, so it has no 'mean'; return it from the job or watch it with "
+      .. "flow.watch", body [[
+  local y = x + 1
+>>  print(y:mean())]])
+    golden("'x' is a graph value, not a function", body [[
+>>  x(1)]])
+    golden("operator '+' wants blobs or numbers, got 'text'", body [[
+>>  local y = x + "text"
+  return y]])
+  end)
+
+  it("a blob of another job is refused", function()
+    golden("flow.watch: 'kept' is a value of the job 'first' (made at user.lua:4); a job sees only its own values", [[
+local kept
+local spec = { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.None }
+local first = flow.global_function(spec, function(x)
+  kept = flow.nn.relu(x, { name = "kept" })
+end)
+local second = flow.global_function(spec, function(x)
+>>  flow.watch(kept, print)
+end)]])
+    golden_start("operator '+': 'kept' is a value of the job 'first'", [[
+local kept
+local spec = { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.None }
+local first = flow.global_function(spec, function(x)
+  kept = flow.nn.relu(x, { name = "kept" })
+end)
+local second = flow.global_function(spec, function(x)
+>>  local y = x + kept
+end)]])
+  end)
+
+  it("watch takes a function of one parameter, or a prompt", function()
+    golden("flow.watch: the handler must be a function or a prompt, got 5", body [[
+>>  flow.watch(x, 5)]])
+    golden("flow.watch: the handler takes one parameter, this one has 2", body [[
+>>  flow.watch(x, function(a, b) return a, b end)]])
+    golden("flow.watch: a watched value is a Numpy, ListNumpy or ListListNumpy, not None", body [[
+>>  flow.watch(x, tp.None, print)]])
+    golden("flow.watch has no option 'evry'; did you mean 'every'?", body [[
+>>  flow.watch(x, print, { evry = 2 })]])
+    golden("flow.watch: argument 1 ('blob') must be a blob, got nil", body [[
+>>  flow.watch(nil, print)]])
+  end)
+
+  it("scopes check what they are given", function()
+    golden("flow.scope.placement: the device must be \"cpu\" or \"gpu\", got 'gpuu'; did you mean 'gpu'?", body [[
+>>  flow.scope.placement("gpuu", "0:0", function() return x end)]])
+    golden_start("flow.scope.namespace: the last argument must be the function that runs in the scope, got nil", body [[
+>>  flow.scope.namespace("a")]])
+  end)
+
+  it("minimize wants one optimizer and losses that are alike", function()
+    local function train(text)
+      return "flow.global_function({ type = 'train', inputs = { x = tp.Numpy.Placeholder({ 2 }) } }, function(x)\n"
+        .. text .. "\nend)"
+    end
+    golden_start("flow.optimizer.Adam:minimize: the job ", train [[
+  flow.optimizer.SGD(0.1):minimize(x)
+>>  flow.optimizer.Adam(0.1):minimize(x)]])
+    golden("flow.optimizer.SGD:minimize: the losses of a job must be alike: 'x' is float32 (2), 'Reduce_mean_0' is "
+      .. "float32 ()", (train [[
+>>  flow.optimizer.SGD(0.1):minimize({ x, flow.math.reduce_mean(x, { name = "Reduce_mean_0" }) })]]))
+    golden_start("flow.optimizer.SGD: lr_scheduler must be a scheduler", train [[
+>>  flow.optimizer.SGD("fast"):minimize(x)]])
+    golden("flow.optimizer.PiecewiseConstantScheduler: 1 boundaries need 2 values, got 1", train [[
+>>  flow.optimizer.PiecewiseConstantScheduler({ 5 }, { 0.1 })]])
+  end)
+end)
+
+describe("outside of a body", function()
+  it("ops, layers, watches and variables say where they belong", function()
+    for call in ("flow.nn.relu flow.layers.dense flow.watch flow.watch_diff flow.get_variable"):gmatch("%S+") do
+      golden(call .. " is used outside of a job function; it belongs in the body given to flow.global_function",
+        ">>" .. call .. "(1)")
+    end
+  end)
+
+  it("operators say it too", function()
+    local kept
+    flow.global_function { inputs = { x = flow.typing.Numpy.Placeholder({ 2 }) } } (function(x) kept = x end)
+    local fine, problem = pcall(function() return kept + 1 end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("operator '+' is used outside of a job function", 1, true))
+  end)
+
+  it("settings are checked", function()
+    golden("flow.config has no setting 'gpu_device'; did you mean 'gpu_device_num'?", [[
+>>flow.config.gpu_device(1)]])
+    golden("flow.config.pump wants \"script\" or \"host\", got 'hots'", [[
+>>flow.config.pump("hots")]])
+    golden("flow.config.inflight wants a whole number from 1 on, got 0", [[
+>>flow.config.inflight(0)]])
+    golden("flow.config.in_flight is a function: call it with the value", [[
+>>flow.config.in_flight = 3]])
+    golden("flow.set_seed wants a whole number below 2^53, got 1.5", [[
+>>flow.set_seed(1.5)]])
+  end)
+end)
+
+describe("an error", function()
+  it("is a table with a code, which may be joined to strings", function()
+    local _, _, problem = told(">>flow.nn.relu(1)")
+    assert.equal("wrong_state", problem.code)
+    assert.equal("user.lua:1", problem.where)
+    assert.is_true(flow.is_error(problem))
+    assert.equal("string", type("so: " .. problem))
+  end)
+
+  it("of the user's own code in a body stays what it is", function()
+    local text, place = told(body [[
+>>  local y = x.nothing.more
+  return y]])
+    assert.equal(place .. "attempt to index field 'nothing' (a nil value)", text)
+  end)
+end)

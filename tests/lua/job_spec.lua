@@ -1,0 +1,432 @@
+-- Job functions: definition, calls, results, variables, names, scopes, what is collected.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+local function vector(...)
+  return np.array({ ... }, flow.float)
+end
+
+before_each(function()
+  flow.clear_default_session()
+  flow.set_seed(7)
+end)
+
+describe("a synchronous job", function()
+  it("gives the one value it is declared to give", function()
+    local T = tp.Numpy.Placeholder({ 3 })
+    local double = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x) return x * 2 end)
+    local y = double(vector(1, 2, 3))
+    assert.is_true(y == vector(2, 4, 6))
+    assert.is_true(double(vector(0, 0, 1)) == vector(0, 0, 2))
+    assert.is_true(y == vector(2, 4, 6)) -- a later run leaves earlier results alone
+  end)
+
+  it("gives several values as Lua values", function()
+    local both = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+      returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy },
+    } (function(x) return x, x + 1, x - 1 end)
+    local a, b, c = both(vector(1, 2))
+    assert.is_true(a == vector(1, 2))
+    assert.is_true(b == vector(2, 3))
+    assert.is_true(c == vector(0, 1))
+    assert.equal(3, select("#", both(vector(1, 2))))
+  end)
+
+  it("gives named values as a table", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+      returns = tp.Dict { double = tp.Numpy, parts = tp.List[tp.Numpy] },
+    } (function(x) return { double = x * 2, parts = { x, -x } } end)
+    local result = job(vector(1, 2))
+    assert.is_true(result.double == vector(2, 4))
+    assert.equal(2, #result.parts)
+    assert.is_true(result.parts[2] == vector(-1, -2))
+  end)
+
+  it("gives nothing when declared so, and has delivered its watches", function()
+    local seen
+    local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.None } (function(x)
+      flow.watch(x + 1, function(y) seen = y[0] end)
+    end)
+    assert.equal(0, select("#", job(vector(4))))
+    assert.equal(5, seen)
+    assert.equal(0, flow.in_flight())
+  end)
+
+  it("may give an input, a variable and one value twice", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy },
+    } (function(x)
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(2.5) })
+      return x, w, x
+    end)
+    local a, w, b = job(vector(3))
+    assert.is_true(a == b)
+    assert.is_true(w == vector(2.5, 2.5))
+  end)
+
+  it("takes no inputs at all", function()
+    local job = flow.global_function({ returns = tp.Numpy }, function()
+      return flow.constant(4, flow.float, { 2 })
+    end)
+    assert.is_true(job() == vector(4, 4))
+  end)
+end)
+
+describe("the definition", function()
+  local T = tp.Numpy.Placeholder({ 1 })
+
+  it("takes the order of inputs from the parameters", function()
+    local job = flow.global_function { inputs = { b = T, a = T }, returns = tp.Numpy } (function(a, b) return a - b end)
+    assert.equal(2, job(vector(5), vector(3))[0])
+  end)
+
+  it("takes inputs in order, also for stripped bytecode", function()
+    local source = "local flow = ... return function(x, y) return x - y end"
+    local body = loadstring(string.dump(loadstring(source), true))(flow)
+    local job = flow.global_function { inputs = { { "x", T }, { "y", T } }, returns = tp.Numpy } (body)
+    assert.equal(2, job(vector(5), vector(3))[0])
+    local fine, problem = pcall(flow.global_function { inputs = { x = T, y = T }, returns = tp.Numpy }, body)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("give inputs in order", 1, true))
+  end)
+
+  it("is named after the variable it is assigned to", function()
+    local my_job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x) return x end)
+    assert.equal("my_job", my_job.name)
+    local named = flow.global_function { name = "other", inputs = { x = T }, returns = tp.Numpy } (function(x)
+      return x + 1
+    end)
+    assert.equal("other(x: float32[1]) -> Numpy  [predict, 1 op]", tostring(named))
+  end)
+
+  it("shows what it is made of", function()
+    local input = tp.Numpy.Placeholder({ 4, 3 })
+    local job = flow.global_function { inputs = { x = input }, returns = tp.Numpy } (function(x)
+      return flow.layers.dense(x, 5, { name = "out", activation = flow.nn.relu })
+    end)
+    local text = job:summary()
+    assert.truthy(text:find("job(x: float32[4,3]) -> Numpy  [predict, 3 ops]", 1, true))
+    assert.truthy(text:find("out%-matmul%s+matmul%s+float32 %(4, 5%)%s+15%s+%S*job_spec.lua:%d+"))
+    assert.truthy(text:find("out%-activation%s+relu"))
+    assert.truthy(text:find("parameters: 20", 1, true))
+    assert.truthy(#job:dump() > 0)
+  end)
+
+  it("may happen at any time, again under the same name, and in a handler", function()
+    local function make(k)
+      return flow.global_function { name = "f", inputs = { x = T }, returns = tp.Numpy } (function(x) return x * k end)
+    end
+    local a = make(2)
+    assert.equal(6, a(vector(3))[0])
+    local b = make(5)
+    assert.equal(15, b(vector(3))[0])
+    assert.equal(6, a(vector(3))[0])
+    local inner
+    local outer = flow.global_function { inputs = { x = T }, returns = tp.None } (function(x)
+      flow.watch(x, function(y) inner = make(y[0]) end)
+    end)
+    outer(vector(7))
+    assert.equal(14, inner(vector(2))[0])
+  end)
+
+  it("leaves no trace behind when the body raises", function()
+    local spec = { inputs = { x = T }, returns = tp.Numpy }
+    local fine = pcall(flow.global_function(spec), function(x)
+      return flow.scope.namespace("a", function() return x + nil end)
+    end)
+    assert.is_false(fine)
+    assert.is_nil(debug.gethook())
+    assert.has_error(function() flow.nn.relu(1) end)
+    local job = flow.global_function(spec, function(x) return x + 1 end)
+    assert.equal(2, job(vector(1))[0])
+  end)
+
+  it("keeps and puts back a hook of the user", function()
+    local lines = 0
+    local function hook() lines = lines + 1 end
+    debug.sethook(hook, "l")
+    flow.global_function({ inputs = { x = T }, returns = tp.Numpy }, function(x)
+      local y = x + 1
+      return y
+    end)
+    local kept = debug.gethook()
+    debug.sethook()
+    assert.equal(hook, kept)
+    assert.truthy(lines > 2)
+  end)
+end)
+
+describe("variables", function()
+  it("are shared by name between jobs", function()
+    local function weights() return flow.get_variable("w", { 2 }, { initializer = flow.zeros_initializer() }) end
+    local add = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.None } (function(x)
+      flow.assign(weights(), weights() + x)
+    end)
+    local read = flow.global_function { returns = tp.Numpy } (function() return weights() end)
+    assert.is_true(read() == vector(0, 0))
+    add(vector(1, 2))
+    add(vector(1, 2))
+    assert.is_true(read() == vector(2, 4))
+  end)
+
+  it("start from the seed: alike in every session, each with its own numbers", function()
+    local function start(name)
+      local job = flow.global_function { returns = tp.Numpy } (function()
+        return flow.get_variable(name, { shape = { 4 }, initializer = flow.random_normal_initializer() })
+      end)
+      return job()
+    end
+    local a, b = start("a"), start("b")
+    assert.is_false(a == b)
+    flow.clear_default_session()
+    assert.is_true(start("a") == a)
+    flow.clear_default_session()
+    flow.set_seed(8)
+    assert.is_false(start("a") == a)
+  end)
+
+  it("keep to their own seed, when they have one", function()
+    local function start()
+      local job = flow.global_function { returns = tp.Numpy } (function()
+        local init = flow.random_normal_initializer()
+        return flow.get_variable("a", { shape = { 4 }, initializer = init, random_seed = 3 })
+      end)
+      return job()
+    end
+    local a = start()
+    flow.clear_default_session()
+    flow.set_seed(100)
+    assert.is_true(start() == a)
+  end)
+
+  it("are had once per job, again by name", function()
+    local job = flow.global_function { returns = tp.Numpy } (function()
+      local a = flow.get_variable("a", { shape = { 1 }, initializer = flow.constant_initializer(3) })
+      assert.equal(a, flow.get_variable("a", { shape = { 1 } }))
+      return a
+    end)
+    assert.equal(3, job()[0])
+  end)
+
+  it("take dtype and initialiser from the job's configuration", function()
+    local job = flow.global_function {
+      function_config = { default_data_type = flow.double, default_initializer = flow.constant_initializer(2) },
+      returns = tp.Numpy,
+    } (function() return flow.get_variable("a", { 2 }) end)
+    assert.equal("float64", job().dtype)
+    assert.equal(2, job()[1])
+  end)
+end)
+
+describe("names and scopes", function()
+  it("put namespaces before variables and ops", function()
+    local names = {}
+    flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } (function(x)
+      return flow.scope.namespace("a", function()
+        local y = flow.scope.namespace("b", function() return flow.layers.dense(x, 4, { name = "d" }) end)
+        names[1] = y.logical_blob_name
+        local z = flow.nn.relu(y, { name = "r" })
+        names[2] = z.logical_blob_name
+        return z
+      end)
+    end)
+    assert.same({ "a-b-d-bias_add/out_0", "a-r/out_0" }, names)
+  end)
+
+  it("number unnamed things per job", function()
+    local function job()
+      local names = {}
+      flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } (function(x)
+        local y = flow.layers.dense(x, 3)
+        local z = flow.layers.dense(y, 3)
+        names = { y.logical_blob_name, z.logical_blob_name, (z + 1).op_name, flow.nn.relu(z).op_name }
+        return z
+      end)
+      return names
+    end
+    local first = job()
+    assert.same({ "Dense_0_bias_add/out_0", "Dense_1_bias_add/out_0", "Add_0", "Relu_0" }, first)
+    assert.same(first, job())
+  end)
+
+  it("give what their closures give", function()
+    local got
+    flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (function(x)
+      got = { flow.scope.placement("cpu", "0:0", function() return 1, nil, x end) }
+      return flow.scope.mirrored_view(function()
+        assert.is_true(flow.scope.mirrored_view_enabled())
+        return x
+      end)
+    end)
+    assert.equal(1, got[1])
+    assert.is_nil(got[2])
+    assert.truthy(got[3])
+  end)
+
+  it("warn once that a gpu placement runs on the CPU, or refuse it", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    local function define()
+      return flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (function(x)
+        return flow.scope.placement("gpu", "0:0", function() return x + 1 end)
+      end)
+    end
+    define()
+    assert.equal(2, define()(vector(1))[0])
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("placement \"gpu\" runs on the CPU", 1, true))
+    flow.config.strict_placement(true)
+    local fine, problem = pcall(define)
+    flow.config.strict_placement(false)
+    flow.config.log(nil)
+    assert.is_false(fine)
+    assert.equal("unsupported", problem.code)
+  end)
+end)
+
+describe("an untyped job", function()
+  it("gives a future", function()
+    local job = flow.global_function { inputs = { x = flow.FixedTensorDef({ 2 }) } } (function(x) return x * 3 end)
+    local future = job(vector(1, 2))
+    assert.is_true(future:get() == vector(3, 6))
+    assert.is_true(future:ready())
+    assert.is_true(job(vector(1, 2)):get():ndarray() == vector(3, 6))
+    local got
+    job(vector(0, 1)):async_get(function(y) got = y end)
+    flow.sync()
+    assert.is_true(got == vector(0, 3))
+  end)
+
+  it("gives whatever the body returns", function()
+    local job = flow.global_function { inputs = { x = flow.FixedTensorDef({ 1 }) } } (function(x)
+      return { loss = x, parts = { x + 1, x + 2 } }
+    end)
+    local got = job(vector(1)):get()
+    assert.equal(1, got.loss[0])
+    assert.equal(3, got.parts[2][0])
+  end)
+
+  it("ends with its run when there is nothing to wait for", function()
+    local seen = 0
+    local job = flow.global_function { inputs = { x = flow.FixedTensorDef({ 1 }) } } (function(x)
+      flow.watch(x, function() seen = seen + 1 end)
+    end)
+    job(vector(1))
+    assert.equal(1, seen)
+  end)
+end)
+
+describe("an input of several shapes", function()
+  it("has a plan for each, and keeps the latest", function()
+    local traced = 0
+    local job = flow.global_function {
+      inputs = { x = tp.ListNumpy.Placeholder({ 12, 2 }) }, returns = tp.ListNumpy,
+    } (function(x)
+      traced = traced + 1
+      return x * 2
+    end)
+    assert.equal(1, traced)
+    for _, rows in ipairs { 3, 4, 3, 12 } do
+      local y = job({ np.ones({ rows, 2 }) })[1]
+      assert.equal("(" .. rows .. ", 2)", tostring(y.shape))
+      assert.equal(2, y:at(rows - 1, 1))
+    end
+    assert.equal(3, traced)
+    for rows = 1, 11 do job({ np.ones({ rows, 2 }) }) end
+    assert.truthy(#job.plans <= 8)
+  end)
+end)
+
+describe("random ops", function()
+  it("follow seed and call in a predict job", function()
+    local function define()
+      return flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 50 }) }, returns = tp.Numpy } (function(x)
+        return flow.nn.random_mask_like(x, 0.5)
+      end)
+    end
+    local zeros = np.zeros({ 50 })
+    local job = define()
+    local first, second = job(zeros), job(zeros)
+    assert.is_false(first == second)
+    assert.equal("int8", first.dtype)
+    flow.clear_default_session()
+    flow.set_seed(7)
+    assert.is_true(define()(zeros) == first)
+  end)
+end)
+
+describe("memory", function()
+  it("lets a forgotten job go, with the closures it watches through", function()
+    local gone = setmetatable({}, { __mode = "v" })
+    local function define()
+      local job
+      job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1000 }) }, returns = tp.Numpy } (function(x)
+        local y = x + 1
+        flow.watch(y, function() return job end) -- captures the job itself
+        return y
+      end)
+      job(np.zeros({ 1000 }))
+      gone[#gone + 1] = job
+    end
+    for _ = 1, 20 do define() end
+    collectgarbage()
+    collectgarbage()
+    assert.is_nil(next(gone))
+  end)
+
+  it("keeps a job alive while a call of it is in flight", function()
+    local got
+    do
+      local job = flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Callback[tp.Numpy],
+      } (function(x) return x + 1 end)
+      job(vector(1))(function(y) got = y[0] end)
+    end
+    collectgarbage()
+    flow.sync()
+    assert.equal(2, got)
+  end)
+
+  it("does not grow over many calls", function()
+    local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 5 }) }, returns = tp.Numpy } (function(x)
+      return flow.nn.relu(x)
+    end)
+    local x = np.zeros({ 5 })
+    for _ = 1, 2000 do job(x) end
+    collectgarbage()
+    collectgarbage()
+    local before = collectgarbage("count")
+    for _ = 1, 5000 do job(x) end
+    collectgarbage()
+    collectgarbage()
+    assert.truthy(collectgarbage("count") - before < 64)
+  end)
+end)
+
+describe("the session", function()
+  it("is used up by shutdown, and the next use opens a fresh one", function()
+    local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (function(x)
+      return x
+    end)
+    flow.shutdown()
+    flow.shutdown()
+    local fine, problem = pcall(job, vector(1))
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("belongs to a session that is closed; define it again", 1, true))
+    local again = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (function(x)
+      return x
+    end)
+    assert.equal(1, again(vector(1))[0])
+  end)
+
+  it("has as many threads as asked, before anything is built", function()
+    flow.config.cpu_threads(1)
+    flow.config.cpu_threads(1)
+    flow.global_function { returns = tp.Numpy } (function()
+      return flow.get_variable("a", { shape = { 1 }, initializer = flow.zeros_initializer() })
+    end)
+    assert.has_error(function() flow.config.cpu_threads(2) end)
+  end)
+end)

@@ -1,0 +1,300 @@
+-- Layers and composed ops: names, shapes, values, defaults.
+local flow = require "moonflow"
+local session = require "moonflow.session"
+local variable = require "moonflow.variable"
+local np, tp = flow.np, flow.typing
+
+-- Runs `body` on one array in a job, and gives what the body gives.
+local function run(x, body, options)
+  options = options or {}
+  local input = tp.Numpy.Placeholder(x.shape:table(), { dtype = x.dtype })
+  local job = flow.global_function {
+    type = options.type, inputs = { b = input }, returns = options.returns or tp.Numpy,
+  } (function(b) return body(b) end)
+  return job(x)
+end
+
+local function names()
+  local list = {}
+  for i, entry in ipairs(variable.all()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
+  return list
+end
+
+local function near(a, b, tolerance)
+  assert.equal(tostring(a.shape), tostring(b.shape))
+  local worst = np.max(np.abs(a - b))
+  assert.truthy(worst <= tolerance, "differs by " .. worst)
+end
+
+before_each(function()
+  flow.clear_default_session()
+  flow.set_seed(3)
+end)
+
+describe("dense", function()
+  it("is x . weight^T + bias, then the activation", function()
+    local x = np.array({ { 1, 2 }, { -3, 1 } }, flow.float)
+    local y = run(x, function(b)
+      return flow.layers.dense(b, 3, {
+        name = "d", activation = flow.nn.relu,
+        kernel_initializer = flow.ones_initializer(), bias_initializer = flow.constant_initializer(0.5),
+      })
+    end)
+    assert.is_true(y == np.array({ { 3.5, 3.5, 3.5 }, { 0, 0, 0 } }, flow.float))
+    assert.same({ "d-bias (3)", "d-weight (3, 2)" }, names())
+  end)
+
+  it("applies to the last axis of higher ranks", function()
+    local x = np.ones({ 2, 5, 4 })
+    local y = run(x, function(b)
+      return flow.layers.dense(b, 3, { use_bias = false, kernel_initializer = flow.ones_initializer() })
+    end)
+    assert.is_true(y == np.full({ 2, 5, 3 }, 4))
+  end)
+
+  it("starts from xavier uniform", function()
+    run(np.ones({ 1, 100 }), function(b) return flow.layers.dense(b, 50, { name = "d" }) end)
+    local w = session.handle():read("d-weight")
+    local limit = math.sqrt(6 / 150)
+    assert.truthy(w:max() <= limit and w:min() >= -limit)
+    assert.truthy(w:max() > 0.9 * limit and w:min() < -0.9 * limit)
+  end)
+
+  it("takes a Lua function as its activation", function()
+    local y = run(np.array({ { -1 } }, flow.float), function(b)
+      return flow.layers.dense(b, 1, {
+        kernel_initializer = flow.ones_initializer(), activation = function(v) return v * 10 end,
+      })
+    end)
+    assert.equal(-10, y:at(0, 0))
+  end)
+end)
+
+describe("conv2d", function()
+  it("has weights (filters, channels / groups, kernel)", function()
+    local y = run(np.ones({ 1, 4, 5, 5 }), function(b)
+      return flow.layers.conv2d(b, 6, 3, { name = "c", groups = 2, padding = "SAME", kernel_initializer =
+        flow.ones_initializer() })
+    end)
+    assert.same({ "c-bias (6)", "c-weight (6, 2, 3, 3)" }, names())
+    assert.equal("(1, 6, 5, 5)", tostring(y.shape))
+    assert.equal(18, y:at(0, 0, 2, 2))
+    assert.equal(8, y:at(0, 0, 0, 0))
+  end)
+
+  it("has weights (filters, kernel, channels) when channels come last", function()
+    local y = run(np.ones({ 1, 5, 5, 4 }), function(b)
+      return flow.layers.conv2d(b, 6, { 3, 2 }, { name = "c", data_format = "NHWC", strides = 2,
+                                                  kernel_initializer = flow.ones_initializer() })
+    end)
+    assert.same({ "c-bias (6)", "c-weight (6, 3, 2, 4)" }, names())
+    assert.equal("(1, 2, 2, 6)", tostring(y.shape))
+    assert.equal(24, y:at(0, 1, 1, 5))
+  end)
+
+  it("puts the odd pad of SAME at the top and left", function()
+    local x = np.arange(4):astype(flow.float):reshape({ 1, 1, 2, 2 })
+    local function conv(padding)
+      flow.clear_default_session()
+      return run(x, function(b)
+        return flow.layers.conv2d(b, 1, 2, { padding = padding, kernel_initializer = flow.ones_initializer() })
+      end)
+    end
+    assert.is_true(conv("SAME") == np.array({ { { { 0, 1 }, { 2, 6 } } } }, flow.float))
+    assert.is_true(conv("SAME_UPPER") == np.array({ { { { 6, 4 }, { 5, 3 } } } }, flow.float))
+    assert.is_true(conv({ { 0, 0 }, { 0, 0 }, { 1, 0 }, { 1, 0 } }) == conv("SAME"))
+  end)
+
+  it("can have the names of its variables given wholly", function()
+    run(np.ones({ 1, 1, 3, 3 }), function(b)
+      return flow.scope.namespace("n", function()
+        return flow.layers.conv2d(b, 1, { name = "c", weight_name = "the-weight", bias_name = "the-bias" })
+      end)
+    end)
+    assert.same({ "the-bias (1)", "the-weight (1, 1, 1, 1)" }, names())
+  end)
+end)
+
+describe("batch normalisation", function()
+  local function normal(kind, options)
+    return function(b)
+      options = options or {}
+      options.name = "bn"
+      local y = flow.layers.batch_normalization(b, options)
+      if kind == "train" then flow.optimizer.SGD(0.0):minimize(y) end
+      return y
+    end
+  end
+
+  it("uses the batch in a train job, and moves the running statistics", function()
+    np.random.seed(5)
+    local x = np.random.normal(3, 2, { 8, 2, 3, 3 }):astype(flow.float)
+    local y = run(x, normal("train"), { type = "train" })
+    local flat = y:transpose({ 1, 0, 2, 3 }):reshape({ 2, 72 })
+    near(flat:mean(1), np.zeros({ 2 }), 1e-5)
+    near(flat:std(1), np.ones({ 2 }), 1e-3)
+    local read = session.handle()
+    local channels = x:transpose({ 1, 0, 2, 3 }):reshape({ 2, 72 })
+    near(read:read("bn-moving_mean"), channels:mean(1) * 0.01, 1e-6)
+    local unbiased = channels:std(1) ^ 2 * (72 / 71)
+    near(read:read("bn-moving_variance"), unbiased * 0.01 + 0.99, 1e-5)
+  end)
+
+  it("uses the running statistics in a predict job", function()
+    local x = np.full({ 2, 3 }, 2)
+    near(run(x, normal("predict", { epsilon = 0 })), x, 1e-6) -- mean 0, variance 1
+    assert.same({ "bn-beta (3)", "bn-gamma (3)", "bn-moving_mean (3)", "bn-moving_variance (3)" }, names())
+  end)
+
+  it("may lack scale and shift", function()
+    run(np.full({ 2, 3 }, 2), normal("predict", { center = false, scale = false }))
+    assert.same({ "bn-moving_mean (3)", "bn-moving_variance (3)" }, names())
+  end)
+
+  it("fuses with relu and an addend", function()
+    local x = np.array({ { -2, 1 } }, flow.float)
+    local y = run(x, function(b) return flow.layers.batch_normalization_relu(b, { name = "bn", epsilon = 0 }) end)
+    near(y, np.array({ { 0, 1 } }, flow.float), 1e-6)
+    flow.clear_default_session()
+    y = run(x, function(b) return flow.layers.batch_normalization_add_relu(b, b, { name = "bn", epsilon = 0 }) end)
+    near(y, np.array({ { 0, 2 } }, flow.float), 1e-6)
+  end)
+end)
+
+describe("layer normalisation", function()
+  it("normalises the axes from begin_norm_axis on", function()
+    np.random.seed(5)
+    local x = np.random.normal(3, 2, { 4, 5, 6 }):astype(flow.float)
+    local y = run(x, function(b) return flow.layers.layer_norm(b, { name = "ln" }) end)
+    assert.same({ "ln-beta (6)", "ln-gamma (6)" }, names())
+    near(y:reshape({ 4, 30 }):mean(1), np.zeros({ 4 }), 1e-5)
+    near(y:reshape({ 4, 30 }):std(1), np.ones({ 4 }), 1e-4)
+    flow.clear_default_session()
+    local rows = run(x, function(b) return flow.layers.layer_norm(b, { name = "ln", begin_norm_axis = -1 }) end)
+    near(rows:mean(2), np.zeros({ 4, 5 }), 1e-5)
+  end)
+
+  it("scales and shifts", function()
+    local y = run(np.array({ { 1, 3 } }, flow.float), function(b)
+      local g = flow.get_variable("g", { shape = { 2 }, initializer = flow.constant_initializer(2) })
+      local s = flow.get_variable("s", { shape = { 2 }, initializer = flow.constant_initializer(10) })
+      return flow.nn.layer_norm(b, g, s)
+    end)
+    near(y, np.array({ { 8, 12 } }, flow.float), 1e-4)
+  end)
+end)
+
+describe("prelu", function()
+  it("has a slope per element below zero", function()
+    local y = run(np.array({ { -2, 4 } }, flow.float), function(b)
+      return flow.layers.prelu(b, { name = "p", alpha_initializer = flow.constant_initializer(0.25) })
+    end)
+    assert.is_true(y == np.array({ { -0.5, 4 } }, flow.float))
+    assert.same({ "p-alpha (2)" }, names())
+  end)
+
+  it("shares it over axes", function()
+    run(np.ones({ 2, 3, 4, 4 }), function(b) return flow.layers.prelu(b, { name = "p", shared_axes = { 2, 3 } }) end)
+    assert.same({ "p-alpha (3, 1, 1)" }, names())
+  end)
+end)
+
+describe("dropout", function()
+  it("is the identity in predict jobs and with rate 0", function()
+    local x = np.ones({ 100 })
+    assert.is_true(run(x, function(b) return flow.nn.dropout(b, 0.5) end) == x)
+  end)
+
+  it("drops and scales in train jobs, other elements in each step", function()
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 10000 }) }, returns = tp.Numpy,
+    } (function(x)
+      local y = flow.nn.dropout(x, { rate = 0.25, name = "drop" })
+      local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(0.0):minimize(w * y)
+      return y
+    end)
+    local x = np.ones({ 10000 })
+    local a, b = job(x), job(x)
+    assert.is_false(a == b)
+    for _, y in ipairs { a, b } do
+      local kept = np.sum(y:gt(0))
+      assert.truthy(math.abs(kept - 7500) < 200) -- four standard deviations of the binomial are 173
+      assert.truthy(math.abs(y:max() - 1 / 0.75) < 1e-6)
+    end
+  end)
+end)
+
+describe("composed ops", function()
+  it("compute what their names say", function()
+    local x = np.array({ { 1, -2 }, { 3, 0.5 } }, flow.float)
+    local function with(body)
+      return run(x, function(b) return body(b, flow.cast(flow.math.greater(b, 1), flow.float)) end)
+    end
+    local target = np.array({ { 0, 0 }, { 1, 0 } }, flow.float)
+    assert.is_true(with(function(b, t) return flow.nn.L1Loss(b, t, { reduction = "none" }) end) == np.abs(x - target))
+    assert.equal(1.375, with(function(b, t) return flow.nn.L1Loss(b, t) end):item())
+    assert.equal(9.25, with(function(b, t) return flow.nn.MSELoss(b, t, { reduction = "sum" }) end):item())
+    assert.is_true(run(x, function(b) return flow.math.add_n({ b, b, b }) end) == x * 3)
+    assert.is_true(run(x, function(b) return flow.ones({ 2, 2 }) + b end) == x + 1)
+    assert.is_true(run(x, function(b) return flow.constant_like(b, 3) - b end) == 3 - x)
+    assert.is_true(run(x, function(b) return 2 / (b * b) ^ 0.5 - -b % 2 end) == 2 / np.abs(x) - (-x) % 2)
+    assert.is_true(run(x, function(b) return flow.linalg.matmul(b, b) end)
+      == run(x, function(b) return flow.matmul(b, b) end))
+    assert.equal("int8", run(x, function(b) return b:less(1) end).dtype)
+  end)
+
+  it("know the binary cross entropies", function()
+    local p = np.array({ 0.2, 0.9 }, flow.float)
+    local loss = run(p, function(b) return flow.nn.BCELoss(b, flow.ones({ 2 }), { reduction = "none" }) end)
+    near(loss, np.array({ -math.log(0.2), -math.log(0.9) }, flow.float), 1e-6)
+    local logits = run(p, function(b) return flow.nn.BCEWithLogitsLoss(b, flow.ones({ 2 }), { reduction = "none" }) end)
+    near(logits, np.array({ math.log(1 + math.exp(-0.2)), math.log(1 + math.exp(-0.9)) }, flow.float), 1e-6)
+  end)
+
+  it("give several outputs as several values", function()
+    local mean, variance = run(np.array({ { 1, 3 }, { 2, 2 } }, flow.float), function(b)
+      return flow.nn.moments(b, { 1 })
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+    assert.is_true(mean == np.array({ 2, 2 }, flow.float))
+    assert.is_true(variance == np.array({ 1, 0 }, flow.float))
+  end)
+end)
+
+describe("initialisers", function()
+  local function first(init, shape)
+    flow.clear_default_session()
+    flow.set_seed(11)
+    local job = flow.global_function { returns = tp.Numpy } (function()
+      return flow.get_variable("v", { shape = shape or { 100, 200 }, initializer = init })
+    end)
+    return job()
+  end
+
+  -- Tolerances: 20,000 draws, so about 4 standard errors.
+  it("draw from what they name", function()
+    assert.is_true(first(flow.constant_initializer(1.5)) == np.full({ 100, 200 }, 1.5))
+    local u = first(flow.random_uniform_initializer(-2, 4))
+    assert.truthy(u:min() >= -2 and u:max() < 4 and math.abs(u:mean() - 1) < 0.05)
+    local n = first(flow.random_normal_initializer(1, 2))
+    assert.truthy(math.abs(n:mean() - 1) < 0.06 and math.abs(n:std() - 2) < 0.05 and n:max() > 6)
+    local t = first(flow.truncated_normal(0.1))
+    assert.truthy(t:max() <= 0.2 and t:min() >= -0.2 and math.abs(t:std() - 0.08796) < 0.002)
+    local he = first(flow.variance_scaling_initializer(2, "fan_in", "random_normal"))
+    assert.truthy(math.abs(he:std() - math.sqrt(2 / 200)) < 0.002)
+    local cut = first(flow.variance_scaling_initializer(1, "fan_out"))
+    assert.truthy(math.abs(cut:std() - math.sqrt(1 / 100)) < 0.002)
+    local x = first(flow.xavier_uniform_initializer())
+    assert.truthy(x:max() <= math.sqrt(6 / 300) and math.abs(x:std() - math.sqrt(2 / 300)) < 0.002)
+    local k = first(flow.kaiming_initializer({ 100, 200 }, { nonlinearity = "relu", mode = "fan_out" }))
+    assert.truthy(math.abs(k:std() - math.sqrt(2 / 100)) < 0.003)
+  end)
+
+  it("count the fans of convolutions", function()
+    local nchw = first(flow.variance_scaling_initializer(1, "fan_out", "random_normal"), { 64, 32, 3, 3 })
+    assert.truthy(math.abs(nchw:std() - math.sqrt(1 / (64 * 9))) < 0.001)
+    local nhwc = first(flow.variance_scaling_initializer { mode = "fan_out", distribution = "random_normal",
+                                                           data_format = "NHWC" }, { 64, 3, 3, 32 })
+    assert.truthy(math.abs(nhwc:std() - math.sqrt(1 / (64 * 9))) < 0.001)
+  end)
+end)

@@ -1,0 +1,333 @@
+-- Optimizers, schedules, clipping, regularisers: the numbers of a few steps, against the formulas written out here.
+local flow = require "moonflow"
+local session = require "moonflow.session"
+local np, tp = flow.np, flow.typing
+
+before_each(function()
+  flow.clear_default_session()
+end)
+
+-- Trains w (starting at `start`) for `steps` steps on loss = x * w; with x = (g1, g2) the gradient of w before division
+-- is x itself, and the loss has two elements. Gives w after each step.
+local function train(make_optimizer, options)
+  options = options or {}
+  local dtype = options.dtype or flow.double
+  local job = flow.global_function {
+    name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }, dtype) }, returns = tp.Numpy,
+    function_config = options.function_config,
+  } (function(x)
+    local w = flow.get_variable("w", {
+      shape = { 2 }, dtype = dtype, initializer = flow.constant_initializer(options.start or 1),
+      regularizer = options.regularizer, trainable = options.trainable,
+    })
+    local loss = x * w
+    if make_optimizer then make_optimizer():minimize(loss) else flow.losses.add_loss(loss) end
+    return w
+  end)
+  local seen = {}
+  for t = 1, options.steps or 4 do
+    job(np.array(options.gradient and options.gradient(t) or { 2, 4 * t }, dtype))
+    seen[t] = session.handle():read("w"):totable()
+  end
+  return seen
+end
+
+-- The same by the formula `update(w, g, t, slots)` -> w, with g already divided; t from 0.
+local function check(seen, update, options, tolerance)
+  options = options or {}
+  local w, slots = { options.start or 1, options.start or 1 }, { {}, {} }
+  for t = 1, #seen do
+    local x = options.gradient and options.gradient(t) or { 2, 4 * t }
+    for i = 1, 2 do
+      w[i] = update(w[i], x[i] / 2, t - 1, slots[i])
+      local difference = math.abs(seen[t][i] - w[i])
+      -- The learning rate is float32, so a step carries its rounding: about 1e-7 of the step.
+      assert.truthy(difference <= (tolerance or 2e-6), ("step %d: %.9f, wanted %.9f"):format(t, seen[t][i], w[i]))
+    end
+  end
+end
+
+describe("SGD", function()
+  it("without momentum subtracts rate times gradient", function()
+    check(train(function() return flow.optimizer.SGD(0.1, { momentum = 0 }) end),
+      function(w, g) return w - 0.1 * g end)
+  end)
+
+  it("has momentum 0.9, with the rate inside", function()
+    local rate = flow.optimizer.PiecewiseConstantScheduler({ 1 }, { 0.1, 0.01 })
+    check(train(function() return flow.optimizer.SGD(rate) end),
+      function(w, g, t, s)
+        s.m = 0.9 * (s.m or 0) - (t <= 1 and 0.1 or 0.01) * g
+        return w + s.m
+      end)
+  end)
+
+  it("works in float32 too", function()
+    check(train(function() return flow.optimizer.SGD(0.1) end, { dtype = flow.float }), function(w, g, _, s)
+      s.m = 0.9 * (s.m or 0) - 0.1 * g
+      return w + s.m
+    end, nil, 1e-5)
+  end)
+
+  it("decays weights beside the gradient as SGDW", function()
+    check(train(function() return flow.optimizer.SGDW(0.1, { weight_decay = 0.5, momentum = 0 }) end),
+      function(w, g) return w - 0.1 * g - 0.1 * 0.5 * w end)
+    flow.clear_default_session()
+    check(train(function()
+      return flow.optimizer.SGDW(0.1, { weight_decay = 0.5, momentum = 0, weight_decay_excludes = { "w" } })
+    end), function(w, g) return w - 0.1 * g end)
+  end)
+end)
+
+local function adam(corrected, decay)
+  return function(w, g, t, s)
+    s.m = 0.9 * (s.m or 0) + 0.1 * g
+    s.v = 0.999 * (s.v or 0) + 0.001 * g * g
+    local rate = 0.01
+    if corrected then rate = rate * math.sqrt(1 - 0.999 ^ (t + 1)) / (1 - 0.9 ^ (t + 1)) end
+    return w - rate * (s.m / (math.sqrt(s.v) + 1e-8) + (decay or 0) * w)
+  end
+end
+
+describe("Adam", function()
+  it("corrects its bias unless told otherwise", function()
+    check(train(function() return flow.optimizer.Adam(0.01) end), adam(true))
+    flow.clear_default_session()
+    check(train(function() return flow.optimizer.Adam(0.01, { do_bias_correction = false }) end), adam(false))
+    flow.clear_default_session()
+    check(train(function() return flow.optimizer.LazyAdam(0.01) end), adam(true))
+  end)
+
+  it("decays weights beside the gradient as AdamW, where the name says so", function()
+    check(train(function()
+      return flow.optimizer.AdamW(0.01, { weight_decay = 0.3, do_bias_correction = false })
+    end), adam(false, 0.3))
+    flow.clear_default_session()
+    check(train(function()
+      return flow.optimizer.AdamW(0.01, {
+        weight_decay = 0.3, do_bias_correction = false, weight_decay_includes = "bias",
+      })
+    end), adam(false))
+  end)
+end)
+
+describe("RMSProp", function()
+  it("divides by the root of the mean square", function()
+    check(train(function() return flow.optimizer.RMSProp(0.01) end), function(w, g, _, s)
+      s.s = 0.99 * (s.s or 0) + 0.01 * g * g
+      return w - 0.01 * g / math.sqrt(s.s + 1e-8)
+    end)
+  end)
+
+  it("may be centred", function()
+    check(train(function() return flow.optimizer.RMSProp(0.01, { centered = true }) end), function(w, g, _, s)
+      s.s = 0.99 * (s.s or 0) + 0.01 * g * g
+      s.m = 0.99 * (s.m or 0) + 0.01 * g
+      return w - 0.01 * g / math.sqrt(s.s - s.m * s.m + 1e-8)
+    end)
+  end)
+end)
+
+describe("LARS", function()
+  it("scales the rate by the norms of weight and gradient", function()
+    local seen = train(function() return flow.optimizer.LARS(0.5, { lars_coefficient = 0.1, momentum_beta = 0 }) end,
+      { steps = 1 })
+    local norm = math.sqrt((1 + 4) / 2)
+    local rate = 0.5 * 0.1 * 1 / (norm + 1e-9)
+    assert.truthy(math.abs(seen[1][1] - (1 - rate * 1)) < 1e-6)
+    assert.truthy(math.abs(seen[1][2] - (1 - rate * 2)) < 1e-6)
+  end)
+end)
+
+describe("the way of a gradient", function()
+  it("divides, unscales, regularises, clips, updates, in this order", function()
+    local function update(w, g, norm)
+      g = g + 0.1 * (w > 0 and 1 or -1) + 0.2 * w
+      return w - g * math.min(1, 0.5 / norm)
+    end
+    local seen = train(function()
+      return flow.optimizer.SGD(1, { momentum = 0, loss_scale_factor = 1024,
+                                     grad_clipping = flow.optimizer.grad_clipping.by_global_norm(0.5) })
+    end, { regularizer = flow.regularizers.l1_l2(0.1, 0.2), steps = 1 })
+    local g1, g2 = 1 + 0.1 + 0.2, 2 + 0.1 + 0.2
+    local norm = math.sqrt(g1 * g1 + g2 * g2)
+    assert.truthy(math.abs(seen[1][1] - update(1, 1, norm)) < 1e-6)
+    assert.truthy(math.abs(seen[1][2] - update(1, 2, norm)) < 1e-6)
+  end)
+
+  it("leaves a gradient below the norm alone", function()
+    check(train(function()
+      return flow.optimizer.SGD(0.1, { momentum = 0, grad_clipping = flow.optimizer.grad_clipping.by_global_norm(100) })
+    end), function(w, g) return w - 0.1 * g end)
+  end)
+
+  it("passes by variables that are not trainable, and those no loss depends on", function()
+    local seen = train(function() return flow.optimizer.SGD(0.1) end, { trainable = false })
+    assert.same({ 1, 1 }, seen[4])
+  end)
+
+  it("adds the means of several losses", function()
+    local T = tp.Numpy.Placeholder({ 2 })
+    local job = flow.global_function { type = "train", inputs = { x = T }, returns = tp.Numpy } (
+      function(x)
+        local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.constant_initializer(1) })
+        flow.optimizer.SGD(1, { momentum = 0 }):minimize({ w * x, w * x * 3 })
+        return w
+      end)
+    job(np.array({ 1, 3 }, flow.float))
+    assert.equal(1 - (2 + 6), session.handle():read("w")[0])
+  end)
+
+  it("shows the loss scale in watch_diff", function()
+    local seen
+    local T = tp.Numpy.Placeholder({ 2 })
+    local job = flow.global_function { type = "train", inputs = { x = T }, returns = tp.Numpy } (
+      function(x)
+        local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(1) })
+        flow.watch_diff(w, function(g) seen = g end)
+        flow.optimizer.SGD(0.1, { loss_scale_policy = flow.optimizer.loss_scale.static_loss_scale(8) }):minimize(w * x)
+        return w
+      end)
+    job(np.array({ 1, 3 }, flow.float))
+    assert.is_true(seen == np.array({ 8, 24 }, flow.float))
+  end)
+end)
+
+describe("schedules", function()
+  -- The rate of each step, seen through SGD on a gradient of one.
+  local function rates(scheduler, steps)
+    flow.clear_default_session()
+    local seen = train(function() return flow.optimizer.SGD(scheduler, { momentum = 0 }) end,
+      { steps = steps, gradient = function() return { 2, 2 } end, start = 0 })
+    local list, before = {}, 0
+    for t, w in ipairs(seen) do
+      list[t] = before - w[1]
+      before = w[1]
+    end
+    return list
+  end
+
+  local function check_rates(scheduler, formula, steps)
+    for t, rate in ipairs(rates(scheduler, steps or 8)) do
+      local wanted = formula(t - 1)
+      assert.truthy(math.abs(rate - wanted) < 1e-6, ("t = %d: %.8f, wanted %.8f"):format(t - 1, rate, wanted))
+    end
+  end
+
+  local o = flow.optimizer
+
+  it("count from 0 and follow their formulas", function()
+    check_rates(o.PiecewiseConstantScheduler({ 2, 4 }, { 0.3, 0.2, 0.1 }),
+      function(t) return t <= 2 and 0.3 or t <= 4 and 0.2 or 0.1 end)
+    check_rates(o.PiecewiseScalingScheduler(0.4, { 2, 4 }, { 0.5, 0.1 }),
+      function(t) return 0.4 * (t <= 2 and 1 or t <= 4 and 0.5 or 0.1) end)
+    check_rates(o.CosineScheduler(0.4, 5, { alpha = 0.1 }), function(t)
+      return 0.4 * (0.9 * 0.5 * (1 + math.cos(math.pi * math.min(t, 5) / 5)) + 0.1)
+    end)
+    check_rates(o.ExponentialScheduler(0.4, 3, 0.5), function(t) return 0.4 * 0.5 ^ (t / 3) end)
+    check_rates(o.ExponentialScheduler(0.4, 3, 0.5, true), function(t) return 0.4 * 0.5 ^ math.floor(t / 3) end)
+    check_rates(o.InverseTimeScheduler(0.4, 3, 0.5), function(t) return 0.4 / (1 + 0.5 * t / 3) end)
+    check_rates(o.NaturalExpScheduler(0.4, 3, { decay_rate = 0.5 }),
+      function(t) return 0.4 * math.exp(-0.5 * t / 3) end)
+    check_rates(o.PolynomialScheduler(0.4, 5, { end_learning_rate = 0.1, power = 2 }),
+      function(t) return 0.3 * (1 - math.min(t, 5) / 5) ^ 2 + 0.1 end)
+    check_rates(o.LinearCosineScheduler(0.4, 5, { num_periods = 1, alpha = 0.1, beta = 0.01 }), function(t)
+      t = math.min(t, 5)
+      return 0.4 * ((0.1 + (5 - t) / 5) * 0.5 * (1 + math.cos(2 * math.pi * t / 5)) + 0.01)
+    end)
+  end)
+
+  it("give way to a warm-up while it lasts, and are not shifted by it", function()
+    check_rates(o.CosineScheduler(0.4, 6, { warmup = o.warmup.linear(3, 0.1) }), function(t)
+      if t < 3 then return 0.4 * (0.1 + 0.9 * t / 3) end
+      return 0.4 * 0.5 * (1 + math.cos(math.pi * math.min(t, 6) / 6))
+    end)
+    check_rates(o.PiecewiseConstantScheduler({}, { 0.4 }, { warmup = o.warmup.constant(2, 0.5) }),
+      function(t) return t < 2 and 0.2 or 0.4 end)
+  end)
+
+  it("keep their step in a variable of the job", function()
+    train(function() return o.SGD(o.CosineScheduler(0.1, 10)) end, { steps = 3 })
+    local step = session.handle():read("System-Train-TrainStep-train")
+    assert.equal("int64", step.dtype)
+    assert.equal(3, step:item())
+  end)
+end)
+
+describe("the oldest dialect", function()
+  local function config(conf)
+    local c = flow.function_config()
+    c.train:primary_lr(0.01)
+    c.train:model_update_conf(conf)
+    return c
+  end
+
+  it("chooses optimizer, schedule and clipping by tables", function()
+    check(train(nil, { function_config = config { naive_conf = {} } }), function(w, g) return w - 0.01 * g end)
+    flow.clear_default_session()
+    check(train(nil, { function_config = config { momentum_conf = { beta = 0.5 } } }), function(w, g, _, s)
+      s.m = 0.5 * (s.m or 0) - 0.01 * g
+      return w + s.m
+    end)
+    flow.clear_default_session()
+    check(train(nil, { function_config = config { adam_conf = { do_bias_correction = false } } }), adam(false))
+    flow.clear_default_session()
+    check(train(nil, { function_config = config {
+      naive_conf = {}, learning_rate_decay = { exponential_conf = { decay_batches = 2, decay_rate = 0.5 } },
+      warmup_conf = { constant_conf = { warmup_batches = 1, multiplier = 0.1 } },
+    } }), function(w, g, t) return w - (t < 1 and 0.001 or 0.01 * 0.5 ^ (t / 2)) * g end)
+  end)
+end)
+
+describe("training", function()
+  it("twice with one seed gives bit-equal losses", function()
+    local function losses()
+      flow.clear_default_session()
+      flow.set_seed(5)
+      np.random.seed(9)
+      local job = flow.global_function {
+        type = "train",
+        inputs = { x = tp.Numpy.Placeholder({ 32, 10 }), labels = tp.Numpy.Placeholder({ 32 }, flow.int32) },
+        returns = tp.Numpy,
+      } (function(x, labels)
+        local hidden = flow.layers.dense(x, 16, { activation = flow.nn.relu, name = "hidden" })
+        hidden = flow.nn.dropout(hidden, 0.3)
+        local logits = flow.layers.dense(hidden, 4, { name = "logits" })
+        local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        flow.optimizer.Adam(0.01):minimize(loss)
+        return loss
+      end)
+      local list = {}
+      for i = 1, 40 do
+        local labels = np.random.randint(0, 4, { 32 }):astype(flow.int32)
+        local x = np.random.uniform(0, 1, { 32, 10 }):astype(flow.float)
+        for row = 0, 31 do x:set(row, labels[row], x:at(row, labels[row]) + 2) end
+        list[i] = job(x, labels):mean()
+      end
+      return list
+    end
+    local first = losses()
+    assert.same(first, losses())
+    assert.truthy(first[40] < 0.5 * first[1])
+  end)
+
+  it("of two jobs shares weights, each with its own steps", function()
+    local function define(name)
+      return flow.global_function {
+        name = name, type = "train", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy,
+      } (function(x)
+        local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.constant_initializer(1) })
+        flow.optimizer.SGD(0.5, { momentum = 0 }):minimize(w * x)
+        return w
+      end)
+    end
+    local a, b = define("a"), define("b")
+    local one = np.ones({ 1 })
+    a(one)
+    a(one)
+    assert.equal(0, b(one)[0])
+    assert.equal(-0.5, a(one)[0])
+    assert.equal(3, session.handle():read("System-Train-TrainStep-a"):item())
+    assert.equal(1, session.handle():read("System-Train-TrainStep-b"):item())
+  end)
+end)
