@@ -61,7 +61,8 @@ int feed(lua_State* L) {
   return push_id(L, id);
 }
 
-// graph:variable(name, dtype, shape, site) -> id; the session has the variable from now on.
+// graph:variable(name, dtype, shape, site) -> id. The session has the variable once the graph is compiled, so a job
+// whose definition fails leaves nothing behind.
 int variable(lua_State* L) {
   ValueId id = kNone;
   protect_allocating(L, [&] {
@@ -69,8 +70,10 @@ int variable(lua_State* L) {
     at_site(site, [&] {
       const std::string name(string_at(L, 2, "name"));
       const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
+      type.bytes();  // throws when the size overflows
       GraphBox& box = self(L);
-      box.session->variables().declare(name, type, box.session->device());
+      Variables& shared = box.session->variables();
+      if (shared.find(name) != nullptr) shared.declare(name, type, box.session->device());  // throws for another type
       id = box.graph->variable(name, type, std::string(site));
     });
   });
