@@ -68,6 +68,29 @@ function mathematics.complete(flow)
         { value = given.value, dtype = given.dtype or given.like.dtype, shape = given.like.shape:table() }, given.name)
     end)
 
+  -- slice_v2 of the original takes one { start, stop, step } per leading axis; nil is "not given".
+  local plain_slice = flow.slice_v2
+  if plain_slice then
+    local signature = arguments.signature("flow.slice_v2",
+      { { "x", "blob" }, { "slices", "table" }, { "name", "string?" } })
+    flow.slice_v2 = function(x, slices, ...)
+      if type(slices) ~= "table" or type(slices[1]) ~= "table" then return plain_slice(x, slices, ...) end
+      local given = signature:parse(x, slices, ...)
+      local start, stop, step = {}, {}, {}
+      for axis, slice in ipairs(slices) do
+        local size = axis <= #x.shape and x.shape[axis - 1]
+          or signature:fail(": " .. #slices .. " slices for " .. tostring(x.shape))
+        step[axis] = slice[3] or 1
+        local forward = step[axis] > 0
+        start[axis] = slice[1] or forward and 0 or -1
+        stop[axis] = slice[2] or forward and size or -size - 1
+      end
+      return ops.apply("strided_slice", { given.x }, { start = start, stop = stop, step = step }, given.name)
+    end
+    ops.document(flow.slice_v2, "flow.slice_v2", signature,
+      "Every step-th element of the leading axes: flow.slice_v2(x, { { 0, 10, 2 }, { 1 } }).")
+  end
+
   local function filled(value)
     return function(given)
       return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.shape }, given.name)

@@ -127,10 +127,10 @@ local function signature_of(def, where)
   return arguments.signature(where, list)
 end
 
--- The dtype that a number among the inputs takes: that of the first blob.
+-- The dtype that a number among the inputs takes: that of the last blob, for a condition comes first.
 local function operand_dtype(values)
-  for _, value in ipairs(values) do
-    if blob.is(value) then return value.dtype end
+  for i = #values, 1, -1 do
+    if blob.is(values[i]) then return values[i].dtype end
   end
   return "float32"
 end

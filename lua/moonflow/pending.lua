@@ -67,6 +67,10 @@ function Pending:async_get(callback, on_error)
   if not arguments.is_callable(callback) then
     errors.raise("invalid_argument", what_of(self) .. " must be a function, got " .. arguments.describe(callback))
   end
+  if on_error ~= nil and not arguments.is_callable(on_error) then
+    errors.raise("invalid_argument", "the error handler of " .. self.plan.job_name .. " must be a function, got "
+      .. arguments.describe(on_error))
+  end
   if self.attached then
     errors.raise("wrong_state", what_of(self) .. " is set already; a call has one callback")
   end

@@ -101,7 +101,7 @@ function plan.make(job, leaves)
   local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
                                inputs = #leaves })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, values = {}, switches = {},
-                              board = { selective = 0 }, active = false, ready = false,
+                              board = { selective = 0 }, active = nil, ready = false,
                               generation = session.generation() }, Plan)
 
   local results = pack(t:run(function()
@@ -118,6 +118,7 @@ function plan.make(job, leaves)
   add_taps(self, t, gradients, context.leaves)
 
   self.handle = handle:compile(graph)
+  variable.commit(t)
   self.submit = self.handle.submit
   self.handle:set_max_in_flight(job.config.max_in_flight or session.settings.inflight)
   self.hidden = t.hidden
@@ -159,7 +160,7 @@ end
 -- Runs to the end; the results are then in self.values.
 local function run_to_end(self, ...)
   if not self.ready then self:prepare() end
-  if self.active and session.delivering() then
+  if self.active == session.epoch() and session.delivering() then
     errors.raise("wrong_state", self.job_name .. " is called inside a handler of its own run")
   end
   local switches = switches_of(self)
@@ -169,9 +170,9 @@ local function run_to_end(self, ...)
     session.make_room()
     run = self.submit(self.handle, true, switches, ...)
   end
-  self.active = true
+  self.active = session.begin()
   local problem = session.finish(run, take, self)
-  self.active = false
+  self.active = nil
   if problem then error(problem, 0) end
   if not session.delivering() then session.raise_failures() end
 end

@@ -27,6 +27,7 @@ local late = {}         -- callbacks attached after their run had ended, in orde
 local failures = {}     -- errors of handlers and of runs nobody waits for, in order
 local delivering = false
 local delivered = 0     -- handlers called so far
+local epoch = 0         -- rises with every wait that is not inside a handler
 
 local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, seed = nil, sink = nil,
                    strict_placement = false }
@@ -234,6 +235,7 @@ end
 
 -- Delivers one thing; false when nothing is ready.
 local function step()
+  epoch = epoch + 1
   if #late > 0 then
     table.remove(late, 1):deliver()
     return true
@@ -242,6 +244,17 @@ local function step()
   if run == nil then return false end
   hand(run, token, value, sequence)
   return true
+end
+
+--- A number that tells the waits of the script from one another, so that one left by an interrupt is known to be over.
+function session.epoch()
+  return epoch
+end
+
+--- Begins a wait, and gives its number: a new one outside of handlers.
+function session.begin()
+  if not delivering then epoch = epoch + 1 end
+  return epoch
 end
 
 --- Waits for a run of the caller's and gives its values to `take(owner, token, value, sequence)`.

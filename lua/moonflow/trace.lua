@@ -27,7 +27,8 @@ function trace.new(graph, about)
     counts = {},        -- of the newer dialect: one counter per kind
     taken = {},         -- name -> site
     variables = {},     -- name -> blob
-    variable_list = {}, -- records of variable.lua in the order they were met
+    variable_list = {}, -- the same in the order they were met, with what the optimizer asks
+    records = {},       -- of variable.lua; the session's once the job is compiled
     namespaces = {},
     placements = {},
     views = {},

@@ -27,9 +27,14 @@ local function same_list(a, b)
   return true
 end
 
+-- What is known of a variable: from this job, else from those before it.
+local function record_of(t, name)
+  return t.records[name] or records[name]
+end
+
 -- Appends the variable to the job being traced and keeps its record.
 local function declare(t, given, where)
-  local known = records[given.name]
+  local known = record_of(t, given.name)
   local shape, dtype = given.shape, given.dtype
   if known and (known.dtype ~= dtype or not same_list(known.shape, shape)) then
     errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
@@ -38,11 +43,12 @@ local function declare(t, given, where)
   end
   local site = errors.site()
   local id = t.graph:variable(given.name, dtype, shape, site or "")
-  local record = known or { name = given.name, shape = shape, dtype = dtype, site = site }
   -- The latest definition says how to initialise: a job defined again in the REPL may change its mind.
-  record.initializer, record.regularizer, record.seed = given.initializer, given.regularizer, given.seed
-  record.trainable = given.trainable
-  records[given.name] = record
+  local record = {
+    name = given.name, shape = shape, dtype = dtype, site = known and known.site or site,
+    initializer = given.initializer, seed = given.seed, trainable = given.trainable,
+  }
+  t.records[given.name] = record
   t.taken[given.name] = site or "?"
   local value = blob.new(t, id, given.name, site)
   t.variables[given.name] = value
@@ -84,12 +90,13 @@ function variable.get(where, given)
     return known
   end
   local init = initializer.from(given.initializer, where) or t.config.default_initializer
-  if not init and not records[given.name] then
+  local earlier = record_of(t, given.name)
+  if not init and not earlier then
     errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' has no initializer, and the job "
       .. "has no default one; give initializer = flow.truncated_normal(0.1)")
   end
   return declare(t, {
-    name = given.name, shape = shape, dtype = dtype, initializer = init or records[given.name].initializer,
+    name = given.name, shape = shape, dtype = dtype, initializer = init or earlier.initializer,
     regularizer = given.regularizer, trainable = given.trainable ~= false, seed = given.seed,
   }, where)
 end
@@ -115,13 +122,16 @@ end
 
 --- A variable that belongs to the machinery of a train job (the step, an optimizer's slot): an id, not a blob.
 function variable.system(t, name, dtype, shape, value)
-  local record = records[name]
-  if not record then
-    record = { name = name, shape = shape, dtype = dtype, initializer = initializer.constant_initializer(value),
-               trainable = false }
-    records[name] = record
+  if not record_of(t, name) then
+    t.records[name] = { name = name, shape = shape, dtype = dtype,
+                        initializer = initializer.constant_initializer(value), trainable = false }
   end
   return t.graph:variable(name, dtype, shape, "")
+end
+
+--- Keeps the records of a trace whose job is compiled. A job whose definition failed leaves none.
+function variable.commit(t)
+  for name, record in pairs(t.records) do records[name] = record end
 end
 
 -- ---- initialising -------------------------------------------------------------------------------------------------

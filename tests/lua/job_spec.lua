@@ -430,3 +430,32 @@ describe("the session", function()
     assert.has_error(function() flow.config.cpu_threads(2) end)
   end)
 end)
+
+describe("a definition that fails", function()
+  it("leaves no variable behind, so that the next try may be right", function()
+    local function define(rows)
+      return flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } (function(x)
+        return flow.matmul(x, flow.get_variable("w", { shape = { rows, 1 }, initializer = flow.ones_initializer() }))
+      end)
+    end
+    assert.has_error(function() define(4) end)
+    assert.is_true(define(3)(np.ones({ 2, 3 })) == np.full({ 2, 1 }, 3))
+  end)
+end)
+
+describe("slices", function()
+  it("go by start, stop and step, each of which may be left out", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 4, 5 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy },
+    } (function(x)
+      return flow.slice_v2(x, { { 1, 3 } }), flow.slice_v2(x, { {}, { nil, nil, -2 } }),
+        flow.slice(x, { 0, 1 }, { 2, -1 })
+    end)
+    local x = np.arange(20):astype(flow.float):reshape({ 4, 5 })
+    local a, b, c = job(x)
+    assert.is_true(a == x:slice("1:3"))
+    assert.equal("(4, 3)", tostring(b.shape))
+    assert.same({ 4, 2, 0 }, b[0]:totable())
+    assert.is_true(c == x:slice("0:2, 1:"))
+  end)
+end)
