@@ -10,55 +10,78 @@ local trace = require "moonflow.trace"
 
 local ops = {}
 
-local definitions = {}                              -- name -> what the session says about the op
-local help = setmetatable({}, { __mode = "k" })     -- function -> { path, signature, doc }
+local paths = {}                                     -- name of every op -> its path under `flow`, or false
+local definitions = {}                               -- what is used of them, by name
+local help = setmetatable({}, { __mode = "k" })      -- function -> { path, signature, doc }
+local fetch                                          -- gives the whole catalog as the session tells it
+local fetched = setmetatable({}, { __mode = "v" })   -- it is large, so it is kept only while definitions are made
+
+--- Learns the ops of the catalog. `fetch_catalog()` gives the list of session:ops(); it may be called again.
+function ops.learn(fetch_catalog)
+  fetch, fetched.catalog, definitions = fetch_catalog, nil, {}
+  for _, op in ipairs(fetch()) do paths[op.name] = op.lua or false end
+end
+
+local function catalog_entry(name)
+  local catalog = fetched.catalog
+  if not catalog then
+    catalog = {}
+    for _, op in ipairs(fetch()) do catalog[op.name] = op end
+    fetched.catalog = catalog
+  end
+  return catalog[name]
+end
 
 -- Attribute types as kinds of arguments.
 local kinds = { bool = "boolean", int = "integer", float = "number", string = "string", dtype = "dtype",
                 ints = "list", floats = "list" }
 
--- Attributes that another one fills in through its table form, or that the job supplies.
-local function hidden_attrs(def)
-  local hidden = {}
-  for _, attr in ipairs(def.attrs) do
-    if attr.table_form and attr.table_form ~= "" then hidden[attr.table_form] = true end
-    if def.random and attr.name == "key" then hidden.key = true end
+-- The parameters of the public function: inputs, attributes, the seed of random ops, name. Not those attributes that
+-- another one fills in through its table form, or that the job supplies.
+local function parameters_of(op)
+  local list, hidden = {}, { key = op.random }
+  for _, attr in ipairs(op.attrs) do
+    if attr.table_form then hidden[attr.table_form] = true end
   end
-  return hidden
+  for _, input in ipairs(op.inputs) do
+    if input.kind == "many" then
+      list[#list + 1] = { input.name, "operands" }
+    elseif not (op.random and (input.name == "seed" or input.name == "step")) then
+      list[#list + 1] = { input.name, input.kind == "optional" and "operand?" or "operand" }
+    end
+  end
+  for _, attr in ipairs(op.attrs) do
+    if not hidden[attr.name] then
+      local kind = attr.table_form and "any" or kinds[attr.type]
+      list[#list + 1] = { attr.name, attr.required and kind or kind .. "?" }
+    end
+  end
+  if op.random then list[#list + 1] = { "seed", "integer?" } end
+  list[#list + 1] = { "name", "string?" }
+  return list
 end
 
---- Learns the ops of a session.
-function ops.learn(list)
-  for _, def in ipairs(list) do
-    local attrs = {}
-    for _, attr in ipairs(def.attrs) do attrs[attr.name] = attr end
-    def.attr_of = attrs
-    def.hidden = hidden_attrs(def)
-    definitions[def.name] = def
+-- What is needed of an op, made when it is used first.
+local function definition_of(name)
+  local def = definitions[name]
+  if def then return def end
+  if paths[name] == nil then errors.raise("not_found", "no op '" .. name .. "' in this build") end
+  local op = catalog_entry(name)
+  def = { name = name, random = op.random, outputs = op.outputs, inputs = {}, attrs = {},
+          many = op.inputs[1] ~= nil and op.inputs[1].kind == "many" }
+  for i, input in ipairs(op.inputs) do def.inputs[i] = input.name end
+  for i, attr in ipairs(op.attrs) do
+    def.attrs[i] = attr.name
+    if op.random and attr.name == "key" then def.has_key = true end
   end
+  if op.lua then def.signature = arguments.signature("flow." .. op.lua, parameters_of(op)) end
+  definitions[name] = def
+  return def
 end
 
 --- Is there an op of this name in the catalog?
 function ops.has(name)
-  return definitions[name] ~= nil
-end
-
--- Attributes as the graph wants them: lists are flat, a table given for a string goes to its other attribute.
-local function attributes(def, given)
-  local attrs = {}
-  for name, value in pairs(given) do
-    local attr = def.attr_of[name]
-    if not attr then
-      attrs[name] = value  -- the engine names the unknown attribute
-    elseif attr.table_form and attr.table_form ~= "" and type(value) == "table" then
-      attrs[attr.table_form] = arguments.flat_list(value)
-    elseif attr.type == "ints" or attr.type == "floats" then
-      attrs[name] = arguments.flat_list(value)
-    else
-      attrs[name] = value
-    end
-  end
-  return attrs
+  return paths[name] ~= nil
 end
 
 -- The outputs users see: "out" where the op has one of that name, else all of them.
@@ -74,57 +97,31 @@ end
 -- Adds seed, step and key to an op with random numbers.
 local function supply_random(def, t, ids, attrs, name, seed)
   for i, input in ipairs(def.inputs) do
-    if input.name == "seed" then
+    if input == "seed" then
       ids[i] = seed and t:constant(seed, "int64", nil, "") or t:seed_id()
-    elseif input.name == "step" then
+    elseif input == "step" then
       ids[i] = t:step_id()
     end
   end
-  if def.attr_of.key then attrs.key = name end
+  if def.has_key then attrs.key = name end
 end
 
 --- Appends an op by its internal name and gives its public outputs as blobs.
 --- @param op string     internal name
 --- @param inputs table  blobs, `false` for a left-out optional input; without the seed and step of random ops
---- @param attrs table   attributes by name
---- @param name? string  the user's name, taken as it is apart from the open namespaces
+--- @param attrs? table  attributes by name; lists may be nested
+--- @param name? string  the user's name; the open namespaces are put before it
 --- @param seed? number  of a random op: its own seed instead of the session's
 function ops.apply(op, inputs, attrs, name, seed)
-  local def = definitions[op] or errors.raise("not_found", "no op '" .. op .. "' in this build")
   local t = trace.need(op)
+  local def = definition_of(op)
   local site = errors.site()
   local ids = {}
   for i, input in ipairs(inputs) do ids[i] = input and blob.id_of(input, t, op) end
   local full = t:claim(name, op, site)
-  attrs = attributes(def, attrs or {})
+  attrs = attrs or {}
   if def.random then supply_random(def, t, ids, attrs, full, seed) end
   return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
-end
-
--- The signature of the public function: inputs, attributes, name.
-local function signature_of(def, where)
-  local list = {}
-  for _, input in ipairs(def.inputs) do
-    if input.kind == "many" then
-      list[#list + 1] = { input.name, "operands" }
-    elseif not (def.random and (input.name == "seed" or input.name == "step")) then
-      list[#list + 1] = { input.name, input.kind == "optional" and "operand?" or "operand" }
-    end
-  end
-  for _, attr in ipairs(def.attrs) do
-    if not def.hidden[attr.name] then
-      local kind = kinds[attr.type]
-      if attr.table_form and attr.table_form ~= "" then kind = "any" end
-      if attr.required then
-        list[#list + 1] = { attr.name, kind }
-      else
-        list[#list + 1] = { attr.name, kind .. "?" }
-      end
-    end
-  end
-  if def.random then list[#list + 1] = { "seed", "integer?" } end
-  list[#list + 1] = { "name", "string?" }
-  return arguments.signature(where, list)
 end
 
 -- The dtype that a number among the inputs takes: that of the last blob, for a condition comes first.
@@ -135,36 +132,30 @@ local function operand_dtype(values)
   return "float32"
 end
 
-local function make_function(def, where)
-  local signature = signature_of(def, where)
-  local many = def.inputs[1] and def.inputs[1].kind == "many"
-  local names = {}
-  for _, input in ipairs(def.inputs) do names[#names + 1] = input.name end
-
-  local function call(...)
-    local t = trace.need(where)
-    local values = signature:parse(...)
-    local site = errors.site()
-    local given = {}
-    if many then
-      given = values[names[1]]
-    else
-      for i, name in ipairs(names) do given[i] = values[name] or false end
-    end
-    local dtype = operand_dtype(given)
-    local ids = {}
-    for i, value in ipairs(given) do
-      ids[i] = value and blob.operand(value, t, dtype, where)
-    end
-    local attrs = {}
-    for name in pairs(def.attr_of) do attrs[name] = values[name] end
-    attrs = attributes(def, attrs)
-    local name = t:claim(values.name, def.name, site)
-    if def.random then supply_random(def, t, ids, attrs, name, values.seed) end
-    return public_outputs(def, t, name, site, t:append(def.name, ids, attrs, name, site))
+local function call(name, where, ...)
+  local t = trace.need(where)
+  local def = definition_of(name)
+  local values = def.signature:parse(...)
+  local site = errors.site()
+  local given = {}
+  if def.many then
+    given = values[def.inputs[1]]
+  else
+    for i, input in ipairs(def.inputs) do given[i] = values[input] or false end
   end
-  help[call] = { path = where, signature = signature, doc = def.doc }
-  return call
+  local dtype = operand_dtype(given)
+  local ids, attrs = {}, {}
+  for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
+  for _, attr in ipairs(def.attrs) do attrs[attr] = values[attr] end
+  local full = t:claim(values.name, name, site)
+  if def.random then supply_random(def, t, ids, attrs, full, values.seed) end
+  return public_outputs(def, t, full, site, t:append(name, ids, attrs, full, site))
+end
+
+local function make_function(name, where)
+  local function public(...) return call(name, where, ...) end
+  help[public] = name
+  return public
 end
 
 --- Puts `value` at a path such as "nn.relu" under `root`, unless something is there.
@@ -181,21 +172,20 @@ end
 
 --- Makes the functions of all public ops under `flow`.
 function ops.expose(flow)
-  for _, def in pairs(definitions) do
-    if def.lua and def.lua ~= "" then
-      def.call = ops.place(flow, def.lua, make_function(def, "flow." .. def.lua))
-    end
+  for name, path in pairs(paths) do
+    if path then ops.place(flow, path, make_function(name, "flow." .. path)) end
   end
 end
 
 --- Notes the help text of a function that is written in Lua.
-function ops.document(call, path, signature, doc)
-  help[call] = { path = path, signature = signature, doc = doc }
+function ops.document(public, path, signature, doc)
+  help[public] = { path = path, signature = signature, doc = doc }
 end
 
 --- The help text of a function of `flow`, or nil.
-function ops.help(call)
-  local entry = help[call]
+function ops.help(public)
+  local entry = help[public]
+  if type(entry) == "string" then return definition_of(entry).signature:text() .. "\n" .. catalog_entry(entry).doc end
   if not entry then return nil end
   return entry.signature:text() .. "\n" .. (entry.doc or "")
 end

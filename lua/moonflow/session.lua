@@ -397,7 +397,7 @@ end
 
 --- Teaches `ops` the catalog.
 function session.learn()
-  ops.learn(session.handle():ops())
+  ops.learn(function() return session.handle():ops() end)
 end
 
 return session
