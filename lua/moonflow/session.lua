@@ -17,6 +17,8 @@ local next_completion   -- its method
 local wait              -- its method
 local generation = 0    -- rises with every new default session
 
+local running = coroutine.running
+
 local calls = {}        -- run -> waiter
 
 -- Completions that a call inside a handler pulled although they belong to others, in order. Delivered before anything
@@ -25,7 +27,7 @@ local stash, stash_first, stash_last = {}, 1, 0
 
 local late = {}         -- callbacks attached after their run had ended, in order
 local failures = {}     -- errors of handlers and of runs nobody waits for, in order
-local delivering = false
+local delivering = false  -- inside a handler: the coroutine it runs in, or true on the main one
 local delivered = 0     -- handlers called so far
 local epoch = 0         -- rises with every wait that is not inside a handler
 
@@ -160,14 +162,20 @@ end
 --- Calls a handler protected. `what` says whose it is, for its error.
 function session.deliver(handler, what, sequence, submitted, ...)
   local was = delivering
-  delivering = true
+  delivering = running() or true
   local fine, value = xpcall(handler, handler_traceback, ...)
   after(fine, value, was, what, sequence, submitted)
 end
 
+-- A handler that yielded is not running, and may never be resumed.
+local function check_delivering()
+  if delivering and delivering ~= true and coroutine.status(delivering) == "suspended" then delivering = false end
+  return delivering
+end
+
 --- Is a handler running now?
 function session.delivering()
-  return delivering
+  return delivering and check_delivering()
 end
 
 -- Raises the first failure that waits; the others go with it in `also`.
@@ -253,7 +261,7 @@ end
 
 --- Begins a wait, and gives its number: a new one outside of handlers.
 function session.begin()
-  if not delivering then epoch = epoch + 1 end
+  if not (delivering and check_delivering()) then epoch = epoch + 1 end
   return epoch
 end
 
@@ -261,7 +269,7 @@ end
 -- Outside of handlers whatever else becomes ready is delivered too; inside one it is put aside for later.
 -- Gives the error of the run, or nil.
 function session.finish(run, take, owner)
-  local pull = delivering and take_own or take_next
+  local pull = delivering and check_delivering() and take_own or take_next
   while true do
     local other, token, value, sequence = pull(run)
     if other == run then
@@ -290,7 +298,7 @@ end
 --- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
 -- nothing.
 function session.make_room()
-  if delivering then
+  if delivering and check_delivering() then
     local run, token, value, sequence = next_completion(handle)
     if run then
       put_aside(run, token, value, sequence)
@@ -308,7 +316,7 @@ function session.deliver_late(waiter)
 end
 
 local function refuse_inside(what)
-  if delivering then
+  if delivering and check_delivering() then
     errors.raise("wrong_state", what .. " waits for other runs, which is not possible inside a callback; "
       .. "launch asynchronously and return")
   end

@@ -7,6 +7,7 @@ local errors = require "moonflow.errors"
 local trace = {}
 
 local current = nil  -- the trace being built
+local seen = errors.seen
 
 local Trace = {}
 Trace.__index = Trace
@@ -41,14 +42,15 @@ function trace.new(graph, about)
   }, Trace)
 end
 
---- The trace being built, or nil.
+--- The trace being built, or nil. A body that yielded is given up: it may never be resumed.
 function trace.current()
+  if current and current.thread and coroutine.status(current.thread) == "suspended" then current:leave() end
   return current
 end
 
 --- The trace being built; an error that names `what` when there is none.
 function trace.need(what)
-  if not current then
+  if not trace.current() then
     errors.raise("wrong_state", what .. " is used outside of a job function; it belongs in the body given to "
       .. "flow.global_function")
   end
@@ -56,8 +58,6 @@ function trace.need(what)
 end
 
 -- Remembers the user's last line. Chains to the hook that was there (coverage tools, debuggers).
-local seen = errors.seen
-
 local function make_hook(earlier, mask)
   local getinfo, is_own = debug.getinfo, errors.is_own
   local chained = earlier and mask:find("l", 1, true) and earlier
@@ -68,12 +68,18 @@ local function make_hook(earlier, mask)
   end
 end
 
-local function finish(self, earlier, mask, count, ok, ...)
+-- Puts everything back as it was before the body.
+function Trace:leave()
   current = nil
   self.namespaces, self.placements, self.views, self.watch_scopes = {}, {}, {}, {}
-  if earlier ~= false then debug.sethook(earlier, mask, count) end
   if seen.func then self.last_site = errors.place(seen.source, seen.line) end
   seen.func = nil
+  if self.earlier_hook then debug.sethook(unpack(self.earlier_hook, 1, 3)) end
+end
+
+local function finish(self, ok, ...)
+  if current ~= self then errors.raise("wrong_state", "the body of the job '" .. self.job .. "' has yielded") end
+  self:leave()
   if not ok then error((...), 0) end
   return ...
 end
@@ -81,19 +87,18 @@ end
 --- Runs `body(...)` as the body of this trace and gives what it returns.
 -- A hook set from C cannot be put back from Lua, so it stays; tail calls then show the line of their caller.
 function Trace:run(body, ...)
-  if current then
+  if trace.current() then
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. current.job
       .. "')")
   end
   local earlier, mask, count = debug.gethook()
-  current = self
+  current, self.thread = self, coroutine.running()
   seen.func = nil
-  if type(earlier) == "string" then
-    earlier = false
-  else
+  if type(earlier) ~= "string" then
+    self.earlier_hook = { earlier, mask, count }
     debug.sethook(make_hook(earlier, mask), "l")
   end
-  return finish(self, earlier, mask, count, xpcall(body, errors.traced, ...))
+  return finish(self, xpcall(body, errors.traced, ...))
 end
 
 --- "Conv2d" of "conv2d", for names that are made up.

@@ -215,6 +215,21 @@ describe("a callback", function()
   end)
 end)
 
+describe("a handler that yields", function()
+  it("stops neither later deliveries nor later waits", function()
+    local seen = 0
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local sleeper = coroutine.create(function()
+      job(number(1))(function() coroutine.yield() end)
+      flow.sync()
+    end)
+    assert.is_true(coroutine.resume(sleeper))
+    for i = 1, 5 do job(number(i))(function() seen = seen + 1 end) end
+    flow.sync()
+    assert.equal(5, seen)
+  end)
+end)
+
 describe("a synchronous call", function()
   it("delivers what became ready before it, in order", function()
     local order = {}

@@ -143,6 +143,23 @@ describe("the definition", function()
     assert.equal(2, job(vector(1))[0])
   end)
 
+  it("gives up a body that yields", function()
+    local spec = { inputs = { x = T }, returns = tp.Numpy }
+    local sleeper = coroutine.create(function()
+      return flow.global_function(spec, function(x)
+        coroutine.yield()
+        return x
+      end)
+    end)
+    assert.is_true(coroutine.resume(sleeper))
+    local job = flow.global_function(spec, function(x) return x + 1 end)
+    assert.equal(2, job(vector(1))[0])
+    assert.is_nil(debug.gethook())
+    local fine, problem = coroutine.resume(sleeper)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("has yielded", 1, true))
+  end)
+
   it("keeps and puts back a hook of the user", function()
     local lines = 0
     local function hook() lines = lines + 1 end
