@@ -174,7 +174,7 @@ void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int
     return;
   }
   const double center = centers ? centers[kept] : 0;
-  const int64_t lanes = std::min(Geometry::kLanes, g.folded.axes.back().size);
+  const int64_t lanes = std::clamp<int64_t>(g.folded.axes.back().size, 1, Geometry::kLanes);  // one also of none
   std::fill(acc, acc + lanes, Op::kStart);
   g.folded.for_each_run(first, last, [&](int64_t, int64_t n, const std::array<int64_t, 1>& offsets) {
     const T* run = origin + offsets[0];
