@@ -7,6 +7,7 @@ local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
 local plan = require "moonflow.plan"
 local session = require "moonflow.session"
+local summary = require "moonflow.summary"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 
@@ -386,64 +387,9 @@ function Job:__tostring()
     .. "  [" .. self.type .. ", " .. self.plan.op_count .. (self.plan.op_count == 1 and " op]" or " ops]")
 end
 
--- A number with marks between thousands: 1,663,370.
-local function marked(number)
-  local text = ("%d"):format(number)
-  repeat
-    local count
-    text, count = text:gsub("^(%d+)(%d%d%d)", "%1,%2")
-  until count == 0
-  return text
-end
-
-local function table_text(rows)
-  local widths = {}
-  for _, row in ipairs(rows) do
-    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
-  end
-  local lines = {}
-  for k, row in ipairs(rows) do
-    local cells = {}
-    for i, cell in ipairs(row) do
-      local space = (" "):rep(widths[i] - #cell)
-      cells[i] = i == 4 and space .. cell or cell .. space
-    end
-    lines[k] = ("  " .. table.concat(cells, "  ")):gsub("%s+$", "")
-  end
-  return table.concat(lines, "\n")
-end
-
 --- The ops of the body with their outputs, the parameters each one reads, and the lines they were made at.
 function Job:summary()
-  local of = self.plan
-  local graph = of.graph
-  local rows, readers, total, ops = { { "name", "op", "output", "parameters", "made at" } }, {}, 0, 0
-  local nodes = graph:nodes()
-  for _, node in ipairs(nodes) do
-    if node.kind == "variable" and not node.name:match("^System%-") then readers[node.outputs[1]] = node.name end
-  end
-  for _, node in ipairs(nodes) do
-    if node.kind == "op" then
-      ops = ops + 1
-      if ops > of.op_count then break end
-      local parameters = 0
-      for _, input in ipairs(node.inputs) do
-        if input and readers[input] then
-          local _, shape = graph:type(input)
-          parameters = parameters + shape:count()
-          readers[input] = nil  -- counted where it is read first
-        end
-      end
-      total = total + parameters
-      local output = ""
-      if node.outputs[1] then
-        local dtype, shape = graph:type(node.outputs[#node.outputs])
-        output = dtype .. " " .. tostring(shape)
-      end
-      rows[#rows + 1] = { node.name, node.op, output, parameters > 0 and marked(parameters) or "", node.site or "" }
-    end
-  end
-  return tostring(self) .. "\n" .. table_text(rows) .. "\n  parameters: " .. marked(total)
+  return tostring(self) .. "\n" .. summary.text(self.plan.graph, self.plan.op_count)
 end
 
 --- The compiled plan as text: steps, buffers, order.
