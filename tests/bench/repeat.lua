@@ -1,5 +1,5 @@
--- Are two runs of LeNet with one seed the same, bit for bit? Trains the network of the sample and prints a checksum of all
--- losses; run it again, or with another OMP_NUM_THREADS, and compare. MNIST as data.load_mnist finds it.
+-- Are two runs of LeNet with one seed the same, bit for bit? Trains the network of the sample and prints a checksum of
+-- all losses; run it again, or with another OMP_NUM_THREADS, and compare. MNIST as data.load_mnist finds it.
 --   build/moonflow tests/bench/repeat.lua [steps]
 local flow = require "moonflow"
 local tp = flow.typing
