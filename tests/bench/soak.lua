@@ -8,14 +8,14 @@ local CALLS = tonumber((...)) or 1000000
 local WARM_UP = 10000
 
 local function resident_kib()
-  for line in io.lines("/proc/self/status") do
-    local kib = line:match("^VmRSS:%s+(%d+) kB")
-    if kib then return tonumber(kib) end
-  end
+  local file = io.open("/proc/self/status")
+  local kib = file:read("*a"):match("VmRSS:%s+(%d+) kB")
+  file:close()
+  return tonumber(kib)
 end
 
 local function open_files()
-  local listing = io.popen("ls /proc/" .. io.open("/proc/self/stat"):read("*n") .. "/fd | wc -l")
+  local listing = io.popen("ls /proc/$PPID/fd | wc -l")
   local count = listing:read("*n")
   listing:close()
   return count
