@@ -25,6 +25,7 @@ std::string Node::describe() const {
 }
 
 ValueId Graph::source(Node::Kind kind, std::string name, TensorType type, std::string site) {
+  check_size(type);
   const ValueId id = static_cast<ValueId>(values_.size());
   const NodeId node_id = static_cast<NodeId>(nodes_.size());
   Node& node = nodes_.emplace_back();
@@ -78,7 +79,7 @@ std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId
       input_types.push_back(input == kNone ? nullptr : &values_[input].type);
     }
     attrs = complete(op, std::move(attrs));
-    return op.infer(OpCall{input_types, attrs});
+    return infer(op, OpCall{input_types, attrs});
   });
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);

@@ -89,6 +89,12 @@ void fit_inputs(const OpDef& op, std::vector<ValueId>& inputs) {
   inputs.resize(op.inputs.size(), kNone);
 }
 
+std::vector<TensorType> infer(const OpDef& op, const OpCall& call) {
+  std::vector<TensorType> types = op.infer(call);
+  for (const TensorType& type : types) check_size(type);
+  return types;
+}
+
 Attrs complete(const OpDef& op, Attrs given) {
   for (const auto& [name, value] : given) {
     const AttrDef* def = op.attr(name);

@@ -214,6 +214,9 @@ struct OpDef {
 // Checks how many inputs there are; left-out optional ones at the end become kNone.
 void fit_inputs(const OpDef& op, std::vector<ValueId>& inputs);
 
+// The output types of an op, with their sizes checked.
+std::vector<TensorType> infer(const OpDef& op, const OpCall& call);
+
 // The attributes with every default filled in; an unknown name, a wrong type or a missing required one is an error.
 Attrs complete(const OpDef& op, Attrs given);
 

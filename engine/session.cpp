@@ -67,7 +67,7 @@ std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tens
     call.present.push_back(static_cast<bool>(input));
     input_data.push_back(input.data());
   }
-  call.outputs = op.infer(OpCall{types, attrs});
+  call.outputs = infer(op, OpCall{types, attrs});
   call.input_layouts.resize(call.inputs.size());
   call.output_layouts.resize(call.outputs.size());
   std::vector<Tensor> outputs;

@@ -1,5 +1,6 @@
 #include "engine/tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -102,6 +103,11 @@ Shape broadcast(const Shape& a, const Shape& b) {
 
 std::string TensorType::str() const { return std::string(name(dtype)) + " " + shape.str(); }
 std::ostream& operator<<(std::ostream& out, const TensorType& type) { return out << type.str(); }
+
+void check_size(const TensorType& type) {
+  int64_t bytes = size_of(type.dtype);
+  for (const int64_t dim : type.shape) bytes = checked_product(bytes, std::max<int64_t>(dim, 1));
+}
 
 Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<MemoryMeter> meter) {
   const int64_t bytes = type.bytes();

@@ -142,6 +142,9 @@ struct TensorType {
 
 std::ostream& operator<<(std::ostream& out, const TensorType& type);
 
+// Throws when the bytes of a type overflow, an empty axis counted as one: kernels may then compute strides unchecked.
+void check_size(const TensorType& type);
+
 // Counts the bytes that are alive, for whoever decides when to collect garbage. Shared with the blocks it counts.
 struct MemoryMeter {
   std::atomic<int64_t> live_bytes{0};

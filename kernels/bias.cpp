@@ -148,6 +148,10 @@ void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T*
   const int64_t chunks = (form.lanes + kWidth - 1) / kWidth;  // of one block
   const bool by_outer = form.outer > 1;
   const int64_t rows = by_outer ? form.outer : form.positions;
+  if (form.count() == 0) {
+    std::fill_n(out, form.channels, T(0));
+    return;
+  }
 
   auto sum_part = [&](int64_t part, int64_t block, int64_t chunk) {
     const int64_t first = rows * part / kParts, last = rows * (part + 1) / kParts;

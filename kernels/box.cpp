@@ -1,5 +1,6 @@
 #include "kernels/box.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu.h"
@@ -21,17 +22,21 @@ std::vector<int64_t> strides_of(const Shape& shape) {
 // axis is, so that both sides are touched a cache line at a time.
 BoxCopy::BoxCopy(int64_t element_bytes, const std::vector<Axis>& axes, int64_t to_start, int64_t from_start)
     : element_bytes_(element_bytes), to_start_(to_start), from_start_(from_start) {
+  // An empty box is left before anything is multiplied: the sizes of its other axes need not fit together.
+  const bool is_empty = std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.size == 0; });
+  if (is_empty) {
+    outer_count_ = 0;
+    return;
+  }
   std::vector<Axis> kept;
   for (const Axis& axis : axes) {
-    if (axis.size == 0) outer_count_ = 0;
-    if (axis.size <= 1) continue;
+    if (axis.size == 1) continue;
     if (!kept.empty() && kept.back().to == axis.to * axis.size && kept.back().from == axis.from * axis.size) {
       kept.back() = {kept.back().size * axis.size, axis.to, axis.from};
     } else {
       kept.push_back(axis);
     }
   }
-  if (outer_count_ == 0) return;
   if (!kept.empty()) {
     row_ = kept.back();
     kept.pop_back();

@@ -20,6 +20,11 @@ TEST_CASE("sizes that overflow are an error, not a small number") {
   CHECK_THROWS_AS(Tensor::allocate({DType::Float32, {int64_t{1} << 50}}), Error);
 }
 
+TEST_CASE("an empty axis does not hide others that overflow") {
+  CHECK_NOTHROW(check_size({DType::Float32, {0, 1000}}));
+  CHECK_THROWS_AS(check_size({DType::Float32, {0, int64_t{1} << 40, int64_t{1} << 40}}), Error);
+}
+
 TEST_CASE("a shape refuses negative sizes and more than eight axes") {
   CHECK_THROWS_AS(Shape({2, -1}), Error);
   CHECK_THROWS_AS(Shape({1, 1, 1, 1, 1, 1, 1, 1, 1}), Error);
