@@ -146,6 +146,8 @@ struct KernelCall {
   std::vector<Layout> input_layouts;
   std::vector<Layout> output_layouts;
   int64_t scratch_bytes = 0;  // set by prepare
+
+  bool has(int i) const { return i < static_cast<int>(present.size()) && present[i]; }
 };
 
 // The layout question, asked in plan order before anything is prepared. `inputs` holds what the producers offer;

@@ -5,6 +5,7 @@
 #include "kernels/cpu.h"
 #include "kernels/image.h"
 #include "kernels/simd.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
@@ -200,8 +201,6 @@ AttrDef data_format_attr() {
   return {"data_format", std::string(),
           "where the channels are: axis 1 for \"\" and \"NC...\", the last axis for \"N...C\""};
 }
-
-TensorType f32(Shape shape) { return {DType::Float32, shape}; }
 
 }  // namespace
 

@@ -7,12 +7,10 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
 
 void require_integer(const OpCall& call, int i) {
   require(!is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, "indices must be integers (int32 or int64), got ",

@@ -10,25 +10,13 @@
 #include "kernels/cpu.h"
 #include "kernels/side_sums.h"
 #include "kernels/simd.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
 using cpu::SideSums;
 using cpu::Sums;
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-
-void require_floating(const OpCall& call, int i, const char* what) {
-  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
-          call.dtype(i));
-}
-
-void require_type(const OpCall& call, int i, const char* what, const TensorType& wanted) {
-  require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
-}
-
-bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
 
 // x seen as (rows, n): each row is normalised by itself. The parameters repeat every `period` values of a row.
 struct Rows {
@@ -64,7 +52,7 @@ TensorType per_row_type(const OpCall& call) {
 Launch prepare_layer_norm(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
   const double epsilon = call.attrs.number("epsilon");
-  const bool scaled = given(call, 1), shifted = given(call, 2);
+  const bool scaled = call.has(1), shifted = call.has(2);
   const int64_t scale_period = scaled ? std::max<int64_t>(call.inputs[1].count(), 1) : 1;
   const int64_t shift_period = shifted ? std::max<int64_t>(call.inputs[2].count(), 1) : 1;
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
@@ -136,7 +124,7 @@ struct RowGrad {
 
 Launch prepare_layer_norm_grad(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
-  const bool scaled = given(call, 4), has_dmean = given(call, 5), has_dinv_std = given(call, 6);
+  const bool scaled = call.has(4), has_dmean = call.has(5), has_dinv_std = call.has(6);
   const int64_t period = std::max<int64_t>(scaled ? call.inputs[4].count() : view.n, 1);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);

@@ -5,16 +5,12 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
 // ---- meaning -------------------------------------------------------------------------------------------------
-
-void require_floating(const OpCall& call, int i, const char* what) {
-  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
-          call.dtype(i));
-}
 
 void require_same(const OpCall& call, int a, const char* a_name, int b, const char* b_name) {
   require(call.dtype(a) == call.dtype(b), ErrorCode::DtypeMismatch, a_name, " is ", call.type(a), ", ", b_name, " is ",
@@ -332,9 +328,6 @@ Launch prepare_l2_normalize_grad(KernelCall& call) {
 }
 
 // ---- the ops -------------------------------------------------------------------------------------------------
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
 
 void add_sparse_softmax(Catalog& catalog) {
   OpDef op;

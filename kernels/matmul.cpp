@@ -3,6 +3,7 @@
 #include "engine/plan.h"
 #include "kernels/catalog.h"
 #include "kernels/primitive.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
@@ -244,8 +245,6 @@ bool fuse_dense(Rewriter& graph, NodeId id) {
 }
 
 // ---- the ops ---------------------------------------------------------------------------------------------------
-
-TensorType f32(Shape shape) { return {DType::Float32, shape}; }
 
 Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
 

@@ -5,22 +5,10 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-
-void require_floating(const OpCall& call, int i, const char* what) {
-  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
-          call.dtype(i));
-}
-
-void require_type(const OpCall& call, int i, const char* what, const TensorType& wanted) {
-  require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
-}
-
-bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
 
 // The axes of x that are kept and those that are averaged over, neighbours joined.
 struct Averaging {
@@ -110,7 +98,7 @@ Launch prepare_moments(KernelCall& call) {
 
 Launch prepare_moments_grad(KernelCall& call) {
   const Averaging view(call.inputs[0].shape, call.attrs.ints("axes"));
-  const bool has_dmean = given(call, 2), has_dvariance = given(call, 3);
+  const bool has_dmean = call.has(2), has_dvariance = call.has(3);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {

@@ -10,24 +10,12 @@
 #include "kernels/cpu.h"
 #include "kernels/side_sums.h"
 #include "kernels/simd.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
 using cpu::Sums;
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-
-void require_floating(const OpCall& call, int i, const char* what) {
-  require(is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be float32 or float64, got ",
-          call.dtype(i));
-}
-
-void require_type(const OpCall& call, int i, const char* what, const TensorType& wanted) {
-  require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
-}
-
-bool given(const KernelCall& call, size_t i) { return i < call.inputs.size() && call.present[i]; }
 
 // x seen as (outer, channels, inner), of which each channel has outer * inner values.
 struct Channels {
@@ -166,7 +154,7 @@ Launch prepare_moving_statistics_update(KernelCall& call) {
 // The last two terms are there when someone asks for the gradient of the statistics themselves.
 Launch prepare_batch_norm_train_grad(KernelCall& call) {
   const Channels view(call.inputs[0].shape, call.attrs.integer("axis"));
-  const bool has_dmean = given(call, 5), has_dinv_std = given(call, 6);
+  const bool has_dmean = call.has(5), has_dinv_std = call.has(6);
   call.scratch_bytes = view.channels * static_cast<int64_t>(2 * sizeof(Sums));
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);

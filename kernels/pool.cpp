@@ -8,6 +8,7 @@
 #include "engine/graph.h"
 #include "engine/plan.h"
 #include "kernels/catalog.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
@@ -166,8 +167,6 @@ std::string pool_doc(const char* what, const char* formula) {
          "dtypes: float32 or float64\n"
          "errors: a window larger than the padded image, or one that would see only padding";
 }
-
-TensorType f32(Shape shape) { return {DType::Float32, shape}; }
 
 std::vector<Example> pool_examples() {
   const std::string same = "SAME", lower = "SAME_LOWER", upper = "SAME_UPPER", nhwc = "NHWC";

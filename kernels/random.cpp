@@ -8,14 +8,13 @@
 #include "kernels/cpu.h"
 #include "kernels/philox.h"
 #include "kernels/simd.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
 using philox::Block;
 using philox::Sequence;
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
 
 // The (seed, step) inputs of the run and the key of the op, which is hashed once.
 struct Source {

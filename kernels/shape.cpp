@@ -5,15 +5,13 @@
 #include "engine/graph.h"
 #include "kernels/box.h"
 #include "kernels/catalog.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
 using cpu::BoxCopy;
 using cpu::strides_of;
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
 
 // ---- views: the output is the input's memory ------------------------------------------------------------------
 

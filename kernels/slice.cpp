@@ -8,15 +8,13 @@
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
 using cpu::BoxCopy;
 using cpu::strides_of;
-
-TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
-TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
 
 // Fills `count` elements of the dtype with one value.
 void fill(DType dtype, void* to, int64_t count, double value) {

@@ -17,7 +17,7 @@ local session = core.session { threads = 2 }
 local ops = session:ops()
 local dtypes = { "float32", "float32", "float32", "float64", "int32", "int64", "int8", "uint8" }
 local sizes = { 0, 1, 1, 2, 3, 4, 5, 7, 16 }
-local wild_sizes = { 0, 1, 2, 3, -1, -2, 2 ^ 31, 2 ^ 40, 2 ^ 53, -2 ^ 53 }
+local wild_sizes = { 0, 1, 2, 3, -1, -2, 2 ^ 41, 2 ^ 53, -2 ^ 53 }  -- the large ones fit no memory
 local tame_numbers = { 0, 1, -1, 2, 3, 0.5, 4 }
 local wild_numbers = { 0, 1, -1, 2, 0.5, 1e300, -1e300, 1 / 0, -1 / 0, 0 / 0, 2 ^ 53 }
 local words = { "VALID", "SAME", "SAME_LOWER", "SAME_UPPER", "EXPLICIT", "NCHW", "NHWC", "NCW", "NWC", "relu", "none",
