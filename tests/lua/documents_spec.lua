@@ -39,3 +39,11 @@ describe("the Lua block", function()
     end
   end
 end)
+
+describe("docs/ops.md", function()
+  it("is what the catalog says; if not: build/moonflow docs/write_ops.lua > docs/ops.md", function()
+    local run = process.moonflow({ process.source .. "/docs/write_ops.lua" })
+    assert.equal(0, run.code, run.err)
+    assert.equal(process.read(process.source .. "/docs/ops.md"), run.out)
+  end)
+end)
