@@ -16,6 +16,19 @@ void check_feeds(const Plan& plan, const std::vector<Tensor>& feeds) {
   }
 }
 
+// The exception being handled, as an error.
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::OutOfMemory, "out of memory");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::Internal, error.what());
+  }
+}
+
 }  // namespace
 
 Executor::~Executor() { close(); }
@@ -38,14 +51,16 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
 
   std::unique_lock<std::mutex> lock(mutex_);
   if (!stream_) stream_ = plan->device->make_stream();
+  // Only this thread submits, so what is idle now stays idle until the run is queued.
   const bool is_inline = submission.may_run_inline && queued_.empty() && !running_;
+  lock.unlock();
   if (is_inline) {
-    lock.unlock();
     execute(*run);
     completions_.post(std::move(run));
   } else {
     // The script may change its arrays once the call is over.
     for (Tensor& feed : run->feeds) feed = feed.copy(submission.meter);
+    lock.lock();
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     queued_.push_back(std::move(run));
     lock.unlock();
@@ -79,12 +94,8 @@ void Executor::execute(Run& run) {
     run_steps(run);
     for (Variable* variable : run.plan->written) variable->initialised = true;
     return;
-  } catch (const Error& error) {
-    run.error = error;
-  } catch (const std::bad_alloc&) {
-    run.error = Error(ErrorCode::OutOfMemory, "out of memory");
-  } catch (const std::exception& error) {
-    run.error = Error(ErrorCode::Internal, error.what());
+  } catch (const std::exception&) {
+    run.error = current_error();
   }
   run.error->job = run.plan->job;
   for (Tensor& tapped : run.tapped) tapped = Tensor();
@@ -121,15 +132,11 @@ void Executor::run_steps(Run& run) {
     if (i <= plan.first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", step.label);
     try {
       step.launch(LaunchCall{*stream_, step.inputs.data(), step.outputs.data(), step.scratch});
-    } catch (Error& error) {
+    } catch (const std::exception&) {
+      Error error = current_error();
       error.op = step.label;
       error.where = step.site;
-      throw;
-    } catch (const std::exception& error) {
-      Error wrapped(ErrorCode::Internal, error.what());
-      wrapped.op = step.label;
-      wrapped.where = step.site;
-      throw wrapped;
+      throw error;
     }
     copy_taps(i);
   }

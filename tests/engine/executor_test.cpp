@@ -106,6 +106,15 @@ TEST_CASE("an error of a step ends the run with job, op and line, and the sessio
   CHECK(values(toy.call(unary(toy, "square"), {floats({3, 4})})[0]) == std::vector<float>{9, 16});
 }
 
+TEST_CASE("a step that finds no memory says so, and where") {
+  ToySession toy;
+  toy.session.submit(unary(toy, "greedy", "train_job"), feed({1, 1}, true));
+  const Completion end = next(toy.session);
+  REQUIRE((end.end && end.error));
+  CHECK(end.error->code == ErrorCode::OutOfMemory);
+  CHECK(end.error->describe() == "net.lua:2: train_job: greedy 'y': out of memory");
+}
+
 TEST_CASE("a run that fails writes nothing") {
   ToySession toy;
   Graph graph(toy.session.catalog());

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 namespace moonflow::toy {
 
@@ -134,6 +135,7 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(op("square_add", {{"x"}, {"y"}}, each([](float x, float y) { return x * x + y; })));
   catalog->add(op("ones", {{"x"}}, each([](float) { return 1.f; })));
   catalog->add(op("bad", {{"x"}}, each([](float) -> float { fail(ErrorCode::OutOfRange, "row 3 is bad"); })));
+  catalog->add(op("greedy", {{"x"}}, each([](float) -> float { throw std::bad_alloc(); })));
   catalog->add(op("slow", {{"x"}}, each([](float x) {
                     std::unique_lock<std::mutex> lock(gate_mutex);
                     gate_changed.wait(lock, [] { return gate_is_open; });

@@ -37,6 +37,7 @@ Layout reversed(const TensorType& type);
 //   assign_sub (variable, value)   writes
 //   reversing (x)           x + 1, makes and wants the reversed layout
 //   bad (x)                 fails in its launch: "row 3 is bad"
+//   greedy (x)              finds no memory in its launch
 //   slow (x)                like same, but waits until `gate` is open
 //   square_add (x, y)       x * x + y, made by a rewrite of add(square(x), y)
 //   gpu_only (x)            without a kernel here
