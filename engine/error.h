@@ -60,4 +60,16 @@ void require(bool holds, ErrorCode code, const Parts&... parts) {
   if (!holds) fail(code, parts...);
 }
 
+// Runs `work`. An error that leaves it gets the op and the script's line to blame, unless it knows better.
+template <class Work>
+decltype(auto) blaming(const std::string& op, const std::string& where, Work&& work) {
+  try {
+    return work();
+  } catch (Error& error) {
+    if (error.op.empty()) error.op = op;
+    if (error.where.empty()) error.where = where;
+    throw;
+  }
+}
+
 }  // namespace moonflow

@@ -2,22 +2,6 @@
 
 namespace moonflow {
 
-namespace {
-
-// Fills in who is to blame, and passes the error on.
-template <class Work>
-decltype(auto) blaming(const std::string& op, const std::string& site, Work&& work) {
-  try {
-    return work();
-  } catch (Error& error) {
-    if (error.op.empty()) error.op = op;
-    if (error.where.empty()) error.where = site;
-    throw;
-  }
-}
-
-}  // namespace
-
 std::string Node::describe() const {
   static constexpr const char* kSources[] = {"", "feed", "variable", "constant"};
   const std::string what = kind == Op ? op->name : kSources[kind];

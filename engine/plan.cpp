@@ -178,12 +178,9 @@ std::vector<NodeId> order(const Draft& draft) {
     for (const int written : node.op->writes) {
       if (node.inputs[written] == kNone) continue;
       const ValueId root = alias_root(draft, node.inputs[written]);
-      if (!is_variable(root)) {
-        Error error(ErrorCode::InvalidArgument, "updates a value that is not a variable");
-        error.op = node.describe();
-        error.where = node.site;
-        throw error;
-      }
+      blaming(node.describe(), node.site, [&] {
+        require(is_variable(root), ErrorCode::InvalidArgument, "updates a value that is not a variable");
+      });
       writers_of_variable[root].push_back(id);
     }
   }
@@ -230,23 +227,12 @@ std::vector<NodeId> order(const Draft& draft) {
 
 // ---- place ---------------------------------------------------------------------------------------------------
 
-template <class Work>
-decltype(auto) blaming(const Node& node, Work&& work) {
-  try {
-    return work();
-  } catch (Error& error) {
-    if (error.op.empty()) error.op = node.describe();
-    if (error.where.empty()) error.where = node.site;
-    throw;
-  }
-}
-
 void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device& device) {
   for (const NodeId id : sequence) {
     const Node& node = draft.node(id);
     if (node.kind != Node::Op || !node.op->alias.empty() || node.op->kernel(device.kind())) continue;
     const bool elsewhere = static_cast<bool>(node.op->cpu);
-    blaming(node, [&] {
+    blaming(node.describe(), node.site, [&] {
       fail(ErrorCode::Unsupported, "has no ", name(device.kind()), " kernel in this build",
            elsewhere ? "; place it with flow.scope.placement(\"cpu\", \"0:0\")" : "");
     });
@@ -305,7 +291,7 @@ class LayoutStage {
     if (kernel.layouts && node.op->alias.empty()) {
       for (size_t i = 0; i < node.inputs.size(); ++i)
         if (present[i]) call.inputs[i] = layouts[node.inputs[i]];
-      blaming(node, [&] { kernel.layouts(call); });
+      blaming(node.describe(), node.site, [&] { kernel.layouts(call); });
     }
     for (size_t i = 0; i < step.inputs.size(); ++i)
       if (present[i]) step.inputs[i] = in_layout(step.inputs[i], call.inputs[i]);
@@ -555,7 +541,7 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
       for (const ValueId input : draft_step.inputs)
         call.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
       for (const ValueId output : draft_step.outputs) call.output_layouts.push_back(laid_out.layouts[output]);
-      blaming(node, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
+      blaming(node.describe(), node.site, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
       scratch_bytes = std::max(scratch_bytes, call.scratch_bytes);
       for (const int written : node.op->writes)
         if (draft_step.inputs[written] != kNone)
