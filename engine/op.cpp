@@ -35,11 +35,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  const std::string near = nearest(name, candidates);
-  return near.empty() ? "" : "; did you mean '" + near + "'?";
-}
-
 }  // namespace
 
 std::string str(const AttrValue& value) {
@@ -156,6 +151,11 @@ std::string nearest(std::string_view name, const std::vector<std::string>& candi
     }
   }
   return best;
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string near = nearest(name, candidates);
+  return near.empty() ? "" : "; did you mean '" + near + "'?";
 }
 
 }  // namespace moonflow

@@ -241,5 +241,7 @@ class Catalog {
 
 // The candidate nearest to `name`, or empty when none is near. For "did you mean".
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
+// "; did you mean 'strides'?", or nothing when no candidate is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace moonflow

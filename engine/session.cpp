@@ -29,26 +29,22 @@ std::optional<Completion> Session::pull() {
 }
 
 Tensor Session::read(const std::string& name) {
-  const Variable* variable = variables_.find(name);
-  require(
-      variable != nullptr, ErrorCode::NotFound, "there is no variable '", name, "'",
-      nearest(name, variables_.names()).empty() ? "" : "; did you mean '" + nearest(name, variables_.names()) + "'?");
+  const Variable& variable = variables_.at(name);
   executor_.wait_idle();
-  Tensor value = Tensor::allocate(variable->type, meter_);
-  device_->copy(*stream_, value.data(), variable->memory.data(), value.bytes());
+  Tensor value = Tensor::allocate(variable.type, meter_);
+  device_->copy(*stream_, value.data(), variable.memory.data(), value.bytes());
   stream_->wait();
   return value;
 }
 
 void Session::write(const std::string& name, const Tensor& value) {
-  Variable* variable = variables_.find(name);
-  require(variable != nullptr, ErrorCode::NotFound, "there is no variable '", name, "'");
-  require(value.type() == variable->type, ErrorCode::ShapeMismatch, "variable '", name, "' is ", variable->type,
+  Variable& variable = variables_.at(name);
+  require(value.type() == variable.type, ErrorCode::ShapeMismatch, "variable '", name, "' is ", variable.type,
           ", the value is ", value.type());
   executor_.wait_idle();
-  device_->copy(*stream_, variable->memory.data(), value.data(), value.bytes());
+  device_->copy(*stream_, variable.memory.data(), value.data(), value.bytes());
   stream_->wait();
-  variable->initialised = true;
+  variable.initialised = true;
 }
 
 std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tensor> inputs, Attrs given) {

@@ -1,5 +1,7 @@
 #include "engine/variable.h"
 
+#include "engine/op.h"
+
 namespace moonflow {
 
 Variable& Variables::declare(const std::string& name, const TensorType& type, Device& device) {
@@ -18,6 +20,11 @@ Variable& Variables::declare(const std::string& name, const TensorType& type, De
 Variable* Variables::find(const std::string& name) {
   const auto found = variables_.find(name);
   return found == variables_.end() ? nullptr : found->second.get();
+}
+
+Variable& Variables::at(const std::string& name) {
+  if (Variable* known = find(name)) return *known;
+  fail(ErrorCode::NotFound, "there is no variable '", name, "'", did_you_mean(name, names()));
 }
 
 std::vector<std::string> Variables::names() const {

@@ -25,6 +25,7 @@ class Variables {
   // Finds the variable or makes it on `device`. Another shape or dtype under the same name is an error.
   Variable& declare(const std::string& name, const TensorType& type, Device& device);
   Variable* find(const std::string& name);
+  Variable& at(const std::string& name);   // NotFound, with the nearest name
   std::vector<std::string> names() const;  // sorted
 
  private:
