@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -79,16 +78,6 @@ bool take_interrupt() {
 
 // ---- where the library is --------------------------------------------------------------------------------------
 
-// The source tree of a build tree, as its cache tells; empty when there is none.
-fs::path source_of(const fs::path& build) {
-  std::ifstream cache(build / "CMakeCache.txt");
-  const std::string key = "CMAKE_HOME_DIRECTORY:INTERNAL=";
-  for (std::string line; std::getline(cache, line);) {
-    if (line.compare(0, key.size(), key) == 0) return line.substr(key.size());
-  }
-  return {};
-}
-
 constexpr const char* kLibrary = "moonflow.library";  // registry: the folder of the library's own Lua files
 
 struct SearchPath {
@@ -96,14 +85,12 @@ struct SearchPath {
   fs::path c;    // holds moonflow/core.so
 };
 
-// From the executable's own place: a build tree first, then an installation.
+// From the executable's own place: a build tree, whose folder `lua` holds both, or an installation.
 SearchPath find_library() {
   std::error_code none;
   const fs::path here = fs::read_symlink("/proc/self/exe", none).parent_path();
-  for (const fs::path& build : {here, here.parent_path()}) {
-    const fs::path source = source_of(build);
-    if (!source.empty()) return {source / "lua", build / "lua"};
-  }
+  for (const fs::path& build : {here, here.parent_path()})
+    if (fs::exists(build / "lua" / "moonflow" / "init.lua", none)) return {build / "lua", build / "lua"};
   const fs::path prefix = here.parent_path();
   return {prefix / "share" / "lua" / "5.1", prefix / "lib" / "lua" / "5.1"};
 }

@@ -35,7 +35,7 @@ describe("the launcher", function()
     local text = "local flow = require 'moonflow' print(type(flow), package.searchpath('moonflow', package.path))"
     local run = process.moonflow({ "-e", text }, { folder = "/", env = { LUA_PATH = "/nowhere/?.lua;;" } })
     assert.equal("", run.err)
-    assert.truthy(run.out:find(process.source .. "/lua/moonflow/init.lua", 1, true))
+    assert.truthy(run.out:find(process.build .. "/lua/moonflow/init.lua", 1, true))
   end)
 
   it("turns an uncaught error into one traceback and exit code 1", function()
