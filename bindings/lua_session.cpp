@@ -116,6 +116,12 @@ int descriptor(lua_State* L) {
   return 1;
 }
 
+// Lua holds something to deliver itself: the descriptor becomes readable until the next pull.
+int announce(lua_State* L) {
+  protect(L, [&] { any_session(L).completions().announce(); });
+  return 0;
+}
+
 int interrupt(lua_State* L) {
   protect(L, [&] { any_session(L).executor().interrupt(); });
   return 0;
@@ -239,6 +245,7 @@ void add_session(lua_State* L, State& state) {
                                       {"in_flight", in_flight},
                                       {"wait_idle", wait_idle},
                                       {"fd", descriptor},
+                                      {"announce", announce},
                                       {"interrupt", interrupt},
                                       {"clear_interrupt", clear_interrupt},
                                       {"interrupted", interrupted},

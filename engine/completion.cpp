@@ -35,15 +35,35 @@ void CompletionQueue::post(std::unique_ptr<Run> run) noexcept {
     Run* const posted = run.get();
     (tail_ ? tail_->next : head_) = std::move(run);
     tail_ = posted;
-    if (ready_.fetch_add(1, std::memory_order_release) == 0) signal(descriptor_);
+    add_ready();
   }
   posted_.notify_one();
+}
+
+void CompletionQueue::announce() {
+  if (announced_) return;
+  announced_ = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  add_ready();
+}
+
+void CompletionQueue::add_ready() {
+  if (ready_.fetch_add(1, std::memory_order_release) == 0) signal(descriptor_);
+}
+
+void CompletionQueue::take_ready() {
+  if (ready_.fetch_sub(1, std::memory_order_acq_rel) == 1) drain(descriptor_);
 }
 
 std::optional<Completion> CompletionQueue::pull() {
   if (!pulling_) {
     if (empty()) return std::nullopt;
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (announced_) {
+      announced_ = false;
+      take_ready();
+    }
+    if (!head_) return std::nullopt;
     pulling_ = std::move(head_);
     head_ = std::move(pulling_->next);
     if (!head_) tail_ = nullptr;
@@ -63,7 +83,7 @@ std::optional<Completion> CompletionQueue::pull() {
   --pulling_->plan->in_flight;
   pulling_.reset();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (ready_.fetch_sub(1, std::memory_order_acq_rel) == 1) drain(descriptor_);
+  take_ready();
   return completion;
 }
 

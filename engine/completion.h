@@ -46,6 +46,9 @@ class CompletionQueue {
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
   void post(std::unique_ptr<Run> run) noexcept;
+  // The owner has something of its own to deliver: until the next pull the queue is not empty, and the descriptor is
+  // readable. Called by the pulling thread.
+  void announce();
   // The next completion, or none. After its end a run is gone and its plan has room again.
   std::optional<Completion> pull();
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.
@@ -56,14 +59,18 @@ class CompletionQueue {
   int descriptor();
 
  private:
-  std::atomic<int64_t> ready_{0};  // runs posted whose end is not pulled yet
+  std::atomic<int64_t> ready_{0};  // runs posted whose end is not pulled yet, and one for an announcement
   std::mutex mutex_;               // guards the list and the descriptor
   std::condition_variable posted_;
   std::unique_ptr<Run> head_;
   Run* tail_ = nullptr;
   int descriptor_ = -1;
   std::unique_ptr<Run> pulling_;  // the run being delivered; the pulling thread's own
+  bool announced_ = false;         // the pulling thread's own
   uint64_t sequence_ = 0;
+
+  void add_ready();   // both: with the mutex held
+  void take_ready();
 };
 
 }  // namespace moonflow

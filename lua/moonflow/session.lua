@@ -147,6 +147,7 @@ function session.fail(failure)
     failure = problem
   end
   failures[#failures + 1] = failure
+  if handle then handle:announce() end
 end
 
 local function after(fine, value, was, what, sequence, submitted)
@@ -273,7 +274,10 @@ function session.finish(run, take, owner)
   while true do
     local other, token, value, sequence = pull(run)
     if other == run then
-      if token == 0 then return value end
+      if token == 0 then
+        if late[1] then handle:announce() end  -- this wait has pulled, which ends an announcement
+        return value
+      end
       take(owner, token, value, sequence)
     elseif other then
       hand(other, token, value, sequence)
@@ -313,6 +317,7 @@ end
 --- Queues a waiter whose callback came after its run had ended.
 function session.deliver_late(waiter)
   late[#late + 1] = waiter
+  handle:announce()
 end
 
 local function refuse_inside(what)

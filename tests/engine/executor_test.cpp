@@ -190,6 +190,24 @@ TEST_CASE("the descriptor is readable exactly while something can be pulled") {
   CHECK_FALSE(readable());
 }
 
+TEST_CASE("an announcement makes the queue ready until the next pull") {
+  CompletionQueue queue;
+  const int descriptor = queue.descriptor();
+  const auto readable = [&] {
+    pollfd request{descriptor, POLLIN, 0};
+    return ::poll(&request, 1, 0) == 1;
+  };
+  REQUIRE(queue.empty());
+  queue.announce();
+  queue.announce();
+  CHECK_FALSE(queue.empty());
+  CHECK(readable());
+  CHECK(queue.wait(0));
+  CHECK_FALSE(queue.pull());
+  CHECK(queue.empty());
+  CHECK_FALSE(readable());
+}
+
 TEST_CASE("closing ends with every accepted run posted, and refuses new ones") {
   ToySession toy;
   const auto slow = unary(toy, "slow");

@@ -316,6 +316,26 @@ describe("the descriptor", function()
     assert.equal("number", type(flow.fd()))
     assert.equal(flow.fd(), flow.fd())
   end)
+
+  it("is readable when a callback comes after its run has ended", function()
+    local ffi = require "ffi"
+    ffi.cdef [[struct mf_test_pollfd { int fd; short events, revents; };
+      int poll(struct mf_test_pollfd *, unsigned long, int);]]
+    local request = ffi.new("struct mf_test_pollfd", flow.fd(), 1)
+    local function readable() return ffi.C.poll(request, 1, 0) == 1 end
+    flow.sync()
+    assert.is_false(readable())
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local call = job(number(1))
+    flow.sync()
+    assert.is_false(readable())
+    local got
+    call(function(x) got = x:item() end)
+    assert.is_true(readable())
+    assert.equal(1, flow.poll())
+    assert.equal(1, got)
+    assert.is_false(readable())
+  end)
 end)
 
 describe("poll with a budget", function()
