@@ -126,7 +126,7 @@ Entry entry_of(const json& facts, const std::string& where) {
 
 // The value in `<name>/out`, or none when there is no such file.
 Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& name, const TensorType& type,
-                  const std::shared_ptr<MemoryMeter>& meter) {
+                  const std::shared_ptr<HostMemory>& memory) {
   const std::string file_path = path + "/" + name + "/out";
   const Descriptor folder(::openat(directory.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder && errno == ENOENT) return Tensor();
@@ -142,7 +142,7 @@ Tensor read_value(const Descriptor& directory, const std::string& path, const st
   require(size == type.bytes(), ErrorCode::ShapeMismatch, "file '", file_path, "' has ", size, " bytes, ", type,
           " has ", type.bytes());
   FileSource source(std::move(file), file_path, size);
-  Tensor value = Tensor::allocate(type, meter);
+  Tensor value = Tensor::allocate(type, memory);
   source.read(value.data(), size);
   source.expect_end();
   return value;
@@ -181,7 +181,7 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
 }
 
 Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
-                           const std::shared_ptr<MemoryMeter>& meter) {
+                           const std::shared_ptr<HostMemory>& memory) {
   const Descriptor directory = open_checkpoint(path);
   Checkpoint checkpoint;
   checkpoint.manifest = read_manifest(directory, path);
@@ -199,7 +199,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
     require(type == nullptr || *type == entry.type,
             type != nullptr && type->shape != entry.type.shape ? ErrorCode::ShapeMismatch : ErrorCode::DtypeMismatch,
             where, " is ", entry.type, ", the program wants ", type != nullptr ? *type : entry.type);
-    const Tensor value = read_value(directory, path, name, entry.type, meter);
+    const Tensor value = read_value(directory, path, name, entry.type, memory);
     require(static_cast<bool>(value), ErrorCode::Io, where, " is in the manifest, but its file is missing");
     require(hash(value.data(), static_cast<size_t>(value.bytes())) == entry.checksum, ErrorCode::Io, where,
             ": the bytes do not match their checksum");
@@ -223,7 +223,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
         checkpoint.missing.push_back(variable.name);
       continue;
     }
-    const Tensor value = read_value(directory, path, variable.name, variable.type, meter);
+    const Tensor value = read_value(directory, path, variable.name, variable.type, memory);
     if (value)
       checkpoint.values.emplace(variable.name, value);
     else

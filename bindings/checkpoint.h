@@ -30,6 +30,6 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
 
 // The values of the wanted variables, or all of them. A wrong shape, dtype, size or checksum is an error.
 Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
-                           const std::shared_ptr<MemoryMeter>& meter);
+                           const std::shared_ptr<HostMemory>& memory);
 
 }  // namespace moonflow

@@ -8,7 +8,7 @@ namespace {
 
 int finalize_state(lua_State* L) {
   State& state = *static_cast<State*>(lua_touserdata(L, 1));
-  state.meter.reset();
+  state.memory.reset();
   state.catalog.reset();
   state.fault.reset();
   return 0;
@@ -77,9 +77,9 @@ State& new_state(lua_State* L) {
   lua_setmetatable(L, -2);
   luaL_ref(L, LUA_REGISTRYINDEX);  // for good: functions hold plain pointers to it
   try {
-    state.meter = std::make_shared<MemoryMeter>();
+    state.memory = std::make_shared<HostMemory>();
   } catch (const std::bad_alloc&) {
-    // Without a meter nothing is counted; the module works all the same.
+    // Without one nothing is counted; the module works all the same.
   }
   lua_getglobal(L, "tostring");
   state.tostring_ref = luaL_ref(L, LUA_REGISTRYINDEX);

@@ -72,7 +72,7 @@ class GzipSource : public ByteSource {
   bool member_ended_ = false;
 };
 
-Tensor read_idx(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter) {
+Tensor read_idx(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
   unsigned char magic[4];
   source.read(magic, sizeof magic);
   if (magic[0] != 0 || magic[1] != 0) source.fail_at(0, "no IDX file: it does not start with two zero bytes");
@@ -113,7 +113,7 @@ Tensor read_idx(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter) {
   if (bytes > source.remaining())
     source.fail_at(4, "the array ", type, " needs ", bytes, " bytes, the file cannot hold more than ",
                    source.remaining());
-  Tensor array = Tensor::allocate(type, meter);
+  Tensor array = Tensor::allocate(type, memory);
   source.read(array.data(), bytes);
   source.expect_end();
   if (size_of(dtype) > 1) swap_bytes(array);
@@ -122,17 +122,17 @@ Tensor read_idx(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter) {
 
 }  // namespace
 
-Tensor read_idx(const std::string& path, const std::shared_ptr<MemoryMeter>& meter) {
+Tensor read_idx(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
   int64_t size = 0;
   Descriptor file = open_for_reading(path, size);
   unsigned char magic[2] = {};
   if (::pread(file.get(), magic, sizeof magic, 0) < 0) fail_errno(path, "read");
   if (magic[0] == 0x1f && magic[1] == 0x8b) {
     GzipSource source(std::move(file), path, size);
-    return read_idx(source, meter);
+    return read_idx(source, memory);
   }
   FileSource source(std::move(file), path, size);
-  return read_idx(source, meter);
+  return read_idx(source, memory);
 }
 
 }  // namespace moonflow

@@ -8,6 +8,6 @@
 
 namespace moonflow {
 
-Tensor read_idx(const std::string& path, const std::shared_ptr<MemoryMeter>& meter);
+Tensor read_idx(const std::string& path, const std::shared_ptr<HostMemory>& memory);
 
 }  // namespace moonflow

@@ -62,7 +62,7 @@ Tensor from_lists(lua_State* L, DType dtype, const std::optional<Shape>& wanted)
   if (wanted)
     require(shape.count() == wanted->count(), ErrorCode::ShapeMismatch, "shape ", *wanted, " has ", wanted->count(),
             " elements, the lists have ", shape.count());
-  const Tensor array = Tensor::allocate({dtype, shape}, state_of(L).meter);
+  const Tensor array = Tensor::allocate({dtype, shape}, state_of(L).memory);
   lua_pushvalue(L, 1);
   visit(dtype, [&](auto like) {
     auto* out = array.data<decltype(like)>();
@@ -78,7 +78,7 @@ Tensor from_bytes(lua_State* L, const std::optional<DType>& dtype, const std::op
   const TensorType type{*dtype, *shape};
   require(static_cast<uint64_t>(type.bytes()) == bytes.size(), ErrorCode::ShapeMismatch, type, " needs ", type.bytes(),
           " bytes, got ", bytes.size());
-  Tensor array = Tensor::allocate(type, state_of(L).meter);
+  Tensor array = Tensor::allocate(type, state_of(L).memory);
   std::memcpy(array.data(), bytes.data(), bytes.size());
   return array;
 }
@@ -87,11 +87,11 @@ Tensor from_array(lua_State* L, const std::optional<DType>& dtype, const std::op
   const Tensor& source = array_at(L, 1, "source");
   require(!dtype || *dtype == source.dtype(), ErrorCode::DtypeMismatch, "source is ", source.type(), ", not ",
           dtype ? name(*dtype) : "", "; a:astype() converts");
-  return (shape ? source.reshaped(*shape) : source).copy(state_of(L).meter);
+  return (shape ? source.reshaped(*shape) : source).copy(state_of(L).memory);
 }
 
 Tensor from_number(lua_State* L, DType dtype, const std::optional<Shape>& shape) {
-  const Tensor array = Tensor::allocate({dtype, Shape()}, state_of(L).meter);
+  const Tensor array = Tensor::allocate({dtype, Shape()}, state_of(L).memory);
   visit(dtype, [&](auto like) { *array.data<decltype(like)>() = element_at<decltype(like)>(L, 1); });
   return shape ? array.reshaped(*shape) : array;
 }
@@ -127,7 +127,7 @@ int make_fresh(lua_State* L, bool zeroed) {
   Tensor& array = push_array(L);
   protect_allocating(L, [&] {
     const DType dtype = dtype_at(L, 1, "dtype");
-    array = Tensor::allocate({dtype, shape_at(L, 2, "shape")}, state_of(L).meter);
+    array = Tensor::allocate({dtype, shape_at(L, 2, "shape")}, state_of(L).memory);
     if (zeroed) std::memset(array.data(), 0, static_cast<size_t>(array.bytes()));
   });
   return 1;

@@ -13,7 +13,7 @@ namespace {
 int npy_read(lua_State* L) {
   lua_settop(L, 1);
   Tensor& array = push_array(L);
-  protect_allocating(L, [&] { array = read_npy(path_at(L, 1), state_of(L).meter); });
+  protect_allocating(L, [&] { array = read_npy(path_at(L, 1), state_of(L).memory); });
   return 1;
 }
 
@@ -29,7 +29,7 @@ int npy_write(lua_State* L) {
 int idx_read(lua_State* L) {
   lua_settop(L, 1);
   Tensor& array = push_array(L);
-  protect_allocating(L, [&] { array = read_idx(path_at(L, 1), state_of(L).meter); });
+  protect_allocating(L, [&] { array = read_idx(path_at(L, 1), state_of(L).memory); });
   return 1;
 }
 
@@ -49,7 +49,7 @@ int npz_read(lua_State* L) {
   auto& arrays = keep<std::map<std::string, Tensor>>(L);
   protect_allocating(L, [&] {
     const int64_t budget = lua_isnil(L, 2) ? -1 : integer_at(L, 2, "budget_bytes", 0, int64_t{1} << 53);
-    arrays = read_npz(path_at(L, 1), budget, state_of(L).meter);
+    arrays = read_npz(path_at(L, 1), budget, state_of(L).memory);
   });
   push_arrays(L, arrays);
   return 1;
@@ -151,7 +151,7 @@ int checkpoint_read(lua_State* L) {
         wanted->push_back(std::move(variable));
       });
     }
-    checkpoint = read_checkpoint(path, wanted, state_of(L).meter);
+    checkpoint = read_checkpoint(path, wanted, state_of(L).memory);
   });
   push_arrays(L, checkpoint.values);
   push_json(L, checkpoint.manifest);

@@ -100,14 +100,14 @@ void raise(lua_State* L) {
 void collect_garbage(lua_State* L) {
   State& state = state_of(L);
   lua_gc(L, LUA_GCCOLLECT, 0);
-  const int64_t live = state.meter ? state.meter->live_bytes.load(std::memory_order_relaxed) : 0;
+  const int64_t live = state.memory ? state.memory->live_bytes.load(std::memory_order_relaxed) : 0;
   state.collect_above = std::max(kWatermark, 2 * live);
 }
 
 void collect_over_watermark(lua_State* L) {
   State& state = state_of(L);
-  if (!state.meter ||
-      state.meter->live_bytes.load(std::memory_order_relaxed) <= std::max(kWatermark, state.collect_above))
+  if (!state.memory ||
+      state.memory->live_bytes.load(std::memory_order_relaxed) <= std::max(kWatermark, state.collect_above))
     return;
   // A stopped collector is the host's decision, and it also stands still while a finalizer runs.
   if (lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);

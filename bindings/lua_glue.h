@@ -93,7 +93,7 @@ struct PlainError {
 // One per lua_State: the first upvalue of every function of the module. When the lua_State closes it gives up what it
 // owns, but stays usable, since finalizers run in any order and may still call the module.
 struct State {
-  std::shared_ptr<MemoryMeter> meter;      // shared with the blocks of memory it counts
+  std::shared_ptr<HostMemory> memory;      // shared with the blocks it gave
   std::shared_ptr<const Catalog> catalog;  // of all sessions of this lua_State; made with the first
   int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
   std::optional<Error> fault;              // on its way from `protect` to Lua

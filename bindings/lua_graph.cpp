@@ -86,7 +86,7 @@ int constant(lua_State* L) {
   protect_allocating(L, [&] {
     const std::string name(optional_string_at(L, 3, "name"));
     const std::string site(optional_string_at(L, 4, "site"));
-    const Tensor value = array_at(L, 2, "value").copy(state_of(L).meter);
+    const Tensor value = array_at(L, 2, "value").copy(state_of(L).memory);
     id = self(L).graph->constant(value, name, site);
   });
   return push_id(L, id);

@@ -222,7 +222,7 @@ int reshape(lua_State* L) {
 int copy(lua_State* L) {
   lua_settop(L, 1);
   Tensor& result = push_array(L);
-  protect_allocating(L, [&] { result = array_at(L, 1, "self").copy(state_of(L).meter); });
+  protect_allocating(L, [&] { result = array_at(L, 1, "self").copy(state_of(L).memory); });
   return 1;
 }
 

@@ -38,7 +38,7 @@ int make_session(lua_State* L) {
     }
     State& state = state_of(L);
     if (!state.catalog) state.catalog = make_catalog();
-    box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads), state.meter);
+    box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads, state.memory), state.memory);
   });
   return 1;
 }
@@ -229,7 +229,7 @@ int evaluate(lua_State* L) {
 
 int memory(lua_State* L) {
   int64_t live = 0;
-  protect(L, [&] { live = any_session(L).meter()->live_bytes.load(std::memory_order_relaxed); });
+  protect(L, [&] { live = any_session(L).memory()->live_bytes.load(std::memory_order_relaxed); });
   lua_createtable(L, 0, 1);
   lua_pushnumber(L, static_cast<double>(live));
   lua_setfield(L, -2, "live_bytes");

@@ -176,8 +176,8 @@ Header read_header(ByteSource& source) {
 }
 
 // From Fortran order, first axis fastest, to row-major.
-Tensor from_fortran(const Tensor& stored, const Shape& shape, const std::shared_ptr<MemoryMeter>& meter) {
-  Tensor result = Tensor::allocate({stored.dtype(), shape}, meter);
+Tensor from_fortran(const Tensor& stored, const Shape& shape, const std::shared_ptr<HostMemory>& memory) {
+  Tensor result = Tensor::allocate({stored.dtype(), shape}, memory);
   const int rank = shape.rank();
   std::vector<int64_t> index(static_cast<size_t>(rank), 0), strides(static_cast<size_t>(rank), 1);
   for (int axis = 1; axis < rank; ++axis) strides[axis] = strides[axis - 1] * shape[axis - 1];
@@ -207,7 +207,7 @@ void swap_bytes(const Tensor& array) {
   for (int64_t i = 0; i < array.count(); ++i) std::reverse(bytes + i * size, bytes + (i + 1) * size);
 }
 
-Tensor read_npy(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter) {
+Tensor read_npy(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
   const Header header = read_header(source);
   int64_t bytes = 0;
   try {
@@ -218,7 +218,7 @@ Tensor read_npy(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter) {
   if (bytes > source.remaining())
     source.fail_at(source.position(), "the array ", TensorType{header.dtype, header.shape}, " needs ", bytes,
                    " bytes, the file has ", source.remaining());
-  Tensor array = Tensor::allocate({header.dtype, header.shape}, meter);
+  Tensor array = Tensor::allocate({header.dtype, header.shape}, memory);
   source.read(array.data(), bytes);
   source.expect_end();
   if (header.swapped) swap_bytes(array);
@@ -226,14 +226,14 @@ Tensor read_npy(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter) {
     auto* flags = array.data<int8_t>();
     std::transform(flags, flags + array.count(), flags, [](int8_t flag) { return static_cast<int8_t>(flag != 0); });
   }
-  return header.fortran && header.shape.rank() > 1 ? from_fortran(array, header.shape, meter) : array;
+  return header.fortran && header.shape.rank() > 1 ? from_fortran(array, header.shape, memory) : array;
 }
 
-Tensor read_npy(const std::string& path, const std::shared_ptr<MemoryMeter>& meter) {
+Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
   int64_t size = 0;
   Descriptor file = open_for_reading(path, size);
   FileSource source(std::move(file), path, size);
-  return read_npy(source, meter);
+  return read_npy(source, memory);
 }
 
 std::string npy_header(const TensorType& type) {

@@ -11,8 +11,8 @@
 namespace moonflow {
 
 // Reads one array that is all of the source. Big-endian and Fortran order are converted.
-Tensor read_npy(ByteSource& source, const std::shared_ptr<MemoryMeter>& meter);
-Tensor read_npy(const std::string& path, const std::shared_ptr<MemoryMeter>& meter);
+Tensor read_npy(ByteSource& source, const std::shared_ptr<HostMemory>& memory);
+Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memory);
 
 // What stands before the elements of an array of this type.
 std::string npy_header(const TensorType& type);

@@ -118,7 +118,7 @@ int64_t npz_budget(int64_t file_bytes) {
 }
 
 std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
-                                       const std::shared_ptr<MemoryMeter>& meter) {
+                                       const std::shared_ptr<HostMemory>& memory) {
   int64_t size = 0;
   const Zip archive = open_zip(path, size);
   std::map<std::string, Tensor> arrays;
@@ -129,7 +129,7 @@ std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_b
     if (member == nullptr)
       fail(ErrorCode::Io, "file '", path, "', member '", name, "': ", zip_error_strerror(zip_get_error(archive.get())));
     MemberSource source(std::move(member), path + "/" + name, static_cast<int64_t>(entry.size));
-    arrays.emplace(name.substr(0, name.size() - kSuffix.size()), read_npy(source, meter));
+    arrays.emplace(name.substr(0, name.size() - kSuffix.size()), read_npy(source, memory));
   }
   return arrays;
 }

@@ -14,7 +14,7 @@ int64_t npz_budget(int64_t file_bytes);
 
 // The arrays by name, without ".npy". `budget_bytes` < 0: npz_budget.
 std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
-                                       const std::shared_ptr<MemoryMeter>& meter);
+                                       const std::shared_ptr<HostMemory>& memory);
 // Uncompressed, and the same bytes for the same arrays at any time.
 void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays);
 

@@ -1,5 +1,7 @@
 #include "engine/error.h"
 
+#include <new>
+
 namespace moonflow {
 
 const char* name(ErrorCode code) {
@@ -37,6 +39,18 @@ std::string Error::describe() const {
   for (const std::string& part : {where, job, op})
     if (!part.empty()) line += part + ": ";
   return line + what();
+}
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::OutOfMemory, "out of memory");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::Internal, error.what());
+  }
 }
 
 }  // namespace moonflow

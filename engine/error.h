@@ -60,6 +60,9 @@ void require(bool holds, ErrorCode code, const Parts&... parts) {
   if (!holds) fail(code, parts...);
 }
 
+// The exception being handled, as an error.
+Error current_error();
+
 // Runs `work`. An error that leaves it gets the op and the script's line to blame, unless it knows better.
 template <class Work>
 decltype(auto) blaming(const std::string& op, const std::string& where, Work&& work) {

@@ -16,19 +16,6 @@ void check_feeds(const Plan& plan, const std::vector<Tensor>& feeds) {
   }
 }
 
-// The exception being handled, as an error.
-Error current_error() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::OutOfMemory, "out of memory");
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::Internal, error.what());
-  }
-}
-
 }  // namespace
 
 Executor::~Executor() { close(); }
@@ -46,7 +33,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   run->tapped.resize(plan->taps.size());
   for (size_t i = 0; i < plan->taps.size(); ++i)
     if (submission.taps_on.empty() || submission.taps_on[i])
-      run->tapped[i] = Tensor::allocate(plan->taps[i].type, submission.meter);
+      run->tapped[i] = Tensor::allocate(plan->taps[i].type, submission.memory);
   const RunId id = run->id = ++last_run_;
 
   std::unique_lock<std::mutex> lock(mutex_);
@@ -59,7 +46,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
     completions_.post(std::move(run));
   } else {
     // The script may change its arrays once the call is over.
-    for (Tensor& feed : run->feeds) feed = feed.copy(submission.meter);
+    for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
     lock.lock();
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     queued_.push_back(std::move(run));
@@ -103,44 +90,10 @@ void Executor::execute(Run& run) {
 
 void Executor::run_steps(Run& run) {
   Plan& plan = *run.plan;
-  Device& device = *plan.device;
-  device.enter();
-  const auto stopped = [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); };
-
-  for (size_t i = 0; i < plan.feeds.size(); ++i)
-    for (const PlannedFeed::Place& place : plan.feeds[i].places)
-      plan.steps[place.step].inputs[place.input] = run.feeds[i].data();
-
-  size_t next_tap = 0;
-  const auto copy_taps = [&](int step) {
-    for (; next_tap < plan.taps_by_step.size(); ++next_tap) {
-      const int index = plan.taps_by_step[next_tap];
-      const PlannedTap& tap = plan.taps[index];
-      if (tap.after_step > step) return;
-      const Tensor& tapped = run.tapped[index];
-      if (!tapped) continue;
-      const void* source = tap.feed >= 0 ? run.feeds[tap.feed].data() : tap.source;
-      device.copy(*stream_, tapped.data(), source, tapped.bytes());
-    }
-  };
-
-  copy_taps(-1);
-  const int step_count = static_cast<int>(plan.steps.size());
-  for (int i = 0; i < step_count; ++i) {
-    Step& step = plan.steps[i];
-    // The writes of a run happen all or not at all.
-    if (i <= plan.first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", step.label);
-    try {
-      step.launch(LaunchCall{*stream_, step.inputs.data(), step.outputs.data(), step.scratch});
-    } catch (const std::exception&) {
-      Error error = current_error();
-      error.op = step.label;
-      error.where = step.site;
-      throw error;
-    }
-    copy_taps(i);
-  }
-  stream_->wait();
+  plan.device->enter();
+  for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, run.feeds[i].data());
+  plan.launch(*stream_, run.tapped.data(),
+              [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); });
 }
 
 void Executor::wait_idle() {

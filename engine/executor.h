@@ -23,7 +23,7 @@ class Executor {
     std::vector<Tensor> feeds;       // kept alive, and not to be changed until the run has ended
     std::vector<bool> taps_on = {};  // empty: all
     bool may_run_inline = false;     // on the calling thread when nothing is in flight
-    std::shared_ptr<MemoryMeter> meter = nullptr;
+    std::shared_ptr<HostMemory> memory = nullptr;
   };
   // Gives the run's number, or 0 when the plan or the session has too many runs in flight.
   // Throws when a feed does not fit its placeholder.

@@ -497,7 +497,7 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
     const Node& node = draft.node(id);
     if (node.kind == Node::Feed) {  // also a feed that nobody reads has its place in a call
       feed_of[node.outputs[0]] = static_cast<int>(plan.feeds.size());
-      plan.feeds.push_back({node.name, draft.type(node.outputs[0]), {}});
+      plan.feeds.push_back({node.name, draft.type(node.outputs[0]), nullptr, {}});
     }
     if (!draft.live(id)) continue;
     if (node.kind == Node::Variable) {
@@ -608,6 +608,33 @@ std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const 
   std::stable_sort(plan->taps_by_step.begin(), plan->taps_by_step.end(),
                    [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
   return plan;
+}
+
+void Plan::bind(size_t feed, void* data) {
+  feeds[feed].data = data;
+  for (const PlannedFeed::Place& place : feeds[feed].places) steps[place.step].inputs[place.input] = data;
+}
+
+void Plan::launch_step(Step& step, Stream& stream) const {
+  try {
+    step.launch(LaunchCall{stream, step.inputs.data(), step.outputs.data(), step.scratch});
+  } catch (const std::exception&) {
+    Error error = current_error();
+    error.op = step.label;
+    error.where = step.site;
+    throw error;
+  }
+}
+
+// The taps whose values are there once this step has run; `next` counts those that are done.
+void Plan::copy_taps(Stream& stream, const Tensor* tapped, int step, size_t& next) const {
+  for (; next < taps_by_step.size(); ++next) {
+    const int index = taps_by_step[next];
+    const PlannedTap& tap = taps[index];
+    if (tap.after_step > step) return;
+    if (!tapped[index]) continue;
+    device->copy(stream, tapped[index].data(), tap.feed >= 0 ? feeds[tap.feed].data : tap.source, tap.type.bytes());
+  }
 }
 
 std::string Plan::dump() const {

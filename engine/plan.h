@@ -25,6 +25,7 @@ struct Step {
 struct PlannedFeed {
   std::string name;
   TensorType type;
+  void* data = nullptr;  // what is bound now
   // Where the address of the fed tensor belongs.
   struct Place {
     int step;
@@ -57,11 +58,36 @@ class Plan {
   int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread
   int max_in_flight = 3;
 
+  // Where the launches find a feed. Holds until it is bound again.
+  void bind(size_t feed, void* data);
+  // Launches the steps in order and waits for them. Taps are copied to `tapped`, one per tap; without a value where
+  // one is not wanted. Asks `stopped` before each step up to the first write, and throws Interrupted when it says so:
+  // the writes of a run happen all or not at all. What a step throws is given its label and site.
+  template <class Stopped>
+  void launch(Stream& stream, const Tensor* tapped, const Stopped& stopped);
+
   std::string dump() const;
 
   Buffer arena;  // every intermediate value and scratch lives here
   std::vector<Buffer> constants;
+
+ private:
+  void launch_step(Step& step, Stream& stream) const;
+  void copy_taps(Stream& stream, const Tensor* tapped, int step, size_t& next) const;
 };
+
+template <class Stopped>
+void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped) {
+  size_t next_tap = 0;
+  copy_taps(stream, tapped, -1, next_tap);
+  const int step_count = static_cast<int>(steps.size());
+  for (int i = 0; i < step_count; ++i) {
+    if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
+    launch_step(steps[i], stream);
+    copy_taps(stream, tapped, i, next_tap);
+  }
+  stream.wait();
+}
 
 // `job` names the plan in messages. Throws the first fault found, with op and site: a missing kernel, a refused dtype.
 std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const std::shared_ptr<Device>& device,

@@ -3,10 +3,10 @@
 namespace moonflow {
 
 Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
-                 std::shared_ptr<MemoryMeter> meter)
+                 std::shared_ptr<HostMemory> memory)
     : catalog_(std::move(catalog)),
       device_(std::move(device)),
-      meter_(meter ? std::move(meter) : std::make_shared<MemoryMeter>()),
+      memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
       executor_(completions_),
       stream_(device_->make_stream()) {}
 
@@ -18,7 +18,7 @@ std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& jo
 }
 
 RunId Session::submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission) {
-  if (!submission.meter) submission.meter = meter_;
+  if (!submission.memory) submission.memory = memory_;
   return executor_.submit(plan, std::move(submission));
 }
 
@@ -31,7 +31,7 @@ std::optional<Completion> Session::pull() {
 Tensor Session::read(const std::string& name) {
   const Variable& variable = variables_.at(name);
   executor_.wait_idle();
-  Tensor value = Tensor::allocate(variable.type, meter_);
+  Tensor value = Tensor::allocate(variable.type, memory_);
   device_->copy(*stream_, value.data(), variable.memory.data(), value.bytes());
   stream_->wait();
   return value;
@@ -69,7 +69,7 @@ std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tens
   std::vector<Tensor> outputs;
   if (!op.alias.empty()) {
     for (const TensorType& type : call.outputs)
-      outputs.push_back(inputs.at(op.alias[0].input).copy(meter_).reshaped(type.shape));
+      outputs.push_back(inputs.at(op.alias[0].input).copy(memory_).reshaped(type.shape));
     return outputs;
   }
   require(static_cast<bool>(op.kernel(device_->kind())), ErrorCode::Unsupported, op.name, " has no ",
@@ -77,7 +77,7 @@ std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tens
   device_->enter();
   const Launch launch = op.kernel(device_->kind()).prepare(call);
   for (const TensorType& type : call.outputs) {
-    outputs.push_back(Tensor::allocate(type, meter_));
+    outputs.push_back(Tensor::allocate(type, memory_));
     output_data.push_back(outputs.back().data());
   }
   const Buffer scratch = call.scratch_bytes > 0 ? Buffer(*device_, call.scratch_bytes) : Buffer();

@@ -12,9 +12,9 @@ namespace moonflow {
 
 class Session {
  public:
-  // `meter` counts the memory of values that leave the session; without one the session has its own.
+  // `memory` gives that of the values that leave the session; without one the session has its own.
   Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
-          std::shared_ptr<MemoryMeter> meter = nullptr);
+          std::shared_ptr<HostMemory> memory = nullptr);
   ~Session();
 
   const Catalog& catalog() const { return *catalog_; }
@@ -22,7 +22,7 @@ class Session {
   Variables& variables() { return variables_; }
   CompletionQueue& completions() { return completions_; }
   Executor& executor() { return executor_; }
-  const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
+  const std::shared_ptr<HostMemory>& memory() const { return memory_; }
 
   std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job);
   // Gives the run's number, or 0 when too much is in flight.
@@ -44,7 +44,7 @@ class Session {
  private:
   std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
   std::shared_ptr<Device> device_;          // shared with the plans
-  std::shared_ptr<MemoryMeter> meter_;
+  std::shared_ptr<HostMemory> memory_;
   Variables variables_;
   CompletionQueue completions_;
   Executor executor_;               // last: its worker ends before anything above goes

@@ -109,19 +109,27 @@ void check_size(const TensorType& type) {
   for (const int64_t dim : type.shape) bytes = checked_product(bytes, std::max<int64_t>(dim, 1));
 }
 
-Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<MemoryMeter> meter) {
+void* HostMemory::allocate(size_t bytes) noexcept {
+  return ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+}
+
+void HostMemory::release(void* memory, size_t) noexcept { ::operator delete (memory, std::align_val_t{kAlignment}); }
+
+Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<HostMemory> source) {
+  static HostMemory* const unaccounted = new HostMemory();  // never destroyed: blocks may outlive every static object
+  HostMemory* const memory = source ? source.get() : unaccounted;
   const int64_t bytes = type.bytes();
   // Rounded up to whole lines, so vector loops may read past the last element.
   const int64_t reserved = checked_sum(bytes, kAlignment) / kAlignment * kAlignment;
-  void* memory = ::operator new (static_cast<size_t>(reserved), std::align_val_t{kAlignment}, std::nothrow);
-  require(memory != nullptr, ErrorCode::OutOfMemory, "no memory for ", type, " (", bytes, " bytes)");
-  if (meter) meter->live_bytes.fetch_add(reserved, std::memory_order_relaxed);
+  void* const data = memory->allocate(static_cast<size_t>(reserved));
+  require(data != nullptr, ErrorCode::OutOfMemory, "no memory for ", type, " (", bytes, " bytes)");
+  memory->live_bytes.fetch_add(reserved, std::memory_order_relaxed);
   Tensor tensor;
   tensor.type_ = type;
-  tensor.data_ = memory;
-  tensor.block_ = std::shared_ptr<void>(memory, [meter, reserved](void* block) {
-    ::operator delete (block, std::align_val_t{kAlignment});
-    if (meter) meter->live_bytes.fetch_sub(reserved, std::memory_order_relaxed);
+  tensor.data_ = data;
+  tensor.block_ = std::shared_ptr<void>(data, [source = std::move(source), memory, reserved](void* block) {
+    memory->live_bytes.fetch_sub(reserved, std::memory_order_relaxed);
+    memory->release(block, static_cast<size_t>(reserved));
   });
   return tensor;
 }
@@ -151,8 +159,8 @@ Tensor Tensor::rows(int64_t first, int64_t rows) const {
   return view;
 }
 
-Tensor Tensor::copy(std::shared_ptr<MemoryMeter> meter) const {
-  Tensor result = allocate(type_, std::move(meter));
+Tensor Tensor::copy(std::shared_ptr<HostMemory> memory) const {
+  Tensor result = allocate(type_, std::move(memory));
   std::memcpy(result.data(), data_, static_cast<size_t>(bytes()));
   return result;
 }

@@ -145,19 +145,25 @@ std::ostream& operator<<(std::ostream& out, const TensorType& type);
 // Throws when the bytes of a type overflow, an empty axis counted as one: kernels may then compute strides unchecked.
 void check_size(const TensorType& type);
 
-// Counts the bytes that are alive, for whoever decides when to collect garbage. Shared with the blocks it counts.
-struct MemoryMeter {
+constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector register
+
+// Where arrays and the memory of CPU plans come from, and how much of the arrays is alive, for whoever decides when to
+// collect garbage. Shared with the blocks it gave. Called from any thread.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  virtual void* allocate(size_t bytes) noexcept;  // kAlignment-aligned, not initialised; nullptr when there is none
+  virtual void release(void* memory, size_t bytes) noexcept;
+
   std::atomic<int64_t> live_bytes{0};
 };
-
-constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector register
 
 class Tensor {
  public:
   Tensor() = default;  // no value
 
   // Fresh memory, 64-byte aligned, not initialised. Throws OutOfMemory.
-  static Tensor allocate(const TensorType& type, std::shared_ptr<MemoryMeter> meter = nullptr);
+  static Tensor allocate(const TensorType& type, std::shared_ptr<HostMemory> memory = nullptr);
   static Tensor zeros(const TensorType& type);
 
   template <class T>
@@ -185,7 +191,7 @@ class Tensor {
   Tensor reshaped(const Shape& shape) const;
   // Rows [first, first + rows) of axis 0, sharing memory.
   Tensor rows(int64_t first, int64_t rows) const;
-  Tensor copy(std::shared_ptr<MemoryMeter> meter = nullptr) const;
+  Tensor copy(std::shared_ptr<HostMemory> memory = nullptr) const;
   bool shares_memory(const Tensor& other) const { return block_ && block_ == other.block_; }
 
  private:

@@ -9,8 +9,10 @@ namespace moonflow {
 
 std::shared_ptr<const Catalog> make_catalog();
 
-// The CPU through oneDNN and own loops. `threads` = 0: one per core that this process may use.
-std::unique_ptr<Device> make_cpu_device(int threads = 0);
+// The CPU through oneDNN and own loops. `threads` = 0: one per core that this process may use. `memory` = nullptr: its own.
+std::unique_ptr<Device> make_cpu_device(int threads = 0, std::shared_ptr<HostMemory> memory = nullptr);
+// The CPU for a thread with deadlines: one thread, and own loops alone, whose launches neither allocate nor lock.
+std::unique_ptr<Device> make_real_time_cpu_device(std::shared_ptr<HostMemory> memory = nullptr);
 
 // One function per family, each in the file of its name.
 void add_elementwise(Catalog& catalog);

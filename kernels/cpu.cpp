@@ -29,7 +29,10 @@ void copy_bytes(void* to, const void* from, int64_t bytes) {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(int threads) : engine(dnnl::engine::kind::cpu, 0) {
+  CpuDevice(int threads, std::shared_ptr<HostMemory> memory, bool real_time)
+      : engine(dnnl::engine::kind::cpu, 0),
+        real_time(real_time),
+        memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()) {
     const int available = std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
@@ -56,13 +59,12 @@ class CpuDevice : public Device {
     // Zeroing touches every page; more than the machine has would end the process instead of this call.
     const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     const bool fits = bytes >= 0 && (pages <= 0 || bytes / page_bytes < pages);
-    const size_t rounded = fits ? (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment : 0;
-    void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
+    void* memory = fits ? memory_->allocate(rounded(bytes)) : nullptr;
     require(memory != nullptr, ErrorCode::OutOfMemory, "cannot get ", bytes, " bytes of memory on the cpu");
-    return std::memset(memory, 0, rounded);
+    return std::memset(memory, 0, rounded(bytes));
   }
 
-  void free(void* memory) noexcept override { std::free(memory); }
+  void free(void* memory, int64_t bytes) noexcept override { memory_->release(memory, rounded(bytes)); }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(engine); }
 
@@ -71,8 +73,15 @@ class CpuDevice : public Device {
   Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
 
   const dnnl::engine engine;
+  const bool real_time;
 
  private:
+  // Whole lines, and never none.
+  static size_t rounded(int64_t bytes) {
+    return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  std::shared_ptr<HostMemory> memory_;
   int threads_ = 1;
 };
 
@@ -166,7 +175,12 @@ int threads() { return omp_get_max_threads(); }
 int threads() { return 1; }
 #endif
 
-const dnnl::engine& dnnl_engine(Device& device) { return static_cast<CpuDevice&>(device).engine; }
+const dnnl::engine& dnnl_engine(Device& device) {
+  const CpuDevice& cpu = static_cast<CpuDevice&>(device);
+  // A primitive allocates whenever it runs. Whoever asks for one has loops for the sizes that oneDNN lacks.
+  if (cpu.real_time) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
+  return cpu.engine;
+}
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
 
 dnnl::memory::data_type dnnl_type(DType dtype) {
@@ -223,6 +237,12 @@ void Bound::execute(Stream& stream) const {
 
 }  // namespace cpu
 
-std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<cpu::CpuDevice>(threads); }
+std::unique_ptr<Device> make_cpu_device(int threads, std::shared_ptr<HostMemory> memory) {
+  return std::make_unique<cpu::CpuDevice>(threads, std::move(memory), false);
+}
+
+std::unique_ptr<Device> make_real_time_cpu_device(std::shared_ptr<HostMemory> memory) {
+  return std::make_unique<cpu::CpuDevice>(1, std::move(memory), true);
+}
 
 }  // namespace moonflow

@@ -49,15 +49,15 @@ TEST_CASE("a view shares the memory of its origin, a copy does not") {
   CHECK_THROWS_AS(tensor.reshaped({4}), Error);
 }
 
-TEST_CASE("the meter counts the bytes that are alive") {
-  auto meter = std::make_shared<MemoryMeter>();
+TEST_CASE("host memory counts the bytes that are alive") {
+  auto memory = std::make_shared<HostMemory>();
   {
-    const Tensor tensor = Tensor::allocate({DType::Float32, {1000}}, meter);
+    const Tensor tensor = Tensor::allocate({DType::Float32, {1000}}, memory);
     const Tensor view = tensor.rows(0, 1);
-    CHECK(meter->live_bytes >= 4000);
+    CHECK(memory->live_bytes >= 4000);
     CHECK(reinterpret_cast<uintptr_t>(tensor.data()) % kAlignment == 0);
   }
-  CHECK(meter->live_bytes == 0);
+  CHECK(memory->live_bytes == 0);
 }
 
 TEST_CASE("dtypes are found by name") {
