@@ -1,0 +1,116 @@
+#include "engine/prepared.h"
+
+#include <atomic>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "toy.h"
+
+using namespace moonflow;
+using namespace moonflow::toy;
+
+namespace {
+
+// y = x * w + w, with a watched product; the token of the watch is 1, of the result 2.
+struct Net {
+  std::shared_ptr<FakeDevice> device = std::make_shared<FakeDevice>();
+  std::shared_ptr<const Catalog> ops = catalog();
+  Graph graph{*ops};
+
+  Net() {
+    const ValueId x = graph.feed("x", vec(2)), w = graph.variable("w", vec(2));
+    const ValueId product = graph.append("mul", {x, w})[0];
+    graph.tap(product, 1);
+    graph.tap(graph.append("add", {product, w})[0], 2);
+    graph.tap(w, 3);
+  }
+};
+
+void feed(PreparedCall& call, std::vector<float> input) {
+  std::copy(input.begin(), input.end(), call.inputs()[0].data<float>());
+}
+
+}  // namespace
+
+TEST_CASE("a prepared call runs from its inputs to its outputs with the newest weights") {
+  Net net;
+  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  REQUIRE(call.outputs().size() == 2);
+  REQUIRE(call.weights().size() == 1);
+  CHECK(call.weights()[0]->name == "w");
+  feed(call, {2, 3});
+  call.run();
+  CHECK(values(call.outputs()[0]) == std::vector<float>{0, 0});
+  CHECK(call.generation() == 0);
+  for (const float w : {1.0f, 2.0f, 5.0f, 7.0f}) {
+    call.publish([&](const Variable&) { return floats({w, w}); });
+    call.run();
+    CHECK(values(call.outputs()[0]) == std::vector<float>{3 * w, 4 * w});
+    CHECK(values(call.outputs()[1]) == std::vector<float>{w, w});
+  }
+  CHECK(call.generation() == 4);
+  call.publish([&](const Variable&) { return floats({8, 8}); });
+  call.publish([&](const Variable&) { return floats({9, 9}); });
+  call.run();
+  CHECK(values(call.outputs()[1]) == std::vector<float>{9, 9});
+  CHECK(call.generation() == 5);
+}
+
+TEST_CASE("a prepared call takes no memory of its device once it is made") {
+  Net net;
+  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  const int live = net.device->live_buffers;
+  net.device->refuse_above = 0;
+  for (int i = 0; i < 10; ++i) {
+    call.publish([&](const Variable&) { return floats({1, 1}); });
+    call.run();
+  }
+  CHECK(net.device->live_buffers == live);
+}
+
+TEST_CASE("a graph that writes variables cannot be prepared") {
+  Net net;
+  Graph graph(*net.ops);
+  const ValueId w = graph.variable("w", vec(1));
+  graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
+  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 0, nullptr),
+                    Catch::Contains("train_job writes some"));
+  CHECK(net.device->live_buffers == 0);
+}
+
+TEST_CASE("weights of the wrong type are refused and the old ones stay") {
+  Net net;
+  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  CHECK_THROWS_WITH(call.publish([](const Variable&) { return floats({1}); }), Catch::Contains("'w'"));
+  call.run();
+  CHECK(values(call.outputs()[1]) == std::vector<float>{0, 0});
+}
+
+TEST_CASE("a run never sees weights of two generations") {
+  Net net;
+  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  feed(call, {1, 1});
+  std::atomic<bool> done{false};
+  std::thread publisher([&] {
+    for (int i = 1; i <= 2000; ++i) {
+      const float w = static_cast<float>(i);
+      call.publish([&](const Variable&) { return floats({w, w}); });
+    }
+    done = true;
+  });
+  bool whole = true, rising = true;
+  float before = 0;
+  while (!done) {
+    call.run();
+    const std::vector<float> sum = values(call.outputs()[0]), w = values(call.outputs()[1]);
+    whole = whole && sum[0] == 2 * w[0] && sum[1] == sum[0] && w[1] == w[0];
+    rising = rising && w[0] >= before;
+    before = w[0];
+  }
+  publisher.join();
+  call.run();
+  CHECK(whole);
+  CHECK(rising);
+  CHECK(values(call.outputs()[1])[0] == 2000);
+}
