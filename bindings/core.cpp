@@ -9,6 +9,8 @@ namespace {
 int finalize_state(lua_State* L) {
   State& state = *static_cast<State*>(lua_touserdata(L, 1));
   state.memory.reset();
+  state.interrupted.reset();
+  state.newest.reset();
   state.catalog.reset();
   state.fault.reset();
   return 0;
@@ -54,20 +56,6 @@ int error_concat(lua_State* L) {
   return 1;
 }
 
-int build_info(lua_State* L) {
-  const auto set = [&](const char* field, const char* value) {
-    lua_pushstring(L, value);
-    lua_setfield(L, -2, field);
-  };
-  lua_createtable(L, 0, 5);
-  set("version", MOONFLOW_VERSION);
-  set("build_type", MOONFLOW_BUILD_TYPE);
-  set("sanitizer", MOONFLOW_SANITIZER);
-  set("compiler", __VERSION__);
-  set("lua", LUAJIT_VERSION);
-  return 1;
-}
-
 State& new_state(lua_State* L) {
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, finalize_state);
@@ -76,11 +64,17 @@ State& new_state(lua_State* L) {
   lua_insert(L, -2);
   lua_setmetatable(L, -2);
   luaL_ref(L, LUA_REGISTRYINDEX);  // for good: functions hold plain pointers to it
-  try {
-    state.memory = std::make_shared<HostMemory>();
-  } catch (const std::bad_alloc&) {
-    // Without one nothing is counted; the module works all the same.
+  lua_getfield(L, LUA_REGISTRYINDEX, kGivenKey);
+  if (const auto* given = static_cast<const Given*>(lua_touserdata(L, -1))) {
+    state.memory = given->memory;
+    state.interrupted = given->interrupted;
   }
+  lua_pop(L, 1);
+  if (!state.memory) try {
+      state.memory = std::make_shared<HostMemory>();
+    } catch (const std::bad_alloc&) {
+      // Without one nothing is counted; the module works all the same.
+    }
   lua_getglobal(L, "tostring");
   state.tostring_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   return state;
@@ -99,6 +93,20 @@ void add_errors(lua_State* L, State& state) {
 }
 
 }  // namespace
+
+int build_info(lua_State* L) {
+  const auto set = [&](const char* field, const char* value) {
+    lua_pushstring(L, value);
+    lua_setfield(L, -2, field);
+  };
+  lua_createtable(L, 0, 5);
+  set("version", MOONFLOW_VERSION);
+  set("build_type", MOONFLOW_BUILD_TYPE);
+  set("sanitizer", MOONFLOW_SANITIZER);
+  set("compiler", __VERSION__);
+  set("lua", LUAJIT_VERSION);
+  return 1;
+}
 
 }  // namespace moonflow::lua
 

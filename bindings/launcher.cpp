@@ -28,7 +28,7 @@ enum Exit { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
 struct Interruption {
   lua_State* lua = nullptr;
   pthread_t owner = {};
-  bool ends_process = true;             // false while the read-eval-print loop is in charge
+  bool ends_process = true;  // false while the read-eval-print loop is in charge
   volatile sig_atomic_t asked = 0;
 };
 Interruption interruption;

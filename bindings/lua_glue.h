@@ -94,6 +94,8 @@ struct PlainError {
 // owns, but stays usable, since finalizers run in any order and may still call the module.
 struct State {
   std::shared_ptr<HostMemory> memory;      // shared with the blocks it gave
+  InterruptFlag interrupted;               // of all sessions of this lua_State, or nullptr: each has its own
+  std::shared_ptr<Session> newest;         // the session made last, until it is closed
   std::shared_ptr<const Catalog> catalog;  // of all sessions of this lua_State; made with the first
   int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
   std::optional<Error> fault;              // on its way from `protect` to Lua
@@ -109,6 +111,14 @@ struct State {
   PlainError take_fault() noexcept;
   bool faults_with_memory() const { return out_of_memory || (fault && fault->code == ErrorCode::OutOfMemory); }
 };
+
+// What a host gives to the lua_State it opens the module in: set in the registry under kGivenKey, as a light userdata,
+// while luaopen_moonflow_core runs.
+struct Given {
+  std::shared_ptr<HostMemory> memory;
+  InterruptFlag interrupted;
+};
+constexpr const char* kGivenKey = "moonflow.given";
 
 inline State& state_of(lua_State* L) { return *static_cast<State*>(lua_touserdata(L, lua_upvalueindex(1))); }
 

@@ -15,6 +15,8 @@ void add_plan(lua_State* L, State& state);
 void add_files(lua_State* L, State& state);
 void add_system(lua_State* L, State& state);
 
+int build_info(lua_State* L);
+
 // Methods of the session that live with what they make.
 int list_ops(lua_State* L);
 int make_graph(lua_State* L);

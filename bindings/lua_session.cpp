@@ -38,7 +38,9 @@ int make_session(lua_State* L) {
     }
     State& state = state_of(L);
     if (!state.catalog) state.catalog = make_catalog();
-    box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads, state.memory), state.memory);
+    box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads, state.memory), state.memory,
+                                            state.interrupted);
+    state.newest = box.session;
   });
   return 1;
 }
@@ -147,7 +149,11 @@ int set_max_in_flight(lua_State* L) {
 }
 
 int close(lua_State* L) {
-  protect(L, [&] { any_session(L).close(); });
+  protect(L, [&] {
+    any_session(L).close();
+    std::shared_ptr<Session>& newest = state_of(L).newest;
+    if (newest.get() == &any_session(L)) newest.reset();
+  });
   return 0;
 }
 

@@ -7,18 +7,17 @@
  *  - A function that can fail gives a status: NULL when all is well, else an object that the caller frees with
  *    mf_status_free. Functions that a real-time thread or a signal handler may call, and those that close, give a code.
  *  - A struct that a host fills begins with struct_size = sizeof it. Zero means "the default" in every other field.
- *  - Nothing here prints, exits, aborts, throws, installs a signal handler, or reads an environment variable without the
- *    prefix MOONFLOW_.
+ *  - Nothing here prints, exits, aborts, throws, installs a signal handler, or reads an environment variable without
+ * the prefix MOONFLOW_.
  *  - Each function is marked with the thread that may call it:
  *      MF_ANY_THREAD    any thread, at any time
  *      MF_OWNER_THREAD  the thread that opened the session; another gets MF_WRONG_THREAD
  *      MF_ONE_THREAD    any thread, but one at a time for one handle
- *      MF_REAL_TIME     as MF_ONE_THREAD, and after mf_prepared_warm_up on that thread: no allocation, no lock, no system
- *                       call, no Lua
- *      MF_SIGNAL_SAFE   as MF_ANY_THREAD, and inside a signal handler
+ *      MF_REAL_TIME     as MF_ONE_THREAD, and after mf_prepared_warm_up on that thread: no allocation, no lock, no
+ * system call, no Lua MF_SIGNAL_SAFE   as MF_ANY_THREAD, and inside a signal handler
  *
- * Link with -lmoonflow -lluajit-5.1: the process brings the Lua virtual machine, so that a game's own and Moonflow's are
- * one. docs/embedding.md is the guide. */
+ * Link with -lmoonflow -lluajit-5.1: the process brings the Lua virtual machine, so that a game's own and Moonflow's
+ * are one. docs/embedding.md is the guide. */
 #ifndef MOONFLOW_H
 #define MOONFLOW_H
 
@@ -63,11 +62,11 @@ enum {
   MF_INTERRUPTED = 8,
   MF_OUT_OF_MEMORY = 9,
   MF_IO = 10,
-  MF_WRONG_STATE = 11,     /* the call is right, the moment is not */
-  MF_INTERNAL = 12,        /* a fault of a library below this one */
-  MF_SCRIPT_ERROR = 13,    /* the script raised it, or it does not compile */
-  MF_INVALID_HANDLE = 14,  /* NULL, of another kind, or closed */
-  MF_WRONG_THREAD = 15     /* the session belongs to another thread */
+  MF_WRONG_STATE = 11,    /* the call is right, the moment is not */
+  MF_INTERNAL = 12,       /* a fault of a library below this one */
+  MF_SCRIPT_ERROR = 13,   /* the script raised it, or it does not compile */
+  MF_INVALID_HANDLE = 14, /* NULL, of another kind, or closed */
+  MF_WRONG_THREAD = 15    /* the session belongs to another thread */
 };
 
 /* The code of a status: MF_OK for NULL, MF_INVALID_HANDLE for what is no status. */
@@ -108,17 +107,18 @@ typedef void (*mf_log_function)(void* user, const char* line);
 
 typedef struct mf_session_options {
   uint32_t struct_size;
-  int32_t threads;           /* of the CPU kernels; 0: one per core */
-  void* lua_state;           /* a lua_State* of the host (LuaJIT 2.1) to live in; NULL: the session makes its own */
-  const char* library_path;  /* the folder that holds moonflow/init.lua; NULL: found from where the library lies */
-  mf_allocator allocator;    /* allocate == NULL: aligned_alloc and free, and LuaJIT's own allocator */
-  mf_log_function log;       /* NULL: warnings are dropped */
+  int32_t threads;          /* of the CPU kernels; 0: one per core */
+  void* lua_state;          /* a lua_State* of the host (LuaJIT 2.1) to live in; NULL: the session makes its own */
+  const char* library_path; /* the folder that holds moonflow/init.lua; NULL: found from where the library lies */
+  mf_allocator allocator;   /* allocate == NULL: aligned_alloc and free, and LuaJIT's own allocator */
+  mf_log_function log;      /* NULL: warnings are dropped */
   void* log_user;
 } mf_session_options;
 
-/* Opens a session that belongs to the calling thread. In a lua_State of the host, `require "moonflow"` gives the library
- * of this session, and there can be one session per state; the state must stay open until the session is closed.
- * Asynchronous calls never wait ("host mode"): when too much is in flight they say MF_BUSY. `options` may be NULL. */
+/* Opens a session that belongs to the calling thread. In a lua_State of the host, `require "moonflow"` gives the
+ * library of this session, and there can be one session per state; the state must stay open until the session is
+ * closed. Asynchronous calls never wait ("host mode"): when too much is in flight they say MF_BUSY. `options` may be
+ * NULL. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_session_open(const mf_session_options* options, mf_session** session);
 /* Refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered, closes its own Lua
  * state. Jobs and prepared calls of it stay valid handles; prepared calls can even be run on. */
@@ -157,8 +157,8 @@ enum { MF_MAX_RANK = 8 };
 typedef struct mf_array {
   uint32_t struct_size;
   mf_dtype dtype;
-  void* data;         /* never written when the array is an input */
-  uint64_t count;     /* elements at `data` */
+  void* data;          /* never written when the array is an input */
+  uint64_t count;      /* elements at `data` */
   const int64_t* dims; /* NULL: the shape that the signature says */
   int32_t rank;        /* of dims */
   int32_t reserved;
@@ -202,8 +202,8 @@ MF_EXPORT MF_ANY_THREAD mf_status* mf_job_output(mf_job* job, int32_t index, mf_
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call(mf_job* job, const mf_array* inputs, int32_t input_count,
                                                  mf_array* outputs, int32_t output_count);
 /* Receives the results of an asynchronous call, or what it failed with. Called on the owner thread inside
- * mf_session_poll or another call that delivers. All arguments are the library's and end with the call. It may launch and
- * read; it may not wait: mf_session_poll and mf_session_sync give MF_WRONG_STATE there. */
+ * mf_session_poll or another call that delivers. All arguments are the library's and end with the call. It may launch
+ * and read; it may not wait: mf_session_poll and mf_session_sync give MF_WRONG_STATE there. */
 typedef void (*mf_result_function)(void* user, const mf_status* error, const mf_array* outputs, int32_t output_count);
 /* Copies the inputs, starts a run and returns. Exactly one call of `result` follows, unless this gives a status, or the
  * session is closed first. */
@@ -235,12 +235,14 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_bytes_free(mf_bytes* bytes);
 
 /* Makes a form of a predict job for a control loop: buffers, weights and plan of its own, one thread, kernels that
  * neither allocate nor lock. A job that writes variables, draws random numbers or needs a kernel that is not fit for
- * real time is refused, with the op's line. Watches are not called. Costs a compilation; the session goes on as before. */
+ * real time is refused, with the op's line. Watches are not called. Costs a compilation; the session goes on as before.
+ */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_prepare(mf_job* job, mf_prepared** prepared);
 /* The fixed buffer of an input or output: its memory, dtype and count. Constant from here to the end of the handle. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_input(mf_prepared* prepared, int32_t index, mf_array* buffer);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_output(mf_prepared* prepared, int32_t index, mf_array* buffer);
-/* Runs it a few times on the calling thread, so that caches, stack and thread-local state are there. Once per thread. */
+/* Runs it a few times on the calling thread, so that caches, stack and thread-local state are there. Once per thread.
+ */
 MF_EXPORT MF_ONE_THREAD mf_code mf_prepared_warm_up(mf_prepared* prepared);
 /* From the input buffers to the output buffers, with the newest weights published. */
 MF_EXPORT MF_REAL_TIME mf_code mf_prepared_run(mf_prepared* prepared);

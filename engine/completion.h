@@ -66,10 +66,10 @@ class CompletionQueue {
   Run* tail_ = nullptr;
   int descriptor_ = -1;
   std::unique_ptr<Run> pulling_;  // the run being delivered; the pulling thread's own
-  bool announced_ = false;         // the pulling thread's own
+  bool announced_ = false;        // the pulling thread's own
   uint64_t sequence_ = 0;
 
-  void add_ready();   // both: with the mutex held
+  void add_ready();  // both: with the mutex held
   void take_ready();
 };
 

@@ -85,6 +85,7 @@ void Executor::execute(Run& run) {
     run.error = current_error();
   }
   run.error->job = run.plan->job;
+  if (run.error->code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
   for (Tensor& tapped : run.tapped) tapped = Tensor();
 }
 

@@ -14,9 +14,14 @@
 
 namespace moonflow {
 
+// Set by whoever wants runs to stop; shared, since a host may set it while the session is opened or closed.
+using InterruptFlag = std::shared_ptr<std::atomic<bool>>;
+
 class Executor {
  public:
-  explicit Executor(CompletionQueue& completions) : completions_(completions) {}
+  explicit Executor(CompletionQueue& completions, InterruptFlag interrupted = nullptr)
+      : completions_(completions),
+        interrupted_(interrupted ? std::move(interrupted) : std::make_shared<std::atomic<bool>>(false)) {}
   ~Executor();
 
   struct Submission {
@@ -35,9 +40,15 @@ class Executor {
   void wait_idle();
   // Asks the running step and everything queued to stop. Takes effect before the first write of a run, or after its
   // last. Any thread; async-signal-safe.
-  void interrupt() noexcept { interrupted_.store(true, std::memory_order_release); }
-  bool interrupted() const noexcept { return interrupted_.load(std::memory_order_acquire); }
-  void clear_interrupt() noexcept { interrupted_.store(false, std::memory_order_release); }
+  void interrupt() noexcept { interrupted_->store(true, std::memory_order_release); }
+  bool interrupted() const noexcept { return interrupted_->load(std::memory_order_acquire); }
+  const InterruptFlag& interrupt_flag() const { return interrupted_; }
+  // Whether a run has been stopped since the last clear_interrupt.
+  bool interrupt_heeded() const noexcept { return heeded_.load(std::memory_order_acquire); }
+  void clear_interrupt() noexcept {
+    interrupted_->store(false, std::memory_order_release);
+    heeded_.store(false, std::memory_order_release);
+  }
   // Refuses new runs, cancels queued ones, waits for the running one and joins the worker. Idempotent.
   void close();
 
@@ -54,7 +65,8 @@ class Executor {
   std::deque<std::unique_ptr<Run>> queued_;
   bool running_ = false;
   bool closed_ = false;
-  std::atomic<bool> interrupted_{false};
+  const InterruptFlag interrupted_;
+  std::atomic<bool> heeded_{false};
   std::thread worker_;
   std::unique_ptr<Stream> stream_;
   RunId last_run_ = 0;

@@ -1,6 +1,6 @@
-// A plan for a thread with deadlines: buffers and weights of its own, everything allocated and touched beforehand. A run
-// takes no lock and no memory; new weights are published beside it, and the next run takes them over without waiting.
-// One thread may run it while another publishes.
+// A plan for a thread with deadlines: buffers and weights of its own, everything allocated and touched beforehand. A
+// run takes no lock and no memory; new weights are published beside it, and the next run takes them over without
+// waiting. One thread may run it while another publishes.
 #pragma once
 
 #include <atomic>
@@ -53,12 +53,12 @@ class PreparedCall {
   std::vector<Tensor> tapped_;  // by tap of the plan: an output, or no value
   std::vector<const Variable*> weights_;
   std::vector<Place> places_;
-  std::vector<Buffer> spares_;                       // sets 1 and 2, set by set
-  std::vector<std::vector<void*>> sets_;             // [set][weight]
-  int reading_ = 0;                                  // the running thread's own
-  int writing_ = 1;                                  // guarded by publishing_
-  std::atomic<int> between_{2};                      // a set, and whether it is newer than the one being read
-  std::mutex publishing_;                            // between publishers; a run never takes it
+  std::vector<Buffer> spares_;            // sets 1 and 2, set by set
+  std::vector<std::vector<void*>> sets_;  // [set][weight]
+  int reading_ = 0;                       // the running thread's own
+  int writing_ = 1;                       // guarded by publishing_
+  std::atomic<int> between_{2};           // a set, and whether it is newer than the one being read
+  std::mutex publishing_;                 // between publishers; a run never takes it
   std::unique_ptr<Stream> publishing_stream_;
   std::atomic<uint64_t> generation_{0};
 };

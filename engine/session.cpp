@@ -3,11 +3,11 @@
 namespace moonflow {
 
 Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
-                 std::shared_ptr<HostMemory> memory)
+                 std::shared_ptr<HostMemory> memory, InterruptFlag interrupted)
     : catalog_(std::move(catalog)),
       device_(std::move(device)),
       memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
-      executor_(completions_),
+      executor_(completions_, std::move(interrupted)),
       stream_(device_->make_stream()) {}
 
 Session::~Session() { close(); }

@@ -14,7 +14,7 @@ class Session {
  public:
   // `memory` gives that of the values that leave the session; without one the session has its own.
   Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
-          std::shared_ptr<HostMemory> memory = nullptr);
+          std::shared_ptr<HostMemory> memory = nullptr, InterruptFlag interrupted = nullptr);
   ~Session();
 
   const Catalog& catalog() const { return *catalog_; }

@@ -185,11 +185,16 @@ dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(strea
 
 dnnl::memory::data_type dnnl_type(DType dtype) {
   switch (dtype) {
-    case DType::Float32: return dnnl::memory::data_type::f32;
-    case DType::Int8: return dnnl::memory::data_type::s8;
-    case DType::UInt8: return dnnl::memory::data_type::u8;
-    case DType::Int32: return dnnl::memory::data_type::s32;
-    default: fail(ErrorCode::Unsupported, "oneDNN has no ", dtype);
+    case DType::Float32:
+      return dnnl::memory::data_type::f32;
+    case DType::Int8:
+      return dnnl::memory::data_type::s8;
+    case DType::UInt8:
+      return dnnl::memory::data_type::u8;
+    case DType::Int32:
+      return dnnl::memory::data_type::s32;
+    default:
+      fail(ErrorCode::Unsupported, "oneDNN has no ", dtype);
   }
 }
 

@@ -6,6 +6,7 @@ local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
+local host = require "moonflow.host"
 local initializer = require "moonflow.initializer"
 local iterator = require "moonflow.iterator"
 local job = require "moonflow.job"
@@ -61,6 +62,7 @@ local flow = {
   fd = session.fd,
   shutdown = session.shutdown,
   set_seed = session.set_seed,
+  publish = host.publish,
   _finish = session.sync,  -- what the launcher calls when a script has ended
 
   -- data

@@ -18,6 +18,12 @@ Job.__index = Job
 
 local kMaxPlans = 8
 
+--- The newest job of each name, as long as anyone holds it.
+job.named = setmetatable({}, { __mode = "v" })
+
+--- Called with each new job, and the one that had its name; for hosts, which keep the jobs of a file.
+job.on_define = nil
+
 -- ---- the name -----------------------------------------------------------------------------------------------------
 
 -- Lua does not tell a value the name it is assigned to, but the source does: `local train_job = flow.global_function`.
@@ -221,7 +227,21 @@ local function define(spec, name, site, body)
   end
   self.plan = plan.make(self, self.leaves)
   if self.dynamic then self.plans = { { signature = self:signature_of(self.leaves), plan = self.plan } } end
+  local earlier = job.named[name]
+  job.named[name] = self
+  if job.on_define then job.on_define(self, earlier) end
   return self
+end
+
+--- The newest job of this name.
+--- @error when there is none; suggests the nearest name
+function job.find(name)
+  local found = job.named[name]
+  if found then return found end
+  local names = {}
+  for known in pairs(job.named) do names[#names + 1] = known end
+  errors.raise("not_found", "there is no job '" .. tostring(name) .. "'" .. arguments.suggestion(name, names)
+    .. (#names == 0 and "; no script has defined one" or ""))
 end
 
 local Decorator = { kind = "decorator" }
@@ -367,6 +387,33 @@ function Job:__call(...)
   local of = self.plan
   if of.plain then return of:call(...) end
   return call_gathered(self, ...)
+end
+
+-- The plan for one array per leaf, and the feeds with what the job supplies itself.
+local function take_flat(self, ...)
+  local feeds, count = { ... }, select("#", ...)
+  if count ~= #self.leaves then
+    errors.raise("invalid_argument", self.name .. ": takes " .. #self.leaves .. " arrays, got " .. count)
+  end
+  for i, leaf in ipairs(self.leaves) do
+    check_feed(self, leaf, leaf.placeholder.family == "ListNumpy" and { feeds[i] } or feeds[i])
+  end
+  local of = plan_for(self, feeds)
+  return of, unpack(feeds, 1, of:supply(feeds, count))
+end
+
+--- Runs the job to its end with one array per input; gives its results one by one, whatever its type of return.
+function Job:run_flat(...)
+  local function run(of, ...) return of:run(...) end
+  return run(take_flat(self, ...))
+end
+
+--- Starts such a run; the call gives its results one by one. nil, "busy" in host mode when too much is in flight.
+function Job:launch_flat(...)
+  local function launch(of, ...) return of:launch(...) end
+  local call, why = launch(take_flat(self, ...))
+  if call then call.flat = true end
+  return call, why
 end
 
 -- ---- looking at it ------------------------------------------------------------------------------------------------

@@ -29,6 +29,12 @@ function Pending:take(token, value, sequence)
   end
 end
 
+-- The results as the job's type of return has them, or one by one for a host.
+local function results_of(self)
+  if self.flat then return unpack(self.values, 1, self.plan.result_count) end
+  return typing.build(self.plan.skeleton, self.values)
+end
+
 local function what_of(self)
   return "the callback of " .. self.plan.job_name
 end
@@ -51,9 +57,9 @@ end
 
 --- Calls the callback with the results.
 function Pending:deliver()
-  local callback, values = self.callback, self.values
+  local callback = self.callback
   self.callback = nil
-  session.deliver(callback, what_of(self), self.sequence, self.site, typing.build(self.plan.skeleton, values))
+  session.deliver(callback, what_of(self), self.sequence, self.site, results_of(self))
 end
 
 --- Has the run ended? Does not wait or deliver.
@@ -100,7 +106,7 @@ function Pending:get()
   end
   if self.problem then error(self.problem, 0) end
   if not session.delivering() then session.raise_failures() end
-  return typing.build(self.plan.skeleton, self.values)
+  return results_of(self)
 end
 
 --- `job(x)(callback)`. Raises what handlers have raised while the call made room, now that nothing can be lost by it.

@@ -115,6 +115,10 @@ function plan.make(job, leaves)
   local gradients = job.type == "train" and optimizer.finish(t, job.site) or {}
   local context = { job = job.name, trace = t, site = t.last_site or job.site }
   self.skeleton = typing.flatten(context, job.returns, results)
+  self.results = {}  -- name, dtype and shape of each result
+  for i, leaf in ipairs(context.leaves) do
+    self.results[i] = { name = leaf.logical_blob_name, dtype = leaf.dtype, shape = leaf.shape:table() }
+  end
   add_taps(self, t, gradients, context.leaves)
 
   self.handle = handle:compile(graph)
@@ -177,6 +181,17 @@ local function run_to_end(self, ...)
   if not session.delivering() then session.raise_failures() end
 end
 
+local function emptied(values, count, ...)
+  for i = 1, count do values[i] = nil end
+  return ...
+end
+
+--- Runs to the end and gives the results one by one.
+function Plan:run(...)
+  run_to_end(self, ...)
+  return emptied(self.values, self.result_count, unpack(self.values, 1, self.result_count))
+end
+
 local function call_none(self, ...)
   run_to_end(self, ...)
 end
@@ -189,17 +204,13 @@ local function call_one(self, ...)
   return value
 end
 
-local function emptied(values, count, ...)
-  for i = 1, count do values[i] = nil end
-  return ...
-end
-
 local function call_many(self, ...)
   run_to_end(self, ...)
   return emptied(self.values, self.result_count, typing.build(self.skeleton, self.values))
 end
 
-local function launch(self, ...)
+--- Starts a run and gives its pending call; nil, "busy" in host mode when too much is in flight.
+function Plan:launch(...)
   if not self.ready then self:prepare() end
   local switches = switches_of(self)
   local fine, run = pcall(self.submit, self.handle, false, switches, ...)
@@ -218,7 +229,7 @@ end
 function Plan:choose_call()
   local returns = self.job.returns
   if returns and returns.family == "Callback" or not returns and self.skeleton ~= nil then
-    self.call = launch
+    self.call = self.launch
   elseif self.skeleton == nil then
     self.call = call_none
   elseif self.skeleton == 1 then

@@ -74,8 +74,7 @@ TEST_CASE("a graph that writes variables cannot be prepared") {
   Graph graph(*net.ops);
   const ValueId w = graph.variable("w", vec(1));
   graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
-  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 0, nullptr),
-                    Catch::Contains("train_job writes some"));
+  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 0, nullptr), Catch::Contains("train_job writes some"));
   CHECK(net.device->live_buffers == 0);
 }
 

@@ -1,0 +1,301 @@
+#include "bindings/host_job.h"
+
+#include <cstring>
+#include <optional>
+
+#include "bindings/lua_module.h"
+
+namespace moonflow::host {
+
+namespace {
+
+static_assert(MF_MAX_RANK == Shape::kMaxRank);
+static_assert(static_cast<int>(DType::Float32) == MF_FLOAT32 && static_cast<int>(DType::Float64) == MF_FLOAT64);
+static_assert(static_cast<int>(DType::Int8) == MF_INT8 && static_cast<int>(DType::UInt8) == MF_UINT8);
+static_assert(static_cast<int>(DType::Int32) == MF_INT32 && static_cast<int>(DType::Int64) == MF_INT64);
+
+template <class Struct>
+void require_size(const Struct* given, const char* what) {
+  if (given == nullptr) refuse(MF_INVALID_ARGUMENT, what, " is NULL");
+  if (given->struct_size < sizeof(Struct) || given->struct_size > 4096)
+    refuse(MF_INVALID_ARGUMENT, "struct_size of ", what, " is ", given->struct_size, ", wanted ", sizeof(Struct));
+}
+
+// The list of { name, dtype, shape } at the top of the stack.
+std::vector<NamedValue> read_values(lua_State* L) {
+  std::vector<NamedValue> values;
+  const int count = static_cast<int>(lua_objlen(L, -1));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, -1, i);
+    NamedValue value;
+    lua_getfield(L, -1, "name");
+    value.name = lua::string_at(L, -1, "name");
+    lua_getfield(L, -2, "dtype");
+    value.type.dtype = lua::dtype_at(L, -1, "dtype");
+    lua_getfield(L, -3, "shape");
+    value.type.shape = lua::shape_at(L, lua_gettop(L), "shape");
+    lua_pop(L, 4);
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+std::string place(const char* what, const std::vector<NamedValue>& values, size_t index) {
+  return text(what, " '", values[index].name, "'");
+}
+
+// The inputs of a call as tensors, before Lua is entered.
+std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int32_t count) {
+  if (count != static_cast<int32_t>(job.inputs.size()))
+    refuse(MF_INVALID_ARGUMENT, job.name, ": takes ", job.inputs.size(), " inputs, got ", count);
+  if (inputs == nullptr && count > 0) refuse(MF_INVALID_ARGUMENT, job.name, ": inputs is NULL");
+  std::vector<Tensor> feeds;
+  for (int32_t i = 0; i < count; ++i)
+    feeds.push_back(tensor_of(inputs[i], job.inputs[i].type, job.name + ": " + place("input", job.inputs, i),
+                              job.session->memory()));
+  return feeds;
+}
+
+// ---- asynchronous results ----------------------------------------------------------------------------------------
+
+constexpr int kFunction = 2, kUser = 3;  // upvalues behind the glue's own
+
+mf_result_function function_of(lua_State* L) {
+  mf_result_function function;
+  void* const address = lua_touserdata(L, lua_upvalueindex(kFunction));
+  static_assert(sizeof function == sizeof address);
+  std::memcpy(&function, &address, sizeof function);
+  return function;
+}
+
+int on_result(lua_State* L) {
+  const int count = lua_gettop(L);
+  luaL_checkstack(L, 2, "too many results");
+  auto* arrays = static_cast<mf_array*>(lua_newuserdata(L, sizeof(mf_array) * static_cast<size_t>(std::max(count, 1))));
+  for (int i = 0; i < count; ++i) {
+    const Tensor* value = lua::find_box<Tensor>(L, i + 1);
+    arrays[i] = value && *value ? view_of(*value) : mf_array_of(MF_FLOAT32, nullptr, 0);
+  }
+  function_of(L)(lua_touserdata(L, lua_upvalueindex(kUser)), nullptr, arrays, count);
+  return 0;
+}
+
+int on_failure(lua_State* L) {
+  mf_status* status = nullptr;
+  try {
+    std::optional<Status> failure;
+    if (lua_istable(L, 1)) {
+      const auto field = [&](const char* name) {
+        lua_getfield(L, 1, name);
+        const char* value = lua_tostring(L, -1);
+        std::string result = value ? value : "";
+        lua_pop(L, 1);
+        return result;
+      };
+      Error error(ErrorCode::Internal, field("message"));
+      error.where = field("where");
+      error.job = field("job");
+      error.op = field("op");
+      failure.emplace(error);
+      failure->code = code_named(field("code"));
+    } else {
+      failure.emplace(MF_INTERNAL, "the run failed");
+    }
+    status = make_status(std::move(*failure));
+  } catch (const std::bad_alloc&) {
+    status = out_of_memory();
+  }
+  function_of(L)(lua_touserdata(L, lua_upvalueindex(kUser)), status, nullptr, 0);
+  mf_status_free(status);
+  return 0;
+}
+
+void push_receiver(lua_State* L, lua_CFunction receiver, mf_result_function result, void* user) {
+  void* address;
+  std::memcpy(&address, &result, sizeof address);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushlightuserdata(L, address);
+  lua_pushlightuserdata(L, user);
+  lua_pushcclosure(L, receiver, 3);
+}
+
+}  // namespace
+
+// ---- arrays ------------------------------------------------------------------------------------------------------
+
+TensorType check_array(const mf_array& array, const TensorType& signature, const std::string& what) {
+  require_size(&array, what.c_str());
+  if (array.dtype != static_cast<mf_dtype>(signature.dtype)) {
+    const bool known = array.dtype >= MF_FLOAT32 && array.dtype <= MF_INT64;
+    refuse(MF_DTYPE_MISMATCH, what, " is ", known ? name(static_cast<DType>(array.dtype)) : "of no dtype", ", wanted ",
+           signature);
+  }
+  TensorType type = signature;
+  if (array.dims != nullptr) {
+    if (array.rank < 0 || array.rank > MF_MAX_RANK)
+      refuse(MF_SHAPE_MISMATCH, what, " has rank ", array.rank, ", wanted ", signature);
+    type.shape = Shape();
+    for (int axis = 0; axis < array.rank; ++axis) type.shape.push_back(array.dims[axis]);
+    check_size(type);
+  }
+  if (array.count != static_cast<uint64_t>(type.count()))
+    refuse(MF_SHAPE_MISMATCH, what, " has ", array.count, " elements, wanted ", type, " with ", type.count());
+  if (array.data == nullptr && array.count > 0) refuse(MF_INVALID_ARGUMENT, what, " has no data");
+  return type;
+}
+
+Tensor tensor_of(const mf_array& array, const TensorType& signature, const std::string& what,
+                 const std::shared_ptr<HostMemory>& memory) {
+  Tensor tensor = Tensor::allocate(check_array(array, signature, what), memory);
+  if (tensor.bytes() > 0) std::memcpy(tensor.data(), array.data, static_cast<size_t>(tensor.bytes()));
+  return tensor;
+}
+
+void fill_array(const mf_array& array, const Tensor& value, const std::string& what) {
+  check_array(array, value.type(), what);
+  if (value.bytes() > 0) std::memcpy(array.data, value.data(), static_cast<size_t>(value.bytes()));
+}
+
+mf_array view_of(const Tensor& value) {
+  mf_array array =
+      mf_array_of(static_cast<mf_dtype>(value.dtype()), value.data(), static_cast<uint64_t>(value.count()));
+  array.dims = value.shape().begin();
+  array.rank = value.shape().rank();
+  return array;
+}
+
+void fill_type(mf_type* type, const NamedValue& value) {
+  require_size(type, "type");
+  type->dtype = static_cast<mf_dtype>(value.type.dtype);
+  type->rank = value.type.shape.rank();
+  type->reserved = 0;
+  for (int axis = 0; axis < MF_MAX_RANK; ++axis) type->dims[axis] = axis < type->rank ? value.type.shape[axis] : 0;
+  type->count = static_cast<uint64_t>(value.type.count());
+  type->name = value.name.c_str();
+}
+
+void push_tensor(lua_State* L, const Tensor& value) {
+  Tensor& array = lua::push_array(L);
+  array = value;
+}
+
+Tensor& tensor_at(lua_State* L, int index) { return lua::array_at(L, index, "value"); }
+
+// ---- jobs --------------------------------------------------------------------------------------------------------
+
+HostJob::HostJob(std::shared_ptr<HostSession> owner, const char* wanted) : session(std::move(owner)), name(wanted) {
+  session->enter([&](lua_State* L) {
+    session->push_function(L, "find");
+    lua_pushstring(L, wanted);
+    lua_call(L, 1, 1);
+    session->push_function(L, "signature");
+    lua_pushvalue(L, -2);
+    lua_call(L, 1, 3);
+    dynamic = lua_toboolean(L, -1) != 0;
+    lua_pop(L, 1);
+    outputs = read_values(L);
+    lua_pop(L, 1);
+    inputs = read_values(L);
+    lua_pop(L, 1);
+    reference = luaL_ref(L, LUA_REGISTRYINDEX);
+  });
+}
+
+}  // namespace moonflow::host
+
+using namespace moonflow::host;
+using moonflow::Tensor;
+
+namespace {
+
+mf_status* count_of(const mf_job* handle, int32_t* count, std::vector<NamedValue> HostJob::*values) {
+  return guarded([&] {
+    require_out(count, "count");
+    const Checked<HostJob, mf_job> job(handle, "a job");
+    *count = static_cast<int32_t>(((*job).*values).size());
+  });
+}
+
+mf_status* type_at(const mf_job* handle, int32_t index, mf_type* type, std::vector<NamedValue> HostJob::*values,
+                   const char* what) {
+  return guarded([&] {
+    const Checked<HostJob, mf_job> job(handle, "a job");
+    const std::vector<NamedValue>& list = (*job).*values;
+    if (index < 0 || index >= static_cast<int32_t>(list.size()))
+      refuse(MF_OUT_OF_RANGE, job->name, " has ", list.size(), " ", what, "s, there is none at index ", index);
+    fill_type(type, list[index]);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+mf_status* mf_job_find(mf_session* handle, const char* name, mf_job** job) {
+  return guarded([&] {
+    require_out(job, "job");
+    *job = nullptr;
+    const Entered session(handle);
+    if (name == nullptr) refuse(MF_INVALID_ARGUMENT, "name is NULL");
+    *job = make_handle<mf_job>(std::make_unique<HostJob>(session->shared_from_this(), name));
+    if (*job == nullptr) throw std::bad_alloc();
+  });
+}
+
+mf_code mf_job_close(mf_job* job) { return close_handle<HostJob>(job) ? MF_OK : MF_INVALID_HANDLE; }
+
+mf_status* mf_job_input_count(mf_job* job, int32_t* count) { return count_of(job, count, &HostJob::inputs); }
+mf_status* mf_job_output_count(mf_job* job, int32_t* count) { return count_of(job, count, &HostJob::outputs); }
+mf_status* mf_job_input(mf_job* job, int32_t index, mf_type* type) {
+  return type_at(job, index, type, &HostJob::inputs, "input");
+}
+mf_status* mf_job_output(mf_job* job, int32_t index, mf_type* type) {
+  return type_at(job, index, type, &HostJob::outputs, "output");
+}
+
+mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_count, mf_array* outputs,
+                       int32_t output_count) {
+  return guarded([&] {
+    const EnteredJob job(handle);
+    if (output_count != static_cast<int32_t>(job->outputs.size()))
+      refuse(MF_INVALID_ARGUMENT, job->name, ": gives ", job->outputs.size(), " outputs, got ", output_count);
+    if (outputs == nullptr && output_count > 0) refuse(MF_INVALID_ARGUMENT, job->name, ": outputs is NULL");
+    const auto what = [&](int32_t i) { return job->name + ": " + place("output", job->outputs, i); };
+    // Before the run, so that a training step is not made for nothing.
+    for (int32_t i = 0; i < output_count && !job->dynamic; ++i) check_array(outputs[i], job->outputs[i].type, what(i));
+    const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
+    std::vector<Tensor> results;
+    job->session->enter([&](lua_State* L) {
+      luaL_checkstack(L, input_count + output_count + 2, "too many arrays");
+      job->session->push_function(L, "call");
+      job->push(L);
+      for (const Tensor& feed : feeds) push_tensor(L, feed);
+      lua_call(L, input_count + 1, output_count);
+      for (int32_t i = 0; i < output_count; ++i) results.push_back(tensor_at(L, i - output_count));
+    });
+    for (int32_t i = 0; i < output_count; ++i) fill_array(outputs[i], results[i], what(i));
+  });
+}
+
+mf_status* mf_job_call_async(mf_job* handle, const mf_array* inputs, int32_t input_count, mf_result_function result,
+                             void* user) {
+  return guarded([&] {
+    const EnteredJob job(handle);
+    if (result == nullptr) refuse(MF_INVALID_ARGUMENT, job->name, ": the result function is NULL");
+    const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
+    bool started = false;
+    job->session->enter([&](lua_State* L) {
+      luaL_checkstack(L, input_count + 8, "too many arrays");
+      job->session->push_function(L, "launch");
+      job->push(L);
+      push_receiver(L, on_result, result, user);
+      push_receiver(L, on_failure, result, user);
+      for (const Tensor& feed : feeds) push_tensor(L, feed);
+      lua_call(L, input_count + 3, 1);
+      started = lua_toboolean(L, -1) != 0;
+    });
+    if (!started) refuse(MF_BUSY, job->name, ": too many runs are in flight; poll, and try again");
+  });
+}
+
+}  // extern "C"

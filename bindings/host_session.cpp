@@ -1,0 +1,521 @@
+#include "bindings/host_session.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "bindings/lua_module.h"
+
+extern "C" int luaopen_moonflow_core(lua_State* L);
+
+namespace moonflow::host {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kAttached = "moonflow.host";  // registry: a session lives in this state
+
+// ---- memory ----------------------------------------------------------------------------------------------------
+
+class HostAllocator final : public HostMemory {
+ public:
+  explicit HostAllocator(const mf_allocator& allocator) : allocator_(allocator) {}
+
+  void* allocate(size_t bytes) noexcept override { return allocate(bytes, kAlignment); }
+  void release(void* memory, size_t bytes) noexcept override {
+    if (memory) allocator_.release(allocator_.user, memory, bytes);
+  }
+  void* allocate(size_t bytes, size_t alignment) noexcept {
+    return allocator_.allocate(allocator_.user, bytes, alignment);
+  }
+
+ private:
+  const mf_allocator allocator_;
+};
+
+// lua_Alloc over a host's allocator.
+void* allocate_for_lua(void* user, void* memory, size_t old_bytes, size_t bytes) {
+  auto* allocator = static_cast<HostAllocator*>(user);
+  if (bytes == 0) {
+    allocator->release(memory, old_bytes);
+    return nullptr;
+  }
+  void* const fresh = allocator->allocate(bytes, 16);
+  if (fresh && memory) {
+    std::memcpy(fresh, memory, std::min(old_bytes, bytes));
+    allocator->release(memory, old_bytes);
+  }
+  return fresh;
+}
+
+// ---- where the Lua files are -------------------------------------------------------------------------------------
+
+// The folder that holds moonflow/init.lua, from where this library lies: a build tree or an installation.
+std::string library_folder() {
+  Dl_info here{};
+  std::error_code none;
+  if (dladdr(reinterpret_cast<const void*>(&luaopen_moonflow_core), &here) == 0 || !here.dli_fname) return {};
+  const fs::path folder = fs::canonical(here.dli_fname, none).parent_path();
+  for (const char* candidate :
+       {"lua", "../share/lua/5.1", "../../share/lua/5.1", "../..", "../../../../share/lua/5.1"}) {
+    const fs::path found = fs::weakly_canonical(folder / candidate, none);
+    if (fs::exists(found / "moonflow" / "init.lua", none)) return found.string();
+  }
+  return {};
+}
+
+int open_libraries(lua_State* L) {
+  luaL_openlibs(L);
+  return 0;
+}
+
+int log_line(lua_State* L) {
+  const auto* session = static_cast<const HostSession*>(lua_touserdata(L, lua_upvalueindex(1)));
+  session->log(luaL_checkstring(L, 1));
+  return 0;
+}
+
+std::string text_at(lua_State* L, const char* field) {
+  lua_getfield(L, -1, field);
+  const char* value = lua_tostring(L, -1);
+  std::string text = value ? value : "";
+  lua_pop(L, 1);
+  return text;
+}
+
+}  // namespace
+
+// ---- entering Lua ------------------------------------------------------------------------------------------------
+
+struct HostSession::Call {
+  Work work;
+  void* data;
+  std::exception_ptr thrown;  // by C++; Lua would turn it into a string
+};
+
+// upvalue 1: the state of the glue. Arguments: the call, then whatever goes on to the work.
+int HostSession::run_call(lua_State* L) {
+  auto* call = static_cast<Call*>(lua_touserdata(L, 1));
+  lua_remove(L, 1);
+  try {
+    call->work(L, call->data);
+  } catch (const Status&) {
+    call->thrown = std::current_exception();
+  } catch (const std::exception&) {
+    call->thrown = std::current_exception();
+  }
+  return 0;
+}
+
+// Leaves the error on the stack when there is one. Uses four of the twenty slots that every C function has.
+int HostSession::protected_call(Work work, void* data, bool with_traceback) {
+  const int base = lua_gettop(lua_);
+  const bool on_error = !with_traceback && base > 0;  // the work is about the value on the top
+  Call call{work, data, nullptr};
+  if (with_traceback) lua_rawgeti(lua_, LUA_REGISTRYINDEX, traced_ref_);
+  lua_rawgeti(lua_, LUA_REGISTRYINDEX, call_ref_);
+  lua_pushlightuserdata(lua_, &call);
+  if (on_error) lua_pushvalue(lua_, base);
+  const int code = lua_pcall(lua_, on_error ? 2 : 1, 0, with_traceback && traced_ref_ != LUA_NOREF ? base + 1 : 0);
+  if (with_traceback) lua_remove(lua_, base + 1);
+  if (call.thrown) {
+    lua_settop(lua_, base);
+    std::rethrow_exception(call.thrown);
+  }
+  return code;
+}
+
+void HostSession::call(Work work, void* data) {
+  struct Depth {
+    HostSession& session;
+    explicit Depth(HostSession& session) : session(session) { ++session.depth_; }
+    ~Depth() {
+      if (--session.depth_ > 0) return;
+      Session* const engine = session.state_->newest.get();
+      if (engine && engine->executor().interrupt_heeded() && engine->executor().in_flight() == 0)
+        engine->executor().clear_interrupt();
+    }
+  } depth(*this);
+  drop_references();
+  if (const int code = protected_call(work, data, true)) throw_lua_error(code);
+}
+
+// Turns the error on the top of the stack into a thrown Status.
+void HostSession::throw_lua_error(int code) {
+  const int top = lua_gettop(lua_);
+  std::vector<Status> statuses;
+  const auto describe = [&](lua_State* L) {
+    push_function(L, "describe");
+    lua_insert(L, 1);
+    lua_call(L, 1, 1);
+    const int count = static_cast<int>(lua_objlen(L, -1));
+    for (int i = 1; i <= count; ++i) {
+      lua_rawgeti(L, -1, i);
+      Status status(code_named(text_at(L, "code")), text_at(L, "text"));
+      status.where = text_at(L, "where");
+      status.job = text_at(L, "job");
+      status.op = text_at(L, "op");
+      status.traceback = text_at(L, "traceback");
+      statuses.push_back(std::move(status));
+      lua_pop(L, 1);
+    }
+  };
+  using Describe = decltype(describe);
+  int failed = code;
+  if (code != LUA_ERRMEM && host_ref_ != LUA_NOREF) {
+    failed = protected_call([](lua_State* L, void* data) { (*static_cast<const Describe*>(data))(L); },
+                            const_cast<void*>(static_cast<const void*>(&describe)), false);
+  } else if (code != LUA_ERRMEM && lua_type(lua_, -1) == LUA_TSTRING) {
+    statuses.emplace_back(MF_SCRIPT_ERROR, lua_tostring(lua_, -1));
+    failed = 0;
+  }
+  lua_settop(lua_, top - 1);
+  if (failed == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "out of memory in Lua");
+  if (failed != 0 || statuses.empty()) refuse(MF_INTERNAL, "an error that cannot be described");
+  for (size_t i = statuses.size() - 1; i-- > 0;) statuses[i].cause = make_status(std::move(statuses[i + 1]));
+  throw std::move(statuses[0]);
+}
+
+void HostSession::push_function(lua_State* L, const char* name) const {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, host_ref_);
+  lua_getfield(L, -1, name);
+  lua_remove(L, -2);
+}
+
+// ---- opening -----------------------------------------------------------------------------------------------------
+
+HostSession::HostSession(const mf_session_options& options)
+    : owner_(pthread_self()),
+      interrupted_(std::make_shared<std::atomic<bool>>(false)),
+      log_(options.log),
+      log_user_(options.log_user) {
+  if (options.allocator.allocate != nullptr) {
+    if (options.allocator.release == nullptr) refuse(MF_INVALID_ARGUMENT, "the allocator has no release function");
+    memory_ = std::make_shared<HostAllocator>(options.allocator);
+  } else {
+    memory_ = std::make_shared<HostMemory>();
+  }
+  auto* host_state = static_cast<lua_State*>(options.lua_state);
+  try {
+    if (host_state == nullptr) {
+      // LuaJIT's own allocator is the faster one for its many small blocks.
+      owned_ = options.allocator.allocate ? lua_newstate(allocate_for_lua, memory_.get()) : luaL_newstate();
+      if (owned_ == nullptr) refuse(MF_OUT_OF_MEMORY, "no memory for a lua_State");
+      host_state = owned_;
+      lua_pushcfunction(owned_, open_libraries);
+      if (lua_pcall(owned_, 0, 0, 0) != 0) refuse(MF_OUT_OF_MEMORY, "no memory for Lua's libraries");
+    }
+    load_library(host_state, options.library_path);
+    enter([&](lua_State* L) {
+      push_function(L, "open");
+      lua_pushinteger(L, options.threads);
+      if (log_) {
+        lua_pushlightuserdata(L, this);
+        lua_pushcclosure(L, log_line, 1);
+      } else {
+        lua_pushnil(L);
+      }
+      lua_call(L, 2, 0);
+    });
+  } catch (...) {  // nothing here calls Lua any more
+    close();
+    throw;
+  }
+}
+
+HostSession::~HostSession() {
+  if (!closed() && is_owner()) close();
+}
+
+void HostSession::prepend_path(lua_State* L, const std::string& folder) {
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, "path");
+  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", folder.c_str(), folder.c_str(), lua_tostring(L, -1));
+  lua_setfield(L, -3, "path");
+  lua_pop(L, 2);
+}
+
+// Loads the library into the state, unless it is there, and takes the references that `enter` needs.
+void HostSession::load_library(lua_State* host_state, const char* library_path) {
+  const std::string folder = library_path ? library_path : library_folder();
+  if (folder.empty())
+    refuse(MF_NOT_FOUND, "moonflow/init.lua is not beside the library; name its folder in library_path");
+  struct Loading {
+    HostSession* session;
+    const std::string* folder;
+    lua::Given given;
+    const char* refusal;
+  } loading{this, &folder, {memory_, interrupted_}, nullptr};
+
+  // The call below is plain, since `enter` needs what it loads.
+  const auto load = [](lua_State* L) {
+    auto* loading = static_cast<Loading*>(lua_touserdata(L, 1));
+    HostSession& self = *loading->session;
+    lua_getfield(L, LUA_REGISTRYINDEX, kAttached);
+    if (!lua_isnil(L, -1)) {
+      loading->refusal = "this lua_State has a session already";
+      return 0;
+    }
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "loaded");
+    lua_getfield(L, -1, "moonflow.core");
+    const bool was_loaded = lua_istable(L, -1);
+    if (!was_loaded) {
+      lua_getfield(L, -3, "preload");
+      lua_pushcfunction(L, luaopen_moonflow_core);
+      lua_setfield(L, -2, "moonflow.core");
+      self.prepend_path(L, *loading->folder);
+      lua_pushlightuserdata(L, &loading->given);
+      lua_setfield(L, LUA_REGISTRYINDEX, lua::kGivenKey);
+      lua_getglobal(L, "require");
+      lua_pushliteral(L, "moonflow.core");
+      lua_call(L, 1, 1);
+    }
+    lua_getfield(L, -1, "build_info");
+    if (lua_tocfunction(L, -1) != lua::build_info) {
+      loading->refusal = "this lua_State has loaded another copy of the library";
+      return 0;
+    }
+    lua_getupvalue(L, -1, 1);
+    self.state_ = static_cast<lua::State*>(lua_touserdata(L, -1));
+    lua_pushcclosure(L, run_call, 1);
+    self.call_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "moonflow");
+    lua_call(L, 1, 0);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "moonflow.host");
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, "traced");
+    self.traced_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.host_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    lua_State* const thread = lua_newthread(L);
+    self.thread_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    lua_pushboolean(L, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
+    self.lua_ = thread;
+    return 0;
+  };
+  const int code = lua_cpcall(host_state, load, &loading);
+  std::string message = code != 0 && lua_type(host_state, -1) == LUA_TSTRING ? lua_tostring(host_state, -1) : "";
+  if (code != 0) lua_pop(host_state, 1);
+  lua_cpcall(
+      host_state,
+      [](lua_State* L) {
+        lua_pushnil(L);
+        lua_setfield(L, LUA_REGISTRYINDEX, lua::kGivenKey);
+        return 0;
+      },
+      nullptr);
+  if (loading.refusal) refuse(MF_WRONG_STATE, loading.refusal);
+  if (code == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "no memory to load the library");
+  if (code != 0) refuse(MF_SCRIPT_ERROR, message.empty() ? "the library does not load" : message);
+  if (state_->newest) interrupted_ = state_->newest->executor().interrupt_flag();  // it was required before
+  state_->interrupted = interrupted_;
+  memory_ = state_->memory;
+}
+
+void HostSession::close() {
+  if (lua_ != nullptr) {
+    try {
+      enter([&](lua_State* L) {
+        push_function(L, "close");
+        lua_call(L, 0, 0);
+        lua_pushnil(L);
+        lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
+      });
+    } catch (const Status&) {
+      // Closing goes on: what Lua had no memory to forget goes with its state, or with the next session in it.
+    }
+    if (owned_ == nullptr)
+      for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_})
+        luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
+    lua_ = nullptr;
+  }
+  if (owned_ != nullptr) lua_close(owned_);
+  owned_ = nullptr;
+}
+
+void HostSession::require_owner() const {
+  if (!is_owner()) refuse(MF_WRONG_THREAD, "the session belongs to the thread that opened it");
+  if (closed()) refuse(MF_INVALID_HANDLE, "the session is closed");
+}
+
+Session& HostSession::engine() const {
+  if (!state_->newest) refuse(MF_WRONG_STATE, "the script has shut the session down");
+  return *state_->newest;
+}
+
+bool HostSession::idle() const { return state_->newest && state_->newest->completions().empty(); }
+
+void HostSession::drop_reference(int reference) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(dropped_mutex_);
+    dropped_.push_back(reference);
+  } catch (const std::bad_alloc&) {
+    // It is kept until the state closes.
+  }
+}
+
+void HostSession::drop_references() {
+  std::vector<int> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(dropped_mutex_);
+    dropped.swap(dropped_);
+  }
+  for (const int reference : dropped) luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
+}
+
+}  // namespace moonflow::host
+
+// ---- the functions -----------------------------------------------------------------------------------------------
+
+using namespace moonflow::host;
+
+namespace {
+
+// The options as this version knows them, out of a struct of any version.
+mf_session_options read_options(const mf_session_options* given) {
+  mf_session_options options{};
+  options.struct_size = sizeof options;
+  if (given == nullptr) return options;
+  constexpr size_t kFirst = offsetof(mf_session_options, threads);
+  if (given->struct_size < kFirst + sizeof options.threads || given->struct_size > 4096)
+    refuse(MF_INVALID_ARGUMENT, "struct_size of the options is ", given->struct_size,
+           "; set it to sizeof(mf_session_options)");
+  std::memcpy(&options, given, std::min<size_t>(given->struct_size, sizeof options));
+  if (options.threads < 0) refuse(MF_INVALID_ARGUMENT, "threads is ", options.threads, ", wanted 0 or more");
+  return options;
+}
+
+// "file:line: message" of what the compiler says.
+[[noreturn]] void refuse_chunk(int code, const std::string& message) {
+  if (code == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "out of memory in Lua");
+  Status status(code == LUA_ERRFILE ? MF_IO : MF_SCRIPT_ERROR, message);
+  const size_t name = message.find(':');
+  const size_t line = name == std::string::npos ? name : message.find(':', name + 1);
+  if (code != LUA_ERRFILE && line != std::string::npos) status.where = message.substr(0, line);
+  throw status;
+}
+
+// `compile` leaves a function, or a message, on the stack and gives the code of luaL_load*.
+template <class Compile>
+void load(HostSession& session, const std::string& name, const Compile& compile) {
+  session.enter([&](lua_State* L) {
+    session.push_function(L, "load");
+    if (const int code = compile(L)) refuse_chunk(code, lua_tostring(L, -1));
+    lua_pushlstring(L, name.data(), name.size());
+    lua_call(L, 2, 0);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+mf_status* mf_session_open(const mf_session_options* given, mf_session** session) {
+  return guarded([&] {
+    require_out(session, "session");
+    *session = nullptr;
+    auto handle = std::make_unique<SessionHandle>();
+    handle->session = std::make_shared<HostSession>(read_options(given));
+    *session = make_handle<mf_session>(std::move(handle));
+    if (*session == nullptr) throw std::bad_alloc();
+  });
+}
+
+mf_code mf_session_close(mf_session* handle) {
+  {
+    const Pinned<SessionHandle, mf_session> pinned(handle);
+    if (!pinned) return MF_INVALID_HANDLE;
+    HostSession& session = *pinned->session;
+    if (!session.is_owner()) return MF_WRONG_THREAD;
+    if (session.depth() > 0) return MF_WRONG_STATE;  // inside one of its callbacks
+    session.close();
+  }
+  return close_handle<SessionHandle>(handle, true) ? MF_OK : MF_INVALID_HANDLE;
+}
+
+mf_status* mf_session_lua_state(mf_session* handle, void** lua_state) {
+  return guarded([&] {
+    require_out(lua_state, "lua_state");
+    *lua_state = Entered(handle)->lua();
+  });
+}
+
+mf_status* mf_session_load_file(mf_session* handle, const char* path) {
+  return guarded([&] {
+    const Entered session(handle);
+    if (path == nullptr) refuse(MF_INVALID_ARGUMENT, "path is NULL");
+    load(*session, path, [&](lua_State* L) { return luaL_loadfilex(L, path, "t"); });
+  });
+}
+
+mf_status* mf_session_load_text(mf_session* handle, const char* text, size_t size, const char* name) {
+  return guarded([&] {
+    const Entered session(handle);
+    if (text == nullptr || name == nullptr) refuse(MF_INVALID_ARGUMENT, text ? "name is NULL" : "text is NULL");
+    const std::string chunk = "@" + std::string(name);
+    load(*session, name, [&](lua_State* L) { return luaL_loadbufferx(L, text, size, chunk.c_str(), "t"); });
+  });
+}
+
+mf_status* mf_session_poll(mf_session* handle, double budget_ms, int32_t* delivered) {
+  if (delivered) *delivered = 0;
+  {
+    const Pinned<SessionHandle, mf_session> pinned(handle);
+    if (pinned && pinned->session->is_owner() && pinned->session->depth() == 0 && !pinned->session->closed() &&
+        pinned->session->idle())
+      return nullptr;
+  }
+  return guarded([&] {
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "poll");
+      if (budget_ms >= 0) lua_pushnumber(L, budget_ms);
+      lua_call(L, budget_ms >= 0 ? 1 : 0, 1);
+      if (delivered) *delivered = static_cast<int32_t>(lua_tointeger(L, -1));
+    });
+  });
+}
+
+mf_status* mf_session_sync(mf_session* handle) {
+  return guarded([&] {
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "sync");
+      lua_call(L, 0, 0);
+    });
+  });
+}
+
+mf_status* mf_session_in_flight(mf_session* handle, int32_t* count) {
+  return guarded([&] {
+    require_out(count, "count");
+    *count = Entered(handle)->engine().executor().in_flight();
+  });
+}
+
+mf_status* mf_session_descriptor(mf_session* handle, int32_t* descriptor) {
+  return guarded([&] {
+    require_out(descriptor, "descriptor");
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "fd");
+      lua_call(L, 0, 1);
+      *descriptor = static_cast<int32_t>(lua_tointeger(L, -1));
+    });
+  });
+}
+
+mf_code mf_session_interrupt(mf_session* handle) {
+  const Pinned<SessionHandle, mf_session> pinned(handle);
+  if (!pinned) return MF_INVALID_HANDLE;
+  pinned->session->interrupt();
+  return MF_OK;
+}
+
+}  // extern "C"

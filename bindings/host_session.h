@@ -1,0 +1,106 @@
+// A session of the C ABI: a lua_State, its own or the host's, with the library loaded into it, and the thread that may
+// enter it. Everything that runs Lua goes through `enter`, so no Lua error leaves this file's callers as such.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "bindings/lua_glue.h"
+#include "bindings/status.h"
+
+namespace moonflow::host {
+
+class HostPrepared;
+
+class HostSession : public std::enable_shared_from_this<HostSession> {
+ public:
+  explicit HostSession(const mf_session_options& options);
+  ~HostSession();
+
+  // Owner thread, outside of callbacks.
+  void close();
+  bool closed() const { return lua_ == nullptr; }
+  lua_State* lua() const { return lua_; }
+  int depth() const { return depth_; }  // calls under way on the owner's stack
+  bool is_owner() const { return pthread_equal(pthread_self(), owner_); }
+  // Refuses other threads, and a session that is closed.
+  void require_owner() const;
+
+  // Runs `work(L)` protected. In it Lua may be used freely, arguments are read with the glue, and C++ objects with a
+  // destructor belong outside. An error of either kind leaves as a thrown Status.
+  template <class Work>
+  void enter(Work&& work) {
+    using Plain = std::remove_reference_t<Work>;
+    call([](lua_State* L, void* data) { (*static_cast<Plain*>(data))(L); },
+         const_cast<void*>(static_cast<const void*>(&work)));
+  }
+  // Pushes a function of lua/moonflow/host.lua. Inside `enter`.
+  void push_function(lua_State* L, const char* name) const;
+
+  // The engine below: the latest session of the lua_State.
+  Session& engine() const;
+  // Nothing to deliver, and nobody would be told: a poll need not enter Lua.
+  bool idle() const;
+  void interrupt() noexcept { interrupted_->store(true, std::memory_order_release); }
+
+  const std::shared_ptr<HostMemory>& memory() const { return memory_; }
+  void log(const char* line) const {
+    if (log_) log_(log_user_, line);
+  }
+
+  // A reference that the owner drops when it next comes by: handles are closed on any thread.
+  void drop_reference(int reference) noexcept;
+
+  // Those that flow.publish() serves; owner thread.
+  std::vector<std::weak_ptr<HostPrepared>> prepared;
+  std::string last_name;  // what mf_variable_type gave
+
+ private:
+  using Work = void (*)(lua_State*, void*);
+  struct Call;
+  static int run_call(lua_State* L);
+  void call(Work work, void* data);
+  int protected_call(Work work, void* data, bool with_traceback);
+  [[noreturn]] void throw_lua_error(int code);
+  void drop_references();
+  void load_library(lua_State* host_state, const char* library_path);
+  void prepend_path(lua_State* L, const std::string& folder);
+
+  pthread_t owner_;
+  std::shared_ptr<HostMemory> memory_;
+  std::shared_ptr<std::atomic<bool>> interrupted_;
+  mf_log_function log_;
+  void* log_user_;
+  lua_State* lua_ = nullptr;     // a thread of its own within the state; nullptr once closed
+  lua_State* owned_ = nullptr;   // the state, when it is the session's own
+  lua::State* state_ = nullptr;  // of the glue
+  int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF;
+  int depth_ = 0;
+  std::mutex dropped_mutex_;
+  std::vector<int> dropped_;
+};
+
+// What an mf_session stands for: shared, since jobs and prepared calls may outlive the handle.
+struct SessionHandle {
+  static constexpr Kind kKind = Kind::Session;
+  std::shared_ptr<HostSession> session;
+};
+
+// The session of a handle, for its owner thread.
+class Entered {
+ public:
+  explicit Entered(const mf_session* handle) : pinned_(handle, "a session") { pinned_->session->require_owner(); }
+  HostSession* operator->() const { return pinned_->session.get(); }
+  HostSession& operator*() const { return *pinned_->session; }
+
+ private:
+  Checked<SessionHandle, mf_session> pinned_;
+};
+
+}  // namespace moonflow::host

@@ -1,0 +1,167 @@
+// Variables and checkpoints of the C ABI.
+#include "bindings/host_job.h"
+#include "bindings/lua_module.h"
+#include "bindings/safetensors.h"
+
+using namespace moonflow;
+using namespace moonflow::host;
+
+namespace {
+
+struct HostBytes {
+  static constexpr Kind kKind = Kind::Bytes;
+  std::string bytes;
+};
+
+void require_name(const char* name) {
+  if (name == nullptr) refuse(MF_INVALID_ARGUMENT, "name is NULL");
+}
+
+// Names and types; what has no value yet is given its first one.
+std::vector<NamedValue> variables_of(HostSession& session) {
+  session.enter([&](lua_State* L) {
+    session.push_function(L, "variables");
+    lua_call(L, 0, 0);
+  });
+  std::vector<NamedValue> values;
+  Variables& variables = session.engine().variables();
+  for (const std::string& name : variables.names()) values.push_back({name, variables.at(name).type});
+  return values;
+}
+
+}  // namespace
+
+extern "C" {
+
+mf_status* mf_variable_count(mf_session* handle, int32_t* count) {
+  return guarded([&] {
+    require_out(count, "count");
+    const Entered session(handle);
+    *count = static_cast<int32_t>(variables_of(*session).size());
+  });
+}
+
+mf_status* mf_variable_type(mf_session* handle, int32_t index, mf_type* type) {
+  return guarded([&] {
+    const Entered session(handle);
+    std::vector<NamedValue> values = variables_of(*session);
+    if (index < 0 || index >= static_cast<int32_t>(values.size()))
+      refuse(MF_OUT_OF_RANGE, "there are ", values.size(), " variables, none at index ", index);
+    fill_type(type, values[index]);
+    session->last_name = std::move(values[index].name);
+    type->name = session->last_name.c_str();
+  });
+}
+
+mf_status* mf_variable_read(mf_session* handle, const char* name, mf_array* value) {
+  return guarded([&] {
+    const Entered session(handle);
+    require_name(name);
+    require_out(value, "value");
+    variables_of(*session);
+    fill_array(*value, session->engine().read(name), text("variable '", name, "'"));
+  });
+}
+
+mf_status* mf_variable_write(mf_session* handle, const char* name, const mf_array* value) {
+  return guarded([&] {
+    const Entered session(handle);
+    require_name(name);
+    require_out(value, "value");
+    Session& engine = session->engine();
+    engine.write(name,
+                 tensor_of(*value, engine.variables().at(name).type, text("variable '", name, "'"), session->memory()));
+  });
+}
+
+mf_status* mf_session_save(mf_session* handle, const char* path, int32_t overwrite) {
+  return guarded([&] {
+    const Entered session(handle);
+    if (path == nullptr) refuse(MF_INVALID_ARGUMENT, "path is NULL");
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "save");
+      lua_pushstring(L, path);
+      lua_pushboolean(L, overwrite != 0);
+      lua_call(L, 2, 0);
+    });
+  });
+}
+
+mf_status* mf_session_load(mf_session* handle, const char* path) {
+  return guarded([&] {
+    const Entered session(handle);
+    if (path == nullptr) refuse(MF_INVALID_ARGUMENT, "path is NULL");
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "load_checkpoint");
+      lua_pushstring(L, path);
+      lua_call(L, 1, 0);
+    });
+  });
+}
+
+mf_status* mf_session_save_memory(mf_session* handle, mf_bytes** bytes) {
+  return guarded([&] {
+    require_out(bytes, "bytes");
+    *bytes = nullptr;
+    const Entered session(handle);
+    std::map<std::string, Tensor> tensors;
+    for (const NamedValue& value : variables_of(*session))
+      tensors.emplace(value.name, session->engine().read(value.name));
+    if (tensors.empty()) refuse(MF_WRONG_STATE, "there are no variables to save; load a script that defines jobs");
+    Metadata metadata;
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "meta");
+      lua_call(L, 0, 2);
+      metadata = {{"seed", lua_tostring(L, -2)}, {"moonflow", lua_tostring(L, -1)}};
+    });
+    auto owned = std::make_unique<HostBytes>();
+    owned->bytes = write_safetensors(tensors, metadata);
+    *bytes = make_handle<mf_bytes>(std::move(owned));
+    if (*bytes == nullptr) throw std::bad_alloc();
+  });
+}
+
+mf_status* mf_session_load_memory(mf_session* handle, const void* data, size_t size) {
+  return guarded([&] {
+    const Entered session(handle);
+    if (data == nullptr) refuse(MF_INVALID_ARGUMENT, "data is NULL");
+    const Safetensors read = read_safetensors({static_cast<const char*>(data), size}, session->memory());
+    const std::vector<NamedValue> variables = variables_of(*session);
+    if (variables.empty()) refuse(MF_WRONG_STATE, "there are no variables to load into; load a script first");
+    // Everything is checked before the first variable changes.
+    for (const NamedValue& variable : variables) {
+      const auto found = read.tensors.find(variable.name);
+      if (found != read.tensors.end() && found->second.type() != variable.type)
+        refuse(MF_SHAPE_MISMATCH, "variable '", variable.name, "' is ", variable.type, ", in the checkpoint ",
+               found->second.type());
+    }
+    for (const NamedValue& variable : variables) {
+      const auto found = read.tensors.find(variable.name);
+      if (found != read.tensors.end()) session->engine().write(variable.name, found->second);
+    }
+    if (const auto seed = read.metadata.find("seed"); seed != read.metadata.end()) {
+      session->enter([&](lua_State* L) {
+        session->push_function(L, "adopt_seed");
+        lua_pushstring(L, seed->second.c_str());
+        lua_call(L, 1, 0);
+      });
+    }
+  });
+}
+
+const void* mf_bytes_data(const mf_bytes* handle) {
+  const Pinned<HostBytes, mf_bytes> bytes(handle);
+  return bytes ? bytes->bytes.data() : nullptr;
+}
+
+size_t mf_bytes_size(const mf_bytes* handle) {
+  const Pinned<HostBytes, mf_bytes> bytes(handle);
+  return bytes ? bytes->bytes.size() : 0;
+}
+
+mf_code mf_bytes_free(mf_bytes* bytes) {
+  if (bytes == nullptr) return MF_OK;
+  return close_handle<HostBytes>(bytes) ? MF_OK : MF_INVALID_HANDLE;
+}
+
+}  // extern "C"

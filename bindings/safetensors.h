@@ -1,0 +1,25 @@
+// The safetensors format: an 8-byte length, a JSON header with dtype, shape and place of each tensor, then the bytes.
+// Reading trusts nothing: every place is checked against the size before it is used.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/tensor.h"
+
+namespace moonflow {
+
+using Metadata = std::map<std::string, std::string>;
+
+// Little-endian and row-major, tensors by rising name, each at a multiple of 8 bytes.
+std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata);
+
+struct Safetensors {
+  std::map<std::string, Tensor> tensors;
+  Metadata metadata;
+};
+Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostMemory>& memory);
+
+}  // namespace moonflow

@@ -1,0 +1,129 @@
+#include "bindings/status.h"
+
+#include <new>
+
+namespace moonflow::host {
+
+namespace {
+
+constexpr const char* kCodeNames[] = {
+    "ok",           "invalid_argument", "shape_mismatch", "dtype_mismatch", "out_of_range",
+    "not_found",    "unsupported",      "busy",           "interrupted",    "out_of_memory",
+    "io",           "wrong_state",      "internal",       "script_error",   "invalid_handle",
+    "wrong_thread",
+};
+constexpr int kCodes = sizeof kCodeNames / sizeof *kCodeNames;
+static_assert(kCodes == MF_WRONG_THREAD + 1);
+// The engine's codes and those of the ABI stand in the same order, one apart.
+static_assert(static_cast<int>(ErrorCode::InvalidArgument) + 1 == MF_INVALID_ARGUMENT);
+static_assert(static_cast<int>(ErrorCode::Interrupted) + 1 == MF_INTERRUPTED);
+static_assert(static_cast<int>(ErrorCode::Internal) + 1 == MF_INTERNAL);
+
+// No handle of a slot: its generation would be even.
+mf_status* const kOutOfMemory = reinterpret_cast<mf_status*>(uintptr_t{0xFFFFFFFF});
+
+}  // namespace
+
+mf_code code_of(ErrorCode code) { return static_cast<mf_code>(code) + 1; }
+
+mf_code code_named(const std::string& name) {
+  for (int code = 1; code < kCodes; ++code)
+    if (name == kCodeNames[code]) return code;
+  return MF_SCRIPT_ERROR;
+}
+
+Status::Status(const Error& error)
+    : code(code_of(error.code)), message(error.describe()), where(error.where), job(error.job), op(error.op) {}
+
+Status::Status(Status&& other) noexcept
+    : code(other.code),
+      message(std::move(other.message)),
+      where(std::move(other.where)),
+      job(std::move(other.job)),
+      op(std::move(other.op)),
+      traceback(std::move(other.traceback)),
+      cause(other.cause) {
+  other.cause = nullptr;
+}
+
+Status::~Status() {
+  if (cause) mf_status_free(cause);
+}
+
+mf_status* out_of_memory() noexcept { return kOutOfMemory; }
+
+mf_status* make_status(Status status) noexcept {
+  std::unique_ptr<Status> owned(new (std::nothrow) Status(std::move(status)));
+  mf_status* const handle = owned ? make_handle<mf_status>(std::move(owned)) : nullptr;
+  return handle ? handle : kOutOfMemory;
+}
+
+mf_status* current_status() noexcept {
+  try {
+    try {
+      throw;
+    } catch (Status& status) {
+      return make_status(std::move(status));
+    } catch (const Error& error) {
+      return make_status(Status(error));
+    } catch (const std::bad_alloc&) {
+      return kOutOfMemory;
+    } catch (const std::length_error& error) {
+      return make_status(Status(MF_OUT_OF_MEMORY, error.what()));
+    } catch (const std::exception& error) {
+      return make_status(Status(MF_INTERNAL, error.what()));
+    } catch (...) {
+      return make_status(Status(MF_INTERNAL, "something that is no std::exception was thrown"));
+    }
+  } catch (...) {
+    return kOutOfMemory;  // describing it took more memory than there is
+  }
+}
+
+}  // namespace moonflow::host
+
+using namespace moonflow::host;
+
+namespace {
+
+// A field of a status. The text lives as long as the handle, which the caller holds.
+const char* field_of(const mf_status* handle, std::string Status::*field, const char* otherwise) {
+  const Pinned<Status, mf_status> status(handle);
+  return status ? ((*status).*field).c_str() : otherwise;
+}
+
+}  // namespace
+
+extern "C" {
+
+mf_code mf_status_code(const mf_status* handle) {
+  if (handle == nullptr) return MF_OK;
+  if (handle == kOutOfMemory) return MF_OUT_OF_MEMORY;
+  const Pinned<Status, mf_status> status(handle);
+  return status ? status->code : MF_INVALID_HANDLE;
+}
+
+const char* mf_status_message(const mf_status* handle) {
+  if (handle == nullptr) return "ok";
+  if (handle == kOutOfMemory) return "out of memory";
+  return field_of(handle, &Status::message, "this is no status, or it has been freed");
+}
+
+const char* mf_status_where(const mf_status* handle) { return field_of(handle, &Status::where, ""); }
+const char* mf_status_job(const mf_status* handle) { return field_of(handle, &Status::job, ""); }
+const char* mf_status_op(const mf_status* handle) { return field_of(handle, &Status::op, ""); }
+const char* mf_status_traceback(const mf_status* handle) { return field_of(handle, &Status::traceback, ""); }
+
+const mf_status* mf_status_cause(const mf_status* handle) {
+  const Pinned<Status, mf_status> status(handle);
+  return status ? status->cause : nullptr;
+}
+
+mf_code mf_status_free(mf_status* handle) {
+  if (handle == nullptr || handle == kOutOfMemory) return MF_OK;
+  return close_handle<Status>(handle) ? MF_OK : MF_INVALID_HANDLE;
+}
+
+const char* mf_code_name(mf_code code) { return code >= 0 && code < kCodes ? kCodeNames[code] : "unknown"; }
+
+}  // extern "C"

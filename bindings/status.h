@@ -1,0 +1,68 @@
+// What went wrong, as the C ABI tells it: thrown inside the library, handed out as an mf_status at its edge.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bindings/handle.h"
+#include "bindings/moonflow.h"
+#include "engine/error.h"
+
+namespace moonflow::host {
+
+struct Status {
+  static constexpr Kind kKind = Kind::Status;
+
+  mf_code code = MF_INTERNAL;
+  std::string message;  // the whole story: "file:line: job: op: message"
+  std::string where, job, op, traceback;
+  mf_status* cause = nullptr;  // a handle of its own, closed with this
+
+  Status() = default;
+  Status(mf_code code, std::string message) : code(code), message(std::move(message)) {}
+  explicit Status(const Error& error);
+  Status(Status&& other) noexcept;
+  ~Status();
+};
+
+mf_code code_of(ErrorCode code);
+// The code of that name ("shape_mismatch"); MF_SCRIPT_ERROR for a name that is none.
+mf_code code_named(const std::string& name);
+
+template <class... Parts>
+[[noreturn]] void refuse(mf_code code, const Parts&... parts) {
+  throw Status(code, text(parts...));
+}
+
+// A handle for it. When there is no memory even for that: the one status that always exists, "out of memory".
+mf_status* make_status(Status status) noexcept;
+mf_status* out_of_memory() noexcept;
+// The exception being handled, as a status.
+mf_status* current_status() noexcept;
+
+// Runs the body of an ABI function. Whatever it throws becomes its status.
+template <class Body>
+mf_status* guarded(Body&& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return current_status();
+  }
+}
+
+// What a handle stands for; not being open is the status of the call.
+template <class T, class Handle>
+class Checked : public Pinned<T, Handle> {
+ public:
+  Checked(const Handle* handle, const char* what) : Pinned<T, Handle>(handle) {
+    if (!*this) refuse(MF_INVALID_HANDLE, handle ? "this is no open handle of " : "NULL is no handle of ", what);
+  }
+};
+
+template <class Pointer>
+void require_out(Pointer* pointer, const char* name) {
+  if (pointer == nullptr) refuse(MF_INVALID_ARGUMENT, name, " is NULL, and the result has no place to go");
+}
+
+}  // namespace moonflow::host

@@ -1,0 +1,173 @@
+--- What the C interface asks of the Lua side. Each function is called protected, on the thread that owns the session.
+-- A job's results cross as a flat list of arrays, in the order of its signature, whatever its type of return is.
+
+local core = require "moonflow.core"
+local checkpoint = require "moonflow.checkpoint"
+local config = require "moonflow.config"
+local errors = require "moonflow.errors"
+local job = require "moonflow.job"
+local session = require "moonflow.session"
+local variable = require "moonflow.variable"
+
+local host = {}
+
+-- ---- errors -------------------------------------------------------------------------------------------------------
+
+--- Message handler of every call: keeps an error object, makes one of anything else, and adds the traceback.
+function host.traced(value)
+  if errors.is_error(value) then return errors.traced(value) end
+  local message = tostring(value)
+  local where, rest = message:match("^([^\n]-:%d+): (.*)$")
+  local made = errors.new("script_error", rest or message, where)
+  made.traceback = debug.traceback("", 2)
+  return made
+end
+
+local function described(value)
+  if type(value) ~= "table" then value = { code = "script_error", message = tostring(value) } end
+  local parts = {}
+  for _, field in ipairs { "where", "job", "op", "message" } do
+    local part = value[field]
+    if part and part ~= "" then parts[#parts + 1] = tostring(part) end
+  end
+  return { code = value.code, text = table.concat(parts, ": "), where = value.where, job = value.job, op = value.op,
+           traceback = value.traceback }
+end
+
+--- The error and those that waited with it, first things first: a list of { code, text, where, job, op, traceback }.
+function host.describe(value)
+  local list = { described(value) }
+  for _, other in ipairs(type(value) == "table" and value.also or {}) do list[#list + 1] = described(other) end
+  return list
+end
+
+-- ---- the session --------------------------------------------------------------------------------------------------
+
+--- Host mode: asynchronous calls never wait. `log` takes lines; `threads` = 0 leaves the choice.
+function host.open(threads, log)
+  config.pump("host")
+  config.log(log)
+  if threads > 0 then config.cpu_threads(threads) end
+  session.handle()
+end
+
+function host.close()
+  host.publisher = nil
+  session.shutdown()
+  config.log(nil)
+end
+
+host.poll = session.poll
+host.sync = session.sync
+host.in_flight = session.in_flight
+host.fd = session.fd
+
+-- ---- scripts ------------------------------------------------------------------------------------------------------
+
+--- Name of a chunk -> the jobs it defined; without this they would be collected.
+host.kept = {}
+
+--- Runs a chunk and keeps the jobs it defines until a chunk of the same name has run to its end. When it fails, the
+--- jobs that were there before it stay what their names mean.
+function host.load(chunk, name)
+  local made, before = {}, {}
+  job.on_define = function(defined, earlier)
+    made[#made + 1] = defined
+    if before[defined.name] == nil then before[defined.name] = earlier or false end
+  end
+  local fine, problem = xpcall(chunk, host.traced)
+  job.on_define = nil
+  if fine then
+    host.kept[name] = made
+    return
+  end
+  for job_name, earlier in pairs(before) do job.named[job_name] = earlier or nil end
+  error(problem, 0)
+end
+
+-- ---- jobs ---------------------------------------------------------------------------------------------------------
+
+function host.find(name)
+  return job.find(name)
+end
+
+local function type_of(name, dtype, shape)
+  return { name = name, dtype = dtype, shape = shape }
+end
+
+--- Inputs and outputs: two lists of { name, dtype, shape (list) }; and whether other shapes may come.
+function host.signature(of)
+  local inputs, outputs = {}, {}
+  for i, leaf in ipairs(of.leaves) do inputs[i] = type_of(leaf.name, leaf.placeholder.dtype, leaf.shape) end
+  for i, result in ipairs(of.plan.results) do outputs[i] = type_of(result.name, result.dtype, result.shape) end
+  return inputs, outputs, of.dynamic
+end
+
+--- Runs a job to its end and gives its results one by one.
+function host.call(of, ...)
+  return of:run_flat(...)
+end
+
+--- Starts a run. `done` gets the results one by one, `failed` an error. Gives false when too much is in flight.
+function host.launch(of, done, failed, ...)
+  local call = of:launch_flat(...)
+  if not call then return false end
+  call:async_get(done, failed)
+  return true
+end
+
+--- What a prepared call of the job is made from: its graph, and how many of its taps are watches.
+function host.parts(of)
+  local plan = of.plan
+  if of.dynamic then
+    errors.raise("unsupported", of.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
+  end
+  if #plan.hidden > 0 then
+    errors.raise("unsupported", of.name .. ": draws random numbers, which a prepared call cannot")
+  end
+  if not plan.ready then plan:prepare() end
+  return plan.graph, plan.watch_count
+end
+
+-- ---- variables ----------------------------------------------------------------------------------------------------
+
+--- All variables, with first values where they had none: list of { name, dtype, shape }.
+function host.variables()
+  variable.initialise()
+  return session.handle():variables()
+end
+
+function host.read(name)
+  variable.initialise()
+  return session.handle():read(name)
+end
+
+function host.write(name, value)
+  session.handle():write(name, value)
+end
+
+function host.save(path, overwrite)
+  checkpoint.CheckPoint():save(path, overwrite)
+end
+
+function host.load_checkpoint(path)
+  checkpoint.CheckPoint():load(path)
+end
+
+--- Copies the weights to the prepared calls that a host has made, where their next run takes them.
+--- @return number  how many prepared calls there are
+function host.publish()
+  variable.initialise()
+  return host.publisher and host.publisher() or 0
+end
+
+--- What a checkpoint tells beside the variables.
+function host.meta()
+  return tostring(session.seed()), core.version
+end
+
+function host.adopt_seed(text)
+  session.adopt_seed(tonumber(text))
+end
+
+return host
