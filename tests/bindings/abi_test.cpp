@@ -1,0 +1,558 @@
+// The C ABI as a host meets it: what it promises when used rightly, and that misuse gives a status, never a crash.
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "abi_host.h"
+
+using namespace moonflow_test;
+
+namespace {
+
+const char* const kNet = R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.set_seed(1)
+local function net(x) return flow.layers.dense(x, 2, { name = "out" }) end
+flow.global_function { name = "predict", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy } (net)
+flow.global_function { name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) },
+                       returns = tp.Numpy } (function(x)
+  local loss = flow.math.reduce_sum(flow.math.square(net(x)))
+  flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(loss)
+  return loss
+end)
+flow.global_function { name = "pair", inputs = { a = tp.Numpy.Placeholder({ 2 }),
+                       b = tp.Numpy.Placeholder({ 2 }, { dtype = flow.int32 }) },
+                       returns = tp.Callback[tp.Tuple { tp.Numpy, tp.Numpy }] } (function(a, b)
+  return flow.math.square(a), b
+end)
+)";
+
+struct Net : Host {
+  Net() { ok(mf_session_load_text(session, kNet, std::strlen(kNet), "net.lua")); }
+};
+
+// A function of the ABI applied to a handle in place of the right one.
+struct Use {
+  const char* name;
+  std::function<mf_code(void* handle)> call;
+};
+
+mf_code taken(mf_status* status) {
+  const mf_code code = mf_status_code(status);
+  if (status) CHECK(std::strlen(mf_status_message(status)) > 0);
+  CHECK(mf_status_free(status) == MF_OK);
+  return code;
+}
+
+void nothing(void*, const mf_status*, const mf_array*, int32_t) {}
+
+std::vector<Use> uses_of_session() {
+  static mf_session* no_session;
+  static mf_job* job;
+  static mf_bytes* bytes;
+  static void* pointer;
+  static int32_t number;
+  static float floats[2];
+  static mf_array array = mf_floats(floats, 2);
+  static mf_type type;
+  type.struct_size = sizeof type;
+  (void)no_session;
+  const auto as = [](void* handle) { return static_cast<mf_session*>(handle); };
+  return {
+      {"lua_state", [=](void* h) { return taken(mf_session_lua_state(as(h), &pointer)); }},
+      {"load_file", [=](void* h) { return taken(mf_session_load_file(as(h), "/nowhere.lua")); }},
+      {"load_text", [=](void* h) { return taken(mf_session_load_text(as(h), "x = 1", 5, "x")); }},
+      {"poll", [=](void* h) { return taken(mf_session_poll(as(h), 0, &number)); }},
+      {"sync", [=](void* h) { return taken(mf_session_sync(as(h))); }},
+      {"in_flight", [=](void* h) { return taken(mf_session_in_flight(as(h), &number)); }},
+      {"descriptor", [=](void* h) { return taken(mf_session_descriptor(as(h), &number)); }},
+      {"find", [=](void* h) { return taken(mf_job_find(as(h), "predict", &job)); }},
+      {"variable_count", [=](void* h) { return taken(mf_variable_count(as(h), &number)); }},
+      {"variable_type", [=](void* h) { return taken(mf_variable_type(as(h), 0, &type)); }},
+      {"variable_read", [=](void* h) { return taken(mf_variable_read(as(h), "out-bias", &array)); }},
+      {"variable_write", [=](void* h) { return taken(mf_variable_write(as(h), "out-bias", &array)); }},
+      {"save", [=](void* h) { return taken(mf_session_save(as(h), "/nowhere/x", 0)); }},
+      {"load", [=](void* h) { return taken(mf_session_load(as(h), "/nowhere/x")); }},
+      {"save_memory", [=](void* h) { return taken(mf_session_save_memory(as(h), &bytes)); }},
+      {"load_memory", [=](void* h) { return taken(mf_session_load_memory(as(h), "x", 1)); }},
+  };
+}
+
+std::vector<Use> uses_of_job() {
+  static int32_t number;
+  static float floats[3];
+  static mf_array array = mf_floats(floats, 3), out = mf_floats(floats, 2);
+  static mf_type type;
+  static mf_prepared* prepared;
+  type.struct_size = sizeof type;
+  const auto as = [](void* handle) { return static_cast<mf_job*>(handle); };
+  return {
+      {"input_count", [=](void* h) { return taken(mf_job_input_count(as(h), &number)); }},
+      {"output_count", [=](void* h) { return taken(mf_job_output_count(as(h), &number)); }},
+      {"input", [=](void* h) { return taken(mf_job_input(as(h), 0, &type)); }},
+      {"output", [=](void* h) { return taken(mf_job_output(as(h), 0, &type)); }},
+      {"call", [=](void* h) { return taken(mf_job_call(as(h), &array, 1, &out, 1)); }},
+      {"call_async", [=](void* h) { return taken(mf_job_call_async(as(h), &array, 1, nothing, nullptr)); }},
+      {"prepare", [=](void* h) { return taken(mf_job_prepare(as(h), &prepared)); }},
+  };
+}
+
+std::vector<Use> uses_of_prepared() {
+  static mf_array array;
+  const auto as = [](void* handle) { return static_cast<mf_prepared*>(handle); };
+  return {
+      {"input", [=](void* h) { return taken(mf_prepared_input(as(h), 0, &array)); }},
+      {"output", [=](void* h) { return taken(mf_prepared_output(as(h), 0, &array)); }},
+      {"warm_up", [=](void* h) { return mf_prepared_warm_up(as(h)); }},
+      {"run", [=](void* h) { return mf_prepared_run(as(h)); }},
+      {"publish", [=](void* h) { return taken(mf_prepared_publish(as(h))); }},
+  };
+}
+
+void* foreign_number() { return reinterpret_cast<void*>(uintptr_t{0x123456789}); }
+
+}  // namespace
+
+TEST_CASE("a job is found, described and called") {
+  Net host;
+  mf_job* job = nullptr;
+  host.ok(mf_job_find(host.session, "pair", &job));
+  int32_t count = 0;
+  host.ok(mf_job_input_count(job, &count));
+  CHECK(count == 2);
+  mf_type type{};
+  type.struct_size = sizeof type;
+  host.ok(mf_job_input(job, 1, &type));
+  CHECK(std::string(type.name) == "b");
+  CHECK(type.dtype == MF_INT32);
+  CHECK(type.rank == 1);
+  CHECK(type.dims[0] == 2);
+  CHECK(type.count == 2);
+  host.ok(mf_job_output(job, 0, &type));
+  CHECK(type.dtype == MF_FLOAT32);
+
+  const float a[] = {3, 4};
+  const int32_t b[] = {5, 6};
+  float squares[2] = {};
+  int32_t same[2] = {};
+  const mf_array inputs[] = {mf_floats(a, 2), mf_int32s(b, 2)};
+  mf_array outputs[] = {mf_floats(squares, 2), mf_int32s(same, 2)};
+  host.ok(mf_job_call(job, inputs, 2, outputs, 2));
+  CHECK(squares[1] == 16);
+  CHECK(same[0] == 5);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("asynchronous results come to their function, in order, inside poll and sync only") {
+  Net host;
+  mf_job* job = host.find("pair");
+  std::vector<float> got;
+  const float a[] = {3, 4};
+  const int32_t b[] = {5, 6};
+  int busy = 0;
+  for (int i = 0; i < 50; ++i) {
+    const float input[] = {static_cast<float>(i), 0};
+    const mf_array inputs[] = {mf_floats(input, 2), mf_int32s(b, 2)};
+    for (;;) {
+      mf_status* status = mf_job_call_async(
+          job, inputs, 2,
+          [](void* user, const mf_status* error, const mf_array* outputs, int32_t count) {
+            REQUIRE(error == nullptr);
+            REQUIRE(count == 2);
+            static_cast<std::vector<float>*>(user)->push_back(static_cast<float*>(outputs[0].data)[0]);
+          },
+          &got);
+      if (taken(status) == MF_OK) break;
+      ++busy;
+      host.ok(mf_session_poll(host.session, 5, nullptr));
+    }
+  }
+  host.ok(mf_session_sync(host.session));
+  CHECK(busy > 0);
+  REQUIRE(got.size() == 50);
+  for (int i = 0; i < 50; ++i) CHECK(got[i] == static_cast<float>(i * i));
+  (void)a;
+}
+
+TEST_CASE("inside a callback launching works, and waiting and closing are refused") {
+  Net host;
+  struct Seen {
+    mf_session* session;
+    mf_job* job;
+    mf_code poll = -1, sync = -1, close = -1, call = -1;
+    int results = 0;
+  } seen{host.session, host.find("pair")};
+  const mf_result_function on_result = [](void* user, const mf_status*, const mf_array*, int32_t) {
+    Seen& seen = *static_cast<Seen*>(user);
+    if (++seen.results > 1) return;
+    seen.poll = taken(mf_session_poll(seen.session, 0, nullptr));
+    seen.sync = taken(mf_session_sync(seen.session));
+    seen.close = mf_session_close(seen.session);
+    const float a[] = {1, 2};
+    const int32_t b[] = {1, 2};
+    const mf_array inputs[] = {mf_floats(a, 2), mf_int32s(b, 2)};
+    seen.call = taken(mf_job_call_async(
+        seen.job, inputs, 2,
+        [](void* again, const mf_status*, const mf_array*, int32_t) { ++static_cast<Seen*>(again)->results; }, user));
+  };
+  const float a[] = {1, 2};
+  const int32_t b[] = {1, 2};
+  const mf_array inputs[] = {mf_floats(a, 2), mf_int32s(b, 2)};
+  host.ok(mf_job_call_async(seen.job, inputs, 2, on_result, &seen));
+  host.ok(mf_session_sync(host.session));
+  CHECK(seen.results == 2);
+  CHECK(seen.poll == MF_WRONG_STATE);
+  CHECK(seen.sync == MF_WRONG_STATE);
+  CHECK(seen.close == MF_WRONG_STATE);
+  CHECK(seen.call == MF_OK);
+}
+
+TEST_CASE("a script's error keeps its line, and the session stays usable") {
+  Net host;
+  const char* wrong = "local x = 1\nerror('no luck')";
+  mf_status* status = mf_session_load_text(host.session, wrong, std::strlen(wrong), "wrong.lua");
+  REQUIRE(status);
+  CHECK(mf_status_code(status) == MF_SCRIPT_ERROR);
+  CHECK(std::string(mf_status_message(status)) == "wrong.lua:2: no luck");
+  CHECK(std::string(mf_status_where(status)) == "wrong.lua:2");
+  CHECK_THAT(mf_status_traceback(status), Catch::Contains("wrong.lua:2"));
+  CHECK(mf_status_free(status) == MF_OK);
+  CHECK(mf_status_free(status) == MF_INVALID_HANDLE);
+  CHECK(std::string(mf_status_message(status)) == "this is no status, or it has been freed");
+
+  status = mf_session_load_text(host.session, "x = = 1", 7, "wrong.lua");
+  CHECK(std::string(mf_status_where(status)) == "wrong.lua:1");
+  CHECK(taken(status) == MF_SCRIPT_ERROR);
+  CHECK(taken(mf_session_load_file(host.session, "/nowhere.lua")) == MF_IO);
+  status = mf_session_load_text(host.session, "\x1bLJ bytecode", 12, "b");
+  CHECK(taken(status) == MF_SCRIPT_ERROR);
+  CHECK(host.predict({1, 2, 3}).size() == 2);
+}
+
+TEST_CASE("a file that fails to load leaves the jobs as they were") {
+  Net host;
+  const std::vector<float> before = host.predict({1, 2, 3});
+  const char* text = "local flow = require 'moonflow'\n"
+                     "flow.global_function { name = 'predict' } (function() return nil end)\nerror('late')";
+  CHECK(taken(mf_session_load_text(host.session, text, std::strlen(text), "net.lua")) == MF_SCRIPT_ERROR);
+  CHECK(host.predict({1, 2, 3}) == before);
+  host.ok(mf_session_load_text(host.session, kNet, std::strlen(kNet), "net.lua"));  // again: weights live on
+  CHECK(host.predict({1, 2, 3}) == before);
+}
+
+TEST_CASE("several callbacks that fail in one poll are all told") {
+  Net host;
+  const char* text =
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) },\n"
+      "  returns = tp.Callback[tp.Numpy] } (function(x) return x end)\n"
+      "for i = 1, 3 do job(flow.np.ones({ 1 }))(function() error('handler ' .. i) end) end";
+  host.ok(mf_session_load_text(host.session, text, std::strlen(text), "handlers.lua"));
+  mf_status* status = mf_session_sync(host.session);
+  int told = 0;
+  for (const mf_status* each = status; each; each = mf_status_cause(each)) {
+    CHECK_THAT(mf_status_message(each), Catch::Contains("handler " + std::to_string(++told)));
+    CHECK_THAT(mf_status_where(each), Catch::Contains("handlers.lua:4"));
+  }
+  CHECK(told == 3);
+  mf_status_free(status);
+  host.ok(mf_session_sync(host.session));
+}
+
+TEST_CASE("an interrupt from another thread stops a run, and the session stays usable") {
+  Net host;
+  CHECK(mf_session_interrupt(host.session) == MF_OK);
+  const float x[] = {1, 2, 3};
+  float y[2];
+  const mf_array input = mf_floats(x, 3);
+  mf_array output = mf_floats(y, 2);
+  mf_job* job = host.find("predict");
+  CHECK(taken(mf_job_call(job, &input, 1, &output, 1)) == MF_INTERRUPTED);
+  host.ok(mf_job_call(job, &input, 1, &output, 1));
+}
+
+TEST_CASE("variables are read and written by name") {
+  Net host;
+  int32_t count = 0;
+  host.ok(mf_variable_count(host.session, &count));
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < count; ++i) {
+    mf_type type{};
+    type.struct_size = sizeof type;
+    host.ok(mf_variable_type(host.session, i, &type));
+    names.push_back(type.name);
+  }
+  CHECK_THAT(names, Catch::VectorContains(std::string("out-bias")));
+  CHECK_THAT(names, Catch::VectorContains(std::string("out-weight")));
+  const float bias[] = {10, 20};
+  mf_array value = mf_floats(bias, 2);
+  host.ok(mf_variable_write(host.session, "out-bias", &value));
+  float read[2] = {};
+  mf_array into = mf_floats(read, 2);
+  host.ok(mf_variable_read(host.session, "out-bias", &into));
+  CHECK(read[1] == 20);
+  CHECK(host.predict({0, 0, 0}) == std::vector<float>{10, 20});
+  mf_status* status = mf_variable_read(host.session, "out-bais", &into);
+  CHECK_THAT(mf_status_message(status), Catch::Contains("did you mean 'out-bias'"));
+  CHECK(taken(status) == MF_NOT_FOUND);
+  mf_array small = mf_floats(read, 1);
+  CHECK(taken(mf_variable_read(host.session, "out-bias", &small)) == MF_SHAPE_MISMATCH);
+  CHECK(taken(mf_variable_write(host.session, "out-bias", &small)) == MF_SHAPE_MISMATCH);
+}
+
+TEST_CASE("a checkpoint in memory carries the weights to another session, and a damaged one changes nothing") {
+  Net one, other;
+  one.train({1, 2, 3});
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  const auto* data = static_cast<const char*>(mf_bytes_data(bytes));
+  std::string copy(data, mf_bytes_size(bytes));
+  const std::vector<float> before = other.predict({1, 2, 3});
+  for (size_t cut = 0; cut < copy.size(); cut += 7)
+    CHECK(taken(mf_session_load_memory(other.session, copy.data(), cut)) != MF_OK);
+  for (size_t i = 0; i < 200 && i < copy.size(); ++i) {
+    std::string damaged = copy;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x15);
+    taken(mf_session_load_memory(other.session, damaged.data(), damaged.size()));  // a status, or harmless
+  }
+  other.ok(mf_session_load_memory(other.session, copy.data(), copy.size()));
+  CHECK(other.predict({1, 2, 3}) == one.predict({1, 2, 3}));
+  CHECK(other.predict({1, 2, 3}) != before);
+  CHECK(mf_bytes_free(bytes) == MF_OK);
+  CHECK(mf_bytes_free(bytes) == MF_INVALID_HANDLE);
+  CHECK(mf_bytes_data(bytes) == nullptr);
+  CHECK(mf_bytes_size(bytes) == 0);
+}
+
+TEST_CASE("a prepared call gives what the job gives, takes published weights, and outlives its session") {
+  auto host = std::make_unique<Net>();
+  mf_job* job = host->find("predict");
+  mf_prepared* prepared = nullptr;
+  host->ok(mf_job_prepare(job, &prepared));
+  mf_array input{}, output{};
+  host->ok(mf_prepared_input(prepared, 0, &input));
+  host->ok(mf_prepared_output(prepared, 0, &output));
+  CHECK(input.count == 3);
+  CHECK(output.count == 2);
+  const float x[] = {1, 2, 3};
+  std::memcpy(input.data, x, sizeof x);
+  const auto run = [&] {
+    CHECK(mf_prepared_run(prepared) == MF_OK);
+    const float* y = static_cast<const float*>(output.data);
+    return std::vector<float>{y[0], y[1]};
+  };
+  CHECK(mf_prepared_warm_up(prepared) == MF_OK);
+  const std::vector<float> before = host->predict({1, 2, 3});
+  CHECK(run()[0] == Approx(before[0]));
+  host->train({1, 2, 3});
+  CHECK(run()[0] == Approx(before[0]));  // not yet published
+  host->ok(mf_prepared_publish(prepared));
+  const std::vector<float> after = host->predict({1, 2, 3});
+  CHECK(run()[0] == Approx(after[0]));
+  CHECK(after[0] != Approx(before[0]));
+  host->train({1, 2, 3});
+  host->ok(mf_session_load_text(host->session, "assert(require('moonflow').publish() == 1)", 42, "publish.lua"));
+  CHECK(run()[0] == Approx(host->predict({1, 2, 3})[0]));
+  CHECK(mf_prepared_generation(prepared) == 3);
+
+  mf_prepared* none = nullptr;
+  CHECK(taken(mf_job_prepare(host->find("train"), &none)) == MF_UNSUPPORTED);
+  CHECK(none == nullptr);
+  host.reset();
+  run();
+  CHECK(taken(mf_prepared_publish(prepared)) == MF_INVALID_HANDLE);
+  CHECK(mf_prepared_close(prepared) == MF_OK);
+  CHECK(mf_prepared_close(prepared) == MF_INVALID_HANDLE);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("NULL, numbers, handles of another kind and closed handles give a status from every function") {
+  Net host;
+  mf_job* job = host.find("predict");
+  mf_prepared* prepared = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  mf_session* closed_session = nullptr;
+  host.ok(mf_session_open(nullptr, &closed_session));
+  REQUIRE(mf_session_close(closed_session) == MF_OK);
+  mf_job* closed_job = nullptr;
+  host.ok(mf_job_find(host.session, "train", &closed_job));
+  REQUIRE(mf_job_close(closed_job) == MF_OK);
+  mf_prepared* closed_prepared = nullptr;
+  host.ok(mf_job_prepare(job, &closed_prepared));
+  REQUIRE(mf_prepared_close(closed_prepared) == MF_OK);
+
+  const auto check = [](const std::vector<Use>& uses, const std::vector<void*>& handles) {
+    for (const Use& use : uses) {
+      INFO(use.name);
+      for (void* handle : handles) CHECK(use.call(handle) == MF_INVALID_HANDLE);
+    }
+  };
+  void* const stack = &host;
+  check(uses_of_session(), {nullptr, foreign_number(), stack, job, prepared, closed_session});
+  check(uses_of_job(), {nullptr, foreign_number(), stack, host.session, prepared, closed_job});
+  check(uses_of_prepared(), {nullptr, foreign_number(), stack, host.session, job, closed_prepared});
+  for (void* handle : {static_cast<void*>(nullptr), foreign_number(), static_cast<void*>(job)}) {
+    CHECK(mf_session_close(static_cast<mf_session*>(handle)) == MF_INVALID_HANDLE);
+    CHECK(mf_session_interrupt(static_cast<mf_session*>(handle)) == MF_INVALID_HANDLE);
+  }
+  CHECK(mf_session_close(closed_session) == MF_INVALID_HANDLE);
+  CHECK(mf_job_close(closed_job) == MF_INVALID_HANDLE);
+  CHECK(mf_job_close(nullptr) == MF_INVALID_HANDLE);
+  CHECK(mf_prepared_close(nullptr) == MF_INVALID_HANDLE);
+  CHECK(mf_prepared_generation(nullptr) == 0);
+  CHECK(mf_bytes_free(nullptr) == MF_OK);
+  CHECK(mf_status_free(nullptr) == MF_OK);
+  CHECK(mf_status_code(reinterpret_cast<mf_status*>(job)) == MF_INVALID_HANDLE);
+  CHECK(mf_status_cause(reinterpret_cast<mf_status*>(job)) == nullptr);
+  CHECK(std::string(mf_status_where(nullptr)).empty());
+  CHECK(std::string(mf_code_name(99)) == "unknown");
+  CHECK(std::string(mf_code_name(MF_SHAPE_MISMATCH)) == "shape_mismatch");
+  CHECK(mf_prepared_close(prepared) == MF_OK);
+}
+
+TEST_CASE("another thread is told so") {
+  Net host;
+  mf_job* job = host.find("predict");
+  mf_prepared* prepared = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  std::thread other([&] {
+    for (const Use& use : uses_of_session()) {
+      INFO(use.name);
+      CHECK(use.call(host.session) == MF_WRONG_THREAD);
+    }
+    CHECK(mf_session_close(host.session) == MF_WRONG_THREAD);
+    for (const Use& use : uses_of_job()) {
+      INFO(use.name);
+      const bool any_thread = std::strstr(use.name, "put") != nullptr;
+      CHECK(use.call(job) == (any_thread ? MF_OK : MF_WRONG_THREAD));
+    }
+    for (const Use& use : uses_of_prepared()) {
+      INFO(use.name);
+      CHECK(use.call(prepared) == (std::strcmp(use.name, "publish") == 0 ? MF_WRONG_THREAD : MF_OK));
+    }
+    CHECK(mf_session_interrupt(host.session) == MF_OK);
+  });
+  other.join();
+  CHECK(mf_prepared_close(prepared) == MF_OK);
+}
+
+TEST_CASE("wrong arrays and structs give a status that names them") {
+  Net host;
+  mf_job* job = host.find("predict");
+  float data[4] = {};
+  mf_array good = mf_floats(data, 3), out = mf_floats(data, 2);
+  const auto call = [&](mf_array input, mf_array output, int32_t inputs = 1, int32_t outputs = 1) {
+    return taken(mf_job_call(job, &input, inputs, &output, outputs));
+  };
+  CHECK(call(good, out) == MF_OK);
+  CHECK(call(mf_floats(data, 4), out) == MF_SHAPE_MISMATCH);
+  CHECK(call(good, mf_floats(data, 3)) == MF_SHAPE_MISMATCH);
+  CHECK(call(mf_int32s(reinterpret_cast<int32_t*>(data), 3), out) == MF_DTYPE_MISMATCH);
+  CHECK(call(mf_array_of(77, data, 3), out) == MF_DTYPE_MISMATCH);
+  CHECK(call(mf_floats(nullptr, 3), out) == MF_INVALID_ARGUMENT);
+  CHECK(call(good, out, 0) == MF_INVALID_ARGUMENT);
+  CHECK(call(good, out, 1, 2) == MF_INVALID_ARGUMENT);
+  CHECK(call(good, out, -1) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_job_call(job, nullptr, 1, &out, 1)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_job_call(job, &good, 1, nullptr, 1)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_job_call_async(job, &good, 1, nullptr, nullptr)) == MF_INVALID_ARGUMENT);
+  mf_array truncated = good;
+  truncated.struct_size = 8;
+  CHECK(call(truncated, out) == MF_INVALID_ARGUMENT);
+  truncated.struct_size = 0;
+  CHECK(call(truncated, out) == MF_INVALID_ARGUMENT);
+  mf_array shaped = good;
+  const int64_t dims[] = {3, 1}, huge[] = {INT64_MAX, INT64_MAX}, negative[] = {-1, -3};
+  shaped.dims = dims;
+  shaped.rank = 2;
+  CHECK(call(shaped, out) == MF_SHAPE_MISMATCH);
+  shaped.rank = 99;
+  CHECK(call(shaped, out) == MF_SHAPE_MISMATCH);
+  shaped.rank = 2;
+  shaped.dims = huge;
+  CHECK(call(shaped, out) != MF_OK);
+  shaped.dims = negative;
+  CHECK(call(shaped, out) != MF_OK);
+
+  mf_type type{};
+  CHECK(taken(mf_job_input(job, 0, &type)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_job_input(job, 0, nullptr)) == MF_INVALID_ARGUMENT);
+  type.struct_size = sizeof type;
+  CHECK(taken(mf_job_input(job, 1, &type)) == MF_OUT_OF_RANGE);
+  CHECK(taken(mf_job_output(job, -1, &type)) == MF_OUT_OF_RANGE);
+  CHECK(taken(mf_job_input_count(job, nullptr)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_variable_type(host.session, 1000, &type)) == MF_OUT_OF_RANGE);
+  CHECK(taken(mf_variable_read(host.session, nullptr, &good)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_variable_read(host.session, "out-bias", nullptr)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_job_find(host.session, nullptr, &job)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_job_find(host.session, "predict", nullptr)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_session_load_file(host.session, nullptr)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_session_load_text(host.session, nullptr, 0, "x")) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_session_save(host.session, nullptr, 0)) == MF_INVALID_ARGUMENT);
+  CHECK(taken(mf_session_load_memory(host.session, nullptr, 0)) == MF_INVALID_ARGUMENT);
+
+  mf_session* none = nullptr;
+  mf_session_options options{};
+  CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
+  options.struct_size = sizeof options;
+  options.threads = -1;
+  CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
+  options.threads = 1;
+  options.library_path = "/nowhere";
+  CHECK(taken(mf_session_open(&options, &none)) == MF_SCRIPT_ERROR);
+  options.library_path = nullptr;
+  options.allocator.allocate = [](void*, size_t, size_t) -> void* { return nullptr; };
+  CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
+  options.allocator.release = [](void*, void*, size_t) {};
+  CHECK(taken(mf_session_open(&options, &none)) == MF_OUT_OF_MEMORY);
+  CHECK(none == nullptr);
+  CHECK(taken(mf_session_open(nullptr, nullptr)) == MF_INVALID_ARGUMENT);
+}
+
+TEST_CASE("warnings go to the host's log and nowhere else") {
+  std::vector<std::string> lines;
+  mf_session_options options{};
+  options.struct_size = sizeof options;
+  options.log = [](void* user, const char* line) { static_cast<std::vector<std::string>*>(user)->push_back(line); };
+  options.log_user = &lines;
+  Host host(options);
+  const char* text = "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+                     "flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) } } (function(x)\n"
+                     "  return flow.scope.placement('gpu', '0:0', function() return x + 1 end) end)";
+  host.ok(mf_session_load_text(host.session, text, std::strlen(text), "gpu.lua"));
+  CHECK_FALSE(lines.empty());
+}
+
+TEST_CASE("the table holds the same functions, and there is none for another version") {
+  const mf_api* api = mf_get_api(MF_API_VERSION);
+  REQUIRE(api);
+  CHECK(api->struct_size == sizeof(mf_api));
+  CHECK(api->session_open == mf_session_open);
+  CHECK(api->prepared_close == mf_prepared_close);
+  CHECK(std::string(api->library_version()) == mf_version());
+  CHECK(mf_get_api(0) == nullptr);
+  CHECK(mf_get_api(MF_API_VERSION + 1) == nullptr);
+}
+
+TEST_CASE("every function of the header says which thread may call it") {
+  std::ifstream file(MOONFLOW_SOURCE "/bindings/moonflow.h");
+  REQUIRE(file);
+  const std::string header{std::istreambuf_iterator<char>(file), {}};
+  const std::regex declaration("\n(MF_EXPORT [^;{]*?)(mf_[a-z_]+)\\(");
+  int functions = 0;
+  for (std::sregex_iterator it(header.begin(), header.end(), declaration), end; it != end; ++it) {
+    ++functions;
+    INFO((*it)[2]);
+    const std::string words = (*it)[1];
+    CHECK(std::regex_search(words, std::regex("MF_(ANY|OWNER|ONE)_THREAD|MF_REAL_TIME|MF_SIGNAL_SAFE")));
+  }
+  CHECK(functions == (sizeof(mf_api) - 8) / sizeof(void*) + 1);  // all but mf_get_api stand in the table
+}
