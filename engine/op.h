@@ -25,7 +25,11 @@ constexpr int32_t kNone = -1;  // no value: an optional input left out, a gradie
 // ---- attributes: named parameters as plain data -------------------------------------------------------------
 
 using Ints = std::vector<int64_t>;
-using Floats = std::vector<double>;
+// A type of its own, not another name: for a variant whose every type is its own or the standard library's and moves
+// without throwing, libstdc++ 12 takes it that it always holds a value, and a copy that runs out of memory reads wild.
+struct Floats : std::vector<double> {
+  using std::vector<double>::vector;
+};
 using AttrValue = std::variant<bool, int64_t, double, std::string, DType, Ints, Floats>;
 
 std::string str(const AttrValue& value);
