@@ -12,22 +12,15 @@ extern "C" int luaopen_moonflow_core(lua_State* L);
 
 namespace moonflow::host {
 
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kAttached = "moonflow.host";  // registry: a session lives in this state
-
 // ---- memory ----------------------------------------------------------------------------------------------------
 
+// The memory of a host.
 class HostAllocator final : public HostMemory {
  public:
   explicit HostAllocator(const mf_allocator& allocator) : allocator_(allocator) {}
 
   void* allocate(size_t bytes) noexcept override { return allocate(bytes, kAlignment); }
-  void release(void* memory, size_t bytes) noexcept override {
-    if (memory) allocator_.release(allocator_.user, memory, bytes);
-  }
+  void release(void* memory) noexcept override { allocator_.release(allocator_.user, memory); }
   void* allocate(size_t bytes, size_t alignment) noexcept {
     return allocator_.allocate(allocator_.user, bytes, alignment);
   }
@@ -36,20 +29,58 @@ class HostAllocator final : public HostMemory {
   const mf_allocator allocator_;
 };
 
-// lua_Alloc over a host's allocator.
-void* allocate_for_lua(void* user, void* memory, size_t old_bytes, size_t bytes) {
-  auto* allocator = static_cast<HostAllocator*>(user);
-  if (bytes == 0) {
-    allocator->release(memory, old_bytes);
-    return nullptr;
+// lua_Alloc over a host's memory. LuaJIT falls over when memory runs out while it makes a lua_State, so that much is
+// taken beforehand, in one block, and the making is served from there.
+class LuaMemory {
+ public:
+  explicit LuaMemory(std::shared_ptr<HostAllocator> memory)
+      : memory_(std::move(memory)), first_(static_cast<char*>(memory_->allocate(kFirstBytes, kAlign))) {
+    if (first_ == nullptr) refuse(MF_OUT_OF_MEMORY, "no memory for a lua_State");
   }
-  void* const fresh = allocator->allocate(bytes, 16);
-  if (fresh && memory) {
-    std::memcpy(fresh, memory, std::min(old_bytes, bytes));
-    allocator->release(memory, old_bytes);
+  ~LuaMemory() { memory_->release(first_); }
+  LuaMemory(const LuaMemory&) = delete;
+
+  lua_State* make_state() {
+    lua_State* const L = lua_newstate(reallocate, this);
+    is_made_ = true;
+    return L;
   }
-  return fresh;
-}
+
+ private:
+  static constexpr size_t kFirstBytes = 1 << 16;  // a fresh state takes about a third
+
+  static void* reallocate(void* user, void* memory, size_t old_bytes, size_t bytes) {
+    auto* self = static_cast<LuaMemory*>(user);
+    void* fresh = bytes > 0 ? self->allocate(bytes) : nullptr;
+    if (fresh && memory) std::memcpy(fresh, memory, std::min(old_bytes, bytes));
+    if (!fresh && bytes > 0) return bytes <= old_bytes ? memory : nullptr;  // making a block smaller never fails
+    if (memory) self->release(memory);
+    return fresh;
+  }
+
+  void* allocate(size_t bytes) {
+    const size_t rounded = (bytes + kAlign - 1) / kAlign * kAlign;
+    if (is_made_ || rounded > kFirstBytes - used_) return memory_->allocate(bytes, kAlign);
+    used_ += rounded;
+    return first_ + used_ - rounded;
+  }
+
+  void release(void* memory) {
+    if (memory < first_ || memory >= first_ + kFirstBytes) memory_->release(memory);
+  }
+
+  static constexpr size_t kAlign = 16;
+  const std::shared_ptr<HostAllocator> memory_;
+  char* const first_;
+  size_t used_ = 0;
+  bool is_made_ = false;
+};
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kAttached = "moonflow.host";  // registry: a session lives in this state
 
 // ---- where the Lua files are -------------------------------------------------------------------------------------
 
@@ -194,7 +225,9 @@ HostSession::HostSession(const mf_session_options& options)
       log_user_(options.log_user) {
   if (options.allocator.allocate != nullptr) {
     if (options.allocator.release == nullptr) refuse(MF_INVALID_ARGUMENT, "the allocator has no release function");
-    memory_ = std::make_shared<HostAllocator>(options.allocator);
+    const auto allocator = std::make_shared<HostAllocator>(options.allocator);
+    if (options.lua_state == nullptr) lua_memory_ = std::make_unique<LuaMemory>(allocator);
+    memory_ = allocator;
   } else {
     memory_ = std::make_shared<HostMemory>();
   }
@@ -202,11 +235,10 @@ HostSession::HostSession(const mf_session_options& options)
   try {
     if (host_state == nullptr) {
       // LuaJIT's own allocator is the faster one for its many small blocks.
-      owned_ = options.allocator.allocate ? lua_newstate(allocate_for_lua, memory_.get()) : luaL_newstate();
+      owned_ = lua_memory_ ? lua_memory_->make_state() : luaL_newstate();
       if (owned_ == nullptr) refuse(MF_OUT_OF_MEMORY, "no memory for a lua_State");
       host_state = owned_;
-      lua_pushcfunction(owned_, open_libraries);
-      if (lua_pcall(owned_, 0, 0, 0) != 0) refuse(MF_OUT_OF_MEMORY, "no memory for Lua's libraries");
+      if (lua_cpcall(owned_, open_libraries, nullptr) != 0) refuse(MF_OUT_OF_MEMORY, "no memory for Lua's libraries");
     }
     load_library(host_state, options.library_path);
     enter([&](lua_State* L) {

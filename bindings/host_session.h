@@ -17,6 +17,7 @@
 namespace moonflow::host {
 
 class HostPrepared;
+class LuaMemory;
 
 class HostSession : public std::enable_shared_from_this<HostSession> {
  public:
@@ -77,7 +78,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::shared_ptr<std::atomic<bool>> interrupted_;
   mf_log_function log_;
   void* log_user_;
-  lua_State* lua_ = nullptr;     // a thread of its own within the state; nullptr once closed
+  lua_State* lua_ = nullptr;  // a thread of its own within the state; nullptr once closed
+  std::unique_ptr<LuaMemory> lua_memory_;
   lua_State* owned_ = nullptr;   // the state, when it is the session's own
   lua::State* state_ = nullptr;  // of the glue
   int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF;

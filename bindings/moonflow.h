@@ -98,7 +98,7 @@ MF_EXPORT MF_ANY_THREAD const char* mf_version(void);
 typedef struct mf_allocator {
   /* At least `bytes` bytes at a multiple of `alignment` (a power of two), or NULL when there is no memory. */
   void* (*allocate)(void* user, size_t bytes, size_t alignment);
-  void (*release)(void* user, void* memory, size_t bytes);
+  void (*release)(void* user, void* memory);
   void* user;
 } mf_allocator;
 

@@ -46,7 +46,7 @@ class Device {
   virtual void enter() {}
 
   virtual void* allocate(int64_t bytes) = 0;                    // kAlignment-aligned and zeroed; throws OutOfMemory
-  virtual void free(void* memory, int64_t bytes) noexcept = 0;  // the bytes that were asked for
+  virtual void free(void* memory) noexcept = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   // Between device and host memory, or within the device, in the order of the stream.
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
@@ -65,7 +65,7 @@ class Buffer {
     return *this;
   }
   ~Buffer() {
-    if (data_) device_->free(data_, bytes_);
+    if (data_) device_->free(data_);
   }
 
   void* data() const { return data_; }

@@ -113,7 +113,7 @@ void* HostMemory::allocate(size_t bytes) noexcept {
   return ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
 }
 
-void HostMemory::release(void* memory, size_t) noexcept { ::operator delete (memory, std::align_val_t{kAlignment}); }
+void HostMemory::release(void* memory) noexcept { ::operator delete (memory, std::align_val_t{kAlignment}); }
 
 Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<HostMemory> source) {
   static HostMemory* const unaccounted = new HostMemory();  // never destroyed: blocks may outlive every static object
@@ -129,7 +129,7 @@ Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<HostMemory> sour
   tensor.data_ = data;
   tensor.block_ = std::shared_ptr<void>(data, [source = std::move(source), memory, reserved](void* block) {
     memory->live_bytes.fetch_sub(reserved, std::memory_order_relaxed);
-    memory->release(block, static_cast<size_t>(reserved));
+    memory->release(block);
   });
   return tensor;
 }

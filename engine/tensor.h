@@ -153,7 +153,7 @@ class HostMemory {
  public:
   virtual ~HostMemory() = default;
   virtual void* allocate(size_t bytes) noexcept;  // kAlignment-aligned, not initialised; nullptr when there is none
-  virtual void release(void* memory, size_t bytes) noexcept;
+  virtual void release(void* memory) noexcept;
 
   std::atomic<int64_t> live_bytes{0};
 };

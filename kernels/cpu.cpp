@@ -59,12 +59,13 @@ class CpuDevice : public Device {
     // Zeroing touches every page; more than the machine has would end the process instead of this call.
     const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     const bool fits = bytes >= 0 && (pages <= 0 || bytes / page_bytes < pages);
-    void* memory = fits ? memory_->allocate(rounded(bytes)) : nullptr;
+    const size_t rounded = fits ? (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment : 0;
+    void* memory = fits ? memory_->allocate(rounded) : nullptr;
     require(memory != nullptr, ErrorCode::OutOfMemory, "cannot get ", bytes, " bytes of memory on the cpu");
-    return std::memset(memory, 0, rounded(bytes));
+    return std::memset(memory, 0, rounded);
   }
 
-  void free(void* memory, int64_t bytes) noexcept override { memory_->release(memory, rounded(bytes)); }
+  void free(void* memory) noexcept override { memory_->release(memory); }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(engine); }
 
@@ -76,11 +77,6 @@ class CpuDevice : public Device {
   const bool real_time;
 
  private:
-  // Whole lines, and never none.
-  static size_t rounded(int64_t bytes) {
-    return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-
   std::shared_ptr<HostMemory> memory_;
   int threads_ = 1;
 };

@@ -1,4 +1,5 @@
-// A host for tests: a session and what most tests do with it. A status that should be none fails the test with its text.
+// A host for tests: a session and what most tests do with it. A status that should be none fails the test with its
+// text.
 #pragma once
 
 #include <string>

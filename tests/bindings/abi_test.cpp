@@ -240,8 +240,9 @@ TEST_CASE("a script's error keeps its line, and the session stays usable") {
 TEST_CASE("a file that fails to load leaves the jobs as they were") {
   Net host;
   const std::vector<float> before = host.predict({1, 2, 3});
-  const char* text = "local flow = require 'moonflow'\n"
-                     "flow.global_function { name = 'predict' } (function() return nil end)\nerror('late')";
+  const char* text =
+      "local flow = require 'moonflow'\n"
+      "flow.global_function { name = 'predict' } (function() return nil end)\nerror('late')";
   CHECK(taken(mf_session_load_text(host.session, text, std::strlen(text), "net.lua")) == MF_SCRIPT_ERROR);
   CHECK(host.predict({1, 2, 3}) == before);
   host.ok(mf_session_load_text(host.session, kNet, std::strlen(kNet), "net.lua"));  // again: weights live on
@@ -511,7 +512,7 @@ TEST_CASE("wrong arrays and structs give a status that names them") {
   options.library_path = nullptr;
   options.allocator.allocate = [](void*, size_t, size_t) -> void* { return nullptr; };
   CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
-  options.allocator.release = [](void*, void*, size_t) {};
+  options.allocator.release = [](void*, void*) {};
   CHECK(taken(mf_session_open(&options, &none)) == MF_OUT_OF_MEMORY);
   CHECK(none == nullptr);
   CHECK(taken(mf_session_open(nullptr, nullptr)) == MF_INVALID_ARGUMENT);
@@ -524,9 +525,10 @@ TEST_CASE("warnings go to the host's log and nowhere else") {
   options.log = [](void* user, const char* line) { static_cast<std::vector<std::string>*>(user)->push_back(line); };
   options.log_user = &lines;
   Host host(options);
-  const char* text = "local flow, tp = require 'moonflow', require('moonflow').typing\n"
-                     "flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) } } (function(x)\n"
-                     "  return flow.scope.placement('gpu', '0:0', function() return x + 1 end) end)";
+  const char* text =
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) } } (function(x)\n"
+      "  return flow.scope.placement('gpu', '0:0', function() return x + 1 end) end)";
   host.ok(mf_session_load_text(host.session, text, std::strlen(text), "gpu.lua"));
   CHECK_FALSE(lines.empty());
 }

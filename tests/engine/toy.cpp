@@ -159,7 +159,7 @@ void* FakeDevice::allocate(int64_t bytes) {
   return memory;
 }
 
-void FakeDevice::free(void* memory, int64_t) noexcept {
+void FakeDevice::free(void* memory) noexcept {
   --live_buffers;
   std::free(memory);
 }

@@ -16,7 +16,7 @@ class FakeDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::Cpu; }
   std::string describe() const override { return "fake"; }
   void* allocate(int64_t bytes) override;
-  void free(void* memory, int64_t bytes) noexcept override;
+  void free(void* memory) noexcept override;
   std::unique_ptr<Stream> make_stream() override;
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
