@@ -2,6 +2,7 @@
 #include "engine/graph.h"
 #include "engine/plan.h"
 #include "kernels/catalog.h"
+#include "kernels/matmul_few_rows.h"
 #include "kernels/primitive.h"
 #include "kernels/types.h"
 
@@ -156,11 +157,20 @@ Launch prepare_loops(const Product& sizes, Finish finish, DType dtype) {
   });
 }
 
-// Up to this many rows the product is bound by reading b once, and sgemm, which packs nothing, is up to four times
+// Up to this many rows the product is bound by reading b once, and kernels that pack nothing are up to four times
 // faster than the matmul primitive; from 16 rows on it is the other way round.
 constexpr int64_t kFewRows = 8;
 
 Launch prepare_few_rows(const Product& sizes, Finish finish) {
+  return [sizes, finish](const LaunchCall& call) {
+    float* out = call.output<float>(0);
+    cpu::multiply_few_rows(sizes.rows, sizes.columns, sizes.inner, call.input<float>(0), call.input<float>(1), out);
+    finish_rows(sizes, finish, finish.bias ? call.input<float>(2) : nullptr, out);
+  };
+}
+
+// The other ways round, which gradients have.
+Launch prepare_few_rows_across(const Product& sizes, Finish finish) {
   return [sizes, finish](const LaunchCall& call) {
     float* out = call.output<float>(0);
     const dnnl::status status =
@@ -203,8 +213,11 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
-  if (sizes.batch == 1 && sizes.rows <= kFewRows) return prepare_few_rows(sizes, finish);
+  const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
+  if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows(sizes, finish);
   try {
+    cpu::dnnl_engine(call.device);  // not on a device for real time
+    if (few) return prepare_few_rows_across(sizes, finish);
     return prepare_primitive(sizes, finish, call);
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);

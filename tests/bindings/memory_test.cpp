@@ -19,6 +19,7 @@ namespace {
 // Fails the allocation that it counts down to; 0: none.
 std::atomic<int64_t> new_countdown{0};
 std::atomic<bool> in_library{false};  // the test's own allocations do not count
+std::atomic<int64_t> new_count{0};
 
 bool fails() {
   if (!in_library || new_countdown.load(std::memory_order_relaxed) <= 0) return false;
@@ -26,6 +27,7 @@ bool fails() {
 }
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (in_library) ++new_count;
   if (fails()) return nullptr;
   return alignment <= alignof(std::max_align_t)
              ? std::malloc(bytes ? bytes : 1)
@@ -194,6 +196,48 @@ TEST_CASE("a host's allocator serves arrays, plans and Lua, and gets everything 
   life.end();
   CHECK(heap.live == 0);
   std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("a prepared call of a convolutional network takes no memory and gives what the job gives") {
+  const char* script = R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "look", inputs = { x = tp.Numpy.Placeholder({ 1, 1, 12, 12 }) }, returns = tp.Numpy } (
+  function(x)
+    local conv = flow.layers.conv2d(x, 8, 3, { padding = "SAME", activation = flow.nn.relu, name = "conv" })
+    local pool = flow.nn.max_pool2d(conv, { ksize = 2, strides = 2, padding = "VALID" })
+    local norm = flow.layers.batch_normalization(pool, { trainable = false, name = "norm" })
+    local flat = flow.reshape(flow.math.tanh(norm), { 1, -1 })
+    local hidden = flow.layers.dense(flat, 33, { activation = flow.nn.relu, name = "hidden" })
+    return flow.nn.softmax(flow.layers.dense(hidden, 5, { name = "out" }))
+  end)
+)";
+  Heap heap;
+  const mf_session_options options = heap.options();
+  moonflow_test::Host host(options);
+  host.ok(mf_session_load_text(host.session, script, std::strlen(script), "look.lua"));
+  std::vector<float> image(144);
+  for (size_t i = 0; i < image.size(); ++i) image[i] = static_cast<float>(i % 7) - 3;
+  const std::vector<float> wanted = host.call("look", image, 5);
+  mf_job* job = host.find("look");
+  mf_prepared* prepared = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  mf_array input{}, output{};
+  host.ok(mf_prepared_input(prepared, 0, &input));
+  host.ok(mf_prepared_output(prepared, 0, &output));
+  std::memcpy(input.data, image.data(), image.size() * sizeof(float));
+  REQUIRE(mf_prepared_warm_up(prepared) == MF_OK);
+  const int64_t before = heap.allocations;
+  new_count = 0;
+  in_library = true;
+  for (int i = 0; i < 100; ++i) mf_prepared_run(prepared);
+  in_library = false;
+  CHECK(new_count == 0);
+  CHECK(heap.allocations == before);
+  const float* given = static_cast<const float*>(output.data);
+  for (int i = 0; i < 5; ++i) CHECK(given[i] == Approx(wanted[i]).margin(1e-6));
+  CHECK(mf_prepared_close(prepared) == MF_OK);
+  CHECK(mf_job_close(job) == MF_OK);
 }
 
 TEST_CASE("each allocation of the host's allocator may fail") {

@@ -1,0 +1,12 @@
+// A few rows times a transposed matrix: what a dense layer does for one sample, or for a handful.
+#pragma once
+
+#include <cstdint>
+
+namespace moonflow::cpu {
+
+// out[i, j] = sum over k of a[i, k] * b[j, k], all row-major and dense. Neither allocates nor locks. Each element is
+// summed in one order whatever the number of threads.
+void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out);
+
+}  // namespace moonflow::cpu
