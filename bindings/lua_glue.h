@@ -61,6 +61,7 @@ struct GraphBox {
 struct PlanBox {
   std::shared_ptr<Session> session;  // before the plan, whose memory is of the session's device
   std::shared_ptr<Plan> plan;
+  std::vector<Tensor> feeds, tapped;  // of a call under way; kept, so that the next one allocates nothing for them
 };
 
 template <class T>

@@ -41,6 +41,41 @@ int submit(lua_State* L) {
   return 1;
 }
 
+// plan:call(feeds...) -> ndarray... of all taps; nothing when the run must be submitted; nil, error, refused when it
+// failed, or (refused) when it was not even begun. Does not raise, which spares the caller a pcall.
+int call(lua_State* L) {
+  const int last = lua_gettop(L), feed_count = last - 1;
+  PlanBox* const box = find_box<PlanBox>(L, 1);
+  if (box == nullptr) protect(L, [&] { self(L); });  // raises
+  const int tap_count = static_cast<int>(box->plan->taps.size());
+  luaL_checkstack(L, tap_count + 3, "too many results");
+  for (int i = 0; i < tap_count; ++i) push_array(L);
+  State& state = state_of(L);
+  bool done = false;
+  const auto run = [&] {
+    box->feeds.resize(static_cast<size_t>(feed_count));
+    box->tapped.resize(static_cast<size_t>(tap_count));
+    for (int i = 0; i < feed_count; ++i) box->feeds[i] = array_at(L, i + 2, "input");
+    // The state keeps the failure: no object with a destructor may be alive when Lua raises.
+    done = box->session->executor().run_now(*box->plan, box->feeds.data(), box->feeds.size(), box->tapped.data(),
+                                            box->session->memory(), state.fault);
+    for (int i = 0; i < tap_count; ++i) *find_box<Tensor>(L, last + 1 + i) = std::move(box->tapped[i]);
+  };
+  bool begun = attempt(state, run);
+  if (!begun && state.faults_with_memory()) {
+    state.take_fault();
+    collect_garbage(L);
+    begun = attempt(state, run);
+  }
+  for (Tensor& feed : box->feeds) feed = Tensor();
+  if (begun && !state.fault) return done ? tap_count : 0;
+  const PlainError error = state.take_fault();
+  lua_pushnil(L);
+  push_error(L, error);
+  lua_pushboolean(L, !begun);
+  return 3;
+}
+
 int dump(lua_State* L) {
   std::string& text = push_box<std::string>(L);
   protect(L, [&] { text = self(L).plan->dump(); });
@@ -113,7 +148,8 @@ int compile_graph(lua_State* L) {
 
 void add_plan(lua_State* L, State& state) {
   static const luaL_Reg kMethods[] = {
-      {"submit", submit}, {"dump", dump}, {"info", info}, {"set_max_in_flight", set_max_in_flight}, {nullptr, nullptr}};
+      {"submit", submit}, {"call", call}, {"dump", dump}, {"info", info}, {"set_max_in_flight", set_max_in_flight},
+      {nullptr, nullptr}};
   new_class(L, state, Tag::Plan, finalize<PlanBox>, "moonflow plan", kMethods);
 }
 

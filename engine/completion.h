@@ -49,6 +49,8 @@ class CompletionQueue {
   // The owner has something of its own to deliver: until the next pull the queue is not empty, and the descriptor is
   // readable. Called by the pulling thread.
   void announce();
+  // Numbers taken by what is delivered without being posted.
+  void skip(size_t completions) { sequence_ += completions; }
   // The next completion, or none. After its end a run is gone and its plan has room again.
   std::optional<Completion> pull();
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.

@@ -45,7 +45,7 @@ class Device {
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.
   virtual void enter() {}
 
-  virtual void* allocate(int64_t bytes) = 0;                    // kAlignment-aligned and zeroed; throws OutOfMemory
+  virtual void* allocate(int64_t bytes) = 0;  // kAlignment-aligned and zeroed; throws OutOfMemory
   virtual void free(void* memory) noexcept = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   // Between device and host memory, or within the device, in the order of the stream.

@@ -4,10 +4,10 @@ namespace moonflow {
 
 namespace {
 
-void check_feeds(const Plan& plan, const std::vector<Tensor>& feeds) {
-  require(feeds.size() == plan.feeds.size(), ErrorCode::InvalidArgument, "takes ", plan.feeds.size(),
-          plan.feeds.size() == 1 ? " input, got " : " inputs, got ", feeds.size());
-  for (size_t i = 0; i < feeds.size(); ++i) {
+void check_feeds(const Plan& plan, const Tensor* feeds, size_t count) {
+  require(count == plan.feeds.size(), ErrorCode::InvalidArgument, "takes ", plan.feeds.size(),
+          plan.feeds.size() == 1 ? " input, got " : " inputs, got ", count);
+  for (size_t i = 0; i < count; ++i) {
     const PlannedFeed& placeholder = plan.feeds[i];
     if (feeds[i] && feeds[i].type() == placeholder.type) continue;
     require(static_cast<bool>(feeds[i]), ErrorCode::InvalidArgument, "input '", placeholder.name, "' has no value");
@@ -22,7 +22,7 @@ Executor::~Executor() { close(); }
 
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
-  check_feeds(*plan, submission.feeds);
+  check_feeds(*plan, submission.feeds.data(), submission.feeds.size());
   require(submission.taps_on.empty() || submission.taps_on.size() == plan->taps.size(), ErrorCode::InvalidArgument,
           "the plan has ", plan->taps.size(), " taps, got ", submission.taps_on.size(), " switches");
   if (plan->in_flight >= plan->max_in_flight || in_flight_ >= max_in_flight) return 0;
@@ -58,6 +58,33 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   return id;
 }
 
+bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tensor* tapped,
+                       const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error) {
+  require(!closed_, ErrorCode::WrongState, "the session is closed");
+  check_feeds(plan, feeds, feed_count);
+  if (in_flight_ > 0) return false;
+  for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = Tensor::allocate(plan.taps[i].type, memory);
+  if (!stream_) stream_ = plan.device->make_stream();
+  completions_.skip(plan.taps.size() + 1);
+  try {
+    plan.device->enter();
+    for (size_t i = 0; i < feed_count; ++i) plan.bind(i, feeds[i].data());
+    plan.launch(*stream_, tapped, [&] { return interrupted(); });
+    for (Variable* variable : plan.written) variable->initialised = true;
+  } catch (const std::exception&) {
+    error = failure_of(plan);
+  }
+  return true;
+}
+
+// The exception being handled, as the error of a run of this plan.
+Error Executor::failure_of(const Plan& plan) {
+  Error error = current_error();
+  error.job = plan.job;
+  if (error.code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+  return error;
+}
+
 void Executor::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
@@ -82,10 +109,8 @@ void Executor::execute(Run& run) {
     for (Variable* variable : run.plan->written) variable->initialised = true;
     return;
   } catch (const std::exception&) {
-    run.error = current_error();
+    run.error = failure_of(*run.plan);
   }
-  run.error->job = run.plan->job;
-  if (run.error->code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
   for (Tensor& tapped : run.tapped) tapped = Tensor();
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,11 @@ class Executor {
   // Gives the run's number, or 0 when the plan or the session has too many runs in flight.
   // Throws when a feed does not fit its placeholder.
   RunId submit(const std::shared_ptr<Plan>& plan, Submission submission);
+  // The short way of a synchronous call: runs the plan on the calling thread, from feeds in place to `tapped`, which
+  // has one tensor per tap and needs none yet. Nothing is posted. False when something is in flight: then submit.
+  // Throws when a feed does not fit. What the run itself fails with goes to `error`.
+  bool run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tensor* tapped,
+               const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error);
 
   int in_flight() const { return in_flight_; }  // submitted, end not pulled
   void pulled_end() { --in_flight_; }
@@ -58,6 +64,7 @@ class Executor {
   void work();
   void execute(Run& run);
   void run_steps(Run& run);
+  Error failure_of(const Plan& plan);
 
   CompletionQueue& completions_;
   std::mutex mutex_;
