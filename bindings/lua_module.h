@@ -21,6 +21,11 @@ int build_info(lua_State* L);
 int list_ops(lua_State* L);
 int make_graph(lua_State* L);
 int compile_graph(lua_State* L);
+int profile_start(lua_State* L);
+int profile_note(lua_State* L);
+int profile_stop(lua_State* L);
+// A method of plans.
+int plan_steps(lua_State* L);
 
 // Pushes a shape userdata.
 void push_shape(lua_State* L, const Shape& shape);

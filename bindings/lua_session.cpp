@@ -265,6 +265,9 @@ void add_session(lua_State* L, State& state) {
                                       {"ops", list_ops},
                                       {"graph", make_graph},
                                       {"compile", compile_graph},
+                                      {"profile_start", profile_start},
+                                      {"profile_note", profile_note},
+                                      {"profile_stop", profile_stop},
                                       {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
   new_class(L, state, Tag::Session, finalize<SessionBox>, "moonflow session", kMethods);

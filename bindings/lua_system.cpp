@@ -11,9 +11,11 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "bindings/file.h"
 #include "bindings/lua_module.h"
+#include "kernels/catalog.h"
 
 namespace moonflow::lua {
 
@@ -22,6 +24,17 @@ namespace {
 // Seconds since some fixed moment; never steps back.
 int clock(lua_State* L) {
   lua_pushnumber(L, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return 1;
+}
+
+// core.measure_peak_flops(threads) -> number; 0: as many threads as cores
+int measure_peak(lua_State* L) {
+  double flops = 0;
+  protect(L, [&] {
+    const auto threads = static_cast<int>(integer_at(L, 1, "threads", 0, 4096));
+    flops = measure_peak_flops(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()));
+  });
+  lua_pushnumber(L, flops);
   return 1;
 }
 
@@ -84,6 +97,7 @@ int make_directory(lua_State* L) {
 
 void add_system(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"clock", clock},
+                                        {"measure_peak_flops", measure_peak},
                                         {"isatty", is_terminal},
                                         {"terminal_columns", terminal_columns},
                                         {"list_directory", list_directory},

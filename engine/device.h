@@ -40,6 +40,8 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::string describe() const = 0;
+  // How people write a layout of this device: "aBcd16b".
+  virtual std::string describe(const Layout& layout) const { return layout.row_major() ? "rows" : "private"; }
 
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.

@@ -69,7 +69,8 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
   try {
     plan.device->enter();
     for (size_t i = 0; i < feed_count; ++i) plan.bind(i, feeds[i].data());
-    plan.launch(*stream_, tapped, [&] { return interrupted(); });
+    plan.launch(
+        *stream_, tapped, [&] { return interrupted(); }, profile_.get());
     for (Variable* variable : plan.written) variable->initialised = true;
   } catch (const std::exception&) {
     error = failure_of(plan);
@@ -118,8 +119,15 @@ void Executor::run_steps(Run& run) {
   Plan& plan = *run.plan;
   plan.device->enter();
   for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, run.feeds[i].data());
-  plan.launch(*stream_, run.tapped.data(),
-              [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); });
+  plan.launch(
+      *stream_, run.tapped.data(), [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); },
+      profile_.get(), run.id);
+}
+
+std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
+  wait_idle();
+  profile.swap(profile_);
+  return profile;
 }
 
 void Executor::wait_idle() {

@@ -58,6 +58,10 @@ class Executor {
   // Refuses new runs, cancels queued ones, waits for the running one and joins the worker. Idempotent.
   void close();
 
+  // Tells a profile of every step from now on; nullptr: nobody. The one before is given back. Waits until idle.
+  std::shared_ptr<Profile> attach(std::shared_ptr<Profile> profile);
+  const std::shared_ptr<Profile>& profile() const { return profile_; }
+
   int max_in_flight = 8;  // of the session, over all plans
 
  private:
@@ -76,6 +80,7 @@ class Executor {
   std::atomic<bool> heeded_{false};
   std::thread worker_;
   std::unique_ptr<Stream> stream_;
+  std::shared_ptr<Profile> profile_;  // changed only while nothing runs
   RunId last_run_ = 0;
   int in_flight_ = 0;  // owner thread only
 };

@@ -212,6 +212,8 @@ struct OpDef {
   bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
   std::vector<Rewrite> rewrites = {};
   std::vector<Example> examples = {};
+  // Floating-point operations of one launch, a multiply-add counted as two; empty where moving the data is the work.
+  std::function<double(const KernelCall&)> flops = {};
 
   const Kernel& kernel(DeviceKind kind) const { return kind == DeviceKind::Cpu ? cpu : cuda; }
   const AttrDef* attr(std::string_view name) const;

@@ -542,6 +542,7 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
         call.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
       for (const ValueId output : draft_step.outputs) call.output_layouts.push_back(laid_out.layouts[output]);
       blaming(node.describe(), node.site, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
+      if (node.op->flops) step.flops = node.op->flops(call);
       scratch_bytes = std::max(scratch_bytes, call.scratch_bytes);
       for (const int written : node.op->writes)
         if (draft_step.inputs[written] != kNone)
@@ -551,6 +552,11 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
         plan.first_write = static_cast<int>(plan.steps.size());
       }
     }
+    step.input_types = types_of(draft, draft_step.inputs);
+    step.output_types = types_of(draft, draft_step.outputs);
+    for (const ValueId input : draft_step.inputs)
+      step.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
+    for (const ValueId output : draft_step.outputs) step.output_layouts.push_back(laid_out.layouts[output]);
     for (const ValueId output : draft_step.outputs) step_of[output] = static_cast<int>(plan.steps.size());
     plan.steps.push_back(std::move(step));
     drafts.push_back(&draft_step);
@@ -608,6 +614,26 @@ std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const 
   std::stable_sort(plan->taps_by_step.begin(), plan->taps_by_step.end(),
                    [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
   return plan;
+}
+
+int64_t Step::bytes() const {
+  int64_t total = 0;
+  for (const TensorType& type : input_types) total += type.shape.rank() > 0 ? type.bytes() : 0;
+  for (const TensorType& type : output_types) total += type.bytes();
+  return total;
+}
+
+void Plan::note(Profile& profile, int step, uint64_t run, int64_t begin_ns) {
+  if (step >= 0) {
+    steps[step].profiled_ns += Profile::now_ns() - begin_ns;
+    ++steps[step].profiled_launches;
+  }
+  ProfileEvent event;
+  event.plan = shared_from_this();
+  event.step = step;
+  event.run = run;
+  event.begin_ns = begin_ns;
+  profile.add(std::move(event));
 }
 
 void Plan::bind(size_t feed, void* data) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/graph.h"
+#include "engine/profile.h"
 #include "engine/variable.h"
 
 namespace moonflow {
@@ -20,6 +21,15 @@ struct Step {
   std::vector<void*> inputs;
   std::vector<void*> outputs;
   void* scratch = nullptr;
+
+  // For whoever looks at the plan.
+  std::vector<TensorType> input_types, output_types;  // a left-out input has no dims
+  std::vector<Layout> input_layouts, output_layouts;
+  double flops = 0;         // of one launch; 0 where moving the data is the work
+  int64_t profiled_ns = 0;  // of all launches while a profile was attached
+  int64_t profiled_launches = 0;
+
+  int64_t bytes() const;  // read and written by one launch
 };
 
 struct PlannedFeed {
@@ -42,7 +52,7 @@ struct PlannedTap {
   int feed = -1;
 };
 
-class Plan {
+class Plan : public std::enable_shared_from_this<Plan> {
  public:
   std::string job;
   std::shared_ptr<Device> device;  // shared: a plan that a script still holds may outlive its session
@@ -62,9 +72,11 @@ class Plan {
   void bind(size_t feed, void* data);
   // Launches the steps in order and waits for them. Taps are copied to `tapped`, one per tap; without a value where
   // one is not wanted. Asks `stopped` before each step up to the first write, and throws Interrupted when it says so:
-  // the writes of a run happen all or not at all. What a step throws is given its label and site.
+  // the writes of a run happen all or not at all. What a step throws is given its label and site. With a profile, tells
+  // it of each step and of the whole, as run number `run`.
   template <class Stopped>
-  void launch(Stream& stream, const Tensor* tapped, const Stopped& stopped);
+  void launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile = nullptr,
+              uint64_t run = 0);
 
   std::string dump() const;
 
@@ -74,19 +86,24 @@ class Plan {
  private:
   void launch_step(Step& step, Stream& stream) const;
   void copy_taps(Stream& stream, const Tensor* tapped, int step, size_t& next) const;
+  void note(Profile& profile, int step, uint64_t run, int64_t begin_ns);
 };
 
 template <class Stopped>
-void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped) {
+void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile, uint64_t run) {
+  const int64_t begin_ns = profile ? Profile::now_ns() : 0;
   size_t next_tap = 0;
   copy_taps(stream, tapped, -1, next_tap);
   const int step_count = static_cast<int>(steps.size());
   for (int i = 0; i < step_count; ++i) {
     if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
+    const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
     launch_step(steps[i], stream);
+    if (profile) note(*profile, i, run, step_begin_ns);
     copy_taps(stream, tapped, i, next_tap);
   }
   stream.wait();
+  if (profile) note(*profile, -1, run, begin_ns);
 }
 
 // `job` names the plan in messages. Throws the first fault found, with op and site: a missing kernel, a refused dtype.

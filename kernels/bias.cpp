@@ -66,7 +66,7 @@ void add(const ChannelForm& form, const T* value, const T* bias, T* out) {
   const int64_t run = form.lanes == 1 ? form.positions : form.lanes;
   const int64_t runs_per_block = form.lanes == 1 ? 1 : form.positions;
   if (form.count() == 0) return;
-  cpu::parallel_for(form.count() / run, std::max<int64_t>(1, cpu::kGrain / run), [&](int64_t first, int64_t last) {
+  cpu::parallel_for(form.count() / run, std::max<int64_t>(1, cpu::kWideGrain / run), [&](int64_t first, int64_t last) {
     cpu::widest([&] {
       for (int64_t r = first; r < last; ++r) {
         const T* b = bias + r / runs_per_block % form.blocks * form.lanes;
@@ -171,7 +171,7 @@ void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T*
   };
 
   const int64_t work = std::max<int64_t>(1, form.count() / (kParts * form.blocks * chunks));
-  cpu::parallel_for(kParts * form.blocks * chunks, std::max<int64_t>(1, cpu::kGrain / work),
+  cpu::parallel_for(kParts * form.blocks * chunks, std::max<int64_t>(1, cpu::kWideGrain / work),
                     [&](int64_t first, int64_t last) {
                       cpu::widest([&] {
                         for (int64_t i = first; i < last; ++i) {

@@ -14,6 +14,10 @@ std::unique_ptr<Device> make_cpu_device(int threads = 0, std::shared_ptr<HostMem
 // The CPU for a thread with deadlines: one thread, and own loops alone, whose launches neither allocate nor lock.
 std::unique_ptr<Device> make_real_time_cpu_device(std::shared_ptr<HostMemory> memory = nullptr);
 
+// Floating-point operations per second (a multiply-add counts as two) that `threads` cores reach on registers alone,
+// measured for some milliseconds: what the speed of a kernel is compared with.
+double measure_peak_flops(int threads);
+
 // One function per family, each in the file of its name.
 void add_elementwise(Catalog& catalog);
 void add_fill(Catalog& catalog);

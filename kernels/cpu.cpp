@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/catalog.h"
 
@@ -49,6 +50,8 @@ class CpuDevice : public Device {
     return text("cpu, ", threads_, threads_ == 1 ? " thread" : " threads", ", oneDNN ", version->major, ".",
                 version->minor, ".", version->patch);
   }
+
+  std::string describe(const Layout& layout) const override;
 
   // oneDNN and parallel_for both ask OpenMP, which keeps the count per thread.
   void enter() override {
@@ -119,6 +122,29 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
   };
 }
 
+// Axes from the outermost inwards as letters, blocked ones in capitals, then the blocks: "aBcd16b".
+std::string CpuDevice::describe(const Layout& layout) const {
+  if (layout.row_major()) return "rows";
+  dnnl_memory_desc_t desc;
+  if (layout.description.size() != sizeof desc) return "private";
+  std::memcpy(&desc, layout.description.data(), sizeof desc);
+  if (desc.format_kind != dnnl_blocked) return "private";
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  std::vector<int> axes(static_cast<size_t>(desc.ndims));
+  std::iota(axes.begin(), axes.end(), 0);
+  std::stable_sort(axes.begin(), axes.end(), [&](int a, int b) { return blocking.strides[a] > blocking.strides[b]; });
+  const auto is_blocked = [&](int axis) {
+    for (int i = 0; i < blocking.inner_nblks; ++i)
+      if (blocking.inner_idxs[i] == axis) return true;
+    return false;
+  };
+  std::string name;
+  for (const int axis : axes) name += static_cast<char>((is_blocked(axis) ? 'A' : 'a') + axis);
+  for (int i = 0; i < blocking.inner_nblks; ++i)
+    name += std::to_string(blocking.inner_blks[i]) + static_cast<char>('a' + blocking.inner_idxs[i]);
+  return name;
+}
+
 // Copies the fields that have a meaning into zeroed memory: descriptors are compared byte for byte, and the library
 // leaves padding bytes and unused array elements as they were on its stack.
 dnnl_memory_desc_t canonical(const dnnl_memory_desc_t& desc) {
@@ -170,6 +196,9 @@ int threads() { return omp_get_max_threads(); }
 #else
 int threads() { return 1; }
 #endif
+
+ThreadLimit::ThreadLimit(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+ThreadLimit::~ThreadLimit() { omp_set_num_threads(before_); }
 
 const dnnl::engine& dnnl_engine(Device& device) {
   const CpuDevice& cpu = static_cast<CpuDevice&>(device);

@@ -25,9 +25,21 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     if (count > 0) body(int64_t{0}, count);
     return;
   }
-#pragma omp parallel for num_threads(static_cast<int>(parts)) schedule(static, 1)
+#pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) body(count * part / parts, count * (part + 1) / parts);
 }
+
+// The calling thread's loops and primitives use this many threads while it lives. Cheap: it sets a number.
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads);
+  ~ThreadLimit();
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+ private:
+  const int before_;
+};
 
 // About as many elements of simple work as pay for waking a second thread.
 constexpr int64_t kGrain = 1 << 14;

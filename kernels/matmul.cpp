@@ -23,6 +23,10 @@ struct Product {
   bool transpose_b = false;
 };
 
+double flops_of(const Product& sizes) {
+  return 2.0 * static_cast<double>(sizes.batch * sizes.rows) * static_cast<double>(sizes.columns * sizes.inner);
+}
+
 Product product(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
   require(a.rank() >= 2 && a.rank() == b.rank(), ErrorCode::ShapeMismatch, "a is ", a, " and b is ", b,
           ", wanted two matrices, or two stacks of matrices of equal rank");
@@ -210,6 +214,17 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   return launch.finish();
 }
 
+// A product this small is over before a second thread would be at work, and on a busy machine much sooner.
+constexpr double kSmallFlops = 2e6;
+
+Launch prepare_primitive_on_one_thread(const Product& sizes, Finish finish, KernelCall& call) {
+  const cpu::ThreadLimit one(1);  // a primitive divides its work when it is made
+  return [launch = prepare_primitive(sizes, finish, call)](const LaunchCall& at) {
+    const cpu::ThreadLimit one(1);
+    launch(at);
+  };
+}
+
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
@@ -218,6 +233,7 @@ Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   try {
     cpu::dnnl_engine(call.device);  // not on a device for real time
     if (few) return prepare_few_rows_across(sizes, finish);
+    if (flops_of(sizes) < kSmallFlops) return prepare_primitive_on_one_thread(sizes, finish, call);
     return prepare_primitive(sizes, finish, call);
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);
@@ -232,6 +248,14 @@ Launch prepare_dense(KernelCall& call) {
   const bool bias = call.present.size() > 2 && call.present[2];
   return prepare_product(dense_product(call.inputs[0].shape, call.inputs[1].shape),
                          {bias, call.attrs.string("activation") == "relu"}, call);
+}
+
+double matmul_flops(const KernelCall& call) {
+  return flops_of(matmul_product(call.attrs, call.inputs[0].shape, call.inputs[1].shape));
+}
+
+double dense_flops(const KernelCall& call) {
+  return flops_of(dense_product(call.inputs[0].shape, call.inputs[1].shape));
 }
 
 // ---- fusion ----------------------------------------------------------------------------------------------------
@@ -280,6 +304,7 @@ void add_matmul(Catalog& catalog) {
   matmul.infer = infer_matmul;
   matmul.grad = grad_matmul;
   matmul.cpu.prepare = prepare_matmul;
+  matmul.flops = matmul_flops;
   matmul.rewrites = {{"matmul + bias_add (+ relu)", fuse_dense}};
   matmul.examples = {
       {{f32({3, 4}), f32({4, 5})}},
@@ -301,6 +326,7 @@ void add_matmul(Catalog& catalog) {
   dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}};
   dense.infer = infer_dense;
   dense.cpu.prepare = prepare_dense;
+  dense.flops = dense_flops;
   dense.examples = {
       {{f32({3, 7}), f32({5, 7}), f32({5})}},
       {{f32({20, 7}), f32({5, 7}), f32({5})}, {{"activation", std::string("relu")}}},

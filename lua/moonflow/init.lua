@@ -15,6 +15,7 @@ local mathematics = require "moonflow.math"
 local nn = require "moonflow.nn"
 local np = require "moonflow.np"
 local ops = require "moonflow.ops"
+local profiler = require "moonflow.profiler"
 local progress = require "moonflow.progress"
 local scope = require "moonflow.scope"
 local session = require "moonflow.session"
@@ -69,6 +70,7 @@ local flow = {
   np = np,
   data = data,
   train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
+  profiler = profiler,
   progress = progress,
   zip = iterator.zip,
   help = ops.help,

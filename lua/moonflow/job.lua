@@ -434,9 +434,15 @@ function Job:__tostring()
     .. "  [" .. self.type .. ", " .. self.plan.op_count .. (self.plan.op_count == 1 and " op]" or " ops]")
 end
 
+local summary_signature = arguments.signature("job:summary", { { "plan", "boolean", false } })
+
 --- The ops of the body with their outputs, the parameters each one reads, and the lines they were made at.
-function Job:summary()
-  return tostring(self) .. "\n" .. summary.text(self.plan.graph, self.plan.op_count)
+--- @param plan? boolean  true: the steps of the compiled plan instead, with the layouts of their values, and what a
+---                       profile has measured: milliseconds, GFLOP/s and the share of the machine's peak
+function Job:summary(...)
+  local shows_plan = summary_signature:parse(...).plan
+  return tostring(self) .. "\n" .. (shows_plan and summary.plan_text(self.plan.handle)
+    or summary.text(self.plan.graph, self.plan.op_count))
 end
 
 --- The compiled plan as text: steps, buffers, order.

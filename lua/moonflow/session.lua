@@ -198,14 +198,23 @@ session.raise_failures = raise_failures
 
 -- ---- the pump -----------------------------------------------------------------------------------------------------
 
+local handing  -- the run whose completion is being handed on
+
+--- The run whose completion is being handed on, or nil; for the profiler.
+function session.handing()
+  return handing
+end
+
 local function hand(run, token, value, sequence)
   local waiter = calls[run]
+  handing = run
   if token == 0 then
     calls[run] = nil
     if waiter then waiter:finish(value, sequence) end
   elseif waiter then
     waiter:take(token, value, sequence)
   end
+  handing = nil
 end
 
 local function put_aside(run, token, value, sequence)

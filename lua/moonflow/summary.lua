@@ -1,4 +1,7 @@
---- The layer table of a job: `job:summary()`.
+--- The tables of a job: its layers, `job:summary()`, and the steps of its plan, `job:summary { plan = true }`.
+
+local core = require "moonflow.core"
+local session = require "moonflow.session"
 
 local summary = {}
 
@@ -12,7 +15,8 @@ local function marked(number)
   return text
 end
 
-local function table_text(rows)
+-- Columns whose heading is in `right` are aligned to the right.
+local function table_text(rows, right)
   local widths = {}
   for _, row in ipairs(rows) do
     for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
@@ -22,7 +26,7 @@ local function table_text(rows)
     local cells = {}
     for i, cell in ipairs(row) do
       local space = (" "):rep(widths[i] - #cell)
-      cells[i] = i == 4 and space .. cell or cell .. space
+      cells[i] = right[rows[1][i]] and space .. cell or cell .. space
     end
     lines[k] = ("  " .. table.concat(cells, "  ")):gsub("%s+$", "")
   end
@@ -65,7 +69,43 @@ function summary.text(graph, count)
       rows[#rows + 1] = { node.name, node.op, output_text(graph, node), read, node.site or "" }
     end
   end
-  return table_text(rows) .. "\n  parameters: " .. marked(total)
+  return table_text(rows, { parameters = true }) .. "\n  parameters: " .. marked(total)
+end
+
+-- ---- the plan -----------------------------------------------------------------------------------------------------
+
+local peak  -- of the machine with the session's threads, in flops per second; measured once
+
+local function peak_flops()
+  peak = peak or core.measure_peak_flops(session.settings.threads or 0)
+  return peak
+end
+
+--- The steps of a plan in order. Times come from the runs that a profile has seen.
+function summary.plan_text(handle)
+  local info, steps = handle:info(), handle:steps()
+  local right = { ms = true, ["GFLOP/s"] = true, ["GB/s"] = true, peak = true }
+  local rows = { { "step", "output", "ms", "GFLOP/s", "GB/s", "peak", "made at" } }
+  local total = 0
+  for _, step in ipairs(steps) do
+    local ms, gflops, gbytes, share = "", "", "", ""
+    if step.launches > 0 then
+      local seconds = step.ns / step.launches / 1e9
+      total = total + seconds
+      ms = ("%.3f"):format(seconds * 1e3)
+      gbytes = ("%.1f"):format(step.bytes / seconds / 1e9)
+      if step.flops > 0 then
+        gflops = ("%.1f"):format(step.flops / seconds / 1e9)
+        share = ("%.0f%%"):format(100 * step.flops / seconds / peak_flops())
+      end
+    end
+    rows[#rows + 1] = { step.label, step.output, ms, gflops, gbytes, share, step.site }
+  end
+  local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, the last " .. #steps - info.first_write
+    .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
+    .. marked(info.arena_lower_bound)
+  if total > 0 then return text .. ("; %.3f ms in steps"):format(total * 1e3) end
+  return text .. "\n  no times yet: flow.profiler.start(), run the job, flow.profiler.stop()"
 end
 
 return summary

@@ -1,0 +1,184 @@
+// Looking at what ran: session:profile, the trace file that browsers show as a timeline, and the steps of a plan.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bindings/file.h"
+#include "bindings/lua_module.h"
+#include "engine/profile.h"
+#include "kernels/catalog.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+using nlohmann::json;
+
+Session& session_at(lua_State* L) { return *box_at<SessionBox>(L, 1, "a session").session; }
+
+// ---- the trace: one JSON object per event, in the format of Chrome's about:tracing and of Perfetto ------------------
+
+double microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
+
+json values_text(const std::vector<TensorType>& types) {
+  json list = json::array();
+  for (const TensorType& type : types) list.push_back(type.str());
+  return list;
+}
+
+json describe_event(const ProfileEvent& event) {
+  json line = {{"ph", "X"},
+               {"pid", 1},
+               {"tid", event.thread},
+               {"ts", microseconds(event.begin_ns)},
+               {"dur", microseconds(event.end_ns - event.begin_ns)}};
+  json& arguments = line["args"] = json::object();
+  if (event.run != 0) arguments["run"] = event.run;
+  if (event.plan == nullptr) {
+    line["name"] = event.name;
+    line["cat"] = "delivery";
+  } else if (event.step < 0) {
+    line["name"] = event.plan->job;
+    line["cat"] = "run";
+  } else {
+    const Step& step = event.plan->steps[static_cast<size_t>(event.step)];
+    line["name"] = step.label;
+    line["cat"] = "step";
+    arguments["inputs"] = values_text(step.input_types);
+    arguments["outputs"] = values_text(step.output_types);
+    arguments["bytes"] = step.bytes();
+    if (step.flops > 0) arguments["flops"] = step.flops;
+    if (!step.site.empty()) arguments["line"] = step.site;
+  }
+  return line;
+}
+
+// The arrow from the end of a run to its first delivery.
+json arrow(const ProfileEvent& event, const char* phase, int64_t ns) {
+  json line = {{"ph", phase},     {"pid", 1},        {"tid", event.thread}, {"ts", microseconds(ns)},
+               {"id", event.run}, {"name", "queue"}, {"cat", "queue"}};
+  if (phase[0] == 'f') line["bp"] = "e";
+  return line;
+}
+
+std::string trace_of(const std::vector<ProfileEvent>& events) {
+  std::string text = "[\n";
+  const auto write = [&](const json& line) {
+    text += line.dump(-1, ' ', false, json::error_handler_t::replace) + ",\n";
+  };
+  std::map<uint64_t, bool> arrived;  // runs with an arrow that has not ended
+  int threads = 0;
+  for (const ProfileEvent& event : events) {
+    threads = std::max(threads, event.thread + 1);
+    write(describe_event(event));
+    if (event.run == 0) continue;
+    if (event.plan && event.step < 0) {
+      write(arrow(event, "s", event.end_ns));
+      arrived[event.run] = false;
+    } else if (!event.plan && arrived.count(event.run) && !arrived[event.run]) {
+      write(arrow(event, "f", event.begin_ns));
+      arrived[event.run] = true;
+    }
+  }
+  for (int thread = 0; thread < threads; ++thread)
+    write({{"ph", "M"},
+           {"pid", 1},
+           {"tid", thread},
+           {"name", "thread_name"},
+           {"args", {{"name", "thread " + std::to_string(thread)}}}});
+  write({{"ph", "M"}, {"pid", 1}, {"name", "process_name"}, {"args", {{"name", "moonflow"}}}});
+  text.replace(text.size() - 2, 2, "\n]\n");
+  return text;
+}
+
+// ---- the steps of a plan -----------------------------------------------------------------------------------------
+
+void set_number(lua_State* L, const char* field, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, field);
+}
+
+// "float32 (100, 10)", and how it lies in memory where that is not by rows.
+std::string value_text(const Device& device, const TensorType& type, const Layout& layout) {
+  return layout.row_major() ? type.str() : type.str() + " " + device.describe(layout);
+}
+
+struct StepText {
+  std::string label, site, inputs, output;
+};
+
+StepText describe_step(const Plan& plan, const Step& step) {
+  StepText text{step.label, step.site, "", ""};
+  for (size_t i = 0; i < step.output_types.size(); ++i)
+    text.output += (i > 0 ? ", " : "") + value_text(*plan.device, step.output_types[i], step.output_layouts[i]);
+  for (size_t i = 0; i < step.input_types.size(); ++i)
+    text.inputs += (i > 0 ? ", " : "") + value_text(*plan.device, step.input_types[i], step.input_layouts[i]);
+  return text;
+}
+
+}  // namespace
+
+// session:profile_start()
+int profile_start(lua_State* L) {
+  protect(L, [&] { session_at(L).executor().attach(std::make_shared<Profile>()); });
+  return 0;
+}
+
+// session:profile_note(name, begin, run): something that began at `begin` (of core.clock) and ends now
+int profile_note(lua_State* L) {
+  protect(L, [&] {
+    const std::shared_ptr<Profile>& profile = session_at(L).executor().profile();
+    if (!profile) return;
+    ProfileEvent event;
+    event.name = std::string(string_at(L, 2, "name"));
+    event.begin_ns = static_cast<int64_t>(number_at(L, 3, "begin") * 1e9);
+    event.run = static_cast<uint64_t>(integer_at(L, 4, "run"));
+    profile->add(std::move(event));
+  });
+  return 0;
+}
+
+// session:profile_stop(path or nil) -> number of events
+int profile_stop(lua_State* L) {
+  lua_settop(L, 2);
+  size_t count = 0;
+  protect(L, [&] {
+    const std::shared_ptr<Profile> profile = session_at(L).executor().attach(nullptr);
+    if (!profile) return;
+    count = profile->events().size();
+    if (!lua_isnil(L, 2)) replace_file(path_at(L, 2), trace_of(profile->events()), nullptr, 0);
+  });
+  lua_pushnumber(L, static_cast<double>(count));
+  return 1;
+}
+
+// plan:steps() -> list of { label, site, inputs, output, flops, bytes, ns, launches }
+int plan_steps(lua_State* L) {
+  lua_settop(L, 1);
+  auto& texts = keep<std::vector<StepText>>(L);
+  const Plan* plan = nullptr;
+  protect(L, [&] {
+    plan = box_at<PlanBox>(L, 1, "a plan").plan.get();
+    for (const Step& step : plan->steps) texts.push_back(describe_step(*plan, step));
+  });
+  lua_createtable(L, static_cast<int>(texts.size()), 0);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const Step& step = plan->steps[i];
+    lua_createtable(L, 0, 8);
+    push_string(L, texts[i].label);
+    lua_setfield(L, -2, "label");
+    push_string(L, texts[i].site);
+    lua_setfield(L, -2, "site");
+    push_string(L, texts[i].inputs);
+    lua_setfield(L, -2, "inputs");
+    push_string(L, texts[i].output);
+    lua_setfield(L, -2, "output");
+    set_number(L, "flops", step.flops);
+    set_number(L, "bytes", static_cast<double>(step.bytes()));
+    set_number(L, "ns", static_cast<double>(step.profiled_ns));
+    set_number(L, "launches", static_cast<double>(step.profiled_launches));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+}  // namespace moonflow::lua

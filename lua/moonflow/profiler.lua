@@ -1,0 +1,48 @@
+--- flow.profiler: what ran when, as a file that the timelines of Chrome (chrome://tracing) and Perfetto show.
+-- One track per thread; each step with its shapes and bytes, each run, each callback, and an arrow from the end of a
+-- run to its first delivery. While nobody looks it costs nothing.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local session = require "moonflow.session"
+
+local profiler = {}
+
+local running  -- { path, handle, deliver } while a profile is taken
+
+local start_signature = arguments.signature("flow.profiler.start", { { "path", "string?" } })
+
+--- Begins a profile, after the runs submitted so far.
+--- @param path? string  the file that stop writes; without one only job:summary { plan = true } learns from it
+--- @error a profile is being taken
+function profiler.start(...)
+  local path = start_signature:parse(...).path
+  if running then errors.raise("wrong_state", "flow.profiler.start: a profile is being taken; stop it first") end
+  local handle, deliver = session.handle(), session.deliver
+  handle:profile_start()
+  running = { path = path, handle = handle, deliver = deliver }
+  session.deliver = function(handler, what, ...)
+    local begin, run = core.clock(), session.handing() or 0
+    deliver(handler, what, ...)
+    handle:profile_note(what, begin, run)
+  end
+end
+
+--- Ends the profile and writes its file.
+--- @return number  how many events were recorded
+--- @error no profile is being taken; the file cannot be written
+function profiler.stop()
+  if not running then errors.raise("wrong_state", "flow.profiler.stop: no profile is being taken") end
+  local ended = running
+  running = nil
+  session.deliver = ended.deliver
+  return ended.handle:profile_stop(ended.path)
+end
+
+session.on_close(function()
+  if running then session.deliver = running.deliver end
+  running = nil
+end)
+
+return profiler
