@@ -19,6 +19,7 @@ local profiler = require "moonflow.profiler"
 local progress = require "moonflow.progress"
 local scope = require "moonflow.scope"
 local session = require "moonflow.session"
+local spawn = require "moonflow.spawn"
 local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
 local watch = require "moonflow.watch"
@@ -55,6 +56,7 @@ local flow = {
   watch_scope = watch.watch_scope,
 
   -- runs and results
+  spawn = spawn.spawn,
   poll = session.poll,
   sync = session.sync,
   sync_default_session = session.sync,

@@ -1,10 +1,11 @@
 --- Pending: an asynchronous call whose run is under way.
 -- It is the callbacker of a `tp.Callback` job (`job(x)(callback)`) and the future of an untyped one
--- (`job(x):get()`, `job(x):async_get(callback)`). Callbacks run only where the session delivers.
+-- (`job(x):get()`, `job(x):async_get(callback)`). Callbacks run only where the session delivers. Tasks await either.
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
+local spawn = require "moonflow.spawn"
 local typing = require "moonflow.typing"
 
 local pending = {}
@@ -14,7 +15,7 @@ Pending.__index = Pending
 
 --- A call of `plan` submitted at `site`.
 function pending.new(plan, run, site)
-  return setmetatable({ plan = plan, run = run, site = site, values = {}, done = false }, Pending)
+  return setmetatable({ plan = plan, run = run, site = site, values = {}, ended = false }, Pending)
 end
 
 --- A tapped value has arrived: a result, or a watched value for its handler.
@@ -41,18 +42,19 @@ end
 
 --- The run has ended.
 function Pending:finish(problem, sequence)
-  self.done, self.sequence = true, sequence
+  self.ended, self.sequence = true, sequence
   if problem then
     if type(problem) == "table" then problem.submitted = self.site end
     self.problem = problem
     if self.error_handler then
       session.deliver(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
-    elseif not self.waiting then
+    elseif not self.waiting and not self.waiters then
       session.fail(problem)
     end
   elseif self.callback then
     self:deliver()
   end
+  if self.waiters then spawn.wake(self, sequence) end
 end
 
 --- Calls the callback with the results.
@@ -64,7 +66,7 @@ end
 
 --- Has the run ended? Does not wait or deliver.
 function Pending:ready()
-  return self.done
+  return self.ended
 end
 
 --- Calls `callback` with the results once they are there; `on_error` with the error if the run fails.
@@ -81,7 +83,7 @@ function Pending:async_get(callback, on_error)
     errors.raise("wrong_state", what_of(self) .. " is set already; a call has one callback")
   end
   self.attached, self.callback, self.error_handler = true, callback, on_error
-  if not self.done then return end
+  if not self.ended then return end
   if not self.problem then
     session.deliver_late(self)
   elseif on_error then
@@ -98,15 +100,26 @@ end
 --- Waits for the run and gives its results, delivering other things meanwhile.
 --- @error what the run failed with; inside a callback, unless the run has ended
 function Pending:get()
-  if not self.done then
+  if not self.ended then
     session.refuse_inside("get")
     self.waiting = true
-    session.wait_for(self.run)
+    local came = session.wait_for(self)
     self.waiting = nil
+    if not came then
+      errors.raise("wrong_state", "the run of " .. self.plan.job_name .. " was given up when its session was closed")
+    end
   end
   if self.problem then error(self.problem, 0) end
   if not session.delivering() then session.raise_failures() end
   return results_of(self)
+end
+
+--- Gives the results of the run. In a task of flow.spawn the task is suspended until they are there; outside of one it
+--- waits as :get does.
+--- @error what the run failed with; unless it has ended: inside a plain callback, and in host mode outside of a task
+function Pending:await()
+  if not self.ended then spawn.await(self) end
+  return self:get()
 end
 
 --- `job(x)(callback)`. Raises what handlers have raised while the call made room, now that nothing can be lost by it.
@@ -116,7 +129,7 @@ function Pending:__call(callback, on_error)
 end
 
 function Pending:__tostring()
-  return "pending call of " .. self.plan.job_name .. (self.done and " (done)" or "")
+  return "pending call of " .. self.plan.job_name .. (self.ended and " (done)" or "")
 end
 
 return pending

@@ -10,6 +10,7 @@ local optimizer = require "moonflow.optimizer"
 local pending = require "moonflow.pending"
 local scope = require "moonflow.scope"
 local session = require "moonflow.session"
+local spawn = require "moonflow.spawn"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
@@ -223,12 +224,27 @@ local function call_many(self, ...)
   return emptied(self.values, self.result_count, typing.build(self.skeleton, self.values))
 end
 
---- Starts a run and gives its pending call; nil, "busy" in host mode when too much is in flight.
+local function submit(self, switches, ...)
+  local fine, run = pcall(self.submit, self.handle, false, switches, ...)
+  if not fine then self.job:explain(self, run, ...) end
+  return run
+end
+
+-- In a task: waits for room behind those that wait already.
+local function submit_in_turn(self, switches, ...)
+  local feeds, count = { ... }, select("#", ...)
+  if switches then switches = { unpack(switches) } end  -- later calls use the same list
+  return spawn.queue(self, function() return submit(self, switches, unpack(feeds, 1, count)) end)
+end
+
+--- Starts a run and gives its pending call. When too much is in flight a task waits for its turn, and host mode gives
+--- nil, "busy" to everybody else.
 function Plan:launch(...)
   if not self.ready then self:prepare() end
   local switches = switches_of(self)
-  local fine, run = pcall(self.submit, self.handle, false, switches, ...)
-  if not fine then self.job:explain(self, run, ...) end
+  local queued = spawn.can_queue()
+  local run = not (queued and self.queue) and submit(self, switches, ...)
+  if queued and not run then run = submit_in_turn(self, switches, ...) end
   while not run do
     if session.settings.pump == "host" then return nil, "busy" end
     session.make_room()

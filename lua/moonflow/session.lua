@@ -133,9 +133,11 @@ local function failure_of(value, what, sequence, submitted)
   return failure
 end
 
+-- Message handler of everything that is protected. A task is protected inside its coroutine and again by whoever
+-- resumes it; the first one sees the user's frames.
 local last_traceback
-local function handler_traceback(value)
-  last_traceback = debug.traceback("", 2)
+function session.traced(value)
+  last_traceback = last_traceback or debug.traceback("", 2)
   return value
 end
 
@@ -153,10 +155,11 @@ end
 local function after(fine, value, was, what, sequence, submitted)
   delivering = was
   delivered = delivered + 1
+  local traceback = last_traceback
+  last_traceback = nil
   if fine then return end
   local failure = failure_of(value, what, sequence, submitted)
-  if type(failure) == "table" then failure.traceback = last_traceback end
-  last_traceback = nil
+  if type(failure) == "table" then failure.traceback = traceback end
   session.fail(failure)
 end
 
@@ -164,7 +167,7 @@ end
 function session.deliver(handler, what, sequence, submitted, ...)
   local was = delivering
   delivering = running() or true
-  local fine, value = xpcall(handler, handler_traceback, ...)
+  local fine, value = xpcall(handler, session.traced, ...)
   after(fine, value, was, what, sequence, submitted)
 end
 
@@ -205,12 +208,20 @@ function session.handing()
   return handing
 end
 
+local admit = function() end
+
+--- `fn` is called after a run has ended and its waiter knows: there may be room for another one.
+function session.on_room(fn)
+  admit = fn
+end
+
 local function hand(run, token, value, sequence)
   local waiter = calls[run]
   handing = run
   if token == 0 then
     calls[run] = nil
     if waiter then waiter:finish(value, sequence) end
+    admit()
   elseif waiter then
     waiter:take(token, value, sequence)
   end
@@ -220,6 +231,7 @@ end
 local function put_aside(run, token, value, sequence)
   stash_last = stash_last + 1
   stash[stash_last] = { run, token, value, sequence }
+  handle:announce()
 end
 
 -- The next completion in order: what was put aside, then what the engine has.
@@ -284,7 +296,7 @@ function session.finish(run, take, owner)
     local other, token, value, sequence = pull(run)
     if other == run then
       if token == 0 then
-        if late[1] then handle:announce() end  -- this wait has pulled, which ends an announcement
+        if late[1] or stash_first <= stash_last then handle:announce() end  -- pulling has ended an announcement
         return value
       end
       take(owner, token, value, sequence)
@@ -301,11 +313,17 @@ function session.expect(run, waiter)
   calls[run] = waiter
 end
 
---- Waits until a run has ended, delivering meanwhile. For a future's get.
-function session.wait_for(run)
-  while calls[run] do
-    if not step() then wait(handle, 50) end
+--- Waits until `thing.ended`, delivering meanwhile. False when nothing is left that could bring it about.
+function session.wait_for(thing)
+  while not thing.ended do
+    if not handle then return false end
+    if not step() then
+      if handle:in_flight() == 0 then return false end
+      wait(handle, 50)
+    end
+    if failures[1] == "interrupted" then raise_failures() end
   end
+  return true
 end
 
 --- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
@@ -332,7 +350,7 @@ end
 local function refuse_inside(what)
   if delivering and check_delivering() then
     errors.raise("wrong_state", what .. " waits for other runs, which is not possible inside a callback; "
-      .. "launch asynchronously and return")
+      .. "launch asynchronously and return, or await in a task of flow.spawn")
   end
 end
 session.refuse_inside = refuse_inside
@@ -347,7 +365,10 @@ function session.poll(max_ms)
   local before = delivered
   local stop = max_ms and core.clock() + max_ms / 1000
   while step() do
-    if stop and core.clock() >= stop then break end
+    if stop and core.clock() >= stop then
+      if late[1] or stash_first <= stash_last then handle:announce() end
+      break
+    end
   end
   raise_failures()
   return delivered - before
