@@ -1,0 +1,1 @@
+dofile(os.getenv("MOONFLOW_SOURCE") .. "/samples/love/conf.lua")
