@@ -5,12 +5,12 @@ local core = require "moonflow.core"
 local tp, np = flow.typing, flow.np
 
 local function define(returns)
-  return flow.global_function { name = "product", inputs = { x = tp.Numpy.Placeholder({ 32, 64 }) }, returns = returns } (
-    function(x)
-      local y = flow.layers.dense(x, 16, { activation = flow.nn.relu, name = "dense1" })
-      flow.watch(y, function() end)
-      return y
-    end)
+  local inputs = { x = tp.Numpy.Placeholder({ 32, 64 }) }
+  return flow.global_function { name = "product", inputs = inputs, returns = returns } (function(x)
+    local y = flow.layers.dense(x, 16, { activation = flow.nn.relu, name = "dense1" })
+    flow.watch(y, function() end)
+    return y
+  end)
 end
 
 -- The trace file as text; each event stands on its own line.
