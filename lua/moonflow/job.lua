@@ -216,7 +216,7 @@ local function define(spec, name, site, body)
   local self = setmetatable({
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"),
-    inputs = settle_inputs(spec.inputs, body),
+    inputs = settle_inputs(spec.inputs, body), board = { selective = 0 },
   }, Job)
   self.leaves = leaves_of(self.inputs)
   self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
@@ -370,6 +370,7 @@ local function plan_for(self, feeds)
     end
   end
   local made = plan.make(self, leaves)
+  for _, watched in ipairs(self.watched or {}) do made:watch(watched.name, watched.handler, watched.handle) end
   table.insert(plans, 1, { signature = signature, plan = made })
   plans[kMaxPlans + 1] = nil
   return made
@@ -434,6 +435,25 @@ function Job:__tostring()
     .. "  [" .. self.type .. ", " .. self.plan.op_count .. (self.plan.op_count == 1 and " op]" or " ops]")
 end
 
+--- Calls `handler` with a value of the job each time it runs from now on, though its body does not watch it.
+--- @param name string       of an op ("conv1": what it gives) or of a blob ("conv1/out_0")
+--- @param handler function  receives one ndarray
+--- @return Watch            `:off()`, `:on()`, `:every(n)`
+--- @error no value of that name
+function Job:watch(name, handler)
+  local handle = self.plan:watch(name, handler)
+  for _, entry in ipairs(self.plans or {}) do
+    if entry.plan ~= self.plan then entry.plan:watch(name, handler, handle) end
+  end
+  self.watched = self.watched or {}
+  table.insert(self.watched, { name = name, handler = handler, handle = handle })
+  return handle
+end
+
+--- The names that `watch` knows.
+function Job:value_names()
+  return self.plan:value_names()
+end
 local summary_signature = arguments.signature("job:summary", { { "plan", "boolean", false } })
 
 --- The ops of the body with their outputs, the parameters each one reads, and the lines they were made at.

@@ -20,14 +20,7 @@ end
 
 --- A tapped value has arrived: a result, or a watched value for its handler.
 function Pending:take(token, value, sequence)
-  local plan = self.plan
-  local index = token - plan.watch_count
-  if index > 0 then
-    self.values[index] = value
-  else
-    local watch = plan.watches[token]
-    session.deliver(watch.handler, watch.what, sequence, self.site, value)
-  end
+  self.plan:take(self.values, token, value, sequence, self.site)
 end
 
 -- The results as the job's type of return has them, or one by one for a host.

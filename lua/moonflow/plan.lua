@@ -3,6 +3,7 @@
 -- the graph, gradient watches, results) and compiles. Tokens are the numbers of the taps in this order.
 -- The synchronous call is the hot path: it makes no table and no closure.
 
+local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
@@ -14,6 +15,7 @@ local spawn = require "moonflow.spawn"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
+local watch = require "moonflow.watch"
 
 local plan = {}
 
@@ -61,7 +63,7 @@ end
 
 -- In the order in which their values were made; sorting must keep equal ones in the order they were asked for.
 local function graph_order(watches)
-  for i, watch in ipairs(watches) do watch.order = i end
+  for i, handle in ipairs(watches) do handle.order = i end
   table.sort(watches, function(a, b)
     if a.blob.id ~= b.blob.id then return a.blob.id < b.blob.id end
     return a.order < b.order
@@ -71,38 +73,46 @@ end
 local function add_taps(self, t, gradients, leaves)
   local graph = t.graph
   graph_order(t.watches)
-  for _, watch in ipairs(t.watches) do
-    self.watches[#self.watches + 1] = watch
-    graph:tap(watch.blob.id, #self.watches)
+  for _, handle in ipairs(t.watches) do
+    self.watches[#self.watches + 1] = handle
+    graph:tap(handle.blob.id, #self.watches)
   end
-  for _, watch in ipairs(t.diff_watches) do
-    local id = gradients[watch]
+  for _, handle in ipairs(t.diff_watches) do
+    local id = gradients[handle]
     if id then
-      self.watches[#self.watches + 1] = watch
+      self.watches[#self.watches + 1] = handle
       graph:tap(id, #self.watches)
-    elseif not watch.optional then
-      session.log("moonflow: " .. watch.what .. " of the job '" .. t.job .. "' shows nothing: no loss depends on it")
+    elseif not handle.optional then
+      session.log("moonflow: " .. handle.what .. " of the job '" .. t.job .. "' shows nothing: no loss depends on it")
     end
   end
-  for _, watch in ipairs(self.watches) do
-    watch.what = watch.what .. " in " .. t.job
-    watch:join(self.board)
+  for _, handle in ipairs(self.watches) do
+    handle.what = handle.what .. " in " .. t.job
+    handle:join(self.board)
   end
   self.watch_count = #self.watches
   for i, leaf in ipairs(leaves) do graph:tap(leaf.id, self.watch_count + i) end
   self.result_count = #leaves
+  self.tap_count = self.watch_count + self.result_count
+end
+
+-- Compiles the graph as it is now. Runs under way keep the plan they were submitted to.
+local function compile(self)
+  self.handle = session.handle():compile(self.graph)
+  self.submit = self.handle.submit
+  self.run_now = self.tap_count == self.result_count and self.handle.call or nil
+  self.handle:set_max_in_flight(self.job.config.max_in_flight or session.settings.inflight)
 end
 
 --- Traces and compiles a job.
---- @param job Job       name, type, config, inputs, returns, body, site
+--- @param job Job       name, type, config, inputs, returns, body, site, board
 --- @param leaves table  list of { name, placeholder, shape }
 function plan.make(job, leaves)
-  local handle = session.handle()
-  local graph = handle:graph(job.name)
+  local graph = session.handle():graph(job.name)
   local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
                                inputs = #leaves })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, values = {}, switches = {},
-                              board = { selective = 0 }, active = nil, ready = false,
+                              board = job.board, active = nil, ready = false,
                               generation = session.generation() }, Plan)
 
   local results = pack(t:run(function()
@@ -122,16 +132,59 @@ function plan.make(job, leaves)
   end
   add_taps(self, t, gradients, context.leaves)
 
-  self.handle = handle:compile(graph)
+  compile(self)
   variable.commit(t)
-  self.submit = self.handle.submit
-  self.run_now = self.watch_count == 0 and self.handle.call or nil
-  self.handle:set_max_in_flight(job.config.max_in_flight or session.settings.inflight)
   self.hidden = t.hidden
   self.plain = #t.hidden == 0 and job.plain
   self.calls = 0
   self:choose_call()
   return self
+end
+
+-- ---- watching from outside ------------------------------------------------------------------------------------------
+
+-- What users mean by the name of an op: its output "out" where it has one.
+local function value_of(graph, name)
+  for _, node in ipairs(graph:nodes()) do
+    local shown = node.name == name and node.outputs[1]
+    for _, id in ipairs(node.outputs) do
+      local blob_name = graph:blob_name(id)
+      if blob_name == name then return id end
+      if shown and blob_name == name .. "/out_0" then shown = id end
+    end
+    if shown then return shown end
+  end
+end
+
+--- The names of the ops, inputs and variables, in the order of the graph.
+function Plan:value_names()
+  local names = {}
+  for _, node in ipairs(self.graph:nodes()) do
+    if node.name ~= "" and #node.outputs > 0 and not node.name:match("^System%-") then names[#names + 1] = node.name end
+  end
+  return names
+end
+
+--- Watches a value that the body does not watch: one more tap behind the others, so that tokens under way stay true,
+--- and the same graph compiled anew. `earlier` is the handle of the same watch in another plan of the job.
+function Plan:watch(name, handler, earlier)
+  if self.generation ~= session.generation() then
+    errors.raise("wrong_state", "the job '" .. self.job_name .. "' belongs to a session that is closed; define it "
+      .. "again")
+  end
+  local id = value_of(self.graph, name)
+  if not id then
+    errors.raise("not_found", self.job_name .. " has no value '" .. tostring(name) .. "'"
+      .. arguments.suggestion(name, self:value_names()))
+  end
+  local token = self.tap_count + 1
+  self.graph:tap(id, token)
+  self.tap_count = token
+  compile(self)
+  local handle = earlier or watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.job_name)
+  if not earlier then handle:join(self.board) end
+  self.watches[token] = handle
+  return handle
 end
 
 -- ---- calling ------------------------------------------------------------------------------------------------------
@@ -147,20 +200,23 @@ end
 -- Which taps are on in this run; nil: all of them.
 local function switches_of(self)
   if self.board.selective == 0 then return nil end
-  local switches = self.switches
-  for i, watch in ipairs(self.watches) do switches[i] = watch:due() end
-  for i = self.watch_count + 1, self.watch_count + self.result_count do switches[i] = true end
+  local switches, watches = self.switches, self.watches
+  for token = 1, self.tap_count do switches[token] = not watches[token] or watches[token]:due() end
   return switches
 end
 
-local function take(self, token, value, sequence)
-  local index = token - self.watch_count
-  if index > 0 then
-    self.values[index] = value
+--- A tapped value has arrived: a result goes into `values`, a watched value to its handler.
+function Plan:take(values, token, value, sequence, site)
+  local watched = self.watches[token]
+  if watched then
+    session.deliver(watched.handler, watched.what, sequence, site, value)
   else
-    local watch = self.watches[token]
-    session.deliver(watch.handler, watch.what, sequence, nil, value)
+    values[token - self.watch_count] = value
   end
+end
+
+local function take(self, token, value, sequence)
+  self:take(self.values, token, value, sequence)
 end
 
 -- Runs to the end; the results are then in self.values.

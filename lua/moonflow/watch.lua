@@ -69,7 +69,8 @@ function Watch.__tostring(self)
     .. (self.period > 1 and " (every " .. self.period .. " runs)" or "")
 end
 
-local function new_watch(value, handler, what)
+--- A handle: `handler` receives each value, `what` names it in errors.
+function watch.new(value, handler, what)
   return setmetatable({ blob = value, handler = handler, what = what, enabled = true, period = 1, count = 0 }, Watch)
 end
 
@@ -133,7 +134,7 @@ local function parse(where, value, ...)
 end
 
 local function finish(list, value, handler, what, options)
-  local self = new_watch(value, handler, what)
+  local self = watch.new(value, handler, what)
   if options and options.every then self:every(options.every) end
   list[#list + 1] = self
   return self

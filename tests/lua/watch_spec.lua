@@ -318,3 +318,72 @@ describe("a handler that raises", function()
     assert.equal(2, seen)
   end)
 end)
+
+describe("a watch from outside", function()
+  it("shows a value that the body does not watch, in the runs from now on", function()
+    local seen, inner = {}, 0
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function(x)
+      local y = flow.nn.relu(x, { name = "rectified" })
+      flow.watch(y, function() inner = inner + 1 end)
+      return y + 1, y * 2
+    end)
+    job(vector(-1, 2))
+    local handle = job:watch("rectified", function(value) seen[#seen + 1] = value end)
+    local plus, times = job(vector(3, -4))
+    assert.is_true(plus == vector(4, 1) and times == vector(6, 0))
+    assert.equal(1, #seen)
+    assert.is_true(seen[1] == vector(3, 0))
+    handle:off()
+    job(vector(5, 5))
+    assert.equal(1, #seen)
+    handle:on()
+    job:watch("rectified/out_0", function(value) seen[#seen + 1] = value end)
+    job(vector(5, 5))
+    assert.equal(3, #seen)
+    assert.equal(4, inner)
+  end)
+
+  it("leaves runs under way as they were, and training too", function()
+    local job = flow.global_function { type = "train", inputs = { x = T }, returns = tp.Callback[tp.Numpy] } (
+      function(x)
+        local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+        local loss = w * x
+        flow.optimizer.SGD(1, { momentum = 0 }):minimize(loss)
+        return loss
+      end)
+    local losses, weights = {}, {}
+    local function take(loss) losses[#losses + 1] = loss end
+    job(vector(2, 2))(take)
+    local handle = job:watch("w", function(w) weights[#weights + 1] = w end)
+    job(vector(2, 2))(take)
+    handle:off()
+    job(vector(2, 2))(take)
+    flow.sync()
+    assert.equal(3, #losses)
+    assert.is_true(losses[1] == vector(2, 2) and losses[2] == vector(0, 0) and losses[3] == vector(-2, -2))
+    assert.equal(1, #weights)
+    assert.is_true(weights[1] == vector(0, 0))
+  end)
+
+  it("holds for every shape of a job, and is switched for all by one handle", function()
+    local job = flow.global_function { inputs = { x = tp.ListNumpy.Placeholder({ 4, 2 }) }, returns = tp.ListNumpy } (
+      function(x) return flow.nn.relu(x, { name = "rectified" }) end)
+    local function rows(count) return { np.ones({ count, 2 }):astype(flow.float) } end
+    job(rows(2))
+    local sizes = {}
+    local handle = job:watch("rectified", function(value) sizes[#sizes + 1] = value.shape[0] end)
+    for count = 1, 4 do job(rows(count)) end
+    handle:off()
+    for count = 1, 4 do job(rows(count)) end
+    assert.same({ 1, 2, 3, 4 }, sizes)
+  end)
+
+  it("names what it does not find", function()
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+      return flow.nn.relu(x, { name = "rectified" })
+    end)
+    local fine, problem = pcall(job.watch, job, "rectifeid", print)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("job has no value 'rectifeid'; did you mean 'rectified'?", 1, true))
+  end)
+end)
