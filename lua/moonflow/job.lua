@@ -7,6 +7,7 @@ local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
 local plan = require "moonflow.plan"
 local session = require "moonflow.session"
+local source = require "moonflow.source"
 local summary = require "moonflow.summary"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
@@ -28,19 +29,8 @@ job.on_define = nil
 
 -- Lua does not tell a value the name it is assigned to, but the source does: `local train_job = flow.global_function`.
 local function assigned_name(info)
-  local line
-  if info.source:sub(1, 1) == "@" then
-    local file = io.open(info.source:sub(2), "r")
-    if not file then return nil end
-    for _ = 1, info.currentline do line = file:read("*l") end
-    file:close()
-  elseif info.source:sub(1, 1) ~= "=" then
-    local number = 0
-    for text in (info.source .. "\n"):gmatch("([^\n]*)\n") do
-      number = number + 1
-      if number == info.currentline then line = text break end
-    end
-  end
+  local lines = source.lines(info.source)
+  local line = lines and lines[info.currentline]
   return line and line:match("([%a_][%w_]*)%s*=%s*[%w_%.]*global_function")
 end
 
