@@ -129,5 +129,6 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   add_plan(L, state);
   add_files(L, state);
   add_system(L, state);
+  add_socket(L, state);
   return 1;
 }

@@ -31,8 +31,8 @@ namespace moonflow::lua {
 
 // ---- boxes ---------------------------------------------------------------------------------------------------
 
-enum class Tag : uint32_t { Dead, Array, Shape, Text, Session, Graph, Plan };
-constexpr int kTags = 7;
+enum class Tag : uint32_t { Dead, Array, Shape, Text, Session, Graph, Plan, Socket, Waiter };
+constexpr int kTags = 9;
 
 // The first word is zero because other libraries take any userdata for their own and follow its first word: with a
 // zero there they report a clean error instead of reading wild memory.
@@ -102,7 +102,8 @@ struct State {
   std::optional<Error> fault;              // on its way from `protect` to Lua
   bool out_of_memory = false;              // the fault that needs no memory to be noted
   const void* metatables[kTags] = {};      // to recognise a box without a look-up
-  int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
+  int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
+                               LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
   int methods_ref = LUA_NOREF;   // of arrays
   int error_ref = LUA_NOREF;     // the metatable of error tables
   int tostring_ref = LUA_NOREF;  // Lua's own tostring, to read 64-bit cdata

@@ -25,6 +25,10 @@ local calls = {}        -- run -> waiter
 -- newer is pulled.
 local stash, stash_first, stash_last = {}, 1, 0
 
+local lookout           -- core waiter behind flow.fd; made at the first use, and kept when the session is replaced
+local services = {}     -- what else is to be served where the session delivers: prompts that others attach to
+local serving = false
+
 local late = {}         -- callbacks attached after their run had ended, in order
 local failures = {}     -- errors of handlers and of runs nobody waits for, in order
 local delivering = false  -- inside a handler: the coroutine it runs in, or true on the main one
@@ -37,8 +41,15 @@ session.settings = settings
 
 -- ---- the core session ---------------------------------------------------------------------------------------------
 
+-- flow.fd is readable when the queue of the session is.
+local function follow_queue()
+  local queue = lookout and handle and handle:fd()
+  if queue then lookout:watch(queue) end
+end
+
 local function open()
   handle = core.session { threads = settings.threads }
+  follow_queue()
   next_completion, wait = handle.next, handle.wait
   generation = generation + 1
   if settings.inflight > 3 then handle:set_max_in_flight(settings.inflight + 5) end
@@ -199,6 +210,32 @@ local function raise_failures()
 end
 session.raise_failures = raise_failures
 
+-- ---- services -----------------------------------------------------------------------------------------------------
+
+-- A chunk that a service runs may itself poll or wait.
+local function serve()
+  if serving or delivering then return end
+  serving = true
+  local fine, problem = true, nil
+  for _, service in ipairs({ unpack(services) }) do
+    fine, problem = pcall(service.step, service)
+    if not fine then break end
+  end
+  serving = false
+  if not fine then error(problem, 0) end
+end
+
+--- Calls `service:step()` wherever the session delivers.
+function session.add_service(service)
+  services[#services + 1] = service
+end
+
+function session.remove_service(service)
+  for i = #services, 1, -1 do
+    if services[i] == service then table.remove(services, i) end
+  end
+end
+
 -- ---- the pump -----------------------------------------------------------------------------------------------------
 
 local handing  -- the run whose completion is being handed on
@@ -316,6 +353,7 @@ end
 --- Waits until `thing.ended`, delivering meanwhile. False when nothing is left that could bring it about.
 function session.wait_for(thing)
   while not thing.ended do
+    if services[1] then serve() end
     if not handle then return false end
     if not step() then
       if handle:in_flight() == 0 then return false end
@@ -361,6 +399,7 @@ session.refuse_inside = refuse_inside
 --- @error what a handler raised, after the queue is consistent; inside a callback
 function session.poll(max_ms)
   refuse_inside("flow.poll")
+  if services[1] then serve() end
   if not handle then return 0 end
   local before = delivered
   local stop = max_ms and core.clock() + max_ms / 1000
@@ -380,6 +419,8 @@ function session.sync()
   refuse_inside("flow.sync")
   if not handle then return end
   while true do
+    if services[1] then serve() end
+    if not handle then break end  -- a service has closed it
     if not step() then
       if handle:in_flight() == 0 then break end
       wait(handle, 50)
@@ -394,9 +435,18 @@ function session.in_flight()
   return handle and handle:in_flight() or 0
 end
 
---- A descriptor that is readable while something can be delivered, for event loops.
+--- What waits for everything that the session delivers or serves.
+function session.waiter()
+  if not lookout then
+    lookout = core.waiter()
+    follow_queue()
+  end
+  return lookout
+end
+
+--- A descriptor that is readable while something can be delivered, for event loops. It stays the same for good.
 function session.fd()
-  return session.handle():fd()
+  return session.waiter():fd()
 end
 
 local on_close = {}
@@ -408,6 +458,7 @@ end
 
 local function close()
   if not handle then return end
+  if lookout and handle:fd() then lookout:forget(handle:fd()) end
   handle:close()
   handle, next_completion, wait = nil, nil, nil
   calls, stash, stash_first, stash_last, late, failures = {}, {}, 1, 0, {}, {}

@@ -336,6 +336,26 @@ describe("the descriptor", function()
     assert.equal(1, got)
     assert.is_false(readable())
   end)
+
+  it("is readable while something can be delivered, also after the session is replaced", function()
+    local core = require "moonflow.core"
+    local descriptor = flow.fd()
+    local waiter = core.waiter()
+    waiter:watch(descriptor)
+    for _ = 1, 2 do
+      local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+      assert.is_false(waiter:wait(0))
+      local called = 0
+      job(number(1))(function() called = called + 1 end)
+      assert.is_true(waiter:wait(60000))
+      assert.equal(0, called)
+      flow.sync()
+      assert.equal(1, called)
+      assert.is_false(waiter:wait(0))
+      flow.clear_default_session()
+      assert.equal(descriptor, flow.fd())
+    end
+  end)
 end)
 
 describe("poll with a budget", function()

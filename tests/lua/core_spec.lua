@@ -626,3 +626,67 @@ describe("misuse", function()
     assert.equal(0, session:in_flight())
   end)
 end)
+
+describe("a socket", function()
+  local path = "core_spec.sock"
+
+  before_each(function() os.remove(path) end)
+
+  it("carries text both ways, is readable by a waiter, and says when the other side is gone", function()
+    local listener = core.listen(path)
+    assert.is_nil(listener:accept())
+    local waiter = core.waiter()
+    waiter:watch(listener:fd())
+    assert.is_false(waiter:wait(0))
+    local there = core.connect(path)
+    assert.is_true(waiter:wait(60000))
+    local here = listener:accept()
+    assert.is_nil(listener:accept())
+    assert.equal("", here:read())
+    assert.equal(0, there:write("a\0b"))
+    assert.equal("a\0b", here:read())
+    assert.equal(0, here:write("back"))
+    assert.equal("back", there:read())
+    there:close()
+    assert.is_nil(here:read())
+    assert.same({ nil, "gone" }, { here:write("lost") })
+    here:close()
+    here:close()
+    listener:close()
+    assert.is_nil(io.open(path))
+  end)
+
+  it("keeps a bounded amount for a side that does not read", function()
+    local listener = core.listen(path)
+    local there = core.connect(path)
+    local here = listener:accept()
+    local piece, sent = ("x"):rep(2 ^ 18), 0
+    local waiting, problem
+    repeat
+      waiting, problem = here:write(piece)
+      if waiting then sent = sent + #piece end
+    until not waiting
+    assert.equal("full", problem)
+    local got = 0
+    while got < sent do
+      got = got + #there:read()
+      assert.is_number(here:write(""))
+    end
+    assert.equal(sent, got)
+    listener:close()
+  end)
+
+  it("takes the place of a dead one, and of nothing else", function()
+    local listener = core.listen(path)
+    fails("io", { "in use" }, core.listen, path)
+    os.rename(path, path .. "_left")  -- as of a process that was killed
+    listener:close()
+    core.listen(path .. "_left"):close()
+    local file = assert(io.open(path, "w"))
+    file:close()
+    fails("io", { "no socket" }, core.listen, path)
+    os.remove(path)
+    fails("not_found", { path }, core.connect, path)
+    fails("invalid_argument", { "at most" }, core.listen, ("x"):rep(200))
+  end)
+end)
