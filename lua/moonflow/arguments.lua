@@ -223,4 +223,16 @@ function Signature:text()
   return self.where .. "(" .. table.concat(parts, ", ") .. ")"
 end
 
+--- Option names of functions that check their options themselves, for help and completion.
+arguments.options = setmetatable({}, { __mode = "k" })
+
+--- The signature that a function of the library parses its arguments with, or nil. It is one of its upvalues.
+function arguments.signature_of(f)
+  for i = 1, 60 do
+    local name, value = debug.getupvalue(f, i)
+    if not name then return nil end
+    if getmetatable(value) == Signature then return value end
+  end
+end
+
 return arguments

@@ -6,6 +6,7 @@ local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
+local help = require "moonflow.help"
 local host = require "moonflow.host"
 local initializer = require "moonflow.initializer"
 local iterator = require "moonflow.iterator"
@@ -75,7 +76,7 @@ local flow = {
   profiler = profiler,
   progress = progress,
   zip = iterator.zip,
-  help = ops.help,
+  help = help.text,
   is_error = errors.is_error,
 }
 

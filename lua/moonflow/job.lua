@@ -460,4 +460,6 @@ function Job:dump()
   return self.plan.handle:dump()
 end
 
+arguments.options[job.global_function] = spec_fields
+
 return job

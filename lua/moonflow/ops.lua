@@ -182,7 +182,14 @@ function ops.document(public, path, signature, doc)
   help[public] = { path = path, signature = signature, doc = doc }
 end
 
---- The help text of a function of `flow`, or nil.
+--- The signature of a function made here or documented by `document`, or nil.
+function ops.signature(public)
+  local entry = help[public]
+  if type(entry) == "string" then return definition_of(entry).signature end
+  return entry and entry.signature
+end
+
+--- The help text of a function made from the catalog or documented by `document`, or nil.
 function ops.help(public)
   local entry = help[public]
   if type(entry) == "string" then return definition_of(entry).signature:text() .. "\n" .. catalog_entry(entry).doc end

@@ -1,0 +1,172 @@
+--- Help: what the catalog and the library's own comments say about a function, offline.
+-- `flow.help(flow.layers.conv2d)` gives the text; the prompt's `?` shows it.
+
+local arguments = require "moonflow.arguments"
+local ops = require "moonflow.ops"
+local source = require "moonflow.source"
+
+local help = {}
+
+-- ---- functions written in Lua -------------------------------------------------------------------------------------
+
+-- The line that defines a function called `leaf`: itself, or the table entry or `define` call that made it.
+local function definition_line(lines, info, leaf)
+  if leaf and leaf:find("^[%a_][%w_]*$") then
+    for i, line in ipairs(lines) do
+      if line:find("^%s*define%(\"" .. leaf .. "\"") or line:find("^function [%w_]+[.:]" .. leaf .. "%s*%(")
+        or line:find("^local function " .. leaf .. "%s*%(") then
+        return i
+      end
+    end
+  end
+  return info.linedefined
+end
+
+-- "@param name type  text" and the like as plain lines.
+local function without_marks(line)
+  local name, kind, rest = line:match("^@param%s+(%S+)%s+(%S+)%s*(.*)$")
+  if name then return ("  %s (%s)%s"):format(name, kind, rest ~= "" and ": " .. rest or "") end
+  local word, text = line:match("^@(%a+)%s+(.*)$")
+  if word == "return" then return "  gives " .. text end
+  if word == "error" then return "errors: " .. text end
+  return line
+end
+
+local function comment_of(info, leaf)
+  local lines = source.lines(info.source)
+  if not lines then return nil end
+  local at = definition_line(lines, info, leaf)
+  local text = source.comment_above(lines, at)
+  -- Functions made in a loop have their comment above the loop.
+  for above = at - 1, math.max(1, at - 4), -1 do
+    if text or not lines[above]:find("^%s*for ") and not lines[above]:find("^%s*local ") then break end
+    text = source.comment_above(lines, above)
+  end
+  if not text then return nil end
+  for i, line in ipairs(text) do text[i] = without_marks(line) end
+  return table.concat(text, "\n")
+end
+
+local function parameters_text(f, info)
+  local names = {}
+  for i = 1, info.nparams do names[i] = debug.getlocal(f, i) or "?" end
+  if info.isvararg then names[#names + 1] = "..." end
+  return "(" .. table.concat(names, ", ") .. ")"
+end
+
+local function function_text(f, path)
+  local documented = ops.help(f)
+  if documented then return documented end
+  local info = debug.getinfo(f, "Su")
+  if info.what == "C" then return (path or "function") .. "(...)\na function written in C" end
+  local signature = arguments.signature_of(f)
+  local leaf = path and path:match("([%w_]+)$")
+  local parts = { signature and signature:text() or (path or "function") .. parameters_text(f, info) }
+  parts[#parts + 1] = comment_of(info, leaf)
+  local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
+  parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
+  return table.concat(parts, "\n")
+end
+
+-- ---- other values -------------------------------------------------------------------------------------------------
+
+-- The fields of a table of functions with the first line about each.
+local function folder_text(folder, path)
+  local names = {}
+  for name in next, folder do
+    if type(name) == "string" and name:sub(1, 1) ~= "_" then names[#names + 1] = name end
+  end
+  if #names == 0 then return nil end
+  table.sort(names)
+  local lines, line = { (path or "a table") .. " has" }, " "
+  for _, name in ipairs(names) do
+    if #line + #name > 78 then
+      lines[#lines + 1] = line
+      line = " "
+    end
+    line = line .. " " .. name
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
+--- The help text of a value: a function or job of the library or of the user, an array, a folder of functions.
+--- @param value any      what to explain; a string is a path such as "layers.conv2d"
+--- @param path? string   how the user called it
+--- @return string|nil    nil when nothing is known
+function help.text(value, path)
+  local kind = arguments.kind(value)
+  if kind == "function" then return function_text(value, path) end
+  if kind == "string" and path == nil then
+    local found, full = help.find(value)
+    return found ~= nil and help.text(found, full) or nil
+  end
+  if kind == "job" then return tostring(value) .. "\ndefined at " .. (value.site or "?") end
+  if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
+  local meta = debug.getmetatable(value)
+  local made_by = type(meta) == "table" and rawget(meta, "__call")
+  if kind == "table" and not made_by then return folder_text(value, path) end
+  if type(made_by) == "function" then return function_text(made_by, path) end
+  return nil
+end
+
+--- The text of the function itself.
+function help.source_text(value)
+  if type(value) ~= "function" then return nil end
+  local info = debug.getinfo(value, "S")
+  local lines = info.what ~= "C" and source.lines(info.source)
+  if not lines then return nil end
+  local text = {}
+  for i = info.linedefined, info.lastlinedefined do text[#text + 1] = lines[i] end
+  return table.concat(text, "\n") .. "\n" .. info.short_src .. ":" .. info.linedefined
+end
+
+-- ---- finding by name ----------------------------------------------------------------------------------------------
+
+-- Every path below `flow`, once: { path = value }.
+local function all_paths(flow)
+  local paths, seen = {}, {}
+  local function walk(folder, path, depth)
+    if seen[folder] or depth > 3 then return end
+    seen[folder] = true
+    for name, value in next, folder do
+      if type(name) == "string" and name:sub(1, 1) ~= "_" then
+        paths[path .. "." .. name] = value
+        if type(value) == "table" and getmetatable(value) == nil then walk(value, path .. "." .. name, depth + 1) end
+      end
+    end
+  end
+  walk(flow, "flow", 1)
+  return paths
+end
+
+--- The value of `flow` at a path, with or without "flow." before it.
+--- @return any, string  the value and its full path; nil when there is none
+function help.find(path)
+  local full = path:match("^flow%.") and path or "flow." .. path
+  local value = all_paths(package.loaded.moonflow or {})[full]
+  return value, full
+end
+
+--- Paths below `flow` that a wrong one may have meant, nearest first; at most five.
+function help.nearest(path)
+  local leaf = path:match("([%w_]+)$") or path
+  local exact, leaves, by_leaf = {}, {}, {}
+  for full in pairs(all_paths(package.loaded.moonflow or {})) do
+    local last = full:match("([%w_]+)$")
+    if last == leaf then exact[#exact + 1] = full end
+    if not by_leaf[last] then
+      by_leaf[last] = {}
+      leaves[#leaves + 1] = last
+    end
+    table.insert(by_leaf[last], full)
+  end
+  table.sort(leaves)
+  local found = exact
+  if #found == 0 then found = by_leaf[arguments.nearest(leaf, leaves)] or {} end
+  table.sort(found)
+  for i = #found, 6, -1 do found[i] = nil end
+  return found
+end
+
+return help
