@@ -1,6 +1,8 @@
 // The Lua C module `moonflow.core`: everything that crosses between Lua and the engine. What users see is built on it
 // in lua/moonflow. No global state: each lua_State has its own, so several may live in one process.
 #include "bindings/lua_module.h"
+#include "bindings/traceback.h"
+#include "kernels/simd.h"
 
 namespace moonflow::lua {
 
@@ -99,12 +101,21 @@ int build_info(lua_State* L) {
     lua_pushstring(L, value);
     lua_setfield(L, -2, field);
   };
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 7);
   set("version", MOONFLOW_VERSION);
   set("build_type", MOONFLOW_BUILD_TYPE);
   set("sanitizer", MOONFLOW_SANITIZER);
   set("compiler", __VERSION__);
   set("lua", LUAJIT_VERSION);
+  set("gpu", "built without CUDA");  // why there is none
+  lua_newtable(L);
+  int i = 0;
+  for (const cpu::Feature* feature = cpu::features(); feature->name; ++feature) {
+    if (!feature->present) continue;
+    lua_pushstring(L, feature->name);
+    lua_rawseti(L, -2, ++i);
+  }
+  lua_setfield(L, -2, "cpu");
   return 1;
 }
 
@@ -112,7 +123,10 @@ int build_info(lua_State* L) {
 
 extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_State* L) {
   using namespace moonflow::lua;
-  static const luaL_Reg kFunctions[] = {{"build_info", build_info}, {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {{"build_info", build_info},
+                                        {"describe_error", describe_error},
+                                        {"fold_traceback", fold_traceback},
+                                        {nullptr, nullptr}};
   State& state = new_state(L);
   lua_newtable(L);
   lua_pushliteral(L, MOONFLOW_VERSION);

@@ -124,6 +124,14 @@ int announce(lua_State* L) {
   return 0;
 }
 
+// session:device() -> "cpu, 2 threads, oneDNN 2.7.3"
+int device(lua_State* L) {
+  std::string& text = push_box<std::string>(L);
+  protect(L, [&] { text = any_session(L).device().describe(); });
+  push_string(L, text);
+  return 1;
+}
+
 int interrupt(lua_State* L) {
   protect(L, [&] { any_session(L).executor().interrupt(); });
   return 0;
@@ -252,6 +260,7 @@ void add_session(lua_State* L, State& state) {
                                       {"wait_idle", wait_idle},
                                       {"fd", descriptor},
                                       {"announce", announce},
+                                      {"device", device},
                                       {"interrupt", interrupt},
                                       {"clear_interrupt", clear_interrupt},
                                       {"interrupted", interrupted},

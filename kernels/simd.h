@@ -6,6 +6,26 @@
 
 namespace moonflow::cpu {
 
+struct Feature {
+  const char* name;
+  bool present;
+};
+
+// What this processor has of the instruction sets that the loops here and those of oneDNN are chosen by. Ends with a
+// feature without a name.
+inline const Feature* features() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const Feature list[] = {{"avx2", __builtin_cpu_supports("avx2") != 0},
+                                 {"avx512f", __builtin_cpu_supports("avx512f") != 0},
+                                 {"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0},
+                                 {"amx", __builtin_cpu_supports("amx-tile") != 0},
+                                 {nullptr, false}};
+#else
+  static const Feature list[] = {{nullptr, false}};
+#endif
+  return list;
+}
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_PLAIN_LOOPS)
 
 // `flatten` pulls the body into the function, where it is compiled anew for the wider registers.

@@ -1,0 +1,46 @@
+#include "bindings/calling.h"
+
+#include <cstdio>
+
+#include "bindings/interruption.h"
+#include "bindings/traceback.h"
+
+namespace moonflow::calling {
+
+bool call(lua_State* L, int arguments, int results) {
+  const int base = lua_gettop(L) - arguments;
+  lua_pushcfunction(L, lua::describe_error);
+  lua_insert(L, base);
+  const int status = lua_pcall(L, arguments, results, base);
+  lua_remove(L, base);
+  if (status == 0) return true;
+  // What the user stopped needs no traceback, only its place.
+  lua_pushcfunction(L, lua::fold_traceback);
+  lua_pushvalue(L, -2);
+  lua_getfield(L, LUA_REGISTRYINDEX, kLibrary);
+  lua_pushboolean(L, interruption::asked());
+  if (lua_pcall(L, 3, 1, 0) != 0) lua_pop(L, 1);  // no memory for a shorter one
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s\n", lua_tostring(L, -1));
+  lua_settop(L, base - 1);
+  return false;
+}
+
+bool loaded(lua_State* L, int status) {
+  if (status == 0) return true;
+  std::fprintf(stderr, "%s\n", lua_tostring(L, -1));
+  lua_pop(L, 1);
+  return false;
+}
+
+bool call_library(lua_State* L, const char* function) {
+  const int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "moonflow");
+  if (lua_istable(L, -1)) lua_getfield(L, -1, function);
+  const bool fine = lua_isfunction(L, -1) ? call(L, 0) : true;
+  lua_settop(L, top);
+  return fine;
+}
+
+}  // namespace moonflow::calling

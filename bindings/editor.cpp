@@ -1,0 +1,400 @@
+#include "bindings/editor.h"
+
+#include <fcntl.h>
+#include <histedit.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cwchar>
+#include <filesystem>
+#include <fstream>
+
+#include "bindings/interruption.h"
+
+namespace moonflow {
+
+namespace fs = std::filesystem;
+
+// ---- history
+// ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kEntries = 2000;  // kept; the file is shortened when it has grown to twice as many
+
+// An entry is one line of the file: a line break in it is "\n", a backslash "\\".
+std::string escaped(const std::string& entry) {
+  std::string line;
+  for (const char c : entry) line += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
+  return line + "\n";
+}
+
+std::string unescaped(const std::string& line) {
+  std::string entry;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\\' && i + 1 < line.size()) {
+      ++i;
+      entry += line[i] == 'n' ? '\n' : line[i];
+    } else {
+      entry += line[i];
+    }
+  }
+  return entry;
+}
+
+}  // namespace
+
+class Editor::History {
+ public:
+  explicit History(std::string path) : path_(std::move(path)), list_(history_init()) {
+    HistEvent event;
+    ::history(list_, &event, H_SETSIZE, static_cast<int>(kEntries));
+    size_t lines = 0;
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line); ++lines) put_last(unescaped(line));
+    shorten();
+    if (lines > 2 * kEntries) rewrite();
+    fill();
+  }
+  ~History() { history_end(list_); }
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
+
+  void add(const std::string& entry) {
+    if (entry.find_first_not_of(" \t\n") == entry.npos) return;
+    put_last(entry);
+    shorten();
+    fill();
+    // Appended in one write, so several prompts may share the file.
+    const int file = path_.empty() ? -1 : ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) return;
+    const std::string line = escaped(entry);
+    [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
+    ::close(file);
+  }
+
+  ::History* list() const { return list_; }
+
+ private:
+  // Each entry is there once, at the place where it was typed last.
+  void put_last(const std::string& entry) {
+    const auto earlier = std::find(entries_.rbegin(), entries_.rend(), entry);
+    if (earlier != entries_.rend()) entries_.erase(std::next(earlier).base());
+    entries_.push_back(entry);
+  }
+  void shorten() {
+    if (entries_.size() > kEntries) entries_.erase(entries_.begin(), entries_.end() - kEntries);
+  }
+  void fill() {
+    HistEvent event;
+    ::history(list_, &event, H_CLEAR);
+    for (const std::string& entry : entries_) ::history(list_, &event, H_ENTER, entry.c_str());
+  }
+  void rewrite() {
+    const std::string fresh = path_ + ".new";
+    {
+      std::ofstream file(fresh, std::ios::trunc);
+      ::chmod(fresh.c_str(), 0600);
+      for (const std::string& entry : entries_) file << escaped(entry);
+      if (!file.flush()) return;
+    }
+    std::error_code none;
+    fs::rename(fresh, path_, none);
+  }
+
+  std::string path_;
+  std::vector<std::string> entries_;
+  ::History* list_;
+};
+
+std::string history_path() {
+  std::error_code none;
+  fs::path path;
+  if (const char* chosen = std::getenv("MOONFLOW_HISTORY")) {
+    return chosen;
+  } else if (const char* state = std::getenv("XDG_STATE_HOME"); state && *state) {
+    path = fs::path(state) / "moonflow";
+  } else if (const char* home = std::getenv("HOME"); home && *home) {
+    path = fs::path(home) / ".local" / "state" / "moonflow";
+  } else {
+    return {};
+  }
+  fs::create_directories(path, none);
+  return (path / "history").string();
+}
+
+// ---- the terminal
+// ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int kBusyMs = 50;  // how long to leave alone a descriptor that stays readable though it was served
+
+volatile sig_atomic_t resized = 0;
+volatile sig_atomic_t continued = 0;
+
+int columns_of_terminal() {
+  winsize size{};
+  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+  return size.ws_col > 0 ? size.ws_col : 80;
+}
+
+struct Place {
+  int row = 0, column = 0;
+};
+
+// Where the cursor stands after `text` on a terminal of so many columns.
+void advance(Place& place, const char* text, const char* end, int columns) {
+  std::mbstate_t shift{};
+  while (text < end) {
+    wchar_t c = 0;
+    const size_t bytes = std::mbrtowc(&c, text, static_cast<size_t>(end - text), &shift);
+    if (bytes == 0 || bytes > static_cast<size_t>(end - text)) {
+      c = L'?';
+      shift = {};
+      ++text;
+    } else {
+      text += bytes;
+    }
+    if (c == L'\n') {
+      ++place.row;
+      place.column = 0;
+      continue;
+    }
+    const int width = c == L'\t' ? 8 - place.column % 8 : std::max(c < 32 ? 2 : wcwidth(c), 0);
+    if (place.column + width > columns) {
+      ++place.row;
+      place.column = 0;
+    }
+    place.column += width;
+  }
+  if (place.column >= columns) {
+    ++place.row;
+    place.column = 0;
+  }
+}
+
+std::string in_columns(const std::vector<std::string>& words) {
+  constexpr size_t kMost = 200;
+  size_t widest = 0;
+  for (const std::string& word : words) widest = std::max(widest, word.size());
+  const size_t per_line = std::max<size_t>(1, static_cast<size_t>(columns_of_terminal()) / (widest + 2));
+  std::string text;
+  for (size_t i = 0; i < std::min(words.size(), kMost); ++i) {
+    text += words[i];
+    const bool last = (i + 1) % per_line == 0 || i + 1 == words.size();
+    text += last ? "\n" : std::string(widest + 2 - words[i].size(), ' ');
+  }
+  if (words.size() > kMost) text += "\n... and " + std::to_string(words.size() - kMost) + " more\n";
+  return text;
+}
+
+// The longest beginning that all have.
+std::string shared_start(const std::vector<std::string>& words) {
+  std::string start = words.front();
+  for (const std::string& word : words) {
+    const auto differ = std::mismatch(start.begin(), start.end(), word.begin(), word.end()).first;
+    start.erase(differ, start.end());
+  }
+  return start;
+}
+
+}  // namespace
+
+class Editor::Terminal {
+ public:
+  Terminal(EditorHost host, ::History* history) : host_(std::move(host)) {
+    // For letters beyond ASCII. Nothing else of the locale is taken over, since numbers must keep their point.
+    if (!std::setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
+    struct sigaction action = {};
+    action.sa_handler = [](int) { resized = 1; };
+    sigaction(SIGWINCH, &action, nullptr);
+    action.sa_handler = [](int) { continued = 1; };
+    sigaction(SIGCONT, &action, nullptr);
+    edit_ = el_init("moonflow", stdin, stdout, stderr);
+    el_set(edit_, EL_CLIENTDATA, this);
+    el_set(edit_, EL_PROMPT, &Terminal::prompt);
+    el_set(edit_, EL_EDITOR, "emacs");
+    el_set(edit_, EL_SIGNAL, 0);
+    el_set(edit_, EL_GETCFN, &Terminal::get_key);
+    el_set(edit_, EL_HIST, ::history, history);
+    el_set(edit_, EL_ADDFN, "moonflow-complete", "Complete the word", &Terminal::on_tab);
+    el_set(edit_, EL_BIND, "^I", "moonflow-complete", nullptr);
+    el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(edit_, EL_BIND, "\\e[3~", "ed-delete-next-char", nullptr);
+    el_set(edit_, EL_BIND, "\\e[1~", "ed-move-to-beg", nullptr);
+    el_set(edit_, EL_BIND, "\\e[4~", "ed-move-to-end", nullptr);
+    el_set(edit_, EL_BIND, "\\e[1;5C", "em-next-word", nullptr);
+    el_set(edit_, EL_BIND, "\\e[1;5D", "ed-prev-word", nullptr);
+  }
+  ~Terminal() { el_end(edit_); }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  Read read(const std::string& prompt, std::string& line) {
+    prompt_ = prompt;
+    interrupted_ = false;
+    int count = 0;
+    const char* typed = el_gets(edit_, &count);
+    if (interrupted_) return Read::Interrupted;
+    if (!typed || count <= 0) return Read::End;
+    line.assign(typed, static_cast<size_t>(count));
+    if (!line.empty() && line.back() == '\n') line.pop_back();
+    return Read::Line;
+  }
+
+ private:
+  static Terminal& self(EditLine* edit) {
+    void* data = nullptr;
+    el_get(edit, EL_CLIENTDATA, &data);
+    return *static_cast<Terminal*>(data);
+  }
+  static char* prompt(EditLine* edit) { return self(edit).prompt_.data(); }
+  static int get_key(EditLine* edit, wchar_t* key) { return self(edit).next_key(key); }
+  static unsigned char on_tab(EditLine* edit, int) { return self(edit).complete(); }
+
+  // 1 and a key, 0 at the end of the input, -1 when Ctrl-C drops the line.
+  int next_key(wchar_t* key) {
+    std::mbstate_t shift{};
+    for (;;) {
+      const Key key_state = wait_for_key();
+      if (key_state == Key::None) return 0;
+      if (key_state == Key::Interrupted) {
+        interrupted_ = true;
+        leave_line();
+        return -1;
+      }
+      char byte;
+      const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+      if (got == 0) return 0;
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return 0;
+      const size_t bytes = std::mbrtowc(key, &byte, 1, &shift);
+      if (bytes == static_cast<size_t>(-2)) continue;
+      if (bytes == static_cast<size_t>(-1)) {
+        shift = {};
+        continue;
+      }
+      if (bytes == 0) *key = L'\0';
+      return 1;
+    }
+  }
+
+  enum class Key { Ready, Interrupted, None };
+
+  // Serves the host meanwhile.
+  Key wait_for_key() {
+    bool rest = false;
+    for (;;) {
+      if (interruption::take()) return Key::Interrupted;
+      adapt();
+      const int descriptor = rest ? -1 : host_.descriptor();
+      pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {descriptor, POLLIN, 0}};
+      const int ready = ::poll(waits, 2, rest ? kBusyMs : -1);
+      rest = false;
+      if (ready < 0) continue;
+      if (waits[1].revents) {
+        bool go_on = true;
+        print_above([&] { go_on = host_.pump(); });
+        if (!go_on) return Key::None;
+        if (interruption::take()) continue;  // it stopped what was delivered, not the line
+        pollfd still = {descriptor, POLLIN, 0};
+        rest = ::poll(&still, 1, 0) > 0;
+      }
+      if (waits[0].revents) return Key::Ready;
+    }
+  }
+
+  // To a new size of the window, and to a terminal that was someone else's in between.
+  void adapt() {
+    if (continued) {
+      continued = 0;
+      el_set(edit_, EL_PREP_TERM, 0);
+      el_set(edit_, EL_PREP_TERM, 1);
+      el_set(edit_, EL_REFRESH);
+    }
+    if (resized) {
+      resized = 0;
+      el_resize(edit_);
+    }
+  }
+
+  Place place_of(const char* LineInfo::*end) const {
+    const LineInfo* line = el_line(edit_);
+    const int columns = columns_of_terminal();
+    Place place;
+    for (const char c : prompt_) place.column += (c & 0xc0) != 0x80;
+    advance(place, line->buffer, line->*end, columns);
+    return place;
+  }
+
+  // Takes the line off the screen, lets `print` print there, and draws the line anew below.
+  template <class Print>
+  void print_above(Print print) {
+    const int rows = place_of(&LineInfo::cursor).row;
+    std::fputs("\r", stdout);
+    if (rows > 0) std::fprintf(stdout, "\x1b[%dA", rows);
+    std::fputs("\x1b[J", stdout);
+    std::fflush(stdout);
+    print();
+    // To the first column of a free line, wherever the output ended: a line of blanks wraps unless it started there.
+    std::fprintf(stdout, "%*s\r\x1b[K", columns_of_terminal() - 1, "");
+    std::fflush(stdout);
+    el_set(edit_, EL_REFRESH);
+  }
+
+  // Puts the cursor on a fresh line behind what was typed.
+  void leave_line() {
+    const int rows = place_of(&LineInfo::lastchar).row - place_of(&LineInfo::cursor).row;
+    if (rows > 0) std::fprintf(stdout, "\x1b[%dB", rows);
+    std::fputs("\r\n", stdout);
+    std::fflush(stdout);
+  }
+
+  unsigned char complete() {
+    const LineInfo* line = el_line(edit_);
+    const std::string before(line->buffer, line->cursor);
+    pollfd more = {STDIN_FILENO, POLLIN, 0};
+    const bool pasted = ::poll(&more, 1, 0) > 0;
+    if (pasted || before.find_first_not_of(" \t") == before.npos) {
+      el_insertstr(edit_, "  ");
+      return CC_REFRESH;
+    }
+    const Completions found = host_.complete(before);
+    if (found.choices.empty()) return CC_REFRESH_BEEP;
+    const std::string start = shared_start(found.choices);
+    if (start.size() > found.word.size()) {
+      el_insertstr(edit_, start.c_str() + found.word.size());
+      return CC_REFRESH;
+    }
+    if (found.choices.size() == 1) return CC_NORM;
+    print_above([&] { std::fputs((prompt_ + before + "\n" + in_columns(found.choices)).c_str(), stdout); });
+    return CC_NORM;
+  }
+
+  EditorHost host_;
+  EditLine* edit_;
+  std::string prompt_;
+  bool interrupted_ = false;
+};
+
+Editor::Editor(EditorHost host, const std::string& history)
+    : history_(std::make_unique<History>(history)),
+      terminal_(std::make_unique<Terminal>(std::move(host), history_->list())) {}
+
+Editor::~Editor() = default;
+
+Read Editor::read(const std::string& prompt, std::string& line) { return terminal_->read(prompt, line); }
+
+void Editor::remember(const std::string& chunk) { history_->add(chunk); }
+
+}  // namespace moonflow

@@ -1,0 +1,80 @@
+#include "bindings/interruption.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace moonflow::interruption {
+
+namespace {
+
+// Signal handlers reach nothing else, so this is the launcher's one static object.
+struct State {
+  lua_State* lua = nullptr;
+  pthread_t owner = {};
+  bool ends_process = true;
+  volatile sig_atomic_t asked = 0;  // how often, since it was last answered
+  bool raised = false;
+};
+State state;
+
+// How long a script has that catches every error, or runs a compiled loop or a long step.
+constexpr int kPatienceUs = 900 * 1000;
+
+// Scripts may catch every error, so it is raised again until the Ctrl-C is answered, though only in their own code: the
+// library and the prompt must be able to pass it on.
+void raise_interrupted(lua_State* L, lua_Debug* event) {
+  lua_getinfo(L, "Sl", event);
+  // Functions of LuaJIT that are written in Lua have no lines.
+  const bool users = event->currentline > 0 && std::strstr(event->source, "/moonflow/") == nullptr;
+  if (state.raised && (!users || event->event != LUA_HOOKCOUNT)) return;
+  state.raised = true;
+  lua_sethook(L, raise_interrupted, LUA_MASKCOUNT, 1);
+  lua_pushliteral(L, "interrupted");  // just so: the library lets exactly this error through its callbacks
+  lua_error(L);
+}
+
+void on_patience_over(int) { _exit(kExitCode); }
+
+void on_interrupt(int) {
+  if (!pthread_equal(pthread_self(), state.owner)) {  // only the owner may touch its state
+    pthread_kill(state.owner, SIGINT);
+    return;
+  }
+  if (state.asked >= (state.ends_process ? 1 : 2)) _exit(kExitCode);
+  state.asked = state.asked + 1;
+  state.raised = false;
+  lua_sethook(state.lua, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  if (state.ends_process) {
+    const itimerval patience = {{0, 0}, {0, kPatienceUs}};
+    setitimer(ITIMER_REAL, &patience, nullptr);
+  }
+}
+
+}  // namespace
+
+void listen(lua_State* L) {
+  state.lua = L;
+  state.owner = pthread_self();
+  struct sigaction action = {};
+  action.sa_handler = on_patience_over;
+  sigaction(SIGALRM, &action, nullptr);
+  action.sa_handler = on_interrupt;  // without SA_RESTART: a prompt that waits for a line gets to know
+  sigaction(SIGINT, &action, nullptr);
+}
+
+void ends_process(bool ends) { state.ends_process = ends; }
+
+bool asked() { return state.asked != 0; }
+
+bool take() {
+  if (!state.asked) return false;
+  state.asked = 0;
+  lua_sethook(state.lua, nullptr, 0, 0);
+  return true;
+}
+
+}  // namespace moonflow::interruption

@@ -1,0 +1,20 @@
+// Ctrl-C for a program that runs Lua on one thread. The signal sets a hook that raises "interrupted" in the state.
+// Compiled loops never look at hooks, and a step of the engine may be long, so a script that does not stop in time is
+// ended with exit code 130; at a prompt it takes three Ctrl-C in a row.
+#pragma once
+
+#include <lua.hpp>
+
+namespace moonflow::interruption {
+
+constexpr int kExitCode = 130;
+
+// Called once, on the thread that runs the state.
+void listen(lua_State* L);
+// Whether an unanswered Ctrl-C ends the process. It does until a prompt says otherwise.
+void ends_process(bool ends);
+bool asked();
+// True once per Ctrl-C; the state runs on as if nothing had happened.
+bool take();
+
+}  // namespace moonflow::interruption

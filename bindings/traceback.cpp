@@ -1,0 +1,114 @@
+#include "bindings/traceback.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace moonflow::lua {
+
+namespace {
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Whether a line of a traceback is in this folder. Lua shortens long names to "..." and their end.
+bool is_in(const std::string& folder, const std::string& line) {
+  const std::string path = line.substr(1, line.find(':') - 1);
+  if (path.compare(0, 3, "...") != 0) return path.compare(0, folder.size(), folder) == 0;
+  const std::string end = path.substr(3, path.rfind('/') - 2);
+  return end.size() > 1 && ends_with(folder, end);
+}
+
+std::string for_reading(const std::string& text, const std::string& library, bool only_place) {
+  std::vector<std::string> lines;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  std::string result;
+  int folded = 0;
+  bool users = false;  // a frame of the user has been shown
+  const auto end_fold = [&] {
+    const std::string frames = std::to_string(folded) + (folded == 1 ? " frame" : " frames");
+    if (folded > 0) result += "\n\t(" + frames + " inside moonflow)";
+    folded = 0;
+  };
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto is_frame = [&](size_t k) { return k < lines.size() && lines[k][0] == '\t'; };
+    const auto is_c = [&](size_t k) { return is_frame(k) && lines[k][1] == '['; };
+    size_t lua = i;
+    while (is_c(lua)) ++lua;
+    if (is_frame(i) && ((is_c(i) && folded > 0) || (is_frame(lua) && is_in(library, lines[lua])))) {
+      ++folded;
+      continue;
+    }
+    end_fold();
+    users = users || is_frame(i);
+    if (only_place && is_frame(i) && !is_c(i)) {
+      const size_t colon = lines[i].find(':', lines[i].find(':') + 1);
+      return lines[i].substr(1, colon) + " " + lines[0];
+    }
+    result += (i > 0 ? "\n" : "") + lines[i];
+  }
+  if (!users) end_fold();
+  return only_place ? lines[0] : result;
+}
+
+}  // namespace
+
+int describe_error(lua_State* L) {
+  lua_settop(L, 1);
+  size_t others = 0;
+  if (lua_istable(L, 1)) {
+    lua_getfield(L, 1, "also");
+    if (lua_istable(L, 2)) others = lua_objlen(L, 2);
+    lua_getfield(L, 1, "traceback");
+    lua_replace(L, 2);
+  } else {
+    lua_pushnil(L);
+  }
+  if (luaL_getmetafield(L, 1, "__tostring")) {
+    lua_pushvalue(L, 1);
+    if (lua_pcall(L, 1, 1, 0) != 0 || !lua_isstring(L, -1)) lua_pushliteral(L, "(an error whose __tostring fails)");
+  } else if (lua_isstring(L, 1)) {
+    lua_pushvalue(L, 1);
+  } else {
+    lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+  }
+  if (others > 0) {
+    lua_pushfstring(L, "\n  and %d more error%s", static_cast<int>(others), others == 1 ? "" : "s");
+    lua_concat(L, 2);
+  }
+  if (lua_isstring(L, 2)) {
+    lua_pushvalue(L, 2);
+    lua_concat(L, 2);
+  } else {
+    luaL_traceback(L, L, lua_tostring(L, -1), 1);
+  }
+  return 1;
+}
+
+int fold_traceback(lua_State* L) {
+  size_t size;
+  const char* text = luaL_checklstring(L, 1, &size);
+  const char* folder = luaL_checkstring(L, 2);
+  const bool only_place = lua_toboolean(L, 3);
+  // No C++ object is alive where Lua may raise. A folded line may grow by a few words.
+  const size_t room = 2 * size + 64;
+  auto* const folded = static_cast<char*>(lua_newuserdata(L, room));
+  size_t used = std::min(size, room);
+  std::memcpy(folded, text, used);
+  try {
+    const std::string result = for_reading(text, folder, only_place);
+    used = std::min(result.size(), room);
+    std::memcpy(folded, result.data(), used);
+  } catch (const std::exception&) {
+    // Without memory the text stays as it came.
+  }
+  lua_pushlstring(L, folded, used);
+  return 1;
+}
+
+}  // namespace moonflow::lua

@@ -1,0 +1,412 @@
+--- Repl: evaluates what is typed at a prompt, be it in this program's terminal or in another one that is attached.
+-- A chunk is tried as an expression first. Its values print themselves; a `;` at the end silences them; the last one
+-- stays in `_`. Locals of the top level live on in the session: `local x = 1` becomes a field of a hidden table that
+-- every later chunk sees before the globals. So all functions typed see the same `x`, also after a second `local x`.
+-- Typed chunks are not compiled by the JIT: its loops would not look at hooks, and Ctrl-C is one.
+--
+-- Plain Lua works without the engine; what needs it says so. One evaluator belongs to one prompt.
+
+local complete = require "moonflow.complete"
+local inspect = require "moonflow.inspect"
+local source = require "moonflow.source"
+local tokens = require "moonflow.tokens"
+
+local repl = {}
+
+local HOLDER = "_locals_of_the_prompt"
+
+local Evaluator = {}
+Evaluator.__index = Evaluator
+
+-- ---- the session environment --------------------------------------------------------------------------------------
+
+local function pack(...)
+  return { n = select("#", ...), ... }
+end
+
+-- Locals of the prompt come first, then the globals, then `flow`. `names` knows also those that are nil.
+local function make_environment(self, globals)
+  local names, values = self.names, self.values
+  values[HOLDER], names[HOLDER] = setmetatable({}, {
+    __newindex = function(_, name, value) names[name], values[name] = true, value end,
+    -- Wraps an expression, so that its call is no tail call and the typed line stays in tracebacks.
+    __call = function(_, ...) return ... end,
+  }), true
+  return setmetatable({}, {
+    __index = function(_, name)
+      if names[name] then return values[name] end
+      local value = globals[name]
+      if value == nil and name == "flow" then return package.loaded.moonflow end
+      return value
+    end,
+    __newindex = function(_, name, value)
+      if names[name] then values[name] = value else globals[name] = value end
+    end,
+  })
+end
+
+--- Makes an evaluator.
+--- @param options table  write(text) and complain(text): where values and errors go; describe, fold: how errors are
+---   described, as the launcher and the core have them; chunk_name ("=stdin"); width(): columns of the terminal;
+---   print: what typed chunks call by that name, if it is not the global one; own_interrupt(): whether "interrupted"
+---   was meant for this prompt, else it is raised on
+function repl.new(options)
+  local self = setmetatable({
+    write = options.write, complain = options.complain, describe = options.describe, fold = options.fold,
+    width = options.width or function() return 80 end, own_interrupt = options.own_interrupt,
+    chunk_name = options.chunk_name or "=stdin", names = {}, values = {}, lines = {}, known = {}, watches = {},
+  }, Evaluator)
+  for name in next, _G do self.known[name] = true end
+  self.environment = make_environment(self, _G)
+  if options.print then self.names.print, self.values.print = true, options.print end
+  source.remember(self.chunk_name, self.lines)
+  return self
+end
+
+--- Loads the library, so that `flow` is there.
+--- @return string|nil  why it is not
+function repl.load_library()
+  local fine, problem = pcall(require, "moonflow")
+  return not fine and tostring(problem):match("^[^\n]*") or nil
+end
+
+-- ---- reading ------------------------------------------------------------------------------------------------------
+
+local function is_command(text)
+  return text:find("^%s*:%a") or text:find("^%s*%?") or text:find("^%s*[%a_][%w_.:]*%s*%?%??%s*$")
+end
+
+local function expression_of(text)
+  return (text:gsub("^%s*=", ""))
+end
+
+local function ends_in_eof(problem)
+  return problem:sub(-7) == "'<eof>'"
+end
+
+--- Does a text want more lines? It does when the compiler missed something at its end, as an expression or a statement.
+function repl.incomplete(text)
+  if is_command(text) then return false end
+  text = text .. "\n"  -- a string in quotes ends with its line
+  local chunk, expression_problem = load("return " .. expression_of(text), "=typed", "t")
+  if chunk then return false end
+  local _, problem = load(text, "=typed", "t")
+  return problem ~= nil and (ends_in_eof(problem) or ends_in_eof(expression_problem))
+end
+
+-- The text without a `;` at its end, and whether there was one.
+local function without_semicolon(text)
+  local list = tokens.scan(text)
+  local last = list[#list]
+  if not last or last.text ~= ";" then return text, false end
+  return text:sub(1, last.from - 1) .. text:sub(last.to + 1), true
+end
+
+-- Lines are counted on over the whole session, so that "stdin:12:" is the twelfth line typed.
+local function note_lines(self, text)
+  self.before = #self.lines
+  for line in (text .. "\n"):gmatch("([^\n]*)\n") do self.lines[#self.lines + 1] = line end
+end
+
+local function compile(self, text)
+  local before = ("\n"):rep(self.before)
+  local function try(body)
+    return load(before .. body, self.chunk_name, "t", self.environment)
+  end
+  local expression, silent = without_semicolon(expression_of(text))
+  local chunk = load("return " .. expression, "=typed", "t") and try("return " .. HOLDER .. "(" .. expression .. "\n)")
+  if chunk then return chunk, nil, silent end
+  -- The user's own text first: errors of syntax are about that.
+  local plain, problem = try(text .. "\n")
+  if not plain then return nil, problem end
+  return try(tokens.keep_locals(text, HOLDER) .. "\n") or plain, nil, silent
+end
+
+-- ---- running ------------------------------------------------------------------------------------------------------
+
+-- The library's own errors can be asked for; the prompt lives without them.
+local function is_interrupt(problem)
+  return problem == "interrupted" or type(problem) == "table" and rawget(problem, "code") == "interrupted"
+end
+
+local library = debug.getinfo(1, "S").source:match("^@(.*[/\\])") or ""
+
+-- Calls f(...) and gives { n = number of results, ... }; nil after an error, which has been reported as one traceback.
+local function protected(self, f, ...)
+  local interrupted = false
+  local describe = self.describe
+  local results = pack(xpcall(f, function(problem)
+    interrupted = is_interrupt(problem)
+    return describe(problem)
+  end, ...))
+  if results[1] then return pack(unpack(results, 2, results.n)) end
+  -- Below the prompt's own call there is only the way to it.
+  local text = tostring(results[2])
+  local below = text:find("[^\n]*repl%.lua:%d+: in function 'protected'")
+  if below then text = text:sub(1, below - 1):gsub("\t%[C%]: in function 'xpcall'\n$", "") end
+  if interrupted and self.own_interrupt and not self.own_interrupt() then error("interrupted", 0) end
+  self.complain(self.fold(text, library, interrupted) .. "\n")
+  return nil
+end
+
+local function show(self, values)
+  self.write(inspect.values(values, values.n, self.width()) .. "\n")
+end
+
+local function run(self, text)
+  local chunk, problem, silent = compile(self, text)
+  if not chunk then
+    self.complain(problem .. "\n")
+    return false
+  end
+  if jit then jit.off(chunk, true) end
+  local results = protected(self, chunk)
+  if not results then return false end
+  if results.n == 0 then return true end
+  self.names._, self.values._ = true, results[results.n]
+  return silent or protected(self, show, self, results) ~= nil
+end
+
+--- Evaluates a chunk, a `:` command or a question for help, and prints what it gives.
+--- @return boolean, boolean  did it go well; is it the end of the session
+function Evaluator:evaluate(text)
+  note_lines(self, text)
+  local command, rest = text:match("^%s*:(%a+)%s*(.-)%s*$")
+  if command then return self:command(command, rest) end
+  if is_command(text) then return self:help(text), false end
+  return run(self, text), false
+end
+
+--- Delivers results that have come meanwhile; errors of handlers are reported.
+--- @return boolean, boolean  did it go well; is it the end of the session
+function Evaluator:pump()
+  local flow = package.loaded.moonflow
+  return not flow or protected(self, flow.poll) ~= nil, false
+end
+
+--- The descriptor that is readable when `pump` has something to do; nil without the library.
+function Evaluator.descriptor()
+  local flow = package.loaded.moonflow
+  return flow and flow.fd()
+end
+
+--- What could end `text`, as complete.candidates gives it.
+function Evaluator:complete(text)
+  return complete.candidates(text, { self.values, _G, { flow = package.loaded.moonflow } })
+end
+
+--- Does `text` want more lines?
+function Evaluator.incomplete(_, text)
+  return repl.incomplete(text)
+end
+
+-- ---- help ---------------------------------------------------------------------------------------------------------
+
+local function resolve(self, path)
+  return complete.resolve(path, { self.values, _G, { flow = package.loaded.moonflow } })
+end
+
+local function value_help(self, path, wants_source)
+  local fine, help = pcall(require, "moonflow.help")
+  if not fine then return nil, "the help needs the engine, which is not there" end
+  local value, full = resolve(self, path), path
+  if value == nil then value, full = help.find(path) end
+  if value == nil then
+    local near = help.nearest(path)
+    return nil, "nothing is called '" .. path .. "'"
+      .. (#near > 0 and "; did you mean " .. table.concat(near, ", ") .. "?" or "")
+  end
+  return wants_source and help.source_text(value) or help.text(value, full) or inspect.text(value, self.width())
+end
+
+--- Answers `?name`, `name?`, and with two marks with the text of the function.
+function Evaluator:help(text)
+  local before, name, after = text:match("^%s*(%?*)%s*(.-)%s*(%?*)%s*$")
+  if name == "" then return self:command("help", "") end
+  local answer, problem = value_help(self, name, #before + #after > 1)
+  if not answer then
+    self.complain(problem .. "\n")
+    return false
+  end
+  self.write(answer .. "\n")
+  return true
+end
+
+-- ---- commands -----------------------------------------------------------------------------------------------------
+
+-- The value of an expression typed behind a command, or nil after a report.
+local function value_of(self, expression, what)
+  local chunk, problem = load("return " .. expression, "=(" .. what .. ")", "t", self.environment)
+  if not chunk or expression == "" then
+    self.complain((expression == "" and what .. " wants an expression" or problem) .. "\n")
+    return nil
+  end
+  if jit then jit.off(chunk, true) end
+  return protected(self, chunk)
+end
+
+local function kind_of(value)
+  local meta = debug.getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "kind") or type(value)
+end
+
+local commands = {}
+
+function commands.help(self)
+  self.write([[
+? name, name?       signature, shapes, defaults and errors of a function; ?? name shows its text
+:time expr          evaluate and say how long it took
+:summary job        the layers of a job
+:watch job.name     print that value each time the job runs; `:watch off` ends all, `:watch` lists them
+:load file          run a Lua file
+:who                what you have defined
+:quit               leave; so does Ctrl-D
+An expression prints itself, a `;` at its end silences it, `_` is the last value, TAB completes, Ctrl-C stops.
+]])
+  return true
+end
+
+local clock = function()
+  local core = package.loaded["moonflow.core"]
+  return type(core) == "table" and core.clock() or os.clock()
+end
+
+function commands.time(self, expression)
+  local start = clock()
+  local fine = run(self, expression)
+  local seconds = clock() - start
+  self.write(seconds < 1 and ("took %.3f ms\n"):format(seconds * 1000) or ("took %.3f s\n"):format(seconds))
+  return fine
+end
+
+function commands.summary(self, expression)
+  local results = value_of(self, expression, ":summary")
+  if not results then return false end
+  local job = results[1]
+  if kind_of(job) ~= "job" then
+    self.complain(":summary wants a job, got a " .. kind_of(job) .. "\n")
+    return false
+  end
+  self.write(job:summary() .. "\n")
+  return true
+end
+
+-- "models.train.conv1-bias_add": the job that a beginning leads to, and the rest.
+local function job_and_value(self, target)
+  for at in target:gmatch("()%.") do
+    local job = resolve(self, target:sub(1, at - 1))
+    if kind_of(job) == "job" then return job, target:sub(at + 1) end
+  end
+end
+
+local function list_watches(self)
+  local any = false
+  for target, handle in pairs(self.watches) do
+    if handle.enabled then
+      any = true
+      self.write("watching " .. target .. "\n")
+    end
+  end
+  if not any then self.write("nothing is watched; `:watch job.name` begins\n") end
+  return true
+end
+
+function commands.watch(self, target)
+  if target == "" then return list_watches(self) end
+  local only, off = target:match("^(%S*)%s*(off)$")
+  if off then
+    for name, handle in pairs(self.watches) do
+      if only == "" or name == only then handle:off() end
+    end
+    return true
+  end
+  local job, name = job_and_value(self, target)
+  if not job then
+    self.complain(":watch wants a job and one of its values, such as train_job.conv1; `:summary job` lists them\n")
+    return false
+  end
+  local known = self.watches[target]
+  if known and known.job == job then
+    known:on()
+    return true
+  end
+  local results = protected(self, job.watch, job, name, function(array)
+    self.write(target .. ": " .. inspect.text(array, self.width()) .. "\n")
+  end)
+  if not results then return false end
+  self.watches[target], results[1].job = results[1], job
+  return true
+end
+
+function commands.load(self, path)
+  local chunk, problem = loadfile(path, "t")
+  if not chunk then
+    self.complain(problem .. "\n")
+    return false
+  end
+  if jit then jit.off(chunk, true) end
+  return protected(self, chunk) ~= nil
+end
+
+function commands.who(self)
+  local lines = {}
+  local function add(name, value)
+    local text = inspect.line(value)
+    lines[#lines + 1] = name .. " = " .. (#text > 60 and text:sub(1, 57) .. "..." or text)
+  end
+  for name in pairs(self.names) do
+    if name ~= HOLDER and name ~= "_" and name ~= "print" then add("local " .. name, self.values[name]) end
+  end
+  for name, value in next, _G do
+    if type(name) == "string" and not self.known[name] then add(name, value) end
+  end
+  table.sort(lines)
+  self.write(#lines > 0 and table.concat(lines, "\n") .. "\n" or "nothing yet\n")
+  return true
+end
+
+--- Runs a `:` command; a beginning of its name will do when it is the only one.
+function Evaluator:command(name, rest)
+  local command, matches = commands[name], {}
+  if name == "quit" or name == "q" then return true, true end
+  if not command then
+    for known in pairs(commands) do
+      if known:sub(1, #name) == name then matches[#matches + 1] = known end
+    end
+    command = #matches == 1 and commands[matches[1]]
+  end
+  if not command then
+    self.complain("there is no command ':" .. name .. "'; `:help` lists them\n")
+    return false, false
+  end
+  return command(self, rest), false
+end
+
+-- ---- the banner ---------------------------------------------------------------------------------------------------
+
+--- One or two lines about what is running, and what is not.
+--- @param lua string         the version of LuaJIT
+--- @param problem? string    why the library did not load
+function repl.banner(lua, problem)
+  if problem then return "Moonflow without its engine, " .. lua .. "\n" .. problem .. "\n" end
+  local info = require("moonflow.core").build_info()
+  local threads = require("moonflow.session").handle():device():match("%d+ threads?") or "?"
+  local features = #info.cpu > 0 and ", " .. table.concat(info.cpu, " ") or ""
+  return ("Moonflow %s, %s, %s%s\nno GPU: %s. ? name explains, :help lists commands, Ctrl-D leaves\n")
+    :format(info.version, lua, threads, features, info.gpu)
+end
+
+--- The evaluator of this program's own terminal, with the library loaded.
+--- @param given table  as for `new`; banner: whether to show one, lua_version
+function repl.at_prompt(given)
+  local problem = repl.load_library()
+  local self = repl.new(given)
+  if given.banner then
+    given.write(repl.banner(given.lua_version, problem))
+  elseif problem then
+    given.complain(problem .. "\n")
+  end
+  return self
+end
+
+return repl

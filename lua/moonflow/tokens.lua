@@ -1,0 +1,121 @@
+--- Tokens: the words of a Lua text, as far as the prompt needs to understand what is typed.
+-- Plain Lua, no engine. Wrong text gives some tokens and no error; the compiler says what is wrong.
+
+local tokens = {}
+
+local keywords = {}
+for word in ([[and break do else elseif end false for function goto if in local nil not or repeat return then true
+until while]]):gmatch("%a+") do keywords[word] = true end
+tokens.keywords = keywords
+
+-- The end of a long bracket that opens at `at`, or nil when none opens there; past the text when it is not closed.
+local function long_bracket(text, at)
+  local level = text:match("^%[(=*)%[", at)
+  if not level then return nil end
+  local _, last = text:find("]" .. level .. "]", at, true)
+  return last or #text + 1
+end
+
+local function short_string(text, at)
+  local quote = text:sub(at, at)
+  local i = at + 1
+  while i <= #text do
+    local c = text:sub(i, i)
+    if c == "\\" then
+      i = i + 1
+    elseif c == quote then
+      return i
+    elseif c == "\n" then
+      return i - 1
+    end
+    i = i + 1
+  end
+  return #text + 1
+end
+
+--- The tokens of `text`: { kind = "name" | "keyword" | "number" | "string" | "symbol", text, from, to }.
+--- @return table, table|nil  the second: a string or comment that the text ends in, { kind, from }
+function tokens.scan(text)
+  local list, at = {}, 1
+  local function add(kind, to)
+    list[#list + 1] = { kind = kind, text = text:sub(at, to), from = at, to = to }
+    at = to + 1
+  end
+  while true do
+    at = text:match("^%s*()", at)
+    if at > #text then return list end
+    local c = text:sub(at, at)
+    if c:find("[%a_\128-\255]") then
+      local to = select(2, text:find("^[%w_\128-\255]+", at))
+      add(keywords[text:sub(at, to)] and "keyword" or "name", to)
+    elseif text:find("^%.?%d", at) then
+      local to = select(2, text:find("^0[xX][%x.]*[%w]*", at)) or select(2, text:find("^[%d.]*[eE][+-]?%w*", at))
+        or select(2, text:find("^[%w.]+", at))
+      add("number", to)
+    elseif text:find("^%-%-", at) then
+      local to = long_bracket(text, at + 2) or (text:find("\n", at, true) or #text + 2) - 1
+      if to > #text then return list, { kind = "comment", from = at } end
+      at = to + 1
+    else
+      local to = long_bracket(text, at)
+      if not to and c:find("[\"']") then to = short_string(text, at) end
+      if to and to > #text then return list, { kind = "string", from = at } end
+      if to then
+        add("string", to)
+      else
+        local _, last = text:find("^%.%.%.?", at)
+        if not last then _, last = text:find("^[=~<>]=", at) end
+        if not last then _, last = text:find("^::", at) end
+        add("symbol", last or at)
+      end
+    end
+  end
+end
+
+local opens = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }
+local closes = { ["end"] = true, ["until"] = true }
+
+--- `text` with the locals of its top level made fields of `holder`: `local a, b = 1` becomes `holder.a,holder.b = 1`.
+--- Lines stay where they are. Blocks and functions keep their own locals.
+function tokens.keep_locals(text, holder)
+  local list = tokens.scan(text)
+  local parts, copied, depth = {}, 1, 0
+  local function replace(from, to, by)
+    parts[#parts + 1] = text:sub(copied, from - 1)
+    parts[#parts + 1] = by
+    copied = to + 1
+  end
+  local i = 1
+  while i <= #list do
+    local token = list[i]
+    local word = token.kind == "keyword" and token.text
+    if word == "local" and depth == 0 then
+      local following = list[i + 1]
+      if following and following.text == "function" and list[i + 2] and list[i + 2].kind == "name" then
+        replace(token.from, token.to, "")
+        replace(list[i + 2].from, list[i + 2].from - 1, holder .. ".")
+      elseif following and following.kind == "name" then
+        replace(token.from, token.to, "")
+        local last = i
+        repeat
+          last = last + 1
+          replace(list[last].from, list[last].from - 1, holder .. ".")
+          local comma = list[last + 1] and list[last + 1].text == ","
+          if comma then last = last + 1 end
+        until not comma or not list[last + 1] or list[last + 1].kind ~= "name"
+        local given = list[last + 1] and list[last + 1].text == "="
+        if not given then replace(list[last].to + 1, list[last].to, " = nil;") end
+        i = last
+      end
+    elseif opens[word] then
+      depth = depth + 1
+    elseif closes[word] then
+      depth = depth - 1
+    end
+    i = i + 1
+  end
+  parts[#parts + 1] = text:sub(copied)
+  return table.concat(parts)
+end
+
+return tokens

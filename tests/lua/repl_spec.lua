@@ -1,0 +1,334 @@
+-- The prompt as a person meets it: typed into a pipe, and in a terminal.
+local process = require "process"
+local terminal = require "terminal"
+local jobs = require "prompt_jobs"
+
+local folder, history
+
+local function prompt(arguments, options)
+  return terminal.prompt(arguments, options, folder, history)
+end
+
+local function write(name, text)
+  process.write(folder .. "/" .. name, text)
+end
+
+local function typed(text)
+  return process.moonflow({}, { input = text, folder = folder })
+end
+
+setup(function()
+  folder = process.folder("repl")
+end)
+
+before_each(function()
+  history = folder .. "/history"
+  os.remove(history)
+end)
+
+teardown(function()
+  terminal.close_all()
+end)
+
+describe("the evaluator", function()
+  it("keeps locals of the top level between chunks, also functions and those that are nil", function()
+    local run = typed([[
+local a, b = 1, 2
+local function double(n) return 2 * n end
+local nothing
+nothing = 5
+double(a + b), _G.nothing, nothing
+do local a = 10 end
+a
+local a = a + 1; local a = a * 10
+a
+local print = print
+print("shadowed by itself")
+local t = { local_ = 1, ["local"] = function() local inner = 3 return inner end }
+t["local"]()
+inner
+]])
+    assert.equal("", run.err)
+    assert.equal("6\tnil\t5\n1\n20\nshadowed by itself\n3\nnil\n", run.out)
+  end)
+
+  it("shows functions typed before the local as it is now", function()
+    assert.equal("2\n", typed("local n = 1\nfunction get() return n end\nlocal n = 2\nget()\n").out)
+  end)
+
+  it("prints values, keeps the last one in _, and is silent after a semicolon", function()
+    local run = typed("1, nil, 'x'\n= 2\n3;\n_ + 1\n-- a remark\nnil\n")
+    assert.equal("1\tnil\tx\n2\n4\nnil\n", run.out)
+    assert.equal(0, run.code)
+  end)
+
+  it("waits for more lines only when the text is cut off", function()
+    local run = typed("f = function()\n\nreturn [[a\nb]]\nend\nf()\n{ 1,\n\n2 }\n'open\n1 +\n1\n")
+    assert.equal("a\nb\n{ 1, 2 }\n2\n", run.out)
+    assert.equal("stdin:10: unfinished string near ''open'\n", run.err)
+  end)
+
+  it("inspects tables by sorted keys, with cycles, limits and no metamethod but __tostring", function()
+    local run = typed([[
+t = { 3, 2, z = { a = 1 }, ["a b"] = true, [10] = "\n" } t.self = t
+t
+{ { { { { 1 } } } } }
+#require("moonflow.inspect").text((function() local t = {} for i = 1, 1000 do t[i] = i end return t end)()) < 500
+setmetatable({}, { __index = error, __tostring = function() return "mine" end })
+setmetatable({ 1 }, { __index = error, __call = error, __len = error })
+]])
+    assert.equal("", run.err)
+    assert.equal([[
+{ 3, 2, [10] = "\n", ["a b"] = true, self = <cycle>, z = { a = 1 } }
+{ { { { { ... } } } } }
+true
+mine
+{ 1 }
+]], run.out)
+  end)
+
+  it("shows arrays with dtype and shape in a last line", function()
+    local run = typed("flow.np.zeros({ 2, 2 })\n{ w = flow.np.zeros({ 50, 50 }), b = flow.np.ones({ 2 }) }\n")
+    assert.equal("[[0. 0.]\n [0. 0.]]\nfloat32 (2, 2)\n{ b = [1. 1.] float32 (2), w = ndarray float32 (50, 50) }\n",
+      run.out)
+  end)
+
+  it("says an error as one traceback that counts the lines typed", function()
+    local run = typed("function f()\n  error('deep')\nend\n\nlocal r = f()\nflow.np.zeros('many')\n")
+    assert.equal(1, run.code)
+    assert.equal([[
+stdin:2: deep
+stack traceback:
+	[C]: in function 'error'
+	stdin:2: in function 'f'
+	stdin:5: in main chunk
+stdin:6: np.zeros: argument 1 ('shape') must be a number or a list, got 'many'
+stack traceback:
+	(5 frames inside moonflow)
+	stdin:6: in main chunk
+]], run.err)
+  end)
+
+  it("names jobs after what they are assigned to, and lets them be redefined and run again", function()
+    local run = typed(jobs .. [[
+job(x)
+job = flow.global_function {
+  inputs = { x = tp.Numpy.Placeholder({ 4 }) }, returns = tp.Numpy,
+} (function(x) return flow.math.square(x) end)
+job
+job(x)
+]])
+    assert.equal("", run.err)
+    assert.equal("[1. 0. 2. 0.]\nfloat32 (4)\njob(x: float32[4]) -> Numpy  [predict, 1 op]\n"
+      .. "[1. 1. 4. 4.]\nfloat32 (4)\n", run.out)
+  end)
+
+  it("works without the engine, and says why it is not there", function()
+    local run = process.moonflow({ "-e", "package.preload['moonflow.core'] = function() error('no driver') end", "-i" },
+      { input = "1 + 1\n? print\n" })
+    assert.equal("2\n", run.out)
+    assert.truthy(run.err:find("no driver", 1, true))
+    assert.equal(1, run.code)
+  end)
+
+  it("explains functions of the catalog and of the library, and suggests the nearest", function()
+    local run = typed("? flow.layers.conv2d\nflow.nn.relu?\n?flow.watch\n? flow.optimizer.SGD\n?conv2\n")
+    for _, text in ipairs({
+      "flow.layers.conv2d(inputs, filters, kernel_size = 1", "shapes: weight (filters", "flow.nn.relu(x",
+      "flow.watch(value, ...)", "errors: outside a job", "flow.optimizer.SGD(lr_scheduler, momentum = 0.9",
+      "w = w - rate * g",
+    }) do assert.truthy(run.out:find(text, 1, true), text) end
+    assert.truthy(run.err:find("did you mean flow.layers.conv2d, flow.nn.conv2d?", 1, true))
+  end)
+
+  it("has an answer for every function of the library", function()
+    local run = process.moonflow({ "-e", [[
+      local flow = require "moonflow"
+      local seen, none = {}, {}
+      local function walk(folder, path)
+        if seen[folder] then return end
+        seen[folder] = true
+        for name, value in pairs(folder) do
+          if type(value) == "table" and getmetatable(value) == nil then walk(value, path .. "." .. name) end
+          local text = type(value) == "function" and flow.help(value, path .. "." .. name)
+          if type(value) == "function" and not (text and #text > #path) then none[#none + 1] = path .. "." .. name end
+        end
+      end
+      walk(flow, "flow")
+      print(table.concat(none, " "))
+    ]] })
+    assert.equal("\n", run.out)
+  end)
+
+  it("loads a file, tells the time, lists what is defined, and leaves", function()
+    write("defines.lua", "from_file = ... or 7\n")
+    local run = typed(":load defines.lua\nfrom_file\n:time 1 + 1\nlocal mine = 'here'\n:who\n:load nowhere.lua\n"
+      .. ":quit\n3\n")
+    assert.truthy(run.out:find("^7\n2\ntook %d+%.%d+ ms\n"))
+    assert.truthy(run.out:find("from_file = 7\nlocal mine = here\n$"))
+    assert.truthy(run.err:find("nowhere.lua", 1, true))
+  end)
+
+  it("summarises a job and watches one of its values from outside", function()
+    local run = typed(jobs .. [[
+:summary job
+:watch job.rectified
+job(x);
+:watch off
+job(x);
+:watch job.rectified
+job(x);
+:watch
+:watch job.rectifed
+later(square)(function(y) print("later", y:sum()) end)
+flow.sync()
+]])
+    assert.truthy(run.out:find("rectified%s+relu%s+float32 %(4%)"))
+    local _, shown = run.out:gsub("job%.rectified: %[1%. 0%. 2%. 0%.%]\n", "")
+    assert.equal(2, shown)
+    assert.truthy(run.out:find("watching job.rectified\nlater\t0\n", 1, true))
+    assert.truthy(run.err:find("job has no value 'rectifed'; did you mean 'rectified'?", 1, true))
+  end)
+end)
+
+describe("completion", function()
+  local function choices(line, before)
+    local run = typed((before or "") .. "table.concat(select(2, require('moonflow.complete').candidates(" ..
+      ("%q"):format(line) .. ", { _G, { flow = require('moonflow') } })), ' ')\n")
+    assert.equal("", run.err)
+    return (run.out:gsub("\n$", ""))
+  end
+
+  it("knows nested names, methods and keywords", function()
+    assert.equal("layer_norm", choices("flow.layers.lay"))
+    assert.equal("conv2d", choices("x = flow.layers.conv2"))
+    assert.equal("reshape", choices("flow.np.zeros(a).x, a:resh", "a = flow.np.zeros({ 2 })\n"))
+    assert.equal("gmatch gsub", choices("s:g", "s = 'text'\n"):match("gmatch gsub"))
+    assert.equal("repeat", choices("repe"))
+  end)
+
+  it("knows the options of a call by its signature", function()
+    assert.equal("padding", choices("flow.layers.conv2d(x, 32, 5, { pad"))
+    assert.equal("padding", choices("flow.layers.conv2d(x, f(1, { 2 }), { strides = { 1, 1 }, pad"))
+    assert.equal("momentum", choices("flow.optimizer.SGD { mom"))
+    assert.equal("type", choices("job = flow.global_function {\n  ty"))
+    assert.equal("padding", choices("flow.nn.max_pool2d(x, { pa"))
+  end)
+
+  it("completes files inside strings", function()
+    process.write(folder .. "/weights_of_lenet.npz", "")
+    assert.equal("weights_of_lenet.npz", choices("flow.np.load('weights_of_"))
+  end)
+
+  it("calls nothing while it looks", function()
+    local before = "trap = setmetatable({ inner = {} }, { __index = function() print('called') end })\n"
+    assert.equal("inner", choices("trap.inn", before))
+    assert.equal("", choices("trap.nothing.m", before))
+    assert.equal("cpu_threads", choices("flow.config.cpu_t"))
+  end)
+end)
+
+describe("the prompt in a terminal", function()
+  it("shows what is running, edits lines and evaluates them", function()
+    local t = terminal.open("env MOONFLOW_HISTORY= " .. process.quote(process.launcher), { columns = 100 })
+    local screen = t:wait_for_last(">")
+    assert.truthy(screen:find("^Moonflow %d+%.%d+%.%d+, LuaJIT [^\n]+ threads?[^\n]*\nno GPU: [^\n]+\n>\n$"), screen)
+    t:type("1 + 2"):press("Left", "BSpace"):type("40 + "):press("Enter")
+    t:wait_for("> 1 +40 + 2\n43\n>")
+    t:close()
+  end)
+
+  it("recalls entries of earlier sessions, those of several lines whole, each once", function()
+    local t = prompt()
+    for _, line in ipairs({ "a = 1", "for i = 1, 2 do", "print('line', i)", "end", "a = 1" }) do t:enter(line) end
+    t:wait_for("line\t2" and "2\n> a = 1")
+    t:press("C-d"):wait_for("ended with 0")
+    t:close()
+    assert.equal("a = 1\nfor i = 1, 2 do\\nprint('line', i)\\nend\na = 1\n", process.read(history))
+
+    t = prompt()
+    t:press("Up"):wait_for("> a = 1")
+    t:press("Up"):wait_for("> for i = 1, 2 do\nprint('line', i)\nend")
+    t:press("Up"):press("Enter")
+    t:wait_for("line    2\n>")
+    t:close()
+  end)
+
+  it("completes names, options and files, and lists several choices", function()
+    write("a_file_of_numbers.npz", "")
+    local t = prompt()
+    t:type("flow.layers.conv2d(x, 32, 5, { pad"):press("Tab"):wait_for_last("> flow.layers.conv2d(x, 32, 5, { padding")
+    t:press("C-c"):type("flow.np.load('a_file"):press("Tab"):wait_for("load('a_file_of_numbers.npz")
+    t:press("C-c"):wait_for_last(">")
+    t:type("flow.layers.batch"):press("Tab"):wait_for("> flow.layers.batch_normalization")
+    t:press("Tab"):wait_for("batch_normalization_add_relu")
+    t:wait_for_last("> flow.layers.batch_normalization")
+    t:close()
+  end)
+
+  it("prints what comes meanwhile above the half-typed line", function()
+    write("jobs.lua", jobs)
+    local t = prompt({ "-i", "jobs.lua" }, { columns = 60 })
+    t:enter("for i = 1, 3 do later(square)(function() io.write('result ', i, i < 3 and '\\n' or '') end) end;")
+    t:type("half_typed(1, 'and so long that it needs a second line of the terminal, ä")
+    t:wait_for("result 3\n> half_typed(1, 'and so long that it needs")
+    local screen = t:wait_for("ä")
+    local _, prompts = screen:gsub("half_typed", "")
+    assert.equal(1, prompts, screen)
+    t:press("C-c"):enter("'still ' .. 'here'"):wait_for("still here")
+    t:close()
+  end)
+
+  it("keeps numbers as they are in any locale", function()
+    local t = prompt(nil, { env = { LC_ALL = "de_DE.UTF-8" } })
+    t:enter("1 / 2"):wait_for("\n0.5\n>")
+    t:close()
+  end)
+
+  it("adapts to a new size", function()
+    local t = prompt()
+    t:resize(40, 20):enter(("'%s'"):format(("x"):rep(60))):wait_for(("x"):rep(40))
+    t:enter("{ ('y'):rep(30), ('y'):rep(30) }"):wait_for("{\n  \"yyy")
+    t:close()
+  end)
+
+  describe("on Ctrl-C", function()
+    it("clears the line, empty or half typed, and drops a half-typed chunk", function()
+      local t = prompt()
+      t:press("C-c"):type("half("):press("C-c")
+      t:enter("function f()"):wait_for_last(">>")
+      t:press("C-c"):enter("1 + 1"):wait_for("> 1 + 1\n2\n>")
+      t:close()
+    end)
+
+    it("stops loops, plain, of jobs and of waiting, and goes on with everything as it was", function()
+      write("jobs.lua", jobs)
+      local t = prompt({ "-i", "jobs.lua" })
+      t:enter("kept, counted = 41, 0"):enter("function count() counted = counted + 1 end")
+      for _, loop in ipairs({
+        "while true do end",
+        "for i = 1, math.huge do kept = 41 end",
+        "while true do job(x) end",
+        "while true do pcall(job, x) end",
+        "while true do later(square)(count) end",
+        "repeat for i = 1, 8 do later(square)(function() later(square)(count) end) end flow.sync() until false",
+      }) do
+        t:enter("io.write('be', 'gun\\n') " .. loop):wait_for("begun")
+        t:press("C-c")
+        t:wait_for("interrupted")
+        t:enter("flow.sync();"):enter("os.execute('clear');"):wait_for_last(">")
+      end
+      t:enter("kept + 1"):wait_for("\n42\n>")
+      t:enter("job(x)"):wait_for("[1. 0. 2. 0.]\nfloat32 (4)\n>")
+      t:close()
+    end)
+  end)
+
+  it("leaves on Ctrl-D, and delivers what is pending", function()
+    write("jobs.lua", jobs)
+    local t = prompt({ "-i", "jobs.lua" })
+    t:enter("later(square)(function() io.write('deliv', 'ered\\n') end)"):press("C-d")
+    assert.truthy(t:wait_for("ended with 0"):find("delivered", 1, true))
+    t:close()
+  end)
+end)

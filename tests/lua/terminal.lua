@@ -1,0 +1,117 @@
+-- A real terminal for specs: tmux without a client, one window per terminal. What a person would see is asked for until
+-- it is there, so nothing depends on how fast the machine is; only what never comes costs the patience.
+local process = require "process"
+
+local terminal = {}
+
+local PATIENCE = tonumber(os.getenv("MOONFLOW_PATIENCE") or 60)  -- seconds; for a busy machine
+local server = "moonflow-" .. tostring({}):match("0x(%x+)") .. "-" .. os.time()
+
+local Terminal = {}
+Terminal.__index = Terminal
+
+local function tmux(...)
+  local words = { "tmux", "-u", "-L", server, "-f", "/dev/null" }
+  for _, word in ipairs({ ... }) do words[#words + 1] = process.quote(word) end
+  return process.shell(table.concat(words, " "), { env = { LC_ALL = "C.UTF-8", TERM = "xterm-256color" } })
+end
+
+local count = 0
+
+--- Opens a terminal that runs a shell command. When it has ended, the screen shows "ended with <code>".
+--- @param options? table  folder, columns (80), rows (40)
+function terminal.open(command, options)
+  options = options or {}
+  -- A server whose last window has gone ends, and may be ending when the next one is opened.
+  if count == 0 then tmux("new-session", "-d", "-s", "first", "sleep 3600") end
+  count = count + 1
+  local self = setmetatable({ name = "t" .. count }, Terminal)
+  local line = ("cd %s && %s; echo \"ended with $?\"; exec sleep 1000"):format(process.quote(options.folder or "."),
+    command)
+  local run = tmux("new-session", "-d", "-s", self.name, "-x", options.columns or 80, "-y", options.rows or 40, line)
+  assert(run.code == 0, run.err)
+  return self
+end
+
+--- A terminal with our program in it, its prompt waiting.
+--- @param options? table  env, columns, rows
+function terminal.prompt(arguments, options, folder, history)
+  options = options or {}
+  local env = { MOONFLOW_HISTORY = history, OMP_WAIT_POLICY = "passive" }
+  for name, value in pairs(options.env or {}) do env[name] = value end
+  local words = { "env" }
+  for name, value in pairs(env) do words[#words + 1] = name .. "=" .. process.quote(value) end
+  words[#words + 1] = process.quote(process.launcher)
+  for _, word in ipairs(arguments or {}) do words[#words + 1] = process.quote(word) end
+  local self = terminal.open(table.concat(words, " "), { folder = folder, columns = options.columns,
+                                                         rows = options.rows })
+  self:wait_for_last(">")
+  return self
+end
+
+--- Types text as it is.
+function Terminal:type(text)
+  tmux("send-keys", "-t", self.name, "-l", (text:gsub(";$", "\\;")))  -- tmux takes a last ; for its own
+  return self
+end
+
+--- Presses keys by tmux's names: "Enter", "Up", "Tab", "C-c", "C-d".
+function Terminal:press(...)
+  tmux("send-keys", "-t", self.name, ...)
+  return self
+end
+
+--- Types a line and presses Enter.
+function Terminal:enter(line)
+  return self:type(line):press("Enter")
+end
+
+--- What is on the screen, without blanks at the ends of lines and empty lines at its end.
+function Terminal:screen()
+  local text = tmux("capture-pane", "-p", "-t", self.name).out
+  return (text:gsub("[ \t]+\n", "\n"):gsub("\n+$", "") .. "\n")
+end
+
+--- Waits until the screen holds `text`, and gives the screen.
+function Terminal:wait_for(text)
+  local stop = os.time() + PATIENCE
+  repeat
+    local screen = self:screen()
+    if screen:find(text, 1, true) then return screen end
+    os.execute("sleep 0.05")
+  until os.time() > stop
+  error(("the terminal never showed %q, but\n%s"):format(text, self:screen()), 2)
+end
+
+--- Waits until the last line of the screen is `text`, and gives the screen.
+function Terminal:wait_for_last(text)
+  local stop = os.time() + PATIENCE
+  repeat
+    local screen = self:screen()
+    if screen:match("([^\n]*)\n$") == text then return screen end
+    os.execute("sleep 0.05")
+  until os.time() > stop
+  error(("the last line of the terminal never was %q, but\n%s"):format(text, self:screen()), 2)
+end
+
+--- The process that runs in the terminal under its shell.
+function Terminal:pid()
+  local shell = tmux("display-message", "-p", "-t", self.name, "#{pane_pid}").out:match("%d+")
+  return process.shell("pgrep -P " .. shell).out:match("%d+")
+end
+
+function Terminal:resize(columns, rows)
+  tmux("resize-window", "-t", self.name, "-x", columns, "-y", rows)
+  return self
+end
+
+function Terminal:close()
+  tmux("kill-session", "-t", self.name)
+end
+
+--- Closes all terminals of this process.
+function terminal.close_all()
+  if count > 0 then tmux("kill-server") end
+end
+
+return terminal
