@@ -162,6 +162,9 @@ bool run(lua_State* L, const Options& options) {
   for (const std::string& statement : options.statements) {
     if (!run_statement(L, statement)) return false;
   }
+  if (options.script.size() == 2 && options.script[0] == "attach") {
+    return prompt(L, "moonflow.serve", "attach", options.script[1]);
+  }
   if (!options.script.empty() && !run_script(L, options.script)) return false;
   bool fine = true;
   if (options.interactive || (options.script.empty() && options.statements.empty())) {
@@ -181,7 +184,8 @@ int main(int argc, char** argv) {
   app.add_option("-j", options.jit, "The compiler: on, off, or a module such as v or dump")->allow_extra_args(false);
   app.add_flag("-v,--version", version, "Show the versions");
   app.footer(
-      "Then: script.lua and its arguments; - reads the script from standard input.");
+      "Then: script.lua and its arguments; - reads the script from standard input.\n"
+      "Or: attach path.sock opens a prompt inside a process that called flow.serve_repl(\"path.sock\").");
   app.prefix_command();
   try {
     app.parse(argc, argv);

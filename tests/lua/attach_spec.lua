@@ -1,0 +1,223 @@
+-- A prompt inside a running process: flow.serve_repl and `moonflow attach`.
+local process = require "process"
+local terminal = require "terminal"
+local jobs = require "prompt_jobs"
+
+local folder, history
+
+local function prompt(arguments)
+  return terminal.prompt(arguments, nil, folder, history)
+end
+
+local function write(name, text)
+  process.write(folder .. "/" .. name, text)
+end
+
+setup(function()
+  folder = process.folder("attach")
+  history = folder .. "/history"
+end)
+
+teardown(function()
+  terminal.close_all()
+end)
+
+describe("an attached prompt", function()
+  local socket
+
+  -- A script in a terminal of its own, with the path of the socket.
+  local function program(script)
+    return terminal.open(("%s %s %s"):format(process.quote(process.launcher), script, process.quote(socket)),
+      { folder = folder })
+  end
+
+  -- A program that serves until `quit` is set, in a terminal of its own.
+  local function host(text)
+    socket = folder .. "/host.sock"
+    os.remove(socket)
+    write("host.lua", jobs .. [[
+      steps = 0
+      local waiter = require("moonflow.session").waiter()
+      server = flow.serve_repl(arg[1])
+      print("serving")
+      repeat
+        flow.poll(2)
+        steps = steps + 1
+        waiter:wait(5)
+      until quit
+      server:close()
+    ]] .. (text or ""))
+    local t = program("host.lua")
+    t:wait_for("serving")
+    return t
+  end
+
+  local function attached(text)
+    return process.moonflow({ "attach", socket }, { input = text })
+  end
+
+  it("looks at and changes the running process, and sees its own output", function()
+    local h = host()
+    local run = attached([[
+print("hello", steps > 0)
+local before = steps
+x
+:watch job.rectified
+job(x);
+error("mine")
+function f()
+  return "of several lines"
+end
+f()
+]])
+    assert.equal("hello\ttrue\n[ 1. -1.  2. -2.]\nfloat32 (4)\njob.rectified: [1. 0. 2. 0.]\nfloat32 (4)\n"
+      .. "of several lines\n", run.out)
+    assert.equal("attached:6: mine\nstack traceback:\n\t[C]: in function 'error'\n\tattached:6: in main chunk\n",
+      run.err)
+    assert.equal(1, run.code)
+    assert.equal("true\n", attached("steps > before\n").out)
+    assert.truthy(attached(":who\n").out:find("job = job(x: float32[4]) -> Numpy", 1, true))
+    assert.equal("", attached("quit = true\n").err)
+    assert.truthy(h:wait_for("ended with 0"))
+    h:close()
+    assert.equal(1, attached("1\n").code)
+  end)
+
+  it("edits, completes and recalls as the local one, and leaves on Ctrl-D", function()
+    local h = host()
+    local t = prompt({ "attach", socket })
+    t:type("flow.layers.conv2d(x, 1, { pad"):press("Tab"):wait_for_last("> flow.layers.conv2d(x, 1, { padding")
+    t:press("C-c"):type("steps_of = 'a' .. 1; ste"):press("Tab"):wait_for("1; steps")
+    t:press("C-c"):enter("? flow.nn.relu"):wait_for("flow.nn.relu(x")
+    t:enter("job:summary()"):wait_for("rectified  relu")
+    t:press("C-d"):wait_for("ended with 0")
+    t:close()
+    assert.equal("still\n", attached("'still'\nquit = true\n").out)
+    h:wait_for("ended with 0")
+    h:close()
+  end)
+
+  it("stops a chunk on Ctrl-C while the process goes on", function()
+    local h = host()
+    local t = prompt({ "attach", socket })
+    t:enter("print('be' .. 'gun') while true do end"):wait_for("begun")
+    t:press("C-c"):wait_for("interrupted")
+    t:enter("'after ' .. 'it'"):wait_for("after it")
+    t:enter("quit = true"):wait_for("ended with")
+    h:wait_for("ended with 0")
+    h:close()
+    t:close()
+  end)
+
+  it("refuses a second terminal, and takes one when the first has gone", function()
+    local h = host()
+    local t = prompt({ "attach", socket })
+    local run = attached("1\n")
+    assert.equal("", run.out)
+    assert.equal(1, run.code)
+    assert.truthy(run.err:find("one at a time", 1, true))
+    process.shell("kill -KILL " .. t:pid())
+    t:wait_for("ended with 137")
+    local taken
+    repeat taken = attached("'taken'\n") until taken.code == 0
+    assert.equal("taken\n", taken.out)
+    attached("quit = true\n")
+    h:wait_for("ended with 0")
+    h:close()
+    t:close()
+  end)
+
+  it("survives a terminal that is killed while its chunk runs", function()
+    local h = host()
+    local t = prompt({ "attach", socket })
+    t:enter("while true do print(('x'):rep(1000)) end"):wait_for(("x"):rep(80))
+    process.shell("kill -KILL " .. t:pid())
+    local run
+    repeat run = attached("1 + 1\n") until run.code == 0
+    assert.equal("2\n", run.out)
+    attached("quit = true\n")
+    h:wait_for("ended with 0")
+    h:close()
+    t:close()
+  end)
+
+  it("never waits for a terminal that does not read", function()
+    local h = host()
+    write("silent.lua", [[
+      local core = require "moonflow.core"
+      local chunk = "for i = 1, 5000 do print(('x'):rep(1000)) end io.write('fini', 'shed\\n') io.flush()"
+      local socket = core.connect(arg[1])
+      socket:write("evaluate " .. #chunk .. "\n" .. chunk)
+      io.read()
+      local all = ""
+      repeat
+        local text = socket:read()
+        all = all .. (text or "")
+      until not text or all:find("done", 1, true)
+      socket:write("evaluate 1\n1")
+      repeat all = all .. socket:read() until all:find("bytes left out", 1, true)
+      print("heard")
+    ]])
+    local t = program("silent.lua")
+    h:wait_for("finished")
+    t:press("Enter"):wait_for("heard")
+    t:wait_for("ended with 0")
+    attached("quit = true\n")
+    h:wait_for("ended with 0")
+    h:close()
+    t:close()
+  end)
+
+  it("drops who sends garbage, without harm", function()
+    local h = host()
+    write("garbage.lua", [[
+      local core = require "moonflow.core"
+      for _, text in ipairs({ ("\0\255"):rep(100), "evaluate 99999999999\n", "evaluate -1\nx",
+                              "unknown 1\nx", "complete 3\nabc", ("x"):rep(2 ^ 16), "evaluate 5\n1" }) do
+        local socket
+        repeat
+          socket = core.connect(arg[1])
+          repeat local answer = socket:read() until answer ~= ""  -- hello, refused or gone
+          local sent = socket:write(text)
+        until sent
+        socket:close()
+      end
+      print("sent")
+    ]])
+    local run = process.moonflow({ "garbage.lua", socket }, { folder = folder })
+    assert.equal("sent\n", run.out, run.err)
+    repeat run = attached("1 + 1\n") until run.code == 0
+    assert.equal("2\n", run.out)
+    attached("quit = true\n")
+    h:wait_for("ended with 0")
+    h:close()
+  end)
+
+  it("is a socket for its owner alone, that goes with the service, and never takes another file's place", function()
+    local h = host()
+    assert.equal("srw-------", process.shell("ls -l " .. process.quote(socket)).out:match("^%S+"))
+    local run = process.moonflow({ "-e", "require('moonflow').serve_repl(arg[-1] or '" .. socket .. "')" })
+    assert.truthy(run.err:find("in use", 1, true), run.err)
+    attached("quit = true\n")
+    h:wait_for("ended with 0")
+    h:close()
+    assert.is_nil(io.open(socket))
+    write("plain", "text")
+    run = process.moonflow({ "-e", "require('moonflow').serve_repl('plain')" }, { folder = folder })
+    assert.truthy(run.err:find("no socket", 1, true), run.err)
+    assert.equal("text", process.read(folder .. "/plain"))
+  end)
+
+  it("does not poll for a process that never does, and says so", function()
+    socket = folder .. "/host.sock"
+    write("deaf.lua", "flow = require 'moonflow' s = flow.serve_repl(arg[1]) print('serving') io.read()")
+    local h = program("deaf.lua")
+    h:wait_for("serving")
+    local t = terminal.open(process.quote(process.launcher) .. " attach " .. process.quote(socket))
+    t:wait_for("will answer when it calls flow.poll")
+    t:press("C-c"):wait_for("ended with")
+    h:press("Enter"):wait_for("ended with 0")
+    h:close()
+    t:close()
+  end)
+end)
