@@ -5,7 +5,11 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <memory>
+
+#include "bindings/lua_glue.h"
 
 namespace moonflow::interruption {
 
@@ -18,6 +22,7 @@ struct State {
   bool ends_process = true;
   volatile sig_atomic_t asked = 0;  // how often, since it was last answered
   bool raised = false;
+  lua::Given engine;  // the flag that stops all sessions of the state
 };
 State state;
 
@@ -47,6 +52,7 @@ void on_interrupt(int) {
   if (state.asked >= (state.ends_process ? 1 : 2)) _exit(kExitCode);
   state.asked = state.asked + 1;
   state.raised = false;
+  state.engine.interrupted->store(true, std::memory_order_release);
   lua_sethook(state.lua, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
   if (state.ends_process) {
     const itimerval patience = {{0, 0}, {0, kPatienceUs}};
@@ -59,6 +65,10 @@ void on_interrupt(int) {
 void listen(lua_State* L) {
   state.lua = L;
   state.owner = pthread_self();
+  state.engine.interrupted = std::make_shared<std::atomic<bool>>(false);
+  static_assert(std::atomic<bool>::is_always_lock_free);
+  lua_pushlightuserdata(L, &state.engine);
+  lua_setfield(L, LUA_REGISTRYINDEX, lua::kGivenKey);
   struct sigaction action = {};
   action.sa_handler = on_patience_over;
   sigaction(SIGALRM, &action, nullptr);
@@ -73,6 +83,7 @@ bool asked() { return state.asked != 0; }
 bool take() {
   if (!state.asked) return false;
   state.asked = 0;
+  state.engine.interrupted->store(false, std::memory_order_release);
   lua_sethook(state.lua, nullptr, 0, 0);
   return true;
 }

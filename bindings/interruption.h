@@ -1,6 +1,6 @@
-// Ctrl-C for a program that runs Lua on one thread. The signal sets a hook that raises "interrupted" in the state.
-// Compiled loops never look at hooks, and a step of the engine may be long, so a script that does not stop in time is
-// ended with exit code 130; at a prompt it takes three Ctrl-C in a row.
+// Ctrl-C for a program that runs Lua on one thread. The signal stops what the engine runs, before its next step, and
+// sets a hook that raises "interrupted" in the state. Compiled loops never look at hooks, and a single step may be
+// long, so a script that does not stop in time is ended with exit code 130; at a prompt it takes three Ctrl-C in a row.
 #pragma once
 
 #include <lua.hpp>
@@ -9,7 +9,7 @@ namespace moonflow::interruption {
 
 constexpr int kExitCode = 130;
 
-// Called once, on the thread that runs the state.
+// Called once, on the thread that runs the state, before it loads the library.
 void listen(lua_State* L);
 // Whether an unanswered Ctrl-C ends the process. It does until a prompt says otherwise.
 void ends_process(bool ends);

@@ -138,7 +138,7 @@ bool open_conversation(lua_State* L, const char* module, const char* function, c
     lua_pushcfunction(L, entry.func);
     lua_setfield(L, -2, entry.name);
   }
-  lua_pushboolean(L, isatty(STDIN_FILENO));
+  lua_pushboolean(L, isatty(STDIN_FILENO) && isatty(STDOUT_FILENO));
   lua_setfield(L, -2, "banner");
   lua_pushstring(L, LUAJIT_VERSION);
   lua_setfield(L, -2, "lua_version");

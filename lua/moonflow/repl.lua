@@ -54,9 +54,8 @@ function repl.new(options)
   local self = setmetatable({
     write = options.write, complain = options.complain, describe = options.describe, fold = options.fold,
     width = options.width or function() return 80 end, own_interrupt = options.own_interrupt,
-    chunk_name = options.chunk_name or "=stdin", names = {}, values = {}, lines = {}, known = {}, watches = {},
+    chunk_name = options.chunk_name or "=stdin", names = {}, values = {}, lines = {}, watches = {},
   }, Evaluator)
-  for name in next, _G do self.known[name] = true end
   self.environment = make_environment(self, _G)
   if options.print then self.names.print, self.values.print = true, options.print end
   source.remember(self.chunk_name, self.lines)
@@ -124,7 +123,7 @@ end
 
 -- ---- running ------------------------------------------------------------------------------------------------------
 
--- The library's own errors can be asked for; the prompt lives without them.
+-- By Ctrl-C: raised by the hook in Lua, or the end of a run that the engine has stopped.
 local function is_interrupt(problem)
   return problem == "interrupted" or type(problem) == "table" and rawget(problem, "code") == "interrupted"
 end
@@ -145,6 +144,8 @@ local function protected(self, f, ...)
   local below = text:find("[^\n]*repl%.lua:%d+: in function 'protected'")
   if below then text = text:sub(1, below - 1):gsub("\t%[C%]: in function 'xpcall'\n$", "") end
   if interrupted and self.own_interrupt and not self.own_interrupt() then error("interrupted", 0) end
+  if interrupted and self.interrupted then return nil end  -- asynchronous calls that were stopped with the chunk
+  self.interrupted = interrupted
   self.complain(self.fold(text, library, interrupted) .. "\n")
   return nil
 end
@@ -170,6 +171,7 @@ end
 --- Evaluates a chunk, a `:` command or a question for help, and prints what it gives.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:evaluate(text)
+  self.interrupted = false
   note_lines(self, text)
   local command, rest = text:match("^%s*:(%a+)%s*(.-)%s*$")
   if command then return self:command(command, rest) end
@@ -348,6 +350,14 @@ function commands.load(self, path)
   return protected(self, chunk) ~= nil
 end
 
+-- The globals of LuaJIT itself, and what the launcher sets.
+local standard = {}
+for name in ([[
+  _G _VERSION arg assert bit collectgarbage coroutine debug dofile error gcinfo getfenv getmetatable io ipairs jit load
+  loadfile loadstring math module newproxy next os package pairs pcall print rawequal rawget rawlen rawset require
+  select setfenv setmetatable string table tonumber tostring type unpack xpcall
+]]):gmatch("%S+") do standard[name] = true end
+
 function commands.who(self)
   local lines = {}
   local function add(name, value)
@@ -358,7 +368,7 @@ function commands.who(self)
     if name ~= HOLDER and name ~= "_" and name ~= "print" then add("local " .. name, self.values[name]) end
   end
   for name, value in next, _G do
-    if type(name) == "string" and not self.known[name] then add(name, value) end
+    if type(name) == "string" and not standard[name] then add(name, value) end
   end
   table.sort(lines)
   self.write(#lines > 0 and table.concat(lines, "\n") .. "\n" or "nothing yet\n")

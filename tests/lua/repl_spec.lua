@@ -324,6 +324,25 @@ describe("the prompt in a terminal", function()
     end)
   end)
 
+  it("stops a single run that would take minutes", function()
+    write("slow.lua", [[
+      flow = require "moonflow"
+      local tp = flow.typing
+      slow = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1024, 1024 }) }, returns = tp.Numpy } (
+        function(x)
+          local y = x
+          for _ = 1, 6000 do y = flow.matmul(y, x) end
+          return y
+        end)
+      x = flow.np.zeros({ 1024, 1024 }):astype(flow.float)
+    ]])
+    local t = prompt({ "-i", "slow.lua" })
+    t:enter("io.write('be', 'gun\\n') slow(x)"):wait_for("begun")
+    t:press("C-c"):wait_for("interrupted")
+    t:enter("x:sum()"):wait_for("\n0\n>")
+    t:close()
+  end)
+
   it("leaves on Ctrl-D, and delivers what is pending", function()
     write("jobs.lua", jobs)
     local t = prompt({ "-i", "jobs.lua" })
