@@ -444,6 +444,7 @@ end
 function Job:value_names()
   return self.plan:value_names()
 end
+
 local summary_signature = arguments.signature("job:summary", { { "plan", "boolean", false } })
 
 --- The ops of the body with their outputs, the parameters each one reads, and the lines they were made at.

@@ -351,3 +351,22 @@ describe("the prompt in a terminal", function()
     t:close()
   end)
 end)
+
+for _, document in ipairs({ "README.md", "docs/repl.md" }) do
+  describe("the session in " .. document, function()
+    it("is what a terminal shows", function()
+      local text = process.read(process.source .. "/" .. document):match("\n```\n(> .-)```\n"):gsub("\t", "        ")
+      local t = prompt(nil, { columns = 100, rows = 250 })
+      local shown = ""
+      for line in text:gmatch("[^\n]*\n") do
+        if line:find("^>>? ") then
+          t:wait_for("\n" .. shown .. line:match("^>+") .. "\n")
+          t:enter(line:match("^>+ (.*)\n$"))
+        end
+        shown = shown .. line
+      end
+      t:wait_for("\n" .. shown .. ">\n")
+      t:close()
+    end)
+  end)
+end
