@@ -148,6 +148,20 @@ int columns_of_terminal() {
   return size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// A Ctrl-C comes during a wait, or not before the next: never between the last look for it and the wait.
+struct HeldInterrupt {
+  HeldInterrupt() {
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &held, &before);
+  }
+  ~HeldInterrupt() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  HeldInterrupt(const HeldInterrupt&) = delete;
+  HeldInterrupt& operator=(const HeldInterrupt&) = delete;
+  sigset_t before;
+};
+
 struct Place {
   int row = 0, column = 0;
 };
@@ -295,11 +309,17 @@ class Editor::Terminal {
   Key wait_for_key() {
     bool rest = false;
     for (;;) {
-      if (interruption::take()) return Key::Interrupted;
       adapt();
-      const int descriptor = rest ? -1 : host_.descriptor();
-      pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {descriptor, POLLIN, 0}};
-      const int ready = ::poll(waits, 2, rest ? kBusyMs : -1);
+      const timespec busy = {0, kBusyMs * 1000 * 1000};
+      pollfd waits[] = {{STDIN_FILENO, POLLIN, 0}, {-1, POLLIN, 0}};
+      int ready = 0;
+      {
+        const HeldInterrupt held;
+        if (interruption::take()) return Key::Interrupted;
+        if (!rest) waits[1].fd = host_.descriptor();
+        ready = ::ppoll(waits, 2, rest ? &busy : nullptr, &held.before);
+      }
+      if (interruption::take()) return Key::Interrupted;  // keys that came with it belong to the next line
       rest = false;
       if (ready < 0) continue;
       if (waits[1].revents) {
@@ -307,7 +327,7 @@ class Editor::Terminal {
         print_above([&] { go_on = host_.pump(); });
         if (!go_on) return Key::None;
         if (interruption::take()) continue;  // it stopped what was delivered, not the line
-        pollfd still = {descriptor, POLLIN, 0};
+        pollfd still = {waits[1].fd, POLLIN, 0};
         rest = ::poll(&still, 1, 0) > 0;
       }
       if (waits[0].revents) return Key::Ready;

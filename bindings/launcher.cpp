@@ -103,15 +103,18 @@ bool set_up_jit(lua_State* L, const std::vector<std::string>& commands) {
 
 // ---- the prompt --------------------------------------------------------------------------------------------------
 
-int write_out(lua_State* L) {
-  std::fputs(luaL_checkstring(L, 1), stdout);
+int write_to(std::FILE* file, lua_State* L) {
+  size_t size;
+  const char* text = luaL_checklstring(L, 1, &size);
+  std::fwrite(text, 1, size, file);
   return 0;
 }
 
+int write_out(lua_State* L) { return write_to(stdout, L); }
+
 int write_error(lua_State* L) {
   std::fflush(stdout);
-  std::fputs(luaL_checkstring(L, 1), stderr);
-  return 0;
+  return write_to(stderr, L);
 }
 
 int columns(lua_State* L) {

@@ -54,7 +54,8 @@ function repl.new(options)
   local self = setmetatable({
     write = options.write, complain = options.complain, describe = options.describe, fold = options.fold,
     width = options.width or function() return 80 end, own_interrupt = options.own_interrupt,
-    chunk_name = options.chunk_name or "=stdin", names = {}, values = {}, lines = {}, watches = {},
+    chunk_name = options.chunk_name or "=stdin", names = {}, values = {}, lines = {},
+    watches = {}, watched = setmetatable({}, { __mode = "v" }),  -- target -> handle; target -> job, while it is alive
   }, Evaluator)
   self.environment = make_environment(self, _G)
   if options.print then self.names.print, self.values.print = true, options.print end
@@ -304,7 +305,7 @@ end
 local function list_watches(self)
   local any = false
   for target, handle in pairs(self.watches) do
-    if handle.enabled then
+    if handle.enabled and self.watched[target] then
       any = true
       self.write("watching " .. target .. "\n")
     end
@@ -328,7 +329,7 @@ function commands.watch(self, target)
     return false
   end
   local known = self.watches[target]
-  if known and known.job == job then
+  if known and self.watched[target] == job then
     known:on()
     return true
   end
@@ -336,7 +337,7 @@ function commands.watch(self, target)
     self.write(target .. ": " .. inspect.text(array, self.width()) .. "\n")
   end)
   if not results then return false end
-  self.watches[target], results[1].job = results[1], job
+  self.watches[target], self.watched[target] = results[1], job
   return true
 end
 

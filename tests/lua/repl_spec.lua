@@ -57,8 +57,8 @@ inner
   end)
 
   it("prints values, keeps the last one in _, and is silent after a semicolon", function()
-    local run = typed("1, nil, 'x'\n= 2\n3;\n_ + 1\n-- a remark\nnil\n")
-    assert.equal("1\tnil\tx\n2\n4\nnil\n", run.out)
+    local run = typed("1, nil, 'x'\n= 2\n3;\n_ + 1\n-- a remark\nnil\n'a\\0b'\n")
+    assert.equal("1\tnil\tx\n2\n4\nnil\na\0b\n", run.out)
     assert.equal(0, run.code)
   end)
 
@@ -169,6 +169,25 @@ job(x)
     assert.truthy(run.err:find("nowhere.lua", 1, true))
   end)
 
+  it("lets go of a job that is defined anew, though it was watched", function()
+    local run = typed(jobs .. [[
+alive = setmetatable({ job }, { __mode = "v" })
+:watch job.rectified
+job = flow.global_function {
+  inputs = { x = tp.Numpy.Placeholder({ 4 }) }, returns = tp.Numpy,
+} (function(x) return flow.nn.relu(x, { name = "rectified" }) end)
+_ = nil
+collectgarbage() collectgarbage()
+#alive
+:watch
+:watch job.rectified
+job(x);
+]])
+    assert.equal("", run.err)
+    assert.equal("0\nnothing is watched; `:watch job.name` begins\njob.rectified: [1. 0. 2. 0.]\nfloat32 (4)\n",
+      run.out)
+  end)
+
   it("summarises a job and watches one of its values from outside", function()
     local run = typed(jobs .. [[
 :summary job
@@ -241,7 +260,7 @@ describe("the prompt in a terminal", function()
   it("recalls entries of earlier sessions, those of several lines whole, each once", function()
     local t = prompt()
     for _, line in ipairs({ "a = 1", "for i = 1, 2 do", "print('line', i)", "end", "a = 1" }) do t:enter(line) end
-    t:wait_for("line\t2" and "2\n> a = 1")
+    t:wait_for("2\n> a = 1\n>")
     t:press("C-d"):wait_for("ended with 0")
     t:close()
     assert.equal("a = 1\nfor i = 1, 2 do\\nprint('line', i)\\nend\na = 1\n", process.read(history))
@@ -258,9 +277,8 @@ describe("the prompt in a terminal", function()
     write("a_file_of_numbers.npz", "")
     local t = prompt()
     t:type("flow.layers.conv2d(x, 32, 5, { pad"):press("Tab"):wait_for_last("> flow.layers.conv2d(x, 32, 5, { padding")
-    t:press("C-c"):type("flow.np.load('a_file"):press("Tab"):wait_for("load('a_file_of_numbers.npz")
-    t:press("C-c"):wait_for_last(">")
-    t:type("flow.layers.batch"):press("Tab"):wait_for("> flow.layers.batch_normalization")
+    t:drop_line():type("flow.np.load('a_file"):press("Tab"):wait_for("load('a_file_of_numbers.npz")
+    t:drop_line():type("flow.layers.batch"):press("Tab"):wait_for("> flow.layers.batch_normalization")
     t:press("Tab"):wait_for("batch_normalization_add_relu")
     t:wait_for_last("> flow.layers.batch_normalization")
     t:close()
@@ -269,13 +287,28 @@ describe("the prompt in a terminal", function()
   it("prints what comes meanwhile above the half-typed line", function()
     write("jobs.lua", jobs)
     local t = prompt({ "-i", "jobs.lua" }, { columns = 60 })
-    t:enter("for i = 1, 3 do later(square)(function() io.write('result ', i, i < 3 and '\\n' or '') end) end;")
-    t:type("half_typed(1, 'and so long that it needs a second line of the terminal, ä")
-    t:wait_for("result 3\n> half_typed(1, 'and so long that it needs")
-    local screen = t:wait_for("ä")
+    -- One call after the other, which are heard of only once the file is there: when the line is half typed.
+    write("again.lua", [[
+      local left = 3
+      function again()
+        later(square)(function()
+          if left > 0 and io.open("go") then
+            left = left - 1
+            io.write("result ", 3 - left, left > 0 and "\n" or "")
+          end
+          if left > 0 then again() end
+        end)
+      end
+    ]])
+    os.remove(folder .. "/go")
+    t:enter(":load again.lua"):enter("again()"):wait_for("> again()\n>")
+    t:type("half_typed(1, 'and so long that it needs a second line of the terminal, ä"):wait_for("ä")
+    write("go", "")
+    local screen = t:wait_for("result 1\nresult 2\nresult 3\n> half_typed(1, 'and so long that it needs a second line "
+      .. "of\nthe terminal, ä")
     local _, prompts = screen:gsub("half_typed", "")
     assert.equal(1, prompts, screen)
-    t:press("C-c"):enter("'still ' .. 'here'"):wait_for("still here")
+    t:drop_line():enter("'still ' .. 'here'"):wait_for("still here")
     t:close()
   end)
 
@@ -295,17 +328,18 @@ describe("the prompt in a terminal", function()
   describe("on Ctrl-C", function()
     it("clears the line, empty or half typed, and drops a half-typed chunk", function()
       local t = prompt()
-      t:press("C-c"):type("half("):press("C-c")
-      t:enter("function f()"):wait_for_last(">>")
-      t:press("C-c"):enter("1 + 1"):wait_for("> 1 + 1\n2\n>")
+      t:press("C-c"):wait_for(">\n>")
+      t:type("half("):wait_for_last("> half(")
+      t:drop_line():enter("function f()"):wait_for_last(">>")
+      t:drop_line():enter("1 + 1"):wait_for("> 1 + 1\n2\n>")
       t:close()
     end)
 
     it("stops loops, plain, of jobs and of waiting, and goes on with everything as it was", function()
       write("jobs.lua", jobs)
-      local t = prompt({ "-i", "jobs.lua" })
+      local t = prompt({ "-i", "jobs.lua" }, { rows = 100 })
       t:enter("kept, counted = 41, 0"):enter("function count() counted = counted + 1 end")
-      for _, loop in ipairs({
+      for i, loop in ipairs({
         "while true do end",
         "for i = 1, math.huge do kept = 41 end",
         "while true do job(x) end",
@@ -313,10 +347,10 @@ describe("the prompt in a terminal", function()
         "while true do later(square)(count) end",
         "repeat for i = 1, 8 do later(square)(function() later(square)(count) end) end flow.sync() until false",
       }) do
-        t:enter("io.write('be', 'gun\\n') " .. loop):wait_for("begun")
-        t:press("C-c")
-        t:wait_for("interrupted")
-        t:enter("flow.sync();"):enter("os.execute('clear');"):wait_for_last(">")
+        t:enter(("print('begun', %d) %s"):format(i, loop)):wait_for("begun   " .. i)
+        local screen = t:press("C-c"):wait_for_last(">")
+        assert.truthy(screen:find("begun   " .. i .. "\n[^>]*interrupted\n>\n$"), screen)
+        t:enter(("flow.sync() print('synced', %d)"):format(i)):wait_for("synced  " .. i .. "\n>")
       end
       t:enter("kept + 1"):wait_for("\n42\n>")
       t:enter("job(x)"):wait_for("[1. 0. 2. 0.]\nfloat32 (4)\n>")
@@ -338,7 +372,7 @@ describe("the prompt in a terminal", function()
     ]])
     local t = prompt({ "-i", "slow.lua" })
     t:enter("io.write('be', 'gun\\n') slow(x)"):wait_for("begun")
-    t:press("C-c"):wait_for("interrupted")
+    t:press("C-c"):wait_for("interrupted\n>")
     t:enter("x:sum()"):wait_for("\n0\n>")
     t:close()
   end)

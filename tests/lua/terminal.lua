@@ -66,6 +66,13 @@ function Terminal:enter(line)
   return self:type(line):press("Enter")
 end
 
+--- Drops a half-typed line with Ctrl-C, and waits for the next prompt: keys that come between two lines are echoed by
+--- the terminal itself.
+function Terminal:drop_line()
+  self:press("C-c"):wait_for_last(">")
+  return self
+end
+
 --- What is on the screen, without blanks at the ends of lines and empty lines at its end.
 function Terminal:screen()
   local text = tmux("capture-pane", "-p", "-t", self.name).out
