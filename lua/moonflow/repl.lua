@@ -184,7 +184,14 @@ end
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:pump()
   local flow = package.loaded.moonflow
-  return not flow or protected(self, flow.poll) ~= nil, false
+  if not flow then return true, false end
+  -- A Ctrl-C has stopped the calls under way as well; their ends are not to surprise the next chunk.
+  local turns = self.interrupted and 100 or 0
+  while turns > 0 and flow.in_flight() > 0 do
+    turns = turns - 1
+    protected(self, flow.sync)
+  end
+  return protected(self, flow.poll) ~= nil, false
 end
 
 --- The descriptor that is readable when `pump` has something to do; nil without the library.
