@@ -7,6 +7,7 @@ local config = require "moonflow.config"
 local errors = require "moonflow.errors"
 local job = require "moonflow.job"
 local session = require "moonflow.session"
+local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
 
 local host = {}
@@ -75,8 +76,10 @@ function host.load(chunk, name)
     made[#made + 1] = defined
     if before[defined.name] == nil then before[defined.name] = earlier or false end
   end
+  local outer = trace.current()
   local fine, problem = xpcall(chunk, host.traced)
   job.on_define = nil
+  if not fine then trace.abandon(outer) end
   if fine then
     host.kept[name] = made
     return

@@ -77,6 +77,13 @@ function Trace:leave()
   if self.earlier_hook then debug.sethook(unpack(self.earlier_hook, 1, 3)) end
 end
 
+--- Gives up what a failure has left open since `outer` (what trace.current gave before), where memory ran out between
+--- the beginning of a trace and its body.
+function trace.abandon(outer)
+  if current and current ~= outer then current:leave() end
+  current = outer
+end
+
 local function finish(self, ok, ...)
   if current ~= self then errors.raise("wrong_state", "the body of the job '" .. self.job .. "' has yielded") end
   self:leave()
@@ -91,13 +98,15 @@ function Trace:run(body, ...)
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. current.job
       .. "')")
   end
+  -- Whatever takes memory comes first: where it runs out, no trace must be left open.
   local earlier, mask, count = debug.gethook()
-  current, self.thread = self, coroutine.running()
-  seen.func = nil
+  self.thread = coroutine.running()
   if type(earlier) ~= "string" then
+    local hook = make_hook(earlier, mask)
     self.earlier_hook = { earlier, mask, count }
-    debug.sethook(make_hook(earlier, mask), "l")
+    debug.sethook(hook, "l")
   end
+  current, seen.func = self, nil
   return finish(self, xpcall(body, errors.traced, ...))
 end
 
