@@ -1,0 +1,478 @@
+// Moonflow for C++17 hosts: the C interface of moonflow.h with owners, exceptions and vectors. Header only: nothing of
+// C++ crosses the library's border, so host and library may come from different compilers.
+//
+//   moonflow::Session session;
+//   session.load_file("policy.lua");
+//   std::vector<float> force = session.job("policy")({state})[0];
+//
+// Every class owns one handle and is moved, never copied; they may end in any order. What fails throws moonflow::Error;
+// what is noexcept gives a code. Which thread may call what is said in moonflow.h: a Session, its Jobs and all that
+// they launch belong to the thread that made the Session; a Prepared goes to the thread that runs it.
+#ifndef MOONFLOW_HPP
+#define MOONFLOW_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <initializer_list>
+#include <list>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moonflow.h"
+
+namespace moonflow {
+
+// ---- errors --------------------------------------------------------------------------------------------------------
+
+// What a status said. what() is the whole story in one line: "file:line: job: op: message".
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const mf_status* status)
+      : std::runtime_error(mf_status_message(status)),
+        code_(mf_status_code(status)),
+        where_(mf_status_where(status)),
+        job_(mf_status_job(status)),
+        op_(mf_status_op(status)),
+        traceback_(mf_status_traceback(status)) {
+    for (const mf_status* cause = mf_status_cause(status); cause; cause = mf_status_cause(cause))
+      causes_.emplace_back(mf_status_message(cause));
+  }
+
+  mf_code code() const noexcept { return code_; }
+  const std::string& where() const noexcept { return where_; }                 // "file:line" of the script, or empty
+  const std::string& job() const noexcept { return job_; }                     // the job to blame, or empty
+  const std::string& op() const noexcept { return op_; }                       // the op to blame, or empty
+  const std::string& traceback() const noexcept { return traceback_; }         // the Lua frames, or empty
+  const std::vector<std::string>& causes() const noexcept { return causes_; }  // what else had gone wrong
+
+ private:
+  mf_code code_;
+  std::string where_, job_, op_, traceback_;
+  std::vector<std::string> causes_;
+};
+
+// Takes a status of the C interface: throws what it says, and does nothing for NULL.
+inline void check(mf_status* status) {
+  if (!status) return;
+  const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> owner(status, mf_status_free);
+  throw Error(status);
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+template <typename T>
+struct DtypeOf;
+template <>
+struct DtypeOf<float> {
+  static constexpr mf_dtype value = MF_FLOAT32;
+};
+template <>
+struct DtypeOf<double> {
+  static constexpr mf_dtype value = MF_FLOAT64;
+};
+template <>
+struct DtypeOf<int8_t> {
+  static constexpr mf_dtype value = MF_INT8;
+};
+template <>
+struct DtypeOf<uint8_t> {
+  static constexpr mf_dtype value = MF_UINT8;
+};
+template <>
+struct DtypeOf<int32_t> {
+  static constexpr mf_dtype value = MF_INT32;
+};
+template <>
+struct DtypeOf<int64_t> {
+  static constexpr mf_dtype value = MF_INT64;
+};
+
+// Elements of somebody else, side by side.
+template <typename T>
+class Span {
+ public:
+  Span(T* data, size_t size) noexcept : data_(data), size_(size) {}
+  T* data() const noexcept { return data_; }
+  size_t size() const noexcept { return size_; }
+  T* begin() const noexcept { return data_; }
+  T* end() const noexcept { return data_ + size_; }
+  T& operator[](size_t i) const noexcept { return data_[i]; }
+
+ private:
+  T* data_;
+  size_t size_;
+};
+
+// An input of a call: a vector, an array or a span of the host, which must live until the call returns. Its shape is
+// the one that the job's signature says.
+class Input {
+ public:
+  template <typename T>
+  Input(const T* data, size_t count) noexcept : array_(mf_array_of(DtypeOf<T>::value, data, count)) {}
+  template <typename Container, typename = decltype(std::declval<const Container&>().data())>
+  Input(const Container& elements) noexcept : Input(elements.data(), elements.size()) {}
+  operator const mf_array&() const noexcept { return array_; }
+
+ private:
+  mf_array array_;
+};
+
+// Where a call puts an output; of the signature's dtype and count.
+class Output {
+ public:
+  template <typename T>
+  Output(T* data, size_t count) noexcept : array_(mf_array_of(DtypeOf<T>::value, data, count)) {}
+  template <typename Container, typename = decltype(std::declval<Container&>().data())>
+  Output(Container& elements) noexcept : Output(elements.data(), elements.size()) {}
+  operator const mf_array&() const noexcept { return array_; }
+
+ private:
+  mf_array array_;
+};
+
+// What a job takes or gives at one place, or what a variable is.
+struct Type {
+  std::string name;
+  mf_dtype dtype = MF_FLOAT32;
+  std::vector<int64_t> dims;
+  size_t count = 0;
+
+  explicit Type(const mf_type& type)
+      : name(type.name ? type.name : ""),
+        dtype(type.dtype),
+        dims(type.dims, type.dims + type.rank),
+        count(type.count) {}
+};
+
+template <typename Handle, mf_code (*close)(Handle*)>
+struct Close {
+  void operator()(Handle* handle) const noexcept { close(handle); }
+};
+template <typename Handle, mf_code (*close)(Handle*)>
+using Owner = std::unique_ptr<Handle, Close<Handle, close>>;
+
+// Memory that the library has handed out.
+class Bytes {
+ public:
+  explicit Bytes(mf_bytes* bytes) noexcept : handle_(bytes) {}
+  const void* data() const noexcept { return mf_bytes_data(handle_.get()); }
+  size_t size() const noexcept { return mf_bytes_size(handle_.get()); }
+
+ private:
+  Owner<mf_bytes, mf_bytes_free> handle_;
+};
+
+// ---- prepared calls ------------------------------------------------------------------------------------------------
+
+// A job for a control loop: fill the inputs, run, read the outputs. After warm_up() on the thread that runs it, run()
+// neither allocates nor locks.
+class Prepared {
+ public:
+  explicit Prepared(mf_prepared* prepared) noexcept : handle_(prepared) {}
+
+  // The fixed buffers. They stay where they are while this object lives; ask once, before the loop.
+  template <typename T>
+  Span<T> input(int32_t index) const {
+    return buffer<T>(mf_prepared_input, index);
+  }
+  template <typename T>
+  Span<const T> output(int32_t index) const {
+    const Span<T> all = buffer<T>(mf_prepared_output, index);
+    return {all.data(), all.size()};
+  }
+
+  mf_code warm_up() noexcept { return mf_prepared_warm_up(handle_.get()); }
+  mf_code run() noexcept { return mf_prepared_run(handle_.get()); }
+  uint64_t generation() noexcept { return mf_prepared_generation(handle_.get()); }
+  void publish() { check(mf_prepared_publish(handle_.get())); }  // on the session's thread
+
+ private:
+  template <typename T>
+  Span<T> buffer(mf_status* (*ask)(mf_prepared*, int32_t, mf_array*), int32_t index) const {
+    mf_array array = mf_array_of(DtypeOf<T>::value, nullptr, 0);
+    check(ask(handle_.get(), index, &array));
+    if (array.dtype != DtypeOf<T>::value) throw std::invalid_argument("moonflow: a prepared buffer of another dtype");
+    return {static_cast<T*>(array.data), static_cast<size_t>(array.count)};
+  }
+
+  Owner<mf_prepared, mf_prepared_close> handle_;
+};
+
+// ---- jobs ----------------------------------------------------------------------------------------------------------
+
+// What an asynchronous call came to. Lives as long as the handler's call.
+class Result {
+ public:
+  Result(const mf_status* error, const mf_array* outputs, int32_t count) noexcept
+      : error_(error), outputs_(outputs), count_(count) {}
+
+  bool failed() const noexcept { return error_ != nullptr; }
+  int32_t size() const noexcept { return count_; }
+  // The elements of an output. Throws what the run failed with; a handler that lets it pass sees it thrown by poll().
+  template <typename T = float>
+  Span<const T> output(int32_t index) const {
+    if (error_) throw Error(error_);
+    if (index < 0 || index >= count_) throw std::out_of_range("moonflow: the job has no such output");
+    const mf_array& array = outputs_[index];
+    if (array.dtype != DtypeOf<T>::value) throw std::invalid_argument("moonflow: an output of another dtype");
+    return {static_cast<const T*>(array.data), static_cast<size_t>(array.count)};
+  }
+
+ private:
+  const mf_status* error_;
+  const mf_array* outputs_;
+  int32_t count_;
+};
+
+using Handler = std::function<void(const Result&)>;
+
+// The handlers that wait for their results, and the exceptions that handlers have thrown. A handler moves from one list
+// to the other as it stands, so that an exception is kept even when there is no memory. Owned by the session: a result
+// that never comes because the session closes takes its handler with it.
+class Deliveries {
+ public:
+  struct Waiting {
+    Handler handler;
+    Deliveries* all;
+    std::list<Waiting>::iterator self;
+    std::exception_ptr thrown;
+  };
+
+  Waiting* expect(Handler handler) {
+    waiting_.push_front({std::move(handler), this, {}, {}});
+    waiting_.front().self = waiting_.begin();
+    return &waiting_.front();
+  }
+  void forget(Waiting* entry) { waiting_.erase(entry->self); }
+
+  // The mf_result_function of every launch. Exceptions stop here.
+  static void deliver(void* user, const mf_status* error, const mf_array* outputs, int32_t count) noexcept {
+    Waiting& entry = *static_cast<Waiting*>(user);
+    std::list<Waiting> own;  // out of reach of what the handler does
+    own.splice(own.begin(), entry.all->waiting_, entry.self);
+    try {
+      entry.handler(Result(error, outputs, count));
+    } catch (...) {
+      entry.thrown = std::current_exception();
+      entry.all->failed_.splice(entry.all->failed_.end(), own);
+    }
+  }
+
+  // Throws the status, else the oldest exception of a handler. Others wait for the next call.
+  void check(mf_status* status) {
+    moonflow::check(status);
+    if (failed_.empty()) return;
+    const std::exception_ptr thrown = failed_.front().thrown;
+    failed_.pop_front();
+    std::rethrow_exception(thrown);
+  }
+
+ private:
+  std::list<Waiting> waiting_, failed_;
+};
+
+class Job {
+ public:
+  Job(mf_job* job, std::shared_ptr<Deliveries> deliveries) noexcept
+      : deliveries_(std::move(deliveries)), handle_(job) {}
+
+  // Runs the job and gives its outputs, all of which must be float32.
+  std::vector<std::vector<float>> operator()(std::initializer_list<Input> inputs) {
+    const std::vector<Type> types = outputs();
+    std::vector<std::vector<float>> values;
+    std::vector<mf_array> into;
+    for (const Type& type : types) {
+      values.emplace_back(type.count);
+      into.push_back(mf_floats(values.back().data(), type.count));
+    }
+    run({inputs.begin(), inputs.end()}, std::move(into));
+    return values;
+  }
+  // Runs the job and fills memory of the host, whatever the dtypes.
+  void call(std::initializer_list<Input> inputs, std::initializer_list<Output> outputs) {
+    run({inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()});
+  }
+  // Copies the inputs, starts the run and returns. `handler` is called once, inside a later poll(), sync() or call; not
+  // at all if the session ends first. Throws MF_BUSY when too much is in flight: poll, and try again.
+  void launch(std::initializer_list<Input> inputs, Handler handler) {
+    const std::vector<mf_array> arrays(inputs.begin(), inputs.end());
+    Deliveries::Waiting* entry = deliveries_->expect(std::move(handler));
+    mf_status* status = mf_job_call_async(handle_.get(), arrays.data(), static_cast<int32_t>(arrays.size()),
+                                          Deliveries::deliver, entry);
+    if (status) deliveries_->forget(entry);
+    check(status);
+  }
+
+  Prepared prepare() {
+    mf_prepared* prepared = nullptr;
+    check(mf_job_prepare(handle_.get(), &prepared));
+    return Prepared(prepared);
+  }
+
+  std::vector<Type> inputs() const { return types(mf_job_input_count, mf_job_input); }
+  std::vector<Type> outputs() const { return types(mf_job_output_count, mf_job_output); }
+
+ private:
+  void run(const std::vector<mf_array>& inputs, std::vector<mf_array> outputs) {
+    deliveries_->check(mf_job_call(handle_.get(), inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(),
+                                   static_cast<int32_t>(outputs.size())));
+  }
+
+  std::vector<Type> types(mf_status* (*count_of)(mf_job*, int32_t*),
+                          mf_status* (*ask)(mf_job*, int32_t, mf_type*)) const {
+    int32_t count = 0;
+    check(count_of(handle_.get(), &count));
+    std::vector<Type> all;
+    for (int32_t i = 0; i < count; ++i) {
+      mf_type type{};
+      type.struct_size = sizeof type;
+      check(ask(handle_.get(), i, &type));
+      all.emplace_back(type);
+    }
+    return all;
+  }
+
+  std::shared_ptr<Deliveries> deliveries_;  // shared: a job may outlive its session
+  Owner<mf_job, mf_job_close> handle_;
+};
+
+// ---- sessions ------------------------------------------------------------------------------------------------------
+
+struct Options {
+  int32_t threads = 0;                   // of the CPU kernels; 0: one per core
+  void* lua_state = nullptr;             // a lua_State* of the host; null: the session makes its own
+  std::string library_path;              // the folder that holds moonflow/init.lua; empty: found
+  mf_allocator allocator{};              // allocate == nullptr: the default one
+  std::function<void(const char*)> log;  // takes warnings, line by line; what it throws is dropped
+};
+
+// An engine with its Lua state. Belongs to the thread that made it, which is also the one to destroy it.
+class Session {
+ public:
+  explicit Session(Options options = {})
+      : deliveries_(std::make_shared<Deliveries>()),
+        log_(std::make_unique<std::function<void(const char*)>>(std::move(options.log))) {
+    mf_session_options plain{};
+    plain.struct_size = sizeof plain;
+    plain.threads = options.threads;
+    plain.lua_state = options.lua_state;
+    plain.library_path = options.library_path.empty() ? nullptr : options.library_path.c_str();
+    plain.allocator = options.allocator;
+    plain.log = *log_ ? write_log : nullptr;
+    plain.log_user = log_.get();
+    mf_session* session = nullptr;
+    check(mf_session_open(&plain, &session));
+    handle_.reset(session);
+  }
+  Session(Session&&) = default;
+  Session& operator=(Session&& other) noexcept {  // not the default: the old handle goes before what its callbacks use
+    handle_ = std::move(other.handle_);
+    log_ = std::move(other.log_);
+    deliveries_ = std::move(other.deliveries_);
+    return *this;
+  }
+
+  mf_session* handle() const noexcept { return handle_.get(); }  // for the C interface
+
+  void load_file(const std::string& path) { deliver(mf_session_load_file(handle(), path.c_str())); }
+  void load_text(const std::string& text, const std::string& name) {
+    deliver(mf_session_load_text(handle(), text.data(), text.size(), name.c_str()));
+  }
+  // The newest job of that name.
+  Job job(const std::string& name) {
+    mf_job* job = nullptr;
+    check(mf_job_find(handle(), name.c_str(), &job));
+    return Job(job, deliveries_);
+  }
+  void* lua_state() {
+    void* state = nullptr;
+    check(mf_session_lua_state(handle(), &state));
+    return state;
+  }
+
+  // Delivers what is ready within the budget, below 0: all of it. Gives how many handlers were called; throws what one
+  // of them has thrown, once the queue is in order again.
+  int32_t poll(double budget_ms = -1) {
+    int32_t delivered = 0;
+    deliver(mf_session_poll(handle(), budget_ms, &delivered));
+    return delivered;
+  }
+  void sync() { deliver(mf_session_sync(handle())); }
+  int32_t in_flight() {
+    int32_t count = 0;
+    check(mf_session_in_flight(handle(), &count));
+    return count;
+  }
+  int descriptor() {
+    int32_t descriptor = -1;
+    check(mf_session_descriptor(handle(), &descriptor));
+    return descriptor;
+  }
+  mf_code interrupt() noexcept { return mf_session_interrupt(handle()); }  // from any thread, or a signal handler
+
+  std::vector<Type> variables() {
+    int32_t count = 0;
+    check(mf_variable_count(handle(), &count));
+    std::vector<Type> all;
+    for (int32_t i = 0; i < count; ++i) all.push_back(variable(i));
+    return all;
+  }
+  template <typename T = float>
+  std::vector<T> read(const std::string& name) {
+    size_t count = 0;  // of an unknown variable: the library names it in its error
+    for (const Type& type : variables())
+      if (type.name == name) count = type.count;
+    std::vector<T> value(count);
+    mf_array array = mf_array_of(DtypeOf<T>::value, value.data(), count);
+    deliver(mf_variable_read(handle(), name.c_str(), &array));
+    return value;
+  }
+  void write(const std::string& name, const Input& value) {
+    const mf_array& array = value;
+    deliver(mf_variable_write(handle(), name.c_str(), &array));
+  }
+
+  void save(const std::string& path, bool overwrite = false) {
+    deliver(mf_session_save(handle(), path.c_str(), overwrite));
+  }
+  void load(const std::string& path) { deliver(mf_session_load(handle(), path.c_str())); }
+  Bytes save_memory() {
+    mf_bytes* memory = nullptr;
+    mf_status* status = mf_session_save_memory(handle(), &memory);
+    Bytes bytes(memory);
+    deliver(status);
+    return bytes;
+  }
+  void load_memory(const void* data, size_t size) { deliver(mf_session_load_memory(handle(), data, size)); }
+
+ private:
+  static void write_log(void* user, const char* line) noexcept {
+    try {
+      (*static_cast<std::function<void(const char*)>*>(user))(line);
+    } catch (...) {
+    }
+  }
+
+  void deliver(mf_status* status) { deliveries_->check(status); }
+
+  Type variable(int32_t index) {
+    mf_type type{};
+    type.struct_size = sizeof type;
+    check(mf_variable_type(handle(), index, &type));
+    return Type(type);
+  }
+
+  // The handle ends first: until then its callbacks use the others.
+  std::shared_ptr<Deliveries> deliveries_;
+  std::unique_ptr<std::function<void(const char*)>> log_;  // where it stays when the session is moved
+  Owner<mf_session, mf_session_close> handle_;
+};
+
+}  // namespace moonflow
+
+#endif
