@@ -1,0 +1,224 @@
+// The C++ header as a host uses it: owners, exceptions, vectors, and handlers that throw.
+#include <catch2/catch.hpp>
+
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "moonflow.hpp"
+
+namespace {
+
+moonflow::Session session() {
+  moonflow::Options options;
+  options.threads = 1;
+  moonflow::Session session(std::move(options));
+  session.load_file(MOONFLOW_TEST_JOBS);
+  return session;
+}
+
+using Floats = std::vector<float>;
+
+// The code that a statement fails with.
+template <typename Work>
+mf_code code_of(Work work) {
+  try {
+    work();
+  } catch (const moonflow::Error& error) {
+    return error.code();
+  }
+  return MF_OK;
+}
+
+}  // namespace
+
+TEST_CASE("a job is called with vectors and gives vectors") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  CHECK(scale({Floats{1, 2, 3}}) == std::vector<Floats>{{2, 4, 6}});
+
+  moonflow::Job pick = host.job("pick");
+  Floats picked(4);
+  std::vector<int32_t> index = {1, 0}, same(2);
+  pick.call({Floats{1, 2, 3, 4}, index}, {picked, same});
+  CHECK(picked == Floats{3, 4, 1, 2});
+  CHECK(same == index);
+  CHECK(code_of([&] { pick({picked, index}); }) == MF_DTYPE_MISMATCH);  // its second output is not float32
+
+  const std::vector<moonflow::Type> inputs = pick.inputs(), outputs = pick.outputs();
+  REQUIRE(inputs.size() == 2);
+  CHECK(inputs[1].name == "index");
+  CHECK(inputs[1].dtype == MF_INT32);
+  CHECK(outputs[0].dims == std::vector<int64_t>{2, 2});
+}
+
+TEST_CASE("an error of the script arrives whole") {
+  moonflow::Session host = session();
+  try {
+    host.load_text("local flow = require 'moonflow'\nlocal function fall() error('oops') end\nfall()", "broken.lua");
+    FAIL("nothing was thrown");
+  } catch (const moonflow::Error& error) {
+    CHECK(error.code() == MF_SCRIPT_ERROR);
+    CHECK(std::string(error.what()).find("oops") != std::string::npos);
+    CHECK(error.where() == "broken.lua:2");
+    CHECK(error.traceback().find("broken.lua:3") != std::string::npos);
+  }
+  CHECK(code_of([&] { host.job("scales"); }) == MF_NOT_FOUND);
+  CHECK(code_of([&] { host.job("scale")({Floats{1, 2}}); }) == MF_SHAPE_MISMATCH);
+  CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}
+
+TEST_CASE("a launched call brings its result to the handler, and keeps the handler until then") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  Floats got;
+  auto token = std::make_shared<int>(0);
+  scale.launch({Floats{1, 2, 3}}, [&got, token](const moonflow::Result& result) {
+    got.assign(result.output(0).begin(), result.output(0).end());
+  });
+  CHECK(token.use_count() == 2);
+  host.sync();
+  CHECK(got == Floats{2, 4, 6});
+  CHECK(token.use_count() == 1);
+}
+
+TEST_CASE("what handlers throw is thrown by the polls, one by one, and harms nothing") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  int calls = 0;
+  for (int i = 0; i < 2; ++i) {
+    scale.launch({Floats{1, 2, 3}}, [&calls, i](const moonflow::Result&) {
+      ++calls;
+      throw std::runtime_error("from handler " + std::to_string(i));
+    });
+  }
+  scale.launch({Floats{1, 2, 3}}, [&calls](const moonflow::Result&) { ++calls; });
+  CHECK_THROWS_WITH(host.sync(), "from handler 0");
+  CHECK(calls == 3);
+  CHECK_THROWS_WITH(host.poll(), "from handler 1");
+  CHECK(host.poll() == 0);
+  CHECK(scale({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}
+
+TEST_CASE("a handler that lets the failure of its run pass sees it thrown by the poll") {
+  moonflow::Session host = session();
+  moonflow::Job pick = host.job("pick");
+  bool failed = false;
+  const std::vector<int32_t> outside = {0, 9};
+  pick.launch({Floats{1, 2, 3, 4}, outside}, [&failed](const moonflow::Result& result) {
+    failed = result.failed();
+    result.output(0);
+  });
+  CHECK(code_of([&] { host.sync(); }) == MF_OUT_OF_RANGE);
+  CHECK(failed);
+}
+
+TEST_CASE("a handler may launch, and may not wait") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  mf_code waiting = MF_OK;
+  Floats second;
+  scale.launch({Floats{1, 2, 3}}, [&](const moonflow::Result& first) {
+    waiting = code_of([&] { host.sync(); });
+    scale.launch({first.output(0)}, [&](const moonflow::Result& result) {
+      second.assign(result.output(0).begin(), result.output(0).end());
+    });
+  });
+  host.sync();
+  CHECK(waiting == MF_WRONG_STATE);
+  CHECK(second == Floats{4, 8, 12});
+}
+
+TEST_CASE("too many calls in flight are refused, and none is lost") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  int launched = 0, delivered = 0;
+  mf_code code = MF_OK;
+  while (code == MF_OK && launched < 1000) {
+    code = code_of([&] { scale.launch({Floats{1, 2, 3}}, [&](const moonflow::Result&) { ++delivered; }); });
+    launched += code == MF_OK;
+  }
+  CHECK(code == MF_BUSY);
+  host.sync();
+  CHECK(delivered == launched);
+}
+
+TEST_CASE("a session that ends takes the handlers of what was not delivered with it") {
+  auto token = std::make_shared<int>(0);
+  {
+    moonflow::Session host = session();
+    host.job("scale").launch({Floats{1, 2, 3}}, [token](const moonflow::Result&) {});
+  }
+  CHECK(token.use_count() == 1);
+}
+
+TEST_CASE("objects are moved, and end in any order") {
+  moonflow::Session first = session();
+  moonflow::Session host = std::move(first);
+  CHECK(code_of([&] { first.job("scale"); }) == MF_INVALID_HANDLE);
+  moonflow::Job scale = host.job("scale");
+  moonflow::Prepared prepared = scale.prepare();
+  host = session();  // ends the session of the job
+  CHECK(code_of([&] { scale({Floats{1, 1, 1}}); }) == MF_INVALID_HANDLE);
+  prepared.input<float>(0)[0] = 3;
+  CHECK(prepared.run() == MF_OK);
+  CHECK(prepared.output<float>(0)[0] == 6);
+  CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}
+
+TEST_CASE("weights are read, written, kept in memory and published") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  moonflow::Prepared prepared = scale.prepare();
+  const moonflow::Span<float> x = prepared.input<float>(0);
+  const moonflow::Span<const float> y = prepared.output<float>(0);
+  REQUIRE(x.size() == 3);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  CHECK(prepared.warm_up() == MF_OK);
+  CHECK(prepared.run() == MF_OK);
+  CHECK(y[2] == 4);
+  CHECK_THROWS_AS(prepared.input<double>(0), std::invalid_argument);
+  CHECK(code_of([&] { prepared.input<float>(1); }) == MF_OUT_OF_RANGE);
+
+  const moonflow::Bytes before = host.save_memory();
+  host.write("factor", Floats{5, 5, 5});
+  CHECK(host.read("factor") == Floats{5, 5, 5});
+  prepared.publish();
+  CHECK(prepared.run() == MF_OK);
+  CHECK(y[2] == 10);
+  host.load_memory(before.data(), before.size());
+  CHECK(scale({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  host.load_text("require('moonflow').publish()", "publish.lua");
+  CHECK(prepared.run() == MF_OK);
+  CHECK(y[2] == 4);
+  CHECK(code_of([&] { host.read("factors"); }) == MF_NOT_FOUND);
+}
+
+TEST_CASE("the log goes to the host's function, wherever the session is moved to") {
+  std::string log;
+  moonflow::Options options;
+  options.log = [&log](const char* line) {
+    log += line;
+    throw std::runtime_error("a log that fails");
+  };
+  moonflow::Session made(std::move(options));
+  moonflow::Session host = std::move(made);
+  host.load_text(
+      "local flow = require 'moonflow'\n"
+      "flow.global_function { inputs = { x = flow.typing.Numpy.Placeholder({ 3 }) }, returns = flow.typing.Numpy }(\n"
+      "  function(x) return flow.scope.placement('gpu', '0:0', function() return flow.nn.relu(x) end) end)\n",
+      "gpu.lua");
+  CHECK(log.find("gpu") != std::string::npos);
+}
+
+TEST_CASE("another thread is told that the session is not its own, but may interrupt it") {
+  moonflow::Session host = session();
+  mf_code code = MF_OK;
+  std::thread([&] {
+    code = code_of([&] { host.poll(); });
+    host.interrupt();
+  }).join();
+  CHECK(code == MF_WRONG_THREAD);
+  CHECK(code_of([&] { host.job("scale")({Floats{1, 1, 1}}); }) == MF_INTERRUPTED);
+  CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}

@@ -1,0 +1,191 @@
+// Hosts with more than one session, or with a Lua of their own.
+#include <catch2/catch.hpp>
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <lua.hpp>
+
+#include "moonflow.hpp"
+
+namespace {
+
+using Floats = std::vector<float>;
+
+moonflow::Options options(void* lua_state = nullptr) {
+  moonflow::Options options;
+  options.threads = 1;
+  options.lua_state = lua_state;
+  return options;
+}
+
+struct CloseState {
+  void operator()(lua_State* L) const { lua_close(L); }
+};
+std::unique_ptr<lua_State, CloseState> new_state() {
+  std::unique_ptr<lua_State, CloseState> state(luaL_newstate());
+  luaL_openlibs(state.get());
+  return state;
+}
+
+// Runs Lua in a state of the host's own.
+void run(lua_State* L, const char* text) {
+  const bool failed = luaL_dostring(L, text);
+  INFO((failed ? lua_tostring(L, -1) : ""));
+  REQUIRE(!failed);
+  lua_settop(L, 0);
+}
+
+int entries(const char* folder) {
+  int count = 0;
+  DIR* const directory = opendir(folder);
+  while (readdir(directory)) ++count;
+  closedir(directory);
+  return count;
+}
+
+long resident_kib() {
+  long pages = 0, all = 0;
+  FILE* const file = std::fopen("/proc/self/statm", "r");
+  REQUIRE(std::fscanf(file, "%ld %ld", &all, &pages) == 2);
+  std::fclose(file);
+  return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+}  // namespace
+
+TEST_CASE("two sessions live on two threads, each with weights of its own") {
+  float last[2] = {0, 0};
+  const auto live = [&](int which) {
+    moonflow::Session session(options());
+    session.load_file(MOONFLOW_TEST_JOBS);
+    moonflow::Job scale = session.job("scale");
+    for (int i = 0; i < 100; ++i) {
+      session.write("factor", Floats(3, static_cast<float>(i * (which + 1))));
+      last[which] = scale({Floats{1, 1, 1}})[0][0];
+      scale.launch({Floats{1, 1, 1}}, [](const moonflow::Result& result) { result.output(0); });
+      session.sync();
+    }
+  };
+  std::thread first(live, 0), second(live, 1);
+  first.join();
+  second.join();
+  CHECK(last[0] == 99);
+  CHECK(last[1] == 198);
+}
+
+TEST_CASE("two sessions live on one thread") {
+  moonflow::Session first(options()), second(options());
+  first.load_file(MOONFLOW_TEST_JOBS);
+  second.load_file(MOONFLOW_TEST_JOBS);
+  first.write("factor", Floats{7, 7, 7});
+  CHECK(second.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  CHECK(first.job("scale")({Floats{1, 1, 1}})[0] == Floats{7, 7, 7});
+}
+
+TEST_CASE("a thousand sessions are opened and closed without a trace") {
+  const auto live = [] {
+    moonflow::Session session(options());
+    session.load_file(MOONFLOW_TEST_JOBS);
+    moonflow::Job scale = session.job("scale");
+    REQUIRE(scale({Floats{1, 2, 3}})[0] == Floats{2, 4, 6});
+    scale.launch({Floats{1, 2, 3}}, [](const moonflow::Result&) {});
+    moonflow::Prepared prepared = scale.prepare();
+    REQUIRE(prepared.run() == MF_OK);
+  };
+  for (int i = 0; i < 200; ++i) live();  // what is kept for good is there by now
+  const long memory = resident_kib();
+  const int descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  for (int i = 0; i < 800; ++i) live();
+  CHECK(entries("/proc/self/fd") == descriptors);
+  CHECK(entries("/proc/self/task") == threads);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what was freed for a while
+  CHECK(resident_kib() - memory < 4 * 1024);                         // 5 KiB a session would show
+#endif
+}
+
+TEST_CASE("a session lives in the host's own state, and shares the library with its scripts") {
+  const auto state = new_state();
+  lua_State* const L = state.get();
+  moonflow::Session session(options(L));
+  lua_pushinteger(static_cast<lua_State*>(session.lua_state()), 1);
+  lua_setglobal(static_cast<lua_State*>(session.lua_state()), "from_the_host");
+  run(L, "flow = require 'moonflow' assert(from_the_host == 1)");
+  session.load_file(MOONFLOW_TEST_JOBS);
+  session.write("factor", Floats{3, 3, 3});
+
+  // What the host's script defines, the host finds; what it changes, the script sees.
+  run(L,
+      "local tp = flow.typing\n"
+      "twice = flow.global_function { name = 'twice', inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Numpy "
+      "}(\n"
+      "  function(x) return flow.math.multiply(x, flow.get_variable('factor', { shape = { 3 } })) end)\n"
+      "assert(twice(flow.np.ones({ 3 })):sum() == 9)\n");
+  CHECK(session.job("twice")({Floats{1, 2, 3}})[0] == Floats{3, 6, 9});
+  CHECK(lua_gettop(L) == 0);
+  try {
+    moonflow::Session another(options(L));
+    FAIL("two sessions in one state");
+  } catch (const moonflow::Error& error) {
+    CHECK(error.code() == MF_WRONG_STATE);
+  }
+}
+
+TEST_CASE("a state that has loaded the library already gets a session") {
+  const auto state = new_state();
+  lua_State* const L = state.get();
+  lua_getglobal(L, "package");
+  lua_pushliteral(L, MOONFLOW_TEST_LUA "/?.lua;" MOONFLOW_TEST_LUA "/?/init.lua");
+  lua_setfield(L, -2, "path");
+  lua_pushliteral(L, MOONFLOW_TEST_LUA "/?.so");
+  lua_setfield(L, -2, "cpath");
+  lua_settop(L, 0);
+  run(L,
+      "local flow = require 'moonflow'\n"
+      "local tp = flow.typing\n"
+      "relu = flow.global_function { name = 'relu', inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Numpy "
+      "}(\n"
+      "  function(x) return flow.nn.relu(x) end)\n");
+  moonflow::Options options;  // and no number of threads: it is settled
+  options.lua_state = L;
+  moonflow::Session session(std::move(options));
+  CHECK(session.job("relu")({Floats{-1, 0, 1}})[0] == Floats{0, 0, 1});
+}
+
+TEST_CASE("the library is required, and jobs are called, from inside a coroutine") {
+  const auto state = new_state();
+  lua_State* const L = state.get();
+  moonflow::Session session(options(L));
+  run(L,
+      "local sum = coroutine.wrap(function()\n"
+      "  local flow = require 'moonflow'\n"
+      "  local tp = flow.typing\n"
+      "  local job = flow.global_function { name = 'inside', inputs = { x = tp.Numpy.Placeholder({ 3 }) },\n"
+      "    returns = tp.Numpy }(function(x) return flow.nn.relu(x) end)\n"
+      "  coroutine.yield(job(flow.np.ones({ 3 })):sum())\n"
+      "end)\n"
+      "assert(sum() == 3)\n"
+      "collectgarbage()\n");
+  // The session may also be opened by a function that runs inside a coroutine of the host.
+  const auto other = new_state();
+  lua_State* const thread = lua_newthread(other.get());
+  moonflow::Session second(options(thread));
+  second.load_file(MOONFLOW_TEST_JOBS);
+  lua_settop(other.get(), 0);  // the coroutine is garbage now
+  lua_gc(other.get(), LUA_GCCOLLECT, 0);
+  CHECK(second.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}
+
+TEST_CASE("a host closes its session and opens another one in the same state") {
+  const auto state = new_state();
+  for (int i = 0; i < 3; ++i) {
+    moonflow::Session session(options(state.get()));
+    session.load_file(MOONFLOW_TEST_JOBS);
+    CHECK(session.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  }
+}
