@@ -28,7 +28,7 @@ describe("the Lua block", function()
     folder = process.folder("documents")
   end)
 
-  for _, document in ipairs({ "README.md", "docs/porting.md", "docs/design.md" }) do
+  for _, document in ipairs({ "README.md", "docs/porting.md", "docs/design.md", "docs/embedding.md" }) do
     for _, block in ipairs(blocks(process.source .. "/" .. document)) do
       it(("of %s at line %d runs"):format(document, block.line), function()
         local name = document:gsub("/", "_")
