@@ -394,7 +394,7 @@ end
 session.refuse_inside = refuse_inside
 
 --- Delivers what is ready, without waiting.
---- @param max_ms? number  looks at the clock between deliveries and stops at this budget; default: all that is ready
+--- @param max_ms? number  stops after the delivery that uses up this budget; default: all that is ready
 --- @return number          how many handlers were called
 --- @error what a handler raised, after the queue is consistent; inside a callback
 function session.poll(max_ms)
@@ -404,7 +404,7 @@ function session.poll(max_ms)
   local before = delivered
   local stop = max_ms and core.clock() + max_ms / 1000
   while step() do
-    if stop and core.clock() >= stop then
+    if stop and delivered > before and core.clock() >= stop then
       if late[1] or stash_first <= stash_last then handle:announce() end
       break
     end
