@@ -83,6 +83,12 @@ void Control::prepare_thread() {
   policy_->warm_up();
 }
 
+bool Control::exceeds_budget_again() {
+  const int64_t before = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+  policy_->run_again();
+  return nanoseconds(CLOCK_THREAD_CPUTIME_ID) - before > kBudgetNs;
+}
+
 void Control::loop() {
   prepare_thread();
   CartPole pole = start(0);
@@ -101,6 +107,7 @@ void Control::loop() {
 
     take_offered();
     const int64_t switches = used_by_thread().ru_nvcsw;
+    const uint64_t weights = policy_->generation();
     const int64_t cpu_before = nanoseconds(CLOCK_THREAD_CPUTIME_ID), call_before = nanoseconds(CLOCK_MONOTONIC);
     const mf_code code = policy_->run(pole);
     const int64_t done = nanoseconds(CLOCK_MONOTONIC), cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - cpu_before;
@@ -117,7 +124,10 @@ void Control::loop() {
 
     report_.failures += code != MF_OK;
     report_.misses += static_cast<uint64_t>(missed);
-    report_.misses_by_policy += missed > 0 && (waited || cpu > kBudgetNs);
+    if (missed > 0) {
+      const bool took_weights = policy_->generation() != weights;
+      report_.misses_by_policy += waited || (cpu > kBudgetNs && (took_weights || exceeds_budget_again()));
+    }
     report_.waits_in_policy += waited;
     report_.lateness.add(woken - (wake - missed * kPeriodNs));
     report_.call.add(done - call_before);

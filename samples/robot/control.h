@@ -26,6 +26,7 @@ class Policy {
     state_[3] = pole.angular_velocity;
     return prepared_.run();
   }
+  mf_code run_again() noexcept { return prepared_.run(); }  // on the same state
   // The mean of pushing left or right with all force, by the probabilities of the last run.
   float force() const noexcept { return kLargestForce * (probabilities_[1] - probabilities_[0]); }
   uint64_t generation() noexcept { return prepared_.generation(); }
@@ -47,10 +48,14 @@ struct Report {
   uint64_t policies = 0;  // taken over
   uint64_t failures = 0;  // of the policy's run
 
-  // A tick misses its deadline when its force comes after the end of its period. Two kinds are told apart. It is the
-  // policy's fault if the call took more CPU time than its budget, or gave the CPU away by itself, as a lock, an
-  // allocation that enters the kernel, or any other wait would make it. Otherwise the thread was woken late, or it was
-  // ready to run and the scheduler, or the machine below it, ran something else.
+  // A tick misses its deadline when its force comes after the end of its period. It is the policy's fault if its call
+  //  - gave the CPU away by itself, as a lock, an allocation that enters the kernel, or any other wait makes it; or
+  //  - took more CPU time than its budget, and either took over new weights, or takes as long again when it is
+  //  repeated.
+  // For the call is the same instructions each time, but for the weights: if the same inputs are over in time at once,
+  // the time went elsewhere. The CPU clock of a thread alone cannot tell: it runs on in interrupts, and when a machine
+  // below this one stops it; a loop that only reads it sees milliseconds go by. Otherwise the thread was woken late, or
+  // it was ready and something else ran.
   uint64_t misses = 0;
   uint64_t misses_by_policy = 0;
   uint64_t waits_in_policy = 0;  // voluntary switches within calls, late or not
@@ -83,6 +88,7 @@ class Control {
   void loop();
   void prepare_thread();
   void take_offered();
+  bool exceeds_budget_again();
 
   std::unique_ptr<Policy> policy_;  // of the control thread while it runs
   // Two slots that are exchanged, never waited for. The control thread takes an offer only when there is room for the
