@@ -6,8 +6,9 @@
 //   std::vector<float> force = session.job("policy")({state})[0];
 //
 // Every class owns one handle and is moved, never copied; they may end in any order. What fails throws moonflow::Error;
-// what is noexcept gives a code. Which thread may call what is said in moonflow.h: a Session, its Jobs and all that
-// they launch belong to the thread that made the Session; a Prepared goes to the thread that runs it.
+// what is noexcept gives a code. Whatever delivers results may also throw what a handler threw. Which thread may call
+// what is said in moonflow.h: a Session, its Jobs and all that they launch belong to the thread that made the Session;
+// a Prepared goes to the thread that runs it.
 #ifndef MOONFLOW_HPP
 #define MOONFLOW_HPP
 

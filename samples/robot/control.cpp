@@ -117,10 +117,7 @@ void Control::loop() {
     for (; done > wake + kPeriodNs; wake += kPeriodNs, ++missed) pole.advance(force);
     if (code == MF_OK) force = policy_->force();
     pole.advance(force);
-    if (pole.has_fallen()) {
-      pole = start(++report_.falls);
-      falls_.store(report_.falls, std::memory_order_relaxed);
-    }
+    if (pole.has_fallen()) pole = start(++report_.falls);
 
     report_.failures += code != MF_OK;
     report_.misses += static_cast<uint64_t>(missed);

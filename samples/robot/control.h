@@ -78,7 +78,6 @@ class Control {
   void offer(std::unique_ptr<Policy> policy);
   void free_replaced();
   double seconds() const { return ticks_.load(std::memory_order_relaxed) * 1e-9 * kPeriodNs; }
-  uint64_t falls() const { return falls_.load(std::memory_order_relaxed); }
 
   // Ends the loop, and gives what it has counted and the policy it ended with.
   const Report& stop();
@@ -95,7 +94,7 @@ class Control {
   // policy that it replaces, so that it never has to free one.
   std::atomic<Policy*> offered_{nullptr}, replaced_{nullptr};
   std::atomic<bool> stopping_{false};
-  std::atomic<uint64_t> ticks_{0}, falls_{0};
+  std::atomic<uint64_t> ticks_{0};
   Report report_;
   std::thread thread_;
 };

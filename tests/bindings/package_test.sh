@@ -82,7 +82,13 @@ END
     fresh document
     # A block goes to the file that its first line names; the second block of shell commands is the one that compiles.
     awk '
-      /^```/ { inside = !inside && !/fragment/; shell += /^```sh/; first = 1; file = /^```sh/ && shell == 2 ? "compile.sh" : ""; next }
+      /^```/ {
+        inside = !inside && !/fragment/
+        shell += /^```sh/
+        first = 1
+        file = /^```sh/ && shell == 2 ? "compile.sh" : ""
+        next
+      }
       inside && first && match($0, /[a-z_]+\.(c|cpp|lua)/) { file = substr($0, RSTART, RLENGTH) }
       inside { first = 0; if (file) print > file }' "$source/docs/embedding.md"
     for host in host.c host.cpp; do
@@ -106,8 +112,8 @@ END
     for room in CMakeLists.txt README.md LICENSE engine kernels bindings lua; do ln -sfn "$source/$room" "$room"; done
     rm -rf tree
     echo 'cmake_generator = "Ninja"' >config.lua
-    LUAROCKS_CONFIG=config.lua luarocks --lua-version 5.1 make --tree tree bindings/package/moonflow-scm-1.rockspec >log.txt 2>&1 ||
-      { cat log.txt; exit 1; }
+    LUAROCKS_CONFIG=config.lua luarocks --lua-version 5.1 make --tree tree \
+      bindings/package/moonflow-scm-1.rockspec >log.txt 2>&1 || { cat log.txt; exit 1; }
     [ -f tree/lib/lua/5.1/moonflow/core.so ] && [ ! -L tree/lib/lua/5.1/moonflow/core.so ] || fail "core.so is no file"
     script='assert(require("moonflow").np.ones({ 3 }):sum() == 3)'
     LUA_PATH="tree/share/lua/5.1/?.lua;tree/share/lua/5.1/?/init.lua;;" LUA_CPATH="tree/lib/lua/5.1/?.so;;" \
