@@ -40,8 +40,11 @@ std::vector<NamedValue> read_values(lua_State* L) {
   return values;
 }
 
-std::string place(const char* what, const std::vector<NamedValue>& values, size_t index) {
-  return text(what, " '", values[index].name, "'");
+Role input_role(const HostJob& job, size_t index) {
+  return {job.name.c_str(), "input", job.inputs[index].name.c_str()};
+}
+Role output_role(const HostJob& job, size_t index) {
+  return {job.name.c_str(), "output", job.outputs[index].name.c_str()};
 }
 
 // The inputs of a call as tensors, before Lua is entered.
@@ -51,8 +54,7 @@ std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int3
   if (inputs == nullptr && count > 0) refuse(MF_INVALID_ARGUMENT, job.name, ": inputs is NULL");
   std::vector<Tensor> feeds;
   for (int32_t i = 0; i < count; ++i)
-    feeds.push_back(tensor_of(inputs[i], job.inputs[i].type, job.name + ": " + place("input", job.inputs, i),
-                              job.session->memory()));
+    feeds.push_back(tensor_of(inputs[i], job.inputs[i].type, input_role(job, i), job.session->memory()));
   return feeds;
 }
 
@@ -68,10 +70,16 @@ mf_result_function function_of(lua_State* L) {
   return function;
 }
 
+constexpr int kFewOutputs = 8;  // more take memory from Lua
+
 int on_result(lua_State* L) {
   const int count = lua_gettop(L);
-  luaL_checkstack(L, 2, "too many results");
-  auto* arrays = static_cast<mf_array*>(lua_newuserdata(L, sizeof(mf_array) * static_cast<size_t>(std::max(count, 1))));
+  mf_array few[kFewOutputs];
+  mf_array* arrays = few;
+  if (count > kFewOutputs) {
+    luaL_checkstack(L, 1, "too many results");
+    arrays = static_cast<mf_array*>(lua_newuserdata(L, sizeof(mf_array) * static_cast<size_t>(count)));
+  }
   for (int i = 0; i < count; ++i) {
     const Tensor* value = lua::find_box<Tensor>(L, i + 1);
     arrays[i] = value && *value ? view_of(*value) : mf_array_of(MF_FLOAT32, nullptr, 0);
@@ -123,36 +131,38 @@ void push_receiver(lua_State* L, lua_CFunction receiver, mf_result_function resu
 
 // ---- arrays ------------------------------------------------------------------------------------------------------
 
-TensorType check_array(const mf_array& array, const TensorType& signature, const std::string& what) {
-  require_size(&array, what.c_str());
+TensorType check_array(const mf_array& array, const TensorType& signature, const Role& role) {
+  if (array.struct_size < sizeof(mf_array) || array.struct_size > 4096)
+    refuse(MF_INVALID_ARGUMENT, "struct_size of ", role.str(), " is ", array.struct_size, ", wanted ",
+           sizeof(mf_array));
   if (array.dtype != static_cast<mf_dtype>(signature.dtype)) {
     const bool known = array.dtype >= MF_FLOAT32 && array.dtype <= MF_INT64;
-    refuse(MF_DTYPE_MISMATCH, what, " is ", known ? name(static_cast<DType>(array.dtype)) : "of no dtype", ", wanted ",
-           signature);
+    refuse(MF_DTYPE_MISMATCH, role.str(), " is ", known ? name(static_cast<DType>(array.dtype)) : "of no dtype",
+           ", wanted ", signature);
   }
   TensorType type = signature;
   if (array.dims != nullptr) {
     if (array.rank < 0 || array.rank > MF_MAX_RANK)
-      refuse(MF_SHAPE_MISMATCH, what, " has rank ", array.rank, ", wanted ", signature);
+      refuse(MF_SHAPE_MISMATCH, role.str(), " has rank ", array.rank, ", wanted ", signature);
     type.shape = Shape();
     for (int axis = 0; axis < array.rank; ++axis) type.shape.push_back(array.dims[axis]);
     check_size(type);
   }
   if (array.count != static_cast<uint64_t>(type.count()))
-    refuse(MF_SHAPE_MISMATCH, what, " has ", array.count, " elements, wanted ", type, " with ", type.count());
-  if (array.data == nullptr && array.count > 0) refuse(MF_INVALID_ARGUMENT, what, " has no data");
+    refuse(MF_SHAPE_MISMATCH, role.str(), " has ", array.count, " elements, wanted ", type, " with ", type.count());
+  if (array.data == nullptr && array.count > 0) refuse(MF_INVALID_ARGUMENT, role.str(), " has no data");
   return type;
 }
 
-Tensor tensor_of(const mf_array& array, const TensorType& signature, const std::string& what,
+Tensor tensor_of(const mf_array& array, const TensorType& signature, const Role& role,
                  const std::shared_ptr<HostMemory>& memory) {
-  Tensor tensor = Tensor::allocate(check_array(array, signature, what), memory);
+  Tensor tensor = Tensor::allocate(check_array(array, signature, role), memory);
   if (tensor.bytes() > 0) std::memcpy(tensor.data(), array.data, static_cast<size_t>(tensor.bytes()));
   return tensor;
 }
 
-void fill_array(const mf_array& array, const Tensor& value, const std::string& what) {
-  check_array(array, value.type(), what);
+void fill_array(const mf_array& array, const Tensor& value, const Role& role) {
+  check_array(array, value.type(), role);
   if (value.bytes() > 0) std::memcpy(array.data, value.data(), static_cast<size_t>(value.bytes()));
 }
 
@@ -260,9 +270,9 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
     if (output_count != static_cast<int32_t>(job->outputs.size()))
       refuse(MF_INVALID_ARGUMENT, job->name, ": gives ", job->outputs.size(), " outputs, got ", output_count);
     if (outputs == nullptr && output_count > 0) refuse(MF_INVALID_ARGUMENT, job->name, ": outputs is NULL");
-    const auto what = [&](int32_t i) { return job->name + ": " + place("output", job->outputs, i); };
     // Before the run, so that a training step is not made for nothing.
-    for (int32_t i = 0; i < output_count && !job->dynamic; ++i) check_array(outputs[i], job->outputs[i].type, what(i));
+    for (int32_t i = 0; i < output_count && !job->dynamic; ++i)
+      check_array(outputs[i], job->outputs[i].type, output_role(*job, i));
     const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
     std::vector<Tensor> results;
     job->session->enter([&](lua_State* L) {
@@ -273,7 +283,7 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
       lua_call(L, input_count + 1, output_count);
       for (int32_t i = 0; i < output_count; ++i) results.push_back(tensor_at(L, i - output_count));
     });
-    for (int32_t i = 0; i < output_count; ++i) fill_array(outputs[i], results[i], what(i));
+    for (int32_t i = 0; i < output_count; ++i) fill_array(outputs[i], results[i], output_role(*job, i));
   });
 }
 

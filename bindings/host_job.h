@@ -43,13 +43,21 @@ class EnteredJob {
   Checked<HostJob, mf_job> pinned_;
 };
 
+// What an array is to the caller, for messages; put into words only when there is one to write.
+struct Role {
+  const char* job;  // nullptr: none
+  const char* kind;
+  const char* name;
+  std::string str() const { return job ? text(job, ": ", kind, " '", name, "'") : text(kind, " '", name, "'"); }
+};
+
 // An array of the host with every field checked; the shape is `signature`'s where the array has none.
-TensorType check_array(const mf_array& array, const TensorType& signature, const std::string& what);
+TensorType check_array(const mf_array& array, const TensorType& signature, const Role& role);
 // The array's elements in a tensor of the library.
-Tensor tensor_of(const mf_array& array, const TensorType& signature, const std::string& what,
+Tensor tensor_of(const mf_array& array, const TensorType& signature, const Role& role,
                  const std::shared_ptr<HostMemory>& memory);
 // The other way: dtype and count must fit.
-void fill_array(const mf_array& array, const Tensor& value, const std::string& what);
+void fill_array(const mf_array& array, const Tensor& value, const Role& role);
 mf_array view_of(const Tensor& value);
 void fill_type(mf_type* type, const NamedValue& value);
 

@@ -240,6 +240,7 @@ HostSession::HostSession(const mf_session_options& options)
       host_state = owned_;
       if (lua_cpcall(owned_, open_libraries, nullptr) != 0) refuse(MF_OUT_OF_MEMORY, "no memory for Lua's libraries");
     }
+    main_ = host_state;
     load_library(host_state, options.library_path);
     enter([&](lua_State* L) {
       push_function(L, "open");
@@ -474,7 +475,7 @@ mf_code mf_session_close(mf_session* handle) {
 mf_status* mf_session_lua_state(mf_session* handle, void** lua_state) {
   return guarded([&] {
     require_out(lua_state, "lua_state");
-    *lua_state = Entered(handle)->lua();
+    *lua_state = Entered(handle)->state();
   });
 }
 

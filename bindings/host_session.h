@@ -27,7 +27,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   // Owner thread, outside of callbacks.
   void close();
   bool closed() const { return lua_ == nullptr; }
-  lua_State* lua() const { return lua_; }
+  lua_State* state() const { return main_; }
   int depth() const { return depth_; }  // calls under way on the owner's stack
   bool is_owner() const { return pthread_equal(pthread_self(), owner_); }
   // Refuses other threads, and a session that is closed.
@@ -78,7 +78,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::shared_ptr<std::atomic<bool>> interrupted_;
   mf_log_function log_;
   void* log_user_;
-  lua_State* lua_ = nullptr;  // a thread of its own within the state; nullptr once closed
+  lua_State* lua_ = nullptr;   // a thread of its own within the state; nullptr once closed
+  lua_State* main_ = nullptr;  // the state, the host's or the session's own
   std::unique_ptr<LuaMemory> lua_memory_;
   lua_State* owned_ = nullptr;   // the state, when it is the session's own
   lua::State* state_ = nullptr;  // of the glue

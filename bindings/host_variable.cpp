@@ -59,7 +59,7 @@ mf_status* mf_variable_read(mf_session* handle, const char* name, mf_array* valu
     require_name(name);
     require_out(value, "value");
     variables_of(*session);
-    fill_array(*value, session->engine().read(name), text("variable '", name, "'"));
+    fill_array(*value, session->engine().read(name), {nullptr, "variable", name});
   });
 }
 
@@ -70,7 +70,7 @@ mf_status* mf_variable_write(mf_session* handle, const char* name, const mf_arra
     require_out(value, "value");
     Session& engine = session->engine();
     engine.write(name,
-                 tensor_of(*value, engine.variables().at(name).type, text("variable '", name, "'"), session->memory()));
+                 tensor_of(*value, engine.variables().at(name).type, {nullptr, "variable", name}, session->memory()));
   });
 }
 

@@ -7,14 +7,15 @@
  *  - A function that can fail gives a status: NULL when all is well, else an object that the caller frees with
  *    mf_status_free. Functions that a real-time thread or a signal handler may call, and those that close, give a code.
  *  - A struct that a host fills begins with struct_size = sizeof it. Zero means "the default" in every other field.
- *  - Nothing here prints, exits, aborts, throws, installs a signal handler, or reads an environment variable without
- * the prefix MOONFLOW_.
+ *  - Nothing here prints, exits, aborts, throws, installs a signal handler, or reads an environment variable
+ *    without the prefix MOONFLOW_.
  *  - Each function is marked with the thread that may call it:
  *      MF_ANY_THREAD    any thread, at any time
  *      MF_OWNER_THREAD  the thread that opened the session; another gets MF_WRONG_THREAD
  *      MF_ONE_THREAD    any thread, but one at a time for one handle
- *      MF_REAL_TIME     as MF_ONE_THREAD, and after mf_prepared_warm_up on that thread: no allocation, no lock, no
- * system call, no Lua MF_SIGNAL_SAFE   as MF_ANY_THREAD, and inside a signal handler
+ *      MF_REAL_TIME     as MF_ONE_THREAD, and after mf_prepared_warm_up on that thread: no allocation,
+ *                       no lock, no system call, no Lua
+ *      MF_SIGNAL_SAFE   as MF_ANY_THREAD, and inside a signal handler
  *
  * Link with -lmoonflow -lluajit-5.1: the process brings the Lua virtual machine, so that a game's own and Moonflow's
  * are one. docs/embedding.md is the guide. */
@@ -123,7 +124,7 @@ MF_EXPORT MF_ANY_THREAD mf_status* mf_session_open(const mf_session_options* opt
 /* Refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered, closes its own Lua
  * state. Jobs and prepared calls of it stay valid handles; prepared calls can even be run on. */
 MF_EXPORT MF_OWNER_THREAD mf_code mf_session_close(mf_session* session);
-/* The lua_State*, for a host that wants to add functions of its own. */
+/* The lua_State* that was given, or the session's own: for a host that wants to add functions of its own. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_lua_state(mf_session* session, void** lua_state);
 
 /* Runs a Lua file. The jobs it defines are kept for mf_job_find until the file is loaded again, which replaces those of

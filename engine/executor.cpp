@@ -1,5 +1,7 @@
 #include "engine/executor.h"
 
+#include <csignal>
+
 namespace moonflow {
 
 namespace {
@@ -87,6 +89,9 @@ Error Executor::failure_of(const Plan& plan) {
 }
 
 void Executor::work() {
+  sigset_t all;  // signals are for the host's own threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return closed_ || !queued_.empty(); });

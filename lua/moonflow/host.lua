@@ -48,7 +48,12 @@ end
 function host.open(threads, log)
   config.pump("host")
   config.log(log)
-  if threads > 0 then config.cpu_threads(threads) end
+  if threads > 0 and threads ~= session.settings.threads then
+    if next(job.named) then
+      errors.raise("wrong_state", "this lua_State has jobs already, so its number of threads stands; give threads = 0")
+    end
+    config.cpu_threads(threads)
+  end
   session.handle()
 end
 

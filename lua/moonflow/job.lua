@@ -393,16 +393,29 @@ local function take_flat(self, ...)
   return of, unpack(feeds, 1, of:supply(feeds, count))
 end
 
+local function run(of, ...)
+  return of:run(...)
+end
+
 --- Runs the job to its end with one array per input; gives its results one by one, whatever its type of return.
 function Job:run_flat(...)
-  local function run(of, ...) return of:run(...) end
+  local of = self.plan
+  if of.plain then return of:run(...) end
   return run(take_flat(self, ...))
+end
+
+local function launch(of, ...)
+  return of:launch(...)
 end
 
 --- Starts such a run; the call gives its results one by one. nil, "busy" in host mode when too much is in flight.
 function Job:launch_flat(...)
-  local function launch(of, ...) return of:launch(...) end
-  local call, why = launch(take_flat(self, ...))
+  local of, call, why = self.plan, nil, nil
+  if of.plain then
+    call, why = of:launch(...)
+  else
+    call, why = launch(take_flat(self, ...))
+  end
   if call then call.flat = true end
   return call, why
 end

@@ -244,16 +244,6 @@ local function emptied(values, count, ...)
   return ...
 end
 
---- Runs to the end and gives the results one by one.
-function Plan:run(...)
-  run_to_end(self, ...)
-  return emptied(self.values, self.result_count, unpack(self.values, 1, self.result_count))
-end
-
-local function call_none(self, ...)
-  run_to_end(self, ...)
-end
-
 -- The short way, where nothing is watched: not through the queue, but straight from the plan.
 local function call_now(self, ...)
   local value, problem, refused = self.run_now(self.handle, ...)
@@ -261,6 +251,20 @@ local function call_now(self, ...)
   if problem then error(problem, 0) end
   if value and not session.delivering() then session.raise_failures() end
   return value
+end
+
+--- Runs to the end and gives the results one by one.
+function Plan:run(...)
+  if self.run_now and self.ready and self.result_count == 1 then
+    local value = call_now(self, ...)
+    if value then return value end
+  end
+  run_to_end(self, ...)
+  return emptied(self.values, self.result_count, unpack(self.values, 1, self.result_count))
+end
+
+local function call_none(self, ...)
+  run_to_end(self, ...)
 end
 
 local function call_one(self, ...)

@@ -402,9 +402,9 @@ function session.poll(max_ms)
   if services[1] then serve() end
   if not handle then return 0 end
   local before = delivered
-  local stop = max_ms and core.clock() + max_ms / 1000
+  local stop = max_ms and (max_ms > 0 and core.clock() + max_ms / 1000 or 0)
   while step() do
-    if stop and delivered > before and core.clock() >= stop then
+    if stop and delivered > before and (stop == 0 or core.clock() >= stop) then
       if late[1] or stash_first <= stash_last then handle:announce() end
       break
     end
