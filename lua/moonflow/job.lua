@@ -410,7 +410,8 @@ end
 
 --- Starts such a run; the call gives its results one by one. nil, "busy" in host mode when too much is in flight.
 function Job:launch_flat(...)
-  local of, call, why = self.plan, nil, nil
+  local call, why
+  local of = self.plan
   if of.plain then
     call, why = of:launch(...)
   else
