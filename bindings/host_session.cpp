@@ -382,7 +382,9 @@ Session& HostSession::engine() const {
   return *state_->newest;
 }
 
-bool HostSession::idle() const { return state_->newest && state_->newest->completions().empty(); }
+bool HostSession::idle() const {
+  return state_->newest && state_->newest->completions().empty() && !state_->has_services;
+}
 
 void HostSession::drop_reference(int reference) noexcept {
   try {

@@ -132,6 +132,12 @@ int device(lua_State* L) {
   return 1;
 }
 
+// core.look_at_each_poll(flag)
+int look_at_each_poll(lua_State* L) {
+  protect(L, [&] { state_of(L).has_services = flag_at(L, 1, "flag"); });
+  return 0;
+}
+
 int interrupt(lua_State* L) {
   protect(L, [&] { any_session(L).executor().interrupt(); });
   return 0;
@@ -253,7 +259,8 @@ int memory(lua_State* L) {
 }  // namespace
 
 void add_session(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {{"session", make_session}, {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {
+      {"session", make_session}, {"look_at_each_poll", look_at_each_poll}, {nullptr, nullptr}};
   static const luaL_Reg kMethods[] = {{"next", next},
                                       {"wait", wait},
                                       {"in_flight", in_flight},

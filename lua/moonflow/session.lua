@@ -228,12 +228,14 @@ end
 --- Calls `service:step()` wherever the session delivers.
 function session.add_service(service)
   services[#services + 1] = service
+  core.look_at_each_poll(true)
 end
 
 function session.remove_service(service)
   for i = #services, 1, -1 do
     if services[i] == service then table.remove(services, i) end
   end
+  core.look_at_each_poll(services[1] ~= nil)
 end
 
 -- ---- the pump -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
 // The C ABI as a host meets it: what it promises when used rightly, and that misuse gives a status, never a crash.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -531,6 +535,28 @@ TEST_CASE("warnings go to the host's log and nowhere else") {
       "  return flow.scope.placement('gpu', '0:0', function() return x + 1 end) end)";
   host.ok(mf_session_load_text(host.session, text, std::strlen(text), "gpu.lua"));
   CHECK_FALSE(lines.empty());
+}
+
+TEST_CASE("a prompt that a script serves answers in the host's polls") {
+  Host host;
+  const std::string path = "/tmp/moonflow-abi-" + std::to_string(getpid()) + ".sock";
+  const std::string text = "server = require('moonflow').serve_repl('" + path + "')";
+  host.ok(mf_session_load_text(host.session, text.data(), text.size(), "serve.lua"));
+  host.ok(mf_session_poll(host.session, 0, nullptr));
+  const int client = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  REQUIRE(::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  const timeval patience{10, 0};
+  ::setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  host.ok(mf_session_poll(host.session, 0, nullptr));
+  char greeting[6] = {};
+  CHECK(::recv(client, greeting, 5, MSG_WAITALL) == 5);
+  CHECK(std::string(greeting) == "hello");
+  ::close(client);
+  const char* end = "server:close()";
+  host.ok(mf_session_load_text(host.session, end, std::strlen(end), "end.lua"));
 }
 
 TEST_CASE("the table holds the same functions, and there is none for another version") {
