@@ -14,7 +14,7 @@ namespace {
 ImageFormat default_format(int spatial_axes) { return {spatial_axes, false}; }
 
 std::vector<AttrDef> conv_attrs(int spatial_axes) {
-  return {
+  std::vector<AttrDef> attrs = {
       {"strides", Ints{1}, "steps of the window: one number, or one for each spatial axis"},
       padding_attr(),
       data_format_attr(default_format(spatial_axes)),
@@ -23,6 +23,13 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
        "parts into which channels and filters are split; each filter sees the channels of its part"},
       pads_attr(),
   };
+  if (spatial_axes == 2) {
+    attrs.push_back(
+        {"algorithm", std::string("auto"),
+         "\"auto\": what is fastest; \"direct\": sums as the formula has them; \"winograd\": Winograd's, where "
+         "it fits (3x3 and 5x5, strides and dilations of 1, one group, float32 on the cpu), else direct"});
+  }
+  return attrs;
 }
 
 std::vector<AttrDef> with(std::vector<AttrDef> attrs, AttrDef more) {
@@ -94,12 +101,22 @@ struct ConvOp {
   }
   bool relu(const Attrs& attrs) const { return kind == ConvKind::ForwardBias && attrs.string("activation") == "relu"; }
 
+  bool by_winograd(const Attrs& attrs, const Conv& conv) const {
+    if (spatial_axes != 2 || attrs.string("algorithm") == "direct" || !cpu::winograd_fits(conv, kind)) return false;
+    return attrs.string("algorithm") == "winograd" || cpu::winograd_is_faster(conv, kind);
+  }
+
   std::vector<TensorType> infer(const OpCall& call) const {
     const DType dtype = call.dtype(0);
     require(is_floating(dtype), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", dtype);
     require(call.dtype(1) == dtype, ErrorCode::DtypeMismatch, "the inputs differ in dtype: ", dtype, " and ",
             call.dtype(1));
     const Conv conv = sizes(call.attrs, call.shape(0), call.shape(1));
+    if (spatial_axes == 2) {
+      const std::string& algorithm = call.attrs.string("algorithm");
+      require(algorithm == "auto" || algorithm == "direct" || algorithm == "winograd", ErrorCode::InvalidArgument,
+              "algorithm is \"", algorithm, "\", wanted \"auto\", \"direct\" or \"winograd\"");
+    }
     if (is_forward()) {
       if (kind == ConvKind::ForwardBias) {
         require(call.type(2) == TensorType{dtype, {conv.filters()}}, ErrorCode::ShapeMismatch, "bias is ", call.type(2),
@@ -118,6 +135,9 @@ struct ConvOp {
   Launch prepare(KernelCall& call) const {
     const Conv conv = sizes(call.attrs, call.inputs[0].shape, call.inputs[1].shape);
     if (call.inputs[0].dtype == DType::Float32) {
+      if (by_winograd(call.attrs, conv)) {
+        if (Launch launch = cpu::conv_winograd(conv, kind, relu(call.attrs), call)) return launch;
+      }
       try {
         return cpu::conv_primitive(conv, kind, relu(call.attrs), call);
       } catch (const dnnl::error&) {
@@ -131,6 +151,7 @@ struct ConvOp {
     if (call.input_types[0].dtype == DType::Float32) {
       try {
         const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
+        if (by_winograd(call.attrs, conv)) return cpu::winograd_layouts(conv, kind, call);
         return cpu::conv_layouts(conv, kind, relu(call.attrs), call);
       } catch (const dnnl::error&) {
       }
@@ -252,12 +273,20 @@ std::string conv_doc(int spatial_axes) {
          "odd one at the top and left, SAME_UPPER at the bottom and right.\n" +
          shapes +
          "dtypes: float32 or float64, both inputs alike\n"
-         "errors: a rank, a channel count or groups that do not fit; a window larger than the padded image";
+         "errors: a rank, a channel count or groups that do not fit; a window larger than the padded image" +
+         (spatial_axes == 2
+              ? "\nprecision: measured by the largest result, float32 is within 1e-6 of float64 by direct "
+                "sums, and within 1e-5 (3x3) or 2e-5 (5x5) by Winograd's algorithm (Lavin and Gray, "
+                "arXiv:1509.09308);\n"
+                "  forbid that here with \"direct\", or in a whole job with function_config { winograd = "
+                "false }"
+              : "");
 }
 
 std::vector<Example> conv2d_examples() {
   const auto f = [](Shape shape) { return TensorType{kFloat32, shape}; };
   const std::string same = "SAME", lower = "SAME_LOWER", upper = "SAME_UPPER", nhwc = "NHWC";
+  const std::string winograd = "winograd";
   return {
       {{f({1, 1, 4, 4}), f({1, 1, 3, 3})}},
       {{f({2, 3, 5, 6}), f({4, 3, 3, 2})}, {{"padding", same}}},
@@ -269,6 +298,8 @@ std::vector<Example> conv2d_examples() {
       {{f({1, 3, 4, 4}), f({3, 1, 2, 2})}, {{"groups", int64_t{3}}}},
       {{f({1, 5, 4, 3}), f({2, 3, 2, 3})}, {{"data_format", nhwc}, {"padding", same}}},
       {{f({2, 5, 5, 4}), f({2, 3, 3, 2})}, {{"data_format", nhwc}, {"groups", int64_t{2}}, {"dilations", Ints{2}}}},
+      {{f({1, 3, 6, 5}), f({2, 3, 5, 5})}, {{"padding", same}, {"algorithm", winograd}}, -0.25, 0.25},
+      {{f({1, 5, 6, 16}), f({16, 3, 3, 16})}, {{"data_format", nhwc}, {"algorithm", winograd}}},
   };
 }
 
@@ -293,8 +324,10 @@ std::vector<Example> grad_examples(const std::vector<Example>& forward, ConvKind
     const TensorType &x = example.inputs[0], &filter = example.inputs[1];
     const TensorType dy{kFloat32, op.infer({{&x, &filter}, attrs})[0].shape};
     const bool for_input = kind == ConvKind::InputGrad;
-    result.push_back(
-        {{dy, for_input ? filter : x}, with(example.attrs, "shape", (for_input ? x : filter).shape.dims())});
+    result.push_back({{dy, for_input ? filter : x},
+                      with(example.attrs, "shape", (for_input ? x : filter).shape.dims()),
+                      example.low,
+                      example.high});
   }
   return result;
 }
@@ -325,8 +358,8 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   OpDef filter_grad = ConvOp{ConvKind::FilterGrad, spatial_axes}.def(name + "_filter_grad", {{"dy"}, {"x"}});
   filter_grad.doc =
       "Gradient of " + name + " with respect to the filter: dy times what the window saw, summed over " +
-      "batch and places.\nThe last bits of float32 depend on the number of threads, as oneDNN shares out the "
-      "batch among them.";
+      "batch and places.\nThe last bits of float32 depend on the number of threads, each of which sums "
+      "a part of the batch.";
   filter_grad.outputs = {"dfilter"};
   filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };

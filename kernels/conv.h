@@ -1,4 +1,4 @@
-// The sizes of a convolution, its plain loops, and its launches through oneDNN.
+// The sizes of a convolution, its plain loops, and its launches through oneDNN and by Winograd's algorithm.
 #pragma once
 
 #include <dnnl.hpp>
@@ -38,6 +38,13 @@ Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu);
 namespace cpu {
 void conv_layouts(const Conv& conv, ConvKind kind, bool relu, LayoutCall& call);
 Launch conv_primitive(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
+
+// By Winograd's algorithm, float32 only, where it fits: two axes, strides and dilations of 1, one group, 3x3 or 5x5.
+// The launch is empty where the layouts are not those it asked for.
+bool winograd_fits(const Conv& conv, ConvKind kind);
+bool winograd_is_faster(const Conv& conv, ConvKind kind);
+void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
+Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
 }  // namespace cpu
 
 }  // namespace moonflow

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "kernels/catalog.h"
+#include "kernels/simd.h"
 
 namespace moonflow {
 namespace cpu {
@@ -196,6 +197,23 @@ int threads() { return omp_get_max_threads(); }
 #else
 int threads() { return 1; }
 #endif
+
+Simd simd() {
+  static const Simd chosen = [] {
+    const char* wanted = std::getenv("MOONFLOW_SIMD");
+    const std::string limit = wanted ? wanted : "";
+    if (limit == "plain") return Simd::Plain;
+#ifdef __x86_64__
+    if (limit != "avx2" && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+      return Simd::Avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Simd::Avx2;
+#endif
+    return Simd::Plain;
+  }();
+  return chosen;
+}
 
 ThreadLimit::ThreadLimit(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
 ThreadLimit::~ThreadLimit() { omp_set_num_threads(before_); }

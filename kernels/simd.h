@@ -1,7 +1,7 @@
-// One loop, compiled for the instruction sets that matter, chosen by the processor it runs on. The build itself asks for
-// none of them, so a binary runs on any x86-64 (and on anything else without the wide versions).
-// A loop compiled this way gives the same values for any thread count; between processors the last bit may differ,
-// because the wide versions fuse multiply and add.
+// One loop, compiled for the instruction sets that matter, chosen by the processor it runs on. The build itself asks
+// for none of them, so a binary runs on any x86-64 (and on anything else without the wide versions). A loop compiled
+// this way gives the same values for any thread count; between processors the last bit may differ, because the wide
+// versions fuse multiply and add.
 #pragma once
 
 namespace moonflow::cpu {
@@ -26,11 +26,31 @@ inline const Feature* features() {
   return list;
 }
 
+// A register of floats, for kernels whose speed lies in what stays in registers, which no vectoriser finds by itself.
+// GCC compiles arithmetic on it for whatever instructions the function around it may use.
+template <int kFloats>
+struct Register {
+  static constexpr int kWidth = kFloats;
+  static constexpr int kCount = kFloats == 16 ? 32 : 16;  // how many there are
+  typedef float Vector __attribute__((vector_size(4 * kFloats), may_alias));
+  typedef float Stored __attribute__((vector_size(4 * kFloats), may_alias, aligned(4)));  // in memory, anywhere
+
+  static const Stored& at(const float* place) { return *reinterpret_cast<const Stored*>(place); }
+  static Stored& at(float* place) { return *reinterpret_cast<Stored*>(place); }
+};
+
+// The widest instructions to use: what the processor has, or less where the environment variable MOONFLOW_SIMD says
+// "avx2" or "plain", so that tests reach every version on one machine.
+enum class Simd { Plain, Avx2, Avx512 };
+Simd simd();
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_PLAIN_LOOPS)
 
 // `flatten` pulls the body into the function, where it is compiled anew for the wider registers.
 template <class Body>
-[[gnu::target("avx2,fma"), gnu::flatten]] void run_avx2(const Body& body) { body(); }
+[[gnu::target("avx2,fma"), gnu::flatten]] void run_avx2(const Body& body) {
+  body();
+}
 template <class Body>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"), gnu::flatten]] void run_avx512(
     const Body& body) {
@@ -40,17 +60,40 @@ template <class Body>
 // Calls body(), a lambda around a plain loop over arithmetic types; calls out of it stay as they were compiled.
 template <class Body>
 void widest(const Body& body) {
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return run_avx512(body);
+  switch (simd()) {
+    case Simd::Avx512:
+      return run_avx512(body);
+    case Simd::Avx2:
+      return run_avx2(body);
+    case Simd::Plain:
+      return body();
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return run_avx2(body);
-  body();
+}
+
+// The same for a body over registers: body(Register<16>()) for AVX-512, and so on down.
+template <class Body>
+void widest_register(const Body& body) {
+  switch (simd()) {
+    case Simd::Avx512:
+      return run_avx512([&] { body(Register<16>()); });
+    case Simd::Avx2:
+      return run_avx2([&] { body(Register<8>()); });
+    case Simd::Plain:
+      return body(Register<4>());
+  }
 }
 
 #else
 
 template <class Body>
-void widest(const Body& body) { body(); }
+void widest(const Body& body) {
+  body();
+}
+
+template <class Body>
+void widest_register(const Body& body) {
+  body(Register<4>());
+}
 
 #endif
 

@@ -31,6 +31,12 @@ local effective = {
     end
     return "max_in_flight", value
   end,
+  winograd = function(value)
+    if type(value) ~= "boolean" then
+      errors.raise("invalid_argument", "winograd wants true or false, got " .. arguments.describe(value))
+    end
+    return "winograd", value
+  end,
 }
 
 local accepted = {}
@@ -121,7 +127,8 @@ function function_config.is(value)
 end
 
 --- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
---- placement, view, max_in_flight, train (of the oldest dialect) and whether it `trains`.
+--- placement, view, max_in_flight, winograd (false: convolutions are direct sums), train (of the oldest dialect) and
+--- whether it `trains`.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", train = {} }
   if function_config.is(given) then

@@ -73,6 +73,7 @@ local function definition_of(name)
   for i, attr in ipairs(op.attrs) do
     def.attrs[i] = attr.name
     if op.random and attr.name == "key" then def.has_key = true end
+    if attr.name == "algorithm" then def.has_algorithm = true end
   end
   if op.lua then def.signature = arguments.signature("flow." .. op.lua, parameters_of(op)) end
   definitions[name] = def
@@ -106,6 +107,13 @@ local function supply_random(def, t, ids, attrs, name, seed)
   if def.has_key then attrs.key = name end
 end
 
+-- A job may forbid what its ops would choose.
+local function supply_algorithm(def, t, attrs)
+  if def.has_algorithm and attrs.algorithm == nil and t.config and t.config.winograd == false then
+    attrs.algorithm = "direct"
+  end
+end
+
 --- Appends an op by its internal name and gives its public outputs as blobs.
 --- @param op string     internal name
 --- @param inputs table  blobs, `false` for a left-out optional input; without the seed and step of random ops
@@ -121,6 +129,7 @@ function ops.apply(op, inputs, attrs, name, seed)
   local full = t:claim(name, op, site)
   attrs = attrs or {}
   if def.random then supply_random(def, t, ids, attrs, full, seed) end
+  supply_algorithm(def, t, attrs)
   return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
 end
 
@@ -149,6 +158,7 @@ local function call(name, where, ...)
   for _, attr in ipairs(def.attrs) do attrs[attr] = values[attr] end
   local full = t:claim(values.name, name, site)
   if def.random then supply_random(def, t, ids, attrs, full, values.seed) end
+  supply_algorithm(def, t, attrs)
   return public_outputs(def, t, full, site, t:append(name, ids, attrs, full, site))
 end
 

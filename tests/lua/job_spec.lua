@@ -245,6 +245,28 @@ describe("variables", function()
   end)
 end)
 
+describe("Winograd's convolution", function()
+  it("is forbidden by the job's configuration", function()
+    local images = np.random.uniform(-1, 1, { 8, 16, 16, 16 }):astype(flow.float)
+    local function convolve(config)
+      return flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ 8, 16, 16, 16 }) }, returns = tp.Numpy, function_config = config,
+      } (function(x)
+        return flow.layers.conv2d(x, 16, 5, { kernel_initializer = flow.random_uniform_initializer(-1, 1),
+          name = "conv" })
+      end)(images)
+    end
+    local difference = np.abs(convolve() - convolve({ winograd = false })):max()
+    assert.is_true(difference > 0 and difference < 0.01)
+  end)
+
+  it("takes true or false there", function()
+    local ok, err = pcall(function() flow.function_config():winograd("no") end)
+    assert.is_false(ok)
+    assert.equal("winograd wants true or false, got 'no'", err.message)
+  end)
+end)
+
 describe("names and scopes", function()
   it("put namespaces before variables and ops", function()
     local names = {}

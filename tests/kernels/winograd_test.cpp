@@ -1,0 +1,160 @@
+// Winograd's convolution: its arithmetic, its edges, its error, and what chooses it.
+#include "kernels/winograd.h"
+
+#include <catch2/catch.hpp>
+
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+Attrs with(Attrs attrs, const std::string& name, const char* value) {
+  attrs.set(name, std::string(value));
+  return attrs;
+}
+Attrs with_shape(Attrs attrs, const Shape& shape) {
+  attrs.set("shape", shape.dims());
+  return attrs;
+}
+
+// The outputs of an op in a plan, which lays out its values as the kernel wants them; Session::evaluate leaves rows.
+std::vector<Tensor> planned(Session& session, const std::string& op, const std::vector<Tensor>& inputs,
+                            const Attrs& attrs) {
+  Graph graph(session.catalog());
+  std::vector<ValueId> feeds;
+  for (const Tensor& input : inputs) feeds.push_back(graph.feed(text("input", feeds.size()), input.type()));
+  Token token = 0;
+  for (const ValueId output : graph.append(op, feeds, attrs, "tried")) graph.tap(output, ++token);
+  return run(session, session.compile(graph, op), inputs);
+}
+
+// A convolution with everything that is computed from it, in the order out, dx, dfilter, dbias.
+struct Case {
+  std::string name;
+  Shape x, filter;
+  Attrs attrs;
+
+  std::vector<Tensor> results(Session& session, const char* algorithm, bool in_double = false) const {
+    const Attrs all = with(attrs, "algorithm", algorithm);
+    const auto given = [&](const Tensor& tensor) { return in_double ? as_double(tensor) : tensor; };
+    const Tensor image = given(random_values({DType::Float32, x}, 1)),
+                 taps = given(random_values({DType::Float32, filter}, 2)),
+                 bias = given(random_values({DType::Float32, {filter[0]}}, 3));
+    std::vector<Tensor> results = planned(session, "conv2d_bias", {image, taps, bias}, with(all, "activation", "relu"));
+    const Tensor dy = given(random_values({DType::Float32, results[0].shape()}, 4));
+    results.push_back(planned(session, "conv2d_input_grad", {dy, taps}, with_shape(all, x))[0]);
+    for (const Tensor& grad : planned(session, "conv2d_filter_bias_grad", {dy, image}, with_shape(all, filter))) {
+      results.push_back(grad);
+    }
+    return results;
+  }
+};
+
+std::vector<Case> cases() {
+  const Attrs valid, same = {{"padding", std::string("SAME")}}, nhwc = {{"data_format", std::string("NHWC")}};
+  return {
+      {"one tile", {1, 16, 4, 4}, {16, 16, 3, 3}, same},
+      {"less than a tile", {1, 16, 5, 3}, {16, 16, 3, 3}, valid},
+      {"one place", {2, 16, 5, 5}, {16, 16, 5, 5}, valid},
+      {"channels that do not fill blocks", {2, 5, 9, 13}, {37, 5, 3, 3}, same},
+      {"the same for 5x5", {2, 21, 13, 9}, {3, 21, 5, 5}, same},
+      {"a panel and a half", {3, 32, 8, 8}, {48, 32, 5, 5}, same},
+      {"rows longer than a unit of work", {1, 16, 6, 131}, {16, 16, 3, 3}, valid},
+      {"the same for 5x5", {2, 16, 7, 70}, {32, 16, 5, 5}, valid},
+      {"many images", {33, 16, 7, 7}, {16, 16, 3, 3}, same},
+      {"uneven pads", {2, 16, 9, 11}, {16, 16, 3, 3}, {{"pads", Ints{0, 0, 0, 0, 2, 1, 0, 2}}}},
+      {"pads wider than the filter", {1, 16, 5, 6}, {16, 16, 3, 3}, {{"pads", Ints{5, 4}}}},
+      {"channels last", {2, 9, 10, 32}, {48, 3, 3, 32}, nhwc},
+      {"channels last, 5x5", {2, 9, 10, 16}, {32, 5, 5, 16}, with(nhwc, "padding", "SAME")},
+      {"LeNet", {20, 32, 14, 14}, {64, 32, 5, 5}, same},
+      {"a residual block", {4, 64, 16, 16}, {64, 64, 3, 3}, same},
+  };
+}
+
+template <int kTaps>
+void check_arithmetic() {
+  using W = cpu::Winograd<kTaps>;
+  double taps[kTaps], inputs[W::kPoints], points[W::kPoints], weights[W::kPoints], outs[4], dtaps[kTaps];
+  for (int i = 0; i < kTaps; ++i) taps[i] = 1.25 * i - 2;
+  for (int i = 0; i < W::kPoints; ++i) points[i] = inputs[i] = (i * 5 % 7) - 2.5;
+  W::spread(points);
+  W::evaluate(taps, weights);
+  for (int i = 0; i < W::kPoints; ++i) weights[i] *= points[i] * W::scale(i);
+  W::collect(weights, outs);
+  for (int y = 0; y < 4; ++y) {
+    double sum = 0;
+    for (int k = 0; k < kTaps; ++k) sum += inputs[y + k] * taps[k];
+    CHECK(outs[y] == Approx(sum).epsilon(1e-6));  // its numbers are rounded to float32
+  }
+
+  const double dy[4] = {1, -2, 0.5, 3};
+  W::evaluate(dy, weights);
+  for (int i = 0; i < W::kPoints; ++i) weights[i] *= points[i] * W::scale(i);
+  W::collect(weights, dtaps);
+  for (int k = 0; k < kTaps; ++k) {
+    double sum = 0;
+    for (int y = 0; y < 4; ++y) sum += inputs[y + k] * dy[y];
+    CHECK(dtaps[k] == Approx(sum).epsilon(1e-6));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("along one axis Winograd's points give the outputs and the filter's gradient") {
+  check_arithmetic<3>();
+  check_arithmetic<5>();
+}
+
+TEST_CASE("Winograd's convolution agrees with float64 in all directions and at all edges") {
+  Session session = make_session();
+  for (const Case& sample : cases()) {
+    CAPTURE(sample.name, sample.filter);
+    const std::vector<Tensor> results = sample.results(session, "winograd"), direct = sample.results(session, "direct"),
+                              exact = sample.results(session, "direct", true);
+    REQUIRE(results.size() == 4);
+    // What the documentation of conv2d promises. `distance` measures by the largest result, or by 1 where that is less.
+    const bool small = sample.filter[2] == 3;
+    for (size_t i = 0; i < results.size(); ++i) {
+      CAPTURE(i);
+      CHECK(distance(results[i], exact[i]) < (small ? 1e-5 : 2e-5));
+      if (i < 3) CHECK(distance(results[i], direct[i]) > 0);  // so it was another algorithm
+    }
+  }
+}
+
+TEST_CASE("Winograd's convolution has the same bits for any number of threads, but for the filter's gradient") {
+  Session one = make_session(1), two = make_session(2), three = make_session(3);
+  for (const Case& sample : cases()) {
+    CAPTURE(sample.name);
+    const std::vector<Tensor> alone = sample.results(one, "winograd");
+    for (Session* session : {&two, &three}) {
+      const std::vector<Tensor> together = sample.results(*session, "winograd");
+      CHECK(distance(together[0], alone[0]) == 0);
+      CHECK(distance(together[1], alone[1]) == 0);
+      CHECK(distance(together[2], alone[2]) < 4e-5);  // both within 2e-5 of the truth
+    }
+  }
+}
+
+TEST_CASE(
+    "Winograd's convolution is chosen where it is faster, can be forbidden, and is not taken where it does not fit") {
+  Session session = make_session();
+  const auto same = [&](const Case& sample, const char* a, const char* b) {
+    const std::vector<Tensor> left = sample.results(session, a), right = sample.results(session, b);
+    return distance(left[0], right[0]) == 0 && distance(left[1], right[1]) == 0 && distance(left[2], right[2]) == 0;
+  };
+  const Case lenet{"LeNet", {100, 32, 14, 14}, {64, 32, 5, 5}, {{"padding", std::string("SAME")}}};
+  CHECK(same(lenet, "auto", "winograd"));
+  CHECK_FALSE(same(lenet, "auto", "direct"));
+  const Case small{"a single image", {1, 32, 6, 6}, {64, 32, 3, 3}, {}};
+  CHECK(same(small, "auto", "direct"));
+  for (const Attrs& attrs :
+       {Attrs{{"strides", Ints{2}}}, Attrs{{"dilations", Ints{2}}}, Attrs{{"groups", int64_t{2}}}}) {
+    const Case other{"", {4, 32, 14, 14}, {64, attrs.find("groups") ? 16 : 32, 3, 3}, attrs};
+    CHECK(same(other, "winograd", "direct"));
+  }
+  CHECK(message_of([&] { lenet.results(session, "fft"); }) ==
+        "algorithm is \"fft\", wanted \"auto\", \"direct\" or \"winograd\"");
+}
