@@ -77,7 +77,9 @@ class Draft final : public Rewriter {
     return !tapped_[value] && readers_[value].size() == 1 ? readers_[value][0] : kNone;
   }
 
+  bool tapped(ValueId value) const override { return tapped_[value]; }
   const std::vector<NodeId>& readers(ValueId value) const override { return readers_[value]; }
+  ValueId add_value(const TensorType& type) override { return add_value(type, kNone); }
 
   void fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
             const std::vector<ValueId>& outputs) override {
@@ -107,7 +109,6 @@ class Draft final : public Rewriter {
   bool live(NodeId id) const { return live_[id]; }
   int rank(NodeId id) const { return ranks_[id]; }
   NodeId maker(ValueId value) const { return makers_[value]; }
-  bool tapped(ValueId value) const { return tapped_[value]; }
   ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
   const Graph& graph() const { return graph_; }
 

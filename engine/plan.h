@@ -119,8 +119,12 @@ class Rewriter {
   virtual NodeId made_by(ValueId value, std::string_view op) const = 0;
   // The only node that reads the value, or kNone when there are several, none, or a tap wants it.
   virtual NodeId sole_reader(ValueId value) const = 0;
+  // Whether a tap wants the value.
+  virtual bool tapped(ValueId value) const = 0;
   // All nodes that read the value. Valid until the next fuse.
   virtual const std::vector<NodeId>& readers(ValueId value) const = 0;
+  // A value that no node of the graph has, for an output of the next fuse: what fused ops tell each other.
+  virtual ValueId add_value(const TensorType& type) = 0;
   // Replaces `nodes` by one op whose outputs take the places of `outputs`. The inner values must have no other reader.
   virtual void fuse(const std::vector<NodeId>& nodes, std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
                     const std::vector<ValueId>& outputs) = 0;

@@ -7,17 +7,14 @@
 #include "kernels/catalog.h"
 
 namespace moonflow {
-namespace {
 
 // ---- attributes and sizes --------------------------------------------------------------------------------------
-
-ImageFormat default_format(int spatial_axes) { return {spatial_axes, false}; }
 
 std::vector<AttrDef> conv_attrs(int spatial_axes) {
   std::vector<AttrDef> attrs = {
       {"strides", Ints{1}, "steps of the window: one number, or one for each spatial axis"},
       padding_attr(),
-      data_format_attr(default_format(spatial_axes)),
+      data_format_attr({spatial_axes, false}),
       {"dilations", Ints{1}, "distance between neighbours in the window: one number, or one for each spatial axis"},
       {"groups", int64_t{1},
        "parts into which channels and filters are split; each filter sees the channels of its part"},
@@ -32,23 +29,7 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
   return attrs;
 }
 
-std::vector<AttrDef> with(std::vector<AttrDef> attrs, AttrDef more) {
-  attrs.push_back(std::move(more));
-  return attrs;
-}
-
-Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
-  attrs.set(name, std::move(value));
-  return attrs;
-}
-
-Attrs without(const Attrs& attrs, const std::string& name) {
-  Attrs rest;
-  for (const auto& [key, value] : attrs) {
-    if (key != name) rest.set(key, value);
-  }
-  return rest;
-}
+AttrDef shape_attr(const char* of) { return {"shape", Ints{}, std::string("shape of ") + of, true}; }
 
 // Checks everything there is to check about sizes.
 Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes) {
@@ -79,7 +60,31 @@ Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatia
                           attrs.ints("pads"),
                           false});
   conv.out = {conv.image.batch, size.batch, conv.windows[0].out, conv.windows[1].out};
+  if (spatial_axes == 1) return conv;
+  const std::string& algorithm = attrs.string("algorithm");
+  require(algorithm == "auto" || algorithm == "direct" || algorithm == "winograd", ErrorCode::InvalidArgument,
+          "algorithm is \"", algorithm, "\", wanted \"auto\", \"direct\" or \"winograd\"");
   return conv;
+}
+
+namespace {
+
+std::vector<AttrDef> with(std::vector<AttrDef> attrs, AttrDef more) {
+  attrs.push_back(std::move(more));
+  return attrs;
+}
+
+Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
+  attrs.set(name, std::move(value));
+  return attrs;
+}
+
+Attrs without(const Attrs& attrs, const std::string& name) {
+  Attrs rest;
+  for (const auto& [key, value] : attrs) {
+    if (key != name) rest.set(key, value);
+  }
+  return rest;
 }
 
 // One op of the family: what it computes over how many axes.
@@ -87,7 +92,7 @@ struct ConvOp {
   ConvKind kind;
   int spatial_axes;
 
-  bool is_forward() const { return kind == ConvKind::Forward || kind == ConvKind::ForwardBias; }
+  bool is_forward() const { return moonflow::is_forward(kind); }
 
   // From the inputs of the op. Gradients know the shape they are to give from the attribute `shape`.
   Conv sizes(const Attrs& attrs, const Shape& first, const Shape& second) const {
@@ -101,10 +106,8 @@ struct ConvOp {
   }
   bool relu(const Attrs& attrs) const { return kind == ConvKind::ForwardBias && attrs.string("activation") == "relu"; }
 
-  bool by_winograd(const Attrs& attrs, const Conv& conv) const {
-    if (spatial_axes != 2 || attrs.string("algorithm") == "direct" || !cpu::winograd_fits(conv, kind)) return false;
-    return attrs.string("algorithm") == "winograd" || cpu::winograd_is_faster(conv, kind);
-  }
+  // Of the own kernels; conv1d has none.
+  std::string algorithm(const Attrs& attrs) const { return spatial_axes == 2 ? attrs.string("algorithm") : "direct"; }
 
   std::vector<TensorType> infer(const OpCall& call) const {
     const DType dtype = call.dtype(0);
@@ -112,11 +115,6 @@ struct ConvOp {
     require(call.dtype(1) == dtype, ErrorCode::DtypeMismatch, "the inputs differ in dtype: ", dtype, " and ",
             call.dtype(1));
     const Conv conv = sizes(call.attrs, call.shape(0), call.shape(1));
-    if (spatial_axes == 2) {
-      const std::string& algorithm = call.attrs.string("algorithm");
-      require(algorithm == "auto" || algorithm == "direct" || algorithm == "winograd", ErrorCode::InvalidArgument,
-              "algorithm is \"", algorithm, "\", wanted \"auto\", \"direct\" or \"winograd\"");
-    }
     if (is_forward()) {
       if (kind == ConvKind::ForwardBias) {
         require(call.type(2) == TensorType{dtype, {conv.filters()}}, ErrorCode::ShapeMismatch, "bias is ", call.type(2),
@@ -135,9 +133,8 @@ struct ConvOp {
   Launch prepare(KernelCall& call) const {
     const Conv conv = sizes(call.attrs, call.inputs[0].shape, call.inputs[1].shape);
     if (call.inputs[0].dtype == DType::Float32) {
-      if (by_winograd(call.attrs, conv)) {
-        if (Launch launch = cpu::conv_winograd(conv, kind, relu(call.attrs), call)) return launch;
-      }
+      const std::string own = algorithm(call.attrs);
+      if (Launch launch = cpu::own_conv(conv, kind, own, relu(call.attrs), call)) return launch;
       try {
         return cpu::conv_primitive(conv, kind, relu(call.attrs), call);
       } catch (const dnnl::error&) {
@@ -151,7 +148,7 @@ struct ConvOp {
     if (call.input_types[0].dtype == DType::Float32) {
       try {
         const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
-        if (by_winograd(call.attrs, conv)) return cpu::winograd_layouts(conv, kind, call);
+        if (cpu::own_conv_layouts(conv, kind, algorithm(call.attrs), call)) return;
         return cpu::conv_layouts(conv, kind, relu(call.attrs), call);
       } catch (const dnnl::error&) {
       }
@@ -172,6 +169,30 @@ struct ConvOp {
     return op;
   }
 };
+
+}  // namespace
+
+namespace cpu {
+
+bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm) {
+  if (algorithm == "direct" || !winograd_fits(conv, kind)) return false;
+  return algorithm == "winograd" || winograd_is_faster(conv, kind);
+}
+
+bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call) {
+  if (!has_own_conv(conv, kind, algorithm)) return false;
+  winograd_layouts(conv, kind, call);
+  return true;
+}
+
+Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call) {
+  if (!has_own_conv(conv, kind, algorithm)) return {};
+  return conv_winograd(conv, kind, relu, call);
+}
+
+}  // namespace cpu
+
+namespace {
 
 // ---- gradients -------------------------------------------------------------------------------------------------
 
@@ -332,8 +353,6 @@ std::vector<Example> grad_examples(const std::vector<Example>& forward, ConvKind
   return result;
 }
 
-AttrDef shape_attr(const char* of) { return {"shape", Ints{}, std::string("shape of ") + of, true}; }
-
 void add_conv(Catalog& catalog, int spatial_axes) {
   const std::string name = text("conv", spatial_axes, "d");
   const ConvGrads grads{name};
@@ -387,6 +406,7 @@ void add_conv(Catalog& catalog) {
   fused.attrs = with(fused.attrs, {"activation", std::string("none"), "\"none\" or \"relu\""});
   fused.examples = with_bias(conv2d_examples(), "none");
   for (Example& example : with_bias(conv2d_examples(), "relu")) fused.examples.push_back(std::move(example));
+  fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients", fuse_conv_pool}};
   catalog.add(std::move(fused));
 
   OpDef grads = ConvOp{ConvKind::FilterBiasGrad, 2}.def("conv2d_filter_bias_grad", {{"dy"}, {"x"}});
@@ -395,6 +415,8 @@ void add_conv(Catalog& catalog) {
   grads.attrs = with(grads.attrs, shape_attr("the filter"));
   grads.examples = grad_examples(conv2d_examples(), ConvKind::FilterGrad, 2);
   catalog.add(std::move(grads));
+
+  add_conv_pool(catalog);
 }
 
 }  // namespace moonflow

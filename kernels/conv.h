@@ -1,4 +1,4 @@
-// The sizes of a convolution, its plain loops, and its launches through oneDNN and by Winograd's algorithm.
+// The sizes of a convolution, and the ways to compute it: plain loops, oneDNN, own kernels.
 #pragma once
 
 #include <dnnl.hpp>
@@ -28,19 +28,46 @@ enum class ConvKind {
   InputGrad,       // (dy, filter) -> dx
   FilterGrad,      // (dy, x) -> dfilter
   FilterBiasGrad,  // (dy, x) -> dfilter, dbias
+  // With relu and max pooling of 2x2 windows behind it; `places` says where in its window each maximum was.
+  ForwardPool,     // (x, filter, bias) -> out, places
+  PoolInputGrad,   // (dy, places, filter) -> dx
+  PoolFilterGrad,  // (dy, places, x) -> dfilter, dbias
 };
 
+inline bool is_input_grad(ConvKind kind) { return kind == ConvKind::InputGrad || kind == ConvKind::PoolInputGrad; }
+inline bool is_filter_grad(ConvKind kind) {
+  return kind == ConvKind::FilterGrad || kind == ConvKind::FilterBiasGrad || kind == ConvKind::PoolFilterGrad;
+}
+inline bool is_forward(ConvKind kind) { return !is_input_grad(kind) && !is_filter_grad(kind); }
+inline bool is_pooled(ConvKind kind) {
+  return kind == ConvKind::ForwardPool || kind == ConvKind::PoolInputGrad || kind == ConvKind::PoolFilterGrad;
+}
+
+// What all convolutions have alike: their attributes, and the checked sizes of x (*) filter.
+std::vector<AttrDef> conv_attrs(int spatial_axes);
+AttrDef shape_attr(const char* of);
+Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes);
+
 // For every floating dtype and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for,
-// above all float64. `relu` is for Forward and ForwardBias.
+// above all float64. Nothing pooled. `relu` is for Forward and ForwardBias.
 Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu);
 
-// Through oneDNN, float32 only. Throws dnnl::error where it has no kernel.
+// The fusion of conv2d_bias with the pooling behind it, in conv_pool.cpp.
+void add_conv_pool(Catalog& catalog);
+bool fuse_conv_pool(Rewriter& graph, NodeId conv2d_bias);
+
 namespace cpu {
+// Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.
 void conv_layouts(const Conv& conv, ConvKind kind, bool relu, LayoutCall& call);
 Launch conv_primitive(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
 
-// By Winograd's algorithm, float32 only, where it fits: two axes, strides and dilations of 1, one group, 3x3 or 5x5.
-// The launch is empty where the layouts are not those it asked for.
+// Own kernels, float32 only, for two spatial axes; `algorithm` is the attribute. There may be none, and where the
+// layouts are not those that were asked for, the launch is empty.
+bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm);
+bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call);
+Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call);
+
+// By Winograd's algorithm, where it fits: strides and dilations of 1, one group, 3x3 or 5x5.
 bool winograd_fits(const Conv& conv, ConvKind kind);
 bool winograd_is_faster(const Conv& conv, ConvKind kind);
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);

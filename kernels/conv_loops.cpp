@@ -178,17 +178,11 @@ Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu) {
       const T* first = call.input<T>(0);
       const T* second = call.input<T>(1);
       T* out = call.output<T>(0);
-      switch (kind) {
-        case ConvKind::InputGrad:
-          return convolve_input_grad(conv, first, second, out);
-        case ConvKind::FilterGrad:
-          return convolve_filter_grad(conv, first, second, out);
-        case ConvKind::FilterBiasGrad:
-          convolve_filter_grad(conv, first, second, out);
-          return bias_grad(conv, first, call.output<T>(1));
-        case ConvKind::ForwardBias:
-        case ConvKind::Forward:
-          break;
+      if (is_input_grad(kind)) return convolve_input_grad(conv, first, second, out);
+      if (is_filter_grad(kind)) {
+        convolve_filter_grad(conv, first, second, out);
+        if (kind == ConvKind::FilterBiasGrad) bias_grad(conv, first, call.output<T>(1));
+        return;
       }
       convolve(conv, first, second, out);
       if (kind == ConvKind::ForwardBias) add_bias(conv, call.input<T>(2), out);

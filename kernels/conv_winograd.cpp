@@ -40,8 +40,7 @@ constexpr int64_t kLine = 16;       // floats in a cache line
 
 int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-// ---- sizes
-// -----------------------------------------------------------------------------------------------------------
+// ---- sizes ---------------------------------------------------------------------------------------------------------
 
 // An image in blocks of 16 channels, or channels last in a multiple of 16: the steps between its elements.
 struct Blocked {
@@ -108,6 +107,7 @@ struct Work {
   FilterSteps filter;
   Tiling tiling;
   bool bias, relu;
+  bool image_pooled, out_pooled;  // only the largest of each 2x2 window is there, and where it was
   int parts;
 
   // Floats of scratch: first what is shared, then the same for each part. The matrices of the points are one line
@@ -119,8 +119,7 @@ struct Work {
   int64_t strip_floats(int points) const { return points * (4 * tiling.stretch + points - 4) * kBlock; }
 };
 
-// ---- the product
-// -----------------------------------------------------------------------------------------------------
+// ---- the product ---------------------------------------------------------------------------------------------------
 
 // c (kRows, columns) = or += a (kRows, count) * b (count, columns), where columns fill kVectors registers. Rows are
 // addressed from every third, which an address can reach without arithmetic.
@@ -195,8 +194,7 @@ void multiply(int64_t rows, int64_t columns, int64_t count, const float* a, int6
   }
 }
 
-// ---- filters to weights
-// ----------------------------------------------------------------------------------------------
+// ---- filters to weights --------------------------------------------------------------------------------------------
 
 // weights[p][summed channel][produced channel] in panels of produced channels, for one block of these. Channels beyond
 // the filter's are zeros.
@@ -239,16 +237,92 @@ void transform_filter(const Work& work, const float* filter, int64_t block, floa
   }
 }
 
-// ---- images to points
-// ------------------------------------------------------------------------------------------------
+// ---- images to points ----------------------------------------------------------------------------------------------
 
-// points[p][tile][channel] for the tiles of a unit.
+// The vertical half of the transform: strip[i][column][lane] for the columns [first, last) of a strip that starts at
+// (top, left), in one block of channels. Rows outside of the image are zeros.
 template <class R, int kTaps>
-void transform_image(const Work& work, const Unit& unit, const float* image, float* strip, float* points) {
+void spread_columns(const Blocked& from, const float* image, int64_t top, int64_t left, int64_t first, int64_t last,
+                    int64_t strip_row, float* strip) {
   using W = Winograd<kTaps>;
-  using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
   static constexpr float kZeros[kBlock] = {};
+  const float* rows[n];
+  int64_t steps[n];
+  for (int i = 0; i < n; ++i) {
+    const bool inside = top + i >= 0 && top + i < from.height;
+    rows[i] = inside ? image + (top + i) * from.row : kZeros;
+    steps[i] = inside ? from.column : 0;
+  }
+  for (int64_t x = first; x < last; ++x) {
+    for (int64_t part = 0; part < kBlock; part += R::kWidth) {
+      typename R::Vector d[n];
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i) d[i] = R::at(rows[i] + (left + x) * steps[i] + part);
+      W::spread(d);
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
+    }
+  }
+}
+
+// What max pooling with 2x2 windows lets through to one of their places: the gradient, where the maximum was there.
+template <class R>
+void pass(const typename R::Vector& gradient, const typename R::Integers& places, int place, typename R::Vector& to) {
+  to = places == place ? gradient : typename R::Vector{};
+}
+
+// The same for a pooled image. kOdd says whether the strip starts with the lower row of a window.
+template <class R, int kTaps, bool kOdd>
+void spread_pooled_columns(const Blocked& from, const float* image, const uint8_t* image_places, int64_t top,
+                           int64_t left, int64_t first, int64_t last, int64_t strip_row, float* strip) {
+  using W = Winograd<kTaps>;
+  constexpr int n = W::kPoints, kRows = n / 2 + kOdd;
+  static constexpr float kZeros[kBlock] = {};
+  static constexpr uint8_t kNoPlaces[kBlock] = {};
+  const float* rows[kRows];
+  const uint8_t* row_places[kRows];
+  int64_t steps[kRows];
+  for (int i = 0; i < kRows; ++i) {
+    const int64_t y = top - kOdd + 2 * i;
+    const bool inside = y >= 0 && y < from.height;
+    rows[i] = inside ? image + y / 2 * from.row : kZeros;
+    row_places[i] = inside ? image_places + y / 2 * from.row : kNoPlaces;
+    steps[i] = inside ? from.column : 0;
+  }
+  for (int64_t window = (left + first) / 2; 2 * window < left + last; ++window) {
+    for (int64_t part = 0; part < kBlock; part += R::kWidth) {
+      typename R::Vector gradients[kRows];
+      typename R::Integers places[kRows];
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        gradients[i] = R::at(rows[i] + window * steps[i] + part);
+        R::widen(row_places[i] + window * steps[i] + part, places[i]);
+      }
+#pragma GCC unroll 2
+      for (int right = 0; right < 2; ++right) {
+        const int64_t x = 2 * window + right - left;
+        if (x < first || x >= last) continue;
+        typename R::Vector d[n];
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) {
+          const int row = i + kOdd;
+          pass<R>(gradients[row / 2], places[row / 2], row % 2 * 2 + right, d[i]);
+        }
+        W::spread(d);
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
+      }
+    }
+  }
+}
+
+// points[p][tile][channel] for the tiles of a unit. `places` is there when the image is pooled.
+template <class R, int kTaps>
+void transform_image(const Work& work, const Unit& unit, const float* image, const uint8_t* places, float* strip,
+                     float* points) {
+  using W = Winograd<kTaps>;
+  constexpr int n = W::kPoints;
   const Blocked& from = work.image;
   const int64_t columns = 4 * unit.tiles + n - 4, strip_row = columns * kBlock;
   const int64_t top = 4 * unit.row - work.before_row, left = 4 * unit.column - work.before_column;
@@ -259,33 +333,22 @@ void transform_image(const Work& work, const Unit& unit, const float* image, flo
   }
 
   for (int64_t c = 0; c < from.channels; c += kBlock) {
-    const float* rows[n];
-    int64_t steps[n];
-    for (int i = 0; i < n; ++i) {
-      const bool inside = top + i >= 0 && top + i < from.height;
-      steps[i] = inside ? from.column : 0;
-      rows[i] = inside ? image + unit.image * from.batch + c / kBlock * from.block + (top + i) * from.row +
-                             (left + first) * from.column
-                       : kZeros;
-    }
-    for (int64_t x = first; x < last; ++x) {
-      for (int64_t part = 0; part < kBlock; part += R::kWidth) {
-        Vector d[n];
-#pragma GCC unroll 8
-        for (int i = 0; i < n; ++i) d[i] = R::at(rows[i] + part);
-        W::spread(d);
-#pragma GCC unroll 8
-        for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < n; ++i) rows[i] += steps[i];
+    const int64_t block = unit.image * from.batch + c / kBlock * from.block;
+    if (!places) {
+      spread_columns<R, kTaps>(from, image + block, top, left, first, last, strip_row, strip);
+    } else if (work.before_row % 2 == 0) {
+      spread_pooled_columns<R, kTaps, false>(from, image + block, places + block, top, left, first, last, strip_row,
+                                             strip);
+    } else {
+      spread_pooled_columns<R, kTaps, true>(from, image + block, places + block, top, left, first, last, strip_row,
+                                            strip);
     }
     for (int i = 0; i < n; ++i) {
       for (int64_t tile = 0; tile < unit.tiles; ++tile) {
         const float* at = strip + i * strip_row + 4 * tile * kBlock;
         float* to = points + i * n * work.points_step() + tile * from.channels + c;
         for (int64_t part = 0; part < kBlock; part += R::kWidth) {
-          Vector d[n];
+          typename R::Vector d[n];
 #pragma GCC unroll 8
           for (int j = 0; j < n; ++j) d[j] = R::at(at + j * kBlock + part);
           W::spread(d);
@@ -297,13 +360,24 @@ void transform_image(const Work& work, const Unit& unit, const float* image, flo
   }
 }
 
-// ---- products to the image
-// -------------------------------------------------------------------------------------------
+// ---- products to the image -----------------------------------------------------------------------------------------
+
+// The largest of a window of 2x2 after relu, and its number among them; 4 where relu lets nothing through.
+template <class R>
+void pool(const typename R::Vector& a, const typename R::Vector& b, const typename R::Vector& c,
+          const typename R::Vector& d, float* out, uint8_t* places) {
+  using Vector = typename R::Vector;
+  using Integers = typename R::Integers;
+  const Vector above = b > a ? b : a, below = d > c ? d : c, most = below > above ? below : above;
+  const Integers place = below > above ? 2 - (d > c) : Integers{} - (b > a);
+  R::at(out) = most < 0 ? Vector{} : most;
+  R::narrow(most <= 0 ? Integers{} + 4 : place, places);
+}
 
 // The tiles of a unit, in the channels of a panel, out of products[p][tile][channel].
-template <class R, int kTaps>
+template <class R, int kTaps, bool kPooled>
 void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
-                   const float* bias, float* out) {
+                   const float* bias, float* out, uint8_t* places) {
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
@@ -311,6 +385,8 @@ void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t wi
   const int64_t top = 4 * unit.row, rows = std::min<int64_t>(4, to.height - top);
   for (int64_t tile = 0; tile < unit.tiles; ++tile) {
     const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, to.width - left);
+    const int64_t corner =
+        unit.image * to.batch + (kPooled ? top / 2 : top) * to.row + (kPooled ? left / 2 : left) * to.column;
     for (int64_t c = 0; c < width; c += R::kWidth) {
       Vector half[4][n];
       for (int j = 0; j < n; ++j) {
@@ -325,29 +401,53 @@ void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t wi
       }
       Vector more = Vector{};
       if (work.bias) more = R::at(bias + panel + c);
-      float* corner =
-          out + unit.image * to.batch + (panel + c) / kBlock * to.block + top * to.row + left * to.column + c % kBlock;
-      for (int64_t i = 0; i < rows; ++i) {
-        Vector four[4];
-        W::collect(half[i], four);
+      const int64_t at = corner + (panel + c) / kBlock * to.block + c % kBlock;
+      if constexpr (kPooled) {
+        for (int64_t i = 0; i < rows; i += 2) {
+          Vector above[4], below[4];
+          W::collect(half[i], above);
+          W::collect(half[i + 1], below);
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-          if (j == columns) break;
-          four[j] += more;
-          if (work.relu) four[j] = four[j] > 0 ? four[j] : Vector{};
-          R::at(corner + i * to.row + j * to.column) = four[j];
+          for (int j = 0; j < 4; ++j) {
+            above[j] += more;
+            below[j] += more;
+          }
+#pragma GCC unroll 2
+          for (int j = 0; j < 4; j += 2) {
+            if (j >= columns) break;
+            const int64_t window = at + i / 2 * to.row + j / 2 * to.column;
+            pool<R>(above[j], above[j + 1], below[j], below[j + 1], out + window, places + window);
+          }
+        }
+      } else {
+        for (int64_t i = 0; i < rows; ++i) {
+          Vector four[4];
+          W::collect(half[i], four);
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j) {
+            if (j >= columns) break;
+            four[j] += more;
+            if (work.relu) four[j] = four[j] < 0 ? Vector{} : four[j];
+            R::at(out + at + i * to.row + j * to.column) = four[j];
+          }
         }
       }
     }
   }
 }
 
-// ---- the image's direction
-// -------------------------------------------------------------------------------------------
+// ---- the image's direction -----------------------------------------------------------------------------------------
+
+struct Values {
+  const float *image, *filter, *bias;
+  const uint8_t* image_places;
+  float* out;
+  uint8_t* out_places;
+};
 
 template <class R, int kTaps>
-void convolve_units(const Work& work, int64_t first, int64_t last, const float* image, const float* weights,
-                    const float* bias, float* out, float* scratch) {
+void convolve_units(const Work& work, int64_t first, int64_t last, const Values& values, const float* weights,
+                    float* scratch) {
   constexpr int n = Winograd<kTaps>::kPoints;
   float *points = scratch, *products = points + n * n * work.points_step(),
         *strip = products + n * n * work.products_step();
@@ -356,7 +456,8 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const float* 
     int64_t tiles = 0;
     for (int64_t i = from; i < to; ++i) {
       const Unit here = unit(work.tiling, i);
-      transform_image<R, kTaps>(work, here, image, strip, points + tiles * work.image.channels);
+      float* at = points + tiles * work.image.channels;
+      transform_image<R, kTaps>(work, here, values.image, values.image_places, strip, at);
       tiles += here.tiles;
     }
     for (int64_t panel = 0; panel < work.out.channels; panel += kPanel) {
@@ -369,14 +470,18 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const float* 
       tiles = 0;
       for (int64_t i = from; i < to; ++i) {
         const Unit here = unit(work.tiling, i);
-        collect_tiles<R, kTaps>(work, here, panel, width, products + tiles * kPanel, bias, out);
+        const float* at = products + tiles * kPanel;
+        if (work.out_pooled) {
+          collect_tiles<R, kTaps, true>(work, here, panel, width, at, values.bias, values.out, values.out_places);
+        } else {
+          collect_tiles<R, kTaps, false>(work, here, panel, width, at, values.bias, values.out, nullptr);
+        }
         tiles += here.tiles;
       }
     }
   }
 }
 
-// A bias without the lanes beyond its channels is copied to where they are zeros.
 template <int kTaps>
 Launch convolve(const Work& work, KernelCall& call) {
   constexpr int n = Winograd<kTaps>::kPoints;
@@ -384,24 +489,29 @@ Launch convolve(const Work& work, KernelCall& call) {
   const int64_t part = round_up(n * n * (work.points_step() + work.products_step()) + work.strip_floats(n), kLine);
   call.scratch_bytes = (weights + padded_bias + work.parts * part) * static_cast<int64_t>(sizeof(float));
   return [=](const LaunchCall& launch) {
-    const float *image = launch.input<float>(0), *filter = launch.input<float>(1);
-    float* out = launch.output<float>(0);
     float* scratch = static_cast<float*>(launch.scratch);
     float* bias = scratch + weights;
-    if (work.bias) {
+    if (work.bias) {  // with zeros in the lanes beyond its channels
       const float* given = launch.input<float>(2);
       std::fill(std::copy(given, given + work.out_channels, bias), bias + padded_bias, 0.0f);
     }
+    const Values values{launch.input<float>(0),
+                        launch.input<float>(work.image_pooled ? 2 : 1),
+                        bias,
+                        work.image_pooled ? launch.input<uint8_t>(1) : nullptr,
+                        launch.output<float>(0),
+                        work.out_pooled ? launch.output<uint8_t>(1) : nullptr};
     parallel_for(work.out.channels / kBlock, 1, [&](int64_t first, int64_t last) {
       widest_register([&](auto width) {
-        for (int64_t b = first; b < last; ++b) transform_filter<decltype(width), kTaps>(work, filter, b, scratch);
+        for (int64_t b = first; b < last; ++b)
+          transform_filter<decltype(width), kTaps>(work, values.filter, b, scratch);
       });
     });
     parallel_for(work.parts, 1, [&](int64_t first, int64_t last) {
       widest_register([&](auto width) {
         for (int64_t i = first; i < last; ++i) {
           convolve_units<decltype(width), kTaps>(work, work.tiling.units * i / work.parts,
-                                                 work.tiling.units * (i + 1) / work.parts, image, scratch, bias, out,
+                                                 work.tiling.units * (i + 1) / work.parts, values, scratch,
                                                  bias + padded_bias + i * part);
         }
       });
@@ -409,12 +519,12 @@ Launch convolve(const Work& work, KernelCall& call) {
   };
 }
 
-// ---- the filter's direction
-// ------------------------------------------------------------------------------------------
+// ---- the filter's direction ----------------------------------------------------------------------------------------
 
 // gradients[p][tile][filter] for the tiles of a unit, and dy summed over its places into bias.
-template <class R, int kTaps>
-void transform_gradient(const Work& work, const Unit& unit, const float* dy, float* gradients, float* bias) {
+template <class R, int kTaps, bool kPooled>
+void transform_gradient(const Work& work, const Unit& unit, const float* dy, const uint8_t* places, float* gradients,
+                        float* bias) {
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
@@ -423,8 +533,8 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, flo
   for (int64_t tile = 0; tile < unit.tiles; ++tile) {
     const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, from.width - left);
     for (int64_t c = 0; c < from.channels; c += R::kWidth) {
-      const float* corner =
-          dy + unit.image * from.batch + c / kBlock * from.block + top * from.row + left * from.column + c % kBlock;
+      const int64_t corner = unit.image * from.batch + c / kBlock * from.block + c % kBlock +
+                             (kPooled ? top / 2 : top) * from.row + (kPooled ? left / 2 : left) * from.column;
       Vector half[n][4], sum = Vector{};
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
@@ -432,7 +542,15 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, flo
         if (j < columns) {
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) {
-            if (i < rows) four[i] = R::at(corner + i * from.row + j * from.column);
+            if (i >= rows) break;
+            if constexpr (kPooled) {
+              const int64_t window = corner + i / 2 * from.row + j / 2 * from.column;
+              typename R::Integers numbers;
+              R::widen(places + window, numbers);
+              pass<R>(R::at(dy + window), numbers, i % 2 * 2 + j % 2, four[i]);
+            } else {
+              four[i] = R::at(dy + corner + i * from.row + j * from.column);
+            }
           }
         }
         sum += (four[0] + four[1]) + (four[2] + four[3]);
@@ -454,8 +572,8 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, flo
 
 // Adds the tiles of some units to sums[p][channel][filter] and to bias.
 template <class R, int kTaps>
-void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, const float* image, float* sums,
-               float* bias, float* scratch) {
+void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, const uint8_t* places,
+               const float* image, float* sums, float* bias, float* scratch) {
   constexpr int n = Winograd<kTaps>::kPoints;
   float *points = scratch, *gradients = points + n * n * work.points_step(),
         *strip = gradients + n * n * work.gradients_step();
@@ -464,8 +582,13 @@ void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, c
     int64_t tiles = 0;
     for (int64_t i = from; i < to; ++i) {
       const Unit here = unit(work.tiling, i);
-      transform_image<R, kTaps>(work, here, image, strip, points + tiles * work.image.channels);
-      transform_gradient<R, kTaps>(work, here, dy, gradients + tiles * work.out.channels, bias);
+      transform_image<R, kTaps>(work, here, image, nullptr, strip, points + tiles * work.image.channels);
+      float* at = gradients + tiles * work.out.channels;
+      if (work.out_pooled) {
+        transform_gradient<R, kTaps, true>(work, here, dy, places, at, bias);
+      } else {
+        transform_gradient<R, kTaps, false>(work, here, dy, nullptr, at, bias);
+      }
       tiles += here.tiles;
     }
     for (int p = 0; p < n * n; ++p) {
@@ -526,7 +649,8 @@ Launch sum_filter(const Work& work, KernelCall& call) {
       round_up(sums + n * n * (work.points_step() + work.gradients_step()) + work.strip_floats(n), kLine);
   call.scratch_bytes = work.parts * part * static_cast<int64_t>(sizeof(float));
   return [=](const LaunchCall& launch) {
-    const float *dy = launch.input<float>(0), *image = launch.input<float>(1);
+    const float *dy = launch.input<float>(0), *image = launch.input<float>(work.out_pooled ? 2 : 1);
+    const uint8_t* places = work.out_pooled ? launch.input<uint8_t>(1) : nullptr;
     float *dfilter = launch.output<float>(0), *dbias = work.bias ? launch.output<float>(1) : nullptr;
     float* scratch = static_cast<float*>(launch.scratch);
     const int64_t bias_at = n * n * work.weights_step();
@@ -536,8 +660,8 @@ Launch sum_filter(const Work& work, KernelCall& call) {
           float* own = scratch + i * part;
           std::memset(own, 0, sums * sizeof(float));
           sum_units<decltype(width), kTaps>(work, work.tiling.units * i / work.parts,
-                                            work.tiling.units * (i + 1) / work.parts, dy, image, own, own + bias_at,
-                                            own + sums);
+                                            work.tiling.units * (i + 1) / work.parts, dy, places, image, own,
+                                            own + bias_at, own + sums);
         }
       });
     });
@@ -554,16 +678,13 @@ Launch sum_filter(const Work& work, KernelCall& call) {
   };
 }
 
-// ---- what the op asks
-// ------------------------------------------------------------------------------------------------
-
-bool for_filter(ConvKind kind) { return kind == ConvKind::FilterGrad || kind == ConvKind::FilterBiasGrad; }
+// ---- what the op asks ----------------------------------------------------------------------------------------------
 
 // Images are blocks of 16 channels, however many there are; a value that comes in channels-last form stays so.
 Layout preferred(const TensorType& type, const Layout& offered, const ImageFormat& format) {
   if (blocked(type, offered, format)) return offered;
   const ImageSize size = image_size(type.shape, format, "image");
-  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32,
+  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl_type(type.dtype),
                                 dnnl::memory::format_tag::nChw16c);
   return layout_of(value_order(desc, format), type);
 }
@@ -573,7 +694,7 @@ FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
   const int64_t step = conv.format.channels_last ? channels : 1,
                 of_channel = conv.format.channels_last ? 1 : taps * taps;
   const int64_t of_filter = taps * taps * channels;
-  if (kind != ConvKind::InputGrad) return {of_channel, of_filter, taps * step, step};
+  if (!is_input_grad(kind)) return {of_channel, of_filter, taps * step, step};
   return {of_filter, of_channel, -taps * step, -step, (taps * taps - 1) * step};  // turned by 180 degrees
 }
 
@@ -588,14 +709,14 @@ bool winograd_fits(const Conv& conv, ConvKind kind) {
   if (conv.format.channels_last && (channels % kBlock != 0 || filters % kBlock != 0)) return false;
   // The weights of all points should stay near the core; the filter's gradient has them once for each thread.
   const int64_t weights = (taps + 3) * (taps + 3) * round_up(channels, kBlock) * round_up(filters, kBlock);
-  if (weights > (for_filter(kind) ? int64_t{1} << 20 : int64_t{1} << 22)) return false;
+  if (weights > (is_filter_grad(kind) ? int64_t{1} << 20 : int64_t{1} << 22)) return false;
   return conv.image.batch * conv.image.height * conv.image.width * conv.out.height * conv.out.width > 0;
 }
 
 // Counted in cycles of a core with AVX-512, roughly; other registers slow both sides alike.
 bool winograd_is_faster(const Conv& conv, ConvKind kind) {
   const double taps = static_cast<double>(conv.windows[0].size), points = taps + 3;
-  const ImageSize& made = kind == ConvKind::InputGrad ? conv.image : conv.out;
+  const ImageSize& made = is_input_grad(kind) ? conv.image : conv.out;
   const double channels = static_cast<double>(round_up(conv.image.channels, kBlock)),
                filters = static_cast<double>(round_up(conv.out.channels, kBlock));
   const double tiles = static_cast<double>(made.batch * ((made.height + 3) / 4) * ((made.width + 3) / 4));
@@ -606,22 +727,30 @@ bool winograd_is_faster(const Conv& conv, ConvKind kind) {
 }
 
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
+  // The first input is an image; of the others, x of the filter's gradient and the places of a pooled image.
+  const int images = 1 + (is_filter_grad(kind) ? 1 : 0) + (is_pooled(kind) && !is_forward(kind) ? 1 : 0);
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const bool image = i == 0 || (i == 1 && for_filter(kind));
+    const bool image = static_cast<int>(i) < images;
     call.inputs[i] = image ? preferred(call.input_types[i], call.inputs[i], conv.format) : Layout{};
   }
-  for (Layout& layout : call.outputs) layout = {};
-  if (!for_filter(kind)) call.outputs[0] = preferred(call.output_types[0], {}, conv.format);
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    call.outputs[i] = is_filter_grad(kind) ? Layout{} : preferred(call.output_types[i], {}, conv.format);
+  }
 }
 
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call) {
-  const bool filter = for_filter(kind);
-  const int image_at = filter ? 1 : 0;
-  const auto image = blocked(call.inputs[image_at], call.input_layouts[image_at], conv.format);
-  const auto out = filter ? blocked(call.inputs[0], call.input_layouts[0], conv.format)
-                          : blocked(call.outputs[0], call.output_layouts[0], conv.format);
+  const bool filter = is_filter_grad(kind), turned = is_input_grad(kind), pooled = is_pooled(kind);
+  const auto input = [&](int i) { return blocked(call.inputs[i], call.input_layouts[i], conv.format); };
+  const auto output = [&](int i) { return blocked(call.outputs[i], call.output_layouts[i], conv.format); };
+  std::optional<Blocked> image = filter ? input(pooled ? 2 : 1) : input(0), out = filter ? input(0) : output(0);
   if (!image || !out) return {};
-  const bool turned = kind == ConvKind::InputGrad;
+  if (pooled) {  // places lie as what they are about, which is half as high and wide as what is computed
+    const std::optional<Blocked> places = is_forward(kind) ? output(1) : input(1);
+    Blocked& about = turned ? *image : *out;
+    if (!places || places->block != about.block || places->column != about.column) return {};
+    about.height = conv.out.height;
+    about.width = conv.out.width;
+  }
   const int64_t taps = conv.windows[0].size, above = conv.windows[0].before, left = conv.windows[1].before;
   const Work work{*image,
                   *out,
@@ -631,8 +760,10 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
                   Tiling(conv.image.batch, out->height, out->width),
-                  kind == ConvKind::ForwardBias || kind == ConvKind::FilterBiasGrad,
+                  kind == ConvKind::ForwardBias || kind == ConvKind::FilterBiasGrad || (pooled && !turned),
                   relu,
+                  pooled && turned,
+                  pooled && !turned,
                   threads()};
   if (taps == 3) return filter ? sum_filter<3>(work, call) : convolve<3>(work, call);
   return filter ? sum_filter<5>(work, call) : convolve<5>(work, call);

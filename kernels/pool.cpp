@@ -50,6 +50,12 @@ Pool pool_of(const Attrs& attrs, const Shape& x) {
   return pool;
 }
 
+}  // namespace
+
+bool pools_by_two(const Attrs& attrs, const Shape& x) { return pools_by_two(pool_of(attrs, x)); }
+
+namespace {
+
 std::vector<TensorType> infer_pool(const OpCall& call) {
   require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
   const Pool pool = pool_of(call.attrs, call.shape(0));

@@ -20,6 +20,10 @@ enum class PoolKind {
   AverageGrad,  // (dy) -> dx
 };
 
+// Whether 2x2 windows tile the image.
+bool pools_by_two(const Pool& pool);
+bool pools_by_two(const Attrs& attrs, const Shape& x);
+
 // For both floating dtypes and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for, above
 // all float64. `relu` is for MaxGrad: nothing passes where the maximum is not positive.
 Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);

@@ -6,7 +6,17 @@
 #include "kernels/pool.h"
 #include "kernels/simd.h"
 
-namespace moonflow::cpu {
+namespace moonflow {
+
+bool pools_by_two(const Pool& pool) {
+  for (const Window& window : pool.windows) {
+    if (window.size != 2 || window.stride != 2 || window.before != 0 || window.in != 2 * window.out) return false;
+    if (window.out == 0) return false;
+  }
+  return true;
+}
+
+namespace cpu {
 namespace {
 
 // One window in `lanes` channels. `x` and `dx` are at its first place, `row` is the distance to the next row. Maxima up
@@ -43,11 +53,7 @@ void rows_of_windows(int64_t first, int64_t last, int64_t windows, int64_t lanes
 }  // namespace
 
 bool pools_by_two(const Pool& pool, const ChannelForm& form) {
-  for (const Window& window : pool.windows) {
-    if (window.size != 2 || window.stride != 2 || window.before != 0 || window.in != 2 * window.out) return false;
-    if (window.out == 0) return false;
-  }
-  return form.lanes >= 8;  // fewer do not fill a register
+  return moonflow::pools_by_two(pool) && form.lanes >= 8;  // fewer do not fill a register
 }
 
 Launch max_grad_by_two(const Pool& pool, const ChannelForm& form, bool relu) {
@@ -68,4 +74,5 @@ Launch max_grad_by_two(const Pool& pool, const ChannelForm& form, bool relu) {
   };
 }
 
-}  // namespace moonflow::cpu
+}  // namespace cpu
+}  // namespace moonflow

@@ -4,6 +4,8 @@
 // versions fuse multiply and add.
 #pragma once
 
+#include <cstdint>
+
 namespace moonflow::cpu {
 
 struct Feature {
@@ -33,10 +35,18 @@ struct Register {
   static constexpr int kWidth = kFloats;
   static constexpr int kCount = kFloats == 16 ? 32 : 16;  // how many there are
   typedef float Vector __attribute__((vector_size(4 * kFloats), may_alias));
+  typedef int Integers __attribute__((vector_size(4 * kFloats)));
   typedef float Stored __attribute__((vector_size(4 * kFloats), may_alias, aligned(4)));  // in memory, anywhere
 
   static const Stored& at(const float* place) { return *reinterpret_cast<const Stored*>(place); }
   static Stored& at(float* place) { return *reinterpret_cast<Stored*>(place); }
+  static void widen(const uint8_t* bytes, Integers& to) { convert(*reinterpret_cast<const Bytes*>(bytes), to); }
+  static void narrow(const Integers& from, uint8_t* bytes) { convert(from, *reinterpret_cast<Bytes*>(bytes)); }
+
+ private:
+  typedef uint8_t Bytes __attribute__((vector_size(kFloats), may_alias, aligned(1)));
+  template <class From, class To>
+  static void convert(const From& from, To& to) { to = __builtin_convertvector(from, To); }
 };
 
 // The widest instructions to use: what the processor has, or less where the environment variable MOONFLOW_SIMD says

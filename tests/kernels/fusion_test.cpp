@@ -41,14 +41,16 @@ struct Block {
   ValueId x, filter, bias, conv, biased, active, pooled;
   std::vector<ValueId> grads;
 
-  Block(const Catalog& catalog, DType dtype, int64_t channels, int64_t filters, const std::string& format)
+  Block(const Catalog& catalog, DType dtype, int64_t channels, int64_t filters, const std::string& format,
+        int64_t width = 9, const std::string& algorithm = "auto", int64_t taps = 3)
       : graph(catalog) {
     const bool last = format == "NHWC";
     const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}};
-    x = graph.feed("x", {dtype, last ? Shape{3, 8, 9, channels} : Shape{3, channels, 8, 9}});
-    filter = graph.feed("filter", {dtype, last ? Shape{filters, 3, 3, channels} : Shape{filters, channels, 3, 3}});
+    x = graph.feed("x", {dtype, last ? Shape{3, 8, width, channels} : Shape{3, channels, 8, width}});
+    filter = graph.feed("filter",
+                        {dtype, last ? Shape{filters, taps, taps, channels} : Shape{filters, channels, taps, taps}});
     bias = graph.feed("bias", {dtype, {filters}});
-    conv = graph.append("conv2d", {x, filter}, attrs, "conv")[0];
+    conv = graph.append("conv2d", {x, filter}, with(attrs, "algorithm", algorithm), "conv")[0];
     biased = graph.append("bias_add", {conv, bias}, {{"data_format", format}}, "bias")[0];
     active = graph.append("relu", {biased}, {}, "relu")[0];
     pooled = graph.append("max_pool2d", {active}, with(attrs, "ksize", Ints{2}), "pool")[0];
@@ -94,6 +96,69 @@ TEST_CASE("a tapped inner value is not fused away") {
   const auto plan = session.compile(block.graph, "block");
   CHECK(count(*plan, "conv2d") == 1);
   CHECK(count(*plan, "bias_add") == 1);
+}
+
+TEST_CASE("pooling by two is fused with the convolution before it, in both directions") {
+  Session session = make_session();
+  for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
+    for (const int64_t filters : {16, 48}) {
+      for (const int64_t taps : {3, 5}) {
+        CAPTURE(format, filters, taps);
+        Block block(session.catalog(), DType::Float32, 16, filters, format, 14, "winograd", taps);
+        const auto plan = session.compile(block.graph, "block");
+        const std::vector<Tensor> feeds = random_feeds(block.graph), values = run(session, plan, feeds);
+
+        Block parts(session.catalog(), DType::Float64, 16, filters, format, 14, "direct", taps);
+        for (const ValueId inner : {parts.conv, parts.biased, parts.active}) parts.graph.tap(inner, 3);
+        const std::vector<Tensor> expected = run(session, session.compile(parts.graph, "parts"), as_double(feeds));
+        REQUIRE(values.size() == 4);
+        for (size_t i = 0; i < values.size(); ++i) CHECK(distance(values[i], expected[i]) < 4e-5);  // as conv2d says
+
+        CHECK(count(*plan, "conv2d_relu_pool") == 1);
+        CHECK(count(*plan, "conv2d_relu_pool_input_grad") == 1);
+        CHECK(count(*plan, "conv2d_relu_pool_filter_grad") == 1);
+        for (const char* part : {"conv2d_bias", "max_pool2d", "max_pool2d_grad", "conv2d_input_grad"}) {
+          CHECK(count(*plan, part) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("pooling stays apart from a convolution whose result is tapped or read elsewhere") {
+  Session session = make_session();
+  for (const bool tapped : {true, false}) {
+    Block block(session.catalog(), DType::Float32, 16, 16, "NCHW", 14, "winograd");
+    if (tapped)
+      block.graph.tap(block.active, 9);
+    else
+      block.graph.tap(block.graph.append("negative", {block.active}, {}, "reader")[0], 9);
+    const auto plan = session.compile(block.graph, "block");
+    CHECK(count(*plan, "conv2d_relu_pool") == 0);
+    CHECK(count(*plan, "max_pool2d") == 1);
+    CHECK(count(*plan, "max_pool2d_grad") == 1);
+  }
+}
+
+TEST_CASE("a network that only predicts is fused with its pooling too") {
+  Session session = make_session();
+  Graph graph(session.catalog());
+  const Attrs attrs = {{"padding", std::string("SAME")}, {"algorithm", std::string("winograd")}};
+  const ValueId x = graph.feed("x", {DType::Float32, {2, 20, 10, 6}}),
+                filter = graph.feed("filter", {DType::Float32, {17, 20, 3, 3}}),
+                bias = graph.feed("bias", {DType::Float32, {17}});
+  const ValueId conv = graph.append("conv2d", {x, filter}, attrs, "conv")[0];
+  const ValueId biased = graph.append("bias_add", {conv, bias}, {}, "bias")[0];
+  const ValueId active = graph.append("relu", {biased}, {}, "relu")[0];
+  graph.tap(graph.append("max_pool2d", {active}, {{"ksize", Ints{2}}}, "pool")[0], 1);
+  const auto plan = session.compile(graph, "predict");
+  const std::vector<Tensor> feeds = random_feeds(graph), values = run(session, plan, feeds);
+  CHECK(count(*plan, "conv2d_relu_pool") == 1);
+
+  const std::vector<Tensor> exact = as_double(feeds);
+  Tensor expected = session.evaluate("conv2d", {exact[0], exact[1]}, attrs)[0];
+  expected = session.evaluate("relu", {session.evaluate("bias_add", {expected, exact[2]})[0]})[0];
+  CHECK(distance(values[0], session.evaluate("max_pool2d", {expected}, {{"ksize", Ints{2}}})[0]) < 1e-5);
 }
 
 namespace {
