@@ -174,20 +174,35 @@ struct ConvOp {
 
 namespace cpu {
 
+namespace {
+
+enum class OwnConv { None, Winograd, FewChannels };
+
+OwnConv choose(const Conv& conv, ConvKind kind, const std::string& algorithm) {
+  const bool winograd = algorithm != "direct" && winograd_fits(conv, kind);
+  if (winograd && algorithm == "winograd") return OwnConv::Winograd;
+  if (few_channels_fits(conv, kind)) return OwnConv::FewChannels;
+  return winograd && winograd_is_faster(conv, kind) ? OwnConv::Winograd : OwnConv::None;
+}
+
+}  // namespace
+
 bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm) {
-  if (algorithm == "direct" || !winograd_fits(conv, kind)) return false;
-  return algorithm == "winograd" || winograd_is_faster(conv, kind);
+  return choose(conv, kind, algorithm) != OwnConv::None;
 }
 
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call) {
-  if (!has_own_conv(conv, kind, algorithm)) return false;
-  winograd_layouts(conv, kind, call);
-  return true;
+  const OwnConv chosen = choose(conv, kind, algorithm);
+  if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
+  if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);
+  return chosen != OwnConv::None;
 }
 
 Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call) {
-  if (!has_own_conv(conv, kind, algorithm)) return {};
-  return conv_winograd(conv, kind, relu, call);
+  const OwnConv chosen = choose(conv, kind, algorithm);
+  if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, relu, call);
+  if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, relu, call);
+  return {};
 }
 
 }  // namespace cpu
@@ -375,10 +390,9 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   catalog.add(std::move(input_grad));
 
   OpDef filter_grad = ConvOp{ConvKind::FilterGrad, spatial_axes}.def(name + "_filter_grad", {{"dy"}, {"x"}});
-  filter_grad.doc =
-      "Gradient of " + name + " with respect to the filter: dy times what the window saw, summed over " +
-      "batch and places.\nThe last bits of float32 depend on the number of threads, each of which sums "
-      "a part of the batch.";
+  filter_grad.doc = "Gradient of " + name + " with respect to the filter: dy times what the window saw, summed over " +
+                    "batch and places.\nThe last bits of float32 depend on the number of threads, each of which sums "
+                    "a part of the batch.";
   filter_grad.outputs = {"dfilter"};
   filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };

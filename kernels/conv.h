@@ -72,6 +72,11 @@ bool winograd_fits(const Conv& conv, ConvKind kind);
 bool winograd_is_faster(const Conv& conv, ConvKind kind);
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
+
+// By direct sums for images of up to three channels, but not the gradient of the image.
+bool few_channels_fits(const Conv& conv, ConvKind kind);
+void few_channels_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
+Launch conv_few_channels(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
 }  // namespace cpu
 
 }  // namespace moonflow

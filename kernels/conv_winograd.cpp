@@ -26,6 +26,7 @@
 #include <optional>
 
 #include "kernels/conv.h"
+#include "kernels/conv_pool.h"
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
 #include "kernels/winograd.h"
@@ -33,35 +34,15 @@
 namespace moonflow::cpu {
 namespace {
 
-constexpr int64_t kBlock = 16;      // channels side by side in an image
 constexpr int64_t kPanel = 32;      // filters side by side in the weights
 constexpr int64_t kMostTiles = 14;  // in a batch; as many rows of a product as AVX-512 has registers for
 constexpr int64_t kLine = 16;       // floats in a cache line
 
+constexpr int64_t kBlock = Blocks::kLanes;
+
 int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
 // ---- sizes ---------------------------------------------------------------------------------------------------------
-
-// An image in blocks of 16 channels, or channels last in a multiple of 16: the steps between its elements.
-struct Blocked {
-  int64_t height, width;
-  int64_t channels;  // with the last block's padding
-  int64_t batch, row, column, block;
-};
-
-std::optional<Blocked> blocked(const TensorType& type, const Layout& layout, const ImageFormat& format) {
-  const ImageSize size = image_size(type.shape, format, "image");
-  const std::optional<ChannelForm> form = channel_form(type, layout, format.channel_axis());
-  if (!form) return std::nullopt;
-  const int64_t places = size.height * size.width;
-  if (form->lanes == kBlock && form->positions == places) {
-    return Blocked{size.height,         size.width, form->blocks * kBlock, form->blocks * places * kBlock,
-                   size.width * kBlock, kBlock,     places * kBlock};
-  }
-  if (form->lanes != size.channels || form->blocks != 1 || size.channels % kBlock != 0) return std::nullopt;
-  return Blocked{size.height,   size.width, size.channels, places * size.channels, size.width * size.channels,
-                 size.channels, kBlock};
-}
 
 // Steps between the elements of a row-major filter, seen from what is summed over to what is produced.
 struct FilterSteps {
@@ -101,7 +82,7 @@ Unit unit(const Tiling& tiling, int64_t index) {
 
 // Everything a launch needs to know. For the gradient of the image, `image` is dy and `out` is dx.
 struct Work {
-  Blocked image, out;
+  Blocks image, out;
   int64_t before_row, before_column;  // padding
   int64_t image_channels, out_channels;
   FilterSteps filter;
@@ -242,7 +223,7 @@ void transform_filter(const Work& work, const float* filter, int64_t block, floa
 // The vertical half of the transform: strip[i][column][lane] for the columns [first, last) of a strip that starts at
 // (top, left), in one block of channels. Rows outside of the image are zeros.
 template <class R, int kTaps>
-void spread_columns(const Blocked& from, const float* image, int64_t top, int64_t left, int64_t first, int64_t last,
+void spread_columns(const Blocks& from, const float* image, int64_t top, int64_t left, int64_t first, int64_t last,
                     int64_t strip_row, float* strip) {
   using W = Winograd<kTaps>;
   constexpr int n = W::kPoints;
@@ -266,15 +247,9 @@ void spread_columns(const Blocked& from, const float* image, int64_t top, int64_
   }
 }
 
-// What max pooling with 2x2 windows lets through to one of their places: the gradient, where the maximum was there.
-template <class R>
-void pass(const typename R::Vector& gradient, const typename R::Integers& places, int place, typename R::Vector& to) {
-  to = places == place ? gradient : typename R::Vector{};
-}
-
 // The same for a pooled image. kOdd says whether the strip starts with the lower row of a window.
 template <class R, int kTaps, bool kOdd>
-void spread_pooled_columns(const Blocked& from, const float* image, const uint8_t* image_places, int64_t top,
+void spread_pooled_columns(const Blocks& from, const float* image, const uint8_t* image_places, int64_t top,
                            int64_t left, int64_t first, int64_t last, int64_t strip_row, float* strip) {
   using W = Winograd<kTaps>;
   constexpr int n = W::kPoints, kRows = n / 2 + kOdd;
@@ -307,7 +282,7 @@ void spread_pooled_columns(const Blocked& from, const float* image, const uint8_
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) {
           const int row = i + kOdd;
-          pass<R>(gradients[row / 2], places[row / 2], row % 2 * 2 + right, d[i]);
+          pass_to_place<R>(gradients[row / 2], places[row / 2], row % 2 * 2 + right, d[i]);
         }
         W::spread(d);
 #pragma GCC unroll 8
@@ -323,7 +298,7 @@ void transform_image(const Work& work, const Unit& unit, const float* image, con
                      float* points) {
   using W = Winograd<kTaps>;
   constexpr int n = W::kPoints;
-  const Blocked& from = work.image;
+  const Blocks& from = work.image;
   const int64_t columns = 4 * unit.tiles + n - 4, strip_row = columns * kBlock;
   const int64_t top = 4 * unit.row - work.before_row, left = 4 * unit.column - work.before_column;
   const int64_t first = std::clamp<int64_t>(-left, 0, columns), last = std::clamp(from.width - left, first, columns);
@@ -362,18 +337,6 @@ void transform_image(const Work& work, const Unit& unit, const float* image, con
 
 // ---- products to the image -----------------------------------------------------------------------------------------
 
-// The largest of a window of 2x2 after relu, and its number among them; 4 where relu lets nothing through.
-template <class R>
-void pool(const typename R::Vector& a, const typename R::Vector& b, const typename R::Vector& c,
-          const typename R::Vector& d, float* out, uint8_t* places) {
-  using Vector = typename R::Vector;
-  using Integers = typename R::Integers;
-  const Vector above = b > a ? b : a, below = d > c ? d : c, most = below > above ? below : above;
-  const Integers place = below > above ? 2 - (d > c) : Integers{} - (b > a);
-  R::at(out) = most < 0 ? Vector{} : most;
-  R::narrow(most <= 0 ? Integers{} + 4 : place, places);
-}
-
 // The tiles of a unit, in the channels of a panel, out of products[p][tile][channel].
 template <class R, int kTaps, bool kPooled>
 void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
@@ -381,7 +344,7 @@ void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t wi
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
-  const Blocked& to = work.out;
+  const Blocks& to = work.out;
   const int64_t top = 4 * unit.row, rows = std::min<int64_t>(4, to.height - top);
   for (int64_t tile = 0; tile < unit.tiles; ++tile) {
     const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, to.width - left);
@@ -416,7 +379,7 @@ void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t wi
           for (int j = 0; j < 4; j += 2) {
             if (j >= columns) break;
             const int64_t window = at + i / 2 * to.row + j / 2 * to.column;
-            pool<R>(above[j], above[j + 1], below[j], below[j + 1], out + window, places + window);
+            pool_window<R>(above[j], above[j + 1], below[j], below[j + 1], out + window, places + window);
           }
         }
       } else {
@@ -528,7 +491,7 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, con
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
-  const Blocked& from = work.out;
+  const Blocks& from = work.out;
   const int64_t top = 4 * unit.row, rows = std::min<int64_t>(4, from.height - top);
   for (int64_t tile = 0; tile < unit.tiles; ++tile) {
     const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, from.width - left);
@@ -547,7 +510,7 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, con
               const int64_t window = corner + i / 2 * from.row + j / 2 * from.column;
               typename R::Integers numbers;
               R::widen(places + window, numbers);
-              pass<R>(R::at(dy + window), numbers, i % 2 * 2 + j % 2, four[i]);
+              pass_to_place<R>(R::at(dy + window), numbers, i % 2 * 2 + j % 2, four[i]);
             } else {
               four[i] = R::at(dy + corner + i * from.row + j * from.column);
             }
@@ -680,15 +643,6 @@ Launch sum_filter(const Work& work, KernelCall& call) {
 
 // ---- what the op asks ----------------------------------------------------------------------------------------------
 
-// Images are blocks of 16 channels, however many there are; a value that comes in channels-last form stays so.
-Layout preferred(const TensorType& type, const Layout& offered, const ImageFormat& format) {
-  if (blocked(type, offered, format)) return offered;
-  const ImageSize size = image_size(type.shape, format, "image");
-  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl_type(type.dtype),
-                                dnnl::memory::format_tag::nChw16c);
-  return layout_of(value_order(desc, format), type);
-}
-
 FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
   const int64_t taps = conv.windows[0].size, channels = conv.image.channels;
   const int64_t step = conv.format.channels_last ? channels : 1,
@@ -731,22 +685,22 @@ void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
   const int images = 1 + (is_filter_grad(kind) ? 1 : 0) + (is_pooled(kind) && !is_forward(kind) ? 1 : 0);
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const bool image = static_cast<int>(i) < images;
-    call.inputs[i] = image ? preferred(call.input_types[i], call.inputs[i], conv.format) : Layout{};
+    call.inputs[i] = image ? in_blocks(call.input_types[i], call.inputs[i], conv.format) : Layout{};
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
-    call.outputs[i] = is_filter_grad(kind) ? Layout{} : preferred(call.output_types[i], {}, conv.format);
+    call.outputs[i] = is_filter_grad(kind) ? Layout{} : in_blocks(call.output_types[i], {}, conv.format);
   }
 }
 
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call) {
   const bool filter = is_filter_grad(kind), turned = is_input_grad(kind), pooled = is_pooled(kind);
-  const auto input = [&](int i) { return blocked(call.inputs[i], call.input_layouts[i], conv.format); };
-  const auto output = [&](int i) { return blocked(call.outputs[i], call.output_layouts[i], conv.format); };
-  std::optional<Blocked> image = filter ? input(pooled ? 2 : 1) : input(0), out = filter ? input(0) : output(0);
+  const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
+  const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
+  std::optional<Blocks> image = filter ? input(pooled ? 2 : 1) : input(0), out = filter ? input(0) : output(0);
   if (!image || !out) return {};
   if (pooled) {  // places lie as what they are about, which is half as high and wide as what is computed
-    const std::optional<Blocked> places = is_forward(kind) ? output(1) : input(1);
-    Blocked& about = turned ? *image : *out;
+    const std::optional<Blocks> places = is_forward(kind) ? output(1) : input(1);
+    Blocks& about = turned ? *image : *out;
     if (!places || places->block != about.block || places->column != about.column) return {};
     about.height = conv.out.height;
     about.width = conv.out.width;

@@ -111,5 +111,28 @@ Layout image_layout_like(const Layout& model, const TensorType& model_type, cons
   return layout_of(value_order(desc, format), type);
 }
 
+std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, const ImageFormat& format) {
+  constexpr int64_t kLanes = Blocks::kLanes;
+  const ImageSize size = image_size(type.shape, format, "image");
+  const std::optional<ChannelForm> form = channel_form(type, layout, format.channel_axis());
+  if (!form) return std::nullopt;
+  const int64_t places = size.height * size.width;
+  if (form->lanes == kLanes && form->positions == places) {
+    const int64_t channels = form->blocks * kLanes;
+    return Blocks{size.height, size.width, channels, channels * places, size.width * kLanes, kLanes, places * kLanes};
+  }
+  if (form->lanes != size.channels || form->blocks != 1 || size.channels % kLanes != 0) return std::nullopt;
+  return Blocks{size.height,   size.width, size.channels, places * size.channels, size.width * size.channels,
+                size.channels, kLanes};
+}
+
+Layout in_blocks(const TensorType& type, const Layout& offered, const ImageFormat& format) {
+  if (blocks_of(type, offered, format)) return offered;
+  const ImageSize size = image_size(type.shape, format, "image");
+  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl_type(type.dtype),
+                                dnnl::memory::format_tag::nChw16c);
+  return layout_of(value_order(desc, format), type);
+}
+
 }  // namespace cpu
 }  // namespace moonflow

@@ -71,5 +71,19 @@ dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format)
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
                          const ImageFormat& format);
 
+// An image in blocks of 16 channels, or channels last in a multiple of 16, for kernels that take 16 channels at a time:
+// the steps between its elements.
+struct Blocks {
+  static constexpr int64_t kLanes = 16;
+
+  int64_t height, width;
+  int64_t channels;  // with the padding of the last block
+  int64_t batch, row, column, block;
+};
+
+std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, const ImageFormat& format);
+// `offered` where it is such a form, else blocks of 16 channels.
+Layout in_blocks(const TensorType& type, const Layout& offered, const ImageFormat& format);
+
 }  // namespace cpu
 }  // namespace moonflow

@@ -42,7 +42,7 @@ struct Block {
   std::vector<ValueId> grads;
 
   Block(const Catalog& catalog, DType dtype, int64_t channels, int64_t filters, const std::string& format,
-        int64_t width = 9, const std::string& algorithm = "auto", int64_t taps = 3)
+        int64_t width = 9, const std::string& algorithm = "auto", int64_t taps = 3, bool x_has_gradient = true)
       : graph(catalog) {
     const bool last = format == "NHWC";
     const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}};
@@ -56,7 +56,8 @@ struct Block {
     pooled = graph.append("max_pool2d", {active}, with(attrs, "ksize", Ints{2}), "pool")[0];
     const ValueId seed = graph.append("ones_like", {pooled}, {}, "seed")[0];
     const ValueId weighted = graph.append("multiply", {pooled, pooled}, {}, "loss")[0];
-    grads = gradients(graph, {weighted}, {seed}, {x, filter, bias});
+    grads = gradients(graph, {weighted}, {seed},
+                      x_has_gradient ? std::vector<ValueId>{x, filter, bias} : std::vector<ValueId>{filter, bias});
     graph.tap(pooled, 1);
     for (const ValueId grad : grads) graph.tap(grad, 2);
   }
@@ -120,6 +121,29 @@ TEST_CASE("pooling by two is fused with the convolution before it, in both direc
         for (const char* part : {"conv2d_bias", "max_pool2d", "max_pool2d_grad", "conv2d_input_grad"}) {
           CHECK(count(*plan, part) == 0);
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("the first layer of a network, whose image has few channels, is fused with its pooling") {
+  Session session = make_session();
+  for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
+    for (const int64_t channels : {1, 3}) {
+      for (const int64_t taps : {3, 5, 7}) {
+        CAPTURE(format, channels, taps);
+        Block block(session.catalog(), DType::Float32, channels, 48, format, 14, "direct", taps, false);
+        const auto plan = session.compile(block.graph, "block");
+        const std::vector<Tensor> feeds = random_feeds(block.graph), values = run(session, plan, feeds);
+
+        Block parts(session.catalog(), DType::Float64, channels, 48, format, 14, "direct", taps, false);
+        for (const ValueId inner : {parts.conv, parts.biased, parts.active}) parts.graph.tap(inner, 3);
+        const std::vector<Tensor> expected = run(session, session.compile(parts.graph, "parts"), as_double(feeds));
+        REQUIRE(values.size() == 3);
+        for (size_t i = 0; i < values.size(); ++i) CHECK(distance(values[i], expected[i]) < kFloat32);
+        CHECK(count(*plan, "conv2d_relu_pool") == 1);
+        CHECK(count(*plan, "conv2d_relu_pool_filter_grad") == 1);
+        for (const char* part : {"conv2d_bias", "max_pool2d", "max_pool2d_grad"}) CHECK(count(*plan, part) == 0);
       }
     }
   }

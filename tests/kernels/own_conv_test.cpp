@@ -1,8 +1,9 @@
-// Winograd's convolution: its arithmetic, its edges, its error, and what chooses it.
-#include "kernels/winograd.h"
-
+// The own kernels for convolution: Winograd's arithmetic, the edges of images and blocks, the error, and what chooses
+// them. With pooling they are in fusion_test.cpp.
 #include <catch2/catch.hpp>
 
+#include "kernels/conv.h"
+#include "kernels/winograd.h"
 #include "values.h"
 
 using namespace moonflow;
@@ -73,6 +74,23 @@ std::vector<Case> cases() {
   };
 }
 
+std::vector<Case> cases_of_few_channels() {
+  const Attrs valid, same = {{"padding", std::string("SAME")}}, nhwc = {{"data_format", std::string("NHWC")}};
+  return {
+      {"LeNet", {5, 1, 28, 28}, {32, 1, 5, 5}, same},
+      {"a colour image", {3, 3, 32, 32}, {64, 3, 3, 3}, same},
+      {"odd sizes", {2, 3, 9, 13}, {16, 3, 5, 5}, valid},
+      {"filters that do not fill blocks", {2, 2, 7, 11}, {21, 2, 3, 3}, same},
+      {"a single image", {1, 1, 5, 6}, {48, 1, 7, 7}, same},
+      {"one place", {1, 1, 3, 3}, {16, 1, 3, 3}, valid},
+      {"windows that are not square", {2, 2, 8, 9}, {16, 2, 2, 5}, valid},
+      {"uneven pads", {2, 1, 9, 11}, {16, 1, 3, 3}, {{"pads", Ints{0, 0, 0, 0, 4, 1, 0, 2}}}},
+      {"pads wider than the filter", {1, 1, 5, 6}, {16, 1, 3, 3}, {{"pads", Ints{5, 4}}}},
+      {"channels last", {2, 9, 10, 3}, {48, 3, 3, 3}, with(nhwc, "padding", "SAME")},
+      {"many images", {33, 1, 7, 7}, {16, 1, 3, 3}, same},
+  };
+}
+
 template <int kTaps>
 void check_arithmetic() {
   using W = cpu::Winograd<kTaps>;
@@ -134,6 +152,25 @@ TEST_CASE("Winograd's convolution has the same bits for any number of threads, b
       CHECK(distance(together[0], alone[0]) == 0);
       CHECK(distance(together[1], alone[1]) == 0);
       CHECK(distance(together[2], alone[2]) < 4e-5);  // both within 2e-5 of the truth
+    }
+  }
+}
+
+TEST_CASE("sums over few channels agree with float64 at all edges, and have the same bits for any number of threads") {
+  Session one = make_session(1), two = make_session(2), three = make_session(3);
+  for (const Case& sample : cases_of_few_channels()) {
+    CAPTURE(sample.name);
+    const Conv conv = conv_of(complete(one.catalog().at("conv2d"), sample.attrs), sample.x, sample.filter, 2);
+    for (const ConvKind kind : {ConvKind::ForwardBias, ConvKind::FilterBiasGrad}) {
+      CHECK(cpu::few_channels_fits(conv, kind));
+    }
+    const std::vector<Tensor> results = sample.results(one, "direct"), exact = sample.results(one, "direct", true);
+    // Sums of at most a few thousand products of values below 1, each rounded at 6e-8.
+    for (size_t i = 0; i < results.size(); ++i) CHECK(distance(results[i], exact[i]) < 5e-6);
+    for (Session* session : {&two, &three}) {
+      const std::vector<Tensor> together = sample.results(*session, "direct");
+      CHECK(distance(together[0], results[0]) == 0);
+      CHECK(distance(together[2], results[2]) < 5e-6);
     }
   }
 }
