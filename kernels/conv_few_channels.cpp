@@ -260,6 +260,7 @@ void sum_windows(const Work& work, int64_t first, int64_t last, const float* pai
   for (int64_t pair = first; pair < last; ++pair) {
     for (int64_t x = 0; x < windows; ++x) {
       const int64_t at = pair * work.out.row + x * work.out.column;
+      __builtin_prefetch(dy + at + 16 * work.out.column);
       typename R::Integers numbers;
       R::widen(places + at, numbers);
       const Vector gradient = numbers < 4 ? Vector(R::at(dy + at)) : Vector{};

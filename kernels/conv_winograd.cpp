@@ -35,8 +35,10 @@ namespace moonflow::cpu {
 namespace {
 
 constexpr int64_t kPanel = 32;      // filters side by side in the weights
-constexpr int64_t kMostTiles = 14;  // in a batch; as many rows of a product as AVX-512 has registers for
-constexpr int64_t kLine = 16;       // floats in a cache line
+constexpr int64_t kMostTiles = 14;  // in a batch, as many rows of a product as AVX-512 has registers for
+// For the filter's gradient tiles are what is summed over, and each batch reads and writes all sums once.
+constexpr int64_t kMostSummedTiles = 28;
+constexpr int64_t kLine = 16;  // floats in a cache line
 
 constexpr int64_t kBlock = Blocks::kLanes;
 
@@ -58,14 +60,14 @@ struct Tiling {
   int64_t units;      // in the whole batch of images
   int64_t per_batch;  // units that are multiplied together
 
-  Tiling(int64_t images, int64_t height, int64_t width) {
+  Tiling(int64_t images, int64_t height, int64_t width, int64_t most_tiles) {
     rows = (height + 3) / 4;
     columns = (width + 3) / 4;
     units_per_row = (columns + kMostTiles - 1) / kMostTiles;
     stretch = (columns + units_per_row - 1) / units_per_row;
     units_per_row = (columns + stretch - 1) / stretch;
     units = images * rows * units_per_row;
-    per_batch = kMostTiles / stretch;
+    per_batch = most_tiles / stretch;
   }
   int64_t most_tiles() const { return per_batch * stretch; }
 };
@@ -240,6 +242,8 @@ void spread_columns(const Blocks& from, const float* image, int64_t top, int64_t
       typename R::Vector d[n];
 #pragma GCC unroll 8
       for (int i = 0; i < n; ++i) d[i] = R::at(rows[i] + (left + x) * steps[i] + part);
+#pragma GCC unroll 4
+      for (int i = n - 4; i < n; ++i) __builtin_prefetch(rows[i] + (left + x) * steps[i] + 4 * from.row);
       W::spread(d);
 #pragma GCC unroll 8
       for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
@@ -713,7 +717,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
                   turned ? conv.filters() : conv.image.channels,
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
-                  Tiling(conv.image.batch, out->height, out->width),
+                  Tiling(conv.image.batch, out->height, out->width, filter ? kMostSummedTiles : kMostTiles),
                   kind == ConvKind::ForwardBias || kind == ConvKind::FilterBiasGrad || (pooled && !turned),
                   relu,
                   pooled && turned,
