@@ -201,7 +201,7 @@ bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algori
 Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call) {
   const OwnConv chosen = choose(conv, kind, algorithm);
   if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, relu, call);
-  if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, relu, call);
+  if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, call);
   return {};
 }
 
@@ -312,7 +312,7 @@ std::string conv_doc(int spatial_axes) {
          "errors: a rank, a channel count or groups that do not fit; a window larger than the padded image" +
          (spatial_axes == 2
               ? "\nprecision: measured by the largest result, float32 is within 1e-6 of float64 by direct "
-                "sums, and within 1e-5 (3x3) or 2e-5 (5x5) by Winograd's algorithm (Lavin and Gray, "
+                "sums, and within 2e-5 by Winograd's algorithm (Lavin and Gray, "
                 "arXiv:1509.09308);\n"
                 "  forbid that here with \"direct\", or in a whole job with function_config { winograd = "
                 "false }"

@@ -73,10 +73,10 @@ bool winograd_is_faster(const Conv& conv, ConvKind kind);
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
 
-// By direct sums for images of up to three channels, but not the gradient of the image.
+// By direct sums for images of up to three channels, for ForwardPool and PoolFilterGrad.
 bool few_channels_fits(const Conv& conv, ConvKind kind);
 void few_channels_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
-Launch conv_few_channels(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
+Launch conv_few_channels(const Conv& conv, ConvKind kind, KernelCall& call);
 }  // namespace cpu
 
 }  // namespace moonflow

@@ -10,18 +10,20 @@
 //     sums[p] (channels, filters) += points[p]^T (channels, tiles) * gradients[p] (tiles, filters),
 // and collects them once at the end.
 //
-// Each thread has one contiguous part of the tiles. It takes a batch of about a dozen at a time, as many rows as one
-// product in registers has, so that its points and products stay in the second-level cache with the weights. A tile is
-// computed in the same way in whatever batch it falls, so the result is the same for any number of threads, but for the
-// filter's gradient, which each thread sums over its own tiles.
+// Each thread has one contiguous part of the tiles, and takes a batch of them at a time: about a dozen, as many as one
+// product in registers has rows, so that points and products stay in the second-level cache with the weights; more
+// where the weights do not fit there, or are sums that each batch has to read and write. A tile is computed in the same
+// way in whatever batch it falls, so the result is the same for any number of threads, but for the filter's gradient,
+// which each thread sums over its own tiles.
 //
 // Images lie in blocks of 16 channels, so a register is a place in 16, 8 or 4 channels and transforms are plain
 // arithmetic on registers. Neighbouring input tiles overlap by n - 4; the vertical half of the transform is done once
-// per column of a row of tiles, in a strip of n rows, and only the horizontal half once per tile.
+// per column of a row of tiles, in a strip of n rows, and only the horizontal half once per tile. Where 2x2 windows are
+// pooled behind the convolution, they lie within tiles: the forward pass stores only each window's maximum and its
+// place, and the gradients spread what comes back over the windows as they read it.
 //
 // Error: the numbers 1/90 to 21/4 of the transforms magnify roundings. Against float64, and measured by the largest
-// result, up to 5e-6 were seen for 3x3 filters and 1.2e-5 for 5x5, where direct sums have 3e-7. A test holds it to 1e-5
-// and 2e-5, which is what conv2d promises.
+// result, up to 1.1e-5 were seen, where direct sums have 3e-7. A test holds it to 2e-5, which is what conv2d promises.
 #include <cstring>
 #include <optional>
 
@@ -34,11 +36,9 @@
 namespace moonflow::cpu {
 namespace {
 
-constexpr int64_t kPanel = 32;      // filters side by side in the weights
-constexpr int64_t kMostTiles = 14;  // in a batch, as many rows of a product as AVX-512 has registers for
-// For the filter's gradient tiles are what is summed over, and each batch reads and writes all sums once.
-constexpr int64_t kMostSummedTiles = 28;
-constexpr int64_t kLine = 16;  // floats in a cache line
+constexpr int64_t kPanel = 32;  // filters side by side in the weights
+constexpr int64_t kTiles = 14;  // in a unit of work at most: as many rows of a product as AVX-512 has registers for
+constexpr int64_t kLine = 16;   // floats in a cache line
 
 constexpr int64_t kBlock = Blocks::kLanes;
 
@@ -63,7 +63,7 @@ struct Tiling {
   Tiling(int64_t images, int64_t height, int64_t width, int64_t most_tiles) {
     rows = (height + 3) / 4;
     columns = (width + 3) / 4;
-    units_per_row = (columns + kMostTiles - 1) / kMostTiles;
+    units_per_row = (columns + kTiles - 1) / kTiles;
     stretch = (columns + units_per_row - 1) / units_per_row;
     units_per_row = (columns + stretch - 1) / stretch;
     units = images * rows * units_per_row;
@@ -647,6 +647,20 @@ Launch sum_filter(const Work& work, KernelCall& call) {
 
 // ---- what the op asks ----------------------------------------------------------------------------------------------
 
+// Of all points, in floats.
+int64_t weights_floats(const Conv& conv) {
+  const int64_t points = conv.windows[0].size + 3;
+  return points * points * round_up(conv.image.channels, kBlock) * round_up(conv.filters(), kBlock);
+}
+
+// Tiles that meet the weights together. The more, the less often the weights come from where they are; but their own
+// points should stay nearer. For the filter's gradient tiles are what is summed over, and the weights are sums that
+// each batch reads and writes.
+int64_t batch_tiles(const Conv& conv, ConvKind kind) {
+  const bool near = weights_floats(conv) <= int64_t{1} << 18;  // 1 MiB, about what a second-level cache has
+  return (is_filter_grad(kind) ? 2 : 1) * (near ? 1 : 4) * kTiles;
+}
+
 FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
   const int64_t taps = conv.windows[0].size, channels = conv.image.channels;
   const int64_t step = conv.format.channels_last ? channels : 1,
@@ -665,9 +679,8 @@ bool winograd_fits(const Conv& conv, ConvKind kind) {
   const int64_t taps = conv.windows[0].size, channels = conv.image.channels, filters = conv.filters();
   if ((taps != 3 && taps != 5) || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
   if (conv.format.channels_last && (channels % kBlock != 0 || filters % kBlock != 0)) return false;
-  // The weights of all points should stay near the core; the filter's gradient has them once for each thread.
-  const int64_t weights = (taps + 3) * (taps + 3) * round_up(channels, kBlock) * round_up(filters, kBlock);
-  if (weights > (is_filter_grad(kind) ? int64_t{1} << 20 : int64_t{1} << 22)) return false;
+  // The filter's gradient has the weights once for each thread; that should stay within 128 MiB.
+  if (weights_floats(conv) * (is_filter_grad(kind) ? threads() : 1) > int64_t{1} << 25) return false;
   return conv.image.batch * conv.image.height * conv.image.width * conv.out.height * conv.out.width > 0;
 }
 
@@ -679,7 +692,9 @@ bool winograd_is_faster(const Conv& conv, ConvKind kind) {
                filters = static_cast<double>(round_up(conv.out.channels, kBlock));
   const double tiles = static_cast<double>(made.batch * ((made.height + 3) / 4) * ((made.width + 3) / 4));
   const double places = static_cast<double>(conv.out.batch * conv.out.height * conv.out.width);
-  const double direct = places * taps * taps * conv.image.channels * filters / 28;
+  // What is produced fills registers there as here.
+  const double summed = is_input_grad(kind) ? filters : static_cast<double>(conv.image.channels);
+  const double direct = places * taps * taps * summed * (is_input_grad(kind) ? channels : filters) / 28;
   const double transforms = tiles * (channels + filters) / kBlock * 4 + channels * filters / kBlock * 10;
   return 1.1 * points * points * (tiles * channels * filters / 28 + transforms) < direct;
 }
@@ -717,7 +732,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
                   turned ? conv.filters() : conv.image.channels,
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
-                  Tiling(conv.image.batch, out->height, out->width, filter ? kMostSummedTiles : kMostTiles),
+                  Tiling(conv.image.batch, out->height, out->width, batch_tiles(conv, kind)),
                   kind == ConvKind::ForwardBias || kind == ConvKind::FilterBiasGrad || (pooled && !turned),
                   relu,
                   pooled && turned,
