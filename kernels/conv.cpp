@@ -5,6 +5,7 @@
 #include "engine/graph.h"
 #include "engine/plan.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu.h"
 
 namespace moonflow {
 
@@ -27,6 +28,16 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
          "it fits (3x3 and 5x5, strides and dilations of 1, one group, float32 on the cpu), else direct"});
   }
   return attrs;
+}
+
+double conv_flops(const Conv& conv) {
+  const double taps = static_cast<double>(conv.windows[0].size * conv.windows[1].size * conv.channels_per_group());
+  return 2 * taps * static_cast<double>(conv.out.batch * conv.out.channels * conv.out.height * conv.out.width);
+}
+
+int conv_parts(const Conv& conv) {
+  constexpr double kFlopsOfThread = 1 << 19;
+  return static_cast<int>(std::clamp<double>(conv_flops(conv) / kFlopsOfThread, 1, cpu::threads()));
 }
 
 AttrDef shape_attr(const char* of) { return {"shape", Ints{}, std::string("shape of ") + of, true}; }
@@ -157,6 +168,11 @@ struct ConvOp {
     std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
   }
 
+  // Of the sums as the formula has them. Winograd's algorithm takes fewer, so it may be above the peak.
+  double flops(const KernelCall& call) const {
+    return conv_flops(sizes(call.attrs, call.inputs[0].shape, call.inputs[1].shape));
+  }
+
   OpDef def(std::string name, std::vector<InputDef> inputs) const {
     OpDef op;
     op.name = std::move(name);
@@ -164,6 +180,7 @@ struct ConvOp {
     op.attrs = conv_attrs(spatial_axes);
     op.infer = [self = *this](const OpCall& call) { return self.infer(call); };
     op.cpu.prepare = [self = *this](KernelCall& call) { return self.prepare(call); };
+    op.flops = [self = *this](const KernelCall& call) { return self.flops(call); };
     // Private layouts hold descriptors of two spatial axes.
     if (spatial_axes == 2) op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
     return op;
@@ -192,6 +209,7 @@ bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm)
 }
 
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call) {
+  dnnl_engine(call.device);  // throws where there are no primitives, so that nothing could be reordered
   const OwnConv chosen = choose(conv, kind, algorithm);
   if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
   if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);

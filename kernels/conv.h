@@ -47,6 +47,9 @@ inline bool is_pooled(ConvKind kind) {
 std::vector<AttrDef> conv_attrs(int spatial_axes);
 AttrDef shape_attr(const char* of);
 Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes);
+double conv_flops(const Conv& conv);
+// How many threads pay, each of which takes a microsecond or two to begin and end with.
+int conv_parts(const Conv& conv);
 
 // For every floating dtype and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for,
 // above all float64. Nothing pooled. `relu` is for Forward and ForwardBias.
@@ -62,7 +65,7 @@ void conv_layouts(const Conv& conv, ConvKind kind, bool relu, LayoutCall& call);
 Launch conv_primitive(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
 
 // Own kernels, float32 only, for two spatial axes; `algorithm` is the attribute. There may be none, and where the
-// layouts are not those that were asked for, the launch is empty.
+// layouts are not those that were asked for, the launch is empty. Layouts throw dnnl::error on a device without oneDNN.
 bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm);
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call);
 Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call);

@@ -401,7 +401,7 @@ Launch conv_few_channels(const Conv& conv, ConvKind kind, KernelCall& call) {
                   last ? image.channels : 1,
                   *out,
                   image.batch,
-                  threads()};
+                  conv_parts(conv)};
   if (forward) return convolve(work, call);
   return taps == 3 ? sum_filter<3>(work, call) : taps == 5 ? sum_filter<5>(work, call) : sum_filter<7>(work, call);
 }

@@ -66,9 +66,13 @@ struct ConvPoolOp {
   }
 
   void layouts(LayoutCall& call) const {
-    const Conv conv = sizes(call.attrs, call.input_types);
-    const std::string& algorithm = call.attrs.string("algorithm");
-    if (call.input_types[0].dtype == DType::Float32 && cpu::own_conv_layouts(conv, kind, algorithm, call)) return;
+    if (call.input_types[0].dtype == DType::Float32) {
+      try {
+        const Conv conv = sizes(call.attrs, call.input_types);
+        if (cpu::own_conv_layouts(conv, kind, call.attrs.string("algorithm"), call)) return;
+      } catch (const dnnl::error&) {
+      }
+    }
     std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
     std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
   }
@@ -190,6 +194,7 @@ OpDef op(ConvKind kind, std::string name, std::vector<InputDef> inputs, std::vec
   const ConvPoolOp self{kind};
   op.infer = [self](const OpCall& call) { return self.infer(call); };
   op.cpu = {[self](KernelCall& call) { return self.prepare(call); }, [self](LayoutCall& call) { self.layouts(call); }};
+  op.flops = [self](const KernelCall& call) { return conv_flops(self.sizes(call.attrs, call.inputs)); };
   op.examples = examples(kind);
   return op;
 }

@@ -468,7 +468,7 @@ Launch convolve(const Work& work, KernelCall& call) {
                         work.image_pooled ? launch.input<uint8_t>(1) : nullptr,
                         launch.output<float>(0),
                         work.out_pooled ? launch.output<uint8_t>(1) : nullptr};
-    parallel_for(work.out.channels / kBlock, 1, [&](int64_t first, int64_t last) {
+    parallel_for(work.out.channels / kBlock, work.parts == 1 ? work.out.channels : 1, [&](int64_t first, int64_t last) {
       widest_register([&](auto width) {
         for (int64_t b = first; b < last; ++b)
           transform_filter<decltype(width), kTaps>(work, values.filter, b, scratch);
@@ -632,7 +632,7 @@ Launch sum_filter(const Work& work, KernelCall& call) {
         }
       });
     });
-    parallel_for(work.out.channels / kBlock, 1, [&](int64_t first, int64_t last) {
+    parallel_for(work.out.channels / kBlock, work.parts == 1 ? work.out.channels : 1, [&](int64_t first, int64_t last) {
       widest_register([&](auto width) {
         for (int64_t b = first; b < last; ++b) collect_filter<decltype(width), kTaps>(work, scratch, part, b, dfilter);
       });
@@ -737,7 +737,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
                   relu,
                   pooled && turned,
                   pooled && !turned,
-                  threads()};
+                  conv_parts(conv)};
   if (taps == 3) return filter ? sum_filter<3>(work, call) : convolve<3>(work, call);
   return filter ? sum_filter<5>(work, call) : convolve<5>(work, call);
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <string_view>
 
 #include "kernels/catalog.h"
 #include "kernels/simd.h"
@@ -201,7 +202,7 @@ int threads() { return 1; }
 Simd simd() {
   static const Simd chosen = [] {
     const char* wanted = std::getenv("MOONFLOW_SIMD");
-    const std::string limit = wanted ? wanted : "";
+    const std::string_view limit = wanted ? wanted : "";
     if (limit == "plain") return Simd::Plain;
 #ifdef __x86_64__
     if (limit != "avx2" && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
