@@ -1,0 +1,474 @@
+// What conv_winograd.cpp is made of, over registers: the sizes of the work, the product of matrices, and the transforms
+// of images, filters and gradients to points and back. That file explains them.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/conv.h"
+#include "kernels/conv_pool.h"
+#include "kernels/simd.h"
+#include "kernels/winograd.h"
+
+namespace moonflow::cpu::winograd {
+
+constexpr int64_t kPanel = 32;  // filters side by side in the weights
+constexpr int64_t kTiles = 14;  // in a unit of work at most: as many rows of a product as AVX-512 has registers for
+constexpr int64_t kLine = 16;   // floats in a cache line
+
+constexpr int64_t kBlock = Blocks::kLanes;
+
+inline int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+// ---- sizes ---------------------------------------------------------------------------------------------------------
+
+// Steps between the elements of a row-major filter, seen from what is summed over to what is produced.
+struct FilterSteps {
+  int64_t summed, produced, row, column;
+  int64_t start = 0;
+};
+
+// The output in tiles. The unit of work is a stretch of a row of tiles.
+struct Tiling {
+  int64_t rows, columns;  // of tiles in an image
+  int64_t stretch;        // columns in a unit
+  int64_t units_per_row;
+  int64_t units;      // in the whole batch of images
+  int64_t per_batch;  // units that are multiplied together
+
+  Tiling(int64_t images, int64_t height, int64_t width, int64_t most_tiles) {
+    rows = (height + 3) / 4;
+    columns = (width + 3) / 4;
+    units_per_row = (columns + kTiles - 1) / kTiles;
+    stretch = (columns + units_per_row - 1) / units_per_row;
+    units_per_row = (columns + stretch - 1) / stretch;
+    units = images * rows * units_per_row;
+    per_batch = most_tiles / stretch;
+  }
+  int64_t most_tiles() const { return per_batch * stretch; }
+};
+
+struct Unit {
+  int64_t image, row, column, tiles;
+};
+
+inline Unit unit(const Tiling& tiling, int64_t index) {
+  const int64_t column = index % tiling.units_per_row * tiling.stretch;
+  const int64_t row = index / tiling.units_per_row % tiling.rows;
+  return {index / tiling.units_per_row / tiling.rows, row, column, std::min(tiling.stretch, tiling.columns - column)};
+}
+
+// Everything a launch needs to know. For the gradient of the image, `image` is dy and `out` is dx.
+struct Work {
+  Blocks image, out;
+  int64_t before_row, before_column;  // padding
+  int64_t image_channels, out_channels;
+  FilterSteps filter;
+  Tiling tiling;
+  bool bias, relu;
+  bool image_pooled, out_pooled;  // only the largest of each 2x2 window is there, and where it was
+  int parts;
+
+  // Floats of scratch: first what is shared, then the same for each part. The matrices of the points are one line
+  // longer than they need be, so that the same place of all of them does not fall into the same cache set.
+  int64_t points_step() const { return tiling.most_tiles() * image.channels + kLine; }
+  int64_t products_step() const { return tiling.most_tiles() * kPanel + kLine; }
+  int64_t gradients_step() const { return tiling.most_tiles() * out.channels + kLine; }
+  int64_t weights_step() const { return image.channels * out.channels + kLine; }
+  int64_t strip_floats(int points) const { return points * (4 * tiling.stretch + points - 4) * kBlock; }
+};
+
+// ---- the product ---------------------------------------------------------------------------------------------------
+
+// c (kRows, columns) = or += a (kRows, count) * b (count, columns), where columns fill kVectors registers. Rows are
+// addressed from every third, which an address can reach without arithmetic.
+template <class R, int kRows, int kVectors, bool kAdd>
+void product(int64_t count, const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, float* c,
+             int64_t c_row) {
+  using Vector = typename R::Vector;
+  constexpr int kBases = (kRows + 2) / 3;
+  const float* base[kBases];
+  Vector sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_row;
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      if (kAdd)
+        sum[i][v] = R::at(c + i * c_row + v * R::kWidth);
+      else
+        sum[i][v] = Vector{};
+    }
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    Vector right[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) right[v] = R::at(b + v * R::kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const float left = base[i / 3][(i % 3) * a_row];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] += left * right[v];
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kBases; ++i) base[i] += a_step;
+    b += b_step;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) R::at(c + i * c_row + v * R::kWidth) = sum[i][v];
+  }
+}
+
+// The same for any number of rows up to kRows.
+template <class R, int kRows, int kVectors, bool kAdd>
+void product_of_rows(int64_t rows, int64_t count, const float* a, int64_t a_row, int64_t a_step, const float* b,
+                     int64_t b_step, float* c, int64_t c_row) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) {
+      return product_of_rows<R, kRows - 1, kVectors, kAdd>(rows, count, a, a_row, a_step, b, b_step, c, c_row);
+    }
+  }
+  product<R, kRows, kVectors, kAdd>(count, a, a_row, a_step, b, b_step, c, c_row);
+}
+
+// The same for any number of rows, and for columns in multiples of 16.
+template <class R, bool kAdd>
+void multiply(int64_t rows, int64_t columns, int64_t count, const float* a, int64_t a_row, int64_t a_step,
+              const float* b, int64_t b_step, float* c, int64_t c_row) {
+  constexpr int kMostRows = R::kCount == 32 ? 14 : 6;
+  const int64_t parts = (rows + kMostRows - 1) / kMostRows;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = rows * part / parts, here = rows * (part + 1) / parts - first;
+    int64_t j = 0;
+    for (; j + 2 * R::kWidth <= columns; j += 2 * R::kWidth) {
+      product_of_rows<R, kMostRows, 2, kAdd>(here, count, a + first * a_row, a_row, a_step, b + j, b_step,
+                                             c + first * c_row + j, c_row);
+    }
+    if (j == columns) continue;
+    product_of_rows<R, kMostRows, 1, kAdd>(here, count, a + first * a_row, a_row, a_step, b + j, b_step,
+                                           c + first * c_row + j, c_row);
+  }
+}
+
+// ---- filters to weights --------------------------------------------------------------------------------------------
+
+// weights[p][summed channel][produced channel] in panels of produced channels, for one block of these. Channels beyond
+// the filter's are zeros.
+template <class R, int kTaps>
+void transform_filter(const Work& work, const float* filter, int64_t block, float* weights) {
+  using W = Winograd<kTaps>;
+  using Vector = typename R::Vector;
+  constexpr int n = W::kPoints;
+  const FilterSteps& steps = work.filter;
+  const int64_t produced = std::min(kBlock, work.out_channels - block * kBlock);
+  const int64_t panel = block * kBlock / kPanel * kPanel, width = std::min(kPanel, work.out.channels - panel);
+  weights += panel * work.image.channels + block * kBlock - panel;
+  for (int64_t c = 0; c < work.image.channels; ++c, weights += width) {
+    alignas(64) float taps[kTaps][kTaps][kBlock] = {};
+    if (c < work.image_channels) {
+      const float* from = filter + steps.start + c * steps.summed + block * kBlock * steps.produced;
+      for (int64_t lane = 0; lane < produced; ++lane, from += steps.produced) {
+        for (int i = 0; i < kTaps; ++i) {
+          for (int j = 0; j < kTaps; ++j) taps[i][j][lane] = from[i * steps.row + j * steps.column];
+        }
+      }
+    }
+    for (int64_t part = 0; part < kBlock; part += R::kWidth) {
+      Vector half[n][kTaps];
+      for (int j = 0; j < kTaps; ++j) {
+        Vector from[kTaps], to[n];
+#pragma GCC unroll 8
+        for (int i = 0; i < kTaps; ++i) from[i] = R::at(&taps[i][j][part]);
+        W::evaluate(from, to);
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) half[i][j] = W::scale(i) * to[i];
+      }
+      for (int i = 0; i < n; ++i) {
+        Vector to[n];
+        W::evaluate(half[i], to);
+#pragma GCC unroll 8
+        for (int j = 0; j < n; ++j) R::at(weights + (i * n + j) * work.weights_step() + part) = W::scale(j) * to[j];
+      }
+    }
+  }
+}
+
+// ---- images to points ----------------------------------------------------------------------------------------------
+
+// The vertical half of the transform: strip[i][column][lane] for the columns [first, last) of a strip that starts at
+// (top, left), in one block of channels. Rows outside of the image are zeros.
+template <class R, int kTaps>
+void spread_columns(const Blocks& from, const float* image, int64_t top, int64_t left, int64_t first, int64_t last,
+                    int64_t strip_row, float* strip) {
+  using W = Winograd<kTaps>;
+  constexpr int n = W::kPoints;
+  static constexpr float kZeros[kBlock] = {};
+  const float* rows[n];
+  int64_t steps[n];
+  for (int i = 0; i < n; ++i) {
+    const bool inside = top + i >= 0 && top + i < from.height;
+    rows[i] = inside ? image + (top + i) * from.row : kZeros;
+    steps[i] = inside ? from.column : 0;
+  }
+  for (int64_t x = first; x < last; ++x) {
+    for (int64_t part = 0; part < kBlock; part += R::kWidth) {
+      typename R::Vector d[n];
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i) d[i] = R::at(rows[i] + (left + x) * steps[i] + part);
+#pragma GCC unroll 4
+      for (int i = n - 4; i < n; ++i) __builtin_prefetch(rows[i] + (left + x) * steps[i] + 4 * from.row);
+      W::spread(d);
+#pragma GCC unroll 8
+      for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
+    }
+  }
+}
+
+// The same for a pooled image. kOdd says whether the strip starts with the lower row of a window.
+template <class R, int kTaps, bool kOdd>
+void spread_pooled_columns(const Blocks& from, const float* image, const uint8_t* image_places, int64_t top,
+                           int64_t left, int64_t first, int64_t last, int64_t strip_row, float* strip) {
+  using W = Winograd<kTaps>;
+  constexpr int n = W::kPoints, kRows = n / 2 + kOdd;
+  static constexpr float kZeros[kBlock] = {};
+  static constexpr uint8_t kNoPlaces[kBlock] = {};
+  const float* rows[kRows];
+  const uint8_t* row_places[kRows];
+  int64_t steps[kRows];
+  for (int i = 0; i < kRows; ++i) {
+    const int64_t y = top - kOdd + 2 * i;
+    const bool inside = y >= 0 && y < from.height;
+    rows[i] = inside ? image + y / 2 * from.row : kZeros;
+    row_places[i] = inside ? image_places + y / 2 * from.row : kNoPlaces;
+    steps[i] = inside ? from.column : 0;
+  }
+  for (int64_t window = (left + first) / 2; 2 * window < left + last; ++window) {
+    for (int64_t part = 0; part < kBlock; part += R::kWidth) {
+      typename R::Vector gradients[kRows];
+      typename R::Integers places[kRows];
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        gradients[i] = R::at(rows[i] + window * steps[i] + part);
+        R::widen(row_places[i] + window * steps[i] + part, places[i]);
+      }
+#pragma GCC unroll 2
+      for (int right = 0; right < 2; ++right) {
+        const int64_t x = 2 * window + right - left;
+        if (x < first || x >= last) continue;
+        typename R::Vector d[n];
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) {
+          const int row = i + kOdd;
+          pass_to_place<R>(gradients[row / 2], places[row / 2], row % 2 * 2 + right, d[i]);
+        }
+        W::spread(d);
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
+      }
+    }
+  }
+}
+
+// points[p][tile][channel] for the tiles of a unit. `places` is there when the image is pooled.
+template <class R, int kTaps>
+void transform_image(const Work& work, const Unit& unit, const float* image, const uint8_t* places, float* strip,
+                     float* points) {
+  using W = Winograd<kTaps>;
+  constexpr int n = W::kPoints;
+  const Blocks& from = work.image;
+  const int64_t columns = 4 * unit.tiles + n - 4, strip_row = columns * kBlock;
+  const int64_t top = 4 * unit.row - work.before_row, left = 4 * unit.column - work.before_column;
+  const int64_t first = std::clamp<int64_t>(-left, 0, columns), last = std::clamp(from.width - left, first, columns);
+  for (int i = 0; i < n; ++i) {
+    std::memset(strip + i * strip_row, 0, first * kBlock * sizeof(float));
+    std::memset(strip + i * strip_row + last * kBlock, 0, (columns - last) * kBlock * sizeof(float));
+  }
+
+  for (int64_t c = 0; c < from.channels; c += kBlock) {
+    const int64_t block = unit.image * from.batch + c / kBlock * from.block;
+    if (!places) {
+      spread_columns<R, kTaps>(from, image + block, top, left, first, last, strip_row, strip);
+    } else if (work.before_row % 2 == 0) {
+      spread_pooled_columns<R, kTaps, false>(from, image + block, places + block, top, left, first, last, strip_row,
+                                             strip);
+    } else {
+      spread_pooled_columns<R, kTaps, true>(from, image + block, places + block, top, left, first, last, strip_row,
+                                            strip);
+    }
+    for (int i = 0; i < n; ++i) {
+      for (int64_t tile = 0; tile < unit.tiles; ++tile) {
+        const float* at = strip + i * strip_row + 4 * tile * kBlock;
+        float* to = points + i * n * work.points_step() + tile * from.channels + c;
+        for (int64_t part = 0; part < kBlock; part += R::kWidth) {
+          typename R::Vector d[n];
+#pragma GCC unroll 8
+          for (int j = 0; j < n; ++j) d[j] = R::at(at + j * kBlock + part);
+          W::spread(d);
+#pragma GCC unroll 8
+          for (int j = 0; j < n; ++j) R::at(to + j * work.points_step() + part) = d[j];
+        }
+      }
+    }
+  }
+}
+
+// ---- products to the image -----------------------------------------------------------------------------------------
+
+// The tiles of a unit, in the channels of a panel, out of products[p][tile][channel].
+template <class R, int kTaps, bool kPooled>
+void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
+                   const float* bias, float* out, uint8_t* places) {
+  using W = Winograd<kTaps>;
+  using Vector = typename R::Vector;
+  constexpr int n = W::kPoints;
+  const Blocks& to = work.out;
+  const int64_t top = 4 * unit.row, rows = std::min<int64_t>(4, to.height - top);
+  for (int64_t tile = 0; tile < unit.tiles; ++tile) {
+    const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, to.width - left);
+    const int64_t corner =
+        unit.image * to.batch + (kPooled ? top / 2 : top) * to.row + (kPooled ? left / 2 : left) * to.column;
+    for (int64_t c = 0; c < width; c += R::kWidth) {
+      Vector half[4][n];
+      for (int j = 0; j < n; ++j) {
+        Vector from[n], four[4];
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) {
+          from[i] = R::at(products + (i * n + j) * work.products_step() + tile * kPanel + c);
+        }
+        W::collect(from, four);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) half[i][j] = four[i];
+      }
+      Vector more = Vector{};
+      if (work.bias) more = R::at(bias + panel + c);
+      const int64_t at = corner + (panel + c) / kBlock * to.block + c % kBlock;
+      if constexpr (kPooled) {
+        for (int64_t i = 0; i < rows; i += 2) {
+          Vector above[4], below[4];
+          W::collect(half[i], above);
+          W::collect(half[i + 1], below);
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j) {
+            above[j] += more;
+            below[j] += more;
+          }
+#pragma GCC unroll 2
+          for (int j = 0; j < 4; j += 2) {
+            if (j >= columns) break;
+            const int64_t window = at + i / 2 * to.row + j / 2 * to.column;
+            pool_window<R>(above[j], above[j + 1], below[j], below[j + 1], out + window, places + window);
+          }
+        }
+      } else {
+        for (int64_t i = 0; i < rows; ++i) {
+          Vector four[4];
+          W::collect(half[i], four);
+#pragma GCC unroll 4
+          for (int j = 0; j < 4; ++j) {
+            if (j >= columns) break;
+            four[j] += more;
+            if (work.relu) four[j] = four[j] < 0 ? Vector{} : four[j];
+            R::at(out + at + i * to.row + j * to.column) = four[j];
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- gradients to points, and back to the filter -------------------------------------------------------------------
+
+// gradients[p][tile][filter] for the tiles of a unit, and dy summed over its places into bias.
+template <class R, int kTaps, bool kPooled>
+void transform_gradient(const Work& work, const Unit& unit, const float* dy, const uint8_t* places, float* gradients,
+                        float* bias) {
+  using W = Winograd<kTaps>;
+  using Vector = typename R::Vector;
+  constexpr int n = W::kPoints;
+  const Blocks& from = work.out;
+  const int64_t top = 4 * unit.row, rows = std::min<int64_t>(4, from.height - top);
+  for (int64_t tile = 0; tile < unit.tiles; ++tile) {
+    const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, from.width - left);
+    for (int64_t c = 0; c < from.channels; c += R::kWidth) {
+      const int64_t corner = unit.image * from.batch + c / kBlock * from.block + c % kBlock +
+                             (kPooled ? top / 2 : top) * from.row + (kPooled ? left / 2 : left) * from.column;
+      Vector half[n][4], sum = Vector{};
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        Vector four[4] = {}, to[n];
+        if (j < columns) {
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+            if (i >= rows) break;
+            if constexpr (kPooled) {
+              const int64_t window = corner + i / 2 * from.row + j / 2 * from.column;
+              typename R::Integers numbers;
+              R::widen(places + window, numbers);
+              pass_to_place<R>(R::at(dy + window), numbers, i % 2 * 2 + j % 2, four[i]);
+            } else {
+              four[i] = R::at(dy + corner + i * from.row + j * from.column);
+            }
+          }
+        }
+        sum += (four[0] + four[1]) + (four[2] + four[3]);
+        W::evaluate(four, to);
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) half[i][j] = to[i];
+      }
+      R::at(bias + c) += sum;
+      for (int i = 0; i < n; ++i) {
+        Vector to[n];
+        W::evaluate(half[i], to);
+#pragma GCC unroll 8
+        for (int j = 0; j < n; ++j)
+          R::at(gradients + (i * n + j) * work.gradients_step() + tile * from.channels + c) = to[j];
+      }
+    }
+  }
+}
+
+// The filter's gradient in one block of filters, out of the parts' sums.
+template <class R, int kTaps>
+void collect_filter(const Work& work, const float* sums, int64_t part_step, int64_t block, float* dfilter) {
+  using W = Winograd<kTaps>;
+  using Vector = typename R::Vector;
+  constexpr int n = W::kPoints;
+  const FilterSteps& steps = work.filter;
+  const int64_t filters = std::min(kBlock, work.out_channels - block * kBlock);
+  for (int64_t c = 0; c < work.image_channels; ++c) {
+    alignas(64) float taps[kTaps][kTaps][kBlock];
+    for (int64_t lane = 0; lane < kBlock; lane += R::kWidth) {
+      const float* at = sums + c * work.out.channels + block * kBlock + lane;
+      Vector half[kTaps][n];
+      for (int j = 0; j < n; ++j) {
+        Vector from[n], to[kTaps];
+#pragma GCC unroll 8
+        for (int i = 0; i < n; ++i) {
+          const float* place = at + (i * n + j) * work.weights_step();
+          from[i] = R::at(place);
+          for (int part = 1; part < work.parts; ++part) from[i] += R::at(place + part * part_step);
+          from[i] *= W::scale(i) * W::scale(j);
+        }
+        W::collect(from, to);
+#pragma GCC unroll 8
+        for (int i = 0; i < kTaps; ++i) half[i][j] = to[i];
+      }
+      for (int i = 0; i < kTaps; ++i) {
+        Vector to[kTaps];
+        W::collect(half[i], to);
+#pragma GCC unroll 8
+        for (int j = 0; j < kTaps; ++j) R::at(&taps[i][j][lane]) = to[j];
+      }
+    }
+    float* to = dfilter + c * steps.summed + block * kBlock * steps.produced;
+    for (int64_t lane = 0; lane < filters; ++lane, to += steps.produced) {
+      for (int i = 0; i < kTaps; ++i) {
+        for (int j = 0; j < kTaps; ++j) to[i * steps.row + j * steps.column] = taps[i][j][lane];
+      }
+    }
+  }
+}
+
+}  // namespace moonflow::cpu::winograd
