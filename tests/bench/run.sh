@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 rounds=${1:-5} threads=${2:-$(nproc)} seconds=${3:-1}
 
 cmake -G Ninja -S . -B build -DCMAKE_BUILD_TYPE=Release >/dev/null
-cmake --build build --target moonflow moonflow_core -- --quiet
+cmake --build build --target moonflow -- --quiet
 moonflow=build/moonflow
 
 # As many cores as threads for both. Ours runs as a user runs it; the peer gets the best setting that is known for it.
