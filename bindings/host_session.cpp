@@ -29,8 +29,18 @@ class HostAllocator final : public HostMemory {
   const mf_allocator allocator_;
 };
 
-// lua_Alloc over a host's memory. LuaJIT falls over when memory runs out while it makes a lua_State, so that much is
-// taken beforehand, in one block, and the making is served from there.
+// The ffi library too, which a later `require` would open at a worse time (see LuaMemory).
+static int open_libraries(lua_State* L) {
+  luaL_openlibs(L);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "ffi");
+  lua_call(L, 1, 0);
+  return 0;
+}
+
+// lua_Alloc over a host's memory. LuaJIT falls over when memory runs out while it makes a lua_State, and when it does
+// so in the middle of opening its ffi library, whose half-made state lua_close then follows. So that much is taken
+// beforehand, in one block, and both are served from there.
 class LuaMemory {
  public:
   explicit LuaMemory(std::shared_ptr<HostAllocator> memory)
@@ -40,14 +50,18 @@ class LuaMemory {
   ~LuaMemory() { memory_->release(first_); }
   LuaMemory(const LuaMemory&) = delete;
 
+  // A state with its libraries, or nullptr.
   lua_State* make_state() {
     lua_State* const L = lua_newstate(reallocate, this);
+    const bool opened = L && lua_cpcall(L, open_libraries, nullptr) == 0;
     is_made_ = true;
-    return L;
+    if (opened || !L) return L;
+    lua_close(L);
+    return nullptr;
   }
 
  private:
-  static constexpr size_t kFirstBytes = 1 << 16;  // a fresh state takes about a third
+  static constexpr size_t kFirstBytes = 1 << 17;  // less than half of it is needed
 
   static void* reallocate(void* user, void* memory, size_t old_bytes, size_t bytes) {
     auto* self = static_cast<LuaMemory*>(user);
@@ -96,11 +110,6 @@ std::string library_folder() {
     if (fs::exists(found / "moonflow" / "init.lua", none)) return found.string();
   }
   return {};
-}
-
-int open_libraries(lua_State* L) {
-  luaL_openlibs(L);
-  return 0;
 }
 
 int log_line(lua_State* L) {
@@ -237,8 +246,9 @@ HostSession::HostSession(const mf_session_options& options)
       // LuaJIT's own allocator is the faster one for its many small blocks.
       owned_ = lua_memory_ ? lua_memory_->make_state() : luaL_newstate();
       if (owned_ == nullptr) refuse(MF_OUT_OF_MEMORY, "no memory for a lua_State");
+      if (!lua_memory_ && lua_cpcall(owned_, open_libraries, nullptr) != 0)
+        refuse(MF_OUT_OF_MEMORY, "no memory for Lua's libraries");
       host_state = owned_;
-      if (lua_cpcall(owned_, open_libraries, nullptr) != 0) refuse(MF_OUT_OF_MEMORY, "no memory for Lua's libraries");
     }
     main_ = host_state;
     load_library(host_state, options.library_path);
