@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -176,6 +177,13 @@ bool run(lua_State* L, const Options& options) {
   return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
+// The threads of a kernel wait for one another by spinning, by default for milliseconds: beside other work that takes the
+// core from the one that is waited for. A short spin covers the gaps within a step of training and then gives the core
+// away. libgomp reads this when the library is loaded, which a script does; whoever has chosen a policy keeps it.
+void choose_spinning() {
+  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT")) setenv("GOMP_SPINCOUNT", "1000", 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -204,6 +212,7 @@ int main(int argc, char** argv) {
     return kOk;
   }
 
+  choose_spinning();
   lua_State* L = luaL_newstate();
   if (!L) {
     std::fputs("moonflow: not enough memory\n", stderr);
