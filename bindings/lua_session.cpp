@@ -47,12 +47,14 @@ int make_session(lua_State* L) {
 
 // ---- completions ---------------------------------------------------------------------------------------------
 
-// nil when nothing is ready; run, token, ndarray, sequence for a tap; run, 0, nil or error, sequence at an end.
+// session:next(with_end) -> nil when nothing is ready; run, token, ndarray, sequence for a tap; run, 0, nil or error,
+// sequence at an end. With `with_end` the last tap of a run brings its end along, as a fifth value: true.
 // The completion stays in the box until Lua has all of it, so one that meets a full Lua heap is given again.
 int next(lua_State* L) {
   SessionBox* const self = find_box<SessionBox>(L, 1);
   if (self == nullptr) protect(L, [&] { any_session(L); });  // raises
   SessionBox& box = *self;
+  const bool with_end = lua_toboolean(L, 2) != 0;
   for (;;) {
     lua_settop(L, 1);
     if (!box.undelivered) {
@@ -79,7 +81,10 @@ int next(lua_State* L) {
     if (!is_mine()) continue;
     box.undelivered.reset();
     lua_pushnumber(L, static_cast<double>(sequence));
-    return 4;
+    if (end || !with_end || !box.session->completions().at_end()) return 4;
+    protect(L, [&] { box.session->pull(); });  // has no error, or there would have been no value
+    lua_pushboolean(L, true);
+    return 5;
   }
 }
 

@@ -53,6 +53,8 @@ class CompletionQueue {
   void skip(size_t completions) { sequence_ += completions; }
   // The next completion, or none. After its end a run is gone and its plan has room again.
   std::optional<Completion> pull();
+  // The next completion is the end of the run whose values have been pulled.
+  bool at_end() const { return pulling_ && pulling_->delivered == pulling_->tapped.size(); }
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.
   bool wait(int timeout_ms);
   // One atomic load.

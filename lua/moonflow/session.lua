@@ -309,9 +309,15 @@ local function step()
     table.remove(late, 1):deliver()
     return true
   end
-  local run, token, value, sequence = take_next()
+  local run, token, value, sequence, ended
+  if stash_first <= stash_last then
+    run, token, value, sequence = take_next()
+  else
+    run, token, value, sequence, ended = next_completion(handle, true)
+  end
   if run == nil then return false end
   hand(run, token, value, sequence)
+  if ended then hand(run, 0, nil, sequence + 1) end
   return true
 end
 
