@@ -1,10 +1,27 @@
 #include "engine/executor.h"
 
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 
 namespace moonflow {
 
 namespace {
+
+// A process that exits without closing destroys what libraries below us hold, while a worker may still be inside them.
+// So an exit first lets the running step end, and lets no further one begin. These two belong to the process, and have
+// no destructor.
+std::atomic<bool> process_ends{false};
+std::atomic<int> workers_running{0};
+
+void stop_workers() {
+  process_ends = true;
+  constexpr int kPatienceMs = 2000;  // a step that takes longer must not keep the process
+  for (int waited = 0; workers_running > 0 && waited < kPatienceMs; ++waited)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void stop_workers_at_exit() { [[maybe_unused]] static const int registered = std::atexit(stop_workers); }
 
 void check_feeds(const Plan& plan, const Tensor* feeds, size_t count) {
   require(count == plan.feeds.size(), ErrorCode::InvalidArgument, "takes ", plan.feeds.size(),
@@ -50,6 +67,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
     // The script may change its arrays once the call is over.
     for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
     lock.lock();
+    stop_workers_at_exit();
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     queued_.push_back(std::move(run));
     lock.unlock();
@@ -100,8 +118,14 @@ void Executor::work() {
     queued_.pop_front();
     running_ = true;
     lock.unlock();
-    execute(*run);
-    completions_.post(std::move(run));
+    ++workers_running;
+    if (!process_ends) {
+      execute(*run);
+      completions_.post(std::move(run));
+    } else {
+      (void)run.release();  // even giving it up would use what may be gone
+    }
+    --workers_running;
     lock.lock();
     running_ = false;
     changed_.notify_all();
