@@ -14,11 +14,11 @@ static_assert(static_cast<int>(DType::Float32) == MF_FLOAT32 && static_cast<int>
 static_assert(static_cast<int>(DType::Int8) == MF_INT8 && static_cast<int>(DType::UInt8) == MF_UINT8);
 static_assert(static_cast<int>(DType::Int32) == MF_INT32 && static_cast<int>(DType::Int64) == MF_INT64);
 
-template <class Struct>
-void require_size(const Struct* given, const char* what) {
-  if (given == nullptr) refuse(MF_INVALID_ARGUMENT, what, " is NULL");
-  if (given->struct_size < sizeof(Struct) || given->struct_size > 4096)
-    refuse(MF_INVALID_ARGUMENT, "struct_size of ", what, " is ", given->struct_size, ", wanted ", sizeof(Struct));
+// `what()` puts the struct into words, where there is something to say of it.
+template <class Struct, class What>
+void require_size(const Struct& given, const What& what) {
+  if (given.struct_size < sizeof(Struct) || given.struct_size > 4096)
+    refuse(MF_INVALID_ARGUMENT, "struct_size of ", what(), " is ", given.struct_size, ", wanted ", sizeof(Struct));
 }
 
 // The list of { name, dtype, shape } at the top of the stack.
@@ -132,9 +132,7 @@ void push_receiver(lua_State* L, lua_CFunction receiver, mf_result_function resu
 // ---- arrays ------------------------------------------------------------------------------------------------------
 
 TensorType check_array(const mf_array& array, const TensorType& signature, const Role& role) {
-  if (array.struct_size < sizeof(mf_array) || array.struct_size > 4096)
-    refuse(MF_INVALID_ARGUMENT, "struct_size of ", role.str(), " is ", array.struct_size, ", wanted ",
-           sizeof(mf_array));
+  require_size(array, [&] { return role.str(); });
   if (array.dtype != static_cast<mf_dtype>(signature.dtype)) {
     const bool known = array.dtype >= MF_FLOAT32 && array.dtype <= MF_INT64;
     refuse(MF_DTYPE_MISMATCH, role.str(), " is ", known ? name(static_cast<DType>(array.dtype)) : "of no dtype",
@@ -175,7 +173,8 @@ mf_array view_of(const Tensor& value) {
 }
 
 void fill_type(mf_type* type, const NamedValue& value) {
-  require_size(type, "type");
+  if (type == nullptr) refuse(MF_INVALID_ARGUMENT, "type is NULL");
+  require_size(*type, [] { return "type"; });
   type->dtype = static_cast<mf_dtype>(value.type.dtype);
   type->rank = value.type.shape.rank();
   type->reserved = 0;

@@ -17,12 +17,16 @@ void require_name(const char* name) {
   if (name == nullptr) refuse(MF_INVALID_ARGUMENT, "name is NULL");
 }
 
-// Names and types; what has no value yet is given its first one.
-std::vector<NamedValue> variables_of(HostSession& session) {
+// Gives first values to what has none.
+void initialise(HostSession& session) {
   session.enter([&](lua_State* L) {
-    session.push_function(L, "variables");
+    session.push_function(L, "initialise");
     lua_call(L, 0, 0);
   });
+}
+
+std::vector<NamedValue> variables_of(HostSession& session) {
+  initialise(session);
   std::vector<NamedValue> values;
   Variables& variables = session.engine().variables();
   for (const std::string& name : variables.names()) values.push_back({name, variables.at(name).type});
@@ -58,7 +62,7 @@ mf_status* mf_variable_read(mf_session* handle, const char* name, mf_array* valu
     const Entered session(handle);
     require_name(name);
     require_out(value, "value");
-    variables_of(*session);
+    initialise(*session);
     fill_array(*value, session->engine().read(name), {nullptr, "variable", name});
   });
 }

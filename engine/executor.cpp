@@ -86,24 +86,8 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
   for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = Tensor::allocate(plan.taps[i].type, memory);
   if (!stream_) stream_ = plan.device->make_stream();
   completions_.skip(plan.taps.size() + 1);
-  try {
-    plan.device->enter();
-    for (size_t i = 0; i < feed_count; ++i) plan.bind(i, feeds[i].data());
-    plan.launch(
-        *stream_, tapped, [&] { return interrupted(); }, profile_.get());
-    for (Variable* variable : plan.written) variable->initialised = true;
-  } catch (const std::exception&) {
-    error = failure_of(plan);
-  }
+  error = run_plan(plan, feeds, tapped, 0, [&] { return interrupted(); });
   return true;
-}
-
-// The exception being handled, as the error of a run of this plan.
-Error Executor::failure_of(const Plan& plan) {
-  Error error = current_error();
-  error.job = plan.job;
-  if (error.code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
-  return error;
 }
 
 void Executor::work() {
@@ -132,25 +116,30 @@ void Executor::work() {
   }
 }
 
-// Runs the steps and turns whatever goes wrong into the run's error. A failed run delivers no values.
+// A failed run delivers no values.
 void Executor::execute(Run& run) {
-  try {
-    run_steps(run);
-    for (Variable* variable : run.plan->written) variable->initialised = true;
-    return;
-  } catch (const std::exception&) {
-    run.error = failure_of(*run.plan);
-  }
+  run.error = run_plan(*run.plan, run.feeds.data(), run.tapped.data(), run.id,
+                       [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends; });
+  if (!run.error) return;
   for (Tensor& tapped : run.tapped) tapped = Tensor();
 }
 
-void Executor::run_steps(Run& run) {
-  Plan& plan = *run.plan;
-  plan.device->enter();
-  for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, run.feeds[i].data());
-  plan.launch(
-      *stream_, run.tapped.data(), [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted(); },
-      profile_.get(), run.id);
+// Whatever goes wrong becomes the error that it gives.
+template <class Stopped>
+std::optional<Error> Executor::run_plan(Plan& plan, const Tensor* feeds, const Tensor* tapped, RunId run,
+                                        const Stopped& stopped) {
+  try {
+    plan.device->enter();
+    for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, feeds[i].data());
+    plan.launch(*stream_, tapped, stopped, profile_.get(), run);
+    for (Variable* variable : plan.written) variable->initialised = true;
+    return std::nullopt;
+  } catch (const std::exception&) {
+    Error error = current_error();
+    error.job = plan.job;
+    if (error.code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+    return error;
+  }
 }
 
 std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {

@@ -67,8 +67,9 @@ class Executor {
  private:
   void work();
   void execute(Run& run);
-  void run_steps(Run& run);
-  Error failure_of(const Plan& plan);
+  template <class Stopped>
+  std::optional<Error> run_plan(Plan& plan, const Tensor* feeds, const Tensor* tapped, RunId run,
+                                const Stopped& stopped);
 
   CompletionQueue& completions_;
   std::mutex mutex_;

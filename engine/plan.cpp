@@ -526,6 +526,11 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
     }
     Step step;
     step.site = node.site;
+    step.input_types = types_of(draft, draft_step.inputs);
+    step.output_types = types_of(draft, draft_step.outputs);
+    for (const ValueId input : draft_step.inputs)
+      step.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
+    for (const ValueId output : draft_step.outputs) step.output_layouts.push_back(laid_out.layouts[output]);
     if (draft_step.is_reorder) {
       step.label = "reorder of '" + node.name + "'";
       step.launch = device.reorder(draft.type(draft_step.inputs[0]), laid_out.layouts[draft_step.inputs[0]],
@@ -534,14 +539,11 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
       step.label = node.describe();
       KernelCall call{device,
                       node.attrs,
-                      types_of(draft, draft_step.inputs),
+                      step.input_types,
                       presence(draft_step.inputs),
-                      types_of(draft, draft_step.outputs),
-                      {},
-                      {}};
-      for (const ValueId input : draft_step.inputs)
-        call.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
-      for (const ValueId output : draft_step.outputs) call.output_layouts.push_back(laid_out.layouts[output]);
+                      step.output_types,
+                      step.input_layouts,
+                      step.output_layouts};
       blaming(node.describe(), node.site, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
       if (node.op->flops) step.flops = node.op->flops(call);
       scratch_bytes = std::max(scratch_bytes, call.scratch_bytes);
@@ -553,11 +555,6 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
         plan.first_write = static_cast<int>(plan.steps.size());
       }
     }
-    step.input_types = types_of(draft, draft_step.inputs);
-    step.output_types = types_of(draft, draft_step.outputs);
-    for (const ValueId input : draft_step.inputs)
-      step.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
-    for (const ValueId output : draft_step.outputs) step.output_layouts.push_back(laid_out.layouts[output]);
     for (const ValueId output : draft_step.outputs) step_of[output] = static_cast<int>(plan.steps.size());
     plan.steps.push_back(std::move(step));
     drafts.push_back(&draft_step);

@@ -65,7 +65,6 @@ end
 
 host.poll = session.poll
 host.sync = session.sync
-host.in_flight = session.in_flight
 host.fd = session.fd
 
 -- ---- scripts ------------------------------------------------------------------------------------------------------
@@ -139,20 +138,7 @@ end
 
 -- ---- variables ----------------------------------------------------------------------------------------------------
 
---- All variables, with first values where they had none: list of { name, dtype, shape }.
-function host.variables()
-  variable.initialise()
-  return session.handle():variables()
-end
-
-function host.read(name)
-  variable.initialise()
-  return session.handle():read(name)
-end
-
-function host.write(name, value)
-  session.handle():write(name, value)
-end
+host.initialise = variable.initialise
 
 function host.save(path, overwrite)
   checkpoint.CheckPoint():save(path, overwrite)

@@ -274,16 +274,16 @@ local function put_aside(run, token, value, sequence)
 end
 
 -- The next completion in order: what was put aside, then what the engine has.
-local function take_next()
+local function take_next(_, with_end)
   if stash_first <= stash_last then
     local entry = stash[stash_first]
     stash[stash_first] = nil
     stash_first = stash_first + 1
     if stash_first > stash_last then stash_first, stash_last = 1, 0 end
-    if entry[1] == nil then return take_next() end
+    if entry[1] == nil then return take_next(nil, with_end) end
     return entry[1], entry[2], entry[3], entry[4]
   end
-  return next_completion(handle)
+  return next_completion(handle, with_end)
 end
 
 -- The next completion of one run, for a call inside a handler. Everything else is put aside.
@@ -309,12 +309,7 @@ local function step()
     table.remove(late, 1):deliver()
     return true
   end
-  local run, token, value, sequence, ended
-  if stash_first <= stash_last then
-    run, token, value, sequence = take_next()
-  else
-    run, token, value, sequence, ended = next_completion(handle, true)
-  end
+  local run, token, value, sequence, ended = take_next(nil, true)
   if run == nil then return false end
   hand(run, token, value, sequence)
   if ended then hand(run, 0, nil, sequence + 1) end

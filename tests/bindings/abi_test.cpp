@@ -59,7 +59,6 @@ mf_code taken(mf_status* status) {
 void nothing(void*, const mf_status*, const mf_array*, int32_t) {}
 
 std::vector<Use> uses_of_session() {
-  static mf_session* no_session;
   static mf_job* job;
   static mf_bytes* bytes;
   static void* pointer;
@@ -68,7 +67,6 @@ std::vector<Use> uses_of_session() {
   static mf_array array = mf_floats(floats, 2);
   static mf_type type;
   type.struct_size = sizeof type;
-  (void)no_session;
   const auto as = [](void* handle) { return static_cast<mf_session*>(handle); };
   return {
       {"lua_state", [=](void* h) { return taken(mf_session_lua_state(as(h), &pointer)); }},
@@ -159,7 +157,6 @@ TEST_CASE("asynchronous results come to their function, in order, inside poll an
   Net host;
   mf_job* job = host.find("pair");
   std::vector<float> got;
-  const float a[] = {3, 4};
   const int32_t b[] = {5, 6};
   int busy = 0;
   for (int i = 0; i < 50; ++i) {
@@ -183,7 +180,6 @@ TEST_CASE("asynchronous results come to their function, in order, inside poll an
   CHECK(busy > 0);
   REQUIRE(got.size() == 50);
   for (int i = 0; i < 50; ++i) CHECK(got[i] == static_cast<float>(i * i));
-  (void)a;
 }
 
 TEST_CASE("inside a callback launching works, and waiting and closing are refused") {
