@@ -95,6 +95,7 @@ int info(lua_State* L) {
   push_string(L, plan->job);
   lua_setfield(L, -2, "job");
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
+  set_number(L, "kept_steps", plan->kept_steps);
   set_number(L, "first_write", plan->first_write);
   set_number(L, "taps", static_cast<double>(plan->taps.size()));
   set_number(L, "arena_bytes", static_cast<double>(plan->arena_bytes));

@@ -195,7 +195,7 @@ int variables(lua_State* L) {
     lua_setfield(L, -2, "dtype");
     push_shape(L, variable->type.shape);
     lua_setfield(L, -2, "shape");
-    lua_pushboolean(L, variable->initialised);
+    lua_pushboolean(L, variable->initialised());
     lua_setfield(L, -2, "initialised");
     lua_rawseti(L, -2, ++i);
   }

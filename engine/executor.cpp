@@ -132,7 +132,6 @@ std::optional<Error> Executor::run_plan(Plan& plan, const Tensor* feeds, const T
     plan.device->enter();
     for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, feeds[i].data());
     plan.launch(*stream_, tapped, stopped, profile_.get(), run);
-    for (Variable* variable : plan.written) variable->initialised = true;
     return std::nullopt;
   } catch (const std::exception&) {
     Error error = current_error();

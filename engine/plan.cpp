@@ -3,6 +3,7 @@
 //   order     a topological order in which whoever writes a variable comes after everyone who reads it
 //   place     each op gets a kernel of the device, or an error
 //   layout    private layouts are carried along chains; reorders fill the gaps
+//   keep      what follows from variables that the plan only reads goes to the front, and is kept between runs
 //   memory    every intermediate value gets a place in one arena, reused as lifetimes allow
 //   prepare   kernels prepare their launches, and pointers are bound
 #include "engine/plan.h"
@@ -24,6 +25,7 @@ struct DraftStep {
   bool is_reorder = false;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
+  bool kept = false;
 };
 
 class Draft final : public Rewriter {
@@ -277,7 +279,7 @@ class LayoutStage {
 
  private:
   void add(const Node& node) {
-    DraftStep step{&node, false, node.inputs, node.outputs};
+    DraftStep step{&node, false, node.inputs, node.outputs, false};
     const Kernel& kernel = node.op->kernel(device_.kind());
     const std::vector<TensorType> input_types = types_of(draft_, node.inputs),
                                   output_types = types_of(draft_, node.outputs);
@@ -309,7 +311,7 @@ class LayoutStage {
     const ValueId copy = draft_.add_value(draft_.type(value), draft_.maker(value));
     layouts.push_back(wanted);
     copies_[value].push_back(copy);
-    steps.push_back(DraftStep{&draft_.node(draft_.maker(value)), true, {value}, {copy}});
+    steps.push_back(DraftStep{&draft_.node(draft_.maker(value)), true, {value}, {copy}, false});
     return copy;
   }
 
@@ -318,6 +320,37 @@ class LayoutStage {
   std::map<ValueId, std::vector<ValueId>> copies_;  // of a value, in other layouts
   std::map<ValueId, ValueId> tap_sources_;
 };
+
+// ---- keep ----------------------------------------------------------------------------------------------------
+
+// A step that reads variables which no step writes, and beside them at most constants, gives the same until somebody
+// else writes one of them. Such steps go to the front, in their order. Steps of constants alone stay where they are:
+// the graph that gives variables their first values has many, needs each once, and would hold all of their values at a
+// time.
+void keep(const Draft& draft, std::vector<DraftStep>& steps) {
+  std::set<ValueId> written;
+  for (const DraftStep& step : steps)
+    if (!step.is_reorder)
+      for (const int input : step.node->op->writes)
+        if (step.inputs[input] != kNone) written.insert(alias_root(draft, step.inputs[input]));
+  std::vector<bool> kept(draft.value_count(), false);
+  for (ValueId value = 0; value < draft.value_count(); ++value) {
+    const Node& maker = draft.node(draft.maker(value));
+    kept[value] = maker.kind == Node::Variable && maker.outputs[0] == value && written.count(value) == 0;
+  }
+  for (DraftStep& step : steps) {
+    bool reads_kept = false, reads_other = !step.is_reorder && !step.node->op->writes.empty();
+    for (const ValueId input : step.inputs) {
+      if (input == kNone) continue;
+      const bool constant = draft.node(draft.maker(input)).kind == Node::Constant;
+      reads_kept = reads_kept || kept[input];
+      reads_other = reads_other || (!kept[input] && !constant);
+    }
+    step.kept = reads_kept && !reads_other;
+    for (const ValueId output : step.outputs) kept[output] = step.kept;
+  }
+  std::stable_partition(steps.begin(), steps.end(), [](const DraftStep& step) { return step.kept; });
+}
 
 // ---- memory --------------------------------------------------------------------------------------------------
 
@@ -400,28 +433,41 @@ struct Storage {
 class MemoryStage {
  public:
   MemoryStage(const Draft& draft, const LayoutStage& laid_out)
-      : draft_(draft), steps_(laid_out.steps), layouts_(laid_out.layouts) {}
+      : draft_(draft),
+        steps_(laid_out.steps),
+        layouts_(laid_out.layouts),
+        uses_(draft.value_count(), 0),
+        tap_source_(draft.value_count(), false) {
+    for (const DraftStep& step : steps_)
+      for (const ValueId input : step.inputs)
+        if (input != kNone) ++uses_[input];
+    for (const Tap& tap : draft.graph().taps()) tap_source_[laid_out.tap_source(tap.value)] = true;
+  }
 
   Storage run() {
-    find_last_uses();
     storage_.root.resize(draft_.value_count());
     storage_.offset.assign(draft_.value_count(), -1);
     for (ValueId value = 0; value < draft_.value_count(); ++value) storage_.root[value] = value;
     ArenaPlanner arena;
-    std::vector<int> uses_left = uses_;  // by value; how many steps still read it
     std::vector<int> root_uses(draft_.value_count(), 0);
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      const DraftStep& step = steps_[i];
+    bool keeping = !steps_.empty() && steps_[0].kept;
+    for (const DraftStep& step : steps_) {
+      if (keeping && !step.kept) {  // what is alive now stays so for all runs: it has one reader more
+        for (int& uses : root_uses) uses += uses > 0 ? 1 : 0;
+        keeping = false;
+      }
       for (size_t output = 0; output < step.outputs.size(); ++output) {
         const ValueId value = step.outputs[output];
         const ValueId shared = share(step, static_cast<int>(output), root_uses);
         if (shared != kNone) {
           storage_.root[value] = shared;
-          root_uses[shared] += uses_left[value];
+          root_uses[shared] += uses_[value];
         } else {
           storage_.offset[value] = arena.allocate(bytes(value));
-          root_uses[value] = uses_left[value];
+          root_uses[value] = uses_[value];
         }
+        // A tap copies a kept value in every run, not only where it is made.
+        if (step.kept && tap_source_[value]) ++root_uses[storage_.root[value]];
       }
       // What nobody reads from here on is free for the next step.
       for (const ValueId input : step.inputs)
@@ -442,19 +488,13 @@ class MemoryStage {
   const Draft& draft_;
   const std::vector<DraftStep>& steps_;
   const std::vector<Layout>& layouts_;
-  std::vector<int> uses_;
+  std::vector<int> uses_;         // by value: how many steps read it
+  std::vector<bool> tap_source_;  // by value: a tap copies it
   Storage storage_;
 
   int64_t bytes(ValueId value) const {
     const Layout& layout = layouts_[value];
     return round_up(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
-  }
-
-  void find_last_uses() {
-    uses_.assign(draft_.value_count(), 0);
-    for (const DraftStep& step : steps_)
-      for (const ValueId input : step.inputs)
-        if (input != kNone) ++uses_[input];
   }
 
   void release(ArenaPlanner& arena, ValueId root) { arena.free(storage_.offset[root], bytes(root)); }
@@ -558,6 +598,11 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
     for (const ValueId output : draft_step.outputs) step_of[output] = static_cast<int>(plan.steps.size());
     plan.steps.push_back(std::move(step));
     drafts.push_back(&draft_step);
+    if (!draft_step.kept) continue;
+    plan.kept_steps = static_cast<int>(plan.steps.size());
+    for (const ValueId input : draft_step.inputs)
+      if (input != kNone && variable_of[storage.root[input]])
+        plan.kept_from.push_back(variable_of[storage.root[input]]);
   }
   if (!wrote) plan.first_write = static_cast<int>(plan.steps.size());
 
@@ -602,6 +647,7 @@ std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const 
     place(draft, sequence, *device);
     LayoutStage laid_out(draft, *device);
     laid_out.run(sequence);
+    keep(draft, laid_out.steps);
     const Storage storage = MemoryStage(draft, laid_out).run();
     prepare(*plan, draft, laid_out, storage, variables);
   } catch (Error& error) {
@@ -632,6 +678,12 @@ void Plan::note(Profile& profile, int step, uint64_t run, int64_t begin_ns) {
   event.run = run;
   event.begin_ns = begin_ns;
   profile.add(std::move(event));
+}
+
+uint64_t Plan::newest_version() const {
+  uint64_t version = 0;
+  for (const Variable* variable : kept_from) version += variable->version.load(std::memory_order_relaxed);
+  return version;
 }
 
 void Plan::bind(size_t feed, void* data) {
@@ -666,6 +718,8 @@ std::string Plan::dump() const {
       text(job, ": ", steps.size(), " steps, arena ", arena_bytes, " bytes (at least ", arena_lower_bound, ")\n");
   for (size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
+    if (i == 0 && kept_steps > 0) lines += "-- kept until a variable changes\n";
+    if (static_cast<int>(i) == kept_steps && i > 0) lines += "-- every run\n";
     lines += text(static_cast<int>(i) == first_write ? "-- writes\n" : "", i, ": ", step.label);
     if (!step.site.empty()) lines += "  # " + step.site;
     lines += "\n";

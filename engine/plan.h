@@ -1,6 +1,6 @@
 // A compiled graph: prepared launches in order over planned memory. Made once on the tracing thread, then run many
 // times, one run at a time. The stages are functions of plan.cpp in the order they happen:
-// rewrite, order, place, layout, memory, prepare.
+// rewrite, order, place, layout, keep, memory, prepare.
 #pragma once
 
 #include <memory>
@@ -60,6 +60,10 @@ class Plan : public std::enable_shared_from_this<Plan> {
   std::vector<PlannedTap> taps;   // in the order they are delivered
   std::vector<int> taps_by_step;  // indices into taps, by rising after_step
   std::vector<Step> steps;
+  // So many steps at the front depend on nothing but variables that this plan only reads, and constants. What they give
+  // is kept from run to run, and made again once one of those variables has been written, by whomever.
+  int kept_steps = 0;
+  std::vector<const Variable*> kept_from;
   int first_write = 0;                 // steps from here on change variables; they run all or not at all
   std::vector<Variable*> written;      // variables its steps change
   std::vector<std::string> variables;  // names it reads or writes
@@ -77,6 +81,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   template <class Stopped>
   void launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile = nullptr,
               uint64_t run = 0);
+  // For whoever changes what the steps read without a write: the next run keeps nothing.
+  void forget_kept() { kept_version_ = kNothingKept; }
 
   std::string dump() const;
 
@@ -84,23 +90,33 @@ class Plan : public std::enable_shared_from_this<Plan> {
   std::vector<Buffer> constants;
 
  private:
+  static constexpr uint64_t kNothingKept = ~uint64_t{0};
+  uint64_t newest_version() const;  // of kept_from: the writes of all of them
   void launch_step(Step& step, Stream& stream) const;
   void copy_taps(Stream& stream, const Tensor* tapped, int step, size_t& next) const;
   void note(Profile& profile, int step, uint64_t run, int64_t begin_ns);
+
+  uint64_t kept_version_ = kNothingKept;
 };
 
 template <class Stopped>
 void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile, uint64_t run) {
   const int64_t begin_ns = profile ? Profile::now_ns() : 0;
   size_t next_tap = 0;
-  copy_taps(stream, tapped, -1, next_tap);
+  const uint64_t newest = newest_version();
+  const int first = kept_version_ == newest ? kept_steps : 0;
+  if (first < kept_steps) forget_kept();  // until all of them have run
+  copy_taps(stream, tapped, first - 1, next_tap);
   const int step_count = static_cast<int>(steps.size());
-  for (int i = 0; i < step_count; ++i) {
+  for (int i = first; i < step_count; ++i) {
     if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
+    if (i == first_write)
+      for (Variable* variable : written) ++variable->version;
     const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
     launch_step(steps[i], stream);
     if (profile) note(*profile, i, run, step_begin_ns);
     copy_taps(stream, tapped, i, next_tap);
+    if (i + 1 == kept_steps) kept_version_ = newest;
   }
   stream.wait();
   if (profile) note(*profile, -1, run, begin_ns);

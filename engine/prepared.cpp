@@ -68,6 +68,7 @@ void PreparedCall::take_newest() {
   if (!(between_.load(std::memory_order_relaxed) & kFresh)) return;
   reading_ = between_.exchange(reading_, std::memory_order_acq_rel) & ~kFresh;
   for (const Place& place : places_) *place.pointer = sets_[reading_][place.weight];
+  plan_->forget_kept();
   generation_.fetch_add(1, std::memory_order_relaxed);
 }
 

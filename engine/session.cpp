@@ -44,7 +44,7 @@ void Session::write(const std::string& name, const Tensor& value) {
   executor_.wait_idle();
   device_->copy(*stream_, variable.memory.data(), value.data(), value.bytes());
   stream_->wait();
-  variable.initialised = true;
+  ++variable.version;
 }
 
 std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tensor> inputs, Attrs given) {

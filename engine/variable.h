@@ -16,8 +16,10 @@ namespace moonflow {
 struct Variable {
   std::string name;
   TensorType type;
-  Buffer memory;                         // row-major; zeroed until something is written
-  std::atomic<bool> initialised{false};  // something has been written: by the session, or by a run that succeeded
+  Buffer memory;                     // row-major; zeroed until something is written
+  std::atomic<uint64_t> version{0};  // how often the session, or a run, has written it
+
+  bool initialised() const { return version > 0; }
 };
 
 class Variables {

@@ -189,6 +189,89 @@ TEST_CASE("in place never overwrites a feed, a variable, or what somebody still 
   CHECK(values(toy.session.read("w")) == std::vector<float>{1, 1});
 }
 
+TEST_CASE("what follows from variables alone is made again only once one of them has been written") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(2));
+  const ValueId turned = append(graph, "reversing", {w}, "turned");  // with a reorder before and behind it
+  graph.tap(append(graph, "add", {turned, graph.feed("x", vec(2))}, "sum"), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) ==
+        std::vector<std::string>{"reorder of 'w'", "reversing 'turned'", "reorder of 'turned'", "add 'sum'"});
+  CHECK(plan->kept_steps == 3);
+  const auto sum = [&](float x) { return values(toy.call(plan, {floats({x, x})})[0]); };
+
+  toy.session.write("w", floats({1, 2}));
+  CHECK(sum(10) == std::vector<float>{12, 13});
+  CHECK(sum(20) == std::vector<float>{22, 23});
+  CHECK(toy.device->reorders == 2);
+  toy.session.write("w", floats({5, 6}));
+  CHECK(sum(10) == std::vector<float>{16, 17});
+  CHECK(toy.device->reorders == 4);
+
+  Graph update(toy.session.catalog());
+  update.append("assign_sub", {update.variable("w", vec(2)), update.constant(floats({1, 1}), "one")}, {}, "update");
+  toy.call(toy.session.compile(update, "update"), {});
+  CHECK(sum(10) == std::vector<float>{15, 16});
+  CHECK(sum(10) == std::vector<float>{15, 16});
+  CHECK(toy.device->reorders == 6);
+}
+
+TEST_CASE("a plan that writes a variable keeps nothing of it, and all of another") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1)), frozen = graph.variable("frozen", vec(1));
+  const ValueId grad = append(graph, "mul", {append(graph, "square", {w}, "moving"), graph.feed("x", vec(1))}, "grad");
+  graph.tap(append(graph, "add", {grad, append(graph, "square", {frozen}, "still")}, "sum"), 1);
+  graph.append("assign_sub", {w, grad}, {}, "update");
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(plan->kept_steps == 1);
+  CHECK(labels(*plan)[0] == "square 'still'");
+  toy.session.write("w", floats({2}));
+  toy.session.write("frozen", floats({3}));
+  CHECK(values(toy.call(plan, {floats({0.5})})[0]) == std::vector<float>{11});  // 9 + 4 / 2, and w is 0 now
+  toy.session.write("frozen", floats({1}));
+  CHECK(values(toy.call(plan, {floats({0.5})})[0]) == std::vector<float>{1});
+}
+
+TEST_CASE("a kept value outlives the steps behind it, and taps see it in every run") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(2)), x = graph.feed("x", vec(2));
+  const ValueId kept = append(graph, "square", {w}, "kept");
+  graph.tap(kept, 1);
+  graph.tap(append(graph, "reversing", {w}, "turned"), 2);
+  ValueId chain = append(graph, "mul", {append(graph, "square", {kept}, "again"), x}, "chain");
+  for (int i = 0; i < 3; ++i) chain = append(graph, "square", {append(graph, "add", {chain, x})});
+  graph.tap(chain, 3);
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("w", floats({1, 2}));
+  const std::vector<Tensor> once = toy.call(plan, {floats({1, 1})});
+  CHECK(values(once[0]) == std::vector<float>{1, 4});
+  CHECK(values(once[1]) == std::vector<float>{2, 3});
+  for (int run = 0; run < 3; ++run) {
+    const std::vector<Tensor> again = toy.call(plan, {floats({1, 1})});
+    for (size_t tap = 0; tap < once.size(); ++tap) CHECK(values(again[tap]) == values(once[tap]));
+  }
+}
+
+TEST_CASE("a plan of kept steps alone gives its value in every run") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(append(graph, "square", {graph.variable("w", vec(1))}), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("w", floats({3}));
+  for (int run = 0; run < 2; ++run) CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{9});
+}
+
+TEST_CASE("a kept step that fails is launched again by the next run") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(append(graph, "bad", {graph.variable("w", vec(1))}), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  for (int run = 0; run < 2; ++run) CHECK_THROWS_WITH(toy.call(plan, {}), Catch::Contains("row 3 is bad"));
+}
+
 TEST_CASE("a plan that does not fit in memory is an error, and nothing stays allocated") {
   ToySession toy;
   Graph graph(toy.session.catalog());

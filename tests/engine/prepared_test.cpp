@@ -57,6 +57,23 @@ TEST_CASE("a prepared call runs from its inputs to its outputs with the newest w
   CHECK(call.generation() == 5);
 }
 
+TEST_CASE("a prepared call makes what follows from its weights once per publication") {
+  Net net;
+  Graph graph(*net.ops);
+  const ValueId turned = graph.append("reversing", {graph.variable("w", vec(2))})[0];
+  graph.tap(graph.append("add", {turned, graph.feed("x", vec(2))})[0], 1);
+  PreparedCall call(graph, "net", net.device, 0, nullptr);
+  for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
+    const int before = net.device->reorders;
+    call.publish([&](const Variable&) { return floats({w, 2 * w}); });
+    for (int run = 0; run < 3; ++run) {
+      call.run();
+      CHECK(values(call.outputs()[0]) == std::vector<float>{w + 1, 2 * w + 1});
+    }
+    CHECK(net.device->reorders == before + 2);
+  }
+}
+
 TEST_CASE("a prepared call takes no memory of its device once it is made") {
   Net net;
   PreparedCall call(net.graph, "net", net.device, 1, nullptr);

@@ -51,9 +51,9 @@ TEST_CASE("a variable counts as initialised once a run has written it") {
   const ValueId w = graph.variable("w", vec(1)), x = graph.feed("x", vec(1));
   graph.append("assign_sub", {w, x});
   const auto plan = toy.session.compile(graph, "job");
-  CHECK_FALSE(toy.session.variables().find("w")->initialised);
+  CHECK_FALSE(toy.session.variables().find("w")->initialised());
   toy.call(plan, {floats({1})});
-  CHECK(toy.session.variables().find("w")->initialised);
+  CHECK(toy.session.variables().find("w")->initialised());
 }
 
 TEST_CASE("one op runs at once on host tensors") {

@@ -83,6 +83,34 @@ describe("a checkpoint", function()
     assert.is_true(variables().w ~= saved.w)
   end)
 
+  it("is seen by a job that keeps what follows from variables, as is every other write", function()
+    local train_job = define({ 2 })
+    local square = flow.global_function { returns = tp.Numpy } (function()
+      return flow.math.square(flow.get_variable("w", { shape = { 2 } }))
+    end)
+    local function fits()
+      local w = variables().w
+      for _ = 1, 2 do assert.is_true(square() == w * w) end
+      return w
+    end
+    local check_point = flow.train.CheckPoint()
+    check_point:init()
+    local first = fits()
+    check_point:save(folder .. "/a")
+    train_job(np.ones(2))
+    assert.is_true(fits() ~= first)
+    check_point:load(folder .. "/a")
+    assert.is_true(fits() == first)
+    session.handle():write("w", np.array({ 3, 4 }))
+    assert.is_true(fits() == np.array({ 3, 4 }))
+    local assign = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.None } (
+    function(x)
+      flow.assign(flow.get_variable("w", { shape = { 2 } }), x)
+    end)
+    assign(np.array({ 5, 6 }))
+    assert.is_true(fits() == np.array({ 5, 6 }))
+  end)
+
   it("refuses a directory that is not empty, and says how to replace it", function()
     define({ 1 })
     local check_point = flow.train.CheckPoint()
