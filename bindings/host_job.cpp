@@ -1,7 +1,6 @@
 #include "bindings/host_job.h"
 
 #include <cstring>
-#include <optional>
 
 #include "bindings/lua_module.h"
 
@@ -56,75 +55,6 @@ std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int3
   for (int32_t i = 0; i < count; ++i)
     feeds.push_back(tensor_of(inputs[i], job.inputs[i].type, input_role(job, i), job.session->memory()));
   return feeds;
-}
-
-// ---- asynchronous results ----------------------------------------------------------------------------------------
-
-constexpr int kFunction = 2, kUser = 3;  // upvalues behind the glue's own
-
-mf_result_function function_of(lua_State* L) {
-  mf_result_function function;
-  void* const address = lua_touserdata(L, lua_upvalueindex(kFunction));
-  static_assert(sizeof function == sizeof address);
-  std::memcpy(&function, &address, sizeof function);
-  return function;
-}
-
-constexpr int kFewOutputs = 8;  // more take memory from Lua
-
-int on_result(lua_State* L) {
-  const int count = lua_gettop(L);
-  mf_array few[kFewOutputs];
-  mf_array* arrays = few;
-  if (count > kFewOutputs) {
-    luaL_checkstack(L, 1, "too many results");
-    arrays = static_cast<mf_array*>(lua_newuserdata(L, sizeof(mf_array) * static_cast<size_t>(count)));
-  }
-  for (int i = 0; i < count; ++i) {
-    const Tensor* value = lua::find_box<Tensor>(L, i + 1);
-    arrays[i] = value && *value ? view_of(*value) : mf_array_of(MF_FLOAT32, nullptr, 0);
-  }
-  function_of(L)(lua_touserdata(L, lua_upvalueindex(kUser)), nullptr, arrays, count);
-  return 0;
-}
-
-int on_failure(lua_State* L) {
-  mf_status* status = nullptr;
-  try {
-    std::optional<Status> failure;
-    if (lua_istable(L, 1)) {
-      const auto field = [&](const char* name) {
-        lua_getfield(L, 1, name);
-        const char* value = lua_tostring(L, -1);
-        std::string result = value ? value : "";
-        lua_pop(L, 1);
-        return result;
-      };
-      Error error(ErrorCode::Internal, field("message"));
-      error.where = field("where");
-      error.job = field("job");
-      error.op = field("op");
-      failure.emplace(error);
-      failure->code = code_named(field("code"));
-    } else {
-      failure.emplace(MF_INTERNAL, "the run failed");
-    }
-    status = make_status(std::move(*failure));
-  } catch (const std::bad_alloc&) {
-    status = out_of_memory();
-  }
-  function_of(L)(lua_touserdata(L, lua_upvalueindex(kUser)), status, nullptr, 0);
-  mf_status_free(status);
-  return 0;
-}
-
-void push_receiver(lua_State* L, lua_CFunction receiver, mf_result_function result, void* user) {
-  void* address;
-  std::memcpy(&address, &result, sizeof address);
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_pushlightuserdata(L, address);
-  lua_pushlightuserdata(L, user);
-  lua_pushcclosure(L, receiver, 3);
 }
 
 }  // namespace
@@ -213,6 +143,7 @@ HostJob::HostJob(std::shared_ptr<HostSession> owner, const char* wanted) : sessi
 }  // namespace moonflow::host
 
 using namespace moonflow::host;
+using moonflow::RunId;
 using moonflow::Tensor;
 
 namespace {
@@ -292,18 +223,20 @@ mf_status* mf_job_call_async(mf_job* handle, const mf_array* inputs, int32_t inp
     const EnteredJob job(handle);
     if (result == nullptr) refuse(MF_INVALID_ARGUMENT, job->name, ": the result function is NULL");
     const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
-    bool started = false;
+    HostRuns& runs = job->session->runs;
+    HostRun run(result, user, job->outputs.size());
+    runs.reserve();
     job->session->enter([&](lua_State* L) {
       luaL_checkstack(L, input_count + 8, "too many arrays");
       job->session->push_function(L, "launch");
       job->push(L);
-      push_receiver(L, on_result, result, user);
-      push_receiver(L, on_failure, result, user);
       for (const Tensor& feed : feeds) push_tensor(L, feed);
-      lua_call(L, input_count + 3, 1);
-      started = lua_toboolean(L, -1) != 0;
+      lua_call(L, input_count + 1, 2);
+      run.id = static_cast<RunId>(lua_tonumber(L, -2));
+      run.only_lua = lua_toboolean(L, -1) != 0;
     });
-    if (!started) refuse(MF_BUSY, job->name, ": too many runs are in flight; poll, and try again");
+    if (run.id == 0) refuse(MF_BUSY, job->name, ": too many runs are in flight; poll, and try again");
+    runs.add(std::move(run));
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -118,6 +119,13 @@ int log_line(lua_State* L) {
   return 0;
 }
 
+int forget(lua_State* L) {
+  static_cast<HostRuns*>(lua_touserdata(L, lua_upvalueindex(1)))->clear();
+  return 0;
+}
+
+}  // namespace
+
 std::string text_at(lua_State* L, const char* field) {
   lua_getfield(L, -1, field);
   const char* value = lua_tostring(L, -1);
@@ -125,8 +133,6 @@ std::string text_at(lua_State* L, const char* field) {
   lua_pop(L, 1);
   return text;
 }
-
-}  // namespace
 
 // ---- entering Lua ------------------------------------------------------------------------------------------------
 
@@ -168,17 +174,27 @@ int HostSession::protected_call(Work work, void* data, bool with_traceback) {
   return code;
 }
 
+// The owner's thread is inside the library, or in a function that the library has called.
+struct HostSession::Entry {
+  HostSession& session;
+  explicit Entry(HostSession& session) : session(session) { ++session.depth_; }
+  ~Entry() {
+    if (--session.depth_ > 0) return;
+    Session* const engine = session.state_->newest.get();
+    if (engine && engine->executor().interrupt_heeded() && engine->executor().in_flight() == 0)
+      engine->executor().clear_interrupt();
+  }
+};
+
+// Lua too knows that it is inside a function of the host.
+struct HostSession::Handler {
+  HostSession& session;
+  explicit Handler(HostSession& session) : session(session) { session.set_delivering(true); }
+  ~Handler() { session.set_delivering(false); }
+};
+
 void HostSession::call(Work work, void* data) {
-  struct Depth {
-    HostSession& session;
-    explicit Depth(HostSession& session) : session(session) { ++session.depth_; }
-    ~Depth() {
-      if (--session.depth_ > 0) return;
-      Session* const engine = session.state_->newest.get();
-      if (engine && engine->executor().interrupt_heeded() && engine->executor().in_flight() == 0)
-        engine->executor().clear_interrupt();
-    }
-  } depth(*this);
+  const Entry entry(*this);
   drop_references();
   if (const int code = protected_call(work, data, true)) throw_lua_error(code);
 }
@@ -225,6 +241,40 @@ void HostSession::push_function(lua_State* L, const char* name) const {
   lua_remove(L, -2);
 }
 
+// ---- delivering ------------------------------------------------------------------------------------------------
+
+bool HostSession::idle() const {
+  return state_->newest && state_->newest->completions().empty() && !state_->looks_at_each_poll;
+}
+
+bool HostSession::deliver() {
+  const std::shared_ptr<Session> engine = state_->newest;  // kept: the host's function may shut it down
+  if (!engine || state_->looks_at_each_poll || engine->executor().profile()) return false;
+  if (engine->completions().empty() || engine->completions().announced()) return false;
+  const Completion* next = engine->front();
+  HostRun* const waiting = next ? runs.find(next->run) : nullptr;
+  if (waiting == nullptr || waiting->only_lua) return false;
+  for (; !next->end; next = engine->front()) {
+    waiting->take(static_cast<size_t>(next->token) - 1, std::move(next->tensor));
+    engine->pop();
+  }
+  mf_status* const failure = next->error ? status_from([&] { return Status(*next->error); }) : nullptr;
+  engine->pop();
+  const Entry entry(*this);
+  const Handler handler(*this);
+  runs.remove(waiting).finish(failure);
+  return true;
+}
+
+// Writes where lua/moonflow/session.lua looks, into a slot that exists; this can neither fail nor call Lua.
+void HostSession::set_delivering(bool delivering) {
+  if (closed()) return;
+  lua_rawgeti(lua_, LUA_REGISTRYINDEX, delivering_ref_);
+  lua_pushboolean(lua_, delivering);
+  lua_rawseti(lua_, -2, 1);
+  lua_pop(lua_, 1);
+}
+
 // ---- opening -----------------------------------------------------------------------------------------------------
 
 HostSession::HostSession(const mf_session_options& options)
@@ -261,7 +311,10 @@ HostSession::HostSession(const mf_session_options& options)
       } else {
         lua_pushnil(L);
       }
-      lua_call(L, 2, 0);
+      push_receive(L, runs);
+      lua_pushlightuserdata(L, &runs);
+      lua_pushcclosure(L, forget, 1);
+      lua_call(L, 4, 0);
     });
   } catch (...) {  // nothing here calls Lua any more
     close();
@@ -334,6 +387,8 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
     lua_call(L, 1, 1);
     lua_getfield(L, -1, "traced");
     self.traced_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    lua_getfield(L, -1, "delivering");
+    self.delivering_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
     self.host_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
     lua_State* const thread = lua_newthread(L);
     self.thread_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
@@ -374,12 +429,13 @@ void HostSession::close() {
       // Closing goes on: what Lua had no memory to forget goes with its state, or with the next session in it.
     }
     if (owned_ == nullptr)
-      for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_})
+      for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_, delivering_ref_})
         luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
     lua_ = nullptr;
   }
   if (owned_ != nullptr) lua_close(owned_);
   owned_ = nullptr;
+  runs.clear();
 }
 
 void HostSession::require_owner() const {
@@ -390,10 +446,6 @@ void HostSession::require_owner() const {
 Session& HostSession::engine() const {
   if (!state_->newest) refuse(MF_WRONG_STATE, "the script has shut the session down");
   return *state_->newest;
-}
-
-bool HostSession::idle() const {
-  return state_->newest && state_->newest->completions().empty() && !state_->has_services;
 }
 
 void HostSession::drop_reference(int reference) noexcept {
@@ -518,11 +570,21 @@ mf_status* mf_session_poll(mf_session* handle, double budget_ms, int32_t* delive
   }
   return guarded([&] {
     const Entered session(handle);
+    using Clock = std::chrono::steady_clock;
+    const auto begin = budget_ms > 0 ? Clock::now() : Clock::time_point();
+    double left_ms = budget_ms;
+    int32_t count = 0;
+    while (session->depth() == 0 && session->deliver()) {
+      if (delivered) *delivered = ++count;
+      if (budget_ms > 0) left_ms = budget_ms - std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+      if (budget_ms >= 0 && left_ms <= 0) return;
+      if (session->closed() || session->idle()) return;
+    }
     session->enter([&](lua_State* L) {
       session->push_function(L, "poll");
-      if (budget_ms >= 0) lua_pushnumber(L, budget_ms);
+      if (budget_ms >= 0) lua_pushnumber(L, left_ms);
       lua_call(L, budget_ms >= 0 ? 1 : 0, 1);
-      if (delivered) *delivered = static_cast<int32_t>(lua_tointeger(L, -1));
+      if (delivered) *delivered += static_cast<int32_t>(lua_tointeger(L, -1));
     });
   });
 }

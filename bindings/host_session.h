@@ -11,8 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bindings/lua_glue.h"
-#include "bindings/status.h"
+#include "bindings/host_runs.h"
 
 namespace moonflow::host {
 
@@ -48,6 +47,9 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   Session& engine() const;
   // Nothing to deliver, and nobody would be told: a poll need not enter Lua.
   bool idle() const;
+  // Delivers the next run without Lua, by the rules of a handler. False when there is none, or when Lua wants a say.
+  // Outside of callbacks.
+  bool deliver();
   void interrupt() noexcept { interrupted_->store(true, std::memory_order_release); }
 
   const std::shared_ptr<HostMemory>& memory() const { return memory_; }
@@ -58,6 +60,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   // A reference that the owner drops when it next comes by: handles are closed on any thread.
   void drop_reference(int reference) noexcept;
 
+  HostRuns runs;  // owner thread
   // Those that flow.publish() serves; owner thread.
   std::vector<std::weak_ptr<HostPrepared>> prepared;
   std::string last_name;  // what mf_variable_type gave
@@ -65,11 +68,14 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
  private:
   using Work = void (*)(lua_State*, void*);
   struct Call;
+  struct Entry;
+  struct Handler;
   static int run_call(lua_State* L);
   void call(Work work, void* data);
   int protected_call(Work work, void* data, bool with_traceback);
   [[noreturn]] void throw_lua_error(int code);
   void drop_references();
+  void set_delivering(bool delivering);
   void load_library(lua_State* host_state, const char* library_path);
   void prepend_path(lua_State* L, const std::string& folder);
 
@@ -83,7 +89,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::unique_ptr<LuaMemory> lua_memory_;
   lua_State* owned_ = nullptr;   // the state, when it is the session's own
   lua::State* state_ = nullptr;  // of the glue
-  int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF;
+  int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF,
+      delivering_ref_ = LUA_NOREF;
   int depth_ = 0;
   std::mutex dropped_mutex_;
   std::vector<int> dropped_;
@@ -105,5 +112,8 @@ class Entered {
  private:
   Checked<SessionHandle, mf_session> pinned_;
 };
+
+// The field of the table on the top, as text; empty when it has none.
+std::string text_at(lua_State* L, const char* field);
 
 }  // namespace moonflow::host

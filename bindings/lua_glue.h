@@ -48,8 +48,7 @@ struct Box {
 };
 
 struct SessionBox {
-  std::shared_ptr<Session> session;       // shared: graphs and plans keep it, and finalizers run in any order
-  std::optional<Completion> undelivered;  // pulled, but Lua had no memory to take it; the next call gives it
+  std::shared_ptr<Session> session;  // shared: graphs and plans keep it, and finalizers run in any order
 };
 
 struct GraphBox {
@@ -97,7 +96,7 @@ struct State {
   std::shared_ptr<HostMemory> memory;      // shared with the blocks it gave
   InterruptFlag interrupted;               // of all sessions of this lua_State, or nullptr: each has its own
   std::shared_ptr<Session> newest;         // the session made last, until it is closed
-  bool has_services = false;               // Lua looks at something else in each poll, so none may be spared it
+  bool looks_at_each_poll = false;               // Lua looks at something else in each poll, so none may be spared it
   std::shared_ptr<const Catalog> catalog;  // of all sessions of this lua_State; made with the first
   int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
   std::optional<Error> fault;              // on its way from `protect` to Lua

@@ -49,40 +49,37 @@ int make_session(lua_State* L) {
 
 // session:next(with_end) -> nil when nothing is ready; run, token, ndarray, sequence for a tap; run, 0, nil or error,
 // sequence at an end. With `with_end` the last tap of a run brings its end along, as a fifth value: true.
-// The completion stays in the box until Lua has all of it, so one that meets a full Lua heap is given again.
+// A completion leaves the queue when Lua has all of it, so one that meets a full Lua heap is given again.
 int next(lua_State* L) {
   SessionBox* const self = find_box<SessionBox>(L, 1);
   if (self == nullptr) protect(L, [&] { any_session(L); });  // raises
-  SessionBox& box = *self;
+  Session& session = *self->session;
   const bool with_end = lua_toboolean(L, 2) != 0;
   for (;;) {
     lua_settop(L, 1);
-    if (!box.undelivered) {
-      if (box.session->completions().empty()) return 0;
-      protect(L, [&] { box.undelivered = box.session->pull(); });
-      if (!box.undelivered) return 0;
-    }
-    // A finalizer that runs below may pull this very completion.
-    const uint64_t sequence = box.undelivered->sequence;
-    const auto is_mine = [&] { return box.undelivered && box.undelivered->sequence == sequence; };
-    const double run = static_cast<double>(box.undelivered->run);
-    const double token = static_cast<double>(box.undelivered->token);
-    const bool end = box.undelivered->end;
-    lua_pushnumber(L, run);
-    lua_pushnumber(L, end ? 0 : token);
+    Completion* next = session.front();
+    if (next == nullptr) return 0;
+    const uint64_t sequence = next->sequence;
+    const bool end = next->end;
+    lua_pushnumber(L, static_cast<double>(next->run));
+    lua_pushnumber(L, static_cast<double>(next->token));
+    Tensor* array = nullptr;
     if (!end) {
-      Tensor& array = push_array(L);
-      if (is_mine()) array = std::move(box.undelivered->tensor);
-    } else if (box.undelivered->error) {
-      push_error(L, PlainError(*box.undelivered->error));
+      array = &push_array(L);
+    } else if (next->error) {
+      push_error(L, PlainError(*next->error));
     } else {
       lua_pushnil(L);
     }
-    if (!is_mine()) continue;
-    box.undelivered.reset();
+    // A finalizer that ran meanwhile may have taken this very completion.
+    next = session.front();
+    if (next == nullptr || next->sequence != sequence) continue;
+    if (array) *array = std::move(next->tensor);
+    session.pop();
     lua_pushnumber(L, static_cast<double>(sequence));
-    if (end || !with_end || !box.session->completions().at_end()) return 4;
-    protect(L, [&] { box.session->pull(); });  // has no error, or there would have been no value
+    if (end || !with_end || !session.completions().at_end()) return 4;
+    session.front();  // has no error, or there would have been no value
+    session.pop();
     lua_pushboolean(L, true);
     return 5;
   }
@@ -96,8 +93,7 @@ int wait(lua_State* L) {
       const double wanted = number_at(L, 2, "timeout_ms");
       if (wanted >= 0 && wanted < kWaitMs) timeout_ms = static_cast<int>(wanted);
     }
-    SessionBox& box = box_at<SessionBox>(L, 1, "a session");
-    ready = box.undelivered || box.session->completions().wait(timeout_ms);
+    ready = any_session(L).completions().wait(timeout_ms);
   });
   lua_pushboolean(L, ready);
   return 1;
@@ -139,7 +135,7 @@ int device(lua_State* L) {
 
 // core.look_at_each_poll(flag)
 int look_at_each_poll(lua_State* L) {
-  protect(L, [&] { state_of(L).has_services = flag_at(L, 1, "flag"); });
+  protect(L, [&] { state_of(L).looks_at_each_poll = flag_at(L, 1, "flag"); });
   return 0;
 }
 

@@ -204,7 +204,8 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call(mf_job* job, const mf_array* in
                                                  mf_array* outputs, int32_t output_count);
 /* Receives the results of an asynchronous call, or what it failed with. Called on the owner thread inside
  * mf_session_poll or another call that delivers. All arguments are the library's and end with the call. It may launch
- * and read; it may not wait: mf_session_poll and mf_session_sync give MF_WRONG_STATE there. */
+ * and read; it may not wait: mf_session_poll and mf_session_sync give MF_WRONG_STATE there. It returns, and leaves
+ * neither by an exception nor by an error of Lua. */
 typedef void (*mf_result_function)(void* user, const mf_status* error, const mf_array* outputs, int32_t output_count);
 /* Copies the inputs, starts a run and returns. Exactly one call of `result` follows, unless this gives a status, or the
  * session is closed first. */

@@ -37,6 +37,15 @@ template <class... Parts>
 // A handle for it. When there is no memory even for that: the one status that always exists, "out of memory".
 mf_status* make_status(Status status) noexcept;
 mf_status* out_of_memory() noexcept;
+// A handle for the status that `make()` gives, which may run out of memory.
+template <class Make>
+mf_status* status_from(Make&& make) noexcept {
+  try {
+    return make_status(make());
+  } catch (...) {
+    return out_of_memory();
+  }
+}
 // The exception being handled, as a status.
 mf_status* current_status() noexcept;
 

@@ -55,35 +55,53 @@ void CompletionQueue::take_ready() {
   if (ready_.fetch_sub(1, std::memory_order_acq_rel) == 1) drain(descriptor_);
 }
 
-std::optional<Completion> CompletionQueue::pull() {
+Completion* CompletionQueue::front() {
+  if (has_front_) return &front_;
   if (!pulling_) {
-    if (empty()) return std::nullopt;
+    if (empty()) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (announced_) {
       announced_ = false;
       take_ready();
     }
-    if (!head_) return std::nullopt;
+    if (!head_) return nullptr;
     pulling_ = std::move(head_);
     head_ = std::move(pulling_->next);
     if (!head_) tail_ = nullptr;
   }
-  Completion completion;
-  completion.run = pulling_->id;
-  completion.sequence = ++sequence_;
+  has_front_ = true;
+  front_.run = pulling_->id;
+  front_.sequence = ++sequence_;
   while (pulling_->delivered < pulling_->tapped.size()) {
     const size_t tap = pulling_->delivered++;
     if (!pulling_->tapped[tap]) continue;
-    completion.token = pulling_->plan->taps[tap].token;
-    completion.tensor = std::move(pulling_->tapped[tap]);
-    return completion;
+    front_.token = pulling_->plan->taps[tap].token;
+    front_.tensor = std::move(pulling_->tapped[tap]);
+    return &front_;
   }
-  completion.end = true;
-  completion.error = std::move(pulling_->error);
+  front_.token = 0;
+  front_.end = true;
+  front_.error = std::move(pulling_->error);
+  return &front_;
+}
+
+void CompletionQueue::pop() {
+  has_front_ = false;
+  front_.tensor = Tensor();
+  if (!front_.end) return;
+  front_.end = false;
+  front_.error.reset();
   --pulling_->plan->in_flight;
   pulling_.reset();
   const std::lock_guard<std::mutex> lock(mutex_);
   take_ready();
+}
+
+std::optional<Completion> CompletionQueue::pull() {
+  Completion* const next = front();
+  if (next == nullptr) return std::nullopt;
+  std::optional<Completion> completion = std::move(*next);
+  pop();
   return completion;
 }
 

@@ -46,12 +46,18 @@ class CompletionQueue {
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
   void post(std::unique_ptr<Run> run) noexcept;
-  // The owner has something of its own to deliver: until the next pull the queue is not empty, and the descriptor is
-  // readable. Called by the pulling thread.
+  // The owner has something of its own to deliver: until it next looks for a run to pull, the queue is not empty and
+  // the descriptor is readable. Called by the pulling thread.
   void announce();
   // Numbers taken by what is delivered without being posted.
   void skip(size_t completions) { sequence_ += completions; }
-  // The next completion, or none. After its end a run is gone and its plan has room again.
+  bool announced() const { return announced_; }
+  // The next completion, or nullptr when there is none. Whoever takes it may take what it holds, and then pops it:
+  // until then it stays the next one.
+  Completion* front();
+  // After its end a run is gone and its plan has room again.
+  void pop();
+  // Both in one.
   std::optional<Completion> pull();
   // The next completion is the end of the run whose values have been pulled.
   bool at_end() const { return pulling_ && pulling_->delivered == pulling_->tapped.size(); }
@@ -69,8 +75,11 @@ class CompletionQueue {
   std::unique_ptr<Run> head_;
   Run* tail_ = nullptr;
   int descriptor_ = -1;
-  std::unique_ptr<Run> pulling_;  // the run being delivered; the pulling thread's own
-  bool announced_ = false;        // the pulling thread's own
+  // The pulling thread's own:
+  std::unique_ptr<Run> pulling_;  // the run being delivered
+  Completion front_;              // of that run; meaningful while has_front_
+  bool has_front_ = false;
+  bool announced_ = false;
   uint64_t sequence_ = 0;
 
   void add_ready();  // both: with the mutex held

@@ -22,6 +22,12 @@ RunId Session::submit(const std::shared_ptr<Plan>& plan, Executor::Submission su
   return executor_.submit(plan, std::move(submission));
 }
 
+void Session::pop() {
+  const bool end = completions_.front()->end;
+  completions_.pop();
+  if (end) executor_.pulled_end();
+}
+
 std::optional<Completion> Session::pull() {
   std::optional<Completion> completion = completions_.pull();
   if (completion && completion->end) executor_.pulled_end();

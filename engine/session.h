@@ -27,6 +27,9 @@ class Session {
   std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job);
   // Gives the run's number, or 0 when too much is in flight.
   RunId submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission);
+  // The next completion and its removal, or both in one; see CompletionQueue.
+  Completion* front() { return completions_.front(); }
+  void pop();
   std::optional<Completion> pull();
 
   // The value of a variable, after the runs submitted so far.

@@ -44,8 +44,37 @@ end
 
 -- ---- the session --------------------------------------------------------------------------------------------------
 
---- Host mode: asynchronous calls never wait. `log` takes lines; `threads` = 0 leaves the choice.
-function host.open(threads, log)
+-- Waiter of the runs that a host has launched, where Lua meets them first: in a call that waits, or because something
+-- in them is watched, which only Lua can deliver. host.receive(run, i, value) takes the i-th result of a run; with 0
+-- its end, and what it failed with.
+local HostRun = {}
+HostRun.__index = HostRun
+
+function HostRun:take(token, value, sequence)
+  local plan = self.plan
+  if plan and plan.watches[token] then
+    plan:take(nil, token, value, sequence)
+  else
+    host.receive(session.handing(), token - (plan and plan.watch_count or 0), value)
+  end
+end
+
+function HostRun.finish(_, problem, sequence)
+  session.deliver(host.receive, "the result function of a host", sequence, nil, session.handing(), 0, problem)
+end
+
+session.on_close(function()
+  if host.forget then host.forget() end
+end)
+
+--- Where C says that a function of the host runs.
+host.delivering = session.delivering_slot
+
+--- Host mode: asynchronous calls never wait. `log` takes lines; `threads` = 0 leaves the choice; `receive` takes what
+--- the host's runs give, and `forget` is called when they come to nothing.
+function host.open(threads, log, receive, forget)
+  host.receive, host.forget = receive, forget
+  session.otherwise(setmetatable({}, HostRun))
   config.pump("host")
   config.log(log)
   if threads > 0 and threads ~= session.settings.threads then
@@ -58,7 +87,8 @@ function host.open(threads, log)
 end
 
 function host.close()
-  host.publisher = nil
+  host.publisher, host.receive, host.forget = nil, nil, nil
+  session.otherwise(nil)
   session.shutdown()
   config.log(nil)
 end
@@ -115,12 +145,13 @@ function host.call(of, ...)
   return of:run_flat(...)
 end
 
---- Starts a run. `done` gets the results one by one, `failed` an error. Gives false when too much is in flight.
-function host.launch(of, done, failed, ...)
-  local call = of:launch_flat(...)
-  if not call then return false end
-  call:async_get(done, failed)
-  return true
+--- Starts a run. Gives its number, and whether only Lua can deliver it; nothing when too much is in flight.
+function host.launch(of, ...)
+  local run, plan = of:start_flat(...)
+  if not run then return nil end
+  local watched = plan:is_watched()
+  if watched then session.expect(run, setmetatable({ plan = plan }, HostRun)) end
+  return run, watched
 end
 
 --- What a prepared call of the job is made from: its graph, and how many of its taps are watches.

@@ -404,21 +404,15 @@ function Job:run_flat(...)
   return run(take_flat(self, ...))
 end
 
-local function launch(of, ...)
-  return of:launch(...)
+local function start(of, ...)
+  local number, why = of:start(...)
+  return number, number and of or why
 end
 
---- Starts such a run; the call gives its results one by one. nil, "busy" in host mode when too much is in flight.
-function Job:launch_flat(...)
-  local call, why
-  local of = self.plan
-  if of.plain then
-    call, why = of:launch(...)
-  else
-    call, why = launch(take_flat(self, ...))
-  end
-  if call then call.flat = true end
-  return call, why
+--- Starts such a run; gives its number and its plan. nil, "busy" in host mode when too much is in flight.
+function Job:start_flat(...)
+  if self.plan.plain then return start(self.plan, ...) end
+  return start(take_flat(self, ...))
 end
 
 -- ---- looking at it ------------------------------------------------------------------------------------------------

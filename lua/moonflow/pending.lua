@@ -23,9 +23,8 @@ function Pending:take(token, value, sequence)
   self.plan:take(self.values, token, value, sequence, self.site)
 end
 
--- The results as the job's type of return has them, or one by one for a host.
+-- The results as the job's type of return has them.
 local function results_of(self)
-  if self.flat then return unpack(self.values, 1, self.plan.result_count) end
   return typing.build(self.plan.skeleton, self.values)
 end
 

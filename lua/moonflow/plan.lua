@@ -100,7 +100,7 @@ end
 local function compile(self)
   self.handle = session.handle():compile(self.graph)
   self.submit = self.handle.submit
-  self.run_now = self.tap_count == self.result_count and self.handle.call or nil
+  self.run_now = not self:is_watched() and self.handle.call or nil
   self.handle:set_max_in_flight(self.job.config.max_in_flight or session.settings.inflight)
 end
 
@@ -297,9 +297,9 @@ local function submit_in_turn(self, switches, ...)
   return spawn.queue(self, function() return submit(self, switches, unpack(feeds, 1, count)) end)
 end
 
---- Starts a run and gives its pending call. When too much is in flight a task waits for its turn, and host mode gives
+--- Starts a run and gives its number. When too much is in flight a task waits for its turn, and host mode gives
 --- nil, "busy" to everybody else.
-function Plan:launch(...)
+function Plan:start(...)
   if not self.ready then self:prepare() end
   local switches = switches_of(self)
   local queued = spawn.can_queue()
@@ -310,9 +310,21 @@ function Plan:launch(...)
     session.make_room()
     run = self.submit(self.handle, false, switches, ...)
   end
+  return run
+end
+
+--- Starts a run and gives its pending call, or nil, "busy".
+function Plan:launch(...)
+  local run, why = self:start(...)
+  if not run then return nil, why end
   local call = pending.new(self, run, errors.site())
   session.expect(run, call)
   return call
+end
+
+--- Is anything watched in it?
+function Plan:is_watched()
+  return self.tap_count > self.result_count
 end
 
 --- Chooses how `self:call(...)` runs: by the return type of the job and what the body returned.

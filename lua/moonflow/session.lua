@@ -31,7 +31,9 @@ local serving = false
 
 local late = {}         -- callbacks attached after their run had ended, in order
 local failures = {}     -- errors of handlers and of runs nobody waits for, in order
-local delivering = false  -- inside a handler: the coroutine it runs in, or true on the main one
+local delivering = { false }  -- [1], inside a handler: the coroutine it runs in, or true on the main one and in a
+                              -- function of a host; a table, because the C interface sets it too
+session.delivering_slot = delivering
 local delivered = 0     -- handlers called so far
 local epoch = 0         -- rises with every wait that is not inside a handler
 
@@ -164,7 +166,7 @@ function session.fail(failure)
 end
 
 local function after(fine, value, was, what, sequence, submitted)
-  delivering = was
+  delivering[1] = was
   delivered = delivered + 1
   local traceback = last_traceback
   last_traceback = nil
@@ -176,22 +178,24 @@ end
 
 --- Calls a handler protected. `what` says whose it is, for its error.
 function session.deliver(handler, what, sequence, submitted, ...)
-  local was = delivering
-  delivering = running() or true
+  local was = delivering[1]
+  delivering[1] = running() or true
   local fine, value = xpcall(handler, session.traced, ...)
   after(fine, value, was, what, sequence, submitted)
 end
 
 -- A handler that yielded is not running, and may never be resumed.
-local function check_delivering()
-  if delivering and delivering ~= true and coroutine.status(delivering) == "suspended" then delivering = false end
-  return delivering
+local function inside_handler()
+  local thread = delivering[1]
+  if thread and thread ~= true and coroutine.status(thread) == "suspended" then
+    delivering[1] = false
+    return false
+  end
+  return thread
 end
 
 --- Is a handler running now?
-function session.delivering()
-  return delivering and check_delivering()
-end
+session.delivering = inside_handler
 
 -- Raises the first failure that waits; the others go with it in `also`.
 local function raise_failures()
@@ -214,7 +218,7 @@ session.raise_failures = raise_failures
 
 -- A chunk that a service runs may itself poll or wait.
 local function serve()
-  if serving or delivering then return end
+  if serving or delivering[1] then return end
   serving = true
   local fine, problem = true, nil
   for _, service in ipairs({ unpack(services) }) do
@@ -225,17 +229,25 @@ local function serve()
   if not fine then error(problem, 0) end
 end
 
+local looking = {}  -- whoever wants to be asked at each poll, and after each run, also where C could do without Lua
+
+--- From now on, or no longer, no poll of a host goes without Lua.
+function session.look_at_each_poll(who, wanted)
+  looking[who] = wanted or nil
+  core.look_at_each_poll(next(looking) ~= nil)
+end
+
 --- Calls `service:step()` wherever the session delivers.
 function session.add_service(service)
   services[#services + 1] = service
-  core.look_at_each_poll(true)
+  session.look_at_each_poll(services, true)
 end
 
 function session.remove_service(service)
   for i = #services, 1, -1 do
     if services[i] == service then table.remove(services, i) end
   end
-  core.look_at_each_poll(services[1] ~= nil)
+  session.look_at_each_poll(services, services[1] ~= nil)
 end
 
 -- ---- the pump -----------------------------------------------------------------------------------------------------
@@ -254,8 +266,15 @@ function session.on_room(fn)
   admit = fn
 end
 
+local otherwise  -- waiter of the runs that are not in `calls`
+
+--- `waiter` is that of every run that nobody here expects: a host has launched it.
+function session.otherwise(waiter)
+  otherwise = waiter
+end
+
 local function hand(run, token, value, sequence)
-  local waiter = calls[run]
+  local waiter = calls[run] or otherwise
   handing = run
   if token == 0 then
     calls[run] = nil
@@ -323,7 +342,7 @@ end
 
 --- Begins a wait, and gives its number: a new one outside of handlers.
 function session.begin()
-  if not (delivering and check_delivering()) then epoch = epoch + 1 end
+  if not inside_handler() then epoch = epoch + 1 end
   return epoch
 end
 
@@ -331,7 +350,7 @@ end
 -- Outside of handlers whatever else becomes ready is delivered too; inside one it is put aside for later.
 -- Gives the error of the run, or nil.
 function session.finish(run, take, owner)
-  local pull = delivering and check_delivering() and take_own or take_next
+  local pull = inside_handler() and take_own or take_next
   while true do
     local other, token, value, sequence = pull(run)
     if other == run then
@@ -370,7 +389,7 @@ end
 --- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
 -- nothing.
 function session.make_room()
-  if delivering and check_delivering() then
+  if inside_handler() then
     local run, token, value, sequence = next_completion(handle)
     if run then
       put_aside(run, token, value, sequence)
@@ -389,7 +408,7 @@ function session.deliver_late(waiter)
 end
 
 local function refuse_inside(what)
-  if delivering and check_delivering() then
+  if inside_handler() then
     errors.raise("wrong_state", what .. " waits for other runs, which is not possible inside a callback; "
       .. "launch asynchronously and return, or await in a task of flow.spawn")
   end

@@ -122,7 +122,12 @@ end
 -- Plans that tasks wait for, each with its own queue. An entry stays at the head until the engine has taken its run.
 local crowded = {}
 
-session.on_close(function() crowded = {} end)
+local function set_crowded(plans)
+  crowded = plans
+  session.look_at_each_poll(spawn, plans[1] ~= nil)
+end
+
+session.on_close(function() set_crowded({}) end)
 
 --- Is the caller a task, so that it can queue for room?
 function spawn.can_queue()
@@ -135,6 +140,7 @@ function spawn.queue(plan, try)
   if not queue then
     queue = { first = 1, last = 0 }
     plan.queue, crowded[#crowded + 1] = queue, plan
+    set_crowded(crowded)
   end
   queue.last = queue.last + 1
   queue[queue.last] = task
@@ -167,6 +173,7 @@ local function admit()
       plan.queue = nil
     end
   end
+  set_crowded(crowded)
 end
 session.on_room(admit)
 

@@ -102,8 +102,8 @@ function summary.plan_text(handle)
     rows[#rows + 1] = { step.label, step.output, ms, gflops, gbytes, share, step.site }
   end
   local kept = info.kept_steps > 0 and "the first " .. info.kept_steps .. " kept until a variable changes, " or ""
-  local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. kept .. "the last " .. #steps - info.first_write
-    .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
+  local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. kept .. "the last "
+    .. #steps - info.first_write .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
     .. marked(info.arena_lower_bound)
   if total > 0 then return text .. ("; %.3f ms in steps"):format(total * 1e3) end
   return text .. "\n  no times yet: flow.profiler.start(), run the job, flow.profiler.stop()"

@@ -2,6 +2,7 @@
 // text.
 #pragma once
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -44,5 +45,37 @@ struct Host {
     return y;
   }
 };
+
+inline const char* const kNet = R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.set_seed(1)
+local function net(x) return flow.layers.dense(x, 2, { name = "out" }) end
+flow.global_function { name = "predict", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy } (net)
+flow.global_function { name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) },
+                       returns = tp.Numpy } (function(x)
+  local loss = flow.math.reduce_sum(flow.math.square(net(x)))
+  flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(loss)
+  return loss
+end)
+flow.global_function { name = "pair", inputs = { a = tp.Numpy.Placeholder({ 2 }),
+                       b = tp.Numpy.Placeholder({ 2 }, { dtype = flow.int32 }) },
+                       returns = tp.Callback[tp.Tuple { tp.Numpy, tp.Numpy }] } (function(a, b)
+  return flow.math.square(a), b
+end)
+)";
+
+// A host of a small net, trained and asked, and of a job with two inputs and two outputs.
+struct Net : Host {
+  Net() { ok(mf_session_load_text(session, kNet, std::strlen(kNet), "net.lua")); }
+};
+
+// The code of a status that must have words, and is freed.
+inline mf_code taken(mf_status* status) {
+  const mf_code code = mf_status_code(status);
+  if (status) CHECK(std::strlen(mf_status_message(status)) > 0);
+  CHECK(mf_status_free(status) == MF_OK);
+  return code;
+}
 
 }  // namespace moonflow_test

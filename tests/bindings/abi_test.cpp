@@ -20,41 +20,11 @@ using namespace moonflow_test;
 
 namespace {
 
-const char* const kNet = R"(
-local flow = require "moonflow"
-local tp = flow.typing
-flow.set_seed(1)
-local function net(x) return flow.layers.dense(x, 2, { name = "out" }) end
-flow.global_function { name = "predict", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy } (net)
-flow.global_function { name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) },
-                       returns = tp.Numpy } (function(x)
-  local loss = flow.math.reduce_sum(flow.math.square(net(x)))
-  flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(loss)
-  return loss
-end)
-flow.global_function { name = "pair", inputs = { a = tp.Numpy.Placeholder({ 2 }),
-                       b = tp.Numpy.Placeholder({ 2 }, { dtype = flow.int32 }) },
-                       returns = tp.Callback[tp.Tuple { tp.Numpy, tp.Numpy }] } (function(a, b)
-  return flow.math.square(a), b
-end)
-)";
-
-struct Net : Host {
-  Net() { ok(mf_session_load_text(session, kNet, std::strlen(kNet), "net.lua")); }
-};
-
 // A function of the ABI applied to a handle in place of the right one.
 struct Use {
   const char* name;
   std::function<mf_code(void* handle)> call;
 };
-
-mf_code taken(mf_status* status) {
-  const mf_code code = mf_status_code(status);
-  if (status) CHECK(std::strlen(mf_status_message(status)) > 0);
-  CHECK(mf_status_free(status) == MF_OK);
-  return code;
-}
 
 void nothing(void*, const mf_status*, const mf_array*, int32_t) {}
 
@@ -151,68 +121,6 @@ TEST_CASE("a job is found, described and called") {
   CHECK(squares[1] == 16);
   CHECK(same[0] == 5);
   CHECK(mf_job_close(job) == MF_OK);
-}
-
-TEST_CASE("asynchronous results come to their function, in order, inside poll and sync only") {
-  Net host;
-  mf_job* job = host.find("pair");
-  std::vector<float> got;
-  const int32_t b[] = {5, 6};
-  int busy = 0;
-  for (int i = 0; i < 50; ++i) {
-    const float input[] = {static_cast<float>(i), 0};
-    const mf_array inputs[] = {mf_floats(input, 2), mf_int32s(b, 2)};
-    for (;;) {
-      mf_status* status = mf_job_call_async(
-          job, inputs, 2,
-          [](void* user, const mf_status* error, const mf_array* outputs, int32_t count) {
-            REQUIRE(error == nullptr);
-            REQUIRE(count == 2);
-            static_cast<std::vector<float>*>(user)->push_back(static_cast<float*>(outputs[0].data)[0]);
-          },
-          &got);
-      if (taken(status) == MF_OK) break;
-      ++busy;
-      host.ok(mf_session_poll(host.session, 5, nullptr));
-    }
-  }
-  host.ok(mf_session_sync(host.session));
-  CHECK(busy > 0);
-  REQUIRE(got.size() == 50);
-  for (int i = 0; i < 50; ++i) CHECK(got[i] == static_cast<float>(i * i));
-}
-
-TEST_CASE("inside a callback launching works, and waiting and closing are refused") {
-  Net host;
-  struct Seen {
-    mf_session* session;
-    mf_job* job;
-    mf_code poll = -1, sync = -1, close = -1, call = -1;
-    int results = 0;
-  } seen{host.session, host.find("pair")};
-  const mf_result_function on_result = [](void* user, const mf_status*, const mf_array*, int32_t) {
-    Seen& seen = *static_cast<Seen*>(user);
-    if (++seen.results > 1) return;
-    seen.poll = taken(mf_session_poll(seen.session, 0, nullptr));
-    seen.sync = taken(mf_session_sync(seen.session));
-    seen.close = mf_session_close(seen.session);
-    const float a[] = {1, 2};
-    const int32_t b[] = {1, 2};
-    const mf_array inputs[] = {mf_floats(a, 2), mf_int32s(b, 2)};
-    seen.call = taken(mf_job_call_async(
-        seen.job, inputs, 2,
-        [](void* again, const mf_status*, const mf_array*, int32_t) { ++static_cast<Seen*>(again)->results; }, user));
-  };
-  const float a[] = {1, 2};
-  const int32_t b[] = {1, 2};
-  const mf_array inputs[] = {mf_floats(a, 2), mf_int32s(b, 2)};
-  host.ok(mf_job_call_async(seen.job, inputs, 2, on_result, &seen));
-  host.ok(mf_session_sync(host.session));
-  CHECK(seen.results == 2);
-  CHECK(seen.poll == MF_WRONG_STATE);
-  CHECK(seen.sync == MF_WRONG_STATE);
-  CHECK(seen.close == MF_WRONG_STATE);
-  CHECK(seen.call == MF_OK);
 }
 
 TEST_CASE("a script's error keeps its line, and the session stays usable") {
