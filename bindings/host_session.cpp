@@ -602,7 +602,12 @@ mf_status* mf_session_sync(mf_session* handle) {
 mf_status* mf_session_in_flight(mf_session* handle, int32_t* count) {
   return guarded([&] {
     require_out(count, "count");
-    *count = Entered(handle)->engine().executor().in_flight();
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "in_flight");
+      lua_call(L, 0, 1);
+      *count = static_cast<int32_t>(lua_tointeger(L, -1));
+    });
   });
 }
 

@@ -96,6 +96,7 @@ end
 host.poll = session.poll
 host.sync = session.sync
 host.fd = session.fd
+host.in_flight = session.in_flight
 
 -- ---- scripts ------------------------------------------------------------------------------------------------------
 

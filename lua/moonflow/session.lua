@@ -452,9 +452,14 @@ function session.sync()
   raise_failures()
 end
 
---- How many runs are in flight.
+--- How many runs have an end that has not been delivered: in the engine, or put aside.
 function session.in_flight()
-  return handle and handle:in_flight() or 0
+  local count = handle and handle:in_flight() or 0
+  for i = stash_first, stash_last do
+    local run, token = stash[i][1], stash[i][2]
+    if run and token == 0 then count = count + 1 end
+  end
+  return count
 end
 
 --- What waits for everything that the session delivers or serves.
