@@ -144,5 +144,6 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   add_files(L, state);
   add_system(L, state);
   add_socket(L, state);
+  add_lines(L, state);
   return 1;
 }

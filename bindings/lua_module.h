@@ -15,6 +15,7 @@ void add_plan(lua_State* L, State& state);
 void add_files(lua_State* L, State& state);
 void add_system(lua_State* L, State& state);
 void add_socket(lua_State* L, State& state);
+void add_lines(lua_State* L, State& state);
 
 int build_info(lua_State* L);
 

@@ -1,17 +1,16 @@
 --- Errors: tables with a stable code, a message and the user's own line.
 -- They are of the same kind as those of the engine: fields code, message, op, job, where; `tostring` joins them.
 -- `errors.site` finds the user's line: the nearest frame outside this folder, or, where a tail call has removed that
--- frame, the line that the hook of the trace saw last.
+-- frame, the one that ran last while a job is traced.
 
 local core = require "moonflow.core"
 
 local errors = {}
 
-local getinfo = debug.getinfo
-
 -- Chunk names of the library's own files start with this.
-local own_folder = getinfo(1, "S").source:match("^(.*[/\\])") or "@"
+local own_folder = debug.getinfo(1, "S").source:match("^(.*[/\\])") or "@"
 local own_length = #own_folder
+core.own_lines(own_folder)
 
 --- Is this chunk name one of the library's own files?
 function errors.is_own(source)
@@ -26,25 +25,10 @@ function errors.place(source, line)
   return file .. ":" .. line
 end
 
--- The last line of the user that ran while a job is traced; kept up to date by the hook of trace.lua.
-local seen = { func = nil, source = nil, line = nil }
-errors.seen = seen
-
 --- "file:line" of the user's code that is running now; nil when there is none (called from C).
 function errors.site()
-  local level = 2
-  while true do
-    local info = getinfo(level, "Slf")
-    if not info then break end
-    if info.currentline > 0 and not errors.is_own(info.source) then
-      -- Another function ran the last line: it has left the stack by a tail call.
-      if seen.func and seen.func ~= info.func then return errors.place(seen.source, seen.line) end
-      return errors.place(info.source, info.currentline)
-    end
-    level = level + 1
-  end
-  if seen.func then return errors.place(seen.source, seen.line) end
-  return nil
+  local source, line = core.user_line()
+  return source and errors.place(source, line)
 end
 
 --- An error object. `site` defaults to the user's line.

@@ -7,7 +7,6 @@ local errors = require "moonflow.errors"
 local trace = {}
 
 local current = nil  -- the trace being built
-local seen = errors.seen
 
 local Trace = {}
 Trace.__index = Trace
@@ -57,24 +56,12 @@ function trace.need(what)
   return current
 end
 
--- Remembers the user's last line. Chains to the hook that was there (coverage tools, debuggers).
-local function make_hook(earlier, mask)
-  local getinfo, is_own = debug.getinfo, errors.is_own
-  local chained = earlier and mask:find("l", 1, true) and earlier
-  return function(event, line)
-    local info = getinfo(2, "Sf")
-    if not is_own(info.source) then seen.func, seen.source, seen.line = info.func, info.source, line end
-    if chained then chained(event, line, 3) end
-  end
-end
-
 -- Puts everything back as it was before the body.
 function Trace:leave()
   current = nil
   self.namespaces, self.placements, self.views, self.watch_scopes = {}, {}, {}, {}
-  if seen.func then self.last_site = errors.place(seen.source, seen.line) end
-  seen.func = nil
-  if self.earlier_hook then debug.sethook(unpack(self.earlier_hook, 1, 3)) end
+  local source, line = core.leave_lines()
+  if source then self.last_site = errors.place(source, line) end
 end
 
 --- Gives up what a failure has left open since `outer` (what trace.current gave before), where memory ran out between
@@ -92,21 +79,13 @@ local function finish(self, ok, ...)
 end
 
 --- Runs `body(...)` as the body of this trace and gives what it returns.
--- A hook set from C cannot be put back from Lua, so it stays; tail calls then show the line of their caller.
 function Trace:run(body, ...)
   if trace.current() then
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. current.job
       .. "')")
   end
-  -- Whatever takes memory comes first: where it runs out, no trace must be left open.
-  local earlier, mask, count = debug.gethook()
-  self.thread = coroutine.running()
-  if type(earlier) ~= "string" then
-    local hook = make_hook(earlier, mask)
-    self.earlier_hook = { earlier, mask, count }
-    debug.sethook(hook, "l")
-  end
-  current, seen.func = self, nil
+  self.thread, current = coroutine.running(), self
+  core.follow_lines()
   return finish(self, xpcall(body, errors.traced, ...))
 end
 
