@@ -1,22 +1,20 @@
-"""The same measurements on PyTorch, in each of its configurations; the summary takes the fastest of each.
+"""PyTorch's side of the benchmark, in each of its configurations.
 
-One line per measurement: name, unit, median of the round, configuration.
-usage: torch_peer.py FOLDER SECONDS THREADS
+Serves measurements (peer.py). With a name as argument: that row once, for rows that need a process of their own.
+usage: torch_peer.py THREADS [NAME]
 """
-import statistics
+import contextlib
+import itertools
 import sys
-import time
 
-import numpy
+import peer
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-folder, seconds, threads = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+threads = int(sys.argv[1])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
-images = torch.from_numpy(numpy.load(folder + "/images.npy"))
-labels = torch.from_numpy(numpy.load(folder + "/labels.npy")).long()
 
 
 class LeNet(nn.Module):
@@ -44,77 +42,182 @@ class MLP(nn.Module):
         return self.output(F.relu(self.hidden(x.flatten(1))))
 
 
-def seconds_per_call(body, n):
-    """Median over chunks of n calls; the first chunks, which compile, do not count."""
-    def chunk():
-        before = time.perf_counter()
-        for _ in range(n):
-            body()
-        return (time.perf_counter() - before) / n
+class Block(nn.Module):
+    def __init__(self, channels, filters, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, filters, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(filters)
+        self.shortcut = nn.Identity()
+        if stride != 1 or channels != filters:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
 
-    for _ in range(3):
-        chunk()
-    samples, start = [], time.perf_counter()
-    while time.perf_counter() - start < seconds or len(samples) < 5:
-        samples.append(chunk())
-    return statistics.median(samples)
-
-
-def report(name, unit, value, configuration):
-    print(f"{name}\t{unit}\t{value:.6g}\t{configuration}", flush=True)
+    def forward(self, x):
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(y + self.shortcut(x))
 
 
-def train(name, make, n):
-    for configuration in ("eager", "channels_last", "script", "script, channels_last"):
-        net, x = make().train(), images
-        if "channels_last" in configuration:
-            net = net.to(memory_format=torch.channels_last)
-            x = x.to(memory_format=torch.channels_last)
-        if "script" in configuration:
+class ResNet18(nn.Module):
+    """For images of CIFAR's size: a 3x3 stem without pooling."""
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        channels, blocks = 64, []
+        for filters, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            blocks += [Block(channels, filters, stride), Block(filters, filters, 1)]
+            channels = filters
+        self.blocks = nn.Sequential(*blocks)
+        self.output = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.output(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """Two layers of width 256 with 4 heads and 1024 hidden units, normalised after each part, dropout 0.1; the mean
+    over the sequence goes to 10 classes."""
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.1, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.output = nn.Linear(256, 10)
+
+    def forward(self, x):
+        return self.output(self.layers(x).mean(1))
+
+
+# ---- rows: a name gives the configurations, and each of these makes a function to be timed --------------------------
+
+def sgd(parameters):
+    try:
+        return torch.optim.SGD(parameters, lr=1e-4, fused=True)
+    except (TypeError, RuntimeError):
+        return torch.optim.SGD(parameters, lr=1e-4)
+
+
+def compiled(function, mode):
+    return torch.compile(function, mode="max-autotune-no-cudagraphs" if "max-autotune" in mode else None)
+
+
+def compile_modes():
+    return ("compile", "compile max-autotune") if hasattr(torch, "compile") else ()
+
+
+def training(make, *shape, bf16=False):
+    def configured(mode):
+        x, labels = torch.rand(*shape), torch.randint(0, 10, shape[:1])
+        net = make().train()
+        if "channels_last" in mode:
+            net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        if "script" in mode:
             net = torch.jit.script(net)
-        optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+        precision = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
+
+        def loss_of(x, labels):
+            with precision:
+                return F.cross_entropy(net(x), labels)
+
+        if "compile" in mode:
+            loss_of = compiled(loss_of, mode)
+        optimizer = sgd(net.parameters())
 
         def step():
             optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(net(x), labels)
-            loss.backward()
+            loss_of(x, labels).backward()
             optimizer.step()
 
-        report(name + " training, batch 100", "images/s", len(images) / seconds_per_call(step, n), configuration)
+        return step
+
+    layouts = ("", " channels_last") if len(shape) == 4 and make is not MLP else ("",)
+    modes = ("eager", "script") + compile_modes()
+    return {mode + layout: configured for mode, layout in itertools.product(modes, layouts)}
 
 
-def predict(name, make, n):
-    for configuration in ("eager", "frozen", "frozen, optimized", "frozen, optimized, channels_last"):
-        net, x = make().eval(), images[:1].clone()
-        if "channels_last" in configuration:
-            net = net.to(memory_format=torch.channels_last)
-            x = x.to(memory_format=torch.channels_last)
-        if "frozen" in configuration:
-            with torch.no_grad():
-                net = torch.jit.freeze(torch.jit.trace(net, x))
-                if "optimized" in configuration:
+def predicting(make, *shape, bf16=False):
+    def configured(mode):
+        x = torch.rand(*shape)
+        net = make().eval()
+        if "channels_last" in mode:
+            net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        precision = torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False) if bf16 else contextlib.nullcontext()
+        with torch.no_grad(), precision:
+            torch.jit.enable_onednn_fusion("oneDNN graph" in mode)
+            if "frozen" in mode:
+                net = torch.jit.freeze(torch.jit.trace(net, x, check_trace=False))
+                if "optimized" in mode:
                     net = torch.jit.optimize_for_inference(net)
+            if "compile" in mode:
+                torch._inductor.config.freezing = True
+                net = compiled(net, mode)
+            for _ in range(3):
+                net(x)
+            torch.jit.enable_onednn_fusion(False)
+
+        def call():
+            # no_grad and not inference_mode, under which frozen weights of torch.compile are not allowed.
+            with torch.no_grad(), precision:
+                return net(x)
+
+        return call
+
+    layouts = ("", " channels_last") if make is not MLP else ("",)
+    modes = ("eager", "frozen", "frozen, optimized", "frozen, oneDNN graph") + compile_modes()
+    return {mode + layout: configured for mode, layout in itertools.product(modes, layouts)}
+
+
+def relu_calls():
+    five = (torch.rand(5) * 2 - 1).numpy()
+
+    class Relu(nn.Module):
+        def forward(self, x):
+            return F.relu(x + 1)
+
+    def configured(mode):
+        net = Relu().eval()
+        if mode == "frozen":
+            net = torch.jit.freeze(torch.jit.trace(net, torch.from_numpy(five)))
 
         def call():
             with torch.inference_mode():
-                return net(x)
+                return net(torch.from_numpy(five)).numpy()
 
-        report(name + " predict, batch 1", "us", 1e6 * seconds_per_call(call, n), configuration)
+        return call
 
-
-def tiny():
-    five = torch.rand(5) * 2 - 1
-    scripted = torch.jit.freeze(torch.jit.trace(nn.ReLU().eval(), five))
-    for configuration, call in (("eager", torch.relu), ("frozen", scripted)):
-        def body():
-            with torch.inference_mode():
-                call(five)
-
-        report("call of relu on 5 floats", "ns", 1e9 * seconds_per_call(body, 2000), configuration)
+    return {"eager": configured, "frozen": configured}
 
 
-train("LeNet", LeNet, 1)
-train("MLP", MLP, 5)
-predict("LeNet", LeNet, 10)
-predict("MLP", MLP, 50)
-tiny()
+ROWS = {
+    "LeNet training": lambda: training(LeNet, 100, 1, 28, 28),
+    "LeNet training bf16": lambda: training(LeNet, 100, 1, 28, 28, bf16=True),
+    "MLP training": lambda: training(MLP, 100, 1, 28, 28),
+    "MLP training bf16": lambda: training(MLP, 100, 1, 28, 28, bf16=True),
+    "LeNet predict, batch 1": lambda: predicting(LeNet, 1, 1, 28, 28),
+    "LeNet predict, batch 100": lambda: predicting(LeNet, 100, 1, 28, 28),
+    "MLP predict, batch 1": lambda: predicting(MLP, 1, 1, 28, 28),
+    "MLP predict, batch 1, bf16": lambda: predicting(MLP, 1, 1, 28, 28, bf16=True),
+    "MLP predict, batch 100": lambda: predicting(MLP, 100, 1, 28, 28),
+    "ResNet-18 training": lambda: training(ResNet18, 100, 3, 32, 32),
+    "ResNet-18 predict": lambda: predicting(ResNet18, 100, 3, 32, 32),
+    "transformer training": lambda: training(Transformer, 16, 128, 256),
+    "call of relu(x + 1) on 5 floats": relu_calls,
+}
+
+
+# ---- rows with a process of their own -------------------------------------------------------------------------------
+
+def peak_memory():
+    step = training(LeNet, 100, 1, 28, 28)["eager"]("eager")
+    for _ in range(20):
+        step()
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
+
+
+if len(sys.argv) > 2:
+    if sys.argv[2] == "peak memory of LeNet training":
+        print(f"{peak_memory():.9g}\teager")
+    elif sys.argv[2] == "start of the process to the first relu(x + 1)":
+        print(torch.relu(torch.tensor([-2.0, -1, 0, 1, 2]) + 1))
+else:
+    peer.serve(f"PyTorch {torch.__version__.split('+')[0]}", ROWS)

@@ -1,0 +1,52 @@
+-- The models of the benchmark. Those of torch_peer.py and onnx_peer.py are the same, layer for layer.
+local flow = require "moonflow"
+
+local models = {}
+
+--- Two 5x5 convolutions of 32 and 64 filters with pooling, 512 hidden units, dropout 0.5. Images (batch, 1, 28, 28).
+function models.lenet(images, train)
+  local function block(x, filters, name)
+    local conv = flow.layers.conv2d(x, filters, 5, { padding = "SAME", activation = flow.nn.relu, name = name })
+    return flow.nn.max_pool2d(conv, { ksize = 2, strides = 2, padding = "SAME" })
+  end
+  local pooled = block(block(images, 32, "lenet-conv1"), 64, "lenet-conv2")
+  local flat = flow.reshape(pooled, { pooled.shape[0], -1 })
+  local hidden = flow.layers.dense(flat, 512, { activation = flow.nn.relu, name = "lenet-dense1" })
+  if train then hidden = flow.nn.dropout(hidden, { rate = 0.5 }) end
+  return flow.layers.dense(hidden, 10, { name = "lenet-dense2" })
+end
+
+--- 784-512-10. Images (batch, 1, 28, 28).
+function models.mlp(images)
+  local flat = flow.reshape(images, { images.shape[0], -1 })
+  local hidden = flow.layers.dense(flat, 512, { activation = flow.nn.relu, name = "mlp-hidden" })
+  return flow.layers.dense(hidden, 10, { name = "mlp-output" })
+end
+
+--- ResNet-18 for images of CIFAR's size, (batch, 3, 32, 32): a 3x3 stem without pooling, then four stages of two
+--- residual blocks with 64, 128, 256 and 512 channels.
+function models.resnet18(images)
+  local function conv(x, filters, size, strides, name)
+    local pad = math.floor(size / 2)
+    return flow.layers.conv2d(x, filters, size, { strides = strides, padding = { pad, pad }, use_bias = false,
+                                                  name = name })
+  end
+  local norm = flow.layers.batch_normalization
+  local function block(x, filters, strides, name)
+    local y = conv(x, filters, 3, strides, name .. "-conv1")
+    y = flow.nn.relu(norm(y, { name = name .. "-norm1" }))
+    y = norm(conv(y, filters, 3, 1, name .. "-conv2"), { name = name .. "-norm2" })
+    if strides ~= 1 or x.shape[1] ~= filters then
+      x = norm(conv(x, filters, 1, strides, name .. "-shortcut"), { name = name .. "-norm3" })
+    end
+    return flow.nn.relu(y + x)
+  end
+  local x = flow.nn.relu(norm(conv(images, 64, 3, 1, "resnet-stem"), { name = "resnet-norm" }))
+  for stage, filters in ipairs { 64, 128, 256, 512 } do
+    x = block(x, filters, stage > 1 and 2 or 1, "resnet-" .. stage .. "a")
+    x = block(x, filters, 1, "resnet-" .. stage .. "b")
+  end
+  return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "resnet-output" })
+end
+
+return models

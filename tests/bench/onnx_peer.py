@@ -1,0 +1,118 @@
+"""ONNX Runtime's side of the benchmark: sessions with all optimisations and spinning threads.
+
+Serves measurements (peer.py).
+usage: onnx_peer.py THREADS
+"""
+import sys
+
+import numpy
+import onnx
+import onnxruntime
+import peer
+from onnx import TensorProto, helper, numpy_helper
+
+threads = int(sys.argv[1])
+
+
+class Net:
+    """A graph in the making; the methods append a layer with random weights and give the name of its output."""
+    def __init__(self, *shape):
+        self.shape, self.nodes, self.weights = shape, [], []
+        self.random = numpy.random.RandomState(1)
+
+    def op(self, kind, *inputs, **attributes):
+        output = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
+        return output
+
+    def constant(self, values):
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(values.astype(numpy.float32), name))
+        return name
+
+    def weight(self, *shape):
+        return self.constant(self.random.randn(*shape) / numpy.sqrt(numpy.prod(shape[1:]) or 1))
+
+    def conv(self, x, channels, filters, size, stride=1):
+        pads = [size // 2] * 4
+        return self.op("Conv", x, self.weight(filters, channels, size, size), self.weight(filters),
+                       kernel_shape=[size, size], strides=[stride, stride], pads=pads)
+
+    def relu(self, x):
+        return self.op("Relu", x)
+
+    def pool(self, x):
+        return self.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+
+    def flat(self, x):
+        return self.op("Flatten", x, axis=1)
+
+    def dense(self, x, size, units):
+        return self.op("Gemm", x, self.weight(units, size), self.weight(units), transB=1)
+
+    def session(self, output, output_shape):
+        graph = helper.make_graph(
+            self.nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
+            [helper.make_tensor_value_info(output, TensorProto.FLOAT, output_shape)], self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        onnx.checker.check_model(model)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def lenet(batch):
+    net = Net(batch, 1, 28, 28)
+    x = net.pool(net.relu(net.conv("x", 1, 32, 5)))
+    x = net.pool(net.relu(net.conv(x, 32, 64, 5)))
+    return net.session(net.dense(net.relu(net.dense(net.flat(x), 3136, 512)), 512, 10), [batch, 10])
+
+
+def mlp(batch):
+    net = Net(batch, 1, 28, 28)
+    return net.session(net.dense(net.relu(net.dense(net.flat("x"), 784, 512)), 512, 10), [batch, 10])
+
+
+def resnet18(batch):
+    """As it is exported for prediction: its batch normalisations are folded into the convolutions."""
+    net = Net(batch, 3, 32, 32)
+    x, channels = net.relu(net.conv("x", 3, 64, 3)), 64
+    for filters, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        for stride in (stride, 1):
+            y = net.conv(net.relu(net.conv(x, channels, filters, 3, stride)), filters, filters, 3)
+            shortcut = net.conv(x, channels, filters, 1, stride) if channels != filters else x
+            x, channels = net.relu(net.op("Add", y, shortcut)), filters
+    return net.session(net.dense(net.flat(net.op("GlobalAveragePool", x)), 512, 10), [batch, 10])
+
+
+def relu(size):
+    net = Net(size)
+    return net.session(net.relu(net.op("Add", "x", net.constant(numpy.ones(1)))), [size])
+
+
+def calls(make, size):
+    """Ways to call it: arrays in and out, or both bound once, which copies nothing."""
+    session = make(size)
+    given, result = session.get_inputs()[0], session.get_outputs()[0]
+    x = numpy.random.RandomState(1).rand(*given.shape).astype(numpy.float32)
+    binding = session.io_binding()
+    binding.bind_cpu_input(given.name, x)
+    binding.bind_output(result.name)
+    bodies = {"run": lambda: session.run([result.name], {given.name: x}),
+              "bound": lambda: session.run_with_iobinding(binding)}
+    return {mode: bodies.get for mode in bodies}
+
+
+ROWS = {
+    "LeNet predict, batch 1": lambda: calls(lenet, 1),
+    "LeNet predict, batch 100": lambda: calls(lenet, 100),
+    "MLP predict, batch 1": lambda: calls(mlp, 1),
+    "MLP predict, batch 100": lambda: calls(mlp, 100),
+    "ResNet-18 predict": lambda: calls(resnet18, 100),
+    "call of relu(x + 1) on 5 floats": lambda: calls(relu, 5),
+}
+
+
+peer.serve(f"ONNX Runtime {onnxruntime.__version__}", ROWS)

@@ -1,0 +1,223 @@
+-- Moonflow's side of the benchmark. Serves measurements: reads "NAME<tab>SECONDS" and answers with lines
+-- "VALUE<tab>CONFIGURATION", then "done"; values are seconds, or what the row's unit says. With a name as argument it
+-- measures that row once and ends: for rows that need a process of their own.
+--   moonflow tests/bench/ours.lua [NAME]
+package.path = arg[0]:match("^(.*/)") .. "?.lua;" .. package.path
+local flow = require "moonflow"
+local models = require "models"
+local now = require "clock"
+local np, tp = flow.np, flow.typing
+
+local function median(values)
+  table.sort(values)
+  return values[math.ceil(#values / 2)]
+end
+
+-- Median seconds of one of `n` calls that `body(n)` makes. Each sample is long enough for the clock.
+local function seconds_per_call(body, seconds)
+  body(2) -- compiles
+  local start = now()
+  body(1)
+  local n = math.max(1, math.ceil(1e-3 / (now() - start)))
+  local samples = {}
+  start = now()
+  repeat
+    local before = now()
+    body(n)
+    samples[#samples + 1] = (now() - before) / n
+  until now() - start > seconds and #samples >= 5
+  return median(samples)
+end
+
+-- ---- jobs -----------------------------------------------------------------------------------------------------------
+
+local BATCH = 100
+np.random.seed(1)
+local digits = np.random.uniform(0, 1, { BATCH, 1, 28, 28 }):astype(flow.float)
+local pictures = np.random.uniform(0, 1, { BATCH, 3, 32, 32 }):astype(flow.float)
+local targets = np.random.randint(0, 10, { BATCH }):astype(flow.int32)
+local five = np.random.uniform(-1, 1, { 5 }):astype(flow.float)
+
+-- In `mixed` precision, as PyTorch's autocast to bfloat16.
+local function config(mixed)
+  return { enable_auto_mixed_precision = mixed or nil }
+end
+
+local function train_job(model, inputs, classes, mixed, watch)
+  local job = flow.global_function {
+    type = "train",
+    function_config = config(mixed),
+    inputs = {
+      images = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = flow.float }),
+      labels = tp.Numpy.Placeholder(classes.shape:table(), { dtype = flow.int32 }),
+    },
+    returns = tp.Numpy,
+  } (function(images, labels)
+    local logits = model(images, true)
+    if watch then flow.watch(logits, watch) end
+    local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    -- So small that thousands of steps on one batch do not change what is computed.
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 1e-4 }), { momentum = 0 }):minimize(loss)
+    return loss
+  end)
+  return function(n)
+    for _ = 1, n do job(inputs, classes) end
+  end
+end
+
+local function predict_job(model, inputs, mixed)
+  local job = flow.global_function {
+    type = "predict",
+    function_config = config(mixed),
+    inputs = { images = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = flow.float }) },
+    returns = tp.Numpy,
+  } (function(images) return model(images, false) end)
+  return function(n)
+    for _ = 1, n do job(inputs) end
+  end
+end
+
+-- The smallest job: relu(x + 1) of five numbers.
+local function relu_job(returns, watch)
+  return flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 5 }) }, returns = returns } (function(x)
+    local y = flow.nn.relu(x + 1)
+    if watch then flow.watch(y, watch) end
+    return y
+  end)
+end
+
+-- ---- rows -----------------------------------------------------------------------------------------------------------
+-- A row makes its measurement: a function of the seconds it may take. One that this build cannot do gives nil.
+
+local function first(n, images) return images:slice("0:" .. n):copy() end
+
+local function training(model, images, mixed)
+  if mixed and not flow.bfloat16 then return nil end
+  local body = train_job(model, images, targets, mixed)
+  return function(seconds) return seconds_per_call(body, seconds) end
+end
+
+local function predicting(model, images, mixed)
+  if mixed and not flow.bfloat16 then return nil end
+  local body = predict_job(model, images, mixed)
+  return function(seconds) return seconds_per_call(body, seconds) end
+end
+
+-- How much slower, in percent, a step is with the watch than without; steps of both kinds in turn, since the machine
+-- drifts by more than the difference.
+local function watching()
+  local plain = train_job(models.lenet, digits, targets)
+  local watched = train_job(models.lenet, digits, targets, false, function() end)
+  plain(3)
+  watched(3)
+  return function(seconds)
+    local without, with = {}, {}
+    local start = now()
+    repeat
+      local a = now()
+      plain(1)
+      local b = now()
+      watched(1)
+      local c = now()
+      without[#without + 1], with[#with + 1] = b - a, c - b
+    until now() - start > 4 * seconds
+    return 100 * (median(with) / median(without) - 1)
+  end
+end
+
+local function building()
+  return function()
+    local start = now()
+    local body = train_job(models.lenet, digits, targets)
+    flow.train.CheckPoint():init()
+    body(1)
+    local built = now() - start
+    return built - seconds_per_call(body, 0.2)
+  end
+end
+
+local function peak_memory()
+  return function()
+    train_job(models.lenet, digits, targets)(20)
+    for line in io.lines("/proc/self/status") do
+      local kib = line:match("^VmHWM:%s+(%d+) kB")
+      if kib then return kib / 1024 end
+    end
+  end
+end
+
+local function relu_calls()
+  local job = relu_job(tp.Numpy)
+  return function(seconds)
+    return seconds_per_call(function(n)
+      for _ = 1, n do job(five) end
+    end, seconds)
+  end
+end
+
+local function watch_delivery()
+  local plain, watched = relu_job(tp.Numpy), relu_job(tp.Numpy, function() end)
+  return function(seconds)
+    local function cost(job)
+      return seconds_per_call(function(n)
+        for _ = 1, n do job(five) end
+      end, seconds / 2)
+    end
+    local alone = cost(plain)
+    return cost(watched) - alone
+  end
+end
+
+local function asynchronous_calls()
+  local job, deliver = relu_job(tp.Callback[tp.Numpy]), function() end
+  return function(seconds)
+    return seconds_per_call(function(n)
+      for _ = 1, n do job(five)(deliver) end
+      flow.sync()
+    end, seconds)
+  end
+end
+
+local rows = {
+  ["LeNet training"] = function() return training(models.lenet, digits) end,
+  ["LeNet training bf16"] = function() return training(models.lenet, digits, true) end,
+  ["MLP training"] = function() return training(models.mlp, digits) end,
+  ["MLP training bf16"] = function() return training(models.mlp, digits, true) end,
+  ["LeNet predict, batch 1"] = function() return predicting(models.lenet, first(1, digits)) end,
+  ["LeNet predict, batch 100"] = function() return predicting(models.lenet, digits) end,
+  ["MLP predict, batch 1"] = function() return predicting(models.mlp, first(1, digits)) end,
+  ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), true) end,
+  ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
+  ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
+  ["ResNet-18 predict"] = function() return predicting(models.resnet18, pictures) end,
+  ["call of relu(x + 1) on 5 floats"] = relu_calls,
+  ["watch of the logits at every LeNet step"] = watching,
+  ["graph build and first compile of LeNet training"] = building,
+  ["peak memory of LeNet training"] = peak_memory,
+  ["delivery of a watch, beside its call"] = watch_delivery,
+  ["asynchronous call with its callback"] = asynchronous_calls,
+}
+
+local function answer(name, measure, seconds)
+  if measure then print(("%.9g\t"):format(measure(seconds))) end
+  print("done")
+  io.flush()
+  return name
+end
+
+if arg[1] then
+  answer(arg[1], rows[arg[1]](), 1)
+  return
+end
+
+print("Moonflow " .. flow.version)
+io.flush()
+local made = {} -- by name; false where this build cannot
+for request in io.lines() do
+  local name, seconds = request:match("^(.-)\t(%S+)")
+  if made[name] == nil then
+    made[name] = rows[name] and rows[name]() or false
+    flow.train.CheckPoint():init()
+  end
+  answer(name, made[name], tonumber(seconds))
+end

@@ -1,0 +1,42 @@
+"""What the peers of the benchmark share: how a call is timed, and how measurements are served."""
+import statistics
+import sys
+import time
+
+
+def seconds_per_call(body, seconds):
+    """Median over samples that are long enough for the clock; the first calls, which compile, do not count."""
+    def sample(n):
+        before = time.perf_counter()
+        for _ in range(n):
+            body()
+        return (time.perf_counter() - before) / n
+
+    body()
+    n = max(1, int(1e-3 / sample(1)) + 1)
+    samples, start = [], time.perf_counter()
+    while time.perf_counter() - start < seconds or len(samples) < 5:
+        samples.append(sample(n))
+    return statistics.median(samples)
+
+
+def serve(version, rows):
+    """Reads "NAME<tab>SECONDS<tab>CONFIGURATIONS" (divided by "|"; none: all) and answers with lines
+    "SECONDS PER CALL<tab>CONFIGURATION", then "done". `rows` has a function by name, which gives a function by
+    configuration, which makes what is timed of its own name. It is made once and kept."""
+    print(version, flush=True)
+    configurations, bodies = {}, {}
+    for request in sys.stdin:
+        name, seconds, wanted = request.rstrip("\n").split("\t")
+        if name not in configurations:
+            configurations[name] = rows[name]() if name in rows else {}
+        for mode in wanted.split("|") if wanted else configurations[name]:
+            try:
+                if (name, mode) not in bodies:
+                    body = bodies[name, mode] = configurations[name][mode](mode)
+                    for _ in range(3):
+                        body()
+                print(f"{seconds_per_call(bodies[name, mode], float(seconds)):.9g}\t{mode}", flush=True)
+            except Exception as error:  # a configuration that this version cannot do
+                print(f"{version}, {name}, {mode}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print("done", flush=True)
