@@ -1,91 +1,17 @@
-// Batch normalisation, in training and by given statistics, with its gradients.
-// Every variance is taken in two passes, as the mean of squared distances from the mean,
-// with sums in double, so it cannot come out negative. Each sum belongs to one thread, so results do not depend on how
-// many there are.
+// Batch normalisation, in training and by given statistics, with its gradients, and its fusions with a relu and a sum
+// behind it. The loops are in norm_kernels.cpp.
 #include <algorithm>
-#include <cmath>
 
 #include "engine/graph.h"
+#include "engine/plan.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/side_sums.h"
-#include "kernels/simd.h"
+#include "kernels/norm_kernels.h"
 #include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
-using cpu::Sums;
-
-// x seen as (outer, channels, inner), of which each channel has outer * inner values.
-struct Channels {
-  int64_t outer, channels, inner;
-
-  Channels(const Shape& x, int64_t axis_attr) {
-    const int axis = wrap_axis(axis_attr, x.rank());
-    outer = x.count(0, axis);
-    channels = x[axis];
-    inner = x.count(axis + 1, x.rank());
-  }
-  int64_t per_channel() const { return outer * inner; }
-  // body(first channel, last channel). Where channels lie side by side they are shared out by the widest register's
-  // worth, so that which of them a vectorised loop leaves to its scalar end, which may round differently, does not
-  // depend on the thread count.
-  template <class Body>
-  void share_out(const Body& body) const {
-    const int64_t block = inner == 1 ? 16 : 1;
-    const int64_t grain = cpu::kGrain / 4 / std::max<int64_t>(block * per_channel(), 1) + 1;
-    cpu::parallel_for((channels + block - 1) / block, grain,
-                      [&](int64_t first, int64_t last) { body(first * block, std::min(last * block, channels)); });
-  }
-
-  // sums[c] for the channels [first, last): the sum of term(c, i) over the elements i of channel c.
-  // With channels innermost they are summed side by side, row after row; else channel by channel.
-  template <class Term>
-  void sum(int64_t first, int64_t last, Sums* sums, const Term& term) const {
-    cpu::widest([&] {
-      if (inner == 1) {
-        std::fill(sums + first, sums + last, Sums{});
-        for (int64_t row = 0; row < outer; ++row) {
-#pragma omp simd
-          for (int64_t c = first; c < last; ++c) {
-            const Sums add = term(c, row * channels + c);
-            sums[c].first += add.first;
-            sums[c].second += add.second;
-          }
-        }
-        return;
-      }
-      for (int64_t c = first; c < last; ++c) {
-        cpu::SideSums side;
-        for (int64_t row = 0; row < outer; ++row) {
-          const int64_t start = (row * channels + c) * inner;
-          side.add(start, start + inner, [&](int64_t i) { return term(c, i); });
-        }
-        sums[c] = side.total();
-      }
-    });
-  }
-
-  // out[i] = value(c, i) for every element of the channels [first, last).
-  template <class T, class Value>
-  void map(int64_t first, int64_t last, T* out, const Value& value) const {
-    cpu::widest([&] {
-      for (int64_t row = 0; row < outer; ++row) {
-        if (inner == 1) {
-#pragma omp simd
-          for (int64_t c = first; c < last; ++c) out[row * channels + c] = value(c, row * channels + c);
-          continue;
-        }
-        for (int64_t c = first; c < last; ++c) {
-          const int64_t start = (row * channels + c) * inner;
-#pragma omp simd
-          for (int64_t i = start; i < start + inner; ++i) out[i] = value(c, i);
-        }
-      }
-    });
-  }
-};
+using cpu::Tail;
 
 double checked_epsilon(const Attrs& attrs) {
   const double epsilon = attrs.number("epsilon");
@@ -98,36 +24,6 @@ TensorType per_channel_type(const OpCall& call, int x) {
   require_floating(call, x, "x");
   const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(x).rank());
   return {call.dtype(x), {call.shape(x)[axis]}};
-}
-
-Launch prepare_batch_norm_train(KernelCall& call) {
-  const Channels view(call.inputs[0].shape, call.attrs.integer("axis"));
-  const double epsilon = checked_epsilon(call.attrs);
-  call.scratch_bytes = view.channels * static_cast<int64_t>(sizeof(Sums) + sizeof(double));
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const T *x = launch.input<T>(0), *gamma = launch.input<T>(1), *beta = launch.input<T>(2);
-      T *y = launch.output<T>(0), *mean = launch.output<T>(1), *inv_std = launch.output<T>(2);
-      Sums* sums = static_cast<Sums*>(launch.scratch);
-      double* exact_mean = reinterpret_cast<double*>(sums + view.channels);
-      const double count = static_cast<double>(view.per_channel());
-      view.share_out([&](int64_t first, int64_t last) {
-        view.sum(first, last, sums, [&](int64_t, int64_t i) { return Sums{x[i], 0}; });
-        for (int64_t c = first; c < last; ++c) exact_mean[c] = sums[c].first / count;
-        view.sum(first, last, sums, [&](int64_t c, int64_t i) {
-          const double distance = x[i] - exact_mean[c];
-          return Sums{distance * distance, 0};
-        });
-        for (int64_t c = first; c < last; ++c) {
-          mean[c] = static_cast<T>(exact_mean[c]);
-          inv_std[c] = static_cast<T>(1 / std::sqrt(sums[c].first / count + epsilon));
-        }
-        view.map(first, last, y,
-                 [&](int64_t c, int64_t i) { return (x[i] - mean[c]) * (inv_std[c] * gamma[c]) + beta[c]; });
-      });
-    };
-  });
 }
 
 Launch prepare_moving_statistics_update(KernelCall& call) {
@@ -149,113 +45,64 @@ Launch prepare_moving_statistics_update(KernelCall& call) {
   });
 }
 
-// With h = (x - mean) * inv_std, n values a channel, and a = gamma * inv_std:
-//   dx = a * (dy - mean(dy) - h * mean(dy * h)) + dmean / n - dinv_std * inv_std^2 * h / n
-// The last two terms are there when someone asks for the gradient of the statistics themselves.
-Launch prepare_batch_norm_train_grad(KernelCall& call) {
-  const Channels view(call.inputs[0].shape, call.attrs.integer("axis"));
-  const bool has_dmean = call.has(5), has_dinv_std = call.has(6);
-  call.scratch_bytes = view.channels * static_cast<int64_t>(2 * sizeof(Sums));
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const T *x = launch.input<T>(0), *gamma = launch.input<T>(1), *mean = launch.input<T>(2);
-      const T *inv_std = launch.input<T>(3), *dy = launch.input<T>(4);
-      const T *dmean = has_dmean ? launch.input<T>(5) : nullptr,
-              *dinv_std = has_dinv_std ? launch.input<T>(6) : nullptr;
-      T *dx = launch.output<T>(0), *dgamma = launch.output<T>(1), *dbeta = launch.output<T>(2);
-      Sums* sums = static_cast<Sums*>(launch.scratch);
-      Sums* rest = sums + view.channels;  // dx = gamma * inv_std * dy + first + second * h
-      const double count = static_cast<double>(view.per_channel());
-      view.share_out([&](int64_t first, int64_t last) {
-        view.sum(first, last, sums, [&](int64_t c, int64_t i) {
-          const double d = dy[i], h = double{x[i] - mean[c]} * inv_std[c];
-          return Sums{d, d * h};
-        });
-        for (int64_t c = first; c < last; ++c) {
-          const double slope = double{gamma[c]} * inv_std[c];
-          dbeta[c] = static_cast<T>(sums[c].first);
-          dgamma[c] = static_cast<T>(sums[c].second);
-          rest[c] = {-slope * sums[c].first / count, -slope * sums[c].second / count};
-          if (dmean) rest[c].first += dmean[c] / count;
-          if (dinv_std) rest[c].second -= double{dinv_std[c]} * inv_std[c] * inv_std[c] / count;
-        }
-        view.map(first, last, dx, [&](int64_t c, int64_t i) {
-          const T h = (x[i] - mean[c]) * inv_std[c];
-          return gamma[c] * inv_std[c] * dy[i] + static_cast<T>(rest[c].first) + static_cast<T>(rest[c].second) * h;
-        });
-      });
-    };
-  });
-}
-
-Launch prepare_batch_norm_infer(KernelCall& call) {
-  const Channels view(call.inputs[0].shape, call.attrs.integer("axis"));
-  const double epsilon = checked_epsilon(call.attrs);
-  call.scratch_bytes = checked_product(view.channels, sizeof(double));
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const T *x = launch.input<T>(0), *gamma = launch.input<T>(1), *beta = launch.input<T>(2);
-      const T *mean = launch.input<T>(3), *variance = launch.input<T>(4);
-      T* y = launch.output<T>(0);
-      T* scale = static_cast<T*>(launch.scratch);
-      for (int64_t c = 0; c < view.channels; ++c) {
-        scale[c] = static_cast<T>(gamma[c] / std::sqrt(double{variance[c]} + epsilon));
-      }
-      // Whole rows (or channels) are shared out, since nothing is summed.
-      Channels row = view;
-      row.outer = 1;
-      cpu::parallel_for(view.outer, cpu::kGrain / std::max<int64_t>(view.channels * view.inner, 1) + 1,
-                        [&](int64_t first, int64_t last) {
-                          for (int64_t r = first; r < last; ++r) {
-                            const T* x_row = x + r * view.channels * view.inner;
-                            row.map(0, view.channels, y + r * view.channels * view.inner,
-                                    [&](int64_t c, int64_t i) { return (x_row[i] - mean[c]) * scale[c] + beta[c]; });
-                          }
-                        });
-    };
-  });
-}
-
-// With s = 1 / sqrt(variance + epsilon), h = (x - mean) * s:
-//   dx = dy * gamma * s, dgamma = sum(dy * h), dbeta = sum(dy),
-//   dmean = -gamma * s * dbeta, dvariance = -gamma * s^2 * dgamma / 2
-Launch prepare_batch_norm_infer_grad(KernelCall& call) {
-  const Channels view(call.inputs[1].shape, call.attrs.integer("axis"));
-  const double epsilon = checked_epsilon(call.attrs);
-  call.scratch_bytes = view.channels * static_cast<int64_t>(sizeof(Sums) + sizeof(double));
-  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const T *dy = launch.input<T>(0), *x = launch.input<T>(1), *gamma = launch.input<T>(2);
-      const T *mean = launch.input<T>(3), *variance = launch.input<T>(4);
-      T *dx = launch.output<T>(0), *dgamma = launch.output<T>(1), *dbeta = launch.output<T>(2);
-      T *dmean = launch.output<T>(3), *dvariance = launch.output<T>(4);
-      Sums* sums = static_cast<Sums*>(launch.scratch);
-      double* inv_std = reinterpret_cast<double*>(sums + view.channels);
-      view.share_out([&](int64_t first, int64_t last) {
-        for (int64_t c = first; c < last; ++c) inv_std[c] = 1 / std::sqrt(double{variance[c]} + epsilon);
-        view.sum(first, last, sums, [&](int64_t c, int64_t i) {
-          const double d = dy[i];
-          return Sums{d, d * double{x[i] - mean[c]} * inv_std[c]};
-        });
-        for (int64_t c = first; c < last; ++c) {
-          const double slope = gamma[c] * inv_std[c];
-          dbeta[c] = static_cast<T>(sums[c].first);
-          dgamma[c] = static_cast<T>(sums[c].second);
-          dmean[c] = static_cast<T>(-slope * sums[c].first);
-          dvariance[c] = static_cast<T>(-slope * inv_std[c] * sums[c].second / 2);
-        }
-        view.map(first, last, dx,
-                 [&](int64_t c, int64_t i) { return dy[i] * (gamma[c] * static_cast<T>(inv_std[c])); });
-      });
-    };
-  });
-}
-
 AttrDef axis_attr() { return {"axis", int64_t{1}, "the axis of the channels; negative counts from the last"}; }
 AttrDef epsilon_attr(double value) { return {"epsilon", value, "added to the variance"}; }
+
+// ---- fusions ---------------------------------------------------------------------------------------------------
+
+// batch_norm_train, perhaps the sum with a value of its type, and relu, when nobody else reads what is between them.
+bool fuse_relu(Rewriter& graph, NodeId id) {
+  const Node& norm = graph.node(id);
+  std::vector<NodeId> nodes{id};
+  std::vector<ValueId> inputs = norm.inputs;
+  NodeId next = graph.sole_reader(norm.outputs[0]);
+  if (next != kNone && graph.node(next).op->name == "add") {
+    const Node& add = graph.node(next);
+    const ValueId other = add.inputs[add.inputs[0] == norm.outputs[0] ? 1 : 0];
+    if (other == norm.outputs[0] || graph.type(other) != graph.type(norm.outputs[0])) return false;
+    inputs.push_back(other);
+    nodes.push_back(next);
+    next = graph.sole_reader(add.outputs[0]);
+  }
+  // After a relu its output is what its gradient reads, so the only reader of its input is the relu itself.
+  if (next == kNone || graph.node(next).op->name != "relu") return false;
+  nodes.push_back(next);
+  graph.fuse(nodes, inputs.size() == 3 ? "batch_norm_relu" : "batch_norm_add_relu", inputs, norm.attrs,
+             {graph.node(next).outputs[0], norm.outputs[1], norm.outputs[2]});
+  return true;
+}
+
+// The gradients of both fusions. relu_grad(dy, y) is the dy of batch_norm_train_grad.
+bool fuse_relu_grad(Rewriter& graph, NodeId id) {
+  const Node& norm_grad = graph.node(id);
+  if (norm_grad.inputs[5] != kNone || norm_grad.inputs[6] != kNone) return false;
+  const ValueId x = norm_grad.inputs[0], gamma = norm_grad.inputs[1], mean = norm_grad.inputs[2];
+  const NodeId relu_id = graph.made_by(norm_grad.inputs[4], "relu_grad");
+  if (relu_id == kNone) return false;
+  const Node& relu_grad = graph.node(relu_id);
+  const ValueId dy = relu_grad.inputs[0], y = relu_grad.inputs[1], dsum = relu_grad.outputs[0];
+  const auto inputs_of = [&](const Node& norm) {
+    return std::vector<ValueId>{x, gamma, norm.inputs[2], mean, norm_grad.inputs[3], dy};
+  };
+  std::vector<ValueId> outputs = norm_grad.outputs;
+
+  const NodeId norm_id = graph.made_by(y, "batch_norm_relu");
+  if (norm_id != kNone && graph.node(norm_id).outputs[1] == mean && graph.sole_reader(dsum) == id) {
+    graph.fuse({id, relu_id}, "batch_norm_relu_grad", inputs_of(graph.node(norm_id)), norm_grad.attrs, outputs);
+    return true;
+  }
+  // The sum's gradient goes to what was added as well, so it is an output. Of two normalisations that were added, only
+  // that with the relu in its pass has it.
+  const NodeId sum_id = graph.made_by(y, "batch_norm_add_relu");
+  if (sum_id == kNone || graph.node(sum_id).outputs[1] != mean) return false;
+  std::vector<ValueId> inputs = inputs_of(graph.node(sum_id));
+  inputs.push_back(y);
+  outputs.push_back(dsum);
+  graph.fuse({id, relu_id}, "batch_norm_add_relu_grad", inputs, norm_grad.attrs, outputs);
+  return true;
+}
+
+// ---- the ops ---------------------------------------------------------------------------------------------------
 
 void add_batch_norm_train(Catalog& catalog) {
   OpDef op;
@@ -290,7 +137,9 @@ void add_batch_norm_train(Catalog& catalog) {
         {{"axis", g.attrs.integer("axis")}});
     return {grads[0], grads[1], grads[2]};
   };
-  op.cpu = {prepare_batch_norm_train};
+  op.cpu = {[](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), Tail::None); },
+            cpu::batch_norm_layouts};
+  op.rewrites = {{"batch_norm_train (+ add) + relu", fuse_relu}};
   op.inplace = {{0, 0}};
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}}, {{f32({5, 3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}}};
   catalog.add(op);
@@ -314,10 +163,65 @@ void add_batch_norm_train(Catalog& catalog) {
     }
     return {call.type(0), channels, channels};
   };
-  grad.cpu = {prepare_batch_norm_train_grad};
+  grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_train_grad(call, Tail::None); }, cpu::batch_norm_layouts};
+  grad.rewrites = {{"batch_norm_train_grad + relu_grad", fuse_relu_grad}};
   grad.inplace = {{0, 0}, {0, 4}};
   const TensorType c = f32({2}), x = f32({3, 2, 4});
   grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}};
+  catalog.add(grad);
+}
+
+// What the fusions make of batch_norm_train and its gradient.
+void add_batch_norm_relu(Catalog& catalog, Tail tail) {
+  const bool added = tail == Tail::AddRelu;
+  const OpDef &plain = catalog.at("batch_norm_train"), &plain_grad = catalog.at("batch_norm_train_grad");
+  const TensorType c = f32({2}), x = f32({3, 2, 4});
+
+  OpDef op;
+  op.name = added ? "batch_norm_add_relu" : "batch_norm_relu";
+  op.doc = added ? "batch_norm_train, the sum with addend, and relu in one pass. Made by fusion, after gradients.\n"
+                   "shapes: addend as x"
+                 : "batch_norm_train and relu in one pass. Made by fusion, after gradients.";
+  op.inputs = plain.inputs;
+  if (added) op.inputs.push_back({"addend"});
+  op.outputs = plain.outputs;
+  op.attrs = plain.attrs;
+  op.infer = [added, infer = plain.infer](const OpCall& call) {
+    if (added) require_type(call, 3, "addend", call.type(0));
+    return infer(call);
+  };
+  op.cpu = {[tail](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), tail); },
+            cpu::batch_norm_layouts};
+  op.inplace = {{0, 0}};
+  if (added) op.inplace.push_back({0, 3});
+  op.examples = {{{x, c, c}}};
+  if (added) op.examples[0].inputs.push_back(x);
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = op.name + "_grad";
+  grad.doc = added ? "Gradient of batch_norm_add_relu; daddend is that of the sum before the relu. Made by fusion.\n"
+                     "shapes: x, dy, y alike, the other inputs (channels) -> dx and daddend as x, the others (channels)"
+                   : "Gradient of batch_norm_relu. Made by fusion.\n"
+                     "shapes: x, dy alike, the other inputs (channels) -> dx as x, dgamma and dbeta (channels)";
+  grad.inputs = {{"x"}, {"gamma"}, {"beta"}, {"mean"}, {"inv_std"}, {"dy"}};
+  if (added) grad.inputs.push_back({"y"});
+  grad.outputs = plain_grad.outputs;
+  if (added) grad.outputs.push_back("daddend");
+  grad.attrs = plain_grad.attrs;
+  grad.infer = [added](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType channels = per_channel_type(call, 0);
+    const char* names[] = {"x", "gamma", "beta", "mean", "inv_std", "dy", "y"};
+    for (int i = 1; i < call.count(); ++i) require_type(call, i, names[i], i < 5 ? channels : call.type(0));
+    std::vector<TensorType> types{call.type(0), channels, channels};
+    if (added) types.push_back(call.type(0));
+    return types;
+  };
+  grad.cpu = {[tail](KernelCall& call) { return cpu::batch_norm_train_grad(call, tail); }, cpu::batch_norm_layouts};
+  grad.inplace = {{0, 0}};
+  grad.inplace.push_back(added ? Sharing{3, 5} : Sharing{0, 5});
+  grad.examples = {{{x, c, c, c, c, x}}};
+  if (added) grad.examples[0].inputs.push_back(x);
   catalog.add(grad);
 }
 
@@ -380,7 +284,8 @@ void add_batch_norm_infer(Catalog& catalog) {
   op.grad = [](GradCall& g) {
     return g.ops("batch_norm_infer_grad", {g.grads[0], g.inputs[0], g.inputs[1], g.inputs[3], g.inputs[4]}, g.attrs);
   };
-  op.cpu = {prepare_batch_norm_infer};
+  op.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer(call, checked_epsilon(call.attrs)); },
+            cpu::batch_norm_layouts};
   op.inplace = {{0, 0}};
   // The range keeps the drawn variances positive.
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
@@ -403,7 +308,8 @@ void add_batch_norm_infer(Catalog& catalog) {
     for (int i = 2; i < 5; ++i) require_type(call, i, names[i], channels);
     return {call.type(1), channels, channels, channels, channels};
   };
-  grad.cpu = {prepare_batch_norm_infer_grad};
+  grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer_grad(call, checked_epsilon(call.attrs)); },
+              cpu::batch_norm_layouts};
   grad.inplace = {{0, 0}, {0, 1}};
   grad.examples = {{{f32({3, 2, 4}), f32({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1}};
   catalog.add(op);
@@ -414,6 +320,8 @@ void add_batch_norm_infer(Catalog& catalog) {
 
 void add_norm(Catalog& catalog) {
   add_batch_norm_train(catalog);
+  add_batch_norm_relu(catalog, Tail::Relu);
+  add_batch_norm_relu(catalog, Tail::AddRelu);
   add_moving_statistics_update(catalog);
   add_batch_norm_infer(catalog);
 }

@@ -226,3 +226,80 @@ TEST_CASE("a layer of matmul, bias and relu becomes one dense step, and gives th
     }
   }
 }
+
+namespace {
+
+// x -> conv2d -> batch_norm_train -> relu -> conv2d -> batch_norm_train -> (+ x) -> relu, with all gradients: the block
+// of a residual network.
+struct ResidualBlock {
+  Graph graph;
+  std::vector<ValueId> inner;
+
+  ResidualBlock(const Catalog& catalog, DType dtype, int64_t channels, const std::string& format) : graph(catalog) {
+    const bool last = format == "NHWC";
+    const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}};
+    const Attrs axis = {{"axis", int64_t{last ? 3 : 1}}};
+    const Shape weights = last ? Shape{channels, 3, 3, channels} : Shape{channels, channels, 3, 3};
+    std::vector<ValueId> wanted{graph.feed("x", {dtype, last ? Shape{3, 7, 9, channels} : Shape{3, channels, 7, 9}})};
+    ValueId value = wanted[0];
+    for (int i = 0; i < 2; ++i) {
+      const ValueId filter = graph.feed(text("filter", i), {dtype, weights}),
+                    gamma = graph.feed(text("gamma", i), {dtype, {channels}}),
+                    beta = graph.feed(text("beta", i), {dtype, {channels}});
+      value = graph.append("conv2d", {value, filter}, attrs, "conv")[0];
+      inner.push_back(value);
+      value = graph.append("batch_norm_train", {value, gamma, beta}, axis, "norm")[0];
+      inner.push_back(value);
+      if (i == 1) {
+        value = graph.append("add", {value, wanted[0]}, {}, "sum")[0];
+        inner.push_back(value);
+      }
+      value = graph.append("relu", {value}, {}, "relu")[0];
+      wanted.insert(wanted.end(), {filter, gamma, beta});
+    }
+    const ValueId seed = graph.append("ones_like", {value}, {}, "seed")[0];
+    const ValueId loss = graph.append("multiply", {value, value}, {}, "loss")[0];
+    graph.tap(value, 1);
+    for (const ValueId grad : gradients(graph, {loss}, {seed}, wanted)) graph.tap(grad, 2);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a residual block is fused around its batch norms, keeps one layout, and gives the values of its parts") {
+  Session session = make_session();
+  for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
+    for (const int64_t channels : {6, 32}) {  // 6 pads its blocks of channels
+      CAPTURE(format, channels);
+      ResidualBlock block(session.catalog(), DType::Float32, channels, format);
+      const auto plan = session.compile(block.graph, "block");
+      const std::vector<Tensor> feeds = random_feeds(block.graph), values = run(session, plan, feeds);
+
+      ResidualBlock parts(session.catalog(), DType::Float64, channels, format);
+      for (const ValueId inner : parts.inner) parts.graph.tap(inner, 3);
+      const std::vector<Tensor> expected = run(session, session.compile(parts.graph, "parts"), as_double(feeds));
+      REQUIRE(values.size() == 8);
+      // Two layers deep, and divided by deviations below 1: some ten times the error of one layer.
+      for (size_t i = 0; i < values.size(); ++i) CHECK(distance(values[i], expected[i]) < 10 * kFloat32);
+
+      for (const char* op :
+           {"batch_norm_relu", "batch_norm_add_relu", "batch_norm_relu_grad", "batch_norm_add_relu_grad"})
+        CHECK(count(*plan, op) == 1);
+      for (const char* part : {"batch_norm_train", "batch_norm_train_grad", "relu", "relu_grad"})
+        CHECK(count(*plan, part) == 0);
+      for (const Step& step : plan->steps) {
+        if (step.label.rfind("batch_norm", 0) == 0) CHECK(!step.input_layouts[0].row_major() == (format == "NCHW"));
+      }
+    }
+  }
+}
+
+TEST_CASE("a batch norm whose output is read elsewhere keeps its relu apart") {
+  Session session = make_session();
+  ResidualBlock block(session.catalog(), DType::Float32, 16, "NCHW");
+  block.graph.tap(block.inner[1], 9);
+  const auto plan = session.compile(block.graph, "block");
+  CHECK(count(*plan, "batch_norm_relu") == 0);
+  CHECK(count(*plan, "batch_norm_train") == 1);
+  CHECK(count(*plan, "batch_norm_train_grad") == 1);
+}

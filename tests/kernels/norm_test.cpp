@@ -98,6 +98,24 @@ TEST_CASE("variances survive a mean that is far larger") {
   CHECK(numbers(rows[2])[1] == Approx(1 / std::sqrt(0.25 + 1e-5)).epsilon(1e-6));
 }
 
+TEST_CASE("batch statistics hold over many places, in every form, though the first are far from the rest") {
+  Session session = make_session();
+  // More than one chunk of places in a channel. The outliers in front would spoil sums about a first guess of the mean.
+  for (const Shape& shape : {Shape{40, 2, 30, 37}, Shape{40000, 2}, Shape{5000, 40}}) {
+    CAPTURE(shape);
+    Tensor x = random_values({DType::Float32, shape}, 9, 999, 1001);
+    std::fill_n(x.data<float>(), x.count() / 100, -1e5f);
+    const int64_t channels = shape[1], inner = shape.count(2, shape.rank());
+    const std::vector<Tensor> out =
+        session.evaluate("batch_norm_train", {x, filled({channels}, 1), filled({channels}, 0)});
+    const PlainStatistics plain(x, shape[0], channels, inner);
+    for (int64_t c = 0; c < channels; ++c) {
+      CHECK(numbers(out[1])[c] == Approx(plain.mean[c]).margin(1e-6 * std::sqrt(plain.variance[c])));
+      CHECK(numbers(out[2])[c] == Approx(1 / std::sqrt(plain.variance[c] + kEpsilon)).epsilon(1e-6));
+    }
+  }
+}
+
 TEST_CASE("moving statistics take in the batch's mean and its unbiased variance") {
   Session session = make_session();
   // The batch 1, 3: mean 2, biased variance 1, unbiased 2.
