@@ -8,17 +8,14 @@
 #include <type_traits>
 
 #include "engine/op.h"
-
-#ifdef __CUDACC__
-#define MOONFLOW_BOTH __host__ __device__
-#else
-#define MOONFLOW_BOTH
-#endif
+#include "kernels/elementary.h"
 
 namespace moonflow::functor {
 
-// Marks a functor of a few instructions: its loops are bound by memory and worth compiling for wide registers.
-struct Cheap {};
+// Marks a functor whose float32 form has neither branch nor call: its loops are worth compiling for wide registers.
+struct Vectorised {};
+// Marks one of a few instructions: its loops are bound by memory, those of float64 too.
+struct Cheap : Vectorised {};
 
 // Arithmetic of integers wraps around, as in NumPy; through unsigned numbers, because overflow of signed ones has no
 // meaning in C++. Products of 8-bit numbers fit int, so only the wider types need it.
@@ -172,11 +169,11 @@ struct Ceil : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const {
 struct Floor : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::floor(x); } };
 struct Rint : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::rint(x); } };
 
-struct Exp { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::exp(x); } };
+struct Exp : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::exp(x); } };
 struct ExpGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * y; } };
 struct Expm1 { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::expm1(x); } };
 struct Expm1Grad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (y + 1); } };
-struct Log { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::log(x); } };
+struct Log : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::log(x); } };
 struct LogGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / x; } };
 struct Log1p { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::log1p(x); } };
 struct Log1pGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 + x); } };
@@ -201,7 +198,7 @@ struct Sinh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return 
 struct SinhGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cosh(x); } };
 struct Cosh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cosh(x); } };
 struct CoshGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::sinh(x); } };
-struct Tanh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::tanh(x); } };
+struct Tanh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::tanh(x); } };
 struct TanhGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 - y * y); }
 };
@@ -219,15 +216,14 @@ struct AtanhGrad : Cheap {
 };
 
 constexpr double kTwoOverSqrtPi = 1.1283791670955126;
-constexpr double kSqrtHalf = 0.70710678118654752;
 constexpr double kPi = 3.14159265358979324;
 
-struct Erf { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::erf(x); } };
-struct ErfGrad {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * T(kTwoOverSqrtPi) * std::exp(-x * x); }
+struct Erf : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::erf(x); } };
+struct ErfGrad : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * T(kTwoOverSqrtPi) * elementary::exp(-x * x); }
 };
 struct Erfc { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::erfc(x); } };
-struct ErfcGrad {
+struct ErfcGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -ErfGrad{}(dy, x); }
 };
 // The reentrant forms: lgamma itself stores the sign in a global.
@@ -252,7 +248,7 @@ struct LgammaGrad {
   }
 };
 
-struct Sigmoid { template <class T> MOONFLOW_BOTH T operator()(T x) const { return 1 / (1 + std::exp(-x)); } };
+struct Sigmoid : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::sigmoid(x); } };
 struct SigmoidGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * y * (1 - y); }
 };
@@ -261,11 +257,11 @@ struct Softplus {
     return (x > 0 ? x : T(0)) + std::log1p(std::exp(-std::abs(x)));  // exp never overflows
   }
 };
-struct SoftplusGrad {
+struct SoftplusGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sigmoid{}(x); }
 };
 struct LogSigmoid { template <class T> MOONFLOW_BOTH T operator()(T x) const { return -Softplus{}(-x); } };
-struct LogSigmoidGrad {
+struct LogSigmoidGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sigmoid{}(-x); }
 };
 
@@ -291,10 +287,10 @@ struct Elu {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return x > 0 ? x : static_cast<T>(alpha) * std::expm1(x); }
   double alpha;
 };
-struct EluGrad {
+struct EluGrad : Vectorised {
   explicit EluGrad(const Attrs& attrs) : alpha(attrs.number("alpha")) {}
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
-    return x > 0 ? dy : dy * static_cast<T>(alpha) * std::exp(x);
+    return x > 0 ? dy : dy * static_cast<T>(alpha) * elementary::exp(x);
   }
   double alpha;
 };
@@ -324,12 +320,12 @@ struct HardswishGrad : Cheap {
     return x <= -3 ? T(0) : x >= 3 ? dy : dy * (2 * x + 3) / 6;
   }
 };
-struct Swish {
+struct Swish : Vectorised {
   explicit Swish(const Attrs& attrs) : beta(attrs.number("beta")) {}
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * Sigmoid{}(static_cast<T>(beta) * x); }
   double beta;
 };
-struct SwishGrad {
+struct SwishGrad : Vectorised {
   explicit SwishGrad(const Attrs& attrs) : beta(attrs.number("beta")) {}
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
     const T s = Sigmoid{}(static_cast<T>(beta) * x);
@@ -346,14 +342,17 @@ struct MishGrad {
     return dy * (t + x * Sigmoid{}(x) * (1 - t * t));
   }
 };
-struct Gelu {
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return T(0.5) * x * (1 + std::erf(x * T(kSqrtHalf))); }
+// At minus infinity the limit, 0, in place of the product of infinity and 0.
+struct Gelu : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const {
+    return (x < T(-40) ? T(-40) : x) * elementary::normal(x).cumulative;
+  }
 };
-struct GeluGrad {
+struct GeluGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
-    const T cumulative = T(0.5) * (1 + std::erf(x * T(kSqrtHalf)));
-    const T density = T(0.5 * kTwoOverSqrtPi * kSqrtHalf) * std::exp(T(-0.5) * x * x);
-    return dy * (cumulative + x * density);
+    const elementary::Normal<T> normal = elementary::normal(x);
+    const T bounded = x < T(-40) ? T(-40) : x > T(40) ? T(40) : x;
+    return dy * (normal.cumulative + bounded * normal.density);
   }
 };
 struct Clip : Cheap {

@@ -36,16 +36,19 @@ F make(const Attrs& attrs) {
 
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
+template <class F, class T>
+constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F>
+                                                      : kCheap<F> && std::is_floating_point_v<T>;
 
 // Elements that pay for another thread. A call of the math library costs as much as dozens of cheap elements.
-template <class F>
-constexpr int64_t kFunctorGrain = kCheap<F> ? cpu::kWideGrain : cpu::kGrain / 8;
+template <class F, class T>
+constexpr int64_t kFunctorGrain = kCheap<F> ? cpu::kWideGrain : kVectorised<F, T> ? cpu::kGrain : cpu::kGrain / 8;
 
-// Runs a loop over arithmetic on T in the widest registers when its functor is cheap. Not inlined: parallel_for calls
-// its body from two places, and there are hundreds of loops.
+// Runs a loop over arithmetic on T in the widest registers when its functor is made for them. Not inlined: parallel_for
+// calls its body from two places, and there are hundreds of loops.
 template <class F, class T, class Loop>
 [[gnu::noinline]] void run(const Loop& loop) {
-  if constexpr (kCheap<F> && std::is_floating_point_v<T>) widest(loop);
+  if constexpr (kVectorised<F, T>) widest(loop);
   else loop();
 }
 
@@ -59,7 +62,7 @@ Launch map_unary(F f, int64_t count) {
   return [f, count](const LaunchCall& call) {
     const T* x = static_cast<const T*>(call.inputs[0]);
     Out* y = static_cast<Out*>(call.outputs[0]);
-    parallel_for(count, kFunctorGrain<F>, [=](int64_t first, int64_t last) {
+    parallel_for(count, kFunctorGrain<F, T>, [=](int64_t first, int64_t last) {
       run<F, T>([=] {
 #pragma GCC ivdep  // x and y are apart or the same, never shifted
         for (int64_t i = first; i < last; ++i) y[i] = f(x[i]);
@@ -75,7 +78,7 @@ Launch map_pair(F f, int64_t count) {
     const T* x = static_cast<const T*>(call.inputs[0]);
     const T* y = static_cast<const T*>(call.inputs[1]);
     T* out = static_cast<T*>(call.outputs[0]);
-    parallel_for(count, kFunctorGrain<F>, [=](int64_t first, int64_t last) {
+    parallel_for(count, kFunctorGrain<F, T>, [=](int64_t first, int64_t last) {
       run<F, T>([=] {
 #pragma GCC ivdep
         for (int64_t i = first; i < last; ++i) out[i] = f(x[i], y[i]);
@@ -114,7 +117,7 @@ Launch map_binary(F f, const Shape& x_shape, const Shape& y_shape, const Shape& 
     const T* y = static_cast<const T*>(call.inputs[1]);
     Out* out = static_cast<Out*>(call.outputs[0]);
     const auto& steps = geometry.axes.back().steps;
-    parallel_for(count, kFunctorGrain<F>, [=, &geometry](int64_t first, int64_t last) {
+    parallel_for(count, kFunctorGrain<F, T>, [=, &geometry](int64_t first, int64_t last) {
       run<F, T>([=, &geometry] {
         geometry.for_each_run(first, last, [=](int64_t at, int64_t n, const std::array<int64_t, 2>& offsets) {
           map_run(f, n, x + offsets[0], steps[0] != 0, y + offsets[1], steps[1] != 0, out + at);

@@ -5,6 +5,8 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/softmax_row.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -82,20 +84,19 @@ struct LabelledRows {
 template <class Body>
 void for_each_row(int64_t rows, int64_t grain, const Body& body) {
   cpu::parallel_for(rows, grain, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) body(row);
+    cpu::widest([&] {
+      for (int64_t row = first; row < last; ++row) body(row);
+    });
   });
 }
 
-// The largest value, and log(sum(exp(x - largest))). NaN comes out as NaN.
+// The largest value, and sum(exp(x - largest)). NaN comes out as NaN.
 template <class T>
 struct LogSumExp {
-  T top = -std::numeric_limits<T>::infinity();
-  double sum = 0;
+  T top;
+  double sum;
 
-  LogSumExp(const T* x, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) top = std::max(top, x[i]);
-    for (int64_t i = 0; i < n; ++i) sum += std::exp(x[i] - top);
-  }
+  LogSumExp(const T* x, int64_t n) : top(cpu::largest(x, n)), sum(cpu::sum_of_exponentials(x, n, top)) {}
 };
 
 Launch prepare_sparse_softmax(KernelCall& call) {
@@ -109,14 +110,9 @@ Launch prepare_sparse_softmax(KernelCall& call) {
       for_each_row(rows.rows, rows.grain(8), [&](int64_t row) {
         const T* x = logits + row * rows.classes;
         T* p = prob + row * rows.classes;  // may be x itself, so the label's logit is read first
-        T top = -std::numeric_limits<T>::infinity();
-        for (int64_t i = 0; i < rows.classes; ++i) top = std::max(top, x[i]);
+        const T top = cpu::largest(x, rows.classes);
         const T at_label = x[labels[row]] - top;
-        double sum = 0;
-        for (int64_t i = 0; i < rows.classes; ++i) {
-          p[i] = std::exp(x[i] - top);
-          sum += p[i];
-        }
+        const double sum = cpu::exponentials(x, rows.classes, top, p);
         const T scale = static_cast<T>(1 / sum);
         for (int64_t i = 0; i < rows.classes; ++i) p[i] *= scale;
         out[row] = static_cast<T>(std::log(sum) - at_label);
@@ -224,7 +220,7 @@ Launch prepare_softmax_cross_entropy_grad(KernelCall& call) {
         double mass = 0;
         for (int64_t i = 0; i < rows.classes; ++i) mass += label[i];
         const T scale = static_cast<T>(mass / lse.sum);
-        for (int64_t i = 0; i < rows.classes; ++i) dx[i] = dy[row] * (std::exp(x[i] - lse.top) * scale - label[i]);
+        for (int64_t i = 0; i < rows.classes; ++i) dx[i] = dy[row] * (elementary::exp(x[i] - lse.top) * scale - label[i]);
       });
     };
   });

@@ -1,10 +1,11 @@
-// Softmax and its logarithm along one axis. Both are shifted by the largest value of their lane, so nothing overflows;
-// sums are kept in double, so float32 results do not depend on how long a lane is.
+// Softmax and its logarithm along one axis. Both are shifted by the largest value of their lane, so nothing overflows.
 #include <cmath>
 #include <limits>
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/softmax_row.h"
 
 namespace moonflow {
 namespace {
@@ -24,21 +25,23 @@ struct Lanes {
   int64_t grain() const { return cpu::kGrain / 8 / std::max<int64_t>(n, 1) + 1; }
 };
 
-// Calls body(offset of the lane, stride) for every lane. The usual stride of one is a constant the compiler sees.
-template <class Body>
-void for_each_lane(const Lanes& lanes, const Body& body) {
+// Lanes of neighbours are computed where they lie, by row(offset); those that are apart by lane(offset).
+template <class Row, class Lane>
+void for_each_lane(const Lanes& lanes, const Row& row, const Lane& lane) {
   if (lanes.n == 0) return;
   cpu::parallel_for(lanes.count, lanes.grain(), [&](int64_t first, int64_t last) {
-    if (lanes.stride == 1) {
-      for (int64_t lane = first; lane < last; ++lane) body(lane * lanes.n, std::integral_constant<int64_t, 1>{});
-    } else {
-      for (int64_t lane = first; lane < last; ++lane) body(lanes.start(lane), lanes.stride);
+    if (lanes.stride > 1) {
+      for (int64_t i = first; i < last; ++i) lane(lanes.start(i));
+      return;
     }
+    cpu::widest([&] {
+      for (int64_t i = first; i < last; ++i) row(i * lanes.n);
+    });
   });
 }
 
-template <class T, class Stride>
-T largest(const T* x, int64_t n, Stride stride) {
+template <class T>
+T largest(const T* x, int64_t n, int64_t stride) {
   T top = -std::numeric_limits<T>::infinity();
   for (int64_t i = 0; i < n; ++i) top = std::max(top, x[i * stride]);
   return top;
@@ -62,16 +65,19 @@ std::vector<TensorType> infer_softmax_grad(const OpCall& call) {
 
 template <class T>
 void softmax(const Lanes& lanes, const T* logits, T* out) {
-  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+  const auto row = [=](int64_t offset) {
     const T* x = logits + offset;
     T* y = out + offset;
+    const T scale = static_cast<T>(1 / cpu::exponentials(x, lanes.n, cpu::largest(x, lanes.n), y));
+    for (int64_t i = 0; i < lanes.n; ++i) y[i] *= scale;
+  };
+  for_each_lane(lanes, row, [=](int64_t offset) {
+    const T* x = logits + offset;
+    T* y = out + offset;
+    const int64_t stride = lanes.stride;
     const T top = largest(x, lanes.n, stride);
     double sum = 0;
-    for (int64_t i = 0; i < lanes.n; ++i) {
-      const T e = std::exp(x[i * stride] - top);
-      y[i * stride] = e;
-      sum += e;
-    }
+    for (int64_t i = 0; i < lanes.n; ++i) sum += y[i * stride] = elementary::exp(x[i * stride] - top);
     const T scale = static_cast<T>(1 / sum);
     for (int64_t i = 0; i < lanes.n; ++i) y[i * stride] *= scale;
   });
@@ -79,12 +85,21 @@ void softmax(const Lanes& lanes, const T* logits, T* out) {
 
 template <class T>
 void log_softmax(const Lanes& lanes, const T* logits, T* out) {
-  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+  const auto row = [=](int64_t offset) {
     const T* x = logits + offset;
     T* y = out + offset;
+    const T top = cpu::largest(x, lanes.n);
+    const T log_sum = static_cast<T>(std::log(cpu::sum_of_exponentials(x, lanes.n, top)));
+#pragma GCC ivdep
+    for (int64_t i = 0; i < lanes.n; ++i) y[i] = x[i] - top - log_sum;
+  };
+  for_each_lane(lanes, row, [=](int64_t offset) {
+    const T* x = logits + offset;
+    T* y = out + offset;
+    const int64_t stride = lanes.stride;
     const T top = largest(x, lanes.n, stride);
     double sum = 0;
-    for (int64_t i = 0; i < lanes.n; ++i) sum += std::exp(x[i * stride] - top);
+    for (int64_t i = 0; i < lanes.n; ++i) sum += elementary::exp(x[i * stride] - top);
     const T log_sum = static_cast<T>(std::log(sum));
     for (int64_t i = 0; i < lanes.n; ++i) y[i * stride] = x[i * stride] - top - log_sum;
   });
@@ -92,23 +107,45 @@ void log_softmax(const Lanes& lanes, const T* logits, T* out) {
 
 template <class T>
 void softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
-  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+  const auto row = [=](int64_t offset) {
+    const T *dy_row = dy + offset, *y_row = y + offset;
+    T* dx_row = dx + offset;
+    const T along = static_cast<T>(cpu::dot(dy_row, y_row, lanes.n));
+#pragma GCC ivdep
+    for (int64_t i = 0; i < lanes.n; ++i) dx_row[i] = y_row[i] * (dy_row[i] - along);
+  };
+  for_each_lane(lanes, row, [=](int64_t offset) {
     const T *dy_lane = dy + offset, *y_lane = y + offset;
+    T* dx_lane = dx + offset;
+    const int64_t stride = lanes.stride;
     double dot = 0;
     for (int64_t i = 0; i < lanes.n; ++i) dot += double{dy_lane[i * stride]} * y_lane[i * stride];
-    for (int64_t i = 0; i < lanes.n; ++i)
-      dx[offset + i * stride] = y_lane[i * stride] * (dy_lane[i * stride] - static_cast<T>(dot));
+    const T along = static_cast<T>(dot);
+    for (int64_t i = 0; i < lanes.n; ++i) dx_lane[i * stride] = y_lane[i * stride] * (dy_lane[i * stride] - along);
   });
 }
 
 template <class T>
 void log_softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
-  for_each_lane(lanes, [&](int64_t offset, auto stride) {
+  const auto row = [=](int64_t offset) {
+    const T *dy_row = dy + offset, *y_row = y + offset;
+    T* dx_row = dx + offset;
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < lanes.n; ++i) sum += dy_row[i];
+    const T mass = static_cast<T>(sum);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < lanes.n; ++i) dx_row[i] = dy_row[i] - elementary::exp(y_row[i]) * mass;
+  };
+  for_each_lane(lanes, row, [=](int64_t offset) {
     const T *dy_lane = dy + offset, *y_lane = y + offset;
+    T* dx_lane = dx + offset;
+    const int64_t stride = lanes.stride;
     double sum = 0;
     for (int64_t i = 0; i < lanes.n; ++i) sum += dy_lane[i * stride];
+    const T mass = static_cast<T>(sum);
     for (int64_t i = 0; i < lanes.n; ++i)
-      dx[offset + i * stride] = dy_lane[i * stride] - std::exp(y_lane[i * stride]) * static_cast<T>(sum);
+      dx_lane[i * stride] = dy_lane[i * stride] - elementary::exp(y_lane[i * stride]) * mass;
   });
 }
 

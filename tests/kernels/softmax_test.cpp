@@ -41,7 +41,8 @@ TEST_CASE("softmax along an outer axis is softmax of the transposed") {
   for (const char* op : {"softmax", "log_softmax"}) {
     const Tensor direct = session.evaluate(op, {x}, {{"axis", int64_t{1}}})[0];
     const Tensor turned = session.evaluate(op, {session.evaluate("transpose", {x}, swap)[0]})[0];
-    CHECK(distance(direct, session.evaluate("transpose", {turned}, swap)[0]) == 0);
+    // Rows are summed in registers, so the last place of a sum may differ.
+    CHECK(distance(direct, session.evaluate("transpose", {turned}, swap)[0]) < 3e-7);
   }
 }
 
