@@ -395,7 +395,9 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   forward.lua = "nn." + name;
   forward.doc = conv_doc(spatial_axes);
   forward.grad = [grads](GradCall& call) { return grads.of_forward(call); };
-  if (spatial_axes == 2) forward.rewrites = {{"conv2d + bias_add (+ relu)", fuse_bias}};
+  if (spatial_axes == 2)
+    forward.rewrites = {{"conv2d + bias_add (+ relu)", fuse_bias},
+                        {"conv2d + batch_norm_infer (+ relu)", fuse_conv_norm}};
   forward.examples = examples;
   catalog.add(std::move(forward));
 
@@ -438,7 +440,8 @@ void add_conv(Catalog& catalog) {
   fused.attrs = with(fused.attrs, {"activation", std::string("none"), "\"none\" or \"relu\""});
   fused.examples = with_bias(conv2d_examples(), "none");
   for (Example& example : with_bias(conv2d_examples(), "relu")) fused.examples.push_back(std::move(example));
-  fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients", fuse_conv_pool}};
+  fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients", fuse_conv_pool},
+                    {"conv2d_bias + add (+ relu)", fuse_conv_add}};
   catalog.add(std::move(fused));
 
   OpDef grads = ConvOp{ConvKind::FilterBiasGrad, 2}.def("conv2d_filter_bias_grad", {{"dy"}, {"x"}});
@@ -449,6 +452,7 @@ void add_conv(Catalog& catalog) {
   catalog.add(std::move(grads));
 
   add_conv_pool(catalog);
+  add_conv_norm(catalog);
 }
 
 }  // namespace moonflow

@@ -25,6 +25,7 @@ struct Conv {
 enum class ConvKind {
   Forward,         // (x, filter) -> out
   ForwardBias,     // (x, filter, bias) -> out
+  ForwardAdd,      // (x, filter, bias, addend) -> out
   InputGrad,       // (dy, filter) -> dx
   FilterGrad,      // (dy, x) -> dfilter
   FilterBiasGrad,  // (dy, x) -> dfilter, dbias
@@ -58,6 +59,10 @@ Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu);
 // The fusion of conv2d_bias with the pooling behind it, in conv_pool.cpp.
 void add_conv_pool(Catalog& catalog);
 bool fuse_conv_pool(Rewriter& graph, NodeId conv2d_bias);
+// The fusions of conv2d with batch_norm_infer, and of conv2d_bias with a sum, in conv_norm.cpp.
+void add_conv_norm(Catalog& catalog);
+bool fuse_conv_norm(Rewriter& graph, NodeId conv2d);
+bool fuse_conv_add(Rewriter& graph, NodeId conv2d_bias);
 
 namespace cpu {
 // Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.

@@ -38,7 +38,7 @@ using namespace winograd;
 // ---- the image's direction -----------------------------------------------------------------------------------------
 
 struct Values {
-  const float *image, *filter, *bias;
+  const float *image, *filter, *bias, *addend;
   const uint8_t* image_places;
   float* out;
   uint8_t* out_places;
@@ -71,9 +71,10 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
         const Unit here = unit(work.tiling, i);
         const float* at = products + tiles * kPanel;
         if (work.out_pooled) {
-          collect_tiles<R, kTaps, true>(work, here, panel, width, at, values.bias, values.out, values.out_places);
+          collect_tiles<R, kTaps, true>(work, here, panel, width, at, values.bias, nullptr, values.out,
+                                        values.out_places);
         } else {
-          collect_tiles<R, kTaps, false>(work, here, panel, width, at, values.bias, values.out, nullptr);
+          collect_tiles<R, kTaps, false>(work, here, panel, width, at, values.bias, values.addend, values.out, nullptr);
         }
         tiles += here.tiles;
       }
@@ -97,6 +98,7 @@ Launch convolve(const Work& work, KernelCall& call) {
     const Values values{launch.input<float>(0),
                         launch.input<float>(work.image_pooled ? 2 : 1),
                         bias,
+                        work.sum ? launch.input<float>(3) : nullptr,
                         work.image_pooled ? launch.input<uint8_t>(1) : nullptr,
                         launch.output<float>(0),
                         work.out_pooled ? launch.output<uint8_t>(1) : nullptr};
@@ -250,6 +252,7 @@ void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     call.outputs[i] = is_filter_grad(kind) ? Layout{} : in_blocks(call.output_types[i], {}, conv.format);
   }
+  if (kind == ConvKind::ForwardAdd) call.inputs[3] = call.outputs[0];
 }
 
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call) {
@@ -258,6 +261,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
   const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
   std::optional<Blocks> image = filter ? input(pooled ? 2 : 1) : input(0), out = filter ? input(0) : output(0);
   if (!image || !out) return {};
+  if (kind == ConvKind::ForwardAdd && call.input_layouts[3] != call.output_layouts[0]) return {};
   if (pooled) {  // places lie as what they are about, which is half as high and wide as what is computed
     const std::optional<Blocks> places = is_forward(kind) ? output(1) : input(1);
     Blocks& about = turned ? *image : *out;
@@ -274,8 +278,10 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
                   Tiling(conv.image.batch, out->height, out->width, batch_tiles(conv, kind)),
-                  kind == ConvKind::ForwardBias || kind == ConvKind::FilterBiasGrad || (pooled && !turned),
+                  kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::FilterBiasGrad ||
+                      (pooled && !turned),
                   relu,
+                  kind == ConvKind::ForwardAdd,
                   pooled && turned,
                   pooled && !turned,
                   conv_parts(conv)};

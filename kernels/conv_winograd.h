@@ -65,6 +65,7 @@ struct Work {
   FilterSteps filter;
   Tiling tiling;
   bool bias, relu;
+  bool sum;                       // with what lies as the output does, before the relu
   bool image_pooled, out_pooled;  // only the largest of each 2x2 window is there, and where it was
   int parts;
 
@@ -319,7 +320,7 @@ void transform_image(const Work& work, const Unit& unit, const float* image, con
 // The tiles of a unit, in the channels of a panel, out of products[p][tile][channel].
 template <class R, int kTaps, bool kPooled>
 void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
-                   const float* bias, float* out, uint8_t* places) {
+                   const float* bias, const float* addend, float* out, uint8_t* places) {
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
@@ -369,6 +370,7 @@ void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t wi
           for (int j = 0; j < 4; ++j) {
             if (j >= columns) break;
             four[j] += more;
+            if (work.sum) four[j] += R::at(addend + at + i * to.row + j * to.column);
             if (work.relu) four[j] = four[j] < 0 ? Vector{} : four[j];
             R::at(out + at + i * to.row + j * to.column) = four[j];
           }

@@ -303,3 +303,83 @@ TEST_CASE("a batch norm whose output is read elsewhere keeps its relu apart") {
   CHECK(count(*plan, "batch_norm_train") == 1);
   CHECK(count(*plan, "batch_norm_train_grad") == 1);
 }
+
+namespace {
+
+// conv2d -> batch_norm_infer -> relu -> conv2d -> batch_norm_infer -> + x -> relu over variables: a residual block that
+// predicts.
+struct PredictingBlock {
+  Graph graph;
+  std::vector<std::pair<std::string, TensorType>> variables;
+  std::vector<ValueId> inner;
+
+  PredictingBlock(const Catalog& catalog, DType dtype, int64_t channels, const std::string& format,
+                  const std::string& algorithm)
+      : graph(catalog) {
+    const bool last = format == "NHWC";
+    const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}, {"algorithm", algorithm}};
+    const Shape weights = last ? Shape{channels, 3, 3, channels} : Shape{channels, channels, 3, 3};
+    const auto variable = [&](const std::string& name, const Shape& shape) {
+      variables.push_back({name, {dtype, shape}});
+      return graph.variable(name, {dtype, shape});
+    };
+    const ValueId x = graph.feed("x", {dtype, last ? Shape{3, 7, 9, channels} : Shape{3, channels, 7, 9}});
+    ValueId value = x;
+    for (int i = 0; i < 2; ++i) {
+      value = graph.append("conv2d", {value, variable(text("filter", i), weights)}, attrs, "conv")[0];
+      inner.push_back(value);
+      std::vector<ValueId> inputs{value};
+      for (const char* name : {"gamma", "beta", "mean", "variance"})
+        inputs.push_back(variable(text(name, i), {channels}));
+      value = graph.append("batch_norm_infer", inputs, {{"axis", int64_t{last ? 3 : 1}}}, "norm")[0];
+      inner.push_back(value);
+      if (i == 1) {
+        value = graph.append("add", {x, value}, {}, "sum")[0];
+        inner.push_back(value);
+      }
+      value = graph.append("relu", {value}, {}, "relu")[0];
+    }
+    graph.tap(value, 1);
+  }
+
+  // Writes what drawing with the seed gives; variances are positive.
+  void write(Session& session, uint32_t seed) const {
+    for (const auto& [name, type] : variables) {
+      const Tensor drawn = random_values({DType::Float32, type.shape}, seed++, name[0] == 'v' ? 0.5 : -1, 1);
+      session.write(name, type.dtype == DType::Float64 ? as_double({drawn})[0] : drawn);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("batch norms of a network that predicts are folded into filters, which follow their variables") {
+  for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
+    for (const std::string& algorithm : {std::string("winograd"), std::string("direct")}) {
+      for (const int64_t channels : {6, 32}) {
+        CAPTURE(format, algorithm, channels);
+        Session session = make_session(), exact = make_session();
+        PredictingBlock block(session.catalog(), DType::Float32, channels, format, algorithm),
+            parts(exact.catalog(), DType::Float64, channels, format, "direct");
+        for (const ValueId inner : parts.inner) parts.graph.tap(inner, 3);
+        const auto plan = session.compile(block.graph, "block"), plan_of_parts = exact.compile(parts.graph, "parts");
+        CHECK(count(*plan, "fold_batch_norm") == 2);
+        for (const char* part : {"conv2d", "batch_norm_infer"}) CHECK(count(*plan, part) == 0);
+        const bool sums = count(*plan, "conv2d_bias_add") == 1;
+        CHECK(sums == (algorithm == "winograd" && (format == "NCHW" || channels == 32)));
+        CHECK(count(*plan, "relu") == (sums ? 0 : 1));
+
+        const std::vector<Tensor> feeds = random_feeds(block.graph);
+        for (const uint32_t seed : {20, 40}) {  // the second time the filters are already folded
+          block.write(session, seed);
+          parts.write(exact, seed);
+          for (int repeat = 0; repeat < 2; ++repeat) {
+            const std::vector<Tensor> values = run(session, plan, feeds),
+                                      expected = run(exact, plan_of_parts, as_double(feeds));
+            CHECK(distance(values[0], expected[0]) < 4e-5);  // as conv2d says of Winograd's algorithm, twice
+          }
+        }
+      }
+    }
+  }
+}
