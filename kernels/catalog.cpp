@@ -15,6 +15,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_bias(*catalog);
   add_pool(*catalog);
   add_softmax(*catalog);
+  add_attention(*catalog);
   add_loss(*catalog);
   add_norm(*catalog);
   add_layer_norm(*catalog);

@@ -35,6 +35,16 @@ void require_source(const OpCall& call, int seed) {
           call.type(seed + 1));
 }
 
+// The shape that an op without a value to look at is given.
+Shape checked_shape(const Attrs& attrs) {
+  Shape shape;
+  for (const int64_t size : attrs.ints("shape")) {
+    require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
+    shape.push_back(size);
+  }
+  return shape;
+}
+
 // ---- dropout and masks ------------------------------------------------------------------------------------------
 
 double checked_rate(const Attrs& attrs) {
@@ -121,9 +131,9 @@ Launch prepare_dropout_grad(KernelCall& call) {
 }
 
 Launch prepare_mask(KernelCall& call) {
-  const Source source(call, 1);
+  const Source source(call, static_cast<int>(call.inputs.size()) - 2);
   const uint32_t threshold = threshold_of(checked_rate(call.attrs));
-  const int64_t count = call.inputs[0].count();
+  const int64_t count = call.outputs[0].count();
   return [=](const LaunchCall& launch) {
     const Sequence sequence = source.at(launch);
     for_each_batch(count, [&](int64_t first, int64_t size) {
@@ -212,6 +222,24 @@ void add_dropout(Catalog& catalog) {
   mask.random = true;
   mask.examples = op.examples;
   catalog.add(mask);
+
+  OpDef fresh = mask;
+  fresh.name = "random_mask";
+  fresh.doc =
+      "The mask that dropout of the same rate and key applies to a value of a shape: 0 for a random part, else 1.\n"
+      "shapes: seed and step () -> out `shape`\n"
+      "dtypes: int8; seed and step int64\n"
+      "defaults: rate = 0.5\n"
+      "errors: rate outside [0, 1)";
+  fresh.inputs = {{"seed"}, {"step"}};
+  fresh.attrs.push_back({"shape", Ints{}, "of the mask", true});
+  fresh.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_source(call, 0);
+    checked_rate(call.attrs);
+    return {{DType::Int8, checked_shape(call.attrs)}};
+  };
+  fresh.examples = {{{scalar, scalar}, {{"rate", 0.25}, {"key", std::string("a")}, {"shape", Ints{3, 5}}}}};
+  catalog.add(fresh);
 }
 
 // ---- coin flips -------------------------------------------------------------------------------------------------
@@ -257,15 +285,6 @@ void add_bernoulli(Catalog& catalog) {
 }
 
 // ---- fills ------------------------------------------------------------------------------------------------------
-
-Shape checked_shape(const Attrs& attrs) {
-  Shape shape;
-  for (const int64_t size : attrs.ints("shape")) {
-    require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
-    shape.push_back(size);
-  }
-  return shape;
-}
 
 // A kernel where element i is draw(sequence, i), in double or in the dtype itself.
 template <class Draw>

@@ -47,6 +47,40 @@ function(given, _, signature)
   return ops.apply("random_mask_like", { given.like }, { rate = given.rate }, given.name, given.seed)
 end)
 
+-- ---- attention ----------------------------------------------------------------------------------------------------
+
+define("dot_product_attention", {
+  { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "blob?" }, { "causal", "boolean", false },
+  { "scale", "number?" }, { "rate", "number", 0 }, { "seed", "integer?" },
+}, [[
+softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
+shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
+  layer's (batch, length, heads * width) under another shape, so a reshape is all that it needs.
+mask: int8 that broadcasts to (batch, heads, queries, keys); where it is 0 a query does not look at a key
+causal: query i looks at the keys 0 to i only
+rate: of dropout on the weights, in train jobs, as in flow.nn.dropout
+defaults: scale 1 / sqrt(width)]],
+function(given, t, signature)
+  check_rate(given.rate, signature)
+  local query, key = given.query, given.key
+  for _, x in ipairs { query, key, given.value } do
+    if #x.shape ~= 4 then
+      signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, length, heads, width)")
+    end
+  end
+  local rate, kept = given.rate, false
+  if t.type == "train" and rate > 0 then
+    kept = ops.apply("random_mask", {}, {
+      rate = rate, shape = { query.shape[0], query.shape[2], query.shape[1], key.shape[1] },
+    }, given.name and given.name .. "-kept", given.seed)
+  else
+    rate = 0
+  end
+  return (ops.apply("dot_product_attention", { query, key, given.value, given.mask or false, kept }, {
+    scale = given.scale or query.shape[3] ^ -0.5, causal = given.causal, rate = rate,
+  }, given.name))
+end)
+
 -- ---- normalisation ------------------------------------------------------------------------------------------------
 
 define("batch_normalization", {

@@ -225,6 +225,61 @@ describe("dropout", function()
   end)
 end)
 
+describe("attention", function()
+  local function heads(b) return flow.reshape(b, { 2, 6, 2, 4 }) end
+  local x
+
+  before_each(function() x = np.random.uniform(-1, 1, { 2, 6, 8 }):astype(flow.float) end)
+
+  it("is softmax of the products of each head, times the values", function()
+    local fused = run(x, function(b) return flow.nn.dot_product_attention(heads(b), heads(b), heads(b)) end)
+    local composed = run(x, function(b)
+      local rows = flow.transpose(heads(b), { perm = { 0, 2, 1, 3 } })
+      local weights = flow.nn.softmax(flow.matmul(rows, rows, { transpose_b = true }) * 0.5)
+      return flow.transpose(flow.matmul(weights, rows), { perm = { 0, 2, 1, 3 } })
+    end)
+    near(fused, composed, 1e-6)
+  end)
+
+  it("looks back only where it is causal, as with a mask that says so", function()
+    local causal = run(x, function(b)
+      return flow.nn.dot_product_attention(heads(b), heads(b), heads(b), { causal = true })
+    end)
+    local masked = run(x, function(b)
+      local queries, keys = flow.expand_dims(flow.range(0, 6), { axis = 1 }), flow.range(0, 6)
+      return flow.nn.dot_product_attention(heads(b), heads(b), heads(b), { mask = queries:greater_equal(keys) })
+    end)
+    near(causal, masked, 0)
+    near(causal:slice("0, 0"), x:reshape({ 2, 6, 2, 4 }):slice("0, 0"), 0)
+  end)
+
+  it("drops weights in train jobs only, and has a gradient then", function()
+    local function attend(b)
+      local h = heads(b)
+      local out = flow.nn.dot_product_attention(h, h, h, { rate = 0.5, name = "attend" })
+      return out
+    end
+    local plain = run(x, function(b) return flow.nn.dot_product_attention(heads(b), heads(b), heads(b)) end)
+    near(run(x, attend), plain, 0)
+    local dropped, slope
+    run(x, function(b)
+      local out = attend(b * flow.get_variable("scale", { shape = { 1 }, initializer = flow.ones_initializer() }))
+      flow.watch(out, function(y) dropped = y:copy() end)
+      flow.watch_diff(b, function(y) slope = y:copy() end)
+      flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(out)
+      return out
+    end, { type = "train" })
+    assert.truthy(np.max(np.abs(dropped - plain)) > 0.1)
+    assert.truthy(np.max(np.abs(slope)) > 0.1)
+  end)
+
+  it("says which input has the wrong shape", function()
+    local ok, message = pcall(run, x, function(b) return flow.nn.dot_product_attention(b, heads(b), heads(b)) end)
+    assert.falsy(ok)
+    assert.truthy(tostring(message):find("wanted (batch, length, heads, width)", 1, true))
+  end)
+end)
+
 describe("composed ops", function()
   it("compute what their names say", function()
     local x = np.array({ { 1, -2 }, { 3, 0.5 } }, flow.float)

@@ -1,0 +1,506 @@
+// Attention: softmax(scale * query key^T) value for each head of each sample, in one step, and its gradient in another.
+//
+// The scores of a head are made for a block of queries at a time and never leave the cache; what the gradient needs of
+// them is made again from one number per query, the logarithm of the sum of exponentials. Query, key, value and their
+// gradients lie as (batch, length, heads, width), which is how a dense layer leaves them, so nothing is transposed: a
+// head's rows lie heads * width apart, and the parts that a product reads along the other way are copied into scratch.
+//
+// Threads share out the heads of all samples. A head is one thread's, so results do not depend on how many there are.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/small_product.h"
+#include "kernels/softmax_row.h"
+#include "kernels/types.h"
+
+namespace moonflow {
+namespace {
+
+using cpu::multiply;
+using cpu::padded_row;
+using cpu::SmallProduct;
+using cpu::Strided;
+
+// ---- meaning -------------------------------------------------------------------------------------------------
+
+// The inputs that forward and backward begin with.
+enum Input { kQuery, kKey, kValue, kMask, kKept, kInputCount };
+
+struct Sizes {
+  int64_t batch, heads, queries, keys, width, value_width;
+
+  Sizes(const Shape& query, const Shape& value)
+      : batch(query[0]), heads(query[2]), queries(query[1]), keys(value[1]), width(query[3]), value_width(value[3]) {}
+  Shape scores() const { return {batch, heads, queries, keys}; }
+  // Of one of the products over all heads.
+  double flops() const {
+    return 2.0 * static_cast<double>(batch * heads * queries) *
+           static_cast<double>(keys * std::max(width, value_width));
+  }
+};
+
+std::vector<TensorType> infer_attention(const OpCall& call) {
+  require_floating(call, kQuery, "query");
+  const Shape &query = call.shape(kQuery), &key = call.shape(kKey), &value = call.shape(kValue);
+  const char* names[] = {"query", "key", "value"};
+  for (int i = kQuery; i <= kValue; ++i) {
+    require(call.dtype(i) == call.dtype(kQuery), ErrorCode::DtypeMismatch, names[i], " is ", call.dtype(i),
+            ", query is ", call.dtype(kQuery));
+    require(call.shape(i).rank() == 4, ErrorCode::ShapeMismatch, names[i], " is ", call.shape(i),
+            ", wanted (batch, length, heads, width)");
+  }
+  require(key == Shape({query[0], key[1], query[2], query[3]}), ErrorCode::ShapeMismatch, "query is ", query,
+          ", key is ", key, "; they must be alike but for the length");
+  require(value == Shape({key[0], key[1], key[2], value[3]}), ErrorCode::ShapeMismatch, "key is ", key, ", value is ",
+          value, "; they must be alike but for the width");
+  const Sizes sizes(query, value);
+  if (call.has(kMask)) {
+    require(call.dtype(kMask) == DType::Int8, ErrorCode::DtypeMismatch, "mask is ", call.type(kMask),
+            ", it must be int8 as comparisons give it");
+    require(call.shape(kMask).rank() <= 4 && broadcast(call.shape(kMask), sizes.scores()) == sizes.scores(),
+            ErrorCode::ShapeMismatch, "mask is ", call.shape(kMask), ", which cannot be repeated to (batch, heads, ",
+            "queries, keys) ", sizes.scores());
+  }
+  if (call.has(kKept)) require_type(call, kKept, "kept", {DType::Int8, sizes.scores()});
+  const double rate = call.attrs.number("rate");
+  require(rate >= 0 && rate < 1, ErrorCode::InvalidArgument, "rate must be in [0, 1), got ", rate);
+  return {{call.dtype(kQuery), {sizes.batch, sizes.queries, sizes.heads, sizes.value_width}},
+          {call.dtype(kQuery), {sizes.batch, sizes.heads, sizes.queries}}};
+}
+
+std::vector<ValueId> attention_grads(GradCall& g) {
+  const ValueId dout = g.grads[0] != kNone ? g.grads[0] : g.op("zeros_like", {g.outputs[0]});
+  std::vector<ValueId> inputs = g.inputs;
+  inputs.resize(kInputCount, kNone);
+  for (const ValueId value : {dout, g.outputs[0], g.outputs[1], g.grads[1]}) inputs.push_back(value);
+  std::vector<ValueId> grads = g.ops("dot_product_attention_grad", inputs, g.attrs);
+  grads.resize(kInputCount, kNone);
+  return grads;
+}
+
+// ---- CPU -----------------------------------------------------------------------------------------------------
+
+// A head's rows of a value that lies as (batch, length, heads, width).
+template <class T>
+struct Rows {
+  T* data;
+  int64_t count, width, step;
+  T* row(int64_t i) const { return data + i * step; }
+  Strided<std::remove_const_t<T>> strided(int64_t first) const { return {row(first), step, 1}; }
+};
+
+// Copies rows one behind the other, each filled up with zeros to whole registers.
+template <class T>
+void copy_rows(const Rows<const T>& from, int64_t first, int64_t count, T* to) {
+  const int64_t step = padded_row(from.width);
+  for (int64_t i = 0; i < count; ++i)
+    std::fill(std::copy_n(from.row(first + i), from.width, to + i * step), to + (i + 1) * step, T(0));
+}
+
+// Four by four numbers, in registers that every processor has.
+void transpose_square(const float* from, int64_t from_step, float factor, float* to, int64_t to_step) {
+  using R = cpu::Register<4>;
+  const R::Vector a = R::at(from), b = R::at(from + from_step), c = R::at(from + 2 * from_step),
+                  d = R::at(from + 3 * from_step);
+  const R::Vector ab_left = __builtin_shuffle(a, b, R::Integers{0, 4, 1, 5}),
+                  ab_right = __builtin_shuffle(a, b, R::Integers{2, 6, 3, 7}),
+                  cd_left = __builtin_shuffle(c, d, R::Integers{0, 4, 1, 5}),
+                  cd_right = __builtin_shuffle(c, d, R::Integers{2, 6, 3, 7});
+  R::at(to) = factor * __builtin_shuffle(ab_left, cd_left, R::Integers{0, 1, 4, 5});
+  R::at(to + to_step) = factor * __builtin_shuffle(ab_left, cd_left, R::Integers{2, 3, 6, 7});
+  R::at(to + 2 * to_step) = factor * __builtin_shuffle(ab_right, cd_right, R::Integers{0, 1, 4, 5});
+  R::at(to + 3 * to_step) = factor * __builtin_shuffle(ab_right, cd_right, R::Integers{2, 3, 6, 7});
+}
+
+// The transpose of `factor` times the rows, each row of it filled up with zeros.
+template <class T>
+void copy_transposed(const Rows<const T>& from, T factor, T* to) {
+  const int64_t step = padded_row(from.count);
+  int64_t row = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    for (; row + 4 <= from.count; row += 4) {
+      for (int64_t column = 0; column + 4 <= from.width; column += 4)
+        transpose_square(from.row(row) + column, from.step, factor, to + column * step + row, step);
+    }
+  }
+  for (int64_t i = 0; i < from.count; ++i) {
+    for (int64_t c = i < row ? from.width / 4 * 4 : 0; c < from.width; ++c) to[c * step + i] = factor * from.row(i)[c];
+  }
+  for (int64_t c = 0; c < from.width; ++c) std::fill(to + c * step + from.count, to + (c + 1) * step, T(0));
+}
+
+template <class T>
+void copy_out(const T* from, const Rows<T>& to, int64_t first, int64_t count) {
+  const int64_t step = padded_row(to.width);
+  for (int64_t i = 0; i < count; ++i) std::copy_n(from + i * step, to.width, to.row(first + i));
+}
+
+// Which keys a query may look at, and which of its weights dropout keeps.
+struct Selection {
+  int64_t mask_steps[4] = {};  // 0 where the mask is repeated
+  bool masked = false, causal = false, dropped = false;
+  double kept_scale = 1;
+
+  explicit Selection(const KernelCall& call)
+      : masked(call.has(kMask)), causal(call.attrs.flag("causal")), dropped(call.has(kKept)) {
+    if (dropped) kept_scale = 1 / (1 - call.attrs.number("rate"));
+    if (!masked) return;
+    const Shape& mask = call.inputs[kMask].shape;
+    int64_t step = 1;
+    for (int axis = 4; axis-- > 0;) {
+      const int own = axis - 4 + mask.rank();
+      const int64_t size = own < 0 ? 1 : mask[own];
+      mask_steps[axis] = size == 1 ? 0 : step;
+      step *= size;
+    }
+  }
+
+  // Keys that some query before `last_query` may look at, and those that query `i` may.
+  int64_t keys_before(int64_t last_query, int64_t keys) const { return causal ? std::min(keys, last_query) : keys; }
+  int64_t keys_of(int64_t i, int64_t keys) const { return causal ? std::min(keys, i + 1) : keys; }
+
+  // Scores that must not count become minus infinity.
+  template <class T>
+  void mask_row(const int8_t* mask, int64_t batch, int64_t head, int64_t query, int64_t n, T* scores) const {
+    if (!masked) return;
+    const int8_t* row = mask + batch * mask_steps[0] + head * mask_steps[1] + query * mask_steps[2];
+    const int64_t step = mask_steps[3];
+    for (int64_t j = 0; j < n; ++j) scores[j] = row[j * step] != 0 ? scores[j] : -std::numeric_limits<T>::infinity();
+  }
+};
+
+template <class T>
+void drop_row(const int8_t* kept, int64_t n, T scale, T* row) {
+  for (int64_t j = 0; j < n; ++j) {
+    const T scaled = row[j] * scale;  // taken always, so that the loop has no branch
+    row[j] = kept[j] != 0 ? scaled : T(0);
+  }
+}
+
+// Queries whose scores are held at a time: as many as keep them in cache beside the head's rows, and fewer where later
+// keys do not count, since a block looks at all the keys that its last query may look at.
+int64_t block_of(const Sizes& sizes, bool causal) {
+  constexpr int64_t kScores = 1 << 14;
+  return std::clamp<int64_t>(kScores / std::max<int64_t>(1, padded_row(sizes.keys)), 12, causal ? 36 : 132);
+}
+
+// As many as there are threads, when the work is worth waking them.
+int64_t parts_of(const Sizes& sizes) {
+  constexpr double kSmallFlops = 1e6;
+  const int64_t heads = std::max<int64_t>(1, sizes.batch * sizes.heads);
+  return sizes.flops() < kSmallFlops ? 1 : std::min<int64_t>(cpu::threads(), heads);
+}
+
+// What forward and backward share: sizes, the pieces of a thread's scratch, and the way over the heads.
+template <class T>
+class Heads {
+ public:
+  Heads(const KernelCall& call, const Shape& query, const Shape& value)
+      : sizes(query, value),
+        select(call),
+        scale(static_cast<T>(call.attrs.number("scale"))),
+        block(block_of(sizes, select.causal)),
+        parts_(parts_of(sizes)) {}
+
+  // A head with the rows of its inputs and outputs.
+  struct Head {
+    const Heads& heads;
+    const LaunchCall& call;
+    T* scratch;
+    int64_t batch, head;
+
+    Rows<const T> input(int i, int64_t count, int64_t width) const { return rows(call.input<T>(i), count, width); }
+    Rows<T> output(int i, int64_t count, int64_t width) const { return rows(call.output<T>(i), count, width); }
+    // Of query `i` among all queries of all heads.
+    int64_t query_index(int64_t i) const { return (batch * heads.sizes.heads + head) * heads.sizes.queries + i; }
+
+   private:
+    template <class U>
+    Rows<U> rows(U* base, int64_t count, int64_t width) const {
+      const int64_t all = heads.sizes.heads;
+      return {base + (batch * count * all + head) * width, count, width, all * width};
+    }
+  };
+
+  // Calls run(Head) for every head, shared between threads.
+  template <class Run>
+  void for_each(const LaunchCall& call, const Run& run) const {
+    const int64_t heads = sizes.batch * sizes.heads;
+    cpu::parallel_for(parts_, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        T* scratch = static_cast<T*>(call.scratch) + part * scratch_count_;
+        for (int64_t i = heads * part / parts_; i < heads * (part + 1) / parts_; ++i)
+          run(Head{*this, call, scratch, i / sizes.heads, i % sizes.heads});
+      }
+    });
+  }
+
+  // A piece of scratch for `rows` rows; gives its place in a thread's scratch.
+  int64_t reserve(int64_t rows, int64_t width) {
+    const int64_t place = scratch_count_;
+    scratch_count_ = checked_sum(place, checked_product(std::max<int64_t>(rows, 1), padded_row(width)));
+    return place;
+  }
+  int64_t scratch_bytes() const {
+    return checked_product(parts_, checked_product(scratch_count_, static_cast<int64_t>(sizeof(T))));
+  }
+
+  const Sizes sizes;
+  const Selection select;
+  const T scale;
+  const int64_t block;
+
+ private:
+  int64_t parts_;
+  int64_t scratch_count_ = 0;
+};
+
+template <class T>
+class Forward {
+ public:
+  explicit Forward(KernelCall& call)
+      : heads_(call, call.inputs[kQuery].shape, call.inputs[kValue].shape),
+        key_(heads_.reserve(sizes().width, sizes().keys)),
+        value_(heads_.reserve(sizes().keys, sizes().value_width)),
+        weights_(heads_.reserve(heads_.block, sizes().keys)),
+        out_(heads_.reserve(heads_.block, sizes().value_width)) {
+    call.scratch_bytes = heads_.scratch_bytes();
+  }
+
+  void operator()(const LaunchCall& call) const {
+    heads_.for_each(call, [&](const Head& head) {
+      copy_transposed(head.input(kKey, sizes().keys, sizes().width), heads_.scale, head.scratch + key_);
+      copy_rows(head.input(kValue, sizes().keys, sizes().value_width), 0, sizes().keys, head.scratch + value_);
+      for (int64_t first = 0; first < sizes().queries; first += heads_.block)
+        run_block(head, first, std::min(heads_.block, sizes().queries - first));
+    });
+  }
+
+ private:
+  using Head = typename Heads<T>::Head;
+
+  const Sizes& sizes() const { return heads_.sizes; }
+
+  void run_block(const Head& head, int64_t first, int64_t count) const {
+    const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
+    const int64_t step = padded_row(sizes().keys), out_step = padded_row(sizes().value_width);
+    T *weights = head.scratch + weights_, *out = head.scratch + out_;
+    const Rows<const T> query = head.input(kQuery, sizes().queries, sizes().width);
+    multiply(
+        SmallProduct<T>{count, keys, sizes().width, query.strided(first), head.scratch + key_, step, weights, step});
+    cpu::widest([&] {
+      for (int64_t i = 0; i < count; ++i) weigh(head, first + i, keys, weights + i * step);
+    });
+    multiply(SmallProduct<T>{
+        count, sizes().value_width, keys, {weights, step, 1}, head.scratch + value_, out_step, out, out_step});
+    copy_out(out, head.output(0, sizes().queries, sizes().value_width), first, count);
+  }
+
+  // Makes weights of a query's scores.
+  void weigh(const Head& head, int64_t query, int64_t keys, T* row) const {
+    const int64_t n = heads_.select.keys_of(query, sizes().keys);
+    heads_.select.mask_row(head.call.template input<int8_t>(kMask), head.batch, head.head, query, n, row);
+    const T top = cpu::largest(row, n);
+    const T shift = top > -std::numeric_limits<T>::infinity() ? top : T(0);
+    const double sum = cpu::exponentials(row, n, shift, row);
+    head.call.template output<T>(1)[head.query_index(query)] = static_cast<T>(shift + std::log(sum));
+    const T scale = sum == 0 ? T(0) : static_cast<T>(heads_.select.kept_scale / sum);  // 0: nothing may be looked at
+    for (int64_t j = 0; j < n; ++j) row[j] *= scale;
+    if (heads_.select.dropped)
+      drop_row(head.call.template input<int8_t>(kKept) + head.query_index(query) * sizes().keys, n, T(1), row);
+    std::fill(row + n, row + keys, T(0));
+  }
+
+  Heads<T> heads_;
+  const int64_t key_, value_, weights_, out_;  // places in the scratch
+};
+
+// With p the weights before dropout, w after it, and dw = dout value^T:
+//   dvalue = w^T dout,  dp = dropout of dw,  dscores = p * (dp - sum(dp * p) + dlog_sum),
+//   dquery = scale * dscores key,  dkey = scale * dscores^T query
+// where sum(dp * p) is also the product of a row of dout with that of out, which costs less.
+enum GradInput { kDOut = kInputCount, kOut, kLogSum, kDLogSum };
+
+template <class T>
+class Backward {
+ public:
+  explicit Backward(KernelCall& call)
+      : heads_(call, call.inputs[kQuery].shape, call.inputs[kValue].shape),
+        has_dlog_sum_(call.has(kDLogSum)),
+        key_(heads_.reserve(sizes().keys, sizes().width)),
+        key_across_(heads_.reserve(sizes().width, sizes().keys)),
+        value_across_(heads_.reserve(sizes().value_width, sizes().keys)),
+        dkey_(heads_.reserve(sizes().keys, sizes().width)),
+        dvalue_(heads_.reserve(sizes().keys, sizes().value_width)),
+        weights_(heads_.reserve(heads_.block, sizes().keys)),
+        dscores_(heads_.reserve(heads_.block, sizes().keys)),
+        query_(heads_.reserve(heads_.block, sizes().width)),
+        dout_(heads_.reserve(heads_.block, sizes().value_width)),
+        dquery_(heads_.reserve(heads_.block, sizes().width)) {
+    call.scratch_bytes = heads_.scratch_bytes();
+  }
+
+  void operator()(const LaunchCall& call) const {
+    heads_.for_each(call, [&](const Head& head) {
+      const int64_t keys = sizes().keys, width = sizes().width, value_width = sizes().value_width;
+      T *dkey = head.scratch + dkey_, *dvalue = head.scratch + dvalue_;
+      copy_rows(head.input(kKey, keys, width), 0, keys, head.scratch + key_);
+      copy_transposed(head.input(kKey, keys, width), heads_.scale, head.scratch + key_across_);
+      copy_transposed(head.input(kValue, keys, value_width), T(1), head.scratch + value_across_);
+      std::fill_n(dkey, keys * padded_row(width), T(0));
+      std::fill_n(dvalue, keys * padded_row(value_width), T(0));
+      for (int64_t first = 0; first < sizes().queries; first += heads_.block)
+        run_block(head, first, std::min(heads_.block, sizes().queries - first));
+      copy_out(dkey, head.output(kKey, keys, width), 0, keys);
+      copy_out(dvalue, head.output(kValue, keys, value_width), 0, keys);
+    });
+  }
+
+ private:
+  using Head = typename Heads<T>::Head;
+
+  const Sizes& sizes() const { return heads_.sizes; }
+
+  void run_block(const Head& head, int64_t first, int64_t count) const {
+    const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
+    const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
+    const int64_t step = padded_row(sizes().keys), row = padded_row(width), value_row = padded_row(value_width);
+    T *const scratch = head.scratch, *weights = scratch + weights_, *dscores = scratch + dscores_;
+    const Rows<const T> query = head.input(kQuery, queries, width), dout = head.input(kDOut, queries, value_width);
+    copy_rows(query, first, count, scratch + query_);
+    copy_rows(dout, first, count, scratch + dout_);
+    multiply(
+        SmallProduct<T>{count, keys, width, {scratch + query_, row, 1}, scratch + key_across_, step, weights, step});
+    multiply(SmallProduct<T>{
+        count, keys, value_width, {scratch + dout_, value_row, 1}, scratch + value_across_, step, dscores, step});
+    cpu::widest([&] {
+      for (int64_t i = 0; i < count; ++i) weigh(head, first + i, keys, weights + i * step, dscores + i * step);
+    });
+    multiply(SmallProduct<T>{
+        keys, value_width, count, {weights, 1, step}, scratch + dout_, value_row, scratch + dvalue_, value_row, true});
+    multiply(
+        SmallProduct<T>{keys, width, count, {dscores, 1, step}, scratch + query_, row, scratch + dkey_, row, true});
+    multiply(SmallProduct<T>{count, width, keys, {dscores, step, 1}, scratch + key_, row, scratch + dquery_, row});
+    copy_out(scratch + dquery_, head.output(kQuery, queries, width), first, count);
+  }
+
+  // Makes a query's weights after dropout of its scores, and scale * dscores of the gradient of those weights.
+  void weigh(const Head& head, int64_t query, int64_t keys, T* weights, T* dscores) const {
+    const int64_t n = heads_.select.keys_of(query, sizes().keys), index = head.query_index(query);
+    const T log_sum = head.call.template input<T>(kLogSum)[index];
+    const T shift = log_sum > -std::numeric_limits<T>::infinity() ? log_sum : T(0);
+    heads_.select.mask_row(head.call.template input<int8_t>(kMask), head.batch, head.head, query, n, weights);
+    double along = cpu::dot(head.input(kDOut, sizes().queries, sizes().value_width).row(query),
+                            head.input(kOut, sizes().queries, sizes().value_width).row(query), sizes().value_width);
+    if (has_dlog_sum_) along -= head.call.template input<T>(kDLogSum)[index];
+    const T mean = static_cast<T>(along), scale = heads_.scale;
+    const int8_t* kept =
+        heads_.select.dropped ? head.call.template input<int8_t>(kKept) + index * sizes().keys : nullptr;
+    if (kept) drop_row(kept, n, static_cast<T>(heads_.select.kept_scale), dscores);
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      const T p = elementary::exp(weights[j] - shift);
+      dscores[j] = p * (dscores[j] - mean) * scale;
+      weights[j] = p;
+    }
+    if (kept) drop_row(kept, n, static_cast<T>(heads_.select.kept_scale), weights);
+    std::fill(weights + n, weights + keys, T(0));
+    std::fill(dscores + n, dscores + keys, T(0));
+  }
+
+  Heads<T> heads_;
+  const bool has_dlog_sum_;
+  // Places in the scratch; "across" is the transpose.
+  const int64_t key_, key_across_, value_across_, dkey_, dvalue_, weights_, dscores_, query_, dout_, dquery_;
+};
+
+template <template <class> class Pass>
+Launch prepare(KernelCall& call) {
+  return visit_floating(call.inputs[kQuery].dtype, [&](auto zero) -> Launch { return Pass<decltype(zero)>(call); });
+}
+
+double attention_flops(const KernelCall& call, int products) {
+  return products * Sizes(call.inputs[kQuery].shape, call.inputs[kValue].shape).flops();
+}
+
+// ---- the ops -------------------------------------------------------------------------------------------------
+
+std::vector<AttrDef> attention_attrs() {
+  return {{"scale", 1.0, "factor of the scores", true},
+          {"causal", false, "query i looks at the keys 0 to i only"},
+          {"rate", 0.0, "with `kept`: the part of the weights that dropout drops, in [0, 1)"}};
+}
+
+}  // namespace
+
+void add_attention(Catalog& catalog) {
+  const TensorType query = f32({2, 5, 3, 4}), key = f32({2, 7, 3, 4}), value = f32({2, 7, 3, 6});
+  const TensorType kept{DType::Int8, {2, 3, 5, 7}}, mask{DType::Int8, {2, 1, 5, 7}}, key_mask{DType::Int8, {7}};
+  OpDef op;
+  op.name = "dot_product_attention";
+  op.doc =
+      "Attention of every query to all keys of its head and sample, in one step.\n"
+      "  weights = softmax over j of scale * query[b, i, h] . key[b, j, h];  out[b, i, h] = sum_j weights[j] * "
+      "value[b, j, h]\n"
+      "  log_sum[b, h, i] = log(sum_j exp(scale * query[b, i, h] . key[b, j, h]))\n"
+      "A weight whose mask is 0 is 0, and so is out where no weight is left. Dropout keeps the weights where `kept` "
+      "is\n"
+      "not 0, and multiplies them by 1 / (1 - rate).\n"
+      "shapes: query (batch, queries, heads, width), key (batch, keys, heads, width), value (batch, keys, heads, "
+      "value\n"
+      "  width), mask broadcast to (batch, heads, queries, keys), kept of just that shape -> out (batch, queries, "
+      "heads,\n"
+      "  value width), log_sum (batch, heads, queries)\n"
+      "dtypes: float32 or float64, all the same; mask and kept int8\n"
+      "errors: shapes that do not fit; rate outside [0, 1)\n"
+      "source: Vaswani et al., Attention Is All You Need, 2017; keeping only log_sum for the gradient as in Dao et "
+      "al.,\n"
+      "  FlashAttention, 2022";
+  op.inputs = {{"query"}, {"key"}, {"value"}, {"mask", InputDef::Optional}, {"kept", InputDef::Optional}};
+  op.outputs = {"out", "log_sum"};
+  op.attrs = attention_attrs();
+  op.infer = infer_attention;
+  op.grad = attention_grads;
+  op.cpu = {prepare<Forward>};
+  op.flops = [](const KernelCall& call) { return attention_flops(call, 2); };
+  const Attrs scaled{{"scale", 0.7}}, causal{{"scale", 1.0}, {"causal", true}};
+  op.examples = {{{query, key, value}, scaled},
+                 {{query, key, value}, causal},
+                 {{query, key, value, mask}, scaled, -1, 1, 2},
+                 {{query, key, value, key_mask, kept}, {{"scale", 0.7}, {"rate", 0.5}}, -1, 1, 2},
+                 {{f32({1, 150, 2, 17}), f32({1, 150, 2, 17}), f32({1, 150, 2, 17})}, causal}};
+  catalog.add(op);
+
+  OpDef grad;
+  grad.name = "dot_product_attention_grad";
+  grad.doc =
+      "Gradients of dot_product_attention. With p the weights and dp = dout value^T, both after dropout:\n"
+      "  dvalue = p^T dout;  ds = p * (dp - dout . out + dlog_sum);  dquery = scale * ds key;  dkey = scale * ds^T "
+      "query\n"
+      "shapes: as there; dout as out, dlog_sum as log_sum -> dquery, dkey and dvalue as query, key and value";
+  grad.inputs = op.inputs;
+  for (const char* name : {"dout", "out", "log_sum"}) grad.inputs.push_back({name});
+  grad.inputs.push_back({"dlog_sum", InputDef::Optional});
+  grad.outputs = {"dquery", "dkey", "dvalue"};
+  grad.attrs = op.attrs;
+  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const std::vector<TensorType> types = infer_attention(call);
+    require_type(call, kDOut, "dout", types[0]);
+    require_type(call, kOut, "out", types[0]);
+    require_type(call, kLogSum, "log_sum", types[1]);
+    if (call.has(kDLogSum)) require_type(call, kDLogSum, "dlog_sum", types[1]);
+    return {call.type(kQuery), call.type(kKey), call.type(kValue)};
+  };
+  grad.cpu = {prepare<Backward>};
+  grad.flops = [](const KernelCall& call) { return attention_flops(call, 5); };
+  const TensorType out = f32({2, 5, 3, 6}), per_query = f32({2, 3, 5});
+  grad.examples = {{{query, key, value, key_mask, kept, out, out, per_query, per_query}, scaled, -1, 1, 2}};
+  catalog.add(std::move(grad));
+}
+
+}  // namespace moonflow

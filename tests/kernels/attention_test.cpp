@@ -1,0 +1,127 @@
+// Attention beside what it stands for, written with matmul, softmax and transposes; and where examples do not reach:
+// sizes of several blocks, causal masks, queries that may look at nothing.
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+constexpr int64_t kBatch = 2, kHeads = 3, kQueries = 140, kKeys = 150, kWidth = 20, kValueWidth = 33;
+
+struct Inputs {
+  Tensor query, key, value, mask;
+};
+
+Inputs inputs(DType dtype) {
+  Tensor mask = Tensor::allocate({DType::Int8, {kBatch, 1, kQueries, kKeys}});
+  for (int64_t i = 0; i < mask.count(); ++i) mask.data<int8_t>()[i] = i % 7 != 0 && i % 11 != 3;
+  return {random_values({dtype, {kBatch, kQueries, kHeads, kWidth}}, 1),
+          random_values({dtype, {kBatch, kKeys, kHeads, kWidth}}, 2),
+          random_values({dtype, {kBatch, kKeys, kHeads, kValueWidth}}, 3), mask};
+}
+
+// The mask of "a query looks at the keys up to its own place".
+Tensor causal_mask() {
+  Tensor mask = Tensor::allocate({DType::Int8, {kQueries, kKeys}});
+  for (int64_t i = 0; i < kQueries; ++i)
+    for (int64_t j = 0; j < kKeys; ++j) mask.data<int8_t>()[i * kKeys + j] = j <= i;
+  return mask;
+}
+
+// What the op computes, in the same dtype, by other ops.
+Tensor composed(Session& session, const Inputs& in, const Tensor& mask, double scale) {
+  const auto heads_first = [&](const Tensor& x) {
+    return session.evaluate("transpose", {x}, {{"perm", Ints{0, 2, 1, 3}}})[0];
+  };
+  Tensor scores = session.evaluate("matmul", {heads_first(in.query), heads_first(in.key)}, {{"transpose_b", true}})[0];
+  const TensorType scalar{scores.dtype(), {}};
+  const auto number = [&](double value) {
+    return session.evaluate("constant", {}, {{"value", value}, {"dtype", scalar.dtype}, {"shape", Ints{}}})[0];
+  };
+  scores = session.evaluate("multiply", {scores, number(scale)})[0];
+  if (mask) scores = session.evaluate("where", {mask, scores, number(-1e30)})[0];
+  const Tensor weights = session.evaluate("softmax", {scores})[0];
+  return heads_first(session.evaluate("matmul", {weights, heads_first(in.value)})[0]);
+}
+
+}  // namespace
+
+TEST_CASE("attention is softmax of the scaled products, times the values") {
+  Session session = make_session();
+  const Inputs in = inputs(DType::Float32);
+  for (const bool masked : {false, true}) {
+    std::vector<Tensor> given{in.query, in.key, in.value};
+    if (masked) given.push_back(in.mask);
+    const Tensor out = session.evaluate("dot_product_attention", given, {{"scale", 0.3}})[0];
+    CHECK(distance(out, composed(session, in, masked ? in.mask : Tensor(), 0.3)) < 1e-6);
+  }
+}
+
+TEST_CASE("causal attention is attention with the mask of what has been") {
+  Session session = make_session();
+  const Inputs in = inputs(DType::Float32);
+  const Tensor out =
+      session.evaluate("dot_product_attention", {in.query, in.key, in.value}, {{"scale", 0.3}, {"causal", true}})[0];
+  CHECK(distance(out, composed(session, in, causal_mask(), 0.3)) < 1e-6);
+}
+
+TEST_CASE("gradients of attention in float32 are close to those in float64, also through masks") {
+  Session session = make_session();
+  const Inputs in = inputs(DType::Float32);
+  for (const bool causal : {false, true}) {
+    const Attrs attrs{{"scale", 0.3}, {"causal", causal}};
+    std::vector<Tensor> given{in.query, in.key, in.value, in.mask, Tensor()};
+    std::vector<Tensor> exact{as_double(in.query), as_double(in.key), as_double(in.value), in.mask, Tensor()};
+    for (std::vector<Tensor>* inputs : {&given, &exact}) {
+      const std::vector<Tensor> forward = session.evaluate("dot_product_attention", *inputs, attrs);
+      inputs->push_back(random_values(forward[0].type(), 4));
+      inputs->insert(inputs->end(), forward.begin(), forward.end());
+    }
+    const std::vector<Tensor> here = session.evaluate("dot_product_attention_grad", given, attrs);
+    const std::vector<Tensor> there = session.evaluate("dot_product_attention_grad", exact, attrs);
+    for (int i = 0; i < 3; ++i) CHECK(distance(here[i], there[i]) < 2e-6);
+  }
+}
+
+TEST_CASE("a query that may look at no key gives zeros and has no gradient") {
+  Session session = make_session();
+  const Inputs in = inputs(DType::Float32);
+  Tensor mask = in.mask;
+  std::fill_n(mask.data<int8_t>() + 5 * kKeys, kKeys, int8_t{0});  // query 5 of the first sample
+  const std::vector<Tensor> forward =
+      session.evaluate("dot_product_attention", {in.query, in.key, in.value, mask}, {{"scale", 1.0}});
+  const std::vector<Tensor> grads = session.evaluate(
+      "dot_product_attention_grad",
+      {in.query, in.key, in.value, mask, Tensor(), random_values(forward[0].type(), 4), forward[0], forward[1]},
+      {{"scale", 1.0}});
+  for (int64_t i = 0; i < kHeads * kValueWidth; ++i) CHECK(forward[0].data<float>()[5 * kHeads * kValueWidth + i] == 0);
+  for (int64_t i = 0; i < kHeads * kWidth; ++i) CHECK(grads[0].data<float>()[5 * kHeads * kWidth + i] == 0);
+  for (const Tensor& grad : grads)
+    for (const double x : numbers(grad)) REQUIRE(std::isfinite(x));
+}
+
+TEST_CASE("a NaN among the scores is not lost") {
+  Session session = make_session();
+  Inputs in = inputs(DType::Float32);
+  in.query.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor out = session.evaluate("dot_product_attention", {in.query, in.key, in.value}, {{"scale", 1.0}})[0];
+  CHECK(std::isnan(out.data<float>()[0]));
+  CHECK_FALSE(std::isnan(out.data<float>()[kHeads * kValueWidth]));
+}
+
+TEST_CASE("attention has the same bits for any number of threads") {
+  Session one = make_session(1), two = make_session(2);
+  const Inputs in = inputs(DType::Float32);
+  const Attrs attrs{{"scale", 0.3}};
+  const std::vector<Tensor> forward = one.evaluate("dot_product_attention", {in.query, in.key, in.value}, attrs);
+  CHECK(distance(forward[0], two.evaluate("dot_product_attention", {in.query, in.key, in.value}, attrs)[0]) == 0);
+  const std::vector<Tensor> given{
+      in.query, in.key, in.value, Tensor(), Tensor(), random_values(forward[0].type(), 4), forward[0], forward[1]};
+  const std::vector<Tensor> alone = one.evaluate("dot_product_attention_grad", given, attrs);
+  const std::vector<Tensor> together = two.evaluate("dot_product_attention_grad", given, attrs);
+  for (int i = 0; i < 3; ++i) CHECK(distance(alone[i], together[i]) == 0);
+}
