@@ -4,8 +4,8 @@
 //   place     each op gets a kernel of the device, or an error
 //   layout    private layouts are carried along chains; reorders fill the gaps
 //   keep      what follows from variables that the plan only reads goes to the front, and is kept between runs
-//   memory    every intermediate value gets a place in one arena, reused as lifetimes allow
-//   prepare   kernels prepare their launches, and pointers are bound
+//   memory    which values share memory, and for which steps each must live
+//   prepare   kernels prepare their launches, values and scratch get places in one arena, and pointers are bound
 #include "engine/plan.h"
 
 #include <algorithm>
@@ -13,6 +13,8 @@
 #include <queue>
 #include <set>
 #include <tuple>
+
+#include "engine/arena.h"
 
 namespace moonflow {
 
@@ -356,78 +358,13 @@ void keep(const Draft& draft, std::vector<DraftStep>& steps) {
 
 int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
 
-// Places blocks in one growing stretch of memory, in the order of time. A freed stretch is joined with its free
-// neighbours; a new block takes the smallest stretch that holds it. O(log n) per block.
-class ArenaPlanner {
- public:
-  int64_t allocate(int64_t bytes) {
-    live_ += bytes;
-    most_live_ = std::max(most_live_, live_);
-    const auto best = by_size_.lower_bound({bytes, 0});
-    if (best == by_size_.end()) return grow(bytes);
-    const auto [size, offset] = *best;
-    remove(offset, size);
-    if (size > bytes) insert(offset + bytes, size - bytes);
-    return offset;
-  }
-
-  void free(int64_t offset, int64_t bytes) {
-    live_ -= bytes;
-    const auto after = by_offset_.lower_bound(offset);
-    if (after != by_offset_.end() && after->first == offset + bytes) {
-      bytes += after->second;
-      remove(after->first, after->second);
-    }
-    const auto next = by_offset_.lower_bound(offset);
-    if (next != by_offset_.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == offset) {
-        offset = before->first;
-        bytes += before->second;
-        remove(before->first, before->second);
-      }
-    }
-    insert(offset, bytes);
-  }
-
-  int64_t size() const { return end_; }
-  int64_t most_live() const { return most_live_; }
-
- private:
-  // At the end of the stretch, using a free piece that reaches it.
-  int64_t grow(int64_t bytes) {
-    int64_t offset = end_;
-    if (!by_offset_.empty()) {
-      const auto [last, size] = *by_offset_.rbegin();
-      if (last + size == end_) {
-        offset = last;
-        remove(last, size);
-      }
-    }
-    end_ = checked_sum(offset, bytes);
-    return offset;
-  }
-  void insert(int64_t offset, int64_t bytes) {
-    by_offset_[offset] = bytes;
-    by_size_.insert({bytes, offset});
-  }
-  void remove(int64_t offset, int64_t bytes) {
-    by_offset_.erase(offset);
-    by_size_.erase({bytes, offset});
-  }
-
-  std::map<int64_t, int64_t> by_offset_;
-  std::set<std::pair<int64_t, int64_t>> by_size_;
-  int64_t end_ = 0, live_ = 0, most_live_ = 0;
-};
-
-// Where each value lives: in the memory of its root, which is a feed, a variable, a constant, or a stretch of the
-// arena.
+// Where each value lives: in the memory of its root, which is a feed, a variable, a constant, or a block of the arena.
 struct Storage {
-  std::vector<ValueId> root;    // by value
-  std::vector<int64_t> offset;  // by root, in the arena; -1 elsewhere
-  int64_t arena_bytes = 0;
-  int64_t lower_bound = 0;
+  std::vector<ValueId> root;  // by value
+  std::vector<int> block;     // by root; -1 outside of the arena
+  std::vector<Block> blocks;
+
+  bool in_arena(ValueId root) const { return block[root] >= 0; }
 };
 
 class MemoryStage {
@@ -446,12 +383,12 @@ class MemoryStage {
 
   Storage run() {
     storage_.root.resize(draft_.value_count());
-    storage_.offset.assign(draft_.value_count(), -1);
+    storage_.block.assign(draft_.value_count(), -1);
     for (ValueId value = 0; value < draft_.value_count(); ++value) storage_.root[value] = value;
-    ArenaPlanner arena;
     std::vector<int> root_uses(draft_.value_count(), 0);
     bool keeping = !steps_.empty() && steps_[0].kept;
-    for (const DraftStep& step : steps_) {
+    for (int at = 0; at < static_cast<int>(steps_.size()); ++at) {
+      const DraftStep& step = steps_[at];
       if (keeping && !step.kept) {  // what is alive now stays so for all runs: it has one reader more
         for (int& uses : root_uses) uses += uses > 0 ? 1 : 0;
         keeping = false;
@@ -463,7 +400,8 @@ class MemoryStage {
           storage_.root[value] = shared;
           root_uses[shared] += uses_[value];
         } else {
-          storage_.offset[value] = arena.allocate(bytes(value));
+          storage_.block[value] = static_cast<int>(storage_.blocks.size());
+          storage_.blocks.push_back({bytes(value), at, static_cast<int>(steps_.size())});
           root_uses[value] = uses_[value];
         }
         // A tap copies a kept value in every run, not only where it is made.
@@ -471,17 +409,14 @@ class MemoryStage {
       }
       // What nobody reads from here on is free for the next step.
       for (const ValueId input : step.inputs)
-        if (input != kNone && storage_.offset[storage_.root[input]] >= 0 && --root_uses[storage_.root[input]] == 0)
-          release(arena, storage_.root[input]);
+        if (input != kNone && storage_.in_arena(storage_.root[input]) && --root_uses[storage_.root[input]] == 0)
+          release(storage_.root[input], at);
       for (const ValueId output : step.outputs) {
         const ValueId root = storage_.root[output];
-        if (storage_.offset[root] >= 0 && root_uses[root] == 0 && uses_[output] == 0 && root == output)
-          release(arena, root);
+        if (storage_.in_arena(root) && root_uses[root] == 0 && uses_[output] == 0 && root == output) release(root, at);
       }
     }
-    storage_.arena_bytes = arena.size();
-    storage_.lower_bound = arena.most_live();
-    return storage_;
+    return std::move(storage_);
   }
 
  private:
@@ -497,7 +432,7 @@ class MemoryStage {
     return round_up(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
   }
 
-  void release(ArenaPlanner& arena, ValueId root) { arena.free(storage_.offset[root], bytes(root)); }
+  void release(ValueId root, int step) { storage_.blocks[storage_.block[root]].last_step = step; }
 
   // The root whose memory an output takes over, or kNone when it needs its own.
   ValueId share(const DraftStep& step, int output, const std::vector<int>& root_uses) const {
@@ -508,7 +443,7 @@ class MemoryStage {
       const ValueId input = step.inputs[inplace.input], value = step.outputs[output];
       if (inplace.output != output || input == kNone) continue;
       const ValueId root = storage_.root[input];
-      const bool last_use = storage_.offset[root] >= 0 && root_uses[root] == 1;
+      const bool last_use = storage_.in_arena(root) && root_uses[root] == 1;
       if (last_use && draft_.type(input) == draft_.type(value) && layouts_[input] == layouts_[value] &&
           draft_.type(root).bytes() == draft_.type(value).bytes())
         return root;
@@ -526,9 +461,8 @@ Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
   return buffer;
 }
 
-// Prepares every launch and binds its pointers. Scratch is shared by all steps, behind the values.
-void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const Storage& storage,
-             Variables& variables) {
+// Prepares every launch, arranges the arena and binds the pointers. The scratch of a step is a block that lives for it.
+void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storage storage, Variables& variables) {
   Device& device = *plan.device;
   std::vector<char*> address(draft.value_count(), nullptr);          // by root
   std::vector<Variable*> variable_of(draft.value_count(), nullptr);  // by root
@@ -553,17 +487,19 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
   }
 
   // Launches first: they say how much scratch they need.
-  int64_t scratch_bytes = 0;
   std::vector<int> step_of(draft.value_count(), -1);  // the step that makes a value; an alias has that of its root
   std::vector<const DraftStep*> drafts;
+  std::vector<int> scratch;  // the block of each step; -1: none
   bool wrote = false;
-  for (const DraftStep& draft_step : laid_out.steps) {
+  for (int at = 0; at < static_cast<int>(laid_out.steps.size()); ++at) {
+    const DraftStep& draft_step = laid_out.steps[at];
     const Node& node = *draft_step.node;
     if (!draft_step.is_reorder && !node.op->alias.empty()) {
       for (const ValueId output : draft_step.outputs)
         step_of[output] = step_of[draft_step.inputs[node.op->alias[0].input]];
       continue;
     }
+    scratch.push_back(-1);
     Step step;
     step.site = node.site;
     step.input_types = types_of(draft, draft_step.inputs);
@@ -586,7 +522,10 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
                       step.output_layouts};
       blaming(node.describe(), node.site, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
       if (node.op->flops) step.flops = node.op->flops(call);
-      scratch_bytes = std::max(scratch_bytes, call.scratch_bytes);
+      if (call.scratch_bytes > 0) {
+        scratch.back() = static_cast<int>(storage.blocks.size());
+        storage.blocks.push_back({round_up(call.scratch_bytes), at, at});
+      }
       for (const int written : node.op->writes)
         if (draft_step.inputs[written] != kNone)
           plan.written.push_back(variable_of[storage.root[draft_step.inputs[written]]]);
@@ -606,16 +545,19 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const 
   }
   if (!wrote) plan.first_write = static_cast<int>(plan.steps.size());
 
-  plan.arena_lower_bound = storage.lower_bound + round_up(scratch_bytes);
-  plan.arena_bytes = storage.arena_bytes + round_up(scratch_bytes);
+  const Arena arena = arrange(storage.blocks);
+  plan.arena_lower_bound = arena.lower_bound;
+  plan.arena_bytes = arena.bytes;
   plan.arena = Buffer(device, std::max<int64_t>(plan.arena_bytes, kAlignment));
-  char* const arena = static_cast<char*>(plan.arena.data());
+  const auto block_memory = [&](int block) {
+    return block < 0 ? nullptr : static_cast<char*>(plan.arena.data()) + storage.blocks[block].offset;
+  };
   for (ValueId value = 0; value < draft.value_count(); ++value)
-    if (storage.offset[value] >= 0) address[value] = arena + storage.offset[value];
+    if (storage.in_arena(value)) address[value] = block_memory(storage.block[value]);
 
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     Step& step = plan.steps[i];
-    step.scratch = arena + storage.arena_bytes;
+    step.scratch = block_memory(scratch[i]);
     for (const ValueId input : drafts[i]->inputs) {
       const ValueId root = input == kNone ? kNone : storage.root[input];
       if (root != kNone && feed_of[root] >= 0)
@@ -648,8 +590,7 @@ std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const 
     LayoutStage laid_out(draft, *device);
     laid_out.run(sequence);
     keep(draft, laid_out.steps);
-    const Storage storage = MemoryStage(draft, laid_out).run();
-    prepare(*plan, draft, laid_out, storage, variables);
+    prepare(*plan, draft, laid_out, MemoryStage(draft, laid_out).run(), variables);
   } catch (Error& error) {
     if (error.job.empty()) error.job = job;
     throw;
