@@ -80,6 +80,10 @@ bool winograd_fits(const Conv& conv, ConvKind kind);
 bool winograd_is_faster(const Conv& conv, ConvKind kind);
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
+// Its filters have a layout of their own: what the algorithm makes of them. `winograd_filter` puts a row-major one
+// there.
+bool is_winograd_filter(const Layout& layout);
+Launch winograd_filter(const Layout& layout);
 
 // By direct sums for images of up to three channels, for ForwardPool and PoolFilterGrad.
 bool few_channels_fits(const Conv& conv, ConvKind kind);

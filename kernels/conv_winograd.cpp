@@ -82,10 +82,23 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
   }
 }
 
+// All weights of a filter, shared between up to `parts` threads.
+template <int kTaps>
+void transform_filter(const FilterPoints& form, const float* filter, int parts, float* weights) {
+  const int64_t blocks = (form.produced + kBlock - 1) / kBlock;
+  parallel_for(blocks, parts == 1 ? blocks : 1, [&](int64_t first, int64_t last) {
+    widest_register([&](auto width) {
+      for (int64_t b = first; b < last; ++b) transform_filter<decltype(width), kTaps>(form, filter, b, weights);
+    });
+  });
+}
+
 template <int kTaps>
 Launch convolve(const Work& work, KernelCall& call) {
   constexpr int n = Winograd<kTaps>::kPoints;
-  const int64_t weights = n * n * work.weights_step(), padded_bias = work.bias ? work.out.channels : 0;
+  const bool transformed = !call.input_layouts[work.image_pooled ? 2 : 1].row_major();
+  const int64_t weights = transformed ? 0 : n * n * work.weights_step();
+  const int64_t padded_bias = work.bias ? work.out.channels : 0;
   const int64_t part = round_up(n * n * (work.points_step() + work.products_step()) + work.strip_floats(n), kLine);
   call.scratch_bytes = (weights + padded_bias + work.parts * part) * static_cast<int64_t>(sizeof(float));
   return [=](const LaunchCall& launch) {
@@ -102,17 +115,13 @@ Launch convolve(const Work& work, KernelCall& call) {
                         work.image_pooled ? launch.input<uint8_t>(1) : nullptr,
                         launch.output<float>(0),
                         work.out_pooled ? launch.output<uint8_t>(1) : nullptr};
-    parallel_for(work.out.channels / kBlock, work.parts == 1 ? work.out.channels : 1, [&](int64_t first, int64_t last) {
-      widest_register([&](auto width) {
-        for (int64_t b = first; b < last; ++b)
-          transform_filter<decltype(width), kTaps>(work, values.filter, b, scratch);
-      });
-    });
+    if (!transformed) transform_filter<kTaps>(work.filter_points(kTaps), values.filter, work.parts, scratch);
+    const float* at_points = transformed ? values.filter : scratch;
     parallel_for(work.parts, 1, [&](int64_t first, int64_t last) {
       widest_register([&](auto width) {
         for (int64_t i = first; i < last; ++i) {
           convolve_units<decltype(width), kTaps>(work, work.tiling.units * i / work.parts,
-                                                 work.tiling.units * (i + 1) / work.parts, values, scratch,
+                                                 work.tiling.units * (i + 1) / work.parts, values, at_points,
                                                  bias + padded_bias + i * part);
         }
       });
@@ -213,7 +222,36 @@ FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
   return {of_filter, of_channel, -taps * step, -step, (taps * taps - 1) * step};  // turned by 180 degrees
 }
 
+// ---- filters kept as weights
+// -----------------------------------------------------------------------------------------
+
+// The description of a filter's layout as weights at the points: a mark that no other layout of the CPU has, then this.
+constexpr char kMark[8] = {'w', 'i', 'n', 'o', 'g', 'r', 'a', 'd'};
+
+Layout layout_of_points(const FilterPoints& form) {
+  Layout layout;
+  layout.description.resize(sizeof kMark + sizeof form);  // integers of 64 bits alone, so there is no padding
+  std::memcpy(layout.description.data(), kMark, sizeof kMark);
+  std::memcpy(layout.description.data() + sizeof kMark, &form, sizeof form);
+  layout.bytes = form.points() * form.step() * static_cast<int64_t>(sizeof(float));
+  return layout;
+}
+
 }  // namespace
+
+bool is_winograd_filter(const Layout& layout) {
+  return layout.description.size() == sizeof kMark + sizeof(FilterPoints) &&
+         std::memcmp(layout.description.data(), kMark, sizeof kMark) == 0;
+}
+
+Launch winograd_filter(const Layout& layout) {
+  FilterPoints form;
+  std::memcpy(&form, layout.description.data() + sizeof kMark, sizeof form);
+  return [form](const LaunchCall& launch) {
+    if (form.taps == 3) return transform_filter<3>(form, launch.input<float>(0), threads(), launch.output<float>(0));
+    transform_filter<5>(form, launch.input<float>(0), threads(), launch.output<float>(0));
+  };
+}
 
 bool winograd_fits(const Conv& conv, ConvKind kind) {
   for (const Window& window : conv.windows) {
@@ -253,6 +291,12 @@ void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
     call.outputs[i] = is_filter_grad(kind) ? Layout{} : in_blocks(call.output_types[i], {}, conv.format);
   }
   if (kind == ConvKind::ForwardAdd) call.inputs[3] = call.outputs[0];
+  // A plan that only reads the filter has its weights once. The gradient's kernel turns the filter of a step that
+  // changes it, so there it stays as it is.
+  if (is_forward(kind)) {
+    call.inputs[1] =
+        layout_of_points({conv.windows[0].size, conv.image.channels, conv.filters(), filter_steps(conv, kind)});
+  }
 }
 
 Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call) {

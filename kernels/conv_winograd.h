@@ -27,6 +27,17 @@ struct FilterSteps {
   int64_t start = 0;
 };
 
+// A filter as weights at the points: what it is made from, and how large it becomes.
+struct FilterPoints {
+  int64_t taps;
+  int64_t summed, produced;  // channels
+  FilterSteps steps;
+
+  int64_t points() const { return (taps + 3) * (taps + 3); }
+  // Floats of the weights of one point; one line more than they are, as in Work.
+  int64_t step() const { return round_up(summed, kBlock) * round_up(produced, kBlock) + kLine; }
+};
+
 // The output in tiles. The unit of work is a stretch of a row of tiles.
 struct Tiling {
   int64_t rows, columns;  // of tiles in an image
@@ -75,6 +86,7 @@ struct Work {
   int64_t products_step() const { return tiling.most_tiles() * kPanel + kLine; }
   int64_t gradients_step() const { return tiling.most_tiles() * out.channels + kLine; }
   int64_t weights_step() const { return image.channels * out.channels + kLine; }
+  FilterPoints filter_points(int64_t taps) const { return {taps, image_channels, out_channels, filter}; }
   int64_t strip_floats(int points) const { return points * (4 * tiling.stretch + points - 4) * kBlock; }
 };
 
@@ -158,17 +170,19 @@ void multiply(int64_t rows, int64_t columns, int64_t count, const float* a, int6
 // weights[p][summed channel][produced channel] in panels of produced channels, for one block of these. Channels beyond
 // the filter's are zeros.
 template <class R, int kTaps>
-void transform_filter(const Work& work, const float* filter, int64_t block, float* weights) {
+void transform_filter(const FilterPoints& form, const float* filter, int64_t block, float* weights) {
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
   constexpr int n = W::kPoints;
-  const FilterSteps& steps = work.filter;
-  const int64_t produced = std::min(kBlock, work.out_channels - block * kBlock);
-  const int64_t panel = block * kBlock / kPanel * kPanel, width = std::min(kPanel, work.out.channels - panel);
-  weights += panel * work.image.channels + block * kBlock - panel;
-  for (int64_t c = 0; c < work.image.channels; ++c, weights += width) {
+  const FilterSteps& steps = form.steps;
+  const int64_t produced = std::min(kBlock, form.produced - block * kBlock), step = form.step();
+  const int64_t panel = block * kBlock / kPanel * kPanel,
+                width = std::min(kPanel, round_up(form.produced, kBlock) - panel);
+  const int64_t summed = round_up(form.summed, kBlock);
+  weights += panel * summed + block * kBlock - panel;
+  for (int64_t c = 0; c < summed; ++c, weights += width) {
     alignas(64) float taps[kTaps][kTaps][kBlock] = {};
-    if (c < work.image_channels) {
+    if (c < form.summed) {
       const float* from = filter + steps.start + c * steps.summed + block * kBlock * steps.produced;
       for (int64_t lane = 0; lane < produced; ++lane, from += steps.produced) {
         for (int i = 0; i < kTaps; ++i) {
@@ -190,7 +204,7 @@ void transform_filter(const Work& work, const float* filter, int64_t block, floa
         Vector to[n];
         W::evaluate(half[i], to);
 #pragma GCC unroll 8
-        for (int j = 0; j < n; ++j) R::at(weights + (i * n + j) * work.weights_step() + part) = W::scale(j) * to[j];
+        for (int j = 0; j < n; ++j) R::at(weights + (i * n + j) * step + part) = W::scale(j) * to[j];
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/catalog.h"
+#include "kernels/conv.h"
 #include "kernels/simd.h"
 
 namespace moonflow {
@@ -107,6 +108,7 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
     const int64_t bytes = from.row_major() ? type.bytes() : from.bytes;
     return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
   }
+  if (is_winograd_filter(to) && from.row_major()) return winograd_filter(to);
   dnnl::memory::desc source = cpu::describe(type, from), target = cpu::describe(type, to);
   if (from.row_major()) source = row_major_like(target);
   if (to.row_major()) target = row_major_like(source);
@@ -127,6 +129,7 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
 // Axes from the outermost inwards as letters, blocked ones in capitals, then the blocks: "aBcd16b".
 std::string CpuDevice::describe(const Layout& layout) const {
   if (layout.row_major()) return "rows";
+  if (is_winograd_filter(layout)) return "winograd";
   dnnl_memory_desc_t desc;
   if (layout.description.size() != sizeof desc) return "private";
   std::memcpy(&desc, layout.description.data(), sizeof desc);
