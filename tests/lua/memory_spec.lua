@@ -1,0 +1,85 @@
+-- The memory of a plan against the least that the lives of its values allow, for a real network: a residual net of 50
+-- layers (three convolutions a block, 3, 4, 6 and 3 blocks) on images of 32x32.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+local function conv(x, filters, size, strides, name)
+  local pad = math.floor(size / 2)
+  local y = flow.layers.conv2d(x, filters, size, {
+    strides = strides, padding = { pad, pad }, use_bias = false, name = name })
+  return flow.layers.batch_normalization(y, { name = name .. "-norm" })
+end
+
+local function bottleneck(x, width, strides, name)
+  local y = flow.nn.relu(conv(x, width, 1, 1, name .. "-1"))
+  y = flow.nn.relu(conv(y, width, 3, strides, name .. "-2"))
+  y = conv(y, 4 * width, 1, 1, name .. "-3")
+  if strides ~= 1 or x.shape[1] ~= 4 * width then x = conv(x, 4 * width, 1, strides, name .. "-shortcut") end
+  return flow.nn.relu(y + x)
+end
+
+local function resnet50(images)
+  local x = flow.nn.relu(conv(images, 64, 3, 1, "stem"))
+  for stage, blocks in ipairs { 3, 4, 6, 3 } do
+    for block = 1, blocks do
+      local strides = stage > 1 and block == 1 and 2 or 1
+      x = bottleneck(x, 32 * 2 ^ stage, strides, ("stage%d-%d"):format(stage, block))
+    end
+  end
+  return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "output" })
+end
+
+local function train_job(batch)
+  return flow.global_function {
+    type = "train",
+    inputs = {
+      images = tp.Numpy.Placeholder({ batch, 3, 32, 32 }),
+      labels = tp.Numpy.Placeholder({ batch }, { dtype = flow.int32 }),
+    },
+    returns = tp.Numpy,
+  } (function(images, labels)
+    local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, resnet50(images))
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0.9 }):minimize(loss)
+    return loss
+  end)
+end
+
+local function predict_job(batch)
+  return flow.global_function {
+    type = "predict",
+    inputs = { images = tp.Numpy.Placeholder({ batch, 3, 32, 32 }) },
+    returns = tp.Numpy,
+  } (resnet50)
+end
+
+-- Bytes of the plan's values, and their lower bound: most bytes alive at any one step.
+local function memory_of(job)
+  local taken, least = job:summary({ plan = true }):match("values take ([%d,]+) bytes, at least ([%d,]+)")
+  local function bytes(text) return tonumber((text:gsub(",", ""))) end
+  return bytes(taken), bytes(least)
+end
+
+describe("the memory of a residual net of 50 layers", function()
+  before_each(function()
+    flow.clear_default_session()
+    np.random.seed(1)
+  end)
+
+  for _, batch in ipairs { 1, 4 } do
+    local images = np.zeros({ batch, 3, 32, 32 }):astype(flow.float)
+
+    it(("is at most a tenth above what its values need at once, training with batch %d"):format(batch), function()
+      local job = train_job(batch)
+      job(images, np.zeros({ batch }):astype(flow.int32))
+      local taken, least = memory_of(job)
+      assert.is_true(taken <= 1.1 * least, ("%d bytes, at least %d"):format(taken, least))
+    end)
+
+    it(("is at most a tenth above what its values need at once, predicting with batch %d"):format(batch), function()
+      local job = predict_job(batch)
+      job(images)
+      local taken, least = memory_of(job)
+      assert.is_true(taken <= 1.1 * least, ("%d bytes, at least %d"):format(taken, least))
+    end)
+  end
+end)
