@@ -70,6 +70,12 @@ describe("the sample", function()
     assert.truthy(run("lenet_eval.lua"):match("accuracy: %d+%.%d%%\n$"))
   end)
 
+  it("resnet18_train.lua trains, and tells the accuracy by its running statistics", function()
+    local out = run("resnet18_train.lua", 2, 2)
+    assert.truthy(out:match("^0%s+%d+%.%d+\n"))
+    assert.truthy(out:match("accuracy on 20 test images: %d+%.%d%%\n$"))
+  end)
+
   it("mlp_train_async.lua trains and saves what mlp_eval_async.lua loads", function()
     local out = run("mlp_train_async.lua", 8)
     local first, last = out:match("^([%d.]+)\n.-([%d.]+)\n$")
