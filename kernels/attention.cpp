@@ -91,6 +91,11 @@ struct Rows {
   T* data;
   int64_t count, width, step;
   T* row(int64_t i) const { return data + i * step; }
+  // Begins to read a row. Rows lie apart, so the processor does not foresee which comes next.
+  void fetch(int64_t i) const {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t column = 0; i < count && column < width; column += kLine) __builtin_prefetch(row(i) + column, 0, 2);
+  }
   Strided<std::remove_const_t<T>> strided(int64_t first) const { return {row(first), step, 1}; }
 };
 
@@ -214,6 +219,16 @@ class Heads {
     T* scratch;
     int64_t batch, head;
 
+    // The one that this thread looks at next; the last has none, and gives another thread's, or itself.
+    Head next() const {
+      const bool same = head + 1 < heads.sizes.heads;
+      const int64_t sample = same ? batch : std::min(batch + 1, heads.sizes.batch - 1);
+      return {heads, call, scratch, sample, same ? head + 1 : 0};
+    }
+    // The rows of an input that are the queries', or the keys'.
+    Rows<const T> of_queries(int i, int64_t width) const { return input(i, heads.sizes.queries, width); }
+    Rows<const T> of_keys(int i, int64_t width) const { return input(i, heads.sizes.keys, width); }
+
     Rows<const T> input(int i, int64_t count, int64_t width) const { return rows(call.input<T>(i), count, width); }
     Rows<T> output(int i, int64_t count, int64_t width) const { return rows(call.output<T>(i), count, width); }
     // Of query `i` among all queries of all heads.
@@ -293,8 +308,14 @@ class Forward {
     const Rows<const T> query = head.input(kQuery, sizes().queries, sizes().width);
     multiply(
         SmallProduct<T>{count, keys, sizes().width, query.strided(first), head.scratch + key_, step, weights, step});
+    const Head next = head.next();
     cpu::widest([&] {
-      for (int64_t i = 0; i < count; ++i) weigh(head, first + i, keys, weights + i * step);
+      for (int64_t i = 0; i < count; ++i) {
+        weigh(head, first + i, keys, weights + i * step);
+        next.of_queries(kQuery, sizes().width).fetch(first + i);
+        next.of_keys(kKey, sizes().width).fetch(first + i);
+        next.of_keys(kValue, sizes().value_width).fetch(first + i);
+      }
     });
     multiply(SmallProduct<T>{
         count, sizes().value_width, keys, {weights, step, 1}, head.scratch + value_, out_step, out, out_step});
@@ -378,8 +399,14 @@ class Backward {
         SmallProduct<T>{count, keys, width, {scratch + query_, row, 1}, scratch + key_across_, step, weights, step});
     multiply(SmallProduct<T>{
         count, keys, value_width, {scratch + dout_, value_row, 1}, scratch + value_across_, step, dscores, step});
+    const Head next = head.next();
     cpu::widest([&] {
-      for (int64_t i = 0; i < count; ++i) weigh(head, first + i, keys, weights + i * step, dscores + i * step);
+      for (int64_t i = 0; i < count; ++i) {
+        weigh(head, first + i, keys, weights + i * step, dscores + i * step);
+        for (const int input : {kQuery + 0, kKey + 0}) next.input(input, queries, width).fetch(first + i);
+        for (const int input : {kDOut + 0, kOut + 0}) next.input(input, queries, value_width).fetch(first + i);
+        next.of_keys(kValue, value_width).fetch(first + i);
+      }
     });
     multiply(SmallProduct<T>{
         keys, value_width, count, {weights, 1, step}, scratch + dout_, value_row, scratch + dvalue_, value_row, true});
