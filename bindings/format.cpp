@@ -31,6 +31,16 @@ std::string chars(T x, std::chars_format form, int precision) {
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, x, form, precision).ptr);
 }
 
+// Of bfloat16 with as few digits as give it back.
+std::string chars(BFloat16 x, std::chars_format form) {
+  for (int precision = 0;; ++precision) {
+    std::string digits = chars(static_cast<float>(x), form, precision);
+    float back = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), back);
+    if (BFloat16(back).bits == x.bits || precision == 8) return digits;
+  }
+}
+
 Decimal split(const std::string& number) {
   Decimal parts;
   const size_t exponent = std::min(number.find('e'), number.size());
@@ -84,7 +94,8 @@ class FloatFormat {
  public:
   template <class T>
   FloatFormat(const std::vector<T>& shown, const FormatOptions& options) : precision_(options.precision) {
-    T largest = 0, smallest = std::numeric_limits<T>::infinity();
+    using Number = std::conditional_t<std::is_floating_point_v<T>, T, float>;
+    Number largest = 0, smallest = std::numeric_limits<Number>::infinity();
     bool any = false, all_finite = true, negative_infinity = false;
     for (const T x : shown) {
       all_finite = all_finite && std::isfinite(x);
@@ -92,11 +103,12 @@ class FloatFormat {
       if (!std::isfinite(x)) continue;
       any = true;
       if (x == 0) continue;
-      largest = std::max(largest, std::abs(x));
-      smallest = std::min(smallest, std::abs(x));
+      largest = std::max(largest, std::abs(Number{x}));
+      smallest = std::min(smallest, std::abs(Number{x}));
     }
     if (largest > 0)
-      scientific_ = largest >= T(1e8) || (!options.suppress && (smallest < T(0.0001) || largest / smallest > T(1000)));
+      scientific_ = largest >= Number(1e8) ||
+                    (!options.suppress && (smallest < Number(0.0001) || largest / smallest > Number(1000)));
     size_t whole = 0, fraction = 0;
     if (any)
       for (const T x : shown) {
@@ -230,12 +242,13 @@ void collect_shown(const Tensor& array, int axis, int64_t offset, int64_t edge_i
 // A single number as Python prints it: "0.5", "3.0", "1e-05", "7".
 template <class T>
 std::string scalar(T x) {
-  if constexpr (!std::is_floating_point_v<T>) {
+  if constexpr (!kFloating<T>) {
     return std::to_string(x);
   } else {
     if (!std::isfinite(x)) return std::isnan(x) ? "nan" : x < 0 ? "-inf" : "inf";
-    const T size = std::abs(x);
-    if (x == 0 || (size >= T(1e-4) && size < T(1e16))) {
+    const auto size = std::abs(+x);
+    using Number = std::decay_t<decltype(size)>;
+    if (x == 0 || (size >= Number(1e-4) && size < Number(1e16))) {
       const Decimal parts = positional(x, 400, true);
       return parts.whole + "." + (parts.fraction.empty() ? "0" : parts.fraction);
     }
@@ -251,7 +264,7 @@ std::string format_of(const Tensor& array, const FormatOptions& options) {
   const bool summarise = array.count() > options.threshold;
   std::vector<T> shown;
   collect_shown(array, 0, 0, options.edge_items, summarise, shown);
-  using Format = std::conditional_t<std::is_floating_point_v<T>, FloatFormat, IntFormat>;
+  using Format = std::conditional_t<kFloating<T>, FloatFormat, IntFormat>;
   const Format word(shown, options);
   return Layouter<T, Format>(array, options, summarise, word).block(0, 0, " ", options.line_width);
 }
@@ -259,7 +272,7 @@ std::string format_of(const Tensor& array, const FormatOptions& options) {
 }  // namespace
 
 std::string format(const Tensor& array, const FormatOptions& options) {
-  return visit(array.dtype(), [&](auto like) { return format_of<decltype(like)>(array, options); });
+  return visit_stored(array.dtype(), [&](auto like) { return format_of<decltype(like)>(array, options); });
 }
 
 }  // namespace moonflow

@@ -12,6 +12,7 @@ static_assert(MF_MAX_RANK == Shape::kMaxRank);
 static_assert(static_cast<int>(DType::Float32) == MF_FLOAT32 && static_cast<int>(DType::Float64) == MF_FLOAT64);
 static_assert(static_cast<int>(DType::Int8) == MF_INT8 && static_cast<int>(DType::UInt8) == MF_UINT8);
 static_assert(static_cast<int>(DType::Int32) == MF_INT32 && static_cast<int>(DType::Int64) == MF_INT64);
+static_assert(static_cast<int>(DType::BFloat16) == MF_BFLOAT16);
 
 // `what()` puts the struct into words, where there is something to say of it.
 template <class Struct, class What>

@@ -64,7 +64,7 @@ Tensor from_lists(lua_State* L, DType dtype, const std::optional<Shape>& wanted)
             " elements, the lists have ", shape.count());
   const Tensor array = Tensor::allocate({dtype, shape}, state_of(L).memory);
   lua_pushvalue(L, 1);
-  visit(dtype, [&](auto like) {
+  visit_stored(dtype, [&](auto like) {
     auto* out = array.data<decltype(like)>();
     read_list(L, shape, 0, out);
   });
@@ -92,7 +92,7 @@ Tensor from_array(lua_State* L, const std::optional<DType>& dtype, const std::op
 
 Tensor from_number(lua_State* L, DType dtype, const std::optional<Shape>& shape) {
   const Tensor array = Tensor::allocate({dtype, Shape()}, state_of(L).memory);
-  visit(dtype, [&](auto like) { *array.data<decltype(like)>() = element_at<decltype(like)>(L, 1); });
+  visit_stored(dtype, [&](auto like) { *array.data<decltype(like)>() = element_at<decltype(like)>(L, 1); });
   return shape ? array.reshaped(*shape) : array;
 }
 

@@ -11,7 +11,7 @@ namespace moonflow::lua {
 // The number as an element; one that the dtype cannot hold is an error, never a wrapped value.
 template <class T>
 T element_of(double number) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kFloating<T>) {
     return static_cast<T>(number);
   } else {
     // The upper bound is one past the largest value, since that one is exact as a double for every integer type.
@@ -48,7 +48,7 @@ double number_of(T element, const char* accessor) {
 }
 
 inline double load_number(const Tensor& array, int64_t element, const char* accessor) {
-  return visit(array.dtype(), [&](auto like) { return number_of(array.data<decltype(like)>()[element], accessor); });
+  return visit_stored(array.dtype(), [&](auto like) { return number_of(array.data<decltype(like)>()[element], accessor); });
 }
 
 }  // namespace moonflow::lua

@@ -78,7 +78,7 @@ void set_part(lua_State* L, int count) {
       std::memmove(target.data(), source->data(), static_cast<size_t>(target.bytes()));
       return;
     }
-    visit(target.dtype(), [&](auto like) {
+    visit_stored(target.dtype(), [&](auto like) {
       using T = decltype(like);
       const T element = element_at<T>(L, value);
       std::fill_n(target.data<T>(), target.count(), element);
@@ -101,7 +101,7 @@ int index(lua_State* L) {
     const Tensor* array = find_box<Tensor>(L, 1);
     const int64_t element = plain_index(L, array);
     if (element == kNone || array->dtype() == DType::Int64) return push_part(L, 1, "a[i]");
-    lua_pushnumber(L, visit(array->dtype(),
+    lua_pushnumber(L, visit_stored(array->dtype(),
                             [&](auto like) { return static_cast<double>(array->data<decltype(like)>()[element]); }));
     return 1;
   }
@@ -154,7 +154,7 @@ int length(lua_State* L) {
 }
 
 bool equal_elements(const Tensor& a, const Tensor& b) {
-  return visit(a.dtype(), [&](auto like) {
+  return visit_stored(a.dtype(), [&](auto like) {
     using T = decltype(like);
     return std::equal(a.data<T>(), a.data<T>() + a.count(), b.data<T>());
   });
@@ -249,7 +249,7 @@ void push_rows(lua_State* L, const Tensor& array, int axis, int64_t& offset) {
   if (axis == array.shape().rank()) {
     const int64_t element = offset++;
     lua_pushnumber(
-        L, visit(array.dtype(), [&](auto like) { return static_cast<double>(array.data<decltype(like)>()[element]); }));
+        L, visit_stored(array.dtype(), [&](auto like) { return static_cast<double>(array.data<decltype(like)>()[element]); }));
     return;
   }
   const int64_t size = array.shape()[axis];

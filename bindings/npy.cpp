@@ -238,6 +238,8 @@ Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memo
 
 std::string npy_header(const TensorType& type) {
   static constexpr const char* kDescr[] = {"<f4", "<f8", "|i1", "|u1", "<i4", "<i8"};
+  require(type.dtype != DType::BFloat16, ErrorCode::Unsupported,
+          "npy and npz have no bfloat16; save a:astype(\"float32\"), which holds the same values");
   std::string shape;
   for (const int64_t size : type.shape) shape += std::to_string(size) + ", ";
   if (type.shape.rank() == 1) shape.pop_back();               // "5,"

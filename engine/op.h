@@ -174,6 +174,23 @@ struct Kernel {
 
 // ---- the op --------------------------------------------------------------------------------------------------
 
+// How an op takes bfloat16, and what automatic mixed precision may do with it (engine/mixed_precision.h).
+struct Bfloat16Use {
+  enum Role {
+    Float32,   // it leaves the op in float32: a loss, statistics, an update
+    Follows,   // it gives the op bfloat16 where that is there anyway, and wanted
+    Computes,  // the op is faster in bfloat16. With an attribute "mixed" it is told the dtype of its result
+  };
+  Role role = Float32;
+  // The kernels know bfloat16. To others it is given widened, and what they give is rounded.
+  bool in_kernels = false;
+  std::vector<int> keeps_float32 = {};  // inputs that stay float32 all the same: a bias
+  std::vector<int> takes_either = {};   // inputs that are rounded as they are read, so that they need no conversion
+  // Whether computing in bfloat16 is faster for these types, on this processor; empty: always. Of what may come in
+  // either type, bfloat16 is what does not change from run to run.
+  std::function<bool(const OpCall&)> pays = {};
+};
+
 // Where an output may live in the memory of an input.
 struct Sharing {
   int output;
@@ -210,6 +227,7 @@ struct OpDef {
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
   std::vector<int> writes = {};       // inputs updated in place (variables); such an op has no outputs
   bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
+  Bfloat16Use bfloat16 = {};
   std::vector<Rewrite> rewrites = {};
   std::vector<Example> examples = {};
   // Floating-point operations of one launch, a multiply-add counted as two; empty where moving the data is the work.

@@ -11,13 +11,15 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "engine/bfloat16.h"
 #include "engine/error.h"
 
 namespace moonflow {
 
-enum class DType : uint8_t { Float32, Float64, Int8, UInt8, Int32, Int64 };
+enum class DType : uint8_t { Float32, Float64, Int8, UInt8, Int32, Int64, BFloat16 };
 
 int64_t size_of(DType dtype);
 const char* name(DType dtype);  // "float32", "int8", ...
@@ -51,8 +53,15 @@ template <>
 struct DTypeOf<int64_t> {
   static constexpr DType value = DType::Int64;
 };
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::BFloat16;
+};
+// Whether values of T have a fraction.
+template <class T>
+constexpr bool kFloating = std::is_floating_point_v<T> || std::is_same_v<T, BFloat16>;
 
-// Calls f(T{}) with the C++ type of `dtype`.
+// Calls f(T{}) with the C++ type of `dtype`, of those that C++ can compute with: all but bfloat16, which is an error.
 template <class F>
 decltype(auto) visit(DType dtype, F&& f) {
   switch (dtype) {
@@ -66,10 +75,18 @@ decltype(auto) visit(DType dtype, F&& f) {
       return f(int32_t{});
     case DType::Int64:
       return f(int64_t{});
+    case DType::BFloat16:
+      fail(ErrorCode::DtypeMismatch, "has no kernel for bfloat16; cast to float32");
     case DType::Float32:
       break;
   }
   return f(float{});
+}
+
+// As above with bfloat16 among them: for what stores, prints or converts single values.
+template <class F>
+decltype(auto) visit_stored(DType dtype, F&& f) {
+  return dtype == DType::BFloat16 ? f(BFloat16{}) : visit(dtype, f);
 }
 
 // As above for float32 and float64; any other dtype is an error.

@@ -231,7 +231,7 @@ void add_where(Catalog& catalog) {
   op.doc = "Each element from x where the condition is true, else from y.\n"
            "  out = x if condition else y\n"
            "shapes: condition, x and y broadcast against each other as in NumPy -> out\n"
-           "dtypes: condition int8 (every number but 0 is true); x and y of one dtype, any of the six\n"
+           "dtypes: condition int8 (every number but 0 is true); x and y of one dtype, any\n"
            "errors: shapes that do not broadcast; a condition that is not int8; two dtypes";
   op.inputs = {{"condition"}, {"x"}, {"y"}};
   op.infer = infer_where;

@@ -1,6 +1,24 @@
 #include "kernels/catalog.h"
 
+#include "kernels/bfloat16.h"
+
 namespace moonflow {
+
+namespace {
+
+// The same ops, all of which take bfloat16.
+std::shared_ptr<const Catalog> with_bfloat16(const Catalog& catalog) {
+  const auto result = std::make_shared<Catalog>();
+  for (const auto& [name, known] : catalog.ops()) {
+    OpDef op = known;
+    if (op.cpu && !op.bfloat16.in_kernels) op.cpu = cpu::widened(std::move(op.cpu), op.writes);
+    result->add(std::move(op));
+  }
+  result->sum_op = catalog.sum_op;
+  return result;
+}
+
+}  // namespace
 
 std::shared_ptr<const Catalog> make_catalog() {
   auto catalog = std::make_shared<Catalog>();
@@ -24,7 +42,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_update(*catalog);
   add_schedule(*catalog);
   catalog->sum_op = "add";
-  return catalog;
+  return with_bfloat16(*catalog);
 }
 
 }  // namespace moonflow

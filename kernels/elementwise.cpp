@@ -33,7 +33,7 @@ void keep_layout(LayoutCall& call) {
 std::string doc(const std::string& says, const std::string& formula, Dtypes dtypes, const std::string& shapes,
                 const std::string& end) {
   return text(says, "\n  ", formula, "\nshapes: ", shapes, "\ndtypes: ",
-              dtypes == Dtypes::All ? "all six" : "float32, float64", end);
+              dtypes == Dtypes::All ? "all" : "float32, float64", end);
 }
 
 namespace {
@@ -258,7 +258,7 @@ void add_cast(Catalog& catalog) {
   op.doc = "The same values in another dtype.\n"
            "  out = x, rounded to the nearest float; to an integer: truncated toward 0\n"
            "shapes: x of any shape -> out of the same shape\n"
-           "dtypes: from any of the six to any. A floating value outside an integer's range becomes its end, a NaN 0;\n"
+           "dtypes: from any to any. A floating value outside an integer's range becomes its end, a NaN 0;\n"
            "        an integer outside a smaller integer's range wraps around";
   op.inputs = {{"x"}};
   op.attrs = {{"dtype", DType::Float32, "dtype of out", true}};
@@ -268,17 +268,21 @@ void add_cast(Catalog& catalog) {
   op.grad = cast_grad;
   op.cpu = {[](KernelCall& call) -> Launch {
               const int64_t count = call.inputs[0].count();
-              return visit(call.outputs[0].dtype, [&](auto to) {
+              return visit_stored(call.outputs[0].dtype, [&](auto to) {
                 using F = Convert<decltype(to)>;
-                return visit(call.inputs[0].dtype,
-                             [&](auto from) { return map_unary<F, decltype(from)>(F{}, count); });
+                return visit_stored(call.inputs[0].dtype,
+                                    [&](auto from) { return map_unary<F, decltype(from)>(F{}, count); });
               });
             },
             keep_layout};
   op.examples = {{{{DType::Float32, {2, 3}}}, {{"dtype", DType::Float64}}},
                  {{{DType::Int32, {5}}}, {{"dtype", DType::Float32}}},
                  {{{DType::Float32, {4}}}, {{"dtype", DType::Int8}}, -200, 200},
-                 {{{DType::UInt8, {2, 2}}}, {{"dtype", DType::Int64}}}};
+                 {{{DType::UInt8, {2, 2}}}, {{"dtype", DType::Int64}}},
+                 {{{DType::Float32, {3, 7}}}, {{"dtype", DType::BFloat16}}},
+                 {{{DType::BFloat16, {5}}}, {{"dtype", DType::Float32}}},
+                 {{{DType::BFloat16, {4}}}, {{"dtype", DType::UInt8}}, -200, 300}};
+  op.bfloat16.in_kernels = true;
   catalog.add(std::move(op));
 }
 

@@ -38,7 +38,7 @@ template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>
 constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F>
-                                                      : kCheap<F> && std::is_floating_point_v<T>;
+                                                      : kCheap<F> && kFloating<T>;
 
 // Elements that pay for another thread. A call of the math library costs as much as dozens of cheap elements.
 template <class F, class T>

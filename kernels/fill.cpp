@@ -34,7 +34,7 @@ OpDef constant() {
       "One value everywhere.\n"
       "  out = value\n"
       "shapes: -> shape\n"
-      "dtypes: all six; an integer dtype truncates the value toward 0\n"
+      "dtypes: all; an integer dtype truncates the value toward 0\n"
       "errors: a negative size";
   op.attrs = {{"value", 0.0, "the value", true},
               {"dtype", DType::Float32, "dtype of out"},
@@ -51,7 +51,7 @@ OpDef like(const char* name, double value) {
   OpDef op;
   op.name = op.lua = name;
   op.doc = text(value == 0 ? "Zeros" : "Ones", " of the type of another value, whose elements are not read.\n  out = ",
-                value, "\nshapes: x of any shape -> out of the same shape\ndtypes: all six");
+                value, "\nshapes: x of any shape -> out of the same shape\ndtypes: all");
   op.inputs = {{"x"}};
   op.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
   op.cpu = {[value](KernelCall& call) { return launch_fill(call.outputs[0], value); }};
@@ -76,7 +76,7 @@ OpDef range() {
       "Evenly spaced values.\n"
       "  out[i] = start + i * step, as long as that is before stop\n"
       "shapes: -> (ceil((stop - start) / step)), empty when stop lies behind start\n"
-      "dtypes: all six; computed in float64\n"
+      "dtypes: all; computed in float64\n"
       "errors: step is 0; a bound that is not finite";
   op.attrs = {{"start", 0.0, "first value", true},
               {"stop", 0.0, "end, not included", true},

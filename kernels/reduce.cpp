@@ -228,21 +228,21 @@ void add(Catalog& catalog, const Row& row) {
 
 void add_reductions(Catalog& catalog) {
   constexpr Accepts all = Accepts::All, floating = Accepts::Floating;
-  const char* const six = "all six -> the same; floats are summed in float64, integers wrap around";
+  const char* const kept = "all -> the same; floats are summed in float64, integers wrap around";
   const char* const floats = "float32, float64 -> the same; summed in float64";
-  add<Sum, all>(catalog, {"reduce_sum", "Sum along axes.", "out = sum(x)", six, sum_grad});
+  add<Sum, all>(catalog, {"reduce_sum", "Sum along axes.", "out = sum(x)", kept, sum_grad});
   add<Mean, floating>(catalog, {"reduce_mean", "Mean along axes.", "out = sum(x) / n", floats, mean_grad});
   add<Max, all, false, true>(
       catalog, {"reduce_max", "Largest element along axes. A NaN wins; equal elements share the gradient.",
-                "out = max(x)", "all six -> the same", extreme_grad});
+                "out = max(x)", "all -> the same", extreme_grad});
   add<Min, all, false, true>(
       catalog, {"reduce_min", "Smallest element along axes. A NaN wins; equal elements share the gradient.",
-                "out = min(x)", "all six -> the same", extreme_grad});
-  add<Prod, all>(catalog, {"reduce_prod", "Product along axes.", "out = prod(x)", six, prod_grad, 0.5, 1.5});
+                "out = min(x)", "all -> the same", extreme_grad});
+  add<Prod, all>(catalog, {"reduce_prod", "Product along axes.", "out = prod(x)", kept, prod_grad, 0.5, 1.5});
   add<Any, all, true>(
-      catalog, {"reduce_any", "Whether an element is not 0.", "out = any(x != 0)", "all six -> int8, 1 for true"});
+      catalog, {"reduce_any", "Whether an element is not 0.", "out = any(x != 0)", "all -> int8, 1 for true"});
   add<All, all, true>(
-      catalog, {"reduce_all", "Whether no element is 0.", "out = all(x != 0)", "all six -> int8, 1 for true"});
+      catalog, {"reduce_all", "Whether no element is 0.", "out = all(x != 0)", "all -> int8, 1 for true"});
   add<Variance, floating>(catalog, {"reduce_variance", "Variance of the elements along axes, not of a sample.",
                                     "out = sum((x - mean(x)) ^ 2) / n", floats, variance_grad});
   add<Std, floating>(catalog, {"reduce_std", "Standard deviation of the elements along axes, not of a sample.",
@@ -346,7 +346,7 @@ OpDef arg() {
                 " element along an axis, counted from 0; the first of equals; a NaN wins. No gradient.\n  out = ",
                 kLargest ? "argmax(x)" : "argmin(x)",
                 "\nshapes: x of rank 1 or more -> out without the axis"
-                "\ndtypes: all six -> int64\nerrors: an axis outside x, or of size 0");
+                "\ndtypes: all -> int64\nerrors: an axis outside x, or of size 0");
   op.inputs = {{"x"}};
   op.attrs = {{"axis", int64_t{-1}, "the axis, a negative one counts from the end"}};
   op.infer = [](const OpCall& call) {
@@ -390,7 +390,7 @@ OpDef sum_to_shape() {
       "Undoes broadcasting: sums the axes along which a value of the given shape would be repeated to give x.\n"
       "  out = sum of x over those axes\n"
       "shapes: x -> shape\n"
-      "dtypes: all six -> the same; floats are summed in float64\n"
+      "dtypes: all -> the same; floats are summed in float64\n"
       "errors: a shape that does not broadcast to x";
   op.inputs = {{"x"}};
   op.attrs = {{"shape", Ints{}, "shape of out", true}};

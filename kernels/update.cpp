@@ -58,7 +58,7 @@ OpDef assign() {
       "Gives a variable a value at the end of the run.\n"
       "  variable = value\n"
       "shapes: variable and value of one shape\n"
-      "dtypes: all six, one for both\n"
+      "dtypes: all, one for both\n"
       "errors: two types; the first input is not a variable";
   op.inputs = {{"variable"}, {"value"}};
   op.outputs = {};
@@ -84,7 +84,7 @@ OpDef assign_add() {
       "Adds a value to a variable at the end of the run.\n"
       "  variable = variable + value\n"
       "shapes: variable and value of one shape\n"
-      "dtypes: all six, one for both; integers wrap around\n"
+      "dtypes: all, one for both; integers wrap around\n"
       "errors: two types; the first input is not a variable";
   op.cpu = {[](KernelCall& call) -> Launch {
     return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {

@@ -84,8 +84,12 @@ local function is_callable(value)
 end
 arguments.is_callable = is_callable
 
-local dtypes = { float32 = true, float64 = true, int8 = true, uint8 = true, int32 = true, int64 = true }
+local dtypes = {
+  float32 = true, float64 = true, bfloat16 = true, int8 = true, uint8 = true, int32 = true, int64 = true,
+}
 arguments.dtypes = dtypes
+--- The dtypes whose values have a fraction.
+arguments.floating = { float32 = true, float64 = true, bfloat16 = true }
 
 -- kind -> { test, what is wanted }. A kind that is not here is the word that `kind` gives.
 local checks = {

@@ -69,7 +69,7 @@ function blob.operand(value, t, dtype, what)
   local kind = kind_of(value)
   if kind == "blob" then return blob.id_of(value, t, what) end
   if kind == "number" then
-    local whole = dtype ~= "float32" and dtype ~= "float64"
+    local whole = not arguments.floating[dtype]
     if whole and value ~= math.floor(value) then
       errors.raise("dtype_mismatch", what .. ": " .. value .. " is not a whole number, and the other operand is "
         .. dtype .. "; cast it first")

@@ -230,7 +230,7 @@ local function check_half(images, labels, images_file, labels_file)
     fail("shape_mismatch", ("%s: %s holds %s %s, wanted uint8 (n, %d, %d)")
       :format(WHAT, images_file, images.dtype, tostring(shape), SIDE, SIDE))
   end
-  if labels.dtype == "float32" or labels.dtype == "float64" or labels.rank ~= 1 then
+  if arguments.floating[labels.dtype] or labels.rank ~= 1 then
     fail("shape_mismatch", ("%s: %s holds %s %s, wanted whole numbers of shape (n)")
       :format(WHAT, labels_file, labels.dtype, tostring(labels.shape)))
   end

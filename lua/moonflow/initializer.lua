@@ -67,7 +67,7 @@ end
 define("random_uniform_initializer", { { "minval", "number", 0 }, { "maxval", "number", 1 }, { "dtype", "dtype?" } },
   function(given)
     return new("random_uniform(" .. given.minval .. ", " .. given.maxval .. ")", function(_, dtype)
-      if dtype ~= "float32" and dtype ~= "float64" then
+      if not arguments.floating[dtype] then
         return "random_int", { low = given.minval, high = given.maxval }
       end
       return uniform(given.minval, given.maxval)

@@ -16,7 +16,7 @@ local ndarray = {}
 
 -- ---- dtypes -------------------------------------------------------------------------------------------------------
 
-local FLOATING = { float32 = true, float64 = true }
+local FLOATING = arguments.floating
 -- The range of each integer dtype; of int64, what a Lua number holds exactly.
 local LEAST = { int8 = -2 ^ 7, uint8 = 0, int32 = -2 ^ 31, int64 = -2 ^ 53 }
 local MOST = { int8 = 2 ^ 7 - 1, uint8 = 2 ^ 8 - 1, int32 = 2 ^ 31 - 1, int64 = 2 ^ 53 }
@@ -26,7 +26,8 @@ function ndarray.is_array(x)
 end
 local is_array = ndarray.is_array
 
---- The dtype that holds values of both, by NumPy's rules. There is no 16-bit integer, so int8 with uint8 gives int32.
+--- The dtype that holds values of both, by NumPy's rules. There is no 16-bit integer, so int8 with uint8 gives int32;
+--- bfloat16 with anything else gives float32 or float64.
 function ndarray.promote(a, b)
   if a == b then return a end
   local wide = a == "int64" or b == "int64" or a == "float64" or b == "float64"
@@ -429,6 +430,7 @@ end
 local has_ffi, ffi = pcall(require, "ffi")
 local C_TYPES = {
   float32 = "float*", float64 = "double*", int8 = "int8_t*", uint8 = "uint8_t*", int32 = "int32_t*", int64 = "int64_t*",
+  bfloat16 = "uint16_t*",  -- its bits: C has no such type
 }
 
 --- FFI pointer to the first element, for hot loops. Unchecked, and it does not keep the array alive: keep `a` in a

@@ -327,7 +327,7 @@ local function trainable(t)
   local list = {}
   for _, entry in ipairs(t.variable_list) do
     local dtype = entry.record.dtype
-    if entry.trainable and (dtype == "float32" or dtype == "float64") then list[#list + 1] = entry end
+    if entry.trainable and arguments.floating[dtype] then list[#list + 1] = entry end
   end
   return list
 end

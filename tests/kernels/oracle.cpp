@@ -10,13 +10,11 @@ namespace moonflow::oracle {
 namespace {
 
 // The same numbers on every machine, which std::uniform_real_distribution does not promise.
-double uniform(std::mt19937& random, double low, double high) {
-  return low + (high - low) * (random() / 4294967296.0);
-}
+double uniform(std::mt19937& random, double low, double high) { return low + (high - low) * (random() / 4294967296.0); }
 
 Tensor draw(const TensorType& type, const Example& example, std::mt19937& random) {
   Tensor tensor = Tensor::allocate(type);
-  visit(type.dtype, [&](auto zero) {
+  visit_stored(type.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < type.count(); ++i) {
       // Floats in float64 are rounded to float32, so that both precisions see the same value.
@@ -31,7 +29,8 @@ Tensor draw(const TensorType& type, const Example& example, std::mt19937& random
 Tensor convert(const Tensor& from, DType dtype) {
   Tensor to = Tensor::allocate({dtype, from.shape()});
   for (int64_t i = 0; i < from.count(); ++i)
-    visit(dtype, [&](auto zero) { to.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(element(from, i)); });
+    visit_stored(dtype,
+                 [&](auto zero) { to.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(element(from, i)); });
   return to;
 }
 
@@ -91,9 +90,12 @@ struct Job {
     for (size_t i = 0; i < trial.inputs.size(); ++i) {
       const Tensor& value = trial.inputs[i];
       const std::string name = text("input", i);
-      if (!value) inputs.push_back(kNone);
-      else if (is_written(*trial.op, static_cast<int>(i))) inputs.push_back(graph.variable(name, value.type()));
-      else inputs.push_back(graph.feed(name, value.type()));
+      if (!value)
+        inputs.push_back(kNone);
+      else if (is_written(*trial.op, static_cast<int>(i)))
+        inputs.push_back(graph.variable(name, value.type()));
+      else
+        inputs.push_back(graph.feed(name, value.type()));
     }
     outputs = graph.append(trial.op->name, inputs, trial.attrs, "tried", "oracle");
   }
@@ -103,8 +105,10 @@ struct Job {
     std::vector<Tensor> feeds;
     for (size_t i = 0; i < values.size(); ++i) {
       if (!values[i]) continue;
-      if (!is_written(*trial.op, static_cast<int>(i))) feeds.push_back(values[i]);
-      else if (session.variables().find(text("input", i))) session.write(text("input", i), values[i]);
+      if (!is_written(*trial.op, static_cast<int>(i)))
+        feeds.push_back(values[i]);
+      else if (session.variables().find(text("input", i)))
+        session.write(text("input", i), values[i]);
     }
     return run(session, plan, std::move(feeds));
   }
@@ -142,18 +146,24 @@ Trial draw(const OpDef& op, const Example& example, unsigned seed) {
   return trial;
 }
 
-std::vector<Trial> swapped(const Trial& trial) {
+std::vector<Trial> with_floats(const Trial& trial, DType dtype) {
   for (const bool scalars_too : {true, false}) {
     Trial other = trial;
     bool any = false;
     for (Tensor& input : other.inputs) {
       if (!input || !is_floating(input.dtype()) || (!scalars_too && input.shape().rank() == 0)) continue;
-      input = convert(input, input.dtype() == DType::Float32 ? DType::Float64 : DType::Float32);
+      input = convert(input, dtype);
       any = true;
     }
     if (any && accepted(other)) return {other};
   }
   return {};
+}
+
+std::vector<Trial> swapped(const Trial& trial) {
+  for (const Tensor& input : trial.inputs)
+    if (input && input.dtype() == DType::Float32 && input.shape().rank() > 0) return with_floats(trial, DType::Float64);
+  return with_floats(trial, DType::Float32);
 }
 
 Launched launch(const Trial& trial, Device& device, const Sharing* share) {
@@ -199,7 +209,8 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share) {
     result.inputs.push_back(before ? before.copy() : Tensor());
     if (!before) continue;
     std::memcpy(result.inputs[i].data(), inputs[i].data(), before.bytes());
-    const bool may_change = is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
+    const bool may_change =
+        is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
     if (!may_change && !same_bytes(result.inputs[i], before)) result.damage += text("input ", i, "; ");
   }
   return result;
@@ -266,7 +277,7 @@ std::vector<Comparison> compare_gradients(const Trial& trial, int output, const 
 }
 
 double element(const Tensor& tensor, int64_t i) {
-  return visit(tensor.dtype(), [&](auto zero) { return static_cast<double>(tensor.data<decltype(zero)>()[i]); });
+  return visit_stored(tensor.dtype(), [&](auto zero) { return static_cast<double>(tensor.data<decltype(zero)>()[i]); });
 }
 
 bool same_bytes(const Tensor& a, const Tensor& b) {

@@ -23,8 +23,10 @@ struct Trial {
 
 // The example as it stands, with values drawn from `seed`.
 Trial draw(const OpDef& op, const Example& example, unsigned seed);
-// The same values with float32 for float64 and the other way round; values that do not fit are rounded. Scalars keep
-// their dtype where the op insists on it (learning rates are float32). None where nothing can be swapped.
+// The same values with floats of this dtype, to which they are rounded. Scalars keep their dtype where the op insists
+// on it (learning rates are float32). None where there are no floats, or the op does not take the dtype.
+std::vector<Trial> with_floats(const Trial& trial, DType dtype);
+// The same with float64 for float32, and float32 for any other.
 std::vector<Trial> swapped(const Trial& trial);
 
 struct Launched {
