@@ -48,7 +48,11 @@ MOONFLOW_BOTH inline float exp_of_sum(float x, float low) {
   const float p = polynomial({0.49999994f, 0.166665196f, 0.041668389f, 0.0083687678f, 0.00138149306f}, r);
   const float y = ((p * r) * r + r) + 1.0f;
   const int32_t k = bits_of(shifted) - bits_of(kShift), half = k >> 1;
-  return y * float_of((half + 127) << 23) * float_of((k - half + 127) << 23);
+  // Of a NaN the exponents are nonsense that must not overflow; y is NaN already.
+  const auto power_of_two = [](int32_t exponent) {
+    return float_of(static_cast<int32_t>(static_cast<uint32_t>(exponent + 127) << 23));
+  };
+  return y * power_of_two(half) * power_of_two(k - half);
 }
 
 MOONFLOW_BOTH inline float exp(float x) { return exp_of_sum(x, 0); }
