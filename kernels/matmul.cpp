@@ -165,10 +165,15 @@ Launch prepare_loops(const Product& sizes, Finish finish, DType dtype) {
 // faster than the matmul primitive; from 16 rows on it is the other way round.
 constexpr int64_t kFewRows = 8;
 
+// Every other launch begins at the end of the matrix. Reading one that is larger than a core's cache in the same order
+// every time finds nothing of it there, since what comes last drives out what comes first; to and fro, each launch
+// finds what the one before has read last.
 Launch prepare_few_rows(const Product& sizes, Finish finish) {
-  return [sizes, finish](const LaunchCall& call) {
+  return [sizes, finish, backwards = false](const LaunchCall& call) mutable {
     float* out = call.output<float>(0);
-    cpu::multiply_few_rows(sizes.rows, sizes.columns, sizes.inner, call.input<float>(0), call.input<float>(1), out);
+    cpu::multiply_few_rows(sizes.rows, sizes.columns, sizes.inner, call.input<float>(0), call.input<float>(1), out,
+                           backwards);
+    backwards = !backwards;
     finish_rows(sizes, finish, finish.bias ? call.input<float>(2) : nullptr, out);
   };
 }

@@ -1,5 +1,6 @@
-// Every element of b is used once per row of a, so the speed is that of reading b from cache: four rows of b are read at
-// a time, along k, in registers as wide as the processor has. Packing, which pays in a large product, only adds a copy.
+// Every element of b is used once per row of a, so the speed is that of reading b from cache: four rows of b are read
+// at a time, along k, in registers as wide as the processor has. Packing, which pays in a large product, only adds a
+// copy.
 #include "kernels/matmul_few_rows.h"
 
 #include "kernels/cpu.h"
@@ -44,15 +45,18 @@ inline void dot(int64_t inner, const float* a, const float* b, float* out) {
 
 }  // namespace
 
-void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out) {
+void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out,
+                       bool backwards) {
   const int64_t grain = std::max<int64_t>(4, kWideGrain / std::max<int64_t>(1, inner * rows));
   parallel_for(columns, grain, [=](int64_t first, int64_t last) {
     widest_register([=](auto wide) {
       using R = decltype(wide);
-      int64_t j = first;
-      for (; j + 4 <= last; j += 4)
+      const int64_t fours = (last - first) / 4;
+      for (int64_t step = 0; step < fours; ++step) {
+        const int64_t j = first + 4 * (backwards ? fours - 1 - step : step);
         for (int64_t i = 0; i < rows; ++i) dot<R, 4>(inner, a + i * inner, b + j * inner, out + i * columns + j);
-      for (; j < last; ++j)
+      }
+      for (int64_t j = first + 4 * fours; j < last; ++j)
         for (int64_t i = 0; i < rows; ++i) dot<R, 1>(inner, a + i * inner, b + j * inner, out + i * columns + j);
     });
   });

@@ -6,7 +6,8 @@
 namespace moonflow::cpu {
 
 // out[i, j] = sum over k of a[i, k] * b[j, k], all row-major and dense. Neither allocates nor locks. Each element is
-// summed in one order whatever the number of threads.
-void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out);
+// summed in one order whatever the number of threads. With `backwards`, the last rows of b are read first.
+void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out,
+                       bool backwards);
 
 }  // namespace moonflow::cpu
