@@ -131,7 +131,7 @@ Launch convolve(const Work& work, KernelCall& call) {
 
 // ---- the filter's direction ----------------------------------------------------------------------------------------
 
-// Adds the tiles of some units to sums[p][channel][filter] and to bias.
+// Sums the tiles of some units to sums[p][channel][filter], and adds them to bias.
 template <class R, int kTaps>
 void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, const uint8_t* places,
                const float* image, float* sums, float* bias, float* scratch) {
@@ -152,11 +152,17 @@ void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, c
       }
       tiles += here.tiles;
     }
-    for (int p = 0; p < n * n; ++p) {
-      multiply<R, true>(work.image.channels, work.out.channels, tiles, points + p * work.points_step(), 1,
-                        work.image.channels, gradients + p * work.gradients_step(), work.out.channels,
-                        sums + p * work.weights_step(), work.out.channels);
-    }
+    const auto multiply_points = [&](auto add) {
+      for (int p = 0; p < n * n; ++p) {
+        multiply<R, add>(work.image.channels, work.out.channels, tiles, points + p * work.points_step(), 1,
+                         work.image.channels, gradients + p * work.gradients_step(), work.out.channels,
+                         sums + p * work.weights_step(), work.out.channels);
+      }
+    };
+    if (from == first)
+      multiply_points(std::false_type());
+    else
+      multiply_points(std::true_type());
   }
 }
 
@@ -177,10 +183,10 @@ Launch sum_filter(const Work& work, KernelCall& call) {
       widest_register([&](auto width) {
         for (int64_t i = first; i < last; ++i) {
           float* own = scratch + i * part;
-          std::memset(own, 0, sums * sizeof(float));
-          sum_units<decltype(width), kTaps>(work, work.tiling.units * i / work.parts,
-                                            work.tiling.units * (i + 1) / work.parts, dy, places, image, own,
-                                            own + bias_at, own + sums);
+          const int64_t from = work.tiling.units * i / work.parts, to = work.tiling.units * (i + 1) / work.parts;
+          const int64_t untouched = from == to ? 0 : bias_at;  // the first batch of units writes the sums
+          std::memset(own + untouched, 0, (sums - untouched) * sizeof(float));
+          sum_units<decltype(width), kTaps>(work, from, to, dy, places, image, own, own + bias_at, own + sums);
         }
       });
     });
