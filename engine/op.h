@@ -210,6 +210,7 @@ struct Rewrite {
   std::string name;
   // Looks at one node and, where its pattern holds, replaces nodes through the rewriter. True when it did.
   std::function<bool(Rewriter&, NodeId)> apply;
+  bool last = false;  // looks only at what the other rewrites have left
 };
 
 struct OpDef {

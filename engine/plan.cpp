@@ -60,16 +60,20 @@ class Draft final : public Rewriter {
   }
 
   void rewrite() {
-    for (NodeId id = 0; id < node_count(); ++id) {  // fused nodes are appended, and looked at in turn
-      if (!live_[id] || nodes_[id]->kind != Node::Op) continue;
-      for (const Rewrite& rewrite : nodes_[id]->op->rewrites)
-        if (live_[id] && rewrite.apply(*this, id)) break;
+    for (const bool last : {false, true}) {
+      for (NodeId id = 0; id < node_count(); ++id) {  // fused nodes are appended, and looked at in turn
+        if (!live_[id] || nodes_[id]->kind != Node::Op) continue;
+        for (const Rewrite& rewrite : nodes_[id]->op->rewrites)
+          if (rewrite.last == last && live_[id] && rewrite.apply(*this, id)) break;
+      }
     }
   }
 
   // ---- Rewriter
   const Node& node(NodeId id) const override { return *nodes_[id]; }
   const TensorType& type(ValueId value) const override { return types_[value]; }
+
+  NodeId maker(ValueId value) const override { return makers_[value]; }
 
   NodeId made_by(ValueId value, std::string_view op) const override {
     if (value == kNone) return kNone;
@@ -112,7 +116,6 @@ class Draft final : public Rewriter {
   NodeId node_count() const { return static_cast<NodeId>(nodes_.size()); }
   bool live(NodeId id) const { return live_[id]; }
   int rank(NodeId id) const { return ranks_[id]; }
-  NodeId maker(ValueId value) const { return makers_[value]; }
   ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
   const Graph& graph() const { return graph_; }
 

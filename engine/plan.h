@@ -131,7 +131,9 @@ class Rewriter {
  public:
   virtual const Node& node(NodeId id) const = 0;
   virtual const TensorType& type(ValueId value) const = 0;
-  // The node that makes the value if it is the op `op`, else kNone.
+  // The node that makes the value.
+  virtual NodeId maker(ValueId value) const = 0;
+  // The same if it is the op `op`, else kNone.
   virtual NodeId made_by(ValueId value, std::string_view op) const = 0;
   // The only node that reads the value, or kNone when there are several, none, or a tap wants it.
   virtual NodeId sole_reader(ValueId value) const = 0;

@@ -108,7 +108,7 @@ struct BinaryRow {
   double low = -2, high = 2;
 };
 
-void add_binary(Catalog& catalog, const BinaryRow& row, Kernel kernel, Dtypes dtypes, bool is_bool) {
+void add_binary(const Family& family, const BinaryRow& row, MakeLoop loop, Dtypes dtypes, bool is_bool) {
   OpDef op;
   op.name = row.name;
   op.lua = text("math.", row.name);
@@ -120,7 +120,8 @@ void add_binary(Catalog& catalog, const BinaryRow& row, Kernel kernel, Dtypes dt
              : dtypes == Dtypes::All ? infer_binary<Dtypes::All>
                                      : infer_binary<Dtypes::Floating>;
   op.grad = grad_of(row.grad);
-  op.cpu = std::move(kernel);
+  op.cpu = broadcast_kernel(loop);
+  family.add_link(op, loop);
   op.inplace = {{0, 0}, {0, 1}};
   const auto example = [&](DType dtype, const Shape& x, const Shape& y) {
     op.examples.push_back({{{dtype, x}, {dtype, y}}, {}, row.low, row.high});
@@ -133,53 +134,53 @@ void add_binary(Catalog& catalog, const BinaryRow& row, Kernel kernel, Dtypes dt
   if (dtypes == Dtypes::All) {
     for (DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) example(dtype, {2, 3}, {3});
   }
-  catalog.add(std::move(op));
+  family.catalog.add(std::move(op));
 }
 
 template <class F, Dtypes dtypes>
-void add_binary(Catalog& catalog, const BinaryRow& row) {
-  add_binary(catalog, row, binary_kernel<F, dtypes>(), dtypes,
+void add_binary(const Family& family, const BinaryRow& row) {
+  add_binary(family, row, make_binary_loop<F, dtypes>, dtypes,
              std::is_same_v<std::invoke_result_t<F, float, float>, bool>);
 }
 
 }  // namespace
 
-void add_binary_ops(Catalog& catalog) {
+void add_binary_ops(const Family& family) {
   using namespace functor;
   constexpr Dtypes all = Dtypes::All, floating = Dtypes::Floating;
-  add_binary<Add, all>(catalog, {"add", "Sum. Integers wrap around.", "out = x + y", add_grad});
-  add_binary<Subtract, all>(catalog, {"subtract", "Difference. Integers wrap around.", "out = x - y", subtract_grad});
-  add_binary<Multiply, all>(catalog, {"multiply", "Product. Integers wrap around.", "out = x * y", multiply_grad});
-  add_binary<Divide, floating>(catalog, {"divide", "Quotient.", "out = x / y", divide_grad, 0.5, 3});
-  add_binary<Mod, all>(catalog, {"mod", "Remainder with the sign of y; of integers, 0 where y is 0.",
+  add_binary<Add, all>(family, {"add", "Sum. Integers wrap around.", "out = x + y", add_grad});
+  add_binary<Subtract, all>(family, {"subtract", "Difference. Integers wrap around.", "out = x - y", subtract_grad});
+  add_binary<Multiply, all>(family, {"multiply", "Product. Integers wrap around.", "out = x * y", multiply_grad});
+  add_binary<Divide, floating>(family, {"divide", "Quotient.", "out = x / y", divide_grad, 0.5, 3});
+  add_binary<Mod, all>(family, {"mod", "Remainder with the sign of y; of integers, 0 where y is 0.",
                                  "out = x - floor(x / y) * y", mod_grad, 0.5, 3});
-  add_binary<FloorDiv, all>(catalog, {"floordiv", "Quotient rounded down; of integers, 0 where y is 0. No gradient.",
+  add_binary<FloorDiv, all>(family, {"floordiv", "Quotient rounded down; of integers, 0 where y is 0. No gradient.",
                                       "out = floor(x / y)", nullptr, 0.5, 3});
-  add_binary<Pow, floating>(catalog, {"pow", "Power. The gradient of y is 0 where x is not above 0.", "out = x ^ y",
+  add_binary<Pow, floating>(family, {"pow", "Power. The gradient of y is 0 where x is not above 0.", "out = x ^ y",
                                       pow_grad, 0.5, 3});
-  add_binary<Atan2, floating>(catalog, {"atan2", "Angle of the point (y, x) in radians, in (-pi, pi].",
+  add_binary<Atan2, floating>(family, {"atan2", "Angle of the point (y, x) in radians, in (-pi, pi].",
                                         "out = atan(x / y), in the quadrant of both signs", atan2_grad, 0.5, 3});
-  add_binary<Maximum, all>(catalog, {"maximum", "The larger of two; a NaN wins; where equal, x has the gradient.",
+  add_binary<Maximum, all>(family, {"maximum", "The larger of two; a NaN wins; where equal, x has the gradient.",
                                      "out = max(x, y)", maximum_grad});
-  add_binary<Minimum, all>(catalog, {"minimum", "The smaller of two; a NaN wins; where equal, x has the gradient.",
+  add_binary<Minimum, all>(family, {"minimum", "The smaller of two; a NaN wins; where equal, x has the gradient.",
                                      "out = min(x, y)", minimum_grad});
-  add_binary<SquaredDifference, all>(catalog, {"squared_difference", "Square of the difference.",
+  add_binary<SquaredDifference, all>(family, {"squared_difference", "Square of the difference.",
                                                "out = (x - y) ^ 2", squared_difference_grad});
-  add_binary<Xdivy, floating>(catalog,
+  add_binary<Xdivy, floating>(family,
                               {"xdivy", "Quotient, 0 where x is 0.", "out = x / y if x != 0 else 0", xdivy_grad, 0.5, 3});
   add_binary<Xlogy, floating>(
-      catalog, {"xlogy", "x times the logarithm of y, 0 where x is 0.", "out = x * log(y) if x != 0 else 0", xlogy_grad,
+      family, {"xlogy", "x times the logarithm of y, 0 where x is 0.", "out = x * log(y) if x != 0 else 0", xlogy_grad,
                 0.5, 3});
-  add_binary<Equal, all>(catalog, {"equal", "Whether equal.", "out = (x == y)"});
-  add_binary<NotEqual, all>(catalog, {"not_equal", "Whether different.", "out = (x != y)"});
-  add_binary<Less, all>(catalog, {"less", "Whether x is less.", "out = (x < y)"});
-  add_binary<LessEqual, all>(catalog, {"less_equal", "Whether x is less or equal.", "out = (x <= y)"});
-  add_binary<Greater, all>(catalog, {"greater", "Whether x is greater.", "out = (x > y)"});
-  add_binary<GreaterEqual, all>(catalog, {"greater_equal", "Whether x is greater or equal.", "out = (x >= y)"});
+  add_binary<Equal, all>(family, {"equal", "Whether equal.", "out = (x == y)"});
+  add_binary<NotEqual, all>(family, {"not_equal", "Whether different.", "out = (x != y)"});
+  add_binary<Less, all>(family, {"less", "Whether x is less.", "out = (x < y)"});
+  add_binary<LessEqual, all>(family, {"less_equal", "Whether x is less or equal.", "out = (x <= y)"});
+  add_binary<Greater, all>(family, {"greater", "Whether x is greater.", "out = (x > y)"});
+  add_binary<GreaterEqual, all>(family, {"greater_equal", "Whether x is greater or equal.", "out = (x >= y)"});
   add_binary<LogicalAnd, all>(
-      catalog, {"logical_and", "Whether both are true; every number but 0 is true.", "out = x and y"});
+      family, {"logical_and", "Whether both are true; every number but 0 is true.", "out = x and y"});
   add_binary<LogicalOr, all>(
-      catalog, {"logical_or", "Whether one is true; every number but 0 is true.", "out = x or y"});
+      family, {"logical_or", "Whether one is true; every number but 0 is true.", "out = x or y"});
 }
 
 // ---- where ---------------------------------------------------------------------------------------------------

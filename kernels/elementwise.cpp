@@ -9,8 +9,8 @@ namespace moonflow {
 namespace elementwise {
 
 void check_dtype(Dtypes dtypes, const TensorType& type) {
-  require(dtypes == Dtypes::All || is_floating(type.dtype), ErrorCode::DtypeMismatch,
-          "needs float32 or float64, got ", type, "; cast it first");
+  require(dtypes == Dtypes::All || is_floating(type.dtype), ErrorCode::DtypeMismatch, "needs float32 or float64, got ",
+          type, "; cast it first");
 }
 
 void keep_layout(LayoutCall& call) {
@@ -30,10 +30,46 @@ void keep_layout(LayoutCall& call) {
   call.outputs[0] = chosen;
 }
 
+Launch launch_over(Loop loop, const KernelCall& call) {
+  const int64_t count = call.outputs[0].count(), out_size = size_of(call.outputs[0].dtype);
+  const int64_t size = size_of(call.inputs[0].dtype);  // of every input
+  return [loop = std::move(loop), count, size, out_size, pair = call.inputs.size() > 1](const LaunchCall& launch) {
+    parallel_for(count, loop.grain, [&](int64_t first, int64_t last) {
+      const Operand operands[] = {{launch.input<char>(0) + first * size, true},
+                                  {pair ? launch.input<char>(1) + first * size : nullptr, true}};
+      loop.run(last - first, operands, launch.output<char>(0) + first * out_size);
+    });
+  };
+}
+
+Kernel kernel_over(MakeLoop make) {
+  return {[make](KernelCall& call) { return launch_over(make(call.attrs, call.inputs[0].dtype), call); }, keep_layout};
+}
+
+Kernel broadcast_kernel(MakeLoop make) {
+  const auto prepare = [make](KernelCall& call) -> Launch {
+    if (call.inputs[0].shape == call.inputs[1].shape) return launch_over(make(call.attrs, call.inputs[0].dtype), call);
+    const Broadcast<2> geometry({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape);
+    const int64_t count = call.outputs[0].count(), out_size = size_of(call.outputs[0].dtype);
+    const int64_t size = size_of(call.inputs[0].dtype);
+    return [loop = make(call.attrs, call.inputs[0].dtype), geometry, count, size, out_size](const LaunchCall& launch) {
+      const auto& steps = geometry.axes.back().steps;
+      parallel_for(count, loop.grain, [&](int64_t first, int64_t last) {
+        geometry.for_each_run(first, last, [&](int64_t at, int64_t n, const std::array<int64_t, 2>& offsets) {
+          const Operand operands[] = {{launch.input<char>(0) + offsets[0] * size, steps[0] != 0},
+                                      {launch.input<char>(1) + offsets[1] * size, steps[1] != 0}};
+          loop.run(n, operands, launch.output<char>(0) + at * out_size);
+        });
+      });
+    };
+  };
+  return {prepare, keep_layout};
+}
+
 std::string doc(const std::string& says, const std::string& formula, Dtypes dtypes, const std::string& shapes,
                 const std::string& end) {
-  return text(says, "\n  ", formula, "\nshapes: ", shapes, "\ndtypes: ",
-              dtypes == Dtypes::All ? "all" : "float32, float64", end);
+  return text(says, "\n  ", formula, "\nshapes: ", shapes,
+              "\ndtypes: ", dtypes == Dtypes::All ? "all" : "float32, float64", end);
 }
 
 namespace {
@@ -58,7 +94,7 @@ enum class Reads { Input, Output };  // what the gradient's functor takes beside
 struct UnaryRow {
   const char* name;
   const char* lua;
-  const char* says;     // one sentence
+  const char* says;  // one sentence
   const char* formula;
   Reads reads = Reads::Input;
   double low = -2, high = 2;  // of the examples
@@ -66,176 +102,179 @@ struct UnaryRow {
   Attrs example = {};
 };
 
-// What differs by type between the rows; the rest of an OpDef is made by plain functions, for the sake of the code size.
-struct UnaryKernels {
-  Kernel forward, backward;  // backward may be empty: no gradient
+// What differs by type between the rows; the rest of an OpDef is made by plain functions, for the sake of the code
+// size.
+struct UnaryLoops {
+  MakeLoop forward, backward;  // backward may be absent: no gradient
   Dtypes dtypes;
   bool is_bool;
 };
 
-void add_unary_grad(Catalog& catalog, const UnaryRow& row, const std::string& name, Kernel kernel) {
+void add_unary_grad(const Family& family, const UnaryRow& row, const std::string& name, MakeLoop loop) {
   const char* value = row.reads == Reads::Input ? "x" : "y";
   OpDef op;
   op.name = name;
-  op.doc = doc(text("Gradient of ", row.name, "."),
-               text("dx = dy * d(", row.formula, ") / dx, given ", value), Dtypes::Floating,
-               text("dy and ", value, " of one shape -> dx of that shape"));
+  op.doc = doc(text("Gradient of ", row.name, "."), text("dx = dy * d(", row.formula, ") / dx, given ", value),
+               Dtypes::Floating, text("dy and ", value, " of one shape -> dx of that shape"));
   op.inputs = {{"dy"}, {value}};
   op.outputs = {"dx"};
   op.attrs = row.attrs;
   op.infer = infer_unary_grad;
-  op.cpu = std::move(kernel);
+  op.cpu = kernel_over(loop);
+  family.add_link(op, loop);
   op.inplace = {{0, 0}, {0, 1}};
   // Both inputs are drawn from one range: that of x, or a part of what y can be.
   const double low = row.reads == Reads::Input ? row.low : 0.1, high = row.reads == Reads::Input ? row.high : 0.9;
   const TensorType type{DType::Float32, {2, 3}};
   op.examples = {{{type, type}, row.example, low, high}};
-  catalog.add(std::move(op));
+  family.catalog.add(std::move(op));
 }
 
-void add_unary(Catalog& catalog, const UnaryRow& row, UnaryKernels kernels) {
+void add_unary(const Family& family, const UnaryRow& row, const UnaryLoops& loops) {
   OpDef op;
   op.name = row.name;
   op.lua = row.lua;
-  op.doc = doc(row.says, row.formula, kernels.dtypes, "x of any shape -> out of the same shape",
-               kernels.is_bool ? " -> int8, 1 for true" : "");
+  op.doc = doc(row.says, row.formula, loops.dtypes, "x of any shape -> out of the same shape",
+               loops.is_bool ? " -> int8, 1 for true" : "");
   op.inputs = {{"x"}};
   op.attrs = row.attrs;
-  op.infer = kernels.dtypes == Dtypes::All ? infer_unary<Dtypes::All> : infer_unary<Dtypes::Floating>;
-  if (kernels.is_bool) {
+  op.infer = loops.dtypes == Dtypes::All ? infer_unary<Dtypes::All> : infer_unary<Dtypes::Floating>;
+  if (loops.is_bool) {
     op.infer = [](const OpCall& call) { return std::vector<TensorType>{{DType::Int8, call.shape(0)}}; };
   }
-  op.cpu = std::move(kernels.forward);
+  op.cpu = kernel_over(loops.forward);
+  family.add_link(op, loops.forward);
   op.inplace = {{0, 0}};
   for (const Shape& shape : {Shape{2, 3}, Shape{3, 1, 7, 5}, Shape{}}) {
     op.examples.push_back({{{DType::Float32, shape}}, row.example, row.low, row.high});
   }
-  if (kernels.dtypes == Dtypes::All) {
+  if (loops.dtypes == Dtypes::All) {
     for (DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
       op.examples.push_back({{{dtype, {5}}}, row.example});
     }
   }
-  if (kernels.backward) {
+  if (loops.backward) {
     const std::string gradient = text(row.name, "_grad");
     op.grad = [gradient, reads = row.reads](GradCall& call) -> std::vector<ValueId> {
       if (!is_floating(call.type(call.inputs[0]).dtype)) return {kNone};
       return {call.op(gradient, {call.grads[0], reads == Reads::Input ? call.inputs[0] : call.outputs[0]}, call.attrs)};
     };
-    add_unary_grad(catalog, row, gradient, std::move(kernels.backward));
+    add_unary_grad(family, row, gradient, loops.backward);
   }
-  catalog.add(std::move(op));
+  family.catalog.add(std::move(op));
 }
 
 template <class F, class G, Dtypes dtypes = Dtypes::Floating>
-void add_unary(Catalog& catalog, const UnaryRow& row) {
-  Kernel backward;
-  if constexpr (!std::is_same_v<G, functor::None>) backward = pair_kernel<G>();
-  add_unary(catalog, row, {unary_kernel<F, dtypes>(), std::move(backward), dtypes,
-                           std::is_same_v<std::invoke_result_t<F, float>, bool>});
+void add_unary(const Family& family, const UnaryRow& row) {
+  MakeLoop backward = nullptr;
+  if constexpr (!std::is_same_v<G, functor::None>) backward = make_pair_loop<G>;
+  add_unary(family, row,
+            {make_unary_loop<F, dtypes>, backward, dtypes, std::is_same_v<std::invoke_result_t<F, float>, bool>});
 }
 
-void add_unary_ops(Catalog& catalog) {
+void add_unary_ops(const Family& family) {
   using namespace functor;
   constexpr Dtypes all = Dtypes::All;
   constexpr Reads output = Reads::Output;
-  add_unary<Abs, AbsGrad, all>(catalog, {"abs", "math.abs", "Absolute value.", "out = |x|"});
-  add_unary<Negative, NegativeGrad, all>(catalog, {"negative", "math.negative", "Negation.", "out = -x"});
-  add_unary<Sign, None, all>(catalog, {"sign", "math.sign", "Sign: -1, 0 or 1. No gradient.", "out = sign(x)"});
-  add_unary<Square, SquareGrad, all>(catalog, {"square", "math.square", "Square.", "out = x * x"});
+  add_unary<Abs, AbsGrad, all>(family, {"abs", "math.abs", "Absolute value.", "out = |x|"});
+  add_unary<Negative, NegativeGrad, all>(family, {"negative", "math.negative", "Negation.", "out = -x"});
+  add_unary<Sign, None, all>(family, {"sign", "math.sign", "Sign: -1, 0 or 1. No gradient.", "out = sign(x)"});
+  add_unary<Square, SquareGrad, all>(family, {"square", "math.square", "Square.", "out = x * x"});
   add_unary<LogicalNot, None, all>(
-      catalog, {"logical_not", "math.logical_not", "Logical not; every number but 0 is true.", "out = (x == 0)"});
+      family, {"logical_not", "math.logical_not", "Logical not; every number but 0 is true.", "out = (x == 0)"});
 
-  add_unary<Ceil, None>(catalog, {"ceil", "math.ceil", "Smallest integer not below x. No gradient.", "out = ceil(x)"});
-  add_unary<Floor, None>(catalog,
+  add_unary<Ceil, None>(family, {"ceil", "math.ceil", "Smallest integer not below x. No gradient.", "out = ceil(x)"});
+  add_unary<Floor, None>(family,
                          {"floor", "math.floor", "Largest integer not above x. No gradient.", "out = floor(x)"});
-  add_unary<Rint, None>(catalog, {"rint", "math.rint", "Nearest integer, halves to the even one. No gradient.",
-                                  "out = rint(x)"});
-  add_unary<Rint, None>(catalog, {"round", "math.round", "Nearest integer, halves to the even one. No gradient.",
-                                  "out = round(x)"});
+  add_unary<Rint, None>(
+      family, {"rint", "math.rint", "Nearest integer, halves to the even one. No gradient.", "out = rint(x)"});
+  add_unary<Rint, None>(
+      family, {"round", "math.round", "Nearest integer, halves to the even one. No gradient.", "out = round(x)"});
 
-  add_unary<Sqrt, SqrtGrad>(catalog, {"sqrt", "math.sqrt", "Square root.", "out = sqrt(x)", output, 0.2, 3});
+  add_unary<Sqrt, SqrtGrad>(family, {"sqrt", "math.sqrt", "Square root.", "out = sqrt(x)", output, 0.2, 3});
   add_unary<Rsqrt, RsqrtGrad>(
-      catalog, {"rsqrt", "math.rsqrt", "Reciprocal of the square root.", "out = 1 / sqrt(x)", output, 0.2, 3});
+      family, {"rsqrt", "math.rsqrt", "Reciprocal of the square root.", "out = 1 / sqrt(x)", output, 0.2, 3});
   add_unary<Reciprocal, ReciprocalGrad>(
-      catalog, {"reciprocal", "math.reciprocal", "Reciprocal.", "out = 1 / x", output, 0.2, 3});
+      family, {"reciprocal", "math.reciprocal", "Reciprocal.", "out = 1 / x", output, 0.2, 3});
   add_unary<ReciprocalNoNan, ReciprocalGrad>(
-      catalog, {"reciprocal_no_nan", "math.reciprocal_no_nan", "Reciprocal, 0 where x is 0.",
-                "out = 1 / x if x != 0 else 0", output, 0.2, 3});
-  add_unary<Exp, ExpGrad>(catalog, {"exp", "math.exp", "Exponential.", "out = exp(x)", output});
+      family, {"reciprocal_no_nan", "math.reciprocal_no_nan", "Reciprocal, 0 where x is 0.",
+               "out = 1 / x if x != 0 else 0", output, 0.2, 3});
+  add_unary<Exp, ExpGrad>(family, {"exp", "math.exp", "Exponential.", "out = exp(x)", output});
   add_unary<Expm1, Expm1Grad>(
-      catalog, {"expm1", "math.expm1", "Exponential less one, exact near 0.", "out = exp(x) - 1", output});
-  add_unary<Log, LogGrad>(
-      catalog, {"log", "math.log", "Natural logarithm.", "out = log(x)", Reads::Input, 0.2, 3});
-  add_unary<Log1p, Log1pGrad>(catalog, {"log1p", "math.log1p", "Logarithm of 1 + x, exact near 0.",
-                                        "out = log(1 + x)", Reads::Input, -0.8, 3});
+      family, {"expm1", "math.expm1", "Exponential less one, exact near 0.", "out = exp(x) - 1", output});
+  add_unary<Log, LogGrad>(family, {"log", "math.log", "Natural logarithm.", "out = log(x)", Reads::Input, 0.2, 3});
+  add_unary<Log1p, Log1pGrad>(
+      family, {"log1p", "math.log1p", "Logarithm of 1 + x, exact near 0.", "out = log(1 + x)", Reads::Input, -0.8, 3});
 
-  add_unary<Sin, SinGrad>(catalog, {"sin", "math.sin", "Sine of an angle in radians.", "out = sin(x)"});
-  add_unary<Cos, CosGrad>(catalog, {"cos", "math.cos", "Cosine of an angle in radians.", "out = cos(x)"});
-  add_unary<Tan, TanGrad>(
-      catalog, {"tan", "math.tan", "Tangent of an angle in radians.", "out = tan(x)", output, -1.2, 1.2});
+  add_unary<Sin, SinGrad>(family, {"sin", "math.sin", "Sine of an angle in radians.", "out = sin(x)"});
+  add_unary<Cos, CosGrad>(family, {"cos", "math.cos", "Cosine of an angle in radians.", "out = cos(x)"});
+  add_unary<Tan, TanGrad>(family,
+                          {"tan", "math.tan", "Tangent of an angle in radians.", "out = tan(x)", output, -1.2, 1.2});
   add_unary<Asin, AsinGrad>(
-      catalog, {"asin", "math.asin", "Inverse sine, in radians.", "out = asin(x)", Reads::Input, -0.9, 0.9});
+      family, {"asin", "math.asin", "Inverse sine, in radians.", "out = asin(x)", Reads::Input, -0.9, 0.9});
   add_unary<Acos, AcosGrad>(
-      catalog, {"acos", "math.acos", "Inverse cosine, in radians.", "out = acos(x)", Reads::Input, -0.9, 0.9});
-  add_unary<Atan, AtanGrad>(catalog, {"atan", "math.atan", "Inverse tangent, in radians.", "out = atan(x)"});
-  add_unary<Sinh, SinhGrad>(catalog, {"sinh", "math.sinh", "Hyperbolic sine.", "out = sinh(x)"});
-  add_unary<Cosh, CoshGrad>(catalog, {"cosh", "math.cosh", "Hyperbolic cosine.", "out = cosh(x)"});
-  add_unary<Tanh, TanhGrad>(catalog, {"tanh", "math.tanh", "Hyperbolic tangent.", "out = tanh(x)", output});
-  add_unary<Asinh, AsinhGrad>(catalog, {"asinh", "math.asinh", "Inverse hyperbolic sine.", "out = asinh(x)"});
+      family, {"acos", "math.acos", "Inverse cosine, in radians.", "out = acos(x)", Reads::Input, -0.9, 0.9});
+  add_unary<Atan, AtanGrad>(family, {"atan", "math.atan", "Inverse tangent, in radians.", "out = atan(x)"});
+  add_unary<Sinh, SinhGrad>(family, {"sinh", "math.sinh", "Hyperbolic sine.", "out = sinh(x)"});
+  add_unary<Cosh, CoshGrad>(family, {"cosh", "math.cosh", "Hyperbolic cosine.", "out = cosh(x)"});
+  add_unary<Tanh, TanhGrad>(family, {"tanh", "math.tanh", "Hyperbolic tangent.", "out = tanh(x)", output});
+  add_unary<Asinh, AsinhGrad>(family, {"asinh", "math.asinh", "Inverse hyperbolic sine.", "out = asinh(x)"});
   add_unary<Acosh, AcoshGrad>(
-      catalog, {"acosh", "math.acosh", "Inverse hyperbolic cosine.", "out = acosh(x)", Reads::Input, 1.2, 3});
+      family, {"acosh", "math.acosh", "Inverse hyperbolic cosine.", "out = acosh(x)", Reads::Input, 1.2, 3});
   add_unary<Atanh, AtanhGrad>(
-      catalog, {"atanh", "math.atanh", "Inverse hyperbolic tangent.", "out = atanh(x)", Reads::Input, -0.9, 0.9});
+      family, {"atanh", "math.atanh", "Inverse hyperbolic tangent.", "out = atanh(x)", Reads::Input, -0.9, 0.9});
   add_unary<Erf, ErfGrad>(
-      catalog, {"erf", "math.erf", "Error function.", "out = 2 / sqrt(pi) * integral of exp(-t^2) over [0, x]"});
-  add_unary<Erfc, ErfcGrad>(catalog, {"erfc", "math.erfc", "Complementary error function.", "out = 1 - erf(x)"});
-  add_unary<Lgamma, LgammaGrad>(catalog, {"lgamma", "math.lgamma", "Logarithm of |gamma(x)|.", "out = log|gamma(x)|",
-                                          Reads::Input, 0.3, 5});
+      family, {"erf", "math.erf", "Error function.", "out = 2 / sqrt(pi) * integral of exp(-t^2) over [0, x]"});
+  add_unary<Erfc, ErfcGrad>(family, {"erfc", "math.erfc", "Complementary error function.", "out = 1 - erf(x)"});
+  add_unary<Lgamma, LgammaGrad>(
+      family, {"lgamma", "math.lgamma", "Logarithm of |gamma(x)|.", "out = log|gamma(x)|", Reads::Input, 0.3, 5});
 
-  add_unary<Sigmoid, SigmoidGrad>(
-      catalog, {"sigmoid", "math.sigmoid", "Logistic function.", "out = 1 / (1 + exp(-x))", output});
+  add_unary<Sigmoid, SigmoidGrad>(family,
+                                  {"sigmoid", "math.sigmoid", "Logistic function.", "out = 1 / (1 + exp(-x))", output});
   add_unary<LogSigmoid, LogSigmoidGrad>(
-      catalog, {"log_sigmoid", "math.log_sigmoid", "Logarithm of the logistic function, without overflow.",
-                "out = -log(1 + exp(-x))"});
+      family, {"log_sigmoid", "math.log_sigmoid", "Logarithm of the logistic function, without overflow.",
+               "out = -log(1 + exp(-x))"});
   add_unary<Softplus, SoftplusGrad>(
-      catalog, {"softplus", "math.softplus", "Smooth form of relu, without overflow.", "out = log(1 + exp(x))"});
-  add_unary<Gelu, GeluGrad>(catalog, {"gelu", "math.gelu", "Gaussian error linear unit, exact.",
-                                      "out = x / 2 * (1 + erf(x / sqrt(2)))"});
+      family, {"softplus", "math.softplus", "Smooth form of relu, without overflow.", "out = log(1 + exp(x))"});
+  add_unary<Gelu, GeluGrad>(
+      family, {"gelu", "math.gelu", "Gaussian error linear unit, exact.", "out = x / 2 * (1 + erf(x / sqrt(2)))"});
 }
 
-void add_activations(Catalog& catalog) {
+void add_activations(const Family& family) {
   using namespace functor;
   const auto number = [](const char* name, double fallback, const char* doc, bool required = false) {
     return std::vector<AttrDef>{{name, fallback, doc, required}};
   };
   add_unary<Relu, ReluGrad, Dtypes::All>(
-      catalog, {"relu", "nn.relu", "Rectified linear unit. The gradient at 0 is 0.", "out = max(x, 0)", Reads::Output});
+      family, {"relu", "nn.relu", "Rectified linear unit. The gradient at 0 is 0.", "out = max(x, 0)", Reads::Output});
   add_unary<LeakyRelu, LeakyReluGrad>(
-      catalog, {"leaky_relu", "nn.leaky_relu", "Relu with a slope below 0.", "out = x if x > 0 else alpha * x",
-                Reads::Input, -2, 2, number("alpha", 0.2, "slope below 0")});
+      family, {"leaky_relu", "nn.leaky_relu", "Relu with a slope below 0.", "out = x if x > 0 else alpha * x",
+               Reads::Input, -2, 2, number("alpha", 0.2, "slope below 0")});
   add_unary<Elu, EluGrad>(
-      catalog, {"elu", "nn.elu", "Exponential linear unit.", "out = x if x > 0 else alpha * (exp(x) - 1)",
-                Reads::Input, -2, 2, number("alpha", 1.0, "negative limit")});
+      family, {"elu", "nn.elu", "Exponential linear unit.", "out = x if x > 0 else alpha * (exp(x) - 1)", Reads::Input,
+               -2, 2, number("alpha", 1.0, "negative limit")});
   add_unary<Relu6, Relu6Grad>(
-      catalog, {"relu6", "nn.relu6", "Relu that ends at 6.", "out = min(max(x, 0), 6)", Reads::Input, -2, 8});
+      family, {"relu6", "nn.relu6", "Relu that ends at 6.", "out = min(max(x, 0), 6)", Reads::Input, -2, 8});
   add_unary<Hardtanh, HardtanhGrad>(
-      catalog, {"hardtanh", "nn.hardtanh", "Identity between -1 and 1.", "out = min(max(x, -1), 1)"});
+      family, {"hardtanh", "nn.hardtanh", "Identity between -1 and 1.", "out = min(max(x, -1), 1)"});
   add_unary<Hardsigmoid, HardsigmoidGrad>(
-      catalog, {"hardsigmoid", "nn.hardsigmoid", "Logistic function in three straight lines.",
-                "out = min(max(x + 3, 0), 6) / 6", Reads::Input, -4, 4});
-  add_unary<Hardswish, HardswishGrad>(
-      catalog, {"hardswish", "nn.hardswish", "Swish with the straight-line sigmoid.",
-                "out = x * min(max(x + 3, 0), 6) / 6", Reads::Input, -4, 4});
-  add_unary<Swish, SwishGrad>(
-      catalog, {"swish", "nn.swish", "Swish, also SiLU.", "out = x / (1 + exp(-beta * x))", Reads::Input, -2, 2,
-                number("beta", 1.0, "steepness")});
-  add_unary<Mish, MishGrad>(
-      catalog, {"mish", "nn.mish", "Mish.", "out = x * tanh(log(1 + exp(x)))"});
+      family, {"hardsigmoid", "nn.hardsigmoid", "Logistic function in three straight lines.",
+               "out = min(max(x + 3, 0), 6) / 6", Reads::Input, -4, 4});
+  add_unary<Hardswish, HardswishGrad>(family, {"hardswish", "nn.hardswish", "Swish with the straight-line sigmoid.",
+                                               "out = x * min(max(x + 3, 0), 6) / 6", Reads::Input, -4, 4});
+  add_unary<Swish, SwishGrad>(family, {"swish", "nn.swish", "Swish, also SiLU.", "out = x / (1 + exp(-beta * x))",
+                                       Reads::Input, -2, 2, number("beta", 1.0, "steepness")});
+  add_unary<Mish, MishGrad>(family, {"mish", "nn.mish", "Mish.", "out = x * tanh(log(1 + exp(x)))"});
   add_unary<Clip, ClipGrad, Dtypes::All>(
-      catalog, {"clip_by_value", "clip_by_value", "Values moved into [min, max]; outside, the gradient is 0.",
-                "out = min(max(x, min), max)", Reads::Input, -2, 2,
-                {{"min", 0.0, "least value of out", true}, {"max", 0.0, "largest value of out", true}},
-                {{"min", -0.5}, {"max", 1.0}}});
+      family, {"clip_by_value",
+               "clip_by_value",
+               "Values moved into [min, max]; outside, the gradient is 0.",
+               "out = min(max(x, min), max)",
+               Reads::Input,
+               -2,
+               2,
+               {{"min", 0.0, "least value of out", true}, {"max", 0.0, "largest value of out", true}},
+               {{"min", -0.5}, {"max", 1.0}}});
 }
 
 // ---- cast ----------------------------------------------------------------------------------------------------
@@ -243,7 +282,9 @@ void add_activations(Catalog& catalog) {
 template <class To>
 struct Convert : functor::Cheap {
   template <class From>
-  To operator()(From x) const { return functor::convert<To>(x); }
+  To operator()(From x) const {
+    return functor::convert<To>(x);
+  }
 };
 
 std::vector<ValueId> cast_grad(GradCall& call) {
@@ -255,23 +296,21 @@ std::vector<ValueId> cast_grad(GradCall& call) {
 void add_cast(Catalog& catalog) {
   OpDef op;
   op.name = op.lua = "cast";
-  op.doc = "The same values in another dtype.\n"
-           "  out = x, rounded to the nearest float; to an integer: truncated toward 0\n"
-           "shapes: x of any shape -> out of the same shape\n"
-           "dtypes: from any to any. A floating value outside an integer's range becomes its end, a NaN 0;\n"
-           "        an integer outside a smaller integer's range wraps around";
+  op.doc =
+      "The same values in another dtype.\n"
+      "  out = x, rounded to the nearest float; to an integer: truncated toward 0\n"
+      "shapes: x of any shape -> out of the same shape\n"
+      "dtypes: from any to any. A floating value outside an integer's range becomes its end, a NaN 0;\n"
+      "        an integer outside a smaller integer's range wraps around";
   op.inputs = {{"x"}};
   op.attrs = {{"dtype", DType::Float32, "dtype of out", true}};
-  op.infer = [](const OpCall& call) {
-    return std::vector<TensorType>{{call.attrs.dtype("dtype"), call.shape(0)}};
-  };
+  op.infer = [](const OpCall& call) { return std::vector<TensorType>{{call.attrs.dtype("dtype"), call.shape(0)}}; };
   op.grad = cast_grad;
   op.cpu = {[](KernelCall& call) -> Launch {
-              const int64_t count = call.inputs[0].count();
               return visit_stored(call.outputs[0].dtype, [&](auto to) {
                 using F = Convert<decltype(to)>;
                 return visit_stored(call.inputs[0].dtype,
-                                    [&](auto from) { return map_unary<F, decltype(from)>(F{}, count); });
+                                    [&](auto from) { return launch_over(unary_loop<F, decltype(from)>(F{}), call); });
               });
             },
             keep_layout};
@@ -290,11 +329,13 @@ void add_cast(Catalog& catalog) {
 }  // namespace elementwise
 
 void add_elementwise(Catalog& catalog) {
-  elementwise::add_unary_ops(catalog);
-  elementwise::add_activations(catalog);
+  const elementwise::Family family{catalog, std::make_shared<elementwise::Links>()};
+  elementwise::add_unary_ops(family);
+  elementwise::add_activations(family);
   elementwise::add_cast(catalog);
-  elementwise::add_binary_ops(catalog);
+  elementwise::add_binary_ops(family);
   elementwise::add_where(catalog);
+  elementwise::add_chain(family);
 }
 
 }  // namespace moonflow

@@ -2,7 +2,11 @@
 // registers. Shared by the files of the family.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/broadcast.h"
 #include "kernels/cpu.h"
@@ -56,116 +60,122 @@ template <class F, class T, class Loop>
 template <class Result>
 using Stored = std::conditional_t<std::is_same_v<Result, bool>, int8_t, Result>;
 
+// What a loop reads: neighbouring elements, or a single one again and again.
+struct Operand {
+  const void* data;
+  bool steps;
+};
+
+// The one loop of a functor in a dtype, which launches and chains share: `n` neighbouring elements of the result, on the
+// calling thread. The result may lie where an operand that steps does.
+struct Loop {
+  std::function<void(int64_t n, const Operand* operands, void* out)> run;
+  int64_t grain;  // elements that pay for another thread
+};
+using MakeLoop = Loop (*)(const Attrs& attrs, DType dtype);
+
 template <class F, class T>
-Launch map_unary(F f, int64_t count) {
+Loop unary_loop(F f) {
   using Out = Stored<std::invoke_result_t<F, T>>;
-  return [f, count](const LaunchCall& call) {
-    const T* x = static_cast<const T*>(call.inputs[0]);
-    Out* y = static_cast<Out*>(call.outputs[0]);
-    parallel_for(count, kFunctorGrain<F, T>, [=](int64_t first, int64_t last) {
-      run<F, T>([=] {
-#pragma GCC ivdep  // x and y are apart or the same, never shifted
-        for (int64_t i = first; i < last; ++i) y[i] = f(x[i]);
-      });
+  const auto loop = [f](int64_t n, const Operand* operands, void* to) {
+    const T* x = static_cast<const T*>(operands[0].data);
+    Out* out = static_cast<Out*>(to);
+    run<F, T>([=] {
+#pragma GCC ivdep  // x and out are apart or the same, never shifted
+      for (int64_t i = 0; i < n; ++i) out[i] = f(x[i]);
     });
   };
+  return {loop, kFunctorGrain<F, T>};
 }
 
 // A functor of two values of one type, such as a gradient of dy and x: no broadcasting, so one loop.
 template <class F, class T>
-Launch map_pair(F f, int64_t count) {
-  return [f, count](const LaunchCall& call) {
-    const T* x = static_cast<const T*>(call.inputs[0]);
-    const T* y = static_cast<const T*>(call.inputs[1]);
-    T* out = static_cast<T*>(call.outputs[0]);
-    parallel_for(count, kFunctorGrain<F, T>, [=](int64_t first, int64_t last) {
-      run<F, T>([=] {
+Loop pair_loop(F f) {
+  const auto loop = [f](int64_t n, const Operand* operands, void* to) {
+    const T *x = static_cast<const T*>(operands[0].data), *y = static_cast<const T*>(operands[1].data);
+    T* out = static_cast<T*>(to);
+    run<F, T>([=] {
 #pragma GCC ivdep
-        for (int64_t i = first; i < last; ++i) out[i] = f(x[i], y[i]);
-      });
+      for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], y[i]);
     });
   };
-}
-
-// `n` elements of out = f(x, y), where a step is 1 or, for a repeated element, 0.
-template <class F, class T, class Out>
-void map_run(F f, int64_t n, const T* x, bool x_steps, const T* y, bool y_steps, Out* out) {
-  if (x_steps && y_steps) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], y[i]);
-  } else if (x_steps) {
-    const T value = *y;
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], value);
-  } else {
-    const T value = *x;
-    if (y_steps) {
-#pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) out[i] = f(value, y[i]);
-    } else {
-      std::fill(out, out + n, static_cast<Out>(f(value, *y)));
-    }
-  }
+  return {loop, kFunctorGrain<F, T>};
 }
 
 template <class F, class T>
-Launch map_binary(F f, const Shape& x_shape, const Shape& y_shape, const Shape& out_shape) {
+Loop binary_loop(F f) {
   using Out = Stored<std::invoke_result_t<F, T, T>>;
-  const Broadcast<2> geometry({x_shape, y_shape}, out_shape);
-  return [f, geometry, count = out_shape.count()](const LaunchCall& call) {
-    const T* x = static_cast<const T*>(call.inputs[0]);
-    const T* y = static_cast<const T*>(call.inputs[1]);
-    Out* out = static_cast<Out*>(call.outputs[0]);
-    const auto& steps = geometry.axes.back().steps;
-    parallel_for(count, kFunctorGrain<F, T>, [=, &geometry](int64_t first, int64_t last) {
-      run<F, T>([=, &geometry] {
-        geometry.for_each_run(first, last, [=](int64_t at, int64_t n, const std::array<int64_t, 2>& offsets) {
-          map_run(f, n, x + offsets[0], steps[0] != 0, y + offsets[1], steps[1] != 0, out + at);
-        });
-      });
+  const auto loop = [f](int64_t n, const Operand* operands, void* to) {
+    const T *x = static_cast<const T*>(operands[0].data), *y = static_cast<const T*>(operands[1].data);
+    Out* out = static_cast<Out*>(to);
+    const bool x_steps = operands[0].steps, y_steps = operands[1].steps;
+    run<F, T>([=] {
+      if (x_steps && y_steps) {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], y[i]);
+      } else if (x_steps) {
+        const T value = *y;
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], value);
+      } else {
+        const T value = *x;
+        if (y_steps) {
+#pragma GCC ivdep
+          for (int64_t i = 0; i < n; ++i) out[i] = f(value, y[i]);
+        } else {
+          std::fill(out, out + n, static_cast<Out>(f(value, *y)));
+        }
+      }
     });
   };
+  return {loop, kFunctorGrain<F, T>};
 }
 
+// How to make the loop of a functor from an op's attributes, in any of its dtypes.
 template <class F, Dtypes dtypes>
-Kernel unary_kernel() {
-  return {[](KernelCall& call) -> Launch {
-            const F f = make<F>(call.attrs);
-            const int64_t count = call.inputs[0].count();
-            const auto launch = [&](auto zero) { return map_unary<F, decltype(zero)>(f, count); };
-            if constexpr (dtypes == Dtypes::All) return visit(call.inputs[0].dtype, launch);
-            else return visit_floating(call.inputs[0].dtype, launch);
-          },
-          keep_layout};
+Loop make_unary_loop(const Attrs& attrs, DType dtype) {
+  const auto loop = [&](auto zero) { return unary_loop<F, decltype(zero)>(make<F>(attrs)); };
+  if constexpr (dtypes == Dtypes::All) return visit(dtype, loop);
+  else return visit_floating(dtype, loop);
 }
-
 template <class F, Dtypes dtypes>
-Kernel binary_kernel() {
-  return {[](KernelCall& call) -> Launch {
-            const F f = make<F>(call.attrs);
-            const auto launch = [&](auto zero) {
-              return map_binary<F, decltype(zero)>(f, call.inputs[0].shape, call.inputs[1].shape,
-                                                   call.outputs[0].shape);
-            };
-            if constexpr (dtypes == Dtypes::All) return visit(call.inputs[0].dtype, launch);
-            else return visit_floating(call.inputs[0].dtype, launch);
-          },
-          keep_layout};
+Loop make_binary_loop(const Attrs& attrs, DType dtype) {
+  const auto loop = [&](auto zero) { return binary_loop<F, decltype(zero)>(make<F>(attrs)); };
+  if constexpr (dtypes == Dtypes::All) return visit(dtype, loop);
+  else return visit_floating(dtype, loop);
 }
-
 template <class F>
-Kernel pair_kernel() {
-  return {[](KernelCall& call) -> Launch {
-            const F f = make<F>(call.attrs);
-            const int64_t count = call.inputs[0].count();
-            return visit_floating(call.inputs[0].dtype,
-                                  [&](auto zero) { return map_pair<F, decltype(zero)>(f, count); });
-          },
-          keep_layout};
+Loop make_pair_loop(const Attrs& attrs, DType dtype) {
+  return visit_floating(dtype, [&](auto zero) { return pair_loop<F, decltype(zero)>(make<F>(attrs)); });
 }
 
+// A loop over all elements of values of one shape, shared between threads.
+Launch launch_over(Loop loop, const KernelCall& call);
+// The kernel of an op whose inputs all have the shape of the result, and of one whose two inputs broadcast.
+Kernel kernel_over(MakeLoop make);
+Kernel broadcast_kernel(MakeLoop make);
+
+// The ops that may stand in a chain, by name, with the names of their attributes, which are all numbers.
+struct Link {
+  MakeLoop make;
+  int operands;
+  std::vector<std::string> attrs;
+};
+using Links = std::map<std::string, Link, std::less<>>;
+
+// What the ops of the family are added to.
+struct Family {
+  Catalog& catalog;
+  std::shared_ptr<Links> links;
+
+  // Makes the op a link, which looks for the chain that it ends.
+  void add_link(OpDef& op, MakeLoop make) const;
+};
+
+// The op that chains become, in chain.cpp.
+void add_chain(const Family& family);
 // The ops of two and three inputs, in binary.cpp.
-void add_binary_ops(Catalog& catalog);
+void add_binary_ops(const Family& family);
 void add_where(Catalog& catalog);
 
 }  // namespace moonflow::elementwise
