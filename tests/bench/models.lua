@@ -49,4 +49,25 @@ function models.resnet18(images)
   return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "resnet-output" })
 end
 
+--- Two layers of width 256 with 4 heads and 1024 hidden units, normalised after each part, dropout 0.1; the mean over
+--- the sequence goes to 10 classes. Inputs (batch, length, 256).
+function models.transformer(x)
+  local batch, length, width = x.shape[0], x.shape[1], 256
+  local dense, dropped = flow.layers.dense, { rate = 0.1 }
+  local function normal(y, name) return flow.layers.layer_norm(y, { begin_norm_axis = 2, name = name }) end
+  for i = 1, 2 do
+    local name = "transformer-" .. i
+    local function heads(part)
+      return flow.reshape(dense(x, width, { name = name .. "-" .. part }), { batch, length, 4, 64 })
+    end
+    local seen = flow.nn.dot_product_attention(heads("query"), heads("key"), heads("value"), dropped)
+    seen = dense(flow.reshape(seen, { batch, length, width }), width, { name = name .. "-out" })
+    x = normal(x + flow.nn.dropout(seen, dropped), name .. "-norm1")
+    local hidden = dense(x, 1024, { activation = flow.nn.relu, name = name .. "-hidden" })
+    hidden = dense(flow.nn.dropout(hidden, dropped), width, { name = name .. "-output" })
+    x = normal(x + flow.nn.dropout(hidden, dropped), name .. "-norm2")
+  end
+  return dense(flow.math.reduce_mean(x, { axis = { 1 } }), 10, { name = "transformer-classes" })
+end
+
 return models

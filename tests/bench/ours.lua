@@ -36,6 +36,7 @@ np.random.seed(1)
 local digits = np.random.uniform(0, 1, { BATCH, 1, 28, 28 }):astype(flow.float)
 local pictures = np.random.uniform(0, 1, { BATCH, 3, 32, 32 }):astype(flow.float)
 local targets = np.random.randint(0, 10, { BATCH }):astype(flow.int32)
+local sequences = np.random.uniform(0, 1, { 16, 128, 256 }):astype(flow.float)
 local five = np.random.uniform(-1, 1, { 5 }):astype(flow.float)
 
 -- In `mixed` precision, as PyTorch's autocast to bfloat16.
@@ -195,6 +196,7 @@ local rows = {
   ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), true) end,
   ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
+  ["transformer training"] = function() return training(models.transformer, sequences) end,
   ["ResNet-18 predict"] = function() return predicting(models.resnet18, pictures) end,
   ["call of relu(x + 1) on 5 floats"] = relu_calls,
   ["watch of the logits at every LeNet step"] = watching,
