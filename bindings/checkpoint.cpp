@@ -15,12 +15,9 @@ namespace moonflow {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr const char* kFormat = "moonflow checkpoint";
 constexpr int kVersion = 1;
 constexpr int64_t kManifestBytes = int64_t{16} << 20;
-constexpr int kDepth = 64;  // of nesting in the manifest
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are written as they lie in memory");
 
@@ -45,11 +42,11 @@ void check_name(const std::string& name) {
 }
 
 // The manifest carries the checksum of itself, taken while that field is empty.
-std::string sealed(json manifest) {
+std::string sealed(Json::Object manifest) {
   manifest["checksum"] = "";
-  std::string text = manifest.dump(2);
-  manifest["checksum"] = hash(text.data(), text.size());
-  return manifest.dump(2) + "\n";
+  const std::string open = write_json(manifest, JsonStyle::Indented);
+  manifest["checksum"] = hash(open.data(), open.size());
+  return write_json(manifest, JsonStyle::Indented) + "\n";
 }
 
 // Of what the original system wrote there is only its mark, an empty file. A folder without either is no checkpoint:
@@ -64,7 +61,7 @@ void require_mark(const Descriptor& directory, const std::string& path) {
   }
 }
 
-json read_manifest(const Descriptor& directory, const std::string& path) {
+Json read_manifest(const Descriptor& directory, const std::string& path) {
   const std::string file_path = path + "/" + kManifest;
   int64_t size = 0;
   Descriptor file;
@@ -73,29 +70,23 @@ json read_manifest(const Descriptor& directory, const std::string& path) {
   } catch (const Error& error) {
     if (error.code != ErrorCode::NotFound) throw;
     require_mark(directory, path);
-    return nullptr;
+    return Json();
   }
   FileSource source(std::move(file), file_path, size);
   if (size > kManifestBytes) source.fail_at(0, size, " bytes, at most ", kManifestBytes, " are read");
   std::string text(static_cast<size_t>(size), '\0');
   source.read(text.data(), size);
-  json manifest;
-  try {
-    const auto check_depth = [&](int depth, json::parse_event_t, json&) {
-      if (depth > kDepth) source.fail_at(0, "nested more than ", kDepth, " deep");
-      return true;
-    };
-    manifest = json::parse(text, check_depth);
-  } catch (const json::parse_error& error) {
-    source.fail_at(static_cast<int64_t>(error.byte), "not valid JSON");
-  } catch (const json::exception&) {
-    source.fail_at(0, "not valid JSON: a number is too large");
-  }
-  if (!manifest.is_object() || manifest.value("format", json()) != kFormat)
-    source.fail_at(0, "no manifest of a checkpoint");
-  if (manifest.value("version", json()) != kVersion)
-    source.fail_at(0, "checkpoint version ", manifest.value("version", json()).dump(), ", this build reads ", kVersion);
-  if (sealed(manifest) != text) source.fail_at(0, "the manifest does not match its checksum");
+  Json manifest;
+  JsonFault fault;
+  if (!read_json(text, manifest, fault)) source.fail_at(fault.position, fault.what);
+  const auto* object = manifest.as<Json::Object>();
+  const auto* format = manifest.find<std::string>("format");
+  if (format == nullptr || *format != kFormat) source.fail_at(0, "no manifest of a checkpoint");
+  const Json* version = manifest.find("version");
+  if (version == nullptr || version->as<int64_t>() == nullptr || *version->as<int64_t>() != kVersion)
+    source.fail_at(0, "checkpoint version ", write_json(version != nullptr ? *version : Json(), JsonStyle::Line),
+                   ", this build reads ", kVersion);
+  if (sealed(*object) != text) source.fail_at(0, "the manifest does not match its checksum");
   return manifest;
 }
 
@@ -105,22 +96,24 @@ struct Entry {
   std::string checksum;
 };
 
-Entry entry_of(const json& facts, const std::string& where) {
+Entry entry_of(const Json& facts, const std::string& where) {
   const auto bad = [&](const char* what) { fail(ErrorCode::Io, where, ": bad ", what, " in the manifest"); };
   Entry entry;
-  if (!facts.is_object()) bad("entry");
-  const json dtype = facts.value("dtype", json()), shape = facts.value("shape", json());
-  const json checksum = facts.value("xxh3_64", json());
-  const std::optional<DType> named = dtype.is_string() ? dtype_named(dtype.get<std::string>()) : std::nullopt;
+  if (facts.as<Json::Object>() == nullptr) bad("entry");
+  const auto* dtype = facts.find<std::string>("dtype");
+  const std::optional<DType> named = dtype != nullptr ? dtype_named(*dtype) : std::nullopt;
   if (!named) bad("dtype");
   entry.type.dtype = *named;
-  if (!shape.is_array() || shape.size() > Shape::kMaxRank) bad("shape");
-  for (const json& size : shape) {
-    if (!size.is_number_unsigned() || size.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) bad("shape");
-    entry.type.shape.push_back(size.get<int64_t>());
+  const auto* shape = facts.find<Json::Array>("shape");
+  if (shape == nullptr || shape->size() > Shape::kMaxRank) bad("shape");
+  for (const Json& dim : *shape) {
+    const auto* size = dim.as<int64_t>();
+    if (size == nullptr || *size < 0) bad("shape");
+    entry.type.shape.push_back(*size);
   }
-  if (!checksum.is_string()) bad("checksum");
-  entry.checksum = checksum.get<std::string>();
+  const auto* checksum = facts.find<std::string>("xxh3_64");
+  if (checksum == nullptr) bad("checksum");
+  entry.checksum = *checksum;
   return entry;
 }
 
@@ -150,20 +143,21 @@ Tensor read_value(const Descriptor& directory, const std::string& path, const st
 
 }  // namespace
 
-void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const json& meta,
+void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const Json& meta,
                       bool overwrite) {
-  json manifest = {{"format", kFormat}, {"version", kVersion}, {"meta", meta}, {"variables", json::object()}};
+  Json::Object variables;
   for (const auto& [name, value] : values) {
     check_name(name);
-    manifest["variables"][name] = {{"dtype", moonflow::name(value.dtype())},
-                                   {"shape", value.shape().dims()},
+    const std::vector<int64_t> dims = value.shape().dims();
+    variables[name] = Json::Object{{"dtype", moonflow::name(value.dtype())},
+                                   {"shape", Json::Array(dims.begin(), dims.end())},
                                    {"bytes", value.bytes()},
                                    {"xxh3_64", hash(value.data(), static_cast<size_t>(value.bytes()))}};
   }
   std::string text;
   try {
-    text = sealed(manifest);
-  } catch (const json::exception&) {
+    text = sealed({{"format", kFormat}, {"version", kVersion}, {"meta", meta}, {"variables", std::move(variables)}});
+  } catch (const Error&) {
     fail(ErrorCode::InvalidArgument, "names and meta of a checkpoint must be UTF-8 text");
   }
   require(static_cast<int64_t>(text.size()) <= kManifestBytes, ErrorCode::InvalidArgument, "the manifest would have ",
@@ -185,15 +179,15 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
   const Descriptor directory = open_checkpoint(path);
   Checkpoint checkpoint;
   checkpoint.manifest = read_manifest(directory, path);
-  const json* variables = nullptr;
+  const Json::Object* variables = nullptr;
   if (!checkpoint.manifest.is_null()) {
-    variables = &checkpoint.manifest["variables"];
-    require(variables->is_object(), ErrorCode::Io, "file '", path, "/", kManifest, "': no list of variables");
+    variables = checkpoint.manifest.find<Json::Object>("variables");
+    require(variables != nullptr, ErrorCode::Io, "file '", path, "/", kManifest, "': no list of variables");
   }
   require(variables != nullptr || wanted, ErrorCode::Io, "checkpoint '", path, "' has no ", kManifest,
           ", so the types of its variables must be given");
 
-  const auto read_known = [&](const std::string& name, const json& facts, const TensorType* type) {
+  const auto read_known = [&](const std::string& name, const Json& facts, const TensorType* type) {
     const std::string where = "variable '" + name + "' of checkpoint '" + path + "'";
     const Entry entry = entry_of(facts, where);
     require(type == nullptr || *type == entry.type,
@@ -207,7 +201,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
   };
 
   if (!wanted) {
-    for (const auto& [name, facts] : variables->items()) {
+    for (const auto& [name, facts] : *variables) {
       check_name(name);
       read_known(name, facts, nullptr);
     }
@@ -218,7 +212,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
     if (variables != nullptr) {
       const auto found = variables->find(variable.name);
       if (found != variables->end())
-        read_known(variable.name, *found, &variable.type);
+        read_known(variable.name, found->second, &variable.type);
       else
         checkpoint.missing.push_back(variable.name);
       continue;

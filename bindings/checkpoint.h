@@ -4,11 +4,11 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "bindings/json.h"
 #include "engine/tensor.h"
 
 namespace moonflow {
@@ -20,12 +20,12 @@ struct NamedType {
 
 struct Checkpoint {
   std::map<std::string, Tensor> values;
-  nlohmann::json manifest;           // null for a folder that the original system wrote
+  Json manifest;                     // null for a folder that the original system wrote
   std::vector<std::string> missing;  // wanted, but not there
 };
 
 // On any error the old checkpoint stays as it was, and nothing new is left behind.
-void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const nlohmann::json& meta,
+void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const Json& meta,
                       bool overwrite);
 
 // The values of the wanted variables, or all of them. A wrong shape, dtype, size or checksum is an error.

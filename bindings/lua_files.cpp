@@ -119,7 +119,7 @@ int checkpoint_write(lua_State* L) {
       require(is_new, ErrorCode::InvalidArgument, "variable '", name, "' is given twice");
       lua_pop(L, 2);
     });
-    const nlohmann::json meta = lua_isnil(L, 3) ? nlohmann::json::object() : json_at(L, 3, "meta");
+    const Json meta = lua_isnil(L, 3) ? Json(Json::Object()) : json_at(L, 3, "meta");
     const bool overwrite = !lua_isnil(L, 4) && flag_at(L, 4, "overwrite");
     write_checkpoint(path, values, meta, overwrite);
   });

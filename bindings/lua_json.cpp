@@ -6,15 +6,13 @@ namespace moonflow::lua {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr int kDepth = 32;  // a table that holds itself ends here
 constexpr size_t kEntries = 1 << 20;
 
-json value_at(lua_State* L, int index, const char* what, int depth);
+Json value_at(lua_State* L, int index, const char* what, int depth);
 
-json array_of(lua_State* L, int index, size_t count, const char* what, int depth) {
-  json array = json::array();
+Json array_of(lua_State* L, int index, size_t count, const char* what, int depth) {
+  Json::Array array;
   for (size_t i = 1; i <= count; ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
     array.push_back(value_at(L, lua_gettop(L), what, depth + 1));
@@ -23,8 +21,8 @@ json array_of(lua_State* L, int index, size_t count, const char* what, int depth
   return array;
 }
 
-json object_of(lua_State* L, int index, const char* what, int depth) {
-  json object = json::object();
+Json object_of(lua_State* L, int index, const char* what, int depth) {
+  Json::Object object;
   lua_pushnil(L);
   while (lua_next(L, index) != 0) {
     if (lua_type(L, -2) != LUA_TSTRING)
@@ -38,11 +36,11 @@ json object_of(lua_State* L, int index, const char* what, int depth) {
   return object;
 }
 
-json value_at(lua_State* L, int index, const char* what, int depth) {
+Json value_at(lua_State* L, int index, const char* what, int depth) {
   require(depth <= kDepth, ErrorCode::InvalidArgument, what, ": tables are nested more than ", kDepth, " deep");
   switch (lua_type(L, index)) {
     case LUA_TNIL:
-      return nullptr;
+      return Json();
     case LUA_TBOOLEAN:
       return lua_toboolean(L, index) != 0;
     case LUA_TNUMBER: {
@@ -70,42 +68,34 @@ json value_at(lua_State* L, int index, const char* what, int depth) {
 
 }  // namespace
 
-json json_at(lua_State* L, int index, const char* what) { return value_at(L, index, what, 0); }
+Json json_at(lua_State* L, int index, const char* what) { return value_at(L, index, what, 0); }
 
-void push_json(lua_State* L, const json& value) {
+void push_json(lua_State* L, const Json& value) {
   luaL_checkstack(L, 4, "nested too deep");
-  switch (value.type()) {
-    case json::value_t::object: {
-      lua_createtable(L, 0, static_cast<int>(value.size()));
-      for (auto entry = value.begin(); entry != value.end(); ++entry) {
-        push_string(L, entry.key());
-        push_json(L, entry.value());
-        lua_rawset(L, -3);
-      }
-      return;
+  if (const auto* object = value.as<Json::Object>()) {
+    lua_createtable(L, 0, static_cast<int>(object->size()));
+    for (const auto& [key, member] : *object) {
+      push_string(L, key);
+      push_json(L, member);
+      lua_rawset(L, -3);
     }
-    case json::value_t::array: {
-      lua_createtable(L, static_cast<int>(value.size()), 0);
-      int i = 0;
-      for (const json& element : value) {
-        push_json(L, element);
-        lua_rawseti(L, -2, ++i);
-      }
-      return;
+  } else if (const auto* array = value.as<Json::Array>()) {
+    lua_createtable(L, static_cast<int>(array->size()), 0);
+    int i = 0;
+    for (const Json& element : *array) {
+      push_json(L, element);
+      lua_rawseti(L, -2, ++i);
     }
-    case json::value_t::string:
-      push_string(L, value.get_ref<const std::string&>());
-      return;
-    case json::value_t::boolean:
-      lua_pushboolean(L, value.get<bool>());
-      return;
-    case json::value_t::number_integer:
-    case json::value_t::number_unsigned:
-    case json::value_t::number_float:
-      lua_pushnumber(L, value.get<double>());
-      return;
-    default:
-      lua_pushnil(L);
+  } else if (const auto* string = value.as<std::string>()) {
+    push_string(L, *string);
+  } else if (const auto* flag = value.as<bool>()) {
+    lua_pushboolean(L, *flag);
+  } else if (const auto* integer = value.as<int64_t>()) {
+    lua_pushnumber(L, static_cast<double>(*integer));
+  } else if (const auto* real = value.as<double>()) {
+    lua_pushnumber(L, *real);
+  } else {
+    lua_pushnil(L);
   }
 }
 

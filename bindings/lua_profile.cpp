@@ -1,8 +1,8 @@
 // Looking at what ran: session:profile, the trace file that browsers show as a timeline, and the steps of a plan.
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "bindings/file.h"
+#include "bindings/json.h"
 #include "bindings/lua_module.h"
 #include "engine/profile.h"
 #include "kernels/catalog.h"
@@ -11,27 +11,25 @@ namespace moonflow::lua {
 
 namespace {
 
-using nlohmann::json;
-
 Session& session_at(lua_State* L) { return *box_at<SessionBox>(L, 1, "a session").session; }
 
 // ---- the trace: one JSON object per event, in the format of Chrome's about:tracing and of Perfetto ------------------
 
 double microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-json values_text(const std::vector<TensorType>& types) {
-  json list = json::array();
+Json values_text(const std::vector<TensorType>& types) {
+  Json::Array list;
   for (const TensorType& type : types) list.push_back(type.str());
   return list;
 }
 
-json describe_event(const ProfileEvent& event) {
-  json line = {{"ph", "X"},
-               {"pid", 1},
-               {"tid", event.thread},
-               {"ts", microseconds(event.begin_ns)},
-               {"dur", microseconds(event.end_ns - event.begin_ns)}};
-  json& arguments = line["args"] = json::object();
+Json describe_event(const ProfileEvent& event) {
+  Json::Object line = {{"ph", "X"},
+                       {"pid", 1},
+                       {"tid", event.thread},
+                       {"ts", microseconds(event.begin_ns)},
+                       {"dur", microseconds(event.end_ns - event.begin_ns)}};
+  Json::Object arguments;
   if (event.run != 0) arguments["run"] = event.run;
   if (event.plan == nullptr) {
     line["name"] = event.name;
@@ -49,22 +47,21 @@ json describe_event(const ProfileEvent& event) {
     if (step.flops > 0) arguments["flops"] = step.flops;
     if (!step.site.empty()) arguments["line"] = step.site;
   }
+  line["args"] = std::move(arguments);
   return line;
 }
 
 // The arrow from the end of a run to its first delivery.
-json arrow(const ProfileEvent& event, const char* phase, int64_t ns) {
-  json line = {{"ph", phase},     {"pid", 1},        {"tid", event.thread}, {"ts", microseconds(ns)},
-               {"id", event.run}, {"name", "queue"}, {"cat", "queue"}};
+Json arrow(const ProfileEvent& event, const char* phase, int64_t ns) {
+  Json::Object line = {{"ph", phase},     {"pid", 1},        {"tid", event.thread}, {"ts", microseconds(ns)},
+                       {"id", event.run}, {"name", "queue"}, {"cat", "queue"}};
   if (phase[0] == 'f') line["bp"] = "e";
   return line;
 }
 
 std::string trace_of(const std::vector<ProfileEvent>& events) {
   std::string text = "[\n";
-  const auto write = [&](const json& line) {
-    text += line.dump(-1, ' ', false, json::error_handler_t::replace) + ",\n";
-  };
+  const auto write = [&](const Json& line) { text += write_json(line, JsonStyle::Line, InvalidUtf8::Replace) + ",\n"; };
   std::map<uint64_t, bool> arrived;  // runs with an arrow that has not ended
   int threads = 0;
   for (const ProfileEvent& event : events) {
@@ -80,12 +77,12 @@ std::string trace_of(const std::vector<ProfileEvent>& events) {
     }
   }
   for (int thread = 0; thread < threads; ++thread)
-    write({{"ph", "M"},
-           {"pid", 1},
-           {"tid", thread},
-           {"name", "thread_name"},
-           {"args", {{"name", "thread " + std::to_string(thread)}}}});
-  write({{"ph", "M"}, {"pid", 1}, {"name", "process_name"}, {"args", {{"name", "moonflow"}}}});
+    write(Json::Object{{"ph", "M"},
+                       {"pid", 1},
+                       {"tid", thread},
+                       {"name", "thread_name"},
+                       {"args", Json::Object{{"name", "thread " + std::to_string(thread)}}}});
+  write(Json::Object{{"ph", "M"}, {"pid", 1}, {"name", "process_name"}, {"args", Json::Object{{"name", "moonflow"}}}});
   text.replace(text.size() - 2, 2, "\n]\n");
   return text;
 }

@@ -1,13 +1,12 @@
 #include "bindings/safetensors.h"
 
 #include <cstring>
-#include <nlohmann/json.hpp>
+
+#include "bindings/json.h"
 
 namespace moonflow {
 
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeader = 100 * 1000 * 1000;  // as other readers of the format have it
@@ -35,26 +34,25 @@ DType dtype_of(const std::string& tensor, const std::string& name) {
 [[noreturn]] void damaged(const std::string& what) { fail(ErrorCode::Io, "these are no safetensors: ", what); }
 
 // A whole number from 0 on.
-uint64_t whole(const json& value, const std::string& what) {
-  if (!value.is_number_unsigned()) damaged(what + " is no whole number");
-  return value.get<uint64_t>();
+uint64_t whole(const Json& value, const std::string& what) {
+  const auto* number = value.as<int64_t>();
+  if (number == nullptr || *number < 0) damaged(what + " is no whole number");
+  return static_cast<uint64_t>(*number);
 }
 
-Tensor read_tensor(const std::string& name, const json& entry, std::string_view data,
+Tensor read_tensor(const std::string& name, const Json& entry, std::string_view data,
                    const std::shared_ptr<HostMemory>& memory) {
-  if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() || !entry.contains("shape") ||
-      !entry["shape"].is_array() || !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
-      entry["data_offsets"].size() != 2)
+  const auto* dtype = entry.find<std::string>("dtype");
+  const auto* shape = entry.find<Json::Array>("shape");
+  const auto* offsets = entry.find<Json::Array>("data_offsets");
+  if (dtype == nullptr || shape == nullptr || offsets == nullptr || offsets->size() != 2)
     damaged("tensor '" + name + "' lacks dtype, shape or data_offsets");
-  TensorType type{dtype_of(name, entry["dtype"].get<std::string>()), {}};
-  for (const json& dim : entry["shape"]) {
-    const uint64_t size = whole(dim, "a dimension of '" + name + "'");
-    if (size > static_cast<uint64_t>(INT64_MAX)) damaged("a dimension of '" + name + "' is too large");
-    type.shape.push_back(static_cast<int64_t>(size));
-  }
+  TensorType type{dtype_of(name, *dtype), {}};
+  for (const Json& dim : *shape)
+    type.shape.push_back(static_cast<int64_t>(whole(dim, "a dimension of '" + name + "'")));
   check_size(type);
-  const uint64_t begin = whole(entry["data_offsets"][0], "an offset of '" + name + "'");
-  const uint64_t end = whole(entry["data_offsets"][1], "an offset of '" + name + "'");
+  const uint64_t begin = whole((*offsets)[0], "an offset of '" + name + "'");
+  const uint64_t end = whole((*offsets)[1], "an offset of '" + name + "'");
   if (begin > end || end > data.size()) damaged("the bytes of '" + name + "' lie outside the data");
   if (end - begin != static_cast<uint64_t>(type.bytes()))
     damaged(text("'", name, "' is ", type, ", but has ", end - begin, " bytes"));
@@ -66,16 +64,17 @@ Tensor read_tensor(const std::string& name, const json& entry, std::string_view 
 }  // namespace
 
 std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
-  json header = json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  Json::Object header;
+  if (!metadata.empty()) header["__metadata__"] = Json::Object(metadata.begin(), metadata.end());
   int64_t end = 0;
   for (const auto& [name, tensor] : tensors) {
-    header[name] = {{"dtype", name_of(tensor.dtype())},
-                    {"shape", tensor.shape().dims()},
-                    {"data_offsets", {end, end + tensor.bytes()}}};
+    const std::vector<int64_t> dims = tensor.shape().dims();
+    header[name] = Json::Object{{"dtype", name_of(tensor.dtype())},
+                                {"shape", Json::Array(dims.begin(), dims.end())},
+                                {"data_offsets", Json::Array{end, end + tensor.bytes()}}};
     end += tensor.bytes();
   }
-  std::string text = header.dump();
+  std::string text = write_json(header, JsonStyle::Line);
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');  // so that the data is aligned
   const uint64_t length = text.size();
   std::string bytes(kLengthBytes, '\0');
@@ -93,15 +92,18 @@ Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostM
   if (length > kMaxHeader || length > bytes.size() - kLengthBytes) damaged("the header is longer than the file");
   const std::string_view text = bytes.substr(kLengthBytes, static_cast<size_t>(length));
   const std::string_view data = bytes.substr(kLengthBytes + static_cast<size_t>(length));
-  const json header = json::parse(text.begin(), text.end(), nullptr, false);
-  if (!header.is_object()) damaged("the header is no JSON object");
+  Json header;
+  JsonFault fault;
+  const bool is_json = read_json(text, header, fault);
+  const auto* entries = header.as<Json::Object>();
+  if (!is_json || entries == nullptr) damaged("the header is no JSON object");
   Safetensors result;
-  for (const auto& [name, entry] : header.items()) {
+  for (const auto& [name, entry] : *entries) {
     if (name != "__metadata__") {
       result.tensors.emplace(name, read_tensor(name, entry, data, memory));
-    } else if (entry.is_object()) {
-      for (const auto& [key, value] : entry.items())
-        if (value.is_string()) result.metadata.emplace(key, value.get<std::string>());
+    } else if (const auto* metadata = entry.as<Json::Object>()) {
+      for (const auto& [key, value] : *metadata)
+        if (const auto* string = value.as<std::string>()) result.metadata.emplace(key, *string);
     }
   }
   return result;

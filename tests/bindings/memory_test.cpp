@@ -9,10 +9,12 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include <catch2/catch.hpp>
 
 #include "abi_host.h"
+#include "bindings/json.h"
 
 namespace {
 
@@ -131,10 +133,14 @@ struct Life {
         [this] { return mf_prepared_publish(prepared); },
         [this] { return mf_session_save(session, kFolder.c_str(), 1); },
         [this] { return mf_session_load(session, kFolder.c_str()); },
-        [this] { return mf_session_save_memory(session, &bytes); },
+        [this] {
+          mf_bytes_free(std::exchange(bytes, nullptr));
+          return mf_session_save_memory(session, &bytes);
+        },
         [this] { return mf_session_load_memory(session, mf_bytes_data(bytes), mf_bytes_size(bytes)); },
     };
   }
+  static constexpr size_t kFileCalls = 4;  // the last ones, which save and load
 
   void end() {
     if (prepared) CHECK(mf_prepared_close(prepared) == MF_OK);
@@ -174,6 +180,30 @@ bool live(int64_t n, const mf_session_options& options, const Arm& arm, const Di
   reached = disarm() || reached;
   life.end();
   return reached;
+}
+
+// Makes the call with its first allocation failing, then the second, until it needs no more: each time a status and,
+// made again, success. Gives the number of allocations.
+template <class Arm, class Disarm>
+int64_t fail_each_allocation(const std::function<mf_status*()>& call, const Arm& arm, const Disarm& disarm) {
+  for (int64_t n = 1;; ++n) {
+    INFO("allocation " << n);
+    arm(n);
+    in_library = true;
+    mf_status* status = call();
+    in_library = false;
+    const bool reached = disarm();
+    if (!reached) {
+      REQUIRE(status == nullptr);
+      return n - 1;
+    }
+    if (status == nullptr) continue;  // what failed could be done without
+    CHECK(mf_status_message(status)[0] != '\0');
+    CHECK(mf_status_free(status) == MF_OK);
+    mf_status* again = call();
+    INFO(mf_status_message(again));
+    REQUIRE(again == nullptr);
+  }
 }
 
 // Every allocation at first, then with growing steps: a life has tens of thousands, most of them alike.
@@ -269,4 +299,54 @@ TEST_CASE("each operator new may fail") {
   }
   CHECK(n > 1000);
   std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("every single operator new of saving and loading may fail") {
+  mf_session_options options{};
+  options.struct_size = sizeof options;
+  options.threads = 1;
+  Life life;
+  life.options = options;
+  const auto calls = life.calls();
+  for (const auto& call : calls) REQUIRE(call() == nullptr);
+  for (size_t i = calls.size() - Life::kFileCalls; i < calls.size(); ++i) {
+    INFO("call " << i);
+    const int64_t count = fail_each_allocation(
+        calls[i], [](int64_t n) { new_countdown = n; }, [] { return new_countdown.exchange(0) <= 0; });
+    CHECK(count > 30);
+  }
+  life.end();
+  std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("every single allocation of reading, copying and writing JSON may fail") {
+  using moonflow::Json;
+  const std::string text =
+      R"({"a list":[1,-2.5,true,null,"a text too long to lie within a string, with \"quotes\" and \u00fc",[[],{}]],)"
+      R"("an object":{"x":{"y":{"z":[{"w":"another text that is too long to lie within a string"}]}}}})";
+  const auto written_bytes = [&] {
+    Json value;
+    moonflow::JsonFault fault;
+    if (!moonflow::read_json(text, value, fault)) return size_t{0};
+    const Json copy = Json::Object{{"first", value}, {"second", Json::Array{value, std::move(value)}}};
+    return moonflow::write_json(copy, moonflow::JsonStyle::Indented).size();
+  };
+  const size_t wanted = written_bytes();
+  REQUIRE(wanted > 3 * text.size());
+  int64_t failures = 0;
+  for (bool reached = true; reached;) {
+    size_t bytes = wanted;
+    new_countdown = failures + 1;
+    in_library = true;
+    try {
+      bytes = written_bytes();
+    } catch (const std::bad_alloc&) {
+    }
+    in_library = false;
+    reached = new_countdown.exchange(0) <= 0;
+    failures += reached;
+    INFO("allocation " << failures);
+    REQUIRE(bytes == wanted);
+  }
+  CHECK(failures > 50);
 }
