@@ -62,9 +62,9 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
     for (int64_t panel = 0; panel < work.out.channels; panel += kPanel) {
       const int64_t width = std::min(kPanel, work.out.channels - panel);
       for (int p = 0; p < n * n; ++p) {
-        multiply<R, false>(tiles, width, work.image.channels, points + p * work.points_step(), work.image.channels, 1,
-                           weights + p * work.weights_step() + panel * work.image.channels, width,
-                           products + p * work.products_step(), kPanel);
+        multiply<R>(tiles, width, work.image.channels, points + p * work.points_step(), work.image.channels, 1,
+                    weights + p * work.weights_step() + panel * work.image.channels, width,
+                    products + p * work.products_step(), kPanel, Replace());
       }
       tiles = 0;
       for (int64_t i = from; i < to; ++i) {
@@ -152,17 +152,17 @@ void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, c
       }
       tiles += here.tiles;
     }
-    const auto multiply_points = [&](auto add) {
+    const auto multiply_points = [&](const auto& ending) {
       for (int p = 0; p < n * n; ++p) {
-        multiply<R, add>(work.image.channels, work.out.channels, tiles, points + p * work.points_step(), 1,
-                         work.image.channels, gradients + p * work.gradients_step(), work.out.channels,
-                         sums + p * work.weights_step(), work.out.channels);
+        multiply<R>(work.image.channels, work.out.channels, tiles, points + p * work.points_step(), 1,
+                    work.image.channels, gradients + p * work.gradients_step(), work.out.channels,
+                    sums + p * work.weights_step(), work.out.channels, ending);
       }
     };
     if (from == first)
-      multiply_points(std::false_type());
+      multiply_points(Replace());
     else
-      multiply_points(std::true_type());
+      multiply_points(Add());
   }
 }
 

@@ -1,11 +1,12 @@
-// What conv_winograd.cpp is made of, over registers: the sizes of the work, the product of matrices, and the transforms
-// of images, filters and gradients to points and back. That file explains them.
+// What conv_winograd.cpp is made of, over registers: the sizes of the work, and the transforms of images, filters and
+// gradients to points and back. That file explains them.
 #pragma once
 
 #include <cstring>
 
 #include "kernels/conv.h"
 #include "kernels/conv_pool.h"
+#include "kernels/product.h"
 #include "kernels/simd.h"
 #include "kernels/winograd.h"
 
@@ -89,81 +90,6 @@ struct Work {
   FilterPoints filter_points(int64_t taps) const { return {taps, image_channels, out_channels, filter}; }
   int64_t strip_floats(int points) const { return points * (4 * tiling.stretch + points - 4) * kBlock; }
 };
-
-// ---- the product ---------------------------------------------------------------------------------------------------
-
-// c (kRows, columns) = or += a (kRows, count) * b (count, columns), where columns fill kVectors registers. Rows are
-// addressed from every third, which an address can reach without arithmetic.
-template <class R, int kRows, int kVectors, bool kAdd>
-void product(int64_t count, const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, float* c,
-             int64_t c_row) {
-  using Vector = typename R::Vector;
-  constexpr int kBases = (kRows + 2) / 3;
-  const float* base[kBases];
-  Vector sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_row;
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      if (kAdd)
-        sum[i][v] = R::at(c + i * c_row + v * R::kWidth);
-      else
-        sum[i][v] = Vector{};
-    }
-  }
-  for (int64_t k = 0; k < count; ++k) {
-    Vector right[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) right[v] = R::at(b + v * R::kWidth);
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const float left = base[i / 3][(i % 3) * a_row];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[i][v] += left * right[v];
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kBases; ++i) base[i] += a_step;
-    b += b_step;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) R::at(c + i * c_row + v * R::kWidth) = sum[i][v];
-  }
-}
-
-// The same for any number of rows up to kRows.
-template <class R, int kRows, int kVectors, bool kAdd>
-void product_of_rows(int64_t rows, int64_t count, const float* a, int64_t a_row, int64_t a_step, const float* b,
-                     int64_t b_step, float* c, int64_t c_row) {
-  if constexpr (kRows > 1) {
-    if (rows < kRows) {
-      return product_of_rows<R, kRows - 1, kVectors, kAdd>(rows, count, a, a_row, a_step, b, b_step, c, c_row);
-    }
-  }
-  product<R, kRows, kVectors, kAdd>(count, a, a_row, a_step, b, b_step, c, c_row);
-}
-
-// The same for any number of rows, and for columns in multiples of 16.
-template <class R, bool kAdd>
-void multiply(int64_t rows, int64_t columns, int64_t count, const float* a, int64_t a_row, int64_t a_step,
-              const float* b, int64_t b_step, float* c, int64_t c_row) {
-  constexpr int kMostRows = R::kCount == 32 ? 14 : 6;
-  const int64_t parts = (rows + kMostRows - 1) / kMostRows;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = rows * part / parts, here = rows * (part + 1) / parts - first;
-    int64_t j = 0;
-    for (; j + 2 * R::kWidth <= columns; j += 2 * R::kWidth) {
-      product_of_rows<R, kMostRows, 2, kAdd>(here, count, a + first * a_row, a_row, a_step, b + j, b_step,
-                                             c + first * c_row + j, c_row);
-    }
-    if (j == columns) continue;
-    product_of_rows<R, kMostRows, 1, kAdd>(here, count, a + first * a_row, a_row, a_step, b + j, b_step,
-                                           c + first * c_row + j, c_row);
-  }
-}
 
 // ---- filters to weights --------------------------------------------------------------------------------------------
 

@@ -102,6 +102,16 @@ void widest_register(const Body& body) {
   }
 }
 
+template <class Body>
+[[gnu::target("avx2,fma"), gnu::flatten, gnu::noinline]] void stand_alone(Register<8>, const Body& body) {
+  body();
+}
+template <class Body>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"), gnu::flatten,
+  gnu::noinline]] void stand_alone(Register<16>, const Body& body) {
+  body();
+}
+
 #else
 
 template <class Body>
@@ -115,5 +125,12 @@ void widest_register(const Body& body) {
 }
 
 #endif
+
+// Calls body() in a function of its own, compiled as one of widest_register's for this register. A loop that needs all
+// registers would otherwise share them with the loops around it.
+template <class Body>
+[[gnu::flatten, gnu::noinline]] void stand_alone(Register<4>, const Body& body) {
+  body();
+}
 
 }  // namespace moonflow::cpu
