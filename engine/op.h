@@ -164,6 +164,8 @@ struct LayoutCall {
   const std::vector<TensorType>& output_types;
   std::vector<Layout> inputs;
   std::vector<Layout> outputs;
+  // By input: whether it is a variable that the plan only reads, so that a reorder of it runs once and is kept.
+  std::vector<bool> lasting = {};
 };
 
 struct Kernel {

@@ -86,6 +86,7 @@ class Draft final : public Rewriter {
   }
 
   bool tapped(ValueId value) const override { return tapped_[value]; }
+  bool is_variable(ValueId value) const override { return nodes_[makers_[root(value)]]->kind == Node::Variable; }
   const std::vector<NodeId>& readers(ValueId value) const override { return readers_[value]; }
   ValueId add_value(const TensorType& type) override { return add_value(type, kNone); }
 
@@ -111,6 +112,15 @@ class Draft final : public Rewriter {
     ranks_.push_back(rank);
     for (const ValueId output : outputs) makers_[output] = id;
     add_reader(id);
+  }
+
+  // The value whose memory this one uses, through alias ops.
+  ValueId root(ValueId value) const {
+    for (;;) {
+      const Node& node = *nodes_[makers_[value]];
+      if (node.kind != Node::Op || node.op->alias.empty()) return value;
+      value = node.inputs[node.op->alias[0].input];
+    }
   }
 
   NodeId node_count() const { return static_cast<NodeId>(nodes_.size()); }
@@ -155,22 +165,12 @@ class Draft final : public Rewriter {
 
 // ---- order ---------------------------------------------------------------------------------------------------
 
-// The value whose memory this one uses, through alias ops.
-ValueId alias_root(const Draft& draft, ValueId value) {
-  for (;;) {
-    const Node& node = draft.node(draft.maker(value));
-    if (node.kind != Node::Op || node.op->alias.empty()) return value;
-    value = node.inputs[node.op->alias[0].input];
-  }
-}
-
 // Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
 // Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
 // before the first write.
 std::vector<NodeId> order(const Draft& draft) {
   std::map<ValueId, std::vector<NodeId>> readers_of_variable;  // by root value, aliases included
   std::map<ValueId, std::vector<NodeId>> writers_of_variable;
-  const auto is_variable = [&](ValueId value) { return draft.node(draft.maker(value)).kind == Node::Variable; };
   const auto is_writer = [&](NodeId id) {
     return draft.node(id).kind == Node::Op && !draft.node(id).op->writes.empty();
   };
@@ -179,15 +179,15 @@ std::vector<NodeId> order(const Draft& draft) {
     const Node& node = draft.node(id);
     for (const ValueId input : node.inputs) {
       if (input == kNone) continue;
-      const ValueId root = alias_root(draft, input);
-      if (is_variable(root)) readers_of_variable[root].push_back(id);
+      const ValueId root = draft.root(input);
+      if (draft.is_variable(root)) readers_of_variable[root].push_back(id);
     }
     if (!is_writer(id)) continue;
     for (const int written : node.op->writes) {
       if (node.inputs[written] == kNone) continue;
-      const ValueId root = alias_root(draft, node.inputs[written]);
+      const ValueId root = draft.root(node.inputs[written]);
       blaming(node.describe(), node.site, [&] {
-        require(is_variable(root), ErrorCode::InvalidArgument, "updates a value that is not a variable");
+        require(draft.is_variable(root), ErrorCode::InvalidArgument, "updates a value that is not a variable");
       });
       writers_of_variable[root].push_back(id);
     }
@@ -261,10 +261,25 @@ std::vector<bool> presence(const std::vector<ValueId>& values) {
   return present;
 }
 
+// By value: the variables that no node writes.
+std::vector<bool> variables_only_read(const Draft& draft) {
+  std::vector<bool> only_read(draft.value_count(), false);
+  for (NodeId id = 0; id < draft.node_count(); ++id)
+    if (draft.node(id).kind == Node::Variable) only_read[draft.node(id).outputs[0]] = true;
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    const Node& node = draft.node(id);
+    if (!draft.live(id) || node.kind != Node::Op) continue;
+    for (const int written : node.op->writes)
+      if (node.inputs[written] != kNone) only_read[draft.root(node.inputs[written])] = false;
+  }
+  return only_read;
+}
+
 // Chooses the layout of every value, and turns the sequence of nodes into steps with reorders where layouts disagree.
 class LayoutStage {
  public:
-  LayoutStage(Draft& draft, Device& device) : layouts(draft.value_count()), draft_(draft), device_(device) {}
+  LayoutStage(Draft& draft, Device& device)
+      : layouts(draft.value_count()), draft_(draft), device_(device), lasting_(variables_only_read(draft)) {}
 
   void run(const std::vector<NodeId>& sequence) {
     for (const NodeId id : sequence) {
@@ -297,8 +312,10 @@ class LayoutStage {
                     std::vector<Layout>(node.inputs.size()),
                     std::vector<Layout>(node.outputs.size())};
     if (kernel.layouts && node.op->alias.empty()) {
-      for (size_t i = 0; i < node.inputs.size(); ++i)
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (present[i]) call.inputs[i] = layouts[node.inputs[i]];
+        call.lasting.push_back(present[i] && lasting_[node.inputs[i]]);
+      }
       blaming(node.describe(), node.site, [&] { kernel.layouts(call); });
     }
     for (size_t i = 0; i < step.inputs.size(); ++i)
@@ -322,6 +339,7 @@ class LayoutStage {
 
   Draft& draft_;
   Device& device_;
+  const std::vector<bool> lasting_;                 // by value of the graph
   std::map<ValueId, std::vector<ValueId>> copies_;  // of a value, in other layouts
   std::map<ValueId, ValueId> tap_sources_;
 };
@@ -333,16 +351,7 @@ class LayoutStage {
 // the graph that gives variables their first values has many, needs each once, and would hold all of their values at a
 // time.
 void keep(const Draft& draft, std::vector<DraftStep>& steps) {
-  std::set<ValueId> written;
-  for (const DraftStep& step : steps)
-    if (!step.is_reorder)
-      for (const int input : step.node->op->writes)
-        if (step.inputs[input] != kNone) written.insert(alias_root(draft, step.inputs[input]));
-  std::vector<bool> kept(draft.value_count(), false);
-  for (ValueId value = 0; value < draft.value_count(); ++value) {
-    const Node& maker = draft.node(draft.maker(value));
-    kept[value] = maker.kind == Node::Variable && maker.outputs[0] == value && written.count(value) == 0;
-  }
+  std::vector<bool> kept = variables_only_read(draft);
   for (DraftStep& step : steps) {
     bool reads_kept = false, reads_other = !step.is_reorder && !step.node->op->writes.empty();
     for (const ValueId input : step.inputs) {

@@ -139,6 +139,8 @@ class Rewriter {
   virtual NodeId sole_reader(ValueId value) const = 0;
   // Whether a tap wants the value.
   virtual bool tapped(ValueId value) const = 0;
+  // Whether the value is a variable, also under another type.
+  virtual bool is_variable(ValueId value) const = 0;
   // All nodes that read the value. Valid until the next fuse.
   virtual const std::vector<NodeId>& readers(ValueId value) const = 0;
   // A value that no node of the graph has, for an output of the next fuse: what fused ops tell each other.

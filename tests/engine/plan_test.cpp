@@ -75,6 +75,20 @@ TEST_CASE("two writers of one variable keep their order") {
   CHECK(values(toy.session.read("w")) == std::vector<float>{0});
 }
 
+TEST_CASE("a kernel learns which of its inputs last from run to run") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId still = graph.variable("still", vec(2)), moved = graph.variable("moved", vec(2)),
+                x = graph.feed("x", vec(2));
+  for (const ValueId value : {still, moved, x}) graph.tap(append(graph, "turning", {value}), value);
+  graph.append("assign_sub", {moved, x});
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("still", floats({1, 2}));
+  toy.session.write("moved", floats({3, 4}));
+  for (int run = 0; run < 2; ++run) CHECK(values(toy.call(plan, {floats({0, 5})})[0]) == std::vector<float>{1, 4});
+  CHECK(toy.device->reorders == 2);  // there and back, in the first run; the others stay in rows
+}
+
 TEST_CASE("a tapped variable shows its value before the update") {
   ToySession toy;
   Graph graph(toy.session.catalog());

@@ -112,6 +112,15 @@ OpDef reversing() {
   return def;
 }
 
+OpDef turning() {
+  OpDef def = op("turning", {{"x"}}, each([](float x) { return x * x; }));
+  def.cpu.layouts = [](LayoutCall& call) {
+    call.inputs[0] = call.lasting[0] ? reversed(call.input_types[0]) : Layout{};
+    call.outputs[0] = call.inputs[0];
+  };
+  return def;
+}
+
 std::shared_ptr<const Catalog> make() {
   auto catalog = std::make_shared<Catalog>();
   OpDef add = op("add", {{"x"}, {"y"}}, each([](float x, float y) { return x + y; }), [](GradCall& g) {
@@ -145,6 +154,7 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(halves());
   catalog->add(assign_sub());
   catalog->add(reversing());
+  catalog->add(turning());
   return catalog;
 }
 

@@ -36,6 +36,7 @@ Layout reversed(const TensorType& type);
 //   halves (x; parts)       `parts` outputs, each x / parts
 //   assign_sub (variable, value)   writes
 //   reversing (x)           x + 1, makes and wants the reversed layout
+//   turning (x)             the square of x, which it wants reversed where it lasts from run to run
 //   bad (x)                 fails in its launch: "row 3 is bad"
 //   greedy (x)              finds no memory in its launch
 //   slow (x)                like same, but waits until `gate` is open
