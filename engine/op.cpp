@@ -67,11 +67,22 @@ const AttrDef* OpDef::attr(std::string_view name) const {
   return nullptr;
 }
 
+bool OpDef::updates(size_t place) const {
+  return !writes.empty() &&
+         std::find(writes.begin(), writes.end(), static_cast<int>(place % inputs.size())) != writes.end();
+}
+
 void fit_inputs(const OpDef& op, std::vector<ValueId>& inputs) {
-  if (op.inputs.size() == 1 && op.inputs[0].kind == InputDef::Many) {
+  const size_t group = op.inputs.size();
+  if (group > 0 && op.inputs[0].kind == InputDef::Many) {
     require(!inputs.empty(), ErrorCode::InvalidArgument, "needs at least one value in '", op.inputs[0].name, "'");
-    for (const ValueId input : inputs)
-      require(input != kNone, ErrorCode::InvalidArgument, "'", op.inputs[0].name, "' holds a value that is left out");
+    require(inputs.size() % group == 0, ErrorCode::InvalidArgument, "takes groups of ", group, " values, got ",
+            inputs.size(), " values");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const InputDef& def = op.inputs[i % group];
+      require(inputs[i] != kNone || def.kind == InputDef::Optional, ErrorCode::InvalidArgument, "'", def.name,
+              "' holds a value that is left out");
+    }
     return;
   }
   require(inputs.size() <= op.inputs.size(), ErrorCode::InvalidArgument, "takes ", op.inputs.size(), " values, got ",

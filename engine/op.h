@@ -77,7 +77,9 @@ struct AttrDef {
 // ---- inputs, inference ---------------------------------------------------------------------------------------
 
 struct InputDef {
-  enum Kind { One, Optional, Many };  // Many: the op takes one list, and has no other input
+  // Many: the op takes a list. Where further inputs follow, it takes any number of groups of all of them, one after the
+  // other: (variable, gradient), (variable, gradient).
+  enum Kind { One, Optional, Many };
   std::string name;
   Kind kind = One;
 };
@@ -228,7 +230,7 @@ struct OpDef {
   Kernel cuda = {};
   std::vector<Sharing> inplace = {};  // may overwrite the input when nobody reads it later; equal types only
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
-  std::vector<int> writes = {};       // inputs updated in place (variables); such an op has no outputs
+  std::vector<int> writes = {};       // inputs of a group updated in place (variables); such an op has no outputs
   bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
   Bfloat16Use bfloat16 = {};
   std::vector<Rewrite> rewrites = {};
@@ -238,6 +240,8 @@ struct OpDef {
 
   const Kernel& kernel(DeviceKind kind) const { return kind == DeviceKind::Cpu ? cpu : cuda; }
   const AttrDef* attr(std::string_view name) const;
+  // Whether it updates the input at this place of its list, which may hold several groups.
+  bool updates(size_t place) const;
 };
 
 // Checks how many inputs there are; left-out optional ones at the end become kNone.

@@ -183,15 +183,18 @@ std::vector<NodeId> order(const Draft& draft) {
       if (draft.is_variable(root)) readers_of_variable[root].push_back(id);
     }
     if (!is_writer(id)) continue;
-    for (const int written : node.op->writes) {
-      if (node.inputs[written] == kNone) continue;
-      const ValueId root = draft.root(node.inputs[written]);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] == kNone || !node.op->updates(i)) continue;
+      const ValueId root = draft.root(node.inputs[i]);
       blaming(node.describe(), node.site, [&] {
         require(draft.is_variable(root), ErrorCode::InvalidArgument, "updates a value that is not a variable");
       });
       writers_of_variable[root].push_back(id);
     }
   }
+  // A fused writer is as old as what it replaces.
+  for (auto& [variable, writers] : writers_of_variable)
+    std::stable_sort(writers.begin(), writers.end(), [&](NodeId a, NodeId b) { return draft.rank(a) < draft.rank(b); });
 
   std::vector<int> waits_for(draft.node_count(), 0);
   std::vector<std::vector<NodeId>> followers(draft.node_count());
@@ -269,8 +272,8 @@ std::vector<bool> variables_only_read(const Draft& draft) {
   for (NodeId id = 0; id < draft.node_count(); ++id) {
     const Node& node = draft.node(id);
     if (!draft.live(id) || node.kind != Node::Op) continue;
-    for (const int written : node.op->writes)
-      if (node.inputs[written] != kNone) only_read[draft.root(node.inputs[written])] = false;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.inputs[i] != kNone && node.op->updates(i)) only_read[draft.root(node.inputs[i])] = false;
   }
   return only_read;
 }
@@ -538,9 +541,9 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
         scratch.back() = static_cast<int>(storage.blocks.size());
         storage.blocks.push_back({round_up(call.scratch_bytes), at, at});
       }
-      for (const int written : node.op->writes)
-        if (draft_step.inputs[written] != kNone)
-          plan.written.push_back(variable_of[storage.root[draft_step.inputs[written]]]);
+      for (size_t i = 0; i < draft_step.inputs.size(); ++i)
+        if (draft_step.inputs[i] != kNone && node.op->updates(i))
+          plan.written.push_back(variable_of[storage.root[draft_step.inputs[i]]]);
       if (!wrote && !node.op->writes.empty()) {
         wrote = true;
         plan.first_write = static_cast<int>(plan.steps.size());

@@ -9,6 +9,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace {
@@ -32,8 +33,6 @@ void check_scalar(const OpCall& call, const OpDef& op, int i, DType dtype) {
   require(call.type(i) == TensorType{dtype, {}}, ErrorCode::ShapeMismatch, op.inputs[i].name, " is ", call.type(i),
           ", it must be ", TensorType{dtype, {}});
 }
-
-float learning_rate(const LaunchCall& call, int input) { return *static_cast<const float*>(call.inputs[input]); }
 
 const char* const kDtypes = "dtypes: float32, float64; learning_rate float32 ()";
 
@@ -104,15 +103,149 @@ OpDef assign_add() {
 }
 
 // ---- optimizers ----------------------------------------------------------------------------------------------
-// Inside a rule, a number of the launch (learning rate, decay) is in the variable's own precision.
-// The division by the loss's element count, which prepare_gradient does, is taken into a rule whose gradient gets
-// nothing else: the gradient of a large layer is then read once and not written again.
+// A rule holds what it needs of the attributes; loop<T>(inputs) gives the plain loop over the elements of one variable
+// with its companions, for any stretch of them. Numbers of the launch (learning rate, step) are in `inputs` too, and
+// are taken in the variable's own precision.
+//
+// An update takes any number of variables, one after the other in its list, and goes over all of their elements as if
+// they were one: the many small ones of a network cost one step between them. The division by the loss's element
+// count, which prepare_gradient does, is taken into a rule whose gradient gets nothing else: the gradient of a large
+// layer is then read once and not written again.
 
 AttrDef gradient_scale_attr() { return {"gradient_scale", 1.0, "factor of the gradient"}; }
 
-template <class T>
-T gradient_scale(const KernelCall& call) {
-  return static_cast<T>(call.attrs.number("gradient_scale"));
+struct Descent {
+  explicit Descent(const Attrs& attrs) : scale(attrs.number("gradient_scale")) {}
+
+  template <class T>
+  auto loop(void* const* inputs) const {
+    T* w = static_cast<T*>(inputs[0]);
+    const T* g = static_cast<const T*>(inputs[1]);
+    const T rate = *static_cast<const float*>(inputs[2]), factor = static_cast<T>(scale);
+    return [=](int64_t first, int64_t last) {
+#pragma GCC ivdep
+      for (int64_t i = first; i < last; ++i) w[i] -= rate * (g[i] * factor);
+    };
+  }
+
+  double scale;
+};
+
+struct Momentum {
+  explicit Momentum(const Attrs& attrs) : beta(attrs.number("beta")), scale(attrs.number("gradient_scale")) {}
+
+  template <class T>
+  auto loop(void* const* inputs) const {
+    T *w = static_cast<T*>(inputs[0]), *m = static_cast<T*>(inputs[1]);
+    const T* g = static_cast<const T*>(inputs[2]);
+    const T rate = *static_cast<const float*>(inputs[3]);
+    const T keep = static_cast<T>(beta), factor = static_cast<T>(scale);
+    return [=](int64_t first, int64_t last) {
+#pragma GCC ivdep
+      for (int64_t i = first; i < last; ++i) {
+        m[i] = keep * m[i] - rate * (g[i] * factor);
+        w[i] += m[i];
+      }
+    };
+  }
+
+  double beta, scale;
+};
+
+struct Adam {
+  explicit Adam(const Attrs& attrs)
+      : beta1(attrs.number("beta1")),
+        beta2(attrs.number("beta2")),
+        epsilon(attrs.number("epsilon")),
+        weight_decay(attrs.number("weight_decay")),
+        scale(attrs.number("gradient_scale")),
+        bias_correction(attrs.flag("bias_correction")) {}
+
+  // What the direction is scaled by at step t, counted from 0.
+  double rate(double learning_rate, int64_t t) const {
+    if (!bias_correction) return learning_rate;
+    const double steps = static_cast<double>(t) + 1;
+    return learning_rate * std::sqrt(1 - std::pow(beta2, steps)) / (1 - std::pow(beta1, steps));
+  }
+
+  template <class T>
+  auto loop(void* const* inputs) const {
+    T *w = static_cast<T*>(inputs[0]), *m = static_cast<T*>(inputs[1]), *v = static_cast<T*>(inputs[2]);
+    const T* gradient = static_cast<const T*>(inputs[3]);
+    const double learning_rate = *static_cast<const float*>(inputs[4]);
+    const T step = static_cast<T>(rate(learning_rate, *static_cast<const int64_t*>(inputs[5])));
+    const T decay = static_cast<T>(learning_rate * weight_decay), factor = static_cast<T>(scale);
+    const T keep1 = static_cast<T>(beta1), keep2 = static_cast<T>(beta2);
+    const T rest1 = static_cast<T>(1 - beta1), rest2 = static_cast<T>(1 - beta2), little = static_cast<T>(epsilon);
+    return [=](int64_t first, int64_t last) {
+#pragma GCC ivdep
+      for (int64_t i = first; i < last; ++i) {
+        const T g = gradient[i] * factor;
+        m[i] = keep1 * m[i] + rest1 * g;
+        v[i] = keep2 * v[i] + rest2 * g * g;
+        w[i] -= step * m[i] / (std::sqrt(v[i]) + little) + decay * w[i];
+      }
+    };
+  }
+
+  double beta1, beta2, epsilon, weight_decay, scale;
+  bool bias_correction;
+};
+
+struct Rmsprop {
+  explicit Rmsprop(const Attrs& attrs)
+      : decay_rate(attrs.number("decay_rate")),
+        epsilon(attrs.number("epsilon")),
+        scale(attrs.number("gradient_scale")) {}
+
+  template <class T>
+  auto loop(void* const* inputs) const {
+    T *w = static_cast<T*>(inputs[0]), *s = static_cast<T*>(inputs[1]), *mean = static_cast<T*>(inputs[2]);
+    const T* gradient = static_cast<const T*>(inputs[3]);
+    const T rate = *static_cast<const float*>(inputs[4]), factor = static_cast<T>(scale);
+    const T keep = static_cast<T>(decay_rate), rest = static_cast<T>(1 - decay_rate), little = static_cast<T>(epsilon);
+    return [=](int64_t first, int64_t last) {
+      if (mean) {
+#pragma GCC ivdep
+        for (int64_t i = first; i < last; ++i) {
+          const T g = gradient[i] * factor;
+          s[i] = keep * s[i] + rest * g * g;
+          mean[i] = keep * mean[i] + rest * g;
+          w[i] -= rate * g / std::sqrt(s[i] - mean[i] * mean[i] + little);
+        }
+      } else {
+#pragma GCC ivdep
+        for (int64_t i = first; i < last; ++i) {
+          const T g = gradient[i] * factor;
+          s[i] = keep * s[i] + rest * g * g;
+          w[i] -= rate * g / std::sqrt(s[i] + little);
+        }
+      }
+    };
+  }
+
+  double decay_rate, epsilon, scale;
+};
+
+// `group`: how many inputs a variable has with its companions; the variable comes first.
+template <class Rule>
+Launch prepare_update(const KernelCall& call, size_t group) {
+  std::vector<int64_t> ends;  // of each variable in the sequence of all elements
+  for (size_t i = 0; i < call.inputs.size(); i += group)
+    ends.push_back((ends.empty() ? 0 : ends.back()) + call.inputs[i].count());
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rule = Rule(call.attrs), ends, group](const LaunchCall& launch) {
+      parallel_for(ends.back(), cpu::kWideGrain, [&](int64_t first, int64_t last) {
+        for (size_t i = std::upper_bound(ends.begin(), ends.end(), first) - ends.begin(); first < last; ++i) {
+          const int64_t begin = i == 0 ? 0 : ends[i - 1], end = std::min(ends[i], last);
+          const auto loop = rule.template loop<T>(launch.inputs + i * group);
+          widest([&] { loop(first - begin, end - begin); });
+          first = end;
+        }
+      });
+    };
+  });
 }
 
 // `gradient`: the input of the update that prepare_gradient makes.
@@ -124,7 +257,7 @@ bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
   const Node& prepared = rewriter.node(prepare);
   const bool only_scales =
       prepared.inputs[2] == kNone && prepared.attrs.number("l1") == 0 && prepared.attrs.number("l2") == 0;
-  if (!only_scales) return false;
+  if (!only_scales || update.inputs.size() != update.op->inputs.size()) return false;
   std::vector<ValueId> inputs = update.inputs;
   inputs[gradient] = prepared.inputs[0];
   Attrs attrs = update.attrs;
@@ -133,17 +266,63 @@ bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
   return true;
 }
 
-template <class T>
-Launch launch_sgd(const KernelCall& call) {
-  return [count = call.inputs[0].count(), scale = gradient_scale<T>(call)](const LaunchCall& launch) {
-    T* w = static_cast<T*>(launch.inputs[0]);
-    const T* g = static_cast<const T*>(launch.inputs[1]);
-    const T rate = learning_rate(launch, 2);
-    update(count, [=](int64_t first, int64_t last) {
-#pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) w[i] -= rate * (g[i] * scale);
-    });
+// Whether nobody else updates what this node updates. Those who do keep their order, and so stay apart.
+bool updates_alone(const Rewriter& graph, NodeId id) {
+  const Node& update = graph.node(id);
+  for (size_t i = 0; i < update.inputs.size(); ++i) {
+    if (update.inputs[i] == kNone || !update.op->updates(i)) continue;
+    for (const NodeId reader : graph.readers(update.inputs[i])) {
+      if (reader != id && !graph.node(reader).op->writes.empty()) return false;
+    }
+  }
+  return true;
+}
+
+// The updates of a step that go by one rule with one learning rate become one. It is the last of them that looks for
+// the others, when each has been fused with what it can be.
+template <int learning_rate>
+bool fuse_updates(Rewriter& graph, NodeId id) {
+  const Node& last = graph.node(id);
+  const TensorType& type = graph.type(last.inputs[0]);
+  std::vector<NodeId> all;
+  for (const NodeId reader : graph.readers(last.inputs[learning_rate])) {
+    const Node& node = graph.node(reader);
+    if (node.op != last.op || !(node.attrs == last.attrs) || graph.type(node.inputs[0]).dtype != type.dtype) continue;
+    if (reader > id) return false;
+    if (std::find(all.begin(), all.end(), reader) == all.end() && updates_alone(graph, reader)) all.push_back(reader);
+  }
+  if (all.size() < 2) return false;
+  std::sort(all.begin(), all.end());
+  std::vector<ValueId> inputs;
+  for (const NodeId update : all) {
+    const std::vector<ValueId>& its = graph.node(update).inputs;
+    inputs.insert(inputs.end(), its.begin(), its.end());
+  }
+  graph.fuse(all, last.op->name, std::move(inputs), last.attrs, {});
+  return true;
+}
+
+// Checks the groups of a list one by one: each variable with `tensors` - 1 companions of its type, its learning rate,
+// and whatever comes after. All are of one dtype.
+template <class Rest>
+Infer infer_update(const OpDef& op, int tensors, const Rest& rest) {
+  return [op, tensors, rest](const OpCall& call) {
+    for (size_t i = 0; i < call.inputs.size(); i += op.inputs.size()) {
+      const auto from = call.inputs.begin() + static_cast<int64_t>(i);
+      const std::vector<const TensorType*> inputs(from, from + static_cast<int64_t>(op.inputs.size()));
+      const OpCall group{inputs, call.attrs};
+      check_tensors(group, op, tensors);
+      require(group.dtype(0) == call.dtype(0), ErrorCode::DtypeMismatch, "one variable is ", call.type(0),
+              ", another is ", group.type(0));
+      check_scalar(group, op, tensors, DType::Float32);
+      rest(group);
+    }
+    return std::vector<TensorType>{};
   };
+}
+
+Infer infer_update(const OpDef& op, int tensors) {
+  return infer_update(op, tensors, [](const OpCall&) {});
 }
 
 OpDef sgd() {
@@ -151,199 +330,104 @@ OpDef sgd() {
   op.name = "sgd_update";
   op.doc = text("Stochastic gradient descent.\n  variable -= learning_rate * gradient\n",
                 "shapes: variable and gradient of one shape\n", kDtypes);
-  op.inputs = {{"variable"}, {"gradient"}, {"learning_rate"}};
+  op.inputs = {{"variable", InputDef::Many}, {"gradient"}, {"learning_rate"}};
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + sgd_update", fuse_gradient_scale<1>}};
-  op.infer = [op](const OpCall& call) {
-    check_tensors(call, op, 2);
-    check_scalar(call, op, 2, DType::Float32);
-    return std::vector<TensorType>{};
-  };
+  op.rewrites = {{"prepare_gradient + sgd_update", fuse_gradient_scale<1>},
+                 {"sgd_update + sgd_update", fuse_updates<2>}};
+  op.infer = infer_update(op, 2);
   op.writes = {0};
-  op.cpu = {[](KernelCall& call) -> Launch {
-    return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_sgd<decltype(zero)>(call); });
-  }};
-  const TensorType tensor{DType::Float32, {3, 5}}, rate{DType::Float32, {}};
-  op.examples = {{{tensor, tensor, rate}}, {{tensor, tensor, rate}, {{"gradient_scale", 0.01}}}};
+  op.cpu = {[](KernelCall& call) { return prepare_update<Descent>(call, 3); }};
+  const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
+  op.examples = {{{x, x, rate}}, {{x, x, rate, y, y, rate}, {{"gradient_scale", 0.01}}}};
   return op;
-}
-
-template <class T>
-Launch launch_momentum(const KernelCall& call) {
-  return [count = call.inputs[0].count(), beta = static_cast<T>(call.attrs.number("beta")),
-          scale = gradient_scale<T>(call)](const LaunchCall& launch) {
-    T* w = static_cast<T*>(launch.inputs[0]);
-    T* m = static_cast<T*>(launch.inputs[1]);
-    const T* g = static_cast<const T*>(launch.inputs[2]);
-    const T rate = learning_rate(launch, 3);
-    update(count, [=](int64_t first, int64_t last) {
-#pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) {
-        m[i] = beta * m[i] - rate * (g[i] * scale);
-        w[i] += m[i];
-      }
-    });
-  };
 }
 
 OpDef momentum() {
   OpDef op;
   op.name = "momentum_update";
-  op.doc = text("Gradient descent with momentum; the learning rate is inside the momentum.\n"
-                "  momentum = beta * momentum - learning_rate * gradient;  variable += momentum\n"
-                "shapes: variable, momentum and gradient of one shape\n", kDtypes);
-  op.inputs = {{"variable"}, {"momentum"}, {"gradient"}, {"learning_rate"}};
+  op.doc = text(
+      "Gradient descent with momentum; the learning rate is inside the momentum.\n"
+      "  momentum = beta * momentum - learning_rate * gradient;  variable += momentum\n"
+      "shapes: variable, momentum and gradient of one shape\n",
+      kDtypes);
+  op.inputs = {{"variable", InputDef::Many}, {"momentum"}, {"gradient"}, {"learning_rate"}};
   op.outputs = {};
   op.attrs = {{"beta", 0.9, "share of the momentum that is kept"}, gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + momentum_update", fuse_gradient_scale<2>}};
-  op.infer = [op](const OpCall& call) {
-    check_tensors(call, op, 3);
-    check_scalar(call, op, 3, DType::Float32);
-    return std::vector<TensorType>{};
-  };
+  op.rewrites = {{"prepare_gradient + momentum_update", fuse_gradient_scale<2>},
+                 {"momentum_update + momentum_update", fuse_updates<3>}};
+  op.infer = infer_update(op, 3);
   op.writes = {0, 1};
-  op.cpu = {[](KernelCall& call) -> Launch {
-    return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_momentum<decltype(zero)>(call); });
-  }};
-  const TensorType tensor{DType::Float32, {3, 5}}, rate{DType::Float32, {}};
-  op.examples = {{{tensor, tensor, tensor, rate}}};
+  op.cpu = {[](KernelCall& call) { return prepare_update<Momentum>(call, 4); }};
+  const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
+  op.examples = {{{x, x, x, rate}}, {{x, x, x, rate, y, y, y, rate}}};
   return op;
-}
-
-struct Adam {
-  explicit Adam(const Attrs& attrs)
-      : beta1(attrs.number("beta1")),
-        beta2(attrs.number("beta2")),
-        epsilon(attrs.number("epsilon")),
-        weight_decay(attrs.number("weight_decay")),
-        bias_correction(attrs.flag("bias_correction")) {}
-
-  // What the direction is scaled by at step t, counted from 0.
-  double rate(double learning_rate, int64_t t) const {
-    if (!bias_correction) return learning_rate;
-    const double steps = static_cast<double>(t) + 1;
-    return learning_rate * std::sqrt(1 - std::pow(beta2, steps)) / (1 - std::pow(beta1, steps));
-  }
-
-  double beta1, beta2, epsilon, weight_decay;
-  bool bias_correction;
-};
-
-template <class T>
-Launch launch_adam(const KernelCall& call) {
-  return [count = call.inputs[0].count(), adam = Adam(call.attrs)](const LaunchCall& launch) {
-    T* w = static_cast<T*>(launch.inputs[0]);
-    T* m = static_cast<T*>(launch.inputs[1]);
-    T* v = static_cast<T*>(launch.inputs[2]);
-    const T* g = static_cast<const T*>(launch.inputs[3]);
-    const double plain_rate = learning_rate(launch, 4);
-    const T rate = static_cast<T>(adam.rate(plain_rate, *static_cast<const int64_t*>(launch.inputs[5])));
-    const T decay = static_cast<T>(plain_rate * adam.weight_decay);
-    const T beta1 = static_cast<T>(adam.beta1), beta2 = static_cast<T>(adam.beta2);
-    const T rest1 = static_cast<T>(1 - adam.beta1), rest2 = static_cast<T>(1 - adam.beta2);
-    const T epsilon = static_cast<T>(adam.epsilon);
-    update(count, [=](int64_t first, int64_t last) {
-#pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) {
-        m[i] = beta1 * m[i] + rest1 * g[i];
-        v[i] = beta2 * v[i] + rest2 * g[i] * g[i];
-        w[i] -= rate * m[i] / (std::sqrt(v[i]) + epsilon) + decay * w[i];
-      }
-    });
-  };
 }
 
 OpDef adam() {
   OpDef op;
   op.name = "adam_update";
-  op.doc = text("Adam, and AdamW where weight_decay is not 0.\n"
-                "  m = beta1 * m + (1 - beta1) * gradient;  v = beta2 * v + (1 - beta2) * gradient ^ 2\n"
-                "  rate = learning_rate, times sqrt(1 - beta2 ^ (step + 1)) / (1 - beta1 ^ (step + 1)) with correction\n"
-                "  variable -= rate * m / (sqrt(v) + epsilon) + learning_rate * weight_decay * variable\n"
-                "shapes: variable, m, v and gradient of one shape\n", kDtypes, "; step int64 (), from 0\n"
-                "source: Kingma and Ba, arXiv:1412.6980, with epsilon outside the corrected root as in its section 2;\n"
-                "        Loshchilov and Hutter, arXiv:1711.05101");
-  op.inputs = {{"variable"}, {"m"}, {"v"}, {"gradient"}, {"learning_rate"}, {"step"}};
+  op.doc = text(
+      "Adam, and AdamW where weight_decay is not 0.\n"
+      "  m = beta1 * m + (1 - beta1) * gradient;  v = beta2 * v + (1 - beta2) * gradient ^ 2\n"
+      "  rate = learning_rate, times sqrt(1 - beta2 ^ (step + 1)) / (1 - beta1 ^ (step + 1)) with correction\n"
+      "  variable -= rate * m / (sqrt(v) + epsilon) + learning_rate * weight_decay * variable\n"
+      "shapes: variable, m, v and gradient of one shape\n",
+      kDtypes,
+      "; step int64 (), from 0\n"
+      "source: Kingma and Ba, arXiv:1412.6980, with epsilon outside the corrected root as in its section 2;\n"
+      "        Loshchilov and Hutter, arXiv:1711.05101");
+  op.inputs = {{"variable", InputDef::Many}, {"m"}, {"v"}, {"gradient"}, {"learning_rate"}, {"step"}};
   op.outputs = {};
   op.attrs = {{"beta1", 0.9, "share of the mean gradient that is kept"},
               {"beta2", 0.999, "share of the mean square that is kept"},
               {"epsilon", 1e-8, "added to the root, against division by 0"},
               {"bias_correction", true, "make up for m and v starting at 0"},
-              {"weight_decay", 0.0, "pull toward 0, apart from the gradient"}};
-  op.infer = [op](const OpCall& call) {
-    check_tensors(call, op, 4);
-    check_scalar(call, op, 4, DType::Float32);
-    check_scalar(call, op, 5, DType::Int64);
-    return std::vector<TensorType>{};
-  };
+              {"weight_decay", 0.0, "pull toward 0, apart from the gradient"},
+              gradient_scale_attr()};
+  op.rewrites = {{"prepare_gradient + adam_update", fuse_gradient_scale<3>},
+                 {"adam_update + adam_update", fuse_updates<4>}};
+  op.infer = infer_update(op, 4, [op](const OpCall& call) { check_scalar(call, op, 5, DType::Int64); });
   op.writes = {0, 1, 2};
-  op.cpu = {[](KernelCall& call) -> Launch {
-    return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_adam<decltype(zero)>(call); });
-  }};
-  const TensorType tensor{DType::Float32, {3, 5}}, rate{DType::Float32, {}}, step{DType::Int64, {}};
-  op.examples = {{{tensor, tensor, tensor, tensor, rate, step}, {}, 0.1, 1},
-                 {{tensor, tensor, tensor, tensor, rate, step},
-                  {{"bias_correction", false}, {"weight_decay", 0.01}}, 0.1, 1}};
+  op.cpu = {[](KernelCall& call) { return prepare_update<Adam>(call, 6); }};
+  const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({}), step = {DType::Int64, {}};
+  op.examples = {{{x, x, x, x, rate, step, y, y, y, y, rate, step}, {{"gradient_scale", 0.5}}, 0.1, 1},
+                 {{x, x, x, x, rate, step}, {{"bias_correction", false}, {"weight_decay", 0.01}}, 0.1, 1}};
   return op;
-}
-
-template <class T>
-Launch launch_rmsprop(const KernelCall& call) {
-  return [count = call.inputs[0].count(), decay_rate = call.attrs.number("decay_rate"),
-          epsilon = static_cast<T>(call.attrs.number("epsilon"))](const LaunchCall& launch) {
-    T* w = static_cast<T*>(launch.inputs[0]);
-    T* s = static_cast<T*>(launch.inputs[1]);
-    T* mean = static_cast<T*>(launch.inputs[2]);
-    const T* g = static_cast<const T*>(launch.inputs[3]);
-    const T rate = learning_rate(launch, 4);
-    const T keep = static_cast<T>(decay_rate), rest = static_cast<T>(1 - decay_rate);
-    update(count, [=](int64_t first, int64_t last) {
-      if (mean) {
-#pragma GCC ivdep
-        for (int64_t i = first; i < last; ++i) {
-          s[i] = keep * s[i] + rest * g[i] * g[i];
-          mean[i] = keep * mean[i] + rest * g[i];
-          w[i] -= rate * g[i] / std::sqrt(s[i] - mean[i] * mean[i] + epsilon);
-        }
-      } else {
-#pragma GCC ivdep
-        for (int64_t i = first; i < last; ++i) {
-          s[i] = keep * s[i] + rest * g[i] * g[i];
-          w[i] -= rate * g[i] / std::sqrt(s[i] + epsilon);
-        }
-      }
-    });
-  };
 }
 
 OpDef rmsprop() {
   OpDef op;
   op.name = "rmsprop_update";
-  op.doc = text("RMSProp, centered when mean_gradient is given.\n"
-                "  mean_square = decay_rate * mean_square + (1 - decay_rate) * gradient ^ 2\n"
-                "  mean_gradient = decay_rate * mean_gradient + (1 - decay_rate) * gradient\n"
-                "  variable -= learning_rate * gradient / sqrt(mean_square - mean_gradient ^ 2 + epsilon)\n"
-                "shapes: variable, mean_square, mean_gradient and gradient of one shape\n", kDtypes);
-  op.inputs = {{"variable"}, {"mean_square"}, {"mean_gradient", InputDef::Optional}, {"gradient"}, {"learning_rate"}};
+  op.doc = text(
+      "RMSProp, centered when mean_gradient is given.\n"
+      "  mean_square = decay_rate * mean_square + (1 - decay_rate) * gradient ^ 2\n"
+      "  mean_gradient = decay_rate * mean_gradient + (1 - decay_rate) * gradient\n"
+      "  variable -= learning_rate * gradient / sqrt(mean_square - mean_gradient ^ 2 + epsilon)\n"
+      "shapes: variable, mean_square, mean_gradient and gradient of one shape\n",
+      kDtypes);
+  op.inputs = {{"variable", InputDef::Many},
+               {"mean_square"},
+               {"mean_gradient", InputDef::Optional},
+               {"gradient"},
+               {"learning_rate"}};
   op.outputs = {};
   op.attrs = {{"decay_rate", 0.99, "share of the means that is kept"},
               {"epsilon", 1e-8, "added under the root"},
-              {"centered", false, "subtract the square of the mean gradient; wants mean_gradient"}};
-  op.infer = [op](const OpCall& call) {
-    check_tensors(call, op, 4);
-    check_scalar(call, op, 4, DType::Float32);
+              {"centered", false, "subtract the square of the mean gradient; wants mean_gradient"},
+              gradient_scale_attr()};
+  op.rewrites = {{"prepare_gradient + rmsprop_update", fuse_gradient_scale<3>},
+                 {"rmsprop_update + rmsprop_update", fuse_updates<4>}};
+  op.infer = infer_update(op, 4, [](const OpCall& call) {
     require(call.has(2) == call.attrs.flag("centered"), ErrorCode::InvalidArgument,
             "mean_gradient goes with centered, and only with it");
-    return std::vector<TensorType>{};
-  };
+  });
   op.writes = {0, 1, 2};
-  op.cpu = {[](KernelCall& call) -> Launch {
-    return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_rmsprop<decltype(zero)>(call); });
-  }};
+  op.cpu = {[](KernelCall& call) { return prepare_update<Rmsprop>(call, 5); }};
+  const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
   // Values in [0.1, 0.3), so that a mean square stays above the square of a mean.
-  const TensorType tensor{DType::Float32, {3, 5}}, rate{DType::Float32, {}};
-  op.examples = {{{tensor, tensor, tensor, tensor, rate}, {{"centered", true}}, 0.1, 0.3}};
+  op.examples = {{{x, x, x, x, rate}, {{"centered", true}}, 0.1, 0.3},
+                 {{x, x, x, x, rate, y, y, y, y, rate}, {{"centered", true}}, 0.1, 0.3}};
   return op;
 }
 
@@ -351,22 +435,22 @@ OpDef rmsprop() {
 
 template <class T>
 Launch launch_prepare(const KernelCall& call) {
-  return [count = call.inputs[0].count(), scale = call.attrs.number("scale"),
-          l1 = static_cast<T>(call.attrs.number("l1")), l2 = static_cast<T>(call.attrs.number("l2"))](
-             const LaunchCall& launch) {
-    const T* g = static_cast<const T*>(launch.inputs[0]);
-    const T* w = static_cast<const T*>(launch.inputs[1]);
-    T* out = static_cast<T*>(launch.outputs[0]);
-    const T clip = launch.inputs[2] ? *static_cast<const T*>(launch.inputs[2]) : T(1);
-    const T factor = static_cast<T>(scale);
-    update(count, [=](int64_t first, int64_t last) {
+  return
+      [count = call.inputs[0].count(), scale = call.attrs.number("scale"), l1 = static_cast<T>(call.attrs.number("l1")),
+       l2 = static_cast<T>(call.attrs.number("l2"))](const LaunchCall& launch) {
+        const T* g = static_cast<const T*>(launch.inputs[0]);
+        const T* w = static_cast<const T*>(launch.inputs[1]);
+        T* out = static_cast<T*>(launch.outputs[0]);
+        const T clip = launch.inputs[2] ? *static_cast<const T*>(launch.inputs[2]) : T(1);
+        const T factor = static_cast<T>(scale);
+        update(count, [=](int64_t first, int64_t last) {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) {
-        const T sign = static_cast<T>((w[i] > 0) - (w[i] < 0));
-        out[i] = clip * (g[i] * factor + l1 * sign + l2 * w[i]);
-      }
-    });
-  };
+          for (int64_t i = first; i < last; ++i) {
+            const T sign = static_cast<T>((w[i] > 0) - (w[i] < 0));
+            out[i] = clip * (g[i] * factor + l1 * sign + l2 * w[i]);
+          }
+        });
+      };
 }
 
 OpDef prepare_gradient() {
@@ -409,8 +493,8 @@ OpDef clip_factor() {
   op.inputs = {{"norm"}};
   op.attrs = {{"clip_norm", 1.0, "largest norm that is left alone", true}};
   op.infer = [](const OpCall& call) {
-    require(is_floating(call.dtype(0)) && call.shape(0).rank() == 0, ErrorCode::ShapeMismatch, "norm is ",
-            call.type(0), ", it must be a floating scalar");
+    require(is_floating(call.dtype(0)) && call.shape(0).rank() == 0, ErrorCode::ShapeMismatch, "norm is ", call.type(0),
+            ", it must be a floating scalar");
     require(call.attrs.number("clip_norm") > 0, ErrorCode::InvalidArgument, "clip_norm must be positive, got ",
             call.attrs.number("clip_norm"));
     return std::vector<TensorType>{call.type(0)};

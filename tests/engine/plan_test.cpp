@@ -75,6 +75,23 @@ TEST_CASE("two writers of one variable keep their order") {
   CHECK(values(toy.session.read("w")) == std::vector<float>{0});
 }
 
+TEST_CASE("one update of several variables writes each of them") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId u = graph.variable("u", vec(1)), w = graph.variable("w", vec(2)), x = graph.feed("x", vec(1));
+  graph.append("assign_sub", {u, x, w, append(graph, "square", {w})}, {}, "both");
+  graph.tap(append(graph, "add", {u, x}, "before"), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan).back() == "assign_sub 'both'");
+  CHECK(plan->written.size() == 2);
+  toy.session.write("u", floats({1}));
+  toy.session.write("w", floats({2, 3}));
+  CHECK(values(toy.call(plan, {floats({10})})[0]) == std::vector<float>{11});
+  CHECK(values(toy.session.read("u")) == std::vector<float>{-9});
+  CHECK(values(toy.session.read("w")) == std::vector<float>{-2, -6});
+  CHECK_THROWS_WITH(graph.append("assign_sub", {u, x, w}, {}, "half"), Catch::Contains("takes groups of 2 values"));
+}
+
 TEST_CASE("a kernel learns which of its inputs last from run to run") {
   ToySession toy;
   Graph graph(toy.session.catalog());

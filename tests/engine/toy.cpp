@@ -86,18 +86,19 @@ OpDef halves() {
 OpDef assign_sub() {
   OpDef def;
   def.name = "assign_sub";
-  def.inputs = {{"variable"}, {"value"}};
+  def.inputs = {{"variable", InputDef::Many}, {"value"}};
   def.outputs = {};
   def.writes = {0};
   def.infer = [](const OpCall& call) {
-    same_type(call);
+    for (int i = 0; i < call.count(); i += 2)
+      require(call.type(i) == call.type(i + 1), ErrorCode::ShapeMismatch, "the types of a pair differ");
     return std::vector<TensorType>{};
   };
   def.cpu.prepare = [](KernelCall& call) -> Launch {
-    const int64_t n = call.inputs[0].count();
-    return [n](const LaunchCall& launch) {
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<float*>(launch.inputs[0])[i] -= static_cast<const float*>(launch.inputs[1])[i];
+    return [types = call.inputs](const LaunchCall& launch) {
+      for (size_t pair = 0; pair < types.size(); pair += 2)
+        for (int64_t i = 0; i < types[pair].count(); ++i)
+          static_cast<float*>(launch.inputs[pair])[i] -= static_cast<const float*>(launch.inputs[pair + 1])[i];
     };
   };
   return def;

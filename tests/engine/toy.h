@@ -34,7 +34,7 @@ Layout reversed(const TensorType& type);
 //   square (x)              in place where possible
 //   same (x)                alias
 //   halves (x; parts)       `parts` outputs, each x / parts
-//   assign_sub (variable, value)   writes
+//   assign_sub (variable, value)   writes; takes several such pairs in one list
 //   reversing (x)           x + 1, makes and wants the reversed layout
 //   turning (x)             the square of x, which it wants reversed where it lasts from run to run
 //   bad (x)                 fails in its launch: "row 3 is bad"

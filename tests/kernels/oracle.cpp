@@ -44,7 +44,7 @@ bool accepted(const Trial& trial) {
 }
 
 bool is_written(const OpDef& op, int input) {
-  return std::find(op.writes.begin(), op.writes.end(), input) != op.writes.end();
+  return op.updates(input);
 }
 
 // Memory with 64 guard bytes on either side. The inside begins as 0xff, a NaN, so that what is not written shows.
