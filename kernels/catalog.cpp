@@ -29,6 +29,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_slice(*catalog);
   add_index(*catalog);
   add_matmul(*catalog);
+  add_matmul_update(*catalog);
   add_conv(*catalog);
   add_bias(*catalog);
   add_pool(*catalog);

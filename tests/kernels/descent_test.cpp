@@ -17,11 +17,152 @@ int64_t count(const Plan& plan, const std::string& op) {
   });
 }
 
+// y = x W^T and W -= rate * scale * dy^T x, as a layer without bias is trained.
+struct Layer {
+  Graph graph;
+  ValueId x, dy, weight, rate, gradient;
+
+  Layer(const Catalog& catalog, DType dtype, int64_t rows, int64_t in, int64_t units, bool updates = true)
+      : graph(catalog) {
+    x = graph.feed("x", {dtype, {rows, in}});
+    dy = graph.feed("dy", {dtype, {rows, units}});
+    weight = graph.variable("weight", {dtype, {units, in}});
+    rate = graph.constant(Tensor::of<float>({}, {0.1f}), "rate");
+    const ValueId y = graph.append("matmul", {x, weight}, {{"transpose_b", true}}, "y")[0];
+    gradient = gradients(graph, {y}, {dy}, {weight})[0];
+    if (updates) update(gradient);
+  }
+  void update(ValueId from, double l2 = 0) {
+    const ValueId prepared = graph.append("prepare_gradient", {from, weight}, {{"scale", 0.5}, {"l2", l2}})[0];
+    graph.append("sgd_update", {weight, prepared, rate}, {}, "update");
+  }
+};
+
+struct Trained {
+  std::shared_ptr<Plan> plan;
+  Tensor weight;
+};
+
+Trained train(Layer& layer, DType dtype, int threads = 2, int steps = 1) {
+  Session session = make_session(threads);
+  Trained trained{session.compile(layer.graph, "train"), {}};
+  session.write("weight", random_values(layer.graph.type(layer.weight), 1));
+  std::vector<Tensor> feeds;
+  for (const NodeId feed : layer.graph.feeds()) {
+    feeds.push_back(random_values({dtype, layer.graph.type(layer.graph.node(feed).outputs[0]).shape},
+                                  2 + static_cast<uint32_t>(feeds.size())));
+  }
+  for (int step = 0; step < steps; ++step) run(session, trained.plan, feeds);
+  trained.weight = session.read("weight").copy();
+  return trained;
+}
+
 bool same(const Tensor& a, const Tensor& b) {
   return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
 }
 
 }  // namespace
+
+TEST_CASE("the gradient of a dense weight goes straight into the weight") {
+  const auto catalog = make_catalog();
+  // Whole tiles, remainders in both directions, a column less than a register, rows a power of two apart, and a weight
+  // larger than a block.
+  const std::vector<std::vector<int64_t>> sizes = {{3, 64, 32},   {5, 49, 31},  {1, 3, 40},  {100, 784, 512},
+                                                   {20, 256, 90}, {7, 20, 150}, {2, 5, 9000}};
+  for (const std::vector<int64_t>& size : sizes) {
+    CAPTURE(size[0], size[1], size[2]);
+    Layer fused(*catalog, DType::Float32, size[0], size[1], size[2]);
+    const Trained two = train(fused, DType::Float32, 2, 2), one = train(fused, DType::Float32, 1, 2);
+    CHECK(count(*two.plan, "matmul_sgd_update") == 1);
+    CHECK(count(*two.plan, "sgd_update") == 0);
+    CHECK(same(two.weight, one.weight));
+
+    Layer parts(*catalog, DType::Float64, size[0], size[1], size[2]);
+    parts.graph.tap(parts.gradient, 1);
+    const Trained expected = train(parts, DType::Float64, 1, 2);
+    CHECK(count(*expected.plan, "matmul_sgd_update") == 0);
+    CHECK(distance(two.weight, expected.weight) < 2e-6);  // sums of up to 100 terms, each rounded at 6e-8, twice
+
+    Layer doubles(*catalog, DType::Float64, size[0], size[1], size[2]);
+    CHECK(distance(train(doubles, DType::Float64, 2, 2).weight, expected.weight) < 1e-13);
+  }
+}
+
+TEST_CASE("a gradient that is wanted elsewhere is a value of its own") {
+  const auto catalog = make_catalog();
+  const auto layer = [&](bool updates) { return Layer(*catalog, DType::Float32, 3, 64, 32, updates); };
+  const auto fused = [](Layer& layer) { return count(*train(layer, DType::Float32).plan, "matmul_sgd_update"); };
+
+  Layer watched = layer(true);
+  watched.graph.tap(watched.gradient, 1);
+  CHECK(fused(watched) == 0);
+
+  Layer twice = layer(true);
+  twice.graph.tap(twice.graph.append("square", {twice.gradient}, {}, "norm")[0], 1);
+  CHECK(fused(twice) == 0);
+
+  Layer decayed = layer(false);
+  decayed.update(decayed.gradient, 0.01);
+  CHECK(fused(decayed) == 0);
+
+  // A weight that two layers share has the sum of two products for its gradient.
+  Layer shared = layer(false);
+  const ValueId other = shared.graph.append("matmul", {shared.dy, shared.x}, {{"transpose_a", true}}, "other")[0];
+  shared.update(shared.graph.append("add", {shared.gradient, other}, {}, "sum")[0]);
+  CHECK(fused(shared) == 0);
+}
+
+TEST_CASE("a gradient smaller than what it is the product of is stored") {
+  // Its factors would have to live until the end of the step.
+  const auto catalog = make_catalog();
+  Layer layer(*catalog, DType::Float32, 100, 64, 32);
+  CHECK(count(*train(layer, DType::Float32).plan, "matmul_sgd_update") == 0);
+}
+
+TEST_CASE("two variables that are each other's gradient both learn from the old value") {
+  Session session = make_session();
+  Graph graph(session.catalog());
+  const TensorType type{DType::Float32, {40, 40}};
+  const ValueId u = graph.variable("u", type), v = graph.variable("v", type);
+  const ValueId rate = graph.constant(Tensor::of<float>({}, {0.1f}), "rate");
+  const ValueId seed = graph.feed("seed", type);
+  const ValueId y = graph.append("matmul", {u, v}, {}, "y")[0];
+  const std::vector<ValueId> grads = gradients(graph, {y}, {seed}, {u, v});
+  graph.append("sgd_update", {u, grads[0], rate}, {}, "first");
+  graph.append("sgd_update", {v, grads[1], rate}, {}, "second");
+  const auto plan = session.compile(graph, "job");
+  const Tensor one = random_values(type, 1), two = random_values(type, 2), dy = random_values(type, 3);
+  session.write("u", one);
+  session.write("v", two);
+  run(session, plan, {dy});
+  const auto learned = [&](const Tensor& w, const Tensor& a, const Tensor& b, bool ta, bool tb) {
+    const Tensor gradient = session.evaluate("matmul", {a, b}, {{"transpose_a", ta}, {"transpose_b", tb}})[0];
+    const Tensor result = w.copy();
+    session.evaluate("sgd_update", {result, gradient, Tensor::of<float>({}, {0.1f})});
+    return result;
+  };
+  CHECK(distance(session.read("u"), learned(one, dy, two, false, true)) < 1e-6);
+  CHECK(distance(session.read("v"), learned(two, one, dy, true, false)) < 1e-6);
+}
+
+TEST_CASE("a step that fails leaves a fused weight as it was") {
+  Session session = make_session();
+  Layer layer(session.catalog(), DType::Float32, 3, 64, 32);
+  Graph& graph = layer.graph;
+  const ValueId labels = graph.feed("labels", {DType::Int32, {3}});
+  graph.tap(graph.append("sparse_softmax_cross_entropy_with_logits", {labels, layer.dy}, {}, "loss")[1], 1);
+  const auto plan = session.compile(graph, "job");
+  CHECK(plan->steps[static_cast<size_t>(plan->first_write)].label.rfind("matmul_sgd_update", 0) == 0);
+  const Tensor weight = random_values(graph.type(layer.weight), 1);
+  session.write("weight", weight);
+  const Tensor x = random_values(graph.type(layer.x), 2), dy = random_values(graph.type(layer.dy), 3);
+  CHECK(message_of([&] {
+          run(session, plan, {x, dy, Tensor::of<int32_t>({3}, {0, 99, 1})});
+        }).find("label 99") != std::string::npos);
+  CHECK(same(session.read("weight"), weight));
+  run(session, plan, {x, dy, Tensor::of<int32_t>({3}, {0, 9, 1})});
+  CHECK(!same(session.read("weight"), weight));
+}
 
 // ---- updates that become one ---------------------------------------------------------------------------------------
 

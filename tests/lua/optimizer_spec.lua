@@ -331,3 +331,79 @@ describe("training", function()
     assert.equal(1, session.handle():read("System-Train-TrainStep-b"):item())
   end)
 end)
+
+-- The gradient of such a weight goes straight into the weight, and a job that only predicts lays the weight out anew.
+describe("a dense layer's weight", function()
+  local function define(name, optimize, watch)
+    return flow.global_function {
+      name = name, type = optimize and "train" or "predict", returns = tp.Numpy,
+      inputs = { x = tp.Numpy.Placeholder({ 12, 70 }), labels = tp.Numpy.Placeholder({ 12 }, flow.int32) },
+    } (function(x, labels)
+      local logits = flow.layers.dense(x, 40, { name = "layer" })
+      if not optimize then return logits end
+      local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+      optimize():minimize(loss)
+      if watch then flow.watch_diff(flow.get_variable("layer-weight", { shape = { 40, 70 } }), watch) end
+      return loss
+    end)
+  end
+
+  local function sgd() return flow.optimizer.SGD(0.1, { momentum = 0 }) end
+
+  -- Weight and bias after three steps of `optimize`.
+  local function trained(optimize, watch)
+    flow.clear_default_session()
+    flow.set_seed(3)
+    np.random.seed(4)
+    local job = define("train", optimize, watch)
+    for _ = 1, 3 do
+      job(np.random.uniform(-1, 1, { 12, 70 }):astype(flow.float), np.random.randint(0, 40, { 12 }):astype(flow.int32))
+    end
+    local handle = session.handle()
+    return handle:read("layer-weight"), handle:read("layer-bias"), job:summary { plan = true }
+  end
+
+  local function distance(a, b)
+    local largest = 0
+    for i, row in ipairs(a:totable()) do
+      for j, value in ipairs(row) do largest = math.max(largest, math.abs(value - b:at(i - 1, j - 1))) end
+    end
+    return largest
+  end
+
+  it("learns the same whether its gradient is watched or not", function()
+    local weight, bias, plan = trained(sgd)
+    assert.truthy(plan:find("matmul_sgd_update", 1, true))
+    local gradients = 0
+    local watched, watched_bias, watched_plan = trained(sgd, function(gradient)
+      assert.equal(40, gradient.shape[0])
+      gradients = gradients + 1
+    end)
+    assert.equal(3, gradients)
+    assert.falsy(watched_plan:find("matmul_sgd_update", 1, true))
+    assert.truthy(distance(weight, watched) < 1e-6)  -- steps of 0.1 times sums of 12 float32
+    for unit = 0, 39 do assert.truthy(math.abs(bias:at(unit) - watched_bias:at(unit)) < 1e-6) end
+  end)
+
+  it("is stored for an optimizer that keeps something of it", function()
+    local _, _, plan = trained(function() return flow.optimizer.Adam(0.1) end)
+    assert.falsy(plan:find("matmul_sgd_update", 1, true))
+  end)
+
+  it("is seen in its newest form by a job that predicts", function()
+    flow.clear_default_session()
+    local learn, predict = define("train", sgd), define("predict")
+    local x, labels = np.ones({ 12, 70 }), np.zeros({ 12 }, flow.int32)
+    for _ = 1, 3 do
+      learn(x, labels)
+      local weight = session.handle():read("layer-weight"):totable()
+      local bias = session.handle():read("layer-bias"):totable()
+      local logits = predict(x, labels)
+      for unit = 1, 40 do
+        local sum = bias[unit]
+        for i = 1, 70 do sum = sum + weight[unit][i] end
+        assert.truthy(math.abs(logits:at(11, unit - 1) - sum) < 1e-5)
+      end
+    end
+  end)
+end)

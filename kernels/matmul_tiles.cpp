@@ -1,0 +1,152 @@
+#include "kernels/matmul_tiles.h"
+
+#include <algorithm>
+
+#include "kernels/cpu.h"
+#include "kernels/product.h"
+
+namespace moonflow::cpu {
+namespace {
+
+// A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
+constexpr int64_t kPartFlops = 1 << 20;
+
+// Calls body(R, part, first, last) for each part of `count` lines of the result, rows or columns; one part per thread,
+// as far as it pays.
+template <class Body>
+void divide(const ProductSizes& sizes, int64_t count, const Body& body) {
+  const int64_t flops = 2 * sizes.rows * sizes.columns * sizes.inner;
+  const int64_t parts = std::clamp<int64_t>(flops / kPartFlops, 1, std::min<int64_t>(threads(), count));
+  parallel_for(parts, 1, [&](int64_t part, int64_t) {
+    widest_register([&](auto wide) { body(wide, part, count * part / parts, count * (part + 1) / parts); });
+  });
+}
+
+// ---- spread --------------------------------------------------------------------------------------------------------
+// A tile is a dozen rows of the result in two registers' width, a panel; each number of a' is spread over a register
+// and multiplied with one of a row of b. Tile follows tile along the rows of the result, which are read and written
+// once, while a block of columns of b stays in the second cache.
+
+constexpr int64_t kPanel = 32, kPanelLanes = 16;
+
+// Columns whose panels fit into half of the second cache.
+int64_t block_columns(const ProductSizes& sizes) {
+  constexpr int64_t kFloats = 1 << 17;
+  return std::max<int64_t>(1, kFloats / std::max<int64_t>(1, sizes.inner * kPanel)) * kPanel;
+}
+
+struct Spread {
+  const ProductSizes& sizes;
+  const float *a, *b;
+  bool descends;
+  float factor;
+  float *out, *scratch;
+
+  int64_t a_row() const { return sizes.transpose_a ? 1 : sizes.inner; }
+  int64_t a_step() const { return sizes.transpose_a ? sizes.rows : 1; }
+  // Rows of b far apart, or a power of two apart, fall into many pages, or into few sets of the cache. Then a panel is
+  // copied, when it is used several times.
+  bool copies(int64_t rows) const {
+    constexpr int64_t kSeveral = 56, kPower = 256, kFar = 1 << 18;
+    return rows > kSeveral && (sizes.columns % kPower == 0 || sizes.columns * sizes.inner > kFar);
+  }
+};
+
+// One panel of b, `stride` floats from row to row, filled up with zeros.
+template <class R>
+void copy_panel(const float* b, int64_t columns, int64_t inner, int64_t width, int64_t stride, float* panel) {
+  for (int64_t k = 0; k < inner; ++k, b += columns, panel += stride) {
+    int64_t j = 0;
+    for (; j + R::kWidth <= width; j += R::kWidth) R::at(panel + j) = R::at(b + j);
+    for (; j < width; ++j) panel[j] = b[j];
+    for (; j < stride; ++j) panel[j] = 0;
+  }
+}
+
+// The lines of a tile are fetched together while it is summed; storing to one after the other would wait for each.
+inline void fetch_tile(const float* out, int64_t rows, int64_t row) {
+  for (int64_t i = 0; i < rows; ++i, out += row) {
+    __builtin_prefetch(out, 1);
+    __builtin_prefetch(out + kPanel - 1, 1);
+  }
+}
+
+// One tile of the result: `rows` rows from row i on, `width` columns from column j on. `b` holds `filled` columns, and
+// what it holds more than is wanted is thrown away.
+template <class R>
+void multiply_tile(const Spread& spread, int64_t i, int64_t rows, int64_t j, int64_t width, const float* b,
+                   int64_t b_step, int64_t filled) {
+  const ProductSizes& sizes = spread.sizes;
+  const float* a = spread.a + i * spread.a_row();
+  float* out = spread.out + i * sizes.columns + j;
+  const auto sum = [&](float* to, int64_t to_row, const auto& ending) {
+    multiply_row<R>(rows, filled, sizes.inner, a, spread.a_row(), spread.a_step(), b, b_step, to, to_row, ending);
+  };
+  fetch_tile(out, rows, sizes.columns);
+  if (width == filled && spread.descends) return sum(out, sizes.columns, Descend{spread.factor});
+  if (width == filled) return sum(out, sizes.columns, Replace());
+  alignas(64) float tile[kTileRows<R> * kPanel];
+  sum(tile, kPanel, Replace());
+  for (int64_t row = 0; row < rows; ++row, out += sizes.columns) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float y = tile[row * kPanel + c];
+      out[c] = spread.descends ? out[c] - spread.factor * y : y;
+    }
+  }
+}
+
+template <class R>
+void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column,
+                   float* panels) {
+  const ProductSizes& sizes = spread.sizes;
+  const int64_t rows = last_row - first_row, groups = (rows + kTileRows<R> - 1) / kTileRows<R>;
+  const bool copies = spread.copies(rows);
+  const int64_t block = block_columns(sizes);
+  for (int64_t from = first_column; from < last_column; from += block) {
+    const int64_t to = std::min(from + block, last_column);
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t i = first_row + rows * group / groups, next = first_row + rows * (group + 1) / groups;
+      for (int64_t j = from; j < to; j += kPanel) {
+        const int64_t width = std::min(kPanel, to - j), filled = (width + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+        float* panel = panels + (j - from) * sizes.inner;
+        const bool copied = copies || width < filled;
+        if (copied && group == 0) copy_panel<R>(spread.b + j, sizes.columns, sizes.inner, width, filled, panel);
+        multiply_tile<R>(spread, i, next - i, j, width, copied ? panel : spread.b + j, copied ? filled : sizes.columns,
+                         filled);
+      }
+    }
+  }
+}
+
+// Divides the rows of the result between the threads, or its columns.
+void multiply(const Spread& spread, bool by_rows) {
+  const ProductSizes& sizes = spread.sizes;
+  if (sizes.rows * sizes.columns == 0) return;
+  const int64_t panels = (sizes.columns + kPanel - 1) / kPanel, count = by_rows ? sizes.rows : panels;
+  divide(sizes, count, [&](auto wide, int64_t part, int64_t first, int64_t last) {
+    using R = decltype(wide);
+    float* panel = spread.scratch + part * block_columns(sizes) * sizes.inner;
+    if (by_rows) {
+      multiply_part<R>(spread, first, last, 0, sizes.columns, panel);
+    } else {
+      multiply_part<R>(spread, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns), panel);
+    }
+  });
+}
+
+}  // namespace
+
+int64_t spread_scratch_bytes(const ProductSizes& sizes) {
+  return threads() * block_columns(sizes) * sizes.inner * static_cast<int64_t>(sizeof(float));
+}
+
+void multiply_spread(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch) {
+  multiply({sizes, a, b, false, 0, out, scratch}, sizes.rows > sizes.columns);
+}
+
+void descend_spread(const ProductSizes& sizes, const float* a, const float* b, float factor, float* out,
+                    float* scratch) {
+  multiply({sizes, a, b, true, factor, out, scratch}, true);
+}
+
+}  // namespace moonflow::cpu

@@ -1,0 +1,27 @@
+// Products of float32 matrices, tile by tile of the result in registers, for the sizes that layers have: where one of
+// the matrices is small enough for the second cache. None of these allocates or locks, and each element is summed in
+// one order whatever the number of threads.
+#pragma once
+
+#include <cstdint>
+
+namespace moonflow::cpu {
+
+// out[i, j] = sum over k of a'[i, k] * b'[k, j], where a' is a or its transpose, and so for b. All are row-major.
+struct ProductSizes {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t inner = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+};
+
+// Products with b as it is: a b and a^T b. `scratch` is for spread_scratch_bytes(sizes).
+int64_t spread_scratch_bytes(const ProductSizes& sizes);
+void multiply_spread(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch);
+// out -= factor * the product: a step of gradient descent, whose gradient is never stored. The threads divide out by its
+// rows, so that a thread's part of a layer's weight stays in its cache.
+void descend_spread(const ProductSizes& sizes, const float* a, const float* b, float factor, float* out,
+                    float* scratch);
+
+}  // namespace moonflow::cpu

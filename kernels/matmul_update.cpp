@@ -1,0 +1,122 @@
+// matmul_sgd_update: a step of gradient descent whose gradient is a matrix product, as that of a dense layer's weight
+// is. The gradient goes into the weight as it is summed, so it is never stored, and the weight is read and written
+// once.
+#include "kernels/matmul_update.h"
+
+#include "engine/graph.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu.h"
+#include "kernels/matmul_tiles.h"
+#include "kernels/types.h"
+
+namespace moonflow {
+namespace {
+
+cpu::ProductSizes sizes_of(const Attrs& attrs, const Shape& a, const Shape& b) {
+  const bool transpose = attrs.flag("transpose_a");
+  return {a[transpose ? 1 : 0], b[1], a[transpose ? 0 : 1], transpose, false};
+}
+
+std::vector<TensorType> infer_update(const OpCall& call) {
+  const DType dtype = call.dtype(0);
+  require(is_floating(dtype) && call.dtype(1) == dtype && call.dtype(2) == dtype, ErrorCode::DtypeMismatch,
+          "the variable is ", call.type(0), ", a is ", call.type(1), ", b is ", call.type(2),
+          "; wanted float32 or float64 for all");
+  require(call.shape(1).rank() == 2 && call.shape(2).rank() == 2, ErrorCode::ShapeMismatch, "a is ", call.shape(1),
+          " and b is ", call.shape(2), ", wanted two matrices");
+  const cpu::ProductSizes sizes = sizes_of(call.attrs, call.shape(1), call.shape(2));
+  require(sizes.inner == call.shape(2)[0] && call.shape(0) == Shape{sizes.rows, sizes.columns},
+          ErrorCode::ShapeMismatch, "the product of a ", call.shape(1), " and b ", call.shape(2),
+          " does not fit the variable ", call.shape(0));
+  require(call.type(3) == TensorType{DType::Float32, {}}, ErrorCode::ShapeMismatch, "learning_rate is ", call.type(3),
+          ", it must be float32 ()");
+  return {};
+}
+
+// One row of the variable at a time, down along each of the gradient's terms in turn.
+void descend_in_loops(const cpu::ProductSizes& sizes, const double* a, const double* b, double factor,
+                      double* variable) {
+  const int64_t a_row = sizes.transpose_a ? 1 : sizes.inner, a_step = sizes.transpose_a ? sizes.rows : 1;
+  const int64_t work = std::max<int64_t>(1, sizes.inner * sizes.columns);
+  cpu::parallel_for(sizes.rows, cpu::kGrain / work + 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      for (int64_t k = 0; k < sizes.inner; ++k) {
+        const double down = factor * a[i * a_row + k * a_step];
+        for (int64_t j = 0; j < sizes.columns; ++j) {
+          variable[i * sizes.columns + j] -= down * b[k * sizes.columns + j];
+        }
+      }
+    }
+  });
+}
+
+Launch prepare_update(KernelCall& call) {
+  const cpu::ProductSizes sizes = sizes_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
+  const double scale = call.attrs.number("gradient_scale");
+  if (call.inputs[0].dtype == DType::Float64) {
+    return [sizes, scale](const LaunchCall& launch) {
+      descend_in_loops(sizes, launch.input<double>(1), launch.input<double>(2), *launch.input<float>(3) * scale,
+                       static_cast<double*>(launch.inputs[0]));
+    };
+  }
+  call.scratch_bytes = cpu::spread_scratch_bytes(sizes);
+  return [sizes, scale = static_cast<float>(scale)](const LaunchCall& launch) {
+    cpu::descend_spread(sizes, launch.input<float>(1), launch.input<float>(2), *launch.input<float>(3) * scale,
+                        static_cast<float*>(launch.inputs[0]), static_cast<float*>(launch.scratch));
+  };
+}
+
+double update_flops(const KernelCall& call) {
+  const cpu::ProductSizes sizes = sizes_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
+  return 2.0 * static_cast<double>(sizes.rows * sizes.columns) * static_cast<double>(sizes.inner);
+}
+
+}  // namespace
+
+bool fuse_product_into_update(Rewriter& graph, NodeId id) {
+  const Node& update = graph.node(id);
+  const ValueId gradient = update.inputs[1];
+  const NodeId product_id = graph.made_by(gradient, "matmul");
+  if (product_id == kNone || graph.sole_reader(gradient) != id) return false;
+  const Node& product = graph.node(product_id);
+  const ValueId a = product.inputs[0], b = product.inputs[1];
+  if (update.inputs.size() != update.op->inputs.size() || graph.type(gradient).shape.rank() != 2 ||
+      product.attrs.flag("transpose_b"))
+    return false;
+  const DType dtype = graph.type(update.inputs[0]).dtype;
+  if (graph.type(a).dtype != dtype || graph.type(b).dtype != dtype) return false;
+  // Writers come last, so a and b live until then. Where they are larger than the gradient that would cost memory, and
+  // there the update is little work beside the product.
+  if (graph.type(a).bytes() + graph.type(b).bytes() > graph.type(gradient).bytes()) return false;
+  // Two variables whose updates read one another would have no order that gives both the old value.
+  if (graph.is_variable(a) || graph.is_variable(b)) return false;
+  const Attrs attrs{{"transpose_a", product.attrs.flag("transpose_a")},
+                    {"gradient_scale", update.attrs.number("gradient_scale")}};
+  graph.fuse({product_id, id}, "matmul_sgd_update", {update.inputs[0], a, b, update.inputs[2]}, attrs, {});
+  return true;
+}
+
+void add_matmul_update(Catalog& catalog) {
+  OpDef op;
+  op.name = "matmul_sgd_update";
+  op.doc =
+      "Gradient descent along a matrix product, the gradient of a dense layer's weight. Made by fusion.\n"
+      "  variable -= learning_rate * gradient_scale * a b\n"
+      "shapes: variable (rows, columns), a (rows, inner), b (inner, columns); with transpose_a a is (inner, rows)\n"
+      "dtypes: float32 or float64, one for all; learning_rate float32 ()";
+  op.inputs = {{"variable"}, {"a"}, {"b"}, {"learning_rate"}};
+  op.outputs = {};
+  op.attrs = {{"transpose_a", false, "take the transpose of a"}, {"gradient_scale", 1.0, "factor of the gradient"}};
+  op.infer = infer_update;
+  op.writes = {0};
+  op.cpu = {prepare_update};
+  op.flops = update_flops;
+  const TensorType rate = {DType::Float32, {}};
+  op.examples = {
+      {{f32({3, 4}), f32({3, 5}), f32({5, 4}), rate}},
+      {{f32({20, 70}), f32({9, 20}), f32({9, 70}), rate}, {{"transpose_a", true}, {"gradient_scale", 0.1}}},
+  };
+  catalog.add(std::move(op));
+}
+
+}  // namespace moonflow
