@@ -3,6 +3,7 @@
 #include "engine/plan.h"
 #include "kernels/catalog.h"
 #include "kernels/matmul_few_rows.h"
+#include "kernels/matmul_tiles.h"
 #include "kernels/primitive.h"
 #include "kernels/types.h"
 
@@ -219,6 +220,57 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   return launch.finish();
 }
 
+// ---- a weight in panels ----
+// A weight that a plan only reads is laid out once, as the tiles of a product read it, and kept.
+
+// Panels of kPanelLanes rows of the weight, side by side, as a descriptor of oneDNN's, which then reorders.
+Layout panel_layout(const TensorType& weight) {
+  memory::desc desc = cpu::row_major(weight);
+  const int64_t lanes = cpu::kPanelLanes;
+  desc.data.padded_dims[0] = (desc.data.dims[0] + lanes - 1) / lanes * lanes;
+  dnnl_blocking_desc_t& blocking = desc.data.format_desc.blocking;
+  blocking.strides[0] = desc.data.dims[1] * lanes;
+  blocking.strides[1] = lanes;
+  blocking.inner_nblks = 1;
+  blocking.inner_blks[0] = lanes;
+  blocking.inner_idxs[0] = 0;
+  return cpu::layout_of(desc, weight);
+}
+
+// A device for real time has none, and could not reorder.
+bool has_primitives(Device& device) {
+  try {
+    cpu::dnnl_engine(device);
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
+
+void prefer_panels(LayoutCall& call, const Product& sizes) {
+  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  const bool fits = call.input_types[0].dtype == DType::Float32 && call.input_types[1].dtype == DType::Float32 &&
+                    sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * cpu::kPanelLanes &&
+                    sizes.inner > 0 && !sizes.transpose_a && sizes.transpose_b;
+  if (fits && call.lasting[1] && has_primitives(call.device)) call.inputs[1] = panel_layout(call.input_types[1]);
+}
+
+void matmul_layouts(LayoutCall& call) {
+  prefer_panels(call, matmul_product(call.attrs, call.input_types[0].shape, call.input_types[1].shape));
+}
+
+void dense_layouts(LayoutCall& call) {
+  prefer_panels(call, dense_product(call.input_types[0].shape, call.input_types[1].shape));
+}
+
+Launch prepare_panels(const Product& product, Finish finish) {
+  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, false, true};
+  return [sizes, finish](const LaunchCall& call) {
+    cpu::multiply_panels(sizes, call.input<float>(0), call.input<float>(1),
+                         finish.bias ? call.input<float>(2) : nullptr, finish.relu, call.output<float>(0));
+  };
+}
+
 // A product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr double kSmallFlops = 2e6;
 
@@ -233,6 +285,7 @@ Launch prepare_primitive_on_one_thread(const Product& sizes, Finish finish, Kern
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
+  if (!call.input_layouts[1].row_major()) return prepare_panels(sizes, finish);
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
   if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows(sizes, finish);
   try {
@@ -308,7 +361,7 @@ void add_matmul(Catalog& catalog) {
                   {"transpose_b", false, "take the transpose of b's last two axes"}};
   matmul.infer = infer_matmul;
   matmul.grad = grad_matmul;
-  matmul.cpu.prepare = prepare_matmul;
+  matmul.cpu = {prepare_matmul, matmul_layouts};
   matmul.flops = matmul_flops;
   matmul.rewrites = {{"matmul + bias_add (+ relu)", fuse_dense}};
   matmul.examples = {
@@ -330,7 +383,7 @@ void add_matmul(Catalog& catalog) {
   dense.inputs = {{"x"}, {"weight"}, {"bias", InputDef::Optional}};
   dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}};
   dense.infer = infer_dense;
-  dense.cpu.prepare = prepare_dense;
+  dense.cpu = {prepare_dense, dense_layouts};
   dense.flops = dense_flops;
   dense.examples = {
       {{f32({3, 7}), f32({5, 7}), f32({5})}},

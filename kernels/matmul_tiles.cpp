@@ -27,7 +27,7 @@ void divide(const ProductSizes& sizes, int64_t count, const Body& body) {
 // and multiplied with one of a row of b. Tile follows tile along the rows of the result, which are read and written
 // once, while a block of columns of b stays in the second cache.
 
-constexpr int64_t kPanel = 32, kPanelLanes = 16;
+constexpr int64_t kPanel = 32;
 
 // Columns whose panels fit into half of the second cache.
 int64_t block_columns(const ProductSizes& sizes) {
@@ -118,6 +118,63 @@ void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, in
   }
 }
 
+// ---- panels --------------------------------------------------------------------------------------------------------
+// The same tiles over a b^T whose columns stand side by side. A panel streams from the second cache, and so do the rows
+// of a, so neither is cut up along k.
+
+struct Panels {
+  const ProductSizes& sizes;
+  const float *a, *panels, *bias;
+  bool relu;
+  float* out;
+};
+
+// Adds the bias, and ends in out, which may be where the tile is.
+inline void finish_tile(const Panels& work, const float* tile, int64_t tile_row, int64_t rows, int64_t width, int64_t i,
+                        int64_t j) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* from = tile + row * tile_row;
+    float* to = work.out + (i + row) * work.sizes.columns + j;
+#pragma GCC ivdep
+    for (int64_t c = 0; c < width; ++c) {
+      const float y = work.bias ? from[c] + work.bias[j + c] : from[c];
+      to[c] = work.relu && y < 0 ? 0 : y;
+    }
+  }
+}
+
+template <class R>
+void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column) {
+  const ProductSizes& sizes = work.sizes;
+  // Rows that are a multiple of 4 KiB apart share one set of the nearest cache, which holds a dozen lines.
+  const int64_t most_rows = std::min<int64_t>(kTileRows<R>, sizes.inner % 1024 == 0 ? 8 : 14);
+  const int64_t rows = last_row - first_row, groups = (rows + most_rows - 1) / most_rows;
+  const int64_t step = kPanelLanes, b_vector = R::kWidth == step ? step * sizes.inner : R::kWidth;
+  alignas(64) float beside[kTileRows<R> * kPanel];
+  for (int64_t j = first_column; j < last_column; j += kPanel) {
+    const int64_t width = std::min(kPanel, last_column - j), filled = (width + step - 1) / step * step;
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t i = first_row + rows * group / groups, here = first_row + rows * (group + 1) / groups - i;
+      const bool whole = width == filled;
+      float* tile = whole ? work.out + i * sizes.columns + j : beside;
+      const int64_t tile_row = whole ? sizes.columns : kPanel;
+      if (whole) fetch_tile(tile, here, tile_row);
+      const float* a = work.a + i * sizes.inner;
+      for (int64_t c = 0; c < filled; c += 2 * R::kWidth) {
+        const float* b = work.panels + (j + c) / step * step * sizes.inner + c % step;
+        if (c + 2 * R::kWidth <= filled) {
+          product_of_rows<R, kTileRows<R>, 2>(here, sizes.inner, a, sizes.inner, 1, b, step, b_vector, tile + c,
+                                              tile_row, Replace());
+        } else {
+          product_of_rows<R, kTileRows<R>, 1>(here, sizes.inner, a, sizes.inner, 1, b, step, b_vector, tile + c,
+                                              tile_row, Replace());
+        }
+      }
+      if (!whole || work.bias || work.relu) finish_tile(work, tile, tile_row, here, width, i, j);
+    }
+  }
+}
+
 // Divides the rows of the result between the threads, or its columns.
 void multiply(const Spread& spread, bool by_rows) {
   const ProductSizes& sizes = spread.sizes;
@@ -135,6 +192,22 @@ void multiply(const Spread& spread, bool by_rows) {
 }
 
 }  // namespace
+
+void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
+                     float* out) {
+  if (sizes.rows * sizes.columns == 0) return;
+  const Panels work{sizes, a, panels, bias, relu, out};
+  const bool by_rows = sizes.rows > sizes.columns;
+  const int64_t count = by_rows ? sizes.rows : (sizes.columns + kPanel - 1) / kPanel;
+  divide(sizes, count, [&](auto wide, int64_t, int64_t first, int64_t last) {
+    using R = decltype(wide);
+    if (by_rows) {
+      multiply_part<R>(work, first, last, 0, sizes.columns);
+    } else {
+      multiply_part<R>(work, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns));
+    }
+  });
+}
 
 int64_t spread_scratch_bytes(const ProductSizes& sizes) {
   return threads() * block_columns(sizes) * sizes.inner * static_cast<int64_t>(sizeof(float));

@@ -16,11 +16,19 @@ struct ProductSizes {
   bool transpose_b = false;
 };
 
-// Products with b as it is: a b and a^T b. `scratch` is for spread_scratch_bytes(sizes).
+// The product a b^T, plus a bias per column unless that is nullptr, and 0 instead of what is negative with `relu`. The
+// columns of b^T stand side by side: `panels` holds element (j, k) of b, which is (columns, inner), at
+//   (j / kPanelLanes * inner + k) * kPanelLanes + j % kPanelLanes,
+// and zeros for columns beyond the last.
+constexpr int64_t kPanelLanes = 16;
+void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
+                     float* out);
+
+// The other ways with b as it is: a b and a^T b. `scratch` is for spread_scratch_bytes(sizes).
 int64_t spread_scratch_bytes(const ProductSizes& sizes);
 void multiply_spread(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch);
-// out -= factor * the product: a step of gradient descent, whose gradient is never stored. The threads divide out by its
-// rows, so that a thread's part of a layer's weight stays in its cache.
+// out -= factor * the product: a step of gradient descent, whose gradient is never stored. The threads divide out as
+// those of multiply_panels divide b, so that a thread's part of a layer's weight stays in its cache.
 void descend_spread(const ProductSizes& sizes, const float* a, const float* b, float factor, float* out,
                     float* scratch);
 
