@@ -105,11 +105,11 @@ Launch prepare_bias_add(KernelCall& call) {
 }
 
 // ---- the sum over all but the channels --------------------------------------------------------------------------
-// The rows (outer, position) are cut into a fixed number of parts, whatever the number of threads; each part adds up to
-// kRun numbers in T before it goes on in double, and the parts are added in order. So the sum is accurate, and the same
-// for any number of threads.
+// The rows (outer, position) are cut into parts, whatever the number of threads; each part adds up to kRun numbers in T
+// before it goes on in double, and the parts are added in order. So the sum is accurate, and the same for any number of
+// threads.
 
-constexpr int64_t kParts = 16;
+constexpr int64_t kMostParts = 16;
 constexpr int64_t kRun = 64;
 constexpr int64_t kWidth = 16;  // lanes summed side by side
 
@@ -143,10 +143,15 @@ void add_neighbours(const T* values, int64_t count, double* sum) {
   for (double lane : lanes) *sum += lane;
 }
 
+int64_t part_count(const ChannelForm& form) {
+  return std::clamp<int64_t>(form.outer * form.positions / kRun, 1, kMostParts);
+}
+
 template <class T>
 void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T* out) {
   const int64_t lanes = form.blocks * form.lanes;
   const int64_t chunks = (form.lanes + kWidth - 1) / kWidth;  // of one block
+  const int64_t parts = part_count(form);
   const bool by_outer = form.outer > 1;
   const int64_t rows = by_outer ? form.outer : form.positions;
   if (form.count() == 0) {
@@ -155,7 +160,7 @@ void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T*
   }
 
   auto sum_part = [&](int64_t part, int64_t block, int64_t chunk) {
-    const int64_t first = rows * part / kParts, last = rows * (part + 1) / kParts;
+    const int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
     const int64_t width = std::min(kWidth, form.lanes - chunk * kWidth);
     double* sums = part_sums + part * lanes + block * form.lanes + chunk * kWidth;
     std::fill(sums, sums + width, 0.0);
@@ -170,8 +175,8 @@ void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T*
     }
   };
 
-  const int64_t work = std::max<int64_t>(1, form.count() / (kParts * form.blocks * chunks));
-  cpu::parallel_for(kParts * form.blocks * chunks, std::max<int64_t>(1, cpu::kWideGrain / work),
+  const int64_t work = std::max<int64_t>(1, form.count() / (parts * form.blocks * chunks));
+  cpu::parallel_for(parts * form.blocks * chunks, std::max<int64_t>(1, cpu::kWideGrain / work),
                     [&](int64_t first, int64_t last) {
                       cpu::widest([&] {
                         for (int64_t i = first; i < last; ++i) {
@@ -181,14 +186,14 @@ void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T*
                     });
   for (int64_t c = 0; c < form.channels; ++c) {
     double sum = 0;
-    for (int64_t part = 0; part < kParts; ++part) sum += part_sums[part * lanes + c];
+    for (int64_t part = 0; part < parts; ++part) sum += part_sums[part * lanes + c];
     out[c] = static_cast<T>(sum);
   }
 }
 
 Launch prepare_bias_grad(KernelCall& call) {
   const ChannelForm form = form_of(call);
-  call.scratch_bytes = kParts * form.blocks * form.lanes * static_cast<int64_t>(sizeof(double));
+  call.scratch_bytes = part_count(form) * form.blocks * form.lanes * static_cast<int64_t>(sizeof(double));
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [form](const LaunchCall& launch) {

@@ -282,6 +282,17 @@ Launch prepare_primitive_on_one_thread(const Product& sizes, Finish finish, Kern
   };
 }
 
+// As it is small, each of the tiles' numbers is near, and a primitive would take longer to begin.
+Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
+  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, product.transpose_a, false};
+  call.scratch_bytes = cpu::spread_scratch_bytes(sizes);
+  return [sizes, product, finish](const LaunchCall& at) {
+    float* out = at.output<float>(0);
+    cpu::multiply_spread(sizes, at.input<float>(0), at.input<float>(1), out, static_cast<float*>(at.scratch));
+    finish_rows(product, finish, finish.bias ? at.input<float>(2) : nullptr, out);
+  };
+}
+
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
@@ -291,7 +302,9 @@ Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   try {
     cpu::dnnl_engine(call.device);  // not on a device for real time
     if (few) return prepare_few_rows_across(sizes, finish);
-    if (flops_of(sizes) < kSmallFlops) return prepare_primitive_on_one_thread(sizes, finish, call);
+    const bool small = flops_of(sizes) < kSmallFlops;
+    if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
+    if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
     return prepare_primitive(sizes, finish, call);
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);
