@@ -21,7 +21,10 @@ void stop_workers() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-void stop_workers_at_exit() { [[maybe_unused]] static const int registered = std::atexit(stop_workers); }
+// What a plan's preparation made below us is destroyed before what was registered earlier, so each plan registers anew.
+void stop_workers_before_exit_destroys(Plan& plan) {
+  if (!plan.ends_with_process) plan.ends_with_process = std::atexit(stop_workers) == 0;
+}
 
 void check_feeds(const Plan& plan, const Tensor* feeds, size_t count) {
   require(count == plan.feeds.size(), ErrorCode::InvalidArgument, "takes ", plan.feeds.size(),
@@ -67,7 +70,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
     // The script may change its arrays once the call is over.
     for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
     lock.lock();
-    stop_workers_at_exit();
+    stop_workers_before_exit_destroys(*plan);
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     queued_.push_back(std::move(run));
     lock.unlock();

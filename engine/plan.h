@@ -71,6 +71,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step
   int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread
   int max_in_flight = 3;
+  bool ends_with_process = false;  // the executor has seen to it that an exit waits for a run of it
 
   // Where the launches find a feed. Holds until it is bound again.
   void bind(size_t feed, void* data);

@@ -179,16 +179,27 @@ Launch prepare_few_rows(const Product& sizes, Finish finish) {
   };
 }
 
-// The other ways round, which gradients have.
+void multiply_across(const Product& sizes, const float* a, const float* b, float* out) {
+  const dnnl::status status =
+      dnnl::sgemm(sizes.transpose_a ? 'T' : 'N', sizes.transpose_b ? 'T' : 'N', sizes.rows, sizes.columns, sizes.inner,
+                  1.0f, a, sizes.transpose_a ? sizes.rows : sizes.inner, b,
+                  sizes.transpose_b ? sizes.inner : sizes.columns, 0.0f, out, sizes.columns);
+  require(status == dnnl::status::success, ErrorCode::Unsupported, "oneDNN could not multiply, status ",
+          static_cast<int>(status));
+}
+
+// The other ways round, which gradients have. oneDNN makes its kernels in the first call of this kind, so that call
+// belongs here: in a launch it would allocate, and might do so while the process ends.
 Launch prepare_few_rows_across(const Product& sizes, Finish finish) {
+  constexpr int64_t kMost = 32;
+  Product small = sizes;
+  for (int64_t* size : {&small.rows, &small.columns, &small.inner}) *size = std::min(*size, kMost);
+  const std::vector<float> zeros(kMost * kMost);
+  std::vector<float> out(kMost * kMost);
+  multiply_across(small, zeros.data(), zeros.data(), out.data());
   return [sizes, finish](const LaunchCall& call) {
     float* out = call.output<float>(0);
-    const dnnl::status status =
-        dnnl::sgemm(sizes.transpose_a ? 'T' : 'N', sizes.transpose_b ? 'T' : 'N', sizes.rows, sizes.columns,
-                    sizes.inner, 1.0f, call.input<float>(0), sizes.transpose_a ? sizes.rows : sizes.inner,
-                    call.input<float>(1), sizes.transpose_b ? sizes.inner : sizes.columns, 0.0f, out, sizes.columns);
-    require(status == dnnl::status::success, ErrorCode::Unsupported, "oneDNN could not multiply, status ",
-            static_cast<int>(status));
+    multiply_across(sizes, call.input<float>(0), call.input<float>(1), out);
     finish_rows(sizes, finish, finish.bias ? call.input<float>(2) : nullptr, out);
   };
 }
