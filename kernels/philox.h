@@ -19,14 +19,17 @@ struct Block {
   uint32_t word[4];
 };
 
+constexpr uint32_t kEvenFactor = 0xD2511F53, kOddFactor = 0xCD9E8D57;
+constexpr uint32_t kKeyStep0 = 0x9E3779B9, kKeyStep1 = 0xBB67AE85;  // golden ratio, sqrt(3) - 1
+
 // One round mixes the words by two multiplications whose low and high halves go to different places.
 MOONFLOW_HOST_DEVICE inline Block random_block(Block counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
-    const uint64_t even = uint64_t{0xD2511F53} * counter.word[0], odd = uint64_t{0xCD9E8D57} * counter.word[2];
+    const uint64_t even = uint64_t{kEvenFactor} * counter.word[0], odd = uint64_t{kOddFactor} * counter.word[2];
     counter = {{static_cast<uint32_t>(odd >> 32) ^ counter.word[1] ^ key0, static_cast<uint32_t>(odd),
                 static_cast<uint32_t>(even >> 32) ^ counter.word[3] ^ key1, static_cast<uint32_t>(even)}};
-    key0 += 0x9E3779B9;  // golden ratio
-    key1 += 0xBB67AE85;  // sqrt(3) - 1
+    key0 += kKeyStep0;
+    key1 += kKeyStep1;
   }
   return counter;
 }
@@ -54,10 +57,14 @@ class Sequence {
 
   // `attempt`, at most 255, gives fresh blocks for the same index, for those who reject some.
   MOONFLOW_HOST_DEVICE Block block(uint64_t index, uint32_t attempt = 0) const {
-    return random_block({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32) | attempt << 24,
-                          static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32)}},
-                        static_cast<uint32_t>(key_), static_cast<uint32_t>(key_ >> 32));
+    return random_block(counter(index, attempt), key_word(0), key_word(1));
   }
+  // What the block is made of.
+  MOONFLOW_HOST_DEVICE Block counter(uint64_t index, uint32_t attempt) const {
+    return {{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32) | attempt << 24,
+             static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32)}};
+  }
+  MOONFLOW_HOST_DEVICE uint32_t key_word(int i) const { return static_cast<uint32_t>(key_ >> 32 * i); }
 
  private:
   uint64_t key_, step_;

@@ -6,7 +6,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
-#include "kernels/philox.h"
+#include "kernels/philox_lanes.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
 
@@ -66,19 +66,20 @@ void for_each_batch(int64_t count, const Body& body) {
   });
 }
 
+// The numbers of a block are those of four elements, and their flags the four bytes of a lane.
 void keep_flags(const Sequence& sequence, uint32_t threshold, int64_t first_element, int8_t* flags) {
-  cpu::widest([=] {
-    uint32_t numbers[kBatch];
-#pragma omp simd
-    for (int64_t i = 0; i < kBatch / 4; ++i) {
-      const Block block = sequence.block(static_cast<uint64_t>(first_element / 4 + i));
-      numbers[4 * i] = block.word[0];
-      numbers[4 * i + 1] = block.word[1];
-      numbers[4 * i + 2] = block.word[2];
-      numbers[4 * i + 3] = block.word[3];
+  cpu::widest_register([=](auto wide) {
+    using Lanes = philox::Lanes<decltype(wide)::kWidth>;
+    for (int i = 0; i < kBatch / 4; i += decltype(wide)::kWidth) {
+      const Lanes lanes(sequence, static_cast<uint64_t>(first_element / 4 + i));
+      typename Lanes::Words bytes = {};
+#pragma GCC unroll 4
+      for (int w = 0; w < 4; ++w) {
+        const typename Lanes::Words kept = lanes.word[w] >= threshold;  // all bits where it holds
+        bytes |= kept & 1u << 8 * w;
+      }
+      *reinterpret_cast<typename Lanes::Stored*>(flags + 4 * i) = bytes;
     }
-#pragma omp simd
-    for (int64_t i = 0; i < kBatch; ++i) flags[i] = numbers[i] >= threshold;
   });
 }
 

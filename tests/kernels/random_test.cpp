@@ -170,6 +170,19 @@ TEST_CASE("the mask of dropout is random_mask_like, is the same for both dtypes,
   CHECK(distance(session.evaluate("dropout_grad", {x, out[1]}, {{"rate", 0.5}})[0], out[0]) == 0);
 }
 
+TEST_CASE("a mask compares the numbers of philox one by one, in registers of any width") {
+  Session session = make_session();
+  const Attrs attrs{{"rate", 0.25}, {"key", std::string("mask")}, {"shape", Ints{1000, 3}}};
+  const Tensor mask = session.evaluate("random_mask", {scalar(7), scalar(int64_t{5} << 33)}, attrs)[0];
+  const philox::Sequence sequence(7, philox::hash_of("mask"), int64_t{5} << 33);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < mask.count(); ++i) {
+    const uint32_t number = sequence.block(static_cast<uint64_t>(i / 4)).word[i % 4];
+    wrong += mask.data<int8_t>()[i] != (number >= 0x40000000 ? 1 : 0);
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("dropout hides what it drops, and with rate 0 drops nothing") {
   Session session = make_session();
   Tensor x = Tensor::allocate({DType::Float32, {1000}});
