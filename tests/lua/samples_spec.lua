@@ -76,6 +76,17 @@ describe("the sample", function()
     assert.truthy(out:match("accuracy on 20 test images: %d+%.%d%%\n$"))
   end)
 
+  it("transformer_train.lua learns a text and goes on from a word of it", function()
+    local path = folder .. "/text.txt"
+    local file = assert(io.open(path, "wb"))
+    file:write(("the cat sat on the mat. "):rep(20))
+    file:close()
+    local out = run("transformer_train.lua", 51, path)
+    local first, last = out:match("step 0, loss ([%d.]+)\nstep 50, loss ([%d.]+)\n")
+    assert.truthy(tonumber(last) < 0.5 * tonumber(first))
+    assert.equal(#"The " + 200 + 1, #out:match("loss [%d.]+\n(The .*)$"))
+  end)
+
   it("mlp_train_async.lua trains and saves what mlp_eval_async.lua loads", function()
     local out = run("mlp_train_async.lua", 8)
     local first, last = out:match("^([%d.]+)\n.-([%d.]+)\n$")
