@@ -265,6 +265,8 @@ class Catalog {
 
   // The op that adds two values of one type. Autodiff uses it where a value has several consumers.
   std::string sum_op;
+  // The op that gives a value the dtype of its attribute "dtype". Mixed precision uses it.
+  std::string cast_op;
 
  private:
   std::map<std::string, OpDef, std::less<>> ops_;

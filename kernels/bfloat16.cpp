@@ -49,7 +49,7 @@ std::vector<Twin> widen_types(std::vector<TensorType>& types, int64_t& bytes) {
   return twins;
 }
 
-Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::vector<int>& writes) {
+Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::function<bool(size_t)>& is_written) {
   if (!any_bfloat16(call.inputs) && !any_bfloat16(call.outputs)) return kernel.prepare(call);
   auto state = std::make_shared<Widened>();  // shared: a std::function must be copyable
   KernelCall wide = call;
@@ -57,8 +57,7 @@ Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::vector
   state->inputs = widen_types(wide.inputs, twin_bytes);
   state->outputs = widen_types(wide.outputs, twin_bytes);
   for (const Twin& twin : state->inputs)
-    for (const int input : writes)
-      if (twin.index == input) state->written.push_back(twin);
+    if (is_written && is_written(static_cast<size_t>(twin.index))) state->written.push_back(twin);
   state->launch = kernel.prepare(wide);
   state->input_data.resize(wide.inputs.size());
   state->output_data.resize(wide.outputs.size());
@@ -86,7 +85,7 @@ Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::vector
 void widen(const BFloat16* from, float* to, int64_t count) { convert(from, to, count); }
 void round(const float* from, BFloat16* to, int64_t count) { convert(from, to, count); }
 
-Kernel widened(Kernel kernel, std::vector<int> writes) {
+Kernel widened(Kernel kernel, std::function<bool(size_t)> is_written) {
   Kernel result;
   if (kernel.layouts) {
     // The twins are dense and row-major.
@@ -96,8 +95,8 @@ Kernel widened(Kernel kernel, std::vector<int> writes) {
       std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
     };
   }
-  result.prepare = [kernel = std::move(kernel), writes = std::move(writes)](KernelCall& call) {
-    return prepare_widened(call, kernel, writes);
+  result.prepare = [kernel = std::move(kernel), is_written = std::move(is_written)](KernelCall& call) {
+    return prepare_widened(call, kernel, is_written);
   };
   return result;
 }

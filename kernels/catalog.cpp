@@ -9,12 +9,18 @@ namespace {
 // The same ops, all of which take bfloat16.
 std::shared_ptr<const Catalog> with_bfloat16(const Catalog& catalog) {
   const auto result = std::make_shared<Catalog>();
-  for (const auto& [name, known] : catalog.ops()) {
+  for (const auto& [name, def] : catalog.ops()) {
+    const OpDef& known = def;
     OpDef op = known;
-    if (op.cpu && !op.bfloat16.in_kernels) op.cpu = cpu::widened(std::move(op.cpu), op.writes);
+    if (op.cpu && !op.bfloat16.in_kernels) {
+      std::function<bool(size_t)> is_written;
+      if (!op.writes.empty()) is_written = [known](size_t place) { return known.updates(place); };
+      op.cpu = cpu::widened(std::move(op.cpu), std::move(is_written));
+    }
     result->add(std::move(op));
   }
   result->sum_op = catalog.sum_op;
+  result->cast_op = catalog.cast_op;
   return result;
 }
 
@@ -30,6 +36,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_index(*catalog);
   add_matmul(*catalog);
   add_matmul_update(*catalog);
+  add_matmul_bfloat16_update(*catalog);
   add_conv(*catalog);
   add_bias(*catalog);
   add_pool(*catalog);
@@ -43,6 +50,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_update(*catalog);
   add_schedule(*catalog);
   catalog->sum_op = "add";
+  catalog->cast_op = "cast";
   return with_bfloat16(*catalog);
 }
 

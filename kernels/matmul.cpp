@@ -1,7 +1,9 @@
 // Matrix products: matmul (also batched), and dense, its fusion with bias and relu.
 #include "engine/graph.h"
 #include "engine/plan.h"
+#include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
+#include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
 #include "kernels/matmul_tiles.h"
 #include "kernels/primitive.h"
@@ -49,10 +51,26 @@ Product product(const Shape& a, const Shape& b, bool transpose_a, bool transpose
   return result;
 }
 
-void require_floating_pair(const OpCall& call) {
+AttrDef mixed_attr() {
+  return {"mixed", std::string(),
+          "of automatic mixed precision: \"float32\" or \"bfloat16\", the dtype of the result; the inputs may then be "
+          "either, are rounded to bfloat16, and the products are summed in float32"};
+}
+
+// The dtype of the result; checks those of the factors.
+DType product_dtype(const OpCall& call) {
+  if (const std::string& mixed = call.attrs.string("mixed"); !mixed.empty()) {
+    for (int i = 0; i < 2; ++i)
+      require(call.dtype(i) == DType::Float32 || call.dtype(i) == DType::BFloat16, ErrorCode::DtypeMismatch,
+              "mixed precision needs float32 or bfloat16, got ", call.dtype(i));
+    require(mixed == "float32" || mixed == "bfloat16", ErrorCode::InvalidArgument, "mixed is \"", mixed,
+            "\", wanted \"float32\" or \"bfloat16\"");
+    return *dtype_named(mixed);
+  }
   require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
   require(call.dtype(0) == call.dtype(1), ErrorCode::DtypeMismatch, "the inputs differ in dtype: ", call.dtype(0),
           " and ", call.dtype(1));
+  return call.dtype(0);
 }
 
 Product matmul_product(const Attrs& attrs, const Shape& a, const Shape& b) {
@@ -60,12 +78,12 @@ Product matmul_product(const Attrs& attrs, const Shape& a, const Shape& b) {
 }
 
 std::vector<TensorType> infer_matmul(const OpCall& call) {
-  require_floating_pair(call);
+  const DType dtype = product_dtype(call);
   const Product sizes = matmul_product(call.attrs, call.shape(0), call.shape(1));
   Shape shape(call.shape(0).begin(), call.shape(0).end() - 2);
   shape.push_back(sizes.rows);
   shape.push_back(sizes.columns);
-  return {{call.dtype(0), shape}};
+  return {{dtype, shape}};
 }
 
 Product dense_product(const Shape& x, const Shape& weight) {
@@ -77,15 +95,15 @@ Product dense_product(const Shape& x, const Shape& weight) {
 }
 
 std::vector<TensorType> infer_dense(const OpCall& call) {
-  require_floating_pair(call);
+  const DType dtype = product_dtype(call);
   const Product sizes = dense_product(call.shape(0), call.shape(1));
-  const TensorType bias{call.dtype(0), {sizes.columns}};
+  const TensorType bias{call.attrs.string("mixed").empty() ? dtype : DType::Float32, {sizes.columns}};
   require(!call.has(2) || call.type(2) == bias, ErrorCode::ShapeMismatch, "bias is ", call.has(2) ? call.type(2) : bias,
           ", wanted ", bias);
   const std::string& activation = call.attrs.string("activation");
   require(activation == "none" || activation == "relu", ErrorCode::InvalidArgument, "activation is \"", activation,
           "\", wanted \"none\" or \"relu\"");
-  return {{call.dtype(0), {sizes.rows, sizes.columns}}};
+  return {{dtype, {sizes.rows, sizes.columns}}};
 }
 
 // ---- gradients -------------------------------------------------------------------------------------------------
@@ -304,7 +322,7 @@ Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
   };
 }
 
-Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
+Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
   if (!call.input_layouts[1].row_major()) return prepare_panels(sizes, finish);
@@ -320,6 +338,57 @@ Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);
   }
+}
+
+bool is_narrow(const KernelCall& call) {
+  return call.inputs[0].dtype == DType::BFloat16 || call.inputs[1].dtype == DType::BFloat16 ||
+         !call.attrs.string("mixed").empty();
+}
+
+Launch prepare_narrow_product(const Product& sizes, Finish finish, KernelCall& call) {
+  if (!cpu::multiplies_bfloat16() || sizes.inner == 0) {
+    const Kernel wide{[=](KernelCall& wide_call) { return prepare_wide_product(sizes, finish, wide_call); }};
+    return cpu::widened(wide, {}).prepare(call);
+  }
+  const auto is_stored_narrow = [](const TensorType& type) { return type.dtype == DType::BFloat16; };
+  const cpu::NarrowProduct product{sizes.batch,
+                                   sizes.rows,
+                                   sizes.columns,
+                                   sizes.inner,
+                                   sizes.transpose_a,
+                                   sizes.transpose_b,
+                                   is_stored_narrow(call.inputs[0]),
+                                   is_stored_narrow(call.inputs[1]),
+                                   is_stored_narrow(call.outputs[0])};
+  const bool widens_bias = finish.bias && is_stored_narrow(call.inputs[2]);
+  const int64_t product_bytes = (cpu::narrow_scratch_bytes(product) + kAlignment - 1) / kAlignment * kAlignment;
+  call.scratch_bytes = product_bytes + (widens_bias ? sizes.columns * static_cast<int64_t>(sizeof(float)) : 0);
+  return [=](const LaunchCall& at) {
+    cpu::NarrowEnding ending;
+    ending.relu = finish.relu;
+    if (finish.bias) ending.bias = at.input<float>(2);
+    if (widens_bias) {
+      float* const bias = reinterpret_cast<float*>(static_cast<char*>(at.scratch) + product_bytes);
+      cpu::widen(at.input<BFloat16>(2), bias, sizes.columns);
+      ending.bias = bias;
+    }
+    cpu::multiply_narrow(product, at.inputs[0], at.inputs[1], ending, at.outputs[0], at.scratch);
+  };
+}
+
+Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
+  return is_narrow(call) ? prepare_narrow_product(sizes, finish, call) : prepare_wide_product(sizes, finish, call);
+}
+
+// Packing and rounding must be little beside the product. Of a few rows they are not: there the gain is that half as
+// much is read of a weight that has been rounded before.
+bool bfloat16_pays(const Product& sizes, DType b) {
+  constexpr double kLeastFlops = 4e6;
+  constexpr int64_t kLeastWeights = 1 << 15;
+  if (!cpu::multiplies_bfloat16()) return false;
+  if (sizes.batch > 1 || sizes.rows > kFewRows) return flops_of(sizes) >= kLeastFlops;
+  return b == DType::BFloat16 && sizes.transpose_b && !sizes.transpose_a &&
+         sizes.inner * sizes.columns >= kLeastWeights;
 }
 
 Launch prepare_matmul(KernelCall& call) {
@@ -351,14 +420,17 @@ bool fuse_dense(Rewriter& graph, NodeId id) {
   if (bias_id == kNone || graph.node(bias_id).op->name != "bias_add") return false;
   const Node& bias_add = graph.node(bias_id);
   if (bias_add.inputs[0] != matmul.outputs[0]) return false;
+  const std::string& mixed = matmul.attrs.string("mixed");
+  const DType bias_dtype = mixed.empty() ? graph.type(matmul.outputs[0]).dtype : DType::Float32;
+  if (graph.type(bias_add.inputs[1]).dtype != bias_dtype) return false;
   const std::vector<ValueId> inputs{matmul.inputs[0], matmul.inputs[1], bias_add.inputs[1]};
 
   const NodeId relu_id = graph.sole_reader(bias_add.outputs[0]);
   if (relu_id != kNone && graph.node(relu_id).op->name == "relu") {
-    graph.fuse({id, bias_id, relu_id}, "dense", inputs, {{"activation", std::string("relu")}},
+    graph.fuse({id, bias_id, relu_id}, "dense", inputs, {{"activation", std::string("relu")}, {"mixed", mixed}},
                graph.node(relu_id).outputs);
   } else {
-    graph.fuse({id, bias_id}, "dense", inputs, {}, bias_add.outputs);
+    graph.fuse({id, bias_id}, "dense", inputs, {{"mixed", mixed}}, bias_add.outputs);
   }
   return true;
 }
@@ -378,11 +450,18 @@ void add_matmul(Catalog& catalog) {
       "  out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]\n"
       "shapes: a (..., rows, inner), b (..., inner, columns) -> (..., rows, columns); leading axes equal; with\n"
       "  transpose_a a is (..., inner, rows), with transpose_b b is (..., columns, inner)\n"
-      "dtypes: float32 or float64, both inputs alike\n"
+      "dtypes: float32, float64 or bfloat16, both inputs alike; products of bfloat16 are summed in float32\n"
       "errors: inner or leading sizes differ; a rank below 2";
   matmul.inputs = {{"a"}, {"b"}};
   matmul.attrs = {{"transpose_a", false, "take the transpose of a's last two axes"},
-                  {"transpose_b", false, "take the transpose of b's last two axes"}};
+                  {"transpose_b", false, "take the transpose of b's last two axes"},
+                  mixed_attr()};
+  matmul.bfloat16.role = Bfloat16Use::Computes;
+  matmul.bfloat16.in_kernels = true;
+  matmul.bfloat16.takes_either = {0, 1};
+  matmul.bfloat16.pays = [](const OpCall& call) {
+    return bfloat16_pays(matmul_product(call.attrs, call.shape(0), call.shape(1)), call.dtype(1));
+  };
   matmul.infer = infer_matmul;
   matmul.grad = grad_matmul;
   matmul.cpu = {prepare_matmul, matmul_layouts};
@@ -396,6 +475,10 @@ void add_matmul(Catalog& catalog) {
       {{f32({17, 9}), f32({9, 20})}},
       {{f32({2, 3, 4}), f32({2, 4, 5})}},
       {{f32({2, 2, 4, 3}), f32({2, 2, 5, 4})}, transposes(true, true)},
+      {{f32({17, 9}), f32({9, 70})}, {{"mixed", std::string("bfloat16")}}},
+      {{f32({9, 17}), bf16({9, 70})}, {{"transpose_a", true}, {"mixed", std::string("float32")}}},
+      {{f32({3, 47}), bf16({37, 47})}, {{"transpose_b", true}, {"mixed", std::string("float32")}}},
+      {{bf16({13, 48}), f32({37, 48})}, {{"transpose_b", true}, {"mixed", std::string("bfloat16")}}},
   };
   catalog.add(std::move(matmul));
 
@@ -405,7 +488,8 @@ void add_matmul(Catalog& catalog) {
       "A fully connected layer: out = activation(x weight^T + bias). Made by fusion, after gradients.\n"
       "shapes: x (rows, in), weight (units, in), bias (units) -> (rows, units)";
   dense.inputs = {{"x"}, {"weight"}, {"bias", InputDef::Optional}};
-  dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}};
+  dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}, mixed_attr()};
+  dense.bfloat16.in_kernels = true;
   dense.infer = infer_dense;
   dense.cpu = {prepare_dense, dense_layouts};
   dense.flops = dense_flops;
@@ -413,6 +497,10 @@ void add_matmul(Catalog& catalog) {
       {{f32({3, 7}), f32({5, 7}), f32({5})}},
       {{f32({20, 7}), f32({5, 7}), f32({5})}, {{"activation", std::string("relu")}}},
       {{f32({20, 7}), f32({5, 7})}},
+      {{f32({20, 37}), bf16({70, 37}), f32({70})},
+       {{"activation", std::string("relu")}, {"mixed", std::string("float32")}}},
+      {{f32({2, 37}), bf16({9, 37}), f32({9})},
+       {{"activation", std::string("relu")}, {"mixed", std::string("bfloat16")}}},
   };
   catalog.add(std::move(dense));
 }

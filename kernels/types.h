@@ -6,6 +6,7 @@
 namespace moonflow {
 
 inline TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
+inline TensorType bf16(const Shape& shape) { return {DType::BFloat16, shape}; }
 inline TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
 
 inline void require_floating(const OpCall& call, int i, const char* what) {

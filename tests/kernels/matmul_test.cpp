@@ -1,6 +1,10 @@
 // Matrix products and bias: golden values, and oneDNN in float32 against the plain loops in float64.
+#include <cmath>
+#include <cstring>
+
 #include <catch2/catch.hpp>
 
+#include "kernels/matmul_bfloat16.h"
 #include "values.h"
 
 using namespace moonflow;
@@ -59,6 +63,104 @@ TEST_CASE("float32 products agree with float64 for few rows and many, transposed
       }
     }
   }
+}
+
+TEST_CASE("products in bfloat16 are those of the rounded factors, summed in float32") {
+  Session session = make_session(), alone = make_session(1);
+  const auto as = [&](const Tensor& x, DType dtype) { return session.evaluate("cast", {x}, {{"dtype", dtype}})[0]; };
+  const DType kinds[] = {DType::Float32, DType::BFloat16};
+  int trial = 0;
+  for (const int64_t rows : {1, 3, 8, 9, 100}) {
+    for (const int64_t inner : {1, 31, 300}) {
+      for (const int64_t batch : {1, 3}) {
+        for (const int way : {0, 1, 2, 3}) {
+          // One of the eight ways to store the three matrices at a time.
+          const DType a_kind = kinds[trial % 2], b_kind = kinds[trial / 2 % 2], out_kind = kinds[trial / 4 % 2];
+          ++trial;
+          const bool ta = way % 2 != 0, tb = way / 2 != 0;
+          CAPTURE(rows, inner, batch, ta, tb, a_kind, b_kind, out_kind);
+          const int64_t columns = trial % 3 == 0 ? 150 : 33;
+          Shape left = ta ? Shape{inner, rows} : Shape{rows, inner};
+          Shape right = tb ? Shape{columns, inner} : Shape{inner, columns};
+          if (batch > 1) left.insert(0, batch), right.insert(0, batch);
+          const Tensor a = as(random_values({DType::Float32, left}, 1), DType::BFloat16);
+          const Tensor b = as(random_values({DType::Float32, right}, 2), DType::BFloat16);
+          Attrs attrs = transposes(ta, tb);
+          const Tensor exact = session.evaluate("matmul", {as(a, DType::Float64), as(b, DType::Float64)}, attrs)[0];
+          attrs.set("mixed", std::string(name(out_kind)));
+          const std::vector<Tensor> factors{as(a, a_kind), as(b, b_kind)};
+          const Tensor c = session.evaluate("matmul", factors, attrs)[0];
+          REQUIRE(c.dtype() == out_kind);
+          CHECK(distance(as(c, DType::Float64), exact) < (out_kind == DType::BFloat16 ? 1.0 / 256 : 5e-6));
+          if (!cpu::multiplies_bfloat16()) continue;  // float32's products, some of which sum in another order
+          const Tensor other = alone.evaluate("matmul", factors, attrs)[0];
+          CHECK(std::memcmp(c.data(), other.data(), static_cast<size_t>(c.bytes())) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a descent along a product in bfloat16 is the product, and then the descent") {
+  Session session = make_session();
+  const auto as = [&](const Tensor& x, DType dtype) { return session.evaluate("cast", {x}, {{"dtype", dtype}})[0]; };
+  const Tensor rate = Tensor::of<float>({}, {0.25f});
+  for (const int way : {0, 1, 2, 3}) {
+    const bool ta = way % 2 != 0, tb = way / 2 != 0;
+    const int64_t rows = 70, columns = 150, inner = 33;
+    CAPTURE(ta, tb);
+    const Tensor a =
+        as(random_values({DType::Float32, ta ? Shape{inner, rows} : Shape{rows, inner}}, 1), DType::BFloat16);
+    const Tensor b =
+        as(as(random_values({DType::Float32, tb ? Shape{columns, inner} : Shape{inner, columns}}, 2), DType::BFloat16),
+           DType::Float32);
+    const Tensor start = random_values({DType::Float32, {rows, columns}}, 3);
+    Graph graph(session.catalog());
+    const std::string name = text("weight", way);
+    const ValueId weight = graph.variable(name, start.type());
+    Attrs attrs = transposes(ta, tb);
+    attrs.set("gradient_scale", 0.5);
+    graph.append("matmul_bfloat16_sgd_update",
+                 {weight, graph.constant(a, "a"), graph.constant(b, "b"), graph.constant(rate, "rate")}, attrs);
+    const std::shared_ptr<Plan> plan = session.compile(graph, "job");
+    session.write(name, start);
+    run(session, plan, {});
+    attrs = transposes(ta, tb);
+    const std::vector<double> product =
+        numbers(session.evaluate("matmul", {as(a, DType::Float64), as(b, DType::Float64)}, attrs)[0]);
+    const std::vector<double> before = numbers(start), after = numbers(session.read(name));
+    double largest = 0;
+    for (size_t i = 0; i < before.size(); ++i)
+      largest = std::max(largest, std::abs(after[i] - (before[i] - 0.125 * product[i])));
+    CHECK(largest < 5e-6);
+  }
+}
+
+TEST_CASE("a product in bfloat16 keeps what is not a number, and what is infinite") {
+  Session session = make_session();
+  for (const int64_t rows : {1, 16}) {
+    Tensor a = Tensor::zeros({DType::Float32, {rows, 40}}), b = Tensor::zeros({DType::Float32, {40, 40}});
+    a.data<float>()[1] = NAN;
+    b.data<float>()[40] = INFINITY;
+    const Attrs mixed{{"transpose_b", true}, {"mixed", std::string("float32")}};
+    const Tensor narrow = session.evaluate("cast", {b}, {{"dtype", DType::BFloat16}})[0];
+    const Tensor c = session.evaluate("matmul", {a, narrow}, mixed)[0];
+    CHECK(std::isnan(c.data<float>()[0]));
+    CHECK(std::isnan(c.data<float>()[1]));
+    if (rows > 1) CHECK(c.data<float>()[40] == 0);
+    if (rows > 1) CHECK(std::isnan(c.data<float>()[41]));  // 0 times infinity
+  }
+}
+
+TEST_CASE("mixed precision asks for float32 or bfloat16") {
+  Session session = make_session();
+  const Tensor a = random_values({DType::Float32, {2, 2}}, 1), wide = random_values({DType::Float64, {2, 2}}, 1);
+  CHECK(message_of([&] {
+          session.evaluate("matmul", {a, a}, {{"mixed", std::string("float64")}});
+        }) == "mixed is \"float64\", wanted \"float32\" or \"bfloat16\"");
+  CHECK(message_of([&] {
+          session.evaluate("matmul", {wide, a}, {{"mixed", std::string("float32")}});
+        }) == "mixed precision needs float32 or bfloat16, got float64");
 }
 
 TEST_CASE("a product over nothing is zero, and a product of nothing is nothing") {

@@ -31,7 +31,7 @@ inline Tensor random_values(const TensorType& type, uint32_t seed, double low = 
 
 inline Tensor as_double(const Tensor& tensor) {
   Tensor result = Tensor::allocate({DType::Float64, tensor.shape()});
-  visit(tensor.dtype(), [&](auto zero) {
+  visit_stored(tensor.dtype(), [&](auto zero) {
     const auto* from = tensor.data<decltype(zero)>();
     std::copy(from, from + tensor.count(), result.data<double>());
   });
