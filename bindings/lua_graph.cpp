@@ -222,9 +222,9 @@ int nodes(lua_State* L) {
 
 }  // namespace
 
-// session:graph(job_name) -> graph
+// session:graph(job_name, mixed_precision or nil) -> graph
 int make_graph(lua_State* L) {
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   GraphBox& box = push_box<GraphBox>(L);
   protect(L, [&] {
     const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
@@ -232,6 +232,7 @@ int make_graph(lua_State* L) {
     box.job = std::string(string_at(L, 2, "name of the job"));
     box.session = session.session;
     box.graph = std::make_unique<Graph>(box.session->catalog());
+    box.graph->mixed_precision = lua_toboolean(L, 3) != 0;
   });
   return 1;
 }

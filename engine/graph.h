@@ -54,6 +54,9 @@ class Graph {
                               std::string site = {});
   void tap(ValueId value, Token token);
 
+  // Its ops may compute in bfloat16 where that is faster; see engine/mixed_precision.h.
+  bool mixed_precision = false;
+
   const Catalog& catalog() const { return *catalog_; }
   const std::deque<Node>& nodes() const { return nodes_; }
   const std::vector<Value>& values() const { return values_; }

@@ -1,4 +1,5 @@
 // The compiler: graph in, plan out. Its stages stand in the order they run:
+//   precision where the graph allows it, ops compute in bfloat16 (engine/mixed_precision.h)
 //   rewrite   dead nodes go, and op families fuse their patterns
 //   order     a topological order in which whoever writes a variable comes after everyone who reads it
 //   place     each op gets a kernel of the device, or an error
@@ -10,11 +11,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <queue>
 #include <set>
 #include <tuple>
 
 #include "engine/arena.h"
+#include "engine/mixed_precision.h"
 
 namespace moonflow {
 
@@ -528,6 +531,8 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
                                    laid_out.layouts[draft_step.outputs[0]]);
     } else {
       step.label = node.describe();
+      const AttrValue* const mixed = node.attrs.find("mixed");
+      if (mixed && *mixed != AttrValue(std::string())) step.label += " in bfloat16";
       KernelCall call{device,
                       node.attrs,
                       step.input_types,
@@ -591,13 +596,15 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
 
 }  // namespace
 
-std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const std::shared_ptr<Device>& device,
+std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const std::shared_ptr<Device>& device,
                               Variables& variables) {
   auto plan = std::make_shared<Plan>();
   plan->job = job;
   plan->device = device;
   try {
-    Draft draft(graph);
+    const std::optional<Graph> mixed =
+        traced.mixed_precision ? std::optional(with_mixed_precision(traced)) : std::nullopt;
+    Draft draft(mixed ? *mixed : traced);
     draft.drop_dead_nodes();
     draft.rewrite();
     const std::vector<NodeId> sequence = order(draft);

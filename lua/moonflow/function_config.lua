@@ -7,6 +7,13 @@ local initializer = require "moonflow.initializer"
 
 local function_config = {}
 
+local function check_switch(name, value)
+  if type(value) ~= "boolean" then
+    errors.raise("invalid_argument", name .. " wants true or false, got " .. arguments.describe(value))
+  end
+  return value
+end
+
 -- Options with an effect here. Each gives what is kept in the config.
 local effective = {
   default_data_type = function(value)
@@ -31,17 +38,16 @@ local effective = {
     end
     return "max_in_flight", value
   end,
-  winograd = function(value)
-    if type(value) ~= "boolean" then
-      errors.raise("invalid_argument", "winograd wants true or false, got " .. arguments.describe(value))
-    end
-    return "winograd", value
+  winograd = function(value) return "winograd", check_switch("winograd", value) end,
+  enable_auto_mixed_precision = function(value)
+    if value == nil then value = true end
+    return "mixed_precision", check_switch("enable_auto_mixed_precision", value)
   end,
 }
 
 local accepted = {}
 for name in ([[
-  enable_auto_mixed_precision enable_float_compute_for_half_gemm cudnn_conv_enable_pseudo_half
+  enable_float_compute_for_half_gemm cudnn_conv_enable_pseudo_half
   cudnn_conv_enable_true_half enable_true_half_config_when_conv enable_cudnn cudnn_buf_limit_mbyte
   cudnn_conv_heuristic_search_algo cudnn_conv_use_deterministic_algo_only cudnn_conv_force_fwd_algo
   cudnn_conv_force_bwd_data_algo cudnn_conv_force_bwd_filter_algo enable_cudnn_fused_normalization_add_relu
@@ -127,8 +133,8 @@ function function_config.is(value)
 end
 
 --- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
---- placement, view, max_in_flight, winograd (false: convolutions are direct sums), train (of the oldest dialect) and
---- whether it `trains`.
+--- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (true: ops may
+--- compute in bfloat16), train (of the oldest dialect) and whether it `trains`.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", train = {} }
   if function_config.is(given) then

@@ -122,6 +122,34 @@ OpDef turning() {
   return def;
 }
 
+OpDef cast() {
+  OpDef def = op("cast", {{"x"}}, {});
+  def.attrs = {{"dtype", DType::Float32, "of out", true}};
+  def.infer = [](const OpCall& call) { return std::vector<TensorType>{{call.attrs.dtype("dtype"), call.shape(0)}}; };
+  return def;
+}
+
+OpDef product() {
+  OpDef def = op("product", {{"x"}, {"y"}}, {});
+  def.attrs = {{"mixed", std::string(), "dtype of out"}};
+  def.infer = [](const OpCall& call) {
+    const std::string& mixed = call.attrs.string("mixed");
+    return std::vector<TensorType>{{mixed.empty() ? call.dtype(0) : *dtype_named(mixed), call.shape(0)}};
+  };
+  def.bfloat16.role = Bfloat16Use::Computes;
+  def.bfloat16.takes_either = {1};
+  def.bfloat16.pays = [](const OpCall& call) { return call.shape(0).count() >= 8; };
+  return def;
+}
+
+OpDef follow() {
+  OpDef def = op("follow", {{"x"}, {"bias", InputDef::Optional}}, {});
+  def.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
+  def.bfloat16.role = Bfloat16Use::Follows;
+  def.bfloat16.keeps_float32 = {1};
+  return def;
+}
+
 std::shared_ptr<const Catalog> make() {
   auto catalog = std::make_shared<Catalog>();
   OpDef add = op("add", {{"x"}, {"y"}}, each([](float x, float y) { return x + y; }), [](GradCall& g) {
@@ -152,6 +180,10 @@ std::shared_ptr<const Catalog> make() {
                     return x;
                   })));
   catalog->add(op("gpu_only", {{"x"}}, {}));
+  catalog->add(cast());
+  catalog->cast_op = "cast";
+  catalog->add(product());
+  catalog->add(follow());
   catalog->add(halves());
   catalog->add(assign_sub());
   catalog->add(reversing());

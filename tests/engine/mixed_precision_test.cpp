@@ -1,0 +1,120 @@
+#include "engine/mixed_precision.h"
+
+#include <catch2/catch.hpp>
+
+#include "toy.h"
+
+using namespace moonflow;
+using namespace moonflow::toy;
+
+namespace {
+
+struct Net {
+  std::shared_ptr<const Catalog> ops = catalog();
+  Graph graph{*ops};
+
+  ValueId op(std::string_view op, std::vector<ValueId> inputs, std::string name) {
+    return graph.append(op, std::move(inputs), {}, std::move(name), "net.lua:1")[0];
+  }
+  ValueId feed(std::string name, TensorType type) { return graph.feed(std::move(name), type, "net.lua:1"); }
+  // The ops of the graph in mixed precision: "product 'a' (float32, bfloat16) -> bfloat16".
+  std::vector<std::string> mixed() const {
+    const Graph result = with_mixed_precision(graph);
+    REQUIRE(result.taps().size() == graph.taps().size());
+    for (size_t i = 0; i < result.taps().size(); ++i) {
+      CHECK(result.taps()[i].token == graph.taps()[i].token);
+      CHECK(result.type(result.taps()[i].value) == graph.type(graph.taps()[i].value));
+    }
+    std::vector<std::string> lines;
+    for (const Node& node : result.nodes()) {
+      if (node.kind != Node::Op) continue;
+      std::string inputs, outputs;
+      for (const ValueId input : node.inputs)
+        inputs += (inputs.empty() ? "" : ", ") + (input == kNone ? "-" : text(result.type(input).dtype));
+      for (const ValueId output : node.outputs) outputs += text(" -> ", result.type(output).dtype);
+      lines.push_back(node.describe() + " (" + inputs + ")" + outputs);
+      CHECK(node.site == "net.lua:1");
+    }
+    return lines;
+  }
+};
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a chain of ops that compute and follow stays in bfloat16, and ends in float32 without a conversion") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8)), bias = net.feed("bias", vec(8));
+  const ValueId a = net.op("product", {x, net.feed("w", vec(8))}, "a");
+  const ValueId b = net.op("follow", {a, bias}, "b");
+  net.graph.tap(net.op("product", {net.op("follow", {b}, "c"), b}, "d"), 7);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, float32) -> bfloat16",
+                             "follow 'b' (bfloat16, float32) -> bfloat16", "follow 'c' (bfloat16, -) -> bfloat16",
+                             "product 'd' (bfloat16, bfloat16) -> float32"});
+}
+
+TEST_CASE("a value inside of a chain that is tapped, or read in float32, is widened once") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8));
+  const ValueId a = net.op("product", {x, x}, "a");
+  net.graph.tap(a, 1);
+  const ValueId sum = net.op("add", {a, x}, "sum");
+  net.graph.tap(sum, 2);
+  net.graph.tap(net.op("product", {a, x}, "b"), 3);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, bfloat16) -> bfloat16",
+                             "cast 'a' (bfloat16) -> float32", "add 'sum' (float32, float32) -> float32",
+                             "product 'b' (bfloat16, bfloat16) -> float32"});
+}
+
+TEST_CASE("a result that nobody wants in bfloat16 is float32, and so is what follows it") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8)), w = net.feed("w", vec(8));
+  const ValueId a = net.op("follow", {net.op("product", {x, w}, "a")}, "b");
+  net.graph.tap(net.op("add", {a, x}, "sum"), 1);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, float32) -> float32",
+                             "follow 'b' (float32, -) -> float32", "add 'sum' (float32, float32) -> float32"});
+}
+
+TEST_CASE("a variable is rounded beforehand where it is only read, and as it is read where it is written") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8));
+  const ValueId frozen = net.graph.variable("frozen", vec(8), "net.lua:1"),
+                trained = net.graph.variable("trained", vec(8), "net.lua:1");
+  const ValueId a = net.op("product", {x, frozen}, "a");
+  const ValueId gradient = net.op("product", {a, trained}, "gradient");
+  net.graph.append("assign_sub", {trained, gradient}, {}, "update", "net.lua:1");
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "cast 'frozen' (float32) -> bfloat16",
+                             "product 'a' (bfloat16, bfloat16) -> bfloat16",
+                             "product 'gradient' (bfloat16, float32) -> float32",
+                             "assign_sub 'update' (float32, float32)"});
+}
+
+TEST_CASE("an alias goes along with its value") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8));
+  const ValueId view = net.op("same", {net.op("product", {x, x}, "a")}, "view");
+  net.graph.tap(net.op("product", {view, view}, "b"), 1);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, bfloat16) -> bfloat16",
+                             "same 'view' (bfloat16) -> bfloat16", "product 'b' (bfloat16, bfloat16) -> float32"});
+}
+
+TEST_CASE("where bfloat16 does not pay, and for other dtypes, a graph stays as it is") {
+  Net net;
+  const ValueId small = net.feed("small", vec(7)), wide = net.feed("wide", {DType::Float64, {8}});
+  net.graph.tap(net.op("product", {small, small}, "a"), 1);
+  net.graph.tap(net.op("product", {wide, wide}, "b"), 2);
+  CHECK(net.mixed() == Lines{"product 'a' (float32, float32) -> float32", "product 'b' (float64, float64) -> float64"});
+}
+
+TEST_CASE("feeds keep their places, and what is dead goes") {
+  Net net;
+  net.feed("unread", vec(3));
+  const ValueId x = net.feed("x", vec(8));
+  net.op("product", {x, x}, "dead");
+  net.graph.tap(x, 1);
+  CHECK(net.mixed().empty());
+  const Graph mixed = with_mixed_precision(net.graph);
+  REQUIRE(mixed.feeds().size() == 2);
+  CHECK(mixed.node(mixed.feeds()[0]).name == "unread");
+}
