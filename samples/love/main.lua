@@ -54,8 +54,11 @@ function love.mousepressed(x, y, button)
   if tab then switch(tab) elseif scene.mousepressed then scene.mousepressed(x, y, button) end
 end
 
--- The picture is taken when the frame is complete.
+local wants_state = false
+
+-- Of the frame that has just been drawn, so that picture and state are about the same moment.
 local function save_state()
+  wants_state = false
   local words = { '"scene": "' .. scene.title .. '"' }
   for name, value in pairs(scene.state()) do
     words[#words + 1] = ('"%s": %s'):format(name, type(value) == "table" and "[" .. table.concat(value, ", ") .. "]"
@@ -73,7 +76,7 @@ function love.keypressed(key)
   elseif key == "t" then
     scene.train(not scene.is_training())
   elseif key == "f12" then
-    save_state()
+    wants_state = true
   elseif scene.keypressed then
     scene.keypressed(key)
   end
@@ -93,6 +96,7 @@ function love.run()
     love.graphics.origin()
     love.graphics.clear(love.graphics.getBackgroundColor())
     love.draw()
+    if wants_state then save_state() end
     love.graphics.present()
     love.event.pump()
     for name, a, b, c, d, e, f in love.event.poll() do
