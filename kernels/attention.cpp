@@ -472,22 +472,18 @@ void add_attention(Catalog& catalog) {
   op.name = "dot_product_attention";
   op.doc =
       "Attention of every query to all keys of its head and sample, in one step.\n"
-      "  weights = softmax over j of scale * query[b, i, h] . key[b, j, h];  out[b, i, h] = sum_j weights[j] * "
-      "value[b, j, h]\n"
+      "  weights = softmax over j of scale * query[b, i, h] . key[b, j, h]\n"
+      "  out[b, i, h] = sum_j weights[j] * value[b, j, h]\n"
       "  log_sum[b, h, i] = log(sum_j exp(scale * query[b, i, h] . key[b, j, h]))\n"
-      "A weight whose mask is 0 is 0, and so is out where no weight is left. Dropout keeps the weights where `kept` "
-      "is\n"
-      "not 0, and multiplies them by 1 / (1 - rate).\n"
-      "shapes: query (batch, queries, heads, width), key (batch, keys, heads, width), value (batch, keys, heads, "
-      "value\n"
-      "  width), mask broadcast to (batch, heads, queries, keys), kept of just that shape -> out (batch, queries, "
-      "heads,\n"
-      "  value width), log_sum (batch, heads, queries)\n"
+      "A weight whose mask is 0 is 0, and so is out where no weight is left. Dropout keeps the weights where `kept`\n"
+      "is not 0, and multiplies them by 1 / (1 - rate).\n"
+      "shapes: query (batch, queries, heads, width), key (batch, keys, heads, width),\n"
+      "  value (batch, keys, heads, value width), mask broadcast to (batch, heads, queries, keys), kept of just that\n"
+      "  shape -> out (batch, queries, heads, value width), log_sum (batch, heads, queries)\n"
       "dtypes: float32 or float64, all the same; mask and kept int8\n"
       "errors: shapes that do not fit; rate outside [0, 1)\n"
-      "source: Vaswani et al., Attention Is All You Need, 2017; keeping only log_sum for the gradient as in Dao et "
-      "al.,\n"
-      "  FlashAttention, 2022";
+      "source: Vaswani et al., Attention Is All You Need, 2017; keeping only log_sum for the gradient as in\n"
+      "  Dao et al., FlashAttention, 2022";
   op.inputs = {{"query"}, {"key"}, {"value"}, {"mask", InputDef::Optional}, {"kept", InputDef::Optional}};
   op.outputs = {"out", "log_sum"};
   op.attrs = attention_attrs();
@@ -507,8 +503,8 @@ void add_attention(Catalog& catalog) {
   grad.name = "dot_product_attention_grad";
   grad.doc =
       "Gradients of dot_product_attention. With p the weights and dp = dout value^T, both after dropout:\n"
-      "  dvalue = p^T dout;  ds = p * (dp - dout . out + dlog_sum);  dquery = scale * ds key;  dkey = scale * ds^T "
-      "query\n"
+      "  dvalue = p^T dout\n"
+      "  ds = p * (dp - dout . out + dlog_sum), dquery = scale * ds key, dkey = scale * ds^T query\n"
       "shapes: as there; dout as out, dlog_sum as log_sum -> dquery, dkey and dvalue as query, key and value";
   grad.inputs = op.inputs;
   for (const char* name : {"dout", "out", "log_sum"}) grad.inputs.push_back({name});

@@ -1,8 +1,8 @@
 // A step of gradient descent whose gradient is a product in bfloat16, as that of a dense layer's weight is in mixed
 // precision: it goes into the weight as it is summed, so it is never stored, and the weight is read and written once.
-#include "kernels/matmul_bfloat16_update.h"
+// The fusion that makes it is in matmul_update.cpp.
+#include <algorithm>
 
-#include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/matmul_bfloat16.h"
@@ -84,27 +84,6 @@ double update_flops(const KernelCall& call) {
 }
 
 }  // namespace
-
-bool fuse_bfloat16_update(Rewriter& graph, NodeId id) {
-  const Node& update = graph.node(id);
-  const ValueId gradient = update.inputs[1];
-  const NodeId product_id = graph.made_by(gradient, "matmul");
-  if (product_id == kNone || graph.sole_reader(gradient) != id) return false;
-  const Node& product = graph.node(product_id);
-  const ValueId a = product.inputs[0], b = product.inputs[1];
-  if (update.inputs.size() != update.op->inputs.size()) return false;  // of several variables
-  if (product.attrs.string("mixed") != "float32" || graph.type(gradient).shape.rank() != 2) return false;
-  // Writers come last, so a and b live until then. Where they are larger than the gradient that would cost memory.
-  if (graph.type(a).bytes() + graph.type(b).bytes() > graph.type(gradient).bytes()) return false;
-  // Two variables whose updates read one another would have no order that gives both the old value.
-  if (graph.is_variable(a) || graph.is_variable(b)) return false;
-  graph.fuse({product_id, id}, "matmul_bfloat16_sgd_update", {update.inputs[0], a, b, update.inputs[2]},
-             {{"transpose_a", product.attrs.flag("transpose_a")},
-              {"transpose_b", product.attrs.flag("transpose_b")},
-              {"gradient_scale", update.attrs.number("gradient_scale")}},
-             {});
-  return true;
-}
 
 void add_matmul_bfloat16_update(Catalog& catalog) {
   OpDef op;

@@ -80,19 +80,25 @@ bool fuse_product_into_update(Rewriter& graph, NodeId id) {
   if (product_id == kNone || graph.sole_reader(gradient) != id) return false;
   const Node& product = graph.node(product_id);
   const ValueId a = product.inputs[0], b = product.inputs[1];
-  if (update.inputs.size() != update.op->inputs.size() || graph.type(gradient).shape.rank() != 2 ||
-      product.attrs.flag("transpose_b"))
-    return false;
-  const DType dtype = graph.type(update.inputs[0]).dtype;
-  if (graph.type(a).dtype != dtype || graph.type(b).dtype != dtype) return false;
+  if (update.inputs.size() != update.op->inputs.size()) return false;  // of several variables
+  if (graph.type(gradient).shape.rank() != 2) return false;
+  const bool narrow = product.attrs.string("mixed") == "float32";  // factors rounded to bfloat16, sums in float32
+  Attrs attrs{{"transpose_a", product.attrs.flag("transpose_a")},
+              {"gradient_scale", update.attrs.number("gradient_scale")}};
+  if (narrow) {
+    attrs.set("transpose_b", product.attrs.flag("transpose_b"));
+  } else {
+    const DType dtype = graph.type(update.inputs[0]).dtype;
+    if (!product.attrs.string("mixed").empty() || product.attrs.flag("transpose_b")) return false;
+    if (graph.type(a).dtype != dtype || graph.type(b).dtype != dtype) return false;
+  }
   // Writers come last, so a and b live until then. Where they are larger than the gradient that would cost memory, and
   // there the update is little work beside the product.
   if (graph.type(a).bytes() + graph.type(b).bytes() > graph.type(gradient).bytes()) return false;
   // Two variables whose updates read one another would have no order that gives both the old value.
   if (graph.is_variable(a) || graph.is_variable(b)) return false;
-  const Attrs attrs{{"transpose_a", product.attrs.flag("transpose_a")},
-                    {"gradient_scale", update.attrs.number("gradient_scale")}};
-  graph.fuse({product_id, id}, "matmul_sgd_update", {update.inputs[0], a, b, update.inputs[2]}, attrs, {});
+  graph.fuse({product_id, id}, narrow ? "matmul_bfloat16_sgd_update" : "matmul_sgd_update",
+             {update.inputs[0], a, b, update.inputs[2]}, std::move(attrs), {});
   return true;
 }
 

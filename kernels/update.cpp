@@ -8,7 +8,6 @@
 #include "engine/plan.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
-#include "kernels/matmul_bfloat16_update.h"
 #include "kernels/matmul_update.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
@@ -336,7 +335,6 @@ OpDef sgd() {
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
   op.rewrites = {{"prepare_gradient + sgd_update", fuse_gradient_scale<1>},
-                 {"matmul in bfloat16 + sgd_update", fuse_bfloat16_update},
                  {"matmul + sgd_update", fuse_product_into_update},
                  {"sgd_update + sgd_update", fuse_updates<2>}};
   op.infer = infer_update(op, 2);
