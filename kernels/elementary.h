@@ -62,7 +62,8 @@ MOONFLOW_BOTH inline double exp(double x) { return std::exp(x); }
 MOONFLOW_BOTH inline float log(float x) {
   constexpr int32_t kSqrtHalfBits = 0x3f3504f3;
   const bool denormal = x < std::numeric_limits<float>::min();
-  const int32_t bits = bits_of(denormal ? x * 0x1p23f : x) - kSqrtHalfBits;
+  // Unsigned, since the bits of a negative x, whose logarithm is NaN below, would overflow.
+  const int32_t bits = static_cast<int32_t>(static_cast<uint32_t>(bits_of(denormal ? x * 0x1p23f : x)) - kSqrtHalfBits);
   const float n = static_cast<float>((bits >> 23) - (denormal ? 23 : 0));
   const float f = float_of((bits & 0x7fffff) + kSqrtHalfBits) - 1.0f;
   // Minimax, relative to the whole below 1e-9.
