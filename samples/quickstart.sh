@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash .ci/setup
 cmake -G Ninja -S . -B build -DCMAKE_BUILD_TYPE=Release >/dev/null
-cmake --build build --target moonflow moonflow_core
+cmake --build build --target moonflow moonflow_library
 moonflow=$PWD/build/moonflow
 samples=$PWD/samples
 
