@@ -177,9 +177,9 @@ bool run(lua_State* L, const Options& options) {
   return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
-// The threads of a kernel wait for one another by spinning, by default for milliseconds: beside other work that takes the
-// core from the one that is waited for. A short spin covers the gaps within a step of training and then gives the core
-// away. libgomp reads this when the library is loaded, which a script does; whoever has chosen a policy keeps it.
+// The threads of a kernel wait for one another by spinning, by default for milliseconds: beside other work that takes
+// the core from the one that is waited for. A short spin covers the gaps within a step of training and then gives the
+// core away. libgomp reads this when the library is loaded, which a script does; whoever has chosen a policy keeps it.
 void choose_spinning() {
   if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT")) setenv("GOMP_SPINCOUNT", "3000", 0);
 }

@@ -48,7 +48,8 @@ double number_of(T element, const char* accessor) {
 }
 
 inline double load_number(const Tensor& array, int64_t element, const char* accessor) {
-  return visit_stored(array.dtype(), [&](auto like) { return number_of(array.data<decltype(like)>()[element], accessor); });
+  return visit_stored(array.dtype(),
+                      [&](auto like) { return number_of(array.data<decltype(like)>()[element], accessor); });
 }
 
 }  // namespace moonflow::lua

@@ -101,8 +101,9 @@ int index(lua_State* L) {
     const Tensor* array = find_box<Tensor>(L, 1);
     const int64_t element = plain_index(L, array);
     if (element == kNone || array->dtype() == DType::Int64) return push_part(L, 1, "a[i]");
-    lua_pushnumber(L, visit_stored(array->dtype(),
-                            [&](auto like) { return static_cast<double>(array->data<decltype(like)>()[element]); }));
+    lua_pushnumber(L, visit_stored(array->dtype(), [&](auto like) {
+                     return static_cast<double>(array->data<decltype(like)>()[element]);
+                   }));
     return 1;
   }
   lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).methods_ref);
@@ -248,8 +249,9 @@ int to_bytes(lua_State* L) {
 void push_rows(lua_State* L, const Tensor& array, int axis, int64_t& offset) {
   if (axis == array.shape().rank()) {
     const int64_t element = offset++;
-    lua_pushnumber(
-        L, visit_stored(array.dtype(), [&](auto like) { return static_cast<double>(array.data<decltype(like)>()[element]); }));
+    lua_pushnumber(L, visit_stored(array.dtype(), [&](auto like) {
+                     return static_cast<double>(array.data<decltype(like)>()[element]);
+                   }));
     return;
   }
   const int64_t size = array.shape()[axis];

@@ -148,9 +148,9 @@ int compile_graph(lua_State* L) {
 }
 
 void add_plan(lua_State* L, State& state) {
-  static const luaL_Reg kMethods[] = {
-      {"submit", submit}, {"call", call}, {"dump", dump}, {"steps", plan_steps}, {"info", info}, {"set_max_in_flight", set_max_in_flight},
-      {nullptr, nullptr}};
+  static const luaL_Reg kMethods[] = {{"submit", submit},    {"call", call}, {"dump", dump},
+                                      {"steps", plan_steps}, {"info", info}, {"set_max_in_flight", set_max_in_flight},
+                                      {nullptr, nullptr}};
   new_class(L, state, Tag::Plan, finalize<PlanBox>, "moonflow plan", kMethods);
 }
 
