@@ -1,7 +1,11 @@
 #include "engine/device.h"
 
+#include "engine/op.h"
+
 namespace moonflow {
 
 const char* name(DeviceKind kind) { return kind == DeviceKind::Cpu ? "cpu" : "gpu"; }
+
+const Kernel& Device::kernel(const OpDef& op) const { return op.cpu; }
 
 }  // namespace moonflow

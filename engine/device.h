@@ -2,6 +2,7 @@
 // live in kernels/, the fake one in the tests.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,7 +12,9 @@
 
 namespace moonflow {
 
+struct Kernel;
 struct LaunchCall;
+struct OpDef;
 using Launch = std::function<void(const LaunchCall&)>;
 
 enum class DeviceKind { Cpu, Cuda };
@@ -28,11 +31,48 @@ struct Layout {
   friend bool operator!=(const Layout& a, const Layout& b) { return !(a == b); }
 };
 
-// An ordered lane of work.
+// A point in a stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void wait() = 0;  // until the stream has come here; throws what went wrong on the device
+};
+
+// Work of a stream that was recorded once, and is started as a whole again and again.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
+// Memory that a piece of work reads or writes.
+struct Range {
+  const void* data;
+  int64_t bytes;
+};
+
+// What work found wrong with its values after its launch had returned; see KernelCall::explain.
+struct Fault {
+  int step;
+  int64_t place;
+  int64_t value;
+};
+
+// An ordered lane of work. Of a device that is not asynchronous() only wait() is called.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual void wait() = 0;  // until everything enqueued so far is done; throws what went wrong
+
+  virtual void record(Event&) {}
+  virtual void wait_for(Event&) {}  // what is enqueued from now on begins after the event
+  // What is enqueued in between is recorded and not done.
+  virtual void begin_recording() {}
+  virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
+  virtual void start(Recording&) {}
+  // What the launches from now on touch, for a device that checks the order of its work.
+  virtual void touches(const std::vector<Range>& reads, const std::vector<Range>& writes) { (void)reads, (void)writes; }
+  // Enqueues a copy of the first fault of the work so far to `to`, whose `step` is -1 without one, and forgets it.
+  virtual void take_fault(Fault* to) { to->step = -1; }
 };
 
 class Device {
@@ -43,6 +83,9 @@ class Device {
   // How people write a layout of this device: "aBcd16b".
   virtual std::string describe(const Layout& layout) const { return layout.row_major() ? "rows" : "private"; }
 
+  // How this device computes an op; an empty kernel where it cannot.
+  virtual const Kernel& kernel(const OpDef& op) const;
+
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.
   virtual void enter() {}
@@ -52,6 +95,14 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream() = 0;
   // Between device and host memory, or within the device, in the order of the stream.
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
+  // Whether launches return before their work is done. Such a device has events, and memory of the host that it copies
+  // to and from while other work goes on.
+  virtual bool asynchronous() const { return false; }
+  // Whether a plan's steps should be recorded and started as a whole.
+  virtual bool records() const { return false; }
+  virtual std::unique_ptr<Event> make_event() { return nullptr; }
+  virtual void* allocate_staging(int64_t bytes) { return allocate(bytes); }
+  virtual void free_staging(void* memory) noexcept { free(memory); }
   // A launch that rewrites a value from one layout into another (one input, one output).
   virtual Launch reorder(const TensorType& type, const Layout& from, const Layout& to) = 0;
 };

@@ -127,6 +127,7 @@ struct LaunchCall {
   void* const* inputs;  // nullptr for a left-out optional input
   void* const* outputs;
   void* scratch;  // 64-byte aligned, `scratch_bytes` long
+  int step = 0;   // its place in the plan, for a fault found after the launch has returned; see KernelCall::explain
 
   template <class T>
   const T* input(int i) const {
@@ -152,6 +153,9 @@ struct KernelCall {
   std::vector<Layout> input_layouts;
   std::vector<Layout> output_layouts;
   int64_t scratch_bytes = 0;  // set by prepare
+  // Set by prepare where the device finds bad values only after the launch has returned, and notes where: throws the
+  // Error that says what `value` at `place` means.
+  std::function<void(int64_t place, int64_t value)> explain = {};
 
   bool has(int i) const { return i < static_cast<int>(present.size()) && present[i]; }
 };
@@ -226,8 +230,7 @@ struct OpDef {
   std::vector<AttrDef> attrs = {};
   Infer infer = {};
   Grad grad = {};
-  Kernel cpu = {};
-  Kernel cuda = {};
+  Kernel cpu = {};  // those of other devices belong to the device, which may be opened long after the catalog is made
   std::vector<Sharing> inplace = {};  // may overwrite the input when nobody reads it later; equal types only
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
   std::vector<int> writes = {};       // inputs of a group updated in place (variables); such an op has no outputs
@@ -238,7 +241,6 @@ struct OpDef {
   // Floating-point operations of one launch, a multiply-add counted as two; empty where moving the data is the work.
   std::function<double(const KernelCall&)> flops = {};
 
-  const Kernel& kernel(DeviceKind kind) const { return kind == DeviceKind::Cpu ? cpu : cuda; }
   const AttrDef* attr(std::string_view name) const;
   // Whether it updates the input at this place of its list, which may hold several groups.
   bool updates(size_t place) const;

@@ -244,7 +244,7 @@ std::vector<NodeId> order(const Draft& draft) {
 void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device& device) {
   for (const NodeId id : sequence) {
     const Node& node = draft.node(id);
-    if (node.kind != Node::Op || !node.op->alias.empty() || node.op->kernel(device.kind())) continue;
+    if (node.kind != Node::Op || !node.op->alias.empty() || device.kernel(*node.op)) continue;
     const bool elsewhere = static_cast<bool>(node.op->cpu);
     blaming(node.describe(), node.site, [&] {
       fail(ErrorCode::Unsupported, "has no ", name(device.kind()), " kernel in this build",
@@ -306,7 +306,7 @@ class LayoutStage {
  private:
   void add(const Node& node) {
     DraftStep step{&node, false, node.inputs, node.outputs, false};
-    const Kernel& kernel = node.op->kernel(device_.kind());
+    const Kernel& kernel = device_.kernel(*node.op);
     const std::vector<TensorType> input_types = types_of(draft_, node.inputs),
                                   output_types = types_of(draft_, node.outputs);
     const std::vector<bool> present = presence(node.inputs);
@@ -540,7 +540,7 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
                       step.output_types,
                       step.input_layouts,
                       step.output_layouts};
-      blaming(node.describe(), node.site, [&] { step.launch = node.op->kernel(device.kind()).prepare(call); });
+      blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
       if (node.op->flops) step.flops = node.op->flops(call);
       if (call.scratch_bytes > 0) {
         scratch.back() = static_cast<int>(storage.blocks.size());

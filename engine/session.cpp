@@ -78,10 +78,10 @@ std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tens
       outputs.push_back(inputs.at(op.alias[0].input).copy(memory_).reshaped(type.shape));
     return outputs;
   }
-  require(static_cast<bool>(op.kernel(device_->kind())), ErrorCode::Unsupported, op.name, " has no ",
+  require(static_cast<bool>(device_->kernel(op)), ErrorCode::Unsupported, op.name, " has no ",
           moonflow::name(device_->kind()), " kernel");
   device_->enter();
-  const Launch launch = op.kernel(device_->kind()).prepare(call);
+  const Launch launch = device_->kernel(op).prepare(call);
   for (const TensorType& type : call.outputs) {
     outputs.push_back(Tensor::allocate(type, memory_));
     output_data.push_back(outputs.back().data());

@@ -26,7 +26,9 @@ MOONFLOW_BOTH inline float float_of(int32_t bits) { return __builtin_bit_cast(fl
 template <int kTerms>
 MOONFLOW_BOTH inline float polynomial(const float (&terms)[kTerms], float x) {
   float sum = terms[kTerms - 1];
+#ifndef __CUDACC__  // which unrolls it without being told
 #pragma GCC unroll 16
+#endif
   for (int i = kTerms - 2; i >= 0; --i) sum = sum * x + terms[i];
   return sum;
 }

@@ -4,32 +4,21 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/lanes.h"
 #include "kernels/simd.h"
 #include "kernels/softmax_row.h"
 
 namespace moonflow {
 namespace {
 
-// A tensor seen along one axis: `count` lanes of n values each, `stride` elements apart.
-struct Lanes {
-  int64_t count, n, stride;
-
-  Lanes(const Shape& shape, int64_t axis_attr) {
-    const int axis = wrap_axis(axis_attr, shape.rank());
-    n = shape[axis];
-    stride = shape.count(axis + 1, shape.rank());
-    count = shape.count(0, axis) * stride;
-  }
-  int64_t start(int64_t lane) const { return lane / stride * stride * n + lane % stride; }
-  // An exponential costs about as much as eight simple operations.
-  int64_t grain() const { return cpu::kGrain / 8 / std::max<int64_t>(n, 1) + 1; }
-};
+// An exponential costs about as much as eight simple operations.
+int64_t grain(const Lanes& lanes) { return cpu::kGrain / 8 / std::max<int64_t>(lanes.n, 1) + 1; }
 
 // Lanes of neighbours are computed where they lie, by row(offset); those that are apart by lane(offset).
 template <class Row, class Lane>
 void for_each_lane(const Lanes& lanes, const Row& row, const Lane& lane) {
   if (lanes.n == 0) return;
-  cpu::parallel_for(lanes.count, lanes.grain(), [&](int64_t first, int64_t last) {
+  cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
     if (lanes.stride > 1) {
       for (int64_t i = first; i < last; ++i) lane(lanes.start(i));
       return;

@@ -1,5 +1,6 @@
 #include "oracle.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -50,22 +51,29 @@ bool is_written(const OpDef& op, int input) {
 // Memory with 64 guard bytes on either side. The inside begins as 0xff, a NaN, so that what is not written shows.
 class Guarded {
  public:
-  Guarded(Device& device, int64_t bytes) : bytes_(bytes), buffer_(device, bytes + 2 * kGuard) {
-    std::memset(start(), kCanary, kGuard);
-    std::memset(data(), 0xff, bytes);
-    std::memset(data() + bytes, kCanary, kGuard);
+  Guarded(Device& device, Stream& stream, int64_t bytes, const void* content = nullptr)
+      : stream_(&stream), bytes_(bytes), buffer_(device, bytes + 2 * kGuard) {
+    std::vector<char> all(bytes + 2 * kGuard, kCanary);
+    std::memset(all.data() + kGuard, 0xff, bytes);
+    if (content) std::memcpy(all.data() + kGuard, content, bytes);
+    device.copy(stream, buffer_.data(), all.data(), buffer_.bytes());
+    stream.wait();
   }
-  char* data() const { return start() + kGuard; }
-  bool intact() const {
-    for (int64_t i = 0; i < kGuard; ++i)
-      if (start()[i] != kCanary || data()[bytes_ + i] != kCanary) return false;
-    return true;
+  char* data() const { return static_cast<char*>(buffer_.data()) + kGuard; }
+  // What is inside now; `intact` says whether the guards are as they were.
+  std::vector<char> read(bool& intact) const {
+    std::vector<char> all(buffer_.bytes());
+    buffer_.device().copy(*stream_, all.data(), buffer_.data(), buffer_.bytes());
+    stream_->wait();
+    intact = std::all_of(all.begin(), all.begin() + kGuard, [](char c) { return c == kCanary; }) &&
+             std::all_of(all.end() - kGuard, all.end(), [](char c) { return c == kCanary; });
+    return {all.begin() + kGuard, all.end() - kGuard};
   }
 
  private:
   static constexpr int64_t kGuard = kAlignment;
   static constexpr char kCanary = 0x5a;
-  char* start() const { return static_cast<char*>(buffer_.data()); }
+  Stream* stream_;
   int64_t bytes_;
   Buffer buffer_;
 };
@@ -175,40 +183,45 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share) {
   }
   call.input_layouts.resize(call.inputs.size());
   call.output_layouts.resize(call.outputs.size());
-  result.has_kernel = static_cast<bool>(trial.op->cpu);
+  result.has_kernel = static_cast<bool>(device.kernel(*trial.op));
   if (!result.has_kernel) return result;
   device.enter();
-  const Launch launch = trial.op->cpu.prepare(call);
+  const Launch launch = device.kernel(*trial.op).prepare(call);
 
+  const auto stream = device.make_stream();
   std::vector<Guarded> inputs, outputs;
   std::vector<void*> input_data, output_data;
   for (const Tensor& input : trial.inputs) {
-    Guarded& guarded = inputs.emplace_back(device, input ? input.bytes() : 0);
-    if (input) std::memcpy(guarded.data(), input.data(), input.bytes());
+    const Guarded& guarded = inputs.emplace_back(device, *stream, input ? input.bytes() : 0, input.data());
     input_data.push_back(input ? guarded.data() : nullptr);
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
-    Guarded& guarded = outputs.emplace_back(device, call.outputs[i].bytes());
+    const Guarded& guarded = outputs.emplace_back(device, *stream, call.outputs[i].bytes());
     const bool shares = share && share->output == static_cast<int>(i);
     output_data.push_back(shares ? input_data[share->input] : guarded.data());
   }
-  const Guarded scratch(device, call.scratch_bytes);
-  const auto stream = device.make_stream();
+  const Guarded scratch(device, *stream, call.scratch_bytes);
   launch(LaunchCall{*stream, input_data.data(), output_data.data(), scratch.data()});
   stream->wait();
 
-  if (!scratch.intact()) result.damage += text("bytes beside the scratch of ", call.scratch_bytes, "; ");
+  bool intact = true;
+  scratch.read(intact);
+  if (!intact) result.damage += text("bytes beside the scratch of ", call.scratch_bytes, "; ");
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].intact()) result.damage += text("bytes beside output ", i, "; ");
+    const bool shares = share && share->output == static_cast<int>(i);
+    outputs[i].read(intact);
+    if (!intact) result.damage += text("bytes beside output ", i, "; ");
     result.outputs.push_back(Tensor::allocate(call.outputs[i]));
-    std::memcpy(result.outputs[i].data(), output_data[i], call.outputs[i].bytes());
+    const std::vector<char> bytes = (shares ? inputs[share->input] : outputs[i]).read(intact);
+    std::memcpy(result.outputs[i].data(), bytes.data(), call.outputs[i].bytes());
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].intact()) result.damage += text("bytes beside input ", i, "; ");
+    const std::vector<char> bytes = inputs[i].read(intact);
+    if (!intact) result.damage += text("bytes beside input ", i, "; ");
     const Tensor& before = trial.inputs[i];
     result.inputs.push_back(before ? before.copy() : Tensor());
     if (!before) continue;
-    std::memcpy(result.inputs[i].data(), inputs[i].data(), before.bytes());
+    std::memcpy(result.inputs[i].data(), bytes.data(), before.bytes());
     const bool may_change =
         is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
     if (!may_change && !same_bytes(result.inputs[i], before)) result.damage += text("input ", i, "; ");

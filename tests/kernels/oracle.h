@@ -29,6 +29,20 @@ std::vector<Trial> with_floats(const Trial& trial, DType dtype);
 // The same with float64 for float32, and float32 for any other.
 std::vector<Trial> swapped(const Trial& trial);
 
+// Every example of every op, and each with its floats in every other precision.
+template <class Check>
+void for_each_trial(const Catalog& catalog, const Check& check) {
+  for (const auto& [name, op] : catalog.ops()) {
+    unsigned seed = 0;
+    for (const Example& example : op.examples) {
+      const Trial trial = draw(op, example, ++seed);
+      check(trial);
+      for (const Trial& other : swapped(trial)) check(other);
+      for (const Trial& other : with_floats(trial, DType::BFloat16)) check(other);
+    }
+  }
+}
+
 struct Launched {
   std::vector<Tensor> outputs;
   std::vector<Tensor> inputs;  // afterwards

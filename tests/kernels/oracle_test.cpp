@@ -15,29 +15,16 @@ struct Bench {
   std::shared_ptr<const Catalog> catalog = make_catalog();
   std::shared_ptr<Device> device = make_cpu_device(2);
 
-  // Calls check(trial) for every example of every op, and for the example with its floats in each other precision.
   template <class Check>
   void for_each_trial(const Check& check) const {
-    for (const auto& [name, op] : catalog->ops()) {
-      unsigned seed = 0;
-      for (const Example& example : op.examples) {
-        const Trial trial = draw(op, example, ++seed);
-        visit_trial(trial, check);
-        for (const Trial& other : swapped(trial)) visit_trial(other, check);
-        for (const Trial& other : with_floats(trial, DType::BFloat16)) visit_trial(other, check);
+    oracle::for_each_trial(*catalog, [&](const Trial& trial) {
+      INFO(trial.describe());
+      try {
+        check(trial);
+      } catch (const Error& error) {
+        FAIL_CHECK("threw " << error.describe());
       }
-    }
-  }
-
- private:
-  template <class Check>
-  static void visit_trial(const Trial& trial, const Check& check) {
-    INFO(trial.describe());
-    try {
-      check(trial);
-    } catch (const Error& error) {
-      FAIL_CHECK("threw " << error.describe());
-    }
+    });
   }
 };
 

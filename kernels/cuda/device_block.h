@@ -1,0 +1,61 @@
+// A block of threads on a card, and the start of a kernel there. Only nvcc reads this.
+#pragma once
+
+#include "kernels/cuda/runtime.h"
+
+#define MOONFLOW_DEVICE __device__
+
+namespace moonflow::cuda {
+
+template <int kThreads>
+class DeviceBlock {
+ public:
+  MOONFLOW_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
+  MOONFLOW_DEVICE constexpr int threads() const { return kThreads; }
+  MOONFLOW_DEVICE int64_t index() const { return blockIdx.x; }
+  MOONFLOW_DEVICE int64_t count() const { return gridDim.x; }
+  MOONFLOW_DEVICE void sync() const { __syncthreads(); }
+
+  // The value of the thread whose place in the warp differs by the bits of `mask`. All threads of a warp take part.
+  template <class T>
+  MOONFLOW_DEVICE T shuffle_xor(T value, int mask) const {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+  }
+  // The value of the thread `distance` places further on in the warp, the own one where there is none.
+  template <class T>
+  MOONFLOW_DEVICE T shuffle_down(T value, int distance) const {
+    return __shfl_down_sync(0xffffffffu, value, distance);
+  }
+
+  // The dynamic shared memory of the launch.
+  template <class T>
+  MOONFLOW_DEVICE T* shared() const {
+    extern __shared__ __align__(16) unsigned char memory[];
+    return reinterpret_cast<T*>(memory);
+  }
+  // A place for one value of each warp, beside the shared memory of the launch.
+  template <class T>
+  MOONFLOW_DEVICE T* exchange() const {
+    __shared__ __align__(16) unsigned char memory[32 * 16];
+    return reinterpret_cast<T*>(memory);
+  }
+
+  // The old value; `at` becomes `value` where it was `expected`.
+  MOONFLOW_DEVICE int compare_and_swap(int* at, int expected, int value) const {
+    return atomicCAS(at, expected, value);
+  }
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::kThreads) run_kernel(const __grid_constant__ K kernel) {
+  kernel(DeviceBlock<K::kThreads>());
+}
+
+// Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.
+template <class K>
+void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_bytes = 0) {
+  run_kernel<K><<<static_cast<unsigned>(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);
+  check_launch();
+}
+
+}  // namespace moonflow::cuda

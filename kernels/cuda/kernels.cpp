@@ -1,0 +1,11 @@
+#include "kernels/cuda/kernels.h"
+
+namespace moonflow::cuda {
+
+Kernels make_kernels() {
+  Kernels kernels;
+  add_softmax(kernels);
+  return kernels;
+}
+
+}  // namespace moonflow::cuda

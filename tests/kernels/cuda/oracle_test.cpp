@@ -1,0 +1,41 @@
+// Every op of the catalog that has a CUDA kernel, on the simulated device beside the CPU.
+#include "oracle.h"
+
+#include <algorithm>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/simulated/device.h"
+
+using namespace moonflow;
+using namespace moonflow::oracle;
+
+TEST_CASE("every CUDA kernel keeps to its buffers and computes what the CPU computes") {
+  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_simulated_device();
+  for_each_trial(*catalog, [&](const Trial& trial) {
+    if (!card->kernel(*trial.op) || !cpu->kernel(*trial.op)) return;
+    const auto narrow = [](const Tensor& input) { return input && input.dtype() == DType::BFloat16; };
+    if (std::any_of(trial.inputs.begin(), trial.inputs.end(), narrow)) return;  // widening is still to come
+    INFO(trial.describe());
+    try {
+      const Launched expected = launch(trial, *cpu), got = launch(trial, *card);
+      CHECK(got.damage == "");
+      const auto close = [&](const Tensor& a, const Tensor& b) {
+        const DType dtype = a.dtype();
+        return distance(a, b) < (dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5);
+      };
+      for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(close(got.outputs[i], expected.outputs[i]));
+      for (size_t i = 0; i < got.inputs.size(); ++i)
+        if (trial.inputs[i] && trial.op->updates(i)) CHECK(close(got.inputs[i], expected.inputs[i]));
+      for (const Sharing& share : trial.op->inplace) {
+        if (!trial.inputs[share.input] || trial.inputs[share.input].type() != got.outputs[share.output].type()) continue;
+        const Launched shared = launch(trial, *card, &share);
+        CHECK(shared.damage == "");
+        for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(same_bytes(shared.outputs[i], got.outputs[i]));
+      }
+    } catch (const Error& error) {
+      FAIL_CHECK("threw " << error.describe());
+    }
+  });
+}
