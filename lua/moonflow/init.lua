@@ -65,6 +65,7 @@ local flow = {
   clear_default_session = session.clear,
   in_flight = session.in_flight,
   fd = session.fd,
+  clock = session.clock,
   serve_repl = serve.serve_repl,
   shutdown = session.shutdown,
   set_seed = session.set_seed,

@@ -471,6 +471,9 @@ function session.waiter()
   return lookout
 end
 
+--- Seconds of a clock that only runs forward, from a point that means nothing: for measuring how long something takes.
+function session.clock() return core.clock() end
+
 --- A descriptor that is readable while something can be delivered, for event loops. It stays the same for good.
 function session.fd()
   return session.waiter():fd()

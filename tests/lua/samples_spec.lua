@@ -76,6 +76,11 @@ describe("the sample", function()
     assert.truthy(out:match("accuracy on 20 test images: %d+%.%d%%\n$"))
   end)
 
+  it("resnet50.lua trains in mixed precision, and tells its speed", function()
+    local out = run("resnet50.lua", 3, 2, "cpu", 32)
+    assert.truthy(out:match("^step 0, loss %d+%.%d+\nstep 2, loss %d+%.%d+\n%d+%.%d images in a second\n$"))
+  end)
+
   it("transformer_train.lua learns a text and goes on from a word of it", function()
     local path = folder .. "/text.txt"
     local file = assert(io.open(path, "wb"))
