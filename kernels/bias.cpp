@@ -3,7 +3,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
-#include "kernels/image.h"
+#include "kernels/image_layouts.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
 

@@ -9,73 +9,9 @@
 
 namespace moonflow {
 
-// ---- attributes and sizes --------------------------------------------------------------------------------------
-
-std::vector<AttrDef> conv_attrs(int spatial_axes) {
-  std::vector<AttrDef> attrs = {
-      {"strides", Ints{1}, "steps of the window: one number, or one for each spatial axis"},
-      padding_attr(),
-      data_format_attr({spatial_axes, false}),
-      {"dilations", Ints{1}, "distance between neighbours in the window: one number, or one for each spatial axis"},
-      {"groups", int64_t{1},
-       "parts into which channels and filters are split; each filter sees the channels of its part"},
-      pads_attr(),
-  };
-  if (spatial_axes == 2) {
-    attrs.push_back(
-        {"algorithm", std::string("auto"),
-         "\"auto\": what is fastest; \"direct\": sums as the formula has them; \"winograd\": Winograd's, where "
-         "it fits (3x3 and 5x5, strides and dilations of 1, one group, float32 on the cpu), else direct"});
-  }
-  return attrs;
-}
-
-double conv_flops(const Conv& conv) {
-  const double taps = static_cast<double>(conv.windows[0].size * conv.windows[1].size * conv.channels_per_group());
-  return 2 * taps * static_cast<double>(conv.out.batch * conv.out.channels * conv.out.height * conv.out.width);
-}
-
 int conv_parts(const Conv& conv) {
   constexpr double kFlopsOfThread = 1 << 19;
   return static_cast<int>(std::clamp<double>(conv_flops(conv) / kFlopsOfThread, 1, cpu::threads()));
-}
-
-AttrDef shape_attr(const char* of) { return {"shape", Ints{}, std::string("shape of ") + of, true}; }
-
-// Checks everything there is to check about sizes.
-Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes) {
-  Conv conv;
-  conv.format = image_format(attrs.string("data_format"), spatial_axes);
-  conv.groups = attrs.integer("groups");
-  conv.image = image_size(x, conv.format, "x");
-  // A filter has filters where an image has its batch.
-  require(filter.rank() == conv.format.rank(), ErrorCode::ShapeMismatch, "filter is ", filter, ", wanted rank ",
-          conv.format.rank(),
-          conv.format.channels_last ? ": (filters, kernel..., channels / groups)"
-                                    : ": (filters, channels / groups, kernel...)");
-  const ImageSize size = image_size(filter, conv.format, "filter");
-  require(conv.groups >= 1, ErrorCode::InvalidArgument, "groups is ", conv.groups, ", wanted 1 or more");
-  require(conv.image.channels % conv.groups == 0 && size.batch % conv.groups == 0, ErrorCode::ShapeMismatch,
-          "groups is ", conv.groups, ", which must divide the ", conv.image.channels, " channels of x and the ",
-          size.batch, " filters");
-  require(size.channels == conv.image.channels / conv.groups, ErrorCode::ShapeMismatch, "x ", x, " has ",
-          conv.image.channels, " channels in ", conv.groups, conv.groups == 1 ? " group" : " groups", ", filter ",
-          filter, " wants ", size.channels, " in each");
-  require(size.batch > 0 && size.channels > 0 && size.height > 0 && size.width > 0, ErrorCode::ShapeMismatch, "filter ",
-          filter, " is empty");
-  conv.windows = windows(conv.image, conv.format,
-                         {{size.height, size.width},
-                          attrs.ints("strides"),
-                          attrs.ints("dilations"),
-                          attrs.string("padding"),
-                          attrs.ints("pads"),
-                          false});
-  conv.out = {conv.image.batch, size.batch, conv.windows[0].out, conv.windows[1].out};
-  if (spatial_axes == 1) return conv;
-  const std::string& algorithm = attrs.string("algorithm");
-  require(algorithm == "auto" || algorithm == "direct" || algorithm == "winograd", ErrorCode::InvalidArgument,
-          "algorithm is \"", algorithm, "\", wanted \"auto\", \"direct\" or \"winograd\"");
-  return conv;
 }
 
 namespace {

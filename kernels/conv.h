@@ -1,7 +1,6 @@
-// The sizes of a convolution, and the ways to compute it: plain loops, oneDNN, own kernels.
+// The sizes of a convolution, and the ways to compute it: plain loops, oneDNN, own kernels. The sizes are for all
+// devices (conv_sizes.cpp), the rest is the CPU's.
 #pragma once
-
-#include <dnnl.hpp>
 
 #include "kernels/window.h"
 

@@ -14,6 +14,7 @@
 #include "kernels/conv.h"
 #include "kernels/conv_pool.h"
 #include "kernels/cpu.h"
+#include "kernels/image_layouts.h"
 
 namespace moonflow::cpu {
 namespace {

@@ -1,6 +1,7 @@
 // The convolution through oneDNN. Every argument is left to the library (format any), which then picks blocked forms
 // and its fastest kernel; the plan carries these forms along, and what does not fit is reordered around the primitive.
 #include "kernels/conv.h"
+#include "kernels/image_layouts.h"
 #include "kernels/primitive.h"
 
 namespace moonflow::cpu {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/conv.h"
+#include "kernels/image_layouts.h"
 #include "kernels/conv_pool.h"
 #include "kernels/product.h"
 #include "kernels/simd.h"

@@ -1,7 +1,5 @@
-// Images and their memory forms; see image.h.
+// The axes of images; see image.h.
 #include "kernels/image.h"
-
-#include "kernels/cpu.h"
 
 namespace moonflow {
 
@@ -42,97 +40,4 @@ ImageSize image_size(const Shape& shape, const ImageFormat& format, const char* 
           shape[format.spatial_axis(last)]};
 }
 
-namespace cpu {
-
-std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& layout, int axis) {
-  const Shape& shape = type.shape;
-  const int64_t channels = shape[axis];
-  const int64_t after = shape.count(axis + 1, shape.rank());
-  if (layout.row_major()) {
-    if (after == 1) return ChannelForm{1, 1, shape.count(0, axis), channels, channels};
-    return ChannelForm{shape.count(0, axis), channels, after, 1, channels};
-  }
-
-  // A private form serves when it is dense, its axes but the channels are in order, and the channels are innermost: all
-  // of them, or a block of them.
-  const dnnl_memory_desc_t desc = describe(type, layout).data;
-  if (desc.format_kind != dnnl_blocked || desc.ndims != shape.rank() || desc.offset0 != 0) return std::nullopt;
-  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-  const bool blocked = blocking.inner_nblks == 1 && blocking.inner_idxs[0] == axis;
-  if (!blocked && (blocking.inner_nblks != 0 || blocking.strides[axis] != 1)) return std::nullopt;
-  const int64_t lanes = blocked ? blocking.inner_blks[0] : channels;
-  int64_t stride = lanes;
-  for (int i = shape.rank() - 1; i >= 0; --i) {
-    if (i != axis && desc.padded_dims[i] != desc.dims[i]) return std::nullopt;
-    const int64_t size = i == axis ? desc.padded_dims[i] / lanes : desc.dims[i];
-    if (size != 1 && blocking.strides[i] != stride) return std::nullopt;
-    stride *= size;
-  }
-  if (!blocked) return ChannelForm{1, 1, shape.count() / channels, channels, channels};
-  return ChannelForm{shape.count(0, axis), desc.padded_dims[axis] / lanes, after, lanes, channels};
-}
-
-dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format) {
-  if (!format.channels_last) return desc;
-  const int rank = desc.data.ndims;
-  std::vector<int> to(rank);
-  for (int axis = 0; axis < rank; ++axis) to[axis] = axis < rank - 3 ? axis : axis + 1;
-  to[rank - 1] = rank - 3;
-  return desc.permute_axes(to);
-}
-
-dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format) {
-  if (!format.channels_last) return desc;
-  const int rank = desc.data.ndims;
-  std::vector<int> to(rank);
-  for (int axis = 0; axis < rank; ++axis) to[axis] = axis <= rank - 3 ? axis : axis - 1;
-  to[rank - 3] = rank - 1;
-  return desc.permute_axes(to);
-}
-
-dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
-  const auto tag = format.channels_last ? dnnl::memory::format_tag::nhwc : dnnl::memory::format_tag::nchw;
-  return {{size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32, tag};
-}
-
-Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
-                         const ImageFormat& format) {
-  if (model.row_major()) return {};
-  using Tag = dnnl::memory::format_tag;
-  const dnnl_blocking_desc_t blocking = describe(model_type, model).data.format_desc.blocking;
-  Tag tag = Tag::nhwc;
-  if (blocking.inner_nblks == 1) {
-    const int64_t lanes = blocking.inner_blks[0];
-    tag = lanes == 16 ? Tag::nChw16c : lanes == 8 ? Tag::nChw8c : Tag::nChw4c;
-  }
-  const ImageSize size = image_size(type.shape, format, "image");
-  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32,
-                                tag);
-  return layout_of(value_order(desc, format), type);
-}
-
-std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, const ImageFormat& format) {
-  constexpr int64_t kLanes = Blocks::kLanes;
-  const ImageSize size = image_size(type.shape, format, "image");
-  const std::optional<ChannelForm> form = channel_form(type, layout, format.channel_axis());
-  if (!form) return std::nullopt;
-  const int64_t places = size.height * size.width;
-  if (form->lanes == kLanes && form->positions == places) {
-    const int64_t channels = form->blocks * kLanes;
-    return Blocks{size.height, size.width, channels, channels * places, size.width * kLanes, kLanes, places * kLanes};
-  }
-  if (form->lanes != size.channels || form->blocks != 1 || size.channels % kLanes != 0) return std::nullopt;
-  return Blocks{size.height,   size.width, size.channels, places * size.channels, size.width * size.channels,
-                size.channels, kLanes};
-}
-
-Layout in_blocks(const TensorType& type, const Layout& offered, const ImageFormat& format) {
-  if (blocks_of(type, offered, format)) return offered;
-  const ImageSize size = image_size(type.shape, format, "image");
-  const dnnl::memory::desc desc({size.batch, size.channels, size.height, size.width}, dnnl_type(type.dtype),
-                                dnnl::memory::format_tag::nChw16c);
-  return layout_of(value_order(desc, format), type);
-}
-
-}  // namespace cpu
 }  // namespace moonflow

@@ -2,10 +2,7 @@
 // Convolution, pooling and the bias ops read them through this.
 #pragma once
 
-#include <optional>
 #include <string>
-
-#include <dnnl.hpp>
 
 #include "engine/op.h"
 
@@ -55,35 +52,4 @@ struct ChannelForm {
   int64_t count() const { return outer * blocks * positions * lanes; }
 };
 
-namespace cpu {
-
-// The form of a value whose channels are on `axis`, or nothing when the layout has no such form.
-std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& layout, int axis);
-
-// A descriptor of an image or a filter (with or without an axis for groups in front) from the order of the value's axes
-// to the order oneDNN thinks in, channels before height and width, and back.
-dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format);
-dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format);
-// The row-major image as (batch, channels, height, width) with its strides.
-dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format);
-
-// The layout that stores an image in the form which `model`, a layout with a channel form, gives to `model_type`.
-Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
-                         const ImageFormat& format);
-
-// An image in blocks of 16 channels, or channels last in a multiple of 16, for kernels that take 16 channels at a time:
-// the steps between its elements.
-struct Blocks {
-  static constexpr int64_t kLanes = 16;
-
-  int64_t height, width;
-  int64_t channels;  // with the padding of the last block
-  int64_t batch, row, column, block;
-};
-
-std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, const ImageFormat& format);
-// `offered` where it is such a form, else blocks of 16 channels.
-Layout in_blocks(const TensorType& type, const Layout& offered, const ImageFormat& format);
-
-}  // namespace cpu
 }  // namespace moonflow

@@ -1,8 +1,9 @@
-// Matrix products: matmul (also batched), and dense, its fusion with bias and relu.
+// Matrix products: matmul (also batched), and dense, its fusion with bias and relu. The sizes are in matmul_sizes.cpp.
 #include "engine/graph.h"
 #include "engine/plan.h"
 #include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
+#include "kernels/matmul.h"
 #include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
 #include "kernels/matmul_tiles.h"
@@ -14,42 +15,7 @@ namespace {
 
 using dnnl::memory;
 
-// ---- sizes -----------------------------------------------------------------------------------------------------
-
-// out[i, j] = sum over k of a'[i, k] * b'[k, j], for each of `batch` pairs; a' is a or its transpose.
-struct Product {
-  int64_t batch = 1;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  int64_t inner = 0;
-  bool transpose_a = false;
-  bool transpose_b = false;
-};
-
-double flops_of(const Product& sizes) {
-  return 2.0 * static_cast<double>(sizes.batch * sizes.rows) * static_cast<double>(sizes.columns * sizes.inner);
-}
-
-Product product(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
-  require(a.rank() >= 2 && a.rank() == b.rank(), ErrorCode::ShapeMismatch, "a is ", a, " and b is ", b,
-          ", wanted two matrices, or two stacks of matrices of equal rank");
-  const int row = a.rank() - 2, column = row + 1;
-  for (int axis = 0; axis < row; ++axis) {
-    require(a[axis] == b[axis], ErrorCode::ShapeMismatch, "leading sizes differ: a is ", a, ", b is ", b, ", so ",
-            a[axis], " against ", b[axis], " on axis ", axis);
-  }
-  Product result{a.count(0, row),
-                 a[transpose_a ? column : row],
-                 b[transpose_b ? row : column],
-                 a[transpose_a ? row : column],
-                 transpose_a,
-                 transpose_b};
-  const int64_t other = b[transpose_b ? column : row];
-  require(result.inner == other, ErrorCode::ShapeMismatch, "inner sizes differ: a is ", a,
-          transpose_a ? " transposed" : "", ", b is ", b, transpose_b ? " transposed" : "", ", so ", result.inner,
-          " against ", other);
-  return result;
-}
+// ---- meaning -------------------------------------------------------------------------------------------------
 
 AttrDef mixed_attr() {
   return {"mixed", std::string(),
@@ -73,10 +39,6 @@ DType product_dtype(const OpCall& call) {
   return call.dtype(0);
 }
 
-Product matmul_product(const Attrs& attrs, const Shape& a, const Shape& b) {
-  return product(a, b, attrs.flag("transpose_a"), attrs.flag("transpose_b"));
-}
-
 std::vector<TensorType> infer_matmul(const OpCall& call) {
   const DType dtype = product_dtype(call);
   const Product sizes = matmul_product(call.attrs, call.shape(0), call.shape(1));
@@ -84,14 +46,6 @@ std::vector<TensorType> infer_matmul(const OpCall& call) {
   shape.push_back(sizes.rows);
   shape.push_back(sizes.columns);
   return {{dtype, shape}};
-}
-
-Product dense_product(const Shape& x, const Shape& weight) {
-  require(x.rank() == 2 && weight.rank() == 2, ErrorCode::ShapeMismatch, "x is ", x, " and weight is ", weight,
-          ", wanted (rows, in) and (units, in)");
-  require(x[1] == weight[1], ErrorCode::ShapeMismatch, "inner sizes differ: x is ", x, ", weight is ", weight, ", so ",
-          x[1], " against ", weight[1]);
-  return {1, x[0], weight[0], x[1], false, true};
 }
 
 std::vector<TensorType> infer_dense(const OpCall& call) {

@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "kernels/channel_rows.h"
+#include "kernels/image_layouts.h"
 #include "kernels/types.h"
 
 namespace moonflow::cpu {

@@ -3,11 +3,10 @@
 // the gradient of the commonest windows in pool_by_two.cpp.
 #include "kernels/pool.h"
 
-#include <dnnl.hpp>
-
 #include "engine/graph.h"
 #include "engine/plan.h"
 #include "kernels/catalog.h"
+#include "kernels/image_layouts.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/pool.h"
+#include "kernels/image_layouts.h"
 #include "kernels/primitive.h"
 #include "kernels/simd.h"
 

@@ -21,13 +21,13 @@ struct Window {
   int64_t after = 0;
   int64_t out = 1;
 
-  int64_t start(int64_t o) const { return o * stride - before; }
+  constexpr int64_t start(int64_t o) const { return o * stride - before; }
   // The k that read inside the image: [first(o), last(o)).
-  int64_t first(int64_t o) const {
+  constexpr int64_t first(int64_t o) const {
     const int64_t at = start(o);
     return at >= 0 ? 0 : std::min(size, (-at + dilation - 1) / dilation);
   }
-  int64_t last(int64_t o) const {
+  constexpr int64_t last(int64_t o) const {
     const int64_t at = start(o);
     if (at + (size - 1) * dilation < in) return size;
     return at >= in ? 0 : (in - at + dilation - 1) / dilation;
