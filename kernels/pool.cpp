@@ -12,7 +12,7 @@
 namespace moonflow {
 namespace {
 
-// ---- attributes and sizes --------------------------------------------------------------------------------------
+// ---- attributes and types --------------------------------------------------------------------------------------
 
 std::vector<AttrDef> pool_attrs() {
   return {
@@ -25,35 +25,6 @@ std::vector<AttrDef> pool_attrs() {
       pads_attr(),
   };
 }
-
-Pool pool_of(const Attrs& attrs, const Shape& x) {
-  Pool pool;
-  pool.format = image_format(attrs.string("data_format"), 2);
-  pool.image = image_size(x, pool.format, "x");
-  const Ints& size = attrs.ints("ksize");
-  const Ints& strides = attrs.ints("strides");
-  pool.windows = windows(pool.image, pool.format,
-                         {per_axis(size, pool.format, "ksize", 1),
-                          strides.empty() ? size : strides,
-                          {1},
-                          attrs.string("padding"),
-                          attrs.ints("pads"),
-                          attrs.flag("ceil_mode")});
-  for (const Window& window : pool.windows) {
-    // Otherwise a window could lie wholly in the padding, and would have neither maximum nor average.
-    require(window.before < window.size && (window.out == 0 || window.start(window.out - 1) < window.in),
-            ErrorCode::InvalidArgument, "padding of ", window.before, " and ", window.after,
-            " leaves a window of size ", window.size, " without any element of x");
-  }
-  pool.out = {pool.image.batch, pool.image.channels, pool.windows[0].out, pool.windows[1].out};
-  return pool;
-}
-
-}  // namespace
-
-bool pools_by_two(const Attrs& attrs, const Shape& x) { return pools_by_two(pool_of(attrs, x)); }
-
-namespace {
 
 std::vector<TensorType> infer_pool(const OpCall& call) {
   require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));

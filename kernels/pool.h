@@ -12,6 +12,9 @@ struct Pool {
   Windows windows;
 };
 
+// Checks the attributes of a pooling of x; all ops of pooling have them.
+Pool pool_of(const Attrs& attrs, const Shape& x);
+
 // The ops, told apart by what they compute.
 enum class PoolKind {
   Max,          // (x) -> out

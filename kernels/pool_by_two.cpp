@@ -16,6 +16,8 @@ bool pools_by_two(const Pool& pool) {
   return true;
 }
 
+bool pools_by_two(const Attrs& attrs, const Shape& x) { return pools_by_two(pool_of(attrs, x)); }
+
 namespace cpu {
 namespace {
 
