@@ -1,7 +1,9 @@
 // A block of threads on a card, and the start of a kernel there. Only nvcc reads this.
 #pragma once
 
-#include "kernels/cuda/runtime.h"
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/device.h"
 
 #define MOONFLOW_DEVICE __device__
 
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(K::kThreads) run_kernel(const __grid_constant_
 template <class K>
 void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_bytes = 0) {
   run_kernel<K><<<static_cast<unsigned>(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);
-  check_launch();
+  check_launch(stream);
 }
 
 }  // namespace moonflow::cuda

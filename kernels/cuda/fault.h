@@ -22,4 +22,7 @@ MOONFLOW_DEVICE void note_fault(const Block& block, FaultNote* note, int step, i
   if (block.compare_and_swap(&note->found, 0, 1) == 0) note->fault = {step, place, value};
 }
 
+// Enqueues a copy of what was noted to `to`, staging memory, whose step is -1 where there is nothing, and forgets it.
+void take_fault(Stream& stream, FaultNote* note, Fault* to);
+
 }  // namespace moonflow::cuda

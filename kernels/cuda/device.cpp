@@ -1,0 +1,200 @@
+#include "kernels/cuda/device.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/cuda/fault.h"
+#include "kernels/cuda/layout.h"
+
+namespace moonflow::cuda {
+
+namespace {
+
+constexpr std::string_view kChannelsLast = "NHWC";
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(Runtime& runtime) : runtime_(runtime), handle_(runtime.make_event()) {}
+  ~CudaEvent() override { runtime_.destroy(handle_); }
+  EventHandle handle() const { return handle_; }
+
+  // A short step is over before a thread could fall asleep and be woken.
+  void wait() override {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point patience = Clock::now() + std::chrono::microseconds(50);
+    while (!runtime_.done(handle_))
+      if (Clock::now() > patience) return runtime_.synchronize(handle_);
+  }
+
+ private:
+  Runtime& runtime_;
+  const EventHandle handle_;
+};
+
+class CudaRecording final : public Recording {
+ public:
+  CudaRecording(Runtime& runtime, GraphHandle graph) : runtime_(runtime), graph_(graph) {}
+  ~CudaRecording() override { runtime_.destroy(graph_); }
+  GraphHandle graph() const { return graph_; }
+
+ private:
+  Runtime& runtime_;
+  const GraphHandle graph_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(Device& device, Runtime& runtime, bool checks_each_launch)
+      : runtime_(runtime),
+        note_(device, sizeof(FaultNote)),
+        handle_(runtime.make_stream()),
+        checks_each_launch_(checks_each_launch) {}
+  ~CudaStream() override { runtime_.destroy(handle_); }
+
+  StreamHandle handle() const { return handle_; }
+  FaultNote* note() const { return static_cast<FaultNote*>(note_.data()); }
+
+  void wait() override { runtime_.synchronize(handle_); }
+  void record(Event& event) override { runtime_.record(handle_, static_cast<CudaEvent&>(event).handle()); }
+  void wait_for(Event& event) override { runtime_.wait_for(handle_, static_cast<CudaEvent&>(event).handle()); }
+
+  void begin_recording() override {
+    runtime_.begin_capture(handle_);
+    recording_ = true;
+  }
+  std::unique_ptr<Recording> end_recording() override {
+    recording_ = false;
+    return std::make_unique<CudaRecording>(runtime_, runtime_.end_capture(handle_));
+  }
+  void start(Recording& recording) override {
+    runtime_.launch(handle_, static_cast<CudaRecording&>(recording).graph());
+  }
+
+  void touches(const std::vector<Range>& reads, const std::vector<Range>& writes) override {
+    std::vector<Range> with_note{{note(), note_.bytes()}};
+    with_note.insert(with_note.end(), writes.begin(), writes.end());
+    runtime_.touches(handle_, reads, with_note);
+  }
+  void take_fault(Fault* to) override {
+    touches({}, {{to, sizeof *to}});
+    cuda::take_fault(*this, note(), to);
+  }
+
+  void check_launch() {
+    runtime_.check_launch();
+    if (checks_each_launch_ && !recording_) runtime_.synchronize(handle_);
+  }
+
+ private:
+  Runtime& runtime_;
+  const Buffer note_;  // of the launches of this stream
+  const StreamHandle handle_;
+  const bool checks_each_launch_;
+  bool recording_ = false;
+};
+
+bool graphs_wanted() {
+  const char* const said = std::getenv("MOONFLOW_CUDA_GRAPH");
+  return said == nullptr || std::string_view(said) != "0";
+}
+
+// "1.5 GiB", "10 MiB", "300 bytes"
+std::string size(int64_t bytes) {
+  const auto in = [&](int64_t unit, const char* name) {
+    return text(bytes / unit, ".", bytes % unit * 10 / unit, " ", name);
+  };
+  if (bytes >= int64_t{1} << 30) return in(int64_t{1} << 30, "GiB");
+  if (bytes >= int64_t{1} << 20) return in(int64_t{1} << 20, "MiB");
+  return text(bytes, " bytes");
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::unique_ptr<Runtime> runtime, Kernels kernels)
+      : runtime_(std::move(runtime)), kernels_(std::move(kernels)), own_(runtime_->make_stream()) {}
+  ~CudaDevice() override { runtime_->destroy(own_); }
+
+  Runtime& runtime() const { return *runtime_; }
+
+  DeviceKind kind() const override { return DeviceKind::Cuda; }
+  std::string describe() const override {
+    const Properties& card = runtime_->properties();
+    return text(card.name, ", ", size(card.memory_bytes), ", ", card.multiprocessors, " multiprocessors, capability ",
+                card.capability / 10, ".", card.capability % 10);
+  }
+  std::string describe(const Layout& layout) const override {
+    return is_channels_last(layout) ? std::string(kChannelsLast) : Device::describe(layout);
+  }
+
+  const Kernel& kernel(const OpDef& op) const override {
+    static const Kernel none;
+    const auto found = kernels_.find(op.name);
+    return found == kernels_.end() ? none : found->second;
+  }
+
+  void enter() override { runtime_->enter(); }
+
+  void* allocate(int64_t bytes) override {
+    void* const memory = runtime_->allocate(bytes);
+    if (!memory)
+      fail(ErrorCode::OutOfMemory, "no room for ", size(bytes), " on the gpu: ", size(runtime_->free_bytes()), " of ",
+           size(runtime_->properties().memory_bytes),
+           " are free; take a smaller batch, or place a part with flow.scope.placement(\"cpu\", \"0:0\")");
+    try {
+      runtime_->fill(own_, memory, 0, bytes);
+      runtime_->synchronize(own_);
+    } catch (...) {
+      runtime_->free(memory);
+      throw;
+    }
+    return memory;
+  }
+  void free(void* memory) noexcept override { runtime_->free(memory); }
+  void* allocate_staging(int64_t bytes) override {
+    void* const memory = runtime_->allocate_staging(bytes);
+    require(memory != nullptr, ErrorCode::OutOfMemory, "no room for ", size(bytes),
+            " of the host's memory that the gpu can copy from; take smaller inputs, or watch less");
+    return memory;
+  }
+  void free_staging(void* memory) noexcept override { runtime_->free_staging(memory); }
+
+  bool asynchronous() const override { return true; }
+  bool records() const override { return records_; }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(*this, *runtime_, !records_); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(*runtime_); }
+  void copy(Stream& stream, void* to, const void* from, int64_t bytes) override {
+    if (bytes > 0) runtime_->copy(native(stream), to, from, bytes);
+  }
+  Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override {
+    return cuda::reorder(type, from, to);
+  }
+
+ private:
+  const std::unique_ptr<Runtime> runtime_;
+  const Kernels kernels_;
+  const StreamHandle own_;  // for what allocate does
+  const bool records_ = graphs_wanted();
+};
+
+CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+}  // namespace
+
+std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels) {
+  return std::make_unique<CudaDevice>(std::move(runtime), std::move(kernels));
+}
+
+Runtime& runtime(Device& device) { return static_cast<CudaDevice&>(device).runtime(); }
+StreamHandle native(Stream& stream) { return cuda_stream(stream).handle(); }
+void check_launch(Stream& stream) { cuda_stream(stream).check_launch(); }
+FaultNote* fault_note(Stream& stream) { return cuda_stream(stream).note(); }
+
+Layout channels_last(const TensorType& type) { return {{kChannelsLast.begin(), kChannelsLast.end()}, type.bytes()}; }
+
+bool is_channels_last(const Layout& layout) {
+  return std::string_view(reinterpret_cast<const char*>(layout.description.data()), layout.description.size()) ==
+         kChannelsLast;
+}
+
+}  // namespace moonflow::cuda

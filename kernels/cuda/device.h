@@ -1,0 +1,27 @@
+// The CUDA device of the engine: written once, over a runtime that is CUDA's own or the simulated one. Also what our
+// CUDA code needs of one of its streams.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/runtime.h"
+
+namespace moonflow::cuda {
+
+// MOONFLOW_CUDA_GRAPH=0 in the environment makes a device that records nothing and waits for each launch, so that the
+// step that fails is the one that is blamed.
+std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels);
+
+// Of a device, or a stream, that make_device has given.
+Runtime& runtime(Device& device);
+StreamHandle native(Stream& stream);
+// After each launch on the stream, by us or by a library: throws when it was refused.
+void check_launch(Stream& stream);
+
+// The layout of images and filters in which channels come last. `type` is (batch, channels, height, width), or the like
+// with one or three axes of space.
+Layout channels_last(const TensorType& type);
+bool is_channels_last(const Layout& layout);
+
+}  // namespace moonflow::cuda
