@@ -1,0 +1,36 @@
+// CUDA modules for module_test.cpp, one per definition.
+#include "kernels/cuda/build.h"
+#include "kernels/cuda/module.h"
+
+using namespace moonflow;
+
+#ifndef WITHOUT_DOOR
+
+namespace {
+
+CudaProbe two_cards() { return {{{"first card", 1 << 20, 90}, {"second card", 1 << 21, 80}}, ""}; }
+
+std::unique_ptr<Device> open(int index) { fail(ErrorCode::OutOfMemory, "card ", index, " is full"); }
+
+}  // namespace
+
+const cuda::Module* moonflow_cuda_module() {
+#ifdef ANOTHER_VERSION
+  static constexpr uint32_t kVersion = cuda::kModuleVersion + 1;
+#else
+  static constexpr uint32_t kVersion = cuda::kModuleVersion;
+#endif
+#ifdef ANOTHER_BUILD
+  static constexpr const char* kBuild = "0.0.9 of last year";
+#else
+  static constexpr const char* kBuild = cuda::kModuleBuild;
+#endif
+#ifdef WITH_UNDEFINED_SYMBOL
+  extern void defined_by_nobody();
+  defined_by_nobody();
+#endif
+  static constexpr cuda::Module kModule = {kVersion, kBuild, two_cards, open};
+  return &kModule;
+}
+
+#endif
