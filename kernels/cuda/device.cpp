@@ -136,6 +136,7 @@ class CudaDevice final : public Device {
   void enter() override { runtime_->enter(); }
 
   void* allocate(int64_t bytes) override {
+    runtime_->enter();
     void* const memory = runtime_->allocate(bytes);
     if (!memory)
       fail(ErrorCode::OutOfMemory, "no room for ", size(bytes), " on the gpu: ", size(runtime_->free_bytes()), " of ",
@@ -152,6 +153,7 @@ class CudaDevice final : public Device {
   }
   void free(void* memory) noexcept override { runtime_->free(memory); }
   void* allocate_staging(int64_t bytes) override {
+    runtime_->enter();
     void* const memory = runtime_->allocate_staging(bytes);
     require(memory != nullptr, ErrorCode::OutOfMemory, "no room for ", size(bytes),
             " of the host's memory that the gpu can copy from; take smaller inputs, or watch less");
@@ -161,8 +163,14 @@ class CudaDevice final : public Device {
 
   bool asynchronous() const override { return true; }
   bool records() const override { return records_; }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(*this, *runtime_, !records_); }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(*runtime_); }
+  std::unique_ptr<Stream> make_stream() override {
+    runtime_->enter();
+    return std::make_unique<CudaStream>(*this, *runtime_, !records_);
+  }
+  std::unique_ptr<Event> make_event() override {
+    runtime_->enter();
+    return std::make_unique<CudaEvent>(*runtime_);
+  }
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override {
     if (bytes > 0) runtime_->copy(native(stream), to, from, bytes);
   }

@@ -1,6 +1,6 @@
 // What a kernel found wrong with the values it was given: where the CPU throws before it writes, a card has long been
-// asked to go on. The first fault of a run stays noted in the device's memory, every kernel that changes variables looks
-// there first and leaves them alone, and at the end of the run it becomes the error of the step that found it.
+// asked to go on. The first fault of a run stays noted in the device's memory, every kernel that changes variables
+// looks there first and leaves them alone, and at the end of the run it becomes the error of the step that found it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ MOONFLOW_DEVICE void note_fault(const Block& block, FaultNote* note, int step, i
   if (block.compare_and_swap(&note->found, 0, 1) == 0) note->fault = {step, place, value};
 }
 
-// Enqueues a copy of what was noted to `to`, staging memory, whose step is -1 where there is nothing, and forgets it.
+// Enqueues a copy of what was noted to `to`, whose step is -1 where there is nothing, and forgets it. `to` is memory of
+// the device, or staging memory.
 void take_fault(Stream& stream, FaultNote* note, Fault* to);
 
 }  // namespace moonflow::cuda

@@ -1,11 +1,13 @@
-// A block of threads of the simulated device: each thread is a fiber, and they take turns in a shuffled order at every
-// point where threads of a card could: a barrier, an exchange between the threads of a warp. Shared memory begins
-// poisoned.
+// A block of threads of the simulated device, and the start of a kernel there. Each thread is a fiber. A barrier waits
+// for all threads of the block that have not ended, an exchange for those of the warp, and between two such points the
+// threads take their turns in a shuffled order. Shared memory begins poisoned.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <typeinfo>
 
 #include "engine/device.h"
 
@@ -15,25 +17,43 @@ namespace moonflow::cuda {
 
 namespace simulated {
 
-// The threads of the block that is running. A card has at most 227 KiB of shared memory for a block.
+constexpr int kMostThreads = 1024;                // of a block
+constexpr int64_t kMostSharedBytes = 227 * 1024;  // of a block, as on cards of capability 9.0
+constexpr int kMostExchangedBytes = 16;           // by a thread at a time
+
+// The block that is running, as its threads see it.
 class Threads {
  public:
   int thread = 0;     // whose turn it is
   int64_t index = 0;  // of the block
   int64_t count = 1;  // of blocks
   unsigned char* shared = nullptr;
-  alignas(16) unsigned char exchange[32 * 16];
-  alignas(16) unsigned char values[1024][16];  // what each thread gives to the others of its warp
+  alignas(16) unsigned char exchange[32 * kMostExchangedBytes];
+  // What each thread gives to the others of its warp. No thread can be more than one exchange ahead of another.
+  alignas(16) unsigned char given[2][kMostThreads][kMostExchangedBytes];
+  uint8_t exchanges[kMostThreads];  // by thread: how often it took part, as far as it matters
 
-  // Lets the others come to the same point.
-  virtual void meet() = 0;
+  virtual void meet_block() = 0;
+  virtual void meet_warp() = 0;
 
  protected:
   ~Threads() = default;
 };
 
-// Enqueues `blocks` blocks of `threads` threads; each thread calls body(its block) once.
-void enqueue(Stream& stream, int64_t blocks, int threads, int64_t shared_bytes, std::function<void(Threads&)> body);
+struct Grid {
+  std::string kernel;  // its name, for people
+  int64_t blocks;
+  int threads;  // of a block
+  int64_t shared_bytes;
+  std::function<void(Threads&)> body;  // what each thread does
+};
+
+std::string kernel_name(const std::type_info& kernel);
+
+// Enqueues a grid.
+void enqueue(Stream& stream, Grid grid);
+// Enqueues what a library would do: `work` reads and writes the memory of the device.
+void enqueue(Stream& stream, std::string name, std::function<void()> work);
 
 }  // namespace simulated
 
@@ -46,16 +66,16 @@ class SimulatedBlock {
   constexpr int threads() const { return kThreads; }
   int64_t index() const { return threads_.index; }
   int64_t count() const { return threads_.count; }
-  void sync() const { threads_.meet(); }
+  void sync() const { threads_.meet_block(); }
 
   template <class T>
   T shuffle_xor(T value, int mask) const {
-    return given(value, thread_ ^ mask);
+    return exchanged(value, thread_ ^ mask);
   }
   template <class T>
   T shuffle_down(T value, int distance) const {
     const int from = thread_ + distance;
-    return given(value, from / 32 == thread_ / 32 ? from : thread_);
+    return exchanged(value, from / 32 == thread_ / 32 ? from : thread_);
   }
 
   template <class T>
@@ -76,12 +96,12 @@ class SimulatedBlock {
  private:
   // What the thread `from` gives.
   template <class T>
-  T given(T value, int from) const {
-    static_assert(sizeof(T) <= 16);
-    std::memcpy(threads_.values[thread_], &value, sizeof value);
-    threads_.meet();
-    std::memcpy(&value, threads_.values[from], sizeof value);
-    threads_.meet();
+  T exchanged(T value, int from) const {
+    static_assert(sizeof(T) <= simulated::kMostExchangedBytes);
+    auto& given = threads_.given[threads_.exchanges[thread_]++ % 2];
+    std::memcpy(given[thread_], &value, sizeof value);
+    threads_.meet_warp();
+    std::memcpy(&value, given[from], sizeof value);
     return value;
   }
 
@@ -89,10 +109,11 @@ class SimulatedBlock {
   const int thread_;
 };
 
+// Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.
 template <class K>
 void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_bytes = 0) {
-  simulated::enqueue(stream, blocks, K::kThreads, shared_bytes,
-                     [kernel](simulated::Threads& threads) { kernel(SimulatedBlock<K::kThreads>(threads)); });
+  const auto body = [kernel](simulated::Threads& threads) { kernel(SimulatedBlock<K::kThreads>(threads)); };
+  simulated::enqueue(stream, {simulated::kernel_name(typeid(K)), blocks, K::kThreads, shared_bytes, body});
 }
 
 }  // namespace moonflow::cuda

@@ -1,0 +1,797 @@
+#include "kernels/simulated/runtime.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/cuda/device.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define MOONFLOW_POISON(memory, bytes) __asan_poison_memory_region(memory, bytes)
+#define MOONFLOW_UNPOISON(memory, bytes) __asan_unpoison_memory_region(memory, bytes)
+#else
+#define MOONFLOW_POISON(memory, bytes) ((void)(memory), (void)(bytes))
+#define MOONFLOW_UNPOISON(memory, bytes) ((void)(memory), (void)(bytes))
+#endif
+
+namespace moonflow::cuda::simulated {
+
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kGrain = 256;  // CUDA aligns memory to that
+constexpr int64_t kGuard = 256;  // bytes before and after each block of memory
+constexpr unsigned char kCanary = 0x5a;
+constexpr int kPoison = 0xff;  // of floats NaN, of integers -1
+
+int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
+
+char* begin_of(const Range& range) { return static_cast<char*>(const_cast<void*>(range.data)); }
+char* end_of(const Range& range) { return begin_of(range) + range.bytes; }
+bool overlap(const Range& a, const Range& b) { return begin_of(a) < end_of(b) && begin_of(b) < end_of(a); }
+
+void fill_guards(char* memory, int64_t bytes) {
+  std::memset(memory - kGuard, kCanary, kGuard);
+  std::memset(memory + bytes, kCanary, round_up(bytes, kGrain) - bytes + kGuard);
+}
+
+bool guards_whole(const char* memory, int64_t bytes) {
+  const auto whole = [](const char* from, const char* to) {
+    return std::all_of(from, to, [](char c) { return static_cast<unsigned char>(c) == kCanary; });
+  };
+  return whole(memory - kGuard, memory) && whole(memory + bytes, memory + round_up(bytes, kGrain) + kGuard);
+}
+
+// A word at a time: whole inputs go through it.
+uint64_t content(const Range& range) {
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  const char* at = begin_of(range);
+  for (int64_t left = range.bytes; left > 0; left -= 8, at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, std::min<int64_t>(left, 8));
+    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+}  // namespace
+
+// ---- what is enqueued ----------------------------------------------------------------------------------------
+
+struct SimulatedRuntime::Piece {
+  std::string name;
+  std::function<void()> work;
+  std::vector<Range> reads = {}, writes = {};
+};
+
+// Staging memory that a piece of work reads or writes, from when it is enqueued until the host knows that it is over.
+struct SimulatedRuntime::StagingUse {
+  Range range;
+  bool writes;
+  std::optional<uint64_t> content;  // as it was when the work was enqueued, where the host had the say over it
+  std::string name;
+  Moment moment;
+  bool performed = false;
+
+  bool known_to(const Clock& clock) const { return performed && moment.known_to(clock); }
+};
+
+// An event as it was recorded once: in a stream, or in a graph that is being captured.
+struct SimulatedRuntime::Mark {
+  bool done = false;
+  Clock clock;
+  std::shared_ptr<Capture> capture;
+  std::vector<int> nodes;
+};
+
+struct SimulatedRuntime::Event {
+  std::shared_ptr<Mark> latest;  // none before the first
+};
+
+struct Node {
+  std::vector<int> after;  // nodes
+  int branch;              // 0 is that of the stream whose capture it is
+};
+
+struct SimulatedRuntime::Capture {
+  std::thread::id thread;
+  Queue* origin;
+  bool ended = false;
+  std::vector<Piece> pieces;
+  std::vector<Node> nodes;       // by piece
+  std::vector<Queue*> branches;  // the streams that take part
+};
+
+struct SimulatedRuntime::Graph {
+  std::vector<Piece> pieces;
+  std::vector<Node> nodes;
+  std::vector<int> lines;            // by branch; that of branch 0 is the stream's
+  std::shared_ptr<Mark> last_start;  // a graph waits for itself
+};
+
+struct SimulatedRuntime::Item {
+  enum Kind { Work, Record, Wait, Start } kind;
+  Clock host = {};  // what the host knew when it enqueued this
+  Piece piece = {};
+  std::shared_ptr<Mark> mark = nullptr;
+  // Of each piece: the work's, or the graph's by node.
+  std::vector<Uses> uses = {};
+  // Of a graph that is under way.
+  std::shared_ptr<Graph> graph = nullptr;
+  std::shared_ptr<Mark> before = nullptr;  // its start before this one
+  bool begun = false;
+  std::vector<int> ready = {};
+  std::vector<int> missing = {};  // by node: how many it still waits for
+  std::vector<Clock> after = {};  // by node
+  int left = 0;
+};
+
+struct SimulatedRuntime::Queue {
+  SimulatedRuntime& runtime;
+  int number;
+  int line;
+  std::deque<Item> items = {};
+  Clock clock = {};
+  std::vector<Range> reads = {}, writes = {};  // what launches touch
+  std::shared_ptr<Capture> capture = nullptr;
+  std::vector<int> last_nodes = {};  // of the capture
+
+  std::string name() const { return text("stream ", number); }
+};
+
+uint64_t Options::seed_of_environment() {
+  const char* const said = std::getenv("MOONFLOW_SIMULATED_SEED");
+  return said ? std::strtoull(said, nullptr, 10) : 1;
+}
+
+SimulatedRuntime::SimulatedRuntime(const Options& options)
+    : dice_(options.seed), fibers_(options.seed), memory_bytes_(options.memory_bytes) {
+  properties_ = {"simulated card, its kernels run on the processor", 90, 132, memory_bytes_, kMostSharedBytes};
+  // Twice the room, so that nothing fails for holes between blocks before the memory is really full.
+  void* const memory =
+      mmap(nullptr, 2 * memory_bytes_ + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require(memory != MAP_FAILED, ErrorCode::OutOfMemory, "no addresses for a simulated card of ", memory_bytes_,
+          " bytes");
+  memory_ = static_cast<char*>(memory);
+  entered_.insert(std::this_thread::get_id());
+}
+
+SimulatedRuntime::~SimulatedRuntime() {
+  for (const auto& [memory, allocation] : allocations_) MOONFLOW_UNPOISON(memory, allocation.bytes);
+  munmap(memory_, 2 * memory_bytes_ + kPage);
+}
+
+SimulatedRuntime::Queue& SimulatedRuntime::of(StreamHandle stream) { return *reinterpret_cast<Queue*>(stream); }
+SimulatedRuntime::Event& SimulatedRuntime::of(EventHandle event) { return *reinterpret_cast<Event*>(event); }
+
+// ---- errors --------------------------------------------------------------------------------------------------
+
+void SimulatedRuntime::check() const {
+  if (!failure_.empty()) fail(ErrorCode::Internal, failure_);
+}
+
+void SimulatedRuntime::give_up(std::string text) {
+  if (failure_.empty()) failure_ = std::move(text);
+}
+
+// What a thread must not do while it captures.
+void SimulatedRuntime::refuse_while_capturing(const char* what) const {
+  for (const std::unique_ptr<Queue>& queue : queues_)
+    require(!queue->capture || queue->capture->thread != std::this_thread::get_id(), ErrorCode::Internal, what,
+            " is not permitted while this thread records a graph");
+}
+
+void SimulatedRuntime::fail_after(int64_t pieces, std::string text) {
+  const Lock lock(mutex_);
+  fails_after_ = pieces;
+  injected_ = std::move(text);
+}
+
+void SimulatedRuntime::check_launch() {
+  const Lock lock(mutex_);
+  check();
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------
+
+int64_t SimulatedRuntime::free_bytes() {
+  const Lock lock(mutex_);
+  return memory_bytes_ - used_bytes_;
+}
+
+void SimulatedRuntime::enter() {
+  const Lock lock(mutex_);
+  entered_.insert(std::this_thread::get_id());
+}
+
+void* SimulatedRuntime::allocate(int64_t bytes) {
+  const Lock lock(mutex_);
+  check();
+  refuse_while_capturing("an allocation");
+  const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kGrain);
+  if (rounded > memory_bytes_ - used_bytes_) return nullptr;
+  // The first hole that is wide enough.
+  char* at = memory_ + kGuard;
+  for (const auto& [memory, allocation] : allocations_) {
+    if (at + rounded + kGuard <= memory - kGuard) break;
+    at = memory + round_up(allocation.bytes, kGrain) + 2 * kGuard;
+  }
+  if (at + rounded + kGuard > memory_ + 2 * memory_bytes_) return nullptr;
+  open();
+  const int64_t end = round_up(at + rounded + kGuard - memory_, kPage);
+  if (end > touched_bytes_) {
+    mprotect(memory_ + touched_bytes_, end - touched_bytes_, PROT_READ | PROT_WRITE);
+    touched_bytes_ = end;
+  }
+  MOONFLOW_UNPOISON(at - kGuard, rounded + 2 * kGuard);
+  fill_guards(at, bytes);
+  std::memset(at, kPoison, bytes);
+  MOONFLOW_POISON(at - kGuard, rounded + 2 * kGuard);
+  close();
+  allocations_[at] = {bytes};
+  used_bytes_ += rounded;
+  return at;
+}
+
+void SimulatedRuntime::free(void* memory) noexcept {
+  Lock lock(mutex_);
+  const auto found = allocations_.find(static_cast<char*>(memory));
+  if (found == allocations_.end()) return give_up("memory is given back that the device has not given, or twice");
+  drain(lock);
+  const int64_t bytes = found->second.bytes;
+  open();
+  MOONFLOW_UNPOISON(found->first, bytes);
+  std::memset(found->first, kPoison, bytes);
+  MOONFLOW_POISON(found->first, bytes);
+  close();
+  accesses_.forget({memory, bytes});
+  used_bytes_ -= round_up(std::max<int64_t>(bytes, 1), kGrain);
+  allocations_.erase(found);
+}
+
+void* SimulatedRuntime::allocate_staging(int64_t bytes) {
+  const Lock lock(mutex_);
+  check();
+  refuse_while_capturing("an allocation");
+  const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kGrain);
+  void* const block = std::aligned_alloc(kGrain, rounded + 2 * kGuard);
+  if (!block) return nullptr;
+  char* const memory = static_cast<char*>(block) + kGuard;
+  std::memset(memory, kPoison, bytes);
+  fill_guards(memory, bytes);
+  staging_[memory] = {bytes};
+  return memory;
+}
+
+void SimulatedRuntime::free_staging(void* memory) noexcept {
+  Lock lock(mutex_);
+  const auto found = staging_.find(static_cast<char*>(memory));
+  if (found == staging_.end()) return give_up("staging memory is given back that the device has not given, or twice");
+  drain(lock);
+  const Range range{memory, found->second.bytes};
+  staging_uses_.erase(std::remove_if(staging_uses_.begin(), staging_uses_.end(),
+                                     [&](const auto& use) { return overlap(use->range, range); }),
+                      staging_uses_.end());
+  MOONFLOW_UNPOISON(found->first, range.bytes);
+  accesses_.forget(range);
+  std::free(found->first - kGuard);
+  staging_.erase(found);
+}
+
+namespace {
+template <class Blocks>
+bool lies_in(const Blocks& blocks, const Range& range) {
+  auto after = blocks.upper_bound(begin_of(range));
+  if (after == blocks.begin()) return false;
+  const auto& [memory, block] = *std::prev(after);
+  return end_of(range) <= memory + block.bytes;
+}
+}  // namespace
+
+bool SimulatedRuntime::is_staging(const Range& range) const { return lies_in(staging_, range); }
+bool SimulatedRuntime::is_known_memory(const Range& range) const {
+  return range.bytes <= 0 || lies_in(allocations_, range) || lies_in(staging_, range);
+}
+
+// The memory of the device is within reach only while its work is done.
+void SimulatedRuntime::open() {
+  if (open_++ > 0) return;
+#if !defined(__SANITIZE_ADDRESS__)
+  if (touched_bytes_ > 0) mprotect(memory_, touched_bytes_, PROT_READ | PROT_WRITE);
+#endif
+  for (const auto& [memory, block] : staging_) MOONFLOW_UNPOISON(memory, block.bytes);
+}
+
+void SimulatedRuntime::close() {
+  if (--open_ > 0) return;
+#if !defined(__SANITIZE_ADDRESS__)
+  if (touched_bytes_ > 0) mprotect(memory_, touched_bytes_, PROT_NONE);
+#endif
+  for (const std::shared_ptr<StagingUse>& use : staging_uses_)
+    if (use->writes) MOONFLOW_POISON(begin_of(use->range), use->range.bytes);
+}
+
+// For AddressSanitizer. Of a block in which the work has told us what it touches it may touch nothing else; other
+// blocks are its own affair: a table that a kernel made when it was prepared.
+void SimulatedRuntime::reach(const Piece& piece, bool within) {
+#if defined(__SANITIZE_ADDRESS__)
+  for (const auto& [memory, block] : allocations_) {
+    bool told = false;
+    for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
+      for (const Range& range : *ranges) told = told || overlap(range, {memory, block.bytes});
+    if (within && !told)
+      MOONFLOW_UNPOISON(memory, block.bytes);
+    else if (!within)
+      MOONFLOW_POISON(memory, block.bytes);
+  }
+  if (!within) return;
+  for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
+    for (const Range& range : *ranges) MOONFLOW_UNPOISON(range.data, range.bytes);
+#else
+  (void)piece, (void)within;
+#endif
+}
+
+void SimulatedRuntime::check_guards(const std::string& name) {
+#if !defined(__SANITIZE_ADDRESS__)
+  for (const auto* blocks : {&allocations_, &staging_})
+    for (const auto& [memory, block] : *blocks)
+      if (!guards_whole(memory, block.bytes))
+        give_up(text(name, " wrote beside a block of ", block.bytes, " bytes of ",
+                     blocks == &staging_ ? "staging memory" : "the device's memory"));
+#else
+  (void)name;
+#endif
+}
+
+// ---- streams and events --------------------------------------------------------------------------------------
+
+int SimulatedRuntime::new_line() {
+  if (!free_lines_.empty()) {
+    const int line = free_lines_.back();
+    free_lines_.pop_back();
+    return line;
+  }
+  ticks_.push_back(0);
+  return static_cast<int>(ticks_.size()) - 1;
+}
+
+StreamHandle SimulatedRuntime::make_stream() {
+  const Lock lock(mutex_);
+  check();
+  queues_.push_back(std::unique_ptr<Queue>(new Queue{*this, ++streams_made_, new_line()}));
+  return reinterpret_cast<StreamHandle>(queues_.back().get());
+}
+
+void SimulatedRuntime::destroy(StreamHandle stream) noexcept {
+  Lock lock(mutex_);
+  drain(lock);
+  free_lines_.push_back(of(stream).line);
+  queues_.erase(std::find_if(queues_.begin(), queues_.end(), [&](const auto& q) { return q.get() == &of(stream); }));
+}
+
+EventHandle SimulatedRuntime::make_event() {
+  const Lock lock(mutex_);
+  check();
+  return reinterpret_cast<EventHandle>(new Event);
+}
+
+void SimulatedRuntime::destroy(EventHandle event) noexcept {
+  const Lock lock(mutex_);
+  delete &of(event);
+}
+
+void SimulatedRuntime::record(StreamHandle stream, EventHandle event) {
+  const Lock lock(mutex_);
+  check();
+  Queue& queue = of(stream);
+  auto mark = std::make_shared<Mark>();
+  if (queue.capture) {
+    mark->capture = queue.capture;
+    mark->nodes = queue.last_nodes;
+  } else {
+    Item item{Item::Record};
+    item.host = host_;
+    item.mark = mark;
+    queue.items.push_back(std::move(item));
+  }
+  of(event).latest = std::move(mark);
+}
+
+void SimulatedRuntime::wait_for(StreamHandle stream, EventHandle event) {
+  const Lock lock(mutex_);
+  check();
+  Queue& queue = of(stream);
+  const std::shared_ptr<Mark> mark = of(event).latest;
+  if (!mark) return;  // as CUDA has it
+  if (!mark->capture) {
+    require(!queue.capture, ErrorCode::Internal,
+            "a graph that is being recorded cannot wait for an event outside of it");
+    Item item{Item::Wait};
+    item.host = host_;
+    item.mark = mark;
+    queue.items.push_back(std::move(item));
+    return;
+  }
+  require(!mark->capture->ended && (!queue.capture || queue.capture == mark->capture), ErrorCode::Internal,
+          queue.name(), " cannot wait for an event of another recording");
+  if (!queue.capture) {
+    queue.capture = mark->capture;
+    queue.capture->branches.push_back(&queue);
+  }
+  for (const int node : mark->nodes)
+    if (std::find(queue.last_nodes.begin(), queue.last_nodes.end(), node) == queue.last_nodes.end())
+      queue.last_nodes.push_back(node);
+}
+
+bool SimulatedRuntime::done(EventHandle event) {
+  synchronize(event);  // so that a schedule does not depend on how often somebody asks
+  return true;
+}
+
+void SimulatedRuntime::synchronize(EventHandle event) {
+  Lock lock(mutex_);
+  refuse_while_capturing("a wait of the host");
+  const std::shared_ptr<Mark> mark = of(event).latest;
+  if (!mark) return check();
+  require(!mark->capture, ErrorCode::Internal, "the host cannot wait for an event of a recording");
+  run_until(lock, [&] { return mark->done; });
+  learn(mark->clock);
+}
+
+void SimulatedRuntime::synchronize(StreamHandle stream) {
+  Lock lock(mutex_);
+  refuse_while_capturing("a wait of the host");
+  // What others enqueue meanwhile is not waited for.
+  const auto mark = std::make_shared<Mark>();
+  Item item{Item::Record};
+  item.host = host_;
+  item.mark = mark;
+  of(stream).items.push_back(std::move(item));
+  run_until(lock, [&] { return mark->done; });
+  learn(mark->clock);
+}
+
+// ---- work ----------------------------------------------------------------------------------------------------
+
+void SimulatedRuntime::touches(StreamHandle stream, const std::vector<Range>& reads, const std::vector<Range>& writes) {
+  const Lock lock(mutex_);
+  for (const std::vector<Range>* ranges : {&reads, &writes})
+    for (const Range& range : *ranges)
+      require(is_known_memory(range), ErrorCode::Internal, "what is to be launched touches ", range.bytes,
+              " bytes that are not in one block of the device's memory");
+  of(stream).reads = reads;
+  of(stream).writes = writes;
+}
+
+void SimulatedRuntime::enqueue(StreamHandle stream, Grid grid) {
+  simulated::check(grid);
+  std::string name = grid.kernel;
+  enqueue(stream, std::move(name), [this, grid = std::move(grid)] { fibers_.run(grid); });
+}
+
+void SimulatedRuntime::enqueue(StreamHandle stream, std::string name, std::function<void()> work) {
+  const Lock lock(mutex_);
+  check();
+  require(entered_.count(std::this_thread::get_id()) > 0, ErrorCode::Internal, "the launch of ", name,
+          " was refused: this thread has not entered the device");
+  Queue& queue = of(stream);
+  add(queue, {std::move(name), std::move(work), queue.reads, queue.writes});
+}
+
+void SimulatedRuntime::copy(StreamHandle stream, void* to, const void* from, int64_t bytes) {
+  Lock lock(mutex_);
+  check();
+  const Range target{to, bytes}, source{from, bytes};
+  const bool to_host = !is_known_memory(target), from_host = !is_known_memory(source);
+  require(!(to_host || from_host) || !of(stream).capture, ErrorCode::Internal, "a copy of ", bytes,
+          " bytes with memory of the host that is not staging is not permitted while a graph is recorded");
+  const char* const direction = to_host || is_staging(target)
+                                    ? (from_host || is_staging(source) ? "within the host" : "to the host")
+                                : from_host || is_staging(source) ? "to the device"
+                                                                  : "within the device";
+  Piece piece{text("a copy of ", bytes, " bytes ", direction), nullptr};
+  if (!to_host) piece.writes.push_back(target);
+  if (from_host) {
+    std::vector<char> kept(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+    piece.work = [to, kept = std::move(kept)] { std::memcpy(to, kept.data(), kept.size()); };
+  } else {
+    piece.reads.push_back(source);
+    piece.work = [=] { std::memmove(to, from, bytes); };
+  }
+  add(of(stream), std::move(piece));
+  if (!to_host) return;
+  lock.unlock();
+  synchronize(stream);
+}
+
+void SimulatedRuntime::fill(StreamHandle stream, void* memory, int byte, int64_t bytes) {
+  const Lock lock(mutex_);
+  check();
+  Piece piece{text("a fill of ", bytes, " bytes"), [=] { std::memset(memory, byte, bytes); }};
+  piece.writes.push_back({memory, bytes});
+  add(of(stream), std::move(piece));
+}
+
+void SimulatedRuntime::add(Queue& queue, Piece piece) {
+  piece.name += text(" on ", queue.name());
+  if (queue.capture) {
+    Capture& capture = *queue.capture;
+    const int node = static_cast<int>(capture.nodes.size());
+    const auto branch = std::find(capture.branches.begin(), capture.branches.end(), &queue);
+    piece.name += ", recorded";
+    capture.pieces.push_back(std::move(piece));
+    capture.nodes.push_back({std::move(queue.last_nodes), static_cast<int>(branch - capture.branches.begin())});
+    queue.last_nodes = {node};
+    return;
+  }
+  Item item{Item::Work};
+  item.host = host_;
+  item.uses = {begin_uses(piece)};
+  item.piece = std::move(piece);
+  queue.items.push_back(std::move(item));
+}
+
+// ---- graphs --------------------------------------------------------------------------------------------------
+
+void SimulatedRuntime::begin_capture(StreamHandle stream) {
+  const Lock lock(mutex_);
+  check();
+  refuse_while_capturing("another recording");
+  Queue& queue = of(stream);
+  require(!queue.capture, ErrorCode::Internal, queue.name(), " is being recorded already");
+  queue.capture = std::make_shared<Capture>();
+  queue.capture->thread = std::this_thread::get_id();
+  queue.capture->branches = {&queue};
+}
+
+GraphHandle SimulatedRuntime::end_capture(StreamHandle stream) {
+  const Lock lock(mutex_);
+  const std::shared_ptr<Capture> capture = of(stream).capture;
+  require(capture && capture->branches[0] == &of(stream), ErrorCode::Internal, of(stream).name(),
+          " is not one whose recording was begun");
+  std::vector<int> joined = of(stream).last_nodes;
+  capture->ended = true;
+  for (Queue* const branch : capture->branches) {
+    branch->capture = nullptr;
+    branch->last_nodes.clear();
+  }
+  check();
+  std::vector<bool> seen(capture->nodes.size(), false);
+  while (!joined.empty()) {
+    const int node = joined.back();
+    joined.pop_back();
+    if (seen[node]) continue;
+    seen[node] = true;
+    joined.insert(joined.end(), capture->nodes[node].after.begin(), capture->nodes[node].after.end());
+  }
+  for (size_t node = 0; node < seen.size(); ++node)
+    require(seen[node], ErrorCode::Internal, "the recording ends and nothing waits for ", capture->pieces[node].name);
+  auto graph = std::make_shared<Graph>();
+  graph->pieces = std::move(capture->pieces);
+  graph->nodes = std::move(capture->nodes);
+  graph->lines.push_back(-1);
+  for (size_t branch = 1; branch < capture->branches.size(); ++branch) graph->lines.push_back(new_line());
+  return reinterpret_cast<GraphHandle>(new std::shared_ptr<Graph>(std::move(graph)));
+}
+
+void SimulatedRuntime::launch(StreamHandle stream, GraphHandle handle) {
+  const Lock lock(mutex_);
+  check();
+  Queue& queue = of(stream);
+  require(!queue.capture, ErrorCode::Internal, "a graph cannot be started while another is recorded");
+  const std::shared_ptr<Graph>& graph = *reinterpret_cast<std::shared_ptr<Graph>*>(handle);
+  Item item{Item::Start};
+  item.host = host_;
+  item.graph = graph;
+  item.before = graph->last_start;
+  item.mark = graph->last_start = std::make_shared<Mark>();
+  for (const Piece& piece : graph->pieces) item.uses.push_back(begin_uses(piece));
+  queue.items.push_back(std::move(item));
+}
+
+void SimulatedRuntime::destroy(GraphHandle handle) noexcept {
+  const Lock lock(mutex_);
+  delete reinterpret_cast<std::shared_ptr<Graph>*>(handle);
+}
+
+// ---- the host and staging memory -----------------------------------------------------------------------------
+
+// The host may not touch what is being copied until it has waited for it. What it reads too early it finds poisoned;
+// what it writes too early is seen by the next piece of work, or by this one when its time has come.
+SimulatedRuntime::Uses SimulatedRuntime::begin_uses(const Piece& piece) {
+  Uses uses;
+  const auto begin = [&](const Range& range, bool writes) {
+    if (range.bytes <= 0 || !is_staging(range)) return;
+    bool hosts = true;  // nobody else may be at it
+    for (const std::shared_ptr<StagingUse>& use : staging_uses_) {
+      if (!overlap(use->range, range)) continue;
+      if (use->content && *use->content != content(use->range)) give_up(changed(*use));
+      if (writes) use->content.reset();
+      hosts = hosts && !use->writes;
+    }
+    auto use = std::make_shared<StagingUse>(StagingUse{range, writes, std::nullopt, piece.name, {}});
+    if (!writes && hosts) use->content = content(range);
+    uses.push_back(use);
+  };
+  for (const Range& range : piece.reads) begin(range, false);
+  for (const Range& range : piece.writes) begin(range, true);
+  for (const std::shared_ptr<StagingUse>& use : uses) {
+    const auto touched = [&](const auto& other) { return overlap(other->range, use->range); };
+    const bool first = std::none_of(staging_uses_.begin(), staging_uses_.end(), touched);
+    if (use->writes && first) std::memset(begin_of(use->range), kPoison, use->range.bytes);
+    staging_uses_.push_back(use);
+    if (use->writes && open_ == 0) MOONFLOW_POISON(begin_of(use->range), use->range.bytes);
+  }
+  return uses;
+}
+
+std::string SimulatedRuntime::changed(const StagingUse& use) {
+  return text("the host changed ", use.range.bytes, " bytes of staging memory before it knew that ", use.name,
+              " had read them");
+}
+
+void SimulatedRuntime::learn(const Clock& clock) {
+  host_.join(clock);
+  const auto over = [&](const std::shared_ptr<StagingUse>& use) {
+    if (!use->known_to(host_)) return false;
+    MOONFLOW_UNPOISON(begin_of(use->range), use->range.bytes);
+    return true;
+  };
+  staging_uses_.erase(std::remove_if(staging_uses_.begin(), staging_uses_.end(), over), staging_uses_.end());
+}
+
+// ---- the schedule --------------------------------------------------------------------------------------------
+
+void SimulatedRuntime::run_until(Lock& lock, const std::function<bool()>& reached) {
+  check();
+  if (reached()) return;
+  // Some waits are served in no order at all; others have favourites, so that a stream may run far ahead of one that
+  // nobody favours, or lag behind all the others.
+  const uint64_t mood = dice_();
+  open();
+  while (failure_.empty() && !reached()) {
+    if (!step(mood)) give_up("the host waits for what can never happen");
+    lock.unlock();  // others may enqueue meanwhile
+    std::this_thread::yield();
+    lock.lock();
+  }
+  close();
+  check();
+}
+
+void SimulatedRuntime::drain(Lock& lock) noexcept {
+  const auto idle = [&] {
+    return std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->items.empty(); });
+  };
+  try {
+    if (failure_.empty()) run_until(lock, idle);
+  } catch (const Error&) {  // whoever asks next is told
+  }
+}
+
+bool SimulatedRuntime::step(uint64_t mood) {
+  std::vector<Queue*> able;
+  for (const std::unique_ptr<Queue>& queue : queues_)
+    if (can_go_on(*queue)) able.push_back(queue.get());
+  if (able.empty()) return false;
+  Queue* chosen = able[dice_.below(static_cast<int64_t>(able.size()))];
+  const auto favour = [mood](const Queue* queue) { return (mood ^ queue->number) * 0x9e3779b97f4a7c15u >> 7; };
+  if (mood % 2 == 0)
+    chosen = *std::max_element(able.begin(), able.end(), [&](auto* a, auto* b) { return favour(a) < favour(b); });
+  go_on(*chosen);
+  return true;
+}
+
+bool SimulatedRuntime::can_go_on(const Queue& queue) const {
+  if (queue.items.empty()) return false;
+  const Item& item = queue.items.front();
+  if (item.kind == Item::Wait) return item.mark->done;
+  if (item.kind == Item::Start) return item.begun || !item.before || item.before->done;
+  return true;
+}
+
+void SimulatedRuntime::go_on(Queue& queue) {
+  Item& item = queue.items.front();
+  switch (item.kind) {
+    case Item::Work: {
+      queue.clock.join(item.host);
+      perform(item.piece, item.uses[0], queue.line, queue.clock);
+      break;
+    }
+    case Item::Record:
+      queue.clock.join(item.host);
+      item.mark->clock = queue.clock;
+      item.mark->done = true;
+      break;
+    case Item::Wait:
+      queue.clock.join(item.host);
+      queue.clock.join(item.mark->clock);
+      break;
+    case Item::Start:
+      if (!go_on(queue, item)) return;
+      break;
+  }
+  if (failure_.empty()) queue.items.pop_front();
+}
+
+// One node of a graph. Whether it was the last.
+bool SimulatedRuntime::go_on(Queue& queue, Item& item) {
+  const std::vector<Node>& nodes = item.graph->nodes;
+  if (!item.begun) {
+    queue.clock.join(item.host);
+    if (item.before) queue.clock.join(item.before->clock);
+    item.begun = true;
+    item.left = static_cast<int>(nodes.size());
+    item.after.resize(nodes.size());
+    for (const Node& node : nodes) {
+      item.missing.push_back(static_cast<int>(node.after.size()));
+      if (node.after.empty()) item.ready.push_back(static_cast<int>(item.missing.size()) - 1);
+    }
+  }
+  if (item.left > 0) {
+    const auto pick = item.ready.begin() + dice_.below(static_cast<int64_t>(item.ready.size()));
+    const int at = *pick;
+    item.ready.erase(pick);
+    Clock clock = queue.clock;
+    for (const int before : nodes[at].after) clock.join(item.after[before]);
+    const int branch = nodes[at].branch;
+    perform(item.graph->pieces[at], item.uses[at], branch == 0 ? queue.line : item.graph->lines[branch], clock);
+    item.after[at] = std::move(clock);
+    for (size_t next = 0; next < nodes.size(); ++next)
+      for (const int before : nodes[next].after)
+        if (before == at && --item.missing[next] == 0) item.ready.push_back(static_cast<int>(next));
+    --item.left;
+  }
+  if (item.left > 0) return false;
+  for (const Clock& after : item.after) queue.clock.join(after);
+  item.mark->clock = queue.clock;
+  item.mark->done = true;
+  return true;
+}
+
+// `clock` is what the piece knows to be done; afterwards it knows itself.
+void SimulatedRuntime::perform(const Piece& piece, const Uses& uses, int line, Clock& clock) {
+  if (fails_after_ >= 0 && fails_after_-- == 0) return give_up(injected_);
+  const Moment moment{line, ++ticks_[line], std::make_shared<const std::string>(piece.name)};
+  for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
+    for (const Range& range : *ranges)
+      if (!is_known_memory(range))
+        return give_up(text(piece.name, " touches ", range.bytes, " bytes that are no memory of the device any more"));
+  if (const std::optional<std::string> wrong = accesses_.note(moment, clock, piece.reads, piece.writes))
+    return give_up(*wrong);
+  for (const std::shared_ptr<StagingUse>& use : uses)
+    if (use->content && *use->content != content(use->range)) return give_up(changed(*use));
+  clock.set(line, moment.tick);
+  reach(piece, true);
+  try {
+    piece.work();
+  } catch (const Error& error) {
+    give_up(error.what());
+  }
+  reach(piece, false);
+  check_guards(piece.name);
+  for (const std::shared_ptr<StagingUse>& use : uses) {
+    use->moment = moment;
+    use->performed = true;
+  }
+}
+
+// ---- what kernels are launched by ----------------------------------------------------------------------------
+
+void enqueue(moonflow::Stream& stream, Grid grid) {
+  SimulatedRuntime::of_stream(native(stream)).enqueue(native(stream), std::move(grid));
+  check_launch(stream);
+}
+
+void enqueue(moonflow::Stream& stream, std::string name, std::function<void()> work) {
+  SimulatedRuntime::of_stream(native(stream)).enqueue(native(stream), std::move(name), std::move(work));
+  check_launch(stream);
+}
+
+SimulatedRuntime& SimulatedRuntime::of_stream(StreamHandle stream) { return of(stream).runtime; }
+
+}  // namespace moonflow::cuda::simulated
