@@ -1,5 +1,7 @@
 // Element-wise ops of two inputs, and `where`, with NumPy broadcasting. Gradients are composed of the same ops; what was
 // repeated by broadcasting is summed by sum_to_shape.
+#include <map>
+
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/elementwise_cpu.h"
@@ -100,13 +102,16 @@ Gradients xlogy_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
   return {g.op("multiply", {dy, g.op("xlogy", {reads_y, y})}), g.op("multiply", {dy, g.op("xdivy", {x, y})})};
 }
 
-struct BinaryRow {
-  const char* name;
-  const char* says;
-  const char* formula;
-  Rule grad = nullptr;
-  double low = -2, high = 2;
-};
+// Ops that are not here have no gradient.
+Rule rule_of(const std::string& name) {
+  static const std::map<std::string, Rule> rules = {
+      {"add", add_grad}, {"subtract", subtract_grad}, {"multiply", multiply_grad}, {"divide", divide_grad},
+      {"mod", mod_grad}, {"pow", pow_grad}, {"atan2", atan2_grad}, {"maximum", maximum_grad},
+      {"minimum", minimum_grad}, {"squared_difference", squared_difference_grad}, {"xdivy", xdivy_grad},
+      {"xlogy", xlogy_grad}};
+  const auto found = rules.find(name);
+  return found == rules.end() ? nullptr : found->second;
+}
 
 void add_binary(const Family& family, const BinaryRow& row, MakeLoop loop, Dtypes dtypes, bool is_bool) {
   OpDef op;
@@ -119,7 +124,7 @@ void add_binary(const Family& family, const BinaryRow& row, MakeLoop loop, Dtype
   op.infer = is_bool                ? infer_comparison
              : dtypes == Dtypes::All ? infer_binary<Dtypes::All>
                                      : infer_binary<Dtypes::Floating>;
-  op.grad = grad_of(row.grad);
+  op.grad = grad_of(rule_of(row.name));
   op.cpu = broadcast_kernel(loop);
   family.add_link(op, loop);
   op.inplace = {{0, 0}, {0, 1}};
@@ -146,41 +151,10 @@ void add_binary(const Family& family, const BinaryRow& row) {
 }  // namespace
 
 void add_binary_ops(const Family& family) {
-  using namespace functor;
-  constexpr Dtypes all = Dtypes::All, floating = Dtypes::Floating;
-  add_binary<Add, all>(family, {"add", "Sum. Integers wrap around.", "out = x + y", add_grad});
-  add_binary<Subtract, all>(family, {"subtract", "Difference. Integers wrap around.", "out = x - y", subtract_grad});
-  add_binary<Multiply, all>(family, {"multiply", "Product. Integers wrap around.", "out = x * y", multiply_grad});
-  add_binary<Divide, floating>(family, {"divide", "Quotient.", "out = x / y", divide_grad, 0.5, 3});
-  add_binary<Mod, all>(family, {"mod", "Remainder with the sign of y; of integers, 0 where y is 0.",
-                                 "out = x - floor(x / y) * y", mod_grad, 0.5, 3});
-  add_binary<FloorDiv, all>(family, {"floordiv", "Quotient rounded down; of integers, 0 where y is 0. No gradient.",
-                                      "out = floor(x / y)", nullptr, 0.5, 3});
-  add_binary<Pow, floating>(family, {"pow", "Power. The gradient of y is 0 where x is not above 0.", "out = x ^ y",
-                                      pow_grad, 0.5, 3});
-  add_binary<Atan2, floating>(family, {"atan2", "Angle of the point (y, x) in radians, in (-pi, pi].",
-                                        "out = atan(x / y), in the quadrant of both signs", atan2_grad, 0.5, 3});
-  add_binary<Maximum, all>(family, {"maximum", "The larger of two; a NaN wins; where equal, x has the gradient.",
-                                     "out = max(x, y)", maximum_grad});
-  add_binary<Minimum, all>(family, {"minimum", "The smaller of two; a NaN wins; where equal, x has the gradient.",
-                                     "out = min(x, y)", minimum_grad});
-  add_binary<SquaredDifference, all>(family, {"squared_difference", "Square of the difference.",
-                                               "out = (x - y) ^ 2", squared_difference_grad});
-  add_binary<Xdivy, floating>(family,
-                              {"xdivy", "Quotient, 0 where x is 0.", "out = x / y if x != 0 else 0", xdivy_grad, 0.5, 3});
-  add_binary<Xlogy, floating>(
-      family, {"xlogy", "x times the logarithm of y, 0 where x is 0.", "out = x * log(y) if x != 0 else 0", xlogy_grad,
-                0.5, 3});
-  add_binary<Equal, all>(family, {"equal", "Whether equal.", "out = (x == y)"});
-  add_binary<NotEqual, all>(family, {"not_equal", "Whether different.", "out = (x != y)"});
-  add_binary<Less, all>(family, {"less", "Whether x is less.", "out = (x < y)"});
-  add_binary<LessEqual, all>(family, {"less_equal", "Whether x is less or equal.", "out = (x <= y)"});
-  add_binary<Greater, all>(family, {"greater", "Whether x is greater.", "out = (x > y)"});
-  add_binary<GreaterEqual, all>(family, {"greater_equal", "Whether x is greater or equal.", "out = (x >= y)"});
-  add_binary<LogicalAnd, all>(
-      family, {"logical_and", "Whether both are true; every number but 0 is true.", "out = x and y"});
-  add_binary<LogicalOr, all>(
-      family, {"logical_or", "Whether one is true; every number but 0 is true.", "out = x or y"});
+  for_each_binary([&](auto computes, const BinaryRow& row) {
+    using Row = decltype(computes);
+    add_binary<typename Row::Functor, Row::dtypes>(family, row);
+  });
 }
 
 // ---- where ---------------------------------------------------------------------------------------------------

@@ -89,19 +89,6 @@ std::vector<TensorType> infer_unary_grad(const OpCall& call) {
 
 // ---- one input -----------------------------------------------------------------------------------------------
 
-enum class Reads { Input, Output };  // what the gradient's functor takes beside dy
-
-struct UnaryRow {
-  const char* name;
-  const char* lua;
-  const char* says;  // one sentence
-  const char* formula;
-  Reads reads = Reads::Input;
-  double low = -2, high = 2;  // of the examples
-  std::vector<AttrDef> attrs = {};
-  Attrs example = {};
-};
-
 // What differs by type between the rows; the rest of an OpDef is made by plain functions, for the sake of the code
 // size.
 struct UnaryLoops {
@@ -164,117 +151,12 @@ void add_unary(const Family& family, const UnaryRow& row, const UnaryLoops& loop
   family.catalog.add(std::move(op));
 }
 
-template <class F, class G, Dtypes dtypes = Dtypes::Floating>
+template <class F, class G, Dtypes dtypes>
 void add_unary(const Family& family, const UnaryRow& row) {
   MakeLoop backward = nullptr;
   if constexpr (!std::is_same_v<G, functor::None>) backward = make_pair_loop<G>;
   add_unary(family, row,
             {make_unary_loop<F, dtypes>, backward, dtypes, std::is_same_v<std::invoke_result_t<F, float>, bool>});
-}
-
-void add_unary_ops(const Family& family) {
-  using namespace functor;
-  constexpr Dtypes all = Dtypes::All;
-  constexpr Reads output = Reads::Output;
-  add_unary<Abs, AbsGrad, all>(family, {"abs", "math.abs", "Absolute value.", "out = |x|"});
-  add_unary<Negative, NegativeGrad, all>(family, {"negative", "math.negative", "Negation.", "out = -x"});
-  add_unary<Sign, None, all>(family, {"sign", "math.sign", "Sign: -1, 0 or 1. No gradient.", "out = sign(x)"});
-  add_unary<Square, SquareGrad, all>(family, {"square", "math.square", "Square.", "out = x * x"});
-  add_unary<LogicalNot, None, all>(
-      family, {"logical_not", "math.logical_not", "Logical not; every number but 0 is true.", "out = (x == 0)"});
-
-  add_unary<Ceil, None>(family, {"ceil", "math.ceil", "Smallest integer not below x. No gradient.", "out = ceil(x)"});
-  add_unary<Floor, None>(family,
-                         {"floor", "math.floor", "Largest integer not above x. No gradient.", "out = floor(x)"});
-  add_unary<Rint, None>(
-      family, {"rint", "math.rint", "Nearest integer, halves to the even one. No gradient.", "out = rint(x)"});
-  add_unary<Rint, None>(
-      family, {"round", "math.round", "Nearest integer, halves to the even one. No gradient.", "out = round(x)"});
-
-  add_unary<Sqrt, SqrtGrad>(family, {"sqrt", "math.sqrt", "Square root.", "out = sqrt(x)", output, 0.2, 3});
-  add_unary<Rsqrt, RsqrtGrad>(
-      family, {"rsqrt", "math.rsqrt", "Reciprocal of the square root.", "out = 1 / sqrt(x)", output, 0.2, 3});
-  add_unary<Reciprocal, ReciprocalGrad>(
-      family, {"reciprocal", "math.reciprocal", "Reciprocal.", "out = 1 / x", output, 0.2, 3});
-  add_unary<ReciprocalNoNan, ReciprocalGrad>(
-      family, {"reciprocal_no_nan", "math.reciprocal_no_nan", "Reciprocal, 0 where x is 0.",
-               "out = 1 / x if x != 0 else 0", output, 0.2, 3});
-  add_unary<Exp, ExpGrad>(family, {"exp", "math.exp", "Exponential.", "out = exp(x)", output});
-  add_unary<Expm1, Expm1Grad>(
-      family, {"expm1", "math.expm1", "Exponential less one, exact near 0.", "out = exp(x) - 1", output});
-  add_unary<Log, LogGrad>(family, {"log", "math.log", "Natural logarithm.", "out = log(x)", Reads::Input, 0.2, 3});
-  add_unary<Log1p, Log1pGrad>(
-      family, {"log1p", "math.log1p", "Logarithm of 1 + x, exact near 0.", "out = log(1 + x)", Reads::Input, -0.8, 3});
-
-  add_unary<Sin, SinGrad>(family, {"sin", "math.sin", "Sine of an angle in radians.", "out = sin(x)"});
-  add_unary<Cos, CosGrad>(family, {"cos", "math.cos", "Cosine of an angle in radians.", "out = cos(x)"});
-  add_unary<Tan, TanGrad>(family,
-                          {"tan", "math.tan", "Tangent of an angle in radians.", "out = tan(x)", output, -1.2, 1.2});
-  add_unary<Asin, AsinGrad>(
-      family, {"asin", "math.asin", "Inverse sine, in radians.", "out = asin(x)", Reads::Input, -0.9, 0.9});
-  add_unary<Acos, AcosGrad>(
-      family, {"acos", "math.acos", "Inverse cosine, in radians.", "out = acos(x)", Reads::Input, -0.9, 0.9});
-  add_unary<Atan, AtanGrad>(family, {"atan", "math.atan", "Inverse tangent, in radians.", "out = atan(x)"});
-  add_unary<Sinh, SinhGrad>(family, {"sinh", "math.sinh", "Hyperbolic sine.", "out = sinh(x)"});
-  add_unary<Cosh, CoshGrad>(family, {"cosh", "math.cosh", "Hyperbolic cosine.", "out = cosh(x)"});
-  add_unary<Tanh, TanhGrad>(family, {"tanh", "math.tanh", "Hyperbolic tangent.", "out = tanh(x)", output});
-  add_unary<Asinh, AsinhGrad>(family, {"asinh", "math.asinh", "Inverse hyperbolic sine.", "out = asinh(x)"});
-  add_unary<Acosh, AcoshGrad>(
-      family, {"acosh", "math.acosh", "Inverse hyperbolic cosine.", "out = acosh(x)", Reads::Input, 1.2, 3});
-  add_unary<Atanh, AtanhGrad>(
-      family, {"atanh", "math.atanh", "Inverse hyperbolic tangent.", "out = atanh(x)", Reads::Input, -0.9, 0.9});
-  add_unary<Erf, ErfGrad>(
-      family, {"erf", "math.erf", "Error function.", "out = 2 / sqrt(pi) * integral of exp(-t^2) over [0, x]"});
-  add_unary<Erfc, ErfcGrad>(family, {"erfc", "math.erfc", "Complementary error function.", "out = 1 - erf(x)"});
-  add_unary<Lgamma, LgammaGrad>(
-      family, {"lgamma", "math.lgamma", "Logarithm of |gamma(x)|.", "out = log|gamma(x)|", Reads::Input, 0.3, 5});
-
-  add_unary<Sigmoid, SigmoidGrad>(family,
-                                  {"sigmoid", "math.sigmoid", "Logistic function.", "out = 1 / (1 + exp(-x))", output});
-  add_unary<LogSigmoid, LogSigmoidGrad>(
-      family, {"log_sigmoid", "math.log_sigmoid", "Logarithm of the logistic function, without overflow.",
-               "out = -log(1 + exp(-x))"});
-  add_unary<Softplus, SoftplusGrad>(
-      family, {"softplus", "math.softplus", "Smooth form of relu, without overflow.", "out = log(1 + exp(x))"});
-  add_unary<Gelu, GeluGrad>(
-      family, {"gelu", "math.gelu", "Gaussian error linear unit, exact.", "out = x / 2 * (1 + erf(x / sqrt(2)))"});
-}
-
-void add_activations(const Family& family) {
-  using namespace functor;
-  const auto number = [](const char* name, double fallback, const char* doc, bool required = false) {
-    return std::vector<AttrDef>{{name, fallback, doc, required}};
-  };
-  add_unary<Relu, ReluGrad, Dtypes::All>(
-      family, {"relu", "nn.relu", "Rectified linear unit. The gradient at 0 is 0.", "out = max(x, 0)", Reads::Output});
-  add_unary<LeakyRelu, LeakyReluGrad>(
-      family, {"leaky_relu", "nn.leaky_relu", "Relu with a slope below 0.", "out = x if x > 0 else alpha * x",
-               Reads::Input, -2, 2, number("alpha", 0.2, "slope below 0")});
-  add_unary<Elu, EluGrad>(
-      family, {"elu", "nn.elu", "Exponential linear unit.", "out = x if x > 0 else alpha * (exp(x) - 1)", Reads::Input,
-               -2, 2, number("alpha", 1.0, "negative limit")});
-  add_unary<Relu6, Relu6Grad>(
-      family, {"relu6", "nn.relu6", "Relu that ends at 6.", "out = min(max(x, 0), 6)", Reads::Input, -2, 8});
-  add_unary<Hardtanh, HardtanhGrad>(
-      family, {"hardtanh", "nn.hardtanh", "Identity between -1 and 1.", "out = min(max(x, -1), 1)"});
-  add_unary<Hardsigmoid, HardsigmoidGrad>(
-      family, {"hardsigmoid", "nn.hardsigmoid", "Logistic function in three straight lines.",
-               "out = min(max(x + 3, 0), 6) / 6", Reads::Input, -4, 4});
-  add_unary<Hardswish, HardswishGrad>(family, {"hardswish", "nn.hardswish", "Swish with the straight-line sigmoid.",
-                                               "out = x * min(max(x + 3, 0), 6) / 6", Reads::Input, -4, 4});
-  add_unary<Swish, SwishGrad>(family, {"swish", "nn.swish", "Swish, also SiLU.", "out = x / (1 + exp(-beta * x))",
-                                       Reads::Input, -2, 2, number("beta", 1.0, "steepness")});
-  add_unary<Mish, MishGrad>(family, {"mish", "nn.mish", "Mish.", "out = x * tanh(log(1 + exp(x)))"});
-  add_unary<Clip, ClipGrad, Dtypes::All>(
-      family, {"clip_by_value",
-               "clip_by_value",
-               "Values moved into [min, max]; outside, the gradient is 0.",
-               "out = min(max(x, min), max)",
-               Reads::Input,
-               -2,
-               2,
-               {{"min", 0.0, "least value of out", true}, {"max", 0.0, "largest value of out", true}},
-               {{"min", -0.5}, {"max", 1.0}}});
 }
 
 // ---- cast ----------------------------------------------------------------------------------------------------
@@ -330,8 +212,10 @@ void add_cast(Catalog& catalog) {
 
 void add_elementwise(Catalog& catalog) {
   const elementwise::Family family{catalog, std::make_shared<elementwise::Links>()};
-  elementwise::add_unary_ops(family);
-  elementwise::add_activations(family);
+  elementwise::for_each_unary([&](auto computes, const elementwise::UnaryRow& row) {
+    using Row = decltype(computes);
+    elementwise::add_unary<typename Row::Functor, typename Row::Gradient, Row::dtypes>(family, row);
+  });
   elementwise::add_cast(catalog);
   elementwise::add_binary_ops(family);
   elementwise::add_where(catalog);

@@ -10,7 +10,7 @@
 
 #include "kernels/broadcast.h"
 #include "kernels/cpu.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_rows.h"
 #include "kernels/simd.h"
 
 namespace moonflow::elementwise {
@@ -18,8 +18,6 @@ namespace moonflow::elementwise {
 using cpu::Broadcast;
 using cpu::parallel_for;
 using cpu::widest;
-
-enum class Dtypes { Floating, All };
 
 void check_dtype(Dtypes dtypes, const TensorType& type);
 
@@ -30,13 +28,6 @@ std::string doc(const std::string& says, const std::string& formula, Dtypes dtyp
 // Where the inputs have the output's type (or are a single element), the first private layout among them serves all.
 // Only one without padding: padding would be computed on, and must stay zero.
 void keep_layout(LayoutCall& call);
-
-// A functor with attributes is made from them; the others have none.
-template <class F>
-F make(const Attrs& attrs) {
-  if constexpr (std::is_constructible_v<F, const Attrs&>) return F(attrs);
-  else return F();
-}
 
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
@@ -55,10 +46,6 @@ template <class F, class T, class Loop>
   if constexpr (kVectorised<F, T>) widest(loop);
   else loop();
 }
-
-// A bool of a functor is an int8 of the engine.
-template <class Result>
-using Stored = std::conditional_t<std::is_same_v<Result, bool>, int8_t, Result>;
 
 // What a loop reads: neighbouring elements, or a single one again and again.
 struct Operand {
