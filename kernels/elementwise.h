@@ -34,6 +34,12 @@ MOONFLOW_BOTH To convert(From x) {
   return static_cast<To>(x);
 }
 
+template <class T>
+MOONFLOW_BOTH bool is_negative(T x) {
+  if constexpr (std::is_unsigned_v<T>) return (void)x, false;
+  else return x < 0;
+}
+
 // ---- two inputs: (x, y) --------------------------------------------------------------------------------------
 
 struct Add : Cheap {
@@ -80,7 +86,7 @@ struct Mod {
     } else {
       rest = std::fmod(x, y);
     }
-    return rest != 0 && (rest < 0) != (y < 0) ? static_cast<T>(rest + y) : rest;
+    return rest != 0 && is_negative(rest) != is_negative(y) ? static_cast<T>(rest + y) : rest;
   }
 };
 struct FloorDiv {
@@ -128,10 +134,10 @@ struct None {};  // in place of a gradient
 struct LogicalNot { template <class T> MOONFLOW_BOTH bool operator()(T x) const { return x == 0; } };
 
 struct Abs : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x < 0 ? Subtract{}(T(0), x) : x; }
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return is_negative(x) ? Subtract{}(T(0), x) : x; }
 };
 struct Sign : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return static_cast<T>((x > 0) - (x < 0)); }
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return static_cast<T>((x > 0) - is_negative(x)); }
 };
 struct AbsGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sign{}(x); }
@@ -227,25 +233,31 @@ struct Erfc { template <class T> MOONFLOW_BOTH T operator()(T x) const { return 
 struct ErfcGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -ErfGrad{}(dy, x); }
 };
-// The reentrant forms: lgamma itself stores the sign in a global.
+// The reentrant forms, since lgamma itself stores the sign in a global: not on a card, which has no others either.
 struct Lgamma {
+#ifdef __CUDA_ARCH__
+  __device__ float operator()(float x) const { return ::lgammaf(x); }
+  __device__ double operator()(double x) const { return ::lgamma(x); }
+#else
   MOONFLOW_BOTH float operator()(float x) const { int sign; return ::lgammaf_r(x, &sign); }
   MOONFLOW_BOTH double operator()(double x) const { int sign; return ::lgamma_r(x, &sign); }
+#endif
 };
 // The derivative of lgamma, the digamma function: reflection for x < 0.5, recurrence up to 10, then the asymptotic
 // series (Abramowitz and Stegun 6.3.18), whose first term left out is below 1e-14 there.
 struct LgammaGrad {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return static_cast<T>(dy * digamma(x)); }
-  MOONFLOW_BOTH static double digamma(double x) {
-    double sum = 0;
-    if (x < 0.5) {
-      sum = -kPi / std::tan(kPi * x);
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * digamma(x); }
+  template <class T> MOONFLOW_BOTH static T digamma(T x) {
+    T sum = 0;
+    if (x < T(0.5)) {
+      sum = T(-kPi) / std::tan(T(kPi) * (x - std::rint(x)));  // its period is 1; a product with pi would be rounded
       x = 1 - x;
     }
     for (; x < 10; ++x) sum -= 1 / x;
-    const double r = 1 / (x * x);
-    const double series = r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132)))));
-    return sum + std::log(x) - 0.5 / x - series;
+    const T r = 1 / (x * x);
+    const T series =
+        r * (T(1.0 / 12) - r * (T(1.0 / 120) - r * (T(1.0 / 252) - r * (T(1.0 / 240) - r * T(1.0 / 132)))));
+    return sum + std::log(x) - T(0.5) / x - series;
   }
 };
 
@@ -269,7 +281,7 @@ struct LogSigmoidGrad : Vectorised {
 // ---- activations ---------------------------------------------------------------------------------------------
 
 // Written so that a NaN stays a NaN, which is also the one-instruction form.
-struct Relu : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return T(0) > x ? T(0) : x; } };
+struct Relu : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const { return is_negative(x) ? T(0) : x; } };
 struct ReluGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return y > 0 ? dy : T(0); }
 };

@@ -4,6 +4,8 @@ namespace moonflow::cuda {
 
 Kernels make_kernels() {
   Kernels kernels;
+  add_binary(kernels);
+  add_elementwise(kernels);
   add_softmax(kernels);
   return kernels;
 }

@@ -17,6 +17,8 @@ using Kernels = std::map<std::string, CudaKernel, std::less<>>;
 // All of them.
 Kernels make_kernels();
 
+void add_binary(Kernels& kernels);
+void add_elementwise(Kernels& kernels);
 void add_softmax(Kernels& kernels);
 
 }  // namespace moonflow::cuda

@@ -29,7 +29,8 @@ TEST_CASE("every CUDA kernel keeps to its buffers and computes what the CPU comp
       for (size_t i = 0; i < got.inputs.size(); ++i)
         if (trial.inputs[i] && trial.op->updates(i)) CHECK(close(got.inputs[i], expected.inputs[i]));
       for (const Sharing& share : trial.op->inplace) {
-        if (!trial.inputs[share.input] || trial.inputs[share.input].type() != got.outputs[share.output].type()) continue;
+        if (!trial.inputs[share.input] || trial.inputs[share.input].type() != got.outputs[share.output].type())
+          continue;
         const Launched shared = launch(trial, *card, &share);
         CHECK(shared.damage == "");
         for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(same_bytes(shared.outputs[i], got.outputs[i]));

@@ -1,0 +1,343 @@
+// Element-wise kernels on CUDA: a functor of kernels/elementwise.h over one or two values, or a choice between two. A
+// thread takes as many neighbours as fit one load of 16 bytes; where addresses or sizes do not allow that, the same
+// thread takes them one by one. bfloat16 is computed in float32.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/broadcast.h"
+#include "kernels/cuda/block.h"
+#include "kernels/elementwise_rows.h"
+
+namespace moonflow::cuda {
+
+// What elements of T are computed in.
+template <class T>
+using Computed = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
+// What a functor's result is stored as, where its inputs are stored as T.
+template <class Result, class T>
+using StoredLike = std::conditional_t<std::is_same_v<T, BFloat16> && std::is_same_v<Result, float>, BFloat16,
+                                      elementwise::Stored<Result>>;
+
+// ---- neighbours ----------------------------------------------------------------------------------------------
+
+// N neighbours that are moved at once.
+template <class T, int N>
+struct alignas(N * sizeof(T)) Pack {
+  T values[N];
+};
+
+template <class T, int N>
+bool is_aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, N>) == 0;
+}
+
+// The first `count` of N neighbours, zeros for the rest. `whole`: all N, and `from` is aligned.
+template <class T, int N>
+MOONFLOW_DEVICE Pack<T, N> read(const T* from, int64_t count, bool whole) {
+  if (whole) return *reinterpret_cast<const Pack<T, N>*>(from);
+  Pack<T, N> pack{};
+  for (int i = 0; i < N; ++i)
+    if (i < count) pack.values[i] = from[i];
+  return pack;
+}
+
+template <class T, int N>
+MOONFLOW_DEVICE void write(const Pack<T, N>& pack, T* to, int64_t count, bool whole) {
+  if (whole) {
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+    return;
+  }
+  for (int i = 0; i < N; ++i)
+    if (i < count) to[i] = pack.values[i];
+}
+
+// How many neighbours a thread takes. Of what calls the math library just a few, for the sake of the code size.
+template <class F, class T>
+constexpr int kNeighbours = std::is_base_of_v<functor::Vectorised, F>
+                                ? std::min(16 / static_cast<int>(sizeof(T)), 8)
+                                : std::max(8 / static_cast<int>(sizeof(Computed<T>)), 1);
+
+// ---- one value, or two of one shape --------------------------------------------------------------------------
+
+template <class F, class T>
+struct MapOne {
+  static constexpr int kThreads = 256, kN = kNeighbours<F, T>;
+  using Out = StoredLike<std::invoke_result_t<F, Computed<T>>, T>;
+  F f;
+  int64_t count;
+  bool aligned;
+  const T* x;
+  Out* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const bool whole = aligned && rest >= kN;
+    const auto values = read<T, kN>(x + first, rest, whole);
+    Pack<Out, kN> results;
+    for (int i = 0; i < kN; ++i) results.values[i] = Out(f(Computed<T>(values.values[i])));
+    write(results, out + first, rest, whole);
+  }
+};
+
+template <class F, class T>
+struct MapTwo {
+  static constexpr int kThreads = 256, kN = kNeighbours<F, T>;
+  using Out = StoredLike<std::invoke_result_t<F, Computed<T>, Computed<T>>, T>;
+  F f;
+  int64_t count;
+  bool aligned;
+  const T *x, *y;
+  Out* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const bool whole = aligned && rest >= kN;
+    const auto xs = read<T, kN>(x + first, rest, whole);
+    const auto ys = read<T, kN>(y + first, rest, whole);
+    Pack<Out, kN> results;
+    for (int i = 0; i < kN; ++i) results.values[i] = Out(f(Computed<T>(xs.values[i]), Computed<T>(ys.values[i])));
+    write(results, out + first, rest, whole);
+  }
+};
+
+// Starts a kernel whose threads take kN elements each.
+template <class K>
+void launch_elements(Stream& stream, int64_t count, const K& kernel) {
+  constexpr int64_t kPerBlock = int64_t{K::kThreads} * K::kN;
+  if (count > 0) launch(stream, (count + kPerBlock - 1) / kPerBlock, kernel);
+}
+
+// ---- values that broadcast -----------------------------------------------------------------------------------
+
+// Division of what is below 2^31 by a number that many threads divide by: a product and a shift. Granlund and
+// Montgomery, "Division by invariant integers using multiplication", PLDI 1994.
+struct Divisor {
+  uint32_t value = 1, factor = 1, shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(uint32_t divisor) : value(divisor) {
+    while ((uint64_t{1} << shift) < divisor) ++shift;
+    factor = static_cast<uint32_t>((((uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
+  }
+  MOONFLOW_BOTH uint32_t quotient(uint32_t x) const {
+    return (static_cast<uint32_t>(uint64_t{x} * factor >> 32) + x) >> shift;
+  }
+};
+
+// Where the elements of a result lie in the values it is made of: as cpu::Broadcast, of a fixed size and in 32 bits.
+template <int kValues>
+struct Places {
+  struct Axis {
+    Divisor size;
+    uint32_t steps[kValues];
+  };
+  int axes;
+  Axis axis[Shape::kMaxRank];  // innermost first, whose steps are 0 or 1
+
+  MOONFLOW_BOTH void of(uint32_t index, uint32_t* offsets) const {
+    for (int v = 0; v < kValues; ++v) offsets[v] = 0;
+    for (int a = 0; a < axes; ++a) {
+      // What is left is below the size of the outermost axis.
+      const uint32_t outer = a + 1 < axes ? axis[a].size.quotient(index) : 0;
+      const uint32_t own = index - outer * axis[a].size.value;
+      for (int v = 0; v < kValues; ++v) offsets[v] += own * axis[a].steps[v];
+      index = outer;
+    }
+  }
+};
+
+// A result in pieces that 32 bits can count, each with its places.
+template <int kValues>
+struct Piece {
+  int64_t first, count;
+  int64_t offsets[kValues];  // of the values
+  Places<kValues> places;
+};
+
+template <int kValues>
+void cut(std::vector<typename cpu::Broadcast<kValues>::Axis> axes, Piece<kValues> start,
+         std::vector<Piece<kValues>>& pieces) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  int64_t inner = 1;  // elements of one step along the outermost axis
+  for (size_t a = 1; a < axes.size(); ++a) inner *= axes[a].size;
+  const auto outermost = axes[0];
+  const auto moved_by = [&](int64_t steps) {
+    Piece<kValues> piece = start;
+    piece.first += steps * inner;
+    for (int v = 0; v < kValues; ++v) piece.offsets[v] += steps * outermost.steps[v];
+    return piece;
+  };
+  if (inner >= kMost) {
+    axes.erase(axes.begin());
+    for (int64_t i = 0; i < outermost.size; ++i) cut<kValues>(axes, moved_by(i), pieces);
+    return;
+  }
+  // A piece begins at an even place, so that what was aligned stays so.
+  const int64_t most = std::max<int64_t>((kMost - 1) / std::max<int64_t>(inner, 1) / 16 * 16, 1);
+  for (int64_t i = 0; i < outermost.size; i += most) {
+    Piece<kValues> piece = moved_by(i);
+    const int64_t size = std::min(most, outermost.size - i);
+    piece.count = size * inner;
+    if (piece.count == 0) return;
+    piece.places.axes = static_cast<int>(axes.size());
+    for (size_t a = 0; a < axes.size(); ++a) {
+      auto& axis = piece.places.axis[axes.size() - 1 - a];
+      axis.size = Divisor(static_cast<uint32_t>(a == 0 ? size : axes[a].size));
+      for (int v = 0; v < kValues; ++v) axis.steps[v] = static_cast<uint32_t>(axes[a].steps[v]);
+    }
+    pieces.push_back(piece);
+  }
+}
+
+template <int kValues>
+std::vector<Piece<kValues>> pieces_of(const std::array<Shape, kValues>& shapes, const Shape& out) {
+  std::vector<Piece<kValues>> pieces;
+  if (out.count() > 0) cut<kValues>(cpu::Broadcast<kValues>(shapes, out).axes, {}, pieces);
+  return pieces;
+}
+
+// N neighbours of a value along the innermost axis: side by side, or a single one for all.
+template <class T, int N>
+MOONFLOW_DEVICE Pack<T, N> read_row(const T* from, uint32_t step, uint32_t rest, bool aligned) {
+  if (step != 0) return read<T, N>(from, rest, aligned && rest >= N);
+  Pack<T, N> pack;
+  const T single = *from;
+  for (int i = 0; i < N; ++i) pack.values[i] = single;
+  return pack;
+}
+
+// Whether N neighbours of a result, counted from a multiple of N, never part: each value has them in one row.
+template <int N, int kValues>
+bool in_rows(const Places<kValues>& places) {
+  return places.axes == 1 || places.axis[0].size.value % N == 0;
+}
+// Whether a value that starts at `data` can then be read in packs.
+template <class T, int N, int kValues>
+bool in_packs(const T* data, int value, const Places<kValues>& places) {
+  for (int a = 1; a < places.axes; ++a)
+    if (places.axis[a].steps[value] % N != 0) return false;
+  return is_aligned<T, N>(data);
+}
+
+template <class F, class X, class Y = X>
+struct Broadcast {
+  static constexpr int kThreads = 256, kN = kNeighbours<F, X>;
+  using Out = StoredLike<std::invoke_result_t<F, Computed<X>, Computed<Y>>, X>;
+  F f;
+  Places<2> places;
+  uint32_t count;
+  bool in_row, x_aligned, y_aligned, out_aligned;
+  const X* x;
+  const Y* y;
+  Out* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const uint32_t first = static_cast<uint32_t>(block.index() * kThreads + block.thread()) * kN;
+    if (first >= count) return;
+    const uint32_t rest = count - first;
+    uint32_t offsets[2];
+    Pack<X, kN> xs;
+    Pack<Y, kN> ys;
+    if (in_row) {
+      places.of(first, offsets);
+      xs = read_row<X, kN>(x + offsets[0], places.axis[0].steps[0], rest, x_aligned);
+      ys = read_row<Y, kN>(y + offsets[1], places.axis[0].steps[1], rest, y_aligned);
+    } else {
+      for (uint32_t i = 0; i < kN; ++i) {
+        places.of(i < rest ? first + i : first, offsets);
+        xs.values[i] = x[offsets[0]];
+        ys.values[i] = y[offsets[1]];
+      }
+    }
+    Pack<Out, kN> results;
+    for (int i = 0; i < kN; ++i) results.values[i] = Out(f(Computed<X>(xs.values[i]), Computed<Y>(ys.values[i])));
+    write(results, out + first, rest, out_aligned && rest >= kN);
+  }
+};
+
+template <class F, class X, class Y>
+void launch_broadcast(Stream& stream, const F& f, const std::vector<Piece<2>>& pieces, const void* x, const void* y,
+                      void* out) {
+  using K = Broadcast<F, X, Y>;
+  constexpr int kN = K::kN;
+  for (const Piece<2>& piece : pieces) {
+    const X* const x_data = static_cast<const X*>(x) + piece.offsets[0];
+    const Y* const y_data = static_cast<const Y*>(y) + piece.offsets[1];
+    auto* const out_data = static_cast<typename K::Out*>(out) + piece.first;
+    launch_elements(stream, piece.count,
+                    K{f, piece.places, static_cast<uint32_t>(piece.count), in_rows<kN>(piece.places),
+                      in_packs<X, kN>(x_data, 0, piece.places), in_packs<Y, kN>(y_data, 1, piece.places),
+                      is_aligned<typename K::Out, kN>(out_data), x_data, y_data, out_data});
+  }
+}
+
+// ---- launches without their types ----------------------------------------------------------------------------
+// There are hundreds of functors: what differs between them is one function each, and the rest is made once.
+
+// A functor and how to start it over one or two values of one shape, or over two that broadcast.
+class Element {
+ public:
+  using Start = void (*)(Stream&, const Element&, int64_t count, const void* x, const void* y, void* out);
+  using StartPieces = void (*)(Stream&, const Element&, const std::vector<Piece<2>>&, const void* x, const void* y,
+                               void* out);
+
+  template <class F>
+  Element(const F& f, Start start, StartPieces start_pieces = nullptr) : start(start), start_pieces(start_pieces) {
+    static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= sizeof functor_);
+    std::memcpy(functor_, &f, sizeof f);
+  }
+  template <class F>
+  const F& functor() const {
+    return *reinterpret_cast<const F*>(functor_);
+  }
+
+  const Start start;
+  const StartPieces start_pieces;
+
+ private:
+  alignas(8) unsigned char functor_[16] = {};
+};
+
+template <class F, class T>
+void start_one(Stream& stream, const Element& element, int64_t count, const void* x, const void*, void* out) {
+  using K = MapOne<F, T>;
+  const bool aligned = is_aligned<T, K::kN>(x) && is_aligned<typename K::Out, K::kN>(out);
+  launch_elements(
+      stream, count,
+      K{element.functor<F>(), count, aligned, static_cast<const T*>(x), static_cast<typename K::Out*>(out)});
+}
+
+template <class F, class T>
+void start_two(Stream& stream, const Element& element, int64_t count, const void* x, const void* y, void* out) {
+  using K = MapTwo<F, T>;
+  const bool aligned = is_aligned<T, K::kN>(x) && is_aligned<T, K::kN>(y) && is_aligned<typename K::Out, K::kN>(out);
+  launch_elements(stream, count,
+                  K{element.functor<F>(), count, aligned, static_cast<const T*>(x), static_cast<const T*>(y),
+                    static_cast<typename K::Out*>(out)});
+}
+
+template <class F, class X, class Y = X>
+void start_broadcast(Stream& stream, const Element& element, const std::vector<Piece<2>>& pieces, const void* x,
+                     const void* y, void* out) {
+  launch_broadcast<F, X, Y>(stream, element.functor<F>(), pieces, x, y, out);
+}
+
+using MakeElement = Element (*)(const Attrs& attrs, DType dtype);
+
+// Calls f(T{}) for the dtypes of a row, bfloat16 among them.
+template <elementwise::Dtypes dtypes, class F>
+Element visit_row(DType dtype, const F& f) {
+  if (dtype == DType::BFloat16) return f(BFloat16{});
+  if constexpr (dtypes == elementwise::Dtypes::All)
+    return visit(dtype, f);
+  else
+    return visit_floating(dtype, f);
+}
+
+}  // namespace moonflow::cuda
