@@ -3,140 +3,24 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <type_traits>
-#include <vector>
 
-#include "kernels/broadcast.h"
 #include "kernels/cpu.h"
+#include "kernels/reduction.h"
 #include "kernels/simd.h"
 
 namespace moonflow::reduce {
 
-using cpu::Broadcast;
-
-// A value seen as reduced and kept axes. Two cases share one inner loop, `rows` of neighbouring columns added up:
-// where the innermost axis is kept, the columns are outputs; where it is reduced, a run of it is folded into lanes,
-// which are merged at the end.
-struct Geometry {
+// Two cases share one inner loop, `rows` of neighbouring columns added up: where the innermost axis is kept, the columns
+// are outputs; where it is reduced, a run of it is folded into lanes, which are merged at the end.
+struct Geometry : Groups {
   Geometry(const Shape& shape, const std::vector<bool>& reduced);
 
   static constexpr int64_t kChunk = 128;  // columns of one job
   static constexpr int64_t kLanes = 64;
 
-  Broadcast<1> kept{{}}, folded{{}};  // steps in the input; `kept` is without the columns
-  int64_t outputs = 1;                // of the whole reduction
-  int64_t count = 1;                  // inputs of each output
-  int64_t columns = 1;                // innermost kept elements, 1 where the innermost axis is reduced
-  int64_t chunks = 1;                 // of columns
-  int64_t groups = 1;                 // of outputs: kept elements times chunks
-  int64_t blocks = 1;                 // parts of `count` that are reduced apart, where there are too few groups
-};
-
-// ---- what is reduced: acc = fold(acc, x, center), merge(acc, acc), finish(acc, count, center) -----------------
-// A functor with kCenter wants a first reduction's result as the center of its terms.
-
-struct NoCenter {};
-
-template <class T>
-using Wide = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;  // integers wrap around
-
-template <class T>
-struct Sum {
-  using Acc = Wide<T>;
-  using Center = NoCenter;
-  static constexpr Acc kStart = 0;
-  static Acc fold(Acc acc, T x, double) { return acc + static_cast<Acc>(x); }
-  static Acc merge(Acc a, Acc b) { return a + b; }
-  static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
-};
-template <class T>
-struct Mean : Sum<T> {
-  static T finish(double acc, int64_t count, double) { return static_cast<T>(acc / static_cast<double>(count)); }
-};
-// As a center: the mean before it is rounded to T.
-template <class T>
-struct ExactMean : Sum<T> {
-  static double finish(double acc, int64_t count, double) { return acc / static_cast<double>(count); }
-};
-template <class T>
-struct SumOfSquares : Sum<T> {
-  static double fold(double acc, T x, double) { return acc + static_cast<double>(x) * static_cast<double>(x); }
-  static double finish(double acc, int64_t, double) { return acc; }
-};
-template <class T>
-struct Prod {
-  using Acc = Wide<T>;
-  using Center = NoCenter;
-  static constexpr Acc kStart = 1;
-  static Acc fold(Acc acc, T x, double) { return acc * static_cast<Acc>(x); }
-  static Acc merge(Acc a, Acc b) { return a * b; }
-  static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
-};
-template <class T>
-struct Max {
-  using Acc = T;
-  using Center = NoCenter;
-  static constexpr T kStart =
-      std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
-  static T fold(T acc, T x, double) { return x > acc || x != x ? x : acc; }  // a NaN wins
-  static T merge(T a, T b) { return fold(a, b, 0); }
-  static T finish(T acc, int64_t, double) { return acc; }
-};
-template <class T>
-struct Min {
-  using Acc = T;
-  using Center = NoCenter;
-  static constexpr T kStart =
-      std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
-  static T fold(T acc, T x, double) { return x < acc || x != x ? x : acc; }
-  static T merge(T a, T b) { return fold(a, b, 0); }
-  static T finish(T acc, int64_t, double) { return acc; }
-};
-template <class T>
-struct Any {
-  using Acc = int8_t;
-  using Center = NoCenter;
-  static constexpr int8_t kStart = 0;
-  static int8_t fold(int8_t acc, T x, double) { return acc | (x != 0); }
-  static int8_t merge(int8_t a, int8_t b) { return a | b; }
-  static int8_t finish(int8_t acc, int64_t, double) { return acc; }
-};
-template <class T>
-struct All {
-  using Acc = int8_t;
-  using Center = NoCenter;
-  static constexpr int8_t kStart = 1;
-  static int8_t fold(int8_t acc, T x, double) { return acc & (x != 0); }
-  static int8_t merge(int8_t a, int8_t b) { return a & b; }
-  static int8_t finish(int8_t acc, int64_t, double) { return acc; }
-};
-template <class T>
-struct Variance : Sum<T> {
-  using Center = ExactMean<T>;
-  static double fold(double acc, T x, double center) {
-    const double difference = static_cast<double>(x) - center;
-    return acc + difference * difference;
-  }
-  static T finish(double acc, int64_t count, double) { return static_cast<T>(acc / static_cast<double>(count)); }
-};
-template <class T>
-struct Std : Variance<T> {
-  static T finish(double acc, int64_t count, double) {
-    return static_cast<T>(std::sqrt(acc / static_cast<double>(count)));
-  }
-};
-// A largest element of infinity, or none at all, is no center to subtract.
-template <class T>
-struct FiniteMax : Max<T> {
-  static double finish(T acc, int64_t, double) { return std::isfinite(acc) ? static_cast<double>(acc) : 0.0; }
-};
-template <class T>
-struct LogSumExp : Sum<T> {
-  using Center = FiniteMax<T>;
-  static double fold(double acc, T x, double center) { return acc + std::exp(static_cast<double>(x) - center); }
-  static T finish(double acc, int64_t, double center) { return static_cast<T>(center + std::log(acc)); }
+  int64_t chunks = 1;  // of columns
+  int64_t groups = 1;  // of outputs: kept elements times chunks
+  int64_t blocks = 1;  // parts of `count` that are reduced apart, where there are too few groups
 };
 
 // ---- the loop ------------------------------------------------------------------------------------------------

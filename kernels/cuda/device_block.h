@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/device.h"
 
 #define MOONFLOW_DEVICE __device__
@@ -21,12 +23,12 @@ class DeviceBlock {
   // The value of the thread whose place in the warp differs by the bits of `mask`. All threads of a warp take part.
   template <class T>
   MOONFLOW_DEVICE T shuffle_xor(T value, int mask) const {
-    return __shfl_xor_sync(0xffffffffu, value, mask);
+    return by_words(value, [=](auto word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
   }
   // The value of the thread `distance` places further on in the warp, the own one where there is none.
   template <class T>
   MOONFLOW_DEVICE T shuffle_down(T value, int distance) const {
-    return __shfl_down_sync(0xffffffffu, value, distance);
+    return by_words(value, [=](auto word) { return __shfl_down_sync(0xffffffffu, word, distance); });
   }
 
   // The dynamic shared memory of the launch.
@@ -45,6 +47,22 @@ class DeviceBlock {
   // The old value; `at` becomes `value` where it was `expected`.
   MOONFLOW_DEVICE int compare_and_swap(int* at, int expected, int value) const {
     return atomicCAS(at, expected, value);
+  }
+
+ private:
+  // A card exchanges numbers; a struct goes in pieces of four bytes.
+  template <class T, class Exchange>
+  MOONFLOW_DEVICE static T by_words(T value, Exchange exchange) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      return exchange(value);
+    } else {
+      static_assert(sizeof(T) % sizeof(unsigned) == 0);
+      unsigned words[sizeof(T) / sizeof(unsigned)];
+      memcpy(words, &value, sizeof value);
+      for (unsigned& word : words) word = exchange(word);
+      memcpy(&value, words, sizeof value);
+      return value;
+    }
   }
 };
 

@@ -1,0 +1,287 @@
+// Reductions on CUDA: what reduction.h says is folded, by the loop of kernels/cuda/fold.h.
+#include <algorithm>
+
+#include "kernels/cuda/fold.h"
+#include "kernels/cuda/kernels.h"
+
+namespace moonflow::cuda {
+namespace {
+
+using reduce::Groups;
+
+// ---- reductions along axes -----------------------------------------------------------------------------------
+
+template <class Op, class T, class Out>
+struct Reduction {
+  using Acc = typename Op::Acc;
+  static constexpr bool kCentered = !std::is_same_v<typename Op::Center, reduce::NoCenter>;
+  const T* x;
+  const double* centers;  // of each output, where the op has some
+  Out* out;
+  int64_t count;
+
+  MOONFLOW_DEVICE Acc start() const { return Op::kStart; }
+  MOONFLOW_DEVICE double own(int64_t k) const {
+    if constexpr (kCentered) return centers[k];
+    return 0;
+  }
+  MOONFLOW_DEVICE Acc fold(Acc acc, double center, int64_t, int64_t at) const { return Op::fold(acc, x[at], center); }
+  MOONFLOW_DEVICE Acc merge(Acc a, Acc b) const { return Op::merge(a, b); }
+  MOONFLOW_DEVICE void finish(int64_t k, Acc acc) const { out[k] = Op::finish(acc, count, own(k)); }
+};
+
+// The product of what is not zero, and how many zeros there are.
+struct Product {
+  double product;
+  int64_t zeros;
+};
+
+template <class T>
+struct ProductAndZeros {
+  using Acc = Product;
+  const T* x;
+  Product* out;
+
+  MOONFLOW_DEVICE Product start() const { return {1, 0}; }
+  MOONFLOW_DEVICE int own(int64_t) const { return 0; }
+  MOONFLOW_DEVICE Product fold(Product acc, int, int64_t, int64_t at) const {
+    return x[at] == 0 ? Product{acc.product, acc.zeros + 1} : Product{acc.product * x[at], acc.zeros};
+  }
+  MOONFLOW_DEVICE Product merge(Product a, Product b) const { return {a.product * b.product, a.zeros + b.zeros}; }
+  MOONFLOW_DEVICE void finish(int64_t k, Product acc) const { out[k] = acc; }
+};
+
+// dx = dy * (product of the others), which is 0 where another one is.
+template <class T>
+struct ProductGrad {
+  const T *dy, *x;
+  const Product* products;
+  T* dx;
+  FoldShape shape;
+
+  MOONFLOW_DEVICE void operator()(int64_t e) const {
+    int64_t k;
+    const int64_t at = shape.element(e, k);
+    const Product of = products[k];
+    const bool is_zero = x[at] == 0, other_zero = of.zeros > (is_zero ? 1 : 0);
+    dx[at] = static_cast<T>(other_zero ? 0 : is_zero ? dy[k] * of.product : dy[k] * (of.product / x[at]));
+  }
+};
+
+// ---- argmax, argmin ------------------------------------------------------------------------------------------
+
+template <class T>
+struct Found {
+  T value;
+  int64_t place;  // -1: none yet
+};
+
+// The first of equals, and the first NaN where there is one.
+template <class T, bool kLargest>
+struct Arg {
+  using Acc = Found<T>;
+  const T* x;
+  int64_t* out;
+
+  MOONFLOW_DEVICE Acc start() const { return {T(0), -1}; }
+  MOONFLOW_DEVICE int own(int64_t) const { return 0; }
+  MOONFLOW_DEVICE Acc fold(Acc acc, int, int64_t i, int64_t at) const { return merge(acc, {x[at], i}); }
+  MOONFLOW_DEVICE Acc merge(Acc a, Acc b) const {
+    if (a.place < 0 || b.place < 0) return a.place < 0 ? b : a;
+    const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
+    const bool equal = a.value == b.value || (a_is_nan && b_is_nan);
+    if (equal) return a.place < b.place ? a : b;
+    if (a_is_nan || b_is_nan) return a_is_nan ? a : b;
+    return (kLargest ? a.value > b.value : a.value < b.value) ? a : b;
+  }
+  MOONFLOW_DEVICE void finish(int64_t k, Acc acc) const { out[k] = acc.place; }
+};
+
+// ---- global_norm ---------------------------------------------------------------------------------------------
+
+// Some of the values, as many as a launch can take along. Block b has one piece of one of them.
+template <class T>
+struct Pieces {
+  static constexpr int kMost = 64;
+  static constexpr int64_t kElements = 1 << 14;  // of a piece
+  const T* x[kMost];
+  int64_t counts[kMost], first_block[kMost + 1];
+};
+
+template <class T>
+struct SquaresOfPieces {
+  static constexpr int kThreads = 256;
+  Pieces<T> pieces;
+  double* sums;  // one for each block
+
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    int v = 0;
+    while (block.index() >= pieces.first_block[v + 1]) ++v;
+    const int64_t first = (block.index() - pieces.first_block[v]) * Pieces<T>::kElements;
+    const int64_t left = pieces.counts[v] - first, count = left < Pieces<T>::kElements ? left : Pieces<T>::kElements;
+    const T* const x = pieces.x[v] + first;
+    double sum = 0;
+#ifdef __CUDACC__
+#pragma unroll 8
+#endif
+    for (int64_t i = block.thread(); i < count; i += kThreads) sum += double{x[i]} * double{x[i]};
+    sum = over_block(block, sum, Sum());
+    if (block.thread() == 0) sums[block.index()] = sum;
+  }
+};
+
+template <class T>
+struct RootOfSum {
+  static constexpr int kThreads = 1024;
+  const double* sums;
+  int64_t count;
+  T* out;
+
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    double sum = 0;
+    for (int64_t i = block.thread(); i < count; i += kThreads) sum += sums[i];
+    sum = over_block(block, sum, Sum());
+    if (block.thread() == 0) *out = static_cast<T>(std::sqrt(sum));
+  }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+template <class Op, class T>
+Launch launch_reduction(KernelCall& call, const Groups& groups) {
+  using Out = decltype(Op::finish(Op::kStart, 1, 0));
+  using Folded = Reduction<Op, T, Out>;
+  const FoldShape shape(groups);
+  if constexpr (!Folded::kCentered) {
+    call.scratch_bytes = shape.scratch_bytes<Folded>();
+    return [shape](const LaunchCall& at) {
+      fold(at.stream, shape, Folded{at.input<T>(0), nullptr, at.output<Out>(0), shape.count}, at.scratch);
+    };
+  } else {
+    using Center = Reduction<typename Op::Center, T, double>;
+    const int64_t center_bytes = (shape.outputs * 8 + kAlignment - 1) / kAlignment * kAlignment;
+    call.scratch_bytes = center_bytes + std::max(shape.scratch_bytes<Folded>(), shape.scratch_bytes<Center>());
+    return [shape, center_bytes](const LaunchCall& at) {
+      double* const centers = static_cast<double*>(at.scratch);
+      void* const parts = static_cast<char*>(at.scratch) + center_bytes;
+      fold(at.stream, shape, Center{at.input<T>(0), nullptr, centers, shape.count}, parts);
+      fold(at.stream, shape, Folded{at.input<T>(0), centers, at.output<Out>(0), shape.count}, parts);
+    };
+  }
+}
+
+Groups groups_of(const KernelCall& call, int x) {
+  const Shape& shape = call.inputs[x].shape;
+  return Groups(shape, reduce::reduced_axes(call.attrs, shape));
+}
+
+template <template <class> class Op>
+CudaKernel of_any() {
+  return {{[](KernelCall& call) {
+    return visit(call.inputs[0].dtype, [&](auto zero) {
+      return launch_reduction<Op<decltype(zero)>, decltype(zero)>(call, groups_of(call, 0));
+    });
+  }}};
+}
+
+template <template <class> class Op>
+CudaKernel of_floats() {
+  return {{[](KernelCall& call) {
+    return visit_floating(call.inputs[0].dtype, [&](auto zero) {
+      return launch_reduction<Op<decltype(zero)>, decltype(zero)>(call, groups_of(call, 0));
+    });
+  }}};
+}
+
+Launch prepare_sum_to_shape(KernelCall& call) {
+  const Shape& shape = call.inputs[0].shape;
+  const Groups groups(shape, reduce::broadcast_axes(shape, call.attrs.ints("shape")));
+  return visit(call.inputs[0].dtype,
+               [&](auto zero) { return launch_reduction<reduce::Sum<decltype(zero)>, decltype(zero)>(call, groups); });
+}
+
+Launch prepare_prod_grad(KernelCall& call) {
+  const FoldShape shape(groups_of(call, 1));
+  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    const int64_t product_bytes = shape.outputs * static_cast<int64_t>(sizeof(Product));
+    call.scratch_bytes = product_bytes + shape.scratch_bytes<ProductAndZeros<T>>();
+    return [shape, product_bytes](const LaunchCall& at) {
+      Product* const products = static_cast<Product*>(at.scratch);
+      const T *dy = at.input<T>(0), *x = at.input<T>(1);
+      fold(at.stream, shape, ProductAndZeros<T>{x, products}, static_cast<char*>(at.scratch) + product_bytes);
+      for_each(at.stream, shape.outputs * shape.count, ProductGrad<T>{dy, x, products, at.output<T>(0), shape});
+    };
+  });
+}
+
+template <bool kLargest>
+Launch prepare_arg(KernelCall& call) {
+  const Shape& x = call.inputs[0].shape;
+  std::vector<bool> reduced(x.rank());
+  reduced[wrap_axis(call.attrs.integer("axis"), x.rank())] = true;
+  const FoldShape shape{Groups(x, reduced)};
+  return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    call.scratch_bytes = shape.scratch_bytes<Arg<T, kLargest>>();
+    return [shape](const LaunchCall& at) {
+      fold(at.stream, shape, Arg<T, kLargest>{at.input<T>(0), at.output<int64_t>(0)}, at.scratch);
+    };
+  });
+}
+
+Launch prepare_global_norm(KernelCall& call) {
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    // The pointers are filled in by each launch, all else is known now.
+    std::vector<Pieces<T>> launches;
+    int64_t blocks = 0;
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      const int slot = static_cast<int>(i % Pieces<T>::kMost);
+      if (slot == 0) launches.push_back({});
+      Pieces<T>& pieces = launches.back();
+      const int64_t count = call.inputs[i].count(), own = (count + Pieces<T>::kElements - 1) / Pieces<T>::kElements;
+      pieces.counts[slot] = count;
+      for (int after = slot; after < Pieces<T>::kMost; ++after) pieces.first_block[after + 1] += own;
+      blocks += own;
+    }
+    call.scratch_bytes = checked_product(blocks, sizeof(double));
+    return [launches, blocks, inputs = call.inputs.size()](const LaunchCall& at) {
+      double* const sums = static_cast<double*>(at.scratch);
+      int64_t done = 0;
+      for (size_t first = 0; first < inputs; first += Pieces<T>::kMost) {
+        Pieces<T> pieces = launches[first / Pieces<T>::kMost];
+        for (size_t i = first; i < std::min(inputs, first + Pieces<T>::kMost); ++i)
+          pieces.x[i - first] = at.input<T>(static_cast<int>(i));
+        const int64_t own = pieces.first_block[Pieces<T>::kMost];
+        if (own > 0) launch(at.stream, own, SquaresOfPieces<T>{pieces, sums + done});
+        done += own;
+      }
+      launch(at.stream, 1, RootOfSum<T>{sums, blocks, at.output<T>(0)});
+    };
+  });
+}
+
+}  // namespace
+
+void add_reduce(Kernels& kernels) {
+  kernels["reduce_sum"] = of_any<reduce::Sum>();
+  kernels["reduce_mean"] = of_floats<reduce::Mean>();
+  kernels["reduce_max"] = of_any<reduce::Max>();
+  kernels["reduce_min"] = of_any<reduce::Min>();
+  kernels["reduce_prod"] = of_any<reduce::Prod>();
+  kernels["reduce_any"] = of_any<reduce::Any>();
+  kernels["reduce_all"] = of_any<reduce::All>();
+  kernels["reduce_variance"] = of_floats<reduce::Variance>();
+  kernels["reduce_std"] = of_floats<reduce::Std>();
+  kernels["reduce_logsumexp"] = of_floats<reduce::LogSumExp>();
+  kernels["reduce_prod_grad"] = {{prepare_prod_grad}};
+  kernels["argmax"] = {{prepare_arg<true>}};
+  kernels["argmin"] = {{prepare_arg<false>}};
+  kernels["sum_to_shape"] = {{prepare_sum_to_shape}};
+  kernels["global_norm"] = {{prepare_global_norm}};
+}
+
+}  // namespace moonflow::cuda

@@ -1,0 +1,147 @@
+// What a reduction along axes means on every device: which axes it takes, how the elements fall into groups, and what
+// is folded. Free of OpenMP; the loops are in reduce_cpu.h and reduce.cu.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "engine/op.h"
+#include "kernels/broadcast.h"
+#include "kernels/elementary.h"
+
+namespace moonflow::reduce {
+
+// By axis of the shape, whether the attribute "axis" names it; an empty one names all.
+std::vector<bool> reduced_axes(const Attrs& attrs, const Shape& shape);
+// The axes along which a value of `target` was repeated to become one of `shape`.
+std::vector<bool> broadcast_axes(const Shape& shape, const Ints& target);
+
+// A value seen as reduced and kept axes, neighbours of one kind joined. Where the innermost axis is kept, its elements
+// are `columns`: output k begins at kept.offsets_of(k / columns) + k % columns.
+struct Groups {
+  Groups(const Shape& shape, const std::vector<bool>& reduced);
+
+  cpu::Broadcast<1> kept{{}}, folded{{}};  // steps in the input; `kept` is without the columns
+  int64_t outputs = 1;                     // of the whole reduction
+  int64_t count = 1;                       // inputs of each output
+  int64_t columns = 1;                     // innermost kept elements, 1 where the innermost axis is reduced
+};
+
+// ---- what is reduced: acc = fold(acc, x, center), merge(acc, acc), finish(acc, count, center) -----------------
+// A functor with kCenter wants a first reduction's result as the center of its terms.
+
+struct NoCenter {};
+
+template <class T>
+using Wide = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;  // integers wrap around
+
+template <class T>
+struct Sum {
+  using Acc = Wide<T>;
+  using Center = NoCenter;
+  static constexpr Acc kStart = 0;
+  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return acc + static_cast<Acc>(x); }
+  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return a + b; }
+  MOONFLOW_BOTH static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
+};
+template <class T>
+struct Mean : Sum<T> {
+  MOONFLOW_BOTH static T finish(double acc, int64_t count, double) {
+    return static_cast<T>(acc / static_cast<double>(count));
+  }
+};
+// As a center: the mean before it is rounded to T.
+template <class T>
+struct ExactMean : Sum<T> {
+  MOONFLOW_BOTH static double finish(double acc, int64_t count, double) { return acc / static_cast<double>(count); }
+};
+template <class T>
+struct SumOfSquares : Sum<T> {
+  MOONFLOW_BOTH static double fold(double acc, T x, double) {
+    return acc + static_cast<double>(x) * static_cast<double>(x);
+  }
+  MOONFLOW_BOTH static double finish(double acc, int64_t, double) { return acc; }
+};
+template <class T>
+struct Prod {
+  using Acc = Wide<T>;
+  using Center = NoCenter;
+  static constexpr Acc kStart = 1;
+  MOONFLOW_BOTH static Acc fold(Acc acc, T x, double) { return acc * static_cast<Acc>(x); }
+  MOONFLOW_BOTH static Acc merge(Acc a, Acc b) { return a * b; }
+  MOONFLOW_BOTH static T finish(Acc acc, int64_t, double) { return static_cast<T>(acc); }
+};
+template <class T>
+struct Max {
+  using Acc = T;
+  using Center = NoCenter;
+  static constexpr T kStart =
+      std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
+  MOONFLOW_BOTH static T fold(T acc, T x, double) { return x > acc || x != x ? x : acc; }  // a NaN wins
+  MOONFLOW_BOTH static T merge(T a, T b) { return fold(a, b, 0); }
+  MOONFLOW_BOTH static T finish(T acc, int64_t, double) { return acc; }
+};
+template <class T>
+struct Min {
+  using Acc = T;
+  using Center = NoCenter;
+  static constexpr T kStart =
+      std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
+  MOONFLOW_BOTH static T fold(T acc, T x, double) { return x < acc || x != x ? x : acc; }
+  MOONFLOW_BOTH static T merge(T a, T b) { return fold(a, b, 0); }
+  MOONFLOW_BOTH static T finish(T acc, int64_t, double) { return acc; }
+};
+template <class T>
+struct Any {
+  using Acc = int8_t;
+  using Center = NoCenter;
+  static constexpr int8_t kStart = 0;
+  MOONFLOW_BOTH static int8_t fold(int8_t acc, T x, double) { return acc | (x != 0); }
+  MOONFLOW_BOTH static int8_t merge(int8_t a, int8_t b) { return a | b; }
+  MOONFLOW_BOTH static int8_t finish(int8_t acc, int64_t, double) { return acc; }
+};
+template <class T>
+struct All {
+  using Acc = int8_t;
+  using Center = NoCenter;
+  static constexpr int8_t kStart = 1;
+  MOONFLOW_BOTH static int8_t fold(int8_t acc, T x, double) { return acc & (x != 0); }
+  MOONFLOW_BOTH static int8_t merge(int8_t a, int8_t b) { return a & b; }
+  MOONFLOW_BOTH static int8_t finish(int8_t acc, int64_t, double) { return acc; }
+};
+template <class T>
+struct Variance : Sum<T> {
+  using Center = ExactMean<T>;
+  MOONFLOW_BOTH static double fold(double acc, T x, double center) {
+    const double difference = static_cast<double>(x) - center;
+    return acc + difference * difference;
+  }
+  MOONFLOW_BOTH static T finish(double acc, int64_t count, double) {
+    return static_cast<T>(acc / static_cast<double>(count));
+  }
+};
+template <class T>
+struct Std : Variance<T> {
+  MOONFLOW_BOTH static T finish(double acc, int64_t count, double) {
+    return static_cast<T>(std::sqrt(acc / static_cast<double>(count)));
+  }
+};
+// A largest element of infinity, or none at all, is no center to subtract.
+template <class T>
+struct FiniteMax : Max<T> {
+  MOONFLOW_BOTH static double finish(T acc, int64_t, double) {
+    return std::isfinite(acc) ? static_cast<double>(acc) : 0.0;
+  }
+};
+template <class T>
+struct LogSumExp : Sum<T> {
+  using Center = FiniteMax<T>;
+  MOONFLOW_BOTH static double fold(double acc, T x, double center) {
+    return acc + std::exp(static_cast<double>(x) - center);
+  }
+  MOONFLOW_BOTH static T finish(double acc, int64_t, double center) { return static_cast<T>(center + std::log(acc)); }
+};
+
+}  // namespace moonflow::reduce

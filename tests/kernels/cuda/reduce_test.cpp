@@ -1,0 +1,85 @@
+// Reductions on the card where the oracle's examples are too small: several blocks, several parts, odd sizes.
+#include <limits>
+
+#include "beside_cpu.h"
+
+using namespace moonflow;
+using namespace moonflow::oracle;
+
+TEST_CASE("reductions over any axes agree with the CPU") {
+  const BesideCpu beside;
+  const Tensor x = drawn({DType::Float32, {5, 17, 6, 133}}, 1);
+  for (const Ints& axes : {Ints{0, 1, 2, 3}, Ints{0}, Ints{3}, Ints{0, 2, 3}, Ints{1, 2}, Ints{0, 2}, Ints{1, 3}}) {
+    const Attrs attrs{{"axis", axes}};
+    for (const char* op : {"reduce_sum", "reduce_max", "reduce_std", "reduce_logsumexp"}) beside.check(op, {x}, attrs);
+  }
+  for (const int64_t axis : {0, 1, 2, 3})
+    for (const char* op : {"argmax", "argmin"}) beside.check(op, {x}, {{"axis", axis}}, 1e-9);
+  const Shape alternating{2, 3, 2, 3, 2, 3, 2, 3};
+  beside.check("reduce_sum", {drawn({DType::Float32, alternating}, 2)}, {{"axis", Ints{0, 2, 4, 6}}});
+  beside.check("reduce_sum", {drawn({DType::Float32, alternating}, 3)}, {{"axis", Ints{1, 3, 5, 7}}});
+}
+
+TEST_CASE("one output from a million inputs has the same bits each time") {
+  const BesideCpu beside;
+  for (const Shape& shape : {Shape{1000003}, Shape{250001, 3}}) {
+    const Trial trial = beside.trial("reduce_sum", {drawn({DType::Float32, shape}, 4)}, {{"axis", Ints{0}}});
+    const Launched once = beside.check(trial, 1e-7), twice = launch(trial, *beside.card);
+    CHECK(same_bytes(once.outputs[0], twice.outputs[0]));
+  }
+}
+
+TEST_CASE("a mean far larger than the deviation costs a variance no digits") {
+  const BesideCpu beside;
+  beside.check("reduce_variance", {drawn({DType::Float32, {3, 5000}}, 5, 1000, 1001)}, {{"axis", Ints{1}}});
+}
+
+TEST_CASE("integers wrap around as they do on the CPU") {
+  const BesideCpu beside;
+  for (const DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) {
+    const Tensor x = drawn({dtype, {70, 9}}, 6, 0, 100);
+    for (const char* op : {"reduce_sum", "reduce_prod", "reduce_max", "reduce_any"})
+      beside.check(op, {x}, {{"axis", Ints{0}}}, 1e-9);
+  }
+}
+
+TEST_CASE("reductions of nothing give what the CPU gives") {
+  const BesideCpu beside;
+  for (const char* op : {"reduce_sum", "reduce_prod", "reduce_mean", "reduce_all", "reduce_logsumexp"}) {
+    beside.check(op, {Tensor::allocate({DType::Float32, {0, 3}})}, {{"axis", Ints{0}}});
+    beside.check(op, {Tensor::allocate({DType::Float32, {3, 0}})}, {{"axis", Ints{0}}});
+  }
+}
+
+TEST_CASE("a NaN wins, and of equals the first") {
+  const BesideCpu beside;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  Tensor x = drawn({DType::Float32, {4, 700}}, 7);
+  x.data<float>()[333] = x.data<float>()[600] = nan;
+  x.data<float>()[700 + 650] = x.data<float>()[700 + 20] = infinity;
+  for (int i = 0; i < 700; ++i) x.data<float>()[2 * 700 + i] = -infinity;
+  for (const char* op : {"reduce_max", "reduce_min", "reduce_logsumexp", "reduce_variance"})
+    beside.check(op, {x}, {{"axis", Ints{1}}});
+  const Launched places = beside.check("argmax", {x}, {{"axis", int64_t{1}}}, 1e-9);
+  CHECK(places.outputs[0].data<int64_t>()[0] == 333);
+  CHECK(places.outputs[0].data<int64_t>()[1] == 20);
+  CHECK(places.outputs[0].data<int64_t>()[2] == 0);
+}
+
+TEST_CASE("the gradient of a product asks whether another element is zero") {
+  const BesideCpu beside;
+  for (const Ints& axes : {Ints{0}, Ints{1}, Ints{0, 1}}) {
+    Tensor x = drawn({DType::Float64, {40, 33}}, 8, 0.9, 1.1);
+    x.data<double>()[5] = x.data<double>()[33 + 6] = x.data<double>()[33 + 9] = 0;
+    const Shape dy = axes.size() == 2 ? Shape{} : axes[0] == 0 ? Shape{33} : Shape{40};
+    beside.check("reduce_prod_grad", {drawn({DType::Float64, dy}, 9), x}, {{"axis", axes}}, 1e-9);
+  }
+}
+
+TEST_CASE("the global norm takes more values than one launch can") {
+  const BesideCpu beside;
+  std::vector<Tensor> values;
+  for (int64_t i = 0; i < 70; ++i) values.push_back(drawn({DType::Float32, {i * i % 23, i % 7 * 100}}, 10));
+  values.push_back(drawn({DType::Float32, {50000}}, 11));
+  beside.check("global_norm", values);
+}
