@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/graph.h"
+#include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/types.h"
@@ -15,16 +16,6 @@ namespace {
 void require_integer(const OpCall& call, int i) {
   require(!is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, "indices must be integers (int32 or int64), got ",
           call.dtype(i));
-}
-
-// "(1, 2)": the place of element `flat` of a shape.
-std::string position(const Shape& shape, int64_t flat) {
-  Shape at = shape;
-  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-    at[axis] = flat % shape[axis];
-    flat /= shape[axis];
-  }
-  return at.str();
 }
 
 // The indices of any integer dtype, checked against [0, bound) and written to the step's scratch as int64.
@@ -42,9 +33,7 @@ struct CheckedIndices {
       const auto* given = static_cast<const decltype(zero)*>(indices);
       for (int64_t i = 0, count = type.count(); i < count; ++i) {
         checked[i] = static_cast<int64_t>(given[i]);
-        if (checked[i] >= 0 && checked[i] < bound) continue;
-        fail(ErrorCode::OutOfRange, "indices at ", position(type.shape, i), " is ", checked[i], ", outside [0, ", bound,
-             ")");
+        if (checked[i] < 0 || checked[i] >= bound) fail_index(type.shape, i, checked[i], bound);
       }
     });
     return checked;

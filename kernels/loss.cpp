@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
@@ -69,8 +70,7 @@ struct LabelledRows {
       const auto* given = static_cast<const decltype(zero)*>(labels);
       for (int64_t row = 0; row < rows; ++row) {
         checked[row] = static_cast<int64_t>(given[row]);
-        require(checked[row] >= 0 && checked[row] < classes, ErrorCode::OutOfRange, "row ", row, ": label ",
-                checked[row], " is outside [0, ", classes, ")");
+        if (checked[row] < 0 || checked[row] >= classes) fail_label(row, checked[row], classes);
       }
     });
     return checked;

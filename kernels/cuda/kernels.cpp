@@ -6,6 +6,7 @@ Kernels make_kernels() {
   Kernels kernels;
   add_binary(kernels);
   add_elementwise(kernels);
+  add_loss(kernels);
   add_reduce(kernels);
   add_softmax(kernels);
   return kernels;

@@ -19,6 +19,7 @@ Kernels make_kernels();
 
 void add_binary(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
+void add_loss(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_softmax(Kernels& kernels);
 
