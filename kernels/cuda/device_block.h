@@ -8,6 +8,8 @@
 #include "kernels/cuda/device.h"
 
 #define MOONFLOW_DEVICE __device__
+// Before a loop that must be unrolled, since it goes over an array that is to lie in registers.
+#define MOONFLOW_UNROLL _Pragma("unroll")
 
 namespace moonflow::cuda {
 

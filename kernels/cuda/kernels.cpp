@@ -7,6 +7,7 @@ Kernels make_kernels() {
   add_binary(kernels);
   add_elementwise(kernels);
   add_loss(kernels);
+  add_matmul(kernels);
   add_reduce(kernels);
   add_softmax(kernels);
   return kernels;

@@ -20,6 +20,7 @@ Kernels make_kernels();
 void add_binary(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_loss(Kernels& kernels);
+void add_matmul(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_softmax(Kernels& kernels);
 

@@ -12,6 +12,7 @@
 #include "engine/device.h"
 
 #define MOONFLOW_DEVICE
+#define MOONFLOW_UNROLL
 
 namespace moonflow::cuda {
 

@@ -1,0 +1,42 @@
+// Matrix products by the library that the card's maker has for them: a kernel chooses at prepare, and launches. On the
+// simulated device plain loops take the library's place.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine/device.h"
+#include "kernels/matmul.h"
+
+namespace moonflow::cuda {
+
+// What products of float32 factors are computed with.
+enum class Precision { Float32, Tf32 };
+
+struct ProductCall {
+  Product sizes;
+  DType in = DType::Float32;   // of both factors; products of bfloat16 are summed in float32
+  DType out = DType::Float32;  // of the result and of the bias
+  bool bias = false;           // one per column, added to the sums
+  bool relu = false;
+  Precision precision = Precision::Float32;
+};
+
+struct ProductBuffers {
+  const void *a, *b, *bias;
+  void* out;
+  void* scratch;
+};
+using ProductLaunch = std::function<void(Stream&, const ProductBuffers&)>;
+
+class Products {
+ public:
+  virtual ~Products() = default;
+  // Says how much scratch a launch needs. An empty launch: the library has no algorithm for it.
+  virtual ProductLaunch prepare(const ProductCall& call, int64_t& scratch_bytes) = 0;
+};
+
+// Of the device that is current when it is first asked.
+std::shared_ptr<Products> make_products();
+
+}  // namespace moonflow::cuda
