@@ -6,32 +6,25 @@
 namespace moonflow::cuda {
 namespace {
 
-// One thread for each row of the result.
 template <class In, class Out, class Wide>
-struct Rows {
-  static constexpr int kThreads = 1;
-  Product s;
-  const In *a, *b;
-  const Out* bias;
-  bool relu;
-  Out* out;
-
-  template <class Block>
-  void operator()(const Block& block) const {
-    const int64_t batch = block.index() / s.rows, row = block.index() % s.rows;
-    const In *const left = a + batch * s.rows * s.inner, *const right = b + batch * s.inner * s.columns;
+void multiply(const ProductCall& call, const ProductBuffers& at) {
+  const Product& s = call.sizes;
+  for (int64_t row_of_all = 0; row_of_all < s.batch * s.rows; ++row_of_all) {
+    const int64_t batch = row_of_all / s.rows, row = row_of_all % s.rows;
+    const In* const left = static_cast<const In*>(at.a) + batch * s.rows * s.inner;
+    const In* const right = static_cast<const In*>(at.b) + batch * s.inner * s.columns;
     for (int64_t column = 0; column < s.columns; ++column) {
       Wide sum = 0;
       for (int64_t k = 0; k < s.inner; ++k) {
         const Wide x = static_cast<Wide>(left[s.transpose_a ? k * s.rows + row : row * s.inner + k]);
         sum += x * static_cast<Wide>(right[s.transpose_b ? column * s.inner + k : k * s.columns + column]);
       }
-      if (bias) sum += static_cast<Wide>(bias[column]);
-      if (relu && sum < 0) sum = 0;
-      out[block.index() * s.columns + column] = static_cast<Out>(sum);
+      if (call.bias) sum += static_cast<Wide>(static_cast<const Out*>(at.bias)[column]);
+      if (call.relu && sum < 0) sum = 0;
+      static_cast<Out*>(at.out)[row_of_all * s.columns + column] = static_cast<Out>(sum);
     }
   }
-};
+}
 
 class SimulatedProducts final : public Products {
  public:
@@ -47,10 +40,7 @@ class SimulatedProducts final : public Products {
   template <class In, class Out, class Wide>
   ProductLaunch rows(const ProductCall& call) {
     return [call](Stream& stream, const ProductBuffers& at) {
-      launch(stream, call.sizes.batch * call.sizes.rows,
-             Rows<In, Out, Wide>{call.sizes, static_cast<const In*>(at.a), static_cast<const In*>(at.b),
-                                 call.bias ? static_cast<const Out*>(at.bias) : nullptr, call.relu,
-                                 static_cast<Out*>(at.out)});
+      simulated::enqueue(stream, "matrix product", [call, at] { multiply<In, Out, Wide>(call, at); });
     };
   }
 };

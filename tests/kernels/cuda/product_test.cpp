@@ -143,7 +143,7 @@ TEST_CASE("after a fault no product changes a variable") {
     const Buffer scratch(*card, call.scratch_bytes + kAlignment);
     const auto variable_after = [&](int found) {
       stream->wait();
-      cuda::fault_note(*stream)->found = found;
+      card->copy(*stream, &cuda::fault_note(*stream)->found, &found, sizeof found);
       launch(LaunchCall{*stream, inputs.data(), nullptr, scratch.data()});
       std::vector<float> after(c.rows * c.columns);
       card->copy(*stream, after.data(), inputs[0], types[0].bytes());
