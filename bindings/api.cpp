@@ -55,6 +55,8 @@ const mf_api kApi = {
     mf_prepared_generation,
     mf_prepared_publish,
     mf_prepared_close,
+    mf_gpu_count,
+    mf_gpu_info,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -63,6 +65,7 @@ static_assert(offsetof(mf_api, session_open) == 8 + 10 * sizeof(void*));
 static_assert(offsetof(mf_api, job_find) == 8 + 20 * sizeof(void*));
 static_assert(offsetof(mf_api, variable_count) == 8 + 28 * sizeof(void*));
 static_assert(offsetof(mf_api, prepared_close) == 8 + 46 * sizeof(void*));
+static_assert(offsetof(mf_api, gpu_info) == 8 + 48 * sizeof(void*));
 
 }  // namespace
 

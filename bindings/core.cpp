@@ -101,13 +101,12 @@ int build_info(lua_State* L) {
     lua_pushstring(L, value);
     lua_setfield(L, -2, field);
   };
-  lua_createtable(L, 0, 7);
+  lua_createtable(L, 0, 6);
   set("version", MOONFLOW_VERSION);
   set("build_type", MOONFLOW_BUILD_TYPE);
   set("sanitizer", MOONFLOW_SANITIZER);
   set("compiler", __VERSION__);
   set("lua", LUAJIT_VERSION);
-  set("gpu", "built without CUDA");  // why there is none
   lua_newtable(L);
   int i = 0;
   for (const cpu::Feature* feature = cpu::features(); feature->name; ++feature) {

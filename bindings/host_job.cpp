@@ -14,13 +14,6 @@ static_assert(static_cast<int>(DType::Int8) == MF_INT8 && static_cast<int>(DType
 static_assert(static_cast<int>(DType::Int32) == MF_INT32 && static_cast<int>(DType::Int64) == MF_INT64);
 static_assert(static_cast<int>(DType::BFloat16) == MF_BFLOAT16);
 
-// `what()` puts the struct into words, where there is something to say of it.
-template <class Struct, class What>
-void require_size(const Struct& given, const What& what) {
-  if (given.struct_size < sizeof(Struct) || given.struct_size > 4096)
-    refuse(MF_INVALID_ARGUMENT, "struct_size of ", what(), " is ", given.struct_size, ", wanted ", sizeof(Struct));
-}
-
 // The list of { name, dtype, shape } at the top of the stack.
 std::vector<NamedValue> read_values(lua_State* L) {
   std::vector<NamedValue> values;

@@ -1,5 +1,5 @@
 // The little that the Lua side needs of the operating system and that plain Lua cannot tell: a steady clock, the
-// terminal, the names in a folder.
+// terminal, the names in a folder, the machine's GPUs.
 #include <dirent.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -16,6 +16,7 @@
 #include "bindings/file.h"
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
+#include "kernels/cuda.h"
 
 namespace moonflow::lua {
 
@@ -36,6 +37,28 @@ int measure_peak(lua_State* L) {
   });
   lua_pushnumber(L, flops);
   return 1;
+}
+
+// core.gpu_devices() -> { { name, memory_bytes, capability }, ... }, and with an empty list the reason
+int gpu_devices(lua_State* L) {
+  lua_settop(L, 0);
+  auto& probe = keep<CudaProbe>(L);
+  protect(L, [&] { probe = probe_cuda(); });
+  lua_createtable(L, static_cast<int>(probe.cards.size()), 0);
+  int i = 0;
+  for (const CudaCard& card : probe.cards) {
+    lua_createtable(L, 0, 3);
+    push_string(L, card.name);
+    lua_setfield(L, -2, "name");
+    lua_pushnumber(L, static_cast<double>(card.memory_bytes));
+    lua_setfield(L, -2, "memory_bytes");
+    lua_pushnumber(L, card.capability / 10.0);
+    lua_setfield(L, -2, "capability");
+    lua_rawseti(L, -2, ++i);
+  }
+  if (i > 0) return 1;
+  push_string(L, probe.reason);
+  return 2;
 }
 
 int is_terminal(lua_State* L) {
@@ -98,6 +121,7 @@ int make_directory(lua_State* L) {
 void add_system(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"clock", clock},
                                         {"measure_peak_flops", measure_peak},
+                                        {"gpu_devices", gpu_devices},
                                         {"isatty", is_terminal},
                                         {"terminal_columns", terminal_columns},
                                         {"list_directory", list_directory},

@@ -256,6 +256,23 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_prepared_publish(mf_prepared* prepared);
 /* Waits for a run under way on another thread. */
 MF_EXPORT MF_ANY_THREAD mf_code mf_prepared_close(mf_prepared* prepared);
 
+/* ---- GPUs -------------------------------------------------------------------------------------------------------- */
+
+/* A GPU that a script can place ops on: that at index i is flow.scope.placement("gpu", "0:i", ...). The caller sets
+ * struct_size. */
+typedef struct mf_gpu {
+  uint32_t struct_size;
+  int32_t capability; /* 90 for compute capability 9.0 */
+  uint64_t memory_bytes;
+  char name[256];
+} mf_gpu;
+
+/* How many GPUs there are. With none, *count is 0 and the status is MF_UNSUPPORTED and says why and what to do. Whoever
+ * asks first, here or in a script, starts NVIDIA's driver, which takes a moment. It and the libraries around it read
+ * environment variables of their own, such as CUDA_VISIBLE_DEVICES. */
+MF_EXPORT MF_ANY_THREAD mf_status* mf_gpu_count(int32_t* count);
+MF_EXPORT MF_ANY_THREAD mf_status* mf_gpu_info(int32_t index, mf_gpu* gpu);
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 /* Every function above, for hosts that open the library at run time. Grows at its end only. */
@@ -309,6 +326,8 @@ typedef struct mf_api {
   uint64_t (*prepared_generation)(mf_prepared*);
   mf_status* (*prepared_publish)(mf_prepared*);
   mf_code (*prepared_close)(mf_prepared*);
+  mf_status* (*gpu_count)(int32_t*);
+  mf_status* (*gpu_info)(int32_t, mf_gpu*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

@@ -64,6 +64,34 @@ inline void check(mf_status* status) {
   throw Error(status);
 }
 
+// ---- GPUs ----------------------------------------------------------------------------------------------------------
+
+struct Gpu {
+  std::string name;
+  uint64_t memory_bytes;
+  int capability;  // 90 for 9.0
+};
+
+// Those that scripts can place ops on. There being none is no error; `reason` is then told why.
+inline std::vector<Gpu> gpus(std::string* reason = nullptr) {
+  std::vector<Gpu> all;
+  int32_t count = 0;
+  mf_status* const status = mf_gpu_count(&count);
+  if (mf_status_code(status) == MF_UNSUPPORTED) {
+    const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> owner(status, mf_status_free);
+    if (reason) *reason = mf_status_message(status);
+    return all;
+  }
+  check(status);
+  for (int32_t i = 0; i < count; ++i) {
+    mf_gpu gpu{};
+    gpu.struct_size = sizeof gpu;
+    check(mf_gpu_info(i, &gpu));
+    all.push_back({gpu.name, gpu.memory_bytes, gpu.capability});
+  }
+  return all;
+}
+
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 template <typename T>

@@ -74,4 +74,11 @@ void require_out(Pointer* pointer, const char* name) {
   if (pointer == nullptr) refuse(MF_INVALID_ARGUMENT, name, " is NULL, and the result has no place to go");
 }
 
+// A struct that a caller has made. `what()` puts it into words, where there is something to say of it.
+template <class Struct, class What>
+void require_size(const Struct& given, const What& what) {
+  if (given.struct_size < sizeof(Struct) || given.struct_size > 4096)
+    refuse(MF_INVALID_ARGUMENT, "struct_size of ", what(), " is ", given.struct_size, ", wanted ", sizeof(Struct));
+}
+
 }  // namespace moonflow::host

@@ -1,6 +1,7 @@
 --- flow.config: settings of the process. Unknown names are errors.
 
 local arguments = require "moonflow.arguments"
+local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 
@@ -62,6 +63,13 @@ end
 function config.strict_placement(strict)
   check("strict_placement", strict, "boolean")
   settings.strict_placement = strict
+end
+
+--- The GPUs of this machine. The first call opens the CUDA module and the driver, which takes a moment.
+--- @return table        a list of { name, memory_bytes, capability }; its i-th is placement("gpu", "0:" .. i - 1)
+--- @return string|nil   with an empty list: why there is none, and what to do
+function config.gpu_devices()
+  return core.gpu_devices()
 end
 
 -- Of the original; there is one machine with one device of each kind here.

@@ -402,16 +402,28 @@ end
 
 -- ---- the banner ---------------------------------------------------------------------------------------------------
 
---- One or two lines about what is running, and what is not.
+--- The GPUs in one line, or why there are none. Asking opens the driver, which a game would notice.
+function repl.gpu_line()
+  local devices, reason = require("moonflow.core").gpu_devices()
+  if reason then return "no GPU: " .. reason .. "\n" end
+  local words = {}
+  for i, device in ipairs(devices) do
+    words[i] = ("%s, %.1f GiB"):format(device.name, device.memory_bytes / 2 ^ 30)
+  end
+  return (#words == 1 and "GPU: " or #words .. " GPUs: ") .. table.concat(words, "; ") .. "\n"
+end
+
+--- A few lines about what is running, and what is not.
 --- @param lua string         the version of LuaJIT
 --- @param problem? string    why the library did not load
-function repl.banner(lua, problem)
+--- @param gpus? string       a line about GPUs
+function repl.banner(lua, problem, gpus)
   if problem then return "Moonflow without its engine, " .. lua .. "\n" .. problem .. "\n" end
   local info = require("moonflow.core").build_info()
   local threads = require("moonflow.session").handle():device():match("%d+ threads?") or "?"
   local features = #info.cpu > 0 and ", " .. table.concat(info.cpu, " ") or ""
-  return ("Moonflow %s, %s, %s%s\nno GPU: %s. ? name explains, :help lists commands, Ctrl-D leaves\n")
-    :format(info.version, lua, threads, features, info.gpu)
+  return ("Moonflow %s, %s, %s%s\n%s? name explains, :help lists commands, Ctrl-D leaves\n")
+    :format(info.version, lua, threads, features, gpus or "")
 end
 
 --- The evaluator of this program's own terminal, with the library loaded.
@@ -420,7 +432,7 @@ function repl.at_prompt(given)
   local problem = repl.load_library()
   local self = repl.new(given)
   if given.banner then
-    given.write(repl.banner(given.lua_version, problem))
+    given.write(repl.banner(given.lua_version, problem, not problem and repl.gpu_line() or nil))
   elseif problem then
     given.complain(problem .. "\n")
   end
