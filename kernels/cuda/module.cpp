@@ -2,12 +2,13 @@
 #include "kernels/cuda/module.h"
 
 #include "kernels/cuda/build.h"
-#include "kernels/cuda/cards.h"
+#include "kernels/cuda/cudart.h"
+#include "kernels/cuda/device.h"
 
 namespace moonflow::cuda {
 namespace {
 
-std::unique_ptr<Device> open(int) { fail(ErrorCode::Unsupported, "this module computes nothing yet"); }
+std::unique_ptr<Device> open(int index) { return make_device(make_cudart(index), make_kernels()); }
 
 constexpr Module kModule = {kModuleVersion, kModuleBuild, probe_cards, open};
 
