@@ -77,6 +77,11 @@ END
     lua=$(variable lmoddir) c=$(variable cmoddir)
     LUA_PATH="$lua/?.lua;$lua/?/init.lua;;" LUA_CPATH="$c/?.so;;" luajit script.lua
     "$prefix/bin/moonflow" script.lua
+    # The CUDA module is found beside the library, whatever it then says of this machine.
+    if [ -f "$build/libmoonflow_cuda.so" ]; then
+      said=$("$prefix/bin/moonflow" -e 'print(select(2, require("moonflow").config.gpu_devices()))')
+      case $said in *module*) fail "of GPUs it said: $said" ;; esac
+    fi
     ;;
   document) # the hosts of docs/embedding.md, compiled by its own commands
     fresh document
