@@ -15,6 +15,7 @@
 
 namespace moonflow {
 
+struct Lanes;
 using RunId = uint64_t;
 
 struct Completion {
@@ -34,6 +35,8 @@ struct Run {
   std::vector<Tensor> tapped;  // one per tap; no value where the tap is off
   std::optional<Error> error;
   std::atomic<bool> cancelled{false};
+  Lanes* lanes = nullptr;     // of its device; the executor's
+  Slot* slot = nullptr;       // of its plan, while it is under way on an asynchronous device
   size_t delivered = 0;       // taps already looked at by pull
   std::unique_ptr<Run> next;  // in the queue
 };

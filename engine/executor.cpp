@@ -1,5 +1,6 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -51,6 +52,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
 
   auto run = std::make_unique<Run>();
   run->plan = plan;
+  run->lanes = &lanes_of(*plan);
   run->feeds = std::move(submission.feeds);
   run->tapped.resize(plan->taps.size());
   for (size_t i = 0; i < plan->taps.size(); ++i)
@@ -59,22 +61,29 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   const RunId id = run->id = ++last_run_;
 
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!stream_) stream_ = plan->device->make_stream();
   // Only this thread submits, so what is idle now stays idle until the run is queued.
-  const bool is_inline = submission.may_run_inline && queued_.empty() && !running_;
+  const bool none_before = queued_.empty() && !running_;
+  const bool is_inline = submission.may_run_inline && none_before && nothing_started();
+  const bool starts_here = plan->asynchronous && none_before && (nothing_started() || started_in_ == run->lanes);
   lock.unlock();
   if (is_inline) {
     execute(*run);
     completions_.post(std::move(run));
   } else {
-    // The script may change its arrays once the call is over.
-    for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
-    lock.lock();
     stop_workers_before_exit_destroys(*plan);
-    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-    queued_.push_back(std::move(run));
-    lock.unlock();
-    changed_.notify_all();
+    if (starts_here) {
+      start(*run);
+      lock.lock();
+      hand_over(std::move(run));
+    } else {
+      // The script may change its arrays once the call is over.
+      for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
+      lock.lock();
+      if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+      queued_.push_back(std::move(run));
+      lock.unlock();
+      queue_changed_.notify_one();
+    }
   }
   ++plan->in_flight;
   ++in_flight_;
@@ -87,54 +96,92 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
   check_feeds(plan, feeds, feed_count);
   if (in_flight_ > 0) return false;
   for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = Tensor::allocate(plan.taps[i].type, memory);
-  if (!stream_) stream_ = plan.device->make_stream();
+  Lanes& lanes = lanes_of(plan);
   completions_.skip(plan.taps.size() + 1);
-  error = run_plan(plan, feeds, tapped, 0, [&] { return interrupted(); });
+  const auto stopped = [&] { return interrupted(); };
+  if (!plan.asynchronous) {
+    error = run_plan(plan, *lanes.steps, feeds, tapped, 0, stopped);
+    return true;
+  }
+  error = attempt(plan, [&] {
+    Slot& slot = free_slot(plan);
+    const std::optional<Error> failure = attempt(plan, [&] {
+      slot.start(lanes, feeds, tapped, {stopped, profile_.get(), 0});
+      slot.finish(tapped);
+    });
+    release(slot);
+    if (failure) throw *failure;
+  });
   return true;
 }
 
-void Executor::work() {
-  sigset_t all;  // signals are for the host's own threads
+Lanes& Executor::lanes_of(const Plan& plan) {
+  for (const auto& [device, lanes] : lanes_)
+    if (device == plan.device) return *lanes;
+  plan.device->enter();
+  return *lanes_.emplace_back(plan.device, std::make_unique<Lanes>(*plan.device)).second;
+}
+
+// ---- the worker ----------------------------------------------------------------------------------------------
+
+namespace {
+
+void leave_signals_to_the_host() {
+  sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+}  // namespace
+
+void Executor::work() {
+  leave_signals_to_the_host();
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return closed_ || !queued_.empty(); });
+    queue_changed_.wait(lock, [&] { return closed_ || !queued_.empty(); });
     if (queued_.empty()) return;
     std::unique_ptr<Run> run = std::move(queued_.front());
     queued_.pop_front();
     running_ = true;
+    if (!run->plan->asynchronous || started_in_ != run->lanes) progress_.wait(lock, [&] { return nothing_started(); });
     lock.unlock();
     ++workers_running;
-    if (!process_ends) {
+    bool is_started = false;
+    if (process_ends) {
+      (void)run.release();  // even giving it up would use what may be gone
+    } else if (run->plan->asynchronous) {
+      start(*run);
+      is_started = true;
+    } else {
       execute(*run);
       completions_.post(std::move(run));
-    } else {
-      (void)run.release();  // even giving it up would use what may be gone
     }
     --workers_running;
     lock.lock();
+    if (is_started) hand_over(std::move(run));
     running_ = false;
-    changed_.notify_all();
+    progress_.notify_all();
   }
 }
 
 // A failed run delivers no values.
 void Executor::execute(Run& run) {
-  run.error = run_plan(*run.plan, run.feeds.data(), run.tapped.data(), run.id,
+  if (run.plan->asynchronous) {
+    start(run);
+    finish(run);
+    return;
+  }
+  run.error = run_plan(*run.plan, *run.lanes->steps, run.feeds.data(), run.tapped.data(), run.id,
                        [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends; });
   if (!run.error) return;
   for (Tensor& tapped : run.tapped) tapped = Tensor();
 }
 
 // Whatever goes wrong becomes the error that it gives.
-template <class Stopped>
-std::optional<Error> Executor::run_plan(Plan& plan, const Tensor* feeds, const Tensor* tapped, RunId run,
-                                        const Stopped& stopped) {
+template <class Work>
+std::optional<Error> Executor::attempt(const Plan& plan, const Work& work) {
   try {
-    plan.device->enter();
-    for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, feeds[i].data());
-    plan.launch(*stream_, tapped, stopped, profile_.get(), run);
+    work();
     return std::nullopt;
   } catch (const std::exception&) {
     Error error = current_error();
@@ -144,6 +191,102 @@ std::optional<Error> Executor::run_plan(Plan& plan, const Tensor* feeds, const T
   }
 }
 
+template <class Stopped>
+std::optional<Error> Executor::run_plan(Plan& plan, Stream& stream, const Tensor* feeds, const Tensor* tapped,
+                                        RunId run, const Stopped& stopped) {
+  return attempt(plan, [&] {
+    plan.device->enter();
+    for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, feeds[i].data());
+    plan.launch(stream, tapped, stopped, profile_.get(), run);
+  });
+}
+
+// ---- runs on asynchronous devices ----------------------------------------------------------------------------
+
+// A run that cannot be started goes the way of the others, so that it ends in its turn.
+void Executor::start(Run& run) {
+  const auto stopped = [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends; };
+  run.error = attempt(*run.plan, [&] {
+    run.slot = &free_slot(*run.plan);
+    run.slot->start(*run.lanes, run.feeds.data(), run.tapped.data(), {stopped, profile_.get(), run.id});
+  });
+  run.feeds.clear();
+}
+
+void Executor::finish(Run& run) {
+  if (!run.error) run.error = attempt(*run.plan, [&] { run.slot->finish(run.tapped.data()); });
+  if (run.error)
+    for (Tensor& tapped : run.tapped) tapped = Tensor();
+  if (run.slot) release(*run.slot);
+  run.slot = nullptr;
+}
+
+void Executor::hand_over(std::unique_ptr<Run> run) {
+  started_in_ = run->lanes;
+  started_.push_back(std::move(run));
+  if (!finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
+  started_changed_.notify_one();
+}
+
+void Executor::finish_started() {
+  leave_signals_to_the_host();
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    started_changed_.wait(lock, [&] { return all_started_ || !started_.empty(); });
+    if (started_.empty()) return;
+    std::unique_ptr<Run> run = std::move(started_.front());
+    started_.pop_front();
+    finishing_ = true;
+    lock.unlock();
+    ++workers_running;
+    if (process_ends) {
+      (void)run.release();
+    } else {
+      finish(*run);
+      completions_.post(std::move(run));
+    }
+    --workers_running;
+    lock.lock();
+    finishing_ = false;
+    progress_.notify_all();
+  }
+}
+
+// As many runs of a plan as may be in flight have a slot each, unless the device has no memory for them: then they
+// take turns.
+Slot& Executor::free_slot(Plan& plan) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto find = [&] {
+    const auto found = std::find_if(plan.slots.begin(), plan.slots.end(), [](const auto& slot) { return !slot->busy; });
+    return found == plan.slots.end() ? nullptr : found->get();
+  };
+  Slot* slot = find();
+  if (!slot) {
+    lock.unlock();
+    std::unique_ptr<Slot> made;
+    try {
+      made = std::make_unique<Slot>(plan);
+    } catch (const std::exception&) {
+      if (plan.slots.empty()) throw;
+    }
+    lock.lock();
+    if (made)
+      slot = plan.slots.emplace_back(std::move(made)).get();
+    else
+      progress_.wait(lock, [&] { return (slot = find()) != nullptr || process_ends; });
+    require(slot != nullptr, ErrorCode::Interrupted, "interrupted before it began");
+  }
+  slot->busy = true;
+  return *slot;
+}
+
+void Executor::release(Slot& slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  slot.busy = false;
+}
+
+// ---- pausing and ending --------------------------------------------------------------------------------------
+
 std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
   wait_idle();
   profile.swap(profile_);
@@ -152,7 +295,7 @@ std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
 
 void Executor::wait_idle() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return queued_.empty() && !running_; });
+  progress_.wait(lock, [&] { return queued_.empty() && !running_ && nothing_started(); });
 }
 
 void Executor::close() {
@@ -161,8 +304,14 @@ void Executor::close() {
     closed_ = true;
     for (const std::unique_ptr<Run>& run : queued_) run->cancelled.store(true, std::memory_order_release);
   }
-  changed_.notify_all();
+  queue_changed_.notify_all();
   if (worker_.joinable()) worker_.join();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_started_ = true;
+  }
+  started_changed_.notify_all();
+  if (finisher_.joinable()) finisher_.join();
 }
 
 }  // namespace moonflow

@@ -1,5 +1,10 @@
-// Runs plans, one at a time, on a worker thread or inline on the caller's. Whatever happens, each accepted run is
-// posted to the completion queue exactly once.
+// Runs plans. Whatever happens, each accepted run is posted to the completion queue exactly once, and in the order in
+// which runs were submitted.
+//
+// A run on a device that computes as it launches takes place on a worker thread, or inline on the caller's, one at a
+// time. On an asynchronous device a run is started by the caller, or by the worker where others wait before it, and
+// finished by a third thread, which waits for what the started runs enqueued, one after the other. Runs on one such
+// device overlap; a run begins when all those on other devices have ended.
 #pragma once
 
 #include <atomic>
@@ -12,6 +17,7 @@
 #include <vector>
 
 #include "engine/completion.h"
+#include "engine/slot.h"
 
 namespace moonflow {
 
@@ -66,22 +72,37 @@ class Executor {
 
  private:
   void work();
+  void finish_started();
   void execute(Run& run);
+  void start(Run& run);
+  void finish(Run& run);
+  void hand_over(std::unique_ptr<Run> run);  // started; with the mutex held
+  Lanes& lanes_of(const Plan& plan);
+  Slot& free_slot(Plan& plan);
+  void release(Slot& slot);
+  bool nothing_started() const { return started_.empty() && !finishing_; }
+  template <class Work>
+  std::optional<Error> attempt(const Plan& plan, const Work& work);
   template <class Stopped>
-  std::optional<Error> run_plan(Plan& plan, const Tensor* feeds, const Tensor* tapped, RunId run,
+  std::optional<Error> run_plan(Plan& plan, Stream& stream, const Tensor* feeds, const Tensor* tapped, RunId run,
                                 const Stopped& stopped);
 
   CompletionQueue& completions_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable queue_changed_, started_changed_;
+  std::condition_variable progress_;  // a run has ended
   std::deque<std::unique_ptr<Run>> queued_;
-  bool running_ = false;
+  std::deque<std::unique_ptr<Run>> started_;  // on one asynchronous device
+  const Lanes* started_in_ = nullptr;         // where the newest of them is
+  bool running_ = false;                      // the worker has a run
+  bool finishing_ = false;                    // so has the finisher
   bool closed_ = false;
+  bool all_started_ = false;  // closed, and the worker has ended
   const InterruptFlag interrupted_;
   std::atomic<bool> heeded_{false};
-  std::thread worker_;
-  std::unique_ptr<Stream> stream_;
-  std::shared_ptr<Profile> profile_;  // changed only while nothing runs
+  std::thread worker_, finisher_;
+  std::vector<std::pair<std::shared_ptr<Device>, std::unique_ptr<Lanes>>> lanes_;  // owner thread only
+  std::shared_ptr<Profile> profile_;                                               // changed only while nothing runs
   RunId last_run_ = 0;
   int in_flight_ = 0;  // owner thread only
 };

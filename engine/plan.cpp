@@ -18,6 +18,7 @@
 
 #include "engine/arena.h"
 #include "engine/mixed_precision.h"
+#include "engine/slot.h"
 
 namespace moonflow {
 
@@ -541,14 +542,17 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
                       step.input_layouts,
                       step.output_layouts};
       blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
+      step.explain = std::move(call.explain);
       if (node.op->flops) step.flops = node.op->flops(call);
+      step.scratch_bytes = call.scratch_bytes;
       if (call.scratch_bytes > 0) {
         scratch.back() = static_cast<int>(storage.blocks.size());
         storage.blocks.push_back({round_up(call.scratch_bytes), at, at});
       }
-      for (size_t i = 0; i < draft_step.inputs.size(); ++i)
-        if (draft_step.inputs[i] != kNone && node.op->updates(i))
-          plan.written.push_back(variable_of[storage.root[draft_step.inputs[i]]]);
+      for (size_t i = 0; i < draft_step.inputs.size(); ++i) {
+        step.updates.push_back(draft_step.inputs[i] != kNone && node.op->updates(i));
+        if (step.updates[i]) plan.written.push_back(variable_of[storage.root[draft_step.inputs[i]]]);
+      }
       if (!wrote && !node.op->writes.empty()) {
         wrote = true;
         plan.first_write = static_cast<int>(plan.steps.size());
@@ -598,9 +602,7 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
 
 std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const std::shared_ptr<Device>& device,
                               Variables& variables) {
-  auto plan = std::make_shared<Plan>();
-  plan->job = job;
-  plan->device = device;
+  auto plan = std::make_shared<Plan>(job, device);
   try {
     const std::optional<Graph> mixed =
         traced.mixed_precision ? std::optional(with_mixed_precision(traced)) : std::nullopt;
@@ -622,6 +624,11 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
                    [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
   return plan;
 }
+
+Plan::Plan(std::string job, std::shared_ptr<Device> device)
+    : job(std::move(job)), device(std::move(device)), asynchronous(this->device->asynchronous()) {}
+
+Plan::~Plan() = default;
 
 int64_t Step::bytes() const {
   int64_t total = 0;
@@ -654,9 +661,10 @@ void Plan::bind(size_t feed, void* data) {
   for (const PlannedFeed::Place& place : feeds[feed].places) steps[place.step].inputs[place.input] = data;
 }
 
-void Plan::launch_step(Step& step, Stream& stream) const {
+void Plan::launch_step(int index, Stream& stream) const {
+  const Step& step = steps[index];
   try {
-    step.launch(LaunchCall{stream, step.inputs.data(), step.outputs.data(), step.scratch});
+    step.launch(LaunchCall{stream, step.inputs.data(), step.outputs.data(), step.scratch, index});
   } catch (const std::exception&) {
     Error error = current_error();
     error.op = step.label;
@@ -665,15 +673,8 @@ void Plan::launch_step(Step& step, Stream& stream) const {
   }
 }
 
-// The taps whose values are there once this step has run; `next` counts those that are done.
-void Plan::copy_taps(Stream& stream, const Tensor* tapped, int step, size_t& next) const {
-  for (; next < taps_by_step.size(); ++next) {
-    const int index = taps_by_step[next];
-    const PlannedTap& tap = taps[index];
-    if (tap.after_step > step) return;
-    if (!tapped[index]) continue;
-    device->copy(stream, tapped[index].data(), tap.feed >= 0 ? feeds[tap.feed].data : tap.source, tap.type.bytes());
-  }
+void Plan::note_writes() const {
+  for (Variable* variable : written) ++variable->version;
 }
 
 std::string Plan::dump() const {

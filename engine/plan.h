@@ -13,6 +13,8 @@
 
 namespace moonflow {
 
+class Slot;
+
 // One prepared launch with its buffers. The pointers of feeds are filled in at the start of each run.
 struct Step {
   std::string label;  // "matmul 'hidden'", or "reorder of 'conv1'"
@@ -21,6 +23,9 @@ struct Step {
   std::vector<void*> inputs;
   std::vector<void*> outputs;
   void* scratch = nullptr;
+  std::function<void(int64_t place, int64_t value)> explain;  // what a fault found later means; see KernelCall
+  std::vector<bool> updates;                                  // by input: whether the launch writes it
+  int64_t scratch_bytes = 0;
 
   // For whoever looks at the plan.
   std::vector<TensorType> input_types, output_types;  // a left-out input has no dims
@@ -54,8 +59,12 @@ struct PlannedTap {
 
 class Plan : public std::enable_shared_from_this<Plan> {
  public:
+  explicit Plan(std::string job, std::shared_ptr<Device> device);
+  ~Plan();
+
   std::string job;
   std::shared_ptr<Device> device;  // shared: a plan that a script still holds may outlive its session
+  const bool asynchronous;         // as its device is: it runs in slots, else by launch()
   std::vector<PlannedFeed> feeds;
   std::vector<PlannedTap> taps;   // in the order they are delivered
   std::vector<int> taps_by_step;  // indices into taps, by rising after_step
@@ -89,34 +98,51 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   Buffer arena;  // every intermediate value and scratch lives here
   std::vector<Buffer> constants;
+  std::vector<std::unique_ptr<Slot>> slots;  // of an asynchronous plan; made when first needed
 
  private:
+  friend class Slot;  // launches the same steps where nobody may wait for them
+
   static constexpr uint64_t kNothingKept = ~uint64_t{0};
   uint64_t newest_version() const;  // of kept_from: the writes of all of them
-  void launch_step(Step& step, Stream& stream) const;
-  void copy_taps(Stream& stream, const Tensor* tapped, int step, size_t& next) const;
+  void launch_step(int step, Stream& stream) const;
+  // The taps whose values are there once this step has run go to to(tap), unless that is null; `next` counts them.
+  template <class To>
+  void copy_taps(Stream& stream, const To& to, int step, size_t& next) const;
+  void note_writes() const;
   void note(Profile& profile, int step, uint64_t run, int64_t begin_ns);
 
   uint64_t kept_version_ = kNothingKept;
+  bool has_run_ = false;  // in one of the slots
 };
+
+template <class To>
+void Plan::copy_taps(Stream& stream, const To& to, int step, size_t& next) const {
+  for (; next < taps_by_step.size(); ++next) {
+    const PlannedTap& tap = taps[taps_by_step[next]];
+    if (tap.after_step > step) return;
+    if (void* const memory = to(taps_by_step[next]))
+      device->copy(stream, memory, tap.feed >= 0 ? feeds[tap.feed].data : tap.source, tap.type.bytes());
+  }
+}
 
 template <class Stopped>
 void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile, uint64_t run) {
   const int64_t begin_ns = profile ? Profile::now_ns() : 0;
+  const auto to = [&](int tap) { return tapped[tap].data(); };
   size_t next_tap = 0;
   const uint64_t newest = newest_version();
   const int first = kept_version_ == newest ? kept_steps : 0;
   if (first < kept_steps) forget_kept();  // until all of them have run
-  copy_taps(stream, tapped, first - 1, next_tap);
+  copy_taps(stream, to, first - 1, next_tap);
   const int step_count = static_cast<int>(steps.size());
   for (int i = first; i < step_count; ++i) {
     if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
-    if (i == first_write)
-      for (Variable* variable : written) ++variable->version;
+    if (i == first_write) note_writes();
     const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
-    launch_step(steps[i], stream);
+    launch_step(i, stream);
     if (profile) note(*profile, i, run, step_begin_ns);
-    copy_taps(stream, tapped, i, next_tap);
+    copy_taps(stream, to, i, next_tap);
     if (i + 1 == kept_steps) kept_version_ = newest;
   }
   stream.wait();

@@ -40,6 +40,7 @@ Layout reversed(const TensorType& type);
 //   bad (x)                 fails in its launch: "row 3 is bad"
 //   greedy (x)              finds no memory in its launch
 //   slow (x)                like same, but waits until `gate` is open
+//   picky (x)               like same, but fails where an element is negative: "element 1 is -3"
 //   square_add (x, y)       x * x + y, made by a rewrite of add(square(x), y)
 //   gpu_only (x)            without a kernel here
 //   ones (x)                ones of x's type
@@ -49,20 +50,30 @@ Layout reversed(const TensorType& type);
 //   follow (x, bias)        goes along with x; its bias stays float32
 std::shared_ptr<const Catalog> catalog();
 
+// What `picky` throws.
+[[noreturn]] void complain(int64_t place, int64_t value);
+
 // Holds `slow` back until opened. One gate for all tests: they run one after another.
 struct Gate {
   static void close();
   static void open();
 };
 
+// Submits, waits and gives the tensors in the order delivered. Throws the run's error.
+std::vector<Tensor> call(Session& session, const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds,
+                         bool may_run_inline = true);
+
 // A session on a fake device that stays reachable.
-struct ToySession {
-  std::shared_ptr<FakeDevice> device = std::make_shared<FakeDevice>();
+template <class D>
+struct SessionOn {
+  std::shared_ptr<D> device = std::make_shared<D>();
   Session session{catalog(), device};
 
-  // Submits, waits and gives the tensors in the order delivered. Throws the run's error.
-  std::vector<Tensor> call(const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds, bool may_run_inline = true);
+  std::vector<Tensor> call(const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds, bool may_run_inline = true) {
+    return toy::call(session, plan, std::move(feeds), may_run_inline);
+  }
 };
+using ToySession = SessionOn<FakeDevice>;
 
 TensorType vec(int64_t n);
 Tensor floats(std::vector<float> values);

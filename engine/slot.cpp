@@ -1,0 +1,216 @@
+#include "engine/slot.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace moonflow {
+
+namespace {
+
+int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
+
+bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
+
+// Tells a device that checks the order of its work what the launch that follows touches.
+void tell_ranges(Stream& stream, const Step& step) {
+  std::vector<Range> reads, writes;
+  const auto bytes = [](const TensorType& type, const Layout& layout) {
+    return layout.row_major() ? type.bytes() : layout.bytes;
+  };
+  for (size_t i = 0; i < step.inputs.size(); ++i) {
+    if (step.inputs[i] == nullptr) continue;
+    const Range range{step.inputs[i], bytes(step.input_types[i], step.input_layouts[i])};
+    reads.push_back(range);
+    if (!step.updates.empty() && step.updates[i]) writes.push_back(range);
+  }
+  for (size_t i = 0; i < step.outputs.size(); ++i)
+    writes.push_back({step.outputs[i], bytes(step.output_types[i], step.output_layouts[i])});
+  if (step.scratch_bytes > 0) writes.push_back({step.scratch, step.scratch_bytes});
+  stream.touches(reads, writes);
+}
+
+}  // namespace
+
+Lanes::Lanes(Device& device) : steps(device.make_stream()) {
+  if (!device.asynchronous()) return;
+  in = device.make_stream();
+  out = device.make_stream();
+}
+
+Slot::Slot(Plan& plan)
+    : plan_(plan), device_(*plan.device), may_fault_(std::any_of(plan.steps.begin(), plan.steps.end(), may_fault)) {
+  const auto place = [](int64_t& bytes, int64_t wanted) {
+    const int64_t offset = bytes;
+    bytes = checked_sum(bytes, round_up(wanted));
+    return offset;
+  };
+  for (const PlannedFeed& feed : plan.feeds) feed_offsets_.push_back(place(feed_bytes_, feed.type.bytes()));
+  place(tap_bytes_, sizeof(Fault));
+  for (const PlannedTap& tap : plan.taps) tap_offsets_.push_back(place(tap_bytes_, tap.type.bytes()));
+
+  device_.enter();
+  const auto staging = [&](int64_t bytes) {
+    return Staging(static_cast<char*>(device_.allocate_staging(bytes)), FreeStaging{&device_});
+  };
+  if (feed_bytes_ > 0) {
+    feeds_ = Buffer(device_, feed_bytes_);
+    staged_feeds_ = staging(feed_bytes_);
+  }
+  taps_ = Buffer(device_, tap_bytes_);
+  staged_taps_ = staging(tap_bytes_);
+  fed_ = device_.make_event();
+  computed_ = device_.make_event();
+  delivered_ = device_.make_event();
+}
+
+Slot::~Slot() = default;
+
+void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const Start& start) {
+  const int64_t begin_ns = start.profile ? Profile::now_ns() : 0;
+  device_.enter();
+  try {
+    if (used_) lanes.in->wait_for(*delivered_);
+    feed(*lanes.in, feeds);
+    lanes.in->record(*fed_);
+    lanes.steps->wait_for(*fed_);
+    remake_kept(*lanes.steps, start);
+    launch_every_run(*lanes.steps, start);
+    lanes.steps->record(*computed_);
+    lanes.out->wait_for(*computed_);
+    deliver(*lanes.out, tapped);
+    lanes.out->record(*delivered_);
+    used_ = true;
+  } catch (const std::exception&) {
+    const Error error = current_error();
+    used_ = false;
+    const auto settle = [](auto&& work) {
+      try {
+        work();
+      } catch (const std::exception&) {  // the device has failed; the first error says how
+      }
+    };
+    if (may_fault_) settle([&] { lanes.steps->take_fault(static_cast<Fault*>(taps_.data())); });
+    for (Stream* const stream : {lanes.in.get(), lanes.steps.get(), lanes.out.get()}) settle([&] { stream->wait(); });
+    throw error;
+  }
+  if (start.profile) plan_.note(*start.profile, -1, start.run, begin_ns);
+}
+
+// The feeds of a run lie side by side, so one copy takes them all.
+void Slot::feed(Stream& in, const Tensor* feeds) {
+  char* const memory = static_cast<char*>(feeds_.data());
+  for (size_t i = 0; i < feed_offsets_.size(); ++i) {
+    std::memcpy(staged_feeds_.get() + feed_offsets_[i], feeds[i].data(), static_cast<size_t>(feeds[i].bytes()));
+    plan_.bind(i, memory + feed_offsets_[i]);
+  }
+  if (feed_bytes_ > 0) device_.copy(in, memory, staged_feeds_.get(), feed_bytes_);
+}
+
+void Slot::remake_kept(Stream& steps, const Start& start) {
+  const uint64_t newest = plan_.newest_version();
+  if (plan_.kept_steps == 0 || plan_.kept_version_ == newest) return;
+  plan_.forget_kept();
+  launch(steps, 0, plan_.kept_steps, &start);
+  const auto end_of_kept = plan_.steps.begin() + plan_.kept_steps;
+  if (std::any_of(plan_.steps.begin(), end_of_kept, may_fault)) {
+    // What they give serves more runs than this one, so it is known to be right before anything uses it.
+    Fault* const fault = reinterpret_cast<Fault*>(staged_taps_.get());
+    steps.take_fault(static_cast<Fault*>(taps_.data()));
+    device_.copy(steps, fault, taps_.data(), sizeof *fault);
+    steps.wait();
+    if (fault->step >= 0) throw explain(*fault);
+  }
+  plan_.kept_version_ = newest;
+}
+
+// All steps but the kept ones. A plan's first run launches them one by one, which also loads and makes what libraries
+// below us leave for then; later ones start them as a whole, where the device wants that.
+void Slot::launch_every_run(Stream& steps, const Start& start) {
+  const int first = plan_.kept_steps, end = static_cast<int>(plan_.steps.size());
+  const auto launch_all = [&](const Start* wanted) {
+    launch(steps, first, end, wanted);
+    if (may_fault_) steps.take_fault(static_cast<Fault*>(taps_.data()));
+  };
+  if (!device_.records() || !plan_.has_run_ || start.profile || first == end) {
+    launch_all(&start);
+    plan_.has_run_ = true;
+    return;
+  }
+  if (!recording_) {
+    steps.begin_recording();
+    try {
+      launch_all(nullptr);
+    } catch (const std::exception&) {
+      const Error error = current_error();
+      steps.end_recording();
+      throw error;
+    }
+    recording_ = steps.end_recording();
+  }
+  if (start.stopped()) fail(ErrorCode::Interrupted, "interrupted before ", plan_.steps[first].label);
+  plan_.note_writes();
+  steps.start(*recording_);
+}
+
+void Slot::launch(Stream& steps, int first, int end, const Start* start) {
+  const auto to = [&](int tap) { return static_cast<char*>(taps_.data()) + tap_offsets_[tap]; };
+  size_t next_tap = 0;
+  if (first == plan_.kept_steps) plan_.copy_taps(steps, to, first - 1, next_tap);
+  for (int i = first; i < end; ++i) {
+    if (start && i <= plan_.first_write && start->stopped())
+      fail(ErrorCode::Interrupted, "interrupted before ", plan_.steps[i].label);
+    if (start && i == plan_.first_write) plan_.note_writes();
+    Profile* const profile = start ? start->profile : nullptr;
+    const int64_t begin_ns = profile ? Profile::now_ns() : 0;
+    tell_ranges(steps, plan_.steps[i]);
+    plan_.launch_step(i, steps);
+    if (profile) {
+      steps.wait();
+      plan_.note(*profile, i, start->run, begin_ns);
+    }
+    if (i >= plan_.kept_steps) plan_.copy_taps(steps, to, i, next_tap);
+  }
+}
+
+// Wanted values that lie side by side are copied as one.
+void Slot::deliver(Stream& out, const Tensor* tapped) {
+  const char* const memory = static_cast<const char*>(taps_.data());
+  const auto copy = [&](int64_t begin, int64_t end) {
+    if (end > begin) device_.copy(out, staged_taps_.get() + begin, memory + begin, end - begin);
+  };
+  int64_t begin = 0, end = may_fault_ ? round_up(sizeof(Fault)) : 0;
+  for (size_t i = 0; i < tap_offsets_.size(); ++i) {
+    if (!tapped[i]) continue;
+    if (tap_offsets_[i] != end) {
+      copy(begin, end);
+      begin = tap_offsets_[i];
+    }
+    end = tap_offsets_[i] + round_up(plan_.taps[i].type.bytes());
+  }
+  copy(begin, end);
+}
+
+void Slot::finish(const Tensor* tapped) {
+  device_.enter();
+  delivered_->wait();
+  const Fault& fault = *reinterpret_cast<const Fault*>(staged_taps_.get());
+  if (may_fault_ && fault.step >= 0) throw explain(fault);
+  for (size_t i = 0; i < tap_offsets_.size(); ++i)
+    if (tapped[i])
+      std::memcpy(tapped[i].data(), staged_taps_.get() + tap_offsets_[i], static_cast<size_t>(tapped[i].bytes()));
+}
+
+Error Slot::explain(const Fault& fault) const {
+  const Step& step = plan_.steps.at(static_cast<size_t>(fault.step));
+  Error error(ErrorCode::Internal, text("the device found a bad value, ", fault.value, ", at ", fault.place));
+  try {
+    if (step.explain) step.explain(fault.place, fault.value);
+  } catch (const std::exception&) {
+    error = current_error();
+  }
+  error.op = step.label;
+  error.where = step.site;
+  return error;
+}
+
+}  // namespace moonflow

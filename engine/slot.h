@@ -1,0 +1,75 @@
+// What one run on an asynchronous device has to itself, so that neighbouring runs overlap: memory of the device for its
+// feeds and tapped values, staging memory of the host for both, and its recording of the plan's steps. A run goes
+// through three lanes, which wait for each other by events, and nobody waits for it on the way:
+//
+//   in      feeds from staging to the device
+//   steps     after that: the steps; tapped values and the first fault into the slot
+//   out         after that: those to staging
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace moonflow {
+
+// Where the runs on a device take place, whatever their plan, so that what one writes is there for the next. A device
+// that is not asynchronous has only the lane of steps.
+struct Lanes {
+  explicit Lanes(Device& device);
+
+  std::unique_ptr<Stream> in, steps, out;
+};
+
+// What a run asks of its start.
+struct Start {
+  std::function<bool()> stopped;  // as Plan::launch asks it
+  Profile* profile;               // with one it waits for each step, to tell what it took
+  uint64_t run;
+};
+
+class Slot {
+ public:
+  // Throws OutOfMemory.
+  explicit Slot(Plan& plan);
+  ~Slot();
+
+  // Enqueues a run: takes the feeds, which may change afterwards, and brings the values that `tapped` has room for.
+  // When it throws, nothing of the run is under way.
+  void start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const Start& start);
+  // Waits for the run and fills `tapped`. Throws what it failed with.
+  void finish(const Tensor* tapped);
+
+  bool busy = false;  // from before its start until after its finish; kept by whoever calls them
+
+ private:
+  struct FreeStaging {
+    Device* device;
+    void operator()(char* memory) const noexcept { device->free_staging(memory); }
+  };
+  using Staging = std::unique_ptr<char, FreeStaging>;
+
+  void feed(Stream& in, const Tensor* feeds);
+  void remake_kept(Stream& steps, const Start& start);
+  void launch_every_run(Stream& steps, const Start& start);
+  // Without a start they are only recorded.
+  void launch(Stream& steps, int first, int end, const Start* start);
+  void deliver(Stream& out, const Tensor* tapped);
+  Error explain(const Fault& fault) const;
+
+  Plan& plan_;
+  Device& device_;
+  // Places in the slot's memory, the same on the device and in staging. The fault comes before the tapped values.
+  std::vector<int64_t> feed_offsets_, tap_offsets_;
+  int64_t feed_bytes_ = 0;
+  int64_t tap_bytes_ = 0;
+  bool may_fault_ = false;
+  Buffer feeds_, taps_;
+  Staging staged_feeds_, staged_taps_;
+  std::unique_ptr<Event> fed_, computed_, delivered_;
+  bool used_ = false;
+  std::unique_ptr<Recording> recording_;
+};
+
+}  // namespace moonflow
