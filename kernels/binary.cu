@@ -56,12 +56,13 @@ Element two(const Attrs& attrs, DType dtype) {
 
 CudaKernel broadcasting(MakeElement make) {
   return {{[make](KernelCall& call) -> Launch {
-            return [element = make(call.attrs, call.inputs[0].dtype),
-                    pieces = pieces_of<2>({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape)](
-                       const LaunchCall& at) {
-              element.start_pieces(at.stream, element, pieces, at.inputs[0], at.inputs[1], at.outputs[0]);
-            };
-          }},
+             return [element = make(call.attrs, call.inputs[0].dtype),
+                     pieces = pieces_of<2>({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape)](
+                        const LaunchCall& at) {
+               element.start_pieces(at.stream, element, pieces, at.inputs[0], at.inputs[1], at.outputs[0]);
+             };
+           },
+           elementwise::keep_layout},
           true};
 }
 

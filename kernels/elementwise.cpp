@@ -13,23 +13,6 @@ void check_dtype(Dtypes dtypes, const TensorType& type) {
           type, "; cast it first");
 }
 
-void keep_layout(LayoutCall& call) {
-  const TensorType& out = call.output_types[0];
-  Layout chosen;
-  bool uniform = true;
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (call.input_types[i].count() == 1 && out.count() != 1) continue;
-    uniform = uniform && call.input_types[i] == out;
-    const bool dense = !call.inputs[i].row_major() && call.inputs[i].bytes == out.bytes();
-    if (dense && chosen.row_major()) chosen = call.inputs[i];
-  }
-  if (!uniform) chosen = {};
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    call.inputs[i] = call.input_types[i] == out ? chosen : Layout{};
-  }
-  call.outputs[0] = chosen;
-}
-
 Launch launch_over(Loop loop, const KernelCall& call) {
   const int64_t count = call.outputs[0].count(), out_size = size_of(call.outputs[0].dtype);
   const int64_t size = size_of(call.inputs[0].dtype);  // of every input

@@ -1,6 +1,7 @@
 // Element-wise ops of one input and their gradients, and cast, on CUDA.
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -31,18 +32,28 @@ Element gradient(const Attrs& attrs, DType dtype) {
 
 CudaKernel over_all(MakeElement make) {
   return {{[make](KernelCall& call) -> Launch {
-            return [element = make(call.attrs, call.inputs[0].dtype), count = call.outputs[0].count(),
-                    two = call.inputs.size() > 1](const LaunchCall& at) {
-              element.start(at.stream, element, count, at.inputs[0], two ? at.inputs[1] : nullptr, at.outputs[0]);
-            };
-          }},
+             return [element = make(call.attrs, call.inputs[0].dtype), count = call.outputs[0].count(),
+                     two = call.inputs.size() > 1](const LaunchCall& at) {
+               element.start(at.stream, element, count, at.inputs[0], two ? at.inputs[1] : nullptr, at.outputs[0]);
+             };
+           },
+           elementwise::keep_layout},
           true};
+}
+
+// Channels may come last in either dtype.
+void keep_channels_last(LayoutCall& call) {
+  if (is_channels_last(call.inputs[0]))
+    call.outputs[0] = channels_last(call.output_types[0]);
+  else
+    call.inputs[0] = Layout{};
 }
 
 Launch prepare_cast(KernelCall& call) {
   const Element element = visit_stored(call.outputs[0].dtype, [&](auto to) {
     using F = Convert<decltype(to)>;
-    return visit_stored(call.inputs[0].dtype, [](auto from) { return Element(F{}, start_one<F, decltype(from)>); });
+    return visit_stored(call.inputs[0].dtype,
+                        [](auto from) { return Element(F{}, start_one<F, decltype(from), decltype(to)>); });
   });
   return [element, count = call.outputs[0].count()](const LaunchCall& at) {
     element.start(at.stream, element, count, at.inputs[0], nullptr, at.outputs[0]);
@@ -58,7 +69,7 @@ void add_elementwise(Kernels& kernels) {
     if constexpr (!std::is_same_v<typename Row::Gradient, functor::None>)
       kernels[text(row.name, "_grad")] = over_all(gradient<typename Row::Gradient>);
   });
-  kernels["cast"] = {{prepare_cast}, true};
+  kernels["cast"] = {{prepare_cast, keep_channels_last}, true};
 }
 
 }  // namespace moonflow::cuda

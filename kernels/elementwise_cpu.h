@@ -25,10 +25,6 @@ void check_dtype(Dtypes dtypes, const TensorType& type);
 std::string doc(const std::string& says, const std::string& formula, Dtypes dtypes, const std::string& shapes,
                 const std::string& end = {});
 
-// Where the inputs have the output's type (or are a single element), the first private layout among them serves all.
-// Only one without padding: padding would be computed on, and must stay zero.
-void keep_layout(LayoutCall& call);
-
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>

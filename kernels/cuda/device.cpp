@@ -11,8 +11,6 @@ namespace moonflow::cuda {
 
 namespace {
 
-constexpr std::string_view kChannelsLast = "NHWC";
-
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(Runtime& runtime) : runtime_(runtime), handle_(runtime.make_event()) {}
@@ -127,11 +125,7 @@ class CudaDevice final : public Device {
     return is_channels_last(layout) ? std::string(kChannelsLast) : Device::describe(layout);
   }
 
-  const Kernel& kernel(const OpDef& op) const override {
-    static const Kernel none;
-    const auto found = kernels_.find(op.name);
-    return found == kernels_.end() ? none : found->second;
-  }
+  const Kernel& kernel(const OpDef& op) const override { return kernels_.of(op); }
 
   void enter() override { runtime_->enter(); }
 
@@ -180,7 +174,7 @@ class CudaDevice final : public Device {
 
  private:
   const std::unique_ptr<Runtime> runtime_;
-  const Kernels kernels_;
+  const KernelTable kernels_;
   const StreamHandle own_;  // for what allocate does
   const bool records_ = graphs_wanted();
 };
@@ -197,12 +191,5 @@ Runtime& runtime(Device& device) { return static_cast<CudaDevice&>(device).runti
 StreamHandle native(Stream& stream) { return cuda_stream(stream).handle(); }
 void check_launch(Stream& stream) { cuda_stream(stream).check_launch(); }
 FaultNote* fault_note(Stream& stream) { return cuda_stream(stream).note(); }
-
-Layout channels_last(const TensorType& type) { return {{kChannelsLast.begin(), kChannelsLast.end()}, type.bytes()}; }
-
-bool is_channels_last(const Layout& layout) {
-  return std::string_view(reinterpret_cast<const char*>(layout.description.data()), layout.description.size()) ==
-         kChannelsLast;
-}
 
 }  // namespace moonflow::cuda

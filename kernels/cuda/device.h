@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
 #include "kernels/cuda/runtime.h"
 
 namespace moonflow::cuda {
@@ -18,10 +19,5 @@ Runtime& runtime(Device& device);
 StreamHandle native(Stream& stream);
 // After each launch on the stream, by us or by a library: throws when it was refused.
 void check_launch(Stream& stream);
-
-// The layout of images and filters in which channels come last. `type` is (batch, channels, height, width), or the like
-// with one or three axes of space.
-Layout channels_last(const TensorType& type);
-bool is_channels_last(const Layout& layout);
 
 }  // namespace moonflow::cuda

@@ -64,9 +64,11 @@ constexpr int kNeighbours = std::is_base_of_v<functor::Vectorised, F>
 // ---- one value, or two of one shape --------------------------------------------------------------------------
 
 template <class F, class T>
+using ResultOfOne = StoredLike<std::invoke_result_t<F, Computed<T>>, T>;
+
+template <class F, class T, class Out>
 struct MapOne {
   static constexpr int kThreads = 256, kN = kNeighbours<F, T>;
-  using Out = StoredLike<std::invoke_result_t<F, Computed<T>>, T>;
   F f;
   int64_t count;
   bool aligned;
@@ -304,13 +306,12 @@ class Element {
   alignas(8) unsigned char functor_[16] = {};
 };
 
-template <class F, class T>
+template <class F, class T, class Out = ResultOfOne<F, T>>
 void start_one(Stream& stream, const Element& element, int64_t count, const void* x, const void*, void* out) {
-  using K = MapOne<F, T>;
-  const bool aligned = is_aligned<T, K::kN>(x) && is_aligned<typename K::Out, K::kN>(out);
-  launch_elements(
-      stream, count,
-      K{element.functor<F>(), count, aligned, static_cast<const T*>(x), static_cast<typename K::Out*>(out)});
+  using K = MapOne<F, T, Out>;
+  const bool aligned = is_aligned<T, K::kN>(x) && is_aligned<Out, K::kN>(out);
+  launch_elements(stream, count,
+                  K{element.functor<F>(), count, aligned, static_cast<const T*>(x), static_cast<Out*>(out)});
 }
 
 template <class F, class T>

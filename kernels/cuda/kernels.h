@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "engine/op.h"
@@ -17,6 +18,18 @@ using Kernels = std::map<std::string, CudaKernel, std::less<>>;
 // All of them.
 Kernels make_kernels();
 
+// The kernels of a device, every one of which takes bfloat16. Any thread may ask.
+class KernelTable {
+ public:
+  explicit KernelTable(Kernels kernels) : kernels_(std::move(kernels)) {}
+  const Kernel& of(const OpDef& op) const;  // an empty one where there is none
+
+ private:
+  mutable std::mutex mutex_;
+  mutable Kernels kernels_;  // each is widened when its op, which knows what it writes, is first seen
+};
+
+void add_bias(Kernels& kernels);
 void add_binary(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_loss(Kernels& kernels);

@@ -1,0 +1,52 @@
+// Ways between bfloat16 and float32 on CUDA, and with them the kernel of every op that knows no bfloat16.
+#include "kernels/cuda/arrays.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/widened.h"
+
+namespace moonflow::cuda {
+namespace {
+
+template <class From, class To>
+struct ConvertArrays {
+  static constexpr int kPointers = 2, kN = 4;
+  using Row = ArrayRow<kPointers>;
+
+  static bool is_aligned(const Row& row) {
+    return cuda::is_aligned<To, kN>(row.data[0]) && cuda::is_aligned<From, kN>(row.data[1]);
+  }
+  MOONFLOW_DEVICE ConvertArrays begin(const Row&) const { return {}; }
+  MOONFLOW_DEVICE void operator()(const Row& row, int64_t first, int64_t rest, bool whole) const {
+    const auto values = read<From, kN>(static_cast<const From*>(row.data[1]) + first, rest, whole);
+    Pack<To, kN> results;
+    for (int i = 0; i < kN; ++i) results.values[i] = To(values.values[i]);
+    write(results, static_cast<To*>(row.data[0]) + first, rest, whole);
+  }
+};
+
+template <class From, class To>
+void convert(Stream& stream, const Conversion* arrays, int count) {
+  over_arrays(stream, ConvertArrays<From, To>(), count, [&](int64_t i) {
+    return ArrayRow<2>{{arrays[i].to, const_cast<void*>(arrays[i].from)}, arrays[i].count};
+  });
+}
+
+}  // namespace
+
+const Kernel& KernelTable::of(const OpDef& op) const {
+  static const Kernel none;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = kernels_.find(op.name);
+  if (found == kernels_.end()) return none;
+  CudaKernel& kernel = found->second;
+  if (!kernel.bfloat16) {
+    std::function<bool(size_t)> is_written;
+    if (!op.writes.empty()) is_written = [op](size_t place) { return op.updates(place); };
+    static_cast<Kernel&>(kernel) =
+        widened(kernel, std::move(is_written), {convert<BFloat16, float>, convert<float, BFloat16>});
+    kernel.bfloat16 = true;
+  }
+  return kernel;
+}
+
+}  // namespace moonflow::cuda

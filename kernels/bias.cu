@@ -1,0 +1,197 @@
+// Adding one number per channel, and its gradient, on CUDA. Channels are where the shape says, or last in memory.
+#include <algorithm>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
+#include "kernels/image.h"
+
+namespace moonflow::cuda {
+namespace {
+
+// ---- the sum over all but the channels -----------------------------------------------------------------------
+// A block has a few channels and a part of their elements; each thread adds up to kRun numbers in float before it goes
+// on in double, as on the CPU. Parts depend on the sizes alone and are added in order, so the result never changes.
+
+constexpr int64_t kRun = 64;
+
+template <class T>
+class RunningSum {
+ public:
+  MOONFLOW_DEVICE void add(T x) {
+    run_ += x;
+    if (++length_ < kRun) return;
+    sum_ += run_;
+    run_ = 0;
+    length_ = 0;
+  }
+  MOONFLOW_DEVICE double sum() const { return sum_ + run_; }
+
+ private:
+  T run_ = 0;
+  int64_t length_ = 0;
+  double sum_ = 0;
+};
+
+// Sums go to `parts` in double, or where there is one part, to `out`.
+template <class T>
+struct Sums {
+  double* parts;
+  T* out;
+  MOONFLOW_DEVICE void give(int64_t place, double sum) const {
+    if (parts)
+      parts[place] = sum;
+    else
+      out[place] = T(static_cast<Computed<T>>(sum));
+  }
+};
+
+// Of rows of channels: `width` channels side by side, a power of two up to 32, in each row of threads.
+template <class T>
+struct SumRows {
+  static constexpr int kThreads = 256;
+  const T* x;
+  Sums<T> sums;
+  int64_t rows, rows_per_part, channels, tiles;
+  int width;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    double* const of_threads = block.template shared<double>();
+    const int64_t part = block.index() / tiles, channel = block.index() % tiles * width + block.thread() % width;
+    const int64_t first = part * rows_per_part, last = first + rows_per_part < rows ? first + rows_per_part : rows;
+    RunningSum<Computed<T>> sum;
+    if (channel < channels) {
+      for (int64_t row = first + block.thread() / width; row < last; row += kThreads / width)
+        sum.add(x[row * channels + channel]);
+    }
+    of_threads[block.thread()] = sum.sum();
+    block.sync();
+    if (block.thread() >= width || channel >= channels) return;
+    double total = 0;
+    for (int i = block.thread(); i < kThreads; i += width) total += of_threads[i];
+    sums.give(part * channels + channel, total);
+  }
+};
+
+// Of planes: each channel's elements lie side by side.
+template <class T>
+struct SumPlanes {
+  static constexpr int kThreads = 256;
+  const T* x;
+  Sums<T> sums;
+  int64_t elements, elements_per_part, channels, plane;  // elements of a channel
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t part = block.index() / channels, channel = block.index() % channels;
+    const int64_t first = part * elements_per_part;
+    const int64_t last = first + elements_per_part < elements ? first + elements_per_part : elements;
+    RunningSum<Computed<T>> sum;
+    int64_t outer = (first + block.thread()) / plane, place = (first + block.thread()) % plane;
+    for (int64_t i = first + block.thread(); i < last; i += kThreads) {
+      sum.add(x[(outer * channels + channel) * plane + place]);
+      for (place += kThreads; place >= plane; place -= plane) ++outer;
+    }
+    const double total = over_block(block, sum.sum(), Sum());
+    if (block.thread() == 0) sums.give(part * channels + channel, total);
+  }
+};
+
+template <class T>
+struct AddParts {
+  const double* parts;
+  T* out;
+  int64_t count, channels;
+  MOONFLOW_DEVICE void operator()(int64_t channel) const {
+    double sum = 0;
+    for (int64_t part = 0; part < count; ++part) sum += parts[part * channels + channel];
+    out[channel] = T(static_cast<Computed<T>>(sum));
+  }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+// A value as outer values of one plane per channel; planes of one element where the channels are last.
+struct Planes {
+  int64_t outer, channels, plane;
+
+  explicit Planes(const KernelCall& call) {
+    const Shape& shape = call.inputs[0].shape;
+    const int axis = channel_axis(call.attrs.string("data_format"), shape.rank());
+    channels = shape[axis];
+    outer = shape.count(0, axis);
+    plane = shape.count(axis + 1, shape.rank());
+    if (!is_channels_last(call.input_layouts[0])) return;
+    outer *= plane;
+    plane = 1;
+  }
+};
+
+// Channels last are as good as rows, where axis 1 has the channels.
+void keep_channels_last(LayoutCall& call) {
+  const bool first = channel_axis(call.attrs.string("data_format"), call.input_types[0].shape.rank()) == 1;
+  if (!first || !is_channels_last(call.inputs[0])) call.inputs[0] = Layout{};
+  for (size_t i = 1; i < call.inputs.size(); ++i) call.inputs[i] = Layout{};
+  if (call.output_types[0].shape.rank() > 1) call.outputs[0] = call.inputs[0];
+}
+
+Launch prepare_bias_add(KernelCall& call) {
+  const Planes planes(call);
+  const DType value = call.inputs[0].dtype, bias = call.inputs[1].dtype;
+  const auto pieces = pieces_of<2>({Shape{planes.outer, planes.channels, planes.plane}, Shape{planes.channels, 1}},
+                                   Shape{planes.outer, planes.channels, planes.plane});
+  const auto adding = [&](auto x, auto y) -> Launch {
+    return [pieces](const LaunchCall& at) {
+      launch_broadcast<functor::Add, decltype(x), decltype(y)>(at.stream, {}, pieces, at.inputs[0], at.inputs[1],
+                                                               at.outputs[0]);
+    };
+  };
+  if (value != DType::BFloat16) return visit_floating(value, [&](auto zero) { return adding(zero, zero); });
+  if (bias != DType::BFloat16) return adding(BFloat16{}, float{});
+  return adding(BFloat16{}, BFloat16{});
+}
+
+// A part has so many elements of a channel that starting it pays, and all parts together fill the card.
+int64_t part_of(int64_t elements, int64_t least, int64_t blocks) {
+  constexpr int64_t kEnoughBlocks = 132 * 4;
+  const int64_t parts = std::clamp(elements / least, int64_t{1}, std::max(kEnoughBlocks / blocks, int64_t{1}));
+  return std::max((elements + parts - 1) / parts, int64_t{1});
+}
+
+template <class T>
+Launch launch_bias_grad(KernelCall& call) {
+  const Planes planes(call);
+  if (planes.channels == 0) return [](const LaunchCall&) {};
+  const bool in_rows = planes.plane == 1;
+  const int64_t elements = planes.outer * planes.plane;
+  int width = 32;
+  while (in_rows && width > 1 && width / 2 >= planes.channels) width /= 2;
+  const int64_t tiles = in_rows ? (planes.channels + width - 1) / width : planes.channels;
+  const int64_t per_part = part_of(elements, in_rows ? 256 / width * 16 : 2048, tiles);
+  const int64_t parts = std::max((elements + per_part - 1) / per_part, int64_t{1});
+  call.scratch_bytes = parts == 1 ? 0 : parts * planes.channels * static_cast<int64_t>(sizeof(double));
+  return [=](const LaunchCall& at) {
+    const Sums<T> sums{parts == 1 ? nullptr : static_cast<double*>(at.scratch), at.output<T>(0)};
+    if (in_rows) {
+      launch(at.stream, tiles * parts,
+             SumRows<T>{at.input<T>(0), sums, elements, per_part, planes.channels, tiles, width}, 256 * sizeof(double));
+    } else {
+      launch(at.stream, tiles * parts,
+             SumPlanes<T>{at.input<T>(0), sums, elements, per_part, planes.channels, planes.plane});
+    }
+    if (parts > 1) for_each(at.stream, planes.channels, AddParts<T>{sums.parts, sums.out, parts, planes.channels});
+  };
+}
+
+Launch prepare_bias_grad(KernelCall& call) {
+  if (call.inputs[0].dtype == DType::BFloat16) return launch_bias_grad<BFloat16>(call);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_bias_grad<decltype(zero)>(call); });
+}
+
+}  // namespace
+
+void add_bias(Kernels& kernels) {
+  kernels["bias_add"] = {{prepare_bias_add, keep_channels_last}, true};
+  kernels["bias_grad"] = {{prepare_bias_grad, keep_channels_last}, true};
+}
+
+}  // namespace moonflow::cuda
