@@ -11,6 +11,7 @@
 #include "kernels/matmul_update.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
+#include "kernels/update_rules.h"
 
 namespace moonflow {
 namespace {
@@ -39,7 +40,7 @@ const char* const kDtypes = "dtypes: float32, float64; learning_rate float32 ()"
 
 // Runs loop(first, last), a plain loop over elements, in parallel and in the widest registers.
 template <class Loop>
-void update(int64_t count, const Loop& loop) {
+void each_element(int64_t count, const Loop& loop) {
   parallel_for(count, cpu::kWideGrain, [&](int64_t first, int64_t last) { widest([&] { loop(first, last); }); });
 }
 
@@ -92,7 +93,7 @@ OpDef assign_add() {
       return [count = call.inputs[0].count()](const LaunchCall& launch) {
         T* w = static_cast<T*>(launch.inputs[0]);
         const T* value = static_cast<const T*>(launch.inputs[1]);
-        update(count, [=](int64_t first, int64_t last) {
+        each_element(count, [=](int64_t first, int64_t last) {
           using U = std::conditional_t<std::is_floating_point_v<T>, T, uint64_t>;  // wraps around
 #pragma GCC ivdep
           for (int64_t i = first; i < last; ++i) w[i] = static_cast<T>(static_cast<U>(w[i]) + static_cast<U>(value[i]));
@@ -104,10 +105,6 @@ OpDef assign_add() {
 }
 
 // ---- optimizers ----------------------------------------------------------------------------------------------
-// A rule holds what it needs of the attributes; loop<T>(inputs) gives the plain loop over the elements of one variable
-// with its companions, for any stretch of them. Numbers of the launch (learning rate, step) are in `inputs` too, and
-// are taken in the variable's own precision.
-//
 // An update takes any number of variables, one after the other in its list, and goes over all of their elements as if
 // they were one: the many small ones of a network cost one step between them. The division by the loss's element
 // count, which prepare_gradient does, is taken into a rule whose gradient gets nothing else: the gradient of a large
@@ -115,133 +112,44 @@ OpDef assign_add() {
 
 AttrDef gradient_scale_attr() { return {"gradient_scale", 1.0, "factor of the gradient"}; }
 
-struct Descent {
-  explicit Descent(const Attrs& attrs) : scale(attrs.number("gradient_scale")) {}
-
-  template <class T>
-  auto loop(void* const* inputs) const {
-    T* w = static_cast<T*>(inputs[0]);
-    const T* g = static_cast<const T*>(inputs[1]);
-    const T rate = *static_cast<const float*>(inputs[2]), factor = static_cast<T>(scale);
-    return [=](int64_t first, int64_t last) {
+// The elements [first, last) of one variable.
+template <class Rule, class T>
+void run_rule(const Rule& rule, void* const* inputs, int64_t first, int64_t last) {
+  const auto step = rule.template step<T, double>(inputs);
+  T* const w = static_cast<T*>(inputs[0]);
+  const T* const g = static_cast<const T*>(inputs[Rule::kGradient]);
+  if constexpr (Rule::kWritten == 1) {
+    widest([=] {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) w[i] -= rate * (g[i] * factor);
-    };
-  }
-
-  double scale;
-};
-
-struct Momentum {
-  explicit Momentum(const Attrs& attrs) : beta(attrs.number("beta")), scale(attrs.number("gradient_scale")) {}
-
-  template <class T>
-  auto loop(void* const* inputs) const {
-    T *w = static_cast<T*>(inputs[0]), *m = static_cast<T*>(inputs[1]);
-    const T* g = static_cast<const T*>(inputs[2]);
-    const T rate = *static_cast<const float*>(inputs[3]);
-    const T keep = static_cast<T>(beta), factor = static_cast<T>(scale);
-    return [=](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) step(w[i], g[i]);
+    });
+  } else if constexpr (Rule::kWritten == 2) {
+    T* const m = static_cast<T*>(inputs[1]);
+    widest([=] {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) {
-        m[i] = keep * m[i] - rate * (g[i] * factor);
-        w[i] += m[i];
-      }
-    };
-  }
-
-  double beta, scale;
-};
-
-struct Adam {
-  explicit Adam(const Attrs& attrs)
-      : beta1(attrs.number("beta1")),
-        beta2(attrs.number("beta2")),
-        epsilon(attrs.number("epsilon")),
-        weight_decay(attrs.number("weight_decay")),
-        scale(attrs.number("gradient_scale")),
-        bias_correction(attrs.flag("bias_correction")) {}
-
-  // What the direction is scaled by at step t, counted from 0.
-  double rate(double learning_rate, int64_t t) const {
-    if (!bias_correction) return learning_rate;
-    const double steps = static_cast<double>(t) + 1;
-    return learning_rate * std::sqrt(1 - std::pow(beta2, steps)) / (1 - std::pow(beta1, steps));
-  }
-
-  template <class T>
-  auto loop(void* const* inputs) const {
-    T *w = static_cast<T*>(inputs[0]), *m = static_cast<T*>(inputs[1]), *v = static_cast<T*>(inputs[2]);
-    const T* gradient = static_cast<const T*>(inputs[3]);
-    const double learning_rate = *static_cast<const float*>(inputs[4]);
-    const T step = static_cast<T>(rate(learning_rate, *static_cast<const int64_t*>(inputs[5])));
-    const T decay = static_cast<T>(learning_rate * weight_decay), factor = static_cast<T>(scale);
-    const T keep1 = static_cast<T>(beta1), keep2 = static_cast<T>(beta2);
-    const T rest1 = static_cast<T>(1 - beta1), rest2 = static_cast<T>(1 - beta2), little = static_cast<T>(epsilon);
-    return [=](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) step(w[i], m[i], g[i]);
+    });
+  } else {
+    T *const m = static_cast<T*>(inputs[1]), *const v = static_cast<T*>(inputs[2]);
+    widest([=] {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) {
-        const T g = gradient[i] * factor;
-        m[i] = keep1 * m[i] + rest1 * g;
-        v[i] = keep2 * v[i] + rest2 * g * g;
-        w[i] -= step * m[i] / (std::sqrt(v[i]) + little) + decay * w[i];
-      }
-    };
+      for (int64_t i = first; i < last; ++i) step(w[i], m[i], v[i], g[i]);
+    });
   }
+}
 
-  double beta1, beta2, epsilon, weight_decay, scale;
-  bool bias_correction;
-};
-
-struct Rmsprop {
-  explicit Rmsprop(const Attrs& attrs)
-      : decay_rate(attrs.number("decay_rate")),
-        epsilon(attrs.number("epsilon")),
-        scale(attrs.number("gradient_scale")) {}
-
-  template <class T>
-  auto loop(void* const* inputs) const {
-    T *w = static_cast<T*>(inputs[0]), *s = static_cast<T*>(inputs[1]), *mean = static_cast<T*>(inputs[2]);
-    const T* gradient = static_cast<const T*>(inputs[3]);
-    const T rate = *static_cast<const float*>(inputs[4]), factor = static_cast<T>(scale);
-    const T keep = static_cast<T>(decay_rate), rest = static_cast<T>(1 - decay_rate), little = static_cast<T>(epsilon);
-    return [=](int64_t first, int64_t last) {
-      if (mean) {
-#pragma GCC ivdep
-        for (int64_t i = first; i < last; ++i) {
-          const T g = gradient[i] * factor;
-          s[i] = keep * s[i] + rest * g * g;
-          mean[i] = keep * mean[i] + rest * g;
-          w[i] -= rate * g / std::sqrt(s[i] - mean[i] * mean[i] + little);
-        }
-      } else {
-#pragma GCC ivdep
-        for (int64_t i = first; i < last; ++i) {
-          const T g = gradient[i] * factor;
-          s[i] = keep * s[i] + rest * g * g;
-          w[i] -= rate * g / std::sqrt(s[i] + little);
-        }
-      }
-    };
-  }
-
-  double decay_rate, epsilon, scale;
-};
-
-// `group`: how many inputs a variable has with its companions; the variable comes first.
 template <class Rule>
-Launch prepare_update(const KernelCall& call, size_t group) {
+Launch prepare_update(const KernelCall& call) {
   std::vector<int64_t> ends;  // of each variable in the sequence of all elements
-  for (size_t i = 0; i < call.inputs.size(); i += group)
+  for (size_t i = 0; i < call.inputs.size(); i += Rule::kInputs)
     ends.push_back((ends.empty() ? 0 : ends.back()) + call.inputs[i].count());
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [rule = Rule(call.attrs), ends, group](const LaunchCall& launch) {
+    return [rule = Rule(call.attrs), ends](const LaunchCall& launch) {
       parallel_for(ends.back(), cpu::kWideGrain, [&](int64_t first, int64_t last) {
         for (size_t i = std::upper_bound(ends.begin(), ends.end(), first) - ends.begin(); first < last; ++i) {
           const int64_t begin = i == 0 ? 0 : ends[i - 1], end = std::min(ends[i], last);
-          const auto loop = rule.template loop<T>(launch.inputs + i * group);
-          widest([&] { loop(first - begin, end - begin); });
+          run_rule<Rule, T>(rule, launch.inputs + i * Rule::kInputs, first - begin, end - begin);
           first = end;
         }
       });
@@ -339,7 +247,7 @@ OpDef sgd() {
                  {"sgd_update + sgd_update", fuse_updates<2>}};
   op.infer = infer_update(op, 2);
   op.writes = {0};
-  op.cpu = {[](KernelCall& call) { return prepare_update<Descent>(call, 3); }};
+  op.cpu = {[](KernelCall& call) { return prepare_update<update::Descent>(call); }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
   op.examples = {{{x, x, rate}}, {{x, x, rate, y, y, rate}, {{"gradient_scale", 0.01}}}};
   return op;
@@ -360,7 +268,7 @@ OpDef momentum() {
                  {"momentum_update + momentum_update", fuse_updates<3>}};
   op.infer = infer_update(op, 3);
   op.writes = {0, 1};
-  op.cpu = {[](KernelCall& call) { return prepare_update<Momentum>(call, 4); }};
+  op.cpu = {[](KernelCall& call) { return prepare_update<update::Momentum>(call); }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
   op.examples = {{{x, x, x, rate}}, {{x, x, x, rate, y, y, y, rate}}};
   return op;
@@ -391,7 +299,7 @@ OpDef adam() {
                  {"adam_update + adam_update", fuse_updates<4>}};
   op.infer = infer_update(op, 4, [op](const OpCall& call) { check_scalar(call, op, 5, DType::Int64); });
   op.writes = {0, 1, 2};
-  op.cpu = {[](KernelCall& call) { return prepare_update<Adam>(call, 6); }};
+  op.cpu = {[](KernelCall& call) { return prepare_update<update::Adam>(call); }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({}), step = {DType::Int64, {}};
   op.examples = {{{x, x, x, x, rate, step, y, y, y, y, rate, step}, {{"gradient_scale", 0.5}}, 0.1, 1},
                  {{x, x, x, x, rate, step}, {{"bias_correction", false}, {"weight_decay", 0.01}}, 0.1, 1}};
@@ -425,7 +333,10 @@ OpDef rmsprop() {
             "mean_gradient goes with centered, and only with it");
   });
   op.writes = {0, 1, 2};
-  op.cpu = {[](KernelCall& call) { return prepare_update<Rmsprop>(call, 5); }};
+  op.cpu = {[](KernelCall& call) {
+    return call.attrs.flag("centered") ? prepare_update<update::Rmsprop<true>>(call)
+                                       : prepare_update<update::Rmsprop<false>>(call);
+  }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
   // Values in [0.1, 0.3), so that a mean square stays above the square of a mean.
   op.examples = {{{x, x, x, x, rate}, {{"centered", true}}, 0.1, 0.3},
@@ -437,22 +348,16 @@ OpDef rmsprop() {
 
 template <class T>
 Launch launch_prepare(const KernelCall& call) {
-  return
-      [count = call.inputs[0].count(), scale = call.attrs.number("scale"), l1 = static_cast<T>(call.attrs.number("l1")),
-       l2 = static_cast<T>(call.attrs.number("l2"))](const LaunchCall& launch) {
-        const T* g = static_cast<const T*>(launch.inputs[0]);
-        const T* w = static_cast<const T*>(launch.inputs[1]);
-        T* out = static_cast<T*>(launch.outputs[0]);
-        const T clip = launch.inputs[2] ? *static_cast<const T*>(launch.inputs[2]) : T(1);
-        const T factor = static_cast<T>(scale);
-        update(count, [=](int64_t first, int64_t last) {
+  return [count = call.inputs[0].count(), prepare = update::Prepare<T>(call.attrs)](const LaunchCall& launch) {
+    const T* g = static_cast<const T*>(launch.inputs[0]);
+    const T* w = static_cast<const T*>(launch.inputs[1]);
+    T* out = static_cast<T*>(launch.outputs[0]);
+    const T clip = launch.inputs[2] ? *static_cast<const T*>(launch.inputs[2]) : T(1);
+    each_element(count, [=](int64_t first, int64_t last) {
 #pragma GCC ivdep
-          for (int64_t i = first; i < last; ++i) {
-            const T sign = static_cast<T>((w[i] > 0) - (w[i] < 0));
-            out[i] = clip * (g[i] * factor + l1 * sign + l2 * w[i]);
-          }
-        });
-      };
+      for (int64_t i = first; i < last; ++i) out[i] = prepare(g[i], w[i], clip);
+    });
+  };
 }
 
 OpDef prepare_gradient() {
