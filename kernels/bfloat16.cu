@@ -15,6 +15,7 @@ struct ConvertArrays {
   static bool is_aligned(const Row& row) {
     return cuda::is_aligned<To, kN>(row.data[0]) && cuda::is_aligned<From, kN>(row.data[1]);
   }
+  MOONFLOW_DEVICE bool skips() const { return false; }
   MOONFLOW_DEVICE ConvertArrays begin(const Row&) const { return {}; }
   MOONFLOW_DEVICE void operator()(const Row& row, int64_t first, int64_t rest, bool whole) const {
     const auto values = read<From, kN>(static_cast<const From*>(row.data[1]) + first, rest, whole);

@@ -19,6 +19,7 @@ struct ArrayRow {
 // A body is a struct of plain data with
 //   kPointers        addresses of a row
 //   kN               elements that a thread takes at once
+//   skips()          whether there is nothing to do after all
 //   is_aligned(row)  whether all arrays of a row can be moved in packs of kN
 //   begin(row)       what the elements of a row have in common, with
 //                    operator()(row, first, rest, whole): computes kN of them, or `rest` where that is less
@@ -41,6 +42,7 @@ struct OverArrays {
 
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
+    if (body.skips()) return;
     int of = 0;
     for (int behind = rows; behind - of > 1;) {
       const int middle = (of + behind) / 2;

@@ -11,6 +11,7 @@ Kernels make_kernels() {
   add_matmul(kernels);
   add_reduce(kernels);
   add_softmax(kernels);
+  add_update(kernels);
   return kernels;
 }
 

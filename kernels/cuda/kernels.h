@@ -36,5 +36,6 @@ void add_loss(Kernels& kernels);
 void add_matmul(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_softmax(Kernels& kernels);
+void add_update(Kernels& kernels);
 
 }  // namespace moonflow::cuda

@@ -1,6 +1,8 @@
 // Runs an op on the simulated device and on the CPU and compares, the first at addresses of every kind.
 #pragma once
 
+#include <functional>
+
 #include <catch2/catch.hpp>
 
 #include "kernels/simulated/device.h"
@@ -26,14 +28,8 @@ struct Bench {
     }
   }
 
- private:
-  static bool close(const Tensor& a, const Tensor& b) {
-    const DType dtype = a.dtype();
-    return distance(a, b) <= (dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5);
-  }
-
-  // Every buffer begins `shift` elements behind an aligned address.
-  Launched shifted(const Trial& trial, int64_t shift) {
+  // Every buffer begins `shift` elements behind an aligned address. `before` enqueues what comes before the launch.
+  Launched shifted(const Trial& trial, int64_t shift, const std::function<void(Stream&)>& before = {}) {
     KernelCall call{*card, trial.attrs, {}, {}, trial.infer(), {}, {}};
     for (const Tensor& input : trial.inputs) {
       call.inputs.push_back(input ? input.type() : TensorType{});
@@ -55,6 +51,7 @@ struct Bench {
     }
     for (const TensorType& type : call.outputs) outputs.push_back(place(type));
     const Buffer scratch(*card, call.scratch_bytes + kAlignment);
+    if (before) before(*stream);
     launch(LaunchCall{*stream, inputs.data(), outputs.data(), scratch.data()});
     Launched result;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -67,6 +64,12 @@ struct Bench {
     }
     stream->wait();
     return result;
+  }
+
+ private:
+  static bool close(const Tensor& a, const Tensor& b) {
+    const DType dtype = a.dtype();
+    return distance(a, b) <= (dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5);
   }
 };
 

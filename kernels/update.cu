@@ -1,0 +1,205 @@
+// What changes variables, on CUDA. All variables of an op are one launch, and every one of these kernels leaves them
+// alone where this run has found a fault before.
+#include "kernels/cuda/arrays.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/fault.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/update_rules.h"
+
+namespace moonflow::cuda {
+namespace {
+
+// One update rule over the variables of a network, which come with the addresses of all their inputs.
+template <class Rule, class T>
+struct Update {
+  // Roots and quotients of float64 are subroutines that take many registers.
+  static constexpr int kPointers = Rule::kInputs, kN = std::is_same_v<T, double> ? 1 : 4;
+  using Row = ArrayRow<kPointers>;
+  using C = Computed<T>;
+  Rule rule;
+  const FaultNote* note;
+
+  static bool is_aligned(const Row& row) {
+    for (int i = 0; i < Rule::kWritten; ++i)
+      if (!cuda::is_aligned<T, kN>(row.data[i])) return false;
+    return cuda::is_aligned<T, kN>(row.data[Rule::kGradient]);
+  }
+
+  MOONFLOW_DEVICE bool skips() const { return note->found != 0; }
+
+  using Step = typename Rule::template Step<C>;
+  struct Elements {
+    Step step;
+    MOONFLOW_DEVICE void operator()(const Row& row, int64_t first, int64_t rest, bool whole) const {
+      const auto gradients = read<T, kN>(static_cast<const T*>(row.data[Rule::kGradient]) + first, rest, whole);
+      Pack<T, kN> written[Rule::kWritten];
+      for (int v = 0; v < Rule::kWritten; ++v)
+        written[v] = read<T, kN>(static_cast<const T*>(row.data[v]) + first, rest, whole);
+      for (int i = 0; i < kN; ++i) {
+        C values[Rule::kWritten];
+        for (int v = 0; v < Rule::kWritten; ++v) values[v] = C(written[v].values[i]);
+        const C g = C(gradients.values[i]);
+        if constexpr (Rule::kWritten == 1)
+          step(values[0], g);
+        else if constexpr (Rule::kWritten == 2)
+          step(values[0], values[1], g);
+        else
+          step(values[0], values[1], values[2], g);
+        for (int v = 0; v < Rule::kWritten; ++v) written[v].values[i] = T(values[v]);
+      }
+      for (int v = 0; v < Rule::kWritten; ++v) write(written[v], static_cast<T*>(row.data[v]) + first, rest, whole);
+    }
+  };
+  MOONFLOW_DEVICE Elements begin(const Row& row) const { return {rule.template step<C, C>(row.data)}; }
+};
+
+// f(value of the variable, given value) becomes the variable's.
+template <class F, class T>
+struct Assign {
+  static constexpr int kThreads = 256, kN = std::min(16 / static_cast<int>(sizeof(T)), 8);
+  const FaultNote* note;
+  int64_t count;
+  bool aligned;
+  T* variable;
+  const T* value;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0 || note->found != 0) return;
+    const bool whole = aligned && rest >= kN;
+    auto values = read<T, kN>(value + first, rest, whole);
+    if constexpr (!std::is_same_v<F, functor::None>) {
+      const auto before = read<T, kN>(variable + first, rest, whole);
+      for (int i = 0; i < kN; ++i)
+        values.values[i] = T(F()(Computed<T>(before.values[i]), Computed<T>(values.values[i])));
+    }
+    write(values, variable + first, rest, whole);
+  }
+};
+
+template <class T>
+struct PrepareGradient {
+  static constexpr int kThreads = 256, kN = 16 / static_cast<int>(sizeof(Computed<T>));
+  update::Prepare<Computed<T>> prepare;
+  int64_t count;
+  bool aligned;
+  const T *gradient, *variable, *clip_scale;  // the last may be absent
+  T* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    using C = Computed<T>;
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const bool whole = aligned && rest >= kN;
+    const C clip = clip_scale ? C(*clip_scale) : C(1);
+    const auto gradients = read<T, kN>(gradient + first, rest, whole);
+    const auto variables = read<T, kN>(variable + first, rest, whole);
+    Pack<T, kN> results;
+    for (int i = 0; i < kN; ++i) results.values[i] = T(prepare(C(gradients.values[i]), C(variables.values[i]), clip));
+    write(results, out + first, rest, whole);
+  }
+};
+
+template <class T>
+struct ClipFactor {
+  const T* norm;
+  T* out;
+  T limit;
+  MOONFLOW_DEVICE void operator()(int64_t) const { *out = *norm > limit ? limit / *norm : T(1); }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+// Calls f(T{}) for the floating dtypes, bfloat16 among them.
+template <class F>
+Launch visit_fractions(DType dtype, const F& f) {
+  return dtype == DType::BFloat16 ? f(BFloat16{}) : visit_floating(dtype, f);
+}
+
+template <class Rule>
+Launch prepare_update(const KernelCall& call) {
+  std::vector<int64_t> counts;
+  for (size_t i = 0; i < call.inputs.size(); i += Rule::kInputs) counts.push_back(call.inputs[i].count());
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    return [rule = Rule(call.attrs), counts](const LaunchCall& at) {
+      using Body = Update<Rule, decltype(zero)>;
+      over_arrays(at.stream, Body{rule, fault_note(at.stream)}, static_cast<int64_t>(counts.size()), [&](int64_t i) {
+        typename Body::Row row{{}, counts[i]};
+        std::copy_n(at.inputs + i * Rule::kInputs, Rule::kInputs, row.data);
+        return row;
+      });
+    };
+  });
+}
+
+template <class F, class T>
+Launch launch_assign(int64_t count) {
+  return [count](const LaunchCall& at) {
+    using K = Assign<F, T>;
+    T* const variable = static_cast<T*>(at.inputs[0]);
+    const T* const value = at.input<T>(1);
+    const bool aligned = is_aligned<T, K::kN>(variable) && is_aligned<T, K::kN>(value);
+    launch_elements(at.stream, count, K{fault_note(at.stream), count, aligned, variable, value});
+  };
+}
+
+// Takes elements by their size alone.
+Launch prepare_assign(KernelCall& call) {
+  const int64_t count = call.inputs[0].count();
+  switch (size_of(call.inputs[0].dtype)) {
+    case 1:
+      return launch_assign<functor::None, uint8_t>(count);
+    case 2:
+      return launch_assign<functor::None, uint16_t>(count);
+    case 4:
+      return launch_assign<functor::None, uint32_t>(count);
+    default:
+      return launch_assign<functor::None, uint64_t>(count);
+  }
+}
+
+Launch prepare_assign_add(KernelCall& call) {
+  return visit_stored(call.inputs[0].dtype,
+                      [&](auto zero) { return launch_assign<functor::Add, decltype(zero)>(call.inputs[0].count()); });
+}
+
+Launch prepare_prepare_gradient(KernelCall& call) {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    using K = PrepareGradient<T>;
+    return [prepare = update::Prepare<Computed<T>>(call.attrs), count = call.inputs[0].count()](const LaunchCall& at) {
+      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.inputs[1]) &&
+                           is_aligned<T, K::kN>(at.outputs[0]);
+      launch_elements(at.stream, count,
+                      K{prepare, count, aligned, at.input<T>(0), at.input<T>(1), at.input<T>(2), at.output<T>(0)});
+    };
+  });
+}
+
+Launch prepare_clip_factor(KernelCall& call) {
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [limit = static_cast<T>(call.attrs.number("clip_norm"))](const LaunchCall& at) {
+      for_each(at.stream, 1, ClipFactor<T>{at.input<T>(0), at.output<T>(0), limit});
+    };
+  });
+}
+
+}  // namespace
+
+void add_update(Kernels& kernels) {
+  kernels["assign"] = {{prepare_assign}, true};
+  kernels["assign_add"] = {{prepare_assign_add}, true};
+  kernels["sgd_update"] = {{prepare_update<update::Descent>}, true};
+  kernels["momentum_update"] = {{prepare_update<update::Momentum>}, true};
+  kernels["adam_update"] = {{prepare_update<update::Adam>}, true};
+  kernels["rmsprop_update"] = {{[](KernelCall& call) {
+                                 return call.attrs.flag("centered") ? prepare_update<update::Rmsprop<true>>(call)
+                                                                    : prepare_update<update::Rmsprop<false>>(call);
+                               }},
+                               true};
+  kernels["prepare_gradient"] = {{prepare_prepare_gradient}, true};
+  kernels["clip_factor"] = {{prepare_clip_factor}};
+}
+
+}  // namespace moonflow::cuda
