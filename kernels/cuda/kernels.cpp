@@ -9,6 +9,7 @@ Kernels make_kernels() {
   add_elementwise(kernels);
   add_loss(kernels);
   add_matmul(kernels);
+  add_pool(kernels);
   add_reduce(kernels);
   add_softmax(kernels);
   add_update(kernels);

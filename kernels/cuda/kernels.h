@@ -34,6 +34,7 @@ void add_binary(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_loss(Kernels& kernels);
 void add_matmul(Kernels& kernels);
+void add_pool(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_softmax(Kernels& kernels);
 void add_update(Kernels& kernels);
