@@ -40,16 +40,8 @@ struct ConvOp {
   int spatial_axes;
 
   bool is_forward() const { return moonflow::is_forward(kind); }
-
-  // From the inputs of the op. Gradients know the shape they are to give from the attribute `shape`.
   Conv sizes(const Attrs& attrs, const Shape& first, const Shape& second) const {
-    if (is_forward()) return conv_of(attrs, first, second, spatial_axes);
-    const Shape shape(attrs.ints("shape"));
-    const Conv conv = kind == ConvKind::InputGrad ? conv_of(attrs, shape, second, spatial_axes)
-                                                  : conv_of(attrs, second, shape, spatial_axes);
-    require(first == conv.out.shape(conv.format), ErrorCode::ShapeMismatch, "dy is ", first, ", wanted ",
-            conv.out.shape(conv.format));
-    return conv;
+    return conv_of_inputs(kind, attrs, first, second, spatial_axes);
   }
   bool relu(const Attrs& attrs) const { return kind == ConvKind::ForwardBias && attrs.string("activation") == "relu"; }
 

@@ -15,9 +15,9 @@ struct Conv {
   ImageSize out;  // its channels are the filters
   Windows windows;
 
-  int64_t filters() const { return out.channels; }
-  int64_t filters_per_group() const { return out.channels / groups; }
-  int64_t channels_per_group() const { return image.channels / groups; }
+  constexpr int64_t filters() const { return out.channels; }
+  constexpr int64_t filters_per_group() const { return out.channels / groups; }
+  constexpr int64_t channels_per_group() const { return image.channels / groups; }
 };
 
 // The ops, told apart by what they compute.
@@ -47,6 +47,9 @@ inline bool is_pooled(ConvKind kind) {
 std::vector<AttrDef> conv_attrs(int spatial_axes);
 AttrDef shape_attr(const char* of);
 Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes);
+// From the first two inputs of an op of this kind, nothing pooled. Gradients know the shape they are to give from the
+// attribute `shape`.
+Conv conv_of_inputs(ConvKind kind, const Attrs& attrs, const Shape& first, const Shape& second, int spatial_axes);
 double conv_flops(const Conv& conv);
 // How many threads pay, each of which takes a microsecond or two to begin and end with.
 int conv_parts(const Conv& conv);

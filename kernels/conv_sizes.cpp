@@ -65,4 +65,14 @@ Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatia
   return conv;
 }
 
+Conv conv_of_inputs(ConvKind kind, const Attrs& attrs, const Shape& first, const Shape& second, int spatial_axes) {
+  if (is_forward(kind)) return conv_of(attrs, first, second, spatial_axes);
+  const Shape shape(attrs.ints("shape"));
+  const Conv conv =
+      is_input_grad(kind) ? conv_of(attrs, shape, second, spatial_axes) : conv_of(attrs, second, shape, spatial_axes);
+  require(first == conv.out.shape(conv.format), ErrorCode::ShapeMismatch, "dy is ", first, ", wanted ",
+          conv.out.shape(conv.format));
+  return conv;
+}
+
 }  // namespace moonflow

@@ -6,6 +6,7 @@ Kernels make_kernels() {
   Kernels kernels;
   add_bias(kernels);
   add_binary(kernels);
+  add_conv(kernels);
   add_elementwise(kernels);
   add_loss(kernels);
   add_matmul(kernels);

@@ -31,6 +31,7 @@ class KernelTable {
 
 void add_bias(Kernels& kernels);
 void add_binary(Kernels& kernels);
+void add_conv(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_loss(Kernels& kernels);
 void add_matmul(Kernels& kernels);

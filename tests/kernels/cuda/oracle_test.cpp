@@ -15,7 +15,9 @@ TEST_CASE("every CUDA kernel keeps to its buffers and computes what the CPU comp
     if (!card->kernel(*trial.op) || !cpu->kernel(*trial.op)) return;
     INFO(trial.describe());
     try {
-      const Launched expected = launch(trial, *cpu), got = launch(trial, *card);
+      Trial exact = trial;  // the CPU's Winograd convolution is less precise than what is asked of the card
+      if (exact.attrs.find("algorithm")) exact.attrs.set("algorithm", std::string("direct"));
+      const Launched expected = launch(exact, *cpu), got = launch(trial, *card);
       CHECK(got.damage == "");
       const auto close = [&](const Tensor& a, const Tensor& b) {
         const DType dtype = a.dtype();

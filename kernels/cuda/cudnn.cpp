@@ -1,0 +1,282 @@
+#include "kernels/cuda/cudnn.h"
+
+#include <algorithm>
+
+namespace moonflow::cuda {
+
+void Cudnn::check(cudnnStatus_t status, const char* what) const {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  char detail[512] = "";
+  cudnnGetLastErrorString(detail, sizeof detail);
+  fail(ErrorCode::Internal, "cuDNN could not ", what, ": ", cudnnGetErrorString(status), " (", detail, ")");
+}
+
+// ---- descriptors ---------------------------------------------------------------------------------------------
+
+Descriptor::Descriptor(const Dnn& dnn, cudnnBackendDescriptorType_t type) : state_(std::make_shared<State>()) {
+  state_->dnn = dnn;
+  dnn->check(dnn->cudnnBackendCreateDescriptor(type, &state_->descriptor), "make a descriptor");
+}
+
+Descriptor::State::~State() {
+  if (descriptor) dnn->cudnnBackendDestroyDescriptor(descriptor);
+}
+
+void Descriptor::check(cudnnStatus_t status) const { state_->dnn->check(status, "describe an operation"); }
+
+void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                     const void* values) {
+  check(state_->dnn->cudnnBackendSetAttribute(raw(), name, type, count, values));
+}
+
+void Descriptor::set(cudnnBackendAttributeName_t name, const std::vector<Descriptor>& values) {
+  std::vector<cudnnBackendDescriptor_t> handles;
+  for (const Descriptor& value : values) {
+    handles.push_back(value.raw());
+    state_->parts.push_back(value);
+  }
+  set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(handles.size()), handles.data());
+}
+
+void Descriptor::set(cudnnBackendAttributeName_t name, const std::string& text) {
+  set(name, CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size()) + 1, text.c_str());
+}
+
+bool Descriptor::try_finalize() { return state_->dnn->cudnnBackendFinalize(raw()) == CUDNN_STATUS_SUCCESS; }
+
+void Descriptor::finalize(const char* what) const {
+  state_->dnn->check(state_->dnn->cudnnBackendFinalize(raw()), what);
+}
+
+std::vector<Descriptor> Descriptor::get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type) const {
+  const Cudnn& dnn = *state_->dnn;
+  int64_t count = 0;
+  check(dnn.cudnnBackendGetAttribute(raw(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
+  std::vector<Descriptor> result;
+  std::vector<cudnnBackendDescriptor_t> handles;
+  for (int64_t i = 0; i < count; ++i) handles.push_back(result.emplace_back(state_->dnn, type).raw());
+  if (count > 0)
+    check(dnn.cudnnBackendGetAttribute(raw(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data()));
+  result.resize(std::min(result.size(), static_cast<size_t>(count)));
+  return result;
+}
+
+Descriptor device_of(const Dnn& dnn, cudnnHandle_t handle) {
+  Descriptor device(dnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.set(CUDNN_ATTR_DEVICEPROP_HANDLE, handle);
+  device.finalize("describe the device");
+  return device;
+}
+
+Descriptor device_described_by(const Dnn& dnn, const std::string& json) {
+  Descriptor device(dnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json);
+  device.finalize("describe the device");
+  return device;
+}
+
+// ---- convolutions --------------------------------------------------------------------------------------------
+
+namespace {
+
+cudnnDataType_t type_of(DType dtype) {
+  return dtype == DType::Float64    ? CUDNN_DATA_DOUBLE
+         : dtype == DType::BFloat16 ? CUDNN_DATA_BFLOAT16
+                                    : CUDNN_DATA_FLOAT;
+}
+
+// The operations of a graph, put together.
+class Operations {
+ public:
+  Operations(const Dnn& dnn, const ImageFormat& format, DType dtype)
+      : dnn_(dnn),
+        format_(format),
+        type_(type_of(dtype)),
+        sum_type_(type_of(dtype == DType::Float64 ? dtype : DType::Float32)) {}
+
+  // An image or a filter. One that only lies between operations has the type of the sums.
+  Descriptor tensor(const ImageSize& size, int64_t name, bool between = false) const {
+    const int64_t plane = size.height * size.width;
+    Descriptor tensor(dnn_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, between ? sum_type_ : type_);
+    tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::vector<int64_t>{size.batch, size.channels, size.height, size.width});
+    tensor.set(CUDNN_ATTR_TENSOR_STRIDES,
+               format_.channels_last
+                   ? std::vector<int64_t>{plane * size.channels, 1, size.width * size.channels, size.channels}
+                   : std::vector<int64_t>{plane * size.channels, plane, size.width, 1});
+    tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, name);
+    tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, int64_t{16});
+    if (between) tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
+    tensor.finalize("describe a tensor");
+    return tensor;
+  }
+
+  Descriptor windows(const Conv& conv) const {
+    std::vector<int64_t> before, after, strides, dilations;
+    for (const Window& window : conv.windows) {
+      before.push_back(window.before);
+      after.push_back(window.after);
+      strides.push_back(window.stride);
+      dilations.push_back(window.dilation);
+    }
+    Descriptor windows(dnn_, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    windows.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{2});
+    windows.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, sum_type_);
+    windows.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
+    windows.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, before);
+    windows.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, after);
+    windows.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, strides);
+    windows.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, dilations);
+    windows.finalize("describe a convolution");
+    return windows;
+  }
+
+  struct Names {
+    cudnnBackendDescriptorType_t operation;
+    cudnnBackendAttributeName_t windows, image, filter, out, alpha, beta;
+  };
+  void convolve(const Names& names, const Descriptor& windows, const Descriptor& image, const Descriptor& filter,
+                const Descriptor& out) {
+    Descriptor operation(dnn_, names.operation);
+    operation.set(names.windows, windows);
+    operation.set(names.image, image);
+    operation.set(names.filter, filter);
+    operation.set(names.out, out);
+    if (sum_type_ == CUDNN_DATA_DOUBLE) {
+      operation.set(names.alpha, 1.0);
+      operation.set(names.beta, 0.0);
+    } else {
+      operation.set(names.alpha, 1.0f);
+      operation.set(names.beta, 0.0f);
+    }
+    operation.finalize("describe a convolution");
+    operations_.push_back(operation);
+  }
+
+  void pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor& other, const Descriptor& y) {
+    Descriptor what(dnn_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    what.set(CUDNN_ATTR_POINTWISE_MODE, mode);
+    what.set(CUDNN_ATTR_POINTWISE_MATH_PREC, sum_type_);
+    what.finalize("describe an element-wise operation");
+    Descriptor operation(dnn_, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    if (other) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    operation.finalize("describe an element-wise operation");
+    operations_.push_back(operation);
+  }
+
+  Descriptor finish() const {
+    Descriptor graph(dnn_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
+    graph.finalize("put operations together");
+    return graph;
+  }
+
+ private:
+  const Dnn dnn_;
+  const ImageFormat format_;
+  const cudnnDataType_t type_, sum_type_;
+  std::vector<Descriptor> operations_;
+};
+
+}  // namespace
+
+Descriptor convolution_graph(const Dnn& dnn, const ConvolutionCall& call) {
+  const Conv& conv = call.conv;
+  constexpr Operations::Names kForward{CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+  constexpr Operations::Names kInputGrad{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+  constexpr Operations::Names kFilterGrad{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+  Operations operations(dnn, conv.format, call.dtype);
+  const Descriptor windows = operations.windows(conv), image = operations.tensor(conv.image, kImage);
+  const Descriptor filter = operations.tensor(
+      {conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size}, kFilter);
+  const Descriptor out = operations.tensor(conv.out, kOut);
+  if (!is_forward(call.kind)) {
+    operations.convolve(is_input_grad(call.kind) ? kInputGrad : kFilterGrad, windows, image, filter, out);
+    return operations.finish();
+  }
+  int64_t steps = call.bias + call.relu, name = 100;
+  const auto next = [&] { return steps-- > 0 ? operations.tensor(conv.out, name++, true) : out; };
+  Descriptor last = next();
+  operations.convolve(kForward, windows, image, filter, last);
+  const auto append = [&](cudnnPointwiseMode_t mode, const Descriptor& other) {
+    const Descriptor y = next();
+    operations.pointwise(mode, last, other, y);
+    last = y;
+  };
+  if (call.bias) append(CUDNN_POINTWISE_ADD, operations.tensor({1, conv.filters(), 1, 1}, kBias));
+  if (call.relu) append(CUDNN_POINTWISE_RELU_FWD, {});
+  return operations.finish();
+}
+
+// ---- plans ---------------------------------------------------------------------------------------------------
+
+std::optional<ChosenPlan> choose_plan(const Dnn& dnn, const Descriptor& device, const Descriptor& graph,
+                                      const Wishes& wishes) {
+  const auto refuses = [&](cudnnBackendNumericalNote_t note) {
+    switch (note) {
+      case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
+        return true;
+      case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
+      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
+      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
+        return !wishes.tensor_cores;
+      case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:  // these lose more digits than float32's contract has room for
+      case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
+        return true;
+      case CUDNN_NUMERICAL_NOTE_WINOGRAD:
+      case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
+      case CUDNN_NUMERICAL_NOTE_FFT:
+        return wishes.exact;
+      default:
+        return false;
+    }
+  };
+  std::optional<ChosenPlan> least;
+  int considered = 0;
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    Descriptor heuristics(dnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
+    if (!heuristics.try_finalize()) continue;
+    for (const Descriptor& config : heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)) {
+      ++considered;
+      const std::vector<Descriptor> engine = config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+      if (engine.empty()) continue;
+      const auto notes =
+          engine[0].get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+      if (std::any_of(notes.begin(), notes.end(), refuses)) continue;
+      Descriptor plan(dnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+      if (!plan.try_finalize()) continue;
+      const int64_t workspace = plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).at(0);
+      if (workspace <= wishes.most_workspace) return ChosenPlan{plan, workspace, notes, considered};
+      if (!least || workspace < least->workspace_bytes) least = ChosenPlan{plan, workspace, notes, considered};
+    }
+  }
+  return least;
+}
+
+}  // namespace moonflow::cuda

@@ -1,0 +1,152 @@
+// The graph interface of cuDNN 9, as far as we use it: operations are described, the library names engines that can run
+// them, best first, and the first that fits our wishes becomes a plan. The device may be a card, or the description of
+// one: then plans can be made and looked at where there is no card, but not run.
+//
+// Read only by the files that call cuDNN. Descriptors may be used by one thread at a time.
+#pragma once
+
+#include <cudnn.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/convolution.h"
+#include "kernels/cuda/library.h"
+
+namespace moonflow::cuda {
+
+struct Cudnn {
+  Library library{"libcudnn.so.9"};
+  MOONFLOW_SYMBOL(cudnnBackendCreateDescriptor);
+  MOONFLOW_SYMBOL(cudnnBackendDestroyDescriptor);
+  MOONFLOW_SYMBOL(cudnnBackendExecute);
+  MOONFLOW_SYMBOL(cudnnBackendFinalize);
+  MOONFLOW_SYMBOL(cudnnBackendGetAttribute);
+  MOONFLOW_SYMBOL(cudnnBackendSetAttribute);
+  MOONFLOW_SYMBOL(cudnnCreate);
+  MOONFLOW_SYMBOL(cudnnGetErrorString);
+  MOONFLOW_SYMBOL(cudnnGetLastErrorString);
+  MOONFLOW_SYMBOL(cudnnSetStream);
+
+  void check(cudnnStatus_t status, const char* what) const;
+};
+
+// The library's name for a type of C++.
+template <class T>
+struct AttributeType;
+template <cudnnBackendAttributeType_t kType>
+struct NamedType {
+  static constexpr cudnnBackendAttributeType_t value = kType;
+};
+template <>
+struct AttributeType<bool> : NamedType<CUDNN_TYPE_BOOLEAN> {};
+template <>
+struct AttributeType<char> : NamedType<CUDNN_TYPE_CHAR> {};
+template <>
+struct AttributeType<int64_t> : NamedType<CUDNN_TYPE_INT64> {};
+template <>
+struct AttributeType<float> : NamedType<CUDNN_TYPE_FLOAT> {};
+template <>
+struct AttributeType<double> : NamedType<CUDNN_TYPE_DOUBLE> {};
+template <>
+struct AttributeType<void*> : NamedType<CUDNN_TYPE_VOID_PTR> {};
+template <>
+struct AttributeType<cudnnHandle_t> : NamedType<CUDNN_TYPE_HANDLE> {};
+template <>
+struct AttributeType<cudnnDataType_t> : NamedType<CUDNN_TYPE_DATA_TYPE> {};
+template <>
+struct AttributeType<cudnnConvolutionMode_t> : NamedType<CUDNN_TYPE_CONVOLUTION_MODE> {};
+template <>
+struct AttributeType<cudnnPointwiseMode_t> : NamedType<CUDNN_TYPE_POINTWISE_MODE> {};
+template <>
+struct AttributeType<cudnnBackendHeurMode_t> : NamedType<CUDNN_TYPE_HEUR_MODE> {};
+template <>
+struct AttributeType<cudnnBackendNumericalNote_t> : NamedType<CUDNN_TYPE_NUMERICAL_NOTE> {};
+template <>
+struct AttributeType<cudnnBackendBehaviorNote_t> : NamedType<CUDNN_TYPE_BEHAVIOR_NOTE> {};
+
+using Dnn = std::shared_ptr<const Cudnn>;
+
+// A thing of the library's: attributes are set, then it is finalized. It keeps alive what it refers to.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  Descriptor(const Dnn& dnn, cudnnBackendDescriptorType_t type);
+
+  template <class T>
+  void set(cudnnBackendAttributeName_t name, const T& value) {
+    set(name, AttributeType<T>::value, 1, &value);
+  }
+  template <class T>
+  void set(cudnnBackendAttributeName_t name, const std::vector<T>& values) {
+    set(name, AttributeType<T>::value, static_cast<int64_t>(values.size()), values.data());
+  }
+  void set(cudnnBackendAttributeName_t name, const Descriptor& value) { set(name, std::vector<Descriptor>{value}); }
+  void set(cudnnBackendAttributeName_t name, const std::vector<Descriptor>& values);
+  void set(cudnnBackendAttributeName_t name, const std::string& text);
+  // False when the library does not accept what was set.
+  bool try_finalize();
+  void finalize(const char* what) const;
+
+  // At most so many values.
+  template <class T>
+  std::vector<T> get(cudnnBackendAttributeName_t name, int64_t most) const {
+    std::vector<T> values(most);
+    int64_t count = 0;
+    check(state_->dnn->cudnnBackendGetAttribute(raw(), name, AttributeType<T>::value, most, &count, values.data()));
+    values.resize(std::min(most, count));
+    return values;
+  }
+  std::vector<Descriptor> get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type) const;
+
+  explicit operator bool() const { return state_ != nullptr; }
+  cudnnBackendDescriptor_t raw() const { return state_->descriptor; }
+
+ private:
+  struct State {
+    Dnn dnn;
+    cudnnBackendDescriptor_t descriptor = nullptr;
+    std::vector<Descriptor> parts;
+    ~State();
+  };
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values);
+  void check(cudnnStatus_t status) const;
+
+  std::shared_ptr<State> state_;
+};
+
+// The device that plans are made for.
+Descriptor device_of(const Dnn& dnn, cudnnHandle_t handle);
+Descriptor device_described_by(const Dnn& dnn, const std::string& json);
+
+// ---- convolutions ----
+
+// Names of the tensors of a graph: of the image or its gradient, and so on.
+enum ConvTensor : int64_t { kImage = 1, kFilter, kOut, kBias };
+
+// Sums are float64 for float64, else float32.
+Descriptor convolution_graph(const Dnn& dnn, const ConvolutionCall& call);
+
+// ---- plans ----
+
+struct Wishes {
+  bool tensor_cores = false;  // which round factors of float32
+  bool exact = false;         // see ConvolutionCall
+  int64_t most_workspace = int64_t{256} << 20;
+};
+
+struct ChosenPlan {
+  Descriptor plan;
+  int64_t workspace_bytes;
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  int considered;  // engines that were looked at
+};
+
+// The best plan that gives the same bits in every run and fits the wishes. Where all need more workspace, the one that
+// needs least; nothing where no engine fits.
+std::optional<ChosenPlan> choose_plan(const Dnn& dnn, const Descriptor& device, const Descriptor& graph,
+                                      const Wishes& wishes);
+
+}  // namespace moonflow::cuda

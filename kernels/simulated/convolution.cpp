@@ -1,0 +1,21 @@
+// Convolutions as plain loops: what the simulated device has in place of the library.
+#include "kernels/cuda/convolution.h"
+
+#include "kernels/cuda/direct_convolution.h"
+
+namespace moonflow::cuda {
+namespace {
+
+class SimulatedConvolutions final : public Convolutions {
+ public:
+  ConvolutionLaunch prepare(const ConvolutionCall& call, int64_t& scratch_bytes) override {
+    scratch_bytes = 4096;  // as a library that wants some
+    return visit_floating(call.dtype, [&](auto zero) { return direct_convolution<decltype(zero)>(call); });
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Convolutions> make_convolutions() { return std::make_shared<SimulatedConvolutions>(); }
+
+}  // namespace moonflow::cuda
