@@ -338,7 +338,7 @@ describe("outside of a body", function()
   end)
 
   it("settings are checked", function()
-    golden("flow.config has no setting 'gpu_device'; did you mean 'gpu_device_num'?", [[
+    golden("flow.config has no setting 'gpu_device'; did you mean 'gpu_devices'?", [[
 >>flow.config.gpu_device(1)]])
     golden("flow.config.pump wants \"script\" or \"host\", got 'hots'", [[
 >>flow.config.pump("hots")]])
