@@ -7,6 +7,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/philox_lanes.h"
+#include "kernels/random_draws.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
 
@@ -83,8 +84,6 @@ void keep_flags(const Sequence& sequence, uint32_t threshold, int64_t first_elem
   });
 }
 
-uint32_t threshold_of(double rate) { return static_cast<uint32_t>(rate * 0x1p32); }
-
 template <class T>
 void scale_kept(const T* x, const int8_t* mask, T scale, int64_t count, T* out) {
   cpu::widest([=] {
@@ -109,7 +108,7 @@ Launch prepare_dropout(KernelCall& call) {
       int8_t* mask = launch.output<int8_t>(1);
       for_each_batch(count, [&](int64_t first, int64_t size) {
         int8_t flags[kBatch];
-        keep_flags(sequence, threshold_of(rate), first, flags);
+        keep_flags(sequence, draws::threshold_of(rate), first, flags);
         std::copy_n(flags, size, mask + first);
         scale_kept(x + first, flags, static_cast<T>(1 / (1 - rate)), size, out + first);
       });
@@ -133,7 +132,7 @@ Launch prepare_dropout_grad(KernelCall& call) {
 
 Launch prepare_mask(KernelCall& call) {
   const Source source(call, static_cast<int>(call.inputs.size()) - 2);
-  const uint32_t threshold = threshold_of(checked_rate(call.attrs));
+  const uint32_t threshold = draws::threshold_of(checked_rate(call.attrs));
   const int64_t count = call.outputs[0].count();
   return [=](const LaunchCall& launch) {
     const Sequence sequence = source.at(launch);
@@ -287,69 +286,62 @@ void add_bernoulli(Catalog& catalog) {
 
 // ---- fills ------------------------------------------------------------------------------------------------------
 
-// A kernel where element i is draw(sequence, i), in double or in the dtype itself.
-template <class Draw>
-Launch prepare_fill(KernelCall& call, Draw draw) {
-  const Source source(call, 0);
-  const int64_t count = call.outputs[0].count();
-  return visit_floating(call.outputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const Sequence sequence = source.at(launch);
-      T* out = launch.output<T>(0);
-      cpu::parallel_for(count, cpu::kGrain / 32, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) out[i] = static_cast<T>(draw(T{}, sequence, static_cast<uint64_t>(i)));
-      });
-    };
-  });
+// Element i is draw(sequence, i).
+template <class T, class Draw>
+Launch launch_each(const KernelCall& call, const Draw& draw) {
+  return [draw, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
+    const Sequence sequence = source.at(launch);
+    T* out = launch.output<T>(0);
+    cpu::parallel_for(count, cpu::kGrain / 32, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) out[i] = draw(sequence, static_cast<uint64_t>(i));
+    });
+  };
+}
+
+// Elements come in pairs, one of a block each.
+template <class T, class Draw>
+Launch launch_pairs(const KernelCall& call, const Draw& draw) {
+  return [draw, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
+    const Sequence sequence = source.at(launch);
+    T* out = launch.output<T>(0);
+    cpu::parallel_for((count + 1) / 2, cpu::kGrain / 32, [&](int64_t first, int64_t last) {
+      for (int64_t pair = first; pair < last; ++pair) {
+        T even, odd;
+        draw.both(sequence.block(static_cast<uint64_t>(pair)), even, odd);
+        out[2 * pair] = even;
+        if (2 * pair + 1 < count) out[2 * pair + 1] = odd;
+      }
+    });
+  };
 }
 
 Launch prepare_uniform(KernelCall& call) {
-  const double low = call.attrs.number("low"), high = call.attrs.number("high");
-  return prepare_fill(call, [=](auto zero, const Sequence& sequence, uint64_t i) {
+  return visit_floating(call.outputs[0].dtype, [&](auto zero) {
     using T = decltype(zero);
-    const uint64_t bits = philox::bits_of(sequence.block(i / 2), i % 2);
-    const double u = std::is_same_v<T, float> ? double{philox::uniform24(bits)} : philox::uniform53(bits);
-    // Rounding may carry a number just below `high` up to it; it is kept below. low * (1 - u) cannot overflow.
-    const T value = static_cast<T>(low * (1 - u) + high * u);
-    return value < static_cast<T>(high) || low == high ? value
-                                                       : std::nextafter(static_cast<T>(high), static_cast<T>(low));
+    return launch_pairs<T>(call, draws::Uniform<T>(call.attrs.number("low"), call.attrs.number("high")));
   });
 }
 
 Launch prepare_normal(KernelCall& call) {
-  const double mean = call.attrs.number("mean"), stddev = call.attrs.number("stddev");
-  return prepare_fill(call, [=](auto, const Sequence& sequence, uint64_t i) {
-    const philox::NormalPair pair = philox::normal_pair(sequence.block(i / 2));
-    return mean + stddev * (i % 2 == 0 ? pair.first : pair.second);
+  return visit_floating(call.outputs[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return launch_pairs<T>(call, draws::Normal<T>{call.attrs.number("mean"), call.attrs.number("stddev")});
   });
 }
 
 Launch prepare_truncated(KernelCall& call) {
-  const double mean = call.attrs.number("mean"), stddev = call.attrs.number("stddev");
-  return prepare_fill(call, [=](auto, const Sequence& sequence, uint64_t i) {
-    return mean + stddev * philox::truncated_normal(sequence, i);
+  return visit_floating(call.outputs[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return launch_each<T>(call, draws::TruncatedNormal<T>{call.attrs.number("mean"), call.attrs.number("stddev")});
   });
 }
 
 Launch prepare_int(KernelCall& call) {
-  const Source source(call, 0);
-  const int64_t count = call.outputs[0].count(), low = call.attrs.integer("low");
-  // The width of [low, high) always fits 64 bits without a sign.
+  const int64_t low = call.attrs.integer("low");
   const uint64_t width = static_cast<uint64_t>(call.attrs.integer("high")) - static_cast<uint64_t>(low);
-  return visit(call.outputs[0].dtype, [&](auto zero) -> Launch {
+  return visit(call.outputs[0].dtype, [&](auto zero) {
     using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const Sequence sequence = source.at(launch);
-      T* out = launch.output<T>(0);
-      cpu::parallel_for(count, cpu::kGrain / 16, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const Block block = sequence.block(static_cast<uint64_t>(i / 2));
-          const uint64_t offset = philox::below(philox::bits_of(block, i % 2), width);
-          out[i] = static_cast<T>(static_cast<int64_t>(static_cast<uint64_t>(low) + offset));
-        }
-      });
-    };
+    return launch_pairs<T>(call, draws::Integer<T>{low, width});
   });
 }
 

@@ -110,12 +110,6 @@ struct ClipFactor {
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-// Calls f(T{}) for the floating dtypes, bfloat16 among them.
-template <class F>
-Launch visit_fractions(DType dtype, const F& f) {
-  return dtype == DType::BFloat16 ? f(BFloat16{}) : visit_floating(dtype, f);
-}
-
 template <class Rule>
 Launch prepare_update(const KernelCall& call) {
   std::vector<int64_t> counts;

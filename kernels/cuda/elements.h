@@ -22,6 +22,12 @@ template <class Result, class T>
 using StoredLike = std::conditional_t<std::is_same_v<T, BFloat16> && std::is_same_v<Result, float>, BFloat16,
                                       elementwise::Stored<Result>>;
 
+// Calls f(T{}) for the dtypes with fractions, bfloat16 among them.
+template <class F>
+decltype(auto) visit_fractions(DType dtype, const F& f) {
+  return dtype == DType::BFloat16 ? f(BFloat16{}) : visit_floating(dtype, f);
+}
+
 // ---- neighbours ----------------------------------------------------------------------------------------------
 
 // N neighbours that are moved at once.
@@ -334,11 +340,10 @@ using MakeElement = Element (*)(const Attrs& attrs, DType dtype);
 // Calls f(T{}) for the dtypes of a row, bfloat16 among them.
 template <elementwise::Dtypes dtypes, class F>
 Element visit_row(DType dtype, const F& f) {
-  if (dtype == DType::BFloat16) return f(BFloat16{});
   if constexpr (dtypes == elementwise::Dtypes::All)
-    return visit(dtype, f);
+    return visit_stored(dtype, f);
   else
-    return visit_floating(dtype, f);
+    return visit_fractions(dtype, f);
 }
 
 }  // namespace moonflow::cuda

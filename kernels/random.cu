@@ -1,0 +1,276 @@
+// Random ops on CUDA: the same numbers as on the CPU, since each is a function of (seed, key, step, element) alone.
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/random_draws.h"
+
+namespace moonflow::cuda {
+namespace {
+
+using philox::Sequence;
+
+// The seed and the step lie in the card's memory.
+struct Source {
+  const int64_t *seed, *step;
+  uint64_t key_hash;
+  MOONFLOW_DEVICE Sequence sequence() const { return {*seed, key_hash, *step}; }
+};
+
+// Four elements have one block of four numbers: element i is kept where its number is not below the threshold.
+template <int N>
+MOONFLOW_DEVICE Pack<int8_t, N> kept(const Sequence& sequence, uint32_t threshold, int64_t first) {
+  static_assert(N % 4 == 0);
+  Pack<int8_t, N> flags;
+  for (int i = 0; i < N; i += 4) {
+    const philox::Block block = sequence.block(static_cast<uint64_t>(first + i) / 4);
+    for (int w = 0; w < 4; ++w) flags.values[i + w] = block.word[w] >= threshold;
+  }
+  return flags;
+}
+
+template <class T>
+constexpr int kMasked = sizeof(T) == 2 ? 8 : 4;
+
+template <class T>
+struct Dropout {
+  static constexpr int kThreads = 256, kN = kMasked<T>;
+  Source source;
+  uint32_t threshold;
+  Computed<T> scale;
+  int64_t count;
+  bool aligned;
+  const T* x;
+  T* out;
+  int8_t* mask;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const bool whole = aligned && rest >= kN;
+    const auto values = read<T, kN>(x + first, rest, whole);
+    const auto flags = kept<kN>(source.sequence(), threshold, first);
+    Pack<T, kN> results;
+    for (int i = 0; i < kN; ++i)
+      results.values[i] = T(flags.values[i] ? Computed<T>(values.values[i]) * scale : Computed<T>(0));
+    write(results, out + first, rest, whole);
+    write(flags, mask + first, rest, whole);
+  }
+};
+
+template <class T>
+struct DropoutGrad {
+  static constexpr int kThreads = 256, kN = kMasked<T>;
+  Computed<T> scale;
+  int64_t count;
+  bool aligned;
+  const T* dy;
+  const int8_t* mask;
+  T* dx;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const bool whole = aligned && rest >= kN;
+    const auto values = read<T, kN>(dy + first, rest, whole);
+    const auto flags = read<int8_t, kN>(mask + first, rest, whole);
+    Pack<T, kN> results;
+    for (int i = 0; i < kN; ++i)
+      results.values[i] = T(flags.values[i] ? Computed<T>(values.values[i]) * scale : Computed<T>(0));
+    write(results, dx + first, rest, whole);
+  }
+};
+
+struct Mask {
+  static constexpr int kThreads = 256, kN = 16;
+  Source source;
+  uint32_t threshold;
+  int64_t count;
+  bool aligned;
+  int8_t* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest > 0) write(kept<kN>(source.sequence(), threshold, first), out + first, rest, aligned && rest >= kN);
+  }
+};
+
+// What draws::Uniform and the like give, two elements of a block.
+template <class Draw, class T>
+struct FillPairs {
+  static constexpr int kThreads = 256, kN = sizeof(T) == 8 ? 2 : 4;
+  Draw draw;
+  Source source;
+  int64_t count;
+  bool aligned;
+  T* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const Sequence sequence = source.sequence();
+    Pack<T, kN> results;
+    for (int i = 0; i < kN; i += 2) {
+      Computed<T> even, odd;
+      draw.both(sequence.block(static_cast<uint64_t>(first + i) / 2), even, odd);
+      results.values[i] = T(even);
+      results.values[i + 1] = T(odd);
+    }
+    write(results, out + first, rest, aligned && rest >= kN);
+  }
+};
+
+template <class Draw, class T>
+struct FillEach {
+  Draw draw;
+  Source source;
+  T* out;
+  MOONFLOW_DEVICE void operator()(int64_t i) const { out[i] = T(draw(source.sequence(), static_cast<uint64_t>(i))); }
+};
+
+template <class T>
+struct Bernoulli {
+  static constexpr int kThreads = 256, kN = sizeof(T) == 8 ? 2 : 4;
+  Source source;
+  int64_t count;
+  bool aligned;
+  const T* chances;
+  T* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    const bool whole = aligned && rest >= kN;
+    const Sequence sequence = source.sequence();
+    const auto values = read<T, kN>(chances + first, rest, whole);
+    Pack<T, kN> results;
+    for (int i = 0; i < kN; ++i) {
+      const philox::Block numbers = sequence.block(static_cast<uint64_t>(first + i) / 2);
+      const bool hit = philox::uniform53(philox::bits_of(numbers, i % 2)) < Computed<T>(values.values[i]);
+      results.values[i] = T(static_cast<Computed<T>>(hit));
+    }
+    write(results, out + first, rest, whole);
+  }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+// The seed is an input, and the step the one after it.
+class SourceOf {
+ public:
+  SourceOf(const KernelCall& call, int seed_input)
+      : key_hash_(philox::hash_of(call.attrs.string("key"))), seed_input_(seed_input) {}
+  Source operator()(const LaunchCall& at) const {
+    return {at.input<int64_t>(seed_input_), at.input<int64_t>(seed_input_ + 1), key_hash_};
+  }
+
+ private:
+  uint64_t key_hash_;
+  int seed_input_;
+};
+
+Launch prepare_dropout(KernelCall& call) {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    using K = Dropout<T>;
+    const double rate = call.attrs.number("rate");
+    return [source = SourceOf(call, 1), count = call.inputs[0].count(), threshold = draws::threshold_of(rate),
+            scale = static_cast<Computed<T>>(1 / (1 - rate))](const LaunchCall& at) {
+      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.outputs[0]) &&
+                           is_aligned<int8_t, K::kN>(at.outputs[1]);
+      launch_elements(
+          at.stream, count,
+          K{source(at), threshold, scale, count, aligned, at.input<T>(0), at.output<T>(0), at.output<int8_t>(1)});
+    };
+  });
+}
+
+Launch prepare_dropout_grad(KernelCall& call) {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    using K = DropoutGrad<T>;
+    return [count = call.inputs[0].count(),
+            scale = static_cast<Computed<T>>(1 / (1 - call.attrs.number("rate")))](const LaunchCall& at) {
+      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<int8_t, K::kN>(at.inputs[1]) &&
+                           is_aligned<T, K::kN>(at.outputs[0]);
+      launch_elements(at.stream, count, K{scale, count, aligned, at.input<T>(0), at.input<int8_t>(1), at.output<T>(0)});
+    };
+  });
+}
+
+Launch prepare_mask(KernelCall& call) {
+  return [source = SourceOf(call, static_cast<int>(call.inputs.size()) - 2), count = call.outputs[0].count(),
+          threshold = draws::threshold_of(call.attrs.number("rate"))](const LaunchCall& at) {
+    launch_elements(
+        at.stream, count,
+        Mask{source(at), threshold, count, is_aligned<int8_t, Mask::kN>(at.outputs[0]), at.output<int8_t>(0)});
+  };
+}
+
+Launch prepare_bernoulli(KernelCall& call) {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [source = SourceOf(call, 1), count = call.inputs[0].count()](const LaunchCall& at) {
+      using K = Bernoulli<T>;
+      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.outputs[0]);
+      launch_elements(at.stream, count, K{source(at), count, aligned, at.input<T>(0), at.output<T>(0)});
+    };
+  });
+}
+
+template <class T, class Draw>
+Launch launch_pairs(const KernelCall& call, const Draw& draw) {
+  using K = FillPairs<Draw, T>;
+  return [draw, source = SourceOf(call, 0), count = call.outputs[0].count()](const LaunchCall& at) {
+    T* const out = at.output<T>(0);
+    launch_elements(at.stream, count, K{draw, source(at), count, is_aligned<T, K::kN>(out), out});
+  };
+}
+
+Launch prepare_uniform(KernelCall& call) {
+  return visit_fractions(call.outputs[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return launch_pairs<T>(call, draws::Uniform<Computed<T>>(call.attrs.number("low"), call.attrs.number("high")));
+  });
+}
+
+Launch prepare_normal(KernelCall& call) {
+  return visit_fractions(call.outputs[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return launch_pairs<T>(call, draws::Normal<Computed<T>>{call.attrs.number("mean"), call.attrs.number("stddev")});
+  });
+}
+
+Launch prepare_truncated(KernelCall& call) {
+  return visit_fractions(call.outputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    using Draw = draws::TruncatedNormal<Computed<T>>;
+    return [draw = Draw{call.attrs.number("mean"), call.attrs.number("stddev")}, source = SourceOf(call, 0),
+            count = call.outputs[0].count()](const LaunchCall& at) {
+      for_each(at.stream, count, FillEach<Draw, T>{draw, source(at), at.output<T>(0)});
+    };
+  });
+}
+
+Launch prepare_int(KernelCall& call) {
+  const int64_t low = call.attrs.integer("low");
+  const uint64_t width = static_cast<uint64_t>(call.attrs.integer("high")) - static_cast<uint64_t>(low);
+  return visit(call.outputs[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return launch_pairs<T>(call, draws::Integer<T>{low, width});
+  });
+}
+
+}  // namespace
+
+void add_random(Kernels& kernels) {
+  kernels["dropout"] = {{prepare_dropout}, true};
+  kernels["dropout_grad"] = {{prepare_dropout_grad}, true};
+  kernels["random_mask_like"] = {{prepare_mask}, true};
+  kernels["random_mask"] = {{prepare_mask}, true};
+  kernels["random_bernoulli"] = {{prepare_bernoulli}, true};
+  kernels["random_uniform"] = {{prepare_uniform}, true};
+  kernels["random_normal"] = {{prepare_normal}, true};
+  kernels["truncated_normal"] = {{prepare_truncated}, true};
+  kernels["random_int"] = {{prepare_int}};
+}
+
+}  // namespace moonflow::cuda

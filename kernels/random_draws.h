@@ -1,0 +1,85 @@
+// What the random ops draw for one element, in which every device agrees: see kernels/philox.h.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/philox.h"
+
+namespace moonflow::draws {
+
+// a * b and a + b, each rounded for itself: a device that made one operation of both would get other bits.
+MOONFLOW_HOST_DEVICE inline double product(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+MOONFLOW_HOST_DEVICE inline double sum(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+// A dropped element's number is below this. The mask does not depend on the dtype.
+inline uint32_t threshold_of(double rate) { return static_cast<uint32_t>(rate * 0x1p32); }
+
+// ---- draws of T ----------------------------------------------------------------------------------------------
+// Most take half of a block: both(block, first, second) gives the elements 2 i and 2 i + 1 of block i.
+
+template <class T>
+struct Uniform {
+  double low, high;
+  T below_high;  // the largest value that may come
+
+  Uniform(double low, double high)
+      : low(low), high(high), below_high(std::nextafter(static_cast<T>(high), static_cast<T>(low))) {}
+  MOONFLOW_HOST_DEVICE void both(const philox::Block& block, T& first, T& second) const {
+    first = of(philox::bits_of(block, 0));
+    second = of(philox::bits_of(block, 1));
+  }
+  MOONFLOW_HOST_DEVICE T of(uint64_t bits) const {
+    const double u = std::is_same_v<T, float> ? double{philox::uniform24(bits)} : philox::uniform53(bits);
+    // Rounding may carry a number just below `high` up to it; it is kept below. low * (1 - u) cannot overflow.
+    const T value = static_cast<T>(sum(product(low, 1 - u), product(high, u)));
+    return value < static_cast<T>(high) || low == high ? value : below_high;
+  }
+};
+
+template <class T>
+struct Normal {
+  double mean, stddev;
+  MOONFLOW_HOST_DEVICE void both(const philox::Block& block, T& first, T& second) const {
+    const philox::NormalPair pair = philox::normal_pair(block);
+    first = static_cast<T>(sum(mean, product(stddev, pair.first)));
+    second = static_cast<T>(sum(mean, product(stddev, pair.second)));
+  }
+};
+
+template <class T>
+struct Integer {
+  int64_t low;
+  uint64_t width;  // of [low, high), which always fits 64 bits without a sign
+  MOONFLOW_HOST_DEVICE void both(const philox::Block& block, T& first, T& second) const {
+    first = of(philox::bits_of(block, 0));
+    second = of(philox::bits_of(block, 1));
+  }
+  MOONFLOW_HOST_DEVICE T of(uint64_t bits) const {
+    return static_cast<T>(static_cast<int64_t>(static_cast<uint64_t>(low) + philox::below(bits, width)));
+  }
+};
+
+// Takes as many blocks as it needs.
+template <class T>
+struct TruncatedNormal {
+  double mean, stddev;
+  MOONFLOW_HOST_DEVICE T operator()(const philox::Sequence& sequence, uint64_t i) const {
+    return static_cast<T>(sum(mean, product(stddev, philox::truncated_normal(sequence, i))));
+  }
+};
+
+}  // namespace moonflow::draws
