@@ -8,10 +8,13 @@ Kernels make_kernels() {
   add_binary(kernels);
   add_conv(kernels);
   add_elementwise(kernels);
+  add_fill(kernels);
   add_loss(kernels);
   add_matmul(kernels);
   add_pool(kernels);
+  add_random(kernels);
   add_reduce(kernels);
+  add_schedule(kernels);
   add_softmax(kernels);
   add_update(kernels);
   return kernels;

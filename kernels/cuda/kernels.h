@@ -33,10 +33,13 @@ void add_bias(Kernels& kernels);
 void add_binary(Kernels& kernels);
 void add_conv(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
+void add_fill(Kernels& kernels);
 void add_loss(Kernels& kernels);
 void add_matmul(Kernels& kernels);
 void add_pool(Kernels& kernels);
+void add_random(Kernels& kernels);
 void add_reduce(Kernels& kernels);
+void add_schedule(Kernels& kernels);
 void add_softmax(Kernels& kernels);
 void add_update(Kernels& kernels);
 

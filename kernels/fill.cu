@@ -1,0 +1,86 @@
+// Constants and ranges on CUDA.
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+
+namespace moonflow::cuda {
+namespace {
+
+// Takes elements by their size alone.
+template <class T>
+struct Fill {
+  static constexpr int kThreads = 256, kN = 16 / static_cast<int>(sizeof(T));
+  T value;
+  int64_t count;
+  bool aligned;
+  T* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest <= 0) return;
+    Pack<T, kN> pack;
+    for (int i = 0; i < kN; ++i) pack.values[i] = value;
+    write(pack, out + first, rest, aligned && rest >= kN);
+  }
+};
+
+template <class T>
+struct Range {
+  double start, step;
+  T* out;
+  // In float64, whatever T: so it is on the CPU, where neighbours of a long range differ.
+  MOONFLOW_DEVICE void operator()(int64_t i) const {
+    out[i] = functor::convert<T>(start + static_cast<double>(i) * step);
+  }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+template <class Bits, class T>
+Launch fill_with(T value, int64_t count) {
+  Bits bits;
+  static_assert(sizeof bits == sizeof value);
+  std::memcpy(&bits, &value, sizeof bits);
+  return [bits, count](const LaunchCall& at) {
+    using K = Fill<Bits>;
+    Bits* const out = at.output<Bits>(0);
+    launch_elements(at.stream, count, K{bits, count, is_aligned<Bits, K::kN>(out), out});
+  };
+}
+
+Launch launch_fill(const TensorType& type, double value) {
+  return visit_stored(type.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using Bits = std::conditional_t<
+        sizeof(T) == 1, uint8_t,
+        std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
+    return fill_with<Bits>(functor::convert<T>(value), type.count());
+  });
+}
+
+Launch prepare_constant(KernelCall& call) { return launch_fill(call.outputs[0], call.attrs.number("value")); }
+
+template <int value>
+Launch prepare_like(KernelCall& call) {
+  return launch_fill(call.outputs[0], value);
+}
+
+Launch prepare_range(KernelCall& call) {
+  return visit_stored(call.outputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [count = call.outputs[0].count(), start = call.attrs.number("start"),
+            step = call.attrs.number("step")](const LaunchCall& at) {
+      for_each(at.stream, count, Range<T>{start, step, at.output<T>(0)});
+    };
+  });
+}
+
+}  // namespace
+
+void add_fill(Kernels& kernels) {
+  kernels["constant"] = {{prepare_constant}, true};
+  kernels["zeros_like"] = {{prepare_like<0>}, true};
+  kernels["ones_like"] = {{prepare_like<1>}, true};
+  kernels["range"] = {{prepare_range}, true};
+}
+
+}  // namespace moonflow::cuda
