@@ -7,36 +7,16 @@
 
 namespace moonflow::cpu {
 
-std::vector<int64_t> strides_of(const Shape& shape) {
-  std::vector<int64_t> strides(shape.rank());
-  int64_t stride = 1;
-  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-    strides[axis] = stride;
-    stride *= shape[axis];
-  }
-  return strides;
-}
-
-// Axes of size one are dropped, and neighbours that lie as one axis in both arrays are joined. What is left decides:
-// rows, when the innermost axis of the target is also contiguous in the source (or nothing is); tiles, when another
-// axis is, so that both sides are touched a cache line at a time.
-BoxCopy::BoxCopy(int64_t element_bytes, const std::vector<Axis>& axes, int64_t to_start, int64_t from_start)
-    : element_bytes_(element_bytes), to_start_(to_start), from_start_(from_start) {
-  // An empty box is left before anything is multiplied: the sizes of its other axes need not fit together.
-  const bool is_empty = std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.size == 0; });
-  if (is_empty) {
+// What is left of a box with as few axes as possible decides: rows, when the innermost axis of the target is also
+// contiguous in the source (or nothing is); tiles, when another axis is, so that both sides are touched a cache line at
+// a time.
+BoxCopy::BoxCopy(int64_t element_bytes, const Box& box)
+    : element_bytes_(element_bytes), to_start_(box.to_start), from_start_(box.from_start) {
+  if (box.empty()) {
     outer_count_ = 0;
     return;
   }
-  std::vector<Axis> kept;
-  for (const Axis& axis : axes) {
-    if (axis.size == 1) continue;
-    if (!kept.empty() && kept.back().to == axis.to * axis.size && kept.back().from == axis.from * axis.size) {
-      kept.back() = {kept.back().size * axis.size, axis.to, axis.from};
-    } else {
-      kept.push_back(axis);
-    }
-  }
+  std::vector<Axis> kept = box.joined().axes;
   if (!kept.empty()) {
     row_ = kept.back();
     kept.pop_back();
@@ -162,6 +142,13 @@ void BoxCopy::run(void* to, const void* from) const {
     default:
       return run_as(static_cast<uint64_t*>(to), static_cast<const uint64_t*>(from));
   }
+}
+
+Kernel copy_kernel(Box (*box)(const KernelCall&)) {
+  return {[box](KernelCall& call) -> Launch {
+    const BoxCopy copy(size_of(call.inputs[0].dtype), box(call));
+    return [copy](const LaunchCall& launch) { copy.run(launch.outputs[0], launch.inputs[0]); };
+  }};
 }
 
 }  // namespace moonflow::cpu

@@ -4,28 +4,20 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
-#include <vector>
 
-#include "engine/tensor.h"
+#include "kernels/boxes.h"
 
 namespace moonflow::cpu {
 
 class BoxCopy {
  public:
-  // One axis of the box. Steps count elements; `from` may be 0 (the same element again) or negative (backwards), and
-  // no two elements of the box may have the same place in the target.
-  struct Axis {
-    int64_t size, to, from;
-  };
-
-  // Axes outermost first; at most 2 * Shape::kMaxRank of them. The starts count elements.
-  BoxCopy(int64_t element_bytes, const std::vector<Axis>& axes, int64_t to_start = 0, int64_t from_start = 0);
+  BoxCopy(int64_t element_bytes, const Box& box);
 
   void run(void* to, const void* from) const;
 
  private:
-  static constexpr int kMaxAxes = 2 * Shape::kMaxRank;
+  static constexpr int kMaxAxes = Box::kMaxAxes;
+  using Axis = Box::Axis;
   struct Walk;
 
   template <class T>
@@ -44,7 +36,7 @@ class BoxCopy {
   bool tiled_ = false;
 };
 
-// The row-major steps of a shape, in elements.
-std::vector<int64_t> strides_of(const Shape& shape);
+// The kernel of an op that copies one box.
+Kernel copy_kernel(Box (*box)(const KernelCall&));
 
 }  // namespace moonflow::cpu

@@ -10,8 +10,7 @@
 namespace moonflow {
 namespace {
 
-using cpu::BoxCopy;
-using cpu::strides_of;
+using cpu::copy_kernel;
 
 // ---- views: the output is the input's memory ------------------------------------------------------------------
 
@@ -151,35 +150,6 @@ void add_views(Catalog& catalog) {
 
 // ---- other orders and repetitions -------------------------------------------------------------------------------
 
-// A kernel whose work is one box copy, described by the axes of `describe(call, from_start)`.
-template <class Describe>
-Kernel copy_kernel(Describe describe) {
-  return {[describe](KernelCall& call) -> Launch {
-    int64_t from_start = 0;
-    const std::vector<BoxCopy::Axis> axes = describe(call, from_start);
-    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, 0, from_start);
-    return [copy](const LaunchCall& launch) { copy.run(launch.outputs[0], launch.inputs[0]); };
-  }};
-}
-
-// Which axis of x becomes each axis of the result.
-Ints permutation(const Ints& perm, const Shape& x) {
-  Ints axes(x.rank());
-  if (perm.empty()) {
-    for (int axis = 0; axis < x.rank(); ++axis) axes[axis] = x.rank() - 1 - axis;
-    return axes;
-  }
-  require(static_cast<int>(perm.size()) == x.rank(), ErrorCode::ShapeMismatch, "perm ", str(perm), " names ",
-          perm.size(), " axes, x ", x, " has ", x.rank());
-  std::vector<bool> named(x.rank());
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    axes[axis] = wrap_axis(perm[axis], x.rank());
-    require(!named[axes[axis]], ErrorCode::InvalidArgument, "perm ", str(perm), " names axis ", axes[axis], " twice");
-    named[axes[axis]] = true;
-  }
-  return axes;
-}
-
 void add_transpose(Catalog& catalog) {
   OpDef op;
   op.name = op.lua = "transpose";
@@ -203,14 +173,7 @@ void add_transpose(Catalog& catalog) {
     for (size_t axis = 0; axis < perm.size(); ++axis) inverse[perm[axis]] = static_cast<int64_t>(axis);
     return {g.op("transpose", {g.grads[0]}, {{"perm", inverse}})};
   };
-  op.cpu = copy_kernel([](KernelCall& call, int64_t&) {
-    const Shape& out = call.outputs[0].shape;
-    const Ints perm = permutation(call.attrs.ints("perm"), call.inputs[0].shape);
-    const std::vector<int64_t> to = strides_of(out), from = strides_of(call.inputs[0].shape);
-    std::vector<BoxCopy::Axis> axes;
-    for (int axis = 0; axis < out.rank(); ++axis) axes.push_back({out[axis], to[axis], from[perm[axis]]});
-    return axes;
-  });
+  op.cpu = copy_kernel(transpose_box);
   op.examples = {
       {{f32({2, 3, 4})}, {{"perm", Ints{2, 0, 1}}}}, {{f32({3, 5})}}, {{i32({2, 3})}, {{"perm", Ints{1, 0}}}}};
   catalog.add(op);
@@ -232,18 +195,7 @@ void add_reverse(Catalog& catalog) {
     return {call.type(0)};
   };
   op.grad = [](GradCall& g) -> std::vector<ValueId> { return {g.op("reverse", {g.grads[0]}, g.attrs)}; };
-  op.cpu = copy_kernel([](KernelCall& call, int64_t& from_start) {
-    const Shape& x = call.inputs[0].shape;
-    const std::vector<int64_t> stride = strides_of(x);
-    std::vector<bool> backwards(x.rank());
-    for (const int64_t axis : call.attrs.ints("axis")) backwards[wrap_axis(axis, x.rank())] = true;
-    std::vector<BoxCopy::Axis> axes;
-    for (int axis = 0; axis < x.rank(); ++axis) {
-      axes.push_back({x[axis], stride[axis], backwards[axis] ? -stride[axis] : stride[axis]});
-      if (backwards[axis]) from_start += (x[axis] - 1) * stride[axis];
-    }
-    return axes;
-  });
+  op.cpu = copy_kernel(reverse_box);
   op.examples = {{{f32({2, 3})}, {{"axis", Ints{1}}}}, {{i32({2, 3, 2})}, {{"axis", Ints{0, -1}}}}};
   catalog.add(op);
 }
@@ -275,33 +227,10 @@ void add_broadcast_to(Catalog& catalog) {
   op.grad = [](GradCall& g) -> std::vector<ValueId> {
     return {g.op("sum_to_shape", {g.grads[0]}, {{"shape", g.type(g.inputs[0]).shape.dims()}})};
   };
-  op.cpu = copy_kernel([](KernelCall& call, int64_t&) {
-    const Shape &x = call.inputs[0].shape, &out = call.outputs[0].shape;
-    const std::vector<int64_t> to = strides_of(out), from = strides_of(x);
-    std::vector<BoxCopy::Axis> axes;
-    for (int axis = 0; axis < out.rank(); ++axis) {
-      const int x_axis = axis - (out.rank() - x.rank());
-      axes.push_back({out[axis], to[axis], x_axis < 0 || x[x_axis] == 1 ? 0 : from[x_axis]});
-    }
-    return axes;
-  });
+  op.cpu = copy_kernel(broadcast_box);
   op.examples = {{{f32({3, 1})}, {{"shape", Ints{2, 3, 4}}}}, {{i32({3})}, {{"shape", Ints{2, 3}}}}};
   catalog.add(op);
 }
-
-// Shape of x and the repetitions, both padded with leading ones to one rank.
-struct Tiling {
-  Shape x, reps;
-
-  Tiling(const Shape& given, const Ints& wanted) : x(given) {
-    for (const int64_t rep : wanted) {
-      require(rep >= 0, ErrorCode::InvalidArgument, "reps ", str(wanted), " has a number below 0");
-      reps.push_back(rep);
-    }
-    while (reps.rank() < x.rank()) reps.insert(0, 1);
-    while (x.rank() < reps.rank()) x.insert(0, 1);
-  }
-};
 
 void add_tile(Catalog& catalog) {
   OpDef op;
@@ -337,16 +266,7 @@ void add_tile(Catalog& catalog) {
     }
     return {g.op("reshape", {dx}, {{"shape", x.dims()}})};
   };
-  op.cpu = copy_kernel([](KernelCall& call, int64_t&) {
-    const Tiling tiling(call.inputs[0].shape, call.attrs.ints("reps"));
-    const std::vector<int64_t> to = strides_of(call.outputs[0].shape), from = strides_of(tiling.x);
-    std::vector<BoxCopy::Axis> axes;
-    for (int axis = 0; axis < tiling.x.rank(); ++axis) {
-      axes.push_back({tiling.reps[axis], tiling.x[axis] * to[axis], 0});
-      axes.push_back({tiling.x[axis], to[axis], from[axis]});
-    }
-    return axes;
-  });
+  op.cpu = copy_kernel(tile_box);
   op.examples = {{{f32({2, 3})}, {{"reps", Ints{2, 2}}}}, {{i32({3})}, {{"reps", Ints{2, 1}}}}};
   catalog.add(op);
 }

@@ -14,7 +14,7 @@ namespace moonflow {
 namespace {
 
 using cpu::BoxCopy;
-using cpu::strides_of;
+using cpu::copy_kernel;
 
 // Fills `count` elements of the dtype with one value.
 void fill(DType dtype, void* to, int64_t count, double value) {
@@ -27,31 +27,6 @@ void fill(DType dtype, void* to, int64_t count, double value) {
 }
 
 // ---- slice ------------------------------------------------------------------------------------------------------
-
-// First index and size along every axis, checked.
-struct Cut {
-  Ints begin;
-  Shape size;
-
-  Cut(const Shape& x, const Ints& begins, const Ints& sizes) {
-    require(begins.size() == sizes.size(), ErrorCode::ShapeMismatch, "begin ", str(begins), " and size ", str(sizes),
-            " differ in length");
-    require(static_cast<int>(begins.size()) <= x.rank(), ErrorCode::ShapeMismatch, "begin ", str(begins), " has more ",
-            "numbers than x ", x, " has axes");
-    for (int axis = 0; axis < x.rank(); ++axis) {
-      const bool given = axis < static_cast<int>(begins.size());
-      const int64_t first = !given ? 0 : begins[axis] < 0 ? begins[axis] + x[axis] : begins[axis];
-      require(first >= 0 && first <= x[axis], ErrorCode::OutOfRange, "axis ", axis, ": begin ",
-              given ? begins[axis] : 0, " is outside [0, ", x[axis], "]");
-      const int64_t rest = x[axis] - first;
-      const int64_t count = !given || sizes[axis] == -1 ? rest : sizes[axis];
-      require(count >= 0 && count <= rest, ErrorCode::OutOfRange, "axis ", axis, ": begin ", given ? begins[axis] : 0,
-              " with size ", count, " leaves x ", x);
-      begin.push_back(first);
-      size.push_back(count);
-    }
-  }
-};
 
 void add_slice_op(Catalog& catalog) {
   OpDef op;
@@ -78,82 +53,13 @@ void add_slice_op(Catalog& catalog) {
     }
     return {g.op("pad", {g.grads[0]}, {{"paddings", paddings}})};
   };
-  op.cpu = {[](KernelCall& call) -> Launch {
-    const Shape& x = call.inputs[0].shape;
-    const Cut cut(x, call.attrs.ints("begin"), call.attrs.ints("size"));
-    const std::vector<int64_t> from = strides_of(x), to = strides_of(cut.size);
-    std::vector<BoxCopy::Axis> axes;
-    int64_t start = 0;
-    for (int axis = 0; axis < x.rank(); ++axis) {
-      axes.push_back({cut.size[axis], to[axis], from[axis]});
-      start += cut.begin[axis] * from[axis];
-    }
-    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, 0, start);
-    return [copy](const LaunchCall& launch) { copy.run(launch.outputs[0], launch.inputs[0]); };
-  }};
+  op.cpu = copy_kernel(slice_box);
   op.examples = {{{f32({4, 5})}, {{"begin", Ints{1, -3}}, {"size", Ints{2, 2}}}},
                  {{i32({3, 2})}, {{"begin", Ints{1}}, {"size", Ints{-1}}}}};
   catalog.add(op);
 }
 
 // ---- slice with steps -------------------------------------------------------------------------------------------
-
-constexpr int64_t kLeftOut = std::numeric_limits<int64_t>::min();
-
-// Python's rules for start:stop:step, where kLeftOut is a number not given.
-struct Stride {
-  int64_t start, step, count;
-
-  Stride(int axis, int64_t size, int64_t given_start, int64_t given_stop, int64_t given_step) {
-    step = given_step == kLeftOut ? 1 : given_step;
-    require(step != 0, ErrorCode::InvalidArgument, "axis ", axis, ": step is 0");
-    const int64_t lowest = step > 0 ? 0 : -1, highest = step > 0 ? size : size - 1;
-    const auto bound = [&](int64_t given, int64_t left_out) {
-      if (given == kLeftOut) return left_out;
-      return std::clamp(given < 0 ? given + size : given, lowest, highest);
-    };
-    start = bound(given_start, step > 0 ? lowest : highest);
-    const int64_t stop = bound(given_stop, step > 0 ? highest : lowest);
-    count = 0;
-    if (step > 0 && stop > start) count = (stop - start - 1) / step + 1;
-    if (step < 0 && stop < start) count = (start - stop - 1) / -step + 1;
-  }
-};
-
-// One Stride for each axis; those not named are whole.
-std::vector<Stride> strides_along(const Shape& x, const Attrs& attrs) {
-  const Ints &start = attrs.ints("start"), &stop = attrs.ints("stop"), &step = attrs.ints("step");
-  require(start.size() == stop.size() && (step.empty() || step.size() == start.size()), ErrorCode::ShapeMismatch,
-          "start has ", start.size(), " numbers, stop has ", stop.size(), ", step has ", step.size());
-  require(static_cast<int>(start.size()) <= x.rank(), ErrorCode::ShapeMismatch, "start has ", start.size(),
-          " numbers, x ", x, " has ", x.rank(), " axes");
-  std::vector<Stride> strides;
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    if (axis < static_cast<int>(start.size())) {
-      strides.emplace_back(axis, x[axis], start[axis], stop[axis], step.empty() ? 1 : step[axis]);
-    } else {
-      strides.emplace_back(axis, x[axis], kLeftOut, kLeftOut, 1);
-    }
-  }
-  return strides;
-}
-
-// The axes of the copy between the whole (x) and its strided part; `start` is where the part begins in the whole.
-std::vector<BoxCopy::Axis> strided_axes(const Shape& whole, const Attrs& attrs, bool part_is_source, int64_t& start) {
-  const std::vector<Stride> strides = strides_along(whole, attrs);
-  Shape part;
-  for (const Stride& stride : strides) part.push_back(stride.count);
-  const std::vector<int64_t> in_part = strides_of(part), in_whole = strides_of(whole);
-  std::vector<BoxCopy::Axis> axes;
-  for (int axis = 0; axis < whole.rank(); ++axis) {
-    const Stride& stride = strides[axis];
-    const int64_t step = stride.count > 1 ? stride.step * in_whole[axis] : 1;  // a step that is taken fits the axis
-    start += stride.start * in_whole[axis];
-    axes.push_back(part_is_source ? BoxCopy::Axis{stride.count, step, in_part[axis]}
-                                  : BoxCopy::Axis{stride.count, in_part[axis], step});
-  }
-  return axes;
-}
 
 void add_strided_slice(Catalog& catalog) {
   const std::vector<AttrDef> attrs = {
@@ -185,12 +91,7 @@ void add_strided_slice(Catalog& catalog) {
     with_shape.set("shape", g.type(g.inputs[0]).shape.dims());
     return {g.op("strided_slice_grad", {g.grads[0]}, with_shape)};
   };
-  op.cpu = {[](KernelCall& call) -> Launch {
-    int64_t start = 0;
-    const auto axes = strided_axes(call.inputs[0].shape, call.attrs, false, start);
-    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, 0, start);
-    return [copy](const LaunchCall& launch) { copy.run(launch.outputs[0], launch.inputs[0]); };
-  }};
+  op.cpu = copy_kernel(strided_slice_box);
   op.examples = {{{f32({4, 6})}, example}, {{i32({5})}, {{"start", Ints{kLeftOut}}, {"stop", Ints{-1}}}}};
   catalog.add(op);
 
@@ -215,10 +116,8 @@ void add_strided_slice(Catalog& catalog) {
     return {{call.dtype(0), whole}};
   };
   grad.cpu = {[](KernelCall& call) -> Launch {
-    int64_t start = 0;
     const TensorType whole = call.outputs[0];
-    const auto axes = strided_axes(whole.shape, call.attrs, true, start);
-    const BoxCopy copy(size_of(whole.dtype), axes, start, 0);
+    const BoxCopy copy(size_of(whole.dtype), strided_slice_grad_box(call));
     return [copy, whole, count = whole.count()](const LaunchCall& launch) {
       fill(whole.dtype, launch.outputs[0], count, 0);
       copy.run(launch.outputs[0], launch.inputs[0]);
@@ -234,7 +133,7 @@ void add_strided_slice(Catalog& catalog) {
 
 // The value in the dtype of x, if it has it.
 void require_representable(double value, DType dtype) {
-  visit(dtype, [&](auto zero) {
+  visit_stored(dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
       // 2^digits is the first value above the range, and exact as a double.
@@ -278,16 +177,7 @@ void add_pad(Catalog& catalog) {
     return {g.op("slice", {g.grads[0]}, {{"begin", begin}, {"size", g.type(g.inputs[0]).shape.dims()}})};
   };
   op.cpu = {[](KernelCall& call) -> Launch {
-    const Ints& paddings = call.attrs.ints("paddings");
-    const Shape& x = call.inputs[0].shape;
-    const std::vector<int64_t> from = strides_of(x), to = strides_of(call.outputs[0].shape);
-    std::vector<BoxCopy::Axis> axes;
-    int64_t start = 0;
-    for (int axis = 0; axis < x.rank(); ++axis) {
-      axes.push_back({x[axis], to[axis], from[axis]});
-      start += paddings[2 * axis] * to[axis];
-    }
-    const BoxCopy copy(size_of(call.inputs[0].dtype), axes, start, 0);
+    const BoxCopy copy(size_of(call.inputs[0].dtype), pad_box(call));
     const double value = call.attrs.number("constant_value");
     return [copy, value, dtype = call.inputs[0].dtype, count = call.outputs[0].count()](const LaunchCall& launch) {
       fill(dtype, launch.outputs[0], count, value);
@@ -301,19 +191,10 @@ void add_pad(Catalog& catalog) {
 
 // ---- concat and stack -------------------------------------------------------------------------------------------
 
-// Both write, for every index of the axes before `axis`, one run of each input in turn.
-Kernel join_kernel(int extra_rank) {
-  return {[extra_rank](KernelCall& call) -> Launch {
-    const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank() + extra_rank);
-    const int64_t bytes = size_of(call.outputs[0].dtype), outer = call.outputs[0].shape.count(0, axis);
-    const int64_t pitch = call.outputs[0].count() / std::max<int64_t>(outer, 1);
+Kernel join_kernel(std::vector<Box> (*boxes)(const KernelCall&)) {
+  return {[boxes](KernelCall& call) -> Launch {
     std::vector<BoxCopy> copies;
-    int64_t start = 0;
-    for (const TensorType& input : call.inputs) {
-      const int64_t run = input.shape.count(axis, input.shape.rank());
-      copies.emplace_back(bytes, std::vector<BoxCopy::Axis>{{outer, pitch, run}, {run, 1, 1}}, start, 0);
-      start += run;
-    }
+    for (const Box& box : boxes(call)) copies.emplace_back(size_of(call.outputs[0].dtype), box);
     return [copies](const LaunchCall& launch) {
       for (size_t i = 0; i < copies.size(); ++i) copies[i].run(launch.outputs[0], launch.inputs[i]);
     };
@@ -363,7 +244,7 @@ void add_concat(Catalog& catalog) {
     }
     return gradients;
   };
-  op.cpu = join_kernel(0);
+  op.cpu = join_kernel(concat_boxes);
   op.examples = {{{f32({2, 3}), f32({1, 3}), f32({2, 3})}},
                  {{f32({2, 3}), f32({2, 1})}, {{"axis", int64_t{-1}}}},
                  {{i32({2}), i32({3})}}};
@@ -402,7 +283,7 @@ void add_stack(Catalog& catalog) {
     }
     return gradients;
   };
-  op.cpu = join_kernel(1);
+  op.cpu = join_kernel(stack_boxes);
   op.examples = {
       {{f32({2, 3}), f32({2, 3})}}, {{f32({2, 3}), f32({2, 3})}, {{"axis", int64_t{-1}}}}, {{i32({}), i32({})}}};
   catalog.add(op);

@@ -15,6 +15,8 @@ Kernels make_kernels() {
   add_random(kernels);
   add_reduce(kernels);
   add_schedule(kernels);
+  add_shape(kernels);
+  add_slice(kernels);
   add_softmax(kernels);
   add_update(kernels);
   return kernels;

@@ -40,6 +40,8 @@ void add_pool(Kernels& kernels);
 void add_random(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_schedule(Kernels& kernels);
+void add_shape(Kernels& kernels);
+void add_slice(Kernels& kernels);
 void add_softmax(Kernels& kernels);
 void add_update(Kernels& kernels);
 
