@@ -25,7 +25,7 @@ struct CopyTiles {
   static constexpr int kTile = 32, kThreads = 256, kRows = kThreads / kTile;
   Axes<Box::kMaxAxes> to_axes, from_axes;  // the others
   Box::Axis row, column;
-  Divisor row_tiles, column_tiles;
+  LongDivisor row_tiles, column_tiles;
   T* to;
   const T* from;
 
@@ -137,7 +137,7 @@ void BoxCopy::run(Stream& stream, void* to, const void* from) const {
     const int64_t rows = (row_.size + kTile - 1) / kTile, columns = (column_.size + kTile - 1) / kTile;
     const int64_t outer = count_ / (row_.size * column_.size);
     launch(stream, outer * rows * columns,
-           Copy{to_, from_, row_, column_, Divisor(rows), Divisor(columns), target, source},
+           Copy{to_, from_, row_, column_, LongDivisor(rows), LongDivisor(columns), target, source},
            kTile * (kTile + 1) * sizeof(T));
   });
 }

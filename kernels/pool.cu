@@ -17,7 +17,7 @@ struct Place {
 // An image in memory, its elements numbered as they lie there.
 struct Image {
   bool channels_last;
-  Divisor channels, height, width;
+  LongDivisor channels, height, width;
   int64_t count, batch_step, channel_step, row_step, column_step;
 
   Image(const ImageSize& size, const ImageFormat& format)
@@ -59,7 +59,7 @@ MOONFLOW_DEVICE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // Windows along one axis. What they do not reach of the axis belongs to the nearest of them.
 struct Sliding {
   int64_t in, size, stride, before, out;
-  Divisor by_stride;
+  LongDivisor by_stride;
 
   explicit Sliding(const Window& window)
       : in(window.in),

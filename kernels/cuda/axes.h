@@ -11,10 +11,10 @@ namespace moonflow::cuda {
 // Division of numbers that are not negative by one that is known beforehand: a multiplication and a shift, where a card
 // takes a hundred instructions for a quotient (Granlund, Montgomery, Division by Invariant Integers using
 // Multiplication, PLDI 1994).
-class Divisor {
+class LongDivisor {
  public:
-  Divisor() = default;
-  explicit Divisor(int64_t by) : by_(by > 1 ? by : 1) {
+  LongDivisor() = default;
+  explicit LongDivisor(int64_t by) : by_(by > 1 ? by : 1) {
     while ((uint64_t{1} << shift_) < static_cast<uint64_t>(by_)) ++shift_;
     const uint64_t above = (uint64_t{1} << shift_) - static_cast<uint64_t>(by_);
     multiplier_ = static_cast<uint64_t>((static_cast<unsigned __int128>(above) << 64) / by_) + 1;
@@ -42,11 +42,11 @@ class Divisor {
 template <int kMost>
 struct Axes {
   int rank = 0;
-  Divisor sizes[kMost];
+  LongDivisor sizes[kMost];
   int64_t steps[kMost] = {};
 
   void append(int64_t size, int64_t step) {
-    sizes[rank] = Divisor(size);
+    sizes[rank] = LongDivisor(size);
     steps[rank++] = step;
   }
   MOONFLOW_BOTH int64_t offset_of(int64_t index) const {

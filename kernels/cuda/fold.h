@@ -30,7 +30,7 @@ class FoldShape {
     if (outputs == 0) return;
     for (const auto& axis : groups.kept.axes) kept_.append(axis.size, axis.steps[0]);
     for (const auto& axis : groups.folded.axes) folded_.append(axis.size, axis.steps[0]);
-    inner_ = Divisor(wide_ ? outputs : count);
+    inner_ = LongDivisor(wide_ ? outputs : count);
     // A thread is worth eight elements. Neighbouring outputs fill warps, whose reads are then whole lines.
     const int64_t worth = std::max<int64_t>(count / 8, 1);
     const int64_t most = wide_ ? std::max<int64_t>(8, kThreads / groups.columns) : kThreads;
@@ -72,7 +72,7 @@ class FoldShape {
  private:
   static constexpr int kMostAxes = Shape::kMaxRank / 2;  // kept and folded ones alternate
   Axes<kMostAxes> kept_, folded_;
-  Divisor columns_, inner_;
+  LongDivisor columns_, inner_;
   bool wide_;
 };
 
