@@ -3,7 +3,7 @@
 // their channels last.
 #include <cmath>
 
-#include "kernels/cuda/axes.h"
+#include "kernels/cuda/channels.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/pool.h"
 
@@ -20,8 +20,8 @@ struct Image {
   LongDivisor channels, height, width;
   int64_t count, batch_step, channel_step, row_step, column_step;
 
-  Image(const ImageSize& size, const ImageFormat& format)
-      : channels_last(format.channels_last),
+  Image(const ImageSize& size, bool channels_last)
+      : channels_last(channels_last),
         channels(size.channels),
         height(size.height),
         width(size.width),
@@ -89,8 +89,11 @@ struct Pooling {
   Image image, out;
   Sliding rows, columns;
 
-  explicit Pooling(const Pool& pool)
-      : image(pool.image, pool.format), out(pool.out, pool.format), rows(pool.windows[0]), columns(pool.windows[1]) {}
+  Pooling(const Pool& pool, const Layout& layout)
+      : image(pool.image, pool.format.channels_last || is_channels_last(layout)),
+        out(pool.out, image.channels_last),
+        rows(pool.windows[0]),
+        columns(pool.windows[1]) {}
   bool overlap() const { return rows.overlap() || columns.overlap(); }
 };
 
@@ -214,7 +217,7 @@ struct AveragePoolGrad {
 
 template <template <class> class F>
 Launch prepare_forward(KernelCall& call) {
-  const Pooling pool(pool_of(call.attrs, call.inputs[0].shape));
+  const Pooling pool(pool_of(call.attrs, call.inputs[0].shape), call.input_layouts[0]);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [pool](const LaunchCall& at) {
@@ -224,7 +227,7 @@ Launch prepare_forward(KernelCall& call) {
 }
 
 Launch prepare_max_grad(KernelCall& call) {
-  const Pooling pool(pool_of(call.attrs, call.inputs[1].shape));
+  const Pooling pool(pool_of(call.attrs, call.inputs[1].shape), call.input_layouts[1]);
   const bool relu = call.attrs.flag("relu"), has_windows = pool.out.count > 0;
   const bool apart = !pool.overlap() && has_windows;
   if (!apart) call.scratch_bytes = checked_product(pool.out.count, sizeof(int64_t));
@@ -242,7 +245,7 @@ Launch prepare_max_grad(KernelCall& call) {
 }
 
 Launch prepare_average_grad(KernelCall& call) {
-  const Pooling pool(pool_of(call.attrs, call.outputs[0].shape));
+  const Pooling pool(pool_of(call.attrs, call.outputs[0].shape), call.input_layouts[0]);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [pool](const LaunchCall& at) {
@@ -251,13 +254,24 @@ Launch prepare_average_grad(KernelCall& call) {
   });
 }
 
+// All values of a pooling lie as `image` does, in rows or, where that is not the order of the shape, channels last.
+CudaKernel kernel(Launch (*prepare)(KernelCall&), int image) {
+  const auto layouts = [image](LayoutCall& call) {
+    const bool last = is_channels_last(call.inputs[image]) && call.attrs.string("data_format") == "NCHW";
+    for (size_t i = 0; i < call.inputs.size(); ++i)
+      call.inputs[i] = last ? channels_last(call.input_types[i]) : Layout{};
+    call.outputs[0] = last ? channels_last(call.output_types[0]) : Layout{};
+  };
+  return {{prepare, layouts}};
+}
+
 }  // namespace
 
 void add_pool(Kernels& kernels) {
-  kernels["max_pool2d"] = {{prepare_forward<MaxPool>}};
-  kernels["avg_pool2d"] = {{prepare_forward<AveragePool>}};
-  kernels["max_pool2d_grad"] = {{prepare_max_grad}};
-  kernels["avg_pool2d_grad"] = {{prepare_average_grad}};
+  kernels["max_pool2d"] = kernel(prepare_forward<MaxPool>, 0);
+  kernels["avg_pool2d"] = kernel(prepare_forward<AveragePool>, 0);
+  kernels["max_pool2d_grad"] = kernel(prepare_max_grad, 1);
+  kernels["avg_pool2d_grad"] = kernel(prepare_average_grad, 0);
 }
 
 }  // namespace moonflow::cuda

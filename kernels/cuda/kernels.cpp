@@ -11,6 +11,7 @@ Kernels make_kernels() {
   add_fill(kernels);
   add_loss(kernels);
   add_matmul(kernels);
+  add_norm(kernels);
   add_pool(kernels);
   add_random(kernels);
   add_reduce(kernels);

@@ -36,6 +36,7 @@ void add_elementwise(Kernels& kernels);
 void add_fill(Kernels& kernels);
 void add_loss(Kernels& kernels);
 void add_matmul(Kernels& kernels);
+void add_norm(Kernels& kernels);
 void add_pool(Kernels& kernels);
 void add_random(Kernels& kernels);
 void add_reduce(Kernels& kernels);

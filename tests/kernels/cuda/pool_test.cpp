@@ -14,7 +14,7 @@ const Windows kWindows[] = {{2, 2, "VALID"}, {3, 2, "SAME"}, {2, 3, "VALID"}, {3
 
 }  // namespace
 
-TEST_CASE("pooling and its gradients agree with the CPU in both orders of axes") {
+TEST_CASE("pooling and its gradients agree with the CPU in both orders of axes and either layout") {
   const BesideCpu beside;
   for (const DType dtype : {DType::Float32, DType::Float64}) {
     for (const bool channels_last : {false, true}) {
@@ -25,17 +25,20 @@ TEST_CASE("pooling and its gradients agree with the CPU in both orders of axes")
                           {"data_format", std::string(channels_last ? "NHWC" : "NCHW")}};
         const TensorType type{dtype, channels_last ? Shape{2, 13, 17, 5} : Shape{2, 5, 13, 17}};
         const Tensor x = drawn(type, 1);
-        const TensorType out = beside.check("max_pool2d", {x}, attrs).outputs[0].type();
-        beside.check("avg_pool2d", {x}, attrs);
+        const auto check = [&](const Trial& trial) {
+          return channels_last ? beside.check(trial) : beside.check_both_layouts(trial);
+        };
+        const TensorType out = check(beside.trial("max_pool2d", {x}, attrs)).outputs[0].type();
+        check(beside.trial("avg_pool2d", {x}, attrs));
         const Tensor dy = drawn(out, 2);
         Attrs with_shape = attrs;
         with_shape.set("shape", type.shape.dims());
-        beside.check("avg_pool2d_grad", {dy}, with_shape);
+        check(beside.trial("avg_pool2d_grad", {dy}, with_shape));
         for (const bool relu : {false, true}) {
           Attrs with_relu = attrs;
           with_relu.set("relu", relu);
           const Trial trial = beside.trial("max_pool2d_grad", {dy, x}, with_relu);
-          const Launched apart = beside.check(trial);
+          const Launched apart = check(trial);
           const Sharing over_x{0, 1};
           const Launched shared = launch(trial, *beside.card, &over_x);
           CHECK(shared.damage == "");
