@@ -9,8 +9,10 @@ Kernels make_kernels() {
   add_conv(kernels);
   add_elementwise(kernels);
   add_fill(kernels);
+  add_layer_norm(kernels);
   add_loss(kernels);
   add_matmul(kernels);
+  add_moments(kernels);
   add_norm(kernels);
   add_pool(kernels);
   add_random(kernels);

@@ -56,3 +56,34 @@ TEST_CASE("a gradient of batch normalisation may lie over what it is made of") {
     for (size_t i = 0; i < apart.outputs.size(); ++i) CHECK(same_bytes(shared.outputs[i], apart.outputs[i]));
   }
 }
+
+TEST_CASE("layer normalisation agrees with the CPU for rows of every length") {
+  const BesideCpu beside;
+  for (const Shape& shape : {Shape{4, 3, 5}, Shape{2, 70, 30}, Shape{2, 3, 1000}, Shape{2050, 2, 4}}) {
+    const TensorType image{DType::Float32, shape}, last{DType::Float32, {shape[2]}},
+        whole{DType::Float32, {shape[1], shape[2]}};
+    const Tensor x = drawn(image, 1, -2, 4), dy = drawn(image, 2), gamma = drawn(last, 3), beta = drawn(whole, 4);
+    for (const int64_t axis : {1, 2}) {
+      const Attrs attrs{{"begin_norm_axis", axis}};
+      const Tensor shift = axis == 1 ? beta : gamma;
+      const std::vector<Tensor> y = beside.check("layer_norm_core", {x, gamma, shift}, attrs).outputs;
+      beside.check("layer_norm_core", {x}, attrs);
+      beside.check("layer_norm_grad", {x, y[1], y[2], dy, gamma, y[2], y[1]}, attrs);
+      beside.check("layer_norm_grad", {x, y[1], y[2], dy}, attrs);
+      Attrs with_shape = attrs;
+      with_shape.set("shape", shift.shape().dims());
+      beside.check("layer_norm_parameter_grad", {x, y[1], y[2], dy}, with_shape, 2e-5);
+    }
+  }
+}
+
+TEST_CASE("moments agree with the CPU over any axes") {
+  const BesideCpu beside;
+  const Tensor x = drawn({DType::Float32, {6, 50, 33}}, 1, 99, 100);
+  for (const Ints& axes : {Ints{}, Ints{0}, Ints{1}, Ints{2}, Ints{0, 2}, Ints{1, 2}}) {
+    const Attrs attrs{{"axes", axes}};
+    const std::vector<Tensor> moments = beside.check("moments", {x}, attrs).outputs;
+    beside.check("moments_grad", {x, moments[0], moments[1], moments[0]}, attrs);
+    beside.check("moments_grad", {x, moments[0], Tensor(), moments[0]}, attrs);
+  }
+}

@@ -1,0 +1,173 @@
+// Layer normalisation on CUDA: a team of threads for each row. Every variance is taken in two passes over the row, as
+// the mean of squared distances from the mean, with sums in double as on the CPU.
+#include <cmath>
+
+#include "kernels/cuda/fold.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/teams.h"
+
+namespace moonflow::cuda {
+namespace {
+
+// A parameter that repeats every `period` values of a row; absent where there is none.
+template <class T>
+struct Repeated {
+  const T* values;
+  LongDivisor period;
+  MOONFLOW_DEVICE T of(int64_t i, T otherwise) const {
+    if (values == nullptr) return otherwise;
+    int64_t place;
+    period.quotient(i, place);
+    return values[place];
+  }
+};
+
+template <class T>
+struct LayerNorm {
+  const T* x;
+  Repeated<T> gamma, beta;
+  T *y, *mean, *inv_std;
+  double epsilon;
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
+    const T* const from = x + start;
+    const double centre = team.sum(n, [=](int64_t i) { return double{from[i]}; }) / static_cast<double>(n);
+    const double squares = team.sum(n, [=](int64_t i) { return (from[i] - centre) * (from[i] - centre); });
+    const T m = static_cast<T>(centre), s = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
+    if (team.thread() == 0) {
+      mean[row] = m;
+      inv_std[row] = s;
+    }
+    for (int64_t i = team.thread(); i < n; i += team.size())
+      y[start + i] = (from[i] - m) * s * gamma.of(i, T(1)) + beta.of(i, T(0));
+  }
+};
+
+// With h = (x - mean) * inv_std, g = dy * gamma, n values a row:
+//   dx = inv_std * (g - mean(g) - h * mean(g * h)) + dmean / n - dinv_std * inv_std^2 * h / n
+template <class T>
+struct LayerNormGrad {
+  const T *x, *mean, *inv_std, *dy;
+  Repeated<T> gamma;
+  const T *dmean, *dinv_std;  // may be absent
+  T* dx;
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
+    const T *const from = x + start, *const gradient = dy + start;
+    const double m = mean[row], s = inv_std[row], count = static_cast<double>(n);
+    const Repeated<T> scale = gamma;
+    const auto g = [=](int64_t i) { return double{gradient[i]} * scale.of(i, T(1)); };
+    const double sum = team.sum(n, g);
+    const double along_h = team.sum(n, [=](int64_t i) { return g(i) * ((from[i] - m) * s); });
+    const double constant = -s * sum / count + (dmean ? dmean[row] / count : 0);
+    const double along = -s * along_h / count - (dinv_std ? dinv_std[row] * s * s / count : 0);
+    for (int64_t i = team.thread(); i < n; i += team.size())
+      dx[start + i] = static_cast<T>(s * g(i) + constant + along * ((from[i] - m) * s));
+  }
+};
+
+struct Sums {
+  double dgamma, dbeta;
+};
+
+// The sums over everything that shares a parameter.
+template <class T>
+struct ParameterGrad {
+  using Acc = Sums;
+  const T *x, *mean, *inv_std, *dy;
+  T *dgamma, *dbeta;
+  LongDivisor n;  // values of a row
+
+  MOONFLOW_DEVICE Sums start() const { return {0, 0}; }
+  MOONFLOW_DEVICE int own(int64_t) const { return 0; }
+  MOONFLOW_DEVICE Sums fold(Sums acc, int, int64_t, int64_t at) const {
+    const int64_t row = n.quotient(at);
+    const double d = dy[at];
+    return {acc.dgamma + d * (x[at] - mean[row]) * inv_std[row], acc.dbeta + d};
+  }
+  MOONFLOW_DEVICE Sums merge(Sums a, Sums b) const { return {a.dgamma + b.dgamma, a.dbeta + b.dbeta}; }
+  MOONFLOW_DEVICE void finish(int64_t k, Sums sums) const {
+    dgamma[k] = static_cast<T>(sums.dgamma);
+    dbeta[k] = static_cast<T>(sums.dbeta);
+  }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+// The rows of x, whose values are neighbours.
+Lanes rows_of(const KernelCall& call) {
+  const Shape& x = call.inputs[0].shape;
+  const int axis = wrap_axis(call.attrs.integer("begin_norm_axis"), x.rank());
+  return Lanes(Shape{x.count(0, axis), x.count(axis, x.rank())}, 1);
+}
+
+// Optional input `i` as a parameter; its address comes with the launch.
+LongDivisor period_of(const KernelCall& call, int i) { return LongDivisor(call.has(i) ? call.inputs[i].count() : 1); }
+
+template <class T>
+const T* optional(const LaunchCall& at, int i, bool present) {
+  return present ? at.input<T>(i) : nullptr;
+}
+
+Launch prepare_layer_norm(KernelCall& call) {
+  const Lanes rows = rows_of(call);
+  const double epsilon = call.attrs.number("epsilon");
+  const bool scaled = call.has(1), shifted = call.has(2);
+  const LongDivisor scale_period = period_of(call, 1), shift_period = period_of(call, 2);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& at) {
+      const Repeated<T> gamma{optional<T>(at, 1, scaled), scale_period},
+          beta{optional<T>(at, 2, shifted), shift_period};
+      for_each_lane(
+          at.stream, rows,
+          LayerNorm<T>{at.input<T>(0), gamma, beta, at.output<T>(0), at.output<T>(1), at.output<T>(2), epsilon});
+    };
+  });
+}
+
+Launch prepare_layer_norm_grad(KernelCall& call) {
+  const Lanes rows = rows_of(call);
+  const bool scaled = call.has(4), has_dmean = call.has(5), has_dinv_std = call.has(6);
+  const LongDivisor period = period_of(call, 4);
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& at) {
+      const Repeated<T> gamma{optional<T>(at, 4, scaled), period};
+      const LayerNormGrad<T> f{at.input<T>(0),
+                               at.input<T>(1),
+                               at.input<T>(2),
+                               at.input<T>(3),
+                               gamma,
+                               optional<T>(at, 5, has_dmean),
+                               optional<T>(at, 6, has_dinv_std),
+                               at.output<T>(0)};
+      for_each_lane(at.stream, rows, f);
+    };
+  });
+}
+
+Launch prepare_parameter_grad(KernelCall& call) {
+  const int64_t n = rows_of(call).n, period = call.outputs[0].count();
+  const int64_t repeats = call.inputs[0].count() / std::max<int64_t>(period, 1);
+  const FoldShape shape(reduce::Groups({repeats, period}, {true, false}));
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    call.scratch_bytes = shape.scratch_bytes<ParameterGrad<T>>();
+    return [=](const LaunchCall& at) {
+      const ParameterGrad<T> f{at.input<T>(0),  at.input<T>(1),  at.input<T>(2), at.input<T>(3),
+                               at.output<T>(0), at.output<T>(1), LongDivisor(n)};
+      fold(at.stream, shape, f, at.scratch);
+    };
+  });
+}
+
+}  // namespace
+
+void add_layer_norm(Kernels& kernels) {
+  kernels["layer_norm_core"] = {{prepare_layer_norm}};
+  kernels["layer_norm_grad"] = {{prepare_layer_norm_grad}};
+  kernels["layer_norm_parameter_grad"] = {{prepare_parameter_grad}};
+}
+
+}  // namespace moonflow::cuda
