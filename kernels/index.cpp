@@ -8,6 +8,7 @@
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/picking.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -41,19 +42,6 @@ struct CheckedIndices {
 };
 
 // ---- gather ---------------------------------------------------------------------------------------------------
-
-// params seen as (outer, rows, inner), of which `picked` rows are taken in every outer block.
-struct Picking {
-  int64_t outer, rows, inner, picked;
-
-  Picking(const Shape& params, const Shape& indices, int64_t axis_attr) {
-    const int axis = wrap_axis(axis_attr, params.rank());
-    outer = params.count(0, axis);
-    rows = params[axis];
-    inner = params.count(axis + 1, params.rank());
-    picked = indices.count();
-  }
-};
 
 std::vector<TensorType> infer_gather(const OpCall& call) {
   require_integer(call, 1);

@@ -6,15 +6,18 @@
 //     float* x;
 //     float factor;
 //     template <class Block>
-//     MOONFLOW_DEVICE void operator()(const Block& block) const { x[block.index() * kThreads + block.thread()] *= factor; }
+//     MOONFLOW_DEVICE void operator()(const Block& block) const { x[block.index() * kThreads + block.thread()] *=
+//     factor; }
 //   };
 //   launch(stream, blocks, Scale{x, 2});
 //
 // nvcc compiles it for the card. Any other compiler compiles the same source for the simulated device
-// (kernels/simulated/), where the threads of a block are fibers, so that kernels are checked on machines without a card.
+// (kernels/simulated/), where the threads of a block are fibers, so that kernels are checked on machines without a
+// card.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "engine/device.h"
 
@@ -38,11 +41,16 @@ struct ForEach {
   int64_t count;
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
-    for (int64_t i = block.index() * kThreads + block.thread(); i < count; i += block.count() * kThreads) f(i);
+    for (int64_t i = block.index() * kThreads + block.thread(); i < count; i += block.count() * kThreads) {
+      if constexpr (std::is_invocable_v<const F&, const Block&, int64_t>)
+        f(block, i);
+      else
+        f(i);
+    }
   }
 };
 
-// `f` is a struct of plain data with MOONFLOW_DEVICE void operator()(int64_t i) const.
+// `f` is a struct of plain data with MOONFLOW_DEVICE void operator()(int64_t i) const, or with the block before i.
 template <class F>
 void for_each(Stream& stream, int64_t count, const F& f) {
   constexpr int64_t kMostBlocks = 132 * 16;  // more find no room on any card: each thread then takes several elements
@@ -69,7 +77,8 @@ struct Largest {
 // `combine` over the values of all threads of a warp, the same in each thread, in an order that does not change.
 template <class Block, class T, class Combine>
 MOONFLOW_DEVICE T over_warp(const Block& block, T value, Combine combine) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) value = combine(value, block.shuffle_xor(value, distance));
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    value = combine(value, block.shuffle_xor(value, distance));
   return value;
 }
 

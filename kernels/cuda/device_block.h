@@ -33,6 +33,9 @@ class DeviceBlock {
     return by_words(value, [=](auto word) { return __shfl_down_sync(0xffffffffu, word, distance); });
   }
 
+  // One bit for each thread of the warp, the first the lowest: whether its `value` holds. All threads take part.
+  MOONFLOW_DEVICE unsigned ballot(bool value) const { return __ballot_sync(0xffffffffu, value); }
+
   // The dynamic shared memory of the launch.
   template <class T>
   MOONFLOW_DEVICE T* shared() const {

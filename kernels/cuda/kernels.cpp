@@ -9,6 +9,7 @@ Kernels make_kernels() {
   add_conv(kernels);
   add_elementwise(kernels);
   add_fill(kernels);
+  add_index(kernels);
   add_layer_norm(kernels);
   add_loss(kernels);
   add_matmul(kernels);

@@ -34,6 +34,7 @@ void add_binary(Kernels& kernels);
 void add_conv(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_fill(Kernels& kernels);
+void add_index(Kernels& kernels);
 void add_layer_norm(Kernels& kernels);
 void add_loss(Kernels& kernels);
 void add_matmul(Kernels& kernels);

@@ -79,6 +79,13 @@ class SimulatedBlock {
     return exchanged(value, from / 32 == thread_ / 32 ? from : thread_);
   }
 
+  unsigned ballot(bool value) const {
+    const auto& given = give(value);
+    unsigned bits = 0;
+    for (int lane = 0; lane < 32; ++lane) bits |= static_cast<unsigned>(given[thread_ / 32 * 32 + lane][0]) << lane;
+    return bits;
+  }
+
   template <class T>
   T* shared() const {
     return reinterpret_cast<T*>(threads_.shared);
@@ -95,14 +102,19 @@ class SimulatedBlock {
   }
 
  private:
-  // What the thread `from` gives.
+  // What the threads of the block give, once those of the warp have.
   template <class T>
-  T exchanged(T value, int from) const {
+  auto& give(const T& value) const {
     static_assert(sizeof(T) <= simulated::kMostExchangedBytes);
     auto& given = threads_.given[threads_.exchanges[thread_]++ % 2];
     std::memcpy(given[thread_], &value, sizeof value);
     threads_.meet_warp();
-    std::memcpy(&value, given[from], sizeof value);
+    return given;
+  }
+  // What the thread `from` gives.
+  template <class T>
+  T exchanged(T value, int from) const {
+    std::memcpy(&value, give(value)[from], sizeof value);
     return value;
   }
 
