@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "engine/graph.h"
+#include "kernels/attention.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
@@ -21,28 +22,13 @@
 namespace moonflow {
 namespace {
 
+using namespace attention;
 using cpu::multiply;
 using cpu::padded_row;
 using cpu::SmallProduct;
 using cpu::Strided;
 
 // ---- meaning -------------------------------------------------------------------------------------------------
-
-// The inputs that forward and backward begin with.
-enum Input { kQuery, kKey, kValue, kMask, kKept, kInputCount };
-
-struct Sizes {
-  int64_t batch, heads, queries, keys, width, value_width;
-
-  Sizes(const Shape& query, const Shape& value)
-      : batch(query[0]), heads(query[2]), queries(query[1]), keys(value[1]), width(query[3]), value_width(value[3]) {}
-  Shape scores() const { return {batch, heads, queries, keys}; }
-  // Of one of the products over all heads.
-  double flops() const {
-    return 2.0 * static_cast<double>(batch * heads * queries) *
-           static_cast<double>(keys * std::max(width, value_width));
-  }
-};
 
 std::vector<TensorType> infer_attention(const OpCall& call) {
   require_floating(call, kQuery, "query");
@@ -147,22 +133,14 @@ void copy_out(const T* from, const Rows<T>& to, int64_t first, int64_t count) {
 
 // Which keys a query may look at, and which of its weights dropout keeps.
 struct Selection {
-  int64_t mask_steps[4] = {};  // 0 where the mask is repeated
+  MaskSteps mask_steps{};
   bool masked = false, causal = false, dropped = false;
   double kept_scale = 1;
 
   explicit Selection(const KernelCall& call)
       : masked(call.has(kMask)), causal(call.attrs.flag("causal")), dropped(call.has(kKept)) {
     if (dropped) kept_scale = 1 / (1 - call.attrs.number("rate"));
-    if (!masked) return;
-    const Shape& mask = call.inputs[kMask].shape;
-    int64_t step = 1;
-    for (int axis = 4; axis-- > 0;) {
-      const int own = axis - 4 + mask.rank();
-      const int64_t size = own < 0 ? 1 : mask[own];
-      mask_steps[axis] = size == 1 ? 0 : step;
-      step *= size;
-    }
+    if (masked) mask_steps = steps_of_mask(call.inputs[kMask].shape);
   }
 
   // Keys that some query before `last_query` may look at, and those that query `i` may.
@@ -345,7 +323,6 @@ class Forward {
 //   dvalue = w^T dout,  dp = dropout of dw,  dscores = p * (dp - sum(dp * p) + dlog_sum),
 //   dquery = scale * dscores key,  dkey = scale * dscores^T query
 // where sum(dp * p) is also the product of a row of dout with that of out, which costs less.
-enum GradInput { kDOut = kInputCount, kOut, kLogSum, kDLogSum };
 
 template <class T>
 class Backward {

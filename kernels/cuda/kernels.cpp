@@ -4,6 +4,7 @@ namespace moonflow::cuda {
 
 Kernels make_kernels() {
   Kernels kernels;
+  add_attention(kernels);
   add_bias(kernels);
   add_binary(kernels);
   add_conv(kernels);

@@ -29,6 +29,7 @@ class KernelTable {
   mutable Kernels kernels_;  // each is widened when its op, which knows what it writes, is first seen
 };
 
+void add_attention(Kernels& kernels);
 void add_bias(Kernels& kernels);
 void add_binary(Kernels& kernels);
 void add_conv(Kernels& kernels);
