@@ -37,7 +37,7 @@ void fill_guards(char* memory, int64_t bytes) {
   std::memset(memory + bytes, kCanary, round_up(bytes, kGrain) - bytes + kGuard);
 }
 
-bool guards_whole(const char* memory, int64_t bytes) {
+[[maybe_unused]] bool guards_whole(const char* memory, int64_t bytes) {
   const auto whole = [](const char* from, const char* to) {
     return std::all_of(from, to, [](char c) { return static_cast<unsigned char>(c) == kCanary; });
   };
@@ -147,9 +147,15 @@ uint64_t Options::seed_of_environment() {
   return said ? std::strtoull(said, nullptr, 10) : 1;
 }
 
+Properties SimulatedRuntime::properties(const Options& options) {
+  return {"simulated card, its kernels run on the processor", 90, 132, options.memory_bytes, kMostSharedBytes};
+}
+
 SimulatedRuntime::SimulatedRuntime(const Options& options)
-    : dice_(options.seed), fibers_(options.seed), memory_bytes_(options.memory_bytes) {
-  properties_ = {"simulated card, its kernels run on the processor", 90, 132, memory_bytes_, kMostSharedBytes};
+    : properties_(properties(options)),
+      dice_(options.seed),
+      fibers_(options.seed),
+      memory_bytes_(options.memory_bytes) {
   // Twice the room, so that nothing fails for holes between blocks before the memory is really full.
   void* const memory =
       mmap(nullptr, 2 * memory_bytes_ + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -44,6 +44,7 @@ class SimulatedRuntime final : public Runtime {
   void enqueue(StreamHandle stream, std::string name, std::function<void()> work);
   // After so many further pieces of work the device fails with this text.
   void fail_after(int64_t pieces, std::string text);
+  static Properties properties(const Options& options);
   static SimulatedRuntime& of_stream(StreamHandle stream);
 
   // ---- Runtime
