@@ -1,10 +1,6 @@
 // The simulated device as a judge of schedules: what it finds wrong, that it finds nothing wrong with what is right,
 // and that a recording does what its launches would have done.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -173,12 +169,16 @@ TEST_CASE("staging memory that the host changes before it was copied is found") 
   CHECK(lanes.x.read()[5] == -1);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which ends the process where the host reads
 TEST_CASE("the host finds nothing in staging memory before it has waited") {
   Card card;
   Lanes lanes(card);
   lanes.step();
+#if defined(__SANITIZE_ADDRESS__)
+  volatile float seen = 0;
+  CHECK(ends_process([&] { seen = lanes.staged_out.data()[0]; }));
+#else
   CHECK(std::isnan(lanes.staged_out.data()[0]));
+#endif
   lanes.delivered->wait();
   CHECK(lanes.staged_out.data()[0] == 6);
 }
@@ -186,16 +186,10 @@ TEST_CASE("the host finds nothing in staging memory before it has waited") {
 TEST_CASE("the memory of the device is out of the host's reach") {
   Card card;
   Memory<float> x(card, numbers());
-  const pid_t child = fork();
-  if (child == 0) {
-    std::signal(SIGSEGV, SIG_DFL);
-    _exit(x.data()[0] == 0 ? 0 : 1);
-  }
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK(WIFSIGNALED(status));
+  volatile float seen = 0;
+  CHECK(ends_process([&] { seen = x.data()[0]; }));
+  CHECK(!ends_process([&] { seen = x.read()[0]; }));
 }
-#endif
 
 TEST_CASE("a recording does what its launches would have done, as often as it is started") {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
