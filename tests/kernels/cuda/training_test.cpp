@@ -1,0 +1,139 @@
+// Networks that train on the simulated device, several runs in flight, in many schedules: the losses are those of the
+// CPU, and no schedule changes a bit of them.
+#include <cstring>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/simulated/device.h"
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+constexpr int64_t kBatch = 6;
+constexpr int kRuns = 12;
+
+// A network under construction. Its variables are made in the order of their names.
+struct Network {
+  Graph graph;
+  std::vector<ValueId> weights;
+
+  explicit Network(const Catalog& catalog) : graph(catalog) {}
+  ValueId op(const std::string& name, const std::vector<ValueId>& inputs, const Attrs& attrs = {}) {
+    return graph.append(name, inputs, attrs, text(name, graph.nodes().size()))[0];
+  }
+  ValueId weight(const Shape& shape) {
+    weights.push_back(graph.variable(text("weight", weights.size()), {DType::Float32, shape}));
+    return weights.back();
+  }
+  ValueId dense(ValueId x, int64_t units) {
+    const ValueId product = op("matmul", {x, weight({units, graph.type(x).shape[1]})}, {{"transpose_b", true}});
+    return op("bias_add", {product, weight({units})});
+  }
+  ValueId conv(ValueId x, int64_t filters) {
+    const ValueId y =
+        op("conv2d", {x, weight({filters, graph.type(x).shape[1], 3, 3})}, {{"padding", std::string("SAME")}});
+    return op("bias_add", {y, weight({filters})});
+  }
+  // Taps the losses of these logits, and trains by it.
+  void train(ValueId logits, bool with_momentum) {
+    const ValueId labels = graph.feed("labels", {DType::Int32, {kBatch}});
+    const ValueId losses = graph.append("sparse_softmax_cross_entropy_with_logits", {labels, logits}, {}, "loss")[1];
+    graph.tap(losses, 1);
+    graph.tap(logits, 2);
+    const ValueId rate = graph.feed("rate", {DType::Float32, {}});
+    const ValueId ones = graph.constant(Tensor::of<float>({kBatch}, {1, 1, 1, 1, 1, 1}), "ones");
+    const std::vector<ValueId> grads = gradients(graph, {losses}, {ones}, weights);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (!with_momentum) {
+        graph.append("sgd_update", {weights[i], grads[i], rate}, {}, "update");
+        continue;
+      }
+      const ValueId slot = graph.variable(text("momentum", i), graph.type(weights[i]));
+      graph.append("momentum_update", {weights[i], slot, grads[i], rate}, {{"beta", 0.9}}, "update");
+    }
+  }
+};
+
+void mlp(Network& net) {
+  const ValueId x = net.graph.feed("x", {DType::Float32, {kBatch, 20}});
+  net.train(net.dense(net.op("relu", {net.dense(x, 33)}), 5), true);
+}
+
+void lenet(Network& net) {
+  ValueId x = net.graph.feed("x", {DType::Float32, {kBatch, 1, 12, 12}});
+  for (const int64_t filters : {3, 5})
+    x = net.op("max_pool2d", {net.op("relu", {net.conv(x, filters)})}, {{"ksize", Ints{2}}});
+  x = net.op("reshape", {x}, {{"shape", Ints{kBatch, 5 * 3 * 3}}});
+  net.train(net.dense(net.op("relu", {net.dense(x, 16)}), 5), false);
+}
+
+Tensor labels(int run) {
+  Tensor values = Tensor::allocate({DType::Int32, {kBatch}});
+  for (int64_t i = 0; i < kBatch; ++i) values.data<int32_t>()[i] = static_cast<int32_t>((i * 3 + run) % 5);
+  return values;
+}
+
+// Trains for kRuns with as many runs in flight as there may be. Gives all taps in the order they came.
+std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(Network&)) {
+  const auto catalog = make_catalog();
+  Session session(catalog, device);
+  Network net(*catalog);
+  build(net);
+  const std::shared_ptr<Plan> plan = session.compile(net.graph, "train");
+  for (size_t i = 0; i < net.weights.size(); ++i)
+    session.write(text("weight", i), random_values(net.graph.type(net.weights[i]), 1 + i, -0.3, 0.3));
+  if (session.variables().find("momentum0"))
+    for (size_t i = 0; i < net.weights.size(); ++i)
+      session.write(text("momentum", i), Tensor::zeros(net.graph.type(net.weights[i])));
+  std::vector<Tensor> taps;
+  const auto pull = [&](bool waits) {
+    if (waits) session.completions().wait(-1);
+    std::optional<Completion> completion = session.pull();
+    if (!completion) return false;
+    if (completion->error) throw Error(completion->error->code, completion->error->describe());
+    if (!completion->end) taps.push_back(completion->tensor);
+    return true;
+  };
+  for (int run = 0; run < kRuns; ++run) {
+    Executor::Submission submission;
+    for (const NodeId feed : net.graph.feeds()) {
+      const Node& node = net.graph.node(feed);
+      const TensorType& type = net.graph.type(node.outputs[0]);
+      submission.feeds.push_back(node.name == "labels" ? labels(run)
+                                 : node.name == "rate" ? Tensor::of<float>({}, {0.02f / (1 + run)})
+                                                       : random_values(type, 100 + run));
+    }
+    while (session.submit(plan, submission) == 0) pull(true);
+  }
+  while (taps.size() < 2 * kRuns) pull(true);
+  for (size_t i = 0; i < net.weights.size(); ++i) taps.push_back(session.read(text("weight", i)).copy());
+  return taps;
+}
+
+void check_in_all_schedules(void (*build)(Network&)) {
+  const std::vector<Tensor> expected = train(make_cpu_device(2), build);
+  CHECK(distance(expected[0], expected[2 * kRuns - 2]) > 0.01);  // it learns something
+  std::vector<Tensor> first;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed);
+    const std::vector<Tensor> got = train(cuda::make_simulated_device({seed}), build);
+    if (first.empty()) first = got;
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      CHECK(distance(got[i], expected[i]) < 1e-5);
+      CHECK(std::memcmp(got[i].data(), first[i].data(), got[i].bytes()) == 0);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a dense network trains on the card as on the CPU, in every schedule") { check_in_all_schedules(mlp); }
+
+TEST_CASE("a convolutional network trains on the card as on the CPU, in every schedule") {
+  check_in_all_schedules(lenet);
+}
