@@ -1,9 +1,11 @@
 // Networks that train on the simulated device, several runs in flight, in many schedules: the losses are those of the
 // CPU, and no schedule changes a bit of them.
+#include <cstdlib>
 #include <cstring>
 
 #include <catch2/catch.hpp>
 
+#include "kernels/cuda.h"
 #include "kernels/simulated/device.h"
 #include "values.h"
 
@@ -136,4 +138,19 @@ TEST_CASE("a dense network trains on the card as on the CPU, in every schedule")
 
 TEST_CASE("a convolutional network trains on the card as on the CPU, in every schedule") {
   check_in_all_schedules(lenet);
+}
+
+TEST_CASE("the simulated module is opened as the real one, and trains") {
+  const char* const named = std::getenv("MOONFLOW_CUDA_MODULE");
+  const std::string before = named ? named : "";
+  setenv("MOONFLOW_CUDA_MODULE", MOONFLOW_TEST_SIMULATED_MODULE, 1);
+  const CudaProbe probe = probe_cuda();
+  const std::shared_ptr<Device> card = open_cuda_device(1);
+  before.empty() ? unsetenv("MOONFLOW_CUDA_MODULE") : setenv("MOONFLOW_CUDA_MODULE", before.c_str(), 1);
+  CHECK(probe.reason == "");
+  REQUIRE(probe.cards.size() == 2);
+  CHECK(probe.cards[1].name.find("simulated") != std::string::npos);
+  CHECK(card->describe().find("simulated") != std::string::npos);
+  const std::vector<Tensor> expected = train(make_cpu_device(2), mlp), got = train(card, mlp);
+  for (size_t i = 0; i < got.size(); ++i) CHECK(distance(got[i], expected[i]) < 1e-5);
 }
