@@ -1,4 +1,4 @@
-// Ops at sizes that their examples do not reach, on the simulated device beside the CPU.
+// Ops at sizes that their examples do not reach, on the given card beside the CPU.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/simulated/device.h"
+#include "given_card.h"
 #include "oracle.h"
 
 namespace moonflow::testing {
@@ -47,7 +47,7 @@ class Beside {
 
  private:
   std::shared_ptr<const Catalog> catalog_ = make_catalog();
-  std::shared_ptr<Device> cpu_ = make_cpu_device(2), card_ = cuda::make_simulated_device();
+  std::shared_ptr<Device> cpu_ = make_cpu_device(2), card_ = cuda::make_given_card();
   unsigned seed_ = 0;
 };
 

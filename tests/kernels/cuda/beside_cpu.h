@@ -1,11 +1,11 @@
-// An op on the simulated card beside the same op on the CPU, on values that a test chooses.
+// An op on the given card beside the same op on the CPU, on values that a test chooses.
 #pragma once
 
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "given_card.h"
 #include "kernels/cuda/layout.h"
-#include "kernels/simulated/device.h"
 #include "oracle.h"
 
 namespace moonflow::oracle {
@@ -14,7 +14,7 @@ std::vector<Tensor> launch_channels_last(const Trial& trial, Device& card);
 
 struct BesideCpu {
   std::shared_ptr<const Catalog> catalog = make_catalog();
-  std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_simulated_device();
+  std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
 
   Trial trial(const char* op, std::vector<Tensor> inputs, const Attrs& attrs = {}) const {
     const OpDef& def = catalog->at(op);

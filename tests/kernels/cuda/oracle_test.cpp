@@ -1,16 +1,16 @@
-// Every op of the catalog that has a CUDA kernel, on the simulated device beside the CPU.
+// Every op of the catalog that has a CUDA kernel, on the given card beside the CPU.
 #include "oracle.h"
 
 #include <catch2/catch.hpp>
 
-#include "kernels/simulated/device.h"
+#include "given_card.h"
 
 using namespace moonflow;
 using namespace moonflow::oracle;
 
 TEST_CASE("every CUDA kernel keeps to its buffers and computes what the CPU computes") {
   const std::shared_ptr<const Catalog> catalog = make_catalog();
-  const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_simulated_device();
+  const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
   for_each_trial(*catalog, [&](const Trial& trial) {
     if (!card->kernel(*trial.op) || !cpu->kernel(*trial.op)) return;
     INFO(trial.describe());

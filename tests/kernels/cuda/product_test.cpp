@@ -1,7 +1,6 @@
 // Products at the sizes where each way of computing them begins and ends: one warp for each element, tiles of 32 and of
 // 64 with edges, and the library, for which the simulated device has loops.
 #include "beside.h"
-#include "kernels/cuda/fault.h"
 #include "kernels/types.h"
 
 using namespace moonflow;
@@ -114,7 +113,7 @@ TEST_CASE("a product with many elements goes in larger tiles") {
 
 TEST_CASE("after a fault no product changes a variable") {
   const std::shared_ptr<const Catalog> catalog = make_catalog();
-  const std::unique_ptr<Device> card = cuda::make_simulated_device();
+  const std::unique_ptr<Device> card = cuda::make_given_card();
   card->enter();
   const std::unique_ptr<Stream> stream = card->make_stream();
   const struct {
@@ -141,16 +140,19 @@ TEST_CASE("after a fault no product changes a variable") {
       card->copy(*stream, inputs.back(), ones.data(), type.bytes());
     }
     const Buffer scratch(*card, call.scratch_bytes + kAlignment);
-    const auto variable_after = [&](int found) {
-      stream->wait();
-      card->copy(*stream, &cuda::fault_note(*stream)->found, &found, sizeof found);
+    auto* const taken = static_cast<Fault*>(card->allocate_staging(sizeof(Fault)));
+    const auto variable_after = [&](bool fault) {
+      if (fault) cuda::find_fault(*card, *stream);
+      if (!fault) stream->take_fault(taken);
+      stream->touches({}, {});
       launch(LaunchCall{*stream, inputs.data(), nullptr, scratch.data()});
       std::vector<float> after(c.rows * c.columns);
       card->copy(*stream, after.data(), inputs[0], types[0].bytes());
       stream->wait();
       return after;
     };
-    CHECK(variable_after(1) == std::vector<float>(c.rows * c.columns, 1.0f));
-    CHECK(variable_after(0) == std::vector<float>(c.rows * c.columns, 1.0f - static_cast<float>(c.inner)));
+    CHECK(variable_after(true) == std::vector<float>(c.rows * c.columns, 1.0f));
+    CHECK(variable_after(false) == std::vector<float>(c.rows * c.columns, 1.0f - static_cast<float>(c.inner)));
+    card->free_staging(taken);
   }
 }

@@ -1,18 +1,18 @@
-// Runs an op on the simulated device and on the CPU and compares, the first at addresses of every kind.
+// Runs an op on the given card and on the CPU and compares, the first at addresses of every kind.
 #pragma once
 
 #include <functional>
 
 #include <catch2/catch.hpp>
 
-#include "kernels/simulated/device.h"
+#include "given_card.h"
 #include "oracle.h"
 
 namespace moonflow::oracle {
 
 struct Bench {
   std::shared_ptr<const Catalog> catalog = make_catalog();
-  std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_simulated_device();
+  std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
 
   void check(const std::string& op, std::vector<TensorType> inputs, const Attrs& attrs, double low = 0.1,
              double high = 0.9) {

@@ -1,7 +1,6 @@
 // Updates of many variables at once, which is one launch of as many as its table holds, and of none after a fault.
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/fault.h"
 #include "shifted.h"
 
 using namespace moonflow;
@@ -21,16 +20,6 @@ std::vector<TensorType> groups(const std::vector<Shape>& variables, DType dtype,
   }
   return inputs;
 }
-
-// Notes a fault as a kernel does that finds one.
-struct FindFault {
-  static constexpr int kThreads = 32;
-  cuda::FaultNote* note;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    if (block.thread() == 0) note_fault(block, note, 3, 5, 7);
-  }
-};
 
 }  // namespace
 
@@ -74,8 +63,7 @@ TEST_CASE("a run that has found a fault changes no variable") {
       {"adam_update", {x, x, x, x, kRate, kStep}}};
   for (const auto& [name, inputs] : updates) {
     const Trial trial = draw(bench.catalog->at(name), {inputs, {}, 0.1, 0.9}, 1);
-    const Launched got =
-        bench.shifted(trial, 0, [](Stream& stream) { cuda::launch(stream, 1, FindFault{cuda::fault_note(stream)}); });
+    const Launched got = bench.shifted(trial, 0, [&](Stream& stream) { cuda::find_fault(*bench.card, stream); });
     INFO(trial.describe());
     for (size_t i = 0; i < inputs.size(); ++i) CHECK(same_bytes(got.inputs[i], trial.inputs[i]));
   }
