@@ -2,6 +2,7 @@
 -- "VALUE<tab>CONFIGURATION", then "done"; values are seconds, or what the row's unit says. With a name as argument it
 -- measures that row once and ends: for rows that need a process of their own.
 --   moonflow tests/bench/ours.lua [NAME]
+-- MOONFLOW_BENCH_DEVICE=gpu in the environment places all jobs there, and is an error without one.
 package.path = arg[0]:match("^(.*/)") .. "?.lua;" .. package.path
 local flow = require "moonflow"
 local models = require "models"
@@ -13,12 +14,13 @@ local function median(values)
   return values[math.ceil(#values / 2)]
 end
 
--- Median seconds of one of `n` calls that `body(n)` makes. Each sample is long enough for the clock.
-local function seconds_per_call(body, seconds)
+-- Median seconds of one of `n` calls that `body(n)` makes. Each sample is long enough for the clock, or as long as
+-- said.
+local function seconds_per_call(body, seconds, seconds_of_sample)
   body(2) -- compiles
   local start = now()
   body(1)
-  local n = math.max(1, math.ceil(1e-3 / (now() - start)))
+  local n = math.max(1, math.ceil((seconds_of_sample or 1e-3) / (now() - start)))
   local samples = {}
   start = now()
   repeat
@@ -39,20 +41,32 @@ local targets = np.random.randint(0, 10, { BATCH }):astype(flow.int32)
 local sequences = np.random.uniform(0, 1, { 16, 128, 256 }):astype(flow.float)
 local five = np.random.uniform(-1, 1, { 5 }):astype(flow.float)
 
+local device = os.getenv("MOONFLOW_BENCH_DEVICE")
+if device then flow.config.strict_placement(true) end
+if device == "gpu" then
+  local _, reason = flow.config.gpu_devices()
+  if reason then
+    io.stderr:write("no GPU: ", reason, "\n")
+    os.exit(1)
+  end
+end
+local placement = device and { device, "0:0" }
+
 -- In `mixed` precision, as PyTorch's autocast to bfloat16.
 local function config(mixed)
   return { enable_auto_mixed_precision = mixed or nil }
 end
 
-local function train_job(model, inputs, classes, mixed, watch)
+local function train_job(model, inputs, classes, mixed, watch, handler)
   local job = flow.global_function {
     type = "train",
+    placement = placement,
     function_config = config(mixed),
     inputs = {
       images = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = flow.float }),
       labels = tp.Numpy.Placeholder(classes.shape:table(), { dtype = flow.int32 }),
     },
-    returns = tp.Numpy,
+    returns = handler and tp.Callback[tp.Numpy] or tp.Numpy,
   } (function(images, labels)
     local logits = model(images, true)
     if watch then flow.watch(logits, watch) end
@@ -61,14 +75,21 @@ local function train_job(model, inputs, classes, mixed, watch)
     flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 1e-4 }), { momentum = 0 }):minimize(loss)
     return loss
   end)
+  if not handler then
+    return function(n)
+      for _ = 1, n do job(inputs, classes) end
+    end, job
+  end
   return function(n)
-    for _ = 1, n do job(inputs, classes) end
+    for _ = 1, n do job(inputs, classes)(handler) end
+    flow.sync()
   end, job
 end
 
 local function predict_job(model, inputs, mixed)
   local job = flow.global_function {
     type = "predict",
+    placement = placement,
     function_config = config(mixed),
     inputs = { images = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = flow.float }) },
     returns = tp.Numpy,
@@ -80,7 +101,8 @@ end
 
 -- The smallest job: relu(x + 1) of five numbers.
 local function relu_job(returns, watch)
-  return flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 5 }) }, returns = returns } (function(x)
+  local inputs = { x = tp.Numpy.Placeholder({ 5 }) }
+  return flow.global_function { inputs = inputs, returns = returns, placement = placement } (function(x)
     local y = flow.nn.relu(x + 1)
     if watch then flow.watch(y, watch) end
     return y
@@ -106,6 +128,17 @@ local function training(model, inputs, mixed)
   return calling(mixed, train_job(model, inputs, first(inputs.shape[0], targets), mixed))
 end
 
+-- As a script trains that looks at each loss when it comes. Long samples: at the end of each all is waited for.
+local function training_asynchronously(model, inputs, mixed)
+  local last
+  local body = train_job(model, inputs, first(inputs.shape[0], targets), mixed, nil, function(loss) last = loss[0] end)
+  return function(seconds)
+    local value = seconds_per_call(body, seconds, 0.03)
+    assert(last == last and math.abs(last) < 100, "the loss is " .. tostring(last))
+    return value
+  end
+end
+
 local function predicting(model, images, mixed)
   return calling(mixed, predict_job(model, images, mixed))
 end
@@ -129,6 +162,21 @@ local function watching()
       without[#without + 1], with[#with + 1] = b - a, c - b
     until now() - start > 4 * seconds
     return 100 * (median(with) / median(without) - 1)
+  end
+end
+
+-- The 99th of a hundred calls in order of their time.
+local function slow_calls(body)
+  return function(seconds)
+    body(100)
+    local times, start = {}, now()
+    repeat
+      local before = now()
+      body(1)
+      times[#times + 1] = now() - before
+    until now() - start > seconds and #times >= 1000
+    table.sort(times)
+    return times[math.ceil(#times * 0.99)]
   end
 end
 
@@ -197,6 +245,13 @@ local rows = {
   ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
   ["transformer training"] = function() return training(models.transformer, sequences) end,
+  ["MLP training, asynchronous"] = function() return training_asynchronously(models.mlp, digits) end,
+  ["LeNet training, asynchronous"] = function() return training_asynchronously(models.lenet, digits) end,
+  ["MLP training bf16, asynchronous"] = function() return training_asynchronously(models.mlp, digits, true) end,
+  ["LeNet training bf16, asynchronous"] = function() return training_asynchronously(models.lenet, digits, true) end,
+  ["MLP predict, batch 1, slowest of 100"] = function()
+    return slow_calls(predict_job(models.mlp, first(1, digits)))
+  end,
   ["ResNet-18 predict"] = function() return predicting(models.resnet18, pictures) end,
   ["call of relu(x + 1) on 5 floats"] = relu_calls,
   ["watch of the logits at every LeNet step"] = watching,

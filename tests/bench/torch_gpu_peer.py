@@ -1,0 +1,170 @@
+"""PyTorch's side of the benchmark on a GPU, in each of its configurations: eager, the whole step as one CUDA graph,
+compiled, and compiled and then captured whole. Strict float32 unless a row says bf16, as ours. Every step is fed from
+pinned memory of the host, and its loss comes back there: at once, or three steps later where a row is asynchronous.
+
+Serves measurements (peer.py).
+"""
+import contextlib
+import functools
+import statistics
+import sys
+import time
+
+import peer
+import torch
+from torch.nn import functional as F
+from torch_models import MLP, LeNet
+
+if not torch.cuda.is_available():
+    sys.exit("PyTorch finds no GPU")
+torch.manual_seed(1)
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.benchmark = True
+
+SLOTS = 3
+TRAINING = ("eager", "graph", "compile", "compile, graph")
+PREDICTING = ("eager", "graph", "compile")
+
+
+def precision(bf16):
+    return torch.autocast("cuda", dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
+
+
+def captured(body):
+    """`body` as one CUDA graph: a function that starts it, and gives what the body gave."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(5):
+            body()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = body()
+
+    def start():
+        graph.replay()
+        return result
+
+    return start
+
+
+def host_arrays(shape, classes):
+    images = torch.rand(*shape).pin_memory()
+    return images, torch.randint(0, classes, shape[:1]).pin_memory()
+
+
+@functools.lru_cache(maxsize=None)
+def training_step(make, shape, bf16, mode):
+    """A step on inputs that lie on the card: (images, labels, a function that gives the loss). Rows share it, because
+    it may take long to compile."""
+    net = make().cuda().train()
+    images, labels = (array.cuda() for array in host_arrays(shape, 10))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, fused=True)
+
+    def loss_of():
+        with precision(bf16):
+            return F.cross_entropy(net(images), labels)
+
+    if mode.startswith("compile"):
+        loss_of = torch.compile(loss_of, mode="max-autotune" if mode == "compile" else "max-autotune-no-cudagraphs")
+
+    def step():
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    if "graph" in mode:
+        step()  # compiles
+        step = captured(step)
+    return images, labels, step
+
+
+def training(make, *shape, bf16=False, asynchronous=False):
+    def configured(mode):
+        images, labels, step = training_step(make, shape, bf16, mode)
+        host_images, host_labels = host_arrays(shape, 10)
+        losses = [torch.zeros(()).pin_memory() for _ in range(SLOTS)]
+        done = [torch.cuda.Event() for _ in range(SLOTS)]
+        count = 0
+
+        def body():
+            nonlocal count
+            slot = count % SLOTS
+            if asynchronous and count >= SLOTS:
+                done[slot].synchronize()
+                losses[slot].item()
+            images.copy_(host_images, non_blocking=True)
+            labels.copy_(host_labels, non_blocking=True)
+            losses[slot].copy_(step(), non_blocking=True)
+            done[slot].record()
+            if not asynchronous:
+                done[slot].synchronize()
+                losses[slot].item()
+            count += 1
+
+        return body
+
+    return {mode: configured for mode in TRAINING}
+
+
+def predict_call(make, shape, bf16, mode):
+    net = make().cuda().eval()
+    images, host = torch.rand(*shape).cuda(), torch.rand(*shape).pin_memory()
+    out = torch.zeros(shape[0], 10).pin_memory()
+
+    def predict():
+        with torch.no_grad(), precision(bf16):
+            return net(images).float()
+
+    if mode == "compile":
+        predict = torch.compile(predict, mode="max-autotune")
+        predict()
+    elif mode == "graph":
+        predict = captured(predict)
+
+    def call():
+        images.copy_(host, non_blocking=True)
+        out.copy_(predict(), non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+
+    return call
+
+
+def predicting(make, *shape, bf16=False):
+    return {mode: functools.partial(predict_call, make, shape, bf16) for mode in PREDICTING}
+
+
+def product_rate():
+    """TFLOP/s of a product of two 8192 x 8192 matrices in bfloat16, of random numbers."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    times = []
+    for _ in range(30):
+        torch.cuda.synchronize()
+        before = time.perf_counter()
+        torch.matmul(a, b, out=out)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - before)
+    return 2 * 8192**3 / statistics.median(times[10:]) * 1e-12
+
+
+ROWS = {
+    "MLP training": lambda: training(MLP, 100, 1, 28, 28),
+    "MLP training, asynchronous": lambda: training(MLP, 100, 1, 28, 28, asynchronous=True),
+    "MLP training bf16, asynchronous": lambda: training(MLP, 100, 1, 28, 28, bf16=True, asynchronous=True),
+    "LeNet training": lambda: training(LeNet, 100, 1, 28, 28),
+    "LeNet training, asynchronous": lambda: training(LeNet, 100, 1, 28, 28, asynchronous=True),
+    "LeNet training bf16, asynchronous": lambda: training(LeNet, 100, 1, 28, 28, bf16=True, asynchronous=True),
+    "MLP predict, batch 1": lambda: predicting(MLP, 1, 1, 28, 28),
+    "MLP predict, batch 100": lambda: predicting(MLP, 100, 1, 28, 28),
+    "LeNet predict, batch 100": lambda: predicting(LeNet, 100, 1, 28, 28),
+}
+
+if len(sys.argv) > 1 and sys.argv[1] == "product":
+    print(f"{product_rate():.1f}")
+else:
+    peer.serve(f"PyTorch {torch.__version__}", ROWS)

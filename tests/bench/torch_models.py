@@ -1,0 +1,73 @@
+"""The models of the benchmark in PyTorch; those of models.lua are the same, layer for layer."""
+from torch import nn
+from torch.nn import functional as F
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 5, padding=2)
+        self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
+        self.dense1 = nn.Linear(7 * 7 * 64, 512)
+        self.dropout = nn.Dropout(0.5)
+        self.dense2 = nn.Linear(512, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.dense2(self.dropout(F.relu(self.dense1(x.flatten(1)))))
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(784, 512)
+        self.output = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.output(F.relu(self.hidden(x.flatten(1))))
+
+
+class Block(nn.Module):
+    def __init__(self, channels, filters, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, filters, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(filters)
+        self.shortcut = nn.Identity()
+        if stride != 1 or channels != filters:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
+
+    def forward(self, x):
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """For images of CIFAR's size: a 3x3 stem without pooling."""
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        channels, blocks = 64, []
+        for filters, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            blocks += [Block(channels, filters, stride), Block(filters, filters, 1)]
+            channels = filters
+        self.blocks = nn.Sequential(*blocks)
+        self.output = nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.output(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """Two layers of width 256 with 4 heads and 1024 hidden units, normalised after each part, dropout 0.1; the mean
+    over the sequence goes to 10 classes."""
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.1, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.output = nn.Linear(256, 10)
+
+    def forward(self, x):
+        return self.output(self.layers(x).mean(1))
