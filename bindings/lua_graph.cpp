@@ -72,8 +72,7 @@ int variable(lua_State* L) {
       const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
       type.bytes();  // throws when the size overflows
       GraphBox& box = self(L);
-      Variables& shared = box.session->variables();
-      if (shared.find(name) != nullptr) shared.declare(name, type, box.session->device());  // throws for another type
+      box.session->variables().expect(name, type);
       id = box.graph->variable(name, type, std::string(site));
     });
   });

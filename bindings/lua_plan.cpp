@@ -104,8 +104,8 @@ int info(lua_State* L) {
   set_number(L, "max_in_flight", plan->max_in_flight);
   lua_createtable(L, static_cast<int>(plan->variables.size()), 0);
   int i = 0;
-  for (const std::string& name : plan->variables) {
-    push_string(L, name);
+  for (const PlannedVariable& use : plan->variables) {
+    push_string(L, use.variable->name);
     lua_rawseti(L, -2, ++i);
   }
   lua_setfield(L, -2, "variables");

@@ -96,7 +96,7 @@ class Device {
   // Between device and host memory, or within the device, in the order of the stream.
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
   // Whether launches return before their work is done. Such a device has events, and memory of the host that it copies
-  // to and from while other work goes on.
+  // to and from while other work goes on. Any other computes in the host's own memory.
   virtual bool asynchronous() const { return false; }
   // Whether a plan's steps should be recorded and started as a whole.
   virtual bool records() const { return false; }

@@ -195,6 +195,7 @@ template <class Stopped>
 std::optional<Error> Executor::run_plan(Plan& plan, Stream& stream, const Tensor* feeds, const Tensor* tapped,
                                         RunId run, const Stopped& stopped) {
   return attempt(plan, [&] {
+    plan.refresh_variables();
     plan.device->enter();
     for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, feeds[i].data());
     plan.launch(stream, tapped, stopped, profile_.get(), run);

@@ -483,6 +483,7 @@ Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
 // Prepares every launch, arranges the arena and binds the pointers. The scratch of a step is a block that lives for it.
 void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storage storage, Variables& variables) {
   Device& device = *plan.device;
+  plan.all_variables = &variables;
   std::vector<char*> address(draft.value_count(), nullptr);          // by root
   std::vector<Variable*> variable_of(draft.value_count(), nullptr);  // by root
   std::vector<int> feed_of(draft.value_count(), -1);
@@ -497,8 +498,8 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
     if (node.kind == Node::Variable) {
       Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
       variable_of[node.outputs[0]] = &variable;
-      address[node.outputs[0]] = static_cast<char*>(variable.memory.data());
-      plan.variables.push_back(node.name);
+      plan.variables.push_back({&variable, variable.on(device)});
+      address[node.outputs[0]] = static_cast<char*>(plan.variables.back().copy->memory.data());
     } else if (node.kind == Node::Constant) {
       plan.constants.push_back(constant_memory(node, device, *stream));
       address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
@@ -551,7 +552,9 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
       }
       for (size_t i = 0; i < draft_step.inputs.size(); ++i) {
         step.updates.push_back(draft_step.inputs[i] != kNone && node.op->updates(i));
-        if (step.updates[i]) plan.written.push_back(variable_of[storage.root[draft_step.inputs[i]]]);
+        if (!step.updates[i]) continue;
+        Variable* const variable = variable_of[storage.root[draft_step.inputs[i]]];
+        plan.written.push_back({variable, variable->on(device)});
       }
       if (!wrote && !node.op->writes.empty()) {
         wrote = true;
@@ -674,7 +677,7 @@ void Plan::launch_step(int index, Stream& stream) const {
 }
 
 void Plan::note_writes() const {
-  for (Variable* variable : written) ++variable->version;
+  for (const PlannedVariable& use : written) use.variable->note_write(*use.copy);
 }
 
 std::string Plan::dump() const {

@@ -57,14 +57,21 @@ struct PlannedTap {
   int feed = -1;
 };
 
+// A variable, and the copy of it that the steps use.
+struct PlannedVariable {
+  Variable* variable;
+  Variable::Copy* copy;
+};
+
 class Plan : public std::enable_shared_from_this<Plan> {
  public:
   explicit Plan(std::string job, std::shared_ptr<Device> device);
   ~Plan();
 
   std::string job;
-  std::shared_ptr<Device> device;  // shared: a plan that a script still holds may outlive its session
-  const bool asynchronous;         // as its device is: it runs in slots, else by launch()
+  std::shared_ptr<Device> device;            // shared: a plan that a script still holds may outlive its session
+  const bool asynchronous;                   // as its device is: it runs in slots, else by launch()
+  const Variables* all_variables = nullptr;  // of its session
   std::vector<PlannedFeed> feeds;
   std::vector<PlannedTap> taps;   // in the order they are delivered
   std::vector<int> taps_by_step;  // indices into taps, by rising after_step
@@ -73,15 +80,20 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // is kept from run to run, and made again once one of those variables has been written, by whomever.
   int kept_steps = 0;
   std::vector<const Variable*> kept_from;
-  int first_write = 0;                 // steps from here on change variables; they run all or not at all
-  std::vector<Variable*> written;      // variables its steps change
-  std::vector<std::string> variables;  // names it reads or writes
+  int first_write = 0;                     // steps from here on change variables; they run all or not at all
+  std::vector<PlannedVariable> variables;  // that it reads or writes
+  std::vector<PlannedVariable> written;    // that its steps change
   int64_t arena_bytes = 0;
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step
   int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread
   int max_in_flight = 3;
   bool ends_with_process = false;  // the executor has seen to it that an exit waits for a run of it
 
+  // Brings its copies of variables up to date. Nothing that uses them may be under way.
+  void refresh_variables() {
+    if (!all_variables->have_copies()) return;
+    for (const PlannedVariable& use : variables) use.variable->refresh(*use.copy);
+  }
   // Where the launches find a feed. Holds until it is bound again.
   void bind(size_t feed, void* data);
   // Launches the steps in order and waits for them. Taps are copied to `tapped`, one per tap; without a value where

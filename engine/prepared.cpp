@@ -33,7 +33,7 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
 
   for (const std::string& name : variables_.names()) weights_.push_back(variables_.find(name));
   sets_.resize(kSets);
-  for (const Variable* weight : weights_) sets_[0].push_back(weight->memory.data());
+  for (const Variable* weight : weights_) sets_[0].push_back(weight->home->memory.data());
   for (int set = 1; set < kSets; ++set) {
     for (const Variable* weight : weights_) {
       spares_.emplace_back(*device_, weight->type.bytes());

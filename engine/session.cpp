@@ -3,18 +3,27 @@
 namespace moonflow {
 
 Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
-                 std::shared_ptr<HostMemory> memory, InterruptFlag interrupted)
+                 std::shared_ptr<HostMemory> memory, InterruptFlag interrupted, OpenGpu open_gpu)
     : catalog_(std::move(catalog)),
       device_(std::move(device)),
+      open_gpu_(std::move(open_gpu)),
       memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
       executor_(completions_, std::move(interrupted)),
       stream_(device_->make_stream()) {}
 
 Session::~Session() { close(); }
 
-std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& job) {
-  device_->enter();
-  return moonflow::compile(graph, job, device_, variables_);
+const std::shared_ptr<Device>& Session::gpu(int index) {
+  require(static_cast<bool>(open_gpu_), ErrorCode::Unsupported, "this session has no gpu");
+  std::shared_ptr<Device>& gpu = gpus_[index];
+  if (!gpu) gpu = open_gpu_(index);
+  return gpu;
+}
+
+std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& job, std::shared_ptr<Device> device) {
+  if (!device) device = device_;
+  device->enter();
+  return moonflow::compile(graph, job, device, variables_);
 }
 
 RunId Session::submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission) {
@@ -38,8 +47,7 @@ Tensor Session::read(const std::string& name) {
   const Variable& variable = variables_.at(name);
   executor_.wait_idle();
   Tensor value = Tensor::allocate(variable.type, memory_);
-  device_->copy(*stream_, value.data(), variable.memory.data(), value.bytes());
-  stream_->wait();
+  variable.read(value.data());
   return value;
 }
 
@@ -48,9 +56,7 @@ void Session::write(const std::string& name, const Tensor& value) {
   require(value.type() == variable.type, ErrorCode::ShapeMismatch, "variable '", name, "' is ", variable.type,
           ", the value is ", value.type());
   executor_.wait_idle();
-  device_->copy(*stream_, variable.memory.data(), value.data(), value.bytes());
-  stream_->wait();
-  ++variable.version;
+  variable.write(value.data());
 }
 
 std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tensor> inputs, Attrs given) {

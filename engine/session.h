@@ -1,7 +1,8 @@
-// Everything one user of the engine has: catalog, device, variables, executor, completion queue. There are no globals,
+// Everything one user of the engine has: catalog, devices, variables, executor, completion queue. There are no globals,
 // so several sessions live side by side. Owned and called by one thread; interrupt() may come from any.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,19 +13,25 @@ namespace moonflow {
 
 class Session {
  public:
+  // Opens the gpu of an index. Throws Unsupported with the reason where there is none, OutOfRange for a wrong index.
+  using OpenGpu = std::function<std::shared_ptr<Device>(int index)>;
+
   // `memory` gives that of the values that leave the session; without one the session has its own.
   Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,
-          std::shared_ptr<HostMemory> memory = nullptr, InterruptFlag interrupted = nullptr);
+          std::shared_ptr<HostMemory> memory = nullptr, InterruptFlag interrupted = nullptr,
+          OpenGpu open_gpu = nullptr);
   ~Session();
 
   const Catalog& catalog() const { return *catalog_; }
-  Device& device() { return *device_; }
+  Device& device() { return *device_; }           // where it evaluates, and compiles for unless told otherwise: the CPU
+  const std::shared_ptr<Device>& gpu(int index);  // opened when first asked for
   Variables& variables() { return variables_; }
   CompletionQueue& completions() { return completions_; }
   Executor& executor() { return executor_; }
   const std::shared_ptr<HostMemory>& memory() const { return memory_; }
 
-  std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job);
+  // For a device of this session; without one, for its own.
+  std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, std::shared_ptr<Device> device = nullptr);
   // Gives the run's number, or 0 when too much is in flight.
   RunId submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission);
   // The next completion and its removal, or both in one; see CompletionQueue.
@@ -46,12 +53,14 @@ class Session {
 
  private:
   std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
-  std::shared_ptr<Device> device_;          // shared with the plans
+  std::shared_ptr<Device> device_;          // shared with the plans, as are the others
+  std::map<int, std::shared_ptr<Device>> gpus_;
+  const OpenGpu open_gpu_;
   std::shared_ptr<HostMemory> memory_;
   Variables variables_;
   CompletionQueue completions_;
-  Executor executor_;               // last: its worker ends before anything above goes
-  std::unique_ptr<Stream> stream_;  // of reads, writes and evaluate
+  Executor executor_;               // last: its threads end before anything above goes
+  std::unique_ptr<Stream> stream_;  // of evaluate
   bool closed_ = false;
 };
 

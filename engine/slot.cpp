@@ -69,6 +69,7 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
   const int64_t begin_ns = start.profile ? Profile::now_ns() : 0;
   device_.enter();
   try {
+    plan_.refresh_variables();
     if (used_) lanes.in->wait_for(*delivered_);
     feed(*lanes.in, feeds);
     lanes.in->record(*fed_);

@@ -4,17 +4,92 @@
 
 namespace moonflow {
 
-Variable& Variables::declare(const std::string& name, const TensorType& type, Device& device) {
-  if (Variable* known = find(name)) {
-    require(known->type == type, ErrorCode::ShapeMismatch, "variable '", name, "' is ", known->type,
-            " in this session, asked for as ", type);
-    return *known;
+namespace {
+
+// Where a variable cannot be had, it is the variable that somebody misses and not the copy.
+template <class Work>
+void moving(const Variable& variable, const Device& home, Work&& work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    const Error cause = current_error();
+    fail(cause.code, "variable '", variable.name, "', last written on the ", name(home.kind()),
+         ", cannot be moved: ", cause.what());
   }
-  auto variable = std::make_unique<Variable>();
-  variable->name = name;
-  variable->type = type;
-  variable->memory = Buffer(device, type.bytes());
-  return *variables_.emplace(name, std::move(variable)).first->second;
+}
+
+}  // namespace
+
+Variable::Copy* Variable::on(const Device& device) const {
+  for (const std::unique_ptr<Copy>& copy : copies)
+    if (&copy->device == &device) return copy.get();
+  return nullptr;
+}
+
+void Variable::refresh(Copy& copy) const {
+  if (copy.version == version) return;
+  const auto move = [&](Copy& by, void* to, const void* from) {
+    by.device.enter();
+    by.device.copy(by.stream, to, from, type.bytes());
+    by.stream.wait();
+  };
+  moving(*this, home->device, [&] {
+    if (!home->device.asynchronous()) {
+      move(copy, copy.memory.data(), home->memory.data());
+    } else if (!copy.device.asynchronous()) {
+      move(*home, copy.memory.data(), home->memory.data());
+    } else {
+      const Tensor between = Tensor::allocate(type);
+      move(*home, between.data(), home->memory.data());
+      move(copy, copy.memory.data(), between.data());
+    }
+  });
+  copy.version = version;
+}
+
+void Variable::read(void* to) const {
+  moving(*this, home->device, [&] {
+    home->device.enter();
+    home->device.copy(home->stream, to, home->memory.data(), type.bytes());
+    home->stream.wait();
+  });
+}
+
+// Where the host has a copy it goes there, and no further until somebody wants it.
+void Variable::write(const void* from) {
+  Copy* to = home;
+  for (const std::unique_ptr<Copy>& copy : copies)
+    if (!copy->device.asynchronous()) to = copy.get();
+  to->device.enter();
+  to->device.copy(to->stream, to->memory.data(), from, type.bytes());
+  to->stream.wait();
+  note_write(*to);
+}
+
+Variable& Variables::declare(const std::string& name, const TensorType& type, Device& device) {
+  expect(name, type);
+  Variable* variable = find(name);
+  if (variable && variable->on(device)) return *variable;
+  std::unique_ptr<Stream>& stream = streams_[&device];
+  if (!stream) stream = device.make_stream();
+  auto copy = std::make_unique<Variable::Copy>(Variable::Copy{device, *stream, Buffer(device, type.bytes())});
+  if (!variable) {
+    auto made = std::make_unique<Variable>();
+    made->name = name;
+    made->type = type;
+    made->home = copy.get();
+    variable = variables_.emplace(name, std::move(made)).first->second.get();
+  } else {
+    have_copies_ = true;
+  }
+  variable->copies.push_back(std::move(copy));
+  return *variable;
+}
+
+void Variables::expect(const std::string& name, const TensorType& type) {
+  const Variable* const known = find(name);
+  require(!known || known->type == type, ErrorCode::ShapeMismatch, "variable '", name, "' is ",
+          known ? known->type : type, " in this session, asked for as ", type);
 }
 
 Variable* Variables::find(const std::string& name) {

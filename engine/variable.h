@@ -1,4 +1,4 @@
-// Named buffers that outlive runs and are shared by name between the jobs of a session.
+// Named buffers that outlive runs and are shared by name between the jobs of a session, on whatever device those run.
 // Changed only by runs, and by reads and writes of the session while nothing runs.
 #pragma once
 
@@ -13,25 +13,52 @@
 
 namespace moonflow {
 
+// A variable has a copy on each device where a job uses it. Its home is the copy that was written last; the others
+// are brought up to date when somebody is about to read them.
 struct Variable {
+  struct Copy {
+    Device& device;
+    Stream& stream;  // for moving it, while no run uses it
+    Buffer memory;   // row-major; zeroed until something is written
+    uint64_t version = 0;
+  };
+
   std::string name;
   TensorType type;
-  Buffer memory;                     // row-major; zeroed until something is written
   std::atomic<uint64_t> version{0};  // how often the session, or a run, has written it
+  Copy* home = nullptr;
+  std::vector<std::unique_ptr<Copy>> copies;  // stable addresses: plans point at the memory
 
   bool initialised() const { return version > 0; }
+  Copy* on(const Device& device) const;  // nullptr where it has none
+  // What is written to this copy now is the variable's new value.
+  void note_write(Copy& copy) {
+    copy.version = ++version;
+    home = &copy;
+  }
+  // Moves the value of the home to this copy and waits for it, unless it is there already.
+  void refresh(Copy& copy) const;
+  // The value of the home, from and to the host's memory.
+  void read(void* to) const;
+  void write(const void* from);
 };
 
 class Variables {
  public:
-  // Finds the variable or makes it on `device`. Another shape or dtype under the same name is an error.
+  // Finds the variable or makes it, with a copy on `device`. Another shape or dtype under the same name is an error.
   Variable& declare(const std::string& name, const TensorType& type, Device& device);
+  // Throws when the name stands for a variable of another type.
+  void expect(const std::string& name, const TensorType& type);
   Variable* find(const std::string& name);
   Variable& at(const std::string& name);   // NotFound, with the nearest name
   std::vector<std::string> names() const;  // sorted
+  // Whether any variable has a second copy, so that copies may be behind. Any thread.
+  bool have_copies() const { return have_copies_.load(std::memory_order_relaxed); }
 
  private:
-  std::map<std::string, std::unique_ptr<Variable>> variables_;  // stable addresses: plans point at the memory
+  std::map<const Device*, std::unique_ptr<Stream>> streams_;
+  std::map<std::string, std::unique_ptr<Variable>> variables_;  // stable addresses
+  std::atomic<bool> have_copies_{false};
 };
 
 }  // namespace moonflow

@@ -218,6 +218,7 @@ std::unique_ptr<Event> FakeCard::make_event() { return std::make_unique<CardEven
 
 void FakeCard::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   on(stream).enqueue([this, to, from, bytes] {
+    ++copies;
     for (const void* const memory : {static_cast<const void*>(to), from})
       if (owns(memory)) check_lives({memory, bytes}, "a copy");
     std::memcpy(real(to), real(from), static_cast<size_t>(bytes));

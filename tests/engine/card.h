@@ -50,6 +50,7 @@ class FakeCard final : public Device {
   std::atomic<int> launches{0};    // of single kernels and reorders
   std::atomic<int> recordings{0};  // made
   std::atomic<int> replays{0};     // started
+  std::atomic<int> copies{0};      // done
 
  private:
   friend class CardStream;

@@ -120,7 +120,8 @@ TEST_CASE("thousands of runs of two plans read and write a variable in the order
     if (submitted < count && toy.session.submit(submitted % 3 == 0 ? slow : fast, feed({1, 1}))) ++submitted;
     while (const auto completion = toy.session.pull()) {
       if (completion->end) {
-        right = right && !completion->error && completion->run == RunId(++ended);
+        ++ended;
+        right = right && !completion->error && completion->run == RunId(ended);
       } else {
         right = right && values(completion->tensor) == std::vector<float>{expected, expected};
         --expected;
