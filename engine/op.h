@@ -216,6 +216,7 @@ struct Example {
 
 struct Rewrite {
   std::string name;
+  std::vector<std::string> makes;  // the ops it puts in; a device that lacks one of them goes without the rewrite
   // Looks at one node and, where its pattern holds, replaces nodes through the rewriter. True when it did.
   std::function<bool(Rewriter&, NodeId)> apply;
   bool last = false;  // looks only at what the other rewrites have left

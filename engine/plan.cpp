@@ -10,6 +10,7 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <cassert>
 #include <map>
 #include <optional>
 #include <queue>
@@ -63,12 +64,19 @@ class Draft final : public Rewriter {
       if (live_[id]) add_reader(id);
   }
 
-  void rewrite() {
+  void rewrite(const Device& device) {
+    const auto has_kernel = [&](const std::string& op) {
+      return static_cast<bool>(device.kernel(graph_.catalog().at(op)));
+    };
     for (const bool last : {false, true}) {
       for (NodeId id = 0; id < node_count(); ++id) {  // fused nodes are appended, and looked at in turn
         if (!live_[id] || nodes_[id]->kind != Node::Op) continue;
-        for (const Rewrite& rewrite : nodes_[id]->op->rewrites)
-          if (rewrite.last == last && live_[id] && rewrite.apply(*this, id)) break;
+        for (const Rewrite& rewrite : nodes_[id]->op->rewrites) {
+          if (rewrite.last != last || !live_[id]) continue;
+          if (!std::all_of(rewrite.makes.begin(), rewrite.makes.end(), has_kernel)) continue;
+          applying_ = &rewrite;
+          if (rewrite.apply(*this, id)) break;
+        }
       }
     }
   }
@@ -96,6 +104,7 @@ class Draft final : public Rewriter {
 
   void fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
             const std::vector<ValueId>& outputs) override {
+    assert(std::count(applying_->makes.begin(), applying_->makes.end(), op_name) == 1);
     const OpDef& op = graph_.catalog().at(op_name);
     Node& fused = fused_.emplace_back();
     fused.op = &op;
@@ -157,6 +166,7 @@ class Draft final : public Rewriter {
   }
 
   const Graph& graph_;
+  const Rewrite* applying_ = nullptr;
   std::vector<const Node*> nodes_;
   std::deque<Node> fused_;
   std::vector<bool> live_;                    // by node
@@ -249,7 +259,7 @@ void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device
     const bool elsewhere = static_cast<bool>(node.op->cpu);
     blaming(node.describe(), node.site, [&] {
       fail(ErrorCode::Unsupported, "has no ", name(device.kind()), " kernel in this build",
-           elsewhere ? "; place it with flow.scope.placement(\"cpu\", \"0:0\")" : "");
+           elsewhere ? "; place its job with flow.scope.placement(\"cpu\", \"0:0\")" : "");
     });
   }
 }
@@ -611,7 +621,7 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
         traced.mixed_precision ? std::optional(with_mixed_precision(traced)) : std::nullopt;
     Draft draft(mixed ? *mixed : traced);
     draft.drop_dead_nodes();
-    draft.rewrite();
+    draft.rewrite(*device);
     const std::vector<NodeId> sequence = order(draft);
     place(draft, sequence, *device);
     LayoutStage laid_out(draft, *device);

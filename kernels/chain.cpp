@@ -287,7 +287,9 @@ void Family::add_link(OpDef& op, MakeLoop make) const {
   for (const AttrDef& attr : op.attrs) link.attrs.push_back(attr.name);
   links->emplace(op.name, std::move(link));
   op.rewrites.push_back({"element-wise chain",
-                         [links = links](Rewriter& graph, NodeId id) { return Chains(*links, graph).fuse(id); }, true});
+                         {"element_chain"},
+                         [links = links](Rewriter& graph, NodeId id) { return Chains(*links, graph).fuse(id); },
+                         true});
 }
 
 void add_chain(const Family& family) {

@@ -324,8 +324,8 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   forward.doc = conv_doc(spatial_axes);
   forward.grad = [grads](GradCall& call) { return grads.of_forward(call); };
   if (spatial_axes == 2)
-    forward.rewrites = {{"conv2d + bias_add (+ relu)", fuse_bias},
-                        {"conv2d + batch_norm_infer (+ relu)", fuse_conv_norm}};
+    forward.rewrites = {{"conv2d + bias_add (+ relu)", {"conv2d_bias"}, fuse_bias},
+                        {"conv2d + batch_norm_infer (+ relu)", {"fold_batch_norm", "conv2d_bias"}, fuse_conv_norm}};
   forward.examples = examples;
   catalog.add(std::move(forward));
 
@@ -344,7 +344,8 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   filter_grad.outputs = {"dfilter"};
   filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };
-  if (spatial_axes == 2) filter_grad.rewrites = {{"conv2d_filter_grad + bias_grad", fuse_bias_grad}};
+  if (spatial_axes == 2)
+    filter_grad.rewrites = {{"conv2d_filter_grad + bias_grad", {"conv2d_filter_bias_grad"}, fuse_bias_grad}};
   filter_grad.examples = grad_examples(examples, ConvKind::FilterGrad, spatial_axes);
   catalog.add(std::move(filter_grad));
 }
@@ -368,8 +369,10 @@ void add_conv(Catalog& catalog) {
   fused.attrs = with(fused.attrs, {"activation", std::string("none"), "\"none\" or \"relu\""});
   fused.examples = with_bias(conv2d_examples(), "none");
   for (Example& example : with_bias(conv2d_examples(), "relu")) fused.examples.push_back(std::move(example));
-  fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients", fuse_conv_pool},
-                    {"conv2d_bias + add (+ relu)", fuse_conv_add}};
+  fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients",
+                     {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "conv2d_relu_pool_input_grad"},
+                     fuse_conv_pool},
+                    {"conv2d_bias + add (+ relu)", {"conv2d_bias_add"}, fuse_conv_add}};
   catalog.add(std::move(fused));
 
   OpDef grads = ConvOp{ConvKind::FilterBiasGrad, 2}.def("conv2d_filter_bias_grad", {{"dy"}, {"x"}});

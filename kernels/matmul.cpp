@@ -420,7 +420,7 @@ void add_matmul(Catalog& catalog) {
   matmul.grad = grad_matmul;
   matmul.cpu = {prepare_matmul, matmul_layouts};
   matmul.flops = matmul_flops;
-  matmul.rewrites = {{"matmul + bias_add (+ relu)", fuse_dense}};
+  matmul.rewrites = {{"matmul + bias_add (+ relu)", {"dense"}, fuse_dense}};
   matmul.examples = {
       {{f32({3, 4}), f32({4, 5})}},
       {{f32({4, 3}), f32({4, 5})}, transposes(true, false)},

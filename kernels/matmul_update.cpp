@@ -71,9 +71,7 @@ double update_flops(const KernelCall& call) {
   return 2.0 * static_cast<double>(sizes.rows * sizes.columns) * static_cast<double>(sizes.inner);
 }
 
-}  // namespace
-
-bool fuse_product_into_update(Rewriter& graph, NodeId id) {
+bool fuse_product(Rewriter& graph, NodeId id, bool narrow) {
   const Node& update = graph.node(id);
   const ValueId gradient = update.inputs[1];
   const NodeId product_id = graph.made_by(gradient, "matmul");
@@ -82,7 +80,7 @@ bool fuse_product_into_update(Rewriter& graph, NodeId id) {
   const ValueId a = product.inputs[0], b = product.inputs[1];
   if (update.inputs.size() != update.op->inputs.size()) return false;  // of several variables
   if (graph.type(gradient).shape.rank() != 2) return false;
-  const bool narrow = product.attrs.string("mixed") == "float32";  // factors rounded to bfloat16, sums in float32
+  if (narrow != (product.attrs.string("mixed") == "float32")) return false;
   Attrs attrs{{"transpose_a", product.attrs.flag("transpose_a")},
               {"gradient_scale", update.attrs.number("gradient_scale")}};
   if (narrow) {
@@ -101,6 +99,11 @@ bool fuse_product_into_update(Rewriter& graph, NodeId id) {
              {update.inputs[0], a, b, update.inputs[2]}, std::move(attrs), {});
   return true;
 }
+
+}  // namespace
+
+bool fuse_product_into_update(Rewriter& graph, NodeId update) { return fuse_product(graph, update, false); }
+bool fuse_bfloat16_product_into_update(Rewriter& graph, NodeId update) { return fuse_product(graph, update, true); }
 
 void add_matmul_update(Catalog& catalog) {
   OpDef op;

@@ -5,7 +5,9 @@
 
 namespace moonflow {
 
-// A rewrite of sgd_update: its gradient is a product that nobody else reads, so it needs not be stored.
+// Rewrites of sgd_update: its gradient is a product that nobody else reads, so it needs not be stored. The second one
+// takes products whose factors are rounded to bfloat16, with sums in float32.
 bool fuse_product_into_update(Rewriter& graph, NodeId update);
+bool fuse_bfloat16_product_into_update(Rewriter& graph, NodeId update);
 
 }  // namespace moonflow

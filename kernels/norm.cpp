@@ -139,7 +139,7 @@ void add_batch_norm_train(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), Tail::None); },
             cpu::batch_norm_layouts};
-  op.rewrites = {{"batch_norm_train (+ add) + relu", fuse_relu}};
+  op.rewrites = {{"batch_norm_train (+ add) + relu", {"batch_norm_relu", "batch_norm_add_relu"}, fuse_relu}};
   op.inplace = {{0, 0}};
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}}, {{f32({5, 3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}}};
   catalog.add(op);
@@ -164,7 +164,8 @@ void add_batch_norm_train(Catalog& catalog) {
     return {call.type(0), channels, channels};
   };
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_train_grad(call, Tail::None); }, cpu::batch_norm_layouts};
-  grad.rewrites = {{"batch_norm_train_grad + relu_grad", fuse_relu_grad}};
+  grad.rewrites = {
+      {"batch_norm_train_grad + relu_grad", {"batch_norm_relu_grad", "batch_norm_add_relu_grad"}, fuse_relu_grad}};
   grad.inplace = {{0, 0}, {0, 4}};
   const TensorType c = f32({2}), x = f32({3, 2, 4});
   grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}};

@@ -207,7 +207,7 @@ void add_pool(Catalog& catalog) {
   max_grad.infer = infer_max_pool_grad;
   max_grad.cpu = kernel(PoolKind::MaxGrad, 1);
   max_grad.inplace = {{0, 1}};
-  max_grad.rewrites = {{"max_pool2d_grad + relu_grad", fuse_relu_grad}};
+  max_grad.rewrites = {{"max_pool2d_grad + relu_grad", {"max_pool2d_grad"}, fuse_relu_grad}};
   for (const Example& example : pool_examples()) {
     max_grad.examples.push_back({{pooled(example), example.inputs[0]}, example.attrs});
   }

@@ -242,9 +242,10 @@ OpDef sgd() {
   op.inputs = {{"variable", InputDef::Many}, {"gradient"}, {"learning_rate"}};
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + sgd_update", fuse_gradient_scale<1>},
-                 {"matmul + sgd_update", fuse_product_into_update},
-                 {"sgd_update + sgd_update", fuse_updates<2>}};
+  op.rewrites = {{"prepare_gradient + sgd_update", {op.name}, fuse_gradient_scale<1>},
+                 {"matmul + sgd_update", {"matmul_sgd_update"}, fuse_product_into_update},
+                 {"matmul in bfloat16 + sgd_update", {"matmul_bfloat16_sgd_update"}, fuse_bfloat16_product_into_update},
+                 {"sgd_update + sgd_update", {op.name}, fuse_updates<2>}};
   op.infer = infer_update(op, 2);
   op.writes = {0};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Descent>(call); }};
@@ -264,8 +265,8 @@ OpDef momentum() {
   op.inputs = {{"variable", InputDef::Many}, {"momentum"}, {"gradient"}, {"learning_rate"}};
   op.outputs = {};
   op.attrs = {{"beta", 0.9, "share of the momentum that is kept"}, gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + momentum_update", fuse_gradient_scale<2>},
-                 {"momentum_update + momentum_update", fuse_updates<3>}};
+  op.rewrites = {{"prepare_gradient + momentum_update", {op.name}, fuse_gradient_scale<2>},
+                 {"momentum_update + momentum_update", {op.name}, fuse_updates<3>}};
   op.infer = infer_update(op, 3);
   op.writes = {0, 1};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Momentum>(call); }};
@@ -295,8 +296,8 @@ OpDef adam() {
               {"bias_correction", true, "make up for m and v starting at 0"},
               {"weight_decay", 0.0, "pull toward 0, apart from the gradient"},
               gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + adam_update", fuse_gradient_scale<3>},
-                 {"adam_update + adam_update", fuse_updates<4>}};
+  op.rewrites = {{"prepare_gradient + adam_update", {op.name}, fuse_gradient_scale<3>},
+                 {"adam_update + adam_update", {op.name}, fuse_updates<4>}};
   op.infer = infer_update(op, 4, [op](const OpCall& call) { check_scalar(call, op, 5, DType::Int64); });
   op.writes = {0, 1, 2};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Adam>(call); }};
@@ -326,8 +327,8 @@ OpDef rmsprop() {
               {"epsilon", 1e-8, "added under the root"},
               {"centered", false, "subtract the square of the mean gradient; wants mean_gradient"},
               gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + rmsprop_update", fuse_gradient_scale<3>},
-                 {"rmsprop_update + rmsprop_update", fuse_updates<4>}};
+  op.rewrites = {{"prepare_gradient + rmsprop_update", {op.name}, fuse_gradient_scale<3>},
+                 {"rmsprop_update + rmsprop_update", {op.name}, fuse_updates<4>}};
   op.infer = infer_update(op, 4, [](const OpCall& call) {
     require(call.has(2) == call.attrs.flag("centered"), ErrorCode::InvalidArgument,
             "mean_gradient goes with centered, and only with it");

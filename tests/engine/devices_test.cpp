@@ -111,6 +111,39 @@ TEST_CASE("a card that failed keeps what it alone has, and nothing else") {
   CHECK(values(toy.session.read("w")) == std::vector<float>{4, 5});
 }
 
+TEST_CASE("a device without the kernel of a fused op gets the ops unfused") {
+  Devices toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  graph.tap(graph.append("add", {graph.append("square", {x})[0], x}, {}, "sum")[0], 1);
+  for (const bool lacks : {false, true}) {
+    if (lacks) toy.cards[0]->lacks.insert("square_add");
+    const auto plan = toy.session.compile(graph, "job", toy.session.gpu(0));
+    CHECK(plan->steps.size() == (lacks ? 2 : 1));
+    CHECK(toy.run(plan, 3) == std::vector<float>{12, 12});
+  }
+  CHECK(toy.session.compile(graph, "job")->steps.size() == 1);
+}
+
+TEST_CASE("an op that a gpu has no kernel for says so, and where its job can run") {
+  Devices toy;
+  toy.cards[0]->lacks.insert("mul");
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  graph.tap(graph.append("mul", {x, x}, {}, "product", "net.lua:4")[0], 1);
+  try {
+    toy.session.compile(graph, "job", toy.session.gpu(0));
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.describe() ==
+          "net.lua:4: job: mul 'product': has no gpu kernel in this build; "
+          "place its job with flow.scope.placement(\"cpu\", \"0:0\")");
+  }
+  Graph there(toy.session.catalog());
+  there.tap(there.append("gpu_only", {there.feed("x", vec(2))})[0], 1);
+  CHECK(toy.run(toy.session.compile(there, "job", toy.session.gpu(0)), 3) == std::vector<float>{3, 3});
+}
+
 TEST_CASE("a gpu is opened when first asked for, and not being there is an error") {
   Devices toy;
   CHECK(toy.opened == 0);

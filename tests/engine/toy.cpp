@@ -169,7 +169,7 @@ std::shared_ptr<const Catalog> make() {
   OpDef add = op("add", {{"x"}, {"y"}}, each([](float x, float y) { return x + y; }), [](GradCall& g) {
     return std::vector<ValueId>{g.grads[0], g.grads[0]};
   });
-  add.rewrites = {{"square_add", rewrite_square_add}};
+  add.rewrites = {{"square_add", {"square_add"}, rewrite_square_add}};
   catalog->add(add);
   catalog->sum_op = "add";
   catalog->add(op("mul", {{"x"}, {"y"}}, each([](float x, float y) { return x * y; }), [](GradCall& g) {
