@@ -90,8 +90,14 @@ void set_number(lua_State* L, const char* field, double value) {
 
 int info(lua_State* L) {
   const Plan* plan = nullptr;
-  protect(L, [&] { plan = self(L).plan.get(); });
-  lua_createtable(L, 0, 10);
+  std::string& device = push_box<std::string>(L);
+  protect(L, [&] {
+    plan = self(L).plan.get();
+    device = plan->device->describe();
+  });
+  lua_createtable(L, 0, 11);
+  push_string(L, device);
+  lua_setfield(L, -2, "device");
   push_string(L, plan->job);
   lua_setfield(L, -2, "job");
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
@@ -132,17 +138,19 @@ int set_max_in_flight(lua_State* L) {
 
 }  // namespace
 
-// session:compile(graph) -> plan
+// session:compile(graph, index of a gpu or nil) -> plan
 int compile_graph(lua_State* L) {
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   PlanBox& box = push_box<PlanBox>(L);
   protect_allocating(L, [&] {
     const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
     const GraphBox& graph = box_at<GraphBox>(L, 2, "a graph");
     require(!session.session->closed(), ErrorCode::WrongState, "the session is closed");
     require(graph.session == session.session, ErrorCode::InvalidArgument, "the graph is of another session");
+    std::shared_ptr<Device> gpu;
+    if (!lua_isnil(L, 3)) gpu = session.session->gpu(static_cast<int>(integer_at(L, 3, "gpu", 0, INT_MAX)));
     box.session = session.session;
-    box.plan = session.session->compile(*graph.graph, graph.job);
+    box.plan = session.session->compile(*graph.graph, graph.job, std::move(gpu));
   });
   return 1;
 }

@@ -4,6 +4,7 @@
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
+#include "kernels/cuda.h"
 
 namespace moonflow::lua {
 
@@ -39,7 +40,7 @@ int make_session(lua_State* L) {
     State& state = state_of(L);
     if (!state.catalog) state.catalog = make_catalog();
     box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads, state.memory), state.memory,
-                                            state.interrupted);
+                                            state.interrupted, open_cuda_device);
     state.newest = box.session;
   });
   return 1;
@@ -131,6 +132,31 @@ int device(lua_State* L) {
   protect(L, [&] { text = any_session(L).device().describe(); });
   push_string(L, text);
   return 1;
+}
+
+// session:open_gpu(index) -> true; or nil, why not, and the code of the error
+int open_gpu(lua_State* L) {
+  std::string& reason = push_box<std::string>(L);
+  std::string& code = push_box<std::string>(L);
+  bool there = false;
+  protect(L, [&] {
+    Session& session = open_session(L);
+    const int index = static_cast<int>(integer_at(L, 2, "index of a gpu", 0, INT_MAX));
+    try {
+      there = session.gpu(index) != nullptr;
+    } catch (const Error& error) {
+      reason = error.what();
+      code = moonflow::name(error.code);
+    }
+  });
+  if (there) {
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  lua_pushnil(L);
+  push_string(L, reason);
+  push_string(L, code);
+  return 3;
 }
 
 // core.look_at_each_poll(flag)
@@ -269,6 +295,7 @@ void add_session(lua_State* L, State& state) {
                                       {"fd", descriptor},
                                       {"announce", announce},
                                       {"device", device},
+                                      {"open_gpu", open_gpu},
                                       {"interrupt", interrupt},
                                       {"clear_interrupt", clear_interrupt},
                                       {"interrupted", interrupted},

@@ -98,7 +98,7 @@ end
 
 -- Compiles the graph as it is now. Runs under way keep the plan they were submitted to.
 local function compile(self)
-  self.handle = session.handle():compile(self.graph)
+  self.handle = session.handle():compile(self.graph, self.gpu)
   self.submit = self.handle.submit
   self.run_now = not self:is_watched() and self.handle.call or nil
   self.handle:set_max_in_flight(self.job.config.max_in_flight or session.settings.inflight)
@@ -116,11 +116,11 @@ function plan.make(job, leaves)
                               generation = session.generation() }, Plan)
 
   local results = pack(t:run(function()
-    local placement = scope.default_placement(job.placement or job.config.placement)
-    if placement then t.placements[1] = placement end
+    scope.enter_default_placement(t, job.placement or job.config.placement)
     local inputs = make_inputs(t, job, leaves)
     return job.body(unpack(inputs, 1, #job.inputs))
   end))
+  self.gpu = t.where ~= "cpu" and t.where or nil  -- its index; nil: it runs on the CPU
   self.op_count = count_ops(graph)
 
   local gradients = job.type == "train" and optimizer.finish(t, job.site) or {}

@@ -35,21 +35,32 @@ function Placement.__tostring(self)
   return self.device .. " " .. self.ids
 end
 
-local warned = false
-session.on_close(function() warned = false end)
+local warned = {}
+session.on_close(function() warned = {} end)
 
--- This build runs on the CPU only: a gpu placement is told about once, or refused.
-local function settle_device(device)
-  if device ~= "gpu" then return end
-  local reason = "this build has no GPU module"
+local function warn_once(line)
+  if warned[line] then return end
+  warned[line] = true
+  session.log("moonflow: " .. line)
+end
+
+-- The index of the gpu that a placement means, which is opened when first asked for. Where there is none the CPU takes
+-- its place, which is told once, or refused; then it gives nil.
+local function open_gpu(placement)
+  local what = "placement \"gpu\", \"" .. placement.ids .. "\""
+  local machine, index = placement.ids:match("^(%d+):(%d+)")
+  if tonumber(machine) ~= 0 then errors.raise("out_of_range", what .. ": there is one machine, machine 0") end
+  if placement.ids:find("[-,]") then
+    warn_once(what .. " runs on gpu " .. index .. " alone; a job on several devices is not possible yet")
+  end
+  local there, reason, code = session.handle():open_gpu(tonumber(index))
+  if there then return tonumber(index) end
+  if code ~= "unsupported" then errors.raise(code, what .. ": " .. reason) end
   if session.settings.strict_placement then
     errors.raise("unsupported", "placement \"gpu\" cannot be had: " .. reason
       .. " (flow.config.strict_placement(false) lets it run on the CPU)")
   end
-  if not warned then
-    warned = true
-    session.log("moonflow: placement \"gpu\" runs on the CPU: " .. reason)
-  end
+  warn_once("placement \"gpu\" runs on the CPU: " .. reason)
 end
 
 --- A placement: a device tag, "cpu" or "gpu", and "machine:device" numbers.
@@ -77,13 +88,15 @@ function scope.placement(device, ids, body)
   if body == nil and not trace.current() then return placement end
   local t = trace.need("flow.scope.placement")
   need_body("flow.scope.placement", body)
-  settle_device(device)
-  return within(t.placements, placement, body)
+  local where = "cpu"
+  if device == "gpu" then where = open_gpu(placement) end
+  return within(t.placements, { placement = placement, where = where }, body)
 end
 
---- Enters the default placement of a job: a Placement, or { "gpu", "0:0" }.
-function scope.default_placement(value)
-  if value == nil then return nil end
+--- Enters the default placement of a job: a Placement, or { "gpu", "0:0" }. The CPU as a default has no say against ops
+--- that are placed elsewhere.
+function scope.enter_default_placement(t, value)
+  if value == nil then return end
   if getmetatable(value) ~= Placement then
     if type(value) ~= "table" then
       errors.raise("invalid_argument", "placement must be a list such as { \"cpu\", \"0:0\" }, got "
@@ -91,8 +104,9 @@ function scope.default_placement(value)
     end
     value = scope.new_placement(value[1], value[2], "placement")
   end
-  settle_device(value.device)
-  return value
+  local where
+  if value.device == "gpu" then where = open_gpu(value) end
+  t.placements[1] = { placement = value, where = where }
 end
 
 --- Prefixes the names of variables and ops made by `body` with "name-".
@@ -139,7 +153,8 @@ function scope.mirrored_view_enabled() return current_view("mirrored_view") end
 --- The innermost placement, or nil.
 function scope.current_placement()
   local t = trace.current()
-  return t and t.placements[#t.placements] or nil
+  local innermost = t and t.placements[#t.placements]
+  return innermost and innermost.placement
 end
 
 return scope

@@ -30,7 +30,8 @@ function trace.new(graph, about)
     variable_list = {}, -- the same in the order they were met, with what the optimizer asks
     records = {},       -- of variable.lua; the session's once the job is compiled
     namespaces = {},
-    placements = {},
+    placements = {},    -- { placement, where }, the innermost last; where: "cpu", the index of a gpu, nil for no say
+    where = nil,        -- the same of the job: what the first op that has a say says
     views = {},
     watch_scopes = {},
     watches = {},       -- watch handles, in the order they were asked for
@@ -129,8 +130,26 @@ function Trace:claim(name, op, site)
   return full
 end
 
+local function device_name(where)
+  return where == "cpu" and "the cpu" or "gpu " .. where
+end
+
+-- A job runs as a whole where its ops are placed.
+local function place(self, site)
+  local innermost = self.placements[#self.placements]
+  local where = innermost and innermost.where
+  if where == nil or where == self.where then return end
+  if self.where ~= nil then
+    errors.raise("unsupported", "this op is placed on " .. device_name(where) .. ", and others of '" .. self.job
+      .. "' on " .. device_name(self.where) .. " (" .. self.where_site .. "): a job runs on one device; place all of "
+      .. "its ops there", site)
+  end
+  self.where, self.where_site = where, site or "?"
+end
+
 --- Appends an op and gives its output ids. `inputs` are ids, `false` for a left-out one.
 function Trace:append(op, inputs, attrs, name, site)
+  place(self, site)
   return self.graph:append(op, inputs, attrs or {}, name, site or "")
 end
 

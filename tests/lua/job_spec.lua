@@ -313,6 +313,7 @@ describe("names and scopes", function()
   end)
 
   it("warn once that a gpu placement runs on the CPU, or refuse it", function()
+    if #flow.config.gpu_devices() > 0 then return pending("there is a GPU") end
     local lines = {}
     flow.config.log(function(line) lines[#lines + 1] = line end)
     local function define()
