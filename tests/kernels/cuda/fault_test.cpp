@@ -1,0 +1,121 @@
+// Labels and indices outside their range: what the card finds while it works is the error that the CPU throws.
+#include "kernels/cuda/fault.h"
+#include "beside_cpu.h"
+
+using namespace moonflow;
+using namespace moonflow::oracle;
+
+namespace {
+
+constexpr int kStep = 5;  // the place of the launch in its plan
+
+struct AfterLaunch {
+  std::vector<Tensor> inputs;
+  std::function<void(int64_t place, int64_t value)> explain;
+};
+
+// Launches a kernel on a stream, as a plan would, whatever the run has come to.
+AfterLaunch launch_on(Stream& stream, const Trial& trial, Device& card) {
+  KernelCall call{card, trial.attrs, {}, {}, trial.infer(), {}, {}};
+  std::vector<Buffer> buffers;
+  const auto place = [&](int64_t bytes) {
+    buffers.emplace_back(card, std::max<int64_t>(bytes, 1));
+    return buffers.back().data();
+  };
+  std::vector<void*> inputs, outputs;
+  for (const Tensor& input : trial.inputs) {
+    call.inputs.push_back(input.type());
+    call.present.push_back(true);
+    inputs.push_back(place(input.bytes()));
+    card.copy(stream, inputs.back(), input.data(), input.bytes());
+    stream.wait();
+  }
+  for (const TensorType& output : call.outputs) outputs.push_back(place(output.bytes()));
+  call.input_layouts.resize(call.inputs.size());
+  call.output_layouts.resize(call.outputs.size());
+  const Launch launch = card.kernel(*trial.op).prepare(call);
+  launch({stream, inputs.data(), outputs.data(), place(call.scratch_bytes), kStep});
+  AfterLaunch launched{{}, call.explain};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    launched.inputs.push_back(Tensor::allocate(trial.inputs[i].type()));
+    card.copy(stream, launched.inputs[i].data(), inputs[i], launched.inputs[i].bytes());
+    stream.wait();
+  }
+  return launched;
+}
+
+// The message of the fault that a launch notes.
+std::string found_by(const Trial& trial, Device& card) {
+  const auto stream = card.make_stream();
+  const AfterLaunch launched = launch_on(*stream, trial, card);
+  Fault* const staging = static_cast<Fault*>(card.allocate_staging(sizeof(Fault)));
+  stream->take_fault(staging);
+  stream->wait();
+  const Fault found = *staging;
+  card.free_staging(staging);
+  if (found.step < 0) return "no fault";
+  CHECK(found.step == kStep);
+  try {
+    launched.explain(found.place, found.value);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string thrown_by(const Trial& trial, Device& cpu) {
+  try {
+    oracle::launch(trial, cpu);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("a label or an index outside its range is the error of the CPU") {
+  const BesideCpu beside;
+  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+    const Tensor rows = drawn({dtype, {40}}, 1), values = drawn({dtype, {40, 7}}, 2, 0, 1);
+    for (const int64_t bad : {-1, 7, 1000}) {
+      Tensor labels = drawn({DType::Int64, {40}}, 3, 0, 7), good = labels.copy();
+      labels.data<int64_t>()[33] = bad;
+      const auto check = [&](const char* op, const std::vector<Tensor>& inputs, int place, const Attrs& attrs = {}) {
+        Trial trial = beside.trial(op, inputs, attrs);
+        INFO(trial.describe() << ", " << bad);
+        const std::string expected = thrown_by(trial, *beside.cpu);
+        CHECK(expected.find(std::to_string(bad)) != std::string::npos);
+        CHECK(found_by(trial, *beside.card) == expected);
+        trial.inputs[place] = good;
+        CHECK(found_by(trial, *beside.card) == "no fault");
+      };
+      check("sparse_softmax_cross_entropy_with_logits", {labels, values}, 0);
+      check("sparse_softmax_cross_entropy_grad", {rows, labels, values}, 1);
+      check("sparse_cross_entropy", {labels, values}, 0);
+      check("sparse_cross_entropy_grad", {rows, labels, values}, 1);
+      check("gather", {values, labels}, 1, {{"axis", int64_t{1}}});
+      check("gather_grad", {drawn({dtype, {40, 5}}, 4), labels}, 1, {{"shape", Ints{7, 5}}});
+      check("gather", {Tensor::allocate({dtype, {7, 0}}), labels}, 1);
+      check("one_hot", {labels}, 0, {{"depth", int64_t{7}}, {"axis", int64_t{0}}});
+    }
+  }
+}
+
+TEST_CASE("after a bad label running statistics stay as they are") {
+  const BesideCpu beside;
+  const TensorType c{DType::Float32, {50}};
+  Tensor labels = drawn({DType::Int32, {9}}, 1, 0, 4);
+  labels.data<int32_t>()[2] = 4;
+  const Trial loss = beside.trial("sparse_cross_entropy", {labels, drawn({DType::Float32, {9, 4}}, 2, 0, 1)});
+  const Trial update =
+      beside.trial("moving_statistics_update", {drawn(c, 3), drawn(c, 4, 0.5, 1), drawn(c, 5), drawn(c, 6, 0.5, 1)},
+                   {{"count", int64_t{9}}});
+  // One stream, so one run; the fault is still noted when the update comes.
+  const auto stream = beside.card->make_stream();
+  CHECK(!same_bytes(launch_on(*stream, update, *beside.card).inputs[0], update.inputs[0]));
+  launch_on(*stream, loss, *beside.card);
+  const AfterLaunch after = launch_on(*stream, update, *beside.card);
+  CHECK(same_bytes(after.inputs[0], update.inputs[0]));
+  CHECK(same_bytes(after.inputs[1], update.inputs[1]));
+}
