@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "beside_cpu.h"
+#include "kernels/cuda/axes.h"
 
 using namespace moonflow;
 using namespace moonflow::oracle;
@@ -82,4 +83,19 @@ TEST_CASE("the global norm takes more values than one launch can") {
   for (int64_t i = 0; i < 70; ++i) values.push_back(drawn({DType::Float32, {i * i % 23, i % 7 * 100}}, 10));
   values.push_back(drawn({DType::Float32, {50000}}, 11));
   beside.check("global_norm", values);
+}
+
+TEST_CASE("a long divisor divides as division does, up to the largest numbers") {
+  const int64_t largest = std::numeric_limits<int64_t>::max();
+  std::mt19937_64 random(12);
+  bool right = true;
+  for (int i = 0; i < 100000; ++i) {
+    const int64_t by = std::max<int64_t>(1, static_cast<int64_t>(random() >> (1 + i % 63)));
+    const cuda::LongDivisor divisor(by);
+    for (const int64_t x : {int64_t{0}, by - 1, by, largest, largest - by, static_cast<int64_t>(random() >> 1)}) {
+      int64_t rest;
+      right = right && divisor.quotient(x, rest) == x / by && rest == x % by;
+    }
+  }
+  CHECK(right);
 }
