@@ -79,6 +79,10 @@ __global__ void __launch_bounds__(K::kThreads) run_kernel(const __grid_constant_
 // Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.
 template <class K>
 void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_bytes = 0) {
+  // What every kernel may have. More is asked for, and where the card has no more the launch is refused.
+  constexpr int64_t kUnasked = 48 << 10;
+  if (shared_bytes > kUnasked)
+    cudaFuncSetAttribute(run_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   run_kernel<K><<<static_cast<unsigned>(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);
   check_launch(stream);
 }
