@@ -1,0 +1,73 @@
+// The kernel of element_chain: made of its attributes when a plan is, compiled for the card, and loaded.
+#include "kernels/cuda/chain.h"
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "kernels/cuda/chain_source.h"
+#include "kernels/cuda/compiler.h"
+#include "kernels/cuda/device.h"
+#include "kernels/elementwise_rows.h"
+
+namespace moonflow::cuda {
+namespace {
+
+void check(cudaError_t status, const char* what) {
+  require(status == cudaSuccess, ErrorCode::Internal, "CUDA could not ", what, ": ", cudaGetErrorString(status));
+}
+
+// The kernels of a device by their source. What is loaded stays: plans that use it may outlive these.
+class LoadedChains {
+ public:
+  cudaKernel_t get(const std::string& source, int capability) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = kernels_.find(source);
+    if (known != kernels_.end()) return known->second;
+    const std::string code = compile(source, chain_headers(), capability);
+    cudaLibrary_t library = nullptr;
+    cudaKernel_t kernel = nullptr;
+    check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "load a kernel");
+    check(cudaLibraryGetKernel(&kernel, library, "chain"), "find a kernel");
+    return kernels_[source] = kernel;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, cudaKernel_t> kernels_;
+};
+
+Launch prepare(LoadedChains& loaded, KernelCall& call) {
+  const TensorType& out = call.outputs[0];
+  std::vector<TensorType> leaves;
+  for (size_t i = 0; i < call.inputs.size() && call.present[i]; ++i) leaves.push_back(call.inputs[i]);
+  const cudaKernel_t kernel =
+      loaded.get(chain_source(call.attrs, leaves, out), runtime(call.device).properties().capability);
+  const long long count = out.count(), of_block = int64_t{kChainThreads} * elements_of_thread(out.dtype);
+  const unsigned blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
+  return [kernel, count, blocks, leaf_count = leaves.size()](const LaunchCall& at) {
+    constexpr size_t kMostLeaves = 8;
+    const void* arguments[kMostLeaves + 2];
+    size_t next = 0;
+    arguments[next++] = &count;
+    for (size_t i = 0; i < leaf_count; ++i) arguments[next++] = &at.inputs[i];
+    arguments[next++] = &at.outputs[0];
+    if (count == 0) return;
+    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(kChainThreads),
+                           const_cast<void**>(arguments), 0, native(at.stream)),
+          "start a kernel");
+    check_launch(at.stream);
+  };
+}
+
+}  // namespace
+
+void add_chain(Kernels& kernels) {
+  const auto loaded = std::make_shared<LoadedChains>();
+  kernels["element_chain"] = {
+      {[loaded](KernelCall& call) { return prepare(*loaded, call); }, elementwise::keep_layout}};
+}
+
+}  // namespace moonflow::cuda
