@@ -1,12 +1,10 @@
 // Box copies on CUDA; see kernels/cuda/box.h.
 #include "kernels/cuda/box.h"
 
+#include "kernels/cuda/units.h"
+
 namespace moonflow::cuda {
 namespace {
-
-struct alignas(16) Sixteen {
-  uint64_t first, second;
-};
 
 // Each element by a thread of its own, in the order of the target.
 template <class T>
@@ -55,23 +53,6 @@ struct Fill {
   T value;
   MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = value; }
 };
-
-// Calls f with a zero of an unsigned type that has so many bytes.
-template <class F>
-void visit_bytes(int64_t bytes, const F& f) {
-  switch (bytes) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    case 8:
-      return f(uint64_t{});
-    default:
-      return f(Sixteen{});
-  }
-}
 
 // Where runs are contiguous on both sides, pairs of elements are elements too.
 void widen(Box& box, int64_t& element_bytes) {

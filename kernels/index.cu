@@ -6,6 +6,7 @@
 #include "kernels/cuda/axes.h"
 #include "kernels/cuda/indices.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/units.h"
 #include "kernels/picking.h"
 
 namespace moonflow::cuda {
@@ -18,10 +19,6 @@ struct Check {
   MOONFLOW_DEVICE void operator()(const Block& block, int64_t i) const {
     indices.checked(block, i);
   }
-};
-
-struct alignas(16) Sixteen {
-  uint64_t first, second;
 };
 
 // Rows as `units` values of T each.
@@ -177,11 +174,9 @@ Launch prepare_gather(KernelCall& call) {
   const DType indices = call.inputs[1].dtype;
   explain(call, 1, p.rows);
   const int64_t row_bytes = p.inner * size_of(call.inputs[0].dtype);
-  if (row_bytes % 16 == 0) return launch_gather<Sixteen>(p, indices, row_bytes / 16);
-  if (row_bytes % 8 == 0) return launch_gather<uint64_t>(p, indices, row_bytes / 8);
-  if (row_bytes % 4 == 0) return launch_gather<uint32_t>(p, indices, row_bytes / 4);
-  if (row_bytes % 2 == 0) return launch_gather<uint16_t>(p, indices, row_bytes / 2);
-  return launch_gather<uint8_t>(p, indices, row_bytes);
+  int64_t unit = 16;
+  while (row_bytes % unit != 0) unit /= 2;
+  return visit_bytes(unit, [&](auto zero) { return launch_gather<decltype(zero)>(p, indices, row_bytes / unit); });
 }
 
 Launch prepare_gather_grad(KernelCall& call) {
