@@ -74,7 +74,7 @@ end
 
 -- ---- the plan -----------------------------------------------------------------------------------------------------
 
-local peak  -- of the machine with the session's threads, in flops per second; measured once
+local peak  -- of the CPU with the session's threads, in flops per second; measured once
 
 local function peak_flops()
   peak = peak or core.measure_peak_flops(session.settings.threads or 0)
@@ -86,7 +86,7 @@ function summary.plan_text(handle)
   local info, steps = handle:info(), handle:steps()
   local right = { ms = true, ["GFLOP/s"] = true, ["GB/s"] = true, peak = true }
   local rows = { { "step", "output", "ms", "GFLOP/s", "GB/s", "peak", "made at" } }
-  local total = 0
+  local total, on_cpu = 0, info.device:find("^cpu")
   for _, step in ipairs(steps) do
     local ms, gflops, gbytes, share = "", "", "", ""
     if step.launches > 0 then
@@ -96,7 +96,7 @@ function summary.plan_text(handle)
       gbytes = ("%.1f"):format(step.bytes / seconds / 1e9)
       if step.flops > 0 then
         gflops = ("%.1f"):format(step.flops / seconds / 1e9)
-        share = ("%.0f%%"):format(100 * step.flops / seconds / peak_flops())
+        if on_cpu then share = ("%.0f%%"):format(100 * step.flops / seconds / peak_flops()) end
       end
     end
     rows[#rows + 1] = { step.label, step.output, ms, gflops, gbytes, share, step.site }
@@ -104,7 +104,7 @@ function summary.plan_text(handle)
   local kept = info.kept_steps > 0 and "the first " .. info.kept_steps .. " kept until a variable changes, " or ""
   local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. kept .. "the last "
     .. #steps - info.first_write .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
-    .. marked(info.arena_lower_bound)
+    .. marked(info.arena_lower_bound) .. (on_cpu and "" or "; on " .. info.device)
   if total > 0 then return text .. ("; %.3f ms in steps"):format(total * 1e3) end
   return text .. "\n  no times yet: flow.profiler.start(), run the job, flow.profiler.stop()"
 end
