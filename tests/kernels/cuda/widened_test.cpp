@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/kernels.h"
-#include "given_card.h"
+#include "kernels/simulated/device.h"
 
 using namespace moonflow;
 
@@ -41,7 +41,7 @@ TEST_CASE("a kernel without bfloat16 is given float32, and what it writes is rou
   op.name = "triple";
   op.inputs = {{"variable"}, {"untouched"}};
   op.writes = {0};
-  const std::shared_ptr<Device> card = cuda::make_given_card();
+  const std::shared_ptr<Device> card = cuda::make_simulated_device();
   const TensorType narrow{DType::BFloat16, {kCount}};
   const Attrs attrs;
   KernelCall call{*card, attrs, {narrow, narrow}, {true, true}, {narrow}, {{}, {}}, {{}}};
