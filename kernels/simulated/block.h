@@ -82,7 +82,8 @@ class SimulatedBlock {
   unsigned ballot(bool value) const {
     const auto& given = give(value);
     unsigned bits = 0;
-    for (int lane = 0; lane < 32; ++lane) bits |= static_cast<unsigned>(given[thread_ / 32 * 32 + lane][0]) << lane;
+    for (int lane = 0; lane < 32; ++lane)  // a thread that has ended gives neither
+      bits |= (given[thread_ / 32 * 32 + lane][0] == 1 ? 1u : 0u) << lane;
     return bits;
   }
 

@@ -83,6 +83,16 @@ struct FromEnded {
   }
 };
 
+struct Vote {
+  static constexpr int kThreads = 64;
+  int* out;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    if (block.thread() >= 48) return;
+    out[block.thread()] = static_cast<int>(block.ballot(block.thread() % 3 == 0));
+  }
+};
+
 // Writes so many elements from the first on.
 template <bool kShared>
 struct Write {
@@ -138,6 +148,14 @@ TEST_CASE("what a thread that has ended would have given is poisoned") {
   Memory<float> out(card, std::vector<float>(32, 0));
   launch(*card.stream, 1, FromEnded{out.data()});
   CHECK(std::isnan(out.read()[0]));
+}
+
+TEST_CASE("the threads of a warp vote, and those that have ended do not") {
+  Card card;
+  Memory<int> out(card, std::vector<int>(64, 0));
+  launch(*card.stream, 1, Vote{out.data()});
+  CHECK(out.read()[5] == 0x49249249);
+  CHECK(out.read()[40] == 0x2492);  // threads 33, 36, 39, 42, 45
 }
 
 TEST_CASE("threads that wait for each other at different points are an error that names the kernel") {
