@@ -135,7 +135,7 @@ class CudaDevice final : public Device {
     if (!memory)
       fail(ErrorCode::OutOfMemory, "no room for ", size(bytes), " on the gpu: ", size(runtime_->free_bytes()), " of ",
            size(runtime_->properties().memory_bytes),
-           " are free; take a smaller batch, or place a part with flow.scope.placement(\"cpu\", \"0:0\")");
+           " are free; take a smaller batch, or place the job with flow.scope.placement(\"cpu\", \"0:0\")");
     try {
       runtime_->fill(own_, memory, 0, bytes);
       runtime_->synchronize(own_);
