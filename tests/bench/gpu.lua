@@ -1,6 +1,6 @@
--- Measures Moonflow on a GPU beside PyTorch on the same one, in turn, and writes what it found: speed.json, and the page
--- speed.md with medians and the spread of the rounds. gpu_check.sh runs it; a figure is written as soon as it is there,
--- so what ends it early costs only the rest.
+-- Measures Moonflow on a GPU beside PyTorch on the same one, in turn, and writes what it found: speed.json, and the
+-- page speed.md with medians and the spread of the rounds. gpu_check.sh runs it; a figure is written as soon as it is
+-- there, so what ends it early costs only the rest.
 --   moonflow tests/bench/gpu.lua FOLDER [--python PYTHON] [--rounds 3] [--seconds 0.3] [--limit SECONDS] [--device gpu]
 --     [--log FILE]
 package.path = arg[0]:match("^(.*/)") .. "?.lua;" .. package.path
