@@ -213,7 +213,7 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share) {
     if (!intact) result.damage += text("bytes beside output ", i, "; ");
     result.outputs.push_back(Tensor::allocate(call.outputs[i]));
     const std::vector<char> bytes = (shares ? inputs[share->input] : outputs[i]).read(intact);
-    std::memcpy(result.outputs[i].data(), bytes.data(), call.outputs[i].bytes());
+    std::copy(bytes.begin(), bytes.end(), result.outputs[i].data<char>());
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::vector<char> bytes = inputs[i].read(intact);
@@ -221,7 +221,7 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share) {
     const Tensor& before = trial.inputs[i];
     result.inputs.push_back(before ? before.copy() : Tensor());
     if (!before) continue;
-    std::memcpy(result.inputs[i].data(), bytes.data(), before.bytes());
+    std::copy(bytes.begin(), bytes.end(), result.inputs[i].data<char>());
     const bool may_change =
         is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
     if (!may_change && !same_bytes(result.inputs[i], before)) result.damage += text("input ", i, "; ");
