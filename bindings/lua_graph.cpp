@@ -221,9 +221,9 @@ int nodes(lua_State* L) {
 
 }  // namespace
 
-// session:graph(job_name, mixed_precision or nil) -> graph
+// session:graph(job_name, mixed_precision or nil, allow_tf32 or nil) -> graph
 int make_graph(lua_State* L) {
-  lua_settop(L, 3);
+  lua_settop(L, 4);
   GraphBox& box = push_box<GraphBox>(L);
   protect(L, [&] {
     const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
@@ -232,6 +232,7 @@ int make_graph(lua_State* L) {
     box.session = session.session;
     box.graph = std::make_unique<Graph>(box.session->catalog());
     box.graph->mixed_precision = lua_toboolean(L, 3) != 0;
+    box.graph->allow_tf32 = lua_toboolean(L, 4) != 0;
   });
   return 1;
 }

@@ -14,6 +14,7 @@ namespace moonflow {
 
 struct Kernel;
 struct LaunchCall;
+struct OpCall;
 struct OpDef;
 using Launch = std::function<void(const LaunchCall&)>;
 
@@ -85,6 +86,8 @@ class Device {
 
   // How this device computes an op; an empty kernel where it cannot.
   virtual const Kernel& kernel(const OpDef& op) const;
+  // Whether an op that can compute in bfloat16 is faster so here, with these inputs.
+  virtual bool computes_bfloat16(const OpDef& op, const OpCall& call) const;
 
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.

@@ -56,6 +56,8 @@ class Graph {
 
   // Its ops may compute in bfloat16 where that is faster; see engine/mixed_precision.h.
   bool mixed_precision = false;
+  // Its products may round their float32 factors to TF32, where the device has that; see KernelCall.
+  bool allow_tf32 = false;
 
   const Catalog& catalog() const { return *catalog_; }
   const std::deque<Node>& nodes() const { return nodes_; }

@@ -17,8 +17,9 @@ bool contains(const std::vector<int>& list, int item) {
 
 class MixedPrecision {
  public:
-  explicit MixedPrecision(const Graph& graph)
+  MixedPrecision(const Graph& graph, const Device& device)
       : graph_(graph),
+        device_(device),
         result_(graph.catalog()),
         live_(graph.nodes().size(), false),
         computes_(graph.nodes().size(), false),
@@ -28,6 +29,7 @@ class MixedPrecision {
         narrow_(graph.values().size(), kNone) {}
 
   Graph run() {
+    result_.allow_tf32 = graph_.allow_tf32;
     find_live();
     find_wanted();
     for (NodeId id = 0; id < node_count(); ++id) copy(id);
@@ -77,7 +79,6 @@ class MixedPrecision {
 
   bool computes(const Node& node) const {
     if (node.kind != Node::Op || role(node) != Role::Computes || !is_float32(node.inputs[0])) return false;
-    if (!node.op->bfloat16.pays) return true;
     std::vector<TensorType> types;
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const ValueId input = node.inputs[i];
@@ -87,7 +88,7 @@ class MixedPrecision {
     }
     std::vector<const TensorType*> inputs;
     for (size_t i = 0; i < types.size(); ++i) inputs.push_back(node.inputs[i] == kNone ? nullptr : &types[i]);
-    return node.op->bfloat16.pays(OpCall{inputs, node.attrs});
+    return device_.computes_bfloat16(*node.op, OpCall{inputs, node.attrs});
   }
 
   void find_wanted() {
@@ -164,6 +165,7 @@ class MixedPrecision {
   }
 
   const Graph& graph_;
+  const Device& device_;
   Graph result_;
   std::vector<bool> live_, computes_;   // by node
   std::vector<bool> written_, wanted_;  // by value
@@ -172,6 +174,6 @@ class MixedPrecision {
 
 }  // namespace
 
-Graph with_mixed_precision(const Graph& graph) { return MixedPrecision(graph).run(); }
+Graph with_mixed_precision(const Graph& graph, const Device& device) { return MixedPrecision(graph, device).run(); }
 
 }  // namespace moonflow

@@ -153,6 +153,8 @@ struct KernelCall {
   std::vector<Layout> input_layouts;
   std::vector<Layout> output_layouts;
   int64_t scratch_bytes = 0;  // set by prepare
+  // Products and convolutions may round float32 factors to TF32, 10 bits of fraction, and sum in float32.
+  bool allow_tf32 = false;
   // Set by prepare where the device finds bad values only after the launch has returned, and notes where: throws the
   // Error that says what `value` at `place` means.
   std::function<void(int64_t place, int64_t value)> explain = {};
@@ -194,7 +196,7 @@ struct Bfloat16Use {
   bool in_kernels = false;
   std::vector<int> keeps_float32 = {};  // inputs that stay float32 all the same: a bias
   std::vector<int> takes_either = {};   // inputs that are rounded as they are read, so that they need no conversion
-  // Whether computing in bfloat16 is faster for these types, on this processor; empty: always. Of what may come in
+  // Whether computing in bfloat16 is faster for these types on this processor, which only the CPU asks; empty: always. Of what may come in
   // either type, bfloat16 is what does not change from run to run.
   std::function<bool(const OpCall&)> pays = {};
 };

@@ -552,6 +552,7 @@ void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storag
                       step.output_types,
                       step.input_layouts,
                       step.output_layouts};
+      call.allow_tf32 = draft.graph().allow_tf32;
       blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
       step.explain = std::move(call.explain);
       if (node.op->flops) step.flops = node.op->flops(call);
@@ -618,7 +619,7 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
   auto plan = std::make_shared<Plan>(job, device);
   try {
     const std::optional<Graph> mixed =
-        traced.mixed_precision ? std::optional(with_mixed_precision(traced)) : std::nullopt;
+        traced.mixed_precision ? std::optional(with_mixed_precision(traced, *device)) : std::nullopt;
     Draft draft(mixed ? *mixed : traced);
     draft.drop_dead_nodes();
     draft.rewrite(*device);

@@ -40,14 +40,20 @@ const Kernel& KernelTable::of(const OpDef& op) const {
   const auto found = kernels_.find(op.name);
   if (found == kernels_.end()) return none;
   CudaKernel& kernel = found->second;
-  if (!kernel.bfloat16) {
+  if (!kernel.bfloat16 && !kernel.is_widened) {
     std::function<bool(size_t)> is_written;
     if (!op.writes.empty()) is_written = [op](size_t place) { return op.updates(place); };
     static_cast<Kernel&>(kernel) =
         widened(kernel, std::move(is_written), {convert<BFloat16, float>, convert<float, BFloat16>});
-    kernel.bfloat16 = true;
+    kernel.is_widened = true;
   }
   return kernel;
+}
+
+bool KernelTable::computes_bfloat16(const OpDef& op) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = kernels_.find(op.name);
+  return found != kernels_.end() && found->second.bfloat16;
 }
 
 }  // namespace moonflow::cuda

@@ -69,6 +69,7 @@ Launch prepare(Convolutions& library, ConvKind kind, int spatial_axes, KernelCal
   const Conv conv = conv_of_inputs(kind, call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
   const DType dtype = call.inputs[0].dtype;
   ConvolutionCall wanted{conv, kind, dtype, false, false, exact(call.attrs)};
+  if (call.allow_tf32) wanted.precision = Precision::Tf32;
   if (is_forward(kind)) {
     wanted.kind = ConvKind::Forward;
     wanted.bias = kind == ConvKind::ForwardBias;

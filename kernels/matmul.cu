@@ -237,6 +237,7 @@ class LibraryProduct {
                  bool relu, bool narrow, int64_t scratch_begin)
       : first_(first), scratch_begin_(scratch_begin) {
     ProductCall wanted{sizes, narrow ? DType::BFloat16 : call.inputs[first].dtype, out, bias, relu};
+    if (call.allow_tf32) wanted.precision = Precision::Tf32;
     int64_t product_scratch = 0;
     launch_ = products.prepare(wanted, product_scratch);
     int64_t end = scratch_begin + round_up(product_scratch);

@@ -126,6 +126,10 @@ class CudaDevice final : public Device {
   }
 
   const Kernel& kernel(const OpDef& op) const override { return kernels_.of(op); }
+  // From 8.0 on multiprocessors have units for it, which no size of a product leaves behind those for float32.
+  bool computes_bfloat16(const OpDef& op, const OpCall&) const override {
+    return runtime_->properties().capability >= 80 && kernels_.computes_bfloat16(op);
+  }
 
   void enter() override { runtime_->enter(); }
 

@@ -12,6 +12,7 @@ namespace moonflow::cuda {
 struct CudaKernel : Kernel {
   // It knows bfloat16. Others are given it widened to float32, and what they give is rounded.
   bool bfloat16 = false;
+  bool is_widened = false;  // it has been, on its first use
 };
 using Kernels = std::map<std::string, CudaKernel, std::less<>>;
 
@@ -23,6 +24,7 @@ class KernelTable {
  public:
   explicit KernelTable(Kernels kernels) : kernels_(std::move(kernels)) {}
   const Kernel& of(const OpDef& op) const;  // an empty one where there is none
+  bool computes_bfloat16(const OpDef& op) const;  // it was made for it, and is not only widened
 
  private:
   mutable std::mutex mutex_;

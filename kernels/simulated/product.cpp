@@ -1,10 +1,29 @@
 // Matrix products as plain loops: what the simulated device has in place of the library.
 #include "kernels/cuda/product.h"
 
+#include <cstring>
+
 #include "kernels/cuda/block.h"
 
 namespace moonflow::cuda {
 namespace {
+
+// To the nearest number with 10 bits of fraction, as the units for TF32 read float32.
+float to_tf32(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7f800000) == 0x7f800000) return x;
+  bits = (bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff};
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+template <class Wide, class In>
+Wide factor(In x, Precision precision) {
+  if constexpr (std::is_same_v<In, float>)
+    if (precision == Precision::Tf32) return to_tf32(x);
+  return static_cast<Wide>(x);
+}
 
 template <class In, class Out, class Wide>
 void multiply(const ProductCall& call, const ProductBuffers& at) {
@@ -16,8 +35,8 @@ void multiply(const ProductCall& call, const ProductBuffers& at) {
     for (int64_t column = 0; column < s.columns; ++column) {
       Wide sum = 0;
       for (int64_t k = 0; k < s.inner; ++k) {
-        const Wide x = static_cast<Wide>(left[s.transpose_a ? k * s.rows + row : row * s.inner + k]);
-        sum += x * static_cast<Wide>(right[s.transpose_b ? column * s.inner + k : k * s.columns + column]);
+        const Wide x = factor<Wide>(left[s.transpose_a ? k * s.rows + row : row * s.inner + k], call.precision);
+        sum += x * factor<Wide>(right[s.transpose_b ? column * s.inner + k : k * s.columns + column], call.precision);
       }
       if (call.bias) sum += static_cast<Wide>(static_cast<const Out*>(at.bias)[column]);
       if (call.relu && sum < 0) sum = 0;

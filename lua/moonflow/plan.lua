@@ -108,7 +108,7 @@ end
 --- @param job Job       name, type, config, inputs, returns, body, site, board
 --- @param leaves table  list of { name, placeholder, shape }
 function plan.make(job, leaves)
-  local graph = session.handle():graph(job.name, job.config.mixed_precision)
+  local graph = session.handle():graph(job.name, job.config.mixed_precision, job.config.allow_tf32)
   local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
                                inputs = #leaves })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, values = {}, switches = {},

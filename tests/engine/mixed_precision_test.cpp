@@ -19,7 +19,7 @@ struct Net {
   ValueId feed(std::string name, TensorType type) { return graph.feed(std::move(name), type, "net.lua:1"); }
   // The ops of the graph in mixed precision: "product 'a' (float32, bfloat16) -> bfloat16".
   std::vector<std::string> mixed() const {
-    const Graph result = with_mixed_precision(graph);
+    const Graph result = with_mixed_precision(graph, toy::FakeDevice());
     REQUIRE(result.taps().size() == graph.taps().size());
     for (size_t i = 0; i < result.taps().size(); ++i) {
       CHECK(result.taps()[i].token == graph.taps()[i].token);
@@ -114,7 +114,7 @@ TEST_CASE("feeds keep their places, and what is dead goes") {
   net.op("product", {x, x}, "dead");
   net.graph.tap(x, 1);
   CHECK(net.mixed().empty());
-  const Graph mixed = with_mixed_precision(net.graph);
+  const Graph mixed = with_mixed_precision(net.graph, toy::FakeDevice());
   REQUIRE(mixed.feeds().size() == 2);
   CHECK(mixed.node(mixed.feeds()[0]).name == "unread");
 }

@@ -188,6 +188,36 @@ local function batch(step)
   return np.array(images, flow.float), np.array(labels, flow.int32)
 end
 
+describe("precision on the gpu", function()
+  local left = np.random.uniform(-1, 1, { 160, 300 }):astype(flow.float)
+  local right = np.random.uniform(-1, 1, { 300, 150 }):astype(flow.float)
+
+  -- The norm of the error of x w, computed by a job of this configuration, relative to the norm of x w in float64.
+  local function error_with(config)
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 160, 300 }), w = tp.Numpy.Placeholder({ 300, 150 }) },
+      returns = tp.Numpy, placement = { "gpu", "0:0" }, function_config = config,
+    } (function(x, w) return flow.matmul(x, w) end)
+    local got = job(left, right):astype(flow.double)
+    local cpu = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 160, 300 }, { dtype = flow.double }),
+                 w = tp.Numpy.Placeholder({ 300, 150 }, { dtype = flow.double }) },
+      returns = tp.Numpy,
+    } (function(x, w) return flow.matmul(x, w) end)
+    local exact = cpu(left:astype(flow.double), right:astype(flow.double))
+    local off = got - exact
+    return math.sqrt((off * off):sum() / (exact * exact):sum())
+  end
+
+  it("is float32's, unless a job allows TF32 or bfloat16", function()
+    assert.truthy(error_with {} < 1e-6)
+    local tf32 = error_with { allow_tf32 = true }
+    assert.truthy(tf32 > 1e-5 and tf32 < 1e-3)
+    local bfloat16 = error_with { enable_auto_mixed_precision = true }
+    assert.truthy(bfloat16 > 1e-3 and bfloat16 < 1e-2)
+  end)
+end)
+
 describe("training", function()
   for name, net in pairs { MLP = mlp, LeNet = lenet } do
     for rule, optimizer in pairs { SGD = sgd, Adam = adam } do
