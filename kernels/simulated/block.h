@@ -82,8 +82,9 @@ class SimulatedBlock {
   unsigned ballot(bool value) const {
     const auto& given = give(value);
     unsigned bits = 0;
-    for (int lane = 0; lane < 32; ++lane)  // a thread that has ended gives neither
-      bits |= (given[thread_ / 32 * 32 + lane][0] == 1 ? 1u : 0u) << lane;
+    // Shifting the truth itself, in place of a 1 where it holds, GCC 12 gets wrong when it also looks for bad shifts.
+    for (int lane = 0; lane < 32; ++lane)
+      if (given[thread_ / 32 * 32 + lane][0] == 1) bits |= 1u << lane;  // one that has ended gives neither 1 nor 0
     return bits;
   }
 
