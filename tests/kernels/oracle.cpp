@@ -44,9 +44,7 @@ bool accepted(const Trial& trial) {
   }
 }
 
-bool is_written(const OpDef& op, int input) {
-  return op.updates(input);
-}
+bool is_written(const OpDef& op, int input) { return op.updates(input); }
 
 // Memory with 64 guard bytes on either side. The inside begins as 0xff, a NaN, so that what is not written shows.
 class Guarded {
@@ -166,6 +164,17 @@ std::vector<Trial> with_floats(const Trial& trial, DType dtype) {
     if (any && accepted(other)) return {other};
   }
   return {};
+}
+
+Trial exact_in_bfloat16(const Trial& trial) {
+  const AttrValue* const mixed = trial.attrs.find("mixed");
+  const bool computes =
+      (mixed && *mixed != AttrValue(std::string())) || trial.op->name.find("bfloat16") != std::string::npos;
+  Trial exact = trial;
+  for (Tensor& input : exact.inputs)
+    if (computes && input && input.dtype() == DType::Float32)
+      input = convert(convert(input, DType::BFloat16), DType::Float32);
+  return exact;
 }
 
 std::vector<Trial> swapped(const Trial& trial) {

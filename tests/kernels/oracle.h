@@ -26,6 +26,9 @@ Trial draw(const OpDef& op, const Example& example, unsigned seed);
 // The same values with floats of this dtype, to which they are rounded. Scalars keep their dtype where the op insists
 // on it (learning rates are float32). None where there are no floats, or the op does not take the dtype.
 std::vector<Trial> with_floats(const Trial& trial, DType dtype);
+// Of an op that computes in bfloat16, the same with values that bfloat16 has: rounding them changes nothing, so whoever
+// computes in float32 instead, as a processor without bfloat16 does, gives the same. Any other trial as it is.
+Trial exact_in_bfloat16(const Trial& trial);
 // The same with float64 for float32, and float32 for any other.
 std::vector<Trial> swapped(const Trial& trial);
 

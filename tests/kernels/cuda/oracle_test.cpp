@@ -11,7 +11,8 @@ using namespace moonflow::oracle;
 TEST_CASE("every CUDA kernel keeps to its buffers and computes what the CPU computes") {
   const std::shared_ptr<const Catalog> catalog = make_catalog();
   const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
-  for_each_trial(*catalog, [&](const Trial& trial) {
+  for_each_trial(*catalog, [&](const Trial& drawn) {
+    const Trial trial = exact_in_bfloat16(drawn);
     if (!card->kernel(*trial.op) || !cpu->kernel(*trial.op)) return;
     INFO(trial.describe());
     try {
