@@ -139,7 +139,8 @@ end
 --- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
 --- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (true: ops may
 --- compute in bfloat16), allow_tf32 (true: on a gpu, products and convolutions may round their float32 factors to TF32,
---- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), train (of the oldest dialect) and whether it `trains`.
+--- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), train (of the oldest dialect) and whether
+--- it `trains`.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", train = {} }
   if function_config.is(given) then
