@@ -207,7 +207,10 @@ void* FakeCard::allocate_staging(int64_t bytes) {
   return memory;
 }
 
+// As CUDA does, not before the copies that are going on are over: whoever waits is told of a failure at once.
 void FakeCard::free_staging(void* memory) noexcept {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return copying_ == 0; });
   --live_staging;
   std::free(memory);
 }
@@ -221,7 +224,15 @@ void FakeCard::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
     ++copies;
     for (const void* const memory : {static_cast<const void*>(to), from})
       if (owns(memory)) check_lives({memory, bytes}, "a copy");
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!failure_.empty()) return;
+      ++copying_;
+    }
     std::memcpy(real(to), real(from), static_cast<size_t>(bytes));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --copying_;
+    changed_.notify_all();
   });
 }
 

@@ -73,6 +73,7 @@ class FakeCard final : public Device {
   int64_t next_ = 0;                   // everything below has been allocated once
   std::map<int64_t, int64_t> blocks_;  // those that live: offset, bytes
   std::string failure_;                // empty: none
+  int copying_ = 0;                    // copies that are going on
   std::vector<std::string> violations_;
 };
 
