@@ -19,19 +19,6 @@ std::shared_ptr<Plan> unary(ToySession& toy, std::string_view op, const std::str
   return toy.session.compile(graph, job);
 }
 
-Executor::Submission feed(std::vector<float> values, bool may_run_inline = false) {
-  Executor::Submission submission;
-  submission.feeds = {floats(std::move(values))};
-  submission.may_run_inline = may_run_inline;
-  return submission;
-}
-
-// The next completion, waiting for it.
-Completion next(Session& session) {
-  REQUIRE(session.completions().wait(10000));
-  return *session.pull();
-}
-
 }  // namespace
 
 TEST_CASE("runs on the worker are delivered in the order they were submitted") {

@@ -31,18 +31,6 @@ std::shared_ptr<Plan> countdown(CardSession& toy, std::string_view op = "same") 
   return toy.session.compile(graph, "train_job");
 }
 
-Executor::Submission feed(std::vector<float> values, bool may_run_inline = false) {
-  Executor::Submission submission;
-  submission.feeds = {floats(std::move(values))};
-  submission.may_run_inline = may_run_inline;
-  return submission;
-}
-
-Completion next(Session& session) {
-  REQUIRE(session.completions().wait(10000));
-  return *session.pull();
-}
-
 }  // namespace
 
 TEST_CASE("a plan gives on an asynchronous device what it gives on the host, run by run and recorded") {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 
 namespace moonflow::toy {
 
@@ -279,6 +280,18 @@ std::vector<Tensor> call(Session& session, const std::shared_ptr<Plan>& plan, st
     if (completion->error) throw *completion->error;
     return tensors;
   }
+}
+
+Executor::Submission feed(std::vector<float> values, bool may_run_inline) {
+  Executor::Submission submission;
+  submission.feeds = {floats(std::move(values))};
+  submission.may_run_inline = may_run_inline;
+  return submission;
+}
+
+Completion next(Session& session) {
+  if (!session.completions().wait(10000)) throw std::runtime_error("nothing has ended within 10 seconds");
+  return *session.pull();
 }
 
 TensorType vec(int64_t n) { return {DType::Float32, {n}}; }

@@ -63,6 +63,11 @@ struct Gate {
 std::vector<Tensor> call(Session& session, const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds,
                          bool may_run_inline = true);
 
+// What submits these values as the only feed.
+Executor::Submission feed(std::vector<float> values, bool may_run_inline = false);
+// The next completion, waiting for it. Throws where none comes for long.
+Completion next(Session& session);
+
 // A session on a fake device that stays reachable.
 template <class D>
 struct SessionOn {
