@@ -143,7 +143,10 @@ void Slot::launch_every_run(Stream& steps, const Start& start) {
       launch_all(nullptr);
     } catch (const std::exception&) {
       const Error error = current_error();
-      steps.end_recording();
+      try {
+        steps.end_recording();
+      } catch (const std::exception&) {  // what spoilt it is what has just been said
+      }
       throw error;
     }
     recording_ = steps.end_recording();

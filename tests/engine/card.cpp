@@ -78,9 +78,12 @@ class CardStream final : public Stream {
 
   void begin_recording() override { recording_ = std::make_unique<CardRecording>(); }
 
+  // Of what was spoilt there is no recording, and the device says only that.
   std::unique_ptr<Recording> end_recording() override {
     ++card_.recordings;
-    return std::move(recording_);
+    std::unique_ptr<CardRecording> made = std::move(recording_);
+    require(!card_.refuses_launches, ErrorCode::Internal, "the recording was spoilt before");
+    return made;
   }
 
   void start(Recording& recording) override {

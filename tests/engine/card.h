@@ -43,7 +43,7 @@ class FakeCard final : public Device {
   std::vector<std::string> violations();
 
   bool wants_recordings = true;
-  bool refuses_launches = false;
+  bool refuses_launches = false;             // which spoils a recording, too
   std::set<std::string, std::less<>> lacks;  // ops it has no kernels for
   int64_t refuse_above = -1;                 // allocations larger than this fail; negative: none do
   std::atomic<int> live_buffers{0}, live_staging{0};
