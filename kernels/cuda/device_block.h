@@ -13,6 +13,8 @@
 
 namespace moonflow::cuda {
 
+constexpr int kExchangeBytes = 32 * 16;
+
 template <int kThreads>
 class DeviceBlock {
  public:
@@ -45,7 +47,7 @@ class DeviceBlock {
   // A place for one value of each warp, beside the shared memory of the launch.
   template <class T>
   MOONFLOW_DEVICE T* exchange() const {
-    __shared__ __align__(16) unsigned char memory[32 * 16];
+    __shared__ __align__(16) unsigned char memory[kExchangeBytes];
     return reinterpret_cast<T*>(memory);
   }
 
@@ -79,8 +81,9 @@ __global__ void __launch_bounds__(K::kThreads) run_kernel(const __grid_constant_
 // Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.
 template <class K>
 void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_bytes = 0) {
-  // What every kernel may have. More is asked for, and where the card has no more the launch is refused.
-  constexpr int64_t kUnasked = 48 << 10;
+  // What every kernel may have, beside exchange(). More is asked for, and where the card has no more the launch is
+  // refused.
+  constexpr int64_t kUnasked = (48 << 10) - kExchangeBytes;
   if (shared_bytes > kUnasked)
     cudaFuncSetAttribute(run_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   run_kernel<K><<<static_cast<unsigned>(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);

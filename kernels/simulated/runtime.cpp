@@ -100,6 +100,7 @@ struct SimulatedRuntime::Capture {
   std::thread::id thread;
   Queue* origin;
   bool ended = false;
+  std::string spoilt_by;  // nothing: it is whole
   std::vector<Piece> pieces;
   std::vector<Node> nodes;       // by piece
   std::vector<Queue*> branches;  // the streams that take part
@@ -183,11 +184,18 @@ void SimulatedRuntime::give_up(std::string text) {
   if (failure_.empty()) failure_ = std::move(text);
 }
 
-// What a thread must not do while it captures.
-void SimulatedRuntime::refuse_while_capturing(const char* what) const {
+SimulatedRuntime::Capture* SimulatedRuntime::capture_of_this_thread() const {
   for (const std::unique_ptr<Queue>& queue : queues_)
-    require(!queue->capture || queue->capture->thread != std::this_thread::get_id(), ErrorCode::Internal, what,
-            " is not permitted while this thread records a graph");
+    if (queue->capture && queue->capture->thread == std::this_thread::get_id()) return queue->capture.get();
+  return nullptr;
+}
+
+// What a thread must not do while it captures. Who tries has no graph in the end.
+void SimulatedRuntime::refuse_while_capturing(const std::string& what) {
+  Capture* const capture = capture_of_this_thread();
+  if (!capture) return;
+  if (capture->spoilt_by.empty()) capture->spoilt_by = what;
+  fail(ErrorCode::Internal, what, " is not permitted while this thread records a graph");
 }
 
 void SimulatedRuntime::fail_after(int64_t pieces, std::string text) {
@@ -246,6 +254,7 @@ void SimulatedRuntime::free(void* memory) noexcept {
   Lock lock(mutex_);
   const auto found = allocations_.find(static_cast<char*>(memory));
   if (found == allocations_.end()) return give_up("memory is given back that the device has not given, or twice");
+  if (capture_of_this_thread()) return give_up("memory is given back while this thread records a graph");
   drain(lock);
   const int64_t bytes = found->second.bytes;
   open();
@@ -276,6 +285,7 @@ void SimulatedRuntime::free_staging(void* memory) noexcept {
   Lock lock(mutex_);
   const auto found = staging_.find(static_cast<char*>(memory));
   if (found == staging_.end()) return give_up("staging memory is given back that the device has not given, or twice");
+  if (capture_of_this_thread()) return give_up("staging memory is given back while this thread records a graph");
   drain(lock);
   const Range range{memory, found->second.bytes};
   staging_uses_.erase(std::remove_if(staging_uses_.begin(), staging_uses_.end(),
@@ -485,6 +495,10 @@ void SimulatedRuntime::enqueue(StreamHandle stream, std::string name, std::funct
   require(entered_.count(std::this_thread::get_id()) > 0, ErrorCode::Internal, "the launch of ", name,
           " was refused: this thread has not entered the device");
   Queue& queue = of(stream);
+  if (!queue.capture)
+    loaded_.insert(name);
+  else if (loaded_.count(name) == 0)
+    refuse_while_capturing(text("the first launch of ", name, ", for which a card has to load it,"));
   add(queue, {std::move(name), std::move(work), queue.reads, queue.writes});
 }
 
@@ -493,8 +507,8 @@ void SimulatedRuntime::copy(StreamHandle stream, void* to, const void* from, int
   check();
   const Range target{to, bytes}, source{from, bytes};
   const bool to_host = !is_known_memory(target), from_host = !is_known_memory(source);
-  require(!(to_host || from_host) || !of(stream).capture, ErrorCode::Internal, "a copy of ", bytes,
-          " bytes with memory of the host that is not staging is not permitted while a graph is recorded");
+  if ((to_host || from_host) && of(stream).capture)
+    refuse_while_capturing(text("a copy of ", bytes, " bytes with memory of the host that is not staging"));
   const char* const direction = to_host || is_staging(target)
                                     ? (from_host || is_staging(source) ? "within the host" : "to the host")
                                 : from_host || is_staging(source) ? "to the device"
@@ -566,6 +580,8 @@ GraphHandle SimulatedRuntime::end_capture(StreamHandle stream) {
     branch->last_nodes.clear();
   }
   check();
+  require(capture->spoilt_by.empty(), ErrorCode::Internal, "the recording gives no graph, because of what was refused: ",
+          capture->spoilt_by);
   std::vector<bool> seen(capture->nodes.size(), false);
   while (!joined.empty()) {
     const int node = joined.back();

@@ -6,7 +6,8 @@
 //   * two pieces of work that touch the same bytes in no order (order.h),
 //   * work on memory that is not the device's, or not any more, or a write beyond a block of it,
 //   * memory of the host that is changed while it is being copied,
-//   * what may not be recorded, or is not joined when the recording ends.
+//   * what may not be recorded, spoils the recording that it would belong to, or is not joined when that ends,
+//   * a kernel that is launched for the first time in a recording, where a card would have to load it.
 //
 // Such an error is sticky, as CUDA's are: nothing is done from then on, and whoever asks is told. Memory of the device
 // is poisoned when it is given and when it is taken back, and out of the host's reach while none of the device's work
@@ -93,7 +94,8 @@ class SimulatedRuntime final : public Runtime {
 
   void check() const;  // throws what has failed
   void give_up(std::string text);
-  void refuse_while_capturing(const char* what) const;
+  void refuse_while_capturing(const std::string& what);
+  Capture* capture_of_this_thread() const;
 
   bool is_staging(const Range& range) const;
   bool is_known_memory(const Range& range) const;
@@ -124,6 +126,7 @@ class SimulatedRuntime final : public Runtime {
   int64_t fails_after_ = -1;
   std::string injected_;
   std::set<std::thread::id> entered_;
+  std::set<std::string> loaded_;  // kernels that have been launched
 
   char* memory_ = nullptr;  // of the device
   int64_t memory_bytes_, used_bytes_ = 0, touched_bytes_ = 0;

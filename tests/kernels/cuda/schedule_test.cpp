@@ -195,6 +195,7 @@ TEST_CASE("a recording does what its launches would have done, as often as it is
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     Card card(seed);
     Memory<float> x(card, numbers(1)), y(card, numbers()), z(card, numbers());
+    scale(*card.stream, x.data(), 1, x.data());  // once without, as plans do
     card.stream->begin_recording();
     scale(*card.stream, x.data(), 2, y.data());
     scale(*card.stream, y.data(), 3, z.data());
@@ -214,6 +215,7 @@ TEST_CASE("branches of a recording run side by side, and must be joined") {
     Memory<float> x(card, numbers(1)), y(card, numbers()), z(card, numbers());
     const std::unique_ptr<Stream> side = card.device->make_stream();
     const auto forked = card.device->make_event(), joined = card.device->make_event();
+    scale(*card.stream, x.data(), 1, x.data());
     const auto record = [&](float* to, bool joins) {
       card.stream->begin_recording();
       card.stream->record(*forked);
@@ -240,11 +242,27 @@ TEST_CASE("what may not be recorded is refused") {
   Card card;
   Memory<float> x(card, numbers());
   std::vector<float> pageable(kCount);
+  const auto refuses = [&](const char* why, auto&& what) {
+    card.stream->begin_recording();
+    CHECK_THROWS_WITH(what(), Contains(why) && Contains("while this thread records"));
+    CHECK_THROWS_WITH(card.stream->end_recording(), Contains("no graph") && Contains(why));
+  };
+  refuses("not staging", [&] { card.device->copy(*card.stream, x.data(), pageable.data(), x.bytes()); });
+  refuses("an allocation", [&] { card.device->allocate(4); });
+  refuses("a wait of the host", [&] { card.stream->wait(); });
+  refuses("the first launch of ForEach<", [&] { scale(*card.stream, x.data(), 2, x.data()); });
+  scale(*card.stream, x.data(), 2, x.data());
   card.stream->begin_recording();
-  CHECK_THROWS_WITH(card.device->copy(*card.stream, x.data(), pageable.data(), x.bytes()), Contains("not staging"));
-  CHECK_THROWS_WITH(card.device->allocate(4), Contains("while this thread records"));
-  CHECK_THROWS_WITH(card.stream->wait(), Contains("while this thread records"));
-  card.stream->end_recording();
+  scale(*card.stream, x.data(), 2, x.data());
+  CHECK(card.stream->end_recording());
+}
+
+TEST_CASE("memory that is given back in a recording fails the device") {
+  Card card;
+  void* const memory = card.device->allocate(4);
+  card.stream->begin_recording();
+  card.device->free(memory);
+  CHECK_THROWS_WITH(card.stream->end_recording(), Contains("given back while this thread records"));
 }
 
 TEST_CASE("work on memory that has been given back is found") {
@@ -252,6 +270,7 @@ TEST_CASE("work on memory that has been given back is found") {
   std::unique_ptr<Recording> recording;
   {
     Memory<float> x(card, numbers()), y(card, numbers());
+    scale(*card.stream, x.data(), 2, y.data());
     card.stream->begin_recording();
     scale(*card.stream, x.data(), 2, y.data());
     recording = card.stream->end_recording();
