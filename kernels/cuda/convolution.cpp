@@ -32,12 +32,13 @@ class CudnnConvolutions final : public Convolutions {
       Wishes wishes;
       wishes.exact = call.exact;
       wishes.tensor_cores = call.dtype == DType::BFloat16 || call.precision == Precision::Tf32;
-      plans_[key] = choose_plan(opened_->dnn, device_, convolution_graph(opened_->dnn, call), wishes);
+      plans_[key] = choose_plan({opened_->dnn, opened_->handle, {}}, call, wishes);
     }
     const std::optional<ChosenPlan>& chosen = plans_[key];
     if (!chosen) return {};
-    scratch_bytes = chosen->workspace_bytes;
-    return [opened = opened_, plan = chosen->plan, bias = call.bias](Stream& stream, const ConvolutionBuffers& at) {
+    scratch_bytes = with_room_to_align(chosen->workspace_bytes);
+    return [opened = opened_, plan = chosen->plan, workspace = chosen->workspace_bytes, bias = call.bias](
+               Stream& stream, const ConvolutionBuffers& at) {
       std::vector<int64_t> names{kImage, kFilter, kOut};
       std::vector<void*> data{at.image, at.filter, at.out};
       if (bias) {
@@ -47,7 +48,7 @@ class CudnnConvolutions final : public Convolutions {
       Descriptor buffers(opened->dnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
       buffers.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, names);
       buffers.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, data);
-      buffers.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, at.scratch);
+      buffers.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace > 0 ? aligned_workspace(at.scratch) : nullptr);
       buffers.finalize("take its buffers");
       const std::lock_guard<std::mutex> one_stream_at_a_time(opened->mutex);
       const Cudnn& dnn = *opened->dnn;
@@ -66,17 +67,15 @@ class CudnnConvolutions final : public Convolutions {
   };
 
   void open() {
-    if (device_) return;
+    if (opened_) return;
     auto opened = std::make_shared<Opened>();
     opened->dnn = std::make_shared<Cudnn>();
     opened->dnn->check(opened->dnn->cudnnCreate(&opened->handle), "begin");
-    device_ = device_of(opened->dnn, opened->handle);
     opened_ = std::move(opened);
   }
 
   std::mutex mutex_;
   std::shared_ptr<const Opened> opened_;
-  Descriptor device_;
   std::map<std::string, std::optional<ChosenPlan>> plans_;
 };
 

@@ -11,6 +11,14 @@ void Cudnn::check(cudnnStatus_t status, const char* what) const {
   fail(ErrorCode::Internal, "cuDNN could not ", what, ": ", cudnnGetErrorString(status), " (", detail, ")");
 }
 
+// From 9.8 on these are to give way to the description of a device. What is documented of that are plans that are kept
+// as text, and loaded with a handle where they run; a plan that runs as it was made has so far been made with a handle.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+constexpr cudnnBackendAttributeName_t kHandleOfGraph = CUDNN_ATTR_OPERATIONGRAPH_HANDLE;
+constexpr cudnnBackendAttributeName_t kHandleOfPlan = CUDNN_ATTR_EXECUTION_PLAN_HANDLE;
+#pragma GCC diagnostic pop
+
 // ---- descriptors ---------------------------------------------------------------------------------------------
 
 Descriptor::Descriptor(const Dnn& dnn, cudnnBackendDescriptorType_t type) : state_(std::make_shared<State>()) {
@@ -61,18 +69,11 @@ std::vector<Descriptor> Descriptor::get(cudnnBackendAttributeName_t name, cudnnB
   return result;
 }
 
-Descriptor device_of(const Dnn& dnn, cudnnHandle_t handle) {
-  Descriptor device(dnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.set(CUDNN_ATTR_DEVICEPROP_HANDLE, handle);
-  device.finalize("describe the device");
-  return device;
-}
-
-Descriptor device_described_by(const Dnn& dnn, const std::string& json) {
+Target described_target(const Dnn& dnn, const std::string& json) {
   Descriptor device(dnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json);
   device.finalize("describe the device");
-  return device;
+  return {dnn, nullptr, device};
 }
 
 // ---- convolutions --------------------------------------------------------------------------------------------
@@ -167,8 +168,9 @@ class Operations {
     operations_.push_back(operation);
   }
 
-  Descriptor finish() const {
+  Descriptor finish(cudnnHandle_t handle) const {
     Descriptor graph(dnn_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    if (handle) graph.set(kHandleOfGraph, handle);
     graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
     graph.finalize("put operations together");
     return graph;
@@ -183,7 +185,7 @@ class Operations {
 
 }  // namespace
 
-Descriptor convolution_graph(const Dnn& dnn, const ConvolutionCall& call) {
+Descriptor convolution_graph(const Target& target, const ConvolutionCall& call) {
   const Conv& conv = call.conv;
   constexpr Operations::Names kForward{CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
                                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
@@ -206,14 +208,14 @@ Descriptor convolution_graph(const Dnn& dnn, const ConvolutionCall& call) {
                                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
                                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
                                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
-  Operations operations(dnn, conv.format, call.dtype);
+  Operations operations(target.dnn, conv.format, call.dtype);
   const Descriptor windows = operations.windows(conv), image = operations.tensor(conv.image, kImage);
   const Descriptor filter = operations.tensor(
       {conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size}, kFilter);
   const Descriptor out = operations.tensor(conv.out, kOut);
   if (!is_forward(call.kind)) {
     operations.convolve(is_input_grad(call.kind) ? kInputGrad : kFilterGrad, windows, image, filter, out);
-    return operations.finish();
+    return operations.finish(target.handle);
   }
   int64_t steps = call.bias + call.relu, name = 100;
   const auto next = [&] { return steps-- > 0 ? operations.tensor(conv.out, name++, true) : out; };
@@ -226,13 +228,14 @@ Descriptor convolution_graph(const Dnn& dnn, const ConvolutionCall& call) {
   };
   if (call.bias) append(CUDNN_POINTWISE_ADD, operations.tensor({1, conv.filters(), 1, 1}, kBias));
   if (call.relu) append(CUDNN_POINTWISE_RELU_FWD, {});
-  return operations.finish();
+  return operations.finish(target.handle);
 }
 
 // ---- plans ---------------------------------------------------------------------------------------------------
 
-std::optional<ChosenPlan> choose_plan(const Dnn& dnn, const Descriptor& device, const Descriptor& graph,
-                                      const Wishes& wishes) {
+std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCall& call, const Wishes& wishes) {
+  const Dnn& dnn = target.dnn;
+  const Descriptor graph = convolution_graph(target, call);
   const auto refuses = [&](cudnnBackendNumericalNote_t note) {
     switch (note) {
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
@@ -258,7 +261,7 @@ std::optional<ChosenPlan> choose_plan(const Dnn& dnn, const Descriptor& device, 
     Descriptor heuristics(dnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
+    if (!target.handle) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.described);
     if (!heuristics.try_finalize()) continue;
     for (const Descriptor& config : heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)) {
       ++considered;
@@ -269,7 +272,10 @@ std::optional<ChosenPlan> choose_plan(const Dnn& dnn, const Descriptor& device, 
       if (std::any_of(notes.begin(), notes.end(), refuses)) continue;
       Descriptor plan(dnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-      plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+      if (target.handle)
+        plan.set(kHandleOfPlan, target.handle);
+      else
+        plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.described);
       if (!plan.try_finalize()) continue;
       const int64_t workspace = plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).at(0);
       if (workspace <= wishes.most_workspace) return ChosenPlan{plan, workspace, notes, considered};

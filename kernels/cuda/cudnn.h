@@ -117,9 +117,13 @@ class Descriptor {
   std::shared_ptr<State> state_;
 };
 
-// The device that plans are made for.
-Descriptor device_of(const Dnn& dnn, cudnnHandle_t handle);
-Descriptor device_described_by(const Dnn& dnn, const std::string& json);
+// The device that plans are made for: that of a handle, or one that is only described, whose plans cannot be run.
+struct Target {
+  Dnn dnn;
+  cudnnHandle_t handle = nullptr;
+  Descriptor described = {};  // where there is no handle
+};
+Target described_target(const Dnn& dnn, const std::string& json);
 
 // ---- convolutions ----
 
@@ -127,7 +131,7 @@ Descriptor device_described_by(const Dnn& dnn, const std::string& json);
 enum ConvTensor : int64_t { kImage = 1, kFilter, kOut, kBias };
 
 // Sums are float64 for float64, else float32.
-Descriptor convolution_graph(const Dnn& dnn, const ConvolutionCall& call);
+Descriptor convolution_graph(const Target& target, const ConvolutionCall& call);
 
 // ---- plans ----
 
@@ -146,7 +150,6 @@ struct ChosenPlan {
 
 // The best plan that gives the same bits in every run and fits the wishes. Where all need more workspace, the one that
 // needs least; nothing where no engine fits.
-std::optional<ChosenPlan> choose_plan(const Dnn& dnn, const Descriptor& device, const Descriptor& graph,
-                                      const Wishes& wishes);
+std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCall& call, const Wishes& wishes);
 
 }  // namespace moonflow::cuda

@@ -2,6 +2,7 @@
 // can do everything else. Their headers are read only by the files that call them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace moonflow::cuda {
@@ -28,6 +29,17 @@ class Library {
   std::string soname_, path_;
   void* handle_ = nullptr;
 };
+
+// Libraries may count on workspace that lies as cudaMalloc gives it, and a plan's scratch lies closer. So it is asked
+// for with some room, within which it begins. Only 16 bytes are documented, and only by cuBLASLt.
+constexpr int64_t kWorkspaceAlignment = 256;
+inline int64_t with_room_to_align(int64_t workspace_bytes) {
+  return workspace_bytes > 0 ? workspace_bytes + kWorkspaceAlignment - 1 : 0;
+}
+inline void* aligned_workspace(void* scratch) {
+  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch) + kWorkspaceAlignment - 1) /
+                                 kWorkspaceAlignment * kWorkspaceAlignment);
+}
 
 // In a struct with a Library `library` before it: the library's function of this name.
 #define MOONFLOW_SYMBOL(name) decltype(&::name) name = library.symbol(#name)

@@ -62,7 +62,11 @@ class Matmul {
                                                       : CUBLASLT_EPILOGUE_RELU;
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
     }
-    if (call.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.out));
+    if (call.bias) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.out));
+      // Of the alignment that each launch's has, and read by nobody: without one the library may find no algorithm.
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(uintptr_t{kAlignment}));
+    }
     first = matrix(call.in, sizes.columns, sizes.inner, sizes.transpose_b, sizes.batch);
     second = matrix(call.in, sizes.inner, sizes.rows, sizes.transpose_a, sizes.batch);
     out = matrix(call.out, sizes.columns, sizes.rows, false, sizes.batch);
@@ -109,25 +113,25 @@ class CublasProducts final : public Products {
     constexpr int64_t kMost = int64_t{1} << 31;  // sizes that some algorithms hold in 32 bits
     const Product& sizes = call.sizes;
     for (const int64_t size : {sizes.rows, sizes.columns, sizes.inner, sizes.batch})
-      if (size >= kMost) return {};
+      if (size < 1 || size >= kMost) return {};
     open();
     auto matmul = std::make_shared<Matmul>(lt_, call);
     const std::optional<cublasLtMatmulHeuristicResult_t> chosen = choose(call, *matmul);
     if (!chosen) return {};
-    scratch_bytes = static_cast<int64_t>(chosen->workspaceSize);
+    scratch_bytes = with_room_to_align(static_cast<int64_t>(chosen->workspaceSize));
     const bool wide = call.in == DType::Float64;
     return [self = opened_, matmul, algorithm = chosen->algo, workspace = chosen->workspaceSize, wide,
             bias = call.bias](Stream& stream, const ProductBuffers& at) {
       const float one = 1, zero = 0;
       const double wide_one = 1, wide_zero = 0;
+      check_alignment(at);
       if (bias) matmul->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
-      const void *const alpha = wide ? static_cast<const void*>(&wide_one) : &one, *const beta =
-                                                                                       wide ? static_cast<const void*>(
-                                                                                                  &wide_zero)
-                                                                                            : &zero;
+      const void* const alpha = wide ? static_cast<const void*>(&wide_one) : &one;
+      const void* const beta = wide ? static_cast<const void*>(&wide_zero) : &zero;
+      void* const scratch = workspace > 0 ? aligned_workspace(at.scratch) : nullptr;
       self->lt->check(self->lt->cublasLtMatmul(self->handle, matmul->desc, alpha, at.b, matmul->first, at.a,
                                                matmul->second, beta, at.out, matmul->out, at.out, matmul->out,
-                                               &algorithm, at.scratch, workspace, native(stream)),
+                                               &algorithm, scratch, workspace, native(stream)),
                       "multiply");
     };
   }
@@ -190,6 +194,7 @@ class CublasProducts final : public Products {
                                             matmul.out, preference, 1, &result, &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0)) return std::nullopt;
     lt_->check(status, "choose an algorithm");
+    if (result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
     return result;
   }
 

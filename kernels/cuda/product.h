@@ -27,6 +27,14 @@ struct ProductBuffers {
   void* out;
   void* scratch;
 };
+// Algorithms are chosen for factors and results that begin at a multiple of kAlignment, as values of a plan do. One of
+// them reads beside what begins elsewhere, or the card gives up; so a launch looks.
+inline void check_alignment(const ProductBuffers& at) {
+  for (const void* const data : {at.a, at.b, at.bias, static_cast<const void*>(at.out)})
+    require(reinterpret_cast<uintptr_t>(data) % kAlignment == 0, ErrorCode::Internal,
+            "a factor, bias or result of a product of the library's is not aligned to ", kAlignment, " bytes");
+}
+
 using ProductLaunch = std::function<void(Stream&, const ProductBuffers&)>;
 
 class Products {

@@ -59,6 +59,7 @@ class SimulatedProducts final : public Products {
   template <class In, class Out, class Wide>
   ProductLaunch rows(const ProductCall& call) {
     return [call](Stream& stream, const ProductBuffers& at) {
+      check_alignment(at);
       simulated::enqueue(stream, "matrix product", [call, at] { multiply<In, Out, Wide>(call, at); });
     };
   }

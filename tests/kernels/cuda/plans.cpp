@@ -60,8 +60,8 @@ bool has(const ChosenPlan& plan, cudnnBackendNumericalNote_t note) {
 }
 
 // What is wrong with the plan for a call, or nothing.
-std::string fault_of(const Dnn& dnn, const Descriptor& device, const ConvolutionCall& call, const Wishes& wishes) {
-  const std::optional<ChosenPlan> plan = choose_plan(dnn, device, convolution_graph(dnn, call), wishes);
+std::string fault_of(const Target& target, const ConvolutionCall& call, const Wishes& wishes) {
+  const std::optional<ChosenPlan> plan = choose_plan(target, call, wishes);
   if (!plan) return "no engine";
   if (plan->workspace_bytes > wishes.most_workspace)
     return text("wants ", plan->workspace_bytes, " bytes of workspace");
@@ -74,7 +74,7 @@ std::string fault_of(const Dnn& dnn, const Descriptor& device, const Convolution
 }
 
 // Tries all that we ask of one layer. The number of faults, which are printed.
-int try_layer(const Dnn& dnn, const Descriptor& device, const Layer& layer) {
+int try_layer(const Target& target, const Layer& layer) {
   struct Mode {
     const char* name;
     DType dtype;
@@ -103,7 +103,7 @@ int try_layer(const Dnn& dnn, const Descriptor& device, const Layer& layer) {
       wishes.exact = mode.exact;
       const ConvolutionCall call{
           conv_of(layer, mode.channels_last), pass.kind, mode.dtype, pass.ends, pass.ends, mode.exact};
-      const std::string fault = fault_of(dnn, device, call, wishes);
+      const std::string fault = fault_of(target, call, wishes);
       if (fault.empty()) continue;
       std::printf("%s, %s, %s: %s\n", layer.name, pass.name, mode.name, fault.c_str());
       ++faults;
@@ -154,7 +154,7 @@ int main(int count, char** arguments) {
   for (const Layer& layer : kLayers) {
     const int status = in_child([&] {
       const Dnn dnn = std::make_shared<Cudnn>();
-      return try_layer(dnn, device_described_by(dnn, description), layer);
+      return try_layer(described_target(dnn, description), layer);
     });
     if (status != 0) std::printf("FAILED: %s\n", layer.name);
     failed += status != 0;
