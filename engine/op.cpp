@@ -76,6 +76,9 @@ void fit_inputs(const OpDef& op, std::vector<ValueId>& inputs) {
   const size_t group = op.inputs.size();
   if (group > 0 && op.inputs[0].kind == InputDef::Many) {
     require(!inputs.empty(), ErrorCode::InvalidArgument, "needs at least one value in '", op.inputs[0].name, "'");
+    // A single group may leave out what comes last.
+    for (size_t i = inputs.size(); i < group && op.inputs[i].kind == InputDef::Optional; ++i)
+      inputs.resize(i + 1, kNone);
     require(inputs.size() % group == 0, ErrorCode::InvalidArgument, "takes groups of ", group, " values, got ",
             inputs.size(), " values");
     for (size_t i = 0; i < inputs.size(); ++i) {

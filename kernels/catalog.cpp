@@ -43,6 +43,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_softmax(*catalog);
   add_attention(*catalog);
   add_loss(*catalog);
+  add_loss_scale(*catalog);
   add_norm(*catalog);
   add_layer_norm(*catalog);
   add_moments(*catalog);

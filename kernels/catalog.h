@@ -34,6 +34,7 @@ void add_pool(Catalog& catalog);
 void add_softmax(Catalog& catalog);
 void add_attention(Catalog& catalog);
 void add_loss(Catalog& catalog);
+void add_loss_scale(Catalog& catalog);
 void add_norm(Catalog& catalog);
 void add_layer_norm(Catalog& catalog);
 void add_moments(Catalog& catalog);

@@ -79,6 +79,8 @@ bool fuse_product(Rewriter& graph, NodeId id, bool narrow) {
   const Node& product = graph.node(product_id);
   const ValueId a = product.inputs[0], b = product.inputs[1];
   if (update.inputs.size() != update.op->inputs.size()) return false;  // of several variables
+  // Whether it happens at all is for its gradient to say, which then has to be there before.
+  if (update.inputs.back() != kNone) return false;
   if (graph.type(gradient).shape.rank() != 2) return false;
   if (narrow != (product.attrs.string("mixed") == "float32")) return false;
   Attrs attrs{{"transpose_a", product.attrs.flag("transpose_a")},

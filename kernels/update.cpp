@@ -110,11 +110,17 @@ OpDef assign_add() {
 // count, which prepare_gradient does, is taken into a rule whose gradient gets nothing else: the gradient of a large
 // layer is then read once and not written again.
 
+// The last input of a variable. What a run finds out about its gradients, such as that they overflowed, thus decides
+// where it is known, without the host.
+const InputDef kFactor{"factor", InputDef::Optional};
+const char* const kFactorDoc = "; factor float32 (), multiplies the gradient; 0: nothing is changed; left out: 1";
+
 AttrDef gradient_scale_attr() { return {"gradient_scale", 1.0, "factor of the gradient"}; }
 
 // The elements [first, last) of one variable.
 template <class Rule, class T>
 void run_rule(const Rule& rule, void* const* inputs, int64_t first, int64_t last) {
+  if (!update::changes<Rule>(inputs)) return;
   const auto step = rule.template step<T, double>(inputs);
   T* const w = static_cast<T*>(inputs[0]);
   const T* const g = static_cast<const T*>(inputs[Rule::kGradient]);
@@ -157,6 +163,13 @@ Launch prepare_update(const KernelCall& call) {
   });
 }
 
+// Whether `unscale` is the factor of `update` divided by a loss scale. That factor then only says whether the update is to
+// happen, and `unscale` says so too.
+bool is_unscaled_factor(const Rewriter& rewriter, const Node& update, ValueId unscale) {
+  const NodeId divide = rewriter.made_by(unscale, "divide");
+  return divide != kNone && rewriter.node(divide).inputs[0] == update.inputs.back();
+}
+
 // `gradient`: the input of the update that prepare_gradient makes.
 template <int gradient>
 bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
@@ -167,8 +180,11 @@ bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
   const bool only_scales =
       prepared.inputs[2] == kNone && prepared.attrs.number("l1") == 0 && prepared.attrs.number("l2") == 0;
   if (!only_scales || update.inputs.size() != update.op->inputs.size()) return false;
+  const ValueId unscale = prepared.inputs[3];
+  if (unscale != kNone && !is_unscaled_factor(rewriter, update, unscale)) return false;
   std::vector<ValueId> inputs = update.inputs;
   inputs[gradient] = prepared.inputs[0];
+  if (unscale != kNone) inputs.back() = unscale;
   Attrs attrs = update.attrs;
   attrs.set("gradient_scale", attrs.number("gradient_scale") * prepared.attrs.number("scale"));
   rewriter.fuse({prepare, id}, update.op->name, std::move(inputs), std::move(attrs), {});
@@ -212,7 +228,7 @@ bool fuse_updates(Rewriter& graph, NodeId id) {
 }
 
 // Checks the groups of a list one by one: each variable with `tensors` - 1 companions of its type, its learning rate,
-// and whatever comes after. All are of one dtype.
+// whatever comes after, and a factor last. All are of one dtype.
 template <class Rest>
 Infer infer_update(const OpDef& op, int tensors, const Rest& rest) {
   return [op, tensors, rest](const OpCall& call) {
@@ -224,6 +240,8 @@ Infer infer_update(const OpDef& op, int tensors, const Rest& rest) {
       require(group.dtype(0) == call.dtype(0), ErrorCode::DtypeMismatch, "one variable is ", call.type(0),
               ", another is ", group.type(0));
       check_scalar(group, op, tensors, DType::Float32);
+      const int factor = group.count() - 1;
+      if (group.has(factor)) check_scalar(group, op, factor, DType::Float32);
       rest(group);
     }
     return std::vector<TensorType>{};
@@ -238,8 +256,8 @@ OpDef sgd() {
   OpDef op;
   op.name = "sgd_update";
   op.doc = text("Stochastic gradient descent.\n  variable -= learning_rate * gradient\n",
-                "shapes: variable and gradient of one shape\n", kDtypes);
-  op.inputs = {{"variable", InputDef::Many}, {"gradient"}, {"learning_rate"}};
+                "shapes: variable and gradient of one shape\n", kDtypes, kFactorDoc);
+  op.inputs = {{"variable", InputDef::Many}, {"gradient"}, {"learning_rate"}, kFactor};
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
   op.rewrites = {{"prepare_gradient + sgd_update", {op.name}, fuse_gradient_scale<1>},
@@ -250,7 +268,7 @@ OpDef sgd() {
   op.writes = {0};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Descent>(call); }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
-  op.examples = {{{x, x, rate}}, {{x, x, rate, y, y, rate}, {{"gradient_scale", 0.01}}}};
+  op.examples = {{{x, x, rate}}, {{x, x, rate, rate, y, y, rate, rate}, {{"gradient_scale", 0.01}}}};
   return op;
 }
 
@@ -261,8 +279,8 @@ OpDef momentum() {
       "Gradient descent with momentum; the learning rate is inside the momentum.\n"
       "  momentum = beta * momentum - learning_rate * gradient;  variable += momentum\n"
       "shapes: variable, momentum and gradient of one shape\n",
-      kDtypes);
-  op.inputs = {{"variable", InputDef::Many}, {"momentum"}, {"gradient"}, {"learning_rate"}};
+      kDtypes, kFactorDoc);
+  op.inputs = {{"variable", InputDef::Many}, {"momentum"}, {"gradient"}, {"learning_rate"}, kFactor};
   op.outputs = {};
   op.attrs = {{"beta", 0.9, "share of the momentum that is kept"}, gradient_scale_attr()};
   op.rewrites = {{"prepare_gradient + momentum_update", {op.name}, fuse_gradient_scale<2>},
@@ -271,7 +289,7 @@ OpDef momentum() {
   op.writes = {0, 1};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Momentum>(call); }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
-  op.examples = {{{x, x, x, rate}}, {{x, x, x, rate, y, y, y, rate}}};
+  op.examples = {{{x, x, x, rate}}, {{x, x, x, rate, rate, y, y, y, rate, rate}}};
   return op;
 }
 
@@ -285,10 +303,10 @@ OpDef adam() {
       "  variable -= rate * m / (sqrt(v) + epsilon) + learning_rate * weight_decay * variable\n"
       "shapes: variable, m, v and gradient of one shape\n",
       kDtypes,
-      "; step int64 (), from 0\n"
+      "; step int64 (), from 0", kFactorDoc, "\n"
       "source: Kingma and Ba, arXiv:1412.6980, with epsilon outside the corrected root as in its section 2;\n"
       "        Loshchilov and Hutter, arXiv:1711.05101");
-  op.inputs = {{"variable", InputDef::Many}, {"m"}, {"v"}, {"gradient"}, {"learning_rate"}, {"step"}};
+  op.inputs = {{"variable", InputDef::Many}, {"m"}, {"v"}, {"gradient"}, {"learning_rate"}, {"step"}, kFactor};
   op.outputs = {};
   op.attrs = {{"beta1", 0.9, "share of the mean gradient that is kept"},
               {"beta2", 0.999, "share of the mean square that is kept"},
@@ -302,7 +320,7 @@ OpDef adam() {
   op.writes = {0, 1, 2};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Adam>(call); }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({}), step = {DType::Int64, {}};
-  op.examples = {{{x, x, x, x, rate, step, y, y, y, y, rate, step}, {{"gradient_scale", 0.5}}, 0.1, 1},
+  op.examples = {{{x, x, x, x, rate, step, rate, y, y, y, y, rate, step, rate}, {{"gradient_scale", 0.5}}, 0.1, 1},
                  {{x, x, x, x, rate, step}, {{"bias_correction", false}, {"weight_decay", 0.01}}, 0.1, 1}};
   return op;
 }
@@ -316,12 +334,13 @@ OpDef rmsprop() {
       "  mean_gradient = decay_rate * mean_gradient + (1 - decay_rate) * gradient\n"
       "  variable -= learning_rate * gradient / sqrt(mean_square - mean_gradient ^ 2 + epsilon)\n"
       "shapes: variable, mean_square, mean_gradient and gradient of one shape\n",
-      kDtypes);
+      kDtypes, kFactorDoc);
   op.inputs = {{"variable", InputDef::Many},
                {"mean_square"},
                {"mean_gradient", InputDef::Optional},
                {"gradient"},
-               {"learning_rate"}};
+               {"learning_rate"},
+               kFactor};
   op.outputs = {};
   op.attrs = {{"decay_rate", 0.99, "share of the means that is kept"},
               {"epsilon", 1e-8, "added under the root"},
@@ -341,7 +360,7 @@ OpDef rmsprop() {
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
   // Values in [0.1, 0.3), so that a mean square stays above the square of a mean.
   op.examples = {{{x, x, x, x, rate}, {{"centered", true}}, 0.1, 0.3},
-                 {{x, x, x, x, rate, y, y, y, y, rate}, {{"centered", true}}, 0.1, 0.3}};
+                 {{x, x, x, x, rate, rate, y, y, y, y, rate, rate}, {{"centered", true}}, 0.1, 0.3}};
   return op;
 }
 
@@ -354,9 +373,9 @@ Launch launch_prepare(const KernelCall& call) {
     const T* w = static_cast<const T*>(launch.inputs[1]);
     T* out = static_cast<T*>(launch.outputs[0]);
     const T clip = launch.inputs[2] ? *static_cast<const T*>(launch.inputs[2]) : T(1);
-    each_element(count, [=](int64_t first, int64_t last) {
+    each_element(count, [=, scaled = prepare.times(launch.input<float>(3))](int64_t first, int64_t last) {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) out[i] = prepare(g[i], w[i], clip);
+      for (int64_t i = first; i < last; ++i) out[i] = scaled(g[i], w[i], clip);
     });
   };
 }
@@ -366,10 +385,11 @@ OpDef prepare_gradient() {
   op.name = "prepare_gradient";
   op.doc =
       "A variable's gradient as its optimizer wants it: divided by the loss's element count, and regularised.\n"
-      "  out = clip_scale * (gradient * scale + l1 * sign(variable) + l2 * variable)\n"
-      "shapes: gradient and variable of one shape, clip_scale () or left out (then 1) -> out of that shape\n"
-      "dtypes: float32, float64, one for all; l2 is not doubled";
-  op.inputs = {{"gradient"}, {"variable"}, {"clip_scale", InputDef::Optional}};
+      "  out = clip_scale * (gradient * scale * factor + l1 * sign(variable) + l2 * variable)\n"
+      "shapes: gradient and variable of one shape, clip_scale () and factor () or left out (then 1) -> out of that "
+      "shape\n"
+      "dtypes: float32, float64, one for all but factor, which is float32; l2 is not doubled";
+  op.inputs = {{"gradient"}, {"variable"}, {"clip_scale", InputDef::Optional}, kFactor};
   op.attrs = {{"scale", 1.0, "1 / element count of the loss, and the inverse of a loss scale"},
               {"l1", 0.0, "weight of the absolute values"},
               {"l2", 0.0, "weight of the squares' halves"}};
@@ -378,6 +398,8 @@ OpDef prepare_gradient() {
             call.type(0), ", the variable is ", call.type(1));
     require(!call.has(2) || call.type(2) == TensorType{call.dtype(0), {}}, ErrorCode::ShapeMismatch,
             "clip_scale must be a scalar of the gradient's dtype");
+    require(!call.has(3) || call.type(3) == TensorType{DType::Float32, {}}, ErrorCode::ShapeMismatch,
+            "factor must be float32 ()");
     return std::vector<TensorType>{call.type(0)};
   };
   op.cpu = {[](KernelCall& call) -> Launch {
@@ -385,7 +407,8 @@ OpDef prepare_gradient() {
   }};
   op.inplace = {{0, 0}};
   const TensorType tensor{DType::Float32, {3, 5}}, scalar{DType::Float32, {}};
-  op.examples = {{{tensor, tensor}, {{"scale", 0.01}, {"l1", 0.1}, {"l2", 0.2}}}, {{tensor, tensor, scalar}}};
+  op.examples = {{{tensor, tensor}, {{"scale", 0.01}, {"l1", 0.1}, {"l2", 0.2}}}, {{tensor, tensor, scalar}},
+                 {{tensor, tensor, scalar, scalar}, {{"scale", 0.5}, {"l2", 0.2}}}};
   return op;
 }
 

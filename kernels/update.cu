@@ -30,7 +30,9 @@ struct Update {
   using Step = typename Rule::template Step<C>;
   struct Elements {
     Step step;
+    bool changes;
     MOONFLOW_DEVICE void operator()(const Row& row, int64_t first, int64_t rest, bool whole) const {
+      if (!changes) return;
       const auto gradients = read<T, kN>(static_cast<const T*>(row.data[Rule::kGradient]) + first, rest, whole);
       Pack<T, kN> written[Rule::kWritten];
       for (int v = 0; v < Rule::kWritten; ++v)
@@ -50,7 +52,9 @@ struct Update {
       for (int v = 0; v < Rule::kWritten; ++v) write(written[v], static_cast<T*>(row.data[v]) + first, rest, whole);
     }
   };
-  MOONFLOW_DEVICE Elements begin(const Row& row) const { return {rule.template step<C, C>(row.data)}; }
+  MOONFLOW_DEVICE Elements begin(const Row& row) const { 
+    return {rule.template step<C, C>(row.data), update::changes<Rule>(row.data)};
+  }
 };
 
 // f(value of the variable, given value) becomes the variable's.
@@ -83,7 +87,8 @@ struct PrepareGradient {
   update::Prepare<Computed<T>> prepare;
   int64_t count;
   bool aligned;
-  const T *gradient, *variable, *clip_scale;  // the last may be absent
+  const T *gradient, *variable, *clip_scale;  // the last may be absent, and factor too
+  const float* factor;
   T* out;
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
@@ -94,8 +99,9 @@ struct PrepareGradient {
     const C clip = clip_scale ? C(*clip_scale) : C(1);
     const auto gradients = read<T, kN>(gradient + first, rest, whole);
     const auto variables = read<T, kN>(variable + first, rest, whole);
+    const auto scaled = prepare.times(factor);
     Pack<T, kN> results;
-    for (int i = 0; i < kN; ++i) results.values[i] = T(prepare(C(gradients.values[i]), C(variables.values[i]), clip));
+    for (int i = 0; i < kN; ++i) results.values[i] = T(scaled(C(gradients.values[i]), C(variables.values[i]), clip));
     write(results, out + first, rest, whole);
   }
 };
@@ -165,7 +171,8 @@ Launch prepare_prepare_gradient(KernelCall& call) {
       const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.inputs[1]) &&
                            is_aligned<T, K::kN>(at.outputs[0]);
       launch_elements(at.stream, count,
-                      K{prepare, count, aligned, at.input<T>(0), at.input<T>(1), at.input<T>(2), at.output<T>(0)});
+                      K{prepare, count, aligned, at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<float>(3),
+                        at.output<T>(0)});
     };
   });
 }

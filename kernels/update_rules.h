@@ -3,7 +3,8 @@
 // `inputs` too, combined in Wide and taken in the variable's own precision T. The CPU loops and the CUDA kernels share
 // them.
 //
-// `inputs` are those of one variable: what is written comes first, then what is not, the gradient at kGradient.
+// `inputs` are those of one variable: what is written comes first, then what is not, the gradient at kGradient. The last
+// is a factor of the gradient that a run gives, or none. Where it is 0 the rule is not to be followed at all.
 #pragma once
 
 #include <cmath>
@@ -18,8 +19,17 @@ MOONFLOW_BOTH inline float learning_rate(const void* const* inputs, int i) {
   return *static_cast<const float*>(inputs[i]);
 }
 
+// What the run gives to multiply the gradient by; 0: there is nothing to learn from it.
+MOONFLOW_BOTH inline float factor(const void* const* inputs, int i) {
+  return inputs[i] ? *static_cast<const float*>(inputs[i]) : 1.0f;
+}
+template <class Rule>
+MOONFLOW_BOTH bool changes(const void* const* inputs) {
+  return factor(inputs, Rule::kInputs - 1) != 0;
+}
+
 struct Descent {
-  static constexpr int kInputs = 3, kWritten = 1, kGradient = 1;
+  static constexpr int kInputs = 4, kWritten = 1, kGradient = 1;
   explicit Descent(const Attrs& attrs) : scale(attrs.number("gradient_scale")) {}
 
   template <class T>
@@ -29,14 +39,15 @@ struct Descent {
   };
   template <class T, class Wide>
   MOONFLOW_BOTH Step<T> step(const void* const* inputs) const {
-    return {static_cast<T>(learning_rate(inputs, 2)), static_cast<T>(scale)};
+    return {static_cast<T>(learning_rate(inputs, 2)),
+            static_cast<T>(static_cast<Wide>(scale) * static_cast<Wide>(factor(inputs, 3)))};
   }
 
   double scale;
 };
 
 struct Momentum {
-  static constexpr int kInputs = 4, kWritten = 2, kGradient = 2;
+  static constexpr int kInputs = 5, kWritten = 2, kGradient = 2;
   explicit Momentum(const Attrs& attrs) : beta(attrs.number("beta")), scale(attrs.number("gradient_scale")) {}
 
   template <class T>
@@ -49,14 +60,15 @@ struct Momentum {
   };
   template <class T, class Wide>
   MOONFLOW_BOTH Step<T> step(const void* const* inputs) const {
-    return {static_cast<T>(learning_rate(inputs, 3)), static_cast<T>(beta), static_cast<T>(scale)};
+    return {static_cast<T>(learning_rate(inputs, 3)), static_cast<T>(beta),
+            static_cast<T>(static_cast<Wide>(scale) * static_cast<Wide>(factor(inputs, 4)))};
   }
 
   double beta, scale;
 };
 
 struct Adam {
-  static constexpr int kInputs = 6, kWritten = 3, kGradient = 3;
+  static constexpr int kInputs = 7, kWritten = 3, kGradient = 3;
   explicit Adam(const Attrs& attrs)
       : beta1(attrs.number("beta1")),
         beta2(attrs.number("beta2")),
@@ -87,10 +99,14 @@ struct Adam {
       rate *= std::sqrt(-std::expm1(static_cast<Wide>(steps * log_beta2))) /
               -std::expm1(static_cast<Wide>(steps * log_beta1));
     }
-    return {static_cast<T>(rate),      static_cast<T>(given * static_cast<Wide>(weight_decay)),
-            static_cast<T>(scale),     static_cast<T>(beta1),
-            static_cast<T>(beta2),     static_cast<T>(1 - beta1),
-            static_cast<T>(1 - beta2), static_cast<T>(epsilon)};
+    return {static_cast<T>(rate),
+            static_cast<T>(given * static_cast<Wide>(weight_decay)),
+            static_cast<T>(static_cast<Wide>(scale) * static_cast<Wide>(factor(inputs, 6))),
+            static_cast<T>(beta1),
+            static_cast<T>(beta2),
+            static_cast<T>(1 - beta1),
+            static_cast<T>(1 - beta2),
+            static_cast<T>(epsilon)};
   }
 
   double beta1, beta2, epsilon, weight_decay, scale, log_beta1, log_beta2;
@@ -100,7 +116,7 @@ struct Adam {
 // The centered form has another input, the mean gradient.
 template <bool centered>
 struct Rmsprop {
-  static constexpr int kInputs = 5, kWritten = centered ? 3 : 2, kGradient = 3;
+  static constexpr int kInputs = 6, kWritten = centered ? 3 : 2, kGradient = 3;
   explicit Rmsprop(const Attrs& attrs)
       : decay_rate(attrs.number("decay_rate")),
         epsilon(attrs.number("epsilon")),
@@ -124,7 +140,7 @@ struct Rmsprop {
   template <class T, class Wide>
   MOONFLOW_BOTH Step<T> step(const void* const* inputs) const {
     return {static_cast<T>(learning_rate(inputs, 4)), static_cast<T>(decay_rate), static_cast<T>(1 - decay_rate),
-            static_cast<T>(scale), static_cast<T>(epsilon)};
+            static_cast<T>(static_cast<Wide>(scale) * static_cast<Wide>(factor(inputs, 5))), static_cast<T>(epsilon)};
   }
 
   double decay_rate, epsilon, scale;
@@ -138,6 +154,12 @@ struct Prepare {
       : scale(static_cast<T>(attrs.number("scale"))),
         l1(static_cast<T>(attrs.number("l1"))),
         l2(static_cast<T>(attrs.number("l2"))) {}
+  // With a factor of the gradient that the run gives, or none.
+  MOONFLOW_BOTH Prepare times(const float* factor) const {
+    Prepare result = *this;
+    if (factor) result.scale *= static_cast<T>(*factor);
+    return result;
+  }
   MOONFLOW_BOTH T operator()(T g, T w, T clip) const {
     const T sign = static_cast<T>((w > 0) - (w < 0));
     return clip * (g * scale + l1 * sign + l2 * w);

@@ -13,6 +13,7 @@ Kernels make_kernels() {
   add_index(kernels);
   add_layer_norm(kernels);
   add_loss(kernels);
+  add_loss_scale(kernels);
   add_matmul(kernels);
   add_moments(kernels);
   add_norm(kernels);

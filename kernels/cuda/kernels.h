@@ -40,6 +40,7 @@ void add_fill(Kernels& kernels);
 void add_index(Kernels& kernels);
 void add_layer_norm(Kernels& kernels);
 void add_loss(Kernels& kernels);
+void add_loss_scale(Kernels& kernels);
 void add_matmul(Kernels& kernels);
 void add_moments(Kernels& kernels);
 void add_norm(Kernels& kernels);

@@ -38,9 +38,24 @@ function optimizer.loss_scale.static_loss_scale(...)
   return setmetatable({ factor = given.loss_scale_factor }, LossScale)
 end
 
-function optimizer.loss_scale.dynamic_loss_scale()
-  errors.raise("unsupported", "flow.optimizer.loss_scale.dynamic_loss_scale is for half precision, which this build "
-    .. "does not compute in; static_loss_scale(factor) exists")
+local dynamic_signature = arguments.signature("flow.optimizer.loss_scale.dynamic_loss_scale",
+  { { "initial_loss_scale", "number", 2 ^ 30 }, { "increment_period", "integer", 2000 },
+    { "multiplier", "number", 2 } })
+
+--- A loss scale that finds its own size, for gradients in half precision. A step with an infinity or a NaN in any
+--- variable's gradient changes nothing, as if it had not been, and divides the scale by `multiplier` (down to 1).
+--- `increment_period` steps in a row without one multiply it. Scale and count of steps are variables of the session,
+--- and so belong to a checkpoint.
+function optimizer.loss_scale.dynamic_loss_scale(...)
+  local given = dynamic_signature:parse(...)
+  local function check(name, holds, wanted)
+    if not holds(given[name]) then dynamic_signature:fail(": " .. name .. " must be " .. wanted .. ", got "
+      .. given[name]) end
+  end
+  check("initial_loss_scale", function(x) return x >= 1 and x < 2 ^ 128 end, "at least 1, and a number of float32")
+  check("increment_period", function(x) return x >= 1 end, "at least 1")
+  check("multiplier", function(x) return x > 1 end, "above 1")
+  return setmetatable({ dynamic = given }, LossScale)
 end
 
 -- ---- updates ------------------------------------------------------------------------------------------------------
@@ -60,10 +75,10 @@ local function number(u, value, word)
   return u.t:constant(core.array(value, u.dtype), nil, u.name .. "-" .. word, "")
 end
 
--- The learning rate in the variable's dtype, for ops that mix the two.
-local function typed_rate(u)
-  if u.dtype == "float32" then return u.rate end
-  return append(u, "cast", { u.rate }, { dtype = u.dtype }, "rate")
+-- A float32 scalar, such as the learning rate, in the variable's dtype, for ops that mix the two.
+local function typed(u, id, word)
+  if u.dtype == "float32" then return id end
+  return append(u, "cast", { id }, { dtype = u.dtype }, word)
 end
 
 -- Is decoupled weight decay meant for this variable? Parts of names, taken as they are.
@@ -82,10 +97,10 @@ end
 
 local function update_sgd(u, options)
   if options.momentum == 0 then
-    append(u, "sgd_update", { u.id, u.gradient, u.rate }, nil, "update")
+    append(u, "sgd_update", { u.id, u.gradient, u.rate, u.finite }, nil, "update")
   else
-    append(u, "momentum_update", { u.id, slot(u, "momentum"), u.gradient, u.rate }, { beta = options.momentum },
-      "update")
+    append(u, "momentum_update", { u.id, slot(u, "momentum"), u.gradient, u.rate, u.finite },
+      { beta = options.momentum }, "update")
   end
 end
 
@@ -93,7 +108,10 @@ end
 local function update_sgdw(u, options)
   if decays(options, u.name) then
     local decay = number(u, -options.weight_decay, "weight_decay")
-    local factor = append(u, "multiply", { typed_rate(u), decay }, nil, "decay_rate")
+    local factor = append(u, "multiply", { typed(u, u.rate, "rate"), decay }, nil, "decay_rate")
+    if u.finite then
+      factor = append(u, "multiply", { factor, typed(u, u.finite, "finite") }, nil, "decay_or_not")
+    end
     local change = append(u, "multiply", { u.id, factor }, nil, "decay")
     update_sgd(u, options)
     append(u, "assign_add", { u.id, change }, nil, "decay_update")
@@ -103,7 +121,7 @@ local function update_sgdw(u, options)
 end
 
 local function update_adam(u, options)
-  append(u, "adam_update", { u.id, slot(u, "m"), slot(u, "v"), u.gradient, u.rate, u.t:step_id() }, {
+  append(u, "adam_update", { u.id, slot(u, "m"), slot(u, "v"), u.gradient, u.rate, u.t:step_id(), u.finite }, {
     beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon,
     bias_correction = options.do_bias_correction, weight_decay = decays(options, u.name) and options.weight_decay or 0,
   }, "update")
@@ -111,7 +129,7 @@ end
 
 local function update_rmsprop(u, options)
   local mean_gradient = options.centered and slot(u, "mean_gradient") or false
-  append(u, "rmsprop_update", { u.id, slot(u, "mean_square"), mean_gradient, u.gradient, u.rate },
+  append(u, "rmsprop_update", { u.id, slot(u, "mean_square"), mean_gradient, u.gradient, u.rate, u.finite },
     { decay_rate = options.decay_rate, epsilon = options.epsilon, centered = options.centered }, "update")
 end
 
@@ -130,8 +148,8 @@ local function update_lars(u, options)
   local ratio = append(u, "divide", { above, below }, nil, "lars_ratio")
   if u.dtype ~= "float32" then ratio = append(u, "cast", { ratio }, { dtype = "float32" }, "lars_cast") end
   u.rate = append(u, "multiply", { u.rate, ratio }, nil, "lars_rate")
-  append(u, "momentum_update", { u.id, slot(u, "momentum"), u.gradient, u.rate }, { beta = options.momentum_beta },
-    "update")
+  append(u, "momentum_update", { u.id, slot(u, "momentum"), u.gradient, u.rate, u.finite },
+    { beta = options.momentum_beta }, "update")
 end
 
 -- ---- the classes --------------------------------------------------------------------------------------------------
@@ -155,7 +173,7 @@ local function define(name, parameters, update, settle)
     return setmetatable({
       where = where, options = options, update = update, scheduler = schedule.from(options.lr_scheduler, where),
       clipping = options.grad_clipping,
-      loss_scale = options.loss_scale_policy and options.loss_scale_policy.factor or options.loss_scale_factor or 1,
+      loss_scale = options.loss_scale_policy or { factor = options.loss_scale_factor or 1 },
     }, Optimizer)
   end
 end
@@ -303,15 +321,60 @@ end
 
 -- ---- after the body -----------------------------------------------------------------------------------------------
 
+-- The loss scale of a job: what multiplies the seed of the gradients and is divided out of them again.
+local Scaling = {}
+Scaling.__index = Scaling
+
+local function scaling_of(t, policy)
+  local self = setmetatable({ t = t, factor = policy.factor, dynamic = policy.dynamic }, Scaling)
+  if not self.dynamic then return self end
+  self.name = "System-Train-DynamicLossScale-" .. trace.variable_part(t.job)
+  self.scale = variable.system(t, self.name .. "-LossScale", "float32", {}, self.dynamic.initial_loss_scale)
+  self.good_steps = variable.system(t, self.name .. "-GoodStepCounter", "int64", {}, 0)
+  return self
+end
+
+-- The gradient of a loss with respect to itself.
+function Scaling:seed(loss, name)
+  local t, shape = self.t, loss.shape:table()
+  if not self.dynamic then
+    return (t:append("constant", {}, { value = self.factor, dtype = loss.dtype, shape = shape }, name, ""))
+  end
+  local scale = self.scale
+  if loss.dtype ~= "float32" then scale = t:append("cast", { scale }, { dtype = loss.dtype }, name .. "-Cast", "") end
+  return (t:append("broadcast_to", { scale }, { shape = shape }, name, ""))
+end
+
+-- Looks at all gradients, and notes on each update whether it is to happen and what unscales its gradient.
+function Scaling:watch_over(updates)
+  local t = self.t
+  if not self.dynamic or #updates == 0 then return end
+  local gradients = {}
+  for i, u in ipairs(updates) do gradients[i] = u.gradient end
+  local finite = t:append("all_finite", gradients, nil, self.name .. "-AllFinite", "")
+  local unscale = t:append("divide", { finite, self.scale }, nil, self.name .. "-Unscale", "")
+  for _, u in ipairs(updates) do u.finite, u.unscale = finite, unscale end
+  t:append("dynamic_loss_scale_update", { self.scale, self.good_steps, finite },
+    { increment_period = self.dynamic.increment_period, multiplier = self.dynamic.multiplier },
+    self.name .. "-Schedule", "")
+  self.finite = finite
+end
+
+-- How many steps a step is: none where it has been left out, so that schedules and Adam's correction count updates.
+function Scaling:step()
+  if not self.finite then return self.t:constant(core.array(1, "int64"), nil, "System-Train-One", "") end
+  return (self.t:append("cast", { self.finite }, { dtype = "int64" }, "System-Train-OneOrNone", ""))
+end
+
 -- divide, unscale, regularise; then clip all together.
 local function prepare(t, updates, scale, clipping)
   local prepared = {}
   for i, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
-    if scale ~= 1 or l1 ~= 0 or l2 ~= 0 then
-      u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false }, { scale = scale, l1 = l1, l2 = l2 },
-        "gradient")
+    if scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
+      u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false, u.unscale },
+        { scale = scale, l1 = l1, l2 = l2 }, "gradient")
     end
     prepared[i] = u.gradient
   end
@@ -350,31 +413,32 @@ function optimizer.finish(t, site)
   local wanted, losses, seeds = {}, {}, {}
   for i, entry in ipairs(variables) do wanted[i] = entry.id end
   for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end
+  local scaling = scaling_of(t, this.loss_scale)
   for i, loss in ipairs(t.losses) do
     losses[i] = loss.id
-    seeds[i] = t:append("constant", {}, { value = this.loss_scale, dtype = loss.dtype, shape = loss.shape:table() },
-      "System-Train-Seed-" .. i, "")
+    seeds[i] = scaling:seed(loss, "System-Train-Seed-" .. i)
   end
   local gradients = t.graph:gradients(losses, seeds, wanted)
 
-  local scale = 1 / (t.losses[1].shape:count() * this.loss_scale)
+  local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
   local rate = this.scheduler:lower(t)
   local updates = {}
   for i, entry in ipairs(variables) do
     if gradients[i] then
       updates[#updates + 1] = { t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype,
                                 shape = entry.record.shape, gradient = gradients[i], rate = rate,
-                                regularizer = entry.regularizer, site = entry.record.site or "" }
+                                regularizer = entry.regularizer, site = entry.record.site or "",
+                                finite = false, unscale = false }
     end
   end
+  scaling:watch_over(updates)
   prepare(t, updates, scale, this.clipping)
   for _, u in ipairs(updates) do this.update(u, this.options) end
 
   -- The step counts up when everything that reads it has run.
   local step_name = trace.step_name(t.job)
   local step = variable.system(t, step_name, "int64", {}, 0)
-  t:append("assign_add", { step, t:constant(core.array(1, "int64"), nil, "System-Train-One", "") }, nil,
-    "System-Train-NextStep", "")
+  t:append("assign_add", { step, scaling:step() }, nil, "System-Train-NextStep", "")
 
   local watched = {}
   for i, handle in ipairs(t.diff_watches) do watched[handle] = gradients[#variables + i] or false end

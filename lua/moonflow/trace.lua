@@ -174,9 +174,14 @@ function Trace:seed_id()
   return hidden_feed(self, "System-Seed")
 end
 
+--- The name of a job as a part of a variable's name.
+function trace.variable_part(job)
+  return (job:gsub("[^%w_.-]", "_"))
+end
+
 --- The name of the variable that counts the steps of a train job.
 function trace.step_name(job)
-  return "System-Train-TrainStep-" .. job:gsub("[^%w_.-]", "_")
+  return "System-Train-TrainStep-" .. trace.variable_part(job)
 end
 
 --- The id of what tells one run from the next: the step variable of a train job, the number of the call of another.

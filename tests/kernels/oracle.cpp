@@ -147,8 +147,7 @@ Trial draw(const OpDef& op, const Example& example, unsigned seed) {
   std::mt19937 random(seed);
   Trial trial{&op, complete(op, example.attrs), {}};
   for (const TensorType& type : example.inputs) trial.inputs.push_back(draw(type, example, random));
-  const bool many = !op.inputs.empty() && op.inputs[0].kind == InputDef::Many;
-  while (!many && trial.inputs.size() < op.inputs.size()) trial.inputs.emplace_back();  // optional ones left out
+  while (trial.inputs.size() < op.inputs.size()) trial.inputs.emplace_back();  // optional ones left out
   return trial;
 }
 

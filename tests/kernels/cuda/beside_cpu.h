@@ -19,8 +19,7 @@ struct BesideCpu {
   Trial trial(const char* op, std::vector<Tensor> inputs, const Attrs& attrs = {}) const {
     const OpDef& def = catalog->at(op);
     Trial trial{&def, complete(def, attrs), std::move(inputs)};
-    const bool many = def.inputs[0].kind == InputDef::Many;
-    while (!many && trial.inputs.size() < def.inputs.size()) trial.inputs.emplace_back();
+    while (trial.inputs.size() < def.inputs.size()) trial.inputs.emplace_back();
     return trial;
   }
 

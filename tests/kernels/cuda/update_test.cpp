@@ -8,7 +8,7 @@ using namespace moonflow::oracle;
 
 namespace {
 
-const TensorType kRate{DType::Float32, {}}, kStep{DType::Int64, {}};
+const TensorType kRate{DType::Float32, {}}, kFactor = kRate, kStep{DType::Int64, {}};
 
 // Inputs of an update: each variable with so many companions of its type, then what comes last.
 std::vector<TensorType> groups(const std::vector<Shape>& variables, DType dtype, int tensors,
@@ -26,9 +26,9 @@ std::vector<TensorType> groups(const std::vector<Shape>& variables, DType dtype,
 TEST_CASE("the variables of a network are updated together") {
   Bench bench;
   const std::vector<Shape> lenet = {{32, 1, 5, 5}, {32}, {64, 32, 5, 5}, {64}, {196, 512}, {512}, {512, 10}, {10}};
-  bench.check("sgd_update", groups(lenet, DType::Float32, 2, {kRate}), {{"gradient_scale", 0.01}});
-  bench.check("momentum_update", groups(lenet, DType::Float32, 3, {kRate}), {});
-  bench.check("adam_update", groups(lenet, DType::Float32, 4, {kRate, kStep}), {{"weight_decay", 0.01}});
+  bench.check("sgd_update", groups(lenet, DType::Float32, 2, {kRate, kFactor}), {{"gradient_scale", 0.01}});
+  bench.check("momentum_update", groups(lenet, DType::Float32, 3, {kRate, kFactor}), {});
+  bench.check("adam_update", groups(lenet, DType::Float32, 4, {kRate, kStep, kFactor}), {{"weight_decay", 0.01}});
 }
 
 TEST_CASE("more variables than a table has rows, some without elements, are all updated") {
@@ -36,10 +36,10 @@ TEST_CASE("more variables than a table has rows, some without elements, are all 
   std::vector<Shape> many;
   for (int64_t i = 0; i < 150; ++i) many.push_back({i % 7 == 3 ? 0 : 1 + i * 37 % 53});
   for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
-    bench.check("sgd_update", groups(many, dtype, 2, {kRate}), {});
-    bench.check("adam_update", groups(many, dtype, 4, {kRate, kStep}), {});
+    bench.check("sgd_update", groups(many, dtype, 2, {kRate, kFactor}), {});
+    bench.check("adam_update", groups(many, dtype, 4, {kRate, kStep, kFactor}), {});
   }
-  bench.check("sgd_update", groups({{0}, {3, 0}}, DType::Float32, 2, {kRate}), {});
+  bench.check("sgd_update", groups({{0}, {3, 0}}, DType::Float32, 2, {kRate, kFactor}), {});
 }
 
 TEST_CASE("variables are assigned and gradients prepared at any address") {
@@ -50,6 +50,7 @@ TEST_CASE("variables are assigned and gradients prepared at any address") {
   }
   const TensorType gradient{DType::Float32, {4099}};
   bench.check("prepare_gradient", {gradient, gradient, {DType::Float32, {}}}, {{"l1", 0.1}, {"l2", 0.2}});
+  bench.check("prepare_gradient", {gradient, gradient, {DType::Float32, {}}, kFactor}, {{"l1", 0.1}, {"l2", 0.2}});
 }
 
 TEST_CASE("a run that has found a fault changes no variable") {

@@ -1,0 +1,221 @@
+-- A dynamic loss scale: steps that overflow leave no trace but a smaller scale, and the others go as without one.
+local flow = require "moonflow"
+local process = require "process"
+local session = require "moonflow.session"
+local np, tp = flow.np, flow.typing
+
+local SCALE = "System-Train-DynamicLossScale-train-LossScale"
+local GOOD = "System-Train-DynamicLossScale-train-GoodStepCounter"
+local STEP = "System-Train-TrainStep-train"
+
+before_each(function()
+  flow.clear_default_session()
+  flow.set_seed(3)
+end)
+
+local function read(name) return session.handle():read(name):totable() end
+
+local dynamic = flow.optimizer.loss_scale.dynamic_loss_scale
+
+-- loss = sum over rows of (x w + b), for which the gradient of w is the sum of x; w has two columns.
+local function train_job(make, options)
+  options = options or {}
+  local dtype = options.dtype or flow.float
+  return flow.global_function {
+    name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 4, 3 }, dtype) }, returns = tp.Numpy,
+  } (function(x)
+    local w = flow.get_variable("w", { shape = { 3, 2 }, dtype = dtype, regularizer = options.regularizer,
+                                       initializer = flow.random_uniform_initializer(-1, 1) })
+    local b = flow.get_variable("b", { shape = { 2 }, dtype = dtype, initializer = flow.constant_initializer(0.5) })
+    local y = flow.nn.bias_add(flow.matmul(x, w), b)
+    if options.watch then flow.watch_diff(y, options.watch) end
+    local loss = y * y
+    make(options.policy):minimize(loss)
+    return loss
+  end)
+end
+
+local function feed(step, dtype)
+  return np.random.default_rng(step):uniform(-1, 1, { 4, 3 }):astype(dtype or flow.float)
+end
+
+local function overflow(dtype)
+  local x = feed(1):totable()
+  x[2][3] = dtype == flow.double and 1e200 or 3e38
+  return np.array(x, dtype or flow.float)
+end
+
+local function with(class, options)
+  return function(policy)
+    local all = { loss_scale_policy = policy }
+    for key, value in pairs(options or {}) do all[key] = value end
+    return flow.optimizer[class](0.05, next(all) and all or nil)
+  end
+end
+
+local clipped = { grad_clipping = flow.optimizer.grad_clipping.by_global_norm(0.5) }
+local optimizers = {
+  SGD = with("SGD", { momentum = 0 }), momentum = with("SGD"), Adam = with("Adam"), RMSProp = with("RMSProp"),
+  centered = with("RMSProp", { centered = true }), LARS = with("LARS", { lars_coefficient = 0.1 }),
+  AdamW = with("AdamW", { weight_decay = 0.1 }), SGDW = with("SGDW", { weight_decay = 0.1 }),
+  LazyAdam = with("LazyAdam"), clipped = with("SGD", clipped), clipped_Adam = with("Adam", clipped),
+}
+
+-- All variables of the session by name, without those of the loss scale.
+local function variables()
+  local values = {}
+  for _, entry in ipairs(session.handle():variables()) do
+    if not entry.name:find("LossScale", 1, true) then values[entry.name] = read(entry.name) end
+  end
+  return values
+end
+
+local function assert_near(expected, got, tolerance)
+  if type(expected) == "number" then
+    assert.truthy(math.abs(expected - got) <= tolerance * math.max(1, math.abs(expected)), expected .. " " .. got)
+    return
+  end
+  for key, value in pairs(expected) do assert_near(value, got[key], tolerance) end
+end
+
+describe("a dynamic loss scale", function()
+  it("has the original's defaults, by position and by name", function()
+    train_job(optimizers.SGD, { policy = dynamic() })(feed(1))
+    assert.equal(2 ^ 30, read(SCALE))
+    assert.equal(1, read(GOOD))
+    flow.clear_default_session()
+    local job = train_job(optimizers.SGD, { policy = dynamic(64, 2, 4) })
+    job(feed(1))
+    job(feed(2))
+    assert.equal(256, read(SCALE))
+    flow.clear_default_session()
+    local named = dynamic { initial_loss_scale = 64, multiplier = 4, increment_period = 1 }
+    job = train_job(optimizers.SGD, { policy = named })
+    job(feed(1))
+    assert.equal(256, read(SCALE))
+  end)
+
+  it("refuses what makes no sense", function()
+    local function message(...)
+      local ok, problem = pcall(dynamic, ...)
+      assert.is_false(ok)
+      return tostring(problem)
+    end
+    local where = "flow.optimizer.loss_scale.dynamic_loss_scale: "
+    assert.truthy(message(0.5):find(where .. "initial_loss_scale must be at least 1", 1, true))
+    assert.truthy(message(1e300):find("initial_loss_scale must be at least 1, and a number of float32", 1, true))
+    assert.truthy(message(2, 0):find(where .. "increment_period must be at least 1, got 0", 1, true))
+    assert.truthy(message(2, 1, 1):find(where .. "multiplier must be above 1, got 1", 1, true))
+    assert.truthy(message { increment_periods = 1 }:find("increment_period", 1, true))
+  end)
+
+  it("changes nothing of what is learned while nothing overflows", function()
+    for name, make in pairs(optimizers) do
+      for _, regularizer in ipairs { false, flow.regularizers.l2(0.1) } do
+        local results = {}
+        for i, policy in ipairs { false, dynamic(2 ^ 20) } do
+          flow.clear_default_session()
+          flow.set_seed(3)
+          local job = train_job(make, { policy = policy or nil, regularizer = regularizer or nil })
+          for step = 1, 5 do job(feed(step)) end
+          results[i] = variables()
+        end
+        assert.equal(5, results[1][STEP])
+        local ok, problem = pcall(assert_near, results[1], results[2], 1e-5)
+        assert.is_true(ok, name .. ": " .. tostring(problem))
+      end
+    end
+  end)
+
+  it("leaves out a step that overflows, to the bit, and halves", function()
+    for name, make in pairs(optimizers) do
+      for _, dtype in ipairs { flow.float, flow.double } do
+        flow.clear_default_session()
+        flow.set_seed(3)
+        local job = train_job(make, { policy = dynamic(1024), dtype = dtype, regularizer = flow.regularizers.l2(0.1) })
+        job(feed(1, dtype))
+        local before = variables()
+        assert.equal(1, before[STEP])
+        job(overflow(dtype))
+        assert.same(before, variables(), name)
+        assert.equal(512, read(SCALE))
+        assert.equal(0, read(GOOD))
+        -- The next one goes on as if nothing had been.
+        job(feed(2, dtype))
+        local after = variables()
+        flow.clear_default_session()
+        flow.set_seed(3)
+        job = train_job(make, { policy = dynamic(512), dtype = dtype, regularizer = flow.regularizers.l2(0.1) })
+        job(feed(1, dtype))
+        job(feed(2, dtype))
+        assert_near(variables(), after, 1e-6)
+      end
+    end
+  end)
+
+  it("falls from far too much until gradients are finite", function()
+    local job = train_job(optimizers.momentum, { policy = dynamic(2 ^ 127) })
+    local first = variables()
+    for _ = 1, 40 do job(feed(1)) end
+    assert.is_false(pcall(assert.same, first, variables()))
+    -- Gradients of a loss around 1: a few more powers of two than that are enough.
+    local scale = read(SCALE)
+    assert.truthy(scale < 2 ^ 127 and scale >= 2 ^ 120, tostring(scale))
+    local left_out = 0
+    while scale * 2 ^ left_out < 2 ^ 127 do left_out = left_out + 1 end
+    assert.equal(40 - left_out, read(STEP))
+  end)
+
+  it("is not below 1", function()
+    local job = train_job(optimizers.SGD, { policy = dynamic(3, 2000, 2) })
+    for _ = 1, 3 do job(overflow()) end
+    assert.equal(1, read(SCALE))
+  end)
+
+  it("shows the scaled gradient in watch_diff, as a fixed one does", function()
+    local seen = {}
+    for _, policy in ipairs { dynamic(8), flow.optimizer.loss_scale.static_loss_scale(8) } do
+      flow.clear_default_session()
+      flow.set_seed(3)
+      train_job(optimizers.SGD, { policy = policy, watch = function(g) seen[#seen + 1] = g:totable() end })(feed(1))
+    end
+    assert.equal(2, #seen)
+    assert.same(seen[2], seen[1])
+  end)
+
+  it("takes a fixed factor's place where both are given", function()
+    local job = train_job(with("SGD", { loss_scale_factor = 3 }), { policy = dynamic(64, 1) })
+    job(feed(1))
+    assert.equal(128, read(SCALE))
+  end)
+
+  it("goes on from a checkpoint with its scale and its count", function()
+    local folder = process.folder("loss_scale") .. "/saved"
+    local job = train_job(optimizers.Adam, { policy = dynamic(1024, 3) })
+    job(overflow())
+    job(feed(1))
+    job(feed(2))
+    flow.train.CheckPoint():save(folder)
+    job(feed(3))
+    local expected, scale = variables(), read(SCALE)
+    assert.equal(1024, scale)
+
+    flow.clear_default_session()
+    flow.set_seed(3)
+    job = train_job(optimizers.Adam, { policy = dynamic(1024, 3) })
+    flow.train.CheckPoint():load(folder)
+    assert.equal(512, read(SCALE))
+    assert.equal(2, read(GOOD))
+    job(feed(3))
+    assert.same(expected, variables())
+    assert.equal(1024, read(SCALE))
+    assert.equal(0, read(GOOD))
+  end)
+
+  it("updates all variables of a step together", function()
+    local plan = train_job(optimizers.momentum, { policy = dynamic() }):summary { plan = true }
+    local _, updates = plan:gsub("momentum_update", "")
+    assert.equal(1, updates, plan)
+    assert.falsy(plan:find("prepare_gradient", 1, true))
+  end)
+end)
