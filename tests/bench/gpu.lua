@@ -2,7 +2,8 @@
 -- page speed.md with medians and the spread of the rounds. gpu_check.sh runs it; a figure is written as soon as it is
 -- there, so what ends it early costs only the rest.
 --   moonflow tests/bench/gpu.lua FOLDER [--python PYTHON] [--rounds 3] [--seconds 0.3] [--limit SECONDS] [--device gpu]
---     [--log FILE]
+--     [--log FILE] [--only TEXT, rows whose name has it]
+-- An empty --python measures ours alone.
 package.path = arg[0]:match("^(.*/)") .. "?.lua;" .. package.path
 local now = require "clock"
 local Server = require "server"
@@ -11,7 +12,7 @@ local folder = assert(arg[1], "the first argument is the folder of the results")
 local options = { python = "python3", rounds = 3, seconds = 0.3, limit = 200, device = "gpu" }
 for i = 2, #arg, 2 do
   local name = arg[i]:match("^%-%-(%a+)$")
-  if not name or not options[name] and name ~= "log" then error("gpu.lua has no option " .. arg[i], 0) end
+  if not name or not options[name] and name ~= "log" and name ~= "only" then error("gpu.lua has no option " .. arg[i], 0) end
   options[name] = tonumber(arg[i + 1]) or arg[i + 1]
 end
 local here, moonflow = arg[0]:match("^(.*/)"), arg[-1] or "moonflow"
@@ -21,13 +22,23 @@ local log = options.log or folder .. "/speed.log"
 -- What is measured, in the order of the page. `eager` and `graph`: how many times as fast as PyTorch's so called
 -- configurations we are to be. `most`: what our own value may be. `own`: rows without PyTorch.
 local rows = {
-  { name = "LeNet training, asynchronous", unit = "us", eager = 3, graph = 1.3, most = 130 },
-  { name = "MLP training, asynchronous", unit = "us", eager = 6, graph = 2, most = 25 },
+  { name = "LeNet training tf32, asynchronous", unit = "us", eager = 3, graph = 1.3, most = 130 },
+  { name = "MLP training tf32, asynchronous", unit = "us", eager = 6, graph = 2, most = 25 },
+  { name = "LeNet training, asynchronous", unit = "us" },
+  { name = "MLP training, asynchronous", unit = "us" },
   { name = "MLP predict, batch 1", unit = "us", most = 20 },
   { name = "MLP predict, batch 1, slowest of 100", unit = "us", own = true },
   { name = "watch of the logits at every LeNet step", unit = "%", own = true, most = 3 },
+  { name = "start of an MLP training step", unit = "us", own = true, most = 8 },
+  { name = "start of a LeNet training step", unit = "us", own = true, most = 8 },
   { name = "LeNet training", unit = "us" },
   { name = "MLP training", unit = "us" },
+  { name = "LeNet training tf32", unit = "us" },
+  { name = "MLP training tf32", unit = "us" },
+  { name = "LeNet training, asynchronous, 1 slot", unit = "us", own = true },
+  { name = "LeNet training, asynchronous, 2 slots", unit = "us", own = true },
+  { name = "MLP training, asynchronous, 1 slot", unit = "us", own = true },
+  { name = "MLP training, asynchronous, 2 slots", unit = "us", own = true },
   { name = "LeNet predict, batch 100", unit = "us" },
   { name = "MLP predict, batch 100", unit = "us" },
   { name = "LeNet training bf16, asynchronous", unit = "us" },
@@ -35,8 +46,13 @@ local rows = {
   { name = "call of relu(x + 1) on 5 floats", unit = "us", own = true },
 }
 -- Compiling takes PyTorch long, so it comes last and for these rows alone.
-local compiled = { ["LeNet training, asynchronous"] = true, ["MLP training, asynchronous"] = true,
+local compiled = { ["LeNet training tf32, asynchronous"] = true, ["MLP training tf32, asynchronous"] = true,
                    ["MLP predict, batch 1"] = true }
+if options.only then
+  for i = #rows, 1, -1 do
+    if not rows[i].name:find(options.only, 1, true) then table.remove(rows, i) end
+  end
+end
 
 -- ---- results --------------------------------------------------------------------------------------------------------
 
@@ -184,7 +200,7 @@ end
 local ours = ("MOONFLOW_BENCH_DEVICE=%s exec %s %sours.lua"):format(options.device, moonflow, here)
 if not open("ours", ours) then os.exit(1) end
 open("ours without graphs", "MOONFLOW_CUDA_GRAPH=0 " .. ours)
-open("torch", ("exec %s %storch_gpu_peer.py"):format(options.python, here))
+if options.python ~= "" then open("torch", ("exec %s %storch_gpu_peer.py"):format(options.python, here)) end
 
 for round = 1, options.rounds do
   for _, row in ipairs(rows) do

@@ -4,42 +4,79 @@
 # is a table of them, and the exit status is 0 only if all went well. Results go to a folder; those worth keeping are
 # copied to docs/results by hand.
 #   bash tests/bench/gpu_check.sh [FOLDER, default build/gpu_check]
-#   bash tests/bench/gpu_check.sh debs FOLDER    fetches what a bare machine lacks; on Debian 12, with a network
+#   bash tests/bench/gpu_check.sh pack FOLDER    what a bare machine lacks: our programs, stripped, in FOLDER/build, and
+#                                                Debian's packages for them in FOLDER/debs; on Debian 12, with a network
 # In the environment:
-#   MOONFLOW_BUILD          a build folder (default build); its programs are taken as they are when they start here,
-#                           else all is built there
-#   MOONFLOW_DEBS           a folder of Debian packages to unpack beside the system, for a machine without them
-#   MOONFLOW_PYTHON         a python with PyTorch for GPUs (default python3)
+#   MOONFLOW_CHECK_STAGES   which of the stages below, by name (default all but "large")
 #   MOONFLOW_CHECK_SECONDS  for all of it (default 585)
+#   MOONFLOW_CHECK_SIMULATED=1  rehearses on the simulated card, in a build where there is one: the same stages with
+#                           fewer steps, and the speeds of nothing. Each stage says what it ran on.
+#   MOONFLOW_PACK           a folder that `pack` has made: its programs are taken where they start, else all is built
+#                           there beside its packages, which are unpacked beside the system
+#   MOONFLOW_BUILD          a build folder otherwise (default build); its programs are taken as they are when they start
+#   MOONFLOW_PYTHON         a python with PyTorch for GPUs (default python3)
+#
+# A first hour on a card that is lent for half an hour, to machines that are bare each time and take a minute or two to
+# start. Before: build all with -DMOONFLOW_CUDA=ON, `gpu_check.sh pack build-card` (an ignored folder, to be carried; some
+# 20 MB), and a rehearsal. Then, each as one command with OUT the folder that comes back:
+#   1. four minutes. Is it right? MOONFLOW_PACK=build-card MOONFLOW_CHECK_SECONDS=300 \
+#      MOONFLOW_CHECK_STAGES="machine probe tests agree sanitize kernels" bash tests/bench/gpu_check.sh $OUT
+#      Read stages.txt, then `tests` and `agree` in logs.tar.gz: every test, and where the oracle fails every op, ran in a
+#      process of its own, so each failure stands for itself. Mend, build and pack again, with nothing held meanwhile.
+#   2. ten minutes. How fast? The same with MOONFLOW_CHECK_STAGES="machine tests agree product speed", and no
+#      MOONFLOW_CHECK_SECONDS. Its page is speed.md; card.json is to replace tests/kernels/cuda/h200.json.
+#   3. seven minutes. The same with MOONFLOW_CHECK_STAGES="machine large": ResNet-50 beside PyTorch compiled.
+# With MOONFLOW_CUDA_GRAPH=0 nothing is recorded and each step is waited for: the step that fails is the one blamed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
-if [ "${1:-}" = debs ]; then
-  packages=(
-    # what our programs need to run
-    libdnnl2 ocl-icd-libopencl1 libgomp1 libluajit-5.1-2 libluajit-5.1-common libzip4 libbz2-1.0 libssl3 zlib1g libedit2
-    libbsd0 libmd0 libtinfo6
-    # and to be built
-    libluajit-5.1-dev libdnnl-dev zlib1g-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2
-  )
-  mkdir -p "${2:?gpu_check.sh debs wants a folder}" && cd "$2" || exit 1
+packages=(
+  # what our programs need to run
+  libdnnl2 ocl-icd-libopencl1 libgomp1 libluajit-5.1-2 libluajit-5.1-common libzip4 libbz2-1.0 libssl3 zlib1g libedit2
+  libbsd0 libmd0 libtinfo6
+  # and to be built
+  libluajit-5.1-dev libdnnl-dev zlib1g-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
+  libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
+)
+programs=(moonflow gpu_tests gpu_probe gpu_kernels)
+
+build=${MOONFLOW_BUILD:-build}
+if [ "${1:-}" = pack ]; then
+  to=${2:?gpu_check.sh pack wants a folder}
+  rm -rf "$to/build" && mkdir -p "$to/build/lua" "$to/debs" || exit 1
+  for file in "${programs[@]}"; do strip -o "$to/build/$file" "$build/$file" || exit 1; done
+  # The libraries, and the links that lead to them.
+  for file in "$build"/libmoonflow.so* "$build/libmoonflow_cuda.so"; do
+    if [ -L "$file" ]; then cp -P "$file" "$to/build/"; else strip -o "$to/build/${file##*/}" "$file"; fi || exit 1
+  done
+  mkdir "$to/build/lua/moonflow" && ln -s ../../libmoonflow.so "$to/build/lua/moonflow/core.so" || exit 1
   missing=()
-  for package in "${packages[@]}"; do apt-get download "$package" >/dev/null 2>&1 || missing+=("$package"); done
-  echo "$(find . -name '*.deb' | wc -l) packages, $(du -sh . | cut -f1)"
+  for package in "${packages[@]}"; do
+    compgen -G "$to/debs/${package}_*.deb" >/dev/null ||
+      (cd "$to/debs" && apt-get download "$package" >/dev/null 2>&1) || missing+=("$package")
+  done
+  echo "$(find "$to/debs" -name '*.deb' | wc -l) packages, $(du -sh "$to" | cut -f1) in all"
   [ ${#missing[@]} -eq 0 ] && exit
   echo "not found: ${missing[*]}" >&2
   exit 1
 fi
 
 mkdir -p "${1:-build/gpu_check}" || exit 1
-export results build python work
+export results build python work simulated debs
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=$(cd "${1:-build/gpu_check}" && pwd)
-build=${MOONFLOW_BUILD:-build}
 python=${MOONFLOW_PYTHON:-python3}
 budget=${MOONFLOW_CHECK_SECONDS:-585}
+simulated=${MOONFLOW_CHECK_SIMULATED:-}
+wanted=${MOONFLOW_CHECK_STAGES:-machine probe tests agree sanitize kernels product speed}
+debs=
+if [ -n "${MOONFLOW_PACK:-}" ]; then
+  debs=$(cd "$MOONFLOW_PACK/debs" && pwd) || exit 1
+  build=$(cd "$MOONFLOW_PACK/build" && pwd) || exit 1
+fi
 export MOONFLOW_REQUIRE_GPU=1 PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+[ -z "$simulated" ] || export MOONFLOW_CUDA_MODULE=$PWD/$build/libmoonflow_cuda_simulated.so
 
 # ---- stages ---------------------------------------------------------------------------------------------------------
 
@@ -63,7 +100,7 @@ stage() {
   [ "$limit" -lt "$left" ] || limit=$left
   timeout -k 5 "$limit" bash -c '"$@"' stage "$@" >"$work/$name.log" 2>&1
   status=$?
-  tar -czf "$results/logs.tar.gz" -C "$work" --exclude=prefix .
+  tar -czf "$results/logs.tar.gz" -C "$work" --exclude=./prefix --exclude=./alone .
   word=$(grep -v '^[[:space:]]*$' "$work/$name.log" | tail -n 1 | cut -c1-110)
   case $status in
     0) row "$name" ok "$((SECONDS - start)) s" "$word" ;;
@@ -74,8 +111,11 @@ stage() {
     bad=1
     tail -n 15 "$work/$name.log" | cut -c1-300
   fi
+  printf '%s\n' "${table[@]}" >"$results/stages.txt"
   return $status
 }
+# The same, where it is wanted.
+wanted() { case " $wanted " in *" $1 "*) stage "$@" ;; esac; }
 
 # ---- the machine and our programs -----------------------------------------------------------------------------------
 
@@ -83,7 +123,7 @@ prefix=$work/prefix
 unpack() {
   local deb count=0
   rm -rf "$prefix" && mkdir -p "$prefix" || return 1
-  for deb in "$MOONFLOW_DEBS"/*.deb; do
+  for deb in "$debs"/*.deb; do
     dpkg -x "$deb" "$prefix" || return 1
     count=$((count + 1))
   done
@@ -92,100 +132,194 @@ unpack() {
 
 machine() {
   local library
+  [ -z "$simulated" ] || echo "a rehearsal on the simulated card"
   command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||
     echo "no nvidia-smi, or it finds no card"
   nproc
-  $clean "$python" -c 'import torch
+  "$python" -c 'import torch
 print("PyTorch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version())' ||
     echo "$python has no PyTorch"
   for library in cublasLt.so.13 cudnn.so.9 nvrtc.so.13; do
-    "$python" -c "import ctypes; ctypes.CDLL('lib$library')" 2>/dev/null && echo "lib$library is found" ||
+    $ours "$python" -c "import ctypes; ctypes.CDLL('lib$library')" && echo "lib$library is found" ||
       echo "lib$library is not found by the loader"
   done
-  "$build/moonflow" -e 'local devices, reason = require("moonflow").config.gpu_devices()
+  $ours "$build/moonflow" -e 'local devices, reason = require("moonflow").config.gpu_devices()
     print(reason and "no GPU: " .. reason or devices[1].name)
     os.exit(reason and 1 or 0)'
 }
 
-programs_start() { "$build/moonflow" -e 'require "moonflow"' && "$build/gpu_tests" --version | grep -q . ; }
+programs_start() {
+  local program said
+  for program in moonflow libmoonflow_cuda.so gpu_tests gpu_probe gpu_kernels; do
+    said=$($ours ldd "$build/$program") || return 1
+    ! grep 'not found' <<<"$said" || return 1
+  done
+  $ours "$build/moonflow" -e 'require "moonflow"'
+}
 
-# A build that was brought along holds links to where its sources were.
-relink() {
+# Programs that were brought along come without the scripts, which lie in the tree; a build has links to them.
+link_scripts() {
   local file
   [ -d "$build/lua/moonflow" ] && [ ! -e "$build/lua/moonflow/init.lua" ] || return 0
   for file in lua/moonflow/*.lua; do ln -sf "$PWD/$file" "$build/lua/moonflow/"; done
 }
 
+# What a bare machine has of the tests' tools does not matter here, nor what its compiler warns of. The linker finds what
+# the packages' libraries need by -rpath-link, and cuDNN's headers may be those of the python's packages.
 make() {
-  if programs_start >/dev/null 2>&1; then
+  local headers targets="moonflow moonflow_library moonflow_cuda gpu_tests gpu_probe gpu_kernels"
+  if programs_start; then
     echo "the programs in $build start here"
     return
   fi
-  # What a bare machine has of the tests' tools does not matter here.
-  cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DMOONFLOW_CUDA=ON -DLUACHECK=/bin/true \
-    ${MOONFLOW_DEBS:+-DCMAKE_PREFIX_PATH="$prefix/usr" -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu} &&
-    cmake --build "$build" --target moonflow moonflow_library moonflow_cuda gpu_tests gpu_probe gpu_kernels && programs_start
+  [ -z "$simulated" ] || targets="$targets moonflow_cuda_simulated_module"
+  headers=$("$python" -c '
+import glob, site
+print(";".join(file for folder in site.getsitepackages() for file in glob.glob(folder + "/nvidia/cudnn/include")))')
+  if [ -n "$debs" ]; then
+    export PKG_CONFIG_SYSROOT_DIR=$prefix
+    export PKG_CONFIG_LIBDIR=$prefix/usr/lib/x86_64-linux-gnu/pkgconfig:$prefix/usr/share/pkgconfig
+    export LIBRARY_PATH=$prefix/usr/lib/x86_64-linux-gnu CPATH=$prefix/usr/include
+    if ! type -P pkg-config; then
+      mkdir -p "$work/bin" && printf '#!/bin/sh\n%s %s "$@"\n' "$ours" "$prefix/usr/bin/pkgconf" >"$work/bin/pkg-config"
+      chmod +x "$work/bin/pkg-config" && PATH=$PATH:$work/bin
+    fi
+    export LDFLAGS="-Wl,-rpath-link,$prefix/usr/lib/x86_64-linux-gnu -Wl,-rpath-link,$prefix/lib/x86_64-linux-gnu"
+  fi
+  # shellcheck disable=SC2086
+  cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DMOONFLOW_CUDA=ON -DMOONFLOW_CUDA_WERROR=OFF \
+    -DLUACHECK=/bin/true ${headers:+"-DCMAKE_INCLUDE_PATH=$headers"} \
+    ${debs:+-DCMAKE_PREFIX_PATH="$prefix/usr" -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu} &&
+    cmake --build "$build" --target $targets && programs_start
 }
 
 # ---- what is checked ------------------------------------------------------------------------------------------------
 
 probe() {
-  "$build/gpu_probe" "$results/card.json" | tee "$results/probe.jsonl"
-  return "${PIPESTATUS[0]}"
+  $ours "$build/gpu_probe" "$results/card.json" | tee "$results/probe.jsonl"
+  [ "${PIPESTATUS[0]}" -eq 0 ] || [ -n "$simulated" ]  # which cannot be probed
 }
+
 kernels() {
-  "$build/gpu_kernels" | tee "$results/kernels.jsonl"
+  $ours "$build/gpu_kernels" ${simulated:+1} | tee "$results/kernels.jsonl"
   return "${PIPESTATUS[0]}"
 }
-tests() { "$build/gpu_tests" --durations yes; }
-agree() { "$build/moonflow" tests/bench/gpu_agree.lua 100 gpu; }
+
+# One test, or one op of the oracle, in a process of its own, since a card gives up a process for a bad address.
+alone() {
+  local log=$work/alone/$BASHPID
+  timeout -k 2 "$1" $ours "$build/gpu_tests" "$2" >"$log" 2>&1
+  local status=$?
+  [ $status -eq 0 ] && return
+  echo "FAILED (status $status): ${MOONFLOW_ORACLE_OP:+the op $MOONFLOW_ORACLE_OP: }$2"
+  tail -n 60 "$log" | cut -c1-400
+  return 1
+}
+alone_op() { MOONFLOW_ORACLE_OP=$1 alone 30 "every CUDA kernel keeps*"; }
+tests() {
+  local names count failed limit=60
+  [ -z "$simulated" ] || limit=200
+  mkdir -p "$work/alone"
+  # Without the program's first line; a comma, a bracket, a backslash and a star mean something in a test's name.
+  names=$($ours "$build/gpu_tests" --list-test-names-only ${simulated:+"[device]"} | tail -n +2 |
+    sed 's/^ *//; s/[],\\[*]/\\&/g' | grep .)
+  count=$(wc -l <<<"$names")
+  [ "$count" -gt 1 ] || { echo "there are no tests" && return 1; }
+  xargs -d '\n' -P 8 -n 1 bash -c "alone $limit \"\$1\"" alone <<<"$names" >"$work/failures"
+  failed=$(grep -c '^FAILED (' "$work/failures")
+  cat "$work/failures"
+  if grep -q '^FAILED (.*every CUDA kernel keeps' "$work/failures"; then
+    echo "== the oracle, op by op"
+    $ours "$build/gpu_tests" "names of the ops that have a CUDA kernel" | sed -n 's/^op //p' |
+      xargs -d '\n' -P 8 -n 1 bash -c 'alone_op "$1"' alone
+  fi
+  grep '^FAILED (' "$work/failures"
+  echo "$((count - failed)) of $count tests passed"
+  [ "$failed" -eq 0 ]
+}
+
+# Where it fails, whether it also does without recordings.
+agree() {
+  local what=(100 gpu)
+  [ -z "$simulated" ] || what=(2 gpu cpu mlp)
+  $ours "$build/moonflow" tests/bench/gpu_agree.lua "${what[@]}" && return
+  echo "== without recordings, each step waited for"
+  MOONFLOW_CUDA_GRAPH=0 $ours "$build/moonflow" tests/bench/gpu_agree.lua "${what[@]}"
+  echo "it failed with recordings"
+  return 1
+}
+
 sanitize() {
-  compute-sanitizer --tool memcheck --error-exitcode 9 "$build/moonflow" tests/bench/gpu_agree.lua 3 gpu cpu mlp
+  local tool
+  tool=$(PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer type -P compute-sanitizer) ||
+    { echo "there is no compute-sanitizer here" && return; }
+  $ours "$tool" --tool memcheck --error-exitcode 9 "$build/moonflow" tests/bench/gpu_agree.lua 3 gpu cpu mlp
+  local status=$?
+  # Some machines let it see no card. Nothing is checked then, and nothing is wrong.
+  ! grep -q 'Device not supported' "$work/sanitize.log" || { echo "compute-sanitizer does not work on this machine" && return 0; }
+  return $status
 }
+
 speed() {
-  "$build/moonflow" tests/bench/gpu.lua "$results" --python "$clean $python" --log "$work/peers.log" --limit 230
+  local peer="$clean $python" few=()
+  [ -z "$simulated" ] || peer="" few=(--rounds 1 --seconds 0.01 --only relu)
+  $ours "$build/moonflow" tests/bench/gpu.lua "$results" --python "$peer" --log "$work/peers.log" --limit "$1" "${few[@]}"
 }
+
 product() {
+  [ -z "$simulated" ] || { echo "left out: PyTorch has no simulated card" && return; }
   set -o pipefail
-  $clean "$python" tests/bench/torch_gpu_peer.py product | sed 's/$/ TFLOP\/s: 8192 cubed in bfloat16 by PyTorch/'
+  "$python" tests/bench/torch_gpu_peer.py product | sed 's/$/ TFLOP\/s: 8192 cubed in bfloat16 by PyTorch/'
 }
-export -f unpack machine programs_start make probe kernels tests agree sanitize speed product
+
+large() {
+  local sizes=(40 256 gpu 224)
+  [ -z "$simulated" ] || sizes=(2 1 gpu 32)
+  $ours "$build/moonflow" samples/resnet50.lua "${sizes[@]}" | tee "$results/large.txt"
+  [ "${PIPESTATUS[0]}" -eq 0 ] || return 1
+  [ -z "$simulated" ] || { echo "PyTorch is left out: it has no simulated card" && return; }
+  echo "PyTorch, for as long as there is time:"
+  "$python" tests/bench/torch_gpu_peer.py resnet50 "${sizes[1]}" "${sizes[3]}" | tee -a "$results/large.txt"
+  return "${PIPESTATUS[0]}"
+}
+export -f unpack machine programs_start make probe kernels alone alone_op tests agree sanitize speed product large
 export prefix
 
-# The libraries of the packages are for our programs; a python keeps its own.
-export clean="env LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"
-if [ -n "${MOONFLOW_DEBS:-}" ]; then
-  MOONFLOW_DEBS=$(cd "$MOONFLOW_DEBS" && pwd)
-  export MOONFLOW_DEBS
+# ---- in turn --------------------------------------------------------------------------------------------------------
+
+# The libraries of the packages are for our programs alone: a python and a compiler keep their own. Those of NVIDIA's in
+# the python's packages come last, for machines that have them nowhere else.
+export ours="" clean="env LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"
+path=${LD_LIBRARY_PATH:-}
+if [ -n "$debs" ]; then
   stage unpack 30 unpack
-  export PKG_CONFIG_SYSROOT_DIR=$prefix
-  export PKG_CONFIG_LIBDIR=$prefix/usr/lib/x86_64-linux-gnu/pkgconfig:$prefix/usr/share/pkgconfig
-  export LD_LIBRARY_PATH=$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu:${LD_LIBRARY_PATH:-}
-  export LIBRARY_PATH=$prefix/usr/lib/x86_64-linux-gnu:${LIBRARY_PATH:-}
+  path=$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu${path:+:$path}
 fi
-# NVIDIA's libraries of the python, for machines that have them nowhere else.
-wheels=$($clean "$python" -c '
+wheels=$("$python" -c '
 import glob, os, site
 files = [file for folder in site.getsitepackages() for file in glob.glob(folder + "/nvidia/**/lib*.so*", recursive=True)]
 print(":".join(sorted({os.path.dirname(file) for file in files})))' 2>/dev/null)
-[ -z "$wheels" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$wheels
-relink
+path=$path${wheels:+${path:+:}$wheels}
+[ -z "$path" ] || ours="env LD_LIBRARY_PATH=$path"
+link_scripts
 
-stage build 150 make
-stage machine 20 machine
-stage probe 30 probe
-stage tests 100 tests
-stage agree 60 agree
-stage sanitize 40 sanitize
-stage kernels 40 kernels
-stage product 30 product
-stage speed 260 speed
+stage build 240 make
+wanted machine 30 machine
+wanted probe 40 probe
+wanted tests 150 tests
+wanted agree 60 agree
+wanted sanitize 60 sanitize
+wanted kernels 60 kernels
+wanted product 40 product
+left=$((budget - (SECONDS - began)))
+wanted speed $((left - 5)) speed $((left - 30))
+wanted large $((left - 5)) large
 
 # ---- the end --------------------------------------------------------------------------------------------------------
 
 echo
 [ ! -f "$results/speed.md" ] || cat "$results/speed.md"
 echo
-printf '%s\n' "${table[@]}" | tee "$results/stages.txt"
+cat "$results/stages.txt"
 echo "$((SECONDS - began)) s in all; results in $results"
 exit $bad
