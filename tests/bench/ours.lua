@@ -52,16 +52,17 @@ if device == "gpu" then
 end
 local placement = device and { device, "0:0" }
 
--- In `mixed` precision, as PyTorch's autocast to bfloat16.
-local function config(mixed)
-  return { enable_auto_mixed_precision = mixed or nil }
+-- The precisions of a row: none, strict float32; "bf16", as PyTorch's autocast to it; "tf32", on a gpu.
+local function config(precision, slots)
+  return { enable_auto_mixed_precision = precision == "bf16" or nil, allow_tf32 = precision == "tf32" or nil,
+           concurrency_width = slots }
 end
 
-local function train_job(model, inputs, classes, mixed, watch, handler)
+local function train_job(model, inputs, classes, precision, watch, handler, slots)
   local job = flow.global_function {
     type = "train",
     placement = placement,
-    function_config = config(mixed),
+    function_config = config(precision, slots),
     inputs = {
       images = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = flow.float }),
       labels = tp.Numpy.Placeholder(classes.shape:table(), { dtype = flow.int32 }),
@@ -86,11 +87,11 @@ local function train_job(model, inputs, classes, mixed, watch, handler)
   end, job
 end
 
-local function predict_job(model, inputs, mixed)
+local function predict_job(model, inputs, precision)
   local job = flow.global_function {
     type = "predict",
     placement = placement,
-    function_config = config(mixed),
+    function_config = config(precision),
     inputs = { images = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = flow.float }) },
     returns = tp.Numpy,
   } (function(images) return model(images, false) end)
@@ -115,8 +116,8 @@ end
 local function first(n, images) return images:slice("0:" .. n):copy() end
 
 -- Measures calls of a job. One that is to compute in mixed precision must have such steps.
-local function calling(mixed, body, job)
-  if mixed then
+local function calling(precision, body, job)
+  if precision == "bf16" then
     flow.train.CheckPoint():init()
     body(1)
     if not job:summary({ plan = true }):find("bfloat16", 1, true) then return nil end
@@ -124,14 +125,16 @@ local function calling(mixed, body, job)
   return function(seconds) return seconds_per_call(body, seconds) end
 end
 
-local function training(model, inputs, mixed)
-  return calling(mixed, train_job(model, inputs, first(inputs.shape[0], targets), mixed))
+local function training(model, inputs, precision)
+  return calling(precision, train_job(model, inputs, first(inputs.shape[0], targets), precision))
 end
 
 -- As a script trains that looks at each loss when it comes. Long samples: at the end of each all is waited for.
-local function training_asynchronously(model, inputs, mixed)
+-- `slots`: how many steps may be in flight.
+local function training_asynchronously(model, inputs, precision, slots)
   local last
-  local body = train_job(model, inputs, first(inputs.shape[0], targets), mixed, nil, function(loss) last = loss[0] end)
+  local body = train_job(model, inputs, first(inputs.shape[0], targets), precision, nil,
+    function(loss) last = loss[0] end, slots)
   return function(seconds)
     local value = seconds_per_call(body, seconds, 0.03)
     assert(last == last and math.abs(last) < 100, "the loss is " .. tostring(last))
@@ -139,15 +142,31 @@ local function training_asynchronously(model, inputs, mixed)
   end
 end
 
-local function predicting(model, images, mixed)
-  return calling(mixed, predict_job(model, images, mixed))
+local function predicting(model, images, precision)
+  return calling(precision, predict_job(model, images, precision))
+end
+
+-- What a caller pays for a step that has a free slot, which is copying its feeds and starting it.
+local function starting(model)
+  local ignore = function() end
+  local _, job = train_job(model, digits, targets, nil, nil, ignore)
+  return function(seconds)
+    local times, start = {}, now()
+    repeat
+      local before = now()
+      job(digits, targets)(ignore)
+      times[#times + 1] = now() - before
+      flow.sync()
+    until now() - start > seconds and #times >= 100
+    return median(times)
+  end
 end
 
 -- How much slower, in percent, a step is with the watch than without; steps of both kinds in turn, since the machine
 -- drifts by more than the difference.
 local function watching()
   local plain = train_job(models.lenet, digits, targets)
-  local watched = train_job(models.lenet, digits, targets, false, function() end)
+  local watched = train_job(models.lenet, digits, targets, nil, function() end)
   plain(3)
   watched(3)
   return function(seconds)
@@ -235,20 +254,34 @@ end
 
 local rows = {
   ["LeNet training"] = function() return training(models.lenet, digits) end,
-  ["LeNet training bf16"] = function() return training(models.lenet, digits, true) end,
+  ["LeNet training bf16"] = function() return training(models.lenet, digits, "bf16") end,
   ["MLP training"] = function() return training(models.mlp, digits) end,
-  ["MLP training bf16"] = function() return training(models.mlp, digits, true) end,
+  ["MLP training bf16"] = function() return training(models.mlp, digits, "bf16") end,
   ["LeNet predict, batch 1"] = function() return predicting(models.lenet, first(1, digits)) end,
   ["LeNet predict, batch 100"] = function() return predicting(models.lenet, digits) end,
   ["MLP predict, batch 1"] = function() return predicting(models.mlp, first(1, digits)) end,
-  ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), true) end,
+  ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), "bf16") end,
   ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
   ["transformer training"] = function() return training(models.transformer, sequences) end,
   ["MLP training, asynchronous"] = function() return training_asynchronously(models.mlp, digits) end,
   ["LeNet training, asynchronous"] = function() return training_asynchronously(models.lenet, digits) end,
-  ["MLP training bf16, asynchronous"] = function() return training_asynchronously(models.mlp, digits, true) end,
-  ["LeNet training bf16, asynchronous"] = function() return training_asynchronously(models.lenet, digits, true) end,
+  ["MLP training bf16, asynchronous"] = function() return training_asynchronously(models.mlp, digits, "bf16") end,
+  ["LeNet training bf16, asynchronous"] = function() return training_asynchronously(models.lenet, digits, "bf16") end,
+  ["LeNet training, asynchronous, 1 slot"] = function()
+    return training_asynchronously(models.lenet, digits, nil, 1)
+  end,
+  ["LeNet training, asynchronous, 2 slots"] = function()
+    return training_asynchronously(models.lenet, digits, nil, 2)
+  end,
+  ["MLP training, asynchronous, 1 slot"] = function() return training_asynchronously(models.mlp, digits, nil, 1) end,
+  ["MLP training, asynchronous, 2 slots"] = function() return training_asynchronously(models.mlp, digits, nil, 2) end,
+  ["LeNet training tf32"] = function() return training(models.lenet, digits, "tf32") end,
+  ["MLP training tf32"] = function() return training(models.mlp, digits, "tf32") end,
+  ["LeNet training tf32, asynchronous"] = function() return training_asynchronously(models.lenet, digits, "tf32") end,
+  ["MLP training tf32, asynchronous"] = function() return training_asynchronously(models.mlp, digits, "tf32") end,
+  ["start of an MLP training step"] = function() return starting(models.mlp) end,
+  ["start of a LeNet training step"] = function() return starting(models.lenet) end,
   ["MLP predict, batch 1, slowest of 100"] = function()
     return slow_calls(predict_job(models.mlp, first(1, digits)))
   end,
