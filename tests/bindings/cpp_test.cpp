@@ -3,9 +3,12 @@
 
 #include <poll.h>
 
+#include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "moonflow.hpp"
 

@@ -1,4 +1,5 @@
 // What a host is told about GPUs, in C and in C++. The modules are those of tests/kernels/cuda/odd_module.cpp.
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
