@@ -182,9 +182,9 @@ std::vector<Trial> swapped(const Trial& trial) {
   return with_floats(trial, DType::Float32);
 }
 
-Launched launch(const Trial& trial, Device& device, const Sharing* share) {
+Launched launch(const Trial& trial, Device& device, const Sharing* share, const Layouts& layouts) {
   Launched result;
-  KernelCall call{device, trial.attrs, {}, {}, trial.infer(), {}, {}};
+  KernelCall call{device, trial.attrs, {}, {}, trial.infer(), layouts.inputs, layouts.outputs};
   for (const Tensor& input : trial.inputs) {
     call.inputs.push_back(input ? input.type() : TensorType{});
     call.present.push_back(static_cast<bool>(input));

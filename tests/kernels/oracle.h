@@ -53,8 +53,14 @@ struct Launched {
   bool has_kernel = true;
 };
 
+// Of values that do not all lie in rows, by input and output.
+struct Layouts {
+  std::vector<Layout> inputs, outputs;
+};
+
 // One launch without a plan. Each buffer lies between guard bytes. `share` puts an output into the memory of an input.
-Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr);
+// With `layouts` the bytes of the trial's values, and of what is given, are as these say.
+Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr, const Layouts& layouts = {});
 
 // Outputs of a plan whose inputs are feeds, and variables where the op writes.
 std::vector<Tensor> run_plan(const Trial& trial, const std::shared_ptr<Device>& device);
