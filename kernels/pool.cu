@@ -1,10 +1,13 @@
 // Pooling on CUDA. Gradients are gathered, each element of dx from the windows that saw it, in the order of the
 // windows, so no two threads write one place. The steps between elements are data, so images may lie in rows or with
-// their channels last.
-#include <cmath>
+// their channels last; in the latter a thread takes as many channels as fit one load of 16 bytes. bfloat16 is computed
+// in float32.
+#include <algorithm>
 
-#include "kernels/cuda/channels.h"
+#include "kernels/cuda/axes.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
 #include "kernels/pool.h"
 
 namespace moonflow::cuda {
@@ -14,30 +17,33 @@ struct Place {
   int64_t batch, channel, y, x;
 };
 
-// An image in memory, its elements numbered as they lie there.
+// An image in memory, in packs of so many channels, numbered as they lie there.
 struct Image {
   bool channels_last;
+  int neighbours;
   LongDivisor channels, height, width;
   int64_t count, batch_step, channel_step, row_step, column_step;
 
-  Image(const ImageSize& size, bool channels_last)
+  Image(const ImageSize& size, bool channels_last, int neighbours)
       : channels_last(channels_last),
-        channels(size.channels),
+        neighbours(neighbours),
+        channels(size.channels / neighbours),
         height(size.height),
         width(size.width),
-        count(size.batch * size.channels * size.height * size.width),
+        count(size.batch * size.channels * size.height * size.width / neighbours),
         batch_step(size.channels * size.height * size.width),
         channel_step(channels_last ? 1 : size.height * size.width),
         row_step(channels_last ? size.width * size.channels : size.width),
         column_step(channels_last ? size.channels : 1) {}
 
-  MOONFLOW_DEVICE Place place_of(int64_t element) const {
+  MOONFLOW_DEVICE Place place_of(int64_t pack) const {
     Place place;
-    if (channels_last) element = channels.quotient(element, place.channel);
-    element = width.quotient(element, place.x);
-    element = height.quotient(element, place.y);
-    if (!channels_last) element = channels.quotient(element, place.channel);
-    place.batch = element;
+    if (channels_last) pack = channels.quotient(pack, place.channel);
+    pack = width.quotient(pack, place.x);
+    pack = height.quotient(pack, place.y);
+    if (!channels_last) pack = channels.quotient(pack, place.channel);
+    place.batch = pack;
+    place.channel *= neighbours;
     return place;
   }
   MOONFLOW_DEVICE int64_t plane(const Place& place) const {
@@ -70,10 +76,8 @@ struct Sliding {
         by_stride(window.stride) {}
 
   bool overlap() const { return size > stride; }
-  MOONFLOW_DEVICE Range seen(int64_t o) const {
-    const int64_t start = o * stride - before;
-    return {larger(start, 0), smaller(start + size, in)};
-  }
+  MOONFLOW_DEVICE int64_t start(int64_t o) const { return o * stride - before; }
+  MOONFLOW_DEVICE Range seen(int64_t o) const { return {larger(start(o), 0), smaller(start(o) + size, in)}; }
   // The outputs whose windows see input i.
   MOONFLOW_DEVICE Range seers(int64_t i) const {
     const int64_t past = i + before - size + stride;  // where the first of them starts, rounded up
@@ -81,7 +85,7 @@ struct Sliding {
   }
   // Where windows do not overlap: what output o alone writes, so that all of the axis is somebody's.
   MOONFLOW_DEVICE Range owned(int64_t o) const {
-    return {o == 0 ? 0 : o * stride - before, o == out - 1 ? in : (o + 1) * stride - before};
+    return {o == 0 ? 0 : start(o), o == out - 1 ? in : start(o + 1)};
   }
 };
 
@@ -89,59 +93,106 @@ struct Pooling {
   Image image, out;
   Sliding rows, columns;
 
-  Pooling(const Pool& pool, const Layout& layout)
-      : image(pool.image, pool.format.channels_last || is_channels_last(layout)),
-        out(pool.out, image.channels_last),
+  Pooling(const Pool& pool, const Layout& layout, int neighbours)
+      : image(pool.image, pool.format.channels_last || is_channels_last(layout), neighbours),
+        out(pool.out, image.channels_last, neighbours),
         rows(pool.windows[0]),
         columns(pool.windows[1]) {}
   bool overlap() const { return rows.overlap() || columns.overlap(); }
+  // The number of place (y, x) within window (of.y, of.x).
+  MOONFLOW_DEVICE int64_t number(const Place& of, int64_t y, int64_t x) const {
+    return (y - rows.start(of.y)) * columns.size + (x - columns.start(of.x));
+  }
 };
 
-// The offset of the first maximum of window (y, x) in row-major order.
-template <class T>
-MOONFLOW_DEVICE int64_t first_maximum(const Pooling& pool, const T* image, const Place& of) {
-  const int64_t plane = pool.image.plane(of);
-  const Range rows = pool.rows.seen(of.y), columns = pool.columns.seen(of.x);
-  int64_t best = pool.image.at(plane, rows.first, columns.first);
-  T largest = image[best];
-  for (int64_t y = rows.first; y < rows.last; ++y) {
-    for (int64_t x = columns.first; x < columns.last; ++x) {
-      const int64_t at = pool.image.at(plane, y, x);
-      if (!(image[at] > largest)) continue;
-      best = at;
-      largest = image[at];
-    }
-  }
-  return best;
+template <class T, int N>
+MOONFLOW_DEVICE const Pack<T, N>& pack_at(const T* data, int64_t at) {
+  return *reinterpret_cast<const Pack<T, N>*>(data + at);
 }
 
-template <class T>
+// Calls body(y, x, pack) for what a window sees, row by row, with the loads of some neighbours under way together.
+template <class T, int N, class Body>
+MOONFLOW_DEVICE void each_seen(const Pooling& pool, const T* data, const Place& of, const Body& body) {
+  constexpr int kAtATime = 4;
+  const int64_t plane = pool.image.plane(of);
+  const Range rows = pool.rows.seen(of.y), columns = pool.columns.seen(of.x);
+  for (int64_t y = rows.first; y < rows.last; ++y) {
+    for (int64_t x = columns.first; x < columns.last; x += kAtATime) {
+      Pack<T, N> packs[kAtATime];
+      MOONFLOW_UNROLL
+      for (int i = 0; i < kAtATime; ++i)
+        if (x + i < columns.last) packs[i] = pack_at<T, N>(data, pool.image.at(plane, y, x + i));
+      MOONFLOW_UNROLL
+      for (int i = 0; i < kAtATime; ++i)
+        if (x + i < columns.last) body(y, x + i, packs[i]);
+    }
+  }
+}
+
+// The first maximum of a window in row-major order, and its number in the window, for each channel of a pack.
+template <class T, int N>
+struct Maxima {
+  Computed<T> values[N];
+  int64_t numbers[N];
+
+  MOONFLOW_DEVICE Maxima(const Pooling& pool, const T* image, const Place& of) {
+    const int64_t first = pool.number(of, pool.rows.seen(of.y).first, pool.columns.seen(of.x).first);
+    each_seen<T, N>(pool, image, of, [&](int64_t y, int64_t x, const Pack<T, N>& pack) {
+      const int64_t number = pool.number(of, y, x);
+      MOONFLOW_UNROLL
+      for (int v = 0; v < N; ++v) {
+        const Computed<T> value = Computed<T>(pack.values[v]);
+        if (number != first && !(value > values[v])) continue;
+        values[v] = value;
+        numbers[v] = number;
+      }
+    });
+  }
+};
+
+template <class T, int N>
 struct MaxPool {
   Pooling pool;
   const T* x;
   T* out;
-  MOONFLOW_DEVICE void operator()(int64_t o) const { out[o] = x[first_maximum(pool, x, pool.out.place_of(o))]; }
+  MOONFLOW_DEVICE void operator()(int64_t o) const {
+    Pack<T, N> largest;
+    const Place of = pool.out.place_of(o);
+    bool first = true;
+    each_seen<T, N>(pool, x, of, [&](int64_t, int64_t, const Pack<T, N>& pack) {
+      MOONFLOW_UNROLL
+      for (int v = 0; v < N; ++v)
+        if (first || Computed<T>(pack.values[v]) > Computed<T>(largest.values[v])) largest.values[v] = pack.values[v];
+      first = false;
+    });
+    reinterpret_cast<Pack<T, N>*>(out)[o] = largest;
+  }
 };
 
-template <class T>
+template <class T, int N>
 struct AveragePool {
   Pooling pool;
   const T* x;
   T* out;
   MOONFLOW_DEVICE void operator()(int64_t o) const {
+    using Sum = std::conditional_t<std::is_same_v<T, BFloat16>, float, double>;
     const Place of = pool.out.place_of(o);
-    const int64_t plane = pool.image.plane(of);
-    const Range rows = pool.rows.seen(of.y), columns = pool.columns.seen(of.x);
-    double sum = 0;
-    for (int64_t y = rows.first; y < rows.last; ++y)
-      for (int64_t c = columns.first; c < columns.last; ++c) sum += x[pool.image.at(plane, y, c)];
-    out[o] = static_cast<T>(sum / (rows.size() * columns.size()));
+    Sum sums[N] = {};
+    each_seen<T, N>(pool, x, of, [&](int64_t, int64_t, const Pack<T, N>& pack) {
+      MOONFLOW_UNROLL
+      for (int v = 0; v < N; ++v) sums[v] += Computed<T>(pack.values[v]);
+    });
+    const Sum count = static_cast<Sum>(pool.rows.seen(of.y).size() * pool.columns.seen(of.x).size());
+    Pack<T, N> averages;
+    MOONFLOW_UNROLL
+    for (int v = 0; v < N; ++v) averages.values[v] = static_cast<T>(static_cast<Computed<T>>(sums[v] / count));
+    reinterpret_cast<Pack<T, N>*>(out)[o] = averages;
   }
 };
 
 // Where windows do not overlap. A thread reads its window, and writes it and what lies between it and the next, so dx
 // may lie over x.
-template <class T>
+template <class T, int N>
 struct MaxPoolGradApart {
   Pooling pool;
   bool relu;
@@ -149,53 +200,86 @@ struct MaxPoolGradApart {
   T* dx;
   MOONFLOW_DEVICE void operator()(int64_t o) const {
     const Place of = pool.out.place_of(o);
-    const int64_t plane = pool.image.plane(of), best = first_maximum(pool, x, of);
-    const T arriving = !relu || x[best] > 0 ? dy[o] : T(0);
+    const Maxima<T, N> maxima(pool, x, of);
+    Pack<T, N> arriving = reinterpret_cast<const Pack<T, N>*>(dy)[o];
+    MOONFLOW_UNROLL
+    for (int v = 0; v < N; ++v)
+      if (relu && !(maxima.values[v] > 0)) arriving.values[v] = T(0);
+    const int64_t plane = pool.image.plane(of);
     const Range rows = pool.rows.owned(of.y), columns = pool.columns.owned(of.x);
+    const Range seen = pool.columns.seen(of.x);
     for (int64_t y = rows.first; y < rows.last; ++y) {
       for (int64_t c = columns.first; c < columns.last; ++c) {
-        const int64_t at = pool.image.at(plane, y, c);
-        dx[at] = at == best ? arriving : T(0);
+        // Beside the window numbers mean other places.
+        const int64_t number = c >= seen.first && c < seen.last ? pool.number(of, y, c) : -1;
+        Pack<T, N> result;
+        MOONFLOW_UNROLL
+        for (int v = 0; v < N; ++v) result.values[v] = maxima.numbers[v] == number ? arriving.values[v] : T(0);
+        *reinterpret_cast<Pack<T, N>*>(dx + pool.image.at(plane, y, c)) = result;
       }
     }
   }
 };
 
-// Where they overlap: first where each window's gradient goes, -1 for nowhere, then what comes to each element.
-template <class T>
+// Where they overlap: first the number of the place in each window that its gradient goes to, then what comes to each
+// element. All bits set: it goes nowhere.
+template <class T, int N, class Number>
 struct FindMaxima {
   Pooling pool;
   bool relu;
   const T* x;
-  int64_t* places;
+  Number* numbers;
   MOONFLOW_DEVICE void operator()(int64_t o) const {
-    const int64_t best = first_maximum(pool, x, pool.out.place_of(o));
-    places[o] = !relu || x[best] > 0 ? best : -1;
+    const Maxima<T, N> maxima(pool, x, pool.out.place_of(o));
+    Pack<Number, N> result;
+    MOONFLOW_UNROLL
+    for (int v = 0; v < N; ++v)
+      result.values[v] = static_cast<Number>(!relu || maxima.values[v] > 0 ? maxima.numbers[v] : -1);
+    reinterpret_cast<Pack<Number, N>*>(numbers)[o] = result;
   }
 };
 
-template <class T>
+template <class T, int N, class Number>
 struct MaxPoolGrad {
   Pooling pool;
   const T* dy;
-  const int64_t* places;
+  const Number* numbers;
   T* dx;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
+    constexpr int kAtATime = 2;
     const Place of = pool.image.place_of(i);
     const int64_t plane = pool.out.plane(of);
     const Range rows = pool.rows.seers(of.y), columns = pool.columns.seers(of.x);
-    T sum = 0;
+    Computed<T> sums[N] = {};
     for (int64_t y = rows.first; y < rows.last; ++y) {
-      for (int64_t c = columns.first; c < columns.last; ++c) {
-        const int64_t o = pool.out.at(plane, y, c);
-        if (places[o] == i) sum += dy[o];
+      for (int64_t c = columns.first; c < columns.last; c += kAtATime) {
+        Pack<T, N> ds[kAtATime];
+        Pack<Number, N> found[kAtATime];
+        MOONFLOW_UNROLL
+        for (int k = 0; k < kAtATime; ++k) {
+          if (c + k >= columns.last) continue;
+          const int64_t o = pool.out.at(plane, y, c + k);
+          found[k] = pack_at<Number, N>(numbers, o);
+          ds[k] = pack_at<T, N>(dy, o);
+        }
+        MOONFLOW_UNROLL
+        for (int k = 0; k < kAtATime; ++k) {
+          if (c + k >= columns.last) continue;
+          const Number number = static_cast<Number>(pool.number({0, 0, y, c + k}, of.y, of.x));
+          MOONFLOW_UNROLL
+          for (int v = 0; v < N; ++v)
+            if (found[k].values[v] == number) sums[v] += Computed<T>(ds[k].values[v]);
+        }
       }
     }
-    dx[i] = sum;
+    Pack<T, N> result;
+    MOONFLOW_UNROLL
+    for (int v = 0; v < N; ++v) result.values[v] = static_cast<T>(sums[v]);
+    reinterpret_cast<Pack<T, N>*>(dx)[i] = result;
   }
 };
 
-template <class T>
+template <class T, int N>
 struct AveragePoolGrad {
   Pooling pool;
   const T* dy;
@@ -204,65 +288,124 @@ struct AveragePoolGrad {
     const Place of = pool.image.place_of(i);
     const int64_t plane = pool.out.plane(of);
     const Range rows = pool.rows.seers(of.y), columns = pool.columns.seers(of.x);
-    T sum = 0;
+    Computed<T> sums[N] = {};
     for (int64_t y = rows.first; y < rows.last; ++y) {
-      for (int64_t c = columns.first; c < columns.last; ++c)
-        sum += dy[pool.out.at(plane, y, c)] / static_cast<T>(pool.rows.seen(y).size() * pool.columns.seen(c).size());
+      const auto height = static_cast<Computed<T>>(pool.rows.seen(y).size());
+      for (int64_t c = columns.first; c < columns.last; ++c) {
+        const Pack<T, N> ds = pack_at<T, N>(dy, pool.out.at(plane, y, c));
+        const Computed<T> share = 1 / (height * static_cast<Computed<T>>(pool.columns.seen(c).size()));
+        MOONFLOW_UNROLL
+        for (int v = 0; v < N; ++v) sums[v] += Computed<T>(ds.values[v]) * share;
+      }
     }
-    dx[i] = sum;
+    Pack<T, N> result;
+    MOONFLOW_UNROLL
+    for (int v = 0; v < N; ++v) result.values[v] = static_cast<T>(sums[v]);
+    reinterpret_cast<Pack<T, N>*>(dx)[i] = result;
   }
 };
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-template <template <class> class F>
+// The same pooling by packs of channels, where there are such, and one by one, for arrays at addresses of any kind.
+template <class T>
+struct Ways {
+  static constexpr int kN = 16 / sizeof(T);
+  Pooling packed, single;
+  bool packs;
+
+  Ways(const Pool& pool, const Layout& layout)
+      : packed(pool, layout, kN),
+        single(pool, layout, 1),
+        packs(single.image.channels_last && pool.image.channels % kN == 0) {}
+
+  // Calls f(pooling, number of neighbours).
+  template <class F>
+  void choose(std::initializer_list<const void*> arrays, const F& f) const {
+    const bool aligned = std::all_of(arrays.begin(), arrays.end(), is_aligned<T, kN>);
+    if (packs && aligned)
+      f(packed, std::integral_constant<int, kN>());
+    else
+      f(single, std::integral_constant<int, 1>());
+  }
+};
+
+template <template <class, int> class F>
 Launch prepare_forward(KernelCall& call) {
-  const Pooling pool(pool_of(call.attrs, call.inputs[0].shape), call.input_layouts[0]);
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+  const Pool pool = pool_of(call.attrs, call.inputs[0].shape);
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [pool](const LaunchCall& at) {
-      for_each(at.stream, pool.out.count, F<T>{pool, at.input<T>(0), at.output<T>(0)});
+    return [ways = Ways<T>(pool, call.input_layouts[0])](const LaunchCall& at) {
+      const T* x = at.input<T>(0);
+      T* const out = at.output<T>(0);
+      ways.choose({x, out}, [&](const Pooling& pool, auto n) {
+        for_each(at.stream, pool.out.count, F<T, decltype(n)::value>{pool, x, out});
+      });
     };
   });
 }
 
+template <class T, class Number>
+Launch max_grad_with_numbers(const Ways<T>& ways, bool relu, KernelCall& call) {
+  call.scratch_bytes = checked_product(ways.single.out.count, sizeof(Number));
+  return [=](const LaunchCall& at) {
+    const T *dy = at.input<T>(0), *x = at.input<T>(1);
+    T* const dx = at.output<T>(0);
+    Number* const numbers = static_cast<Number*>(at.scratch);
+    ways.choose({dy, x, dx}, [&](const Pooling& pool, auto n) {
+      constexpr int kN = decltype(n)::value;
+      for_each(at.stream, pool.out.count, FindMaxima<T, kN, Number>{pool, relu, x, numbers});
+      for_each(at.stream, pool.image.count, MaxPoolGrad<T, kN, Number>{pool, dy, numbers, dx});
+    });
+  };
+}
+
 Launch prepare_max_grad(KernelCall& call) {
-  const Pooling pool(pool_of(call.attrs, call.inputs[1].shape), call.input_layouts[1]);
-  const bool relu = call.attrs.flag("relu"), has_windows = pool.out.count > 0;
-  const bool apart = !pool.overlap() && has_windows;
-  if (!apart) call.scratch_bytes = checked_product(pool.out.count, sizeof(int64_t));
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+  const Pool pool = pool_of(call.attrs, call.inputs[1].shape);
+  const bool relu = call.attrs.flag("relu");
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
+    const Ways<T> ways(pool, call.input_layouts[1]);
+    if (ways.single.overlap() || ways.single.out.count == 0) {
+      const bool small = pool.windows[0].size <= 15 && pool.windows[1].size <= 15;  // numbers below 225
+      return small ? max_grad_with_numbers<T, uint8_t>(ways, relu, call)
+                   : max_grad_with_numbers<T, int64_t>(ways, relu, call);
+    }
     return [=](const LaunchCall& at) {
       const T *dy = at.input<T>(0), *x = at.input<T>(1);
       T* const dx = at.output<T>(0);
-      if (apart) return for_each(at.stream, pool.out.count, MaxPoolGradApart<T>{pool, relu, dy, x, dx});
-      int64_t* const places = static_cast<int64_t*>(at.scratch);
-      for_each(at.stream, pool.out.count, FindMaxima<T>{pool, relu, x, places});
-      for_each(at.stream, pool.image.count, MaxPoolGrad<T>{pool, dy, places, dx});
+      ways.choose({dy, x, dx}, [&](const Pooling& pool, auto n) {
+        for_each(at.stream, pool.out.count, MaxPoolGradApart<T, decltype(n)::value>{pool, relu, dy, x, dx});
+      });
     };
   });
 }
 
 Launch prepare_average_grad(KernelCall& call) {
-  const Pooling pool(pool_of(call.attrs, call.outputs[0].shape), call.input_layouts[0]);
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+  const Pool pool = pool_of(call.attrs, call.outputs[0].shape);
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [pool](const LaunchCall& at) {
-      for_each(at.stream, pool.image.count, AveragePoolGrad<T>{pool, at.input<T>(0), at.output<T>(0)});
+    return [ways = Ways<T>(pool, call.input_layouts[0])](const LaunchCall& at) {
+      const T* dy = at.input<T>(0);
+      T* const dx = at.output<T>(0);
+      ways.choose({dy, dx}, [&](const Pooling& pool, auto n) {
+        for_each(at.stream, pool.image.count, AveragePoolGrad<T, decltype(n)::value>{pool, dy, dx});
+      });
     };
   });
 }
 
-// All values of a pooling lie as `image` does, in rows or, where that is not the order of the shape, channels last.
+// All values of a pooling lie as `image` does, in rows or, where that is not the order of the shape, channels last. What
+// is left of a whole image is called rows, which it is as well.
 CudaKernel kernel(Launch (*prepare)(KernelCall&), int image) {
   const auto layouts = [image](LayoutCall& call) {
     const bool last = is_channels_last(call.inputs[image]) && call.attrs.string("data_format") == "NCHW";
+    const TensorType& out = call.output_types[0];
     for (size_t i = 0; i < call.inputs.size(); ++i)
       call.inputs[i] = last ? channels_last(call.input_types[i]) : Layout{};
-    call.outputs[0] = last ? channels_last(call.output_types[0]) : Layout{};
+    call.outputs[0] = last && out.shape.count(2, 4) > 1 ? channels_last(out) : Layout{};
   };
-  return {{prepare, layouts}};
+  return {{prepare, layouts}, true};
 }
 
 }  // namespace
