@@ -33,6 +33,30 @@ Shape reduced_shape(const Shape& shape, const std::vector<bool>& reduced, bool k
 
 enum class Accepts { All, Floating };
 
+AttrDef mixed_attr() {
+  return {"mixed", std::string(),
+          "of automatic mixed precision: \"float32\" or \"bfloat16\", the dtype of the result of an x in bfloat16"};
+}
+
+// Sums of bfloat16 are taken in a wider type, so that they may be given as float32 as well.
+Bfloat16Use follows() {
+  Bfloat16Use use;
+  use.role = Bfloat16Use::Follows;
+  use.pays = [](const OpCall&) { return false; };  // the CPU's kernels would widen x
+  return use;
+}
+
+DType sum_dtype(const OpCall& call) {
+  const AttrValue* const attr = call.attrs.find("mixed");
+  if (attr == nullptr || *attr == AttrValue(std::string())) return call.dtype(0);
+  const std::string& mixed = std::get<std::string>(*attr);
+  require(mixed == "float32" || mixed == "bfloat16", ErrorCode::InvalidArgument, "mixed is \"", mixed,
+          "\", wanted \"float32\" or \"bfloat16\"");
+  require(call.dtype(0) == DType::BFloat16, ErrorCode::DtypeMismatch, "mixed precision needs bfloat16, got ",
+          call.dtype(0));
+  return *dtype_named(mixed);
+}
+
 template <Accepts accepts, bool is_bool, bool needs_elements>
 std::vector<TensorType> infer(const OpCall& call) {
   require(accepts == Accepts::All || is_floating(call.dtype(0)), ErrorCode::DtypeMismatch,
@@ -41,7 +65,7 @@ std::vector<TensorType> infer(const OpCall& call) {
       reduced_shape(call.shape(0), reduced_axes(call.attrs, call.shape(0)), call.attrs.flag("keepdims"));
   require(!needs_elements || out.count() == 0 || call.shape(0).count() > 0, ErrorCode::InvalidArgument,
           "there is nothing to choose from in x ", call.type(0));
-  return {{is_bool ? DType::Int8 : call.dtype(0), out}};
+  return {{is_bool ? DType::Int8 : sum_dtype(call), out}};
 }
 
 // ---- gradients -----------------------------------------------------------------------------------------------
@@ -158,6 +182,7 @@ struct Row {
   const char* dtypes;
   ValueId (*grad)(GradCall&) = nullptr;
   double low = -1, high = 1;
+  bool follows = false;  // automatic mixed precision
 };
 
 void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool integers) {
@@ -184,6 +209,14 @@ void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool inte
   if (integers) {
     for (DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) example({3, 4}, {0}, false, dtype);
   }
+  if (row.follows) {
+    op.attrs.push_back(mixed_attr());
+    op.bfloat16 = follows();
+    for (const char* mixed : {"float32", "bfloat16"}) {
+      example({2, 3, 2, 4}, {2, 3}, false, DType::BFloat16);
+      op.examples.back().attrs.set("mixed", std::string(mixed));
+    }
+  }
   catalog.add(std::move(op));
 }
 
@@ -196,8 +229,8 @@ void add_reductions(Catalog& catalog) {
   constexpr Accepts all = Accepts::All, floating = Accepts::Floating;
   const char* const kept = "all -> the same; floats are summed in float64, integers wrap around";
   const char* const floats = "float32, float64 -> the same; summed in float64";
-  add<Sum, all>(catalog, {"reduce_sum", "Sum along axes.", "out = sum(x)", kept, sum_grad});
-  add<Mean, floating>(catalog, {"reduce_mean", "Mean along axes.", "out = sum(x) / n", floats, mean_grad});
+  add<Sum, all>(catalog, {"reduce_sum", "Sum along axes.", "out = sum(x)", kept, sum_grad, -1, 1, true});
+  add<Mean, floating>(catalog, {"reduce_mean", "Mean along axes.", "out = sum(x) / n", floats, mean_grad, -1, 1, true});
   add<Max, all, false, true>(
       catalog, {"reduce_max", "Largest element along axes. A NaN wins; equal elements share the gradient.",
                 "out = max(x)", "all -> the same", extreme_grad});
@@ -345,10 +378,11 @@ OpDef sum_to_shape() {
       "dtypes: all -> the same; floats are summed in float64\n"
       "errors: a shape that does not broadcast to x";
   op.inputs = {{"x"}};
-  op.attrs = {{"shape", Ints{}, "shape of out", true}};
+  op.attrs = {{"shape", Ints{}, "shape of out", true}, mixed_attr()};
+  op.bfloat16 = follows();
   op.infer = [](const OpCall& call) {
     broadcast_axes(call.shape(0), call.attrs.ints("shape"));
-    return std::vector<TensorType>{{call.dtype(0), Shape(call.attrs.ints("shape"))}};
+    return std::vector<TensorType>{{sum_dtype(call), Shape(call.attrs.ints("shape"))}};
   };
   op.grad = [](GradCall& call) -> std::vector<ValueId> {
     const TensorType x = call.type(call.inputs[0]);
@@ -366,7 +400,8 @@ OpDef sum_to_shape() {
                  {{{DType::Float32, {2, 3, 2, 4}}}, {{"shape", Ints{3, 1, 1}}}},
                  {{{DType::Float32, {2, 3}}}, {{"shape", Ints{2, 1}}}},
                  {{{DType::Float32, {4}}}, {{"shape", Ints{}}}},
-                 {{{DType::Int32, {4, 2}}}, {{"shape", Ints{2}}}}};
+                 {{{DType::Int32, {4, 2}}}, {{"shape", Ints{2}}}},
+                 {{{DType::BFloat16, {2, 3, 2, 4}}}, {{"shape", Ints{3, 1, 1}}, {"mixed", std::string("float32")}}}};
   return op;
 }
 

@@ -1,8 +1,11 @@
-// Reductions on CUDA: what reduction.h says is folded, by the loop of kernels/cuda/fold.h.
+// Reductions on CUDA: what reduction.h says is folded, by the loop of kernels/cuda/fold.h. bfloat16 is computed as
+// float32.
 #include <algorithm>
 
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/fold.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -25,9 +28,11 @@ struct Reduction {
     if constexpr (kCentered) return centers[k];
     return 0;
   }
-  MOONFLOW_DEVICE Acc fold(Acc acc, double center, int64_t, int64_t at) const { return Op::fold(acc, x[at], center); }
+  MOONFLOW_DEVICE Acc fold(Acc acc, double center, int64_t, int64_t at) const {
+    return Op::fold(acc, Computed<T>(x[at]), center);
+  }
   MOONFLOW_DEVICE Acc merge(Acc a, Acc b) const { return Op::merge(a, b); }
-  MOONFLOW_DEVICE void finish(int64_t k, Acc acc) const { out[k] = Op::finish(acc, count, own(k)); }
+  MOONFLOW_DEVICE void finish(int64_t k, Acc acc) const { out[k] = static_cast<Out>(Op::finish(acc, count, own(k))); }
 };
 
 // The product of what is not zero, and how many zeros there are.
@@ -79,13 +84,13 @@ struct Found {
 // The first of equals, and the first NaN where there is one.
 template <class T, bool kLargest>
 struct Arg {
-  using Acc = Found<T>;
+  using Acc = Found<Computed<T>>;
   const T* x;
   int64_t* out;
 
-  MOONFLOW_DEVICE Acc start() const { return {T(0), -1}; }
+  MOONFLOW_DEVICE Acc start() const { return {0, -1}; }
   MOONFLOW_DEVICE int own(int64_t) const { return 0; }
-  MOONFLOW_DEVICE Acc fold(Acc acc, int, int64_t i, int64_t at) const { return merge(acc, {x[at], i}); }
+  MOONFLOW_DEVICE Acc fold(Acc acc, int, int64_t i, int64_t at) const { return merge(acc, {Computed<T>(x[at]), i}); }
   MOONFLOW_DEVICE Acc merge(Acc a, Acc b) const {
     if (a.place < 0 || b.place < 0) return a.place < 0 ? b : a;
     const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
@@ -149,9 +154,8 @@ struct RootOfSum {
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-template <class Op, class T>
+template <class Op, class T, class Out>
 Launch launch_reduction(KernelCall& call, const Groups& groups) {
-  using Out = decltype(Op::finish(Op::kStart, 1, 0));
   using Folded = Reduction<Op, T, Out>;
   const FoldShape shape(groups);
   if constexpr (!Folded::kCentered) {
@@ -172,38 +176,80 @@ Launch launch_reduction(KernelCall& call, const Groups& groups) {
   }
 }
 
-Groups groups_of(const KernelCall& call, int x) {
-  const Shape& shape = call.inputs[x].shape;
-  return Groups(shape, reduce::reduced_axes(call.attrs, shape));
+// Of values that are stored as T.
+template <template <class> class Op, class T>
+Launch launch_reduction(KernelCall& call, const Groups& groups) {
+  using Of = Op<Computed<T>>;
+  using Result = decltype(Of::finish(Of::kStart, 1, 0));
+  if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Result, float>) {
+    if (call.outputs[0].dtype == DType::BFloat16) return launch_reduction<Of, T, BFloat16>(call, groups);
+  }
+  return launch_reduction<Of, T, Result>(call, groups);
 }
 
-template <template <class> class Op>
+// The groups of the first input, as it lies in memory.
+Groups groups_of(const KernelCall& call, const std::vector<bool>& reduced) {
+  const Shape& shape = call.inputs[0].shape;
+  if (!is_channels_last(call.input_layouts[0])) return Groups(shape, reduced);
+  Shape lying{shape[0]};
+  std::vector<bool> reduced_there{reduced[0]};
+  for (int axis = 2; axis <= shape.rank(); ++axis) {
+    const int from = axis < shape.rank() ? axis : 1;
+    lying.push_back(shape[from]);
+    reduced_there.push_back(reduced[from]);
+  }
+  return Groups(lying, reduced_there);
+}
+
+using ReducedAxes = std::vector<bool> (*)(const Attrs& attrs, const Shape& shape);
+
+// An image may lie with its channels last where the results come in the order of rows all the same: where channels and
+// places are not both kept.
+template <ReducedAxes axes_of>
+void reduce_channels_last(LayoutCall& call) {
+  const Shape& shape = call.input_types[0].shape;
+  if (is_channels_last(call.inputs[0])) {
+    const std::vector<bool> reduced = axes_of(call.attrs, shape);
+    bool keeps_places = false;
+    for (int axis = 2; axis < shape.rank(); ++axis) keeps_places = keeps_places || (!reduced[axis] && shape[axis] > 1);
+    if (!keeps_places || reduced[1] || shape[1] == 1) return;
+  }
+  call.inputs[0] = {};
+}
+
+std::vector<bool> arg_axis(const Attrs& attrs, const Shape& shape) {
+  std::vector<bool> reduced(shape.rank());
+  reduced[wrap_axis(attrs.integer("axis"), shape.rank())] = true;
+  return reduced;
+}
+std::vector<bool> repeated_axes(const Attrs& attrs, const Shape& shape) {
+  return reduce::broadcast_axes(shape, attrs.ints("shape"));
+}
+
+template <template <class> class Op, ReducedAxes axes_of = reduce::reduced_axes>
 CudaKernel of_any() {
-  return {{[](KernelCall& call) {
-    return visit(call.inputs[0].dtype, [&](auto zero) {
-      return launch_reduction<Op<decltype(zero)>, decltype(zero)>(call, groups_of(call, 0));
+  const auto prepare = [](KernelCall& call) {
+    return visit_stored(call.inputs[0].dtype, [&](auto zero) {
+      return launch_reduction<Op, decltype(zero)>(call, groups_of(call, axes_of(call.attrs, call.inputs[0].shape)));
     });
-  }}};
+  };
+  return {{prepare, reduce_channels_last<axes_of>}, true};
 }
 
 template <template <class> class Op>
 CudaKernel of_floats() {
-  return {{[](KernelCall& call) {
-    return visit_floating(call.inputs[0].dtype, [&](auto zero) {
-      return launch_reduction<Op<decltype(zero)>, decltype(zero)>(call, groups_of(call, 0));
+  constexpr ReducedAxes axes_of = reduce::reduced_axes;
+  const auto prepare = [](KernelCall& call) {
+    return visit_fractions(call.inputs[0].dtype, [&](auto zero) {
+      return launch_reduction<Op, decltype(zero)>(call, groups_of(call, axes_of(call.attrs, call.inputs[0].shape)));
     });
-  }}};
-}
-
-Launch prepare_sum_to_shape(KernelCall& call) {
-  const Shape& shape = call.inputs[0].shape;
-  const Groups groups(shape, reduce::broadcast_axes(shape, call.attrs.ints("shape")));
-  return visit(call.inputs[0].dtype,
-               [&](auto zero) { return launch_reduction<reduce::Sum<decltype(zero)>, decltype(zero)>(call, groups); });
+  };
+  return {{prepare, reduce_channels_last<axes_of>}, true};
 }
 
 Launch prepare_prod_grad(KernelCall& call) {
-  const FoldShape shape(groups_of(call, 1));
+  const Shape& x = call.inputs[1].shape;
+  const FoldShape shape{Groups(x, reduce::reduced_axes(call.attrs, x))};
   return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     const int64_t product_bytes = shape.outputs * static_cast<int64_t>(sizeof(Product));
@@ -218,18 +264,18 @@ Launch prepare_prod_grad(KernelCall& call) {
 }
 
 template <bool kLargest>
-Launch prepare_arg(KernelCall& call) {
-  const Shape& x = call.inputs[0].shape;
-  std::vector<bool> reduced(x.rank());
-  reduced[wrap_axis(call.attrs.integer("axis"), x.rank())] = true;
-  const FoldShape shape{Groups(x, reduced)};
-  return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    call.scratch_bytes = shape.scratch_bytes<Arg<T, kLargest>>();
-    return [shape](const LaunchCall& at) {
-      fold(at.stream, shape, Arg<T, kLargest>{at.input<T>(0), at.output<int64_t>(0)}, at.scratch);
-    };
-  });
+CudaKernel arg() {
+  const auto prepare = [](KernelCall& call) {
+    const FoldShape shape(groups_of(call, arg_axis(call.attrs, call.inputs[0].shape)));
+    return visit_stored(call.inputs[0].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      call.scratch_bytes = shape.scratch_bytes<Arg<T, kLargest>>();
+      return [shape](const LaunchCall& at) {
+        fold(at.stream, shape, Arg<T, kLargest>{at.input<T>(0), at.output<int64_t>(0)}, at.scratch);
+      };
+    });
+  };
+  return {{prepare, reduce_channels_last<arg_axis>}, true};
 }
 
 Launch prepare_global_norm(KernelCall& call) {
@@ -278,9 +324,9 @@ void add_reduce(Kernels& kernels) {
   kernels["reduce_std"] = of_floats<reduce::Std>();
   kernels["reduce_logsumexp"] = of_floats<reduce::LogSumExp>();
   kernels["reduce_prod_grad"] = {{prepare_prod_grad}};
-  kernels["argmax"] = {{prepare_arg<true>}};
-  kernels["argmin"] = {{prepare_arg<false>}};
-  kernels["sum_to_shape"] = {{prepare_sum_to_shape}};
+  kernels["argmax"] = arg<true>();
+  kernels["argmin"] = arg<false>();
+  kernels["sum_to_shape"] = of_any<reduce::Sum, repeated_axes>();
   kernels["global_norm"] = {{prepare_global_norm}};
 }
 

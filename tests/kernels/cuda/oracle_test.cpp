@@ -96,7 +96,7 @@ TEST_CASE("every CUDA kernel that takes images with their channels last computes
     }
   });
   for (const char* op : {"batch_norm_train", "batch_norm_add_relu_grad", "batch_norm_infer", "max_pool2d",
-                         "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad"}) {
+                         "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad", "reduce_mean"}) {
     INFO(op);
     if (!only) CHECK(seen.count(op) == 1);
   }

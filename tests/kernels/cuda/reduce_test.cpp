@@ -21,6 +21,33 @@ TEST_CASE("reductions over any axes agree with the CPU") {
   beside.check("reduce_sum", {drawn({DType::Float32, alternating}, 3)}, {{"axis", Ints{1, 3, 5, 7}}});
 }
 
+TEST_CASE("images with their channels last are reduced where they lie, unless channels and places are kept") {
+  const BesideCpu beside;
+  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+    const Tensor x = drawn({dtype, {3, 40, 7, 7}}, 1);
+    const double tolerance = dtype == DType::BFloat16 ? 1.0 / 128 : 1e-5;
+    for (const Ints& axes : {Ints{2, 3}, Ints{0, 2, 3}, Ints{1}, Ints{0, 1}, Ints{0, 1, 2, 3}}) {
+      for (const char* op : {"reduce_mean", "reduce_sum", "reduce_max", "reduce_variance"})
+        beside.check_both_layouts(beside.trial(op, {x}, {{"axis", axes}}), tolerance);
+    }
+    beside.check_both_layouts(beside.trial("argmax", {x}, {{"axis", int64_t{1}}}), 1e-9);
+    beside.check_both_layouts(beside.trial("sum_to_shape", {x}, {{"shape", Ints{40, 1, 1}}}), tolerance);
+    for (const Ints& axes : {Ints{0}, Ints{3}}) {
+      const Trial kept = beside.trial("reduce_mean", {x}, {{"axis", axes}});
+      beside.check(kept, tolerance);
+      CHECK_FALSE(channels_last_layouts(kept, *beside.card));
+    }
+  }
+}
+
+TEST_CASE("a mean of bfloat16 may be given as float32, which it is not rounded for") {
+  const BesideCpu beside;
+  const Tensor x = drawn({DType::BFloat16, {2, 9, 7, 5}}, 1);
+  const Attrs attrs{{"axis", Ints{2, 3}}, {"mixed", std::string("float32")}};
+  for (const char* op : {"reduce_mean", "reduce_sum"})
+    CHECK(beside.check_both_layouts(beside.trial(op, {x}, attrs), 1e-6).outputs[0].dtype() == DType::Float32);
+}
+
 TEST_CASE("one output from a million inputs has the same bits each time") {
   const BesideCpu beside;
   for (const Shape& shape : {Shape{1000003}, Shape{250001, 3}}) {
