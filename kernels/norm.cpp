@@ -19,11 +19,21 @@ double checked_epsilon(const Attrs& attrs) {
   return epsilon;
 }
 
-// The type of what has one value for each channel, after checks of x.
+// The type of what has one value for each channel, after checks of x. Statistics and parameters of bfloat16 are float32.
 TensorType per_channel_type(const OpCall& call, int x) {
   require_floating(call, x, "x");
   const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(x).rank());
-  return {call.dtype(x), {call.shape(x)[axis]}};
+  return {call.dtype(x) == DType::BFloat16 ? DType::Float32 : call.dtype(x), {call.shape(x)[axis]}};
+}
+
+// It goes along with an x in bfloat16 where the kernels were made for that, and `parameters` stay float32. The CPU's
+// were not, and would widen x to round the result.
+Bfloat16Use follows_with(std::vector<int> parameters) {
+  Bfloat16Use use;
+  use.role = Bfloat16Use::Follows;
+  use.keeps_float32 = std::move(parameters);
+  use.pays = [](const OpCall&) { return false; };
+  return use;
 }
 
 Launch prepare_moving_statistics_update(KernelCall& call) {
@@ -113,7 +123,7 @@ void add_batch_norm_train(Catalog& catalog) {
       "epsilon)\n"
       "  y = (x - mean) * inv_std * gamma + beta\n"
       "shapes: x (any, rank at least 1), gamma and beta (channels) -> y as x, mean and inv_std (channels)\n"
-      "dtypes: float32 or float64, all the same\n"
+      "dtypes: float32 or float64, all the same; an x in bfloat16 gives y in bfloat16, all else is then float32\n"
       "defaults: axis = 1, epsilon = 0.001\n"
       "errors: gamma or beta without one value for each channel; no value to take statistics of\n"
       "source: Ioffe, Szegedy, Batch Normalization, ICML 2015";
@@ -139,9 +149,12 @@ void add_batch_norm_train(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), Tail::None); },
             cpu::batch_norm_layouts};
+  op.bfloat16 = follows_with({1, 2});
   op.rewrites = {{"batch_norm_train (+ add) + relu", {"batch_norm_relu", "batch_norm_add_relu"}, fuse_relu}};
   op.inplace = {{0, 0}};
-  op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}}, {{f32({5, 3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}}};
+  op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}},
+                 {{f32({5, 3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}},
+                 {{bf16({3, 2, 4}), f32({2}), f32({2})}}};
   catalog.add(op);
 
   OpDef grad;
@@ -166,9 +179,10 @@ void add_batch_norm_train(Catalog& catalog) {
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_train_grad(call, Tail::None); }, cpu::batch_norm_layouts};
   grad.rewrites = {
       {"batch_norm_train_grad + relu_grad", {"batch_norm_relu_grad", "batch_norm_add_relu_grad"}, fuse_relu_grad}};
+  grad.bfloat16 = follows_with({1, 2, 3, 5, 6});
   grad.inplace = {{0, 0}, {0, 4}};
-  const TensorType c = f32({2}), x = f32({3, 2, 4});
-  grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}};
+  const TensorType c = f32({2}), x = f32({3, 2, 4}), narrow = bf16({3, 2, 4});
+  grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}, {{narrow, c, c, c, narrow, c, c}}};
   catalog.add(grad);
 }
 
@@ -176,7 +190,7 @@ void add_batch_norm_train(Catalog& catalog) {
 void add_batch_norm_relu(Catalog& catalog, Tail tail) {
   const bool added = tail == Tail::AddRelu;
   const OpDef &plain = catalog.at("batch_norm_train"), &plain_grad = catalog.at("batch_norm_train_grad");
-  const TensorType c = f32({2}), x = f32({3, 2, 4});
+  const TensorType c = f32({2}), x = f32({3, 2, 4}), narrow = bf16({3, 2, 4});
 
   OpDef op;
   op.name = added ? "batch_norm_add_relu" : "batch_norm_relu";
@@ -195,8 +209,9 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
             cpu::batch_norm_layouts};
   op.inplace = {{0, 0}};
   if (added) op.inplace.push_back({0, 3});
-  op.examples = {{{x, c, c}}};
-  if (added) op.examples[0].inputs.push_back(x);
+  op.examples = {{{x, c, c}}, {{narrow, c, c}}};
+  for (Example& example : op.examples)
+    if (added) example.inputs.push_back(example.inputs[0]);
   catalog.add(op);
 
   OpDef grad;
@@ -221,8 +236,9 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
   grad.cpu = {[tail](KernelCall& call) { return cpu::batch_norm_train_grad(call, tail); }, cpu::batch_norm_layouts};
   grad.inplace = {{0, 0}};
   grad.inplace.push_back(added ? Sharing{3, 5} : Sharing{0, 5});
-  grad.examples = {{{x, c, c, c, c, x}}};
-  if (added) grad.examples[0].inputs.push_back(x);
+  grad.examples = {{{x, c, c, c, c, x}}, {{narrow, c, c, c, c, narrow}}};
+  for (Example& example : grad.examples)
+    if (added) example.inputs.push_back(example.inputs[0]);
   catalog.add(grad);
 }
 
@@ -268,7 +284,7 @@ void add_batch_norm_infer(Catalog& catalog) {
       "Batch normalisation by given statistics.\n"
       "  y = (x - mean) / sqrt(variance + epsilon) * gamma + beta\n"
       "shapes: x (any, rank at least 1), the other inputs (channels) -> y as x\n"
-      "dtypes: float32 or float64, all the same\n"
+      "dtypes: float32 or float64, all the same; an x in bfloat16 gives y in bfloat16, all else is then float32\n"
       "defaults: axis = 1, epsilon = 0.001\n"
       "errors: an input that has not one value for each channel\n"
       "source: Ioffe, Szegedy, Batch Normalization, ICML 2015";
@@ -287,10 +303,12 @@ void add_batch_norm_infer(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer(call, checked_epsilon(call.attrs)); },
             cpu::batch_norm_layouts};
+  op.bfloat16 = follows_with({1, 2, 3, 4});
   op.inplace = {{0, 0}};
   // The range keeps the drawn variances positive.
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
-                 {{f32({5, 3}), f32({3}), f32({3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}, 0.25, 1}};
+                 {{f32({5, 3}), f32({3}), f32({3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}, 0.25, 1},
+                 {{bf16({3, 2, 4}), f32({2}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1}};
 
   OpDef grad;
   grad.name = "batch_norm_infer_grad";
@@ -311,8 +329,10 @@ void add_batch_norm_infer(Catalog& catalog) {
   };
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer_grad(call, checked_epsilon(call.attrs)); },
               cpu::batch_norm_layouts};
+  grad.bfloat16 = follows_with({2, 3, 4});
   grad.inplace = {{0, 0}, {0, 1}};
-  grad.examples = {{{f32({3, 2, 4}), f32({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1}};
+  grad.examples = {{{f32({3, 2, 4}), f32({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
+                   {{bf16({3, 2, 4}), bf16({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1}};
   catalog.add(op);
   catalog.add(grad);
 }

@@ -1,14 +1,17 @@
-// Batch normalisation on CUDA: a fold over each channel, then a pass over the elements.
+// Batch normalisation on CUDA: two sums for each channel, then a pass over the elements. What is stored as bfloat16 is
+// computed in float32, as are its statistics and parameters.
 //
 // Statistics are taken in one pass, of the distances d from the first element of the channel, in double:
 //   mean = first + sum(d) / n,  variance = sum(d^2) / n - (sum(d) / n)^2
 // The first element is one of the n, so the square of its distance from the mean is at most n variances, and the
-// difference costs at most log2(n) + 1 of the 53 bits, however far the mean is from zero.
+// difference costs at most log2(n) + 1 of the 53 bits, however far the mean is from zero. Runs of some elements are
+// added in the precision of the values, of the distances from the run's first element, which costs as few of their bits
+// for the same reason, and moved to the channel's:
+//   sum(d) = s + k t,  sum(d^2) = q + 2 t s + k t^2   for k elements with sums s, q, that begin t from the first
 #include <cmath>
 
 #include "kernels/cuda/channels.h"
 #include "kernels/cuda/fault.h"
-#include "kernels/cuda/fold.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/norm_kernels.h"
 
@@ -17,83 +20,168 @@ namespace {
 
 using cpu::Tail;
 
-struct Sums {
-  double first, second;
-};
-
-// A fold of two sums.
-struct FoldSums {
-  using Acc = Sums;
-  MOONFLOW_DEVICE Sums start() const { return {0, 0}; }
-  MOONFLOW_DEVICE Sums merge(Sums a, Sums b) const { return {a.first + b.first, a.second + b.second}; }
-};
-
 // y = (x - mean) * scale + beta. Forward and gradient agree on where a relu cuts, since both ask this.
-template <class T>
+template <class Number>
 struct Normalised {
-  T mean, inv_std, scale, beta;
-  MOONFLOW_DEVICE T h(T x) const { return (x - mean) * inv_std; }
-  MOONFLOW_DEVICE T operator()(T x) const { return (x - mean) * scale + beta; }
+  Number mean, inv_std, scale, beta;
+  MOONFLOW_DEVICE Number h(Number x) const { return (x - mean) * inv_std; }
+  MOONFLOW_DEVICE Number operator()(Number x) const { return (x - mean) * scale + beta; }
 };
 
-// The parameters of a batch normalisation by the statistics of a batch. Without a relu the gradient has no beta.
-template <class T>
+// Without a relu a gradient has no beta. Given statistics are mean and variance, which has an epsilon.
+template <class Number>
 struct Parameters {
-  const T *mean, *inv_std, *gamma, *beta;
-  MOONFLOW_DEVICE Normalised<T> of(int64_t channel) const {
-    return {mean[channel], inv_std[channel], gamma[channel] * inv_std[channel], beta ? beta[channel] : T(0)};
+  const Number *mean, *inv_std, *gamma, *beta;
+  const Number* variance = nullptr;
+  double epsilon = 0;
+
+  MOONFLOW_DEVICE Normalised<Number> of(int64_t channel) const {
+    const Number spread = variance ? Number(1) / std::sqrt(variance[channel] + static_cast<Number>(epsilon))
+                                   : inv_std[channel];
+    return {mean[channel], spread, gamma[channel] * spread, beta ? beta[channel] : Number(0)};
   }
 };
 
 // ---- by the statistics of the batch --------------------------------------------------------------------------
 
 template <class T>
-struct Statistics : FoldSums {
+struct Statistics {
+  using Number = Computed<T>;
+  using Own = double;  // the channel's first element
+  static constexpr int kN = kPack<T>, kChunk = 4;
   const T* x;
-  T *mean, *inv_std;
+  Number *mean, *inv_std;
   int64_t inner, places;
   double epsilon;
 
-  Statistics(const T* x, T* mean, T* inv_std, const Channels& channels, double epsilon)
-      : x(x), mean(mean), inv_std(inv_std), inner(channels.inner), places(channels.places), epsilon(epsilon) {}
-  MOONFLOW_DEVICE double own(int64_t channel) const { return x[channel * inner]; }
-  MOONFLOW_DEVICE Sums fold(Sums acc, double first, int64_t, int64_t at) const {
-    const double distance = x[at] - first;
-    return {acc.first + distance, acc.second + distance * distance};
+  bool aligned() const {
+    return is_aligned<T, kN>(x);
+  }
+  MOONFLOW_DEVICE double own(int64_t channel) const { return Number(x[channel * inner]); }
+
+  template <int kLanes, class Chunk>
+  MOONFLOW_DEVICE void fold(Sums (&sums)[kLanes], const double (&own)[kLanes], const Chunk& chunk) const {
+    Pack<T, kN> xs[kChunk];
+    chunk.load(x, xs);
+    if (chunk.full)
+      run<true>(sums, own, chunk, xs);
+    else
+      run<false>(sums, own, chunk, xs);
   }
   MOONFLOW_DEVICE void finish(int64_t channel, Sums sums) const {
     const double n = static_cast<double>(places), off = sums.first / n, variance = sums.second / n - off * off;
-    mean[channel] = static_cast<T>(own(channel) + off);
-    inv_std[channel] = static_cast<T>(1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon));
+    mean[channel] = static_cast<Number>(own(channel) + off);
+    inv_std[channel] = static_cast<Number>(1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon));
+  }
+
+ private:
+  template <bool kFull, int kLanes, class Chunk>
+  MOONFLOW_DEVICE static void run(Sums (&sums)[kLanes], const double (&own)[kLanes], const Chunk& chunk,
+                                  const Pack<T, kN> (&xs)[kChunk]) {
+    constexpr int kEach = kN / kLanes;  // elements of a pack in a lane
+    MOONFLOW_UNROLL
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const Number near = Number(xs[0].values[lane]);
+      Number sum = 0, squares = 0;
+      int count = kFull ? kChunk * kEach : 0;
+      MOONFLOW_UNROLL
+      for (int i = 0; i < kChunk; ++i) {
+        MOONFLOW_UNROLL
+        for (int v = lane; v < lane + kEach; ++v) {
+          const bool there = kFull || v < chunk.valid(i);
+          const Number distance = there ? Number(xs[i].values[v]) - near : Number(0);
+          sum += distance;
+          squares += distance * distance;
+          if (!kFull) count += there;
+        }
+      }
+      const double off = near - own[lane], far = count * off;
+      sums[lane].first += sum + far;
+      sums[lane].second += squares + off * (2.0 * sum + far);
+    }
   }
 };
 
 template <class T, Tail kTail>
 struct Normalise {
-  Channels channels;
-  Parameters<T> parameters;
+  using Number = Computed<T>;
+  using Own = Normalised<Number>;
+  static constexpr int kN = kPack<T>, kChunk = 4;
+  Parameters<Number> parameters;
   const T *x, *addend;
   T* y;
-  MOONFLOW_DEVICE void operator()(int64_t i) const {
-    T value = parameters.of(channels.of(i))(x[i]);
-    if (kTail == Tail::AddRelu) value += addend[i];
-    y[i] = kTail == Tail::None || value > 0 ? value : T(0);
+
+  bool aligned() const {
+    return is_aligned<T, kN>(x) && is_aligned<T, kN>(y) && (kTail != Tail::AddRelu || is_aligned<T, kN>(addend));
+  }
+  MOONFLOW_DEVICE Own own(int64_t channel) const { return parameters.of(channel); }
+
+  template <int kLanes, class Chunk>
+  MOONFLOW_DEVICE void map(const Own (&own)[kLanes], const Chunk& chunk) const {
+    Pack<T, kN> xs[kChunk], addends[kChunk];
+    chunk.load(x, xs);
+    if constexpr (kTail == Tail::AddRelu) chunk.load(addend, addends);
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      MOONFLOW_UNROLL
+      for (int v = 0; v < kN; ++v) {
+        Number value = own[v % kLanes](Number(xs[i].values[v]));
+        if constexpr (kTail == Tail::AddRelu) value += Number(addends[i].values[v]);
+        xs[i].values[v] = static_cast<T>(kTail == Tail::None || value > 0 ? value : Number(0));
+      }
+    }
+    chunk.store(xs, y);
   }
 };
 
-// The gradient of what batch_norm_train gives, behind a relu where there is one. Where something was added before the
-// relu, its gradient is an output of its own, `dsum`.
+// The sums of d and d * h, where d arrives at what the normalisation gives: of dy what a relu lets through, which is
+// asked of x. Where something was added before the relu, y is asked, and d is an output of its own.
 template <class T, Tail kTail>
-struct Arriving {
-  const T *dy, *y;
+struct GradSums {
+  using Number = Computed<T>;
+  using Own = Normalised<Number>;
+  static constexpr int kN = kPack<T>, kChunk = 4;
+  const T *x, *dy, *y;
   T* dsum;
-  MOONFLOW_DEVICE T first(const Normalised<T>& normalised, T x, int64_t i) const {
-    if (kTail == Tail::None) return dy[i];
-    if (kTail == Tail::Relu) return normalised(x) > 0 ? dy[i] : T(0);
-    return dsum[i] = y[i] > 0 ? dy[i] : T(0);
+  Parameters<Number> parameters;
+
+  bool aligned() const {
+    const bool added = kTail != Tail::AddRelu || (is_aligned<T, kN>(y) && is_aligned<T, kN>(dsum));
+    return added && is_aligned<T, kN>(x) && is_aligned<T, kN>(dy);
   }
-  MOONFLOW_DEVICE T again(const Normalised<T>& normalised, T x, int64_t i) const {
-    return kTail == Tail::AddRelu ? dsum[i] : first(normalised, x, i);
+  MOONFLOW_DEVICE Own own(int64_t channel) const { return parameters.of(channel); }
+
+  template <int kLanes, class Chunk>
+  MOONFLOW_DEVICE void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk& chunk) const {
+    Pack<T, kN> xs[kChunk], ds[kChunk];  // zeros where there is nothing, which add nothing
+    chunk.load(x, xs);
+    chunk.load(dy, ds);
+    if constexpr (kTail == Tail::AddRelu) {
+      Pack<T, kN> ys[kChunk];
+      chunk.load(y, ys);
+      MOONFLOW_UNROLL
+      for (int i = 0; i < kChunk; ++i) {
+        MOONFLOW_UNROLL
+        for (int v = 0; v < kN; ++v)
+          if (!(Number(ys[i].values[v]) > 0)) ds[i].values[v] = T(0);
+      }
+      chunk.store(ds, dsum);
+    }
+    Number first[kLanes] = {}, second[kLanes] = {};
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      MOONFLOW_UNROLL
+      for (int v = 0; v < kN; ++v) {
+        const Own& normalised = own[v % kLanes];
+        const Number value = Number(xs[i].values[v]);
+        Number d = Number(ds[i].values[v]);
+        if (kTail == Tail::Relu && !(normalised(value) > 0)) d = 0;
+        first[v % kLanes] += d;
+        second[v % kLanes] += d * normalised.h(value);
+      }
+    }
+    MOONFLOW_UNROLL
+    for (int lane = 0; lane < kLanes; ++lane) sums[lane] = sums[lane] + Sums{first[lane], second[lane]};
   }
 };
 
@@ -101,99 +189,108 @@ struct Arriving {
 //   dx = a * (d - mean(d) - h * mean(d * h)) + dmean / n - dinv_std * inv_std^2 * h / n
 // of which this takes the sums, and leaves dx = a * d + first + second * h.
 template <class T, Tail kTail>
-struct GradSums : FoldSums {
-  const T* x;
-  Parameters<T> parameters;
-  Arriving<T, kTail> arriving;
-  const T *dmean, *dinv_std;  // may be absent
-  T *dgamma, *dbeta;
+struct TrainGradSums : GradSums<T, kTail> {
+  using Number = Computed<T>;
+  const Number *dmean, *dinv_std;  // may be absent
+  Number *dgamma, *dbeta;
   Sums* rest;
   int64_t places;
 
-  MOONFLOW_DEVICE Normalised<T> own(int64_t channel) const { return parameters.of(channel); }
-  MOONFLOW_DEVICE Sums fold(Sums acc, const Normalised<T>& normalised, int64_t, int64_t at) const {
-    const T d = arriving.first(normalised, x[at], at);
-    return {acc.first + d, acc.second + d * normalised.h(x[at])};
-  }
   MOONFLOW_DEVICE void finish(int64_t channel, Sums sums) const {
-    const double n = static_cast<double>(places), inv_std = parameters.inv_std[channel];
-    const double slope = parameters.gamma[channel] * inv_std;
-    dbeta[channel] = static_cast<T>(sums.first);
-    dgamma[channel] = static_cast<T>(sums.second);
+    const double n = static_cast<double>(places), inv_std = this->parameters.inv_std[channel];
+    const double slope = this->parameters.gamma[channel] * inv_std;
+    dbeta[channel] = static_cast<Number>(sums.first);
+    dgamma[channel] = static_cast<Number>(sums.second);
     rest[channel] = {-slope * sums.first / n + (dmean ? dmean[channel] / n : 0),
                      -slope * sums.second / n - (dinv_std ? dinv_std[channel] * inv_std * inv_std / n : 0)};
   }
 };
 
 template <class T, Tail kTail>
-struct Grad {
-  Channels channels;
-  const T* x;
-  Parameters<T> parameters;
-  Arriving<T, kTail> arriving;
+struct TrainGrad {
+  using Number = Computed<T>;
+  struct Own {
+    Normalised<Number> normalised;
+    Number constant, slope;
+  };
+  static constexpr int kN = kPack<T>, kChunk = 4;
+  const T *x, *d;  // behind a sum d is what has passed the relu already
+  Parameters<Number> parameters;
   const Sums* rest;
   T* dx;
-  MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const int64_t channel = channels.of(i);
-    const Normalised<T> normalised = parameters.of(channel);
-    const T d = arriving.again(normalised, x[i], i), h = normalised.h(x[i]);
-    dx[i] = normalised.scale * d + static_cast<T>(rest[channel].first) + static_cast<T>(rest[channel].second) * h;
+
+  bool aligned() const {
+    return is_aligned<T, kN>(x) && is_aligned<T, kN>(d) && is_aligned<T, kN>(dx);
+  }
+  MOONFLOW_DEVICE Own own(int64_t channel) const {
+    const Sums of = rest[channel];
+    return {parameters.of(channel), static_cast<Number>(of.first), static_cast<Number>(of.second)};
+  }
+
+  template <int kLanes, class Chunk>
+  MOONFLOW_DEVICE void map(const Own (&own)[kLanes], const Chunk& chunk) const {
+    Pack<T, kN> xs[kChunk], ds[kChunk];
+    chunk.load(x, xs);
+    chunk.load(d, ds);
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      MOONFLOW_UNROLL
+      for (int v = 0; v < kN; ++v) {
+        const Own& of = own[v % kLanes];
+        const Number value = Number(xs[i].values[v]);
+        Number arriving = Number(ds[i].values[v]);
+        if (kTail == Tail::Relu && !(of.normalised(value) > 0)) arriving = 0;
+        xs[i].values[v] =
+            static_cast<T>(of.normalised.scale * arriving + of.constant + of.slope * of.normalised.h(value));
+      }
+    }
+    chunk.store(xs, dx);
   }
 };
 
 // ---- by given statistics -------------------------------------------------------------------------------------
 
-template <class T>
-MOONFLOW_DEVICE T inverse_deviation(T variance, double epsilon) {
-  return static_cast<T>(1) / std::sqrt(variance + static_cast<T>(epsilon));
-}
-
-template <class T>
-struct InferNorm {
-  Channels channels;
-  const T *x, *gamma, *beta, *mean, *variance;
-  T* y;
-  double epsilon;
-  MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const int64_t channel = channels.of(i);
-    const T scale = gamma[channel] * inverse_deviation(variance[channel], epsilon);
-    y[i] = (x[i] - mean[channel]) * scale + beta[channel];
-  }
-};
-
 // With s = 1 / sqrt(variance + epsilon), h = (x - mean) * s:
 //   dgamma = sum(dy * h), dbeta = sum(dy), dmean = -gamma * s * dbeta, dvariance = -gamma * s^2 * dgamma / 2
 template <class T>
-struct InferGradSums : FoldSums {
-  const T *dy, *x, *gamma, *mean, *variance;
-  T *dgamma, *dbeta, *dmean, *dvariance;
-  double epsilon;
+struct InferGradSums : GradSums<T, Tail::None> {
+  using Number = Computed<T>;
+  Number *dgamma, *dbeta, *dmean, *dvariance;
 
-  MOONFLOW_DEVICE Normalised<T> own(int64_t channel) const {
-    return {mean[channel], inverse_deviation(variance[channel], epsilon), T(0), T(0)};
-  }
-  MOONFLOW_DEVICE Sums fold(Sums acc, const Normalised<T>& normalised, int64_t, int64_t at) const {
-    return {acc.first + dy[at], acc.second + dy[at] * normalised.h(x[at])};
-  }
   MOONFLOW_DEVICE void finish(int64_t channel, Sums sums) const {
-    const double inv_std = own(channel).inv_std, slope = gamma[channel] * inv_std;
-    dbeta[channel] = static_cast<T>(sums.first);
-    dgamma[channel] = static_cast<T>(sums.second);
-    dmean[channel] = static_cast<T>(-slope * sums.first);
-    dvariance[channel] = static_cast<T>(-slope * inv_std * sums.second / 2);
+    const double inv_std = this->own(channel).inv_std, slope = this->parameters.gamma[channel] * inv_std;
+    dbeta[channel] = static_cast<Number>(sums.first);
+    dgamma[channel] = static_cast<Number>(sums.second);
+    dmean[channel] = static_cast<Number>(-slope * sums.first);
+    dvariance[channel] = static_cast<Number>(-slope * inv_std * sums.second / 2);
   }
 };
 
 // dx = dy * gamma * s
 template <class T>
 struct InferGrad {
-  Channels channels;
-  const T *dy, *gamma, *variance;
+  using Number = Computed<T>;
+  using Own = Number;
+  static constexpr int kN = kPack<T>, kChunk = 4;
+  const T* dy;
+  Parameters<Number> parameters;
   T* dx;
-  double epsilon;
-  MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const int64_t channel = channels.of(i);
-    dx[i] = dy[i] * (gamma[channel] * inverse_deviation(variance[channel], epsilon));
+
+  bool aligned() const {
+    return is_aligned<T, kN>(dy) && is_aligned<T, kN>(dx);
+  }
+  MOONFLOW_DEVICE Number own(int64_t channel) const { return parameters.of(channel).scale; }
+
+  template <int kLanes, class Chunk>
+  MOONFLOW_DEVICE void map(const Number (&own)[kLanes], const Chunk& chunk) const {
+    Pack<T, kN> ds[kChunk];
+    chunk.load(dy, ds);
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      MOONFLOW_UNROLL
+      for (int v = 0; v < kN; ++v) ds[i].values[v] = static_cast<T>(Number(ds[i].values[v]) * own[v % kLanes]);
+    }
+    chunk.store(ds, dx);
   }
 };
 
@@ -219,17 +316,19 @@ struct MoveStatistics {
 template <Tail kTail>
 Launch prepare_train(KernelCall& call) {
   const Channels channels(call, 0);
-  const FoldShape shape(channels.groups());
   const double epsilon = call.attrs.number("epsilon");
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    call.scratch_bytes = shape.scratch_bytes<Statistics<T>>();
+    using Number = Computed<T>;
+    const auto folds = fold_tiling<kPack<T>>(channels), maps = map_tiling<kPack<T>>(channels);
+    call.scratch_bytes = fold_scratch_bytes(folds);
     return [=](const LaunchCall& at) {
       const T *x = at.input<T>(0), *addend = kTail == Tail::AddRelu ? at.input<T>(3) : nullptr;
-      T *mean = at.output<T>(1), *inv_std = at.output<T>(2);
-      fold(at.stream, shape, Statistics<T>(x, mean, inv_std, channels, epsilon), at.scratch);
-      const Parameters<T> parameters{mean, inv_std, at.input<T>(1), at.input<T>(2)};
-      for_each(at.stream, channels.count(), Normalise<T, kTail>{channels, parameters, x, addend, at.output<T>(0)});
+      Number *mean = at.output<Number>(1), *inv_std = at.output<Number>(2);
+      fold_channels(at.stream, folds, Statistics<T>{x, mean, inv_std, channels.inner, channels.places, epsilon},
+                    at.scratch);
+      const Parameters<Number> parameters{mean, inv_std, at.input<Number>(1), at.input<Number>(2)};
+      map_channels(at.stream, maps, Normalise<T, kTail>{parameters, x, addend, at.output<T>(0)});
     };
   });
 }
@@ -238,24 +337,29 @@ template <Tail kTail>
 Launch prepare_train_grad(KernelCall& call) {
   constexpr bool kFused = kTail != Tail::None, kAdded = kTail == Tail::AddRelu;
   const Channels channels(call, 0);
-  const FoldShape shape(channels.groups());
   const bool has_dmean = !kFused && call.has(5), has_dinv_std = !kFused && call.has(6);
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
+    using Number = Computed<T>;
+    const auto folds = fold_tiling<kPack<T>>(channels), maps = map_tiling<kPack<T>>(channels);
     const int64_t rest_bytes = channels.channels * static_cast<int64_t>(sizeof(Sums));
-    call.scratch_bytes = rest_bytes + shape.scratch_bytes<GradSums<T, kTail>>();
+    call.scratch_bytes = rest_bytes + fold_scratch_bytes(folds);
     return [=](const LaunchCall& at) {
-      const T* x = at.input<T>(0);
-      const Parameters<T> parameters{at.input<T>(kFused ? 3 : 2), at.input<T>(kFused ? 4 : 3), at.input<T>(1),
-                                     kFused ? at.input<T>(2) : nullptr};
-      const Arriving<T, kTail> arriving{at.input<T>(kFused ? 5 : 4), kAdded ? at.input<T>(6) : nullptr,
-                                        kAdded ? at.output<T>(3) : nullptr};
-      const T *dmean = has_dmean ? at.input<T>(5) : nullptr, *dinv_std = has_dinv_std ? at.input<T>(6) : nullptr;
+      const T *x = at.input<T>(0), *dy = at.input<T>(kFused ? 5 : 4);
+      const Parameters<Number> parameters{at.input<Number>(kFused ? 3 : 2), at.input<Number>(kFused ? 4 : 3),
+                                          at.input<Number>(1), kFused ? at.input<Number>(2) : nullptr};
+      T* const dsum = kAdded ? at.output<T>(3) : nullptr;
       Sums* const rest = static_cast<Sums*>(at.scratch);
-      const GradSums<T, kTail> sums{
-          {}, x, parameters, arriving, dmean, dinv_std, at.output<T>(1), at.output<T>(2), rest, channels.places};
-      fold(at.stream, shape, sums, static_cast<char*>(at.scratch) + rest_bytes);
-      for_each(at.stream, channels.count(), Grad<T, kTail>{channels, x, parameters, arriving, rest, at.output<T>(0)});
+      const TrainGradSums<T, kTail> sums{{x, dy, kAdded ? at.input<T>(6) : nullptr, dsum, parameters},
+                                         has_dmean ? at.input<Number>(5) : nullptr,
+                                         has_dinv_std ? at.input<Number>(6) : nullptr,
+                                         at.output<Number>(1),
+                                         at.output<Number>(2),
+                                         rest,
+                                         channels.places};
+      fold_channels(at.stream, folds, sums, static_cast<char*>(at.scratch) + rest_bytes);
+      map_channels(at.stream, maps,
+                   TrainGrad<T, kTail>{x, kAdded ? dsum : dy, parameters, rest, at.output<T>(0)});
     };
   });
 }
@@ -263,38 +367,38 @@ Launch prepare_train_grad(KernelCall& call) {
 Launch prepare_infer(KernelCall& call) {
   const Channels channels(call, 0);
   const double epsilon = call.attrs.number("epsilon");
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+  return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
+    using Number = Computed<T>;
+    const auto maps = map_tiling<kPack<T>>(channels);
     return [=](const LaunchCall& at) {
-      for_each(at.stream, channels.count(),
-               InferNorm<T>{channels, at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<T>(3), at.input<T>(4),
-                            at.output<T>(0), epsilon});
+      const Parameters<Number> parameters{at.input<Number>(3), nullptr,             at.input<Number>(1),
+                                          at.input<Number>(2), at.input<Number>(4), epsilon};
+      map_channels(at.stream, maps,
+                   Normalise<T, Tail::None>{parameters, at.input<T>(0), nullptr, at.output<T>(0)});
     };
   });
 }
 
 Launch prepare_infer_grad(KernelCall& call) {
   const Channels channels(call, 1);
-  const FoldShape shape(channels.groups());
   const double epsilon = call.attrs.number("epsilon");
-  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+  return visit_fractions(call.inputs[1].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    call.scratch_bytes = shape.scratch_bytes<InferGradSums<T>>();
+    using Number = Computed<T>;
+    const auto folds = fold_tiling<kPack<T>>(channels), maps = map_tiling<kPack<T>>(channels);
+    call.scratch_bytes = fold_scratch_bytes(folds);
     return [=](const LaunchCall& at) {
-      const T *dy = at.input<T>(0), *gamma = at.input<T>(2), *variance = at.input<T>(4);
-      const InferGradSums<T> sums{{},
-                                  dy,
-                                  at.input<T>(1),
-                                  gamma,
-                                  at.input<T>(3),
-                                  variance,
-                                  at.output<T>(1),
-                                  at.output<T>(2),
-                                  at.output<T>(3),
-                                  at.output<T>(4),
-                                  epsilon};
-      fold(at.stream, shape, sums, at.scratch);
-      for_each(at.stream, channels.count(), InferGrad<T>{channels, dy, gamma, variance, at.output<T>(0), epsilon});
+      const T *dy = at.input<T>(0), *x = at.input<T>(1);
+      const Parameters<Number> parameters{at.input<Number>(3), nullptr,             at.input<Number>(2),
+                                          nullptr,             at.input<Number>(4), epsilon};
+      const InferGradSums<T> sums{{x, dy, nullptr, nullptr, parameters},
+                                  at.output<Number>(1),
+                                  at.output<Number>(2),
+                                  at.output<Number>(3),
+                                  at.output<Number>(4)};
+      fold_channels(at.stream, folds, sums, at.scratch);
+      map_channels(at.stream, maps, InferGrad<T>{dy, parameters, at.output<T>(0)});
     };
   });
 }
@@ -314,7 +418,7 @@ Launch prepare_moving_statistics(KernelCall& call) {
 }
 
 CudaKernel along_channels(Launch (*prepare)(KernelCall&)) {
-  return {{prepare, [](LayoutCall& call) { keep_channels_last(call, call.attrs.integer("axis")); }}};
+  return {{prepare, [](LayoutCall& call) { keep_channels_last(call, call.attrs.integer("axis")); }}, true};
 }
 
 }  // namespace

@@ -195,17 +195,18 @@ local function batch_normalization(t, given, where, signature)
   local x = given.inputs
   local axis = wrap_axis(given.axis, #x.shape, signature)
   local size = x.shape[axis]
+  local dtype = x.dtype == "bfloat16" and "float32" or x.dtype
   local names = naming(t, given.name, "BatchNorm")
   local function parameter(word, init, regularizer, trainable)
     return weight(t, where, names, word, { size }, init,
-      { dtype = x.dtype, regularizer = regularizer, trainable = trainable })
+      { dtype = dtype, regularizer = regularizer, trainable = trainable })
   end
   local beta = given.center
     and parameter("beta", given.beta_initializer or zeros, given.beta_regularizer, given.trainable)
-    or fixed(t, 0, x.dtype, size)
+    or fixed(t, 0, dtype, size)
   local gamma = given.scale
     and parameter("gamma", given.gamma_initializer or ones, given.gamma_regularizer, given.trainable)
-    or fixed(t, 1, x.dtype, size)
+    or fixed(t, 1, dtype, size)
   local mean = parameter("moving_mean", given.moving_mean_initializer or zeros, nil, false)
   local variance = parameter("moving_variance", given.moving_variance_initializer or ones, nil, false)
   if t.type == "train" and given.trainable and given.training then

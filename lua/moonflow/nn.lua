@@ -89,7 +89,7 @@ define("batch_normalization", {
 }, "scale * (x - mean) / sqrt(variance + variance_epsilon) + offset, along `axis`.",
 function(given, t)
   local function filled(value, size)
-    local array = core.zeros(given.x.dtype, { size })
+    local array = core.zeros(given.mean.dtype, { size })
     for i = 0, size - 1 do array[i] = value end
     return blob.new(t, t:constant(array), "constant", errors.site())
   end
