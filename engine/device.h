@@ -86,7 +86,7 @@ class Device {
 
   // How this device computes an op; an empty kernel where it cannot.
   virtual const Kernel& kernel(const OpDef& op) const;
-  // Whether an op that can compute in bfloat16 is faster so here, with these inputs.
+  // Whether an op that can compute in bfloat16, or follow in it, is faster so here, with these inputs.
   virtual bool computes_bfloat16(const OpDef& op, const OpCall& call) const;
 
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's

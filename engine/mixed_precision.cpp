@@ -3,6 +3,8 @@
 // where it is first needed, and shared.
 #include "engine/mixed_precision.h"
 
+#include <algorithm>
+
 namespace moonflow {
 
 namespace {
@@ -22,7 +24,7 @@ class MixedPrecision {
         device_(device),
         result_(graph.catalog()),
         live_(graph.nodes().size(), false),
-        computes_(graph.nodes().size(), false),
+        roles_(graph.nodes().size(), Role::Float32),
         written_(graph.values().size(), false),
         wanted_(graph.values().size(), false),
         wide_(graph.values().size(), kNone),
@@ -75,10 +77,15 @@ class MixedPrecision {
     return is_float32(node.inputs[input]) && !contains(node.op->bfloat16.keeps_float32, input);
   }
 
-  static Role role(const Node& node) { return node.op->alias.empty() ? node.op->bfloat16.role : Role::Follows; }
+  // What the op says, where the device gains by it. A view goes along with its value.
+  Role role_of(const Node& node) const {
+    if (!node.op->alias.empty()) return Role::Follows;
+    const Role role = node.op->bfloat16.role;
+    if (role == Role::Float32 || (role == Role::Computes && !is_float32(node.inputs[0]))) return Role::Float32;
+    return pays(node) ? role : Role::Float32;
+  }
 
-  bool computes(const Node& node) const {
-    if (node.kind != Node::Op || role(node) != Role::Computes || !is_float32(node.inputs[0])) return false;
+  bool pays(const Node& node) const {
     std::vector<TensorType> types;
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const ValueId input = node.inputs[i];
@@ -95,8 +102,8 @@ class MixedPrecision {
     for (NodeId id = node_count(); id-- > 0;) {
       const Node& node = graph_.node(id);
       if (!live_[id] || node.kind != Node::Op) continue;
-      computes_[id] = computes(node);
-      if (!computes_[id] && !(role(node) == Role::Follows && wants_output(node))) continue;
+      roles_[id] = role_of(node);
+      if (roles_[id] == Role::Float32 || (roles_[id] == Role::Follows && !wants_output(node))) continue;
       for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i)
         if (reads_bfloat16(node, i)) wanted_[node.inputs[i]] = true;
     }
@@ -121,14 +128,28 @@ class MixedPrecision {
     return narrow_[value];
   }
 
-  // A chain goes on in bfloat16 where that is wanted at its end, or where anything else needs a conversion at once.
+  // A chain goes on in bfloat16 where that is wanted at its end and any of it is there, or where all of it is and
+  // anything else needs a conversion at once. Not where it would be given what many of its elements share, a factor or a
+  // scale: rounding that errs to the same side in all of them.
   bool follows(const Node& node) const {
-    if (role(node) != Role::Follows) return false;
-    for (const ValueId input : node.inputs) {
-      if (input == kNone || !is_float32(input)) continue;
-      return narrow_[input] != kNone && (wants_output(node) || wide_[input] == kNone);
+    int64_t narrow = 0, least_wide = 0;  // elements of the largest input that is there, and of the smallest that is not
+    bool any = false, all = true, only_narrow = false;
+    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
+      const ValueId input = node.inputs[i];
+      if (input == kNone || !reads_bfloat16(node, i)) continue;
+      const int64_t count = graph_.type(input).count();
+      if (narrow_[input] != kNone) {
+        any = true;
+        narrow = std::max(narrow, count);
+        only_narrow = only_narrow || wide_[input] == kNone;
+      } else {
+        least_wide = all ? count : std::min(least_wide, count);
+        all = false;
+      }
     }
-    return false;
+    if (!any) return false;
+    if (all) return only_narrow || wants_output(node) || node.op->attr("mixed");
+    return wants_output(node) && least_wide >= narrow;
   }
 
   void copy(NodeId id) {
@@ -141,7 +162,7 @@ class MixedPrecision {
     if (node.kind == Node::Constant) wide_[node.outputs[0]] = result_.constant(node.constant, node.name, node.site);
     if (node.kind != Node::Op) return;
 
-    const bool narrow = computes_[id] || follows(node);
+    const bool narrow = roles_[id] == Role::Computes || (roles_[id] == Role::Follows && follows(node));
     std::vector<ValueId> inputs;
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const ValueId input = node.inputs[i];
@@ -167,7 +188,8 @@ class MixedPrecision {
   const Graph& graph_;
   const Device& device_;
   Graph result_;
-  std::vector<bool> live_, computes_;   // by node
+  std::vector<bool> live_;              // by node
+  std::vector<Role> roles_;             // by node: what it does here
   std::vector<bool> written_, wanted_;  // by value
   std::vector<ValueId> wide_, narrow_;  // by value: its forms in the result; wide is the type that was traced
 };

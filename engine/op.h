@@ -174,6 +174,7 @@ struct LayoutCall {
   std::vector<Layout> outputs;
   // By input: whether it is a variable that the plan only reads, so that a reorder of it runs once and is kept.
   std::vector<bool> lasting = {};
+  bool allow_tf32 = false;  // as the KernelCall will have it
 };
 
 struct Kernel {
@@ -188,7 +189,9 @@ struct Kernel {
 struct Bfloat16Use {
   enum Role {
     Float32,   // it leaves the op in float32: a loss, statistics, an update
-    Follows,   // it gives the op bfloat16 where that is there anyway, and wanted
+    // It gives the op bfloat16 where that is there anyway, and wanted. An op with an attribute "mixed" is given what is
+    // there, and told the dtype of its result.
+    Follows,
     Computes,  // the op is faster in bfloat16. With an attribute "mixed" it is told the dtype of its result
   };
   Role role = Float32;
@@ -196,8 +199,8 @@ struct Bfloat16Use {
   bool in_kernels = false;
   std::vector<int> keeps_float32 = {};  // inputs that stay float32 all the same: a bias
   std::vector<int> takes_either = {};   // inputs that are rounded as they are read, so that they need no conversion
-  // Whether computing in bfloat16 is faster for these types on this processor, which only the CPU asks; empty: always. Of what may come in
-  // either type, bfloat16 is what does not change from run to run.
+  // Whether computing in bfloat16, or following, is faster for these types on this processor, which only the CPU asks;
+  // empty: always. Of what may come in either type, bfloat16 is what does not change from run to run.
   std::function<bool(const OpCall&)> pays = {};
 };
 

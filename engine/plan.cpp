@@ -328,6 +328,7 @@ class LayoutStage {
                     output_types,
                     std::vector<Layout>(node.inputs.size()),
                     std::vector<Layout>(node.outputs.size())};
+    call.allow_tf32 = draft_.graph().allow_tf32;
     if (kernel.layouts && node.op->alias.empty()) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (present[i]) call.inputs[i] = layouts[node.inputs[i]];

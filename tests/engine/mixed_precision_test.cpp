@@ -99,6 +99,54 @@ TEST_CASE("an alias goes along with its value") {
                              "same 'view' (bfloat16) -> bfloat16", "product 'b' (bfloat16, bfloat16) -> float32"});
 }
 
+TEST_CASE("an op follows only where that pays") {
+  Net net;
+  const ValueId x = net.feed("x", vec(101));
+  const ValueId a = net.op("follow", {net.op("product", {x, x}, "a")}, "b");
+  net.graph.tap(net.op("product", {a, x}, "c"), 1);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, bfloat16) -> float32",
+                             "follow 'b' (float32, -) -> float32", "cast 'b' (float32) -> bfloat16",
+                             "product 'c' (bfloat16, bfloat16) -> float32"});
+}
+
+TEST_CASE("an op with several inputs follows any of them to where that is wanted, and else no fewer than all") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8)), y = net.feed("y", vec(8)), z = net.feed("z", vec(8));
+  const ValueId a = net.op("product", {x, x}, "a"), wanted = net.op("join", {y, a}, "wanted");
+  const ValueId b = net.op("product", {wanted, x}, "b");
+  net.graph.tap(net.op("join", {a, z}, "unwanted"), 1);
+  net.graph.tap(net.op("join", {a, wanted}, "all"), 2);
+  net.graph.tap(b, 3);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, bfloat16) -> bfloat16",
+                             "cast 'y' (float32) -> bfloat16", "join 'wanted' (bfloat16, bfloat16) -> bfloat16",
+                             "product 'b' (bfloat16, bfloat16) -> float32", "cast 'a' (bfloat16) -> float32",
+                             "join 'unwanted' (float32, float32) -> float32",
+                             "join 'all' (bfloat16, bfloat16) -> bfloat16", "cast 'all' (bfloat16) -> float32"});
+}
+
+TEST_CASE("what the elements of a value share is not rounded for their sake") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8)), factor = net.feed("factor", vec(1));
+  const ValueId scaled = net.op("join", {net.op("product", {x, x}, "a"), factor}, "scaled");
+  net.graph.tap(net.op("product", {scaled, x}, "b"), 1);
+  CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, bfloat16) -> bfloat16",
+                             "cast 'a' (bfloat16) -> float32", "join 'scaled' (float32, float32) -> float32",
+                             "cast 'scaled' (float32) -> bfloat16", "product 'b' (bfloat16, bfloat16) -> float32"});
+}
+
+TEST_CASE("an op that is told the dtype of its result takes bfloat16 where it is there") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8)), narrow = net.op("product", {x, x}, "narrow");
+  net.graph.tap(net.op("product", {narrow, x}, "reader"), 1);
+  net.graph.tap(narrow, 2);
+  net.graph.tap(net.op("total", {narrow}, "of narrow"), 3);
+  net.graph.tap(net.op("total", {net.feed("y", vec(8))}, "of y"), 4);
+  CHECK(net.mixed() ==
+        Lines{"cast 'x' (float32) -> bfloat16", "product 'narrow' (bfloat16, bfloat16) -> bfloat16",
+              "product 'reader' (bfloat16, bfloat16) -> float32", "total 'of narrow' (bfloat16) -> float32",
+              "total 'of y' (float32) -> float32", "cast 'narrow' (bfloat16) -> float32"});
+}
+
 TEST_CASE("where bfloat16 does not pay, and for other dtypes, a graph stays as it is") {
   Net net;
   const ValueId small = net.feed("small", vec(7)), wide = net.feed("wide", {DType::Float64, {8}});

@@ -162,6 +162,25 @@ OpDef follow() {
   def.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
   def.bfloat16.role = Bfloat16Use::Follows;
   def.bfloat16.keeps_float32 = {1};
+  def.bfloat16.pays = [](const OpCall& call) { return call.shape(0).count() <= 100; };
+  return def;
+}
+
+// Two that follow: one without a bias, one that is told the dtype of its result.
+OpDef join() {
+  OpDef def = op("join", {{"x"}, {"y"}}, {});
+  def.infer = [](const OpCall& call) {
+    require(call.dtype(0) == call.dtype(1), ErrorCode::DtypeMismatch, "the inputs differ");
+    return std::vector<TensorType>{call.type(0)};
+  };
+  def.bfloat16.role = Bfloat16Use::Follows;
+  return def;
+}
+OpDef total() {
+  OpDef def = product();
+  def.name = "total";
+  def.inputs = {{"x"}};
+  def.bfloat16 = {Bfloat16Use::Follows};
   return def;
 }
 
@@ -200,6 +219,8 @@ std::shared_ptr<const Catalog> make() {
   catalog->cast_op = "cast";
   catalog->add(product());
   catalog->add(follow());
+  catalog->add(join());
+  catalog->add(total());
   catalog->add(halves());
   catalog->add(assign_sub());
   catalog->add(reversing());
