@@ -122,7 +122,7 @@ class CudaDevice final : public Device {
                 card.capability / 10, ".", card.capability % 10);
   }
   std::string describe(const Layout& layout) const override {
-    return is_channels_last(layout) ? std::string(kChannelsLast) : Device::describe(layout);
+    return layout.row_major() ? Device::describe(layout) : std::string(name_of(layout));
   }
 
   const Kernel& kernel(const OpDef& op) const override { return kernels_.of(op); }
