@@ -32,7 +32,7 @@ std::vector<TensorType> infer_bias_add(const OpCall& call) {
 std::vector<TensorType> infer_bias_grad(const OpCall& call) {
   const int axis = checked_channel_axis(call);
   require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
-  return {{call.dtype(0), {call.shape(0)[axis]}}};
+  return {{mixed_result(call), {call.shape(0)[axis]}}};
 }
 
 std::vector<ValueId> grad_bias_add(GradCall& call) {
@@ -42,7 +42,7 @@ std::vector<ValueId> grad_bias_add(GradCall& call) {
 
 std::vector<ValueId> grad_bias_grad(GradCall& call) {
   const ValueId zeros = call.op("zeros_like", {call.inputs[0]});
-  return {call.op("bias_add", {zeros, call.grads[0]}, call.attrs)};
+  return {call.op("bias_add", {zeros, call.grads[0]}, {{"data_format", call.attrs.string("data_format")}})};
 }
 
 int axis_of(const Attrs& attrs, const TensorType& type) {
@@ -242,15 +242,19 @@ void add_bias(Catalog& catalog) {
       "Gradient of bias_add with respect to the bias: dbias[c] = sum of dy over all axes but the channels'.";
   bias_grad.inputs = {{"dy"}};
   bias_grad.outputs = {"dbias"};
-  bias_grad.attrs = {data_format_attr()};
+  bias_grad.attrs = {data_format_attr(), mixed_result_attr()};
   bias_grad.infer = infer_bias_grad;
   bias_grad.grad = grad_bias_grad;
   bias_grad.cpu = {prepare_bias_grad, keep_layout};
+  bias_grad.bfloat16.role = Bfloat16Use::Follows;
+  bias_grad.bfloat16.pays = never_on_cpu;
   bias_grad.examples = {
       {{f32({5, 3})}},
       {{f32({100, 37})}},
       {{f32({20, 3, 4, 5})}},
       {{f32({2, 3, 9, 18})}, {{"data_format", std::string("NHWC")}}},
+      {{bf16({7, 3, 4, 5})}, {{"mixed", std::string("float32")}}},
+      {{bf16({5, 40})}, {{"mixed", std::string("bfloat16")}}},
   };
   catalog.add(std::move(bias_grad));
 }

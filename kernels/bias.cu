@@ -1,6 +1,7 @@
 // Adding one number per channel, and its gradient, on CUDA. Channels are where the shape says, or last in memory.
 #include <algorithm>
 
+#include "kernels/cuda/channel_sums.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/layout.h"
@@ -34,24 +35,24 @@ class RunningSum {
 };
 
 // Sums go to `parts` in double, or where there is one part, to `out`.
-template <class T>
+template <class Out>
 struct Sums {
   double* parts;
-  T* out;
+  Out* out;
   MOONFLOW_DEVICE void give(int64_t place, double sum) const {
     if (parts)
       parts[place] = sum;
     else
-      out[place] = T(static_cast<Computed<T>>(sum));
+      out[place] = Out(static_cast<Computed<Out>>(sum));
   }
 };
 
 // Of rows of channels: `width` channels side by side, a power of two up to 32, in each row of threads.
-template <class T>
+template <class T, class Out>
 struct SumRows {
   static constexpr int kThreads = 256;
   const T* x;
-  Sums<T> sums;
+  Sums<Out> sums;
   int64_t rows, rows_per_part, channels, tiles;
   int width;
   template <class Block>
@@ -74,11 +75,11 @@ struct SumRows {
 };
 
 // Of planes: each channel's elements lie side by side.
-template <class T>
+template <class T, class Out>
 struct SumPlanes {
   static constexpr int kThreads = 256;
   const T* x;
-  Sums<T> sums;
+  Sums<Out> sums;
   int64_t elements, elements_per_part, channels, plane;  // elements of a channel
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
@@ -96,35 +97,27 @@ struct SumPlanes {
   }
 };
 
-template <class T>
+template <class Out>
 struct AddParts {
   const double* parts;
-  T* out;
+  Out* out;
   int64_t count, channels;
   MOONFLOW_DEVICE void operator()(int64_t channel) const {
     double sum = 0;
     for (int64_t part = 0; part < count; ++part) sum += parts[part * channels + channel];
-    out[channel] = T(static_cast<Computed<T>>(sum));
+    out[channel] = Out(static_cast<Computed<Out>>(sum));
   }
 };
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-// A value as outer values of one plane per channel; planes of one element where the channels are last.
-struct Planes {
-  int64_t outer, channels, plane;
-
-  explicit Planes(const KernelCall& call) {
-    const Shape& shape = call.inputs[0].shape;
-    const int axis = channel_axis(call.attrs.string("data_format"), shape.rank());
-    channels = shape[axis];
-    outer = shape.count(0, axis);
-    plane = shape.count(axis + 1, shape.rank());
-    if (!is_channels_last(call.input_layouts[0])) return;
-    outer *= plane;
-    plane = 1;
-  }
-};
+ChannelPlanes planes_of(const KernelCall& call) {
+  const Shape& shape = call.inputs[0].shape;
+  const int axis = channel_axis(call.attrs.string("data_format"), shape.rank());
+  ChannelPlanes planes{shape.count(0, axis), shape[axis], shape.count(axis + 1, shape.rank())};
+  if (is_channels_last(call.input_layouts[0])) planes = {planes.outer * planes.plane, planes.channels, 1};
+  return planes;
+}
 
 // Channels last are as good as rows, where axis 1 has the channels.
 void keep_channels_last(LayoutCall& call) {
@@ -135,7 +128,7 @@ void keep_channels_last(LayoutCall& call) {
 }
 
 Launch prepare_bias_add(KernelCall& call) {
-  const Planes planes(call);
+  const ChannelPlanes planes = planes_of(call);
   const DType value = call.inputs[0].dtype, bias = call.inputs[1].dtype;
   const auto pieces = pieces_of<2>({Shape{planes.outer, planes.channels, planes.plane}, Shape{planes.channels, 1}},
                                    Shape{planes.outer, planes.channels, planes.plane});
@@ -157,10 +150,10 @@ int64_t part_of(int64_t elements, int64_t least, int64_t blocks) {
   return std::max((elements + parts - 1) / parts, int64_t{1});
 }
 
-template <class T>
-Launch launch_bias_grad(KernelCall& call) {
-  const Planes planes(call);
-  if (planes.channels == 0) return [](const LaunchCall&) {};
+template <class T, class Out>
+ChannelSumLaunch sum_channels(const ChannelPlanes& planes, int64_t& scratch_bytes) {
+  scratch_bytes = 0;
+  if (planes.channels == 0) return [](Stream&, const void*, void*, void*) {};
   const bool in_rows = planes.plane == 1;
   const int64_t elements = planes.outer * planes.plane;
   int width = 32;
@@ -168,26 +161,34 @@ Launch launch_bias_grad(KernelCall& call) {
   const int64_t tiles = in_rows ? (planes.channels + width - 1) / width : planes.channels;
   const int64_t per_part = part_of(elements, in_rows ? 256 / width * 16 : 2048, tiles);
   const int64_t parts = std::max((elements + per_part - 1) / per_part, int64_t{1});
-  call.scratch_bytes = parts == 1 ? 0 : parts * planes.channels * static_cast<int64_t>(sizeof(double));
-  return [=](const LaunchCall& at) {
-    const Sums<T> sums{parts == 1 ? nullptr : static_cast<double*>(at.scratch), at.output<T>(0)};
+  if (parts > 1) scratch_bytes = parts * planes.channels * static_cast<int64_t>(sizeof(double));
+  return [=](Stream& stream, const void* from, void* to, void* scratch) {
+    const T* const x = static_cast<const T*>(from);
+    const Sums<Out> sums{parts == 1 ? nullptr : static_cast<double*>(scratch), static_cast<Out*>(to)};
     if (in_rows) {
-      launch(at.stream, tiles * parts,
-             SumRows<T>{at.input<T>(0), sums, elements, per_part, planes.channels, tiles, width}, 256 * sizeof(double));
+      launch(stream, tiles * parts, SumRows<T, Out>{x, sums, elements, per_part, planes.channels, tiles, width},
+             256 * sizeof(double));
     } else {
-      launch(at.stream, tiles * parts,
-             SumPlanes<T>{at.input<T>(0), sums, elements, per_part, planes.channels, planes.plane});
+      launch(stream, tiles * parts, SumPlanes<T, Out>{x, sums, elements, per_part, planes.channels, planes.plane});
     }
-    if (parts > 1) for_each(at.stream, planes.channels, AddParts<T>{sums.parts, sums.out, parts, planes.channels});
+    if (parts > 1) for_each(stream, planes.channels, AddParts<Out>{sums.parts, sums.out, parts, planes.channels});
   };
 }
 
 Launch prepare_bias_grad(KernelCall& call) {
-  if (call.inputs[0].dtype == DType::BFloat16) return launch_bias_grad<BFloat16>(call);
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) { return launch_bias_grad<decltype(zero)>(call); });
+  const ChannelSumLaunch sum =
+      channel_sums(planes_of(call), call.inputs[0].dtype, call.outputs[0].dtype, call.scratch_bytes);
+  return [sum](const LaunchCall& at) { sum(at.stream, at.inputs[0], at.outputs[0], at.scratch); };
 }
 
 }  // namespace
+
+ChannelSumLaunch channel_sums(const ChannelPlanes& planes, DType dtype, DType result, int64_t& scratch_bytes) {
+  if (dtype == DType::Float64) return sum_channels<double, double>(planes, scratch_bytes);
+  if (dtype == DType::Float32) return sum_channels<float, float>(planes, scratch_bytes);
+  if (result == DType::Float32) return sum_channels<BFloat16, float>(planes, scratch_bytes);
+  return sum_channels<BFloat16, BFloat16>(planes, scratch_bytes);
+}
 
 void add_bias(Kernels& kernels) {
   kernels["bias_add"] = {{prepare_bias_add, keep_channels_last}, true};

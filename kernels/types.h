@@ -18,4 +18,28 @@ inline void require_type(const OpCall& call, int i, const char* what, const Tens
   require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
 }
 
+// ---- mixed precision (engine/mixed_precision.h) ---------------------------------------------------------------
+
+// The attribute by which an op that is given bfloat16 is told the dtype of its result.
+inline AttrDef mixed_result_attr() {
+  return {"mixed", std::string(),
+          "of automatic mixed precision: \"float32\" or \"bfloat16\", the dtype of the result; the inputs are then "
+          "bfloat16, and summed in float32"};
+}
+
+// The dtype of the result of an op with that attribute.
+inline DType mixed_result(const OpCall& call) {
+  const DType dtype = call.dtype(0);
+  const std::string& mixed = call.attrs.string("mixed");
+  if (mixed.empty()) return dtype;
+  require(mixed == "float32" || mixed == "bfloat16", ErrorCode::InvalidArgument, "mixed is \"", mixed,
+          "\", wanted \"float32\" or \"bfloat16\"");
+  require(dtype == DType::BFloat16, ErrorCode::DtypeMismatch, "mixed precision needs bfloat16, got ", dtype);
+  return *dtype_named(mixed);
+}
+
+// For Bfloat16Use::pays of an op whose CPU kernels know no bfloat16: converting what they read and give costs more than
+// the half of the bytes saves.
+inline bool never_on_cpu(const OpCall&) { return false; }
+
 }  // namespace moonflow
