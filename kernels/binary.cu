@@ -1,6 +1,7 @@
 // Element-wise ops of two inputs, and `where`, on CUDA.
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -62,7 +63,7 @@ CudaKernel broadcasting(MakeElement make) {
                element.start_pieces(at.stream, element, pieces, at.inputs[0], at.inputs[1], at.outputs[0]);
              };
            },
-           elementwise::keep_layout},
+           share_channels_last},
           true};
 }
 
@@ -105,7 +106,7 @@ void add_binary(Kernels& kernels) {
     using Row = decltype(computes);
     kernels[row.name] = broadcasting(two<typename Row::Functor, Row::dtypes>);
   });
-  kernels["where"] = {{prepare_where}, true};
+  kernels["where"] = {{prepare_where, share_channels_last}, true};
 }
 
 }  // namespace moonflow::cuda

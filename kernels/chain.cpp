@@ -1,6 +1,7 @@
 // Chains of element-wise ops as one step. A chain walks through its values block by block: each op's loop runs over a
 // block before the next op's does, and what is between them stays in the first-level cache. Nothing is compiled for a
-// chain; it is a list of the loops that the ops run by themselves, so results are the same to the bit.
+// chain; it is a list of the loops that the ops run by themselves, so results are the same to the bit, but for bfloat16,
+// which is rounded only at the end.
 //
 // A chain is a tree of ops of one type: each inner value has one reader and is not tapped. Its leaves have the type of
 // the result, or a single element, or are rows: shaped like the last axes, and long enough to be a block.
@@ -208,7 +209,7 @@ class Chains {
     const Node& node = graph_.node(id);
     if (node.kind != Node::Op || links_.find(node.op->name) == links_.end()) return false;
     const TensorType& out = result(id);
-    if (out.dtype != DType::Float32 && out.dtype != DType::Float64) return false;
+    if (!is_floating(out.dtype)) return false;
     return std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId input) { return walk_of(graph_.type(input), out) != Walk::No; });
   }
@@ -298,7 +299,7 @@ void add_chain(const Family& family) {
   op.doc =
       "Element-wise ops one after the other, block by block. Made by fusion, after gradients.\n"
       "shapes: each leaf as the result, a single element, or shaped like the last axes of the result -> the largest\n"
-      "dtypes: float32 or float64, all the same";
+      "dtypes: float32, float64 or bfloat16, all the same; bfloat16 is computed in float32, and rounded at the end";
   op.inputs = {{"leaf0"}};
   for (int i = 1; i < kMaxLeaves; ++i) op.inputs.push_back({text("leaf", i), InputDef::Optional});
   op.attrs = {{"ops", std::string(), "names of the ops, in order", true},

@@ -2,8 +2,11 @@
 // Values may stay in a private layout, since the order of the elements is all the same to these ops.
 #include "kernels/elementwise.h"
 
+#include <set>
+
 #include "kernels/catalog.h"
 #include "kernels/elementwise_cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace elementwise {
@@ -11,6 +14,17 @@ namespace elementwise {
 void check_dtype(Dtypes dtypes, const TensorType& type) {
   require(dtypes == Dtypes::All || is_floating(type.dtype), ErrorCode::DtypeMismatch, "needs float32 or float64, got ",
           type, "; cast it first");
+}
+
+Bfloat16Use bfloat16_use(const std::string& name) {
+  static const std::set<std::string> follow = {
+      "abs",  "add",     "clip_by_value", "elu",      "gelu",    "hardsigmoid", "hardswish",  "hardtanh", "leaky_relu",
+      "maximum", "minimum", "mish",        "multiply", "negative", "relu",       "relu6",      "sigmoid",  "softplus",
+      "subtract", "swish",  "tanh"};
+  Bfloat16Use use;
+  if (follow.count(name) > 0) use.role = Bfloat16Use::Follows;
+  use.pays = never_on_cpu;
+  return use;
 }
 
 Launch launch_over(Loop loop, const KernelCall& call) {
@@ -92,6 +106,7 @@ void add_unary_grad(const Family& family, const UnaryRow& row, const std::string
   op.infer = infer_unary_grad;
   op.cpu = kernel_over(loop);
   family.add_link(op, loop);
+  op.bfloat16 = bfloat16_use(row.name);
   op.inplace = {{0, 0}, {0, 1}};
   // Both inputs are drawn from one range: that of x, or a part of what y can be.
   const double low = row.reads == Reads::Input ? row.low : 0.1, high = row.reads == Reads::Input ? row.high : 0.9;
@@ -114,6 +129,7 @@ void add_unary(const Family& family, const UnaryRow& row, const UnaryLoops& loop
   }
   op.cpu = kernel_over(loops.forward);
   family.add_link(op, loops.forward);
+  op.bfloat16 = bfloat16_use(row.name);
   op.inplace = {{0, 0}};
   for (const Shape& shape : {Shape{2, 3}, Shape{3, 1, 7, 5}, Shape{}}) {
     op.examples.push_back({{{DType::Float32, shape}}, row.example, row.low, row.high});

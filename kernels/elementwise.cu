@@ -37,16 +37,8 @@ CudaKernel over_all(MakeElement make) {
                element.start(at.stream, element, count, at.inputs[0], two ? at.inputs[1] : nullptr, at.outputs[0]);
              };
            },
-           elementwise::keep_layout},
+           share_channels_last},
           true};
-}
-
-// Channels may come last in either dtype.
-void keep_channels_last(LayoutCall& call) {
-  if (is_channels_last(call.inputs[0]))
-    call.outputs[0] = channels_last(call.output_types[0]);
-  else
-    call.inputs[0] = Layout{};
 }
 
 Launch prepare_cast(KernelCall& call) {
@@ -69,7 +61,7 @@ void add_elementwise(Kernels& kernels) {
     if constexpr (!std::is_same_v<typename Row::Gradient, functor::None>)
       kernels[text(row.name, "_grad")] = over_all(gradient<typename Row::Gradient>);
   });
-  kernels["cast"] = {{prepare_cast, keep_channels_last}, true};
+  kernels["cast"] = {{prepare_cast, share_channels_last}, true};
 }
 
 }  // namespace moonflow::cuda

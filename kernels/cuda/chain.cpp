@@ -10,7 +10,7 @@
 #include "kernels/cuda/chain_source.h"
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/device.h"
-#include "kernels/elementwise_rows.h"
+#include "kernels/cuda/layout.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -66,8 +66,7 @@ Launch prepare(LoadedChains& loaded, KernelCall& call) {
 
 void add_chain(Kernels& kernels) {
   const auto loaded = std::make_shared<LoadedChains>();
-  kernels["element_chain"] = {
-      {[loaded](KernelCall& call) { return prepare(*loaded, call); }, elementwise::keep_layout}};
+  kernels["element_chain"] = {{[loaded](KernelCall& call) { return prepare(*loaded, call); }, share_channels_last}, true};
 }
 
 }  // namespace moonflow::cuda

@@ -89,36 +89,37 @@ std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leav
   }
   require(made > 0, ErrorCode::InvalidArgument, "a chain has at least one op");
 
-  // Leaves of the result's type are read as it is written, single elements once, rows again and again.
+  // Leaves of the result's type are read as it is written, single elements once, rows again and again. What is stored
+  // as bfloat16 is computed in float.
   std::string parameters, values, singles, packs, whole, one_by_one;
   for (size_t i = 0; i < leaves.size(); ++i) {
-    parameters += text(", const T* leaf", i);
+    parameters += text(", const S* leaf", i);
     values += text(i > 0 ? ", " : "", "T x", i);
     std::string in_pack, alone;
     if (leaves[i] == out) {
       packs += text("    const Pack p", i, " = *reinterpret_cast<const Pack*>(leaf", i, " + first);\n");
-      in_pack = text("p", i, ".values[i]");
-      alone = text("leaf", i, "[at]");
+      in_pack = text("T(p", i, ".values[i])");
+      alone = text("T(leaf", i, "[at])");
     } else if (leaves[i].count() == 1) {
-      singles += text("  const T s", i, " = *leaf", i, ";\n");
+      singles += text("  const T s", i, " = T(*leaf", i, ");\n");
       in_pack = alone = text("s", i);
     } else {
-      in_pack = text("leaf", i, "[(first + i) % ", leaves[i].count(), "]");
-      alone = text("leaf", i, "[at % ", leaves[i].count(), "]");
+      in_pack = text("T(leaf", i, "[(first + i) % ", leaves[i].count(), "])");
+      alone = text("T(leaf", i, "[at % ", leaves[i].count(), "])");
     }
     whole += (i > 0 ? ", " : "") + in_pack;
     one_by_one += (i > 0 ? ", " : "") + alone;
   }
   return text("#include \"kernels/elementwise.h\"\n\n", "using T = ", out.dtype == DType::Float64 ? "double" : "float",
-              ";\nconstexpr int kN = ", elements_of_thread(out.dtype),
-              ";\nstruct alignas(16) Pack { T values[kN]; };\n\n", "MOONFLOW_BOTH inline T element(", values, ") {\n",
+              ";\nusing S = ", out.dtype == DType::BFloat16 ? "moonflow::BFloat16" : "T", ";\nconstexpr int kN = ",
+              elements_of_thread(out.dtype), ";\nstruct alignas(16) Pack { S values[kN]; };\n\n", "MOONFLOW_BOTH inline T element(", values, ") {\n",
               steps, "  return y", made - 1, ";\n}\n\n", "extern \"C\" __global__ void __launch_bounds__(",
               kChainThreads, ") chain(long long count", parameters,
-              ", T* out) {\n  const long long first = (static_cast<long long>(blockIdx.x) * ", kChainThreads,
+              ", S* out) {\n  const long long first = (static_cast<long long>(blockIdx.x) * ", kChainThreads,
               " + threadIdx.x) * kN;\n  if (first >= count) return;\n", singles, "  if (count - first >= kN) {\n",
-              packs, "    Pack result;\n", "    for (int i = 0; i < kN; ++i) result.values[i] = element(", whole,
-              ");\n", "    *reinterpret_cast<Pack*>(out + first) = result;\n    return;\n  }\n",
-              "  for (long long at = first; at < count; ++at) out[at] = element(", one_by_one, ");\n}\n");
+              packs, "    Pack result;\n", "    for (int i = 0; i < kN; ++i) result.values[i] = S(element(", whole,
+              "));\n", "    *reinterpret_cast<Pack*>(out + first) = result;\n    return;\n  }\n",
+              "  for (long long at = first; at < count; ++at) out[at] = S(element(", one_by_one, "));\n}\n");
 }
 
 std::vector<ChainLink> chain_links() {
@@ -131,8 +132,8 @@ std::vector<ChainLink> chain_links() {
 std::vector<std::pair<std::string, std::string>> chain_headers() {
   // What the two headers of ours use of the standard library and of the engine, for a compiler that has neither.
   const char* const op = R"(#pragma once
+#include "engine/bfloat16.h"
 namespace moonflow {
-struct BFloat16;
 struct Attrs {
   struct Number { const char* name; double value; };
   constexpr Attrs(Number a, Number b = {nullptr, 0}) : numbers{a, b} {}
@@ -208,10 +209,12 @@ template <> struct numeric_limits<double> {
       "__device__ inline double abs(double x) { return ::fabs(x); }\n}\n";
   return {{"kernels/elementwise.h", kElementwiseText},
           {"kernels/elementary.h", kElementaryText},
+          {"engine/bfloat16.h", kBFloat16Text},
           {"engine/op.h", op},
           {"cmath", math},
           {"cstdint",
-           "#pragma once\nusing int8_t = signed char;\nusing uint8_t = unsigned char;\nusing int32_t = int;\n"
+           "#pragma once\nusing int8_t = signed char;\nusing uint8_t = unsigned char;\nusing uint16_t = unsigned short;\n"
+           "using int32_t = int;\n"
            "using uint32_t = unsigned;\nusing int64_t = long long;\nusing uint64_t = unsigned long long;\n"},
           {"limits", limits},
           {"type_traits", types}};

@@ -1,5 +1,5 @@
 // Kernels that are made while a script runs, compiled for a card that is not there: every element-wise op that may
-// stand in a chain, in both dtypes, and chains with leaves of every kind. Also what is kept of them on disk.
+// stand in a chain, in every dtype, and chains with leaves of every kind. Also what is kept of them on disk.
 //
 // Exits with 77 where there is no NVRTC, unless MOONFLOW_REQUIRE_NVRTC=1 is set.
 #include <sys/stat.h>
@@ -137,7 +137,7 @@ int main() {
     if (required && std::string(required) == "1") ++failed;
   }
   if (result == 0) {
-    for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
       compile_every_link(dtype);
       compile_every_kind_of_leaf(dtype);
     }
