@@ -6,6 +6,7 @@
 #include "engine/plan.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 
@@ -34,6 +35,11 @@ Attrs without(const Attrs& attrs, const std::string& name) {
   return rest;
 }
 
+// That of a bias: the same, or float32 beside bfloat16.
+DType bias_dtype(DType dtype, DType given) {
+  return dtype == DType::BFloat16 && given == DType::Float32 ? given : dtype;
+}
+
 // One op of the family: what it computes over how many axes.
 struct ConvOp {
   ConvKind kind;
@@ -56,16 +62,16 @@ struct ConvOp {
     const Conv conv = sizes(call.attrs, call.shape(0), call.shape(1));
     if (is_forward()) {
       if (kind == ConvKind::ForwardBias) {
-        require(call.type(2) == TensorType{dtype, {conv.filters()}}, ErrorCode::ShapeMismatch, "bias is ", call.type(2),
-                ", wanted ", TensorType{dtype, {conv.filters()}});
+        const TensorType bias{bias_dtype(dtype, call.dtype(2)), {conv.filters()}};
+        require(call.type(2) == bias, ErrorCode::ShapeMismatch, "bias is ", call.type(2), ", wanted ", bias);
         const std::string& activation = call.attrs.string("activation");
         require(activation == "none" || activation == "relu", ErrorCode::InvalidArgument, "activation is \"",
                 activation, "\", wanted \"none\" or \"relu\"");
       }
       return {{dtype, conv.out.shape(conv.format)}};
     }
-    const TensorType grad{dtype, Shape(call.attrs.ints("shape"))};
-    if (kind == ConvKind::FilterBiasGrad) return {grad, {dtype, {conv.filters()}}};
+    const TensorType grad{is_filter_grad(kind) ? mixed_result(call) : dtype, Shape(call.attrs.ints("shape"))};
+    if (kind == ConvKind::FilterBiasGrad) return {grad, {grad.dtype, {conv.filters()}}};
     return {grad};
   }
 
@@ -109,6 +115,9 @@ struct ConvOp {
     op.infer = [self = *this](const OpCall& call) { return self.infer(call); };
     op.cpu.prepare = [self = *this](KernelCall& call) { return self.prepare(call); };
     op.flops = [self = *this](const KernelCall& call) { return self.flops(call); };
+    op.bfloat16.role = Bfloat16Use::Computes;
+    op.bfloat16.pays = never_on_cpu;
+    if (is_filter_grad(kind)) op.attrs.push_back(mixed_result_attr());
     // Private layouts hold descriptors of two spatial axes.
     if (spatial_axes == 2) op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
     return op;
@@ -177,7 +186,7 @@ struct ConvGrads {
   // dfilter = FilterGrad(dy, x), so for the gradient g of dfilter: conv(x, g) and InputGrad(dy, g).
   std::vector<ValueId> of_filter_grad(GradCall& call) const {
     const ValueId dy = call.inputs[0], x = call.inputs[1], g = call.grads[0];
-    const Attrs attrs = without(call.attrs, "shape");
+    const Attrs attrs = without(without(call.attrs, "shape"), "mixed");
     return {call.op(conv, {x, g}, attrs), input_grad(call, attrs, dy, g, call.type(x).shape)};
   }
 
@@ -224,6 +233,7 @@ bool fuse_bias_grad(Rewriter& graph, NodeId id) {
   for (const NodeId reader : graph.readers(dy)) {
     const Node& bias_grad = graph.node(reader);
     if (bias_grad.op->name != "bias_grad" || !same_channels(bias_grad, filter_grad)) continue;
+    if (graph.type(bias_grad.outputs[0]).dtype != graph.type(filter_grad.outputs[0]).dtype) continue;
     graph.fuse({id, reader}, "conv2d_filter_bias_grad", filter_grad.inputs, filter_grad.attrs,
                {filter_grad.outputs[0], bias_grad.outputs[0]});
     return true;
@@ -254,7 +264,7 @@ std::string conv_doc(int spatial_axes) {
          "the "
          "odd one at the top and left, SAME_UPPER at the bottom and right.\n" +
          shapes +
-         "dtypes: float32 or float64, both inputs alike\n"
+         "dtypes: float32, float64 or bfloat16, both inputs alike; products of bfloat16 are summed in float32\n"
          "errors: a rank, a channel count or groups that do not fit; a window larger than the padded image" +
          (spatial_axes == 2
               ? "\nprecision: measured by the largest result, float32 is within 1e-6 of float64 by direct "
@@ -282,6 +292,7 @@ std::vector<Example> conv2d_examples() {
       {{f({2, 5, 5, 4}), f({2, 3, 3, 2})}, {{"data_format", nhwc}, {"groups", int64_t{2}}, {"dilations", Ints{2}}}},
       {{f({1, 3, 6, 5}), f({2, 3, 5, 5})}, {{"padding", same}, {"algorithm", winograd}}, -0.25, 0.25},
       {{f({1, 5, 6, 16}), f({16, 3, 3, 16})}, {{"data_format", nhwc}, {"algorithm", winograd}}},
+      {{f({2, 8, 5, 4}), f({9, 8, 1, 1})}, {{"strides", Ints{2}}}},
   };
 }
 
@@ -312,6 +323,18 @@ std::vector<Example> grad_examples(const std::vector<Example>& forward, ConvKind
                       example.high});
   }
   return result;
+}
+
+// And in mixed precision, with either dtype of the result.
+std::vector<Example> with_mixed(std::vector<Example> examples) {
+  const size_t count = examples.size();
+  for (size_t i = 0; i < count; ++i) {
+    Example mixed = examples[i];
+    for (TensorType& input : mixed.inputs) input.dtype = DType::BFloat16;
+    mixed.attrs.set("mixed", std::string(name(i % 2 == 0 ? DType::Float32 : DType::BFloat16)));
+    examples.push_back(std::move(mixed));
+  }
+  return examples;
 }
 
 void add_conv(Catalog& catalog, int spatial_axes) {
@@ -346,7 +369,7 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };
   if (spatial_axes == 2)
     filter_grad.rewrites = {{"conv2d_filter_grad + bias_grad", {"conv2d_filter_bias_grad"}, fuse_bias_grad}};
-  filter_grad.examples = grad_examples(examples, ConvKind::FilterGrad, spatial_axes);
+  filter_grad.examples = with_mixed(grad_examples(examples, ConvKind::FilterGrad, spatial_axes));
   catalog.add(std::move(filter_grad));
 }
 
@@ -368,7 +391,11 @@ void add_conv(Catalog& catalog) {
   fused.doc = "conv2d, bias_add over the filters and perhaps relu in one pass. Made by fusion, after gradients.";
   fused.attrs = with(fused.attrs, {"activation", std::string("none"), "\"none\" or \"relu\""});
   fused.examples = with_bias(conv2d_examples(), "none");
-  for (Example& example : with_bias(conv2d_examples(), "relu")) fused.examples.push_back(std::move(example));
+  for (Example& example : with_bias(conv2d_examples(), "relu")) {
+    fused.examples.push_back(example);
+    example.inputs[0].dtype = example.inputs[1].dtype = DType::BFloat16;
+    fused.examples.push_back(std::move(example));
+  }
   fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients",
                      {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "conv2d_relu_pool_input_grad"},
                      fuse_conv_pool},
@@ -379,7 +406,7 @@ void add_conv(Catalog& catalog) {
   grads.doc = "Gradients of conv2d_bias with respect to filter and bias in one pass. Made by fusion.";
   grads.outputs = {"dfilter", "dbias"};
   grads.attrs = with(grads.attrs, shape_attr("the filter"));
-  grads.examples = grad_examples(conv2d_examples(), ConvKind::FilterGrad, 2);
+  grads.examples = with_mixed(grad_examples(conv2d_examples(), ConvKind::FilterGrad, 2));
   catalog.add(std::move(grads));
 
   add_conv_pool(catalog);

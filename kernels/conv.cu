@@ -1,35 +1,25 @@
-// Convolutions on CUDA, over one or two spatial axes: the library's (kernels/cuda/convolution.h), in the layout of the
-// values, which for float32 is as good as any. What it has no engine for is computed directly.
+// Convolutions on CUDA, over one or two spatial axes: the library's (kernels/cuda/convolution.h). Strict float32 is in
+// rows, for which it has kernels that are as good as any. On tensor cores, which bfloat16 and TF32 are for, channels come
+// last, so that neighbours are multiplied at once. What the library has no engine for is computed directly.
+//
+// In bfloat16 sums are float32, and rounded once, when they are stored: the library has no engines that store anything
+// else. Gradients of a filter and of a bias are float32 for an update; the former is widened where it is turned into
+// rows, which a variable is in.
+#include <algorithm>
 #include <functional>
 
 #include "kernels/conv.h"
+#include "kernels/cuda/axes.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/channel_sums.h"
 #include "kernels/cuda/convolution.h"
 #include "kernels/cuda/direct_convolution.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/layout.h"
 
 namespace moonflow::cuda {
 namespace {
-
-// The sums of each channel over batch and places: a block for each, in double as on the CPU.
-template <class T>
-struct ChannelSums {
-  static constexpr int kThreads = 256;
-  const T* x;
-  T* sums;
-  Places at;
-  int64_t batch;
-
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t plane = at.height * at.width;
-    double sum = 0;
-    for (int64_t i = block.thread(); i < batch * plane; i += kThreads)
-      sum += x[at.at(i / plane, block.index(), i % plane / at.width, i % at.width)];
-    sum = over_block(block, sum, Sum());
-    if (block.thread() == 0) sums[block.index()] = static_cast<T>(sum);
-  }
-};
 
 template <class T>
 struct AddUp {
@@ -37,12 +27,80 @@ struct AddUp {
   T* sum;
   bool relu;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const T value = x[i] + addend[i];
-    sum[i] = relu && !(value > 0) ? T(0) : value;
+    const Computed<T> value = Computed<T>(x[i]) + Computed<T>(addend[i]);
+    sum[i] = T(relu && !(value > 0) ? Computed<T>(0) : value);
   }
 };
 
+template <class From, class To>
+struct ConvertEach {
+  const From* from;
+  To* to;
+  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = To(from[i]); }
+};
+
+// The gradient of a filter, from channels last, of which there may be too many, to rows.
+template <class From, class To>
+struct FilterToRows {
+  const From* from;
+  To* to;
+  int64_t places, stored_channels;
+  LongDivisor by_channels, by_places;
+  MOONFLOW_DEVICE void operator()(int64_t i) const {
+    int64_t place, channel;
+    const int64_t filter = by_channels.quotient(by_places.quotient(i, place), channel);
+    to[i] = To(from[(filter * places + place) * stored_channels + channel]);
+  }
+};
+
+// ---- layouts -------------------------------------------------------------------------------------------------
+
+constexpr int64_t kPaddedChannels = 8;
+
+// Images with few channels have zeros for the rest, since of bfloat16 the library takes 8 at once. It would pad them
+// itself, in a workspace larger than the images: 205 MB for 256 images of 3 channels, 224 by 224.
+bool pads(const Conv& conv, DType dtype) {
+  return dtype == DType::BFloat16 && conv.groups == 1 && conv.image.channels < kPaddedChannels;
+}
+
+// Of what has no places, the same elements lie at the same places with channels first and last.
+bool is_single_place(const Conv& conv) { return conv.windows[0].size * conv.windows[1].size == 1; }
+
+void choose_layouts(ConvKind kind, int spatial_axes, LayoutCall& call) {
+  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
+  const std::vector<TensorType>& types = call.input_types;
+  const DType dtype = types[0].dtype;
+  if (dtype != DType::BFloat16 && !(dtype == DType::Float32 && call.allow_tf32)) return;
+
+  const Conv conv = conv_of_inputs(kind, call.attrs, types[0].shape, types[1].shape, spatial_axes);
+  const bool padded = pads(conv, dtype);
+  const auto last = [&](const TensorType& type) { return conv.format.channels_last ? Layout{} : channels_last(type); };
+  const auto with_channels_of_image = [&](const TensorType& type) {
+    return padded ? padded_channels_last(type, conv.format.channel_axis(), kPaddedChannels) : last(type);
+  };
+  if (is_filter_grad(kind)) {  // which meets the variable, and so leaves in rows
+    call.inputs = {last(types[0]), with_channels_of_image(types[1])};
+    return;
+  }
+  const TensorType& out = call.output_types[0];
+  call.inputs[0] = is_input_grad(kind) ? last(types[0]) : with_channels_of_image(types[0]);
+  if (padded || !is_single_place(conv)) call.inputs[1] = with_channels_of_image(types[1]);
+  if (kind == ConvKind::ForwardAdd) call.inputs[3] = last(types[3]);
+  call.outputs[0] = is_input_grad(kind) ? with_channels_of_image(out) : last(out);
+}
+
+// The sizes as they are stored, where the image, or its gradient, lies in this layout.
+Conv stored(Conv conv, const Layout& image) {
+  if (!image.row_major()) conv.format.channels_last = true;
+  if (is_padded(image)) conv.image.channels = kPaddedChannels;
+  return conv;
+}
+
 // ---- launchers -----------------------------------------------------------------------------------------------
+
+int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+void* behind(void* memory, int64_t bytes) { return static_cast<char*>(memory) + bytes; }
 
 // A convolution and the scratch it wants.
 ConvolutionLaunch prepare_convolution(Convolutions& library, const ConvolutionCall& call, int64_t& scratch_bytes) {
@@ -51,7 +109,7 @@ ConvolutionLaunch prepare_convolution(Convolutions& library, const ConvolutionCa
     if (ConvolutionLaunch launch = library.prepare(call, scratch_bytes)) return launch;
   }
   scratch_bytes = 0;
-  return visit_floating(call.dtype, [&](auto zero) { return direct_convolution<decltype(zero)>(call); });
+  return visit_fractions(call.dtype, [&](auto zero) { return direct_convolution<decltype(zero)>(call); });
 }
 
 // conv1d has no choice of algorithm.
@@ -65,58 +123,114 @@ bool has_relu(const Attrs& attrs) {
   return activation != nullptr && *activation == AttrValue(std::string("relu"));
 }
 
-Launch prepare(Convolutions& library, ConvKind kind, int spatial_axes, KernelCall& call) {
-  const Conv conv = conv_of_inputs(kind, call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
-  const DType dtype = call.inputs[0].dtype;
-  ConvolutionCall wanted{conv, kind, dtype, false, false, exact(call.attrs)};
+ConvolutionCall wanted_of(const Conv& conv, ConvKind kind, const KernelCall& call) {
+  ConvolutionCall wanted{conv, kind, call.inputs[0].dtype, false, false, exact(call.attrs)};
   if (call.allow_tf32) wanted.precision = Precision::Tf32;
-  if (is_forward(kind)) {
-    wanted.kind = ConvKind::Forward;
-    wanted.bias = kind == ConvKind::ForwardBias;
-    wanted.relu = has_relu(call.attrs);
-  }
-  if (kind == ConvKind::FilterBiasGrad) wanted.kind = ConvKind::FilterGrad;
-  const ConvolutionLaunch launch = prepare_convolution(library, wanted, call.scratch_bytes);
-  if (is_forward(kind)) {
-    return [launch, bias = wanted.bias](const LaunchCall& at) {
-      launch(at.stream, {at.inputs[0], at.inputs[1], at.outputs[0], bias ? at.inputs[2] : nullptr, at.scratch});
-    };
-  }
-  if (is_input_grad(kind)) {
-    return [launch](const LaunchCall& at) {
-      launch(at.stream, {at.outputs[0], at.inputs[1], at.inputs[0], nullptr, at.scratch});
-    };
-  }
-  if (kind == ConvKind::FilterGrad) {
-    return [launch](const LaunchCall& at) {
-      launch(at.stream, {at.inputs[1], at.outputs[0], at.inputs[0], nullptr, at.scratch});
-    };
-  }
-  return visit_floating(dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [launch, conv, of_out = places(conv.out, conv.format)](const LaunchCall& at) {
-      launch(at.stream, {at.inputs[1], at.outputs[0], at.inputs[0], nullptr, at.scratch});
-      cuda::launch(at.stream, conv.filters(), ChannelSums<T>{at.input<T>(0), at.output<T>(1), of_out, conv.out.batch});
-    };
-  });
+  return wanted;
+}
+
+// A forward convolution, perhaps with a bias of its dtype or one that is rounded to it. The launch writes `out`.
+using ForwardLaunch = std::function<void(const LaunchCall& at, void* out, void* scratch)>;
+ForwardLaunch prepare_forward(Convolutions& library, ConvolutionCall wanted, const KernelCall& call, int64_t& scratch) {
+  const ConvolutionLaunch launch = prepare_convolution(library, wanted, scratch);
+  const bool rounds = wanted.bias && call.inputs[2].dtype != wanted.dtype;
+  const int64_t filters = wanted.conv.filters(), workspace = round_up(scratch);
+  if (rounds) scratch = workspace + filters * static_cast<int64_t>(sizeof(BFloat16));
+  return [=, bias = wanted.bias](const LaunchCall& at, void* out, void* memory) {
+    void* shift = bias ? at.inputs[2] : nullptr;
+    if (rounds) {
+      shift = behind(memory, workspace);
+      for_each(at.stream, filters,
+               ConvertEach<float, BFloat16>{at.input<float>(2), static_cast<BFloat16*>(shift)});
+    }
+    launch(at.stream, {at.inputs[0], at.inputs[1], out, shift, memory});
+  };
+}
+
+Launch prepare_out(Convolutions& library, ConvKind kind, int spatial_axes, KernelCall& call) {
+  const Conv conv = conv_of(call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
+  ConvolutionCall wanted = wanted_of(stored(conv, call.input_layouts[0]), ConvKind::Forward, call);
+  wanted.bias = kind == ConvKind::ForwardBias;
+  wanted.relu = has_relu(call.attrs);
+  const ForwardLaunch launch = prepare_forward(library, wanted, call, call.scratch_bytes);
+  return [launch](const LaunchCall& at) { launch(at, at.outputs[0], at.scratch); };
 }
 
 // The output may be the addend's memory, so the convolution goes to scratch.
 Launch prepare_sum(Convolutions& library, KernelCall& call) {
   const Conv conv = conv_of(call.attrs, call.inputs[0].shape, call.inputs[1].shape, 2);
-  const DType dtype = call.inputs[0].dtype;
-  const int64_t bytes = (call.outputs[0].bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  int64_t workspace = 0;
-  const ConvolutionLaunch launch =
-      prepare_convolution(library, {conv, ConvKind::Forward, dtype, true, false, exact(call.attrs)}, workspace);
-  call.scratch_bytes = bytes + workspace;
-  return visit_floating(dtype, [&](auto zero) -> Launch {
+  ConvolutionCall wanted = wanted_of(stored(conv, call.input_layouts[0]), ConvKind::Forward, call);
+  wanted.bias = true;
+  const int64_t bytes = round_up(call.outputs[0].bytes());
+  const ForwardLaunch launch = prepare_forward(library, wanted, call, call.scratch_bytes);
+  call.scratch_bytes += bytes;
+  return visit_fractions(wanted.dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [launch, bytes, count = call.outputs[0].count(), relu = has_relu(call.attrs)](const LaunchCall& at) {
-      launch(at.stream, {at.inputs[0], at.inputs[1], at.scratch, at.inputs[2], static_cast<char*>(at.scratch) + bytes});
+      launch(at, at.scratch, behind(at.scratch, bytes));
       for_each(at.stream, count, AddUp<T>{static_cast<const T*>(at.scratch), at.input<T>(3), at.output<T>(0), relu});
     };
   });
+}
+
+Launch prepare_input_grad(Convolutions& library, int spatial_axes, KernelCall& call) {
+  const Conv conv = conv_of_inputs(ConvKind::InputGrad, call.attrs, call.inputs[0].shape, call.inputs[1].shape,
+                                   spatial_axes);
+  const ConvolutionLaunch launch = prepare_convolution(
+      library, wanted_of(stored(conv, call.output_layouts[0]), ConvKind::InputGrad, call), call.scratch_bytes);
+  return [launch](const LaunchCall& at) {
+    launch(at.stream, {at.outputs[0], at.inputs[1], at.inputs[0], nullptr, at.scratch});
+  };
+}
+
+// What a convolution has left at the front of its scratch as the gradient of a filter goes to the output. Where that is
+// to have its channels last too, it has as many filters of one place.
+template <class From, class To>
+Launch filter_to_rows(const Conv& given, const Conv& stored) {
+  const int64_t channels = given.channels_per_group(), all_places = given.windows[0].size * given.windows[1].size;
+  const int64_t places = given.format.channels_last ? 1 : all_places;
+  const FilterToRows<From, To> turn{
+      nullptr, nullptr, places, stored.channels_per_group(), LongDivisor(channels), LongDivisor(places)};
+  return [turn, count = given.filters() * all_places * channels](const LaunchCall& at) {
+    FilterToRows<From, To> bound = turn;
+    bound.from = static_cast<const From*>(at.scratch);
+    bound.to = at.output<To>(0);
+    for_each(at.stream, count, bound);
+  };
+}
+
+Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axes, KernelCall& call) {
+  const Conv given = conv_of_inputs(kind, call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
+  const Conv conv = stored(given, call.input_layouts[1]);
+  const DType dtype = call.inputs[0].dtype, result = call.outputs[0].dtype;
+  int64_t workspace = 0;
+  const ConvolutionLaunch launch =
+      prepare_convolution(library, wanted_of(conv, ConvKind::FilterGrad, call), workspace);
+  const bool in_place = dtype == result && conv.image.channels == given.image.channels &&
+                        (conv.format.channels_last == given.format.channels_last || is_single_place(given));
+  const ImageSize filter = filter_size(conv);
+  const int64_t elements = filter.batch * filter.channels * filter.height * filter.width;
+  const int64_t grad_bytes = in_place ? 0 : round_up(elements * size_of(dtype));
+  Launch to_rows;
+  if (!in_place && dtype == DType::Float32) to_rows = filter_to_rows<float, float>(given, conv);
+  if (!in_place && dtype == DType::BFloat16)
+    to_rows = result == DType::Float32 ? filter_to_rows<BFloat16, float>(given, conv)
+                                       : filter_to_rows<BFloat16, BFloat16>(given, conv);
+  ChannelSumLaunch sum;
+  int64_t sum_bytes = 0;
+  if (kind == ConvKind::FilterBiasGrad) {
+    const int64_t plane = conv.out.height * conv.out.width;
+    const bool last = conv.format.channels_last;
+    sum = channel_sums({last ? conv.out.batch * plane : conv.out.batch, conv.filters(), last ? 1 : plane}, dtype,
+                       result, sum_bytes);
+  }
+  call.scratch_bytes = std::max(grad_bytes + workspace, sum_bytes);
+  return [=](const LaunchCall& at) {
+    void* const grad = in_place ? at.outputs[0] : at.scratch;
+    launch(at.stream, {at.inputs[1], grad, at.inputs[0], nullptr, behind(at.scratch, grad_bytes)});
+    if (to_rows) to_rows(at);
+    if (sum) sum(at.stream, at.inputs[0], at.outputs[1], at.scratch);
+  };
 }
 
 }  // namespace
@@ -124,7 +238,13 @@ Launch prepare_sum(Convolutions& library, KernelCall& call) {
 void add_conv(Kernels& kernels) {
   const std::shared_ptr<Convolutions> library = make_convolutions();
   const auto add = [&](const char* name, ConvKind kind, int spatial_axes) {
-    kernels[name] = {{[=](KernelCall& call) { return prepare(*library, kind, spatial_axes, call); }}};
+    const auto prepare = [=](KernelCall& call) {
+      if (kind == ConvKind::ForwardAdd) return prepare_sum(*library, call);
+      if (is_forward(kind)) return prepare_out(*library, kind, spatial_axes, call);
+      if (is_input_grad(kind)) return prepare_input_grad(*library, spatial_axes, call);
+      return prepare_filter_grad(*library, kind, spatial_axes, call);
+    };
+    kernels[name] = {{prepare, [=](LayoutCall& call) { choose_layouts(kind, spatial_axes, call); }}, true};
   };
   add("conv1d", ConvKind::Forward, 1);
   add("conv1d_input_grad", ConvKind::InputGrad, 1);
@@ -133,8 +253,8 @@ void add_conv(Kernels& kernels) {
   add("conv2d_input_grad", ConvKind::InputGrad, 2);
   add("conv2d_filter_grad", ConvKind::FilterGrad, 2);
   add("conv2d_bias", ConvKind::ForwardBias, 2);
+  add("conv2d_bias_add", ConvKind::ForwardAdd, 2);
   add("conv2d_filter_bias_grad", ConvKind::FilterBiasGrad, 2);
-  kernels["conv2d_bias_add"] = {{[library](KernelCall& call) { return prepare_sum(*library, call); }}};
 }
 
 }  // namespace moonflow::cuda

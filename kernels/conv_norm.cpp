@@ -124,7 +124,8 @@ OpDef conv2d_bias_add() {
     const Conv conv = conv_of(call.attrs, call.shape(0), call.shape(1), 2);
     const TensorType out{call.dtype(0), conv.out.shape(conv.format)};
     require_type(call, 1, "filter", {call.dtype(0), call.shape(1)});
-    require_type(call, 2, "bias", {call.dtype(0), {conv.filters()}});
+    const bool float32 = call.dtype(0) == DType::BFloat16 && call.dtype(2) == DType::Float32;
+    require_type(call, 2, "bias", {float32 ? DType::Float32 : call.dtype(0), {conv.filters()}});
     require_type(call, 3, "addend", out);
     return {out};
   };
@@ -141,7 +142,8 @@ OpDef conv2d_bias_add() {
   op.examples = {{{f32({2, 3, 5, 6}), f32({4, 3, 3, 3}), f32({4}), f32({2, 4, 5, 6})}, attrs},
                  {{f32({1, 3, 6, 5}), f32({2, 3, 3, 3}), f32({2}), f32({1, 2, 6, 5})}, with("algorithm", winograd)},
                  {{f32({1, 3, 6, 5}), f32({2, 3, 3, 3}), f32({2}), f32({1, 2, 4, 3})}, {{"algorithm", winograd}}},
-                 {{f32({1, 5, 6, 16}), f32({16, 3, 3, 16}), f32({16}), f32({1, 5, 6, 16})}, with("data_format", nhwc)}};
+                 {{f32({1, 5, 6, 16}), f32({16, 3, 3, 16}), f32({16}), f32({1, 5, 6, 16})}, with("data_format", nhwc)},
+                 {{bf16({1, 3, 6, 5}), bf16({9, 3, 3, 3}), f32({9}), bf16({1, 9, 6, 5})}, attrs}};
   return op;
 }
 
@@ -160,6 +162,7 @@ bool fuse_conv_norm(Rewriter& graph, NodeId id) {
   if (wrap_axis(norm.attrs.integer("axis"), format.rank()) != format.channel_axis()) return false;
 
   const ValueId x = conv.inputs[0], filter = conv.inputs[1], y = norm.outputs[0], gamma = norm.inputs[1];
+  if (graph.type(filter).dtype != graph.type(gamma).dtype) return false;
   const ValueId folded = graph.add_value(graph.type(filter)), bias = graph.add_value(graph.type(gamma));
   const NodeId relu_id = graph.sole_reader(y);
   const bool relu = relu_id != kNone && graph.node(relu_id).op->name == "relu";

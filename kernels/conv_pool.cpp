@@ -250,19 +250,23 @@ bool fuse_conv_pool(Rewriter& graph, NodeId id) {
     }
   }
 
-  Attrs forward_attrs;
-  for (const auto& [name, value] : attrs) {
-    if (name != "activation") forward_attrs.set(name, value);
-  }
+  const auto without = [](const Attrs& attrs, const char* left_out) {
+    Attrs rest;
+    for (const auto& [name, value] : attrs)
+      if (name != left_out) rest.set(name, value);
+    return rest;
+  };
   const ValueId places = graph.add_value({DType::UInt8, graph.type(pool.outputs[0]).shape});
   const ValueId dy = pool_grad_id == kNone ? kNone : graph.node(pool_grad_id).inputs[0];
-  graph.fuse({id, pool_id}, "conv2d_relu_pool", conv_node.inputs, forward_attrs, {pool.outputs[0], places});
+  graph.fuse({id, pool_id}, "conv2d_relu_pool", conv_node.inputs, without(attrs, "activation"),
+             {pool.outputs[0], places});
   if (pool_grad_id == kNone) return true;
   // The pooling's gradient goes with the last of its readers.
   const Node& filter_grad = graph.node(filter_grad_id);
   std::vector<NodeId> replaced{filter_grad_id};
   if (input_grad_id == kNone) replaced.push_back(pool_grad_id);
-  graph.fuse(replaced, "conv2d_relu_pool_filter_grad", {dy, places, x}, filter_grad.attrs, filter_grad.outputs);
+  graph.fuse(replaced, "conv2d_relu_pool_filter_grad", {dy, places, x}, without(filter_grad.attrs, "mixed"),
+             filter_grad.outputs);
   if (input_grad_id == kNone) return true;
   const Node& input_grad = graph.node(input_grad_id);
   graph.fuse({input_grad_id, pool_grad_id}, "conv2d_relu_pool_input_grad", {dy, places, filter}, input_grad.attrs,

@@ -239,10 +239,10 @@ std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCal
   const auto refuses = [&](cudnnBackendNumericalNote_t note) {
     switch (note) {
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
+      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:  // sums are float32, also of bfloat16
         return true;
       case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
       case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
         return !wishes.tensor_cores;
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:  // these lose more digits than float32's contract has room for
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:

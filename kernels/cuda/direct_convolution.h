@@ -4,11 +4,12 @@
 
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/convolution.h"
+#include "kernels/cuda/elements.h"
 
 namespace moonflow::cuda {
 
 // Where an element of an image, or of a filter as an image with filters for a batch, lies.
-struct Places {
+struct ImagePlaces {
   int64_t channels, height, width;
   int64_t batch_step, channel_step, row_step, column_step;
 
@@ -24,7 +25,7 @@ struct Places {
   }
 };
 
-inline Places places(const ImageSize& size, const ImageFormat& format) {
+inline ImagePlaces places(const ImageSize& size, const ImageFormat& format) {
   const int64_t c = size.channels, h = size.height, w = size.width;
   if (format.channels_last) return {c, h, w, h * w * c, 1, w * c, c};
   return {c, h, w, h * w * c, h * w, w, 1};
@@ -38,7 +39,7 @@ template <class T>
 struct DirectConvolution {
   Conv conv;
   ConvKind kind;
-  Places of_image, of_filter, of_out;
+  ImagePlaces of_image, of_filter, of_out;
   T *image, *filter, *out;
   const T* bias;
   bool relu;
@@ -54,12 +55,12 @@ struct DirectConvolution {
 
  private:
   MOONFLOW_DEVICE T finish(double sum, int64_t f) const {
-    T y = static_cast<T>(sum);
+    Computed<T> y = static_cast<Computed<T>>(sum);
     if (bias) y += bias[f];
-    return relu && y < 0 ? T(0) : y;
+    return static_cast<T>(relu && y < 0 ? Computed<T>(0) : y);
   }
 
-  MOONFLOW_DEVICE double forward(const Places::Place& o) const {
+  MOONFLOW_DEVICE double forward(const ImagePlaces::Place& o) const {
     const Window &vertical = conv.windows[0], &horizontal = conv.windows[1];
     const int64_t channels = conv.channels_per_group(), first_channel = o.c / conv.filters_per_group() * channels;
     double sum = 0;
@@ -77,7 +78,7 @@ struct DirectConvolution {
 
   // What an element of the image feeds: the outputs o and window places k with o * stride - before + k * dilation
   // there.
-  MOONFLOW_DEVICE double image_grad(const Places::Place& i) const {
+  MOONFLOW_DEVICE double image_grad(const ImagePlaces::Place& i) const {
     const Window &vertical = conv.windows[0], &horizontal = conv.windows[1];
     const int64_t channels = conv.channels_per_group(), filters = conv.filters_per_group(), group = i.c / channels;
     double sum = 0;
@@ -96,7 +97,7 @@ struct DirectConvolution {
     return sum;
   }
 
-  MOONFLOW_DEVICE double filter_grad(const Places::Place& w) const {
+  MOONFLOW_DEVICE double filter_grad(const ImagePlaces::Place& w) const {
     const Window &vertical = conv.windows[0], &horizontal = conv.windows[1];
     const int64_t channel = w.n / conv.filters_per_group() * conv.channels_per_group() + w.c;
     double sum = 0;

@@ -10,7 +10,7 @@ class SimulatedConvolutions final : public Convolutions {
  public:
   ConvolutionLaunch prepare(const ConvolutionCall& call, int64_t& scratch_bytes) override {
     scratch_bytes = 4096;  // as a library that wants some
-    return visit_floating(call.dtype, [&](auto zero) { return direct_convolution<decltype(zero)>(call); });
+    return visit_fractions(call.dtype, [&](auto zero) { return direct_convolution<decltype(zero)>(call); });
   }
 };
 

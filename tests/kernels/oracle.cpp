@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "engine/autodiff.h"
 
@@ -74,6 +75,51 @@ class Guarded {
   Stream* stream_;
   int64_t bytes_;
   Buffer buffer_;
+};
+
+// A value between guard bytes, as a kernel wants it to lie.
+class Placed {
+ public:
+  Placed(Device& device, Stream& stream, const TensorType& type, const Layout& layout, const Tensor& value = {})
+      : device_(&device), stream_(&stream), type_(type), layout_(layout) {
+    if (layout.row_major() || !value) {
+      guarded_ = std::make_unique<Guarded>(device, stream, layout.row_major() ? type.bytes() : layout.bytes,
+                                           value ? value.data() : nullptr);
+      return;
+    }
+    guarded_ = std::make_unique<Guarded>(device, stream, layout.bytes);
+    const Buffer rows(device, std::max<int64_t>(type.bytes(), 1));
+    device.copy(stream, rows.data(), value.data(), type.bytes());
+    turn({}, layout, rows.data(), guarded_->data());
+    stream.wait();
+  }
+  char* data() const { return guarded_->data(); }
+
+  // What it is now, in rows; see Guarded.
+  Tensor read(bool& intact) const {
+    const std::vector<char> bytes = guarded_->read(intact);
+    Tensor result = Tensor::allocate(type_);
+    if (layout_.row_major()) {
+      std::copy(bytes.begin(), bytes.end(), result.data<char>());
+      return result;
+    }
+    const Buffer rows(*device_, std::max<int64_t>(type_.bytes(), 1));
+    turn(layout_, {}, guarded_->data(), rows.data());
+    device_->copy(*stream_, result.data(), rows.data(), type_.bytes());
+    stream_->wait();
+    return result;
+  }
+
+ private:
+  void turn(const Layout& from, const Layout& to, void* input, void* output) const {
+    device_->reorder(type_, from, to)(LaunchCall{*stream_, &input, &output, nullptr});
+  }
+
+  Device* device_;
+  Stream* stream_;
+  TensorType type_;
+  Layout layout_;
+  std::unique_ptr<Guarded> guarded_;
 };
 
 std::vector<Tensor> run(Session& session, const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds) {
@@ -182,6 +228,33 @@ std::vector<Trial> swapped(const Trial& trial) {
   return with_floats(trial, DType::Float32);
 }
 
+double tolerance(const Trial& trial, DType dtype) {
+  const bool gradient_of_filter = trial.op->name.find("filter_grad") != std::string::npos ||
+                                  trial.op->name.find("filter_bias_grad") != std::string::npos;
+  if (gradient_of_filter && trial.inputs[0].dtype() == DType::BFloat16) dtype = DType::BFloat16;
+  return dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5;
+}
+
+Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layout(const TensorType&)>& offered,
+                   bool allow_tf32) {
+  const std::vector<TensorType> outputs = trial.infer();
+  std::vector<TensorType> inputs;
+  std::vector<bool> present;
+  Layouts result{{}, std::vector<Layout>(outputs.size()), allow_tf32};
+  for (const Tensor& input : trial.inputs) {
+    inputs.push_back(input ? input.type() : TensorType{});
+    present.push_back(static_cast<bool>(input));
+    result.inputs.push_back(input ? offered(input.type()) : Layout{});
+  }
+  LayoutCall call{device,  trial.attrs,   inputs,         present,
+                  outputs, result.inputs, result.outputs, std::vector<bool>(inputs.size())};
+  call.allow_tf32 = allow_tf32;
+  const Kernel& kernel = device.kernel(*trial.op);
+  if (!kernel.layouts) return {{}, {}, allow_tf32};
+  kernel.layouts(call);
+  return {call.inputs, call.outputs, allow_tf32};
+}
+
 Launched launch(const Trial& trial, Device& device, const Sharing* share, const Layouts& layouts) {
   Launched result;
   KernelCall call{device, trial.attrs, {}, {}, trial.infer(), layouts.inputs, layouts.outputs};
@@ -191,22 +264,26 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share, const 
   }
   call.input_layouts.resize(call.inputs.size());
   call.output_layouts.resize(call.outputs.size());
-  result.has_kernel = static_cast<bool>(device.kernel(*trial.op));
+  const Kernel& kernel = device.kernel(*trial.op);
+  result.has_kernel = static_cast<bool>(kernel);
   if (!result.has_kernel) return result;
   device.enter();
-  const Launch launch = device.kernel(*trial.op).prepare(call);
+  call.allow_tf32 = layouts.allow_tf32;
+  const Launch launch = kernel.prepare(call);
 
   const auto stream = device.make_stream();
-  std::vector<Guarded> inputs, outputs;
+  std::vector<Placed> inputs, outputs;
   std::vector<void*> input_data, output_data;
-  for (const Tensor& input : trial.inputs) {
-    const Guarded& guarded = inputs.emplace_back(device, *stream, input ? input.bytes() : 0, input.data());
-    input_data.push_back(input ? guarded.data() : nullptr);
+  for (size_t i = 0; i < trial.inputs.size(); ++i) {
+    const Tensor& input = trial.inputs[i];
+    const TensorType type = input ? input.type() : TensorType{DType::UInt8, {0}};
+    const Placed& placed = inputs.emplace_back(device, *stream, type, call.input_layouts[i], input);
+    input_data.push_back(input ? placed.data() : nullptr);
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
-    const Guarded& guarded = outputs.emplace_back(device, *stream, call.outputs[i].bytes());
+    const Placed& placed = outputs.emplace_back(device, *stream, call.outputs[i], call.output_layouts[i]);
     const bool shares = share && share->output == static_cast<int>(i);
-    output_data.push_back(shares ? input_data[share->input] : guarded.data());
+    output_data.push_back(shares ? input_data[share->input] : placed.data());
   }
   const Guarded scratch(device, *stream, call.scratch_bytes);
   launch(LaunchCall{*stream, input_data.data(), output_data.data(), scratch.data()});
@@ -217,19 +294,16 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share, const 
   if (!intact) result.damage += text("bytes beside the scratch of ", call.scratch_bytes, "; ");
   for (size_t i = 0; i < outputs.size(); ++i) {
     const bool shares = share && share->output == static_cast<int>(i);
-    outputs[i].read(intact);
+    Tensor own = outputs[i].read(intact);
     if (!intact) result.damage += text("bytes beside output ", i, "; ");
-    result.outputs.push_back(Tensor::allocate(call.outputs[i]));
-    const std::vector<char> bytes = (shares ? inputs[share->input] : outputs[i]).read(intact);
-    std::copy(bytes.begin(), bytes.end(), result.outputs[i].data<char>());
+    result.outputs.push_back(shares ? inputs[share->input].read(intact) : std::move(own));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::vector<char> bytes = inputs[i].read(intact);
+    Tensor after = inputs[i].read(intact);
     if (!intact) result.damage += text("bytes beside input ", i, "; ");
     const Tensor& before = trial.inputs[i];
-    result.inputs.push_back(before ? before.copy() : Tensor());
+    result.inputs.push_back(before ? std::move(after) : Tensor());
     if (!before) continue;
-    std::copy(bytes.begin(), bytes.end(), result.inputs[i].data<char>());
     const bool may_change =
         is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
     if (!may_change && !same_bytes(result.inputs[i], before)) result.damage += text("input ", i, "; ");

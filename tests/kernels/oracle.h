@@ -1,6 +1,7 @@
 // What the oracle test knows about running an op: drawn inputs, a launch between guard bytes, a plan, differences.
 #pragma once
 
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -53,14 +54,22 @@ struct Launched {
   bool has_kernel = true;
 };
 
-// Of values that do not all lie in rows, by input and output.
+// How the values of a launch lie, by input and output; rows where nothing is said.
 struct Layouts {
   std::vector<Layout> inputs, outputs;
+  bool allow_tf32 = false;
 };
+// What the device's kernel wants when each input is offered to it in the layout that `offered` gives for its type.
+Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layout(const TensorType&)>& offered,
+                   bool allow_tf32 = false);
 
 // One launch without a plan. Each buffer lies between guard bytes. `share` puts an output into the memory of an input.
-// With `layouts` the bytes of the trial's values, and of what is given, are as these say.
+// The trial's values are in rows, and so is what is given: the device turns them there and back.
 Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr, const Layouts& layouts = {});
+
+// How far a card may be from the CPU in results of this dtype, by `distance`. bfloat16 is rounded on either side, which
+// may be the other way, and a bias with it. A card's library rounds gradients of filters too, whatever they become.
+double tolerance(const Trial& trial, DType dtype);
 
 // Outputs of a plan whose inputs are feeds, and variables where the op writes.
 std::vector<Tensor> run_plan(const Trial& trial, const std::shared_ptr<Device>& device);

@@ -15,9 +15,9 @@ class Beside {
  public:
   const Catalog& catalog() const { return *catalog_; }
 
-  // Draws the inputs, launches on both, and checks that outputs and variables are alike and nothing else was touched.
-  // The tolerance is for float32. Of bfloat16 it is three units of the last place: a result is rounded on either side,
-  // and a bias too where the card's library adds it.
+  // Draws the inputs, launches on both, and checks that outputs and variables are alike and nothing else was touched,
+  // also in the layouts that the kernel wants. The tolerance is for float32. Of bfloat16 it is three units of the last
+  // place: a result is rounded on either side, and a bias too where the card's library adds it.
   void check(const std::string& op, const std::vector<TensorType>& types, const Attrs& attrs = {},
              double tolerance = 1e-5, double low = -1, double high = 1, int64_t int_below = 2) {
     Example example{types, attrs, low, high, int_below};
@@ -30,14 +30,16 @@ class Beside {
       REQUIRE(got.has_kernel);
       CHECK(got.damage == "");
       const auto close = [&](const Tensor& a, const Tensor& b) {
-        const DType dtype = a.dtype();
-        CHECK(oracle::distance(a, b) < (dtype == DType::BFloat16  ? 3.0 / 256
-                                        : dtype == DType::Float64 ? 1e-9
-                                                                  : tolerance));
+        const double own = oracle::tolerance(trial, a.dtype());
+        CHECK(oracle::distance(a, b) < (own > 1e-3 ? 3.0 / 256 : own < 1e-8 ? own : tolerance));
       };
       for (size_t i = 0; i < got.outputs.size(); ++i) close(got.outputs[i], expected.outputs[i]);
       for (size_t i = 0; i < got.inputs.size(); ++i)
         if (trial.inputs[i] && trial.op->updates(i)) close(got.inputs[i], expected.inputs[i]);
+      const oracle::Layouts wanted = oracle::layouts_of(trial, *card_, [](const TensorType&) { return Layout{}; });
+      const oracle::Launched laid_out = oracle::launch(trial, *card_, nullptr, wanted);
+      CHECK(laid_out.damage == "");
+      for (size_t i = 0; i < laid_out.outputs.size(); ++i) close(laid_out.outputs[i], expected.outputs[i]);
       const oracle::Launched again = oracle::launch(trial, *card_);
       for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(oracle::same_bytes(got.outputs[i], again.outputs[i]));
     } catch (const Error& error) {

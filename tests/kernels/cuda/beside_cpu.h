@@ -56,7 +56,7 @@ struct BesideCpu {
     for (size_t i = 0; i < rows.outputs.size(); ++i)
       if (has_places(rows.outputs[i].type()) && rows.outputs[i].shape().rank() == trial.inputs[0].shape().rank())
         CHECK(cuda::is_channels_last(layouts->outputs[i]));
-    const Launched last = launch_channels_last(trial, *card, *layouts);
+    const Launched last = launch(trial, *card, nullptr, *layouts);
     CHECK(last.damage == "");
     for (size_t i = 0; i < rows.outputs.size(); ++i) CHECK(tolerance.accepts(last.outputs[i], rows.outputs[i]));
     return rows;

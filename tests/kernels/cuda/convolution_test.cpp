@@ -47,7 +47,7 @@ void for_each_case(const Check& check) {
                   {"pads", last ? channels_last(c.pads) : c.pads},
                   {"padding", std::string("VALID")},
                   {"algorithm", std::string("direct")}};
-      for (const DType dtype : {DType::Float32, DType::Float64})
+      for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16})
         check(attrs, TensorType{dtype, x}, TensorType{dtype, filter}, conv_of(attrs, x, filter, 2));
     }
   }
@@ -68,6 +68,78 @@ TEST_CASE("a convolution on the card and its gradients are those of the CPU") {
     beside.check("conv2d_input_grad", {dy, filter}, with(attrs, "shape", x.shape.dims()));
     beside.check("conv2d_filter_grad", {dy, x}, with(attrs, "shape", filter.shape.dims()));
   });
+}
+
+TEST_CASE("gradients of filters and biases are float32 where mixed precision wants them so") {
+  Beside beside;
+  for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
+    if (x.dtype != DType::BFloat16) return;
+    const TensorType dy{x.dtype, conv.out.shape(conv.format)};
+    const Attrs mixed = with(with(attrs, "shape", filter.shape.dims()), "mixed", std::string("float32"));
+    beside.check("conv2d_filter_grad", {dy, x}, mixed);
+    beside.check("conv2d_filter_bias_grad", {dy, x}, mixed);
+  });
+}
+
+TEST_CASE("a convolution that may round to TF32 has its channels last") {
+  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
+  unsigned seed = 0;
+  for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
+    if (x.dtype != DType::Float32) return;
+    const TensorType dy{x.dtype, conv.out.shape(conv.format)};
+    const auto check = [&](const char* op, const std::vector<TensorType>& types, const Attrs& all) {
+      const oracle::Trial trial = oracle::draw(catalog->at(op), {types, all}, ++seed);
+      INFO(trial.describe());
+      const oracle::Layouts wanted = oracle::layouts_of(trial, *card, [](const TensorType&) { return Layout{}; }, true);
+      const oracle::Launched expected = oracle::launch(trial, *cpu), got = oracle::launch(trial, *card, nullptr, wanted);
+      CHECK(got.damage == "");
+      // Factors keep 10 bits of fraction; up to 75 products are summed.
+      for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(oracle::distance(got.outputs[i], expected.outputs[i]) < 0.02);
+    };
+    check("conv2d", {x, filter}, attrs);
+    check("conv2d_bias_add", {x, filter, {x.dtype, {conv.filters()}}, dy}, attrs);
+    check("conv2d_input_grad", {dy, filter}, with(attrs, "shape", x.shape.dims()));
+    check("conv2d_filter_bias_grad", {dy, x}, with(attrs, "shape", filter.shape.dims()));
+  });
+}
+
+TEST_CASE("what a convolution on tensor cores wants: channels last, few of them padded, and gradients of filters in rows") {
+  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<Device> card = cuda::make_given_card();
+  const auto wanted = [&](const char* op, std::vector<TensorType> types, Attrs attrs, bool allow_tf32 = false) {
+    const OpDef& def = catalog->at(op);
+    const Attrs all = complete(def, std::move(attrs));
+    std::vector<const TensorType*> inputs;
+    for (const TensorType& type : types) inputs.push_back(&type);
+    const std::vector<TensorType> outputs = infer(def, {inputs, all});
+    const std::vector<bool> present(types.size(), true);
+    LayoutCall call{*card,   all, types, present, outputs, std::vector<Layout>(types.size()),
+                    std::vector<Layout>(outputs.size())};
+    call.allow_tf32 = allow_tf32;
+    card->kernel(def).layouts(call);
+    std::string names;
+    for (const Layout& layout : call.inputs) names += card->describe(layout) + ' ';
+    names += "->";
+    for (const Layout& layout : call.outputs) names += ' ' + card->describe(layout);
+    return names;
+  };
+  const auto narrow = [](const Shape& shape) { return TensorType{DType::BFloat16, shape}; };
+  const auto wide = [](const Shape& shape) { return TensorType{DType::Float32, shape}; };
+  const Shape rgb{2, 3, 8, 8}, image{2, 16, 8, 8};
+  CHECK(wanted("conv2d", {narrow(rgb), narrow({4, 3, 1, 1})}, {}) == "NHWC8 NHWC8 -> NHWC");
+  CHECK(wanted("conv2d", {narrow(image), narrow({4, 16, 3, 3})}, {}) == "NHWC NHWC -> NHWC");
+  CHECK(wanted("conv2d", {narrow(image), narrow({4, 16, 1, 1})}, {}) == "NHWC rows -> NHWC");
+  CHECK(wanted("conv2d", {narrow(image), narrow({4, 1, 3, 3})}, {{"groups", int64_t{16}}}) == "NHWC NHWC -> NHWC");
+  CHECK(wanted("conv2d", {wide(image), wide({4, 16, 3, 3})}, {}) == "rows rows -> rows");
+  CHECK(wanted("conv2d", {wide(rgb), wide({4, 3, 3, 3})}, {}, true) == "NHWC NHWC -> NHWC");
+  CHECK(wanted("conv2d_filter_grad", {narrow({2, 4, 8, 8}), narrow(rgb)}, {{"shape", Ints{4, 3, 1, 1}}}) ==
+        "NHWC NHWC8 -> rows");
+  CHECK(wanted("conv2d_input_grad", {narrow({2, 4, 8, 8}), narrow({4, 3, 1, 1})}, {{"shape", Ints{2, 3, 8, 8}}}) ==
+        "NHWC NHWC8 -> NHWC8");
+  const Attrs last{{"data_format", std::string("NHWC")}};
+  CHECK(wanted("conv2d", {narrow({2, 8, 8, 3}), narrow({4, 3, 3, 3})}, last) == "C8 C8 -> rows");
+  CHECK(wanted("conv2d", {narrow({2, 8, 8, 16}), narrow({4, 3, 3, 16})}, last) == "rows rows -> rows");
 }
 
 TEST_CASE("a convolution on the card takes bias, sum and relu along, and gives the bias its gradient") {

@@ -15,15 +15,10 @@ using namespace moonflow::oracle;
 
 namespace {
 
-// The bound is one rounding of a result on either side for bfloat16, and for the others some of the sums.
-bool close(const Tensor& a, const Tensor& b) {
-  const DType dtype = a.dtype();
-  return distance(a, b) < (dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5);
-}
-
 // What `launch` computes, by way of a sharing of memory where there is one, is what the CPU computes.
 template <class LaunchWith>
 void check(const Trial& trial, const Launched& expected, const LaunchWith& launch) {
+  const auto close = [&](const Tensor& a, const Tensor& b) { return distance(a, b) < tolerance(trial, a.dtype()); };
   const Launched got = *launch(nullptr);
   CHECK(got.damage == "");
   for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(close(got.outputs[i], expected.outputs[i]));
@@ -89,7 +84,7 @@ TEST_CASE("every CUDA kernel that takes images with their channels last computes
       if (exact.attrs.find("algorithm")) exact.attrs.set("algorithm", std::string("direct"));
       check(trial, launch(exact, *cpu), [&](const Sharing* share) -> std::optional<Launched> {
         if (share && layouts->inputs[share->input] != layouts->outputs[share->output]) return {};
-        return launch_channels_last(trial, *card, *layouts, share);
+        return launch(trial, *card, share, *layouts);
       });
     } catch (const Error& error) {
       FAIL_CHECK("threw " << error.describe());

@@ -72,19 +72,52 @@ void lenet(Network& net) {
   net.train(net.dense(net.op("relu", {net.dense(x, 16)}), 5), false);
 }
 
+// Blocks as ResNet-50 has them, in mixed precision; the stem has few channels. Watches a convolution and a block.
+void residual(Network& net) {
+  net.graph.mixed_precision = true;
+  const std::string same = "SAME";
+  const auto conv = [&](ValueId x, int64_t filters, int64_t size, int64_t stride = 1) {
+    const ValueId filter = net.weight({filters, net.graph.type(x).shape[1], size, size});
+    return net.op("conv2d", {x, filter}, {{"padding", same}, {"strides", Ints{stride}}});
+  };
+  const auto norm = [&](ValueId x) {
+    const int64_t channels = net.graph.type(x).shape[1];
+    const ValueId scale = net.op("add", {net.weight({channels}), net.graph.constant(Tensor::of<float>({}, {1}), "one")});
+    return net.op("batch_norm_train", {x, scale, net.weight({channels})});
+  };
+  const auto relu = [&](ValueId x) { return net.op("relu", {x}); };
+  const auto block = [&](ValueId x, int64_t width, int64_t stride) {
+    ValueId y = relu(norm(conv(x, width, 1)));
+    y = relu(norm(conv(y, width, 3, stride)));
+    y = norm(conv(y, 2 * width, 1));
+    if (net.graph.type(y) != net.graph.type(x)) x = norm(conv(x, 2 * width, 1, stride));
+    return relu(net.op("add", {y, x}));
+  };
+  const ValueId images = net.graph.feed("x", {DType::Float32, {kBatch, 3, 20, 18}});
+  const ValueId stem = conv(images, 8, 7, 2);
+  const ValueId pooled =
+      net.op("max_pool2d", {relu(norm(stem))}, {{"ksize", Ints{3}}, {"strides", Ints{2}}, {"padding", same}});
+  const ValueId first = block(block(pooled, 8, 1), 8, 1), last = block(first, 16, 2);
+  net.train(net.dense(net.op("reduce_mean", {last}, {{"axis", Ints{2, 3}}}), 5), true);
+  net.graph.tap(stem, 3);
+  net.graph.tap(first, 4);
+}
+
 Tensor labels(int run) {
   Tensor values = Tensor::allocate({DType::Int32, {kBatch}});
   for (int64_t i = 0; i < kBatch; ++i) values.data<int32_t>()[i] = static_cast<int32_t>((i * 3 + run) % 5);
   return values;
 }
 
-// Trains for kRuns with as many runs in flight as there may be. Gives all taps in the order they came.
-std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(Network&)) {
+// Trains for kRuns with as many runs in flight as there may be. Gives all taps in the order they came, then the weights.
+std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(Network&),
+                          std::shared_ptr<Plan>* made = nullptr) {
   const auto catalog = make_catalog();
   Session session(catalog, device);
   Network net(*catalog);
   build(net);
   const std::shared_ptr<Plan> plan = session.compile(net.graph, "train");
+  if (made) *made = plan;
   for (size_t i = 0; i < net.weights.size(); ++i)
     session.write(text("weight", i), random_values(net.graph.type(net.weights[i]), 1 + i, -0.3, 0.3));
   if (session.variables().find("momentum0"))
@@ -110,7 +143,7 @@ std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(N
     }
     while (session.submit(plan, submission) == 0) pull(true);
   }
-  while (taps.size() < 2 * kRuns) pull(true);
+  while (taps.size() < plan->taps.size() * kRuns) pull(true);
   for (size_t i = 0; i < net.weights.size(); ++i) taps.push_back(session.read(text("weight", i)).copy());
   return taps;
 }
@@ -138,6 +171,37 @@ TEST_CASE("a dense network trains on the card as on the CPU, in every schedule")
 
 TEST_CASE("a convolutional network trains on the card as on the CPU, in every schedule") {
   check_in_all_schedules(lenet);
+}
+
+TEST_CASE("a residual network in mixed precision has its channels last between convolutions") {
+  std::shared_ptr<Plan> plan;
+  const std::vector<Tensor> expected = train(make_cpu_device(2), residual),
+                            got = train(cuda::make_simulated_device(), residual, &plan);
+  int images = 0, widened = 0, convolutions = 0;
+  for (const Step& step : plan->steps) {
+    const auto is_image = [](const TensorType& type) { return type.shape.rank() == 4 && type.shape[0] == kBatch; };
+    if (!is_image(step.input_types[0])) continue;
+    images += step.label.find("reorder") == 0;
+    widened += step.label.find("cast") == 0;
+    if (step.label.find("conv2d") != 0) continue;
+    ++convolutions;
+    CHECK(step.input_types[0].dtype == DType::BFloat16);
+    CHECK_FALSE(step.input_layouts[0].row_major());
+  }
+  CHECK(convolutions == 3 * 12 - 1);  // nobody wants the gradient of the images
+  // The images are turned as they come in, and two watched values on their way out. Then there is what batch
+  // normalisation, pooling and the mean still lack in bfloat16 or in this layout.
+  INFO(plan->dump());
+  CHECK(images == 3);
+  CHECK(widened == 3);
+
+  // Losses, logits, and two values that are watched, in rows: as near as bfloat16 is, after so many steps.
+  REQUIRE(got.size() == expected.size());
+  double furthest = 0;
+  for (size_t i = 0; i < 4 * kRuns; ++i) {
+    furthest = std::max(furthest, distance(got[i], expected[i]));
+  }
+  CHECK(furthest < 0.01);
 }
 
 TEST_CASE("the simulated module is opened as the real one, and trains") {
