@@ -12,7 +12,8 @@ local folder = assert(arg[1], "the first argument is the folder of the results")
 local options = { python = "python3", rounds = 3, seconds = 0.3, limit = 200, device = "gpu" }
 for i = 2, #arg, 2 do
   local name = arg[i]:match("^%-%-(%a+)$")
-  if not name or not options[name] and name ~= "log" and name ~= "only" then error("gpu.lua has no option " .. arg[i], 0) end
+  local known = name and (options[name] or name == "log" or name == "only")
+  if not known then error("gpu.lua has no option " .. arg[i], 0) end
   options[name] = tonumber(arg[i + 1]) or arg[i + 1]
 end
 local here, moonflow = arg[0]:match("^(.*/)"), arg[-1] or "moonflow"

@@ -4,8 +4,8 @@
 # is a table of them, and the exit status is 0 only if all went well. Results go to a folder; those worth keeping are
 # copied to docs/results by hand.
 #   bash tests/bench/gpu_check.sh [FOLDER, default build/gpu_check]
-#   bash tests/bench/gpu_check.sh pack FOLDER    what a bare machine lacks: our programs, stripped, in FOLDER/build, and
-#                                                Debian's packages for them in FOLDER/debs; on Debian 12, with a network
+#   bash tests/bench/gpu_check.sh pack FOLDER    puts there what a bare machine lacks: our programs, stripped, and
+#                                                Debian's packages for them; on Debian 12, with a network
 # In the environment:
 #   MOONFLOW_CHECK_STAGES   which of the stages below, by name (default all but "large")
 #   MOONFLOW_CHECK_SECONDS  for all of it (default 585)
@@ -17,12 +17,13 @@
 #   MOONFLOW_PYTHON         a python with PyTorch for GPUs (default python3)
 #
 # A first hour on a card that is lent for half an hour, to machines that are bare each time and take a minute or two to
-# start. Before: build all with -DMOONFLOW_CUDA=ON, `gpu_check.sh pack build-card` (an ignored folder, to be carried; some
-# 20 MB), and a rehearsal. Then, each as one command with OUT the folder that comes back:
+# start. Before: configure with -DMOONFLOW_CUDA=ON, `gpu_check.sh pack build-card` (which builds; the folder is ignored,
+# and is to be carried: some 30 MB), and a rehearsal with that. Then, each as one command with OUT the folder that comes
+# back:
 #   1. four minutes. Is it right? MOONFLOW_PACK=build-card MOONFLOW_CHECK_SECONDS=300 \
 #      MOONFLOW_CHECK_STAGES="machine probe tests agree sanitize kernels" bash tests/bench/gpu_check.sh $OUT
-#      Read stages.txt, then `tests` and `agree` in logs.tar.gz: every test, and where the oracle fails every op, ran in a
-#      process of its own, so each failure stands for itself. Mend, build and pack again, with nothing held meanwhile.
+#      Read stages.txt, then `tests` and `agree` in logs.tar.gz: every test, and where the oracle fails every op, ran in
+#      a process of its own, so each failure stands for itself. Mend and pack again, with nothing held meanwhile.
 #   2. ten minutes. How fast? The same with MOONFLOW_CHECK_STAGES="machine tests agree product speed", and no
 #      MOONFLOW_CHECK_SECONDS. Its page is speed.md; card.json is to replace tests/kernels/cuda/h200.json.
 #   3. seven minutes. The same with MOONFLOW_CHECK_STAGES="machine large": ResNet-50 beside PyTorch compiled.
@@ -38,18 +39,26 @@ packages=(
   libluajit-5.1-dev libdnnl-dev zlib1g-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
   libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
 )
-programs=(moonflow gpu_tests gpu_probe gpu_kernels)
+programs="moonflow gpu_tests gpu_probe gpu_kernels"
+targets="$programs moonflow_library moonflow_cuda"
+export programs targets
 
 build=${MOONFLOW_BUILD:-build}
 if [ "${1:-}" = pack ]; then
   to=${2:?gpu_check.sh pack wants a folder}
-  rm -rf "$to/build" && mkdir -p "$to/build/lua" "$to/debs" || exit 1
-  for file in "${programs[@]}"; do strip -o "$to/build/$file" "$build/$file" || exit 1; done
+  # Scripts and programs of two states of the sources would fail on the card.
+  # shellcheck disable=SC2086
+  cmake --build "$build" --target $targets || exit 1
+  stripped=$(mktemp -d)
+  trap 'rm -rf "$stripped"' EXIT
+  mkdir -p "$stripped/lua/moonflow" "$to/debs" && ln -s ../../libmoonflow.so "$stripped/lua/moonflow/core.so" || exit 1
+  for file in $programs; do strip -o "$stripped/$file" "$build/$file" || exit 1; done
   # The libraries, and the links that lead to them.
   for file in "$build"/libmoonflow.so* "$build/libmoonflow_cuda.so"; do
-    if [ -L "$file" ]; then cp -P "$file" "$to/build/"; else strip -o "$to/build/${file##*/}" "$file"; fi || exit 1
+    if [ -L "$file" ]; then cp -P "$file" "$stripped/"; else strip -o "$stripped/${file##*/}" "$file"; fi || exit 1
   done
-  mkdir "$to/build/lua/moonflow" && ln -s ../../libmoonflow.so "$to/build/lua/moonflow/core.so" || exit 1
+  cp -L "$build"/lua/moonflow/*.lua "$stripped/lua/moonflow/" || exit 1
+  tar -czf "$to/programs.tar.gz" -C "$stripped" . || exit 1
   missing=()
   for package in "${packages[@]}"; do
     compgen -G "$to/debs/${package}_*.deb" >/dev/null ||
@@ -71,12 +80,14 @@ budget=${MOONFLOW_CHECK_SECONDS:-585}
 simulated=${MOONFLOW_CHECK_SIMULATED:-}
 wanted=${MOONFLOW_CHECK_STAGES:-machine probe tests agree sanitize kernels product speed}
 debs=
+if [ -n "$simulated" ]; then simulated=$(realpath "$build/libmoonflow_cuda_simulated.so") || exit 1; fi
 if [ -n "${MOONFLOW_PACK:-}" ]; then
   debs=$(cd "$MOONFLOW_PACK/debs" && pwd) || exit 1
-  build=$(cd "$MOONFLOW_PACK/build" && pwd) || exit 1
+  build=$work/build
+  mkdir "$build" && tar -xzf "$MOONFLOW_PACK/programs.tar.gz" -C "$build" || exit 1
 fi
 export MOONFLOW_REQUIRE_GPU=1 PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-[ -z "$simulated" ] || export MOONFLOW_CUDA_MODULE=$PWD/$build/libmoonflow_cuda_simulated.so
+[ -z "$simulated" ] || export MOONFLOW_CUDA_MODULE=$simulated
 
 # ---- stages ---------------------------------------------------------------------------------------------------------
 
@@ -100,7 +111,7 @@ stage() {
   [ "$limit" -lt "$left" ] || limit=$left
   timeout -k 5 "$limit" bash -c '"$@"' stage "$@" >"$work/$name.log" 2>&1
   status=$?
-  tar -czf "$results/logs.tar.gz" -C "$work" --exclude=./prefix --exclude=./alone .
+  tar -czf "$results/logs.tar.gz" -C "$work" --exclude=./prefix --exclude=./build --exclude=./alone .
   word=$(grep -v '^[[:space:]]*$' "$work/$name.log" | tail -n 1 | cut -c1-110)
   case $status in
     0) row "$name" ok "$((SECONDS - start)) s" "$word" ;;
@@ -136,6 +147,7 @@ machine() {
   command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||
     echo "no nvidia-smi, or it finds no card"
   nproc
+  env | grep -E '^(CUBLAS|CUDA|CUDNN|MOONFLOW|NVIDIA|TORCH)' | sort
   "$python" -c 'import torch
 print("PyTorch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version())' ||
     echo "$python has no PyTorch"
@@ -150,29 +162,22 @@ print("PyTorch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.b
 
 programs_start() {
   local program said
-  for program in moonflow libmoonflow_cuda.so gpu_tests gpu_probe gpu_kernels; do
+  for program in $programs libmoonflow_cuda.so; do
     said=$($ours ldd "$build/$program") || return 1
     ! grep 'not found' <<<"$said" || return 1
   done
   $ours "$build/moonflow" -e 'require "moonflow"'
 }
 
-# Programs that were brought along come without the scripts, which lie in the tree; a build has links to them.
-link_scripts() {
-  local file
-  [ -d "$build/lua/moonflow" ] && [ ! -e "$build/lua/moonflow/init.lua" ] || return 0
-  for file in lua/moonflow/*.lua; do ln -sf "$PWD/$file" "$build/lua/moonflow/"; done
-}
-
-# What a bare machine has of the tests' tools does not matter here, nor what its compiler warns of. The linker finds what
-# the packages' libraries need by -rpath-link, and cuDNN's headers may be those of the python's packages.
+# What a bare machine has of the tests' tools does not matter here, nor what its compiler warns of. The linker finds
+# what the packages' libraries need by -rpath-link, and cuDNN's headers may be those of the python's packages.
 make() {
-  local headers targets="moonflow moonflow_library moonflow_cuda gpu_tests gpu_probe gpu_kernels"
+  local headers
   if programs_start; then
     echo "the programs in $build start here"
     return
   fi
-  [ -z "$simulated" ] || targets="$targets moonflow_cuda_simulated_module"
+  [ -z "$debs" ] || rm -rf "$build"
   headers=$("$python" -c '
 import glob, site
 print(";".join(file for folder in site.getsitepackages() for file in glob.glob(folder + "/nvidia/cudnn/include")))')
@@ -255,15 +260,15 @@ sanitize() {
     { echo "there is no compute-sanitizer here" && return; }
   $ours "$tool" --tool memcheck --error-exitcode 9 "$build/moonflow" tests/bench/gpu_agree.lua 3 gpu cpu mlp
   local status=$?
-  # Some machines let it see no card. Nothing is checked then, and nothing is wrong.
-  ! grep -q 'Device not supported' "$work/sanitize.log" || { echo "compute-sanitizer does not work on this machine" && return 0; }
-  return $status
+  grep -q 'Device not supported' "$work/sanitize.log" || return $status
+  echo "compute-sanitizer sees no card on this machine, so nothing was checked"
 }
 
 speed() {
   local peer="$clean $python" few=()
   [ -z "$simulated" ] || peer="" few=(--rounds 1 --seconds 0.01 --only relu)
-  $ours "$build/moonflow" tests/bench/gpu.lua "$results" --python "$peer" --log "$work/peers.log" --limit "$1" "${few[@]}"
+  $ours "$build/moonflow" tests/bench/gpu.lua "$results" --python "$peer" --log "$work/peers.log" --limit "$1" \
+    "${few[@]}"
 }
 
 product() {
@@ -297,11 +302,11 @@ if [ -n "$debs" ]; then
 fi
 wheels=$("$python" -c '
 import glob, os, site
-files = [file for folder in site.getsitepackages() for file in glob.glob(folder + "/nvidia/**/lib*.so*", recursive=True)]
+patterns = [folder + "/nvidia/**/lib*.so*" for folder in site.getsitepackages()]
+files = [file for pattern in patterns for file in glob.glob(pattern, recursive=True)]
 print(":".join(sorted({os.path.dirname(file) for file in files})))' 2>/dev/null)
 path=$path${wheels:+${path:+:}$wheels}
 [ -z "$path" ] || ours="env LD_LIBRARY_PATH=$path"
-link_scripts
 
 stage build 240 make
 wanted machine 30 machine
