@@ -9,7 +9,7 @@ namespace moonflow::cpu {
 namespace {
 
 // A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
-constexpr int64_t kPartFlops = 1 << 20;
+constexpr int64_t kPartFlops = 1 << 19;
 
 // Calls body(R, part, first, last) for each part of `count` lines of the result, rows or columns; one part per thread,
 // as far as it pays.
@@ -29,6 +29,10 @@ void divide(const ProductSizes& sizes, int64_t count, const Body& body) {
 
 constexpr int64_t kPanel = 32;
 
+// Columns of a tile, which are half a panel where registers are narrow.
+template <class R>
+constexpr int64_t kStrip = std::max<int64_t>(2 * R::kWidth, kPanelLanes);
+
 // Columns whose panels fit into half of the second cache.
 int64_t block_columns(const ProductSizes& sizes) {
   constexpr int64_t kFloats = 1 << 17;
@@ -45,12 +49,35 @@ struct Spread {
   int64_t a_row() const { return sizes.transpose_a ? 1 : sizes.inner; }
   int64_t a_step() const { return sizes.transpose_a ? sizes.rows : 1; }
   // Rows of b far apart, or a power of two apart, fall into many pages, or into few sets of the cache. Then a panel is
-  // copied, when it is used several times.
+  // copied, when it is used several times; with few registers a tile is soon done, and waits for its pages longer.
+  template <class R>
   bool copies(int64_t rows) const {
-    constexpr int64_t kSeveral = 56, kPower = 256, kFar = 1 << 18;
+    constexpr int64_t kSeveral = 56, kPower = 256, kFar = R::kCount == 32 ? 1 << 18 : 1 << 16;
     return rows > kSeveral && (sizes.columns % kPower == 0 || sizes.columns * sizes.inner > kFar);
   }
+  // So do the columns of a transposed a, which each tile along a row of the result reads again.
+  bool copies_left() const { return sizes.transpose_a && sizes.columns > 2 * kPanel; }
 };
+
+// Rows of a tile in a', one column of it after the other.
+constexpr int64_t kLeftLanes = 16;
+
+// `rows` columns of a transposed a, which is (inner, sizes.rows), from column i on.
+template <class R>
+void copy_left(const Spread& spread, int64_t i, int64_t rows, float* left) {
+  const ProductSizes& sizes = spread.sizes;
+  // Whole registers, as long as a has that much behind them.
+  constexpr int64_t kWidth = R::kWidth;
+  const int64_t whole = (rows + kWidth - 1) / kWidth * kWidth, end = sizes.inner * sizes.rows;
+  int64_t from = i;
+  for (int64_t k = 0; k < sizes.inner; ++k, from += sizes.rows, left += kLeftLanes) {
+    if (from + whole > end) {
+      std::copy(spread.a + from, spread.a + from + rows, left);
+    } else {
+      for (int64_t r = 0; r < whole; r += kWidth) R::at(left + r) = R::at(spread.a + from + r);
+    }
+  }
+}
 
 // One panel of b, `stride` floats from row to row, filled up with zeros.
 template <class R>
@@ -71,16 +98,21 @@ inline void fetch_tile(const float* out, int64_t rows, int64_t row) {
   }
 }
 
+// The rows of a' that a tile needs.
+struct Left {
+  const float* a;
+  int64_t row, step;
+};
+
 // One tile of the result: `rows` rows from row i on, `width` columns from column j on. `b` holds `filled` columns, and
 // what it holds more than is wanted is thrown away.
 template <class R>
-void multiply_tile(const Spread& spread, int64_t i, int64_t rows, int64_t j, int64_t width, const float* b,
-                   int64_t b_step, int64_t filled) {
+void multiply_tile(const Spread& spread, const Left& left, int64_t i, int64_t rows, int64_t j, int64_t width,
+                   const float* b, int64_t b_step, int64_t filled) {
   const ProductSizes& sizes = spread.sizes;
-  const float* a = spread.a + i * spread.a_row();
   float* out = spread.out + i * sizes.columns + j;
   const auto sum = [&](float* to, int64_t to_row, const auto& ending) {
-    multiply_row<R>(rows, filled, sizes.inner, a, spread.a_row(), spread.a_step(), b, b_step, to, to_row, ending);
+    multiply_row<R>(rows, filled, sizes.inner, left.a, left.row, left.step, b, b_step, to, to_row, ending);
   };
   fetch_tile(out, rows, sizes.columns);
   if (width == filled && spread.descends) return sum(out, sizes.columns, Descend{spread.factor});
@@ -97,22 +129,29 @@ void multiply_tile(const Spread& spread, int64_t i, int64_t rows, int64_t j, int
 
 template <class R>
 void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column,
-                   float* panels) {
+                   float* scratch) {
   const ProductSizes& sizes = spread.sizes;
   const int64_t rows = last_row - first_row, groups = (rows + kTileRows<R> - 1) / kTileRows<R>;
-  const bool copies = spread.copies(rows);
+  const bool copies = spread.copies<R>(rows), copies_left = spread.copies_left();
+  float* const panels = scratch + kLeftLanes * sizes.inner;
   const int64_t block = block_columns(sizes);
   for (int64_t from = first_column; from < last_column; from += block) {
     const int64_t to = std::min(from + block, last_column);
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t i = first_row + rows * group / groups, next = first_row + rows * (group + 1) / groups;
-      for (int64_t j = from; j < to; j += kPanel) {
-        const int64_t width = std::min(kPanel, to - j), filled = (width + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+      Left left{spread.a + i * spread.a_row(), spread.a_row(), spread.a_step()};
+      if (copies_left) {
+        copy_left<R>(spread, i, next - i, scratch);
+        left = {scratch, 1, kLeftLanes};
+      }
+      for (int64_t j = from; j < to; j += kStrip<R>) {
+        const int64_t width = std::min(kStrip<R>, to - j);
+        const int64_t filled = (width + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
         float* panel = panels + (j - from) * sizes.inner;
         const bool copied = copies || width < filled;
         if (copied && group == 0) copy_panel<R>(spread.b + j, sizes.columns, sizes.inner, width, filled, panel);
-        multiply_tile<R>(spread, i, next - i, j, width, copied ? panel : spread.b + j, copied ? filled : sizes.columns,
-                         filled);
+        multiply_tile<R>(spread, left, i, next - i, j, width, copied ? panel : spread.b + j,
+                         copied ? filled : sizes.columns, filled);
       }
     }
   }
@@ -149,12 +188,16 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
   // Rows that are a multiple of 4 KiB apart share one set of the nearest cache, which holds a dozen lines.
   const int64_t most_rows = std::min<int64_t>(kTileRows<R>, sizes.inner % 1024 == 0 ? 8 : 14);
   const int64_t rows = last_row - first_row, groups = (rows + most_rows - 1) / most_rows;
+  // Tiles of 16 registers are faster whole, as long as what is left over has sums enough to hide their latency.
+  const bool whole_groups = R::kCount == 16 && rows % most_rows >= 4;
   const int64_t step = kPanelLanes, b_vector = R::kWidth == step ? step * sizes.inner : R::kWidth;
   alignas(64) float beside[kTileRows<R> * kPanel];
   for (int64_t j = first_column; j < last_column; j += kPanel) {
     const int64_t width = std::min(kPanel, last_column - j), filled = (width + step - 1) / step * step;
     for (int64_t group = 0; group < groups; ++group) {
-      const int64_t i = first_row + rows * group / groups, here = first_row + rows * (group + 1) / groups - i;
+      const int64_t from = whole_groups ? group * most_rows : rows * group / groups;
+      const int64_t to = whole_groups ? std::min(rows, from + most_rows) : rows * (group + 1) / groups;
+      const int64_t i = first_row + from, here = to - from;
       const bool whole = width == filled;
       float* tile = whole ? work.out + i * sizes.columns + j : beside;
       const int64_t tile_row = whole ? sizes.columns : kPanel;
@@ -175,6 +218,9 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
   }
 }
 
+// Of one thread.
+int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kLeftLanes) * sizes.inner; }
+
 // Divides the rows of the result between the threads, or its columns.
 void multiply(const Spread& spread, bool by_rows) {
   const ProductSizes& sizes = spread.sizes;
@@ -182,7 +228,7 @@ void multiply(const Spread& spread, bool by_rows) {
   const int64_t panels = (sizes.columns + kPanel - 1) / kPanel, count = by_rows ? sizes.rows : panels;
   divide(sizes, count, [&](auto wide, int64_t part, int64_t first, int64_t last) {
     using R = decltype(wide);
-    float* panel = spread.scratch + part * block_columns(sizes) * sizes.inner;
+    float* panel = spread.scratch + part * scratch_floats(sizes);
     if (by_rows) {
       multiply_part<R>(spread, first, last, 0, sizes.columns, panel);
     } else {
@@ -210,7 +256,7 @@ void multiply_panels(const ProductSizes& sizes, const float* a, const float* pan
 }
 
 int64_t spread_scratch_bytes(const ProductSizes& sizes) {
-  return threads() * block_columns(sizes) * sizes.inner * static_cast<int64_t>(sizeof(float));
+  return threads() * scratch_floats(sizes) * static_cast<int64_t>(sizeof(float));
 }
 
 void multiply_spread(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch) {
