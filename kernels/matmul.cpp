@@ -3,6 +3,8 @@
 #include "engine/plan.h"
 #include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
+#include "kernels/dense_loss.h"
+#include "kernels/dense_pair.h"
 #include "kernels/matmul.h"
 #include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
@@ -447,6 +449,10 @@ void add_matmul(Catalog& catalog) {
   dense.infer = infer_dense;
   dense.cpu = {prepare_dense, dense_layouts};
   dense.flops = dense_flops;
+  dense.rewrites = {
+      {"dense + sparse cross entropy, there and back", {"dense_sparse_cross_entropy"}, fuse_dense_loss},
+      {"dense + dense of few rows", {"dense_pair"}, fuse_dense_pair},
+  };
   dense.examples = {
       {{f32({3, 7}), f32({5, 7}), f32({5})}},
       {{f32({20, 7}), f32({5, 7}), f32({5})}, {{"activation", std::string("relu")}}},
