@@ -1,5 +1,6 @@
 // The threads of a block on the simulated device: what they see of each other, and what is wrong with a kernel.
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/product.h"
 
 #include <algorithm>
 #include <cmath>
@@ -224,6 +225,20 @@ TEST_CASE("a write beyond a block of the device's memory is an error that names 
   CHECK_THROWS_WITH(card.stream->wait(), Contains("Write<false>") && Contains("beside a block of 32 bytes"));
 }
 #endif
+
+TEST_CASE("a product by the library is refused where its values are not aligned as its algorithm was told") {
+  Card card;
+  const Memory<float> values(card, std::vector<float>(3 * 64, 1));
+  int64_t scratch_bytes = 0;
+  ProductCall call;
+  call.sizes.rows = call.sizes.columns = call.sizes.inner = 4;
+  const ProductLaunch multiply = make_products()->prepare(call, scratch_bytes);
+  float *const a = values.data(), *const b = a + 64, *const out = a + 128;
+  multiply(*card.stream, {a, b, nullptr, out, nullptr});
+  CHECK(values.read()[128] == 4);
+  CHECK_THROWS_WITH(multiply(*card.stream, {a + 4, b, nullptr, out, nullptr}), Contains("not aligned to 64 bytes"));
+  CHECK_THROWS_WITH(multiply(*card.stream, {a, b, nullptr, out + 4, nullptr}), Contains("not aligned to 64 bytes"));
+}
 
 TEST_CASE("a launch that a card would refuse is refused") {
   Card card;
