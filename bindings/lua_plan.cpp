@@ -95,7 +95,7 @@ int info(lua_State* L) {
     plan = self(L).plan.get();
     device = plan->device->describe();
   });
-  lua_createtable(L, 0, 11);
+  lua_createtable(L, 0, 12);
   push_string(L, device);
   lua_setfield(L, -2, "device");
   push_string(L, plan->job);
@@ -103,6 +103,7 @@ int info(lua_State* L) {
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
   set_number(L, "kept_steps", plan->kept_steps);
   set_number(L, "first_write", plan->first_write);
+  set_number(L, "branches", plan->branch_count);
   set_number(L, "taps", static_cast<double>(plan->taps.size()));
   set_number(L, "arena_bytes", static_cast<double>(plan->arena_bytes));
   set_number(L, "arena_lower_bound", static_cast<double>(plan->arena_lower_bound));

@@ -148,7 +148,7 @@ int profile_stop(lua_State* L) {
   return 1;
 }
 
-// plan:steps() -> list of { label, site, inputs, output, flops, bytes, ns, launches }
+// plan:steps() -> list of { label, site, inputs, output, branch, flops, bytes, ns, launches }
 int plan_steps(lua_State* L) {
   lua_settop(L, 1);
   auto& texts = keep<std::vector<StepText>>(L);
@@ -160,7 +160,7 @@ int plan_steps(lua_State* L) {
   lua_createtable(L, static_cast<int>(texts.size()), 0);
   for (size_t i = 0; i < texts.size(); ++i) {
     const Step& step = plan->steps[i];
-    lua_createtable(L, 0, 8);
+    lua_createtable(L, 0, 9);
     push_string(L, texts[i].label);
     lua_setfield(L, -2, "label");
     push_string(L, texts[i].site);
@@ -169,6 +169,7 @@ int plan_steps(lua_State* L) {
     lua_setfield(L, -2, "inputs");
     push_string(L, texts[i].output);
     lua_setfield(L, -2, "output");
+    set_number(L, "branch", step.branch);
     set_number(L, "flops", step.flops);
     set_number(L, "bytes", static_cast<double>(step.bytes()));
     set_number(L, "ns", static_cast<double>(step.profiled_ns));

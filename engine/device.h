@@ -74,6 +74,8 @@ class Stream {
   virtual void touches(const std::vector<Range>& reads, const std::vector<Range>& writes) { (void)reads, (void)writes; }
   // Enqueues a copy of the first fault of the work so far to `to`, whose `step` is -1 without one, and forgets it.
   virtual void take_fault(Fault* to) { to->step = -1; }
+  // Where launches note faults, and look for one before they write variables: for whoever tells what they touch.
+  virtual Range fault_note() const { return {nullptr, 0}; }
 };
 
 class Device {
@@ -108,6 +110,10 @@ class Device {
   virtual void free_staging(void* memory) noexcept { free(memory); }
   // A launch that rewrites a value from one layout into another (one input, one output).
   virtual Launch reorder(const TensorType& type, const Layout& from, const Layout& to) = 0;
+  // How many branches the steps of a plan may form, which go side by side (engine/branches.h), and a stream for one
+  // beside `trunk`, which must outlive it: both note faults in one place.
+  virtual int branches() const { return 1; }
+  virtual std::unique_ptr<Stream> make_branch(Stream& trunk) { return (void)trunk, make_stream(); }
 };
 
 // Device memory with an owner.

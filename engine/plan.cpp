@@ -5,8 +5,10 @@
 //   place     each op gets a kernel of the device, or an error
 //   layout    private layouts are carried along chains; reorders fill the gaps
 //   keep      what follows from variables that the plan only reads goes to the front, and is kept between runs
-//   memory    which values share memory, and for which steps each must live
-//   prepare   kernels prepare their launches, values and scratch get places in one arena, and pointers are bound
+//   prepare   kernels prepare their launches
+//   branch    which steps go side by side, on a device where they can
+//   memory    which values share memory, and for which steps each must live; places in one arena
+//   bind      the launches get their pointers
 #include "engine/plan.h"
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include <tuple>
 
 #include "engine/arena.h"
+#include "engine/branches.h"
 #include "engine/mixed_precision.h"
 #include "engine/slot.h"
 
@@ -296,7 +299,9 @@ std::vector<bool> variables_only_read(const Draft& draft) {
 class LayoutStage {
  public:
   LayoutStage(Draft& draft, Device& device)
-      : layouts(draft.value_count()), draft_(draft), device_(device), lasting_(variables_only_read(draft)) {}
+      : layouts(draft.value_count()), draft_(draft), device_(device), lasting_(variables_only_read(draft)) {
+    for (ValueId value = 0; value < draft.value_count(); ++value) origins.push_back(value);
+  }
 
   void run(const std::vector<NodeId>& sequence) {
     for (const NodeId id : sequence) {
@@ -311,11 +316,17 @@ class LayoutStage {
     return found == tap_sources_.end() ? value : found->second;
   }
 
-  std::vector<Layout> layouts;  // by value
+  std::vector<Layout> layouts;   // by value
+  std::vector<ValueId> origins;  // by value: the one that it is under another type, through alias ops; else itself
   std::vector<DraftStep> steps;
 
  private:
   void add(const Node& node) {
+    if (!node.op->alias.empty()) {  // there is nothing to do
+      const ValueId origin = origins[in_layout(node.inputs[node.op->alias[0].input], Layout{})];
+      for (const ValueId output : node.outputs) origins[output] = origin;
+      return;
+    }
     DraftStep step{&node, false, node.inputs, node.outputs, false};
     const Kernel& kernel = device_.kernel(*node.op);
     const std::vector<TensorType> input_types = types_of(draft_, node.inputs),
@@ -329,7 +340,7 @@ class LayoutStage {
                     std::vector<Layout>(node.inputs.size()),
                     std::vector<Layout>(node.outputs.size())};
     call.allow_tf32 = draft_.graph().allow_tf32;
-    if (kernel.layouts && node.op->alias.empty()) {
+    if (kernel.layouts) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (present[i]) call.inputs[i] = layouts[node.inputs[i]];
         call.lasting.push_back(present[i] && lasting_[node.inputs[i]]);
@@ -350,6 +361,7 @@ class LayoutStage {
       if (layouts[copy] == wanted) return copy;
     const ValueId copy = draft_.add_value(draft_.type(value), draft_.maker(value));
     layouts.push_back(wanted);
+    origins.push_back(copy);
     copies_[value].push_back(copy);
     steps.push_back(DraftStep{&draft_.node(draft_.maker(value)), true, {value}, {copy}, false});
     return copy;
@@ -368,121 +380,33 @@ class LayoutStage {
 // else writes one of them. Such steps go to the front, in their order. Steps of constants alone stay where they are:
 // the graph that gives variables their first values has many, needs each once, and would hold all of their values at a
 // time.
-void keep(const Draft& draft, std::vector<DraftStep>& steps) {
+void keep(const Draft& draft, LayoutStage& laid_out) {
   std::vector<bool> kept = variables_only_read(draft);
-  for (DraftStep& step : steps) {
+  for (DraftStep& step : laid_out.steps) {
     bool reads_kept = false, reads_other = !step.is_reorder && !step.node->op->writes.empty();
     for (const ValueId input : step.inputs) {
       if (input == kNone) continue;
-      const bool constant = draft.node(draft.maker(input)).kind == Node::Constant;
-      reads_kept = reads_kept || kept[input];
-      reads_other = reads_other || (!kept[input] && !constant);
+      const ValueId origin = laid_out.origins[input];
+      const bool constant = draft.node(draft.maker(origin)).kind == Node::Constant;
+      reads_kept = reads_kept || kept[origin];
+      reads_other = reads_other || (!kept[origin] && !constant);
     }
     step.kept = reads_kept && !reads_other;
     for (const ValueId output : step.outputs) kept[output] = step.kept;
   }
-  std::stable_partition(steps.begin(), steps.end(), [](const DraftStep& step) { return step.kept; });
+  std::stable_partition(laid_out.steps.begin(), laid_out.steps.end(), [](const DraftStep& step) { return step.kept; });
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------
-
-int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
-
-// Where each value lives: in the memory of its root, which is a feed, a variable, a constant, or a block of the arena.
-struct Storage {
-  std::vector<ValueId> root;  // by value
-  std::vector<int> block;     // by root; -1 outside of the arena
-  std::vector<Block> blocks;
-
-  bool in_arena(ValueId root) const { return block[root] >= 0; }
-};
-
-class MemoryStage {
- public:
-  MemoryStage(const Draft& draft, const LayoutStage& laid_out)
-      : draft_(draft),
-        steps_(laid_out.steps),
-        layouts_(laid_out.layouts),
-        uses_(draft.value_count(), 0),
-        tap_source_(draft.value_count(), false) {
-    for (const DraftStep& step : steps_)
-      for (const ValueId input : step.inputs)
-        if (input != kNone) ++uses_[input];
-    for (const Tap& tap : draft.graph().taps()) tap_source_[laid_out.tap_source(tap.value)] = true;
-  }
-
-  Storage run() {
-    storage_.root.resize(draft_.value_count());
-    storage_.block.assign(draft_.value_count(), -1);
-    for (ValueId value = 0; value < draft_.value_count(); ++value) storage_.root[value] = value;
-    std::vector<int> root_uses(draft_.value_count(), 0);
-    bool keeping = !steps_.empty() && steps_[0].kept;
-    for (int at = 0; at < static_cast<int>(steps_.size()); ++at) {
-      const DraftStep& step = steps_[at];
-      if (keeping && !step.kept) {  // what is alive now stays so for all runs: it has one reader more
-        for (int& uses : root_uses) uses += uses > 0 ? 1 : 0;
-        keeping = false;
-      }
-      for (size_t output = 0; output < step.outputs.size(); ++output) {
-        const ValueId value = step.outputs[output];
-        const ValueId shared = share(step, static_cast<int>(output), root_uses);
-        if (shared != kNone) {
-          storage_.root[value] = shared;
-          root_uses[shared] += uses_[value];
-        } else {
-          storage_.block[value] = static_cast<int>(storage_.blocks.size());
-          storage_.blocks.push_back({bytes(value), at, static_cast<int>(steps_.size())});
-          root_uses[value] = uses_[value];
-        }
-        // A tap copies a kept value in every run, not only where it is made.
-        if (step.kept && tap_source_[value]) ++root_uses[storage_.root[value]];
-      }
-      // What nobody reads from here on is free for the next step.
-      for (const ValueId input : step.inputs)
-        if (input != kNone && storage_.in_arena(storage_.root[input]) && --root_uses[storage_.root[input]] == 0)
-          release(storage_.root[input], at);
-      for (const ValueId output : step.outputs) {
-        const ValueId root = storage_.root[output];
-        if (storage_.in_arena(root) && root_uses[root] == 0 && uses_[output] == 0 && root == output) release(root, at);
-      }
-    }
-    return std::move(storage_);
-  }
-
- private:
-  const Draft& draft_;
-  const std::vector<DraftStep>& steps_;
-  const std::vector<Layout>& layouts_;
-  std::vector<int> uses_;         // by value: how many steps read it
-  std::vector<bool> tap_source_;  // by value: a tap copies it
-  Storage storage_;
-
-  int64_t bytes(ValueId value) const {
-    const Layout& layout = layouts_[value];
-    return round_up(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
-  }
-
-  void release(ValueId root, int step) { storage_.blocks[storage_.block[root]].last_step = step; }
-
-  // The root whose memory an output takes over, or kNone when it needs its own.
-  ValueId share(const DraftStep& step, int output, const std::vector<int>& root_uses) const {
-    if (step.is_reorder) return kNone;
-    for (const Sharing& alias : step.node->op->alias)
-      if (alias.output == output) return storage_.root[step.inputs[alias.input]];
-    for (const Sharing& inplace : step.node->op->inplace) {
-      const ValueId input = step.inputs[inplace.input], value = step.outputs[output];
-      if (inplace.output != output || input == kNone) continue;
-      const ValueId root = storage_.root[input];
-      const bool last_use = storage_.in_arena(root) && root_uses[root] == 1;
-      if (last_use && draft_.type(input) == draft_.type(value) && layouts_[input] == layouts_[value] &&
-          draft_.type(root).bytes() == draft_.type(value).bytes())
-        return root;
-    }
-    return kNone;
-  }
-};
-
 // ---- prepare -------------------------------------------------------------------------------------------------
+
+// What stands for a value that no step makes, by its origin.
+struct Sources {
+  explicit Sources(size_t values) : address(values, nullptr), variable(values, nullptr), feed(values, -1) {}
+
+  std::vector<char*> address;       // of variables and constants
+  std::vector<Variable*> variable;  // nullptr: none
+  std::vector<int> feed;            // -1: none
+};
 
 Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
   Buffer buffer(device, std::max<int64_t>(node.constant.bytes(), 1));
@@ -491,125 +415,310 @@ Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
   return buffer;
 }
 
-// Prepares every launch, arranges the arena and binds the pointers. The scratch of a step is a block that lives for it.
-void prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Storage storage, Variables& variables) {
+Step prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const DraftStep& drafted) {
+  Device& device = *plan.device;
+  const Node& node = *drafted.node;
+  Step step;
+  step.site = node.site;
+  step.input_types = types_of(draft, drafted.inputs);
+  step.output_types = types_of(draft, drafted.outputs);
+  for (const ValueId input : drafted.inputs)
+    step.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
+  for (const ValueId output : drafted.outputs) step.output_layouts.push_back(laid_out.layouts[output]);
+  if (drafted.is_reorder) {
+    step.label = "reorder of '" + node.name + "'";
+    step.launch = device.reorder(draft.type(drafted.inputs[0]), step.input_layouts[0], step.output_layouts[0]);
+    return step;
+  }
+  step.label = node.describe();
+  const AttrValue* const mixed = node.attrs.find("mixed");
+  if (mixed && *mixed != AttrValue(std::string())) step.label += " in bfloat16";
+  KernelCall call{device,
+                  node.attrs,
+                  step.input_types,
+                  presence(drafted.inputs),
+                  step.output_types,
+                  step.input_layouts,
+                  step.output_layouts};
+  call.allow_tf32 = draft.graph().allow_tf32;
+  blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
+  step.explain = std::move(call.explain);
+  if (node.op->flops) step.flops = node.op->flops(call);
+  step.scratch_bytes = call.scratch_bytes;
+  for (size_t i = 0; i < drafted.inputs.size(); ++i)
+    step.updates.push_back(drafted.inputs[i] != kNone && node.op->updates(i));
+  return step;
+}
+
+// Finds what no step makes, and prepares every launch.
+Sources prepare(Plan& plan, const Draft& draft, const LayoutStage& laid_out, Variables& variables) {
   Device& device = *plan.device;
   plan.all_variables = &variables;
-  std::vector<char*> address(draft.value_count(), nullptr);          // by root
-  std::vector<Variable*> variable_of(draft.value_count(), nullptr);  // by root
-  std::vector<int> feed_of(draft.value_count(), -1);
+  Sources sources(draft.value_count());
   const std::unique_ptr<Stream> stream = device.make_stream();
   for (NodeId id = 0; id < draft.node_count(); ++id) {
     const Node& node = draft.node(id);
     if (node.kind == Node::Feed) {  // also a feed that nobody reads has its place in a call
-      feed_of[node.outputs[0]] = static_cast<int>(plan.feeds.size());
+      sources.feed[node.outputs[0]] = static_cast<int>(plan.feeds.size());
       plan.feeds.push_back({node.name, draft.type(node.outputs[0]), nullptr, {}});
     }
     if (!draft.live(id)) continue;
     if (node.kind == Node::Variable) {
       Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
-      variable_of[node.outputs[0]] = &variable;
+      sources.variable[node.outputs[0]] = &variable;
       plan.variables.push_back({&variable, variable.on(device)});
-      address[node.outputs[0]] = static_cast<char*>(plan.variables.back().copy->memory.data());
+      sources.address[node.outputs[0]] = static_cast<char*>(plan.variables.back().copy->memory.data());
     } else if (node.kind == Node::Constant) {
       plan.constants.push_back(constant_memory(node, device, *stream));
-      address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
+      sources.address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
     }
   }
 
-  // Launches first: they say how much scratch they need.
-  std::vector<int> step_of(draft.value_count(), -1);  // the step that makes a value; an alias has that of its root
-  std::vector<const DraftStep*> drafts;
-  std::vector<int> scratch;  // the block of each step; -1: none
-  bool wrote = false;
-  for (int at = 0; at < static_cast<int>(laid_out.steps.size()); ++at) {
-    const DraftStep& draft_step = laid_out.steps[at];
-    const Node& node = *draft_step.node;
-    if (!draft_step.is_reorder && !node.op->alias.empty()) {
-      for (const ValueId output : draft_step.outputs)
-        step_of[output] = step_of[draft_step.inputs[node.op->alias[0].input]];
-      continue;
+  for (const DraftStep& drafted : laid_out.steps) {
+    plan.steps.push_back(prepare(plan, draft, laid_out, drafted));
+    plan.kept_steps += drafted.kept ? 1 : 0;
+    for (size_t i = 0; i < drafted.inputs.size(); ++i) {
+      if (drafted.inputs[i] == kNone) continue;
+      Variable* const variable = sources.variable[laid_out.origins[drafted.inputs[i]]];
+      if (drafted.kept && variable) plan.kept_from.push_back(variable);
+      if (plan.steps.back().writes_input(i)) plan.written.push_back({variable, variable->on(device)});
     }
-    scratch.push_back(-1);
-    Step step;
-    step.site = node.site;
-    step.input_types = types_of(draft, draft_step.inputs);
-    step.output_types = types_of(draft, draft_step.outputs);
-    for (const ValueId input : draft_step.inputs)
-      step.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
-    for (const ValueId output : draft_step.outputs) step.output_layouts.push_back(laid_out.layouts[output]);
-    if (draft_step.is_reorder) {
-      step.label = "reorder of '" + node.name + "'";
-      step.launch = device.reorder(draft.type(draft_step.inputs[0]), laid_out.layouts[draft_step.inputs[0]],
-                                   laid_out.layouts[draft_step.outputs[0]]);
-    } else {
-      step.label = node.describe();
-      const AttrValue* const mixed = node.attrs.find("mixed");
-      if (mixed && *mixed != AttrValue(std::string())) step.label += " in bfloat16";
-      KernelCall call{device,
-                      node.attrs,
-                      step.input_types,
-                      presence(draft_step.inputs),
-                      step.output_types,
-                      step.input_layouts,
-                      step.output_layouts};
-      call.allow_tf32 = draft.graph().allow_tf32;
-      blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
-      step.explain = std::move(call.explain);
-      if (node.op->flops) step.flops = node.op->flops(call);
-      step.scratch_bytes = call.scratch_bytes;
-      if (call.scratch_bytes > 0) {
-        scratch.back() = static_cast<int>(storage.blocks.size());
-        storage.blocks.push_back({round_up(call.scratch_bytes), at, at});
-      }
-      for (size_t i = 0; i < draft_step.inputs.size(); ++i) {
-        step.updates.push_back(draft_step.inputs[i] != kNone && node.op->updates(i));
-        if (!step.updates[i]) continue;
-        Variable* const variable = variable_of[storage.root[draft_step.inputs[i]]];
-        plan.written.push_back({variable, variable->on(device)});
-      }
-      if (!wrote && !node.op->writes.empty()) {
-        wrote = true;
-        plan.first_write = static_cast<int>(plan.steps.size());
-      }
-    }
-    for (const ValueId output : draft_step.outputs) step_of[output] = static_cast<int>(plan.steps.size());
-    plan.steps.push_back(std::move(step));
-    drafts.push_back(&draft_step);
-    if (!draft_step.kept) continue;
-    plan.kept_steps = static_cast<int>(plan.steps.size());
-    for (const ValueId input : draft_step.inputs)
-      if (input != kNone && variable_of[storage.root[input]])
-        plan.kept_from.push_back(variable_of[storage.root[input]]);
   }
-  if (!wrote) plan.first_write = static_cast<int>(plan.steps.size());
+  return sources;
+}
 
-  const Arena arena = arrange(storage.blocks);
-  plan.arena_lower_bound = arena.lower_bound;
-  plan.arena_bytes = arena.bytes;
-  plan.arena = Buffer(device, std::max<int64_t>(plan.arena_bytes, kAlignment));
+// ---- branch --------------------------------------------------------------------------------------------------
+
+// What the steps take, and what each needs: whoever makes what it reads; where several use the same thing in place,
+// the readers of what it overwrites and the writer before it. That holds for variables, and for the note of faults:
+// steps that may find one write it, and whoever writes variables looks there first.
+std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LayoutStage& laid_out,
+                            const Sources& sources) {
+  struct Uses {
+    int writer = -1;
+    std::vector<int> readers = {};  // since then
+  };
+  const Variable* const fault_note = nullptr;
+  std::map<const Variable*, Uses> uses;
+  std::vector<int> makers(draft.value_count(), -1);  // by origin
+  std::vector<StepWork> works;
+  for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
+    const Step& step = plan.steps[at];
+    const DraftStep& drafted = laid_out.steps[at];
+    StepWork work;
+    work.work_us = work_us(static_cast<double>(step.bytes()), step.flops);
+    work.phase = drafted.kept ? StepWork::Kept : step.writes_any() ? StepWork::Write : StepWork::EveryRun;
+    const auto needs = [&](int before) {
+      if (before < 0 || before == at) return;
+      work.after.push_back(before);
+      work.phase = std::max(work.phase, works[before].phase);
+    };
+    const auto use = [&](const Variable* what, bool writes) {
+      Uses& known = uses[what];
+      needs(known.writer);
+      if (!writes) return known.readers.push_back(at);
+      for (const int reader : known.readers) needs(reader);
+      known = {at};
+    };
+    for (size_t i = 0; i < drafted.inputs.size(); ++i) {
+      if (drafted.inputs[i] == kNone) continue;
+      const ValueId origin = laid_out.origins[drafted.inputs[i]];
+      needs(makers[origin]);
+      if (const Variable* const variable = sources.variable[origin]) use(variable, step.writes_input(i));
+    }
+    if (step.explain) use(fault_note, true);
+    if (step.writes_any()) use(fault_note, false);
+    for (const ValueId output : drafted.outputs) makers[output] = at;
+    works.push_back(std::move(work));
+  }
+  return works;
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------
+
+int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
+
+// Where each value lives: in the memory of its root, which is a feed, a variable, a constant, or a block of the arena.
+// So does the scratch of a step.
+struct Storage {
+  std::vector<ValueId> root;  // by value
+  std::vector<int> block;     // by root; -1 outside of the arena
+  std::vector<int> scratch;   // the block of each step, by place; -1: none
+  std::vector<Block> blocks;
+  Arena arena;
+
+  bool in_arena(ValueId root) const { return block[root] >= 0; }
+};
+
+// Steps of several branches go side by side, so a value and the scratch of a step live until all that may go on beside
+// their last user has ended, and nothing is overwritten in place that somebody may still read.
+class MemoryStage {
+ public:
+  MemoryStage(const Draft& draft, const LayoutStage& laid_out, const Branches& branches)
+      : draft_(draft),
+        laid_out_(laid_out),
+        branches_(branches),
+        uses_(draft.value_count(), 0),
+        tap_source_(draft.value_count(), false),
+        last_(draft.value_count(), -1) {
+    for (const DraftStep& step : laid_out.steps)
+      for (const ValueId input : step.inputs)
+        if (input != kNone) ++uses_[laid_out.origins[input]];
+    for (const Tap& tap : draft.graph().taps()) tap_source_[laid_out.origins[laid_out.tap_source(tap.value)]] = true;
+  }
+
+  Storage run(const std::vector<Step>& prepared) {
+    const int step_count = static_cast<int>(branches_.order.size());
+    storage_.root = laid_out_.origins;
+    storage_.block.assign(draft_.value_count(), -1);
+    std::vector<int> root_uses(draft_.value_count(), 0);
+    bool keeping = step_count > 0 && step_at(0).kept;
+    for (int at = 0; at < step_count; ++at) {
+      const DraftStep& step = step_at(at);
+      if (keeping && !step.kept) {  // what is alive now stays so for all runs: it has one reader more
+        for (int& uses : root_uses) uses += uses > 0 ? 1 : 0;
+        keeping = false;
+      }
+      for (size_t output = 0; output < step.outputs.size(); ++output) {
+        const ValueId value = step.outputs[output];
+        const ValueId shared = share(step, static_cast<int>(output), root_uses, at);
+        if (shared != kNone) {
+          storage_.root[value] = shared;
+          root_uses[shared] += uses_[value];
+        } else {
+          storage_.block[value] = static_cast<int>(storage_.blocks.size());
+          storage_.blocks.push_back({bytes(value), at, step_count});
+          root_uses[value] = uses_[value];
+        }
+        use(storage_.root[value], at);
+        // A tap copies a kept value in every run, not only where it is made.
+        if (step.kept && tap_source_[value]) ++root_uses[storage_.root[value]];
+      }
+      // What nobody reads from here on is free for what comes when they have ended.
+      for (const ValueId input : step.inputs) {
+        if (input == kNone || !storage_.in_arena(root_of(input))) continue;
+        use(root_of(input), at);
+        if (--root_uses[root_of(input)] == 0) release(root_of(input));
+      }
+      for (const ValueId output : step.outputs) {
+        const ValueId root = storage_.root[output];
+        if (storage_.in_arena(root) && root_uses[root] == 0 && uses_[output] == 0 && root == output) release(root);
+      }
+    }
+    for (ValueId value = 0; value < draft_.value_count(); ++value) storage_.root[value] = root_of(value);
+    for (int at = 0; at < step_count; ++at) {
+      const int64_t bytes = prepared[branches_.order[at]].scratch_bytes;
+      storage_.scratch.push_back(bytes > 0 ? static_cast<int>(storage_.blocks.size()) : -1);
+      if (bytes > 0) storage_.blocks.push_back({round_up(bytes), at, branches_.beside[at]});
+    }
+    storage_.arena = arrange(storage_.blocks);
+    return std::move(storage_);
+  }
+
+ private:
+  const Draft& draft_;
+  const LayoutStage& laid_out_;
+  const Branches& branches_;
+  std::vector<int> uses_;         // by origin: how many steps read it
+  std::vector<bool> tap_source_;  // by origin: a tap copies it
+  std::vector<int> last_;         // by root: the last place that may go on beside one of its users so far
+  Storage storage_;
+
+  const DraftStep& step_at(int place) const { return laid_out_.steps[branches_.order[place]]; }
+  ValueId root_of(ValueId value) const { return storage_.root[laid_out_.origins[value]]; }
+
+  int64_t bytes(ValueId value) const {
+    const Layout& layout = laid_out_.layouts[value];
+    return round_up(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
+  }
+
+  void use(ValueId root, int place) { last_[root] = std::max(last_[root], branches_.beside[place]); }
+  void release(ValueId root) { storage_.blocks[storage_.block[root]].last_step = last_[root]; }
+
+  // The root whose memory an output takes over, or kNone when it needs its own.
+  ValueId share(const DraftStep& step, int output, const std::vector<int>& root_uses, int place) const {
+    if (step.is_reorder) return kNone;
+    for (const Sharing& inplace : step.node->op->inplace) {
+      const ValueId input = step.inputs[inplace.input], value = step.outputs[output];
+      if (inplace.output != output || input == kNone) continue;
+      const ValueId root = root_of(input);
+      const bool last_use = storage_.in_arena(root) && root_uses[root] == 1 && last_[root] < place;
+      if (last_use && draft_.type(input) == draft_.type(value) &&
+          laid_out_.layouts[input] == laid_out_.layouts[value] &&
+          draft_.type(root).bytes() == draft_.type(value).bytes())
+        return root;
+    }
+    return kNone;
+  }
+};
+
+// Puts the steps into branches where the device has any and a run is shorter for it, and plans the memory. Branches
+// that keep much more memory alive are not worth it.
+Storage branch(Plan& plan, const Draft& draft, LayoutStage& laid_out, const Sources& sources) {
+  constexpr double kMostMemory = 1.5;  // of what one branch takes, and a little more that nobody misses
+  constexpr double kLittle = 1 << 20;
+  const Branches one = in_one_branch(plan.steps.size());
+  Storage storage = MemoryStage(draft, laid_out, one).run(plan.steps);
+  if (plan.device->branches() == 1) return storage;
+  const Branches several = in_branches(weigh(plan, draft, laid_out, sources), plan.device->branches());
+  if (several.count == 1) return storage;
+  Storage wider = MemoryStage(draft, laid_out, several).run(plan.steps);
+  const double most = kMostMemory * static_cast<double>(storage.arena.bytes) + kLittle;
+  if (static_cast<double>(wider.arena.bytes) > most) return storage;
+
+  std::vector<Step> steps;
+  std::vector<DraftStep> drafts;
+  for (const int step : several.order) {
+    const size_t place = steps.size();
+    steps.push_back(std::move(plan.steps[step]));
+    steps.back().branch = several.branch[place];
+    steps.back().waits_for = several.waits_for[place];
+    drafts.push_back(std::move(laid_out.steps[step]));
+  }
+  plan.steps = std::move(steps);
+  laid_out.steps = std::move(drafts);
+  plan.branch_count = several.count;
+  plan.joins = several.joins;
+  return wider;
+}
+
+// ---- bind ----------------------------------------------------------------------------------------------------
+
+// Makes the arena, and binds the pointers of steps, feeds and taps.
+void bind_steps(Plan& plan, const Draft& draft, const LayoutStage& laid_out, const Sources& sources,
+                const Storage& storage) {
+  plan.arena_lower_bound = storage.arena.lower_bound;
+  plan.arena_bytes = storage.arena.bytes;
+  plan.arena = Buffer(*plan.device, std::max<int64_t>(plan.arena_bytes, kAlignment));
   const auto block_memory = [&](int block) {
     return block < 0 ? nullptr : static_cast<char*>(plan.arena.data()) + storage.blocks[block].offset;
   };
-  for (ValueId value = 0; value < draft.value_count(); ++value)
-    if (storage.in_arena(value)) address[value] = block_memory(storage.block[value]);
+  const auto address = [&](ValueId value) -> char* {
+    const ValueId root = storage.root[value];
+    return storage.in_arena(root) ? block_memory(storage.block[root]) : sources.address[root];
+  };
 
-  for (size_t i = 0; i < plan.steps.size(); ++i) {
-    Step& step = plan.steps[i];
-    step.scratch = block_memory(scratch[i]);
-    for (const ValueId input : drafts[i]->inputs) {
-      const ValueId root = input == kNone ? kNone : storage.root[input];
-      if (root != kNone && feed_of[root] >= 0)
-        plan.feeds[feed_of[root]].places.push_back({static_cast<int>(i), static_cast<int>(step.inputs.size())});
-      step.inputs.push_back(root == kNone ? nullptr : address[root]);
+  std::vector<int> makers(draft.value_count(), -1);  // by origin
+  for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
+    Step& step = plan.steps[at];
+    step.scratch = block_memory(storage.scratch[at]);
+    for (const ValueId input : laid_out.steps[at].inputs) {
+      const int feed = input == kNone ? -1 : sources.feed[storage.root[input]];
+      if (feed >= 0) plan.feeds[feed].places.push_back({at, static_cast<int>(step.inputs.size())});
+      step.inputs.push_back(input == kNone ? nullptr : address(input));
     }
-    for (const ValueId output : drafts[i]->outputs) step.outputs.push_back(address[storage.root[output]]);
+    for (const ValueId output : laid_out.steps[at].outputs) {
+      step.outputs.push_back(address(output));
+      makers[output] = at;
+    }
   }
+  const auto writes = [](const Step& step) { return step.writes_any(); };
+  plan.first_write = static_cast<int>(std::find_if(plan.steps.begin(), plan.steps.end(), writes) - plan.steps.begin());
 
   for (const Tap& tap : draft.graph().taps()) {
     const ValueId value = laid_out.tap_source(tap.value);
-    const ValueId root = storage.root[value];
-    plan.taps.push_back({tap.token, draft.type(tap.value), step_of[value], address[root], feed_of[root]});
+    plan.taps.push_back({tap.token, draft.type(tap.value), makers[laid_out.origins[value]], address(value),
+                         sources.feed[storage.root[value]]});
   }
 }
 
@@ -628,8 +737,9 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     place(draft, sequence, *device);
     LayoutStage laid_out(draft, *device);
     laid_out.run(sequence);
-    keep(draft, laid_out.steps);
-    prepare(*plan, draft, laid_out, MemoryStage(draft, laid_out).run(), variables);
+    keep(draft, laid_out);
+    const Sources sources = prepare(*plan, draft, laid_out, variables);
+    bind_steps(*plan, draft, laid_out, sources, branch(*plan, draft, laid_out, sources));
   } catch (Error& error) {
     if (error.job.empty()) error.job = job;
     throw;
@@ -695,14 +805,22 @@ void Plan::note_writes() const {
 std::string Plan::dump() const {
   std::string lines =
       text(job, ": ", steps.size(), " steps, arena ", arena_bytes, " bytes (at least ", arena_lower_bound, ")\n");
+  const auto numbers = [](const std::vector<int>& places) {
+    std::string line;
+    for (const int place : places) line += text(line.empty() ? "" : ", ", place);
+    return line;
+  };
   for (size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
     if (i == 0 && kept_steps > 0) lines += "-- kept until a variable changes\n";
     if (static_cast<int>(i) == kept_steps && i > 0) lines += "-- every run\n";
     lines += text(static_cast<int>(i) == first_write ? "-- writes\n" : "", i, ": ", step.label);
+    if (step.branch > 0) lines += text(" | branch ", step.branch);
+    if (!step.waits_for.empty()) lines += " | waits for " + numbers(step.waits_for);
     if (!step.site.empty()) lines += "  # " + step.site;
     lines += "\n";
   }
+  if (!joins.empty()) lines += "the end waits for " + numbers(joins) + "\n";
   for (const PlannedTap& tap : taps)
     lines += text("tap ", tap.token, ": ", tap.type, " after step ", tap.after_step, "\n");
   return lines;

@@ -1,8 +1,9 @@
 // A compiled graph: prepared launches in order over planned memory. Made once on the tracing thread, then run many
 // times, one run at a time. The stages are functions of plan.cpp in the order they happen:
-// rewrite, order, place, layout, keep, memory, prepare.
+// rewrite, order, place, layout, keep, prepare, branch, memory, bind.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct Step {
   std::function<void(int64_t place, int64_t value)> explain;  // what a fault found later means; see KernelCall
   std::vector<bool> updates;                                  // by input: whether the launch writes it
   int64_t scratch_bytes = 0;
+  int branch = 0;              // where it is launched; 0 is the trunk
+  std::vector<int> waits_for;  // steps of other branches that must have ended; see Plan::start_place
 
   // For whoever looks at the plan.
   std::vector<TensorType> input_types, output_types;  // a left-out input has no dims
@@ -35,6 +38,8 @@ struct Step {
   int64_t profiled_launches = 0;
 
   int64_t bytes() const;  // read and written by one launch
+  bool writes_input(size_t i) const { return i < updates.size() && updates[i]; }
+  bool writes_any() const { return std::find(updates.begin(), updates.end(), true) != updates.end(); }
 };
 
 struct PlannedFeed {
@@ -81,6 +86,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   int kept_steps = 0;
   std::vector<const Variable*> kept_from;
   int first_write = 0;                     // steps from here on change variables; they run all or not at all
+  int branch_count = 1;                    // that the steps form
+  std::vector<int> joins;                  // steps of other branches that the end of a run waits for
   std::vector<PlannedVariable> variables;  // that it reads or writes
   std::vector<PlannedVariable> written;    // that its steps change
   int64_t arena_bytes = 0;
@@ -96,6 +103,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   }
   // Where the launches find a feed. Holds until it is bound again.
   void bind(size_t feed, void* data);
+  // What a branch waits for that begins with a run: the last kept step, or -1 without one.
+  int start_place() const { return kept_steps - 1; }
   // Launches the steps in order and waits for them. Taps are copied to `tapped`, one per tap; without a value where
   // one is not wanted. Asks `stopped` before each step up to the first write, and throws Interrupted when it says so:
   // the writes of a run happen all or not at all. What a step throws is given its label and site. With a profile, tells

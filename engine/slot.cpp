@@ -21,12 +21,23 @@ void tell_ranges(Stream& stream, const Step& step) {
     if (step.inputs[i] == nullptr) continue;
     const Range range{step.inputs[i], bytes(step.input_types[i], step.input_layouts[i])};
     reads.push_back(range);
-    if (!step.updates.empty() && step.updates[i]) writes.push_back(range);
+    if (step.writes_input(i)) writes.push_back(range);
   }
   for (size_t i = 0; i < step.outputs.size(); ++i)
     writes.push_back({step.outputs[i], bytes(step.output_types[i], step.output_layouts[i])});
   if (step.scratch_bytes > 0) writes.push_back({step.scratch, step.scratch_bytes});
+  if (may_fault(step)) writes.push_back(stream.fault_note());
+  if (step.writes_any()) reads.push_back(stream.fault_note());
   stream.touches(reads, writes);
+}
+
+// When something has failed already, and the first error says how.
+template <class Work>
+void settle(const Work& work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+  }
 }
 
 }  // namespace
@@ -35,6 +46,13 @@ Lanes::Lanes(Device& device) : steps(device.make_stream()) {
   if (!device.asynchronous()) return;
   in = device.make_stream();
   out = device.make_stream();
+  for (int branch = 1; branch < device.branches(); ++branch) branches.push_back(device.make_branch(*steps));
+}
+
+std::vector<Stream*> Lanes::all() const {
+  std::vector<Stream*> streams{in.get(), steps.get(), out.get()};
+  for (const std::unique_ptr<Stream>& branch : branches) streams.push_back(branch.get());
+  return streams;
 }
 
 Slot::Slot(Plan& plan)
@@ -61,6 +79,12 @@ Slot::Slot(Plan& plan)
   fed_ = device_.make_event();
   computed_ = device_.make_event();
   delivered_ = device_.make_event();
+  const auto make_events = [&](const std::vector<int>& awaited) {
+    for (const int step : awaited)
+      if (passed_.count(step) == 0) passed_[step] = device_.make_event();
+  };
+  for (const Step& step : plan.steps) make_events(step.waits_for);
+  make_events(plan.joins);
 }
 
 Slot::~Slot() = default;
@@ -74,8 +98,8 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
     feed(*lanes.in, feeds);
     lanes.in->record(*fed_);
     lanes.steps->wait_for(*fed_);
-    remake_kept(*lanes.steps, start);
-    launch_every_run(*lanes.steps, start);
+    remake_kept(lanes, start);
+    launch_every_run(lanes, start);
     lanes.steps->record(*computed_);
     lanes.out->wait_for(*computed_);
     deliver(*lanes.out, tapped);
@@ -84,14 +108,12 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
   } catch (const std::exception&) {
     const Error error = current_error();
     used_ = false;
-    const auto settle = [](auto&& work) {
-      try {
-        work();
-      } catch (const std::exception&) {  // the device has failed; the first error says how
-      }
+    const auto wait_for_all = [&] {
+      for (Stream* const stream : lanes.all()) settle([&] { stream->wait(); });
     };
+    wait_for_all();
     if (may_fault_) settle([&] { lanes.steps->take_fault(static_cast<Fault*>(taps_.data())); });
-    for (Stream* const stream : {lanes.in.get(), lanes.steps.get(), lanes.out.get()}) settle([&] { stream->wait(); });
+    wait_for_all();
     throw error;
   }
   if (start.profile) plan_.note(*start.profile, -1, start.run, begin_ns);
@@ -107,11 +129,12 @@ void Slot::feed(Stream& in, const Tensor* feeds) {
   if (feed_bytes_ > 0) device_.copy(in, memory, staged_feeds_.get(), feed_bytes_);
 }
 
-void Slot::remake_kept(Stream& steps, const Start& start) {
+void Slot::remake_kept(Lanes& lanes, const Start& start) {
+  Stream& steps = *lanes.steps;
   const uint64_t newest = plan_.newest_version();
   if (plan_.kept_steps == 0 || plan_.kept_version_ == newest) return;
   plan_.forget_kept();
-  launch(steps, 0, plan_.kept_steps, &start);
+  launch(lanes, 0, plan_.kept_steps, &start);
   const auto end_of_kept = plan_.steps.begin() + plan_.kept_steps;
   if (std::any_of(plan_.steps.begin(), end_of_kept, may_fault)) {
     // What they give serves more runs than this one, so it is known to be right before anything uses it.
@@ -126,10 +149,11 @@ void Slot::remake_kept(Stream& steps, const Start& start) {
 
 // All steps but the kept ones. A plan's first run launches them one by one, which also loads and makes what libraries
 // below us leave for then; later ones start them as a whole, where the device wants that.
-void Slot::launch_every_run(Stream& steps, const Start& start) {
+void Slot::launch_every_run(Lanes& lanes, const Start& start) {
+  Stream& steps = *lanes.steps;
   const int first = plan_.kept_steps, end = static_cast<int>(plan_.steps.size());
   const auto launch_all = [&](const Start* wanted) {
-    launch(steps, first, end, wanted);
+    launch(lanes, first, end, wanted);
     if (may_fault_) steps.take_fault(static_cast<Fault*>(taps_.data()));
   };
   if (!device_.records() || !plan_.has_run_ || start.profile || first == end) {
@@ -143,10 +167,7 @@ void Slot::launch_every_run(Stream& steps, const Start& start) {
       launch_all(nullptr);
     } catch (const std::exception&) {
       const Error error = current_error();
-      try {
-        steps.end_recording();
-      } catch (const std::exception&) {  // what spoilt it is what has just been said
-      }
+      settle([&] { steps.end_recording(); });  // what spoilt it is what has just been said
       throw error;
     }
     recording_ = steps.end_recording();
@@ -156,24 +177,38 @@ void Slot::launch_every_run(Stream& steps, const Start& start) {
   steps.start(*recording_);
 }
 
-void Slot::launch(Stream& steps, int first, int end, const Start* start) {
+void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
   const auto to = [&](int tap) { return static_cast<char*>(taps_.data()) + tap_offsets_[tap]; };
+  const auto pass = [&](Stream& stream, int step) {
+    if (const auto event = passed_.find(step); event != passed_.end()) stream.record(*event->second);
+  };
+  const auto wait = [&](Stream& stream, const std::vector<int>& passed) {
+    for (const int step : passed) stream.wait_for(*passed_.at(step));
+  };
   size_t next_tap = 0;
-  if (first == plan_.kept_steps) plan_.copy_taps(steps, to, first - 1, next_tap);
+  if (first == plan_.kept_steps) {
+    plan_.copy_taps(*lanes.steps, to, first - 1, next_tap);
+    pass(*lanes.steps, plan_.start_place());
+  }
   for (int i = first; i < end; ++i) {
     if (start && i <= plan_.first_write && start->stopped())
       fail(ErrorCode::Interrupted, "interrupted before ", plan_.steps[i].label);
     if (start && i == plan_.first_write) plan_.note_writes();
     Profile* const profile = start ? start->profile : nullptr;
     const int64_t begin_ns = profile ? Profile::now_ns() : 0;
-    tell_ranges(steps, plan_.steps[i]);
-    plan_.launch_step(i, steps);
+    Stream& stream = lanes.branch(plan_.steps[i].branch);
+    wait(stream, plan_.steps[i].waits_for);
+    tell_ranges(stream, plan_.steps[i]);
+    plan_.launch_step(i, stream);
     if (profile) {
-      steps.wait();
+      stream.wait();
       plan_.note(*profile, i, start->run, begin_ns);
     }
-    if (i >= plan_.kept_steps) plan_.copy_taps(steps, to, i, next_tap);
+    if (i < plan_.kept_steps) continue;
+    plan_.copy_taps(stream, to, i, next_tap);
+    pass(stream, i);
   }
+  if (first == plan_.kept_steps) wait(*lanes.steps, plan_.joins);
 }
 
 // Wanted values that lie side by side are copied as one.

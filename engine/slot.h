@@ -5,8 +5,12 @@
 //   in      feeds from staging to the device
 //   steps     after that: the steps; tapped values and the first fault into the slot
 //   out         after that: those to staging
+//
+// Where a plan has branches, the lane of steps is several streams for a while: the trunk, where runs begin and end, and
+// others, whose steps wait for the trunk's and it for theirs.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -20,6 +24,10 @@ struct Lanes {
   explicit Lanes(Device& device);
 
   std::unique_ptr<Stream> in, steps, out;
+  std::vector<std::unique_ptr<Stream>> branches;  // beside `steps`, which is the trunk
+
+  Stream& branch(int branch) { return branch == 0 ? *steps : *branches[branch - 1]; }
+  std::vector<Stream*> all() const;
 };
 
 // What a run asks of its start.
@@ -51,10 +59,10 @@ class Slot {
   using Staging = std::unique_ptr<char, FreeStaging>;
 
   void feed(Stream& in, const Tensor* feeds);
-  void remake_kept(Stream& steps, const Start& start);
-  void launch_every_run(Stream& steps, const Start& start);
+  void remake_kept(Lanes& lanes, const Start& start);
+  void launch_every_run(Lanes& lanes, const Start& start);
   // Without a start they are only recorded.
-  void launch(Stream& steps, int first, int end, const Start* start);
+  void launch(Lanes& lanes, int first, int end, const Start* start);
   void deliver(Stream& out, const Tensor* tapped);
   Error explain(const Fault& fault) const;
 
@@ -68,6 +76,7 @@ class Slot {
   Buffer feeds_, taps_;
   Staging staged_feeds_, staged_taps_;
   std::unique_ptr<Event> fed_, computed_, delivered_;
+  std::map<int, std::unique_ptr<Event>> passed_;  // by step: those that other branches wait for
   bool used_ = false;
   std::unique_ptr<Recording> recording_;
 };

@@ -43,15 +43,16 @@ class CudaRecording final : public Recording {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(Device& device, Runtime& runtime, bool checks_each_launch)
+  CudaStream(Runtime& runtime, FaultNote* note, Buffer own_note, bool checks_each_launch)
       : runtime_(runtime),
-        note_(device, sizeof(FaultNote)),
+        note_(note),
+        own_note_(std::move(own_note)),
         handle_(runtime.make_stream()),
         checks_each_launch_(checks_each_launch) {}
   ~CudaStream() override { runtime_.destroy(handle_); }
 
   StreamHandle handle() const { return handle_; }
-  FaultNote* note() const { return static_cast<FaultNote*>(note_.data()); }
+  FaultNote* note() const { return note_; }
 
   void wait() override { runtime_.synchronize(handle_); }
   void record(Event& event) override { runtime_.record(handle_, static_cast<CudaEvent&>(event).handle()); }
@@ -70,14 +71,13 @@ class CudaStream final : public Stream {
   }
 
   void touches(const std::vector<Range>& reads, const std::vector<Range>& writes) override {
-    std::vector<Range> with_note{{note(), note_.bytes()}};
-    with_note.insert(with_note.end(), writes.begin(), writes.end());
-    runtime_.touches(handle_, reads, with_note);
+    runtime_.touches(handle_, reads, writes);
   }
   void take_fault(Fault* to) override {
-    touches({}, {{to, sizeof *to}});
-    cuda::take_fault(*this, note(), to);
+    touches({}, {{to, sizeof *to}, fault_note()});
+    cuda::take_fault(*this, note_, to);
   }
+  Range fault_note() const override { return {note_, sizeof *note_}; }
 
   void check_launch() {
     runtime_.check_launch();
@@ -86,14 +86,16 @@ class CudaStream final : public Stream {
 
  private:
   Runtime& runtime_;
-  const Buffer note_;  // of the launches of this stream
+  FaultNote* const note_;  // of the launches of this stream, and of the branches beside it
+  const Buffer own_note_;  // none in a branch
   const StreamHandle handle_;
   const bool checks_each_launch_;
   bool recording_ = false;
 };
 
-bool graphs_wanted() {
-  const char* const said = std::getenv("MOONFLOW_CUDA_GRAPH");
+// Unless the variable says "0".
+bool wanted(const char* variable) {
+  const char* const said = std::getenv(variable);
   return said == nullptr || std::string_view(said) != "0";
 }
 
@@ -163,7 +165,14 @@ class CudaDevice final : public Device {
   bool records() const override { return records_; }
   std::unique_ptr<Stream> make_stream() override {
     runtime_->enter();
-    return std::make_unique<CudaStream>(*this, *runtime_, !records_);
+    Buffer note(*this, sizeof(FaultNote));
+    auto* const at = static_cast<FaultNote*>(note.data());
+    return std::make_unique<CudaStream>(*runtime_, at, std::move(note), !records_);
+  }
+  int branches() const override { return branches_; }
+  std::unique_ptr<Stream> make_branch(Stream& trunk) override {
+    runtime_->enter();
+    return std::make_unique<CudaStream>(*runtime_, static_cast<CudaStream&>(trunk).note(), Buffer(), !records_);
   }
   std::unique_ptr<Event> make_event() override {
     runtime_->enter();
@@ -180,7 +189,8 @@ class CudaDevice final : public Device {
   const std::unique_ptr<Runtime> runtime_;
   const KernelTable kernels_;
   const StreamHandle own_;  // for what allocate does
-  const bool records_ = graphs_wanted();
+  const bool records_ = wanted("MOONFLOW_CUDA_GRAPH");
+  const int branches_ = wanted("MOONFLOW_CUDA_BRANCHES") ? 2 : 1;
 };
 
 CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }

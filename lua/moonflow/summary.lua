@@ -81,12 +81,14 @@ local function peak_flops()
   return peak
 end
 
---- The steps of a plan in order. Times come from the runs that a profile has seen.
+--- The steps of a plan in order, with their branches where there are several: those of one follow each other, and those
+--- of different ones go side by side where neither needs the other. Times come from the runs that a profile has seen.
 function summary.plan_text(handle)
   local info, steps = handle:info(), handle:steps()
-  local right = { ms = true, ["GFLOP/s"] = true, ["GB/s"] = true, peak = true }
+  local right = { branch = true, ms = true, ["GFLOP/s"] = true, ["GB/s"] = true, peak = true }
   local rows = { { "step", "output", "ms", "GFLOP/s", "GB/s", "peak", "made at" } }
   local total, on_cpu = 0, info.device:find("^cpu")
+  if info.branches > 1 then table.insert(rows[1], 3, "branch") end
   for _, step in ipairs(steps) do
     local ms, gflops, gbytes, share = "", "", "", ""
     if step.launches > 0 then
@@ -100,6 +102,7 @@ function summary.plan_text(handle)
       end
     end
     rows[#rows + 1] = { step.label, step.output, ms, gflops, gbytes, share, step.site }
+    if info.branches > 1 then table.insert(rows[#rows], 3, tostring(step.branch)) end
   end
   local kept = info.kept_steps > 0 and "the first " .. info.kept_steps .. " kept until a variable changes, " or ""
   local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. kept .. "the last "

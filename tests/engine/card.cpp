@@ -11,6 +11,18 @@
 
 namespace moonflow::toy {
 
+class CardStream;
+
+// What streams have recorded together.
+struct Recorded {
+  struct Piece {
+    std::function<void()> run;
+    std::vector<int> after;  // pieces before it
+  };
+  std::vector<Piece> pieces;
+  std::vector<CardStream*> streams;  // the trunk comes first
+};
+
 class CardEvent final : public Event {
  public:
   explicit CardEvent(FakeCard& card) : card_(card) {}
@@ -24,6 +36,9 @@ class CardEvent final : public Event {
 
   // Shared with the work that stands for it in streams.
   const std::shared_ptr<int64_t> recorded = std::make_shared<int64_t>(0), reached = std::make_shared<int64_t>(0);
+  // Where it was recorded last, if that became part of a recording.
+  std::shared_ptr<Recorded> recording;
+  std::vector<int> pieces;
 
  private:
   FakeCard& card_;
@@ -31,12 +46,17 @@ class CardEvent final : public Event {
 
 class CardRecording final : public Recording {
  public:
-  std::vector<std::function<void()>> work;
+  explicit CardRecording(std::shared_ptr<Recorded> recorded) : recorded(std::move(recorded)) {}
+  const std::shared_ptr<Recorded> recorded;
 };
 
 class CardStream final : public Stream {
  public:
-  explicit CardStream(FakeCard& card) : card_(card), luck_(card.next_stream_++), thread_([this] { work(); }) {}
+  explicit CardStream(FakeCard& card, CardStream* trunk = nullptr)
+      : card_(card),
+        luck_(card.next_stream_++),
+        fault_(trunk ? trunk->fault_ : &own_fault_),
+        thread_([this] { work(); }) {}
 
   ~CardStream() override {
     {
@@ -56,6 +76,9 @@ class CardStream final : public Stream {
 
   void record(Event& event) override {
     auto& of = static_cast<CardEvent&>(event);
+    of.recording = recording_;
+    of.pieces = last_;
+    if (recording_) return;
     int64_t number = 0;
     {
       const std::lock_guard<std::mutex> lock(card_.mutex_);
@@ -71,25 +94,56 @@ class CardStream final : public Stream {
     auto& of = static_cast<CardEvent&>(event);
     const std::lock_guard<std::mutex> lock(card_.mutex_);
     require(card_.failure_.empty(), ErrorCode::Internal, card_.failure_);
+    if (recording_ && recording_ != of.recording)
+      card_.violations_.push_back("a recording waits for what is outside of it");
+    if (of.recording) {
+      if (!recording_) of.recording->streams.push_back(this);
+      recording_ = of.recording;
+      last_.insert(last_.end(), of.pieces.begin(), of.pieces.end());
+      return;
+    }
     const int64_t number = *of.recorded;
     queue_.push_back({[] {}, [reached = of.reached, number] { return *reached >= number; }});
     card_.changed_.notify_all();
   }
 
-  void begin_recording() override { recording_ = std::make_unique<CardRecording>(); }
+  void begin_recording() override {
+    recording_ = std::make_shared<Recorded>();
+    recording_->streams = {this};
+  }
 
   // Of what was spoilt there is no recording, and the device says only that.
   std::unique_ptr<Recording> end_recording() override {
     ++card_.recordings;
-    std::unique_ptr<CardRecording> made = std::move(recording_);
+    const std::shared_ptr<Recorded> recorded = recording_;
+    std::vector<bool> joined(recorded->pieces.size(), false);
+    for (const int piece : last_) joined[piece] = true;
+    for (size_t piece = joined.size(); piece-- > 0;)
+      for (const int before : recorded->pieces[piece].after) joined[before] = joined[before] || joined[piece];
+    for (CardStream* const stream : recorded->streams) {
+      stream->recording_ = nullptr;
+      stream->last_.clear();
+    }
     require(!card_.refuses_launches, ErrorCode::Internal, "the recording was spoilt before");
-    return made;
+    require(std::find(joined.begin(), joined.end(), false) == joined.end(), ErrorCode::Internal,
+            "the recording ends before one of its branches");
+    return std::make_unique<CardRecording>(recorded);
   }
 
   void start(Recording& recording) override {
     ++card_.replays;
-    enqueue([work = static_cast<CardRecording&>(recording).work] {
-      for (const auto& piece : work) piece();
+    enqueue([this, recorded = static_cast<CardRecording&>(recording).recorded] {
+      const std::vector<Recorded::Piece>& pieces = recorded->pieces;
+      std::vector<bool> done(pieces.size(), false);
+      for (size_t left = pieces.size(); left > 0; --left) {
+        std::vector<size_t> ready;
+        for (size_t i = 0; i < pieces.size(); ++i)
+          if (!done[i] && std::all_of(pieces[i].after.begin(), pieces[i].after.end(), [&](int at) { return done[at]; }))
+            ready.push_back(i);
+        const size_t next = ready[luck_() % ready.size()];
+        pieces[next].run();
+        done[next] = true;
+      }
     });
   }
 
@@ -100,14 +154,15 @@ class CardStream final : public Stream {
 
   void take_fault(Fault* to) override {
     enqueue([this, to] {
-      std::memcpy(card_.real(to), &fault_, sizeof fault_);
-      fault_.step = -1;
+      std::memcpy(card_.real(to), fault_, sizeof *fault_);
+      fault_->step = -1;
     });
   }
 
   void enqueue(std::function<void()> piece) {
     if (recording_) {
-      recording_->work.push_back(std::move(piece));
+      recording_->pieces.push_back({std::move(piece), std::move(last_)});
+      last_ = {static_cast<int>(recording_->pieces.size()) - 1};
       return;
     }
     const std::lock_guard<std::mutex> lock(card_.mutex_);
@@ -118,9 +173,9 @@ class CardStream final : public Stream {
 
   // On the stream's thread.
   void note(const Fault& fault) {
-    if (fault_.step < 0) fault_ = fault;
+    if (fault_->step < 0) *fault_ = fault;
   }
-  bool has_fault() const { return fault_.step >= 0; }
+  bool has_fault() const { return fault_->step >= 0; }
 
   std::vector<Range> reads_, writes_;  // of the next launch
 
@@ -152,8 +207,10 @@ class CardStream final : public Stream {
 
   FakeCard& card_;
   std::minstd_rand luck_;
-  Fault fault_{-1, 0, 0};
-  std::unique_ptr<CardRecording> recording_;
+  Fault own_fault_{-1, 0, 0};
+  Fault* const fault_;  // the trunk's in a branch
+  std::shared_ptr<Recorded> recording_;
+  std::vector<int> last_;  // pieces of it that the next one comes after
   std::deque<Piece> queue_;
   bool busy_ = false;
   bool ends_ = false;
@@ -220,6 +277,10 @@ void FakeCard::free_staging(void* memory) noexcept {
 
 std::unique_ptr<Stream> FakeCard::make_stream() { return std::make_unique<CardStream>(*this); }
 
+std::unique_ptr<Stream> FakeCard::make_branch(Stream& trunk) {
+  return std::make_unique<CardStream>(*this, &on(trunk));
+}
+
 std::unique_ptr<Event> FakeCard::make_event() { return std::make_unique<CardEvent>(*this); }
 
 void FakeCard::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
@@ -261,9 +322,10 @@ void FakeCard::check_lives(const Range& range, const std::string& who) {
 
 // A kernel of the host, done later on the card's memory.
 Launch FakeCard::later(const std::string& who, Launch launch, std::vector<int64_t> input_bytes,
-                       std::vector<int64_t> output_bytes, bool writes) {
+                       std::vector<int64_t> output_bytes, int64_t scratch_bytes, bool writes) {
   return [=](const LaunchCall& call) {
-    require(!refuses_launches, ErrorCode::Internal, "the launch was refused");
+    const bool refused = refuses_launches || (refuses_launch_after >= 0 && refuses_launch_after-- == 0);
+    require(!refused, ErrorCode::Internal, "the launch was refused");
     CardStream& stream = on(call.stream);
     const std::vector<void*> inputs(call.inputs, call.inputs + input_bytes.size());
     const std::vector<void*> outputs(call.outputs, call.outputs + output_bytes.size());
@@ -276,11 +338,12 @@ Launch FakeCard::later(const std::string& who, Launch launch, std::vector<int64_
     for (size_t i = 0; i < outputs.size(); ++i)
       all_told = all_told && told(stream.writes_, outputs[i], output_bytes[i]);
     if (writes) all_told = all_told && told(stream.writes_, inputs[0], input_bytes[0]);
+    if (scratch_bytes > 0) all_told = all_told && told(stream.writes_, call.scratch, scratch_bytes);
     if (!all_told) {
       const std::lock_guard<std::mutex> lock(mutex_);
       violations_.push_back(who + " touches what its stream was not told of");
     }
-    stream.enqueue([=, &stream, step = call.step] {
+    stream.enqueue([=, &stream, scratch = call.scratch, step = call.step] {
       ++launches;
       std::vector<void*> real_inputs, real_outputs;
       for (size_t i = 0; i < inputs.size(); ++i) check_lives({inputs[i], input_bytes[i]}, who);
@@ -288,7 +351,7 @@ Launch FakeCard::later(const std::string& who, Launch launch, std::vector<int64_
       for (void* const input : inputs) real_inputs.push_back(real(input));
       for (void* const output : outputs) real_outputs.push_back(real(output));
       if (writes && stream.has_fault()) return;
-      launch(LaunchCall{stream, real_inputs.data(), real_outputs.data(), nullptr, step});
+      launch(LaunchCall{stream, real_inputs.data(), real_outputs.data(), real(scratch), step});
     });
   };
 }
@@ -329,7 +392,7 @@ const Kernel& FakeCard::kernel(const OpDef& op) const {
       });
     }
     return const_cast<FakeCard*>(this)->later(name, std::move(launch), std::move(input_bytes), std::move(output_bytes),
-                                              writes);
+                                              call.scratch_bytes, writes);
   };
   return kernels_.emplace(op.name, std::move(kernel)).first->second;
 }
@@ -346,7 +409,7 @@ Launch FakeCard::reorder(const TensorType& type, const Layout& from, const Layou
         else
           std::copy_n(x, n, call.output<float>(0));
       },
-      {type.bytes()}, {type.bytes()}, false);
+      {type.bytes()}, {type.bytes()}, 0, false);
 }
 
 }  // namespace moonflow::toy

@@ -19,6 +19,7 @@ namespace moonflow::toy {
 // host, except that
 //   bad, greedy   are refused when they are launched
 //   picky         notes a fault, and assign_sub leaves the variables alone once there is one
+// A recording with branches does its work in any order that its events allow.
 class FakeCard final : public Device {
  public:
   FakeCard();
@@ -29,6 +30,8 @@ class FakeCard final : public Device {
   void* allocate(int64_t bytes) override;
   void free(void* memory) noexcept override;
   std::unique_ptr<Stream> make_stream() override;
+  int branches() const override { return wants_branches; }
+  std::unique_ptr<Stream> make_branch(Stream& trunk) override;
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   bool asynchronous() const override { return true; }
   bool records() const override { return wants_recordings; }
@@ -43,7 +46,9 @@ class FakeCard final : public Device {
   std::vector<std::string> violations();
 
   bool wants_recordings = true;
+  int wants_branches = 2;
   bool refuses_launches = false;             // which spoils a recording, too
+  int refuses_launch_after = -1;             // so many; negative: none
   std::set<std::string, std::less<>> lacks;  // ops it has no kernels for
   int64_t refuse_above = -1;                 // allocations larger than this fail; negative: none do
   std::atomic<int> live_buffers{0}, live_staging{0};
@@ -60,7 +65,7 @@ class FakeCard final : public Device {
   bool owns(const void* memory) const { return memory >= seen_ && memory < seen_ + kBytes; }
   void check_lives(const Range& range, const std::string& who);
   Launch later(const std::string& who, Launch launch, std::vector<int64_t> input_bytes,
-               std::vector<int64_t> output_bytes, bool writes);
+               std::vector<int64_t> output_bytes, int64_t scratch_bytes, bool writes);
 
   static constexpr int64_t kBytes = int64_t{1} << 28;
   char* seen_;  // its addresses as the host knows them: pages that nobody may touch

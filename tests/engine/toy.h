@@ -37,6 +37,7 @@ Layout reversed(const TensorType& type);
 //   assign_sub (variable, value)   writes; takes several such pairs in one list
 //   reversing (x)           x + 1, makes and wants the reversed layout
 //   turning (x)             the square of x, which it wants reversed where it lasts from run to run
+//   by_way (x)              like same, but goes through scratch
 //   bad (x)                 fails in its launch: "row 3 is bad"
 //   greedy (x)              finds no memory in its launch
 //   slow (x)                like same, but waits until `gate` is open

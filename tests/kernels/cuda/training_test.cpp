@@ -2,6 +2,7 @@
 // CPU, and no schedule changes a bit of them.
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include <catch2/catch.hpp>
 
@@ -11,6 +12,7 @@
 
 using namespace moonflow;
 using namespace moonflow::testing;
+using Catch::Matchers::Contains;
 
 namespace {
 
@@ -109,15 +111,16 @@ Tensor labels(int run) {
   return values;
 }
 
+using Change = std::function<void(Plan&)>;
+
 // Trains for kRuns with as many runs in flight as there may be. Gives all taps in the order they came, then the weights.
-std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(Network&),
-                          std::shared_ptr<Plan>* made = nullptr) {
+std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(Network&), const Change& change = {}) {
   const auto catalog = make_catalog();
   Session session(catalog, device);
   Network net(*catalog);
   build(net);
   const std::shared_ptr<Plan> plan = session.compile(net.graph, "train");
-  if (made) *made = plan;
+  if (change) change(*plan);
   for (size_t i = 0; i < net.weights.size(); ++i)
     session.write(text("weight", i), random_values(net.graph.type(net.weights[i]), 1 + i, -0.3, 0.3));
   if (session.variables().find("momentum0"))
@@ -148,14 +151,24 @@ std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(N
   return taps;
 }
 
+std::shared_ptr<Device> card_of_one_branch(uint64_t seed) {
+  setenv("MOONFLOW_CUDA_BRANCHES", "0", 1);
+  const std::shared_ptr<Device> card = cuda::make_simulated_device({seed});
+  unsetenv("MOONFLOW_CUDA_BRANCHES");
+  return card;
+}
+
 void check_in_all_schedules(void (*build)(Network&)) {
   const std::vector<Tensor> expected = train(make_cpu_device(2), build);
   CHECK(distance(expected[0], expected[2 * kRuns - 2]) > 0.01);  // it learns something
-  std::vector<Tensor> first;
+  const std::vector<Tensor> first =
+      train(card_of_one_branch(1), build, [](Plan& plan) { CHECK(plan.branch_count == 1); });
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
-    const std::vector<Tensor> got = train(cuda::make_simulated_device({seed}), build);
-    if (first.empty()) first = got;
+    const std::vector<Tensor> got = train(cuda::make_simulated_device({seed}), build, [](Plan& plan) {
+      INFO(plan.dump());
+      CHECK(plan.branch_count == 2);
+    });
     REQUIRE(got.size() == expected.size());
     for (size_t i = 0; i < got.size(); ++i) {
       CAPTURE(i);
@@ -167,6 +180,48 @@ void check_in_all_schedules(void (*build)(Network&)) {
 
 }  // namespace
 
+// By the number of its waits: those of steps, then those of the end.
+std::vector<int>& list_of_wait(Plan& plan, int& wait) {
+  for (Step& step : plan.steps) {
+    if (wait < static_cast<int>(step.waits_for.size())) return step.waits_for;
+    wait -= static_cast<int>(step.waits_for.size());
+  }
+  return plan.joins;
+}
+
+TEST_CASE("each wait between branches is needed, and is missed in every schedule") {
+  for (const auto build : {mlp, lenet}) {
+    int waits = 0;
+    train(cuda::make_simulated_device({1}), build, [&](Plan& plan) {
+      for (const Step& step : plan.steps) waits += static_cast<int>(step.waits_for.size());
+      waits += static_cast<int>(plan.joins.size());
+    });
+    CHECK(waits >= 2);
+    for (int wait = 0; wait < waits; ++wait) {
+      for (uint64_t seed = 1; seed <= 4; ++seed) {
+        CAPTURE(wait, seed);
+        const auto without = [&](Plan& plan) {
+          int at = wait;
+          std::vector<int>& list = list_of_wait(plan, at);
+          list.erase(list.begin() + at);
+        };
+        CHECK_THROWS_WITH(train(cuda::make_simulated_device({seed}), build, without),
+                          Contains("not ordered") || Contains("nothing waits for"));
+      }
+    }
+  }
+}
+
+TEST_CASE("what fails in any branch is told to whoever waits for the run") {
+  for (int64_t pieces = 120; pieces < 160; pieces += 3) {
+    const std::shared_ptr<Device> card = cuda::make_simulated_device({static_cast<uint64_t>(pieces)});
+    const auto fail_later = [&](Plan&) {
+      cuda::simulated_runtime(*card).fail_after(pieces, "an illegal memory access was encountered");
+    };
+    CHECK_THROWS_WITH(train(card, lenet, fail_later), Contains("illegal memory access"));
+  }
+}
+
 TEST_CASE("a dense network trains on the card as on the CPU, in every schedule") { check_in_all_schedules(mlp); }
 
 TEST_CASE("a convolutional network trains on the card as on the CPU, in every schedule") {
@@ -175,8 +230,9 @@ TEST_CASE("a convolutional network trains on the card as on the CPU, in every sc
 
 TEST_CASE("a residual network in mixed precision has its channels last between convolutions") {
   std::shared_ptr<Plan> plan;
+  const auto keep = [&](Plan& made) { plan = made.shared_from_this(); };
   const std::vector<Tensor> expected = train(make_cpu_device(2), residual),
-                            got = train(cuda::make_simulated_device(), residual, &plan);
+                            got = train(cuda::make_simulated_device(), residual, keep);
   int images = 0, widened = 0, convolutions = 0;
   for (const Step& step : plan->steps) {
     const auto is_image = [](const TensorType& type) { return type.shape.rank() == 4 && type.shape[0] == kBatch; };
