@@ -68,6 +68,7 @@ class Draft final : public Rewriter {
   }
 
   void rewrite(const Device& device) {
+    launches_cost_ = device.asynchronous();
     const auto has_kernel = [&](const std::string& op) {
       return static_cast<bool>(device.kernel(graph_.catalog().at(op)));
     };
@@ -102,6 +103,9 @@ class Draft final : public Rewriter {
 
   bool tapped(ValueId value) const override { return tapped_[value]; }
   bool is_variable(ValueId value) const override { return nodes_[makers_[root(value)]]->kind == Node::Variable; }
+  bool launches_cost() const override { return launches_cost_; }
+  NodeId node_count() const override { return static_cast<NodeId>(nodes_.size()); }
+  bool live(NodeId id) const override { return live_[id]; }
   const std::vector<NodeId>& readers(ValueId value) const override { return readers_[value]; }
   ValueId add_value(const TensorType& type) override { return add_value(type, kNone); }
 
@@ -139,8 +143,6 @@ class Draft final : public Rewriter {
     }
   }
 
-  NodeId node_count() const { return static_cast<NodeId>(nodes_.size()); }
-  bool live(NodeId id) const { return live_[id]; }
   int rank(NodeId id) const { return ranks_[id]; }
   ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
   const Graph& graph() const { return graph_; }
@@ -170,6 +172,7 @@ class Draft final : public Rewriter {
 
   const Graph& graph_;
   const Rewrite* applying_ = nullptr;
+  bool launches_cost_ = false;
   std::vector<const Node*> nodes_;
   std::deque<Node> fused_;
   std::vector<bool> live_;                    // by node

@@ -189,6 +189,11 @@ class Rewriter {
   virtual bool tapped(ValueId value) const = 0;
   // Whether the value is a variable, also under another type.
   virtual bool is_variable(ValueId value) const = 0;
+  // Whether it is launches that cost, since the device works them off later: there a fusion pays that only saves one.
+  virtual bool launches_cost() const = 0;
+  // All nodes are those below node_count() that are live: the others are not needed, or have been fused.
+  virtual NodeId node_count() const = 0;
+  virtual bool live(NodeId id) const = 0;
   // All nodes that read the value. Valid until the next fuse.
   virtual const std::vector<NodeId>& readers(ValueId value) const = 0;
   // A value that no node of the graph has, for an output of the next fuse: what fused ops tell each other.
