@@ -718,10 +718,23 @@ void bind_steps(Plan& plan, const Draft& draft, const LayoutStage& laid_out, con
   const auto writes = [](const Step& step) { return step.writes_any(); };
   plan.first_write = static_cast<int>(std::find_if(plan.steps.begin(), plan.steps.end(), writes) - plan.steps.begin());
 
+  // What a step makes for one tap alone, by origin.
+  std::vector<int> wanted(draft.value_count(), 0), output_of(draft.value_count(), -1);
+  for (const DraftStep& step : laid_out.steps)
+    for (const ValueId input : step.inputs)
+      if (input != kNone) ++wanted[laid_out.origins[input]];
+  for (const Tap& tap : draft.graph().taps()) ++wanted[laid_out.origins[laid_out.tap_source(tap.value)]];
+  for (size_t at = plan.kept_steps; at < plan.steps.size(); ++at) {
+    const std::vector<ValueId>& outputs = laid_out.steps[at].outputs;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (wanted[outputs[i]] == 1) output_of[outputs[i]] = static_cast<int>(i);
+  }
+
   for (const Tap& tap : draft.graph().taps()) {
     const ValueId value = laid_out.tap_source(tap.value);
-    plan.taps.push_back({tap.token, draft.type(tap.value), makers[laid_out.origins[value]], address(value),
-                         sources.feed[storage.root[value]]});
+    const ValueId origin = laid_out.origins[value];
+    plan.taps.push_back({tap.token, draft.type(tap.value), makers[origin], address(value),
+                         sources.feed[storage.root[value]], output_of[origin]});
   }
 }
 
@@ -789,10 +802,10 @@ void Plan::bind(size_t feed, void* data) {
   for (const PlannedFeed::Place& place : feeds[feed].places) steps[place.step].inputs[place.input] = data;
 }
 
-void Plan::launch_step(int index, Stream& stream) const {
+void Plan::launch_step(int index, Stream& stream, void* const* outputs) const {
   const Step& step = steps[index];
   try {
-    step.launch(LaunchCall{stream, step.inputs.data(), step.outputs.data(), step.scratch, index});
+    step.launch(LaunchCall{stream, step.inputs.data(), outputs, step.scratch, index});
   } catch (const std::exception&) {
     Error error = current_error();
     error.op = step.label;

@@ -60,6 +60,8 @@ struct PlannedTap {
   int after_step;      // the value is there once this step has run; -1: before the first
   const void* source;  // row-major device memory; nullptr for a feed passed through
   int feed = -1;
+  // The output of that step that is this value, where nobody else wants it: a slot has it written to its own memory.
+  int output = -1;
 };
 
 // A variable, and the copy of it that the steps use.
@@ -126,7 +128,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   static constexpr uint64_t kNothingKept = ~uint64_t{0};
   uint64_t newest_version() const;  // of kept_from: the writes of all of them
-  void launch_step(int step, Stream& stream) const;
+  void launch_step(int step, Stream& stream, void* const* outputs) const;
+  void launch_step(int step, Stream& stream) const { launch_step(step, stream, steps[step].outputs.data()); }
   // The taps whose values are there once this step has run go to to(tap), unless that is null; `next` counts them.
   template <class To>
   void copy_taps(Stream& stream, const To& to, int step, size_t& next) const;

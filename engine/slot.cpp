@@ -12,7 +12,7 @@ int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kA
 bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
 
 // Tells a device that checks the order of its work what the launch that follows touches.
-void tell_ranges(Stream& stream, const Step& step) {
+void tell_ranges(Stream& stream, const Step& step, void* const* outputs) {
   std::vector<Range> reads, writes;
   const auto bytes = [](const TensorType& type, const Layout& layout) {
     return layout.row_major() ? type.bytes() : layout.bytes;
@@ -24,7 +24,7 @@ void tell_ranges(Stream& stream, const Step& step) {
     if (step.writes_input(i)) writes.push_back(range);
   }
   for (size_t i = 0; i < step.outputs.size(); ++i)
-    writes.push_back({step.outputs[i], bytes(step.output_types[i], step.output_layouts[i])});
+    writes.push_back({outputs[i], bytes(step.output_types[i], step.output_layouts[i])});
   if (step.scratch_bytes > 0) writes.push_back({step.scratch, step.scratch_bytes});
   if (may_fault(step)) writes.push_back(stream.fault_note());
   if (step.writes_any()) reads.push_back(stream.fault_note());
@@ -178,7 +178,9 @@ void Slot::launch_every_run(Lanes& lanes, const Start& start) {
 }
 
 void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
-  const auto to = [&](int tap) { return static_cast<char*>(taps_.data()) + tap_offsets_[tap]; };
+  const auto place = [&](int tap) { return static_cast<char*>(taps_.data()) + tap_offsets_[tap]; };
+  // What has been written here by the step that makes it needs no copy.
+  const auto to = [&](int tap) { return plan_.taps[tap].output < 0 ? place(tap) : nullptr; };
   const auto pass = [&](Stream& stream, int step) {
     if (const auto event = passed_.find(step); event != passed_.end()) stream.record(*event->second);
   };
@@ -197,9 +199,13 @@ void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
     Profile* const profile = start ? start->profile : nullptr;
     const int64_t begin_ns = profile ? Profile::now_ns() : 0;
     Stream& stream = lanes.branch(plan_.steps[i].branch);
+    std::vector<void*> outputs = plan_.steps[i].outputs;
+    for (size_t tap = 0; tap < plan_.taps.size(); ++tap)
+      if (plan_.taps[tap].after_step == i && plan_.taps[tap].output >= 0)
+        outputs[plan_.taps[tap].output] = place(static_cast<int>(tap));
     wait(stream, plan_.steps[i].waits_for);
-    tell_ranges(stream, plan_.steps[i]);
-    plan_.launch_step(i, stream);
+    tell_ranges(stream, plan_.steps[i], outputs.data());
+    plan_.launch_step(i, stream, outputs.data());
     if (profile) {
       stream.wait();
       plan_.note(*profile, i, start->run, begin_ns);
