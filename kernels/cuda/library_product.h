@@ -1,0 +1,80 @@
+// Products by NVIDIA's library as kernels launch them: with factors in the dtype that it wants.
+#pragma once
+
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/tiles.h"
+
+namespace moonflow::cuda {
+
+// From here on the library is worth its launch, unless a side is so short that its tiles would be mostly edge.
+inline bool wants_library(const Product& s) {
+  constexpr double kLeastFlops = 4e6;
+  return flops_of(s) >= kLeastFlops && s.rows > 4 && s.columns > 16 && !wants_dots(s);
+}
+
+// Whether a gradient that goes into a variable is left to the library, which stores it first. Up to here the product
+// costs less than storing the gradient and reading it again.
+inline bool stores_gradient(const Product& s) {
+  constexpr double kMostFlopsPerElement = 256;
+  return wants_library(s) && flops_of(s) > kMostFlopsPerElement * static_cast<double>(s.rows * s.columns);
+}
+
+inline bool is_narrow(const TensorType& type) { return type.dtype == DType::BFloat16; }
+
+// Rounds float32 to bfloat16.
+struct Round {
+  const float* from;
+  BFloat16* to;
+  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = BFloat16(from[i]); }
+};
+
+inline int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Products by the library of what `call` has at the places 0, 1 and (a bias) 2 of its inputs from `first` on. What is
+// to be bfloat16 and is not is rounded into scratch first. The scratch that the launch uses begins at `scratch_begin`.
+class LibraryProduct {
+ public:
+  LibraryProduct(Products& products, const Product& sizes, const KernelCall& call, int first, DType out, bool bias,
+                 bool relu, bool narrow, int64_t scratch_begin)
+      : first_(first), scratch_begin_(scratch_begin) {
+    ProductCall wanted{sizes, narrow ? DType::BFloat16 : call.inputs[first].dtype, out, bias, relu};
+    if (call.allow_tf32) wanted.precision = Precision::Tf32;
+    int64_t product_scratch = 0;
+    launch_ = products.prepare(wanted, product_scratch);
+    int64_t end = scratch_begin + round_up(product_scratch);
+    for (int i = 0; i < 3; ++i) {
+      if (i == 2 && !bias) break;
+      const TensorType& type = call.inputs[first + i];
+      rounded_[i] = type.dtype == DType::Float32 && (i == 2 ? out == DType::BFloat16 : narrow);
+      places_[i] = end;
+      counts_[i] = type.count();
+      if (rounded_[i]) end += round_up(counts_[i] * static_cast<int64_t>(sizeof(BFloat16)));
+    }
+    scratch_end_ = end;
+  }
+
+  explicit operator bool() const { return static_cast<bool>(launch_); }
+  int64_t scratch_end() const { return scratch_end_; }
+
+  void operator()(const LaunchCall& at, void* out) const {
+    char* const scratch = static_cast<char*>(at.scratch);
+    const void* inputs[3] = {at.inputs[first_], at.inputs[first_ + 1], nullptr};
+    if (counts_[2] > 0) inputs[2] = at.inputs[first_ + 2];
+    for (int i = 0; i < 3; ++i) {
+      if (!rounded_[i]) continue;
+      BFloat16* const to = reinterpret_cast<BFloat16*>(scratch + places_[i]);
+      for_each(at.stream, counts_[i], Round{static_cast<const float*>(inputs[i]), to});
+      inputs[i] = to;
+    }
+    launch_(at.stream, {inputs[0], inputs[1], inputs[2], out, scratch + scratch_begin_});
+  }
+
+ private:
+  ProductLaunch launch_;
+  int first_;
+  bool rounded_[3] = {};
+  int64_t places_[3] = {}, counts_[3] = {};
+  int64_t scratch_begin_, scratch_end_ = 0;
+};
+
+}  // namespace moonflow::cuda
