@@ -48,10 +48,12 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_attention(*catalog);
   add_loss(*catalog);
   add_loss_scale(*catalog);
+  add_classifier(*catalog);
   add_norm(*catalog);
   add_layer_norm(*catalog);
   add_moments(*catalog);
   add_random(*catalog);
+  add_dense_back(*catalog);
   add_update(*catalog);
   add_schedule(*catalog);
   catalog->sum_op = "add";

@@ -35,10 +35,12 @@ void add_softmax(Catalog& catalog);
 void add_attention(Catalog& catalog);
 void add_loss(Catalog& catalog);
 void add_loss_scale(Catalog& catalog);
+void add_classifier(Catalog& catalog);
 void add_norm(Catalog& catalog);
 void add_layer_norm(Catalog& catalog);
 void add_moments(Catalog& catalog);
 void add_random(Catalog& catalog);
+void add_dense_back(Catalog& catalog);
 void add_update(Catalog& catalog);
 void add_schedule(Catalog& catalog);
 

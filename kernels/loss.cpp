@@ -2,10 +2,14 @@
 // Labels are checked, all of them, before a kernel writes anything.
 #include <cmath>
 #include <limits>
+#include <set>
 
+#include "engine/graph.h"
+#include "engine/plan.h"
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/classifier.h"
 #include "kernels/simd.h"
 #include "kernels/softmax_row.h"
 #include "kernels/types.h"
@@ -51,6 +55,64 @@ std::vector<TensorType> infer_sparse_grad(const OpCall& call) {
           "labels is ", call.shape(1), ", prob is ", values);
   return {call.type(2)};
 }
+
+// Whether the value is made of what the node gives.
+bool depends_on(const Rewriter& graph, ValueId value, NodeId node) {
+  std::set<NodeId> seen;
+  std::vector<NodeId> next{graph.maker(value)};
+  while (!next.empty()) {
+    const NodeId id = next.back();
+    next.pop_back();
+    if (id == node) return true;
+    if (!seen.insert(id).second) continue;
+    for (const ValueId input : graph.node(id).inputs)
+      if (input != kNone) next.push_back(graph.maker(input));
+  }
+  return false;
+}
+
+// Replaces a loss (labels, logits) and its gradient for the logits by one op. What the gradient of the loss is must be
+// known without the loss; where it is one number for all rows, it goes along as that.
+bool fuse_loss(Rewriter& graph, NodeId loss_id, ValueId loss, NodeId grad_id, const char* fused) {
+  if (!graph.launches_cost()) return false;
+  const std::vector<ValueId> inputs = graph.node(loss_id).inputs;
+  const ValueId dy = graph.node(grad_id).inputs[0];
+  const NodeId seed = graph.made_by(dy, "constant");
+  if (seed == kNone && depends_on(graph, dy, loss_id)) return false;
+  Attrs attrs;
+  std::vector<NodeId> nodes{loss_id, grad_id};
+  if (seed != kNone) attrs.set("seed", graph.node(seed).attrs.number("value"));
+  if (seed != kNone && graph.sole_reader(dy) == grad_id) nodes.push_back(seed);
+  graph.fuse(nodes, fused, {inputs[0], inputs[1], seed == kNone ? dy : kNone}, std::move(attrs),
+             {loss, graph.node(grad_id).outputs[0]});
+  return true;
+}
+
+constexpr const char *kSparseFused = "sparse_softmax_cross_entropy_and_grad",
+                     *kDenseFused = "softmax_cross_entropy_and_grad";
+
+bool fuse_sparse_softmax(Rewriter& graph, NodeId id) {
+  const Node& loss = graph.node(id);
+  const NodeId grad = graph.sole_reader(loss.outputs[0]);  // of prob
+  if (grad == kNone || graph.node(grad).op->name != "sparse_softmax_cross_entropy_grad") return false;
+  const std::vector<ValueId>& its = graph.node(grad).inputs;
+  if (its[1] != loss.inputs[0] || its[2] != loss.outputs[0]) return false;
+  return fuse_loss(graph, id, loss.outputs[1], grad, kSparseFused);
+}
+
+bool fuse_dense_softmax(Rewriter& graph, NodeId id) {
+  const Node& loss = graph.node(id);
+  for (const NodeId grad : graph.readers(loss.inputs[1])) {
+    const Node& node = graph.node(grad);
+    if (node.op->name != "softmax_cross_entropy_grad" || node.inputs[1] != loss.inputs[0] ||
+        node.inputs[2] != loss.inputs[1])
+      continue;
+    return fuse_loss(graph, id, loss.outputs[0], grad, kDenseFused);
+  }
+  return false;
+}
+
+AttrDef seed_attr() { return {"seed", 1.0, "the gradient of every loss, where dy is left out"}; }
 
 // ---- CPU -----------------------------------------------------------------------------------------------------
 
@@ -140,6 +202,30 @@ Launch prepare_sparse_softmax_grad(KernelCall& call) {
   });
 }
 
+// A loss with its gradient: what prob and its gradient give, in one pass. The gradient may lie where the logits are.
+Launch prepare_sparse_softmax_and_grad(KernelCall& call) {
+  const LabelledRows rows(call, 0, 1);
+  const double seed = call.attrs.number("seed");
+  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows, seed = static_cast<T>(seed)](const LaunchCall& launch) {
+      const int64_t* labels = rows.check(launch.inputs[0], launch.scratch);
+      const T *logits = launch.input<T>(1), *dy = launch.input<T>(2);
+      T *out = launch.output<T>(0), *dlogits = launch.output<T>(1);
+      for_each_row(rows.rows, rows.grain(8), [&](int64_t row) {
+        const T* x = logits + row * rows.classes;
+        T* dx = dlogits + row * rows.classes;
+        const T top = cpu::largest(x, rows.classes), at_label = x[labels[row]] - top, down = dy ? dy[row] : seed;
+        const double sum = cpu::exponentials(x, rows.classes, top, dx);
+        const T scale = static_cast<T>(1 / sum), prob = dx[labels[row]] * scale;
+        for (int64_t i = 0; i < rows.classes; ++i) dx[i] = dx[i] * scale * down;
+        dx[labels[row]] = (prob - 1) * down;
+        out[row] = static_cast<T>(std::log(sum) - at_label);
+      });
+    };
+  });
+}
+
 // Below this a probability counts as this, so that its logarithm stays finite.
 constexpr double kSmallestProbability = 1e-20;
 
@@ -221,6 +307,34 @@ Launch prepare_softmax_cross_entropy_grad(KernelCall& call) {
         for (int64_t i = 0; i < rows.classes; ++i) mass += label[i];
         const T scale = static_cast<T>(mass / lse.sum);
         for (int64_t i = 0; i < rows.classes; ++i) dx[i] = dy[row] * (elementary::exp(x[i] - lse.top) * scale - label[i]);
+      });
+    };
+  });
+}
+
+Launch prepare_softmax_cross_entropy_and_grad(KernelCall& call) {
+  const DenseRows rows(call.inputs[1].shape);
+  const double seed = call.attrs.number("seed");
+  return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [rows, seed = static_cast<T>(seed)](const LaunchCall& launch) {
+      const T *labels = launch.input<T>(0), *logits = launch.input<T>(1), *dy = launch.input<T>(2);
+      T *out = launch.output<T>(0), *dlogits = launch.output<T>(1);
+      for_each_row(rows.rows, rows.grain(), [&](int64_t row) {
+        const T *x = logits + row * rows.classes, *label = labels + row * rows.classes;
+        T* dx = dlogits + row * rows.classes;
+        const T down = dy ? dy[row] : seed;
+        const LogSumExp<T> lse(x, rows.classes);
+        const double log_sum = std::log(lse.sum);
+        double loss = 0, mass = 0;
+        for (int64_t i = 0; i < rows.classes; ++i) {
+          if (label[i] != 0) loss += label[i] * (log_sum - (x[i] - lse.top));
+          mass += label[i];
+        }
+        out[row] = static_cast<T>(loss);
+        const T scale = static_cast<T>(mass / lse.sum);
+        for (int64_t i = 0; i < rows.classes; ++i)
+          dx[i] = down * (elementary::exp(x[i] - lse.top) * scale - label[i]);
       });
     };
   });
@@ -352,6 +466,7 @@ void add_sparse_softmax(Catalog& catalog) {
     return {kNone, dlogits};
   };
   op.cpu = {prepare_sparse_softmax};
+  op.rewrites = {{"sparse softmax cross entropy + its gradient", {kSparseFused}, fuse_sparse_softmax}};
   op.inplace = {{0, 1}};
   op.examples = {{{i32({4}), f32({4, 5})}, {}, -3, 3, 5}, {{i32({2, 1}), f32({2, 3})}, {}, -3, 3, 3}};
   catalog.add(op);
@@ -369,6 +484,31 @@ void add_sparse_softmax(Catalog& catalog) {
   grad.inplace = {{0, 2}};
   grad.examples = {{{f32({4}), i32({4}), f32({4, 5})}, {}, 0, 1, 5}};
   catalog.add(grad);
+
+  OpDef both;
+  both.name = kSparseFused;
+  both.doc =
+      "sparse_softmax_cross_entropy_with_logits and its gradient for the logits. Made by fusion.\n"
+      "  out[i] = log(sum_j exp(logits[i, j])) - logits[i, labels[i]]\n"
+      "  dlogits[i, j] = (softmax(logits[i])[j] - (j == labels[i])) * dy[i], with seed for dy where that is left out\n"
+      "shapes: labels (rows) or (rows, 1), logits (rows, classes), dy as labels -> out as labels, dlogits as logits\n"
+      "errors: a label outside [0, classes) names its row";
+  both.inputs = {{"labels"}, {"logits"}, {"dy", InputDef::Optional}};
+  both.outputs = {"out", "dlogits"};
+  both.attrs = {seed_attr()};
+  both.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType out = infer_sparse(call, "logits", false)[0];
+    if (call.has(2)) require_type(call, 2, "dy", out);
+    return {out, call.type(1)};
+  };
+  both.cpu = {prepare_sparse_softmax_and_grad};
+  both.inplace = {{1, 1}};
+  both.rewrites = {{"dense + softmax cross entropy", {"dense_softmax_cross_entropy"}, fuse_classifier}};
+  both.examples = {{{i32({4}), f32({4, 5})}, {{"seed", 0.5}}, -3, 3, 5}, {{i32({1, 1}), f32({1, 1})}, {}, -3, 3, 1}};
+  for (const int64_t rows : {1, 3, 100})
+    for (const int64_t classes : {2, 10, 64})
+      both.examples.push_back({{i32({rows}), f32({rows, classes}), f32({rows})}, {}, -3, 3, classes});
+  catalog.add(both);
 }
 
 void add_sparse_cross_entropy(Catalog& catalog) {
@@ -431,6 +571,7 @@ void add_dense_softmax(Catalog& catalog) {
     return {g.op("multiply", {column, log_prob}), dlogits};
   };
   op.cpu = {prepare_softmax_cross_entropy};
+  op.rewrites = {{"softmax cross entropy + its gradient", {kDenseFused}, fuse_dense_softmax}};
   op.examples = {{{f32({3, 4}), f32({3, 4})}}, {{f32({2, 2, 3}), f32({2, 2, 3})}}};
   catalog.add(op);
 
@@ -451,6 +592,31 @@ void add_dense_softmax(Catalog& catalog) {
   grad.cpu = {prepare_softmax_cross_entropy_grad};
   grad.examples = {{{f32({3}), f32({3, 4}), f32({3, 4})}}};
   catalog.add(grad);
+
+  OpDef both;
+  both.name = kDenseFused;
+  both.doc =
+      "softmax_cross_entropy_with_logits and its gradient for the logits. Made by fusion.\n"
+      "  out[i] = sum_j labels[i, j] * (log(sum_k exp(logits[i, k])) - logits[i, j])\n"
+      "  dlogits[i, j] = dy[i] * (softmax(logits[i])[j] * sum_k labels[i, k] - labels[i, j]), with seed for dy where\n"
+      "  that is left out\n"
+      "shapes: labels and logits (rows, classes), dy (rows) -> out (rows), dlogits as logits";
+  both.inputs = {{"labels"}, {"logits"}, {"dy", InputDef::Optional}};
+  both.outputs = {"out", "dlogits"};
+  both.attrs = {seed_attr()};
+  both.infer = [forward = op.infer](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType out = forward(call)[0];
+    if (call.has(2)) require_type(call, 2, "dy", out);
+    return {out, call.type(1)};
+  };
+  both.cpu = {prepare_softmax_cross_entropy_and_grad};
+  both.inplace = {{1, 1}};
+  both.rewrites = {{"dense + softmax cross entropy", {"dense_softmax_cross_entropy"}, fuse_classifier}};
+  both.examples = {{{f32({3, 4}), f32({3, 4})}, {{"seed", 0.5}}}, {{f32({2, 2, 3}), f32({2, 2, 3}), f32({2, 2})}}};
+  for (const int64_t rows : {1, 3, 100})
+    for (const int64_t classes : {1, 10, 64})
+      both.examples.push_back({{f32({rows, classes}), f32({rows, classes}), f32({rows})}});
+  catalog.add(both);
 }
 
 // The type of `like` for gradients whose inputs are all alike.

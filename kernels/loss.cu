@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/bad_index.h"
+#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/exponentials.h"
 #include "kernels/cuda/indices.h"
 #include "kernels/cuda/kernels.h"
@@ -113,6 +114,18 @@ struct SoftmaxCrossEntropyGrad {
   }
 };
 
+// A loss with its gradient; the gradient may lie where the logits are.
+template <class T, class Row>
+struct WithGradient {
+  Row loss;
+  const T* logits;
+  T* dlogits;
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
+    loss(team, row, logits + start, dlogits + start, n);
+  }
+};
+
 // ---- element by element --------------------------------------------------------------------------------------
 
 template <class T>
@@ -207,6 +220,23 @@ CudaKernel sparse(int labels, int values, LaunchRows launch_rows) {
   }}};
 }
 
+// `prepare_row` gives for each launch what computes the loss of a row.
+template <class PrepareRow>
+CudaKernel with_gradient(PrepareRow prepare_row) {
+  return {{[=](KernelCall& call) {
+    const Lanes rows(call.inputs[1].shape, -1);
+    const double seed = call.attrs.number("seed");
+    return visit_floating(call.inputs[1].dtype, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [rows, seed = static_cast<T>(seed), row = prepare_row(call, rows, zero)](const LaunchCall& at) {
+        const auto loss = row(at, RowGradient<T>{at.input<T>(2), seed});
+        using Row = std::decay_t<decltype(loss)>;
+        for_each_lane(at.stream, rows, WithGradient<T, Row>{loss, at.input<T>(1), at.output<T>(1)});
+      };
+    });
+  }}};
+}
+
 // `launch_values` gets the launch's arguments, input `x` seen as rows, and the floating type as a zero.
 template <class LaunchValues>
 CudaKernel rowwise(int x, LaunchValues launch_values) {
@@ -270,6 +300,20 @@ void add_loss(Kernels& kernels) {
         using T = decltype(zero);
         for_each_lane(at.stream, rows, SparseSoftmaxGrad<T>{labels, at.input<T>(0), at.input<T>(2), at.output<T>(0)});
       });
+  kernels["sparse_softmax_cross_entropy_and_grad"] = with_gradient([](KernelCall& call, const Lanes& rows, auto zero) {
+    using T = decltype(zero);
+    const DType dtype = call.inputs[0].dtype;
+    call.explain = [classes = rows.n](int64_t row, int64_t label) { fail_label(row, label, classes); };
+    return [=](const LaunchCall& at, const RowGradient<T>& dy) {
+      return SparseRowLoss<T>{Indices(at, 0, dtype, rows.n), dy, at.output<T>(0)};
+    };
+  });
+  kernels["softmax_cross_entropy_and_grad"] = with_gradient([](KernelCall&, const Lanes& rows, auto zero) {
+    using T = decltype(zero);
+    return [rows](const LaunchCall& at, const RowGradient<T>& dy) {
+      return DenseRowLoss<T>{at.input<T>(0), rows.n, dy, at.output<T>(0)};
+    };
+  });
   kernels["sparse_cross_entropy"] =
       sparse(0, 1, [](const LaunchCall& at, const Indices& labels, const Lanes& rows, auto zero) {
         using T = decltype(zero);

@@ -3,6 +3,7 @@
 #include "engine/plan.h"
 #include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
+#include "kernels/dense_back.h"
 #include "kernels/dense_loss.h"
 #include "kernels/dense_pair.h"
 #include "kernels/matmul.h"
@@ -422,7 +423,8 @@ void add_matmul(Catalog& catalog) {
   matmul.grad = grad_matmul;
   matmul.cpu = {prepare_matmul, matmul_layouts};
   matmul.flops = matmul_flops;
-  matmul.rewrites = {{"matmul + bias_add (+ relu)", {"dense"}, fuse_dense}};
+  matmul.rewrites = {{"matmul + bias_add (+ relu)", {"dense"}, fuse_dense},
+                     {"matmul + gradients of dropout and relu", {"dense_input_grad"}, fuse_way_back, true}};
   matmul.examples = {
       {{f32({3, 4}), f32({4, 5})}},
       {{f32({4, 3}), f32({4, 5})}, transposes(true, false)},

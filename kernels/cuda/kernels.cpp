@@ -7,7 +7,9 @@ Kernels make_kernels() {
   add_attention(kernels);
   add_bias(kernels);
   add_binary(kernels);
+  add_classifier(kernels);
   add_conv(kernels);
+  add_dense_back(kernels);
   add_elementwise(kernels);
   add_fill(kernels);
   add_index(kernels);

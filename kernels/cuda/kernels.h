@@ -34,7 +34,9 @@ class KernelTable {
 void add_attention(Kernels& kernels);
 void add_bias(Kernels& kernels);
 void add_binary(Kernels& kernels);
+void add_classifier(Kernels& kernels);
 void add_conv(Kernels& kernels);
+void add_dense_back(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_fill(Kernels& kernels);
 void add_index(Kernels& kernels);

@@ -1,0 +1,65 @@
+// The softmax cross entropy of one row of logits with its gradient, for a team of threads. The logits are anywhere, and
+// the gradient may take their place.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/exponentials.h"
+#include "kernels/cuda/indices.h"
+
+namespace moonflow::cuda {
+
+// The gradient of each row's loss: a value, or where that is nullptr one number for all.
+template <class T>
+struct RowGradient {
+  const T* dy;
+  T seed;
+  MOONFLOW_DEVICE T of(int64_t row) const { return dy ? dy[row] : seed; }
+};
+
+// With classes for labels. A bad one is noted, and its row left as it is.
+template <class T>
+struct SparseRowLoss {
+  Indices labels;
+  RowGradient<T> dy;
+  T* out;
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const T* x, T* dx, int64_t n) const {
+    const int64_t label = labels.checked(team.block, row);
+    if (label < 0) return;
+    const T top = largest_of(team, x, n, 1), down = dy.of(row);
+    // The thread that writes at the label reads there first.
+    const bool has_label = label % team.size() == team.thread();
+    const T at_label = has_label ? x[label] - top : T(0);
+    const double sum = sum_of_exponentials(team, x, n, 1, top);
+    const T scale = static_cast<T>(1 / sum);
+    for (int64_t i = team.thread(); i < n; i += team.size()) {
+      const T prob = elementary::exp(x[i] - top) * scale;
+      dx[i] = (i == label ? prob - 1 : prob) * down;
+    }
+    if (has_label) out[row] = static_cast<T>(std::log(sum) - at_label);
+  }
+};
+
+// With a distribution for each row. A label of zero takes no part in the loss, also where the logit is minus infinity.
+template <class T>
+struct DenseRowLoss {
+  const T* labels;
+  int64_t classes;
+  RowGradient<T> dy;
+  T* out;
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const T* x, T* dx, int64_t n) const {
+    const T* const label = labels + row * classes;
+    const T top = largest_of(team, x, n, 1), down = dy.of(row);
+    const double sum = sum_of_exponentials(team, x, n, 1, top), log_sum = std::log(sum);
+    const double loss =
+        team.sum(n, [=](int64_t i) { return label[i] != 0 ? label[i] * (log_sum - (x[i] - top)) : 0.0; });
+    const T scale = static_cast<T>(team.sum(n, [=](int64_t i) { return double{label[i]}; }) / sum);
+    for (int64_t i = team.thread(); i < n; i += team.size())
+      dx[i] = down * (elementary::exp(x[i] - top) * scale - label[i]);
+    if (team.thread() == 0) out[row] = static_cast<T>(loss);
+  }
+};
+
+}  // namespace moonflow::cuda
