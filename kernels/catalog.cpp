@@ -54,6 +54,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_moments(*catalog);
   add_random(*catalog);
   add_dense_back(*catalog);
+  add_dense_update(*catalog);
   add_update(*catalog);
   add_schedule(*catalog);
   catalog->sum_op = "add";

@@ -41,6 +41,7 @@ void add_layer_norm(Catalog& catalog);
 void add_moments(Catalog& catalog);
 void add_random(Catalog& catalog);
 void add_dense_back(Catalog& catalog);
+void add_dense_update(Catalog& catalog);
 void add_update(Catalog& catalog);
 void add_schedule(Catalog& catalog);
 

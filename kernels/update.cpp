@@ -8,6 +8,7 @@
 #include "engine/plan.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/dense_update.h"
 #include "kernels/matmul_update.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
@@ -261,9 +262,16 @@ OpDef sgd() {
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
   op.rewrites = {{"prepare_gradient + sgd_update", {op.name}, fuse_gradient_scale<1>},
-                 {"matmul + sgd_update", {"matmul_sgd_update"}, fuse_product_into_update},
+                 {"matmul + sgd_update",
+                  {"matmul_sgd_update"},
+                  [](Rewriter& graph, NodeId id) {
+                    return !brings_layer(graph, id) && fuse_product_into_update(graph, id);
+                  }},
                  {"matmul in bfloat16 + sgd_update", {"matmul_bfloat16_sgd_update"}, fuse_bfloat16_product_into_update},
-                 {"sgd_update + sgd_update", {op.name}, fuse_updates<2>}};
+                 {"sgd_update + sgd_update",
+                  {op.name},
+                  [](Rewriter& graph, NodeId id) { return !joins_descent(graph, id) && fuse_updates<2>(graph, id); }},
+                 {"updates of a step", {"dense_sgd_update"}, fuse_descent, true}};
   op.infer = infer_update(op, 2);
   op.writes = {0};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Descent>(call); }};

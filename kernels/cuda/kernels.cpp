@@ -10,6 +10,7 @@ Kernels make_kernels() {
   add_classifier(kernels);
   add_conv(kernels);
   add_dense_back(kernels);
+  add_dense_update(kernels);
   add_elementwise(kernels);
   add_fill(kernels);
   add_index(kernels);

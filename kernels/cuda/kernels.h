@@ -37,6 +37,7 @@ void add_binary(Kernels& kernels);
 void add_classifier(Kernels& kernels);
 void add_conv(Kernels& kernels);
 void add_dense_back(Kernels& kernels);
+void add_dense_update(Kernels& kernels);
 void add_elementwise(Kernels& kernels);
 void add_fill(Kernels& kernels);
 void add_index(Kernels& kernels);

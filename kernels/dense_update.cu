@@ -1,0 +1,228 @@
+// dense_sgd_update on CUDA: one launch for all variables of a step. Blocks share the groups of the op among them: a
+// tile of a layer's weight, whose gradient they sum, or a run of a variable with a stored gradient. All leave the
+// variables alone where the run has found a fault before; the library cannot, so where a layer's gradient is left to
+// it, it is stored in scratch, and taken from there. (A factor of 0 from the card's memory would not do: 0 times NaN is
+// NaN.)
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/fault.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/library_product.h"
+#include "kernels/update_rules.h"
+
+namespace moonflow::cuda {
+namespace {
+
+enum Input { kVariable, kBias, kGradient, kX, kRate, kInputs };
+enum class Kind : int { Layer, Stored, Count };
+
+// What one part of the launch does. A layer without a variable has only a bias.
+template <class T>
+struct Part {
+  void *variable, *bias;
+  const void *gradient, *x;
+  const float* learning_rate;
+  int64_t units, in, rows;  // of a layer; else the elements are `units`
+  Kind kind;
+  uint32_t first_block;
+};
+
+template <class T, int kEach>
+struct Descend {
+  using Multiply = Tile<Factor<T>, kEach>;
+  static constexpr int kThreads = Multiply::kThreads, kSide = Multiply::kSide, kN = 16 / sizeof(T);
+  static constexpr int64_t kPerBlock = int64_t{kThreads} * kN * 4;
+  // Arguments of a kernel have 4 KiB on every card.
+  static constexpr int kMost = (4000 - 64) / static_cast<int>(sizeof(Part<T>));
+
+  update::Descent rule;
+  const FaultNote* note;
+  int count = 0;
+  Part<T> parts[kMost];
+
+  Descend(const update::Descent& rule, const FaultNote* note) : rule(rule), note(note) {}
+
+  static int64_t blocks_of(const Part<T>& part) {
+    if (part.kind == Kind::Count) return 1;
+    if (part.kind == Kind::Stored) return (part.units + kPerBlock - 1) / kPerBlock;
+    return (part.units + kSide - 1) / kSide * columns_of(part);
+  }
+
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    if (note->found != 0) return;
+    int of = 0;
+    while (of + 1 < count && parts[of + 1].first_block <= block.index()) ++of;
+    const Part<T>& part = parts[of];
+    const int64_t at = block.index() - part.first_block;
+    if (part.kind == Kind::Count) {
+      if (block.thread() == 0) *static_cast<int64_t*>(part.variable) += *static_cast<const int64_t*>(part.gradient);
+      return;
+    }
+    const void* const numbers[] = {nullptr, nullptr, part.learning_rate, nullptr};
+    const auto step = rule.template step<T, T>(numbers);
+    if (part.kind == Kind::Stored)
+      descend_along(block, part, at * kPerBlock, step);
+    else
+      descend_layer(block, part, at, step);
+  }
+
+ private:
+  MOONFLOW_BOTH static int64_t columns_of(const Part<T>& part) {
+    return part.variable == nullptr ? 1 : (part.in + kSide - 1) / kSide;
+  }
+
+  template <class Block, class Step>
+  MOONFLOW_DEVICE void descend_along(const Block& block, const Part<T>& part, int64_t first, const Step& step) const {
+    T* const variable = static_cast<T*>(part.variable);
+    const T* const gradient = static_cast<const T*>(part.gradient);
+    const int64_t last = first + kPerBlock < part.units ? first + kPerBlock : part.units;
+    for (int64_t i = first + block.thread() * kN; i < last; i += kThreads * kN) {
+      const bool whole = last - i >= kN && is_whole(variable) && is_whole(gradient);
+      const auto g = read<T, kN>(gradient + i, last - i, whole);
+      auto w = read<T, kN>(variable + i, last - i, whole);
+      for (int n = 0; n < kN; ++n) step(w.values[n], g.values[n]);
+      write(w, variable + i, last - i, whole);
+    }
+  }
+
+  MOONFLOW_DEVICE static bool is_whole(const T* data) {
+    return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kN>) == 0;
+  }
+
+  // The gradient is (rows, units) and x (rows, in). The blocks of the first columns have the bias too: each of their
+  // first threads sums one of its elements, in double from strip to strip.
+  template <class Block, class Step>
+  MOONFLOW_DEVICE void descend_layer(const Block& block, const Part<T>& part, int64_t tile, const Step& step) const {
+    const int64_t tile_columns = columns_of(part);
+    const int64_t first_unit = tile / tile_columns * kSide, first_in = tile % tile_columns * kSide, in = part.in;
+    T* const weight = static_cast<T*>(part.variable);
+    const Multiply multiply{{static_cast<const T*>(part.gradient), 0, 1, part.units},
+                            {static_cast<const T*>(part.x), 0, in, 1},
+                            part.units,
+                            weight == nullptr ? 0 : in,
+                            part.rows};
+    const bool sums_bias = part.bias != nullptr && first_in == 0 && block.thread() < kSide;
+    const int thread = block.thread();
+    double of_bias = 0;
+    multiply(
+        block, 0, first_unit, first_in,
+        [=, &of_bias](const T* left) {
+          if (!sums_bias) return;
+          T sum = 0;
+          for (int k = 0; k < Multiply::kDepth; ++k) sum += left[k * Multiply::kRow + thread];
+          of_bias += sum;
+        },
+        [=, &step](int64_t unit, int64_t k, T sum) { step(weight[unit * in + k], sum); });
+    if (sums_bias && first_unit + thread < part.units)
+      step(static_cast<T*>(part.bias)[first_unit + thread], static_cast<T>(of_bias));
+  }
+};
+
+// ---- launchers -----------------------------------------------------------------------------------------------
+
+// A group of the op as prepare sees it.
+struct Group {
+  Kind kind;
+  bool has_bias;
+  int64_t count;              // elements of the variable
+  Product sizes;              // of a layer's gradient
+  int64_t stored_at = -1;     // where in scratch that is stored, or -1
+  std::optional<LibraryProduct> product = {};  // what stores it
+};
+
+template <class T, int kEach>
+void launch_groups(const LaunchCall& at, const update::Descent& rule, const std::vector<Group>& groups) {
+  using Kernel = Descend<T, kEach>;
+  Kernel kernel(rule, fault_note(at.stream));
+  int64_t blocks = 0;
+  const auto finish = [&] {
+    if (blocks > 0) launch(at.stream, blocks, kernel, Kernel::Multiply::kSharedBytes);
+    kernel.count = 0;
+    blocks = 0;
+  };
+  const auto add = [&](Part<T> part) {
+    const int64_t more = Kernel::blocks_of(part);
+    if (more == 0) return;
+    if (kernel.count == Kernel::kMost) finish();
+    part.first_block = static_cast<uint32_t>(blocks);
+    kernel.parts[kernel.count++] = part;
+    blocks += more;
+  };
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const Group& group = groups[i];
+    void* const* const in = at.inputs + i * kInputs;
+    const float* const rate = static_cast<const float*>(in[kRate]);
+    if (group.kind != Kind::Layer) {
+      add({in[kVariable], nullptr, in[kGradient], nullptr, rate, group.count, 0, 0, group.kind, 0});
+      continue;
+    }
+    void* const bias = group.has_bias ? in[kBias] : nullptr;
+    const bool stored = group.stored_at >= 0;
+    if (stored)
+      add({in[kVariable], nullptr, static_cast<char*>(at.scratch) + group.stored_at, nullptr, rate, group.count, 0, 0,
+           Kind::Stored, 0});
+    if (!stored || bias != nullptr)
+      add({stored ? nullptr : in[kVariable], bias, in[kGradient], in[kX], rate, group.sizes.rows, group.sizes.columns,
+           group.sizes.inner, Kind::Layer, 0});
+  }
+  finish();
+}
+
+Launch prepare(Products& products, KernelCall& call) {
+  std::vector<Group> groups;
+  DType dtype = DType::Float32;
+  int64_t results = 0, gradients_end = 0;
+  for (size_t i = 0; i < call.inputs.size(); i += kInputs) {
+    const TensorType& variable = call.inputs[i];
+    Group group{Kind::Stored, call.present[i + kBias], variable.count(), {}};
+    if (variable.dtype == DType::Int64) {
+      group.kind = Kind::Count;
+    } else {
+      dtype = variable.dtype;
+    }
+    if (call.present[i + kX]) {
+      group.kind = Kind::Layer;
+      group.sizes = product(call.inputs[i + kGradient].shape, call.inputs[i + kX].shape, true, false);
+      results += group.count;
+      if (dtype == DType::Float32 && stores_gradient(group.sizes)) {
+        group.stored_at = gradients_end;
+        gradients_end += round_up(variable.bytes());
+      }
+    }
+    groups.push_back(std::move(group));
+  }
+  call.scratch_bytes = gradients_end;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    Group& group = groups[i];
+    if (group.stored_at < 0) continue;
+    // They run one after the other, so they share what they need for themselves.
+    group.product.emplace(products, group.sizes, call, static_cast<int>(i * kInputs + kGradient), DType::Float32, false,
+                          false, false, gradients_end);
+    if (*group.product)
+      call.scratch_bytes = std::max(call.scratch_bytes, group.product->scratch_end());
+    else
+      group.stored_at = -1;
+  }
+  const update::Descent rule(call.attrs);
+  const bool large = wants_large_tiles(results);
+  return visit_floating(dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [=](const LaunchCall& at) {
+      for (const Group& group : groups)
+        if (group.stored_at >= 0) (*group.product)(at, static_cast<char*>(at.scratch) + group.stored_at);
+      large ? launch_groups<T, 4>(at, rule, groups) : launch_groups<T, 2>(at, rule, groups);
+    };
+  });
+}
+
+}  // namespace
+
+void add_dense_update(Kernels& kernels) {
+  const std::shared_ptr<Products> products = make_products();
+  kernels["dense_sgd_update"] = {{[products](KernelCall& call) { return prepare(*products, call); }}};
+}
+
+}  // namespace moonflow::cuda
