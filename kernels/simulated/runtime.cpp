@@ -204,6 +204,11 @@ void SimulatedRuntime::fail_after(int64_t pieces, std::string text) {
   injected_ = std::move(text);
 }
 
+std::vector<std::string> SimulatedRuntime::latest_recording() const {
+  const Lock lock(mutex_);
+  return latest_recording_;
+}
+
 void SimulatedRuntime::check_launch() {
   const Lock lock(mutex_);
   check();
@@ -593,6 +598,8 @@ GraphHandle SimulatedRuntime::end_capture(StreamHandle stream) {
   for (size_t node = 0; node < seen.size(); ++node)
     require(seen[node], ErrorCode::Internal, "the recording ends and nothing waits for ", capture->pieces[node].name);
   auto graph = std::make_shared<Graph>();
+  latest_recording_.clear();
+  for (const Piece& piece : capture->pieces) latest_recording_.push_back(piece.name);
   graph->pieces = std::move(capture->pieces);
   graph->nodes = std::move(capture->nodes);
   graph->lines.push_back(-1);

@@ -45,6 +45,8 @@ class SimulatedRuntime final : public Runtime {
   void enqueue(StreamHandle stream, std::string name, std::function<void()> work);
   // After so many further pieces of work the device fails with this text.
   void fail_after(int64_t pieces, std::string text);
+  // What the latest recording holds, in the order it was enqueued.
+  std::vector<std::string> latest_recording() const;
   static Properties properties(const Options& options);
   static SimulatedRuntime& of_stream(StreamHandle stream);
 
@@ -140,6 +142,7 @@ class SimulatedRuntime final : public Runtime {
   Clock host_;                  // what the host has waited for
   Accesses accesses_;
   Uses staging_uses_;  // that the host does not know to be over
+  std::vector<std::string> latest_recording_;
 };
 
 }  // namespace moonflow::cuda::simulated
