@@ -26,13 +26,12 @@ TensorType per_channel_type(const OpCall& call, int x) {
   return {call.dtype(x) == DType::BFloat16 ? DType::Float32 : call.dtype(x), {call.shape(x)[axis]}};
 }
 
-// It goes along with an x in bfloat16 where the kernels were made for that, and `parameters` stay float32. The CPU's
-// were not, and would widen x to round the result.
+// It goes along with an x in bfloat16 where the kernels were made for that, and `parameters` stay float32.
 Bfloat16Use follows_with(std::vector<int> parameters) {
   Bfloat16Use use;
   use.role = Bfloat16Use::Follows;
   use.keeps_float32 = std::move(parameters);
-  use.pays = [](const OpCall&) { return false; };
+  use.pays = never_on_cpu;
   return use;
 }
 

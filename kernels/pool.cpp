@@ -159,11 +159,11 @@ std::vector<Example> pool_examples() {
   };
 }
 
-// It goes along with bfloat16 where the kernels were made for that; the CPU's were not.
+// It goes along with bfloat16 where the kernels were made for that.
 Bfloat16Use follows() {
   Bfloat16Use use;
   use.role = Bfloat16Use::Follows;
-  use.pays = [](const OpCall&) { return false; };
+  use.pays = never_on_cpu;
   return use;
 }
 

@@ -3,6 +3,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/reduce_cpu.h"
+#include "kernels/types.h"
 
 namespace moonflow {
 namespace reduce {
@@ -33,29 +34,15 @@ Shape reduced_shape(const Shape& shape, const std::vector<bool>& reduced, bool k
 
 enum class Accepts { All, Floating };
 
-AttrDef mixed_attr() {
-  return {"mixed", std::string(),
-          "of automatic mixed precision: \"float32\" or \"bfloat16\", the dtype of the result of an x in bfloat16"};
-}
-
 // Sums of bfloat16 are taken in a wider type, so that they may be given as float32 as well.
 Bfloat16Use follows() {
   Bfloat16Use use;
   use.role = Bfloat16Use::Follows;
-  use.pays = [](const OpCall&) { return false; };  // the CPU's kernels would widen x
+  use.pays = never_on_cpu;
   return use;
 }
 
-DType sum_dtype(const OpCall& call) {
-  const AttrValue* const attr = call.attrs.find("mixed");
-  if (attr == nullptr || *attr == AttrValue(std::string())) return call.dtype(0);
-  const std::string& mixed = std::get<std::string>(*attr);
-  require(mixed == "float32" || mixed == "bfloat16", ErrorCode::InvalidArgument, "mixed is \"", mixed,
-          "\", wanted \"float32\" or \"bfloat16\"");
-  require(call.dtype(0) == DType::BFloat16, ErrorCode::DtypeMismatch, "mixed precision needs bfloat16, got ",
-          call.dtype(0));
-  return *dtype_named(mixed);
-}
+DType sum_dtype(const OpCall& call) { return call.attrs.find("mixed") ? mixed_result(call) : call.dtype(0); }
 
 template <Accepts accepts, bool is_bool, bool needs_elements>
 std::vector<TensorType> infer(const OpCall& call) {
@@ -210,7 +197,7 @@ void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool inte
     for (DType dtype : {DType::Int8, DType::UInt8, DType::Int32, DType::Int64}) example({3, 4}, {0}, false, dtype);
   }
   if (row.follows) {
-    op.attrs.push_back(mixed_attr());
+    op.attrs.push_back(mixed_result_attr());
     op.bfloat16 = follows();
     for (const char* mixed : {"float32", "bfloat16"}) {
       example({2, 3, 2, 4}, {2, 3}, false, DType::BFloat16);
@@ -378,7 +365,7 @@ OpDef sum_to_shape() {
       "dtypes: all -> the same; floats are summed in float64\n"
       "errors: a shape that does not broadcast to x";
   op.inputs = {{"x"}};
-  op.attrs = {{"shape", Ints{}, "shape of out", true}, mixed_attr()};
+  op.attrs = {{"shape", Ints{}, "shape of out", true}, mixed_result_attr()};
   op.bfloat16 = follows();
   op.infer = [](const OpCall& call) {
     broadcast_axes(call.shape(0), call.attrs.ints("shape"));
