@@ -257,6 +257,21 @@ Launch prepare_panels(const Product& product, Finish finish) {
   };
 }
 
+// Nor does a small product pack anything that has few columns, each the sum of many terms.
+bool has_few_columns(const Product& sizes) {
+  constexpr int64_t kFewColumns = 16, kManyTerms = 64;
+  return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.columns <= kFewColumns &&
+         sizes.inner >= kManyTerms;
+}
+
+Launch prepare_few_columns(const Product& sizes, Finish finish) {
+  return [sizes, finish](const LaunchCall& call) {
+    float* out = call.output<float>(0);
+    cpu::multiply_few_columns(sizes.rows, sizes.columns, sizes.inner, call.input<float>(0), call.input<float>(1), out);
+    finish_rows(sizes, finish, finish.bias ? call.input<float>(2) : nullptr, out);
+  };
+}
+
 // A product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr double kSmallFlops = 2e6;
 
@@ -290,6 +305,7 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
     if (few) return prepare_few_rows_across(sizes, finish);
     const bool small = flops_of(sizes) < kSmallFlops;
     if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
+    if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
     if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
     return prepare_primitive(sizes, finish, call);
   } catch (const dnnl::error&) {

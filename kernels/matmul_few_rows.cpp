@@ -15,7 +15,42 @@ inline void dot(int64_t inner, const float* a, const float* b, float* out) {
   dots<R, 1, count, 2>(inner, a, inner, b, inner, out);
 }
 
+// kRows rows of the result.
+template <class R, int kRows>
+inline void multiply_rows(int64_t columns, int64_t inner, const float* a, const float* b, float* out) {
+  constexpr int kColumns = 5;
+  float tile[kRows * kColumns];
+  const auto store = [&](int64_t j, int count) {
+    for (int i = 0; i < kRows; ++i)
+      for (int c = 0; c < count; ++c) out[i * columns + j + c] = tile[i * count + c];
+  };
+  int64_t j = 0;
+  for (; j + kColumns <= columns; j += kColumns) {
+    dots<R, kRows, kColumns, 1>(inner, a, inner, b + j * inner, inner, tile);
+    store(j, kColumns);
+  }
+  for (; j < columns; ++j) {
+    dots<R, kRows, 1, 1>(inner, a, inner, b + j * inner, inner, tile);
+    store(j, 1);
+  }
+}
+
 }  // namespace
+
+void multiply_few_columns(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out) {
+  constexpr int64_t kGrainProducts = 1 << 18;
+  const int64_t grain = kGrainProducts / std::max<int64_t>(1, columns * inner) + 1;
+  parallel_for(rows, grain, [=](int64_t first, int64_t last) {
+    widest_register([=](auto wide) {
+      using R = decltype(wide);
+      constexpr int kRows = R::kCount == 32 ? 4 : 2;
+      int64_t i = first;
+      for (; i + kRows <= last; i += kRows)
+        multiply_rows<R, kRows>(columns, inner, a + i * inner, b, out + i * columns);
+      for (; i < last; ++i) multiply_rows<R, 1>(columns, inner, a + i * inner, b, out + i * columns);
+    });
+  });
+}
 
 void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out,
                        bool backwards) {

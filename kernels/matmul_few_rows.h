@@ -10,4 +10,7 @@ namespace moonflow::cpu {
 void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out,
                        bool backwards);
 
+// The same product for few rows of b, as the last layer of a classifier has them.
+void multiply_few_columns(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out);
+
 }  // namespace moonflow::cpu

@@ -198,3 +198,16 @@ TEST_CASE("layers of many rows, or with many columns, or whose hidden units are 
   watched.graph.tap(watched.hidden, 2);
   CHECK(fused(watched.graph) == 0);
 }
+
+TEST_CASE("a product of few columns is the same for any number of threads") {
+  Session two = make_session(2), one = make_session(1);
+  const Attrs attrs{{"transpose_b", true}};
+  for (const std::vector<int64_t>& size : std::vector<std::vector<int64_t>>{{9, 64, 1}, {100, 512, 10}, {301, 71, 16}}) {
+    CAPTURE(size[0], size[1], size[2]);
+    const Tensor a = random_values({DType::Float32, {size[0], size[1]}}, 1);
+    const Tensor b = random_values({DType::Float32, {size[2], size[1]}}, 2);
+    const Tensor c = two.evaluate("matmul", {a, b}, attrs)[0];
+    CHECK(distance(c, two.evaluate("matmul", {as_double(a), as_double(b)}, attrs)[0]) < kFloat32);
+    CHECK(same(c, one.evaluate("matmul", {a, b}, attrs)[0]));
+  }
+}
