@@ -86,9 +86,10 @@ Launch prepare(KernelCall& call) {
                kRows * sizes.columns * static_cast<int64_t>(sizeof(T)));
       };
       const auto launch_with = [&](const auto& loss) {
-        constexpr int64_t kFewRows = 132 * 8;  // up to here a block for each finds a place on the card at once
+        constexpr int64_t kFewRows = 132 * 8;   // up to here a block for each finds a place on the card at once
+        constexpr int kShared = 8 / sizeof(T);  // rows of a block beyond; for more there are no registers
         if (sizes.rows <= kFewRows) return launch_rows(std::integral_constant<int, 1>(), loss);
-        launch_rows(std::integral_constant<int, 4>(), loss);
+        launch_rows(std::integral_constant<int, kShared>(), loss);
       };
       if (sizes.rows == 0) return;
       const RowGradient<T> dy{at.input<T>(kDy), static_cast<T>(seed)};

@@ -399,6 +399,10 @@ void add_conv(Catalog& catalog) {
   fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients",
                      {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "conv2d_relu_pool_input_grad"},
                      fuse_conv_pool},
+                    {"conv2d_bias + max_pool2d and their gradients, on a card",
+                     {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "relu_max_pool2d", "relu_max_pool2d_grad",
+                      "conv2d_filter_grad"},
+                     fuse_conv_pool_on_card},
                     {"conv2d_bias + add (+ relu)", {"conv2d_bias_add"}, fuse_conv_add}};
   catalog.add(std::move(fused));
 

@@ -58,9 +58,10 @@ int conv_parts(const Conv& conv);
 // above all float64. Nothing pooled. `relu` is for Forward and ForwardBias.
 Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu);
 
-// The fusion of conv2d_bias with the pooling behind it, in conv_pool.cpp.
+// The fusions of conv2d_bias with the pooling behind it, in conv_pool.cpp.
 void add_conv_pool(Catalog& catalog);
 bool fuse_conv_pool(Rewriter& graph, NodeId conv2d_bias);
+bool fuse_conv_pool_on_card(Rewriter& graph, NodeId conv2d_bias);
 // The fusions of conv2d with batch_norm_infer, and of conv2d_bias with a sum, in conv_norm.cpp.
 void add_conv_norm(Catalog& catalog);
 bool fuse_conv_norm(Rewriter& graph, NodeId conv2d);

@@ -43,6 +43,8 @@ struct NarrowFactor {
 
 // A strip of either factor lies in shared memory, kDepth of the inner axis at a time, and each thread sums
 // kEach * kEach elements of the tile in registers. Edges are filled up with zeros.
+// A tile for a kernel that decides itself where it lies, and looks at each strip on the way. The tiles below are the
+// same in one piece: put together from this, those of bfloat16 would find too few registers.
 template <class From, int kEach>
 struct Tile {
   using T = typename From::Number;
@@ -103,24 +105,59 @@ struct Tile {
 
 template <class From, int kEach, class End>
 struct Tiles {
-  static constexpr int kThreads = Tile<From, kEach>::kThreads, kSide = Tile<From, kEach>::kSide;
-  static constexpr int64_t kSharedBytes = Tile<From, kEach>::kSharedBytes;
   using T = typename From::Number;
+  static constexpr int kThreads = 256;
+  static constexpr int kSide = 16 * kEach, kDepth = 16;
+  static constexpr int kRow = kSide + 1;  // one more, so that what a warp writes lies in different banks
+  static constexpr int64_t kSharedBytes = 2 * kDepth * kRow * sizeof(T);
 
-  Tile<From, kEach> tile;
+  From a, b;
   End end;
-  int64_t tile_rows, tile_columns;
+  int64_t rows, columns, inner, tile_rows, tile_columns;
 
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     if (!end.begins()) return;
-    const int64_t batch = block.index() / (tile_rows * tile_columns), at = block.index() % (tile_rows * tile_columns);
-    const int64_t rows = tile.rows, columns = tile.columns;
-    const End& ends = end;
-    const auto store = [=, &ends](int64_t row, int64_t column, T sum) {
-      ends((batch * rows + row) * columns + column, column, sum);
-    };
-    tile(block, batch, at / tile_columns * kSide, at % tile_columns * kSide, [](const T*) {}, store);
+    T *const left = block.template shared<T>(), *const right = left + kDepth * kRow;
+    const int64_t batch = block.index() / (tile_rows * tile_columns), tile = block.index() % (tile_rows * tile_columns);
+    const int64_t first_row = tile / tile_columns * kSide, first_column = tile % tile_columns * kSide;
+    const int row = block.thread() / 16, column = block.thread() % 16;  // its own elements are 16 apart
+    T sums[kEach * kEach] = {};
+    for (int64_t first = 0; first < inner; first += kDepth) {
+      // Neighbouring threads read neighbours, whichever axis those lie along.
+      fill(block, a, batch, first_row, rows, first, a.column_step == 1, false, left);
+      fill(block, b, batch, first_column, columns, first, b.row_step == 1, true, right);
+      block.sync();
+      MOONFLOW_UNROLL
+      for (int k = 0; k < kDepth; ++k) {
+        T of_row[kEach], of_column[kEach];
+        MOONFLOW_UNROLL
+        for (int i = 0; i < kEach; ++i) of_row[i] = left[k * kRow + row + 16 * i];
+        MOONFLOW_UNROLL
+        for (int j = 0; j < kEach; ++j) of_column[j] = right[k * kRow + column + 16 * j];
+        MOONFLOW_UNROLL
+        for (int at = 0; at < kEach * kEach; ++at) sums[at] += of_row[at / kEach] * of_column[at % kEach];
+      }
+      block.sync();
+    }
+    MOONFLOW_UNROLL
+    for (int at = 0; at < kEach * kEach; ++at) {
+      const int64_t to_row = first_row + row + at / kEach * 16, to_column = first_column + column + at % kEach * 16;
+      if (to_row < rows && to_column < columns) end((batch * rows + to_row) * columns + to_column, to_column, sums[at]);
+    }
+  }
+
+ private:
+  // Lays out (depth, side): `side` counts rows of a or columns of b, from `first_side` on.
+  template <class Block>
+  MOONFLOW_DEVICE void fill(const Block& block, const From& from, int64_t batch, int64_t first_side, int64_t side_count,
+                            int64_t first_depth, bool along_depth, bool is_b, T* to) const {
+    for (int i = block.thread(); i < kSide * kDepth; i += kThreads) {
+      const int depth = along_depth ? i % kDepth : i / kSide, side = along_depth ? i / kDepth : i % kSide;
+      const int64_t s = first_side + side, d = first_depth + depth;
+      const bool inside = s < side_count && d < inner;
+      to[depth * kRow + side] = inside ? (is_b ? from.at(batch, d, s) : from.at(batch, s, d)) : T(0);
+    }
   }
 };
 
@@ -180,9 +217,9 @@ void multiply_factors(Stream& stream, const Product& s, const From& left, const 
     launch(stream, s.batch * kernel.tile_rows * kernel.tile_columns, kernel, Kernel::kSharedBytes);
   };
   if (wants_large_tiles(count))
-    in_tiles(Tiles<From, 4, End>{{left, right, s.rows, s.columns, s.inner}, end, 0, 0});
+    in_tiles(Tiles<From, 4, End>{left, right, end, s.rows, s.columns, s.inner, 0, 0});
   else
-    in_tiles(Tiles<From, 2, End>{{left, right, s.rows, s.columns, s.inner}, end, 0, 0});
+    in_tiles(Tiles<From, 2, End>{left, right, end, s.rows, s.columns, s.inner, 0, 0});
 }
 
 template <class T, class End>

@@ -1,5 +1,6 @@
 // Networks that train on the simulated device, several runs in flight, in many schedules: the losses are those of the
 // CPU, and no schedule changes a bit of them.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -296,4 +297,36 @@ TEST_CASE("the simulated module is opened as the real one, and trains") {
   CHECK(card->describe().find("simulated") != std::string::npos);
   const std::vector<Tensor> expected = train(make_cpu_device(2), mlp), got = train(card, mlp);
   for (size_t i = 0; i < got.size(); ++i) CHECK(distance(got[i], expected[i]) < 1e-5);
+}
+
+TEST_CASE("convolutions with their pooling are few launches of a step on the card") {
+  const auto catalog = make_catalog();
+  const std::shared_ptr<Device> card = cuda::make_simulated_device();
+  Session session(catalog, card);
+  Network net(*catalog);
+  lenet(net);
+  const std::shared_ptr<Plan> plan = session.compile(net.graph, "train");
+  std::vector<Tensor> feeds;
+  for (const NodeId feed : net.graph.feeds()) {
+    const TensorType& type = net.graph.type(net.graph.node(feed).outputs[0]);
+    feeds.push_back(type.dtype == DType::Int32 ? labels(0) : random_values(type, 1));
+  }
+  for (int i = 0; i < 3; ++i) run(session, plan, feeds);  // the second is recorded
+  const std::vector<std::string> nodes = cuda::simulated_runtime(*card).latest_recording();
+  std::string all;
+  for (const std::string& node : nodes) all += node + "\n";
+  INFO(all);
+  const auto count = [&](const std::string& kernel) {
+    return std::count_if(nodes.begin(), nodes.end(),
+                         [&](const std::string& node) { return node.find(kernel) != std::string::npos; });
+  };
+  // The first layer, and its filter's gradient with the sum of its parts.
+  CHECK(count("ConvolvePool<") == 1);
+  CHECK(count("PoolFilterGrad<") == 1);
+  CHECK(count("AddFilterParts<") == 1);
+  // The second: the library's three, pooling, and its gradient with the bias's.
+  CHECK(count("DirectConvolution<") == 3);
+  CHECK(count("PoolRows<") == 1);
+  CHECK(count("SpreadRows<") == 1);
+  for (const char* apart : {"MaxPool", "ChannelSums", "SumPlanes", "AddBiasParts"}) CHECK(count(apart) == 0);
 }
