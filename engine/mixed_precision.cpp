@@ -129,8 +129,8 @@ class MixedPrecision {
   }
 
   // A chain goes on in bfloat16 where that is wanted at its end and any of it is there, or where all of it is and
-  // anything else needs a conversion at once. Not where it would be given what many of its elements share, a factor or a
-  // scale: rounding that errs to the same side in all of them.
+  // anything else needs a conversion at once. Not where it would be given what many of its elements share, a factor or
+  // a scale: rounding that errs to the same side in all of them.
   bool follows(const Node& node) const {
     int64_t narrow = 0, least_wide = 0;  // elements of the largest input that is there, and of the smallest that is not
     bool any = false, all = true, only_narrow = false;

@@ -1,8 +1,6 @@
 #include "kernels/catalog.h"
 
 #include "kernels/bfloat16.h"
-#include "kernels/dense_loss.h"
-#include "kernels/dense_pair.h"
 
 namespace moonflow {
 
@@ -37,7 +35,6 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_slice(*catalog);
   add_index(*catalog);
   add_matmul(*catalog);
-  add_dense_loss(*catalog);
   add_dense_pair(*catalog);
   add_matmul_update(*catalog);
   add_matmul_bfloat16_update(*catalog);

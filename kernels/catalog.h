@@ -9,7 +9,8 @@ namespace moonflow {
 
 std::shared_ptr<const Catalog> make_catalog();
 
-// The CPU through oneDNN and own loops. `threads` = 0: one per core that this process may use. `memory` = nullptr: its own.
+// The CPU through oneDNN and own loops. `threads` = 0: one per core that this process may use. `memory` = nullptr: its
+// own.
 std::unique_ptr<Device> make_cpu_device(int threads = 0, std::shared_ptr<HostMemory> memory = nullptr);
 // The CPU for a thread with deadlines: one thread, and own loops alone, whose launches neither allocate nor lock.
 std::unique_ptr<Device> make_real_time_cpu_device(std::shared_ptr<HostMemory> memory = nullptr);
@@ -41,6 +42,7 @@ void add_layer_norm(Catalog& catalog);
 void add_moments(Catalog& catalog);
 void add_random(Catalog& catalog);
 void add_dense_back(Catalog& catalog);
+void add_dense_pair(Catalog& catalog);
 void add_dense_update(Catalog& catalog);
 void add_update(Catalog& catalog);
 void add_schedule(Catalog& catalog);

@@ -1,7 +1,7 @@
 // Chains of element-wise ops as one step. A chain walks through its values block by block: each op's loop runs over a
 // block before the next op's does, and what is between them stays in the first-level cache. Nothing is compiled for a
-// chain; it is a list of the loops that the ops run by themselves, so results are the same to the bit, but for bfloat16,
-// which is rounded only at the end.
+// chain; it is a list of the loops that the ops run by themselves, so results are the same to the bit, but for
+// bfloat16, which is rounded only at the end.
 //
 // A chain is a tree of ops of one type: each inner value has one reader and is not tapped. Its leaves have the type of
 // the result, or a single element, or are rows: shaped like the last axes, and long enough to be a block.

@@ -1,6 +1,7 @@
 // dense_softmax_cross_entropy: the last dense layer of a classifier, its loss, the loss's gradient for the logits, and
 // what that is for the layer's input, before its dropout and relu. Each is little work and needs nothing of other rows,
-// so on a card, where a step costs a launch whatever it does, they are one. The logits are stored nowhere.
+// so they are one: on a card, where a step costs a launch whatever it does, and on the CPU where there are few classes.
+// The logits are stored nowhere.
 #include "kernels/classifier.h"
 
 #include "engine/graph.h"
@@ -14,7 +15,8 @@
 namespace moonflow {
 namespace {
 
-enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
+constexpr int kX = Classifier::kX, kWeight = Classifier::kWeight, kLabels = Classifier::kLabels,
+              kBias = Classifier::kBias, kY = Classifier::kY, kMask = Classifier::kMask, kDy = Classifier::kDy;
 
 TensorType logits_type(const TensorType& x, const TensorType& weight) {
   return {x.dtype, {x.shape[0], weight.shape[0]}};
@@ -40,7 +42,8 @@ std::vector<TensorType> infer_classifier(const Infer& sparse, const Infer& dense
 }
 
 // ---- CPU -----------------------------------------------------------------------------------------------------
-// Plans of the CPU keep the parts, which have kernels that are faster; here are loops that say what is meant.
+// Few classes have a kernel of their own (classifier_rows.cpp). Of others plans of the CPU keep the parts, which have
+// kernels that are faster; here are loops that say what is meant.
 
 template <class T>
 void multiply_rows(const Product& sizes, const T* x, const T* weight, const T* bias, T* logits) {
@@ -69,6 +72,7 @@ void multiply_back(const Product& sizes, const T* dlogits, const T* weight, cons
 }
 
 Launch prepare_classifier(const Kernel& sparse, const Kernel& dense, KernelCall& call) {
+  if (Launch rows = prepare_classifier_rows(call)) return rows;
   const Product sizes = dense_product(call.inputs[kX].shape, call.inputs[kWeight].shape);
   const TensorType logits = logits_type(call.inputs[kX], call.inputs[kWeight]);
   const bool has_dy = call.has(kDy), back = call.attrs.flag("back");
@@ -165,7 +169,8 @@ void add_classifier(Catalog& catalog) {
   OpDef op;
   op.name = "dense_softmax_cross_entropy";
   op.doc =
-      "The softmax cross entropy of a dense layer, and its gradients for the layer's result and input. Made by fusion.\n"
+      "The softmax cross entropy of a dense layer, and its gradients for the layer's result and input. Made by "
+      "fusion.\n"
       "  logits = x weight^T + bias\n"
       "  out and dlogits as of sparse_softmax_cross_entropy_and_grad, or of softmax_cross_entropy_and_grad where\n"
       "  labels are distributions\n"
@@ -195,7 +200,8 @@ void add_classifier(Catalog& catalog) {
     return prepare_classifier(sparse, dense, call);
   }};
   op.flops = classifier_flops;
-  op.examples = {{{f32({4, 7}), f32({5, 7}), i32({4, 1})}, {{"seed", 0.5}, {"back", false}}, -1, 1, 5}};
+  op.examples = {{{f32({4, 7}), f32({5, 7}), i32({4, 1})}, {{"seed", 0.5}, {"back", false}}, -1, 1, 5},
+                 {{f32({27, 83}), f32({32, 83}), i32({27, 1})}, {{"seed", 0.5}}, -1, 1, 32}};
   for (const int64_t rows : {1, 3, 100}) {
     for (const int64_t units : {1, 2, 10, 64}) {
       const TensorType x = f32({rows, 33}), weight = f32({units, 33}), bias = f32({units});

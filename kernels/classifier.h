@@ -5,8 +5,18 @@
 
 namespace moonflow {
 
+// The inputs of dense_softmax_cross_entropy.
+struct Classifier {
+  enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
+};
+
 // A rewrite of the softmax cross entropies with their gradients, whose logits come from a small dense layer and go
 // nowhere else. Where launches are what costs.
 bool fuse_classifier(Rewriter& graph, NodeId loss);
+// A rewrite of dense, where they are not and there are few classes.
+bool fuse_classifier_rows(Rewriter& graph, NodeId dense);
+
+// The CPU's kernel for few classes by integer labels; empty for what it is not made for.
+Launch prepare_classifier_rows(KernelCall& call);
 
 }  // namespace moonflow

@@ -1,6 +1,6 @@
 // Convolutions on CUDA, over one or two spatial axes: the library's (kernels/cuda/convolution.h). Strict float32 is in
-// rows, for which it has kernels that are as good as any. On tensor cores, which bfloat16 and TF32 are for, channels come
-// last, so that neighbours are multiplied at once. What the library has no engine for is computed directly.
+// rows, for which it has kernels that are as good as any. On tensor cores, which bfloat16 and TF32 are for, channels
+// come last, so that neighbours are multiplied at once. What the library has no engine for is computed directly.
 //
 // In bfloat16 sums are float32, and rounded once, when they are stored: the library has no engines that store anything
 // else. Gradients of a filter and of a bias are float32 for an update; the former is widened where it is turned into
@@ -183,8 +183,8 @@ Launch prepare_input_grad(Convolutions& library, int spatial_axes, KernelCall& c
   };
 }
 
-// What a convolution has left at the front of its scratch as the gradient of a filter goes to the output. Where both have
-// one order, it has one place, and all of a filter, or of a place with its channels last, for channels.
+// What a convolution has left at the front of its scratch as the gradient of a filter goes to the output. Where both
+// have one order, it has one place, and all of a filter, or of a place with its channels last, for channels.
 template <class From, class To>
 Launch filter_to_rows(const Conv& given, const Conv& stored) {
   const int64_t all_places = given.windows[0].size * given.windows[1].size;

@@ -1,5 +1,5 @@
-// dense_input_grad on CUDA: what follows the product is done as its sums are stored. Where the product is the library's,
-// it is done in one pass over what that has stored.
+// dense_input_grad on CUDA: what follows the product is done as its sums are stored. Where the product is the
+// library's, it is done in one pass over what that has stored.
 #include <optional>
 
 #include "kernels/cuda/kernels.h"

@@ -8,6 +8,4 @@ namespace moonflow {
 // A rewrite of dense: the layer before it, when nobody else reads what is between them.
 bool fuse_dense_pair(Rewriter& graph, NodeId dense);
 
-void add_dense_pair(Catalog& catalog);
-
 }  // namespace moonflow

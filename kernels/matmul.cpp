@@ -3,8 +3,8 @@
 #include "engine/plan.h"
 #include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
+#include "kernels/classifier.h"
 #include "kernels/dense_back.h"
-#include "kernels/dense_loss.h"
 #include "kernels/dense_pair.h"
 #include "kernels/matmul.h"
 #include "kernels/matmul_bfloat16.h"
@@ -468,7 +468,7 @@ void add_matmul(Catalog& catalog) {
   dense.cpu = {prepare_dense, dense_layouts};
   dense.flops = dense_flops;
   dense.rewrites = {
-      {"dense + sparse cross entropy, there and back", {"dense_sparse_cross_entropy"}, fuse_dense_loss},
+      {"dense + sparse cross entropy, there and back", {"dense_softmax_cross_entropy"}, fuse_classifier_rows},
       {"dense + dense of few rows", {"dense_pair"}, fuse_dense_pair},
   };
   dense.examples = {

@@ -66,7 +66,8 @@ Launch prepare(LoadedChains& loaded, KernelCall& call) {
 
 void add_chain(Kernels& kernels) {
   const auto loaded = std::make_shared<LoadedChains>();
-  kernels["element_chain"] = {{[loaded](KernelCall& call) { return prepare(*loaded, call); }, share_channels_last}, true};
+  kernels["element_chain"] = {{[loaded](KernelCall& call) { return prepare(*loaded, call); }, share_channels_last},
+                              true};
 }
 
 }  // namespace moonflow::cuda

@@ -111,8 +111,9 @@ std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leav
     one_by_one += (i > 0 ? ", " : "") + alone;
   }
   return text("#include \"kernels/elementwise.h\"\n\n", "using T = ", out.dtype == DType::Float64 ? "double" : "float",
-              ";\nusing S = ", out.dtype == DType::BFloat16 ? "moonflow::BFloat16" : "T", ";\nconstexpr int kN = ",
-              elements_of_thread(out.dtype), ";\nstruct alignas(16) Pack { S values[kN]; };\n\n", "MOONFLOW_BOTH inline T element(", values, ") {\n",
+              ";\nusing S = ", out.dtype == DType::BFloat16 ? "moonflow::BFloat16" : "T",
+              ";\nconstexpr int kN = ", elements_of_thread(out.dtype),
+              ";\nstruct alignas(16) Pack { S values[kN]; };\n\n", "MOONFLOW_BOTH inline T element(", values, ") {\n",
               steps, "  return y", made - 1, ";\n}\n\n", "extern \"C\" __global__ void __launch_bounds__(",
               kChainThreads, ") chain(long long count", parameters,
               ", S* out) {\n  const long long first = (static_cast<long long>(blockIdx.x) * ", kChainThreads,
@@ -207,17 +208,18 @@ template <> struct numeric_limits<double> {
   math +=
       "__device__ inline float abs(float x) { return ::fabsf(x); }\n"
       "__device__ inline double abs(double x) { return ::fabs(x); }\n}\n";
-  return {{"kernels/elementwise.h", kElementwiseText},
-          {"kernels/elementary.h", kElementaryText},
-          {"engine/bfloat16.h", kBFloat16Text},
-          {"engine/op.h", op},
-          {"cmath", math},
-          {"cstdint",
-           "#pragma once\nusing int8_t = signed char;\nusing uint8_t = unsigned char;\nusing uint16_t = unsigned short;\n"
-           "using int32_t = int;\n"
-           "using uint32_t = unsigned;\nusing int64_t = long long;\nusing uint64_t = unsigned long long;\n"},
-          {"limits", limits},
-          {"type_traits", types}};
+  return {
+      {"kernels/elementwise.h", kElementwiseText},
+      {"kernels/elementary.h", kElementaryText},
+      {"engine/bfloat16.h", kBFloat16Text},
+      {"engine/op.h", op},
+      {"cmath", math},
+      {"cstdint",
+       "#pragma once\nusing int8_t = signed char;\nusing uint8_t = unsigned char;\nusing uint16_t = unsigned short;\n"
+       "using int32_t = int;\n"
+       "using uint32_t = unsigned;\nusing int64_t = long long;\nusing uint64_t = unsigned long long;\n"},
+      {"limits", limits},
+      {"type_traits", types}};
 }
 
 }  // namespace moonflow::cuda

@@ -5,12 +5,12 @@
 // What is done is a struct of plain data with
 //
 //   using Own = ...;                              what a thread keeps of a channel
-//   static constexpr int kChunk = ...;            packs that it takes at a time, so that their loads are under way together
+//   static constexpr int kChunk = ...;            packs that it takes at a time, whose loads are under way together
 //   Own own(int64_t channel) const;
 //   bool aligned() const;                         whether all arrays can be moved in packs
-//   void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk<N, kChunk, ...>& chunk) const;  of a fold, with
-//   void finish(int64_t channel, Sums sums) const;
-//   void map(const Own (&own)[kLanes], const Chunk<N, kChunk, ...>& chunk) const;                         of a pass
+//   void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk<N, kChunk, ...>& chunk) const;  of a fold,
+//   void finish(int64_t channel, Sums sums) const;                                                        with this
+//   void map(const Own (&own)[kLanes], const Chunk<N, kChunk, ...>& chunk) const;                          of a pass
 //
 // A thread has N lanes, one for each channel of its packs, or a single one where a pack lies in one channel.
 #pragma once

@@ -20,8 +20,8 @@ inline Layout channels_last(const TensorType& type) {
 }
 inline bool is_channels_last(const Layout& layout) { return name_of(layout) == kChannelsLast; }
 
-// The same of an image or a filter with few channels: at each place there are zeros behind them, 4 or 8 channels in all,
-// of 2 or 4 bytes. `axis` is that of the channels in the type: 1, or the last, and then they only get the zeros.
+// The same of an image or a filter with few channels: at each place there are zeros behind them, 4 or 8 channels in
+// all, of 2 or 4 bytes. `axis` is that of the channels in the type: 1, or the last, and then they only get the zeros.
 inline Layout padded_channels_last(const TensorType& type, int axis, int64_t channels) {
   const int64_t places = type.shape.count(0, axis) * type.shape.count(axis + 1, type.shape.rank());
   const std::string name = text(axis == 1 ? "NHWC" : "C", channels);

@@ -89,7 +89,7 @@ struct Network {
   }
 };
 
-const char* const kLoss = "dense_sparse_cross_entropy";
+const char* const kLoss = "dense_softmax_cross_entropy";
 
 }  // namespace
 

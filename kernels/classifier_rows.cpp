@@ -1,15 +1,13 @@
-// dense_sparse_cross_entropy: the last layer of a classifier, its loss, and the way back through both, for few classes.
-// A row of it is little work that needs nothing of other rows, so a training step does all of that in one go over the
-// rows instead of in five steps that are each too short for a second thread.
+// dense_softmax_cross_entropy on the CPU, for few classes. A row of it is little work that needs nothing of other rows,
+// so a training step does all of that in one go over the rows instead of in five steps that are each too short for a
+// second thread.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "engine/plan.h"
 #include "kernels/bad_index.h"
-#include "kernels/catalog.h"
+#include "kernels/classifier.h"
 #include "kernels/cpu.h"
-#include "kernels/dense_loss.h"
 #include "kernels/dots.h"
 #include "kernels/matmul.h"
 #include "kernels/product.h"
@@ -22,28 +20,12 @@ namespace {
 // Beyond these the products pay for packing.
 constexpr int64_t kMostClasses = 32;
 
-std::vector<TensorType> infer_loss(const OpCall& call) {
-  const DType dtype = call.dtype(2);
-  require_floating(call, 2, "x");
-  const Product sizes = dense_product(call.shape(2), call.shape(3));
-  require(!is_floating(call.dtype(1)), ErrorCode::DtypeMismatch, "labels must be integers (int32 or int64), got ",
-          call.dtype(1));
-  require(call.shape(1) == Shape{sizes.rows} || call.shape(1) == Shape{sizes.rows, 1}, ErrorCode::ShapeMismatch,
-          "labels is ", call.shape(1), ", x is ", call.shape(2), ", so labels should be ", Shape{sizes.rows});
-  require_type(call, 0, "dy", {dtype, call.shape(1)});
-  require(call.dtype(3) == dtype, ErrorCode::DtypeMismatch, "x is ", dtype, ", weight is ", call.dtype(3));
-  if (call.has(4)) require_type(call, 4, "bias", {dtype, {sizes.columns}});
-  require(sizes.columns > 0 && sizes.columns <= kMostClasses, ErrorCode::ShapeMismatch, "weight is ", call.shape(3),
-          ", of which the first axis must be 1 to ", kMostClasses);
-  return {{dtype, call.shape(1)}, {dtype, {sizes.rows, sizes.columns}}, call.type(2)};
-}
-
 template <class T>
 struct Rows {
   int64_t count, classes, inner;
-  const T *dy, *x, *weight, *bias;
+  const T *x, *weight, *bias, *y, *dy;  // all but the first two may be left out
+  T seed;
   const int64_t* labels;
-  bool relu;
   T *out, *dlogits, *dx;
 };
 
@@ -58,7 +40,7 @@ inline void end_row(const Rows<T>& work, int64_t row, T* logits) {
   for (int64_t j = classes; j < filled; ++j) logits[j] = -std::numeric_limits<T>::infinity();
   const T top = cpu::largest(logits, filled), at_label = logits[label] - top;
   const double sum = cpu::exponentials(logits, filled, top, logits);
-  const T scale = static_cast<T>(1 / sum), dy = work.dy[row];
+  const T scale = static_cast<T>(1 / sum), dy = work.dy ? work.dy[row] : work.seed;
   work.out[row] = static_cast<T>(std::log(sum) - at_label);
   T* dlogits = work.dlogits + row * classes;
   for (int64_t j = 0; j < classes; ++j) dlogits[j] = logits[j] * scale * dy;
@@ -67,13 +49,13 @@ inline void end_row(const Rows<T>& work, int64_t row, T* logits) {
 
 // ---- float32: rows in tiles ------------------------------------------------------------------------------------
 
-// Ends a sum in dx, where x is positive or without relu.
+// Ends a sum in dx behind a relu, whose result is y.
 struct Gate {
   static constexpr bool kBeginsFromThere = false;
-  const float *x, *dx;
+  const float *y, *dx;
   template <class R>
   void end(const typename R::Vector& sum, float* to) const {
-    const typename R::Vector at = R::at(x + (to - dx));
+    const typename R::Vector at = R::at(y + (to - dx));
     R::at(to) = at > 0 ? sum : typename R::Vector{};
   }
 };
@@ -106,8 +88,8 @@ inline void multiply_back(const Rows<float>& work, int64_t row, int64_t rows) {
     cpu::multiply_row<R>(rows, whole, work.classes, dlogits, work.classes, 1, work.weight, work.inner, work.dx + at,
                          work.inner, ending);
   };
-  if (work.relu) {
-    multiply(Gate{work.x, work.dx});
+  if (work.y) {
+    multiply(Gate{work.y, work.dx});
   } else {
     multiply(cpu::Replace());
   }
@@ -116,7 +98,7 @@ inline void multiply_back(const Rows<float>& work, int64_t row, int64_t rows) {
       const int64_t place = at + i * work.inner + k;
       float sum = 0;
       for (int64_t j = 0; j < work.classes; ++j) sum += dlogits[i * work.classes + j] * work.weight[j * work.inner + k];
-      work.dx[place] = work.relu && !(work.x[place] > 0) ? 0 : sum;
+      work.dx[place] = work.y && !(work.y[place] > 0) ? 0 : sum;
     }
   }
 }
@@ -157,39 +139,42 @@ void run(const Rows<double>& work) {
       double sum = 0;
       for (int64_t j = 0; j < work.classes; ++j)
         sum += work.dlogits[row * work.classes + j] * work.weight[j * work.inner + k];
-      work.dx[row * work.inner + k] = work.relu && !(x[k] > 0) ? 0 : sum;
+      const int64_t place = row * work.inner + k;
+      work.dx[place] = work.y && !(work.y[place] > 0) ? 0 : sum;
     }
   }
 }
 
-Launch prepare_loss(KernelCall& call) {
-  const Product sizes = dense_product(call.inputs[2].shape, call.inputs[3].shape);
-  const bool relu = call.attrs.flag("relu"), bias = call.has(4);
-  const DType label = call.inputs[1].dtype;
+}  // namespace
+
+Launch prepare_classifier_rows(KernelCall& call) {
+  const Product sizes = dense_product(call.inputs[Classifier::kX].shape, call.inputs[Classifier::kWeight].shape);
+  const DType label = call.inputs[Classifier::kLabels].dtype;
+  if (is_floating(label) || call.has(Classifier::kMask) || !call.attrs.flag("back")) return {};
+  if (sizes.columns == 0 || sizes.columns > kMostClasses) return {};
   call.scratch_bytes = checked_product(sizes.rows, sizeof(int64_t));
-  return visit_floating(call.inputs[2].dtype, [&](auto zero) -> Launch {
+  return visit_floating(call.inputs[Classifier::kX].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      int64_t* labels = static_cast<int64_t*>(launch.scratch);
+    return [sizes, label, seed = static_cast<T>(call.attrs.number("seed"))](const LaunchCall& at) {
+      int64_t* labels = static_cast<int64_t*>(at.scratch);
       visit(label, [&](auto kind) {
-        const auto* given = launch.input<decltype(kind)>(1);
+        const auto* given = at.input<decltype(kind)>(Classifier::kLabels);
         for (int64_t row = 0; row < sizes.rows; ++row) {
           labels[row] = static_cast<int64_t>(given[row]);
           if (labels[row] < 0 || labels[row] >= sizes.columns) fail_label(row, labels[row], sizes.columns);
         }
       });
-      run(Rows<T>{sizes.rows, sizes.columns, sizes.inner, launch.input<T>(0), launch.input<T>(2), launch.input<T>(3),
-                  bias ? launch.input<T>(4) : nullptr, labels, relu, launch.output<T>(0), launch.output<T>(1),
-                  launch.output<T>(2)});
+      const auto input = [&](int i) { return at.input<T>(i); };
+      run(Rows<T>{sizes.rows, sizes.columns, sizes.inner, input(Classifier::kX), input(Classifier::kWeight),
+                  input(Classifier::kBias), input(Classifier::kY), input(Classifier::kDy), seed, labels,
+                  at.output<T>(0), at.output<T>(1), at.output<T>(2)});
     };
   });
 }
 
-double loss_flops(const KernelCall& call) {
-  return 2 * flops_of(dense_product(call.inputs[2].shape, call.inputs[3].shape));
-}
-
 // ---- fusion ----------------------------------------------------------------------------------------------------
+
+namespace {
 
 // Whether a value follows from one of `values`; true as well where that takes long to find out.
 bool follows_from(const Rewriter& graph, ValueId value, const std::vector<ValueId>& values) {
@@ -206,14 +191,15 @@ bool follows_from(const Rewriter& graph, ValueId value, const std::vector<ValueI
 }  // namespace
 
 // dense, its loss, the loss' gradient, the product that takes it back to x, and perhaps relu's gradient there.
-bool fuse_dense_loss(Rewriter& graph, NodeId dense_id) {
+bool fuse_classifier_rows(Rewriter& graph, NodeId dense_id) {
+  if (graph.launches_cost()) return false;
   const Node& dense = graph.node(dense_id);
   const ValueId x = dense.inputs[0], weight = dense.inputs[1], bias = dense.inputs[2], logits = dense.outputs[0];
   const DType dtype = graph.type(x).dtype;
   if (dense.attrs.string("activation") != "none" || !dense.attrs.string("mixed").empty()) return false;
   if ((dtype != DType::Float32 && dtype != DType::Float64) || graph.type(weight).dtype != dtype) return false;
   const int64_t classes = graph.type(weight).shape[0];
-  if (classes == 0 || classes > kMostClasses) return false;
+  if (classes == 0 || classes > kMostClasses || graph.type(logits).shape.rank() != 2) return false;
 
   const NodeId loss_id = graph.sole_reader(logits);
   if (loss_id == kNone || graph.node(loss_id).op->name != "sparse_softmax_cross_entropy_with_logits") return false;
@@ -245,34 +231,9 @@ bool fuse_dense_loss(Rewriter& graph, NodeId dense_id) {
     nodes.push_back(relu_id);
     dx = graph.node(relu_id).outputs[0];
   }
-  graph.fuse(nodes, "dense_sparse_cross_entropy", {dy, labels, x, weight, bias}, {{"relu", relu}}, {out, dlogits, dx});
+  graph.fuse(nodes, "dense_softmax_cross_entropy", {x, weight, labels, bias, relu ? x : kNone, kNone, dy}, {},
+             {out, dlogits, dx});
   return true;
-}
-
-void add_dense_loss(Catalog& catalog) {
-  OpDef op;
-  op.name = "dense_sparse_cross_entropy";
-  op.doc =
-      "The last layer of a classifier, its loss, and the gradients of both. Made by fusion.\n"
-      "  logits = x weight^T + bias;  prob = softmax(logits)\n"
-      "  out[i] = log(sum_j exp(logits[i, j])) - logits[i, labels[i]]\n"
-      "  dlogits[i, j] = (prob[i, j] - (j == labels[i])) * dy[i];  dx = dlogits weight\n"
-      "shapes: dy and labels (rows) or (rows, 1), x (rows, in), weight (classes, in) with at most 32 classes, bias\n"
-      "  (classes) -> out as labels, dlogits (rows, classes), dx as x\n"
-      "dtypes: labels of an integer dtype; float32 or float64, all others alike\n"
-      "errors: labels and x differ in rows; a label outside [0, classes) names its row, nothing is written";
-  op.inputs = {{"dy"}, {"labels"}, {"x"}, {"weight"}, {"bias", InputDef::Optional}};
-  op.outputs = {"out", "dlogits", "dx"};
-  op.attrs = {{"relu", false, "x is what relu gave, and dx goes on through it: 0 where x is not positive"}};
-  op.infer = infer_loss;
-  op.cpu = {prepare_loss};
-  op.flops = loss_flops;
-  op.examples = {
-      {{f32({3}), i32({3}), f32({3, 5}), f32({4, 5}), f32({4})}},
-      {{f32({27, 1}), i32({27, 1}), f32({27, 83}), f32({32, 83})}, {{"relu", true}}, -1, 1, 32},
-      {{f32({60}), i32({60}), f32({60, 512}), f32({10, 512}), f32({10})}, {{"relu", true}}, -0.3, 0.3, 10},
-  };
-  catalog.add(std::move(op));
 }
 
 }  // namespace moonflow
