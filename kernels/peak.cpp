@@ -18,13 +18,13 @@ double multiply_and_add(int64_t rounds, float& result) {
   double flops = 0;
   cpu::widest_register([&](auto wide) {
     using R = decltype(wide);
-    typename R::Vector sums[kChains], factor, addend;
+    typename R::Vector sums[kChains], factor{}, addend{};
     for (int lane = 0; lane < R::kWidth; ++lane) {
       factor[lane] = 0.5f;
       addend[lane] = 1.0f + static_cast<float>(lane);
-      // All different, or the compiler would keep one chain only.
-      for (int chain = 0; chain < kChains; ++chain) sums[chain][lane] = static_cast<float>(chain * rounds + lane);
     }
+    // All different, or the compiler would keep one chain only.
+    for (int chain = 0; chain < kChains; ++chain) sums[chain] = addend + static_cast<float>(chain * rounds);
     for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
       for (auto& sum : sums) sum = sum * factor + addend;

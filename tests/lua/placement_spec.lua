@@ -120,12 +120,14 @@ describe("a job", function()
       for _ = 1, 3 do  -- the later ones are recorded on the gpu
         local fine, problem = pcall(job, x, np.array({ 0, 9, 1 }, flow.int32))
         assert.is_false(fine)
-        messages[#messages + 1] = tostring(problem)
+        -- On either device the loss may be a part of a larger step, whose op it then is.
+        messages[#messages + 1] = tostring(problem):gsub("train: [%w_]+ 'loss'", "train: 'loss'")
       end
       local weight = session.handle():read("output-weight")
       assert.is_true(weight == np.ones(weight.shape:table()), device .. ": " .. tostring(weight))
       assert.truthy(pcall(job, x, np.array({ 0, 3, 1 }, flow.int32)))
     end
+    assert.truthy(messages[1]:find("'loss': row 1: label 9 is outside [0, 4)", 1, true))
     assert.equal(messages[1], messages[4])
     assert.equal(messages[1], messages[6])
   end)

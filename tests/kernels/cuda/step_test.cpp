@@ -130,7 +130,7 @@ void check_nodes(void (*build)(Network&), size_t most) {
 
 TEST_CASE("a training step of an MLP is a few launches") { check_nodes(mlp, 4); }
 
-TEST_CASE("a training step of LeNet is a few launches") { check_nodes(lenet, 17); }
+TEST_CASE("a training step of LeNet is a few launches") { check_nodes(lenet, 14); }
 
 TEST_CASE("logits that somebody watches are stored, and the rest of the loss is one step all the same") {
   const std::shared_ptr<const Catalog> catalog = make_catalog();
