@@ -306,7 +306,8 @@ Launch prepare_softmax_cross_entropy_grad(KernelCall& call) {
         double mass = 0;
         for (int64_t i = 0; i < rows.classes; ++i) mass += label[i];
         const T scale = static_cast<T>(mass / lse.sum);
-        for (int64_t i = 0; i < rows.classes; ++i) dx[i] = dy[row] * (elementary::exp(x[i] - lse.top) * scale - label[i]);
+        for (int64_t i = 0; i < rows.classes; ++i)
+          dx[i] = dy[row] * (elementary::exp(x[i] - lse.top) * scale - label[i]);
       });
     };
   });

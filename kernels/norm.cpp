@@ -19,7 +19,7 @@ double checked_epsilon(const Attrs& attrs) {
   return epsilon;
 }
 
-// The type of what has one value for each channel, after checks of x. Statistics and parameters of bfloat16 are float32.
+// The type of what has one value for each channel, after checks of x. Those of bfloat16 images are float32.
 TensorType per_channel_type(const OpCall& call, int x) {
   require_floating(call, x, "x");
   const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(x).rank());

@@ -395,8 +395,8 @@ Launch prepare_average_grad(KernelCall& call) {
   });
 }
 
-// All values of a pooling lie as `image` does, in rows or, where that is not the order of the shape, channels last. What
-// is left of a whole image is called rows, which it is as well.
+// All values of a pooling lie as `image` does, in rows or, where that is not the order of the shape, channels last.
+// What is left of a whole image is called rows, which it is as well.
 CudaKernel kernel(Launch (*prepare)(KernelCall&), int image) {
   const auto layouts = [image](LayoutCall& call) {
     const bool last = is_channels_last(call.inputs[image]) && call.attrs.string("data_format") == "NCHW";

@@ -164,8 +164,8 @@ Launch prepare_update(const KernelCall& call) {
   });
 }
 
-// Whether `unscale` is the factor of `update` divided by a loss scale. That factor then only says whether the update is to
-// happen, and `unscale` says so too.
+// Whether `unscale` is the factor of `update` divided by a loss scale. That factor then only says whether the update is
+// to happen, and `unscale` says so too.
 bool is_unscaled_factor(const Rewriter& rewriter, const Node& update, ValueId unscale) {
   const NodeId divide = rewriter.made_by(unscale, "divide");
   return divide != kNone && rewriter.node(divide).inputs[0] == update.inputs.back();

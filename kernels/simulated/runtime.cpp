@@ -585,7 +585,7 @@ GraphHandle SimulatedRuntime::end_capture(StreamHandle stream) {
     branch->last_nodes.clear();
   }
   check();
-  require(capture->spoilt_by.empty(), ErrorCode::Internal, "the recording gives no graph, because of what was refused: ",
+  require(capture->spoilt_by.empty(), ErrorCode::Internal, "the recording gives no graph, since this was refused: ",
           capture->spoilt_by);
   std::vector<bool> seen(capture->nodes.size(), false);
   while (!joined.empty()) {
