@@ -97,18 +97,6 @@ struct SumPlanes {
   }
 };
 
-template <class Out>
-struct AddParts {
-  const double* parts;
-  Out* out;
-  int64_t count, channels;
-  MOONFLOW_DEVICE void operator()(int64_t channel) const {
-    double sum = 0;
-    for (int64_t part = 0; part < count; ++part) sum += parts[part * channels + channel];
-    out[channel] = Out(static_cast<Computed<Out>>(sum));
-  }
-};
-
 // ---- launchers -----------------------------------------------------------------------------------------------
 
 ChannelPlanes planes_of(const KernelCall& call) {

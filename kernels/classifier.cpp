@@ -15,8 +15,7 @@
 namespace moonflow {
 namespace {
 
-constexpr int kX = Classifier::kX, kWeight = Classifier::kWeight, kLabels = Classifier::kLabels,
-              kBias = Classifier::kBias, kY = Classifier::kY, kMask = Classifier::kMask, kDy = Classifier::kDy;
+using namespace classifier;
 
 TensorType logits_type(const TensorType& x, const TensorType& weight) {
   return {x.dtype, {x.shape[0], weight.shape[0]}};

@@ -1,6 +1,7 @@
 // dense_softmax_cross_entropy on CUDA: a block has a few rows from end to end. Its warps sum the logits, which lie in
 // shared memory; each then takes a row for the loss, whose gradient takes the logits' place; and all threads go back.
 #include "kernels/bad_index.h"
+#include "kernels/classifier.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/elementwise.h"
@@ -9,7 +10,7 @@
 namespace moonflow::cuda {
 namespace {
 
-enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
+using namespace classifier;
 
 // Several rows share what is read of the weight.
 template <class T, class Loss, int kRows>

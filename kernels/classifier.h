@@ -5,10 +5,10 @@
 
 namespace moonflow {
 
+namespace classifier {
 // The inputs of dense_softmax_cross_entropy.
-struct Classifier {
-  enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
-};
+enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
+}  // namespace classifier
 
 // A rewrite of the softmax cross entropies with their gradients, whose logits come from a small dense layer and go
 // nowhere else. Where launches are what costs.

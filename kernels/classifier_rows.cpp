@@ -15,6 +15,9 @@
 #include "kernels/types.h"
 
 namespace moonflow {
+
+using namespace classifier;
+
 namespace {
 
 // Beyond these the products pay for packing.
@@ -148,26 +151,25 @@ void run(const Rows<double>& work) {
 }  // namespace
 
 Launch prepare_classifier_rows(KernelCall& call) {
-  const Product sizes = dense_product(call.inputs[Classifier::kX].shape, call.inputs[Classifier::kWeight].shape);
-  const DType label = call.inputs[Classifier::kLabels].dtype;
-  if (is_floating(label) || call.has(Classifier::kMask) || !call.attrs.flag("back")) return {};
+  const Product sizes = dense_product(call.inputs[kX].shape, call.inputs[kWeight].shape);
+  const DType label = call.inputs[kLabels].dtype;
+  if (is_floating(label) || call.has(kMask) || !call.attrs.flag("back")) return {};
   if (sizes.columns == 0 || sizes.columns > kMostClasses) return {};
   call.scratch_bytes = checked_product(sizes.rows, sizeof(int64_t));
-  return visit_floating(call.inputs[Classifier::kX].dtype, [&](auto zero) -> Launch {
+  return visit_floating(call.inputs[kX].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [sizes, label, seed = static_cast<T>(call.attrs.number("seed"))](const LaunchCall& at) {
       int64_t* labels = static_cast<int64_t*>(at.scratch);
       visit(label, [&](auto kind) {
-        const auto* given = at.input<decltype(kind)>(Classifier::kLabels);
+        const auto* given = at.input<decltype(kind)>(kLabels);
         for (int64_t row = 0; row < sizes.rows; ++row) {
           labels[row] = static_cast<int64_t>(given[row]);
           if (labels[row] < 0 || labels[row] >= sizes.columns) fail_label(row, labels[row], sizes.columns);
         }
       });
       const auto input = [&](int i) { return at.input<T>(i); };
-      run(Rows<T>{sizes.rows, sizes.columns, sizes.inner, input(Classifier::kX), input(Classifier::kWeight),
-                  input(Classifier::kBias), input(Classifier::kY), input(Classifier::kDy), seed, labels,
-                  at.output<T>(0), at.output<T>(1), at.output<T>(2)});
+      run(Rows<T>{sizes.rows, sizes.columns, sizes.inner, input(kX), input(kWeight), input(kBias), input(kY),
+                  input(kDy), seed, labels, at.output<T>(0), at.output<T>(1), at.output<T>(2)});
     };
   });
 }

@@ -3,6 +3,7 @@
 // what was pooled need not be kept.
 #pragma once
 
+#include "kernels/cuda/channel_sums.h"
 #include "kernels/cuda/elements.h"
 
 namespace moonflow::cuda {
@@ -148,18 +149,6 @@ struct BiasSums {
       else
         out[channel + k] = T(static_cast<Computed<T>>(sum));
     }
-  }
-};
-
-template <class T>
-struct AddBiasParts {
-  const double* parts;
-  T* out;
-  int64_t count, channels;
-  MOONFLOW_DEVICE void operator()(int64_t channel) const {
-    double sum = 0;
-    for (int64_t part = 0; part < count; ++part) sum += parts[part * channels + channel];
-    out[channel] = T(static_cast<Computed<T>>(sum));
   }
 };
 
@@ -312,7 +301,7 @@ void spread_by_two(Stream& stream, const WindowsByTwo& windows, bool dy_last, co
     spread_channels<T, 16 / sizeof(T)>(stream, windows, dy_last, sums, dy, places, dx);
   }
   if (sums.parts > 1)
-    for_each(stream, windows.channels, AddBiasParts<T>{sums.of_parts, dbias, sums.parts, windows.channels});
+    for_each(stream, windows.channels, AddParts<T>{sums.of_parts, dbias, sums.parts, windows.channels});
 }
 
 }  // namespace moonflow::cuda

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/simulated/device.h"
-#include "values.h"
+#include "network.h"
 
 using namespace moonflow;
 using namespace moonflow::testing;
@@ -12,28 +12,10 @@ namespace {
 
 constexpr int64_t kBatch = 100;
 
-struct Network {
-  Graph graph;
-  std::vector<ValueId> weights;
+struct Network : Layers {
   ValueId losses = kNone, logits = kNone;
 
-  explicit Network(const Catalog& catalog) : graph(catalog) {}
-  ValueId op(const std::string& name, const std::vector<ValueId>& inputs, const Attrs& attrs = {}) {
-    return graph.append(name, inputs, attrs, text(name, graph.nodes().size()))[0];
-  }
-  ValueId weight(const Shape& shape) {
-    weights.push_back(graph.variable(text("weight", weights.size()), {DType::Float32, shape}));
-    return weights.back();
-  }
-  ValueId dense(ValueId x, int64_t units) {
-    const ValueId product = op("matmul", {x, weight({units, graph.type(x).shape[1]})}, {{"transpose_b", true}});
-    return op("bias_add", {product, weight({units})});
-  }
-  ValueId conv(ValueId x, int64_t filters) {
-    const ValueId y =
-        op("conv2d", {x, weight({filters, graph.type(x).shape[1], 5, 5})}, {{"padding", std::string("SAME")}});
-    return op("bias_add", {y, weight({filters})});
-  }
+  using Layers::Layers;
   // As scripts do: the losses' gradient is a constant, that of a variable is divided by their number, and the step
   // counts.
   void train(ValueId logits_of) {
@@ -64,7 +46,7 @@ void mlp(Network& net) {
 void lenet(Network& net) {
   ValueId x = net.graph.feed("images", {DType::Float32, {kBatch, 1, 28, 28}});
   for (const int64_t filters : {2, 3})
-    x = net.op("max_pool2d", {net.op("relu", {net.conv(x, filters)})}, {{"ksize", Ints{2}}});
+    x = net.op("max_pool2d", {net.op("relu", {net.conv(x, filters, 5)})}, {{"ksize", Ints{2}}});
   x = net.op("reshape", {x}, {{"shape", Ints{kBatch, 3 * 7 * 7}}});
   x = net.op("relu", {net.dense(x, 512)});
   const TensorType scalar{DType::Int64, {}};

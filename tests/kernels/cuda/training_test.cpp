@@ -9,7 +9,7 @@
 
 #include "kernels/cuda.h"
 #include "kernels/simulated/device.h"
-#include "values.h"
+#include "network.h"
 
 using namespace moonflow;
 using namespace moonflow::testing;
@@ -20,29 +20,10 @@ namespace {
 constexpr int64_t kBatch = 6;
 constexpr int kRuns = 12;
 
-// A network under construction. Its variables are made in the order of their names.
-struct Network {
-  Graph graph;
-  std::vector<ValueId> weights;
+struct Network : Layers {
   float rate = 0.02f;  // of the first run
 
-  explicit Network(const Catalog& catalog) : graph(catalog) {}
-  ValueId op(const std::string& name, const std::vector<ValueId>& inputs, const Attrs& attrs = {}) {
-    return graph.append(name, inputs, attrs, text(name, graph.nodes().size()))[0];
-  }
-  ValueId weight(const Shape& shape) {
-    weights.push_back(graph.variable(text("weight", weights.size()), {DType::Float32, shape}));
-    return weights.back();
-  }
-  ValueId dense(ValueId x, int64_t units) {
-    const ValueId product = op("matmul", {x, weight({units, graph.type(x).shape[1]})}, {{"transpose_b", true}});
-    return op("bias_add", {product, weight({units})});
-  }
-  ValueId conv(ValueId x, int64_t filters) {
-    const ValueId y =
-        op("conv2d", {x, weight({filters, graph.type(x).shape[1], 3, 3})}, {{"padding", std::string("SAME")}});
-    return op("bias_add", {y, weight({filters})});
-  }
+  using Layers::Layers;
   // Taps the losses of these logits, and trains by it.
   void train(ValueId logits, bool with_momentum, bool taps_logits = true) {
     const ValueId labels = graph.feed("labels", {DType::Int32, {kBatch}});
@@ -78,7 +59,7 @@ void bare_mlp(Network& net) {
 void lenet(Network& net) {
   ValueId x = net.graph.feed("x", {DType::Float32, {kBatch, 1, 12, 12}});
   for (const int64_t filters : {3, 5})
-    x = net.op("max_pool2d", {net.op("relu", {net.conv(x, filters)})}, {{"ksize", Ints{2}}});
+    x = net.op("max_pool2d", {net.op("relu", {net.conv(x, filters, 3)})}, {{"ksize", Ints{2}}});
   x = net.op("reshape", {x}, {{"shape", Ints{kBatch, 5 * 3 * 3}}});
   net.train(net.dense(net.op("relu", {net.dense(x, 16)}), 5), false);
 }
