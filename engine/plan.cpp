@@ -22,6 +22,7 @@
 #include "engine/arena.h"
 #include "engine/branches.h"
 #include "engine/mixed_precision.h"
+#include "engine/rewriter.h"
 #include "engine/slot.h"
 
 namespace moonflow {

@@ -177,36 +177,4 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
 std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const std::shared_ptr<Device>& device,
                               Variables& variables);
 
-// What an op family's fusion sees: the graph as a list of nodes that may be replaced before anything is ordered.
-class Rewriter {
- public:
-  virtual const Node& node(NodeId id) const = 0;
-  virtual const TensorType& type(ValueId value) const = 0;
-  // The node that makes the value.
-  virtual NodeId maker(ValueId value) const = 0;
-  // The same if it is the op `op`, else kNone.
-  virtual NodeId made_by(ValueId value, std::string_view op) const = 0;
-  // The only node that reads the value, or kNone when there are several, none, or a tap wants it.
-  virtual NodeId sole_reader(ValueId value) const = 0;
-  // Whether a tap wants the value.
-  virtual bool tapped(ValueId value) const = 0;
-  // Whether the value is a variable, also under another type.
-  virtual bool is_variable(ValueId value) const = 0;
-  // Whether it is launches that cost, since the device works them off later: there a fusion pays that only saves one.
-  virtual bool launches_cost() const = 0;
-  // All nodes are those below node_count() that are live: the others are not needed, or have been fused.
-  virtual NodeId node_count() const = 0;
-  virtual bool live(NodeId id) const = 0;
-  // All nodes that read the value. Valid until the next fuse.
-  virtual const std::vector<NodeId>& readers(ValueId value) const = 0;
-  // A value that no node of the graph has, for an output of the next fuse: what fused ops tell each other.
-  virtual ValueId add_value(const TensorType& type) = 0;
-  // Replaces `nodes` by one op whose outputs take the places of `outputs`. The inner values must have no other reader.
-  virtual void fuse(const std::vector<NodeId>& nodes, std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
-                    const std::vector<ValueId>& outputs) = 0;
-
- protected:
-  ~Rewriter() = default;
-};
-
 }  // namespace moonflow

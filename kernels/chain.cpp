@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/elementwise_cpu.h"
 #include "kernels/types.h"

@@ -1,7 +1,7 @@
 // The last layer of a classifier, its loss and the way back through both, in one step.
 #pragma once
 
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 
 namespace moonflow {
 

@@ -176,22 +176,6 @@ Launch prepare_classifier_rows(KernelCall& call) {
 
 // ---- fusion ----------------------------------------------------------------------------------------------------
 
-namespace {
-
-// Whether a value follows from one of `values`; true as well where that takes long to find out.
-bool follows_from(const Rewriter& graph, ValueId value, const std::vector<ValueId>& values) {
-  constexpr size_t kMostNodes = 64;
-  std::vector<ValueId> open{value};
-  for (size_t i = 0; i < open.size(); ++i) {
-    if (i == kMostNodes || std::count(values.begin(), values.end(), open[i]) > 0) return true;
-    for (const ValueId input : graph.node(graph.maker(open[i])).inputs)
-      if (input != kNone && std::count(open.begin(), open.end(), input) == 0) open.push_back(input);
-  }
-  return false;
-}
-
-}  // namespace
-
 // dense, its loss, the loss' gradient, the product that takes it back to x, and perhaps relu's gradient there.
 bool fuse_classifier_rows(Rewriter& graph, NodeId dense_id) {
   if (graph.launches_cost()) return false;
@@ -211,7 +195,7 @@ bool fuse_classifier_rows(Rewriter& graph, NodeId dense_id) {
   if (grad_id == kNone || graph.node(grad_id).op->name != "sparse_softmax_cross_entropy_grad") return false;
   const Node& grad = graph.node(grad_id);
   const ValueId dy = grad.inputs[0], dlogits = grad.outputs[0];
-  if (grad.inputs[1] != labels || follows_from(graph, dy, {logits, prob, out})) return false;
+  if (grad.inputs[1] != labels || follows_from(graph, dy, dense_id)) return false;
 
   NodeId product_id = kNone;
   for (const NodeId reader : graph.readers(dlogits)) {

@@ -3,7 +3,7 @@
 #include "kernels/conv.h"
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/types.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/conv.h"
 #include "kernels/cpu.h"

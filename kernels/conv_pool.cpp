@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/conv.h"
 #include "kernels/conv_few_channels.h"

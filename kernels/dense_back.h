@@ -1,7 +1,7 @@
 // The way back through a dense layer and what came before it, in one step.
 #pragma once
 
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 
 namespace moonflow {
 

@@ -1,7 +1,7 @@
 // Two dense layers of a few rows in one step.
 #pragma once
 
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 
 namespace moonflow {
 

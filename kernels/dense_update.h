@@ -1,7 +1,7 @@
 // The updates of a training step by gradient descent in one step, with dense layers whose gradients are never stored.
 #pragma once
 
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 
 namespace moonflow {
 

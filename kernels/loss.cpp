@@ -2,10 +2,9 @@
 // Labels are checked, all of them, before a kernel writes anything.
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"
@@ -56,21 +55,6 @@ std::vector<TensorType> infer_sparse_grad(const OpCall& call) {
   return {call.type(2)};
 }
 
-// Whether the value is made of what the node gives.
-bool depends_on(const Rewriter& graph, ValueId value, NodeId node) {
-  std::set<NodeId> seen;
-  std::vector<NodeId> next{graph.maker(value)};
-  while (!next.empty()) {
-    const NodeId id = next.back();
-    next.pop_back();
-    if (id == node) return true;
-    if (!seen.insert(id).second) continue;
-    for (const ValueId input : graph.node(id).inputs)
-      if (input != kNone) next.push_back(graph.maker(input));
-  }
-  return false;
-}
-
 // Replaces a loss (labels, logits) and its gradient for the logits by one op. What the gradient of the loss is must be
 // known without the loss; where it is one number for all rows, it goes along as that.
 bool fuse_loss(Rewriter& graph, NodeId loss_id, ValueId loss, NodeId grad_id, const char* fused) {
@@ -78,7 +62,7 @@ bool fuse_loss(Rewriter& graph, NodeId loss_id, ValueId loss, NodeId grad_id, co
   const std::vector<ValueId> inputs = graph.node(loss_id).inputs;
   const ValueId dy = graph.node(grad_id).inputs[0];
   const NodeId seed = graph.made_by(dy, "constant");
-  if (seed == kNone && depends_on(graph, dy, loss_id)) return false;
+  if (seed == kNone && follows_from(graph, dy, loss_id)) return false;
   Attrs attrs;
   std::vector<NodeId> nodes{loss_id, grad_id};
   if (seed != kNone) attrs.set("seed", graph.node(seed).attrs.number("value"));

@@ -1,6 +1,6 @@
 // Matrix products: matmul (also batched), and dense, its fusion with bias and relu. The sizes are in matmul_sizes.cpp.
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"

@@ -1,7 +1,7 @@
 // The weight of a dense layer and its update by gradient descent in one step.
 #pragma once
 
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 
 namespace moonflow {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/norm_kernels.h"
 #include "kernels/types.h"

@@ -4,7 +4,7 @@
 #include "kernels/pool.h"
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/image_layouts.h"
 #include "kernels/types.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "engine/graph.h"
-#include "engine/plan.h"
+#include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/dense_update.h"

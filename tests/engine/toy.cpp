@@ -8,6 +8,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "engine/rewriter.h"
+
 namespace moonflow::toy {
 
 namespace {
