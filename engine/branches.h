@@ -1,6 +1,6 @@
 // Which steps of a plan go side by side. A card has room beside a small step, so the steps may form branches: ordered
 // lanes of work, where a step that needs what another branch does waits for it by an event. Knows neither ops nor
-// memory: engine/plan.cpp says what a step takes and needs.
+// memory: engine/compile.cpp says what a step takes and needs.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// A compiled graph: prepared launches in order over planned memory. Made once on the tracing thread, then run many
-// times, one run at a time. The stages are functions of plan.cpp in the order they happen:
-// rewrite, order, place, layout, keep, prepare, branch, memory, bind.
+// A compiled graph: prepared launches in order over planned memory. Made once on the tracing thread (engine/compile.h),
+// then run many times, one run at a time.
 #pragma once
 
 #include <algorithm>
@@ -172,9 +171,5 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
   stream.wait();
   if (profile) note(*profile, -1, run, begin_ns);
 }
-
-// `job` names the plan in messages. Throws the first fault found, with op and site: a missing kernel, a refused dtype.
-std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, const std::shared_ptr<Device>& device,
-                              Variables& variables);
 
 }  // namespace moonflow

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/compile.h"
+
 namespace moonflow {
 
 PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token last_watch,

@@ -1,5 +1,7 @@
 #include "engine/session.h"
 
+#include "engine/compile.h"
+
 namespace moonflow {
 
 Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device> device,

@@ -1,0 +1,386 @@
+// The stages of compiling, in the order they run; most stand below in that order:
+//   precision where the graph allows it, ops compute in bfloat16 (engine/mixed_precision.h)
+//   rewrite   dead nodes go, and op families fuse their patterns (engine/draft.h)
+//   order     a topological order in which whoever writes a variable comes after everyone who reads it
+//   place     each op gets a kernel of the device, or an error
+//   layout    private layouts are carried along chains; reorders fill the gaps (engine/layout.h)
+//   keep      what follows from variables that the plan only reads goes to the front, and is kept between runs
+//   prepare   kernels prepare their launches
+//   branch    which steps go side by side, on a device where they can (engine/branches.h)
+//   memory    which values share memory, and for which steps each must live (engine/storage.h)
+//   bind      the launches get their pointers
+#include "engine/compile.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <queue>
+#include <tuple>
+
+#include "engine/branches.h"
+#include "engine/draft.h"
+#include "engine/layout.h"
+#include "engine/mixed_precision.h"
+#include "engine/storage.h"
+
+namespace moonflow {
+
+namespace {
+
+// ---- order ---------------------------------------------------------------------------------------------------
+
+// Nodes in an order that respects data, and in which a writer of a variable comes after all readers of its old value.
+// Among what is ready, the oldest node comes first and writers come last, so that everything that can fail has run
+// before the first write.
+std::vector<NodeId> order(const Draft& draft) {
+  std::map<ValueId, std::vector<NodeId>> readers_of_variable;  // by root value, aliases included
+  std::map<ValueId, std::vector<NodeId>> writers_of_variable;
+  const auto is_writer = [&](NodeId id) {
+    return draft.node(id).kind == Node::Op && !draft.node(id).op->writes.empty();
+  };
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    if (!draft.live(id)) continue;
+    const Node& node = draft.node(id);
+    for (const ValueId input : node.inputs) {
+      if (input == kNone) continue;
+      const ValueId root = draft.root(input);
+      if (draft.is_variable(root)) readers_of_variable[root].push_back(id);
+    }
+    if (!is_writer(id)) continue;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] == kNone || !node.op->updates(i)) continue;
+      const ValueId root = draft.root(node.inputs[i]);
+      blaming(node.describe(), node.site, [&] {
+        require(draft.is_variable(root), ErrorCode::InvalidArgument, "updates a value that is not a variable");
+      });
+      writers_of_variable[root].push_back(id);
+    }
+  }
+  // A fused writer is as old as what it replaces.
+  for (auto& [variable, writers] : writers_of_variable)
+    std::stable_sort(writers.begin(), writers.end(), [&](NodeId a, NodeId b) { return draft.rank(a) < draft.rank(b); });
+
+  std::vector<int> waits_for(draft.node_count(), 0);
+  std::vector<std::vector<NodeId>> followers(draft.node_count());
+  const auto add_edge = [&](NodeId before, NodeId after) {
+    if (before == after) return;
+    followers[before].push_back(after);
+    ++waits_for[after];
+  };
+  int live_count = 0;
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    if (!draft.live(id)) continue;
+    ++live_count;
+    for (const ValueId input : draft.node(id).inputs)
+      if (input != kNone) add_edge(draft.maker(input), id);
+  }
+  for (const auto& [variable, writers] : writers_of_variable) {
+    for (size_t i = 0; i < writers.size(); ++i) {
+      // Writers of one variable keep their order; those after the first read what the one before wrote.
+      for (const NodeId reader : readers_of_variable[variable])
+        if (std::find(writers.begin(), writers.end(), reader) == writers.end()) add_edge(reader, writers[i]);
+      if (i > 0) add_edge(writers[i - 1], writers[i]);
+    }
+  }
+
+  using Ready = std::tuple<bool, int, NodeId>;  // (writer, age, id)
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+  for (NodeId id = 0; id < draft.node_count(); ++id)
+    if (draft.live(id) && waits_for[id] == 0) ready.emplace(is_writer(id), draft.rank(id), id);
+  std::vector<NodeId> sequence;
+  while (!ready.empty()) {
+    const NodeId id = std::get<2>(ready.top());
+    ready.pop();
+    sequence.push_back(id);
+    for (const NodeId follower : followers[id])
+      if (--waits_for[follower] == 0) ready.emplace(is_writer(follower), draft.rank(follower), follower);
+  }
+  require(static_cast<int>(sequence.size()) == live_count, ErrorCode::InvalidArgument,
+          "two updates each read what the other writes, so there is no order that gives both the old value");
+  return sequence;
+}
+
+// ---- place ---------------------------------------------------------------------------------------------------
+
+void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device& device) {
+  for (const NodeId id : sequence) {
+    const Node& node = draft.node(id);
+    if (node.kind != Node::Op || !node.op->alias.empty() || device.kernel(*node.op)) continue;
+    const bool elsewhere = static_cast<bool>(node.op->cpu);
+    blaming(node.describe(), node.site, [&] {
+      fail(ErrorCode::Unsupported, "has no ", name(device.kind()), " kernel in this build",
+           elsewhere ? "; place its job with flow.scope.placement(\"cpu\", \"0:0\")" : "");
+    });
+  }
+}
+
+// ---- keep ----------------------------------------------------------------------------------------------------
+
+// A step that reads variables which no step writes, and beside them at most constants, gives the same until somebody
+// else writes one of them. Such steps go to the front, in their order. Steps of constants alone stay where they are:
+// the graph that gives variables their first values has many, needs each once, and would hold all of their values at a
+// time.
+void keep(const Draft& draft, LaidOut& laid_out) {
+  std::vector<bool> kept = draft.variables_only_read();
+  for (DraftStep& step : laid_out.steps) {
+    bool reads_kept = false, reads_other = !step.is_reorder && !step.node->op->writes.empty();
+    for (const ValueId input : step.inputs) {
+      if (input == kNone) continue;
+      const ValueId origin = laid_out.origins[input];
+      const bool constant = draft.node(draft.maker(origin)).kind == Node::Constant;
+      reads_kept = reads_kept || kept[origin];
+      reads_other = reads_other || (!kept[origin] && !constant);
+    }
+    step.kept = reads_kept && !reads_other;
+    for (const ValueId output : step.outputs) kept[output] = step.kept;
+  }
+  std::stable_partition(laid_out.steps.begin(), laid_out.steps.end(), [](const DraftStep& step) { return step.kept; });
+}
+
+// ---- prepare -------------------------------------------------------------------------------------------------
+
+// What stands for a value that no step makes, by its origin.
+struct Sources {
+  explicit Sources(size_t values) : address(values, nullptr), variable(values, nullptr), feed(values, -1) {}
+
+  std::vector<char*> address;       // of variables and constants
+  std::vector<Variable*> variable;  // nullptr: none
+  std::vector<int> feed;            // -1: none
+};
+
+Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
+  Buffer buffer(device, std::max<int64_t>(node.constant.bytes(), 1));
+  device.copy(stream, buffer.data(), node.constant.data(), node.constant.bytes());
+  stream.wait();
+  return buffer;
+}
+
+Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const DraftStep& drafted) {
+  Device& device = *plan.device;
+  const Node& node = *drafted.node;
+  Step step;
+  step.site = node.site;
+  step.input_types = draft.types(drafted.inputs);
+  step.output_types = draft.types(drafted.outputs);
+  for (const ValueId input : drafted.inputs)
+    step.input_layouts.push_back(input == kNone ? Layout{} : laid_out.layouts[input]);
+  for (const ValueId output : drafted.outputs) step.output_layouts.push_back(laid_out.layouts[output]);
+  if (drafted.is_reorder) {
+    step.label = "reorder of '" + node.name + "'";
+    step.launch = device.reorder(draft.type(drafted.inputs[0]), step.input_layouts[0], step.output_layouts[0]);
+    return step;
+  }
+  step.label = node.describe();
+  const AttrValue* const mixed = node.attrs.find("mixed");
+  if (mixed && *mixed != AttrValue(std::string())) step.label += " in bfloat16";
+  KernelCall call{device,
+                  node.attrs,
+                  step.input_types,
+                  presence(drafted.inputs),
+                  step.output_types,
+                  step.input_layouts,
+                  step.output_layouts};
+  call.allow_tf32 = draft.graph().allow_tf32;
+  blaming(node.describe(), node.site, [&] { step.launch = device.kernel(*node.op).prepare(call); });
+  step.explain = std::move(call.explain);
+  if (node.op->flops) step.flops = node.op->flops(call);
+  step.scratch_bytes = call.scratch_bytes;
+  for (size_t i = 0; i < drafted.inputs.size(); ++i)
+    step.updates.push_back(drafted.inputs[i] != kNone && node.op->updates(i));
+  return step;
+}
+
+// Finds what no step makes, and prepares every launch.
+Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, Variables& variables) {
+  Device& device = *plan.device;
+  plan.all_variables = &variables;
+  Sources sources(draft.value_count());
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  for (NodeId id = 0; id < draft.node_count(); ++id) {
+    const Node& node = draft.node(id);
+    if (node.kind == Node::Feed) {  // also a feed that nobody reads has its place in a call
+      sources.feed[node.outputs[0]] = static_cast<int>(plan.feeds.size());
+      plan.feeds.push_back({node.name, draft.type(node.outputs[0]), nullptr, {}});
+    }
+    if (!draft.live(id)) continue;
+    if (node.kind == Node::Variable) {
+      Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
+      sources.variable[node.outputs[0]] = &variable;
+      plan.variables.push_back({&variable, variable.on(device)});
+      sources.address[node.outputs[0]] = static_cast<char*>(plan.variables.back().copy->memory.data());
+    } else if (node.kind == Node::Constant) {
+      plan.constants.push_back(constant_memory(node, device, *stream));
+      sources.address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
+    }
+  }
+
+  for (const DraftStep& drafted : laid_out.steps) {
+    plan.steps.push_back(prepare(plan, draft, laid_out, drafted));
+    plan.kept_steps += drafted.kept ? 1 : 0;
+    for (size_t i = 0; i < drafted.inputs.size(); ++i) {
+      if (drafted.inputs[i] == kNone) continue;
+      Variable* const variable = sources.variable[laid_out.origins[drafted.inputs[i]]];
+      if (drafted.kept && variable) plan.kept_from.push_back(variable);
+      if (plan.steps.back().writes_input(i)) plan.written.push_back({variable, variable->on(device)});
+    }
+  }
+  return sources;
+}
+
+// ---- branch --------------------------------------------------------------------------------------------------
+
+// What the steps take, and what each needs: whoever makes what it reads; where several use the same thing in place,
+// the readers of what it overwrites and the writer before it. That holds for variables, and for the note of faults:
+// steps that may find one write it, and whoever writes variables looks there first.
+std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut& laid_out, const Sources& sources) {
+  struct Uses {
+    int writer = -1;
+    std::vector<int> readers = {};  // since then
+  };
+  const Variable* const fault_note = nullptr;
+  std::map<const Variable*, Uses> uses;
+  std::vector<int> makers(draft.value_count(), -1);  // by origin
+  std::vector<StepWork> works;
+  for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
+    const Step& step = plan.steps[at];
+    const DraftStep& drafted = laid_out.steps[at];
+    StepWork work;
+    work.work_us = work_us(static_cast<double>(step.bytes()), step.flops);
+    work.phase = drafted.kept ? StepWork::Kept : step.writes_any() ? StepWork::Write : StepWork::EveryRun;
+    const auto needs = [&](int before) {
+      if (before < 0 || before == at) return;
+      work.after.push_back(before);
+      work.phase = std::max(work.phase, works[before].phase);
+    };
+    const auto use = [&](const Variable* what, bool writes) {
+      Uses& known = uses[what];
+      needs(known.writer);
+      if (!writes) return known.readers.push_back(at);
+      for (const int reader : known.readers) needs(reader);
+      known = {at};
+    };
+    for (size_t i = 0; i < drafted.inputs.size(); ++i) {
+      if (drafted.inputs[i] == kNone) continue;
+      const ValueId origin = laid_out.origins[drafted.inputs[i]];
+      needs(makers[origin]);
+      if (const Variable* const variable = sources.variable[origin]) use(variable, step.writes_input(i));
+    }
+    if (step.explain) use(fault_note, true);
+    if (step.writes_any()) use(fault_note, false);
+    for (const ValueId output : drafted.outputs) makers[output] = at;
+    works.push_back(std::move(work));
+  }
+  return works;
+}
+
+// Puts the steps into branches where the device has any and a run is shorter for it, and plans the memory. Branches
+// that keep much more memory alive are not worth it.
+Storage branch(Plan& plan, const Draft& draft, LaidOut& laid_out, const Sources& sources) {
+  constexpr double kMostMemory = 1.5;  // of what one branch takes, and a little more that nobody misses
+  constexpr double kLittle = 1 << 20;
+  const Branches one = in_one_branch(plan.steps.size());
+  Storage storage = plan_storage(draft, laid_out, one, plan.steps);
+  if (plan.device->branches() == 1) return storage;
+  const Branches several = in_branches(weigh(plan, draft, laid_out, sources), plan.device->branches());
+  if (several.count == 1) return storage;
+  Storage wider = plan_storage(draft, laid_out, several, plan.steps);
+  const double most = kMostMemory * static_cast<double>(storage.arena.bytes) + kLittle;
+  if (static_cast<double>(wider.arena.bytes) > most) return storage;
+
+  std::vector<Step> steps;
+  std::vector<DraftStep> drafts;
+  for (const int step : several.order) {
+    const size_t place = steps.size();
+    steps.push_back(std::move(plan.steps[step]));
+    steps.back().branch = several.branch[place];
+    steps.back().waits_for = several.waits_for[place];
+    drafts.push_back(std::move(laid_out.steps[step]));
+  }
+  plan.steps = std::move(steps);
+  laid_out.steps = std::move(drafts);
+  plan.branch_count = several.count;
+  plan.joins = several.joins;
+  return wider;
+}
+
+// ---- bind ----------------------------------------------------------------------------------------------------
+
+// Makes the arena, and binds the pointers of steps, feeds and taps.
+void bind_steps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Sources& sources,
+                const Storage& storage) {
+  plan.arena_lower_bound = storage.arena.lower_bound;
+  plan.arena_bytes = storage.arena.bytes;
+  plan.arena = Buffer(*plan.device, std::max<int64_t>(plan.arena_bytes, kAlignment));
+  const auto block_memory = [&](int block) {
+    return block < 0 ? nullptr : static_cast<char*>(plan.arena.data()) + storage.blocks[block].offset;
+  };
+  const auto address = [&](ValueId value) -> char* {
+    const ValueId root = storage.root[value];
+    return storage.in_arena(root) ? block_memory(storage.block[root]) : sources.address[root];
+  };
+
+  std::vector<int> makers(draft.value_count(), -1);  // by origin
+  for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
+    Step& step = plan.steps[at];
+    step.scratch = block_memory(storage.scratch[at]);
+    for (const ValueId input : laid_out.steps[at].inputs) {
+      const int feed = input == kNone ? -1 : sources.feed[storage.root[input]];
+      if (feed >= 0) plan.feeds[feed].places.push_back({at, static_cast<int>(step.inputs.size())});
+      step.inputs.push_back(input == kNone ? nullptr : address(input));
+    }
+    for (const ValueId output : laid_out.steps[at].outputs) {
+      step.outputs.push_back(address(output));
+      makers[output] = at;
+    }
+  }
+  const auto writes = [](const Step& step) { return step.writes_any(); };
+  plan.first_write = static_cast<int>(std::find_if(plan.steps.begin(), plan.steps.end(), writes) - plan.steps.begin());
+
+  // What a step makes for one tap alone, by origin.
+  std::vector<int> wanted(draft.value_count(), 0), output_of(draft.value_count(), -1);
+  for (const DraftStep& step : laid_out.steps)
+    for (const ValueId input : step.inputs)
+      if (input != kNone) ++wanted[laid_out.origins[input]];
+  for (const Tap& tap : draft.graph().taps()) ++wanted[laid_out.origins[laid_out.tap_source(tap.value)]];
+  for (size_t at = plan.kept_steps; at < plan.steps.size(); ++at) {
+    const std::vector<ValueId>& outputs = laid_out.steps[at].outputs;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (wanted[outputs[i]] == 1) output_of[outputs[i]] = static_cast<int>(i);
+  }
+
+  for (const Tap& tap : draft.graph().taps()) {
+    const ValueId value = laid_out.tap_source(tap.value);
+    const ValueId origin = laid_out.origins[value];
+    plan.taps.push_back({tap.token, draft.type(tap.value), makers[origin], address(value),
+                         sources.feed[storage.root[value]], output_of[origin]});
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const std::shared_ptr<Device>& device,
+                              Variables& variables) {
+  auto plan = std::make_shared<Plan>(job, device);
+  try {
+    const std::optional<Graph> mixed =
+        traced.mixed_precision ? std::optional(with_mixed_precision(traced, *device)) : std::nullopt;
+    Draft draft(mixed ? *mixed : traced);
+    draft.drop_dead_nodes();
+    draft.rewrite(*device);
+    const std::vector<NodeId> sequence = order(draft);
+    place(draft, sequence, *device);
+    LaidOut laid_out = lay_out(draft, sequence, *device);
+    keep(draft, laid_out);
+    const Sources sources = prepare(*plan, draft, laid_out, variables);
+    bind_steps(*plan, draft, laid_out, sources, branch(*plan, draft, laid_out, sources));
+  } catch (Error& error) {
+    if (error.job.empty()) error.job = job;
+    throw;
+  }
+  for (size_t i = 0; i < plan->taps.size(); ++i) plan->taps_by_step.push_back(static_cast<int>(i));
+  std::stable_sort(plan->taps_by_step.begin(), plan->taps_by_step.end(),
+                   [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
+  return plan;
+}
+
+}  // namespace moonflow

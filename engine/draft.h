@@ -1,0 +1,70 @@
+// The graph as the compiler works on it: the nodes that live, who makes and who reads their values, and the ops that
+// rewrites have put in. Lives as long as one compilation.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "engine/rewriter.h"
+
+namespace moonflow {
+
+class Draft final : public Rewriter {
+ public:
+  explicit Draft(const Graph& graph);
+
+  // Keeps what a tap or a write depends on.
+  void drop_dead_nodes();
+  // Lets op families fuse their patterns, as far as the device has kernels for what they make of them.
+  void rewrite(const Device& device);
+
+  // ---- Rewriter
+  const Node& node(NodeId id) const override { return *nodes_[id]; }
+  const TensorType& type(ValueId value) const override { return types_[value]; }
+  NodeId maker(ValueId value) const override { return makers_[value]; }
+  NodeId made_by(ValueId value, std::string_view op) const override;
+  NodeId sole_reader(ValueId value) const override;
+  bool tapped(ValueId value) const override { return tapped_[value]; }
+  bool is_variable(ValueId value) const override { return nodes_[makers_[root(value)]]->kind == Node::Variable; }
+  bool launches_cost() const override { return launches_cost_; }
+  NodeId node_count() const override { return static_cast<NodeId>(nodes_.size()); }
+  bool live(NodeId id) const override { return live_[id]; }
+  const std::vector<NodeId>& readers(ValueId value) const override { return readers_[value]; }
+  ValueId add_value(const TensorType& type) override { return add_value(type, kNone); }
+  void fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
+            const std::vector<ValueId>& outputs) override;
+
+  // ---- for the stages that follow
+  const Graph& graph() const { return graph_; }
+  ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
+  int rank(NodeId id) const { return ranks_[id]; }
+  // The value whose memory this one uses, through alias ops.
+  ValueId root(ValueId value) const;
+  // By value: the variables that no node writes.
+  std::vector<bool> variables_only_read() const;
+  // The types of an op's inputs or outputs; one without dims for what is left out.
+  std::vector<TensorType> types(const std::vector<ValueId>& values) const;
+  // A value beyond the graph's own: the same value in another layout.
+  ValueId add_value(const TensorType& type, NodeId maker);
+
+ private:
+  void add_reader(NodeId id);
+  void remove(NodeId id);
+
+  const Graph& graph_;
+  const Rewrite* applying_ = nullptr;
+  bool launches_cost_ = false;
+  std::vector<const Node*> nodes_;
+  std::deque<Node> fused_;
+  std::vector<bool> live_;                    // by node
+  std::vector<int> ranks_;                    // by node: age; a fused node is as old as the youngest it replaces
+  std::vector<TensorType> types_;             // by value
+  std::vector<NodeId> makers_;                // by value
+  std::vector<bool> tapped_;                  // by value
+  std::vector<std::vector<NodeId>> readers_;  // by value; a node that reads a value twice stands twice
+};
+
+// Which of an op's inputs are not left out.
+std::vector<bool> presence(const std::vector<ValueId>& values);
+
+}  // namespace moonflow

@@ -1,0 +1,34 @@
+// The stage of compiling that chooses the layout of every value, and turns the sequence of nodes into steps, with
+// reorders where layouts disagree.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "engine/draft.h"
+
+namespace moonflow {
+
+struct DraftStep {
+  const Node* node;  // the op; for a reorder the node whose value is reordered
+  bool is_reorder = false;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  bool kept = false;
+};
+
+struct LaidOut {
+  std::vector<Layout> layouts;  // by value
+  // By value: the one that it is under another type, through alias ops; else itself.
+  std::vector<ValueId> origins;
+  std::map<ValueId, ValueId> tap_sources;  // what taps of ops' values read: their twins in rows, or themselves
+  std::vector<DraftStep> steps;
+
+  // The row-major twin of a tapped value; itself where it is row-major.
+  ValueId tap_source(ValueId value) const;
+};
+
+// Values in further layouts are added to the draft.
+LaidOut lay_out(Draft& draft, const std::vector<NodeId>& sequence, Device& device);
+
+}  // namespace moonflow
