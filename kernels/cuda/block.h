@@ -6,8 +6,9 @@
 //     float* x;
 //     float factor;
 //     template <class Block>
-//     MOONFLOW_DEVICE void operator()(const Block& block) const { x[block.index() * kThreads + block.thread()] *=
-//     factor; }
+//     MOONFLOW_DEVICE void operator()(const Block& block) const {
+//       x[block.index() * kThreads + block.thread()] *= factor;
+//     }
 //   };
 //   launch(stream, blocks, Scale{x, 2});
 //

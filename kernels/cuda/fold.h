@@ -1,11 +1,13 @@
 // Folds on CUDA: each output is what is left of the elements that belong to it, along any axes of a value. A fold is a
 // struct of plain data with
 //
-//   using Acc = ...;                                    at most 16 bytes
+//   using Acc = ...;                            at most 16 bytes
 //   Acc start() const;
-//   Own own(int64_t k) const;                           what output k wants to know again and again
-//   Acc fold(Acc acc, const Own& own, int64_t i, int64_t at) const;  takes in element i of the output, which lies at
-//   `at` Acc merge(Acc a, Acc b) const; void finish(int64_t k, Acc acc) const;              writes output k
+//   Own own(int64_t k) const;                   what output k wants to know again and again
+//   Acc fold(Acc acc, const Own& own, int64_t i, int64_t at) const;
+//                                               takes in element i of the output, which lies at `at`
+//   Acc merge(Acc a, Acc b) const;
+//   void finish(int64_t k, Acc acc) const;      writes output k
 //
 // A block has kThreads / lanes outputs, each of which `lanes` threads share: where outputs are neighbours in memory
 // ("wide") the threads of a warp have one each, else they read along one. Where outputs are few and elements many, each
