@@ -9,6 +9,7 @@
 
 #include "kernels/broadcast.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/elementwise_rows.h"
 
 namespace moonflow::cuda {
@@ -122,21 +123,6 @@ void launch_elements(Stream& stream, int64_t count, const K& kernel) {
 }
 
 // ---- values that broadcast -----------------------------------------------------------------------------------
-
-// Division of what is below 2^31 by a number that many threads divide by: a product and a shift. Granlund and
-// Montgomery, "Division by invariant integers using multiplication", PLDI 1994.
-struct Divisor {
-  uint32_t value = 1, factor = 1, shift = 0;
-
-  Divisor() = default;
-  explicit Divisor(uint32_t divisor) : value(divisor) {
-    while ((uint64_t{1} << shift) < divisor) ++shift;
-    factor = static_cast<uint32_t>((((uint64_t{1} << shift) - divisor) << 32) / divisor + 1);
-  }
-  MOONFLOW_BOTH uint32_t quotient(uint32_t x) const {
-    return (static_cast<uint32_t>(uint64_t{x} * factor >> 32) + x) >> shift;
-  }
-};
 
 // Where the elements of a result lie in the values it is made of: as cpu::Broadcast, of a fixed size and in 32 bits.
 template <int kValues>
