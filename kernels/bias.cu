@@ -5,6 +5,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/image.h"
 
 namespace moonflow::cuda {
@@ -159,7 +160,8 @@ ChannelSumLaunch sum_channels(const ChannelPlanes& planes, int64_t& scratch_byte
     } else {
       launch(stream, tiles * parts, SumPlanes<T, Out>{x, sums, elements, per_part, planes.channels, planes.plane});
     }
-    if (parts > 1) for_each(stream, planes.channels, AddParts<Out>{sums.parts, sums.out, parts, planes.channels});
+    if (parts > 1)
+      for_each(stream, planes.channels, AddParts<double, Out>{sums.parts, sums.out, parts, planes.channels});
   };
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/axes.h"
 #include "kernels/cuda/indices.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/cuda/units.h"
 #include "kernels/picking.h"
 
@@ -121,18 +122,6 @@ struct AddPicks {
 };
 
 template <class T>
-struct AddParts {
-  const T* sums;
-  T* dparams;
-  int64_t count, parts;
-  MOONFLOW_DEVICE void operator()(int64_t i) const {
-    T sum = 0;
-    for (int64_t part = 0; part < parts; ++part) sum += sums[part * count + i];
-    dparams[i] = sum;
-  }
-};
-
-template <class T>
 struct OneHot {
   Indices indices;
   T* out;
@@ -202,7 +191,7 @@ Launch prepare_gather_grad(KernelCall& call) {
       const Indices indices(at, 1, index_dtype, p.rows);
       launch(at.stream, p.outer * parts * tiles * groups,
              Add{indices, at.input<T>(0), sums, p, columns, rows, groups, tiles, parts}, Add::kShared);
-      if (parts > 1) for_each(at.stream, count, AddParts<T>{sums, dparams, count, parts});
+      if (parts > 1) for_each(at.stream, count, AddParts<T, T>{sums, dparams, parts, count});
     };
   });
 }

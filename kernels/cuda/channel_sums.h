@@ -17,17 +17,4 @@ struct ChannelPlanes {
 using ChannelSumLaunch = std::function<void(Stream&, const void* x, void* sums, void* scratch)>;
 ChannelSumLaunch channel_sums(const ChannelPlanes& planes, DType dtype, DType result, int64_t& scratch_bytes);
 
-// Where parts of the sums have been taken apart, part by part in `parts`: adds them in their order.
-template <class Out>
-struct AddParts {
-  const double* parts;
-  Out* out;
-  int64_t count, channels;
-  MOONFLOW_DEVICE void operator()(int64_t channel) const {
-    double sum = 0;
-    for (int64_t part = 0; part < count; ++part) sum += parts[part * channels + channel];
-    out[channel] = Out(static_cast<Computed<Out>>(sum));
-  }
-};
-
 }  // namespace moonflow::cuda

@@ -3,8 +3,8 @@
 // what was pooled need not be kept.
 #pragma once
 
-#include "kernels/cuda/channel_sums.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/parts.h"
 
 namespace moonflow::cuda {
 
@@ -301,7 +301,7 @@ void spread_by_two(Stream& stream, const WindowsByTwo& windows, bool dy_last, co
     spread_channels<T, 16 / sizeof(T)>(stream, windows, dy_last, sums, dy, places, dx);
   }
   if (sums.parts > 1)
-    for_each(stream, windows.channels, AddParts<T>{sums.of_parts, dbias, sums.parts, windows.channels});
+    for_each(stream, windows.channels, AddParts<double, T>{sums.of_parts, dbias, sums.parts, windows.channels});
 }
 
 }  // namespace moonflow::cuda
