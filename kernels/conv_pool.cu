@@ -51,6 +51,18 @@ Stack<T, kSize> stack_of(const Conv& conv) {
           Divisor(static_cast<uint32_t>(2 * high + kSize - 1))};
 }
 
+// A kernel of few_channels.h that knows its image and its windows.
+template <template <class, int> class Kernel, class T, int kSize>
+Kernel<T, kSize> over_windows(const Conv& conv, const WindowsByTwo& windows) {
+  Kernel<T, kSize> kernel;
+  kernel.stack = stack_of<T, kSize>(conv);
+  kernel.channels = static_cast<int>(conv.image.channels);
+  kernel.filters = static_cast<int>(conv.filters());
+  kernel.all_rows = static_cast<int>(windows.batch * windows.height);
+  kernel.windows_wide = static_cast<int>(windows.width);
+  return kernel;
+}
+
 int round_up(int x, int to) { return (x + to - 1) / to * to; }
 
 // ---- forward ---------------------------------------------------------------------------------------------------
@@ -60,12 +72,7 @@ template <class T, int kSize>
 Launch convolve_pool(const Conv& conv, bool out_last) {
   using Kernel = ConvolvePool<T, kSize>;
   const WindowsByTwo windows = windows_of(conv.out, out_last);
-  Kernel kernel;
-  kernel.stack = stack_of<T, kSize>(conv);
-  kernel.channels = static_cast<int>(conv.image.channels);
-  kernel.filters = static_cast<int>(conv.filters());
-  kernel.all_rows = static_cast<int>(windows.batch * windows.height);
-  kernel.windows_wide = static_cast<int>(windows.width);
+  Kernel kernel = over_windows<ConvolvePool, T, kSize>(conv, windows);
   kernel.of_filter = filter_steps(conv);
   kernel.of_out = steps_of(windows);
 
@@ -123,12 +130,7 @@ Launch pool_filter_grad(const Conv& conv, bool dy_last, bool places_last, Kernel
   using Kernel = PoolFilterGrad<T, kSize>;
   using Passed = typename Kernel::Passed;
   const WindowsByTwo windows = windows_of(conv.out, dy_last);
-  Kernel kernel;
-  kernel.stack = stack_of<T, kSize>(conv);
-  kernel.channels = static_cast<int>(conv.image.channels);
-  kernel.filters = static_cast<int>(conv.filters());
-  kernel.all_rows = static_cast<int>(windows.batch * windows.height);
-  kernel.windows_wide = static_cast<int>(windows.width);
+  Kernel kernel = over_windows<PoolFilterGrad, T, kSize>(conv, windows);
   kernel.by_wide = Divisor(static_cast<uint32_t>(windows.width));
   kernel.of_dy = steps_of(windows);
   kernel.of_places = steps_of(windows_of(conv.out, places_last));
