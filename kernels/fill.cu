@@ -8,18 +8,13 @@ namespace {
 // Takes elements by their size alone.
 template <class T>
 struct Fill {
-  static constexpr int kThreads = 256, kN = 16 / static_cast<int>(sizeof(T));
+  static constexpr int kN = 16 / static_cast<int>(sizeof(T));
   T value;
-  int64_t count;
-  bool aligned;
   T* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
     Pack<T, kN> pack;
     for (int i = 0; i < kN; ++i) pack.values[i] = value;
-    write(pack, out + first, rest, aligned && rest >= kN);
+    own.put(pack, out);
   }
 };
 
@@ -41,9 +36,8 @@ Launch fill_with(T value, int64_t count) {
   static_assert(sizeof bits == sizeof value);
   std::memcpy(&bits, &value, sizeof bits);
   return [bits, count](const LaunchCall& at) {
-    using K = Fill<Bits>;
     Bits* const out = at.output<Bits>(0);
-    launch_elements(at.stream, count, K{bits, count, is_aligned<Bits, K::kN>(out), out});
+    for_each_pack(at.stream, count, Fill<Bits>{bits, out}, out);
   };
 }
 

@@ -32,89 +32,68 @@ constexpr int kMasked = sizeof(T) == 2 ? 8 : 4;
 
 template <class T>
 struct Dropout {
-  static constexpr int kThreads = 256, kN = kMasked<T>;
+  static constexpr int kN = kMasked<T>;
   Source source;
   uint32_t threshold;
   Computed<T> scale;
-  int64_t count;
-  bool aligned;
   const T* x;
   T* out;
   int8_t* mask;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
-    const bool whole = aligned && rest >= kN;
-    const auto values = read<T, kN>(x + first, rest, whole);
-    const auto flags = kept<kN>(source.sequence(), threshold, first);
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+    const auto values = own.of(x);
+    const auto flags = kept<kN>(source.sequence(), threshold, own.first);
     Pack<T, kN> results;
     for (int i = 0; i < kN; ++i)
       results.values[i] = T(flags.values[i] ? Computed<T>(values.values[i]) * scale : Computed<T>(0));
-    write(results, out + first, rest, whole);
-    write(flags, mask + first, rest, whole);
+    own.put(results, out);
+    own.put(flags, mask);
   }
 };
 
 template <class T>
 struct DropoutGrad {
-  static constexpr int kThreads = 256, kN = kMasked<T>;
+  static constexpr int kN = kMasked<T>;
   Computed<T> scale;
-  int64_t count;
-  bool aligned;
   const T* dy;
   const int8_t* mask;
   T* dx;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
-    const bool whole = aligned && rest >= kN;
-    const auto values = read<T, kN>(dy + first, rest, whole);
-    const auto flags = read<int8_t, kN>(mask + first, rest, whole);
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+    const auto values = own.of(dy);
+    const auto flags = own.of(mask);
     Pack<T, kN> results;
     for (int i = 0; i < kN; ++i)
       results.values[i] = T(flags.values[i] ? Computed<T>(values.values[i]) * scale : Computed<T>(0));
-    write(results, dx + first, rest, whole);
+    own.put(results, dx);
   }
 };
 
 struct Mask {
-  static constexpr int kThreads = 256, kN = 16;
+  static constexpr int kN = 16;
   Source source;
   uint32_t threshold;
-  int64_t count;
-  bool aligned;
   int8_t* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest > 0) write(kept<kN>(source.sequence(), threshold, first), out + first, rest, aligned && rest >= kN);
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+    own.put(kept<kN>(source.sequence(), threshold, own.first), out);
   }
 };
 
 // What draws::Uniform and the like give, two elements of a block.
 template <class Draw, class T>
 struct FillPairs {
-  static constexpr int kThreads = 256, kN = sizeof(T) == 8 ? 2 : 4;
+  static constexpr int kN = sizeof(T) == 8 ? 2 : 4;
   Draw draw;
   Source source;
-  int64_t count;
-  bool aligned;
   T* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
     const Sequence sequence = source.sequence();
     Pack<T, kN> results;
     for (int i = 0; i < kN; i += 2) {
       Computed<T> even, odd;
-      draw.both(sequence.block(static_cast<uint64_t>(first + i) / 2), even, odd);
+      draw.both(sequence.block(static_cast<uint64_t>(own.first + i) / 2), even, odd);
       results.values[i] = T(even);
       results.values[i + 1] = T(odd);
     }
-    write(results, out + first, rest, aligned && rest >= kN);
+    own.put(results, out);
   }
 };
 
@@ -128,26 +107,20 @@ struct FillEach {
 
 template <class T>
 struct Bernoulli {
-  static constexpr int kThreads = 256, kN = sizeof(T) == 8 ? 2 : 4;
+  static constexpr int kN = sizeof(T) == 8 ? 2 : 4;
   Source source;
-  int64_t count;
-  bool aligned;
   const T* chances;
   T* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
-    const bool whole = aligned && rest >= kN;
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
     const Sequence sequence = source.sequence();
-    const auto values = read<T, kN>(chances + first, rest, whole);
+    const auto values = own.of(chances);
     Pack<T, kN> results;
     for (int i = 0; i < kN; ++i) {
-      const philox::Block numbers = sequence.block(static_cast<uint64_t>(first + i) / 2);
+      const philox::Block numbers = sequence.block(static_cast<uint64_t>(own.first + i) / 2);
       const bool hit = philox::uniform53(philox::bits_of(numbers, i % 2)) < Computed<T>(values.values[i]);
       results.values[i] = T(static_cast<Computed<T>>(hit));
     }
-    write(results, out + first, rest, whole);
+    own.put(results, out);
   }
 };
 
@@ -170,15 +143,11 @@ class SourceOf {
 Launch prepare_dropout(KernelCall& call) {
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    using K = Dropout<T>;
     const double rate = call.attrs.number("rate");
     return [source = SourceOf(call, 1), count = call.inputs[0].count(), threshold = draws::threshold_of(rate),
             scale = static_cast<Computed<T>>(1 / (1 - rate))](const LaunchCall& at) {
-      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.outputs[0]) &&
-                           is_aligned<int8_t, K::kN>(at.outputs[1]);
-      launch_elements(
-          at.stream, count,
-          K{source(at), threshold, scale, count, aligned, at.input<T>(0), at.output<T>(0), at.output<int8_t>(1)});
+      const Dropout<T> drop{source(at), threshold, scale, at.input<T>(0), at.output<T>(0), at.output<int8_t>(1)};
+      for_each_pack(at.stream, count, drop, drop.x, drop.out, drop.mask);
     };
   });
 }
@@ -186,12 +155,10 @@ Launch prepare_dropout(KernelCall& call) {
 Launch prepare_dropout_grad(KernelCall& call) {
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    using K = DropoutGrad<T>;
     return [count = call.inputs[0].count(),
             scale = static_cast<Computed<T>>(1 / (1 - call.attrs.number("rate")))](const LaunchCall& at) {
-      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<int8_t, K::kN>(at.inputs[1]) &&
-                           is_aligned<T, K::kN>(at.outputs[0]);
-      launch_elements(at.stream, count, K{scale, count, aligned, at.input<T>(0), at.input<int8_t>(1), at.output<T>(0)});
+      const DropoutGrad<T> drop{scale, at.input<T>(0), at.input<int8_t>(1), at.output<T>(0)};
+      for_each_pack(at.stream, count, drop, drop.dy, drop.mask, drop.dx);
     };
   });
 }
@@ -199,9 +166,8 @@ Launch prepare_dropout_grad(KernelCall& call) {
 Launch prepare_mask(KernelCall& call) {
   return [source = SourceOf(call, static_cast<int>(call.inputs.size()) - 2), count = call.outputs[0].count(),
           threshold = draws::threshold_of(call.attrs.number("rate"))](const LaunchCall& at) {
-    launch_elements(
-        at.stream, count,
-        Mask{source(at), threshold, count, is_aligned<int8_t, Mask::kN>(at.outputs[0]), at.output<int8_t>(0)});
+    int8_t* const out = at.output<int8_t>(0);
+    for_each_pack(at.stream, count, Mask{source(at), threshold, out}, out);
   };
 }
 
@@ -209,19 +175,17 @@ Launch prepare_bernoulli(KernelCall& call) {
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [source = SourceOf(call, 1), count = call.inputs[0].count()](const LaunchCall& at) {
-      using K = Bernoulli<T>;
-      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.outputs[0]);
-      launch_elements(at.stream, count, K{source(at), count, aligned, at.input<T>(0), at.output<T>(0)});
+      const Bernoulli<T> draw{source(at), at.input<T>(0), at.output<T>(0)};
+      for_each_pack(at.stream, count, draw, draw.chances, draw.out);
     };
   });
 }
 
 template <class T, class Draw>
 Launch launch_pairs(const KernelCall& call, const Draw& draw) {
-  using K = FillPairs<Draw, T>;
   return [draw, source = SourceOf(call, 0), count = call.outputs[0].count()](const LaunchCall& at) {
     T* const out = at.output<T>(0);
-    launch_elements(at.stream, count, K{draw, source(at), count, is_aligned<T, K::kN>(out), out});
+    for_each_pack(at.stream, count, FillPairs<Draw, T>{draw, source(at), out}, out);
   };
 }
 

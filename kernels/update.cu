@@ -52,7 +52,7 @@ struct Update {
       for (int v = 0; v < Rule::kWritten; ++v) write(written[v], static_cast<T*>(row.data[v]) + first, rest, whole);
     }
   };
-  MOONFLOW_DEVICE Elements begin(const Row& row) const { 
+  MOONFLOW_DEVICE Elements begin(const Row& row) const {
     return {rule.template step<C, C>(row.data), update::changes<Rule>(row.data)};
   }
 };
@@ -60,49 +60,37 @@ struct Update {
 // f(value of the variable, given value) becomes the variable's.
 template <class F, class T>
 struct Assign {
-  static constexpr int kThreads = 256, kN = std::min(16 / static_cast<int>(sizeof(T)), 8);
+  static constexpr int kN = std::min(16 / static_cast<int>(sizeof(T)), 8);
   const FaultNote* note;
-  int64_t count;
-  bool aligned;
   T* variable;
   const T* value;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0 || note->found != 0) return;
-    const bool whole = aligned && rest >= kN;
-    auto values = read<T, kN>(value + first, rest, whole);
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+    if (note->found != 0) return;
+    auto values = own.of(value);
     if constexpr (!std::is_same_v<F, functor::None>) {
-      const auto before = read<T, kN>(variable + first, rest, whole);
+      const auto before = own.of(variable);
       for (int i = 0; i < kN; ++i)
         values.values[i] = T(F()(Computed<T>(before.values[i]), Computed<T>(values.values[i])));
     }
-    write(values, variable + first, rest, whole);
+    own.put(values, variable);
   }
 };
 
 template <class T>
 struct PrepareGradient {
-  static constexpr int kThreads = 256, kN = 16 / static_cast<int>(sizeof(Computed<T>));
+  static constexpr int kN = 16 / static_cast<int>(sizeof(Computed<T>));
   update::Prepare<Computed<T>> prepare;
-  int64_t count;
-  bool aligned;
   const T *gradient, *variable, *clip_scale;  // the last may be absent, and factor too
   const float* factor;
   T* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
     using C = Computed<T>;
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
-    const bool whole = aligned && rest >= kN;
     const C clip = clip_scale ? C(*clip_scale) : C(1);
-    const auto gradients = read<T, kN>(gradient + first, rest, whole);
-    const auto variables = read<T, kN>(variable + first, rest, whole);
+    const auto gradients = own.of(gradient), variables = own.of(variable);
     const auto scaled = prepare.times(factor);
     Pack<T, kN> results;
     for (int i = 0; i < kN; ++i) results.values[i] = T(scaled(C(gradients.values[i]), C(variables.values[i]), clip));
-    write(results, out + first, rest, whole);
+    own.put(results, out);
   }
 };
 
@@ -135,11 +123,8 @@ Launch prepare_update(const KernelCall& call) {
 template <class F, class T>
 Launch launch_assign(int64_t count) {
   return [count](const LaunchCall& at) {
-    using K = Assign<F, T>;
-    T* const variable = static_cast<T*>(at.inputs[0]);
-    const T* const value = at.input<T>(1);
-    const bool aligned = is_aligned<T, K::kN>(variable) && is_aligned<T, K::kN>(value);
-    launch_elements(at.stream, count, K{fault_note(at.stream), count, aligned, variable, value});
+    const Assign<F, T> assign{fault_note(at.stream), static_cast<T*>(at.inputs[0]), at.input<T>(1)};
+    for_each_pack(at.stream, count, assign, assign.variable, assign.value);
   };
 }
 
@@ -166,13 +151,10 @@ Launch prepare_assign_add(KernelCall& call) {
 Launch prepare_prepare_gradient(KernelCall& call) {
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    using K = PrepareGradient<T>;
     return [prepare = update::Prepare<Computed<T>>(call.attrs), count = call.inputs[0].count()](const LaunchCall& at) {
-      const bool aligned = is_aligned<T, K::kN>(at.inputs[0]) && is_aligned<T, K::kN>(at.inputs[1]) &&
-                           is_aligned<T, K::kN>(at.outputs[0]);
-      launch_elements(at.stream, count,
-                      K{prepare, count, aligned, at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<float>(3),
-                        at.output<T>(0)});
+      const PrepareGradient<T> f{prepare,        at.input<T>(0),     at.input<T>(1),
+                                 at.input<T>(2), at.input<float>(3), at.output<T>(0)};
+      for_each_pack(at.stream, count, f, f.gradient, f.variable, f.out);
     };
   });
 }

@@ -68,6 +68,38 @@ constexpr int kNeighbours = std::is_base_of_v<functor::Vectorised, F>
                                 ? std::min(16 / static_cast<int>(sizeof(T)), 8)
                                 : std::max(8 / static_cast<int>(sizeof(Computed<T>)), 1);
 
+// ---- packs of elements ---------------------------------------------------------------------------------------
+
+// The N neighbours that a thread takes: those from `first` on, of which `rest` are there, if that is less.
+template <int N>
+struct Neighbours {
+  int64_t first, rest;
+  bool whole;  // all N are there, and can be moved at once
+
+  template <class T>
+  MOONFLOW_DEVICE Pack<T, N> of(const T* values) const {
+    return read<T, N>(values + first, rest, whole);
+  }
+  template <class T>
+  MOONFLOW_DEVICE void put(const Pack<T, N>& pack, T* to) const {
+    write(pack, to + first, rest, whole);
+  }
+};
+
+// Calls f(neighbours) for the elements in [0, count), F::kN at a time, each pack in a thread of its own.
+template <class F>
+struct ForEachPack {
+  static constexpr int kThreads = 256, kN = F::kN;
+  F f;
+  int64_t count;
+  bool aligned;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
+    if (rest > 0) f(Neighbours<kN>{first, rest, aligned && rest >= kN});
+  }
+};
+
 // ---- one value, or two of one shape --------------------------------------------------------------------------
 
 template <class F, class T>
@@ -75,43 +107,30 @@ using ResultOfOne = StoredLike<std::invoke_result_t<F, Computed<T>>, T>;
 
 template <class F, class T, class Out>
 struct MapOne {
-  static constexpr int kThreads = 256, kN = kNeighbours<F, T>;
+  static constexpr int kN = kNeighbours<F, T>;
   F f;
-  int64_t count;
-  bool aligned;
   const T* x;
   Out* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
-    const bool whole = aligned && rest >= kN;
-    const auto values = read<T, kN>(x + first, rest, whole);
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+    const auto values = own.of(x);
     Pack<Out, kN> results;
     for (int i = 0; i < kN; ++i) results.values[i] = Out(f(Computed<T>(values.values[i])));
-    write(results, out + first, rest, whole);
+    own.put(results, out);
   }
 };
 
 template <class F, class T>
 struct MapTwo {
-  static constexpr int kThreads = 256, kN = kNeighbours<F, T>;
+  static constexpr int kN = kNeighbours<F, T>;
   using Out = StoredLike<std::invoke_result_t<F, Computed<T>, Computed<T>>, T>;
   F f;
-  int64_t count;
-  bool aligned;
   const T *x, *y;
   Out* out;
-  template <class Block>
-  MOONFLOW_DEVICE void operator()(const Block& block) const {
-    const int64_t first = (block.index() * kThreads + block.thread()) * kN, rest = count - first;
-    if (rest <= 0) return;
-    const bool whole = aligned && rest >= kN;
-    const auto xs = read<T, kN>(x + first, rest, whole);
-    const auto ys = read<T, kN>(y + first, rest, whole);
+  MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
+    const auto xs = own.of(x), ys = own.of(y);
     Pack<Out, kN> results;
     for (int i = 0; i < kN; ++i) results.values[i] = Out(f(Computed<T>(xs.values[i]), Computed<T>(ys.values[i])));
-    write(results, out + first, rest, whole);
+    own.put(results, out);
   }
 };
 
@@ -120,6 +139,13 @@ template <class K>
 void launch_elements(Stream& stream, int64_t count, const K& kernel) {
   constexpr int64_t kPerBlock = int64_t{K::kThreads} * K::kN;
   if (count > 0) launch(stream, (count + kPerBlock - 1) / kPerBlock, kernel);
+}
+
+// `f` is a struct of plain data with kN and MOONFLOW_DEVICE void operator()(const Neighbours<kN>&) const, and `values`
+// are what it reads and writes that way.
+template <class F, class... Values>
+void for_each_pack(Stream& stream, int64_t count, const F& f, const Values*... values) {
+  launch_elements(stream, count, ForEachPack<F>{f, count, (is_aligned<Values, F::kN>(values) && ...)});
 }
 
 // ---- values that broadcast -----------------------------------------------------------------------------------
@@ -300,19 +326,16 @@ class Element {
 
 template <class F, class T, class Out = ResultOfOne<F, T>>
 void start_one(Stream& stream, const Element& element, int64_t count, const void* x, const void*, void* out) {
-  using K = MapOne<F, T, Out>;
-  const bool aligned = is_aligned<T, K::kN>(x) && is_aligned<Out, K::kN>(out);
-  launch_elements(stream, count,
-                  K{element.functor<F>(), count, aligned, static_cast<const T*>(x), static_cast<Out*>(out)});
+  const MapOne<F, T, Out> map{element.functor<F>(), static_cast<const T*>(x), static_cast<Out*>(out)};
+  for_each_pack(stream, count, map, map.x, map.out);
 }
 
 template <class F, class T>
 void start_two(Stream& stream, const Element& element, int64_t count, const void* x, const void* y, void* out) {
-  using K = MapTwo<F, T>;
-  const bool aligned = is_aligned<T, K::kN>(x) && is_aligned<T, K::kN>(y) && is_aligned<typename K::Out, K::kN>(out);
-  launch_elements(stream, count,
-                  K{element.functor<F>(), count, aligned, static_cast<const T*>(x), static_cast<const T*>(y),
-                    static_cast<typename K::Out*>(out)});
+  using Map = MapTwo<F, T>;
+  const Map map{element.functor<F>(), static_cast<const T*>(x), static_cast<const T*>(y),
+                static_cast<typename Map::Out*>(out)};
+  for_each_pack(stream, count, map, map.x, map.y, map.out);
 }
 
 template <class F, class X, class Y = X>
