@@ -43,7 +43,9 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_pool(*catalog);
   add_softmax(*catalog);
   add_attention(*catalog);
+  add_cross_entropy(*catalog);
   add_loss(*catalog);
+  add_l2_normalize(*catalog);
   add_loss_scale(*catalog);
   add_classifier(*catalog);
   add_norm(*catalog);

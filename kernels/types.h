@@ -18,6 +18,13 @@ inline void require_type(const OpCall& call, int i, const char* what, const Tens
   require(call.type(i) == wanted, ErrorCode::ShapeMismatch, what, " is ", call.type(i), ", it should be ", wanted);
 }
 
+inline void require_same(const OpCall& call, int a, const char* a_name, int b, const char* b_name) {
+  require(call.dtype(a) == call.dtype(b), ErrorCode::DtypeMismatch, a_name, " is ", call.type(a), ", ", b_name, " is ",
+          call.type(b), "; cast one of them");
+  require(call.shape(a) == call.shape(b), ErrorCode::ShapeMismatch, a_name, " is ", call.shape(a), ", ", b_name, " is ",
+          call.shape(b), "; they must be alike");
+}
+
 // ---- mixed precision (engine/mixed_precision.h) ---------------------------------------------------------------
 
 // The attribute by which an op that is given bfloat16 is told the dtype of its result.

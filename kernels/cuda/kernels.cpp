@@ -10,11 +10,13 @@ Kernels make_kernels() {
   add_classifier(kernels);
   add_conv(kernels);
   add_conv_pool(kernels);
+  add_cross_entropy(kernels);
   add_dense_back(kernels);
   add_dense_update(kernels);
   add_elementwise(kernels);
   add_fill(kernels);
   add_index(kernels);
+  add_l2_normalize(kernels);
   add_layer_norm(kernels);
   add_loss(kernels);
   add_loss_scale(kernels);
