@@ -3,93 +3,15 @@
 #include <dlfcn.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "bindings/lua_memory.h"
 #include "bindings/lua_module.h"
 
 extern "C" int luaopen_moonflow_core(lua_State* L);
 
 namespace moonflow::host {
-
-// ---- memory ----------------------------------------------------------------------------------------------------
-
-// The memory of a host.
-class HostAllocator final : public HostMemory {
- public:
-  explicit HostAllocator(const mf_allocator& allocator) : allocator_(allocator) {}
-
-  void* allocate(size_t bytes) noexcept override { return allocate(bytes, kAlignment); }
-  void release(void* memory) noexcept override { allocator_.release(allocator_.user, memory); }
-  void* allocate(size_t bytes, size_t alignment) noexcept {
-    return allocator_.allocate(allocator_.user, bytes, alignment);
-  }
-
- private:
-  const mf_allocator allocator_;
-};
-
-// The ffi library too, which a later `require` would open at a worse time (see LuaMemory).
-static int open_libraries(lua_State* L) {
-  luaL_openlibs(L);
-  lua_getglobal(L, "require");
-  lua_pushliteral(L, "ffi");
-  lua_call(L, 1, 0);
-  return 0;
-}
-
-// lua_Alloc over a host's memory. LuaJIT falls over when memory runs out while it makes a lua_State, and when it does
-// so in the middle of opening its ffi library, whose half-made state lua_close then follows. So that much is taken
-// beforehand, in one block, and both are served from there.
-class LuaMemory {
- public:
-  explicit LuaMemory(std::shared_ptr<HostAllocator> memory)
-      : memory_(std::move(memory)), first_(static_cast<char*>(memory_->allocate(kFirstBytes, kAlign))) {
-    if (first_ == nullptr) refuse(MF_OUT_OF_MEMORY, "no memory for a lua_State");
-  }
-  ~LuaMemory() { memory_->release(first_); }
-  LuaMemory(const LuaMemory&) = delete;
-
-  // A state with its libraries, or nullptr.
-  lua_State* make_state() {
-    lua_State* const L = lua_newstate(reallocate, this);
-    const bool opened = L && lua_cpcall(L, open_libraries, nullptr) == 0;
-    is_made_ = true;
-    if (opened || !L) return L;
-    lua_close(L);
-    return nullptr;
-  }
-
- private:
-  static constexpr size_t kFirstBytes = 1 << 17;  // less than half of it is needed
-
-  static void* reallocate(void* user, void* memory, size_t old_bytes, size_t bytes) {
-    auto* self = static_cast<LuaMemory*>(user);
-    void* fresh = bytes > 0 ? self->allocate(bytes) : nullptr;
-    if (fresh && memory) std::memcpy(fresh, memory, std::min(old_bytes, bytes));
-    if (!fresh && bytes > 0) return bytes <= old_bytes ? memory : nullptr;  // making a block smaller never fails
-    if (memory) self->release(memory);
-    return fresh;
-  }
-
-  void* allocate(size_t bytes) {
-    const size_t rounded = (bytes + kAlign - 1) / kAlign * kAlign;
-    if (is_made_ || rounded > kFirstBytes - used_) return memory_->allocate(bytes, kAlign);
-    used_ += rounded;
-    return first_ + used_ - rounded;
-  }
-
-  void release(void* memory) {
-    if (memory < first_ || memory >= first_ + kFirstBytes) memory_->release(memory);
-  }
-
-  static constexpr size_t kAlign = 16;
-  const std::shared_ptr<HostAllocator> memory_;
-  char* const first_;
-  size_t used_ = 0;
-  bool is_made_ = false;
-};
 
 namespace {
 
