@@ -136,9 +136,11 @@ function arguments.flat_list(value)
   return flat
 end
 
--- Only string keys and no metatable of its own: the options, not a list and not an object.
-local function is_options(value)
-  return type(value) == "table" and getmetatable(value) == nil and value[1] == nil and next(value) ~= nil
+-- Is a last argument the options? They have only string keys and no metatable of their own, so they are neither a list
+-- nor an object. An empty table is both options and a list: it is what the parameter at its place takes, or would need.
+local function is_options(value, parameter)
+  if type(value) ~= "table" or getmetatable(value) ~= nil or value[1] ~= nil then return false end
+  return next(value) ~= nil or parameter == nil or not (parameter.required or fits(parameter.kind, value))
 end
 
 local Signature = {}
@@ -166,19 +168,12 @@ end
 function Signature:parse(...)
   local count = select("#", ...)
   local values = {}
-  local options = count > 0 and select(count, ...) or nil
-  if is_options(options) then count = count - 1 else options = nil end
-
   local parameters = self.parameters
+  local options = count > 0 and select(count, ...) or nil
+  if is_options(options, parameters[count]) then count = count - 1 else options = nil end
   if count > #parameters then
-    -- A last empty table is an empty list of options.
-    local extra = select(count, ...)
-    if count == #parameters + 1 and type(extra) == "table" and next(extra) == nil then
-      count = count - 1
-    else
-      self:fail(" takes at most " .. #parameters .. (#parameters == 1 and " argument" or " arguments") .. " ("
-        .. table.concat(self.names, ", ") .. "), got " .. count)
-    end
+    self:fail(" takes at most " .. #parameters .. (#parameters == 1 and " argument" or " arguments") .. " ("
+      .. table.concat(self.names, ", ") .. "), got " .. count)
   end
   for i = 1, count do
     values[parameters[i].name] = (select(i, ...))

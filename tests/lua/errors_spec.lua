@@ -212,6 +212,9 @@ end)]])
     golden("flow.layers.dense: argument 2 ('units') must be an integer, got 2.5", body [[
 >>  local y = flow.layers.dense(x, 2.5)
   return y]])
+    golden("flow.layers.dense: argument 2 ('units') must be an integer, got a table", body [[
+>>  local y = flow.layers.dense(x, {})
+  return y]])
     golden("flow.layers.dense: 'units' is given by position and as an option", body [[
 >>  local y = flow.layers.dense(x, 4, { units = 5 })
   return y]])

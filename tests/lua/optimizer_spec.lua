@@ -62,6 +62,13 @@ describe("SGD", function()
       end)
   end)
 
+  it("takes an empty table behind the rate for options", function()
+    check(train(function() return flow.optimizer.SGD(0.1, {}) end), function(w, g, _, s)
+      s.m = 0.9 * (s.m or 0) - 0.1 * g
+      return w + s.m
+    end)
+  end)
+
   it("works in float32 too", function()
     check(train(function() return flow.optimizer.SGD(0.1) end, { dtype = flow.float }), function(w, g, _, s)
       s.m = 0.9 * (s.m or 0) - 0.1 * g
