@@ -1,63 +1,11 @@
 #include "kernels/simulated/runtime.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 
 #include "kernels/cuda/device.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#define MOONFLOW_POISON(memory, bytes) __asan_poison_memory_region(memory, bytes)
-#define MOONFLOW_UNPOISON(memory, bytes) __asan_unpoison_memory_region(memory, bytes)
-#else
-#define MOONFLOW_POISON(memory, bytes) ((void)(memory), (void)(bytes))
-#define MOONFLOW_UNPOISON(memory, bytes) ((void)(memory), (void)(bytes))
-#endif
-
 namespace moonflow::cuda::simulated {
-
-namespace {
-
-constexpr int64_t kPage = 4096;
-constexpr int64_t kGrain = 256;  // CUDA aligns memory to that
-constexpr int64_t kGuard = 256;  // bytes before and after each block of memory
-constexpr unsigned char kCanary = 0x5a;
-constexpr int kPoison = 0xff;  // of floats NaN, of integers -1
-
-int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
-
-char* begin_of(const Range& range) { return static_cast<char*>(const_cast<void*>(range.data)); }
-char* end_of(const Range& range) { return begin_of(range) + range.bytes; }
-bool overlap(const Range& a, const Range& b) { return begin_of(a) < end_of(b) && begin_of(b) < end_of(a); }
-
-void fill_guards(char* memory, int64_t bytes) {
-  std::memset(memory - kGuard, kCanary, kGuard);
-  std::memset(memory + bytes, kCanary, round_up(bytes, kGrain) - bytes + kGuard);
-}
-
-[[maybe_unused]] bool guards_whole(const char* memory, int64_t bytes) {
-  const auto whole = [](const char* from, const char* to) {
-    return std::all_of(from, to, [](char c) { return static_cast<unsigned char>(c) == kCanary; });
-  };
-  return whole(memory - kGuard, memory) && whole(memory + bytes, memory + round_up(bytes, kGrain) + kGuard);
-}
-
-// A word at a time: whole inputs go through it.
-uint64_t content(const Range& range) {
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  const char* at = begin_of(range);
-  for (int64_t left = range.bytes; left > 0; left -= 8, at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, at, std::min<int64_t>(left, 8));
-    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
-
-}  // namespace
 
 // ---- what is enqueued ----------------------------------------------------------------------------------------
 
@@ -65,18 +13,6 @@ struct SimulatedRuntime::Piece {
   std::string name;
   std::function<void()> work;
   std::vector<Range> reads = {}, writes = {};
-};
-
-// Staging memory that a piece of work reads or writes, from when it is enqueued until the host knows that it is over.
-struct SimulatedRuntime::StagingUse {
-  Range range;
-  bool writes;
-  std::optional<uint64_t> content;  // as it was when the work was enqueued, where the host had the say over it
-  std::string name;
-  Moment moment;
-  bool performed = false;
-
-  bool known_to(const Clock& clock) const { return performed && moment.known_to(clock); }
 };
 
 // An event as it was recorded once: in a stream, or in a graph that is being captured.
@@ -156,20 +92,11 @@ SimulatedRuntime::SimulatedRuntime(const Options& options)
     : properties_(properties(options)),
       dice_(options.seed),
       fibers_(options.seed),
-      memory_bytes_(options.memory_bytes) {
-  // Twice the room, so that nothing fails for holes between blocks before the memory is really full.
-  void* const memory =
-      mmap(nullptr, 2 * memory_bytes_ + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  require(memory != MAP_FAILED, ErrorCode::OutOfMemory, "no addresses for a simulated card of ", memory_bytes_,
-          " bytes");
-  memory_ = static_cast<char*>(memory);
+      memory_(options.memory_bytes, [this](std::string text) { give_up(std::move(text)); }) {
   entered_.insert(std::this_thread::get_id());
 }
 
-SimulatedRuntime::~SimulatedRuntime() {
-  for (const auto& [memory, allocation] : allocations_) MOONFLOW_UNPOISON(memory, allocation.bytes);
-  munmap(memory_, 2 * memory_bytes_ + kPage);
-}
+SimulatedRuntime::~SimulatedRuntime() = default;
 
 SimulatedRuntime::Queue& SimulatedRuntime::of(StreamHandle stream) { return *reinterpret_cast<Queue*>(stream); }
 SimulatedRuntime::Event& SimulatedRuntime::of(EventHandle event) { return *reinterpret_cast<Event*>(event); }
@@ -218,7 +145,7 @@ void SimulatedRuntime::check_launch() {
 
 int64_t SimulatedRuntime::free_bytes() {
   const Lock lock(mutex_);
-  return memory_bytes_ - used_bytes_;
+  return memory_.free_bytes();
 }
 
 void SimulatedRuntime::enter() {
@@ -230,142 +157,34 @@ void* SimulatedRuntime::allocate(int64_t bytes) {
   const Lock lock(mutex_);
   check();
   refuse_while_capturing("an allocation");
-  const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kGrain);
-  if (rounded > memory_bytes_ - used_bytes_) return nullptr;
-  // The first hole that is wide enough.
-  char* at = memory_ + kGuard;
-  for (const auto& [memory, allocation] : allocations_) {
-    if (at + rounded + kGuard <= memory - kGuard) break;
-    at = memory + round_up(allocation.bytes, kGrain) + 2 * kGuard;
-  }
-  if (at + rounded + kGuard > memory_ + 2 * memory_bytes_) return nullptr;
-  open();
-  const int64_t end = round_up(at + rounded + kGuard - memory_, kPage);
-  if (end > touched_bytes_) {
-    mprotect(memory_ + touched_bytes_, end - touched_bytes_, PROT_READ | PROT_WRITE);
-    touched_bytes_ = end;
-  }
-  MOONFLOW_UNPOISON(at - kGuard, rounded + 2 * kGuard);
-  fill_guards(at, bytes);
-  std::memset(at, kPoison, bytes);
-  MOONFLOW_POISON(at - kGuard, rounded + 2 * kGuard);
-  close();
-  allocations_[at] = {bytes};
-  used_bytes_ += rounded;
-  return at;
+  return memory_.allocate(bytes);
 }
 
 void SimulatedRuntime::free(void* memory) noexcept {
   Lock lock(mutex_);
-  const auto found = allocations_.find(static_cast<char*>(memory));
-  if (found == allocations_.end()) return give_up("memory is given back that the device has not given, or twice");
+  const std::optional<Range> block = memory_.block_at(memory);
+  if (!block) return give_up("memory is given back that the device has not given, or twice");
   if (capture_of_this_thread()) return give_up("memory is given back while this thread records a graph");
   drain(lock);
-  const int64_t bytes = found->second.bytes;
-  open();
-  MOONFLOW_UNPOISON(found->first, bytes);
-  std::memset(found->first, kPoison, bytes);
-  MOONFLOW_POISON(found->first, bytes);
-  close();
-  accesses_.forget({memory, bytes});
-  used_bytes_ -= round_up(std::max<int64_t>(bytes, 1), kGrain);
-  allocations_.erase(found);
+  memory_.free(*block);
+  accesses_.forget(*block);
 }
 
 void* SimulatedRuntime::allocate_staging(int64_t bytes) {
   const Lock lock(mutex_);
   check();
   refuse_while_capturing("an allocation");
-  const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kGrain);
-  void* const block = std::aligned_alloc(kGrain, rounded + 2 * kGuard);
-  if (!block) return nullptr;
-  char* const memory = static_cast<char*>(block) + kGuard;
-  std::memset(memory, kPoison, bytes);
-  fill_guards(memory, bytes);
-  staging_[memory] = {bytes};
-  return memory;
+  return memory_.allocate_staging(bytes);
 }
 
 void SimulatedRuntime::free_staging(void* memory) noexcept {
   Lock lock(mutex_);
-  const auto found = staging_.find(static_cast<char*>(memory));
-  if (found == staging_.end()) return give_up("staging memory is given back that the device has not given, or twice");
+  const std::optional<Range> block = memory_.staging_at(memory);
+  if (!block) return give_up("staging memory is given back that the device has not given, or twice");
   if (capture_of_this_thread()) return give_up("staging memory is given back while this thread records a graph");
   drain(lock);
-  const Range range{memory, found->second.bytes};
-  staging_uses_.erase(std::remove_if(staging_uses_.begin(), staging_uses_.end(),
-                                     [&](const auto& use) { return overlap(use->range, range); }),
-                      staging_uses_.end());
-  MOONFLOW_UNPOISON(found->first, range.bytes);
-  accesses_.forget(range);
-  std::free(found->first - kGuard);
-  staging_.erase(found);
-}
-
-namespace {
-template <class Blocks>
-bool lies_in(const Blocks& blocks, const Range& range) {
-  auto after = blocks.upper_bound(begin_of(range));
-  if (after == blocks.begin()) return false;
-  const auto& [memory, block] = *std::prev(after);
-  return end_of(range) <= memory + block.bytes;
-}
-}  // namespace
-
-bool SimulatedRuntime::is_staging(const Range& range) const { return lies_in(staging_, range); }
-bool SimulatedRuntime::is_known_memory(const Range& range) const {
-  return range.bytes <= 0 || lies_in(allocations_, range) || lies_in(staging_, range);
-}
-
-// The memory of the device is within reach only while its work is done.
-void SimulatedRuntime::open() {
-  if (open_++ > 0) return;
-#if !defined(__SANITIZE_ADDRESS__)
-  if (touched_bytes_ > 0) mprotect(memory_, touched_bytes_, PROT_READ | PROT_WRITE);
-#endif
-  for (const auto& [memory, block] : staging_) MOONFLOW_UNPOISON(memory, block.bytes);
-}
-
-void SimulatedRuntime::close() {
-  if (--open_ > 0) return;
-#if !defined(__SANITIZE_ADDRESS__)
-  if (touched_bytes_ > 0) mprotect(memory_, touched_bytes_, PROT_NONE);
-#endif
-  for (const std::shared_ptr<StagingUse>& use : staging_uses_)
-    if (use->writes) MOONFLOW_POISON(begin_of(use->range), use->range.bytes);
-}
-
-// For AddressSanitizer. Of a block in which the work has told us what it touches it may touch nothing else; other
-// blocks are its own affair: a table that a kernel made when it was prepared.
-void SimulatedRuntime::reach(const Piece& piece, bool within) {
-#if defined(__SANITIZE_ADDRESS__)
-  for (const auto& [memory, block] : allocations_) {
-    bool told = false;
-    for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
-      for (const Range& range : *ranges) told = told || overlap(range, {memory, block.bytes});
-    if (within && !told)
-      MOONFLOW_UNPOISON(memory, block.bytes);
-    else if (!within)
-      MOONFLOW_POISON(memory, block.bytes);
-  }
-  if (!within) return;
-  for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
-    for (const Range& range : *ranges) MOONFLOW_UNPOISON(range.data, range.bytes);
-#else
-  (void)piece, (void)within;
-#endif
-}
-
-void SimulatedRuntime::check_guards(const std::string& name) {
-#if !defined(__SANITIZE_ADDRESS__)
-  for (const auto* blocks : {&allocations_, &staging_})
-    for (const auto& [memory, block] : *blocks)
-      if (!guards_whole(memory, block.bytes))
-        give_up(text(name, " wrote beside a block of ", block.bytes, " bytes of ",
-                     blocks == &staging_ ? "staging memory" : "the device's memory"));
-#else
-  (void)name;
-#endif
+  memory_.free_staging(*block);
+  accesses_.forget(*block);
 }
 
 // ---- streams and events --------------------------------------------------------------------------------------
@@ -482,7 +301,7 @@ void SimulatedRuntime::touches(StreamHandle stream, const std::vector<Range>& re
   const Lock lock(mutex_);
   for (const std::vector<Range>* ranges : {&reads, &writes})
     for (const Range& range : *ranges)
-      require(is_known_memory(range), ErrorCode::Internal, "what is to be launched touches ", range.bytes,
+      require(memory_.is_known(range), ErrorCode::Internal, "what is to be launched touches ", range.bytes,
               " bytes that are not in one block of the device's memory");
   of(stream).reads = reads;
   of(stream).writes = writes;
@@ -511,13 +330,13 @@ void SimulatedRuntime::copy(StreamHandle stream, void* to, const void* from, int
   Lock lock(mutex_);
   check();
   const Range target{to, bytes}, source{from, bytes};
-  const bool to_host = !is_known_memory(target), from_host = !is_known_memory(source);
+  const bool to_host = !memory_.is_known(target), from_host = !memory_.is_known(source);
   if ((to_host || from_host) && of(stream).capture)
     refuse_while_capturing(text("a copy of ", bytes, " bytes with memory of the host that is not staging"));
-  const char* const direction = to_host || is_staging(target)
-                                    ? (from_host || is_staging(source) ? "within the host" : "to the host")
-                                : from_host || is_staging(source) ? "to the device"
-                                                                  : "within the device";
+  const char* const direction = to_host || memory_.is_staging(target)
+                                    ? (from_host || memory_.is_staging(source) ? "within the host" : "to the host")
+                                : from_host || memory_.is_staging(source) ? "to the device"
+                                                                          : "within the device";
   Piece piece{text("a copy of ", bytes, " bytes ", direction), nullptr};
   if (!to_host) piece.writes.push_back(target);
   if (from_host) {
@@ -555,7 +374,7 @@ void SimulatedRuntime::add(Queue& queue, Piece piece) {
   }
   Item item{Item::Work};
   item.host = host_;
-  item.uses = {begin_uses(piece)};
+  item.uses = {memory_.begin_uses(piece.name, piece.reads, piece.writes)};
   item.piece = std::move(piece);
   queue.items.push_back(std::move(item));
 }
@@ -618,7 +437,8 @@ void SimulatedRuntime::launch(StreamHandle stream, GraphHandle handle) {
   item.graph = graph;
   item.before = graph->last_start;
   item.mark = graph->last_start = std::make_shared<Mark>();
-  for (const Piece& piece : graph->pieces) item.uses.push_back(begin_uses(piece));
+  for (const Piece& piece : graph->pieces)
+    item.uses.push_back(memory_.begin_uses(piece.name, piece.reads, piece.writes));
   queue.items.push_back(std::move(item));
 }
 
@@ -627,53 +447,12 @@ void SimulatedRuntime::destroy(GraphHandle handle) noexcept {
   delete reinterpret_cast<std::shared_ptr<Graph>*>(handle);
 }
 
-// ---- the host and staging memory -----------------------------------------------------------------------------
-
-// The host may not touch what is being copied until it has waited for it. What it reads too early it finds poisoned;
-// what it writes too early is seen by the next piece of work, or by this one when its time has come.
-SimulatedRuntime::Uses SimulatedRuntime::begin_uses(const Piece& piece) {
-  Uses uses;
-  const auto begin = [&](const Range& range, bool writes) {
-    if (range.bytes <= 0 || !is_staging(range)) return;
-    bool hosts = true;  // nobody else may be at it
-    for (const std::shared_ptr<StagingUse>& use : staging_uses_) {
-      if (!overlap(use->range, range)) continue;
-      if (use->content && *use->content != content(use->range)) give_up(changed(*use));
-      if (writes) use->content.reset();
-      hosts = hosts && !use->writes;
-    }
-    auto use = std::make_shared<StagingUse>(StagingUse{range, writes, std::nullopt, piece.name, {}});
-    if (!writes && hosts) use->content = content(range);
-    uses.push_back(use);
-  };
-  for (const Range& range : piece.reads) begin(range, false);
-  for (const Range& range : piece.writes) begin(range, true);
-  for (const std::shared_ptr<StagingUse>& use : uses) {
-    const auto touched = [&](const auto& other) { return overlap(other->range, use->range); };
-    const bool first = std::none_of(staging_uses_.begin(), staging_uses_.end(), touched);
-    if (use->writes && first) std::memset(begin_of(use->range), kPoison, use->range.bytes);
-    staging_uses_.push_back(use);
-    if (use->writes && open_ == 0) MOONFLOW_POISON(begin_of(use->range), use->range.bytes);
-  }
-  return uses;
-}
-
-std::string SimulatedRuntime::changed(const StagingUse& use) {
-  return text("the host changed ", use.range.bytes, " bytes of staging memory before it knew that ", use.name,
-              " had read them");
-}
+// ---- the schedule --------------------------------------------------------------------------------------------
 
 void SimulatedRuntime::learn(const Clock& clock) {
   host_.join(clock);
-  const auto over = [&](const std::shared_ptr<StagingUse>& use) {
-    if (!use->known_to(host_)) return false;
-    MOONFLOW_UNPOISON(begin_of(use->range), use->range.bytes);
-    return true;
-  };
-  staging_uses_.erase(std::remove_if(staging_uses_.begin(), staging_uses_.end(), over), staging_uses_.end());
+  memory_.end_uses(host_);
 }
-
-// ---- the schedule --------------------------------------------------------------------------------------------
 
 void SimulatedRuntime::run_until(Lock& lock, const std::function<bool()>& reached) {
   check();
@@ -681,7 +460,7 @@ void SimulatedRuntime::run_until(Lock& lock, const std::function<bool()>& reache
   // Some waits are served in no order at all; others have favourites, so that a stream may run far ahead of one that
   // nobody favours, or lag behind all the others.
   const uint64_t mood = dice_();
-  open();
+  memory_.open();
   // Others may enqueue meanwhile. Where the machine has other work, each yield lasts, so it is not done at every step.
   constexpr int kStepsInARow = 8;
   for (int steps = 1; failure_.empty() && !reached(); ++steps) {
@@ -690,7 +469,7 @@ void SimulatedRuntime::run_until(Lock& lock, const std::function<bool()>& reache
     if (steps % kStepsInARow == 0) std::this_thread::yield();
     lock.lock();
   }
-  close();
+  memory_.close();
   check();
 }
 
@@ -790,21 +569,14 @@ void SimulatedRuntime::perform(const Piece& piece, const Uses& uses, int line, C
   const Moment moment{line, ++ticks_[line], std::make_shared<const std::string>(piece.name)};
   for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
     for (const Range& range : *ranges)
-      if (!is_known_memory(range))
+      if (!memory_.is_known(range))
         return give_up(text(piece.name, " touches ", range.bytes, " bytes that are no memory of the device any more"));
   if (const std::optional<std::string> wrong = accesses_.note(moment, clock, piece.reads, piece.writes))
     return give_up(*wrong);
   for (const std::shared_ptr<StagingUse>& use : uses)
-    if (use->content && *use->content != content(use->range)) return give_up(changed(*use));
+    if (!memory_.unchanged(*use)) return;
   clock.set(line, moment.tick);
-  reach(piece, true);
-  try {
-    piece.work();
-  } catch (const Error& error) {
-    give_up(error.what());
-  }
-  reach(piece, false);
-  check_guards(piece.name);
+  memory_.perform(piece.name, piece.reads, piece.writes, piece.work);
   for (const std::shared_ptr<StagingUse>& use : uses) {
     use->moment = moment;
     use->performed = true;

@@ -23,6 +23,7 @@
 
 #include "kernels/cuda/runtime.h"
 #include "kernels/simulated/fibers.h"
+#include "kernels/simulated/memory.h"
 #include "kernels/simulated/order.h"
 
 namespace moonflow::cuda::simulated {
@@ -84,12 +85,7 @@ class SimulatedRuntime final : public Runtime {
   struct Event;
   struct Capture;
   struct Graph;
-  struct StagingUse;
-  struct Allocation {
-    int64_t bytes;
-  };
   using Lock = std::unique_lock<std::mutex>;
-  using Uses = std::vector<std::shared_ptr<StagingUse>>;
 
   static Queue& of(StreamHandle stream);
   static Event& of(EventHandle event);
@@ -99,17 +95,8 @@ class SimulatedRuntime final : public Runtime {
   void refuse_while_capturing(const std::string& what);
   Capture* capture_of_this_thread() const;
 
-  bool is_staging(const Range& range) const;
-  bool is_known_memory(const Range& range) const;
-  void open();
-  void close();
-  void reach(const Piece& piece, bool within);
-  void check_guards(const std::string& name);
-
   int new_line();
   void add(Queue& queue, Piece piece);
-  Uses begin_uses(const Piece& piece);
-  static std::string changed(const StagingUse& use);
   void learn(const Clock& clock);  // the host knows it now
 
   void run_until(Lock& lock, const std::function<bool()>& reached);
@@ -130,18 +117,13 @@ class SimulatedRuntime final : public Runtime {
   std::set<std::thread::id> entered_;
   std::set<std::string> loaded_;  // kernels that have been launched
 
-  char* memory_ = nullptr;  // of the device
-  int64_t memory_bytes_, used_bytes_ = 0, touched_bytes_ = 0;
-  std::map<char*, Allocation> allocations_, staging_;
-  int open_ = 0;  // threads that do the device's work
-
+  Memory memory_;
   std::vector<std::unique_ptr<Queue>> queues_;
   int streams_made_ = 0;
   std::vector<int> free_lines_;
   std::vector<int64_t> ticks_;  // by line
   Clock host_;                  // what the host has waited for
   Accesses accesses_;
-  Uses staging_uses_;  // that the host does not know to be over
   std::vector<std::string> latest_recording_;
 };
 
