@@ -3,33 +3,24 @@
 
 #include <functional>
 
-#include <catch2/catch.hpp>
-
-#include "given_card.h"
-#include "oracle.h"
+#include "beside_cpu.h"
 
 namespace moonflow::oracle {
 
-struct Bench {
-  std::shared_ptr<const Catalog> catalog = make_catalog();
-  std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
-
+struct Bench : BesideCpu {
   void check(const std::string& op, std::vector<TensorType> inputs, const Attrs& attrs, double low = 0.1,
-             double high = 0.9) {
+             double high = 0.9) const {
     const Trial trial = draw(catalog->at(op), {std::move(inputs), attrs, low, high}, 1);
-    const Launched expected = launch(trial, *cpu);
+    const Launched wanted = expected(trial);
     for (const int64_t shift : {0, 1}) {
       INFO(trial.describe() << ", " << shift << " elements beside an aligned address");
-      const Launched got = shift == 0 ? launch(trial, *card) : shifted(trial, shift);
-      CHECK(got.damage == "");
-      for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(close(got.outputs[i], expected.outputs[i]));
-      for (size_t i = 0; i < got.inputs.size(); ++i)
-        if (trial.inputs[i]) CHECK(close(got.inputs[i], expected.inputs[i]));
+      check_alike(shift == 0 ? launch(trial, *card) : shifted(trial, shift), wanted,
+                  [&](DType dtype) { return tolerance(trial, dtype); });
     }
   }
 
   // Every buffer begins `shift` elements behind an aligned address. `before` enqueues what comes before the launch.
-  Launched shifted(const Trial& trial, int64_t shift, const std::function<void(Stream&)>& before = {}) {
+  Launched shifted(const Trial& trial, int64_t shift, const std::function<void(Stream&)>& before = {}) const {
     KernelCall call{*card, trial.attrs, {}, {}, trial.infer(), {}, {}};
     for (const Tensor& input : trial.inputs) {
       call.inputs.push_back(input ? input.type() : TensorType{});
@@ -64,12 +55,6 @@ struct Bench {
     }
     stream->wait();
     return result;
-  }
-
- private:
-  static bool close(const Tensor& a, const Tensor& b) {
-    const DType dtype = a.dtype();
-    return distance(a, b) <= (dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5);
   }
 };
 
