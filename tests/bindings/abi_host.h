@@ -26,6 +26,8 @@ struct Host {
     REQUIRE(message == "");
   }
 
+  void load(const char* script) { ok(mf_session_load_text(session, script, std::strlen(script), "net.lua")); }
+
   mf_job* find(const char* name) {
     mf_job* job = nullptr;
     ok(mf_job_find(session, name, &job));
@@ -46,6 +48,7 @@ struct Host {
   }
 };
 
+// A net of one layer, to be trained and asked.
 inline const char* const kNet = R"(
 local flow = require "moonflow"
 local tp = flow.typing
@@ -58,6 +61,11 @@ flow.global_function { name = "train", type = "train", inputs = { x = tp.Numpy.P
   flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(loss)
   return loss
 end)
+)";
+// A job with two inputs and two outputs, without a wait.
+inline const char* const kPair = R"(
+local flow = require "moonflow"
+local tp = flow.typing
 flow.global_function { name = "pair", inputs = { a = tp.Numpy.Placeholder({ 2 }),
                        b = tp.Numpy.Placeholder({ 2 }, { dtype = flow.int32 }) },
                        returns = tp.Callback[tp.Tuple { tp.Numpy, tp.Numpy }] } (function(a, b)
@@ -65,9 +73,12 @@ flow.global_function { name = "pair", inputs = { a = tp.Numpy.Placeholder({ 2 })
 end)
 )";
 
-// A host of a small net, trained and asked, and of a job with two inputs and two outputs.
+// A host of both.
 struct Net : Host {
-  Net() { ok(mf_session_load_text(session, kNet, std::strlen(kNet), "net.lua")); }
+  Net() {
+    load(kNet);
+    load(kPair);
+  }
 };
 
 // The code of a status that must have words, and is freed.

@@ -91,20 +91,9 @@ struct Heap {
   }
 };
 
-const char* const kScript = R"(
-local flow = require "moonflow"
-local tp = flow.typing
-local function net(x) return flow.layers.dense(x, 2, { name = "out" }) end
-flow.global_function { name = "predict", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy } (net)
-flow.global_function { name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) },
-                       returns = tp.Numpy } (function(x)
-  local loss = flow.math.reduce_sum(flow.math.square(net(x)))
-  flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(loss)
-  return loss
-end)
-)";
-
 const std::string kFolder = std::filesystem::temp_directory_path() / ("moonflow-memory-" + std::to_string(getpid()));
+
+using moonflow_test::kNet;
 
 // One life of a host, call by call.
 struct Life {
@@ -119,7 +108,7 @@ struct Life {
   std::vector<std::function<mf_status*()>> calls() {
     return {
         [this] { return mf_session_open(&options, &session); },
-        [this] { return mf_session_load_text(session, kScript, std::strlen(kScript), "life.lua"); },
+        [this] { return mf_session_load_text(session, kNet, std::strlen(kNet), "life.lua"); },
         [this] { return mf_job_find(session, "predict", &predict); },
         [this] { return mf_job_find(session, "train", &train); },
         [this] { return mf_job_call(train, &input, 1, &loss, 1); },

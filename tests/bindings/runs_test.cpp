@@ -217,7 +217,7 @@ TEST_CASE("what a session that its script shuts down has not delivered is never 
   host.ok(launch_pair(host.find("pair"), count, &results));
   const char* const kAgain = "require('moonflow').shutdown()";
   host.ok(mf_session_load_text(host.session, kAgain, std::strlen(kAgain), "again.lua"));
-  host.ok(mf_session_load_text(host.session, kNet, std::strlen(kNet), "net.lua"));
+  host.load(kPair);
   mf_job* const job = host.find("pair");
   host.ok(launch_pair(job, count, &results));  // its number is that of the run before
   deliver(host, true);
