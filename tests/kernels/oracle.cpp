@@ -95,6 +95,18 @@ class Placed {
   }
   char* data() const { return guarded_->data(); }
 
+  // Whether it lies there as it does in `other`, byte by byte: not every layout can be turned back.
+  bool equals(const Placed& other) const {
+    bool intact;
+    return guarded_->read(intact) == other.guarded_->read(intact);
+  }
+  // Whether the guards are as they were.
+  bool intact() const {
+    bool intact;
+    guarded_->read(intact);
+    return intact;
+  }
+
   // What it is now, in rows; see Guarded.
   Tensor read(bool& intact) const {
     const std::vector<char> bytes = guarded_->read(intact);
@@ -236,7 +248,7 @@ double tolerance(const Trial& trial, DType dtype) {
 }
 
 Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layout(const TensorType&)>& offered,
-                   bool allow_tf32) {
+                   bool allow_tf32, bool lasting) {
   const std::vector<TensorType> outputs = trial.infer();
   std::vector<TensorType> inputs;
   std::vector<bool> present;
@@ -247,7 +259,7 @@ Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layou
     result.inputs.push_back(input ? offered(input.type()) : Layout{});
   }
   LayoutCall call{device,  trial.attrs,   inputs,         present,
-                  outputs, result.inputs, result.outputs, std::vector<bool>(inputs.size())};
+                  outputs, result.inputs, result.outputs, std::vector<bool>(inputs.size(), lasting)};
   call.allow_tf32 = allow_tf32;
   const Kernel& kernel = device.kernel(*trial.op);
   if (!kernel.layouts) return {{}, {}, allow_tf32};
@@ -299,14 +311,16 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share, const 
     result.outputs.push_back(shares ? inputs[share->input].read(intact) : std::move(own));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Tensor after = inputs[i].read(intact);
-    if (!intact) result.damage += text("bytes beside input ", i, "; ");
+    if (!inputs[i].intact()) result.damage += text("bytes beside input ", i, "; ");
     const Tensor& before = trial.inputs[i];
-    result.inputs.push_back(before ? std::move(after) : Tensor());
+    result.inputs.push_back(before);
     if (!before) continue;
     const bool may_change =
         is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
-    if (!may_change && !same_bytes(result.inputs[i], before)) result.damage += text("input ", i, "; ");
+    if (may_change)
+      result.inputs[i] = inputs[i].read(intact);
+    else if (!inputs[i].equals(Placed(device, *stream, before.type(), call.input_layouts[i], before)))
+      result.damage += text("input ", i, "; ");
   }
   return result;
 }

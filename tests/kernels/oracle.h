@@ -60,8 +60,9 @@ struct Layouts {
   bool allow_tf32 = false;
 };
 // What the device's kernel wants when each input is offered to it in the layout that `offered` gives for its type.
+// `lasting`: all inputs are the same in every run.
 Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layout(const TensorType&)>& offered,
-                   bool allow_tf32 = false);
+                   bool allow_tf32 = false, bool lasting = false);
 
 // One launch without a plan. Each buffer lies between guard bytes. `share` puts an output into the memory of an input.
 // The trial's values are in rows, and so is what is given: the device turns them there and back.

@@ -26,6 +26,20 @@ struct Bench {
       }
     });
   }
+
+  // Checks that a launch kept to its buffers, and gave what the device gives in rows.
+  void check_alike(const Trial& trial, const Launched& got) const {
+    const Launched expected = launch(trial, *device);
+    CHECK(got.has_kernel == expected.has_kernel);
+    CHECK(got.damage == "");
+    // The order of sums differs.
+    const auto close = [](const Tensor& a, const Tensor& b) {
+      return distance(a, b) < (a.dtype() == DType::BFloat16 ? kNarrowRoundings : 1e-5);
+    };
+    for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(close(got.outputs[i], expected.outputs[i]));
+    for (size_t i = 0; i < trial.inputs.size(); ++i)
+      if (trial.inputs[i] && trial.op->updates(i)) CHECK(close(got.inputs[i], expected.inputs[i]));
+  }
 };
 
 }  // namespace
@@ -50,6 +64,31 @@ TEST_CASE("every op keeps to its buffers and leaves its inputs alone") {
     const Launched again = launch(trial, *bench.device);
     for (size_t i = 0; i < once.outputs.size(); ++i) CHECK(same_bytes(once.outputs[i], again.outputs[i]));
   });
+}
+
+TEST_CASE("every op keeps to its buffers in the layouts that it asks for") {
+  const Bench bench;
+  const auto rows = [](const TensorType&) { return Layout{}; };
+  size_t tried = 0;
+  bench.for_each_trial([&](const Trial& trial) {
+    for (const bool lasting : {false, true}) {
+      const Layouts layouts = layouts_of(trial, *bench.device, rows, false, lasting);
+      const auto is_own = [](const Layout& layout) { return !layout.row_major(); };
+      if (std::none_of(layouts.inputs.begin(), layouts.inputs.end(), is_own) &&
+          std::none_of(layouts.outputs.begin(), layouts.outputs.end(), is_own))
+        continue;
+      ++tried;
+      INFO("inputs that last: " << lasting);
+      bench.check_alike(trial, launch(trial, *bench.device, nullptr, layouts));
+    }
+  });
+  CHECK(tried > 0);
+}
+
+TEST_CASE("every op keeps to its buffers on the device for real time, and gives what it gives on the other") {
+  const Bench bench;
+  const std::shared_ptr<Device> real_time = make_real_time_cpu_device();
+  bench.for_each_trial([&](const Trial& trial) { bench.check_alike(trial, launch(trial, *real_time)); });
 }
 
 TEST_CASE("every op gives the types it infers, in a plan as in a launch") {
