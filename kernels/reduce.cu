@@ -127,9 +127,7 @@ struct SquaresOfPieces {
     const int64_t left = pieces.counts[v] - first, count = left < Pieces<T>::kElements ? left : Pieces<T>::kElements;
     const T* const x = pieces.x[v] + first;
     double sum = 0;
-#ifdef __CUDACC__
-#pragma unroll 8
-#endif
+    MOONFLOW_UNROLL_BY(8)
     for (int64_t i = block.thread(); i < count; i += kThreads) sum += double{x[i]} * double{x[i]};
     sum = over_block(block, sum, Sum());
     if (block.thread() == 0) sums[block.index()] = sum;

@@ -10,6 +10,9 @@
 #define MOONFLOW_DEVICE __device__
 // Before a loop that must be unrolled, since it goes over an array that is to lie in registers.
 #define MOONFLOW_UNROLL _Pragma("unroll")
+// Before one whose reads are to be under way side by side, n at a time.
+#define MOONFLOW_UNROLL_BY(n) MOONFLOW_PRAGMA(unroll n)
+#define MOONFLOW_PRAGMA(words) _Pragma(#words)
 
 namespace moonflow::cuda {
 

@@ -95,9 +95,7 @@ struct FoldParts {
     if (k < shape.outputs) {
       const int64_t origin = shape.origin(k), last = shape.count * (part + 1) / shape.parts;
       const auto own = f.own(k);
-#ifdef __CUDACC__
-#pragma unroll 4
-#endif
+      MOONFLOW_UNROLL_BY(4)
       for (int64_t i = shape.count * part / shape.parts + lane; i < last; i += shape.lanes)
         acc = f.fold(acc, own, i, origin + shape.offset(i));
     }

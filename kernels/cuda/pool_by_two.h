@@ -132,9 +132,7 @@ struct BiasSums {
     const int64_t part = block.index() / channel_blocks, channel = block.index() % channel_blocks * kN;
     const int64_t first = part * per_part, last = first + per_part < elements ? first + per_part : elements;
     double sums[kN] = {};
-#ifdef __CUDACC__
-#pragma unroll 4
-#endif
+    MOONFLOW_UNROLL_BY(4)
     for (int64_t j = first + block.thread(); j < last; j += block.threads()) {
       const auto values = passed(j, channel);
       MOONFLOW_UNROLL

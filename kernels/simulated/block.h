@@ -13,6 +13,7 @@
 
 #define MOONFLOW_DEVICE
 #define MOONFLOW_UNROLL
+#define MOONFLOW_UNROLL_BY(n)
 
 namespace moonflow::cuda {
 
