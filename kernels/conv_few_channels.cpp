@@ -67,8 +67,7 @@ void each_image(const Work& work, int64_t part, const float* images, float* padd
 // Where the windows of filter f begin in an image.
 int64_t filter_place(const Work& work, int64_t f) { return f / Blocks::kLanes * work.out.block + f % Blocks::kLanes; }
 
-// ---- forward
-// ---------------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------------------
 
 // kWindows windows, fewer where only `windows` are left, in kVectors registers of filters.
 template <class R, int kWindows, int kVectors>
@@ -180,8 +179,7 @@ Launch convolve(const Work& work, KernelCall& call) {
   };
 }
 
-// ---- the filter's gradient
-// -------------------------------------------------------------------------------------------
+// ---- the filter's gradient -----------------------------------------------------------------------------------
 
 // The gradient of a window, where it passes at all, and the number of the place that it passes to.
 template <class R>

@@ -19,8 +19,7 @@
 namespace moonflow {
 namespace {
 
-// ---- sizes and inference
-// ---------------------------------------------------------------------------------------------
+// ---- sizes and inference -------------------------------------------------------------------------------------
 
 ImageSize pooled(const Conv& conv) {
   return {conv.out.batch, conv.out.channels, conv.out.height / 2, conv.out.width / 2};
@@ -84,8 +83,7 @@ struct ConvPoolOp {
   Launch prepare(KernelCall& call) const;
 };
 
-// ---- loops
-// -----------------------------------------------------------------------------------------------------------
+// ---- loops ---------------------------------------------------------------------------------------------------
 
 // Calls body(element of the pooled image, elements of its window) for each window of images of this size; each channel
 // of each image is one thread's.
@@ -159,8 +157,7 @@ Launch ConvPoolOp::prepare(KernelCall& call) const {
   return visit_floating(call.inputs[0].dtype, [&](auto zero) { return loops<decltype(zero)>(conv, kind, call); });
 }
 
-// ---- examples
-// --------------------------------------------------------------------------------------------------------
+// ---- examples ------------------------------------------------------------------------------------------------
 
 std::vector<Example> examples(ConvKind kind) {
   const std::string same = "SAME", nhwc = "NHWC", winograd = "winograd";
@@ -213,8 +210,7 @@ OpDef op(ConvKind kind, std::string name, std::vector<InputDef> inputs, std::vec
   return op;
 }
 
-// ---- relu and pooling by themselves
-// -------------------------------------------------------------------------------------------
+// ---- relu and pooling by themselves --------------------------------------------------------------------------
 
 ImageFormat format_of(const Attrs& attrs) { return image_format(attrs.string("data_format"), 2); }
 
@@ -321,8 +317,7 @@ std::vector<OpDef> relu_pool_ops() {
 
 }  // namespace
 
-// ---- fusion
-// ----------------------------------------------------------------------------------------------------------
+// ---- fusion --------------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -228,8 +228,7 @@ FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
   return {of_filter, of_channel, -taps * step, -step, (taps * taps - 1) * step};  // turned by 180 degrees
 }
 
-// ---- filters kept as weights
-// -----------------------------------------------------------------------------------------
+// ---- filters kept as weights ---------------------------------------------------------------------------------
 
 // The description of a filter's layout as weights at the points: a mark that no other layout of the CPU has, then this.
 constexpr char kMark[8] = {'w', 'i', 'n', 'o', 'g', 'r', 'a', 'd'};
