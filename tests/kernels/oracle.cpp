@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/autodiff.h"
+#include "values.h"
 
 namespace moonflow::oracle {
 namespace {
@@ -134,19 +135,6 @@ class Placed {
   std::unique_ptr<Guarded> guarded_;
 };
 
-std::vector<Tensor> run(Session& session, const std::shared_ptr<Plan>& plan, std::vector<Tensor> feeds) {
-  session.submit(plan, {std::move(feeds), {}, true});
-  std::vector<Tensor> results;
-  for (;;) {
-    session.completions().wait(-1);
-    std::optional<Completion> completion = session.pull();
-    if (!completion) continue;
-    if (completion->error) throw *completion->error;
-    if (completion->end) return results;
-    results.push_back(completion->tensor);
-  }
-}
-
 // A trial as a graph in a session of its own.
 struct Job {
   Job(const Trial& trial, const std::shared_ptr<Device>& device)
@@ -174,7 +162,7 @@ struct Job {
       else if (session.variables().find(text("input", i)))
         session.write(text("input", i), values[i]);
     }
-    return run(session, plan, std::move(feeds));
+    return testing::run(session, plan, std::move(feeds));
   }
 
   const Trial& trial;
