@@ -2,6 +2,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/units.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -87,16 +88,8 @@ Launch launch_where(std::vector<Piece<3>> pieces) {
 Launch prepare_where(KernelCall& call) {
   std::vector<Piece<3>> pieces =
       pieces_of<3>({call.inputs[0].shape, call.inputs[1].shape, call.inputs[2].shape}, call.outputs[0].shape);
-  switch (size_of(call.outputs[0].dtype)) {
-    case 1:
-      return launch_where<uint8_t>(std::move(pieces));
-    case 2:
-      return launch_where<uint16_t>(std::move(pieces));
-    case 4:
-      return launch_where<uint32_t>(std::move(pieces));
-    default:
-      return launch_where<uint64_t>(std::move(pieces));
-  }
+  return visit_element(size_of(call.outputs[0].dtype),
+                       [&](auto zero) { return launch_where<decltype(zero)>(std::move(pieces)); });
 }
 
 }  // namespace

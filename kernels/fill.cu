@@ -1,6 +1,7 @@
 // Constants and ranges on CUDA.
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/units.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -44,10 +45,7 @@ Launch fill_with(T value, int64_t count) {
 Launch launch_fill(const TensorType& type, double value) {
   return visit_stored(type.dtype, [&](auto zero) {
     using T = decltype(zero);
-    using Bits = std::conditional_t<
-        sizeof(T) == 1, uint8_t,
-        std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
-    return fill_with<Bits>(functor::convert<T>(value), type.count());
+    return fill_with<Unit<sizeof(T)>>(functor::convert<T>(value), type.count());
   });
 }
 

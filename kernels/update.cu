@@ -4,6 +4,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/fault.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/units.h"
 #include "kernels/update_rules.h"
 
 namespace moonflow::cuda {
@@ -130,17 +131,9 @@ Launch launch_assign(int64_t count) {
 
 // Takes elements by their size alone.
 Launch prepare_assign(KernelCall& call) {
-  const int64_t count = call.inputs[0].count();
-  switch (size_of(call.inputs[0].dtype)) {
-    case 1:
-      return launch_assign<functor::None, uint8_t>(count);
-    case 2:
-      return launch_assign<functor::None, uint16_t>(count);
-    case 4:
-      return launch_assign<functor::None, uint32_t>(count);
-    default:
-      return launch_assign<functor::None, uint64_t>(count);
-  }
+  return visit_element(size_of(call.inputs[0].dtype), [&](auto zero) {
+    return launch_assign<functor::None, decltype(zero)>(call.inputs[0].count());
+  });
 }
 
 Launch prepare_assign_add(KernelCall& call) {
