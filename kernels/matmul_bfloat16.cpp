@@ -25,7 +25,8 @@ using Pair = uint32_t;  // two bfloat16, neighbours along the inner axis; the fi
 constexpr int64_t kLanes = 16;
 constexpr int64_t kVectors = 4;  // of a panel
 constexpr int64_t kPanel = kVectors * kLanes;
-constexpr int kTileRows = 6;  // with kVectors sums each, and a row of the panel, these fill the 32 registers
+constexpr int kTileRows = 6;   // with kVectors sums each, and a row of the panel, these fill the 32 registers
+constexpr int64_t kLine = 64;  // bytes of a line of the cache
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 int64_t pairs(const NarrowProduct& product) { return (product.inner + 1) / 2; }
@@ -189,6 +190,15 @@ void pack_left(const NarrowProduct& product, const void* a, Pair* packed) {
 
 // ---- tiles -----------------------------------------------------------------------------------------------------
 
+// The lines of a tile that is read and written are fetched together while it is summed.
+inline void fetch_tile(const NarrowProduct& product, int64_t rows, int64_t columns, const void* out) {
+  const int64_t size = product.narrow_out ? 2 : 4, bytes = columns * size;
+  for (const char* row = static_cast<const char*>(out); rows > 0; --rows, row += product.columns * size) {
+    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 1);
+    __builtin_prefetch(row + bytes - 1, 1);
+  }
+}
+
 // One tile of the result in registers. `columns` of its kCount vectors' are stored, from `out` on.
 template <int kRows, int kCount>
 [[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_tile(const NarrowProduct& product, const LeftPairs& left,
@@ -203,6 +213,7 @@ template <int kRows, int kCount>
   const Pair* base[kBases];
 #pragma GCC unroll 2
   for (int i = 0; i < kBases; ++i) base[i] = left.data + 3 * i * left.row;
+  if (ending.descends) fetch_tile(product, kRows, columns, out);
   const int64_t row = left.row, step = left.step;
   for (int64_t k = pairs(product); k > 0; --k, panel += kPanel) {
     __m512bh right[kCount];
@@ -263,15 +274,37 @@ constexpr std::array<Tile, kVectors> tiles_of() {
 constexpr std::array<Tile, kVectors> kTiles[kTileRows] = {tiles_of<1>(), tiles_of<2>(), tiles_of<3>(),
                                                           tiles_of<4>(), tiles_of<5>(), tiles_of<6>()};
 
+// What a panel is packed from. The columns of a b' that lies in rows are short pieces far apart, which the hardware
+// does not guess; so while one panel is multiplied, those of the next are fetched.
+struct PiecesOfRows {
+  const char* data = nullptr;
+  int64_t rows = 0, row_bytes = 0, bytes = 0;
+
+  void fetch(int64_t first, int64_t last) const {
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(data + i * row_bytes + at, 0, 2);
+  }
+};
+
+PiecesOfRows pieces_of_panel(const NarrowProduct& product, const char* b, int64_t panel) {
+  constexpr int64_t kMostBytes = 1 << 18;  // that have room in the second cache, beside the panel in use
+  if (product.transpose_b || panel == panels(product)) return {};
+  const int64_t first = panel_begin(product, panel), size = product.narrow_b ? 2 : 4;
+  const int64_t width = panel_begin(product, panel + 1) - first;
+  if (width * product.inner * size > kMostBytes) return {};
+  return {b + first * size, product.inner, product.columns * size, width * size};
+}
+
 // Rows [first, last) of one product, through one packed panel of `width` columns from column j on.
 void multiply_panel(const NarrowProduct& product, const LeftPairs& left, const Pair* panel, const NarrowEnding& ending,
-                    int64_t first, int64_t last, int64_t j, int64_t width, char* out) {
+                    int64_t first, int64_t last, int64_t j, int64_t width, const PiecesOfRows& next_panel, char* out) {
   const int64_t vectors = (width + kLanes - 1) / kLanes;
   const int64_t rows = last - first, groups = (rows + kTileRows - 1) / kTileRows;
   const int64_t bytes = product.narrow_out ? 2 : 4;
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t i = first + rows * group / groups, next = first + rows * (group + 1) / groups;
     const LeftPairs from{left.data + i * left.row, left.row, left.step};
+    next_panel.fetch(next_panel.rows * group / groups, next_panel.rows * (group + 1) / groups);
     kTiles[next - i - 1][vectors - 1](product, from, panel, ending, width, ending.bias ? ending.bias + j : nullptr,
                                       out + (i * product.columns + j) * bytes);
   }
@@ -413,8 +446,10 @@ void multiply_narrow(const NarrowProduct& product, const void* a, const void* b,
       for (int64_t unit = from; unit < to; ++unit) {
         const int64_t n = unit / panels(product), at = unit % panels(product);
         const int64_t j = panel_begin(product, at), width = panel_begin(product, at + 1) - j;
-        pack_panel(product, static_cast<const char*>(b) + n * b_bytes, j, width, panel);
-        multiply_panel(product, left_of(n), panel, ending, first, last, j, width,
+        const char* const right = static_cast<const char*>(b) + n * b_bytes;
+        pack_panel(product, right, j, width, panel);
+        const PiecesOfRows next = pieces_of_panel(product, right, at + 1);
+        multiply_panel(product, left_of(n), panel, ending, first, last, j, width, next,
                        static_cast<char*>(out) + n * out_bytes);
       }
     }
