@@ -348,7 +348,9 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   forward.grad = [grads](GradCall& call) { return grads.of_forward(call); };
   if (spatial_axes == 2)
     forward.rewrites = {{"conv2d + bias_add (+ relu)", {"conv2d_bias"}, fuse_bias},
-                        {"conv2d + batch_norm_infer (+ relu)", {"fold_batch_norm", "conv2d_bias"}, fuse_conv_norm}};
+                        {"conv2d + batch_norm_infer (+ relu)",
+                         {"fold_batch_norm", "cast", "conv2d_bias"},
+                         fuse_conv_norm}};
   forward.examples = examples;
   catalog.add(std::move(forward));
 

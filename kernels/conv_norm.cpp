@@ -162,8 +162,12 @@ bool fuse_conv_norm(Rewriter& graph, NodeId id) {
   if (wrap_axis(norm.attrs.integer("axis"), format.rank()) != format.channel_axis()) return false;
 
   const ValueId x = conv.inputs[0], filter = conv.inputs[1], y = norm.outputs[0], gamma = norm.inputs[1];
-  if (graph.type(filter).dtype != graph.type(gamma).dtype) return false;
-  const ValueId folded = graph.add_value(graph.type(filter)), bias = graph.add_value(graph.type(gamma));
+  // In mixed precision the filter is rounded before it comes here. It is folded before it is.
+  const NodeId rounds = graph.sole_reader(filter) == id ? graph.made_by(filter, "cast") : kNone;
+  const ValueId exact = rounds == kNone ? filter : graph.node(rounds).inputs[0];
+  if (graph.type(exact).dtype != graph.type(gamma).dtype) return false;
+  const ValueId folded = graph.add_value(graph.type(exact)), bias = graph.add_value(graph.type(gamma));
+  const ValueId rounded = rounds == kNone ? folded : graph.add_value(graph.type(filter));
   const NodeId relu_id = graph.sole_reader(y);
   const bool relu = relu_id != kNone && graph.node(relu_id).op->name == "relu";
   const ValueId out = relu ? graph.node(relu_id).outputs[0] : y;
@@ -171,9 +175,10 @@ bool fuse_conv_norm(Rewriter& graph, NodeId id) {
   if (relu) nodes.push_back(relu_id);
   Attrs attrs = conv.attrs;
   attrs.set("activation", std::string(relu ? "relu" : "none"));
-  graph.fuse({norm_id}, "fold_batch_norm", {filter, gamma, norm.inputs[2], norm.inputs[3], norm.inputs[4]},
+  graph.fuse({norm_id}, "fold_batch_norm", {exact, gamma, norm.inputs[2], norm.inputs[3], norm.inputs[4]},
              {{"epsilon", norm.attrs.number("epsilon")}}, {folded, bias});
-  graph.fuse(nodes, "conv2d_bias", {x, folded, bias}, std::move(attrs), {out});
+  if (rounds != kNone) graph.fuse({rounds}, "cast", {folded}, {{"dtype", graph.type(filter).dtype}}, {rounded});
+  graph.fuse(nodes, "conv2d_bias", {x, rounded, bias}, std::move(attrs), {out});
   return true;
 }
 

@@ -9,6 +9,7 @@ Kernels make_kernels() {
   add_binary(kernels);
   add_classifier(kernels);
   add_conv(kernels);
+  add_conv_norm(kernels);
   add_conv_pool(kernels);
   add_cross_entropy(kernels);
   add_dense_back(kernels);

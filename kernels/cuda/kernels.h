@@ -36,6 +36,7 @@ void add_bias(Kernels& kernels);
 void add_binary(Kernels& kernels);
 void add_classifier(Kernels& kernels);
 void add_conv(Kernels& kernels);
+void add_conv_norm(Kernels& kernels);
 void add_conv_pool(Kernels& kernels);
 void add_cross_entropy(Kernels& kernels);
 void add_dense_back(Kernels& kernels);

@@ -265,6 +265,49 @@ TEST_CASE("a residual network in mixed precision has its channels last between c
   CHECK(distance(expected[0], expected[4 * kRuns - 4]) > 0.1);
 }
 
+TEST_CASE("a network that predicts on the card has its batch norms in its filters") {
+  const auto catalog = make_catalog();
+  for (const bool mixed : {false, true}) {
+    CAPTURE(mixed);
+    Network net(*catalog);
+    net.graph.mixed_precision = mixed;
+    ValueId x = net.graph.feed("x", {DType::Float32, {2, 3, 10, 8}});
+    for (const int64_t filters : {16, 24}) {
+      x = net.op("conv2d", {x, net.weight({filters, net.graph.type(x).shape[1], 3, 3})});
+      std::vector<ValueId> inputs{x};
+      for (int i = 0; i < 4; ++i) inputs.push_back(net.weight({filters}));
+      x = net.op("relu", {net.op("batch_norm_infer", inputs)});
+    }
+    net.graph.tap(x, 1);
+
+    std::shared_ptr<Plan> plan;
+    const auto predict = [&](const std::shared_ptr<Device>& device) {
+      Session session(catalog, device);
+      plan = session.compile(net.graph, "predict");
+      std::vector<Tensor> values;
+      for (uint32_t seed : {1, 100}) {  // the second time the filters are already folded
+        for (const ValueId weight : net.weights)
+          session.write(net.graph.node(net.graph.value(weight).node).name,
+                        random_values(net.graph.type(weight), seed++, 0.5, 1));
+        for (int repeat = 0; repeat < 2; ++repeat)
+          values.push_back(run(session, plan, {random_values({DType::Float32, {2, 3, 10, 8}}, 3)})[0].copy());
+      }
+      return values;
+    };
+    const std::vector<Tensor> expected = predict(make_cpu_device(2)), got = predict(cuda::make_simulated_device());
+    INFO(plan->dump());
+    const auto steps = [&](const std::string& op) {
+      return std::count_if(plan->steps.begin(), plan->steps.end(),
+                           [&](const Step& step) { return step.label.find(op) == 0; });
+    };
+    CHECK(steps("fold_batch_norm") == 2);
+    CHECK(steps("conv2d_bias") == 2);
+    CHECK(steps("batch_norm_infer") == 0);
+    // Two roundings to bfloat16 of each factor, in sums of up to 144 terms of one sign.
+    for (size_t i = 0; i < got.size(); ++i) CHECK(distance(got[i], expected[i]) < (mixed ? 0.02 : 1e-5));
+  }
+}
+
 TEST_CASE("the simulated module is opened as the real one, and trains") {
   const char* const named = std::getenv("MOONFLOW_CUDA_MODULE");
   const std::string before = named ? named : "";
