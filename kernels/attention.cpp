@@ -17,6 +17,7 @@
 #include "kernels/simd.h"
 #include "kernels/small_product.h"
 #include "kernels/softmax_row.h"
+#include "kernels/square.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -96,16 +97,9 @@ void copy_rows(const Rows<const T>& from, int64_t first, int64_t count, T* to) {
 // Four by four numbers, in registers that every processor has.
 void transpose_square(const float* from, int64_t from_step, float factor, float* to, int64_t to_step) {
   using R = cpu::Register<4>;
-  const R::Vector a = R::at(from), b = R::at(from + from_step), c = R::at(from + 2 * from_step),
-                  d = R::at(from + 3 * from_step);
-  const R::Vector ab_left = __builtin_shuffle(a, b, R::Integers{0, 4, 1, 5}),
-                  ab_right = __builtin_shuffle(a, b, R::Integers{2, 6, 3, 7}),
-                  cd_left = __builtin_shuffle(c, d, R::Integers{0, 4, 1, 5}),
-                  cd_right = __builtin_shuffle(c, d, R::Integers{2, 6, 3, 7});
-  R::at(to) = factor * __builtin_shuffle(ab_left, cd_left, R::Integers{0, 1, 4, 5});
-  R::at(to + to_step) = factor * __builtin_shuffle(ab_left, cd_left, R::Integers{2, 3, 6, 7});
-  R::at(to + 2 * to_step) = factor * __builtin_shuffle(ab_right, cd_right, R::Integers{0, 1, 4, 5});
-  R::at(to + 3 * to_step) = factor * __builtin_shuffle(ab_right, cd_right, R::Integers{2, 3, 6, 7});
+  R::Vector rows[4] = {R::at(from), R::at(from + from_step), R::at(from + 2 * from_step), R::at(from + 3 * from_step)};
+  cpu::transpose<R>(rows);
+  for (int i = 0; i < 4; ++i) R::at(to + i * to_step) = factor * rows[i];
 }
 
 // The transpose of `factor` times the rows, each row of it filled up with zeros.

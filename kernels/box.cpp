@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu.h"
+#include "kernels/square.h"
 
 namespace moonflow::cpu {
 
@@ -81,6 +82,35 @@ void copy_row(T* to, const T* from, int64_t size, int64_t to_step, int64_t from_
   }
 }
 
+// Each column of the tile, contiguous in the source, becomes a row of the target's. Whole squares go through registers.
+template <class T>
+void copy_tile(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns) {
+  int64_t square_rows = 0, square_columns = 0;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    widest_register([&](auto wide) {
+      using R = decltype(wide);
+      constexpr int64_t kWidth = R::kWidth;
+      square_rows = rows / kWidth * kWidth;
+      square_columns = columns / kWidth * kWidth;
+      for (int64_t r = 0; r < square_rows; r += kWidth) {
+        for (int64_t c = 0; c < square_columns; c += kWidth) {
+          const float* const source = reinterpret_cast<const float*>(from + c * from_step + r);
+          float* const target = reinterpret_cast<float*>(to + r * to_step + c);
+          typename R::Vector square[kWidth];
+#pragma GCC unroll 16
+          for (int64_t i = 0; i < kWidth; ++i) square[i] = R::at(source + i * from_step);
+          transpose<R>(square);
+#pragma GCC unroll 16
+          for (int64_t i = 0; i < kWidth; ++i) R::at(target + i * to_step) = square[i];
+        }
+      }
+    });
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = r < square_rows ? square_columns : 0; c < columns; ++c)
+      to[r * to_step + c] = from[c * from_step + r];
+}
+
 }  // namespace
 
 template <class T>
@@ -113,11 +143,8 @@ void BoxCopy::copy_tiles(T* to, const T* from) const {
       const int64_t top = strip * kTile, bottom = std::min(top + kTile, column_.size);
       for (int64_t left = 0; left < row_.size; left += kTile) {
         const int64_t right = std::min(left + kTile, row_.size);
-        for (int64_t c = top; c < bottom; ++c) {
-          T* target = to + walk.to + c * column_.to;
-          const T* source = from + walk.from + c;
-          for (int64_t r = left; r < right; ++r) target[r] = source[r * row_.from];
-        }
+        copy_tile(to + walk.to + top * column_.to + left, column_.to, from + walk.from + left * row_.from + top,
+                  row_.from, bottom - top, right - left);
       }
       if (++strip == strips) {
         strip = 0;
@@ -137,6 +164,8 @@ void BoxCopy::run(void* to, const void* from) const {
   switch (element_bytes_) {
     case 1:
       return run_as(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from));
+    case 2:
+      return run_as(static_cast<uint16_t*>(to), static_cast<const uint16_t*>(from));
     case 4:
       return run_as(static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from));
     default:

@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
+#include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/conv.h"
 #include "kernels/simd.h"
@@ -116,6 +118,51 @@ dnnl::memory::desc row_major_like(const dnnl::memory::desc& like) {
   return {dims, like.data_type(), strides};
 }
 
+// The steps of an axis outside and inside of its block. One block at most.
+struct BlockedAxis {
+  int64_t outer_step, block = 1, inner_step = 0;
+
+  BlockedAxis(const dnnl_memory_desc_t& desc, int axis) : outer_step(desc.format_desc.blocking.strides[axis]) {
+    const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+    int64_t step = 1;
+    for (int i = blocking.inner_nblks; i-- > 0; step *= blocking.inner_blks[i]) {
+      if (blocking.inner_idxs[i] != axis) continue;
+      block = blocking.inner_blks[i];
+      inner_step = step;
+    }
+  }
+};
+
+bool has_one_block_per_axis(const dnnl_memory_desc_t& desc) {
+  if (desc.format_kind != dnnl_blocked || desc.offset0 != 0 || desc.extra.flags != 0) return false;
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  for (int i = 0; i < blocking.inner_nblks; ++i)
+    for (int j = 0; j < i; ++j)
+      if (blocking.inner_idxs[i] == blocking.inner_idxs[j]) return false;
+  return std::equal(desc.dims, desc.dims + desc.ndims, desc.padded_dims);
+}
+
+// The reorder as a copy between strided arrays, where it is one: nothing is padded, and blocks divide one another.
+std::optional<Box> reorder_box(const dnnl_memory_desc_t& from, const dnnl_memory_desc_t& to) {
+  if (!has_one_block_per_axis(from) || !has_one_block_per_axis(to)) return {};
+  Box box;
+  for (int axis = 0; axis < to.ndims; ++axis) {
+    const BlockedAxis source(from, axis), target(to, axis);
+    const int64_t block = std::max(source.block, target.block);
+    if (std::min(source.block, target.block) != 1 && source.block != target.block) return {};
+    const auto outer = [&](const BlockedAxis& side) {
+      return side.block == 1 ? side.outer_step * block : side.outer_step;
+    };
+    const auto inner = [](const BlockedAxis& side) { return side.block == 1 ? side.outer_step : side.inner_step; };
+    box.axes.push_back({to.dims[axis] / block, outer(target), outer(source)});
+    if (block > 1) box.axes.push_back({block, inner(target), inner(source)});
+  }
+  std::stable_sort(box.axes.begin(), box.axes.end(),
+                   [](const Box::Axis& a, const Box::Axis& b) { return a.to > b.to; });
+  if (box.axes.size() > Box::kMaxAxes) return {};
+  return box;
+}
+
 Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layout& to) {
   if (from == to) {
     const int64_t bytes = from.row_major() ? type.bytes() : from.bytes;
@@ -125,6 +172,10 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
   dnnl::memory::desc source = cpu::describe(type, from), target = cpu::describe(type, to);
   if (from.row_major()) source = row_major_like(target);
   if (to.row_major()) target = row_major_like(source);
+  if (const std::optional<Box> box = reorder_box(source.data, target.data)) {
+    const BoxCopy copy(size_of(type.dtype), *box);
+    return [copy](const LaunchCall& call) { copy.run(call.outputs[0], call.inputs[0]); };
+  }
   const dnnl::reorder::primitive_desc desc(engine, source, engine, target, user_scratchpad());
 
   // Owned by the launch, and shared because a std::function must be copyable.

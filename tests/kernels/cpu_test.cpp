@@ -88,6 +88,52 @@ TEST_CASE("a value goes into a private layout and comes back") {
   CHECK(reordered(*device, type, layout, layout, inside, inside.size()) == inside);
 }
 
+TEST_CASE("what is not padded goes from any layout to any other") {
+  const auto device = make_cpu_device(2);
+  using Tag = dnnl::memory::format_tag;
+  const TensorType type{DType::Float32, {3, 48, 7, 9}};
+  // Where the element (a, b, c, d) lies.
+  using Place = int64_t (*)(int64_t, int64_t, int64_t, int64_t);
+  const std::vector<std::pair<Layout, Place>> forms = {
+      {Layout{}, [](auto a, auto b, auto c, auto d) { return ((a * 48 + b) * 7 + c) * 9 + d; }},
+      {blocked(type, Tag::nhwc), [](auto a, auto b, auto c, auto d) { return ((a * 7 + c) * 9 + d) * 48 + b; }},
+      {blocked(type, Tag::nChw8c),
+       [](auto a, auto b, auto c, auto d) { return (((a * 6 + b / 8) * 7 + c) * 9 + d) * 8 + b % 8; }},
+      {blocked(type, Tag::nChw16c),
+       [](auto a, auto b, auto c, auto d) { return (((a * 3 + b / 16) * 7 + c) * 9 + d) * 16 + b % 16; }},
+  };
+  const auto filled = [&](Place place) {
+    std::vector<float> values(type.count());
+    float next = 0;
+    for (int64_t a = 0; a < 3; ++a)
+      for (int64_t b = 0; b < 48; ++b)
+        for (int64_t c = 0; c < 7; ++c)
+          for (int64_t d = 0; d < 9; ++d) values[place(a, b, c, d)] = next++;
+    return values;
+  };
+  for (size_t from = 0; from < forms.size(); ++from) {
+    for (size_t to = 0; to < forms.size(); ++to) {
+      CAPTURE(from, to);
+      const std::vector<float> values = filled(forms[from].second), wanted = filled(forms[to].second);
+      CHECK(reordered(*device, type, forms[from].first, forms[to].first, values, values.size()) == wanted);
+    }
+  }
+}
+
+TEST_CASE("filters in blocks of both axes come back as they were") {
+  const auto device = make_cpu_device(2);
+  const TensorType type{DType::Float32, {32, 48, 5, 3}};
+  const Layout layout = blocked(type, dnnl::memory::format_tag::OIhw16i16o);
+  std::vector<float> values(type.count());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const std::vector<float> inside = reordered(*device, type, {}, layout, values, values.size());
+  for (const int64_t o : {0, 1, 17, 31})
+    for (const int64_t i : {0, 15, 16, 47})
+      for (const int64_t p : {0, 14})
+        CHECK(inside[((o / 16 * 3 + i / 16) * 15 + p) * 256 + i % 16 * 16 + o % 16] == values[(o * 48 + i) * 15 + p]);
+  CHECK(reordered(*device, type, layout, {}, inside, values.size()) == values);
+}
+
 TEST_CASE("element-wise ops stay in a private layout without padding, and leave a padded one") {
   const auto catalog = make_catalog();
   const auto device = make_cpu_device(1);
