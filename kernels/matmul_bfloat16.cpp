@@ -10,6 +10,7 @@
 #define MOONFLOW_HAS_BFLOAT16 1
 // The compiler's own header starts from registers that hold nothing yet, and GCC 12 warns of that wherever it is used.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #endif
 
@@ -113,6 +114,34 @@ struct Stored {
   }
 }
 
+// 16 rows from row i on, 32 neighbours of each from j on: as columns of a panel.
+[[MOONFLOW_BFLOAT16]] inline void turn_block(const Stored& from, int64_t i, int64_t j, Pair* to) {
+  __m512i block[kLanes];
+  if (from.narrow) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kLanes; ++c) block[c] = _mm512_loadu_si512(from.half(i + c, j));
+  } else {
+#pragma GCC unroll 16
+    for (int c = 0; c < kLanes; ++c) {
+      const float* const row = from.wide(i + c, j);
+      block[c] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + kLanes), _mm512_loadu_ps(row));
+    }
+  }
+  transpose(block);
+#pragma GCC unroll 16
+  for (int k = 0; k < kLanes; ++k) _mm512_storeu_si512(to + k * kPanel, block[k]);
+}
+
+// The same where there are fewer: `columns` rows of `numbers` neighbours, of whose pairs `count` are wanted.
+[[MOONFLOW_BFLOAT16]] void turn_part(const Stored& from, int64_t i, int64_t columns, int64_t j, int64_t numbers,
+                                     int64_t count, Pair* to) {
+  __m512i block[kLanes];
+  for (int64_t c = 0; c < kLanes; ++c)
+    block[c] = c < columns ? pairs_along(from, i + c, j, numbers) : _mm512_setzero_si512();
+  transpose(block);
+  for (int64_t k = 0; k < count; ++k) _mm512_storeu_si512(to + k * kPanel, block[k]);
+}
+
 // Columns [first, first + width) of b' as a panel: one row of kPanel pairs after the other, filled up with zeros.
 [[MOONFLOW_BFLOAT16]] void pack_panel(const NarrowProduct& product, const void* b, int64_t first, int64_t width,
                                       Pair* panel) {
@@ -127,16 +156,15 @@ struct Stored {
     return;
   }
   for (int64_t v = 0; v < vectors; ++v) {
+    const int64_t columns = std::min(kLanes, width - v * kLanes);
     for (int64_t k = 0; k < all_pairs; k += kLanes) {
-      __m512i block[16];
-      for (int64_t c = 0; c < kLanes; ++c) {
-        const int64_t column = v * kLanes + c;
-        block[c] =
-            column < width ? pairs_along(from, first + column, 2 * k, product.inner - 2 * k) : _mm512_setzero_si512();
-      }
-      transpose(block);
       const int64_t count = std::min(kLanes, all_pairs - k);
-      for (int64_t i = 0; i < count; ++i) _mm512_storeu_si512(panel + (k + i) * kPanel + v * kLanes, block[i]);
+      Pair* const to = panel + k * kPanel + v * kLanes;
+      if (columns == kLanes && product.inner - 2 * k >= 2 * kLanes) {
+        turn_block(from, first + v * kLanes, 2 * k, to);
+      } else {
+        turn_part(from, first + v * kLanes, columns, 2 * k, product.inner - 2 * k, count, to);
+      }
     }
   }
 }
@@ -287,11 +315,11 @@ struct PiecesOfRows {
 };
 
 PiecesOfRows pieces_of_panel(const NarrowProduct& product, const char* b, int64_t panel) {
-  constexpr int64_t kMostBytes = 1 << 18;  // that have room in the second cache, beside the panel in use
+  constexpr int64_t kNear = 1 << 20, kMost = 1 << 18;  // bytes: of a b that stays in the second cache; of a panel there
   if (product.transpose_b || panel == panels(product)) return {};
   const int64_t first = panel_begin(product, panel), size = product.narrow_b ? 2 : 4;
   const int64_t width = panel_begin(product, panel + 1) - first;
-  if (width * product.inner * size > kMostBytes) return {};
+  if (product.columns * product.inner * size < kNear || width * product.inner * size > kMost) return {};
   return {b + first * size, product.inner, product.columns * size, width * size};
 }
 
