@@ -55,7 +55,8 @@ local function stretch(task, ...)
       .. "in calls that need room", info and errors.place(info.source, info.currentline))
   end
   -- Whoever awaits the task gets its error; else it is reported like that of a handler.
-  if task.failed and (not task.waiters or task.problem == "interrupted") then error(task.problem, 0) end
+  local awaited = task.waiters or task.awaited
+  if task.failed and (not awaited or task.problem == "interrupted") then error(task.problem, 0) end
 end
 
 -- Resumes a task, then those that waited for its end, one after another: a chain of them needs no stack.
@@ -188,8 +189,13 @@ end
 --- @error what the task raised; where a future's :await is refused; when nothing is in flight that could resume it
 function Task:await()
   if not self.ended then spawn.await(self) end
-  if not self.ended and not session.wait_for(self) then
-    errors.raise("wrong_state", self.what .. " never ends: nothing is in flight that could resume it")
+  if not self.ended then
+    self.awaited = true
+    local ended = session.wait_for(self)
+    self.awaited = nil
+    if not ended then
+      errors.raise("wrong_state", self.what .. " never ends: nothing is in flight that could resume it")
+    end
   end
   if self.failed then error(self.problem, 0) end
   if not session.delivering() then session.raise_failures() end
