@@ -164,6 +164,16 @@ function Signature:fail(message, site)
   errors.raise("invalid_argument", self.where .. message, site)
 end
 
+-- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.
+local function fail_option(self, name)
+  if type(name) == "number" then
+    self:fail((": a list has a hole: nothing stands at 1, but something at %g; sizes cannot be left open"):format(name))
+  end
+  local near = arguments.suggestion(name, self.names)
+  if near == "" then near = "; its parameters are " .. table.concat(self.names, ", ") end
+  self:fail(" has no option '" .. tostring(name) .. "'" .. near)
+end
+
 --- The arguments by name, checked, with defaults filled in.
 function Signature:parse(...)
   local count = select("#", ...)
@@ -180,9 +190,7 @@ function Signature:parse(...)
   end
   if options then
     for name, value in pairs(options) do
-      if not self.by_name[name] then
-        self:fail(" has no option '" .. tostring(name) .. "'" .. arguments.suggestion(name, self.names))
-      end
+      if not self.by_name[name] then fail_option(self, name) end
       if values[name] ~= nil then self:fail(": '" .. name .. "' is given by position and as an option") end
       values[name] = value
     end

@@ -14,6 +14,9 @@ local methods = {}
 
 local kind_of = arguments.kind
 
+-- What a value has beside its methods; `site` may be unknown.
+local fields = { "shape", "dtype", "name", "site", "logical_blob_name", "unique_name", "op_name", "blob_name" }
+
 -- Asked of data, not of a graph value.
 local data_words = {}
 for word in ([[mean sum max min prod std item numpy ndarray totable tolist at set ptr any all argmax argmin copy astype
@@ -33,6 +36,12 @@ function Blob.__index(self, key)
   elseif data_words[key] then
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no '" .. key
       .. "'; return it from the job or watch it with flow.watch")
+  elseif type(key) == "number" then
+    errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element " .. key
+      .. "; flow.slice and flow.gather take parts of it")
+  elseif type(key) == "string" and key ~= "site" then
+    errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'"
+      .. arguments.suggestion(key, fields) .. "; what computes with it is a function, such as flow.transpose(x)")
   end
   return nil
 end

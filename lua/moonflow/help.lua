@@ -2,6 +2,7 @@
 -- `flow.help(flow.layers.conv2d)` gives the text; the prompt's `?` shows it.
 
 local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local source = require "moonflow.source"
 
@@ -132,7 +133,7 @@ local function all_paths(flow)
     for name, value in next, folder do
       if type(name) == "string" and name:sub(1, 1) ~= "_" then
         paths[path .. "." .. name] = value
-        if type(value) == "table" and getmetatable(value) == nil then walk(value, path .. "." .. name, depth + 1) end
+        if arguments.kind(value) == "table" then walk(value, path .. "." .. name, depth + 1) end
       end
     end
   end
@@ -167,6 +168,48 @@ function help.nearest(path)
   table.sort(found)
   for i = #found, 6, -1 do found[i] = nil end
   return found
+end
+
+-- What other libraries call what we have.
+local foreign = {
+  linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.gather",
+  embedding_lookup = "flow.gather", cross_entropy = "flow.nn.sparse_softmax_cross_entropy_with_logits",
+  crossentropyloss = "flow.nn.sparse_softmax_cross_entropy_with_logits", cat = "flow.concat", view = "flow.reshape",
+  permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
+  sum = "flow.math.reduce_sum", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
+}
+
+-- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
+-- what resembles it here, or anywhere. Functions of arrays stand for none of values in a job, nor the other way round.
+local function meant(path, folder, key)
+  local names, of_arrays = {}, path:find("^flow%.np") ~= nil
+  for name in next, folder do names[#names + 1] = type(name) == "string" and name or nil end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    if name:lower() == key:lower() then return { path .. "." .. name } end
+  end
+  if not of_arrays and foreign[key:lower()] then return { foreign[key:lower()] } end
+  local elsewhere = {}
+  for _, full in ipairs(help.nearest(key)) do
+    if (full:find("^flow%.np%.") ~= nil) == of_arrays then elsewhere[#elsewhere + 1] = full end
+  end
+  if elsewhere[1] and elsewhere[1]:match("[%w_]+$") == key then return elsewhere end
+  local near = arguments.nearest(key, names)
+  return near and { path .. "." .. near } or elsewhere
+end
+
+--- Makes it an error to read what a folder of the library, or one below it, does not have: a misspelt name would be
+--- nil, and a misspelt type no type at all. rawget asks without an error.
+function help.close(path, folder)
+  if getmetatable(folder) ~= nil then return end
+  setmetatable(folder, { __index = function(_, key)
+    local near = type(key) == "string" and meant(path, folder, key) or {}
+    errors.raise("not_found", path .. " has no '" .. tostring(key) .. "'"
+      .. (near[1] and "; did you mean " .. table.concat(near, ", ") .. "?" or ""))
+  end })
+  for name, value in next, folder do
+    if type(name) == "string" and type(value) == "table" then help.close(path .. "." .. name, value) end
+  end
 end
 
 return help

@@ -92,5 +92,6 @@ for _, name in ipairs {
 
 ops.expose(flow)
 mathematics.complete(flow)
+help.close("flow", flow)
 
 return flow

@@ -174,7 +174,10 @@ for _, name in ipairs(spec_fields) do is_spec_field[name] = true end
 
 local function check_spec(spec)
   for name in pairs(spec) do
-    if not is_spec_field[name] then
+    if type(name) == "number" then
+      errors.raise("invalid_argument", "flow.global_function: what stands at " .. name .. " needs a key, such as "
+        .. "inputs = { x = tp.Numpy.Placeholder({ 4 }) }")
+    elseif not is_spec_field[name] then
       errors.raise("invalid_argument", "flow.global_function has no option '" .. tostring(name) .. "'"
         .. arguments.suggestion(name, spec_fields))
     end

@@ -355,6 +355,6 @@ function np.set_printoptions(...)
 end
 
 for _, dtype in ipairs({ "float32", "float64", "bfloat16", "int8", "uint8", "int32", "int64" }) do np[dtype] = dtype end
-np.pi, np.inf, np.nan, np.newaxis = math.pi, math.huge, 0 / 0, nil
+np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 
 return np

@@ -324,6 +324,57 @@ end)]])
   end)
 end)
 
+describe("a name that is not there", function()
+  it("is an error with what may have been meant, also in another place or library", function()
+    golden("flow has no 'relu'; did you mean flow.math.relu, flow.nn.relu?", ">>flow.relu()")
+    golden("flow.nn has no 'Relu'; did you mean flow.nn.relu?", ">>flow.nn.Relu()")
+    golden("flow.layers has no 'linear'; did you mean flow.layers.dense?", ">>flow.layers.linear()")
+    golden("flow.typing has no 'numpy'; did you mean flow.typing.Numpy?", [[
+>>flow.global_function { returns = tp.numpy }]])
+    golden("flow.optimizer.warmup has no 'liner'; did you mean flow.optimizer.warmup.linear?", [[
+>>flow.optimizer.warmup.liner(3)]])
+    golden("flow has no 'cuda'", ">>flow.cuda()")
+  end)
+
+  it("stands for nothing of another kind: arrays are no values of a job", function()
+    golden("flow.math has no 'mean'; did you mean flow.math.reduce_mean?", ">>flow.math.mean()")
+    golden_start("flow.np has no 'relu'", ">>np.relu()")
+    assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
+  end)
+
+  it("is an error of values in a job too", function()
+    golden("'x' is a graph value and has no 'T'; what computes with it is a function, such as flow.transpose(x)",
+      body [[
+>>  local y = x.T
+  return y]])
+    golden_start("'x' is a graph value and has no 'shapes'; did you mean 'shape'?", body [[
+>>  local n = x.shapes[0]
+  return n]])
+    golden("'x' is a graph value with no data, so it has no element 0; flow.slice and flow.gather take parts of it",
+      body [[
+>>  local y = x[0]
+  return y]])
+  end)
+end)
+
+describe("a list", function()
+  it("of options names the parameters when none of them is near", function()
+    golden("flow.optimizer.SGD has no option 'learning_rate'; its parameters are lr_scheduler, momentum, "
+      .. "loss_scale_factor, grad_clipping, loss_scale_policy", [[
+>>flow.optimizer.SGD { learning_rate = 0.1 }]])
+  end)
+
+  it("of sizes has none left open", function()
+    golden("flow.typing.Numpy.Placeholder: a list has a hole: nothing stands at 1, but something at 2; sizes cannot be "
+      .. "left open", ">>tp.Numpy.Placeholder({ nil, 3 })")
+  end)
+
+  it("of what makes a job has keys", function()
+    golden_start("flow.global_function: what stands at 1 needs a key, such as inputs = { x = ", [[
+>>flow.global_function { { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy }]])
+  end)
+end)
+
 describe("outside of a body", function()
   it("ops, layers, watches and variables say where they belong", function()
     for call in ("flow.nn.relu flow.layers.dense flow.watch flow.watch_diff flow.get_variable"):gmatch("%S+") do
@@ -365,7 +416,7 @@ describe("an error", function()
 
   it("of the user's own code in a body stays what it is", function()
     local text, place = told(body [[
->>  local y = x.nothing.more
+>>  local y = x.shape.nothing.more
   return y]])
     assert.equal(place .. "attempt to index field 'nothing' (a nil value)", text)
   end)
