@@ -37,16 +37,26 @@ local function batch_steps(arrays, count, size, order)
 end
 
 -- The generator of an order, once per data set, so that every epoch has another one: of a seed, or the shared one of
--- np.random for `shuffle = true`.
+-- np.random for `shuffle = true`. An order is one draw, so that of an epoch follows from the seed and its number.
 local function shuffler(shuffle, what)
   if shuffle == nil or shuffle == false then return nil end
-  if shuffle == true then return function(n) return np.random.permutation(n) end end
+  if shuffle == true then
+    return function(n, epoch)
+      if epoch then
+        fail("invalid_argument", what .. ": orders of np.random have no numbers; give shuffle a seed")
+      end
+      return np.random.permutation(n)
+    end
+  end
   if type(shuffle) ~= "number" then
     fail("invalid_argument", what .. ": shuffle must be a seed (a whole number), true or false, got "
       .. arguments.describe(shuffle))
   end
   local rng = np.random.default_rng(shuffle)
-  return function(n) return rng:permutation(n) end
+  return function(n, epoch)
+    rng.draws = epoch or rng.draws
+    return rng:permutation(n)
+  end
 end
 
 local function check_batch(count, size, drop_last, what)
@@ -59,13 +69,15 @@ local function check_batch(count, size, drop_last, what)
 end
 
 local batches_signature = arguments.signature("dataset:batches",
-  { { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" } })
+  { { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" }, { "epoch", "integer?" } })
 
 --- Goes through the data set once: `for i, images, labels in train:batches() do`, i from 0. `#train:batches()` counts.
 --- Without shuffling the batches are views of the arrays.
 --- @param batch_size? integer  default: the one the data set was made with
 --- @param shuffle? integer     a seed: another order in every epoch, the same in every run; true: from np.random
 --- @param drop_last? boolean   what to do with a rest that fills no batch: leave it out (true) or give it (false)
+--- @param epoch? integer       the order of this epoch, from 0, for a script that goes on where another one stopped;
+---                             default: the one after the last
 function Dataset:batches(...)
   local given = batches_signature:parse(...)
   local size = given.batch_size or self.batch_size
@@ -77,9 +89,12 @@ function Dataset:batches(...)
   check_batch(self.count, size, drop_last, "dataset:batches")
   local permutation = self.permutation
   if given.shuffle ~= nil then permutation = shuffler(given.shuffle, "dataset:batches") end
+  if given.epoch and given.epoch < 0 then
+    fail("invalid_argument", ("dataset:batches: the epoch must be at least 0, got %d"):format(given.epoch))
+  end
 
   local count = drop_last and self.count - self.count % size or self.count
-  local order = permutation and permutation(self.count)
+  local order = permutation and permutation(self.count, given.epoch)
   return iterator.new(math.ceil(count / size), batch_steps(self.arrays, count, size, order))
 end
 

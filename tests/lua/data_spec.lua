@@ -29,6 +29,21 @@ describe("a data set", function()
     assert.same({ 0, 1 }, seen)
   end)
 
+  it("gives the order of any epoch, for a script that goes on", function()
+    local function order(set, options)
+      local list = {}
+      for _, x in set:batches(options) do list[#list + 1] = x[0][0] end
+      return list
+    end
+    local whole, rest = data.Dataset({ xs }, 1, 7), data.Dataset({ xs }, 1, 7)
+    local orders = { order(whole), order(whole), order(whole) }
+    assert.not_same(orders[2], orders[3])
+    assert.same(orders[2], order(rest, { epoch = 1 }))
+    assert.same(orders[3], order(rest)) -- the one after
+    raises("invalid_argument", "at least 0, got -1", order, rest, { epoch = -1 })
+    raises("invalid_argument", "give shuffle a seed", order, rest, { shuffle = true, epoch = 1 })
+  end)
+
   it("shuffles by a seed: alike in every run, another order in every epoch", function()
     local function orders(shuffle)
       local set = data.Dataset({ xs, ys }, { batch_size = 2, shuffle = shuffle })
