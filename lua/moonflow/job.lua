@@ -464,7 +464,7 @@ local summary_signature = arguments.signature("job:summary", { { "plan", "boolea
 function Job:summary(...)
   local shows_plan = summary_signature:parse(...).plan
   return tostring(self) .. "\n" .. (shows_plan and summary.plan_text(self.plan.handle)
-    or summary.text(self.plan.graph, self.plan.op_count))
+    or summary.text(self.plan.graph, self.plan.op_count, self.plan.frozen))
 end
 
 --- The compiled plan as text: steps, buffers, order.

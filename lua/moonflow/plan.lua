@@ -122,6 +122,10 @@ function plan.make(job, leaves)
   end))
   self.gpu = t.where ~= "cpu" and t.where or nil  -- its index; nil: it runs on the CPU
   self.op_count = count_ops(graph)
+  self.frozen = {}  -- the names of variables that a train job leaves as they are
+  for _, entry in ipairs(t.variable_list) do
+    self.frozen[entry.record.name] = job.type == "train" and not entry.trainable or nil
+  end
 
   local gradients = job.type == "train" and optimizer.finish(t, job.site) or {}
   local context = { job = job.name, trace = t, site = t.last_site or job.site }

@@ -45,9 +45,10 @@ local function output_text(graph, node)
 end
 
 --- The first `count` ops of a graph (those of the body) with their outputs, the parameters each one reads, and the
---- lines they were made at.
-function summary.text(graph, count)
-  local rows, readers, total, ops = { { "name", "op", "output", "parameters", "made at" } }, {}, 0, 0
+--- lines they were made at; `frozen` is the set of names of variables that are not trained.
+function summary.text(graph, count, frozen)
+  local rows, readers = { { "name", "op", "output", "parameters", "made at" } }, {}
+  local total, kept, ops = 0, 0, 0
   local nodes = graph:nodes()
   for _, node in ipairs(nodes) do
     if node.kind == "variable" and not node.name:match("^System%-") then readers[node.outputs[1]] = node.name end
@@ -61,6 +62,7 @@ function summary.text(graph, count)
         if input and readers[input] then
           local _, shape = graph:type(input)
           parameters = parameters + shape:count()
+          if frozen[readers[input]] then kept = kept + shape:count() end
           readers[input] = nil  -- counted where it is read first
         end
       end
@@ -70,6 +72,7 @@ function summary.text(graph, count)
     end
   end
   return table_text(rows, { parameters = true }) .. "\n  parameters: " .. marked(total)
+    .. (kept > 0 and ", of them " .. marked(kept) .. " frozen" or "")
 end
 
 -- ---- the plan -----------------------------------------------------------------------------------------------------

@@ -113,10 +113,12 @@ describe("the definition", function()
     assert.truthy(text:find("parameters: 20", 1, true))
     local train = flow.global_function { type = "train", inputs = { x = input }, returns = tp.Numpy } (function(x)
       local y = flow.nn.dropout(x * flow.get_variable("w", { 3 }, { initializer = flow.ones_initializer() }), 0.5)
+      y = flow.layers.dense(y, 2000, { name = "still", trainable = false })
       flow.optimizer.SGD(0.1):minimize(y)
       return y
     end)
     text = train:summary()
+    assert.truthy(text:find("parameters: 8,003, of them 8,000 frozen", 1, true))
     assert.truthy(text:find("Dropout_0%s+dropout%s+float32 %(4, 3%)")) -- not its mask
     assert.is_nil(text:find("sgd_update", 1, true)) -- what the optimizer appends is not the user's
     assert.truthy(#job:dump() > 0)
