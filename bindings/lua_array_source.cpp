@@ -1,4 +1,5 @@
 // Fresh arrays: core.array from nested tables, numbers, bytes or another array; core.empty; core.zeros; core.format.
+#include <cmath>
 #include <cstring>
 
 #include "bindings/format.h"
@@ -18,17 +19,29 @@ Shape shape_of_lists(lua_State* L, int index) {
     require(shape.rank() < Shape::kMaxRank, ErrorCode::InvalidArgument, "lists are nested more than ", Shape::kMaxRank,
             " deep");
     const size_t size = lua_objlen(L, -1);
-    if (size == 0) {
-      lua_pushnil(L);
-      require(lua_next(L, -2) == 0, ErrorCode::InvalidArgument,
-              "expected lists of numbers, got a table with other keys than 1, 2, 3, ...");
-    }
     shape.push_back(static_cast<int64_t>(size));
     if (size == 0) break;
     lua_rawgeti(L, -1, 1);
   }
   lua_settop(L, top);
   return shape;
+}
+
+// What lies beyond a hole, at 0 or at another key would be lost without a word, for Lua counts from 1 to an end before
+// some hole. So the table on the top of the stack, whose entries 1 to `size` are there, must hold nothing else.
+void require_no_more(lua_State* L, int64_t size, int axis) {
+  int64_t count = 0;
+  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) ++count;
+  if (count == size) return;
+  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) {
+    const bool is_number = lua_type(L, -2) == LUA_TNUMBER;
+    const double key = is_number ? lua_tonumber(L, -2) : -1;
+    if (key >= 1 && key <= static_cast<double>(size) && key == std::floor(key)) continue;
+    require(key != 0, ErrorCode::InvalidArgument, "a list on axis ", axis, " has an entry 0; Lua tables count from 1");
+    require(key < static_cast<double>(size), ErrorCode::InvalidArgument, "a list on axis ", axis,
+            " has a hole: nothing stands at ", size + 1, ", but something at ", key);
+    fail(ErrorCode::InvalidArgument, "a list on axis ", axis, " has other keys than 1, 2, 3, ...: ", describe(L, -2));
+  }
 }
 
 // Copies the list on the top of the stack, whose shape is the rest of `shape` from `axis` on.
@@ -55,6 +68,7 @@ void read_list(lua_State* L, const Shape& shape, int axis, T*& out) {
     }
     lua_pop(L, 1);
   }
+  require_no_more(L, size, axis);
 }
 
 Tensor from_lists(lua_State* L, DType dtype, const std::optional<Shape>& wanted) {
