@@ -209,7 +209,7 @@ bool fuse_classifier_rows(Rewriter& graph, NodeId dense_id) {
   if (product_id == kNone) return false;
   ValueId dx = graph.node(product_id).outputs[0];
 
-  std::vector<NodeId> nodes{dense_id, loss_id, grad_id, product_id};
+  std::vector<NodeId> nodes{loss_id, dense_id, grad_id, product_id};  // the first gives its name and line to errors
   const NodeId relu_id = graph.sole_reader(dx);
   const bool relu = relu_id != kNone && graph.node(relu_id).op->name == "relu_grad" &&
                     graph.node(relu_id).inputs[0] == dx && graph.node(relu_id).inputs[1] == x;

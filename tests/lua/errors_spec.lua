@@ -81,6 +81,22 @@ local job = flow.global_function({ inputs = { x = tp.Numpy.Placeholder({ 2 }) },
     assert.equal("user.lua:7: train_job: sparse_softmax_cross_entropy_with_logits 'l': row 3: label 3 is outside "
       .. "[0, 3)", text)
   end)
+
+  it("with such a label names the loss also where its layer is one op with it", function()
+    local text = told([[
+local job = flow.global_function {
+  type = "train",
+  inputs = { x = tp.Numpy.Placeholder({ 4, 8 }), labels = tp.Numpy.Placeholder({ 4 }, { dtype = flow.int32 }) },
+} (function(x, labels)
+  local hidden = flow.layers.dense(x, 8, { activation = flow.nn.relu, name = "hidden" })
+  local logits = flow.layers.dense(hidden, 3, { name = "logits" })
+  local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits, { name = "loss" })
+  flow.optimizer.SGD(0.1):minimize(loss)
+  return loss
+end)
+job(np.zeros({ 4, 8 }), np.array({ 0, 1, 2, 3 }, flow.int32)):get()]])
+    assert.truthy(text:find("^user.lua:7: [%w_: ]*[%w_]+ 'loss': row 3: label 3 is outside %[0, 3%)$"), text)
+  end)
 end)
 
 describe("the definition of a job", function()
