@@ -112,7 +112,12 @@ int index(lua_State* L) {
   if (!lua_isnil(L, -1)) return 1;
   const char* key = lua_tostring(L, 2);
   const auto is = [&](const char* property) { return std::strcmp(key, property) == 0; };
-  if (!is("shape") && !is("dtype") && !is("nbytes") && !is("rank")) return 1;
+  if (!is("shape") && !is("dtype") && !is("nbytes") && !is("rank")) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, 2);
+    lua_gettable(L, -2);  // the Lua side says what may have been meant
+    return 1;
+  }
   TensorType type;
   protect(L, [&] { type = array_at(L, 1, "self").type(); });
   if (is("shape"))

@@ -72,19 +72,22 @@ function config.gpu_devices()
   return core.gpu_devices()
 end
 
--- Of the original; there is one machine with one device of each kind here.
+--- A setting of the original. There is one machine with one device of each kind here.
 for _, name in ipairs { "gpu_device_num", "cpu_device_num", "machine_num" } do
   config[name] = function(count)
     check(name, count, "number")
   end
 end
-for _, name in ipairs {
+local without_meaning = {
   "enable_debug_mode", "reserved_host_mem_mbyte", "reserved_device_mem_mbyte", "use_rdma", "enable_model_io_v2",
   "enable_legacy_model_io", "enable_tensor_float_32_compute", "nccl_use_compute_stream",
-} do
+}
+--- A setting of the original, which means nothing here.
+for _, name in ipairs(without_meaning) do
   config[name] = function() end
 end
 
+--- Ops from shared libraries, in the original; an error here.
 function config.load_library()
   errors.raise("unsupported", "flow.config.load_library: ops from shared libraries are not supported")
 end

@@ -1,8 +1,10 @@
 --- Help: what the catalog and the library's own comments say about a function, offline.
 -- `flow.help(flow.layers.conv2d)` gives the text; the prompt's `?` shows it.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local source = require "moonflow.source"
 
@@ -10,17 +12,16 @@ local help = {}
 
 -- ---- functions written in Lua -------------------------------------------------------------------------------------
 
--- The line that defines a function called `leaf`: itself, or the table entry or `define` call that made it.
-local function definition_line(lines, info, leaf)
-  if leaf and leaf:find("^[%a_][%w_]*$") then
-    for i, line in ipairs(lines) do
-      if line:find("^%s*define%(\"" .. leaf .. "\"") or line:find("^function [%w_]+[.:]" .. leaf .. "%s*%(")
-        or line:find("^local function " .. leaf .. "%s*%(") then
-        return i
-      end
+-- The line that defines a function called `leaf`, an assignment to that name, or a call such as `define("leaf", ...)`
+-- that made it; nil where none is found.
+local function line_of(lines, leaf)
+  if not leaf or not leaf:find("^[%a_][%w_]*$") then return nil end
+  for i, line in ipairs(lines) do
+    if line:find("^%s*[%a_][%w_]*%(\"" .. leaf .. "\"") or line:find("^[%w_.]+%." .. leaf .. "%s*=")
+      or line:find("^function [%w_]+[.:]" .. leaf .. "%s*%(") or line:find("^local function " .. leaf .. "%s*%(") then
+      return i
     end
   end
-  return info.linedefined
 end
 
 -- "@param name type  text" and the like as plain lines.
@@ -33,16 +34,21 @@ local function without_marks(line)
   return line
 end
 
-local function comment_of(info, leaf)
-  local lines = source.lines(info.source)
-  if not lines then return nil end
-  local at = definition_line(lines, info, leaf)
+-- The comment above a line, or above the loop or function that it begins.
+local function comment_at(lines, at)
   local text = source.comment_above(lines, at)
-  -- Functions made in a loop have their comment above the loop.
   for above = at - 1, math.max(1, at - 4), -1 do
     if text or not lines[above]:find("^%s*for ") and not lines[above]:find("^%s*local ") then break end
     text = source.comment_above(lines, above)
   end
+  return text
+end
+
+local function comment_of(info, leaf)
+  local lines = source.lines(info.source)
+  if not lines then return nil end
+  local at = line_of(lines, leaf)
+  local text = at and comment_at(lines, at) or comment_at(lines, info.linedefined)
   if not text then return nil end
   for i, line in ipairs(text) do text[i] = without_marks(line) end
   return table.concat(text, "\n")
@@ -55,15 +61,23 @@ local function parameters_text(f, info)
   return "(" .. table.concat(names, ", ") .. ")"
 end
 
-local function function_text(f, path)
+local function_text
+
+function function_text(f, path)
   local documented = ops.help(f)
   if documented then return documented end
   local info = debug.getinfo(f, "Su")
-  if info.what == "C" then return (path or "function") .. "(...)\na function written in C" end
+  if info.what == "C" then
+    return ndarray.texts[f] or (path or "function") .. "(...)\na function written in C"
+  end
   local signature = arguments.signature_of(f)
   local leaf = path and path:match("([%w_]+)$")
+  local comment = comment_of(info, leaf)
+  -- A function of np that is a method of arrays too is explained as that.
+  local method = not comment and path and path:find("^flow%.np%.") and rawget(core.ndarray_methods, leaf)
+  if method and method ~= f then return function_text(method, "a:" .. leaf) end
   local parts = { signature and signature:text() or (path or "function") .. parameters_text(f, info) }
-  parts[#parts + 1] = comment_of(info, leaf)
+  parts[#parts + 1] = comment
   local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
   parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
   return table.concat(parts, "\n")
@@ -170,13 +184,17 @@ function help.nearest(path)
   return found
 end
 
--- What other libraries call what we have.
+-- What other libraries call what we have: in a job, and of arrays.
 local foreign = {
   linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.gather",
   embedding_lookup = "flow.gather", cross_entropy = "flow.nn.sparse_softmax_cross_entropy_with_logits",
   crossentropyloss = "flow.nn.sparse_softmax_cross_entropy_with_logits", cat = "flow.concat", view = "flow.reshape",
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
   sum = "flow.math.reduce_sum", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
+}
+local foreign_of_arrays = {
+  dot = "flow.np.matmul", vstack = "flow.np.concat", hstack = "flow.np.concat", newaxis = "flow.np.expand_dims",
+  asarray = "flow.np.array", shuffle = "flow.np.random.permutation", choice = "flow.np.random.randint",
 }
 
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
@@ -188,7 +206,8 @@ local function meant(path, folder, key)
   for _, name in ipairs(names) do
     if name:lower() == key:lower() then return { path .. "." .. name } end
   end
-  if not of_arrays and foreign[key:lower()] then return { foreign[key:lower()] } end
+  local ours = (of_arrays and foreign_of_arrays or foreign)[key:lower()]
+  if ours then return { ours } end
   local elsewhere = {}
   for _, full in ipairs(help.nearest(key)) do
     if (full:find("^flow%.np%.") ~= nil) == of_arrays then elsewhere[#elsewhere + 1] = full end

@@ -42,10 +42,12 @@ define("constant_initializer", { { "value", "number", 0 }, { "dtype", "dtype?" }
   return new("constant(" .. given.value .. ")", function() return "constant", { value = given.value } end)
 end)
 
+--- Every element is 0.
 define("zeros_initializer", { { "dtype", "dtype?" } }, function()
   return initializer.constant_initializer(0)
 end)
 
+--- Every element is 1.
 define("ones_initializer", { { "dtype", "dtype?" } }, function()
   return initializer.constant_initializer(1)
 end)
@@ -154,7 +156,9 @@ end
 define("xavier_uniform_initializer", { { "data_format", "string", "" } }, xavier("random_uniform"))
 --- Normal with variance 2 / (fan_in + fan_out).
 define("xavier_normal_initializer", { { "data_format", "string", "" } }, xavier("random_normal"))
+--- Another name of xavier_uniform_initializer.
 initializer.glorot_uniform_initializer = initializer.xavier_uniform_initializer
+--- Another name of xavier_normal_initializer.
 initializer.glorot_normal_initializer = initializer.xavier_normal_initializer
 
 local function gain_of(nonlinearity, slope)

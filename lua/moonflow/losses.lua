@@ -2,4 +2,11 @@
 
 local optimizer = require "moonflow.optimizer"
 
-return { add_loss = function(loss) return optimizer.add_loss(loss, "flow.losses.add_loss") end }
+local losses = {}
+
+--- Marks a value as a loss of the job, which config.train's settings minimise.
+function losses.add_loss(loss)
+  return optimizer.add_loss(loss, "flow.losses.add_loss")
+end
+
+return losses

@@ -58,8 +58,10 @@ local floating = ndarray.floating
 --- An ndarray of `x`: itself, or one made of a number or a (nested) Lua table.
 function ndarray.as_array(x, what)
   if is_array(x) then return x end
-  if type(x) == "number" or type(x) == "table" then return core.array(x) end
-  return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. arguments.describe(x))
+  local kind = arguments.kind(x)
+  if kind == "number" or kind == "table" then return core.array(x) end
+  return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. arguments.describe(x)
+    .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp" or ""))
 end
 local as_array = ndarray.as_array
 
@@ -204,6 +206,7 @@ for name, op in pairs({ mean = "reduce_mean", std = "reduce_std", var = "reduce_
   end
 end
 
+--- The greatest or least element. Without an axis a Lua number, with one an ndarray.
 for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
@@ -448,6 +451,39 @@ function methods.ptr(a)
   end
   return ffi.cast(C_TYPES[a.dtype], a:address())
 end
+
+--- What help says of the methods that are written in C.
+ndarray.texts = {
+  [methods.at] = "a:at(i, j, ...)\nThe element at these indices, or with fewer of them the row or part, a view.",
+  [methods.set] = "a:set(i, j, ..., value)\nSets the element, or with fewer indices the row or part, to a number, or "
+    .. "to an array of its shape.",
+  [methods.item] = "a:item()\nThe number that an array of one element holds.",
+  [methods.reshape] = "a:reshape(sizes)\nThe same memory in another shape; one size may be -1. Sizes as a list or as "
+    .. "arguments.",
+  [methods.copy] = "a:copy()\nThe same values in memory of their own.",
+  [methods.tobytes] = "a:tobytes()\nThe raw little-endian bytes as a string; np.from_string reads them.",
+  [methods.totable] = "a:totable()\nA (nested) Lua table of the numbers, from 1.",
+  [methods.release] = "a:release()\nGives the memory back now and not when garbage is collected. Views of it live on.",
+  [methods.address] = "a:address()\nThe first element as a light userdata; a:ptr() is an FFI pointer.",
+}
+
+-- What an array has beside its methods, and what NumPy calls what is called otherwise here.
+local PROPERTIES = { "shape", "dtype", "rank", "nbytes" }
+local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()", tolist = "a:totable()",
+                  flatten = "a:ravel()", dot = "np.matmul", view = "a:reshape", fill = "np.full", round = "np.round",
+                  clip = "np.clip", abs = "np.abs" }
+
+-- Asked for what is neither a method nor a property. What the user would be given is nil, which says nothing.
+setmetatable(methods, { __index = function(_, key)
+  local near = FOREIGN[key]
+  if not near then
+    local names = { unpack(PROPERTIES) }
+    for name in next, methods do names[#names + 1] = name end
+    table.sort(names)
+    near = arguments.nearest(key, names)
+  end
+  return fail("not_found", "an ndarray has no '" .. key .. "'" .. (near and "; did you mean " .. near .. "?" or ""))
+end })
 
 ndarray.print_options = {} -- of core.format
 

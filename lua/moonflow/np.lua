@@ -37,12 +37,14 @@ function np.from_string(...)
   return core.array(given.bytes, given.dtype, flat_list(given.shape))
 end
 
+--- An array of this shape. What `empty` holds is left open.
 local function filled(name, make)
   local shape_and_dtype = signature("np." .. name, { { "shape", "list" }, { "dtype", "dtype", "float32" } })
   np[name] = function(...)
     local given = shape_and_dtype:parse(...)
     return make(given.dtype, flat_list(given.shape))
   end
+  --- The same, in the shape and dtype of another array.
   local array_and_dtype = signature("np." .. name .. "_like", { { "a", "ndarray" }, { "dtype", "dtype?" } })
   np[name .. "_like"] = function(...)
     local given = array_and_dtype:parse(...)
@@ -60,6 +62,7 @@ filled("ones", function(dtype, shape) return full(dtype, shape, 1) end)
 
 local full_signature = signature("np.full",
   { { "shape", "list" }, { "value", "number" }, { "dtype", "dtype", "float32" } })
+--- One value everywhere.
 function np.full(...)
   local given = full_signature:parse(...)
   return full(given.dtype, flat_list(given.shape), given.value)
@@ -92,6 +95,17 @@ function np.linspace(...)
   return core.array(values, given.dtype, { given.count })
 end
 
+local eye_signature = signature("np.eye", { { "size", "integer" }, { "dtype", "dtype", "float32" } })
+--- The identity matrix (size, size). Its rows picked by class ids are one-hot: `np.eye(10):take(labels, 0)`.
+function np.eye(...)
+  local given = eye_signature:parse(...)
+  if given.size < 0 then
+    fail("invalid_argument", ("np.eye: the size must be at least 0, got %d"):format(given.size))
+  end
+  local places = np.arange(given.size)
+  return cast(places:reshape({ given.size, 1 }):eq(places), given.dtype)
+end
+
 -- ---- joining and shaping ------------------------------------------------------------------------------------------
 
 local function join(op)
@@ -111,15 +125,18 @@ end
 
 --- The arrays one after another along an axis they have: `np.concat({ a, b }, 0)`.
 np.concat = join("concat")
+--- Another name of np.concat.
 np.concatenate = np.concat
 
 --- The arrays, all of one shape, along a new axis.
 np.stack = join("stack")
 
+--- A new axis of size 1 before `axis`; -1 is after the last.
 function np.expand_dims(a, axis)
   return (evaluate("expand_dims", { as_array(a, "np.expand_dims") }, { axis = axis }))
 end
 
+--- Without the axes of size 1, or without these.
 function np.squeeze(a, axis)
   return (evaluate("squeeze", { as_array(a, "np.squeeze") }, { axis = axis and flat_list(axis) or {} }))
 end
@@ -135,7 +152,7 @@ end
 
 -- ---- element-wise functions ---------------------------------------------------------------------------------------
 
--- A number in, a number out, in double precision.
+--- Element by element. Of a number a number, in double precision.
 local function elementwise(name, apply)
   np[name] = function(x)
     if type(x) == "number" then return apply(core.array(x, "float64", {})):item() end
@@ -169,9 +186,10 @@ function np.round(x, decimals)
   return np.rint(x * scale) / scale
 end
 
--- One of the two becomes an array, so that dtypes meet as they do in the operators.
+--- Element by element, with broadcasting, as the operator or method of arrays of this meaning.
 local function pairwise(name, compute)
   np[name] = function(a, b)
+    -- One of the two becomes an array, so that dtypes meet as they do in the operators.
     if not is_array(a) and not is_array(b) then a = as_array(a, "np." .. name) end
     return compute(a, b)
   end
@@ -272,8 +290,9 @@ function Generator:randint(...)
   return self:draw("random_int", given, { low = low, high = high })
 end
 
---- Sizes as arguments, as NumPy's older functions have them: rand(2, 3), randn(2, 3).
+--- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
 function Generator:rand(...) return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+--- Normal with mean 0 and deviation 1; sizes as arguments.
 function Generator:randn(...) return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
 
 --- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.

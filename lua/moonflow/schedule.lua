@@ -114,7 +114,8 @@ plain("NaturalExpScheduler", "schedule_natural_exp", { { "decay_rate", "number" 
 --- From base_lr to end_learning_rate over `steps`; cycle starts again.
 plain("PolynomialScheduler", "schedule_polynomial",
   { { "end_learning_rate", "number", 0.0001 }, { "power", "number", 1 }, { "cycle", "boolean", false } })
-schedule.PolynomialSchduler = schedule.PolynomialScheduler  -- the original's spelling
+--- PolynomialScheduler in the original's spelling.
+schedule.PolynomialSchduler = schedule.PolynomialScheduler
 
 -- ---- warm-ups -----------------------------------------------------------------------------------------------------
 

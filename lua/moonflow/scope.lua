@@ -147,7 +147,9 @@ local function current_view(name)
   return top == name
 end
 
+--- Is the innermost view, or else that of the job, the consistent one?
 function scope.consistent_view_enabled() return current_view("consistent_view") end
+--- Is the innermost view, or else that of the job, the mirrored one?
 function scope.mirrored_view_enabled() return current_view("mirrored_view") end
 
 --- The innermost placement, or nil.

@@ -131,6 +131,7 @@ typing.None = new_type("None", "None")
 
 --- Inputs in the oldest dialect.
 typing.FixedTensorDef = placeholder("flow.FixedTensorDef", "Numpy", true)
+--- Inputs in the oldest dialect, a list with one array.
 typing.MirroredTensorDef = placeholder("flow.MirroredTensorDef", "ListNumpy", true)
 
 -- ---- composites ---------------------------------------------------------------------------------------------------

@@ -355,7 +355,12 @@ describe("a name that is not there", function()
   it("stands for nothing of another kind: arrays are no values of a job", function()
     golden("flow.math has no 'mean'; did you mean flow.math.reduce_mean?", ">>flow.math.mean()")
     golden_start("flow.np has no 'relu'", ">>np.relu()")
+    golden("flow.np has no 'vstack'; did you mean flow.np.concat?", ">>np.vstack()")
     assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
+    golden("np.exp wants an ndarray, a table or a number, got a blob; values of a job are computed by functions of "
+      .. "flow, such as flow.math.exp", body [[
+>>  local y = np.exp(x)
+  return y]])
   end)
 
   it("is an error of values in a job too", function()
