@@ -1,10 +1,12 @@
-// Files as Lua functions: npy, npz, IDX, checkpoints.
+// Files as Lua functions: npy, npz, IDX, safetensors, checkpoints.
 #include "bindings/checkpoint.h"
+#include "bindings/file.h"
 #include "bindings/idx.h"
 #include "bindings/lua_json.h"
 #include "bindings/lua_module.h"
 #include "bindings/npy.h"
 #include "bindings/npz.h"
+#include "bindings/safetensors.h"
 
 namespace moonflow::lua {
 
@@ -55,19 +57,69 @@ int npz_read(lua_State* L) {
   return 1;
 }
 
+// The arrays of the table { name -> ndarray } at `index`.
+std::map<std::string, Tensor> arrays_at(lua_State* L, int index) {
+  table_at(L, index, "arrays");
+  std::map<std::string, Tensor> arrays;
+  lua_pushnil(L);
+  while (lua_next(L, index) != 0) {
+    const std::string name(string_at(L, -2, "name of an array"));
+    arrays.emplace(name, array_at(L, -1, name.c_str()));
+    lua_pop(L, 1);
+  }
+  return arrays;
+}
+
 int npz_write(lua_State* L) {
   lua_settop(L, 2);
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    table_at(L, 2, "arrays");
-    std::map<std::string, Tensor> arrays;
+    write_npz(path, arrays_at(L, 2));
+  });
+  return 0;
+}
+
+// core.safetensors_read(path) -> { name -> ndarray }, { key -> text }
+int safetensors_read(lua_State* L) {
+  lua_settop(L, 1);
+  auto& file = keep<Safetensors>(L);
+  protect_allocating(L, [&] {
+    const std::string path = path_at(L, 1);
+    int64_t size = 0;
+    Descriptor descriptor = open_for_reading(path, size);
+    FileSource source(std::move(descriptor), path, size);
+    std::string bytes(static_cast<size_t>(size), '\0');
+    source.read(bytes.data(), size);
+    try {
+      file = read_safetensors(bytes, state_of(L).memory);
+    } catch (const Error& error) {
+      fail(error.code, "file '", path, "': ", error.what());
+    }
+  });
+  push_arrays(L, file.tensors);
+  lua_createtable(L, 0, static_cast<int>(file.metadata.size()));
+  for (const auto& [key, text] : file.metadata) {
+    push_string(L, key);
+    push_string(L, text);
+    lua_rawset(L, -3);
+  }
+  return 2;
+}
+
+// core.safetensors_write(path, { name -> ndarray }, { key -> text })
+int safetensors_write(lua_State* L) {
+  lua_settop(L, 3);
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const std::map<std::string, Tensor> arrays = arrays_at(L, 2);
+    table_at(L, 3, "metadata");
+    Metadata metadata;
     lua_pushnil(L);
-    while (lua_next(L, 2) != 0) {
-      const std::string name(string_at(L, -2, "name of an array"));
-      arrays.emplace(name, array_at(L, -1, name.c_str()));
+    while (lua_next(L, 3) != 0) {
+      metadata.emplace(string_at(L, -2, "key of the metadata"), string_at(L, -1, "text of the metadata"));
       lua_pop(L, 1);
     }
-    write_npz(path, arrays);
+    replace_file(path, write_safetensors(arrays, metadata), nullptr, 0);
   });
   return 0;
 }
@@ -172,6 +224,8 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_read", npz_read},
                                         {"npz_write", npz_write},
                                         {"idx_read", idx_read},
+                                        {"safetensors_read", safetensors_read},
+                                        {"safetensors_write", safetensors_write},
                                         {"checkpoint_write", checkpoint_write},
                                         {"checkpoint_read", checkpoint_read},
                                         {nullptr, nullptr}};

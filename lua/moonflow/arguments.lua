@@ -1,7 +1,8 @@
 --- Arguments: any parameter may be given by position or as a key of a trailing options table.
 -- A signature is made once per function; parsing checks names (with suggestions), kinds, and fills in defaults.
 --
--- A parameter is { name, kind, default }. A kind that ends in "?" may be left out; so may one with a default.
+-- A parameter is { name, kind, default }. A kind that ends in "?" may be left out; so may one with a default. A table
+-- in the place of a dictionary is never the options.
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
@@ -106,6 +107,7 @@ local checks = {
     return kind == "blob" or kind == "number" or kind == "ndarray"
   end, "a blob" },
   operands = { function(value) return kind_of(value) == "table" end, "a list of blobs" },
+  dictionary = { function(value) return kind_of(value) == "table" end, "a table with names as keys" },
 }
 
 local function fits(kind, value)
@@ -140,6 +142,7 @@ end
 -- nor an object. An empty table is both options and a list: it is what the parameter at its place takes, or would need.
 local function is_options(value, parameter)
   if type(value) ~= "table" or getmetatable(value) ~= nil or value[1] ~= nil then return false end
+  if parameter and parameter.kind == "dictionary" then return false end
   return next(value) ~= nil or parameter == nil or not (parameter.required or fits(parameter.kind, value))
 end
 
@@ -167,7 +170,8 @@ end
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.
 local function fail_option(self, name)
   if type(name) == "number" then
-    self:fail((": a list has a hole: nothing stands at 1, but something at %g; sizes cannot be left open"):format(name))
+    self:fail((": a list has a hole: nothing stands at 1, but something at %g"):format(name)
+      .. (self.by_name.shape and "; sizes cannot be left open" or ""))
   end
   local near = arguments.suggestion(name, self.names)
   if near == "" then near = "; its parameters are " .. table.concat(self.names, ", ") end

@@ -18,13 +18,65 @@ local function check_self(self, class, call)
   end
 end
 
+-- ---- files --------------------------------------------------------------------------------------------------------
+
+-- One file in the safetensors format, or a folder.
+local function is_file(path)
+  return path:find("%.safetensors$") ~= nil
+end
+
+local function write(where, path, values, overwrite)
+  if next(values) == nil then
+    errors.raise("wrong_state", where .. ": there are no variables; define the job functions first")
+  end
+  if is_file(path) then
+    local there = not overwrite and io.open(path, "rb")
+    if there then
+      there:close()
+      errors.raise("io", where .. ": file '" .. path .. "' exists; { overwrite = true } replaces it")
+    end
+    core.safetensors_write(path, values, { seed = session.seed_text(), moonflow = core.version })
+    return
+  end
+  local entries = {}
+  for name, value in pairs(values) do entries[#entries + 1] = { name = name, value = value } end
+  core.checkpoint_write(path, entries, { seed = session.seed(), moonflow = core.version }, overwrite)
+end
+
+local save_values_signature = arguments.signature("flow.checkpoint.save",
+  { { "path", "string" }, { "values", "dictionary?" }, { "overwrite", "boolean", false } })
+
+--- Writes arrays by name, as CheckPoint:save writes variables.
+--- @param path string          a folder to make, or one file, when it ends in ".safetensors"
+--- @param values? table        { name = ndarray }; default: all variables
+--- @param overwrite? boolean   true replaces what is there
+function checkpoint.save(...)
+  local given = save_values_signature:parse(...)
+  write("flow.checkpoint.save", given.path, given.values or variable.values(true), given.overwrite)
+end
+
+local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" } })
+
+--- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }.
+--- @error a damaged or missing file; a dtype that there is none of here
+function checkpoint.get(...)
+  local path = get_signature:parse(...).path
+  return (is_file(path) and core.safetensors_read(path) or core.checkpoint_read(path))
+end
+
 -- ---- CheckPoint ---------------------------------------------------------------------------------------------------
 
 local CheckPoint = { kind = "checkpoint" }
 CheckPoint.__index = CheckPoint
 
+--- The variables of the session, on disk: `check_point:init()`, `check_point:save(path)`, `check_point:load(path)`;
+--- `? check_point.save` explains one.
 function checkpoint.CheckPoint()
   return setmetatable({}, CheckPoint)
+end
+
+function CheckPoint.__tostring()
+  return "CheckPoint: init, save, load"
 end
 
 --- Gives every variable of the jobs defined so far its first value. Variables of jobs that are defined later get theirs
@@ -35,24 +87,35 @@ function CheckPoint:init()
 end
 
 local save_signature = arguments.signature("CheckPoint:save",
-  { { "path", "string" }, { "overwrite", "boolean", false } })
+  { { "path", "string" }, { "overwrite", "boolean", false }, { "slots", "boolean", true } })
 
 --- Writes all variables, after the runs submitted so far. Whatever goes wrong, a checkpoint that was there stays whole.
---- @param path string         the directory to make
+--- @param path string         the directory to make; one file in the safetensors format, for Python among others, when
+---                            it ends in ".safetensors"
 --- @param overwrite? boolean  true replaces a checkpoint that is there; default: refuse a directory that is not empty
+--- @param slots? boolean      default true; false leaves out what optimizers remember and the steps of train jobs,
+---                            which a program that only predicts does not need
 function CheckPoint:save(...)
   check_self(self, CheckPoint, "CheckPoint:save")
   local given = save_signature:parse(...)
-  variable.initialise()
-  local handle = session.handle()
-  local entries = {}
-  for i, entry in ipairs(handle:variables()) do
-    entries[i] = { name = entry.name, value = handle:read(entry.name) }
+  write("CheckPoint:save", given.path, variable.values(given.slots), given.overwrite)
+end
+
+-- What `path` has of the variables wanted, the seed it was made with, and the names of what it lacks.
+local function read(path, wanted)
+  if not is_file(path) then
+    local values, manifest, missing = core.checkpoint_read(path, wanted)
+    if manifest then return values, manifest.meta and manifest.meta.seed, missing end
+    session.log(("CheckPoint:load: %s has no manifest, so its dtypes and checksums could not be checked"):format(path))
+    return values, nil, missing
   end
-  if #entries == 0 then
-    errors.raise("wrong_state", "CheckPoint:save: there are no variables; define the job functions first")
+  local all, metadata = core.safetensors_read(path)
+  local values, missing = {}, {}
+  for _, entry in ipairs(wanted) do
+    values[entry.name] = all[entry.name]
+    if not all[entry.name] then missing[#missing + 1] = entry.name end
   end
-  core.checkpoint_write(given.path, entries, { seed = session.seed(), moonflow = core.version }, given.overwrite)
+  return values, tonumber(metadata.seed), missing
 end
 
 local load_signature = arguments.signature("CheckPoint:load", { { "path", "string" } })
@@ -60,31 +123,26 @@ local load_signature = arguments.signature("CheckPoint:load", { { "path", "strin
 --- Reads the variables of the jobs defined so far. Everything is checked before the first variable changes. A variable
 --- that the checkpoint lacks keeps its value, or gets its first one, and the log sink is told; what the checkpoint has
 --- beyond them is left alone. The seed of random numbers goes on too, unless the script has called flow.set_seed.
---- @param path string  the directory that save made
+--- @param path string  the directory that save made, or a file whose name ends in ".safetensors"
 --- @error another shape or dtype, a damaged or missing file: nothing is changed
 function CheckPoint:load(...)
   check_self(self, CheckPoint, "CheckPoint:load")
   local path = load_signature:parse(...).path
-  local handle = session.handle()
   local wanted, initialised = {}, {}
-  for i, entry in ipairs(handle:variables()) do
+  for i, entry in ipairs(session.handle():variables()) do
     wanted[i] = { name = entry.name, dtype = entry.dtype, shape = entry.shape }
     initialised[entry.name] = entry.initialised
   end
   if #wanted == 0 then
     errors.raise("wrong_state", "CheckPoint:load: there are no variables to load into; define the job functions first")
   end
-  local values, manifest, missing = core.checkpoint_read(path, wanted)
-  for name, value in pairs(values) do handle:write(name, value) end
+  local values, seed, missing = read(path, wanted)
+  variable.load(values, "CheckPoint:load: " .. path)
   for _, name in ipairs(missing) do
     session.log(("CheckPoint:load: %s has no variable '%s'; it %s")
       :format(path, name, initialised[name] and "keeps its value" or "gets its first value"))
   end
-  if manifest then
-    session.adopt_seed(manifest.meta and manifest.meta.seed)
-  else
-    session.log(("CheckPoint:load: %s has no manifest, so its dtypes and checksums could not be checked"):format(path))
-  end
+  session.adopt_seed(seed)
   variable.initialise()
 end
 

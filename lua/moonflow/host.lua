@@ -189,7 +189,7 @@ end
 
 --- What a checkpoint tells beside the variables.
 function host.meta()
-  return tostring(session.seed()), core.version
+  return session.seed_text(), core.version
 end
 
 function host.adopt_seed(text)

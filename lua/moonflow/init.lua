@@ -48,6 +48,8 @@ local flow = {
 
   -- inside a job
   get_variable = variable.get_variable,
+  get_all_variables = variable.get_all_variables,
+  load_variables = variable.load_variables,
   layers = layers,
   nn = nn,
   losses = require "moonflow.losses",
@@ -75,6 +77,7 @@ local flow = {
   -- data
   np = np,
   data = data,
+  checkpoint = { get = checkpoint.get, save = checkpoint.save },
   train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
   profiler = profiler,
   progress = progress,

@@ -123,6 +123,11 @@ function session.seed()
   return settings.seed
 end
 
+--- The seed in use with all its digits; tostring would give 14.
+function session.seed_text()
+  return ("%.0f"):format(session.seed())
+end
+
 --- Called with the new seed by set_seed: for the random numbers of flow.np.
 session.seed_followers = {}
 

@@ -80,7 +80,8 @@ function variable.get(where, given)
   if known then
     if given.reuse == false then
       errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' already exists in this job (made "
-        .. "at " .. (known.site or "?") .. "); give the " .. (given.owner or "variable") .. " another name")
+        .. "at " .. (known.site or "?") .. "); give the " .. (given.owner or "variable") .. " another name, or share "
+        .. "the variable on purpose, by flow.get_variable")
     end
     if known.dtype ~= dtype or not same_list(known.shape:table(), shape) then
       errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
@@ -123,7 +124,7 @@ end
 --- A variable that belongs to the machinery of a train job (the step, an optimizer's slot): an id, not a blob.
 function variable.system(t, name, dtype, shape, value)
   if not record_of(t, name) then
-    t.records[name] = { name = name, shape = shape, dtype = dtype,
+    t.records[name] = { name = name, shape = shape, dtype = dtype, system = true,
                         initializer = initializer.constant_initializer(value), trainable = false }
   end
   return t.graph:variable(name, dtype, shape, "")
@@ -203,13 +204,70 @@ function variable.reset()
   return #list
 end
 
---- The variables of the session: list of { name, dtype, shape, initialised, trainable }.
-function variable.all()
-  local list = session.handle():variables()
-  for _, entry in ipairs(list) do
-    entry.trainable = records[entry.name] ~= nil and records[entry.name].trainable == true
+--- The variables of the session, each with a value: { name = ndarray }, copies.
+--- @param slots boolean  with what optimizers remember, and train steps
+function variable.values(slots)
+  variable.initialise()
+  local handle, values = session.handle(), {}
+  for _, entry in ipairs(handle:variables()) do
+    local record = records[entry.name]
+    if slots or not (record and record.system) then values[entry.name] = handle:read(entry.name) end
   end
-  return list
+  return values
+end
+
+local all_signature = arguments.signature("flow.get_all_variables", { { "slots", "boolean", true } })
+
+--- The values of all variables after the runs submitted so far: { name = ndarray }. They are copies, so they keep a
+--- state to go back to: `best = flow.get_all_variables()`, and later `flow.load_variables(best)`.
+--- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs
+function variable.get_all_variables(...)
+  return variable.values(all_signature:parse(...).slots)
+end
+
+local load_signature = arguments.signature("flow.load_variables",
+  { { "values", "dictionary" }, { "ignore_mismatch", "boolean", true } })
+
+--- Gives variables the values of a table { name = ndarray }. Everything is checked before the first variable changes.
+--- @param values table              of flow.get_all_variables, flow.checkpoint.get or your own
+--- @param ignore_mismatch? boolean  default true: a name that no variable of the jobs so far has is left out, and the
+---                                  log sink is told; false: it is an error
+--- @error another shape or dtype; no ndarray
+function variable.load_variables(...)
+  local given = load_signature:parse(...)
+  variable.load(given.values, "flow.load_variables", function(name)
+    local text = "flow.load_variables: '" .. name .. "' is no variable of the jobs defined so far"
+    if not given.ignore_mismatch then errors.raise("not_found", text) end
+    session.log(text .. "; it is left out")
+  end)
+end
+
+--- Checks all values, calls `unknown(name)` for those without a variable, and sets the others.
+function variable.load(values, where, unknown)
+  local handle, types = session.handle(), {}
+  for _, entry in ipairs(handle:variables()) do types[entry.name] = entry end
+  if next(types) == nil then
+    errors.raise("wrong_state", where .. ": there are no variables to load into; define the job functions first")
+  end
+  local names = {}
+  for name, value in pairs(values) do
+    local entry = types[name]
+    if arguments.kind(value) ~= "ndarray" then
+      errors.raise("invalid_argument", where .. ": the value of '" .. tostring(name) .. "' must be an ndarray, got "
+        .. arguments.describe(value))
+    elseif entry and (entry.dtype ~= value.dtype or entry.shape ~= value.shape) then
+      errors.raise("shape_mismatch", where .. ": variable '" .. name .. "' is " .. entry.dtype .. " "
+        .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " " .. tostring(value.shape))
+    end
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    if not types[name] then unknown(name) end
+  end
+  for _, name in ipairs(names) do
+    if types[name] then handle:write(name, values[name]) end
+  end
 end
 
 return variable

@@ -241,6 +241,17 @@ TEST_CASE("a checkpoint in memory carries the weights to another session, and a 
   CHECK(mf_bytes_size(bytes) == 0);
 }
 
+TEST_CASE("a checkpoint in memory keeps every digit of the seed") {
+  Net one;
+  constexpr const char* kSeed = R"(require("moonflow").set_seed(281474976710655))";
+  one.ok(mf_session_load_text(one.session, kSeed, std::strlen(kSeed), "seed.lua"));
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  const std::string_view text(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
+  CHECK(text.find(R"("seed":"281474976710655")") != std::string_view::npos);
+  mf_bytes_free(bytes);
+}
+
 TEST_CASE("bfloat16 weights pass through the host's memory and a checkpoint in it") {
   constexpr const char* kNarrow = R"(
     local flow = require "moonflow"

@@ -49,6 +49,46 @@ local function exists(path)
   return file ~= nil
 end
 
+describe("all variables", function()
+  before_each(function() flow.clear_default_session() end)
+
+  it("are a state to go back to", function()
+    local job = define({ 2 })
+    local best = flow.get_all_variables()
+    assert.equal(4, #names(best))
+    local first = job(np.ones({ 2 }))
+    job(np.ones({ 2 }))
+    assert.is_false(best.w == flow.get_all_variables().w)
+    flow.load_variables(best)
+    assert.is_true(best.w == flow.get_all_variables().w)
+    assert.is_true(first == job(np.ones({ 2 })))
+    assert.same({ "w" }, names(flow.get_all_variables { slots = false }))
+  end)
+
+  it("are set as a whole or not at all, and names that there are not are told of", function()
+    define({ 2 })
+    local before, lines, sink = flow.get_all_variables().w, {}, session.settings.sink
+    raises("variable 'w-m' is float32 (2), the value is float32 (3)", function()
+      flow.load_variables { w = np.ones({ 2 }), ["w-m"] = np.ones({ 3 }) }
+    end)
+    raises("the value of 'w' must be an ndarray, got a table", function() flow.load_variables { w = { 1, 2 } } end)
+    raises("'v' is no variable of the jobs defined so far", function()
+      flow.load_variables({ w = np.ones({ 2 }), v = np.ones({ 2 }) }, { ignore_mismatch = false })
+    end)
+    assert.is_true(before == flow.get_all_variables().w)
+    session.settings.sink = function(line) lines[#lines + 1] = line end
+    flow.load_variables({ w = np.ones({ 2 }), v = np.ones({ 2 }) })
+    session.settings.sink = sink
+    assert.same({ "flow.load_variables: 'v' is no variable of the jobs defined so far; it is left out" }, lines)
+    assert.is_true(np.ones({ 2 }) == flow.get_all_variables().w)
+  end)
+
+  it("need jobs", function()
+    assert.same({}, flow.get_all_variables())
+    raises("there are no variables to load into", function() flow.load_variables { w = np.ones({ 2 }) } end)
+  end)
+end)
+
 describe("a checkpoint", function()
   local folder, lines, before_sink
 
@@ -289,6 +329,68 @@ describe("a checkpoint", function()
     assert.equal("", first.err .. second.err)
     assert.equal(3, select(2, first.out:gsub("\n", "")))
     assert.equal(first.out, second.out)
+  end)
+
+  it("may be one file in the safetensors format, seed and all, or without what the optimizer keeps", function()
+    local job = define({ 2, 3 })
+    local check_point = flow.train.CheckPoint()
+    check_point:init()
+    for _ = 1, 3 do job(np.ones({ 2, 3 })) end
+    local saved, seed, path = variables(), session.seed(), folder .. "/all.safetensors"
+    check_point:save(path)
+    raises("all.safetensors' exists; { overwrite = true }", function() check_point:save(path) end)
+    check_point:save(path, { overwrite = true })
+    local going_on = job(np.ones({ 2, 3 }))
+
+    flow.clear_default_session()
+    session.settings.seed = nil
+    local again = define({ 2, 3 })
+    flow.train.CheckPoint():load(path)
+    assert.equal(seed, session.seed())
+    for name, value in pairs(saved) do assert.is_true(value == variables()[name], name) end
+    assert.is_true(going_on == again(np.ones({ 2, 3 })))
+
+    flow.train.CheckPoint():save(folder .. "/weights.safetensors", { slots = false })
+    assert.same({ "w" }, names(flow.checkpoint.get(folder .. "/weights.safetensors")))
+    local text = process.read(folder .. "/weights.safetensors")
+    local header = text:sub(9, 8 + text:byte(1) + 256 * text:byte(2))
+    assert.truthy(header:find('"w":{"data_offsets":[0,24],"dtype":"F32","shape":[2,3]}', 1, true), header)
+    assert.same({}, lines)
+    flow.train.CheckPoint():load(folder .. "/weights.safetensors")
+    assert.equal(3, #lines) -- two slots and a step that keep their values
+  end)
+
+  it("that is a damaged file, or of another shape, changes nothing", function()
+    define({ 2, 3 })
+    flow.train.CheckPoint():init()
+    local path = folder .. "/a.safetensors"
+    flow.train.CheckPoint():save(path)
+    local text, before = process.read(path), variables().w
+    for _, cut in ipairs { 0, 7, 100, #text - 1 } do
+      process.write(folder .. "/cut.safetensors", text:sub(1, cut))
+      raises("cut.safetensors': these are no safetensors", function()
+        flow.train.CheckPoint():load(folder .. "/cut.safetensors")
+      end)
+    end
+    raises("missing.safetensors", function() flow.train.CheckPoint():load(folder .. "/missing.safetensors") end)
+    flow.checkpoint.save(folder .. "/b.safetensors", { w = np.zeros({ 3, 2 }), ["w-m"] = np.zeros({ 2, 3 }) })
+    raises("variable 'w' is float32 (2, 3), the value is float32 (3, 2)", function()
+      flow.train.CheckPoint():load(folder .. "/b.safetensors")
+    end)
+    assert.is_true(before == variables().w)
+  end)
+
+  it("of arrays of one's own needs no job", function()
+    local values = { a = np.arange(3), b = np.ones({ 2, 2 }) }
+    for _, path in ipairs { folder .. "/own", folder .. "/own.safetensors" } do
+      flow.checkpoint.save(path, values)
+      raises("overwrite", function() flow.checkpoint.save(path, values) end)
+      local got = flow.checkpoint.get(path)
+      assert.same({ "a", "b" }, names(got))
+      assert.is_true(got.a == values.a and got.b == values.b)
+    end
+    raises("there are no variables; define the job", function() flow.checkpoint.save(folder .. "/none") end)
+    raises("there are no variables; define the job", function() flow.train.CheckPoint():save(folder .. "/none") end)
   end)
 
   it("says how it is called", function()

@@ -1,7 +1,6 @@
 -- Layers and composed ops: names, shapes, values, defaults.
 local flow = require "moonflow"
 local session = require "moonflow.session"
-local variable = require "moonflow.variable"
 local np, tp = flow.np, flow.typing
 
 -- Runs `body` on one array in a job, and gives what the body gives.
@@ -16,7 +15,7 @@ end
 
 local function names()
   local list = {}
-  for i, entry in ipairs(variable.all()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
+  for i, entry in ipairs(session.handle():variables()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
   return list
 end
 
