@@ -28,12 +28,13 @@ describe("the Lua block", function()
     folder = process.folder("documents")
   end)
 
-  for _, document in ipairs({ "README.md", "docs/porting.md", "docs/design.md", "docs/embedding.md" }) do
+  for _, name in ipairs({ "README", "docs/porting", "docs/training", "docs/design", "docs/embedding" }) do
+    local document = name .. ".md"
     for _, block in ipairs(blocks(process.source .. "/" .. document)) do
       it(("of %s at line %d runs"):format(document, block.line), function()
-        local name = document:gsub("/", "_")
-        process.write(folder .. "/" .. name, block.text)
-        local run = process.moonflow({ name }, { folder = folder, env = { MOONFLOW_DATA = data } })
+        local file = document:gsub("/", "_")
+        process.write(folder .. "/" .. file, block.text)
+        local run = process.moonflow({ file }, { folder = folder, env = { MOONFLOW_DATA = data } })
         assert.equal(0, run.code, run.err)
       end)
     end
