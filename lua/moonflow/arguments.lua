@@ -78,10 +78,11 @@ local function is_integer(value)
   return type(value) == "number" and value == floor(value)
 end
 
+-- What has a __call only to say that it cannot be called is marked `uncallable`.
 local function is_callable(value)
   if type(value) == "function" then return true end
   local meta = getmetatable(value)
-  return type(meta) == "table" and type(meta.__call) == "function"
+  return type(meta) == "table" and type(meta.__call) == "function" and not rawget(meta, "uncallable")
 end
 arguments.is_callable = is_callable
 

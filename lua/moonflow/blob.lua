@@ -145,6 +145,7 @@ for _, name in ipairs { "with_distribute", "with_gradient_distribute", "with_spl
   methods[name] = itself
 end
 
+Blob.uncallable = true
 function Blob.__call(self)
   errors.raise("invalid_argument", "'" .. self.name .. "' is a graph value, not a function")
 end

@@ -112,6 +112,10 @@ local function dataset(arrays, names, options)
   local set = newproxy(true)
   local meta = getmetatable(set)
   meta.__index = fields
+  meta.uncallable = true
+  meta.__call = function()
+    fail("invalid_argument", "a data set is gone through by its batches: for i, x, y in set:batches() do")
+  end
   meta.__len = function() return fields.count end
   meta.__tostring = function()
     local parts = {}

@@ -119,7 +119,7 @@ function help.text(value, path)
   if kind == "job" then return tostring(value) .. "\ndefined at " .. (value.site or "?") end
   if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
   local meta = debug.getmetatable(value)
-  local made_by = type(meta) == "table" and rawget(meta, "__call")
+  local made_by = type(meta) == "table" and arguments.is_callable(value) and rawget(meta, "__call")
   if kind == "table" and not made_by then return folder_text(value, path) end
   if type(made_by) == "function" then return function_text(made_by, path) end
   return nil

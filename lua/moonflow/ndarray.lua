@@ -154,6 +154,12 @@ local function no_order()
 end
 metatable.__lt, metatable.__le = no_order, no_order
 
+-- What `for row in a do` comes to, or a(i).
+metatable.uncallable = true
+function metatable.__call()
+  return fail("invalid_argument", "an ndarray is no function; for its rows write: for i, row in a:rows() do")
+end
+
 --- Element-wise comparisons with an array, a table or a number: int8, 1 where it holds. With broadcasting.
 for name, op in pairs({
   eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",

@@ -10,8 +10,15 @@ local typing = require "moonflow.typing"
 
 local pending = {}
 
-local Pending = { kind = "pending call" }
+-- What a call may not have yet is false, so that a name that no call has can be told from it.
+local Pending = { kind = "pending call", callback = false, error_handler = false, attached = false, waiting = false,
+                  waiters = false, problem = false, sequence = false }
 Pending.__index = Pending
+
+setmetatable(Pending, { __index = function(_, key)
+  errors.raise("not_found", "a call that is under way has no '" .. tostring(key) .. "'; its result comes to a "
+    .. "function, job(x)(function(y) ... end), or to whoever waits for it, job(x):get()")
+end })
 
 --- A call of `plan` submitted at `site`.
 function pending.new(plan, run, site)

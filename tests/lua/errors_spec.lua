@@ -378,6 +378,31 @@ describe("a name that is not there", function()
   end)
 end)
 
+describe("what is under way, or is gone through,", function()
+  local call = [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Callback[tp.Numpy] } (
+  function(x) return x end)
+]]
+
+  it("is not the result yet", function()
+    local told_so = "; its result comes to a function, job(x)(function(y) ... end), or to whoever waits for it, "
+      .. "job(x):get()"
+    golden("a call that is under way has no 'mean'" .. told_so, call .. ">>local y = job(np.ones({ 2 })):mean()")
+    golden("a call that is under way has no '0'" .. told_so, call .. ">>local y = job(np.ones({ 2 }))[0]")
+    flow.sync()
+  end)
+
+  it("says how to go through it", function()
+    golden("a data set is gone through by its batches: for i, x, y in set:batches() do", [[
+>>for i, x in flow.data.Dataset({ np.ones({ 4 }) }, 2) do print(i, x) end]])
+    golden("an ndarray is no function; for its rows write: for i, row in a:rows() do", [[
+>>for row in np.ones({ 4 }) do print(row) end]])
+    golden("the callback of job must be a function, got an ndarray float32 (2)", call .. [[
+>>job(np.ones({ 2 }))(np.ones({ 2 }))]])
+    flow.sync()
+  end)
+end)
+
 describe("a list", function()
   it("of options names the parameters when none of them is near", function()
     golden("flow.optimizer.SGD has no option 'learning_rate'; its parameters are lr_scheduler, momentum, "
