@@ -137,7 +137,7 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
   for (int number = 0;; ++number) {
     beside_ = target_ + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
     if (::mkdir(beside_.c_str(), 0777) == 0) break;
-    if (errno != EEXIST || number == 1000) fail_errno(beside_, "make the folder");
+    if (errno != EEXIST || number == 1000) fail_errno(target_, "make the folder");
   }
   directory_ = open_folder(AT_FDCWD, beside_.c_str());
   if (!directory_ || ::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0) {

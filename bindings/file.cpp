@@ -115,7 +115,7 @@ void replace_file(const std::string& path, std::string_view head, const void* bo
   const std::string beside = path + ".moonflow-tmp-" + std::to_string(::getpid());
   ::unlink(beside.c_str());  // left by a process of the same number that was killed
   Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file) fail_errno(beside, "write");
+  if (!file) fail_errno(path, "write");
   try {
     write_all(file.get(), path, head.data(), static_cast<int64_t>(head.size()));
     write_all(file.get(), path, body, body_bytes);
