@@ -72,6 +72,17 @@ Layout image_layout_like(const Layout& model, const TensorType& model_type, cons
   return layout_of(value_order(desc, format), type);
 }
 
+void lie_alike(LayoutCall& call, int image) {
+  const ImageFormat format = image_format(call.attrs.string("data_format"), 2);
+  const TensorType& model_type = call.input_types[image];
+  const bool has_form = channel_form(model_type, call.inputs[image], format.channel_axis()).has_value();
+  const Layout model = has_form ? call.inputs[image] : Layout{};
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    call.inputs[i] = image_layout_like(model, model_type, call.input_types[i], format);
+  }
+  call.outputs[0] = image_layout_like(model, model_type, call.output_types[0], format);
+}
+
 std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, const ImageFormat& format) {
   constexpr int64_t kLanes = Blocks::kLanes;
   const ImageSize size = image_size(type.shape, format, "image");

@@ -23,6 +23,10 @@ dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format)
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,
                          const ImageFormat& format);
 
+// For ops that take an image as it comes, in rows or in blocks of channels, and give an image in the same form. `image`
+// is the input whose form counts; the others are asked for in that form too. The attributes have a data_format.
+void lie_alike(LayoutCall& call, int image);
+
 // An image in blocks of 16 channels, or channels last in a multiple of 16, for kernels that take 16 channels at a time:
 // the steps between its elements.
 struct Blocks {

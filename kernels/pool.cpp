@@ -71,21 +71,6 @@ std::vector<ValueId> grad_avg_pool_grad(GradCall& call) {
   return {call.op("avg_pool2d", {call.grads[0]}, attrs)};
 }
 
-// ---- layouts ---------------------------------------------------------------------------------------------------
-
-// Pooling takes an image as it comes, in rows or in blocks of channels, and gives its result in the same form.
-// `image` is the input whose form counts; a gradient asks for its other input in that form too.
-void follow(LayoutCall& call, int image) {
-  const ImageFormat format = image_format(call.attrs.string("data_format"), 2);
-  const TensorType& model_type = call.input_types[image];
-  const bool has_form = cpu::channel_form(model_type, call.inputs[image], format.channel_axis()).has_value();
-  const Layout model = has_form ? call.inputs[image] : Layout{};
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    call.inputs[i] = cpu::image_layout_like(model, model_type, call.input_types[i], format);
-  }
-  call.outputs[0] = cpu::image_layout_like(model, model_type, call.output_types[0], format);
-}
-
 // ---- kernels ---------------------------------------------------------------------------------------------------
 
 Launch prepare(PoolKind kind, KernelCall& call) {
@@ -108,9 +93,11 @@ Launch prepare(PoolKind kind, KernelCall& call) {
   return pool_loops(pool, kind, relu, call);
 }
 
-// The kernel of an op; `image` is the input whose layout it follows.
+// The kernel of an op; `image` is the input whose layout it follows. A gradient asks for its other input in that form
+// too.
 Kernel kernel(PoolKind kind, int image) {
-  return {[kind](KernelCall& call) { return prepare(kind, call); }, [image](LayoutCall& call) { follow(call, image); }};
+  return {[kind](KernelCall& call) { return prepare(kind, call); },
+          [image](LayoutCall& call) { cpu::lie_alike(call, image); }};
 }
 
 // ---- fusion ----------------------------------------------------------------------------------------------------

@@ -2,57 +2,13 @@
 // windows, so no two threads write one place. The steps between elements are data, so images may lie in rows or with
 // their channels last; in the latter a thread takes as many channels as fit one load of 16 bytes. bfloat16 is computed
 // in float32.
-#include <algorithm>
-
-#include "kernels/cuda/axes.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/image.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/pool.h"
 
 namespace moonflow::cuda {
 namespace {
-
-struct Place {
-  int64_t batch, channel, y, x;
-};
-
-// An image in memory, in packs of so many channels, numbered as they lie there.
-struct Image {
-  bool channels_last;
-  int neighbours;
-  LongDivisor channels, height, width;
-  int64_t count, batch_step, channel_step, row_step, column_step;
-
-  Image(const ImageSize& size, bool channels_last, int neighbours)
-      : channels_last(channels_last),
-        neighbours(neighbours),
-        channels(size.channels / neighbours),
-        height(size.height),
-        width(size.width),
-        count(size.batch * size.channels * size.height * size.width / neighbours),
-        batch_step(size.channels * size.height * size.width),
-        channel_step(channels_last ? 1 : size.height * size.width),
-        row_step(channels_last ? size.width * size.channels : size.width),
-        column_step(channels_last ? size.channels : 1) {}
-
-  MOONFLOW_DEVICE Place place_of(int64_t pack) const {
-    Place place;
-    if (channels_last) pack = channels.quotient(pack, place.channel);
-    pack = width.quotient(pack, place.x);
-    pack = height.quotient(pack, place.y);
-    if (!channels_last) pack = channels.quotient(pack, place.channel);
-    place.batch = pack;
-    place.channel *= neighbours;
-    return place;
-  }
-  MOONFLOW_DEVICE int64_t plane(const Place& place) const {
-    return place.batch * batch_step + place.channel * channel_step;
-  }
-  MOONFLOW_DEVICE int64_t at(int64_t plane, int64_t y, int64_t x) const {
-    return plane + y * row_step + x * column_step;
-  }
-};
 
 struct Range {
   int64_t first, last;
@@ -104,11 +60,6 @@ struct Pooling {
     return (y - rows.start(of.y)) * columns.size + (x - columns.start(of.x));
   }
 };
-
-template <class T, int N>
-MOONFLOW_DEVICE const Pack<T, N>& pack_at(const T* data, int64_t at) {
-  return *reinterpret_cast<const Pack<T, N>*>(data + at);
-}
 
 // Calls body(y, x, pack) for what a window sees, row by row, with the loads of some neighbours under way together.
 template <class T, int N, class Body>
@@ -307,35 +258,15 @@ struct AveragePoolGrad {
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-// The same pooling by packs of channels, where there are such, and one by one, for arrays at addresses of any kind.
 template <class T>
-struct Ways {
-  static constexpr int kN = 16 / sizeof(T);
-  Pooling packed, single;
-  bool packs;
-
-  Ways(const Pool& pool, const Layout& layout)
-      : packed(pool, layout, kN),
-        single(pool, layout, 1),
-        packs(single.image.channels_last && pool.image.channels % kN == 0) {}
-
-  // Calls f(pooling, number of neighbours).
-  template <class F>
-  void choose(std::initializer_list<const void*> arrays, const F& f) const {
-    const bool aligned = std::all_of(arrays.begin(), arrays.end(), is_aligned<T, kN>);
-    if (packs && aligned)
-      f(packed, std::integral_constant<int, kN>());
-    else
-      f(single, std::integral_constant<int, 1>());
-  }
-};
+using PoolingWays = Ways<T, Pooling>;
 
 template <template <class, int> class F>
 Launch prepare_forward(KernelCall& call) {
   const Pool pool = pool_of(call.attrs, call.inputs[0].shape);
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [ways = Ways<T>(pool, call.input_layouts[0])](const LaunchCall& at) {
+    return [ways = PoolingWays<T>(pool, call.input_layouts[0])](const LaunchCall& at) {
       const T* x = at.input<T>(0);
       T* const out = at.output<T>(0);
       ways.choose({x, out}, [&](const Pooling& pool, auto n) {
@@ -346,7 +277,7 @@ Launch prepare_forward(KernelCall& call) {
 }
 
 template <class T, class Number>
-Launch max_grad_with_numbers(const Ways<T>& ways, bool relu, KernelCall& call) {
+Launch max_grad_with_numbers(const PoolingWays<T>& ways, bool relu, KernelCall& call) {
   call.scratch_bytes = checked_product(ways.single.out.count, sizeof(Number));
   return [=](const LaunchCall& at) {
     const T *dy = at.input<T>(0), *x = at.input<T>(1);
@@ -365,7 +296,7 @@ Launch prepare_max_grad(KernelCall& call) {
   const bool relu = call.attrs.flag("relu");
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    const Ways<T> ways(pool, call.input_layouts[1]);
+    const PoolingWays<T> ways(pool, call.input_layouts[1]);
     if (ways.single.overlap() || ways.single.out.count == 0) {
       const bool small = pool.windows[0].size <= 15 && pool.windows[1].size <= 15;  // numbers below 225
       return small ? max_grad_with_numbers<T, uint8_t>(ways, relu, call)
@@ -385,7 +316,7 @@ Launch prepare_average_grad(KernelCall& call) {
   const Pool pool = pool_of(call.attrs, call.outputs[0].shape);
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [ways = Ways<T>(pool, call.input_layouts[0])](const LaunchCall& at) {
+    return [ways = PoolingWays<T>(pool, call.input_layouts[0])](const LaunchCall& at) {
       const T* dy = at.input<T>(0);
       T* const dx = at.output<T>(0);
       ways.choose({dy, dx}, [&](const Pooling& pool, auto n) {
@@ -395,17 +326,8 @@ Launch prepare_average_grad(KernelCall& call) {
   });
 }
 
-// All values of a pooling lie as `image` does, in rows or, where that is not the order of the shape, channels last.
-// What is left of a whole image is called rows, which it is as well.
 CudaKernel kernel(Launch (*prepare)(KernelCall&), int image) {
-  const auto layouts = [image](LayoutCall& call) {
-    const bool last = is_channels_last(call.inputs[image]) && call.attrs.string("data_format") == "NCHW";
-    const TensorType& out = call.output_types[0];
-    for (size_t i = 0; i < call.inputs.size(); ++i)
-      call.inputs[i] = last ? channels_last(call.input_types[i]) : Layout{};
-    call.outputs[0] = last && out.shape.count(2, 4) > 1 ? channels_last(out) : Layout{};
-  };
-  return {{prepare, layouts}, true};
+  return {{prepare, [image](LayoutCall& call) { lie_alike(call, image); }}, true};
 }
 
 }  // namespace

@@ -46,6 +46,16 @@ inline void share_channels_last(LayoutCall& call) {
   call.outputs[0] = alike && last ? channels_last(out) : Layout{};
 }
 
+// For ops over images: all values lie as input `image` does, in rows or, where that is not the order of the shape,
+// channels last. What is left of a whole image is called rows, which it is as well. The attributes have a data_format.
+inline void lie_alike(LayoutCall& call, int image) {
+  const bool last = is_channels_last(call.inputs[image]) && call.attrs.string("data_format") == "NCHW";
+  const TensorType& out = call.output_types[0];
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    call.inputs[i] = last ? channels_last(call.input_types[i]) : Layout{};
+  call.outputs[0] = last && out.shape.count(2, 4) > 1 ? channels_last(out) : Layout{};
+}
+
 // Of `type` between rows and one of the others, or between those.
 Launch reorder(const TensorType& type, const Layout& from, const Layout& to);
 
