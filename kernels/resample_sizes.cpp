@@ -1,0 +1,78 @@
+// The sizes of a resampling; see resample.h.
+#include "kernels/resample.h"
+
+#include "kernels/window.h"
+
+namespace moonflow {
+namespace {
+
+// Above this an axis is a mistake, and below it products of two of them stay far from overflow.
+constexpr int64_t kLongest = int64_t{1} << 24;
+
+ResampledAxis stretch(int64_t in, int64_t factor, ResampledAxis::Kind kind, bool align_corners) {
+  ResampledAxis axis;
+  axis.kind = kind;
+  axis.in = in;
+  axis.out = checked_product(in, factor);
+  require(axis.out < kLongest, ErrorCode::ShapeMismatch, "an axis of ", in, " becomes one of ", axis.out,
+          ", wanted less than 2^24");
+  axis.unit = factor;
+  if (kind == ResampledAxis::Nearest) return axis;
+  if (align_corners) {
+    axis.slope = in - 1;
+    axis.unit = std::max<int64_t>(axis.out - 1, 1);
+  } else {
+    // (o + 1/2) / factor - 1/2
+    axis.slope = 2;
+    axis.offset = 1 - factor;
+    axis.unit = 2 * factor;
+  }
+  return axis;
+}
+
+ResampledAxis reflect(int64_t in, int64_t before, int64_t after, const char* name) {
+  require(before >= 0 && after >= 0 && before < in && after < in, ErrorCode::InvalidArgument, "padding of ", before,
+          " and ", after, " does not fit the ", name, " of x, which is ", in,
+          ": a reflection leaves out the border itself, so wanted values in [0, ", in, ")");
+  ResampledAxis axis;
+  axis.kind = ResampledAxis::Reflect;
+  axis.in = in;
+  axis.out = checked_sum(in, before + after);
+  axis.before = before;
+  return axis;
+}
+
+Resampling along(const ImageFormat& format, const ImageSize& image, const ResampledAxis& rows,
+                 const ResampledAxis& columns) {
+  return {format, image, {image.batch, image.channels, rows.out, columns.out}, rows, columns};
+}
+
+}  // namespace
+
+Resampling upsampling_of(const Attrs& attrs, const Shape& x) {
+  const ImageFormat format = image_format(attrs.string("data_format"), 2);
+  const ImageSize image = image_size(x, format, "x");
+  const auto size = per_axis(attrs.ints("size"), format, "size", 1);
+  const std::string& interpolation = attrs.string("interpolation");
+  const bool aligned = attrs.flag("align_corners");
+  require(interpolation == "nearest" || interpolation == "bilinear", ErrorCode::InvalidArgument, "interpolation is \"",
+          interpolation, "\", wanted \"nearest\" or \"bilinear\"");
+  require(!aligned || interpolation == "bilinear", ErrorCode::InvalidArgument,
+          "align_corners is for interpolation \"bilinear\"");
+  const ResampledAxis::Kind kind = interpolation == "nearest" ? ResampledAxis::Nearest : ResampledAxis::Blend;
+  return along(format, image, stretch(image.height, size[0], kind, aligned),
+               stretch(image.width, size[1], kind, aligned));
+}
+
+Resampling reflection_of(const Attrs& attrs, const Shape& x) {
+  const ImageFormat format = image_format(attrs.string("data_format"), 2);
+  const ImageSize image = image_size(x, format, "x");
+  const Ints& padding = attrs.ints("padding");
+  require(padding.size() == 1 || padding.size() == 4, ErrorCode::InvalidArgument, "padding is ", str(padding),
+          ", wanted one number or {left, right, top, bottom}");
+  const auto side = [&](size_t i) { return padding[padding.size() == 1 ? 0 : i]; };
+  return along(format, image, reflect(image.height, side(2), side(3), "height"),
+               reflect(image.width, side(0), side(1), "width"));
+}
+
+}  // namespace moonflow

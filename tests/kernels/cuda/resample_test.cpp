@@ -1,0 +1,49 @@
+// Resampled images on the card, in either order of axes, either layout, and with channels that fill packs or do not.
+#include "beside_cpu.h"
+
+using namespace moonflow;
+using namespace moonflow::oracle;
+
+TEST_CASE("resampling and its gradients agree with the CPU in both orders of axes and either layout") {
+  const BesideCpu beside;
+  const std::string bilinear = "bilinear";
+  const std::vector<std::pair<std::string, Attrs>> ops = {
+      {"upsample_2d", {{"size", Ints{3, 2}}}},
+      {"upsample_2d", {{"size", Ints{2, 5}}, {"interpolation", bilinear}}},
+      {"upsample_2d", {{"size", Ints{4, 3}}, {"interpolation", bilinear}, {"align_corners", true}}},
+      {"reflection_pad2d", {{"padding", Ints{5, 1, 0, 4}}}},
+  };
+  struct Case {
+    DType dtype;
+    int64_t channels;
+  };
+  for (const auto [dtype, channels] : {Case{DType::Float32, 5}, Case{DType::Float32, 8}, Case{DType::Float64, 2},
+                                       Case{DType::BFloat16, 3}, Case{DType::BFloat16, 16}}) {
+    for (const bool channels_last : {false, true}) {
+      for (const auto& [op, own] : ops) {
+        Attrs attrs = own;
+        attrs.set("data_format", std::string(channels_last ? "NHWC" : "NCHW"));
+        const TensorType type{dtype, channels_last ? Shape{2, 5, 7, channels} : Shape{2, channels, 5, 7}};
+        const double tolerance = dtype == DType::BFloat16 ? 1.0 / 128 : 1e-5;
+        const auto check = [&](const Trial& trial) {
+          return channels_last ? beside.check(trial, tolerance) : beside.check_both_layouts(trial, tolerance);
+        };
+        const TensorType out = check(beside.trial(op.c_str(), {drawn(type, 1)}, attrs)).outputs[0].type();
+        attrs.set("shape", type.shape.dims());
+        check(beside.trial((op + "_grad").c_str(), {drawn(out, 2)}, attrs));
+      }
+    }
+  }
+}
+
+TEST_CASE("a single place is made larger, and what comes back to it is rows") {
+  const BesideCpu beside;
+  const Attrs attrs{{"size", Ints{2, 3}}, {"interpolation", std::string("bilinear")}};
+  const Tensor x = drawn({DType::Float32, {3, 8, 1, 1}}, 1);
+  const TensorType out = beside.check(beside.trial("upsample_2d", {x}, attrs), 1e-6).outputs[0].type();
+  Attrs with_shape = attrs;
+  with_shape.set("shape", x.shape().dims());
+  const Trial trial = beside.trial("upsample_2d_grad", {drawn(out, 2)}, with_shape);
+  beside.check_both_layouts(trial, 1e-6);
+  CHECK(channels_last_layouts(trial, *beside.card)->outputs[0].row_major());
+}
