@@ -1,4 +1,4 @@
-// Files as Lua functions: npy, npz, IDX, safetensors, checkpoints.
+// Files as Lua functions: npy, npz, IDX, PNG, safetensors, checkpoints.
 #include "bindings/checkpoint.h"
 #include "bindings/file.h"
 #include "bindings/idx.h"
@@ -6,6 +6,7 @@
 #include "bindings/lua_module.h"
 #include "bindings/npy.h"
 #include "bindings/npz.h"
+#include "bindings/png.h"
 #include "bindings/safetensors.h"
 
 namespace moonflow::lua {
@@ -33,6 +34,15 @@ int idx_read(lua_State* L) {
   Tensor& array = push_array(L);
   protect_allocating(L, [&] { array = read_idx(path_at(L, 1), state_of(L).memory); });
   return 1;
+}
+
+int png_write(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const Tensor picture = array_at(L, 2, "picture");
+    write_png(path, picture);
+  });
+  return 0;
 }
 
 // Pushes { name -> ndarray }. `arrays` must be held by a box.
@@ -224,6 +234,7 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_read", npz_read},
                                         {"npz_write", npz_write},
                                         {"idx_read", idx_read},
+                                        {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},
                                         {"checkpoint_write", checkpoint_write},

@@ -355,6 +355,13 @@ function np.savez(path, arrays)
   core.npz_write(with_ending(path, ".npz"), named)
 end
 
+--- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
+--- (height, width, channels); 2 are grey and opacity, 3 red, green and blue, 4 these and opacity. uint8 is taken as it
+--- is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
+function np.save_png(path, a)
+  core.png_write(with_ending(path, ".png"), as_array(a, "np.save_png"))
+end
+
 --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
 function np.load(path)
   local file, reason = io.open(path, "rb")
