@@ -1,6 +1,8 @@
 --- Optimizers: what a train job does with its gradients, appended to the job's graph when its body has run.
 -- The gradient is that of the sum of the losses' elements. For each trainable variable it is then, in this order:
 -- divided by the element count of the loss, unscaled, regularised, clipped, and given to the update.
+-- `variables` of an optimizer leaves the others as they are: a list of names, of variables or of the layers and
+-- namespaces they are in. So two jobs that share variables may train a part of them each.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -159,7 +161,23 @@ Optimizer.__index = Optimizer
 
 local shared_parameters = {
   { "loss_scale_factor", "number?" }, { "grad_clipping", "clipping?" }, { "loss_scale_policy", "loss_scale?" },
+  { "variables", "any?" },
 }
+
+-- The names that an optimizer is to keep to, or nil for all.
+local function chosen_names(value, signature)
+  if value == nil then return nil end
+  local list = type(value) == "table" and value or { value }
+  for i, name in ipairs(list) do
+    if type(name) ~= "string" then
+      signature:fail(": variables must be a list of names, entry " .. i .. " is " .. arguments.describe(name))
+    end
+  end
+  if #list == 0 then
+    signature:fail(": variables must name at least one variable, layer or namespace; without it all are trained")
+  end
+  return list
+end
 
 local function define(name, parameters, update, settle)
   local where = "flow.optimizer." .. name
@@ -172,7 +190,7 @@ local function define(name, parameters, update, settle)
     if settle then settle(options, signature) end
     return setmetatable({
       where = where, options = options, update = update, scheduler = schedule.from(options.lr_scheduler, where),
-      clipping = options.grad_clipping,
+      clipping = options.grad_clipping, chosen = chosen_names(options.variables, signature),
       loss_scale = options.loss_scale_policy or { factor = options.loss_scale_factor or 1 },
     }, Optimizer)
   end
@@ -386,11 +404,40 @@ local function prepare(t, updates, scale, clipping)
   end
 end
 
-local function trainable(t)
-  local list = {}
+-- Is `chosen` this variable, or a layer or namespace that it is in?
+local function covers(chosen, name)
+  return name == chosen or name:sub(1, #chosen + 1) == chosen .. "-"
+end
+
+local function names_of(variables)
+  local names = {}
+  for i, entry in ipairs(variables) do names[i] = entry.record.name end
+  return names
+end
+
+-- The trainable variables of the job that its optimizer is to train.
+local function trained(t)
+  local variables, list = {}, {}
   for _, entry in ipairs(t.variable_list) do
     local dtype = entry.record.dtype
-    if entry.trainable and arguments.floating[dtype] then list[#list + 1] = entry end
+    if entry.trainable and arguments.floating[dtype] then variables[#variables + 1] = entry end
+  end
+  local this = t.optimizer
+  if not this.chosen then return variables end
+  local used = {}
+  for _, entry in ipairs(variables) do
+    local taken = false
+    for _, chosen in ipairs(this.chosen) do
+      if covers(chosen, entry.record.name) then taken, used[chosen] = true, true end
+    end
+    if taken then list[#list + 1] = entry end
+  end
+  for _, chosen in ipairs(this.chosen) do
+    if not used[chosen] then
+      errors.raise("not_found", this.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
+        .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, names_of(variables)),
+        t.optimizer_site)
+    end
   end
   return list
 end
@@ -409,7 +456,7 @@ function optimizer.finish(t, site)
   end
   local this = t.optimizer
 
-  local variables = trainable(t)
+  local variables = trained(t)
   local wanted, losses, seeds = {}, {}, {}
   for i, entry in ipairs(variables) do wanted[i] = entry.id end
   for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end

@@ -200,6 +200,73 @@ describe("the way of a gradient", function()
   end)
 end)
 
+describe("an optimizer with variables", function()
+  -- A job whose loss has a gradient for each of four variables in two namespaces.
+  local function job(variables, name, optimizer)
+    return flow.global_function { name = name, type = "train", inputs = { x = tp.Numpy.Placeholder({ 1 }) },
+                                  returns = tp.Numpy } (function(x)
+      local sum = x * 0
+      for _, part in ipairs { "maker", "judge" } do
+        flow.scope.namespace(part, function()
+          for _, word in ipairs { "weight", "weight2" } do
+            sum = sum + x * flow.get_variable(word, { shape = { 1 }, initializer = flow.zeros_initializer() })
+          end
+        end)
+      end
+      optimizer = optimizer or flow.optimizer.SGD
+      optimizer { lr_scheduler = 1, variables = variables }:minimize(sum)
+      return sum
+    end)
+  end
+
+  local function values()
+    local read = {}
+    for i, name in ipairs { "maker-weight", "maker-weight2", "judge-weight", "judge-weight2" } do
+      read[i] = session.handle():read(name)[0]
+    end
+    return read
+  end
+
+  local x = np.ones({ 1 })
+
+  it("trains these and leaves the others, by names of variables, layers or namespaces", function()
+    for _, case in ipairs {
+      { { "maker" }, { 1, 1, 0, 0 } }, { "judge", { 0, 0, 1, 1 } }, { { "maker-weight" }, { 1, 0, 0, 0 } },
+      { { "judge-weight2", "maker" }, { 1, 1, 0, 1 } }, { nil, { 1, 1, 1, 1 } },
+    } do
+      flow.clear_default_session()
+      job(case[1], "train")(x)
+      local moved = values()
+      for i, value in ipairs(moved) do moved[i] = value ~= 0 and 1 or 0 end
+      assert.same(case[2], moved)
+    end
+  end)
+
+  it("lets two jobs train a part each, with slots of their own", function()
+    local make, judge = job("maker", "make", flow.optimizer.Adam), job("judge", "judge", flow.optimizer.Adam)
+    make(x)
+    make(x)
+    judge(x)
+    local read = values()
+    assert.near(-2, read[1], 1e-5)
+    assert.near(-1, read[3], 1e-5)
+    assert.is_true(session.handle():read("judge-weight-m")[0] ~= 0)
+  end)
+
+  it("says which name is unknown, and where", function()
+    local function fails(pattern, ...)
+      local fine, problem = pcall(job, ...)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem))
+      assert.truthy(problem.where:find("optimizer_spec.lua:", 1, true))
+    end
+    fails("flow.optimizer.SGD: the job 'train' has no trainable variable 'maker-weigth', and none in a layer or "
+      .. "namespace of this name; did you mean 'maker-weight'?", { "maker-weigth" }, "train")
+    fails("variables must name at least one", {}, "train")
+    fails("variables must be a list of names, entry 1 is 3", 3, "train")
+  end)
+end)
+
 describe("schedules", function()
   -- The rate of each step, seen through SGD on a gradient of one.
   local function rates(scheduler, steps)
