@@ -1,4 +1,5 @@
---- The part of flow.nn that is put together from ops: dropout, normalisation with given statistics, losses.
+--- The part of flow.nn that is put together from ops: dropout, attention, normalisation with given statistics. What is
+-- a loss has a file of its own.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -139,51 +140,6 @@ for _, dims in ipairs { "1d", "2d", "3d" } do
     end)
 end
 
--- ---- losses -------------------------------------------------------------------------------------------------------
-
-local function reduced(value, reduction, name, signature)
-  if reduction == "none" then return value end
-  if reduction == "mean" then return ops.apply("reduce_mean", { value }, nil, name) end
-  if reduction == "sum" then return ops.apply("reduce_sum", { value }, nil, name) end
-  signature:fail(": reduction must be 'mean', 'sum' or 'none', got '" .. reduction .. "'")
-end
-
-local function define_loss(name, extra, doc, make)
-  local parameters = { { "input", "blob" }, { "target", "blob" } }
-  for _, parameter in ipairs(extra) do parameters[#parameters + 1] = parameter end
-  parameters[#parameters + 1] = { "reduction", "string", "mean" }
-  define(name, parameters, doc .. "\nreduction: \"mean\" (default), \"sum\", \"none\"", function(given, _, signature)
-    return reduced(make(given), given.reduction, given.name, signature)
-  end)
-end
-
-define_loss("L1Loss", {}, "|input - target|.", function(given)
-  return ops.apply("abs", { given.input - given.target })
-end)
-
-define_loss("MSELoss", {}, "(input - target)^2.", function(given)
-  return ops.apply("squared_difference", { given.input, given.target })
-end)
-
-define_loss("BCELoss", { { "weight", "blob?" } }, "-(target * log(input) + (1 - target) * log(1 - input)).",
-  function(given)
-    local x, y = given.input, given.target
-    local loss = -(y * ops.apply("log", { x }) + (1 - y) * ops.apply("log", { 1 - x }))
-    return given.weight and loss * given.weight or loss
-  end)
-
-define_loss("BCEWithLogitsLoss", { { "weight", "blob?" } }, "BCELoss of sigmoid(input), without overflow.",
-  function(given)
-    local loss = ops.apply("sigmoid_cross_entropy_with_logits", { given.target, given.input })
-    return given.weight and loss * given.weight or loss
-  end)
-
-define_loss("KLDivLoss", { { "log_target", "boolean", false } },
-  "target * (log(target) - input), with input as log probabilities.",
-  function(given)
-    local x, y = given.input, given.target
-    if given.log_target then return ops.apply("exp", { y }) * (y - x) end
-    return ops.apply("xlogy", { y, y }) - y * x
-  end)
+require("moonflow.nn_losses")(define)
 
 return nn

@@ -1,0 +1,129 @@
+--- The losses of flow.nn, put together from ops. Each is an element-wise formula and then "mean", "sum" or "none".
+
+local ops = require "moonflow.ops"
+
+-- The least number whose logarithm is taken: float32's smallest normal one, so that a loss stays finite.
+local LEAST_PROBABILITY = 2 ^ -126
+
+local function log_probability(p)
+  return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
+end
+
+local function at_least_zero(x)
+  return ops.apply("relu", { x })
+end
+
+local function reduced(value, reduction, name, signature)
+  if reduction == "none" then return ops.apply("identity", { value }, nil, name) end
+  if reduction == "mean" then return ops.apply("reduce_mean", { value }, nil, name) end
+  if reduction == "sum" then return ops.apply("reduce_sum", { value }, nil, name) end
+  signature:fail(": reduction must be 'mean', 'sum' or 'none', got '" .. reduction .. "'")
+end
+
+-- The p-norm over the last axis.
+local function norm(x, p)
+  local function over_width(powers) return ops.apply("reduce_sum", { powers }, { axis = { -1 } }) end
+  if p == 2 then return ops.apply("sqrt", { over_width(ops.apply("square", { x })) }) end
+  local size = ops.apply("abs", { x })
+  if p == 1 then return over_width(size) end
+  return over_width(size ^ p) ^ (1 / p)
+end
+
+--- Adds the losses to flow.nn through its `define`.
+return function(define)
+  local function define_loss(name, parameters, doc, make)
+    parameters[#parameters + 1] = { "reduction", "string", "mean" }
+    define(name, parameters, doc .. [[
+
+reduction: "mean" of all elements (default), their "sum", or "none", which keeps the shape]],
+    function(given, _, signature)
+      return reduced(make(given, signature), given.reduction, given.name, signature)
+    end)
+  end
+
+  define_loss("L1Loss", { { "input", "blob" }, { "target", "blob" } }, [[
+The absolute difference: |input - target|.
+shapes: input and target alike, or so that they broadcast]],
+  function(given)
+    return ops.apply("abs", { given.input - given.target })
+  end)
+
+  define_loss("MSELoss", { { "input", "blob" }, { "target", "blob" } }, [[
+The squared difference: (input - target)^2.
+shapes: input and target alike, or so that they broadcast]],
+  function(given)
+    return ops.apply("squared_difference", { given.input, given.target })
+  end)
+
+  define_loss("BCELoss", { { "input", "blob" }, { "target", "blob" }, { "weight", "blob?" } }, [[
+The binary cross entropy of probabilities, in nats:
+  -weight * (target * log(input) + (1 - target) * log(1 - input))
+A logarithm is taken of 2^-126 or more, so that the loss is finite (87.3 at most per element, where weight is 1) also
+where input is 0 or 1. BCEWithLogitsLoss is exact there.
+shapes: input and target alike; weight broadcasts to them]],
+  function(given)
+    local x, y = given.input, given.target
+    local loss = -(y * log_probability(x) + (1 - y) * log_probability(1 - x))
+    return given.weight and loss * given.weight or loss
+  end)
+
+  define_loss("BCEWithLogitsLoss", {
+    { "input", "blob" }, { "target", "blob" }, { "weight", "blob?" }, { "pos_weight", "blob?" },
+  }, [[
+The binary cross entropy of sigmoid(input), in nats, without overflow for any input:
+  weight * (pos_weight * target * softplus(-input) + (1 - target) * softplus(input)), softplus(x) = log(1 + exp(x))
+shapes: input and target alike; weight and pos_weight (mostly one number per class, on the last axis) broadcast to them
+defaults: weight and pos_weight are 1]],
+  function(given)
+    local x, y = given.input, given.target
+    local loss
+    if given.pos_weight then
+      local positive = given.pos_weight * y * ops.apply("softplus", { -x })
+      loss = positive + (1 - y) * ops.apply("softplus", { x })
+    else
+      loss = ops.apply("sigmoid_cross_entropy_with_logits", { y, x })
+    end
+    return given.weight and loss * given.weight or loss
+  end)
+
+  define_loss("KLDivLoss", { { "input", "blob" }, { "target", "blob" }, { "log_target", "boolean", false } }, [[
+The Kullback-Leibler divergence of the target from the input, element by element, in nats. The input is log
+probabilities:
+  target * (log(target) - input), 0 where target is 0; with log_target exp(target) * (target - input)
+shapes: input and target alike
+note: "mean" is over all elements, not over the batch]],
+  function(given)
+    local x, y = given.input, given.target
+    if given.log_target then return ops.apply("exp", { y }) * (y - x) end
+    return ops.apply("xlogy", { y, y }) - y * x
+  end)
+
+  define_loss("MarginRankingLoss", {
+    { "input1", "blob" }, { "input2", "blob" }, { "target", "blob" }, { "margin", "number", 0 },
+  }, [[
+Asks for input1 above input2 by the margin where target is 1, and below it where target is -1:
+  max(0, margin - target * (input1 - input2))
+shapes: all alike, or so that they broadcast
+defaults: margin 0]],
+  function(given)
+    return at_least_zero(given.margin - given.target * (given.input1 - given.input2))
+  end)
+
+  define_loss("TripletMarginLoss", {
+    { "anchor", "blob" }, { "positive", "blob" }, { "negative", "blob" }, { "margin", "number", 1 },
+    { "p", "number", 2 }, { "eps", "number", 1e-6 }, { "swap", "boolean", false },
+  }, [[
+Asks for an anchor that is nearer to its positive example than to its negative one, by the margin:
+  max(0, margin + d(anchor, positive) - d(anchor, negative)), d(a, b) = (sum_i |a_i - b_i + eps|^p)^(1/p)
+With swap the distance to the negative example is the smaller one of anchor and positive (Balntas and others,
+"Learning local feature descriptors with triplets and shallow convolutional neural networks", 2016).
+shapes: all (batch, width) -> (batch)
+defaults: margin 1, p 2, eps 1e-6, which keeps the gradient finite where two are the same]],
+  function(given, signature)
+    if given.p < 1 then signature:fail(": p must be at least 1, got " .. given.p) end
+    local function distance(a, b) return norm(a - b + given.eps, given.p) end
+    local near, far = distance(given.anchor, given.positive), distance(given.anchor, given.negative)
+    if given.swap then far = ops.apply("minimum", { far, distance(given.positive, given.negative) }) end
+    return at_least_zero(near - far + given.margin)
+  end)
+end

@@ -1,0 +1,192 @@
+-- The losses of flow.nn: their formulas written out here, their gradients, and what they do at the ends of the range.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+local names = { "a", "b", "c" }
+-- A job's parameters are counted.
+local with_parameters = {
+  [2] = function(body) return function(a, b) return body { a, b } end end,
+  [3] = function(body) return function(a, b, c) return body { a, b, c } end end,
+}
+
+-- Runs `loss(a, b, ...)` on arrays. Gives the loss and the gradients of its sum.
+local function loss_of(arrays, loss, options)
+  local inputs = {}
+  for i, array in ipairs(arrays) do
+    inputs[i] = { names[i], tp.Numpy.Placeholder(array.shape:table(), { dtype = array.dtype }) }
+  end
+  local gradients = {}
+  local job = flow.global_function {
+    type = "train", inputs = inputs, returns = tp.Numpy,
+  } (with_parameters[#arrays](function(values)
+    for i, value in ipairs(values) do
+      local one = flow.get_variable("one" .. i, { shape = { 1 }, dtype = value.dtype,
+                                                  initializer = flow.ones_initializer() })
+      values[i] = value * one
+      flow.watch_diff(values[i], function(d) gradients[i] = d end)
+    end
+    values[#values + 1] = options
+    local y = loss(unpack(values))
+    flow.optimizer.SGD(0):minimize(y)
+    return y
+  end))
+  return job(unpack(arrays)), gradients
+end
+
+-- formula(a[i], b[i], ...) for each element.
+local function each(arrays, formula)
+  local out = {}
+  for i = 0, arrays[1].shape:count() - 1 do
+    local values = {}
+    for k, array in ipairs(arrays) do values[k] = array:ravel()[i] end
+    out[i + 1] = formula(unpack(values))
+  end
+  return np.array(out, flow.double):reshape(arrays[1].shape:table())
+end
+
+local function near(a, b, tolerance)
+  assert.equal(tostring(a.shape), tostring(b.shape))
+  local worst = np.max(np.abs(a - b))
+  assert.truthy(worst <= (tolerance or 1e-12), "differs by " .. worst)
+end
+
+-- Checks values and reductions in float64 against a formula.
+local function check(loss, arrays, formula, options)
+  local function with(reduction)
+    local all = { reduction = reduction }
+    for key, value in pairs(options or {}) do all[key] = value end
+    return (loss_of(arrays, loss, all))
+  end
+  local wanted = each(arrays, formula)
+  near(with("none"), wanted)
+  near(with("mean"), np.array(wanted:mean(), flow.double))
+  near(with("sum"), np.array(wanted:sum(), flow.double))
+end
+
+local function double(values) return np.array(values, flow.double) end
+
+local x = double { { 0.3, -2.5, 1.5 }, { 0, 4, -0.25 } }
+local y = double { { 1, -2, 0 }, { 0.5, 1, 0.25 } }
+local p = double { { 0.3, 0.5, 0.999 }, { 1e-6, 0.75, 0.2 } }
+local t = double { { 1, 0, 1 }, { 0, 0.5, 0.25 } }
+
+before_each(function() flow.clear_default_session() end)
+
+describe("the losses", function()
+  it("are their formulas, reduced as asked for", function()
+    check(flow.nn.L1Loss, { x, y }, function(a, b) return math.abs(a - b) end)
+    check(flow.nn.MSELoss, { x, y }, function(a, b) return (a - b) ^ 2 end)
+    check(flow.nn.BCELoss, { p, t }, function(a, b) return -(b * math.log(a) + (1 - b) * math.log(1 - a)) end)
+    check(flow.nn.KLDivLoss, { x, t }, function(a, b) return b == 0 and 0 or b * (math.log(b) - a) end)
+    check(flow.nn.KLDivLoss, { x, y }, function(a, b) return math.exp(b) * (b - a) end, { log_target = true })
+    local function soft(v) return math.log(1 + math.exp(v)) end
+    check(flow.nn.BCEWithLogitsLoss, { x, t }, function(a, b) return b * soft(-a) + (1 - b) * soft(a) end)
+  end)
+
+  it("give the mean unless told otherwise", function()
+    assert.near(each({ x, y }, function(a, b) return (a - b) ^ 2 end):mean(),
+      loss_of({ x, y }, flow.nn.MSELoss):item(), 1e-12)
+  end)
+
+  it("have the gradients of their formulas", function()
+    local _, g = loss_of({ x, y }, flow.nn.MSELoss, { reduction = "sum" })
+    near(g[1], 2 * (x - y))
+    near(g[2], 2 * (y - x))
+    _, g = loss_of({ p, t }, flow.nn.BCELoss, { reduction = "sum" })
+    near(g[1], each({ p, t }, function(a, b) return (a - b) / (a * (1 - a)) end), 1e-6)
+    _, g = loss_of({ x, t }, flow.nn.BCEWithLogitsLoss, { reduction = "mean" })
+    near(g[1], each({ x, t }, function(a, b) return (1 / (1 + math.exp(-a)) - b) / 6 end))
+  end)
+
+  it("weigh elements and positives", function()
+    local w = double { 1, 2, 0.5 }
+    local function soft(v) return math.log(1 + math.exp(v)) end
+    local function formula(weight, positive)
+      local out = {}
+      for i = 0, 1 do
+        out[i + 1] = {}
+        for j = 0, 2 do
+          local a, b = x:at(i, j), t:at(i, j)
+          local pw, each_weight = positive and w[j] or 1, weight and w[j] or 1
+          out[i + 1][j + 1] = each_weight * (pw * b * soft(-a) + (1 - b) * soft(a))
+        end
+      end
+      return double(out)
+    end
+    for _, case in ipairs { { true, false }, { false, true }, { true, true } } do
+      local got = loss_of({ x, t, w }, function(a, b, c)
+        return flow.nn.BCEWithLogitsLoss(a, b, {
+          weight = case[1] and c or nil, pos_weight = case[2] and c or nil, reduction = "none",
+        })
+      end)
+      near(got, formula(case[1], case[2]))
+    end
+    near(loss_of({ p, t, w }, function(a, b, c) return flow.nn.BCELoss(a, b, c, "none") end),
+      loss_of({ p, t }, flow.nn.BCELoss, { reduction = "none" }) * w)
+  end)
+
+  it("stay finite at the ends of the range", function()
+    local ends = np.array({ 0, 0, 1, 1 }, flow.float)
+    local wanted = np.array({ 0, 1, 0, 1 }, flow.float)
+    local loss, g = loss_of({ ends, wanted }, flow.nn.BCELoss, { reduction = "none" })
+    near(loss, np.array({ 0, 126 * math.log(2), 126 * math.log(2), 0 }, flow.float), 1e-4)
+    assert.is_true(np.all(np.abs(g[1]):lt(math.huge)))
+    -- Far out a logit's loss is the logit itself, or nothing at all.
+    local far = np.array({ -200, -200, 200, 200 }, flow.float)
+    for _, weighted in ipairs { false, true } do
+      loss, g = loss_of({ far, wanted }, function(a, b)
+        local pos_weight = weighted and flow.ones({ 1 }) or nil
+        return flow.nn.BCEWithLogitsLoss(a, b, { reduction = "none", pos_weight = pos_weight })
+      end)
+      near(loss, np.array({ 0, 200, 200, 0 }, flow.float), 0)
+      near(g[1], np.array({ 0, -1, 1, 0 }, flow.float), 1e-6)
+    end
+    -- The small one counts: exp(-30), which 1 + would swallow.
+    loss = loss_of({ np.array({ -30 }, flow.float), np.array({ 0 }, flow.float) }, function(a, b)
+      return flow.nn.BCEWithLogitsLoss(a, b, { reduction = "none", pos_weight = flow.ones({ 1 }) })
+    end)
+    assert.near(1, loss:at(0) / math.exp(-30), 1e-5)
+  end)
+
+  it("rank pairs by a margin", function()
+    local target = double { { 1, -1, 1 }, { -1, 1, -1 } }
+    for _, margin in ipairs { 0, 0.5 } do
+      local got = loss_of({ x, y, target }, function(a, b, c)
+        return flow.nn.MarginRankingLoss(a, b, c, { margin = margin, reduction = "none" })
+      end)
+      near(got, each({ x, y, target }, function(a, b, c) return math.max(0, margin - c * (a - b)) end))
+    end
+  end)
+
+  it("hold an anchor nearer to its positive than to its negative", function()
+    local anchor, positive = double { { 0, 0 }, { 1, 1 } }, double { { 3, 4 }, { 1, 2 } }
+    local negative = double { { 6, 8 }, { 1, 1.5 } }
+    local function triplet(options)
+      options.reduction = "none"
+      return (loss_of({ anchor, positive, negative }, function(a, b, c)
+        return flow.nn.TripletMarginLoss(a, b, c, options)
+      end))
+    end
+    -- Distances 5 and 10, 1 and 0.5; eps shifts each by a millionth.
+    near(triplet({}), double { 0, 1.5 }, 1e-5)
+    near(triplet({ margin = 6 }), double { 1, 6.5 }, 1e-5)
+    near(triplet({ p = 1 }), double { 0, 1.5 }, 1e-5)  -- 7 and 14
+    near(triplet({ p = 3, margin = 6 }), double { 6 - 91 ^ (1 / 3), 6.5 }, 1e-5)
+    near(triplet({ swap = true, margin = 6 }), double { 6, 6.5 }, 1e-5)  -- positive to negative: 5 and 0.5
+    local _, g = loss_of({ anchor, anchor * 1, negative }, flow.nn.TripletMarginLoss, { margin = 100 })
+    assert.is_true(np.all(np.abs(g[1]):lt(math.huge)))
+  end)
+
+  it("say what they cannot take", function()
+    local function fails(pattern, body)
+      local fine, problem = pcall(loss_of, { x, y }, body)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem))
+      assert.truthy(problem.where:find("losses_spec.lua:", 1, true))
+    end
+    fails("reduction must be 'mean', 'sum' or 'none', got 'avg'", function(a, b)
+      return flow.nn.L1Loss(a, b, { reduction = "avg" })
+    end)
+    fails("p must be at least 1, got 0", function(a, b) return flow.nn.TripletMarginLoss(a, b, b, { p = 0 }) end)
+  end)
+end)
