@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
+local nn = require "moonflow.nn"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
@@ -110,7 +111,21 @@ local function per_axis(value, axes)
   return list
 end
 
-local function convolution(name, axes, default_format, kind)
+local convolution_doc = [[
+A convolution with bias and activation.
+shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels); bias (filters)
+padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs per axis
+]]
+
+local transpose_doc = [[
+A transposed convolution (flow.nn.conv2d_transpose) with bias and activation.
+shapes: weight (channels, filters / groups, kernel...), channels last (channels, kernel..., filters); bias (filters)
+padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME_LOWER", or pairs per axis
+output_shape: (batch, filters, height, width), where strides leave several
+]]
+
+-- `transposed` is the function of flow.nn where the filter is taken backwards.
+local function convolution(name, axes, default_format, kind, transposed)
   define(name, {
     { "inputs", "blob" }, { "filters", "integer" }, { "kernel_size", "list", 1 }, { "strides", "list", 1 },
     { "padding", "any", "VALID" }, { "data_format", "string", default_format }, { "dilation_rate", "list", 1 },
@@ -118,10 +133,8 @@ local function convolution(name, axes, default_format, kind)
     { "kernel_initializer", "initializer?" }, { "bias_initializer", "initializer?" },
     { "kernel_regularizer", "regularizer?" }, { "bias_regularizer", "regularizer?" },
     { "trainable", "boolean", true }, { "name", "string?" }, { "weight_name", "string?" }, { "bias_name", "string?" },
-  }, [[
-A convolution with bias and activation.
-shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels); bias (filters)
-padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs per axis
+    transposed and { "output_shape", "list?" } or nil,
+  }, (transposed and transpose_doc or convolution_doc) .. [[
 defaults: kernel_initializer xavier uniform, bias_initializer zeros
 variables: name-weight, name-bias (weight_name and bias_name name them wholly); ops: name, name-bias_add,
 name-activation]],
@@ -141,20 +154,29 @@ name-activation]],
         .. given.groups .. " groups")
     end
     local kernel = per_axis(given.kernel_size, axes)
-    local shape = { given.filters }
-    if not last then shape[2] = channels / given.groups end
+    local from, to = channels, given.filters
+    if transposed then from, to = to, from end
+    local shape = { to }
+    if not last then shape[2] = from / given.groups end
     for _, size in ipairs(kernel) do shape[#shape + 1] = size end
-    if last then shape[#shape + 1] = channels end
+    if last then shape[#shape + 1] = from end
 
     local names = naming(t, given.name, kind)
     local w = weight(t, where, names, "weight", shape,
       given.kernel_initializer or initializer.xavier_uniform_initializer(given.data_format),
       { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable,
         full_name = given.weight_name })
-    local out = ops.apply(name, { x, w }, {
+    local options = {
       strides = per_axis(given.strides, axes), padding = given.padding, data_format = given.data_format,
       dilations = per_axis(given.dilation_rate, axes), groups = given.groups,
-    }, names.name)
+    }
+    local out
+    if transposed then
+      options.output_shape, options.name = given.output_shape, names.name
+      out = transposed(x, w, options)
+    else
+      out = ops.apply(name, { x, w }, options, names.name)
+    end
     if given.use_bias then
       local b = weight(t, where, names, "bias", { given.filters }, given.bias_initializer or zeros,
         { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable,
@@ -300,6 +322,7 @@ end)
 function layers.complete()
   if ops.has("conv1d") then convolution("conv1d", 1, "NCW", "Conv1d") end
   convolution("conv2d", 2, "NCHW", "Conv2d")
+  convolution("conv2d_transpose", 2, "NCHW", "Conv2dTranspose", nn.conv2d_transpose)
 end
 
 return layers

@@ -1,5 +1,5 @@
 --- The part of flow.nn that is put together from ops: dropout, attention, normalisation with given statistics. What is
--- a loss has a file of its own.
+-- about images and what is a loss have files of their own.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -118,28 +118,7 @@ function(given)
   return out
 end)
 
-define("GroupNorm", { { "x", "blob" }, { "num_groups", "integer", 32 }, { "eps", "number", 1e-5 } },
-  "Normalises each group of channels of each sample (channels on axis 1); without scale and shift.",
-function(given, _, signature)
-  local sizes = given.x.shape:table()
-  if #sizes < 3 or sizes[2] % given.num_groups ~= 0 then
-    signature:fail(": " .. tostring(given.x.shape) .. " cannot be split into " .. given.num_groups
-      .. " groups of channels")
-  end
-  local grouped = ops.apply("reshape", { given.x }, { shape = { sizes[1], given.num_groups, -1 } })
-  local normal = ops.apply("layer_norm_core", { grouped, false, false }, { begin_norm_axis = 2, epsilon = given.eps })
-  return ops.apply("reshape", { normal }, { shape = sizes }, given.name)
-end)
-
-for _, dims in ipairs { "1d", "2d", "3d" } do
-  define("InstanceNorm" .. dims, { { "x", "blob" }, { "eps", "number", 1e-5 } },
-    "Normalises each channel of each sample (channels on axis 1); without scale and shift.",
-    function(given)
-      return (ops.apply("layer_norm_core", { given.x, false, false }, { begin_norm_axis = 2, epsilon = given.eps },
-        given.name))
-    end)
-end
-
+require("moonflow.nn_images")(define)
 require("moonflow.nn_losses")(define)
 
 return nn

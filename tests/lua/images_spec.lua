@@ -1,0 +1,308 @@
+-- What is about images and made of ops: transposed convolution, pooling along one axis, normalisation, PixelShuffle,
+-- upsampling, reflection.
+local flow = require "moonflow"
+local variable = require "moonflow.variable"
+local np, tp = flow.np, flow.typing
+
+-- Runs `body` on arrays in a job, and gives what the body gives.
+local function run(arrays, body, options)
+  options = options or {}
+  local inputs, values = {}, {}
+  for i, entry in ipairs(arrays) do
+    inputs[i] = { entry[1], tp.Numpy.Placeholder(entry[2].shape:table(), { dtype = entry[2].dtype }) }
+    values[i] = entry[2]
+  end
+  local job = flow.global_function {
+    type = options.type, inputs = inputs, returns = options.returns or tp.Numpy,
+    function_config = options.function_config,
+  } (body)
+  return job(unpack(values))
+end
+
+local function one(x, body) return run({ { "b", x } }, function(b) return body(b) end) end
+
+local function near(a, b, tolerance)
+  assert.equal(tostring(a.shape), tostring(b.shape))
+  local worst = np.max(np.abs(a - b))
+  assert.truthy(worst <= tolerance, "differs by " .. worst)
+end
+
+local function raises(pattern, body)
+  local fine, problem = pcall(body)
+  assert.is_false(fine, "there was no error")
+  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
+  assert.truthy(problem.where:find("images_spec.lua:", 1, true), problem.where)
+end
+
+local function count_up(shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return np.arange(count):astype(flow.float):reshape(shape)
+end
+
+before_each(function()
+  flow.clear_default_session()
+  flow.set_seed(3)
+end)
+
+describe("conv2d_transpose", function()
+  local function transposed(x, filter, options)
+    return run({ { "b", x }, { "f", filter } }, function(b, f) return flow.nn.conv2d_transpose(b, f, options) end)
+  end
+
+  -- By its definition: each place is spread over its window. NCHW, one image, one group.
+  local function spread(x, filter, height, width, strides, before, dilations)
+    local _, channels, rows, columns = unpack(x.shape:table())
+    local _, filters, kernel_rows, kernel_columns = unpack(filter.shape:table())
+    local out = np.zeros({ 1, filters, height, width })
+    for c = 0, channels - 1 do for y = 0, rows - 1 do for z = 0, columns - 1 do
+      for f = 0, filters - 1 do for i = 0, kernel_rows - 1 do for j = 0, kernel_columns - 1 do
+        local to_y = y * strides[1] - before[1] + i * dilations[1]
+        local to_x = z * strides[2] - before[2] + j * dilations[2]
+        if to_y >= 0 and to_y < height and to_x >= 0 and to_x < width then
+          out:set(0, f, to_y, to_x, out:at(0, f, to_y, to_x) + x:at(0, c, y, z) * filter:at(c, f, i, j))
+        end
+      end end end
+    end end end
+    return out
+  end
+
+  it("spreads each place over a window", function()
+    -- By hand: 1 and 2 in steps of 2, each times (1, 10, 100); they meet in the third column.
+    local y = transposed(np.array({ { { { 1, 2 } } } }, flow.float), np.array({ { { { 1, 10, 100 } } } }, flow.float),
+      { strides = { 1, 2 } })
+    assert.is_true(y == np.array({ { { { 1, 10, 102, 20, 200 } } } }, flow.float))
+  end)
+
+  it("is its definition for any strides, dilations and padding", function()
+    np.random.seed(1)
+    local x = np.random.uniform(-1, 1, { 1, 3, 4, 5 }):astype(flow.float)
+    local filter = np.random.uniform(-1, 1, { 3, 2, 3, 2 }):astype(flow.float)
+    local function check(before, sizes, options)
+      local strides, dilations = options.strides or { 1, 1 }, options.dilations or { 1, 1 }
+      near(transposed(x, filter, options), spread(x, filter, sizes[1], sizes[2], strides, before, dilations), 1e-5)
+    end
+    check({ 0, 0 }, { 6, 6 }, { strides = { 1, 1 } })
+    check({ 0, 0 }, { 9, 10 }, { strides = { 2, 2 } })
+    check({ 0, 0 }, { 10, 11 }, { strides = { 2, 2 }, output_shape = { 1, 2, 10, 11 } })
+    check({ 0, 0 }, { 10, 9 }, { strides = { 2, 1 }, dilations = { 1, 4 }, output_shape = { 1, 2, 10, 9 } })
+    -- A window of 3 in steps of 2 is one too many, which goes to the bottom: SAME pads small at the top.
+    check({ 0, 0 }, { 8, 10 }, { strides = { 2, 2 }, padding = "SAME" })
+    check({ 1, 0 }, { 8, 10 }, { strides = { 2, 2 }, padding = "SAME_LOWER" })
+    check({ 1, 0 }, { 7, 9 }, { strides = { 2, 2 }, padding = "SAME", output_shape = { 1, 2, 7, 9 } })
+    check({ 1, 2 }, { 6, 6 }, { strides = { 2, 2 }, padding = { { 0, 0 }, { 0, 0 }, { 1, 2 }, { 2, 2 } } })
+    check({ 1, 1 }, { 7, 8 }, { strides = { 2, 2 }, padding = 1 })
+  end)
+
+  it("turns conv2d around: what one gives the other takes, with the same filter", function()
+    np.random.seed(2)
+    local image = np.random.uniform(-1, 1, { 2, 4, 7, 7 }):astype(flow.float)
+    local filter = np.random.uniform(-1, 1, { 6, 2, 3, 3 }):astype(flow.float)
+    local value = np.random.uniform(-1, 1, { 2, 6, 4, 4 }):astype(flow.float)
+    local forth, back = run({ { "i", image }, { "f", filter }, { "v", value } }, function(i, f, v)
+      local options = { strides = 2, groups = 2, padding = "SAME_UPPER" }
+      local small = flow.nn.conv2d(i, f, options)
+      options.output_shape = i.shape
+      return small, flow.nn.conv2d_transpose(v, f, options)
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+    assert.near(np.sum(forth * value), np.sum(image * back), 1e-3)
+  end)
+
+  it("takes channels last", function()
+    np.random.seed(3)
+    local x = np.random.uniform(-1, 1, { 2, 3, 4, 5 }):astype(flow.float)
+    local filter = np.random.uniform(-1, 1, { 5, 3, 2, 4 }):astype(flow.float)
+    local last = transposed(x, filter, { strides = 2, data_format = "NHWC", output_shape = { 2, 7, 9, 4 } })
+    local first = transposed(x:transpose({ 0, 3, 1, 2 }):copy(), filter:transpose({ 0, 3, 1, 2 }):copy(),
+      { strides = 2, output_shape = { 2, 4, 7, 9 } })
+    near(last, first:transpose({ 0, 2, 3, 1 }), 1e-5)
+  end)
+
+  it("has gradients of value and filter", function()
+    -- The loss is the sum of 0 to 15 times the output, so the gradients are conv2d of that, and its filter gradient.
+    local weights = count_up({ 1, 1, 4, 4 })
+    local seen = {}
+    run({ { "x", np.array({ { { { 1, 2 }, { 3, 4 } } } }, flow.float) }, { "w", weights } }, function(x, w)
+      local filter = flow.get_variable("filter", { shape = { 1, 1, 2, 2 }, initializer = flow.ones_initializer() })
+      local y = flow.nn.conv2d_transpose(x * 1, filter, { strides = 2 })
+      flow.watch_diff(y, function(d) seen.y = d end)
+      flow.watch_diff(filter, function(d) seen.filter = d end)
+      local scaled = x * flow.get_variable("one", { shape = { 1, 1, 2, 2 }, initializer = flow.ones_initializer() })
+      flow.watch_diff(scaled, function(d) seen.x = d end)
+      flow.optimizer.SGD(0):minimize((y + flow.nn.conv2d_transpose(scaled, filter, { strides = 2 })) * w)
+      return y
+    end, { type = "train" })
+    assert.is_true(seen.y == weights)
+    assert.is_true(seen.x == np.array({ { { { 10, 18 }, { 42, 50 } } } }, flow.float))
+    -- filter[0, 0]: 1*0 + 2*2 + 3*8 + 4*10, for both of the two outputs
+    assert.is_true(seen.filter == np.array({ { { { 68, 78 }, { 108, 118 } } } }, flow.float) * 2)
+  end)
+
+  it("computes in mixed precision where conv2d does", function()
+    np.random.seed(4)
+    local x = np.random.uniform(-1, 1, { 1, 8, 6, 6 }):astype(flow.float)
+    local filter = np.random.uniform(-1, 1, { 8, 8, 3, 3 }):astype(flow.float)
+    local config = flow.function_config()
+    config:enable_auto_mixed_precision(true)
+    local function body(b, f) return flow.nn.conv2d_transpose(b, f, { strides = 2, padding = "SAME" }) end
+    local inputs = { { "b", x }, { "f", filter } }
+    -- 72 products of numbers below 1, each within 2^-8.
+    near(run(inputs, body, { function_config = config }), run(inputs, body), 0.2)
+  end)
+
+  it("says what does not fit", function()
+    local x, filter = np.ones({ 1, 3, 4, 4 }), np.ones({ 3, 2, 3, 3 })
+    local function fails(pattern, options, other)
+      raises(pattern, function() transposed(x, other or filter, options) end)
+    end
+    fails("'b' (1, 3, 4, 4) has 3 channels, filter 'f' (2, 3, 3, 3) is for 2", {}, np.ones({ 2, 3, 3, 3 }))
+    fails("'f' is (3, 3), wanted rank 4, (channels, filters / groups, kernel height, kernel width)", {},
+      np.ones({ 3, 3 }))
+    fails("output_shape {1, 2, 11, 9} has height 11; 'b' (1, 3, 4, 4) in steps of 2 comes from 9 to 10",
+      { strides = 2, output_shape = { 1, 2, 11, 9 } })
+    fails("output_shape {1, 2, 7, 6} has width 6; 'b' (1, 3, 4, 4) in steps of 2 comes from 7 to 8",
+      { strides = 2, padding = "SAME", output_shape = { 1, 2, 7, 6 } })
+    fails("output_shape is {1, 5, 6, 6}, wanted {1, 2, 6, 6}", { output_shape = { 1, 5, 6, 6 } })
+    fails("output_shape is {6, 6}, wanted {1, 2, 6, 6}", { output_shape = { 6, 6 } })
+    fails("3 channels cannot be split into 2 groups", { groups = 2 })
+    fails("data_format is 'NCWH', wanted 'NCHW' or 'NHWC'", { data_format = "NCWH" })
+    fails("padding has 3 numbers", { padding = { 1, 2, 3 } })
+    fails("padding leaves nothing of 'b'", { padding = 3 })
+    fails("padding is \"same\"", { padding = "same" })
+    fails("has no option 'stride'; did you mean 'strides'?", { stride = 2 })
+  end)
+
+  it("is a layer too", function()
+    local y = one(np.ones({ 2, 4, 5, 5 }), function(b)
+      return flow.layers.conv2d_transpose(b, 6, 3, {
+        name = "up", strides = 2, padding = "SAME", groups = 2, activation = flow.nn.relu,
+        kernel_initializer = flow.ones_initializer(), bias_initializer = flow.constant_initializer(0.5),
+      })
+    end)
+    local names = {}
+    for i, entry in ipairs(variable.all()) do names[i] = entry.name .. " " .. tostring(entry.shape) end
+    assert.same({ "up-bias (6)", "up-weight (4, 3, 3, 3)" }, names)
+    assert.equal("(2, 6, 10, 10)", tostring(y.shape))
+    assert.equal(8.5, y:at(1, 5, 2, 2)) -- four windows of two channels meet
+    assert.equal(2.5, y:at(1, 5, 1, 1)) -- one
+  end)
+end)
+
+describe("pooling along one axis", function()
+  it("is pooling of images of height 1", function()
+    local x = np.array({ { { 1, 5, 2, 4, 3 } } }, flow.float)
+    local function pool(kind, options)
+      return one(x, function(b) return flow.nn[kind .. "_pool1d"](b, options) end)
+    end
+    assert.is_true(pool("max", { ksize = 2 }) == np.array({ { { 5, 4 } } }, flow.float))
+    assert.is_true(pool("max", { ksize = 3, strides = 1 }) == np.array({ { { 5, 5, 4 } } }, flow.float))
+    assert.is_true(pool("avg", { ksize = 2, padding = "SAME" }) == np.array({ { { 1, 3.5, 3.5 } } }, flow.float))
+    assert.is_true(pool("avg", { ksize = 2, ceil_mode = true }) == np.array({ { { 3, 3, 3 } } }, flow.float))
+    assert.is_true(pool("max", { ksize = 2, padding = { { 0, 0 }, { 0, 0 }, { 1, 0 } } })
+      == np.array({ { { 1, 5, 4 } } }, flow.float))
+    assert.is_true(pool("max", { ksize = 3, padding = 1 }) == np.array({ { { 5, 4 } } }, flow.float))
+  end)
+
+  it("takes channels last", function()
+    local x = np.array({ { { 1, 10 }, { 2, 30 }, { 3, 20 } } }, flow.float)
+    local y = one(x, function(b)
+      return flow.nn.max_pool1d(b, 2, 1, { { 0, 0 }, { 1, 0 }, { 0, 0 } }, { data_format = "NWC" })
+    end)
+    assert.is_true(y == np.array({ { { 1, 10 }, { 2, 30 }, { 3, 30 } } }, flow.float))
+  end)
+
+  it("says what does not fit", function()
+    local function fails(pattern, x, options)
+      raises(pattern, function() one(x, function(b) return flow.nn.max_pool1d(b, options) end) end)
+    end
+    fails("'b' is (2, 3), wanted rank 3 (NCW)", np.ones({ 2, 3 }), { ksize = 2 })
+    fails("ksize and strides are one number each, got a list of 2", np.ones({ 1, 1, 4 }), { ksize = { 2, 2 } })
+    fails("padding has 2 numbers", np.ones({ 1, 1, 4 }), { ksize = 2, padding = { 1, 1 } })
+  end)
+end)
+
+describe("normalisation of channels", function()
+  local function names()
+    local list = {}
+    for i, entry in ipairs(variable.all()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
+    return list
+  end
+
+  it("GroupNorm gives each group of each sample mean 0 and variance 1, then scales and shifts each channel", function()
+    np.random.seed(5)
+    local x = np.random.normal(3, 2, { 2, 6, 3, 4 }):astype(flow.float)
+    local y = one(x, function(b) return flow.nn.GroupNorm(b, 2, { affine = false }) end)
+    assert.same({}, names())
+    local groups = y:reshape({ 4, 36 })
+    near(groups:mean(1), np.zeros({ 4 }), 1e-5)
+    near(groups:std(1), np.ones({ 4 }), 1e-4)
+    near(one(x, function(b) return flow.nn.GroupNorm(b, { num_groups = 2, name = "g" }) end), y, 1e-6)
+    assert.same({ "g-beta (6)", "g-gamma (6)" }, names())
+  end)
+
+  it("trains gamma and beta", function()
+    np.random.seed(6)
+    local x = np.random.normal(0, 1, { 2, 4, 3, 3 }):astype(flow.float)
+    local normal, gamma, beta
+    run({ { "b", x } }, function(b)
+      local y = flow.nn.InstanceNorm2d(b, { name = "n" })
+      local plain = flow.nn.InstanceNorm2d(b, { affine = false })
+      flow.optimizer.SGD(1, { momentum = 0 }):minimize(flow.math.reduce_sum(y * plain))
+      return plain
+    end, { type = "train" })
+    normal = one(x, function(b) return flow.nn.InstanceNorm2d(b, { affine = false }) end)
+    gamma, beta = run({}, function()
+      local function get(name) return flow.get_variable(name, { shape = { 4 } }) end
+      return get("n-gamma") * 1, get("n-beta") * 1
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+    local planes = normal:transpose({ 1, 0, 2, 3 }):reshape({ 4, 18 })
+    near(gamma, 1 - (planes * planes):sum(1), 1e-4)
+    near(beta, 0 - planes:sum(1), 1e-4)
+  end)
+
+  it("InstanceNorm is GroupNorm with a group per channel, for each rank", function()
+    np.random.seed(7)
+    for dims = 1, 3 do
+      local shape = { 2, 3, 4 }
+      for i = 2, dims do shape[i + 2] = 3 end
+      local x = np.random.normal(1, 2, shape):astype(flow.float)
+      near(one(x, function(b) return flow.nn["InstanceNorm" .. dims .. "d"](b) end),
+        one(x, function(b) return flow.nn.GroupNorm(b, 3) end), 1e-6)
+    end
+  end)
+
+  it("says what does not fit", function()
+    raises("the 6 channels of 'b' cannot be split into 4 groups", function()
+      one(np.ones({ 1, 6, 2 }), function(b) return flow.nn.GroupNorm(b, 4) end)
+    end)
+    raises("'b' is (1, 6, 2), wanted rank 4: batch, channels and 2 more axes", function()
+      one(np.ones({ 1, 6, 2 }), function(b) return flow.nn.InstanceNorm2d(b) end)
+    end)
+  end)
+end)
+
+describe("larger images", function()
+  it("PixelShuffle makes channels places", function()
+    local y = one(count_up({ 1, 8, 1, 2 }), function(b) return flow.nn.PixelShuffle(b, 2) end)
+    assert.is_true(y == np.array({ { { { 0, 2, 1, 3 }, { 4, 6, 5, 7 } }, { { 8, 10, 9, 11 }, { 12, 14, 13, 15 } } } },
+      flow.float))
+    raises("the 6 channels of 'b' are no multiple of upscale_factor^2 = 4", function()
+      one(np.ones({ 1, 6, 2, 2 }), function(b) return flow.nn.PixelShuffle(b, 2) end)
+    end)
+  end)
+
+  it("upsample_2d is a layer without variables", function()
+    local y = one(np.array({ { { { 1, 2 } } } }, flow.float), function(b)
+      return flow.layers.upsample_2d(b, { size = { 1, 2 }, interpolation = "bilinear", name = "up" })
+    end)
+    assert.is_true(y == np.array({ { { { 1, 1.25, 1.75, 2 } } } }, flow.float))
+    assert.same({}, variable.all())
+  end)
+
+  it("reflection_pad2d mirrors the border", function()
+    local y = one(np.array({ { { { 1, 2, 3 } } } }, flow.float), function(b)
+      return flow.reflection_pad2d(b, { 2, 1, 0, 0 })
+    end)
+    assert.is_true(y == np.array({ { { { 3, 2, 1, 2, 3, 2 } } } }, flow.float))
+  end)
+end)
