@@ -81,6 +81,14 @@ describe("the sample", function()
     assert.truthy(out:match("^step 0, loss %d+%.%d+\nstep 2, loss %d+%.%d+\n%d+%.%d images in a second\n$"))
   end)
 
+  it("gan_mnist.lua trains two jobs in turns, and draws a sheet of digits", function()
+    local out = run("gan_mnist.lua", 3, folder .. "/digits.png", 4)
+    assert.truthy(out:match("^step 0, loss of the discriminator %d+%.%d+, of the generator %d+%.%d+\ndigits in "))
+    local file = assert(io.open(folder .. "/digits.png", "rb"))
+    assert.equal("\137PNG\r\n\26\n\0\0\0\13IHDR\0\0\1\24\0\0\1\24\8\0", file:read(26)) -- 280 by 280, grey
+    file:close()
+  end)
+
   it("transformer_train.lua learns a text and goes on from a word of it", function()
     local path = folder .. "/text.txt"
     local file = assert(io.open(path, "wb"))
