@@ -98,8 +98,34 @@ TEST_CASE("a label or an index outside its range is the error of the CPU") {
       check("gather_grad", {drawn({dtype, {40, 5}}, 4), labels}, 1, {{"shape", Ints{7, 5}}});
       check("gather", {Tensor::allocate({dtype, {7, 0}}), labels}, 1);
       check("one_hot", {labels}, 0, {{"depth", int64_t{7}}, {"axis", int64_t{0}}});
+      check("unsorted_segment_sum", {values, labels}, 1, {{"num_segments", int64_t{7}}});
     }
   }
+}
+
+TEST_CASE("a coordinate outside its own axis is the error of the CPU") {
+  const BesideCpu beside;
+  const Tensor params = drawn({DType::Float32, {9, 7, 5}}, 1), rows = drawn({DType::Float32, {20, 5}}, 2);
+  const Tensor tuples = drawn({DType::Int32, {20, 2}}, 3, 0, 7), index = drawn({DType::Int32, {9, 7, 4}}, 4, 0, 5);
+  const auto check = [&](const char* op, const std::vector<Tensor>& inputs, int place, const Attrs& attrs = {}) {
+    Trial trial = beside.trial(op, inputs, attrs);
+    CHECK(found_by(trial, *beside.card) == "no fault");
+    trial.inputs[place] = trial.inputs[place].copy();
+    trial.inputs[place].data<int32_t>()[33] = 8;  // of a tuple, its second coordinate
+    INFO(trial.describe());
+    const std::string expected = thrown_by(trial, *beside.cpu);
+    CHECK(expected.find("is 8, outside") != std::string::npos);
+    CHECK(found_by(trial, *beside.card) == expected);
+  };
+  check("gather_nd", {params, tuples}, 1);
+  check("scatter_nd", {tuples, rows}, 0, {{"shape", Ints{9, 7, 5}}});
+  check("tensor_scatter_nd_add", {params, tuples, rows}, 1);
+  check("tensor_scatter_nd_update", {params, tuples, rows}, 1);
+  check("gather_nd", {Tensor::allocate({DType::Float32, {9, 7, 0}}), tuples}, 1);
+  check("scatter_nd", {tuples, Tensor::allocate({DType::Float32, {20, 0}})}, 0, {{"shape", Ints{9, 7, 0}}});
+  check("dim_gather", {params, index}, 1, {{"dim", int64_t{2}}});
+  check("dim_gather_grad", {drawn({DType::Float32, {9, 7, 4}}, 5), index}, 1,
+        {{"dim", int64_t{-1}}, {"size", int64_t{5}}});
 }
 
 TEST_CASE("after a bad label running statistics stay as they are") {

@@ -1,0 +1,41 @@
+// On CUDA: rows that indices name, read and written. What several picks name is taken in in their order, so that the
+// result is the CPU's to the bit wherever the picks are not shared by blocks.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/scatter_rows.h"
+
+namespace moonflow::cuda {
+namespace {
+
+// Of an op that has the value, or its sizes, as an input or output of this shape.
+Places tuples(const Shape& value, const KernelCall& call, int indices) {
+  return Places::of_tuples(value, call.inputs[indices].shape);
+}
+Places along(const Shape& value, const KernelCall& call) {
+  return Places::along(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("dim"), value.rank()));
+}
+
+template <bool kSums>
+Launch prepare_tensor_scatter(KernelCall& call) {
+  return scatter_rows<kSums>(call, tuples(call.inputs[0].shape, call, 1), 0, 1, 2);
+}
+
+}  // namespace
+
+void add_scatter(Kernels& kernels) {
+  kernels["gather_nd"] = {{[](KernelCall& call) { return take_rows(call, tuples(call.inputs[0].shape, call, 1), 1); }},
+                          true};
+  kernels["scatter_nd"] = {
+      {[](KernelCall& call) { return scatter_rows<true>(call, tuples(call.outputs[0].shape, call, 0), -1, 0, 1); }}};
+  kernels["tensor_scatter_nd_add"] = {{prepare_tensor_scatter<true>}};
+  kernels["tensor_scatter_nd_update"] = {{prepare_tensor_scatter<false>}};
+  kernels["unsorted_segment_sum"] = {{[](KernelCall& call) {
+    const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank());
+    return scatter_rows<true>(call, Places::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis), -1, 1, 0);
+  }}};
+  kernels["dim_gather"] = {{[](KernelCall& call) { return take_rows(call, along(call.inputs[0].shape, call), 1); }},
+                           true};
+  kernels["dim_gather_grad"] = {
+      {[](KernelCall& call) { return scatter_rows<true>(call, along(call.outputs[0].shape, call), -1, 1, 0); }}};
+}
+
+}  // namespace moonflow::cuda

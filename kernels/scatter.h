@@ -1,0 +1,19 @@
+// Reading rows that indices name, and putting rows there, on the CPU. Indices are checked before anything is written.
+#pragma once
+
+#include "engine/op.h"
+#include "kernels/places.h"
+
+namespace moonflow::cpu {
+
+// The one output is the rows that the input `indices` names in the first input, pick by pick.
+Launch take_rows(KernelCall& call, const Places& places, int indices);
+
+// What happens to a row that a pick names.
+enum class Into { Sum, Replaced };
+
+// The one output is the value of the input `initial`, or zeros where there is none (-1), into which each row of
+// `updates` goes in the order of the picks.
+Launch scatter_rows(KernelCall& call, const Places& places, Into into, int initial, int indices, int updates);
+
+}  // namespace moonflow::cpu
