@@ -33,6 +33,7 @@ Kernels make_kernels() {
   add_shape(kernels);
   add_slice(kernels);
   add_softmax(kernels);
+  add_sort(kernels);
   add_update(kernels);
   return kernels;
 }

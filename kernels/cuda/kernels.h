@@ -60,6 +60,7 @@ void add_schedule(Kernels& kernels);
 void add_shape(Kernels& kernels);
 void add_slice(Kernels& kernels);
 void add_softmax(Kernels& kernels);
+void add_sort(Kernels& kernels);
 void add_update(Kernels& kernels);
 
 }  // namespace moonflow::cuda
