@@ -2,13 +2,12 @@
 // names its position, found before anything is written.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "engine/graph.h"
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
-#include "kernels/picking.h"
+#include "kernels/scatter.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -53,53 +52,9 @@ std::vector<TensorType> infer_gather(const OpCall& call) {
   return {{call.dtype(0), shape}};
 }
 
-Launch prepare_gather(KernelCall& call) {
-  const Picking p(call.inputs[0].shape, call.inputs[1].shape, call.attrs.integer("axis"));
-  const CheckedIndices indices(call, 1, p.rows);
-  const int64_t run_bytes = p.inner * size_of(call.inputs[0].dtype);
-  return [=](const LaunchCall& launch) {
-    const int64_t* index = indices.check(launch.inputs[1], launch.scratch);
-    const char* params = launch.input<char>(0);
-    char* out = launch.output<char>(0);
-    cpu::parallel_for(p.outer * p.picked, cpu::kGrain / std::max<int64_t>(p.inner, 1) + 1,
-                      [&](int64_t first, int64_t last) {
-                        for (int64_t i = first; i < last; ++i) {
-                          const int64_t row = i / p.picked * p.rows + index[i % p.picked];
-                          std::memcpy(out + i * run_bytes, params + row * run_bytes, run_bytes);
-                        }
-                      });
-  };
-}
-
-// Adds up the rows that were picked. The threads share out the columns (outer, inner), and each goes through all picks
-// in order: no two write the same place, and every sum has one order.
-Launch prepare_gather_grad(KernelCall& call) {
-  const Picking p(call.outputs[0].shape, call.inputs[1].shape, call.attrs.integer("axis"));
-  const CheckedIndices indices(call, 1, p.rows);
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
-    return [=](const LaunchCall& launch) {
-      const int64_t* index = indices.check(launch.inputs[1], launch.scratch);
-      const T* dy = launch.input<T>(0);
-      T* dparams = launch.output<T>(0);
-      const int64_t work_per_column = p.picked + p.rows;
-      cpu::parallel_for(p.outer * p.inner, cpu::kGrain / std::max<int64_t>(work_per_column, 1) + 1,
-                        [&](int64_t first, int64_t last) {
-                          while (first < last) {
-                            const int64_t block = first / p.inner, column = first % p.inner;
-                            const int64_t width = std::min(p.inner - column, last - first);
-                            T* to = dparams + block * p.rows * p.inner + column;
-                            const T* from = dy + block * p.picked * p.inner + column;
-                            for (int64_t row = 0; row < p.rows; ++row) std::fill_n(to + row * p.inner, width, T(0));
-                            for (int64_t i = 0; i < p.picked; ++i) {
-                              T* sum = to + index[i] * p.inner;
-                              for (int64_t c = 0; c < width; ++c) sum[c] += from[i * p.inner + c];
-                            }
-                            first += width;
-                          }
-                        });
-    };
-  });
+// The value's sizes are those of params.
+Places places_of(const KernelCall& call, const Shape& value) {
+  return Places::on_axis(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("axis"), value.rank()));
 }
 
 void add_gather(Catalog& catalog) {
@@ -119,7 +74,7 @@ void add_gather(Catalog& catalog) {
     const Attrs attrs{{"axis", g.attrs.integer("axis")}, {"shape", g.type(g.inputs[0]).shape.dims()}};
     return {g.op("gather_grad", {g.grads[0], g.inputs[1]}, attrs), kNone};
   };
-  op.cpu = {prepare_gather};
+  op.cpu = {[](KernelCall& call) { return cpu::take_rows(call, places_of(call, call.inputs[0].shape), 1); }};
   op.examples = {{{f32({4, 3}), i32({2, 3})}},
                  {{f32({2, 4, 2}), i32({5})}, {{"axis", int64_t{1}}}},
                  {{i32({4}), {DType::Int64, {}}}}};
@@ -148,7 +103,9 @@ void add_gather(Catalog& catalog) {
             " it is ", gathered);
     return {params};
   };
-  grad.cpu = {prepare_gather_grad};
+  grad.cpu = {[](KernelCall& call) {
+    return cpu::scatter_rows(call, places_of(call, call.outputs[0].shape), cpu::Into::Sum, -1, 1, 0);
+  }};
   grad.examples = {{{f32({2, 3, 3}), i32({2, 3})}, {{"shape", Ints{4, 3}}}},
                    {{f32({2, 5, 2}), i32({5})}, {{"axis", int64_t{1}}, {"shape", Ints{2, 4, 2}}}}};
   catalog.add(grad);

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/axes.h"
 #include "kernels/cuda/indices.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/cuda/units.h"
 #include "kernels/elementwise.h"
 #include "kernels/places.h"
@@ -197,6 +198,7 @@ struct ScatterRows {
   }
 };
 
+// Those of integers, which a double does not hold.
 template <class T>
 struct SumParts {
   const T* of_parts;
@@ -237,7 +239,12 @@ Launch scatter_rows(KernelCall& call, const Places& p, int initial, int indices,
              Scatter{NamedRows(at, p, indices, index_dtype), at.input<T>(updates),
                      initial < 0 ? nullptr : at.input<T>(initial), results, columns, rows, groups, tiles, parts},
              Scatter::kShared);
-      if (parts > 1) for_each(at.stream, count, SumParts<T>{results, out, count, parts});
+      if (parts == 1) return;
+      if constexpr (std::is_floating_point_v<T>) {
+        for_each(at.stream, count, AddParts<T, T>{results, out, parts, count});
+      } else {
+        for_each(at.stream, count, SumParts<T>{results, out, count, parts});
+      }
     };
   });
 }
