@@ -91,6 +91,42 @@ function mathematics.complete(flow)
       "Every step-th element of the leading axes: flow.slice_v2(x, { { 0, 10, 2 }, { 1 } }).")
   end
 
+  -- dim_gather of the original takes the axis before the index.
+  local by_index = flow.dim_gather
+  local original = arguments.signature("flow.dim_gather",
+    { { "x", "blob" }, { "dim", "integer" }, { "index", "blob" }, { "name", "string?" } })
+  flow.dim_gather = function(x, dim, ...)
+    if type(dim) ~= "number" then return by_index(x, dim, ...) end
+    local given = original:parse(x, dim, ...)
+    return ops.apply("dim_gather", { given.x, given.index }, { dim = given.dim }, given.name)
+  end
+  ops.document(flow.dim_gather, "flow.dim_gather", original, [[
+Elements of x, each from its own place but for the axis `dim`, along which an index says where:
+  out[i, j, k] = x[i, index[i, j, k], k] for dim = 1
+The other axes of x and index agree. An index out of bounds is an error that names its position.]])
+
+  define(flow, "masked_fill", { { "x", "blob" }, { "mask", "blob" }, { "value", "number" } }, [[
+x with `value` where the mask (int8, as comparisons give it) is not 0. The mask broadcasts against x.]],
+    function(given)
+      return flow.where(given.mask, given.value, given.x, given.name)
+    end)
+
+  define(flow, "math.tril", { { "x", "blob" }, { "diagonal", "integer", 0 }, { "fill_value", "number", 0 } }, [[
+The lower triangle of the matrices in the last two axes of x, and `fill_value` above it:
+  out[..., i, j] = x[..., i, j] where j <= i + diagonal, else fill_value]],
+    function(given, _, signature)
+      local x, diagonal = given.x, given.diagonal
+      local rank = #x.shape
+      if rank < 2 then signature:fail(": x is " .. tostring(x.shape) .. ", it needs two axes for its matrices") end
+      local rows, columns = x.shape[rank - 2], x.shape[rank - 1]
+      local function numbers(first, count, shape)
+        local range = ops.apply("range", {}, { start = first, stop = first + count, dtype = "int32" })
+        return ops.apply("reshape", { range }, { shape = shape })
+      end
+      local kept = numbers(0, columns, { 1, columns }):le(numbers(diagonal, rows, { rows, 1 }))
+      return flow.where(kept, x, given.fill_value, given.name)
+    end)
+
   local function filled(value)
     return function(given)
       return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.shape }, given.name)
