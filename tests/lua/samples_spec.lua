@@ -76,9 +76,10 @@ describe("the sample", function()
     assert.truthy(out:match("accuracy on 20 test images: %d+%.%d%%\n$"))
   end)
 
-  it("resnet50.lua trains in mixed precision, and tells its speed", function()
+  it("resnet50.lua trains in mixed precision, and tells its top-5 accuracy and its speed", function()
     local out = run("resnet50.lua", 3, 2, "cpu", 32)
-    assert.truthy(out:match("^step 0, loss %d+%.%d+\nstep 2, loss %d+%.%d+\n%d+%.%d images in a second\n$"))
+    local step = "step %d, loss %d+%.%d+, %d+%.%d%% in the top 5\n"
+    assert.truthy(out:match("^" .. step .. step .. "%d+%.%d images in a second\n$"))
   end)
 
   it("gan_mnist.lua trains two jobs in turns, and draws a sheet of digits", function()
