@@ -50,7 +50,7 @@ local function discriminator(pictures)
 end
 
 local function optimizer(variables)
-  return flow.optimizer.Adam(2e-4, { beta1 = 0.5, variables = variables })
+  return flow.optimizer.Adam(1e-3, { beta1 = 0.5, variables = variables })
 end
 
 local noise_type = tp.Numpy.Placeholder({ BATCH_SIZE, NOISE })
