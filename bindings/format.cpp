@@ -32,15 +32,18 @@ std::string chars(T x, std::chars_format form, int precision) {
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, x, form, precision).ptr);
 }
 
-// Of bfloat16 with as few digits as give it back.
-std::string chars(BFloat16 x, std::chars_format form) {
+// Of what is narrow with as few digits as give it back.
+template <class Half>
+std::string narrow_chars(Half x, std::chars_format form) {
   for (int precision = 0;; ++precision) {
     std::string digits = chars(static_cast<float>(x), form, precision);
     float back = 0;
     std::from_chars(digits.data(), digits.data() + digits.size(), back);
-    if (BFloat16(back).bits == x.bits || precision == 8) return digits;
+    if (Half(back).bits == x.bits || precision == 8) return digits;
   }
 }
+std::string chars(BFloat16 x, std::chars_format form) { return narrow_chars(x, form); }
+std::string chars(Float16 x, std::chars_format form) { return narrow_chars(x, form); }
 
 Decimal split(const std::string& number) {
   Decimal parts;

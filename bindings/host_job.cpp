@@ -12,7 +12,7 @@ static_assert(MF_MAX_RANK == Shape::kMaxRank);
 static_assert(static_cast<int>(DType::Float32) == MF_FLOAT32 && static_cast<int>(DType::Float64) == MF_FLOAT64);
 static_assert(static_cast<int>(DType::Int8) == MF_INT8 && static_cast<int>(DType::UInt8) == MF_UINT8);
 static_assert(static_cast<int>(DType::Int32) == MF_INT32 && static_cast<int>(DType::Int64) == MF_INT64);
-static_assert(static_cast<int>(DType::BFloat16) == MF_BFLOAT16);
+static_assert(static_cast<int>(DType::BFloat16) == MF_BFLOAT16 && static_cast<int>(DType::Float16) == MF_FLOAT16);
 
 // The list of { name, dtype, shape } at the top of the stack.
 std::vector<NamedValue> read_values(lua_State* L) {
@@ -58,7 +58,7 @@ std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int3
 TensorType check_array(const mf_array& array, const TensorType& signature, const Role& role) {
   require_size(array, [&] { return role.str(); });
   if (array.dtype != static_cast<mf_dtype>(signature.dtype)) {
-    const bool known = array.dtype >= MF_FLOAT32 && array.dtype <= MF_INT64;
+    const bool known = array.dtype >= MF_FLOAT32 && array.dtype <= MF_FLOAT16;
     refuse(MF_DTYPE_MISMATCH, role.str(), " is ", known ? name(static_cast<DType>(array.dtype)) : "of no dtype",
            ", wanted ", signature);
   }

@@ -211,7 +211,7 @@ DType dtype_at(lua_State* L, int index, const char* what) {
   const std::optional<DType> dtype = dtype_named(string_at(L, index, what));
   if (!dtype)
     fail(ErrorCode::InvalidArgument, what, ": ", describe(L, index),
-         " is no dtype; there are float32, float64, int8, uint8, int32, int64");
+         " is no dtype; there are float32, float64, bfloat16, float16, int8, uint8, int32, int64");
   return *dtype;
 }
 

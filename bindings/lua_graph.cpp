@@ -231,7 +231,7 @@ int make_graph(lua_State* L) {
     box.job = std::string(string_at(L, 2, "name of the job"));
     box.session = session.session;
     box.graph = std::make_unique<Graph>(box.session->catalog());
-    box.graph->mixed_precision = lua_toboolean(L, 3) != 0;
+    if (lua_toboolean(L, 3)) box.graph->mixed_precision = DType::BFloat16;
     box.graph->allow_tf32 = lua_toboolean(L, 4) != 0;
   });
   return 1;

@@ -151,7 +151,8 @@ MF_EXPORT MF_SIGNAL_SAFE mf_code mf_session_interrupt(mf_session* session);
 /* ---- arrays and jobs --------------------------------------------------------------------------------------------- */
 
 typedef int32_t mf_dtype;
-enum { MF_FLOAT32 = 0, MF_FLOAT64 = 1, MF_INT8 = 2, MF_UINT8 = 3, MF_INT32 = 4, MF_INT64 = 5, MF_BFLOAT16 = 6 };
+enum { MF_FLOAT32 = 0, MF_FLOAT64 = 1, MF_INT8 = 2, MF_UINT8 = 3, MF_INT32 = 4, MF_INT64 = 5, MF_BFLOAT16 = 6,
+       MF_FLOAT16 = 7 };
 enum { MF_MAX_RANK = 8 };
 
 /* Memory of the host, dense and row-major. */

@@ -102,8 +102,8 @@ class HeaderReader {
     static constexpr struct {
       const char* kind;
       DType dtype;
-    } kKinds[] = {{"f4", DType::Float32}, {"f8", DType::Float64}, {"i1", DType::Int8}, {"u1", DType::UInt8},
-                  {"i4", DType::Int32},   {"i8", DType::Int64},   {"b1", DType::Int8}};
+    } kKinds[] = {{"f4", DType::Float32}, {"f8", DType::Float64}, {"f2", DType::Float16}, {"i1", DType::Int8},
+                  {"u1", DType::UInt8},   {"i4", DType::Int32},   {"i8", DType::Int64},   {"b1", DType::Int8}};
     for (const auto& known : kKinds) {
       if (kind != known.kind) continue;
       header_.dtype = known.dtype;
@@ -111,7 +111,7 @@ class HeaderReader {
       header_.swapped = order == '>' && size_of(known.dtype) > 1;
       return;
     }
-    fault("dtype '", descr, "' is not supported; there are f4, f8, i1, u1, i4, i8, b1");
+    fault("dtype '", descr, "' is not supported; there are f2, f4, f8, i1, u1, i4, i8, b1");
   }
 
   void order() {
@@ -237,7 +237,7 @@ Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memo
 }
 
 std::string npy_header(const TensorType& type) {
-  static constexpr const char* kDescr[] = {"<f4", "<f8", "|i1", "|u1", "<i4", "<i8"};
+  static constexpr const char* kDescr[] = {"<f4", "<f8", "|i1", "|u1", "<i4", "<i8", nullptr, "<f2"};  // by DType
   require(type.dtype != DType::BFloat16, ErrorCode::Unsupported,
           "npy and npz have no bfloat16; save a:astype(\"float32\"), which holds the same values");
   std::string shape;

@@ -15,9 +15,9 @@ struct DTypeName {
   DType dtype;
   const char* name;
 };
-constexpr DTypeName kNames[] = {{DType::Float32, "F32"},  {DType::Float64, "F64"}, {DType::Int8, "I8"},
-                                {DType::UInt8, "U8"},     {DType::Int32, "I32"},   {DType::Int64, "I64"},
-                                {DType::BFloat16, "BF16"}};
+constexpr DTypeName kNames[] = {{DType::Float32, "F32"},   {DType::Float64, "F64"}, {DType::Int8, "I8"},
+                                {DType::UInt8, "U8"},      {DType::Int32, "I32"},   {DType::Int64, "I64"},
+                                {DType::BFloat16, "BF16"}, {DType::Float16, "F16"}};
 
 const char* name_of(DType dtype) {
   for (const DTypeName& row : kNames)

@@ -36,8 +36,8 @@ Every op that a job function can call, written from the catalog by `docs/write_o
 positional, in the order given, or a key of the trailing table; `name` is a key of every op. Layers, optimizers and
 initialisers are made of these.
 
-What takes float32 takes bfloat16 as well, and gives bfloat16 where it would give float32: it computes in float32 and
-rounds its result once, to the nearest. Learning rates and other scalars of an update stay float32.]])
+What takes float32 takes bfloat16 and float16 as well, and gives either where it would give float32: it computes in
+float32 and rounds its result once, to the nearest. Learning rates and other scalars of an update stay float32.]])
 for _, op in ipairs(public) do
   print("\n## " .. op.lua .. "\n\n```\n" .. signature(op) .. "\n\n" .. op.doc .. "\n```")
   if #op.attrs > 0 then print() end

@@ -1,5 +1,5 @@
 // The stages of compiling, in the order they run; most stand below in that order:
-//   precision where the graph allows it, ops compute in bfloat16 (engine/mixed_precision.h)
+//   precision where the graph allows it, ops compute in a narrow dtype (engine/mixed_precision.h)
 //   rewrite   dead nodes go, and op families fuse their patterns (engine/draft.h)
 //   order     a topological order in which whoever writes a variable comes after everyone who reads it
 //   place     each op gets a kernel of the device, or an error
@@ -171,8 +171,10 @@ Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Draf
     return step;
   }
   step.label = node.describe();
-  const AttrValue* const mixed = node.attrs.find("mixed");
-  if (mixed && *mixed != AttrValue(std::string())) step.label += " in bfloat16";
+  if (const AttrValue* const mixed = node.attrs.find("mixed"); mixed && *mixed != AttrValue(std::string())) {
+    const AttrValue* const rounds_to = node.attrs.find("rounds_to");
+    step.label += text(" in ", rounds_to ? std::get<DType>(*rounds_to) : step.input_types[0].dtype);
+  }
   KernelCall call{device,
                   node.attrs,
                   step.input_types,
@@ -362,8 +364,8 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
                               Variables& variables) {
   auto plan = std::make_shared<Plan>(job, device);
   try {
-    const std::optional<Graph> mixed =
-        traced.mixed_precision ? std::optional(with_mixed_precision(traced, *device)) : std::nullopt;
+    std::optional<Graph> mixed;
+    if (traced.mixed_precision) mixed = with_mixed_precision(traced, *traced.mixed_precision, *device);
     Draft draft(mixed ? *mixed : traced);
     draft.drop_dead_nodes();
     draft.rewrite(*device);

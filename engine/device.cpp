@@ -8,8 +8,8 @@ const char* name(DeviceKind kind) { return kind == DeviceKind::Cpu ? "cpu" : "gp
 
 const Kernel& Device::kernel(const OpDef& op) const { return op.cpu; }
 
-bool Device::computes_bfloat16(const OpDef& op, const OpCall& call) const {
-  return !op.bfloat16.pays || op.bfloat16.pays(call);
+bool Device::computes_in(DType narrow, const OpDef& op, const OpCall& call) const {
+  return !op.narrow.pays || op.narrow.pays(call, narrow);
 }
 
 }  // namespace moonflow

@@ -88,8 +88,8 @@ class Device {
 
   // How this device computes an op; an empty kernel where it cannot.
   virtual const Kernel& kernel(const OpDef& op) const;
-  // Whether an op that can compute in bfloat16, or follow in it, is faster so here, with these inputs.
-  virtual bool computes_bfloat16(const OpDef& op, const OpCall& call) const;
+  // Whether an op that can compute in a narrow dtype, or follow in it, is faster so here, with these inputs.
+  virtual bool computes_in(DType narrow, const OpDef& op, const OpCall& call) const;
 
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.

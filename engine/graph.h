@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,8 +55,8 @@ class Graph {
                               std::string site = {});
   void tap(ValueId value, Token token);
 
-  // Its ops may compute in bfloat16 where that is faster; see engine/mixed_precision.h.
-  bool mixed_precision = false;
+  // The narrow dtype in which its ops may compute where that is faster; see engine/mixed_precision.h.
+  std::optional<DType> mixed_precision;
   // Its products may round their float32 factors to TF32, where the device has that; see KernelCall.
   bool allow_tf32 = false;
 

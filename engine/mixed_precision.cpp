@@ -1,6 +1,6 @@
-// Two looks at the nodes. From the last to the first: which values their readers want in bfloat16. From the first to
-// the last: each node again, in the precision that its op, its readers and its inputs lead to; a conversion is made
-// where it is first needed, and shared.
+// Two looks at the nodes. From the last to the first: which values their readers want narrow. From the first to the
+// last: each node again, in the precision that its op, its readers and its inputs lead to; a conversion is made where
+// it is first needed, and shared.
 #include "engine/mixed_precision.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace moonflow {
 
 namespace {
 
-using Role = Bfloat16Use::Role;
+using Role = NarrowUse::Role;
 
 bool contains(const std::vector<int>& list, int item) {
   for (const int each : list)
@@ -19,8 +19,9 @@ bool contains(const std::vector<int>& list, int item) {
 
 class MixedPrecision {
  public:
-  MixedPrecision(const Graph& graph, const Device& device)
+  MixedPrecision(const Graph& graph, DType dtype, const Device& device)
       : graph_(graph),
+        dtype_(dtype),
         device_(device),
         result_(graph.catalog()),
         live_(graph.nodes().size(), false),
@@ -72,15 +73,15 @@ class MixedPrecision {
     return graph_.node(graph_.value(origin).node).kind == Node::Variable && !written_[origin];
   }
 
-  // Whether the op reads this input in bfloat16 when it computes in it.
-  bool reads_bfloat16(const Node& node, int input) const {
-    return is_float32(node.inputs[input]) && !contains(node.op->bfloat16.keeps_float32, input);
+  // Whether the op reads this input narrow when it computes so.
+  bool reads_narrow(const Node& node, int input) const {
+    return is_float32(node.inputs[input]) && !contains(node.op->narrow.keeps_float32, input);
   }
 
   // What the op says, where the device gains by it. A view goes along with its value.
   Role role_of(const Node& node) const {
     if (!node.op->alias.empty()) return Role::Follows;
-    const Role role = node.op->bfloat16.role;
+    const Role role = node.op->narrow.role;
     if (role == Role::Float32 || (role == Role::Computes && !is_float32(node.inputs[0]))) return Role::Float32;
     return pays(node) ? role : Role::Float32;
   }
@@ -90,12 +91,12 @@ class MixedPrecision {
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const ValueId input = node.inputs[i];
       types.push_back(input == kNone ? TensorType{} : graph_.type(input));
-      const bool either = contains(node.op->bfloat16.takes_either, i);
-      if (input != kNone && reads_bfloat16(node, i) && (!either || is_kept(input))) types[i].dtype = DType::BFloat16;
+      const bool either = contains(node.op->narrow.takes_either, i);
+      if (input != kNone && reads_narrow(node, i) && (!either || is_kept(input))) types[i].dtype = dtype_;
     }
     std::vector<const TensorType*> inputs;
     for (size_t i = 0; i < types.size(); ++i) inputs.push_back(node.inputs[i] == kNone ? nullptr : &types[i]);
-    return device_.computes_bfloat16(*node.op, OpCall{inputs, node.attrs});
+    return device_.computes_in(dtype_, *node.op, OpCall{inputs, node.attrs});
   }
 
   void find_wanted() {
@@ -105,7 +106,7 @@ class MixedPrecision {
       roles_[id] = role_of(node);
       if (roles_[id] == Role::Float32 || (roles_[id] == Role::Follows && !wants_output(node))) continue;
       for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i)
-        if (reads_bfloat16(node, i)) wanted_[node.inputs[i]] = true;
+        if (reads_narrow(node, i)) wanted_[node.inputs[i]] = true;
     }
   }
 
@@ -123,20 +124,20 @@ class MixedPrecision {
     if (wide_[value] == kNone) wide_[value] = converted(value, narrow_[value], DType::Float32);
     return wide_[value];
   }
-  ValueId as_bfloat16(ValueId value) {
-    if (narrow_[value] == kNone) narrow_[value] = converted(value, wide_[value], DType::BFloat16);
+  ValueId as_narrow(ValueId value) {
+    if (narrow_[value] == kNone) narrow_[value] = converted(value, wide_[value], dtype_);
     return narrow_[value];
   }
 
-  // A chain goes on in bfloat16 where that is wanted at its end and any of it is there, or where all of it is and
-  // anything else needs a conversion at once. Not where it would be given what many of its elements share, a factor or
-  // a scale: rounding that errs to the same side in all of them.
+  // A chain goes on narrow where that is wanted at its end and any of it is there, or where all of it is and anything
+  // else needs a conversion at once. Not where it would be given what many of its elements share, a factor or a scale:
+  // rounding that errs to the same side in all of them.
   bool follows(const Node& node) const {
     int64_t narrow = 0, least_wide = 0;  // elements of the largest input that is there, and of the smallest that is not
     bool any = false, all = true, only_narrow = false;
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const ValueId input = node.inputs[i];
-      if (input == kNone || !reads_bfloat16(node, i)) continue;
+      if (input == kNone || !reads_narrow(node, i)) continue;
       const int64_t count = graph_.type(input).count();
       if (narrow_[input] != kNone) {
         any = true;
@@ -168,16 +169,17 @@ class MixedPrecision {
       const ValueId input = node.inputs[i];
       if (input == kNone) {
         inputs.push_back(kNone);
-      } else if (narrow && reads_bfloat16(node, i)) {
-        const bool as_it_is = contains(node.op->bfloat16.takes_either, i) && narrow_[input] == kNone && !is_kept(input);
-        inputs.push_back(as_it_is ? wide_[input] : as_bfloat16(input));
+      } else if (narrow && reads_narrow(node, i)) {
+        const bool as_it_is = contains(node.op->narrow.takes_either, i) && narrow_[input] == kNone && !is_kept(input);
+        inputs.push_back(as_it_is ? wide_[input] : as_narrow(input));
       } else {
         inputs.push_back(as_traced(input));
       }
     }
     Attrs attrs = node.attrs;
     if (narrow && node.op->attr("mixed"))
-      attrs.set("mixed", std::string(wants_output(node) ? name(DType::BFloat16) : name(DType::Float32)));
+      attrs.set("mixed", std::string(name(wants_output(node) ? dtype_ : DType::Float32)));
+    if (narrow && node.op->attr("rounds_to")) attrs.set("rounds_to", dtype_);
     const std::vector<ValueId> outputs = result_.append(node.op->name, std::move(inputs), attrs, node.name, node.site);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const bool as_traced = result_.type(outputs[i]) == graph_.type(node.outputs[i]);
@@ -186,6 +188,7 @@ class MixedPrecision {
   }
 
   const Graph& graph_;
+  const DType dtype_;  // the narrow one
   const Device& device_;
   Graph result_;
   std::vector<bool> live_;              // by node
@@ -196,6 +199,8 @@ class MixedPrecision {
 
 }  // namespace
 
-Graph with_mixed_precision(const Graph& graph, const Device& device) { return MixedPrecision(graph, device).run(); }
+Graph with_mixed_precision(const Graph& graph, DType narrow, const Device& device) {
+  return MixedPrecision(graph, narrow, device).run();
+}
 
 }  // namespace moonflow

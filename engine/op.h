@@ -185,23 +185,26 @@ struct Kernel {
 
 // ---- the op --------------------------------------------------------------------------------------------------
 
-// How an op takes bfloat16, and what automatic mixed precision may do with it (engine/mixed_precision.h).
-struct Bfloat16Use {
+// How an op takes the narrow dtypes, bfloat16 and float16, and what automatic mixed precision may do with it in the one
+// that a graph asks for (engine/mixed_precision.h).
+struct NarrowUse {
   enum Role {
-    Float32,   // it leaves the op in float32: a loss, statistics, an update
-    // It gives the op bfloat16 where that is there anyway, and wanted. An op with an attribute "mixed" is given what is
-    // there, and told the dtype of its result.
+    Float32,  // it leaves the op in float32: a loss, statistics, an update
+    // It gives the op what is narrow where that is there anyway, and wanted. An op with an attribute "mixed" is given
+    // what is there, and told the dtype of its result.
     Follows,
-    Computes,  // the op is faster in bfloat16. With an attribute "mixed" it is told the dtype of its result
+    // The op is faster so. With an attribute "mixed" it is told the dtype of its result, and with one "rounds_to" the
+    // narrow dtype, since all of its inputs may be float32.
+    Computes,
   };
   Role role = Float32;
-  // The kernels know bfloat16. To others it is given widened, and what they give is rounded.
+  // The CPU's kernels know both. To others they are given widened, and what those give is rounded.
   bool in_kernels = false;
   std::vector<int> keeps_float32 = {};  // inputs that stay float32 all the same: a bias
   std::vector<int> takes_either = {};   // inputs that are rounded as they are read, so that they need no conversion
-  // Whether computing in bfloat16, or following, is faster for these types on this processor, which only the CPU asks;
-  // empty: always. Of what may come in either type, bfloat16 is what does not change from run to run.
-  std::function<bool(const OpCall&)> pays = {};
+  // Whether computing in this dtype, or following, is faster for these types on this processor, which only the CPU
+  // asks; empty: always. Of what may come in either type, narrow is what does not change from run to run.
+  std::function<bool(const OpCall&, DType narrow)> pays = {};
 };
 
 // Where an output may live in the memory of an input.
@@ -241,7 +244,7 @@ struct OpDef {
   std::vector<Sharing> alias = {};    // is the input's memory under another type; the step does nothing
   std::vector<int> writes = {};       // inputs of a group updated in place (variables); such an op has no outputs
   bool random = false;                // depends on (seed, step), so the oracle compares devices but not differences
-  Bfloat16Use bfloat16 = {};
+  NarrowUse narrow = {};
   std::vector<Rewrite> rewrites = {};
   std::vector<Example> examples = {};
   // Floating-point operations of one launch, a multiply-add counted as two; empty where moving the data is the work.

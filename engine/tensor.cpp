@@ -17,10 +17,10 @@ struct DTypeRow {
 constexpr DTypeRow kDTypes[] = {
     {DType::Float32, "float32", 4},   {DType::Float64, "float64", 8}, {DType::Int8, "int8", 1},
     {DType::UInt8, "uint8", 1},       {DType::Int32, "int32", 4},     {DType::Int64, "int64", 8},
-    {DType::BFloat16, "bfloat16", 2},
+    {DType::BFloat16, "bfloat16", 2}, {DType::Float16, "float16", 2},
 };
 // The table is indexed by the enumerators.
-static_assert(kDTypes[static_cast<int>(DType::BFloat16)].dtype == DType::BFloat16);
+static_assert(kDTypes[static_cast<int>(DType::Float16)].dtype == DType::Float16);
 static_assert(kDTypes[static_cast<int>(DType::UInt8)].dtype == DType::UInt8);
 
 const DTypeRow& row(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
@@ -29,7 +29,7 @@ const DTypeRow& row(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 
 int64_t size_of(DType dtype) { return row(dtype).size; }
 const char* name(DType dtype) { return row(dtype).name; }
-bool is_floating(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64 || dtype == DType::BFloat16; }
+bool is_floating(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64 || is_narrow(dtype); }
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name(dtype); }
 
 std::optional<DType> dtype_named(std::string_view wanted) {

@@ -14,17 +14,19 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/bfloat16.h"
 #include "engine/error.h"
+#include "engine/narrow.h"
 
 namespace moonflow {
 
-enum class DType : uint8_t { Float32, Float64, Int8, UInt8, Int32, Int64, BFloat16 };
+enum class DType : uint8_t { Float32, Float64, Int8, UInt8, Int32, Int64, BFloat16, Float16 };
 
 int64_t size_of(DType dtype);
 const char* name(DType dtype);  // "float32", "int8", ...
 std::optional<DType> dtype_named(std::string_view name);
 bool is_floating(DType dtype);
+// Of two bytes: stored so, computed in float32 and rounded (engine/narrow.h).
+constexpr bool is_narrow(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
 template <class T>
@@ -57,11 +59,16 @@ template <>
 struct DTypeOf<BFloat16> {
   static constexpr DType value = DType::BFloat16;
 };
+template <>
+struct DTypeOf<Float16> {
+  static constexpr DType value = DType::Float16;
+};
 // Whether values of T have a fraction.
 template <class T>
-constexpr bool kFloating = std::is_floating_point_v<T> || std::is_same_v<T, BFloat16>;
+constexpr bool kFloating = std::is_floating_point_v<T> || kNarrow<T>;
 
-// Calls f(T{}) with the C++ type of `dtype`, of those that C++ can compute with: all but bfloat16, which is an error.
+// Calls f(T{}) with the C++ type of `dtype`, of those that C++ can compute with: all but the narrow ones, which are an
+// error.
 template <class F>
 decltype(auto) visit(DType dtype, F&& f) {
   switch (dtype) {
@@ -76,20 +83,27 @@ decltype(auto) visit(DType dtype, F&& f) {
     case DType::Int64:
       return f(int64_t{});
     case DType::BFloat16:
-      fail(ErrorCode::DtypeMismatch, "has no kernel for bfloat16; cast to float32");
+    case DType::Float16:
+      fail(ErrorCode::DtypeMismatch, "has no kernel for ", dtype, "; cast to float32");
     case DType::Float32:
       break;
   }
   return f(float{});
 }
 
-// As above with bfloat16 among them: for what stores, prints or converts single values.
+// Of the narrow ones alone.
 template <class F>
-decltype(auto) visit_stored(DType dtype, F&& f) {
-  return dtype == DType::BFloat16 ? f(BFloat16{}) : visit(dtype, f);
+decltype(auto) visit_narrow(DType dtype, F&& f) {
+  return dtype == DType::Float16 ? f(Float16{}) : f(BFloat16{});
 }
 
-// As above for float32 and float64; any other dtype is an error.
+// Of all: for what stores, prints or converts single values.
+template <class F>
+decltype(auto) visit_stored(DType dtype, F&& f) {
+  return is_narrow(dtype) ? visit_narrow(dtype, f) : visit(dtype, f);
+}
+
+// Of float32 and float64; any other dtype is an error.
 template <class F>
 decltype(auto) visit_floating(DType dtype, F&& f) {
   if (dtype == DType::Float64) return f(double{});

@@ -22,7 +22,7 @@ std::vector<TensorType> infer_bias_add(const OpCall& call) {
   const int axis = checked_channel_axis(call);
   const DType dtype = call.dtype(0);
   require(is_floating(dtype), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", dtype);
-  const bool mixed = dtype == DType::BFloat16 && call.dtype(1) == DType::Float32;
+  const bool mixed = is_narrow(dtype) && call.dtype(1) == DType::Float32;
   require(call.dtype(1) == dtype || mixed, ErrorCode::DtypeMismatch, "value is ", dtype, ", bias is ", call.dtype(1));
   require(call.shape(1) == Shape{call.shape(0)[axis]}, ErrorCode::ShapeMismatch, "value is ", call.shape(0), " with ",
           call.shape(0)[axis], " channels on axis ", axis, ", bias is ", call.shape(1));
@@ -218,7 +218,7 @@ void add_bias(Catalog& catalog) {
       "Adds one number to all elements of a channel.\n"
       "  out[n, c, ...] = value[n, c, ...] + bias[c]\n"
       "shapes: value of rank 2 or more, bias (channels) -> the shape of value\n"
-      "dtypes: float32 or float64, both inputs alike; a bfloat16 value also takes a float32 bias\n"
+      "dtypes: float32 or float64, both inputs alike; a bfloat16 or float16 value also takes a float32 bias\n"
       "errors: bias has another length than the channel axis";
   bias_add.inputs = {{"value"}, {"bias"}};
   bias_add.attrs = {data_format_attr()};
@@ -226,8 +226,8 @@ void add_bias(Catalog& catalog) {
   bias_add.grad = grad_bias_add;
   bias_add.cpu = {prepare_bias_add, keep_layout};
   bias_add.inplace = {{0, 0}};
-  bias_add.bfloat16.role = Bfloat16Use::Follows;
-  bias_add.bfloat16.keeps_float32 = {1};
+  bias_add.narrow.role = NarrowUse::Follows;
+  bias_add.narrow.keeps_float32 = {1};
   bias_add.examples = {
       {{f32({5, 3}), f32({3})}},
       {{f32({2, 3, 4, 5}), f32({3})}},
@@ -246,8 +246,8 @@ void add_bias(Catalog& catalog) {
   bias_grad.infer = infer_bias_grad;
   bias_grad.grad = grad_bias_grad;
   bias_grad.cpu = {prepare_bias_grad, keep_layout};
-  bias_grad.bfloat16.role = Bfloat16Use::Follows;
-  bias_grad.bfloat16.pays = never_on_cpu;
+  bias_grad.narrow.role = NarrowUse::Follows;
+  bias_grad.narrow.pays = never_on_cpu;
   bias_grad.examples = {
       {{f32({5, 3})}},
       {{f32({100, 37})}},

@@ -127,9 +127,8 @@ Launch prepare_bias_add(KernelCall& call) {
                                                                at.outputs[0]);
     };
   };
-  if (value != DType::BFloat16) return visit_floating(value, [&](auto zero) { return adding(zero, zero); });
-  if (bias != DType::BFloat16) return adding(BFloat16{}, float{});
-  return adding(BFloat16{}, BFloat16{});
+  if (!is_narrow(value)) return visit_floating(value, [&](auto zero) { return adding(zero, zero); });
+  return visit_narrow(value, [&](auto x) { return bias == value ? adding(x, x) : adding(x, float{}); });
 }
 
 // A part has so many elements of a channel that starting it pays, and all parts together fill the card.
@@ -176,8 +175,10 @@ Launch prepare_bias_grad(KernelCall& call) {
 ChannelSumLaunch channel_sums(const ChannelPlanes& planes, DType dtype, DType result, int64_t& scratch_bytes) {
   if (dtype == DType::Float64) return sum_channels<double, double>(planes, scratch_bytes);
   if (dtype == DType::Float32) return sum_channels<float, float>(planes, scratch_bytes);
-  if (result == DType::Float32) return sum_channels<BFloat16, float>(planes, scratch_bytes);
-  return sum_channels<BFloat16, BFloat16>(planes, scratch_bytes);
+  return visit_narrow(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return result == dtype ? sum_channels<T, T>(planes, scratch_bytes) : sum_channels<T, float>(planes, scratch_bytes);
+  });
 }
 
 void add_bias(Kernels& kernels) {

@@ -127,7 +127,7 @@ void add_binary(const Family& family, const BinaryRow& row, MakeLoop loop, Dtype
   op.grad = grad_of(rule_of(row.name));
   op.cpu = broadcast_kernel(loop);
   family.add_link(op, loop);
-  op.bfloat16 = bfloat16_use(row.name);
+  op.narrow = narrow_use(row.name);
   op.inplace = {{0, 0}, {0, 1}};
   const auto example = [&](DType dtype, const Shape& x, const Shape& y) {
     op.examples.push_back({{{dtype, x}, {dtype, y}}, {}, row.low, row.high});

@@ -1,18 +1,18 @@
 #include "kernels/catalog.h"
 
-#include "kernels/bfloat16.h"
+#include "kernels/narrow.h"
 
 namespace moonflow {
 
 namespace {
 
-// The same ops, all of which take bfloat16.
-std::shared_ptr<const Catalog> with_bfloat16(const Catalog& catalog) {
+// The same ops, all of which take the narrow dtypes.
+std::shared_ptr<const Catalog> with_narrow_dtypes(const Catalog& catalog) {
   const auto result = std::make_shared<Catalog>();
   for (const auto& [name, def] : catalog.ops()) {
     const OpDef& known = def;
     OpDef op = known;
-    if (op.cpu && !op.bfloat16.in_kernels) {
+    if (op.cpu && !op.narrow.in_kernels) {
       std::function<bool(size_t)> is_written;
       if (!op.writes.empty()) is_written = [known](size_t place) { return known.updates(place); };
       op.cpu = cpu::widened(std::move(op.cpu), std::move(is_written));
@@ -61,7 +61,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_schedule(*catalog);
   catalog->sum_op = "add";
   catalog->cast_op = "cast";
-  return with_bfloat16(*catalog);
+  return with_narrow_dtypes(*catalog);
 }
 
 }  // namespace moonflow

@@ -299,7 +299,8 @@ void add_chain(const Family& family) {
   op.doc =
       "Element-wise ops one after the other, block by block. Made by fusion, after gradients.\n"
       "shapes: each leaf as the result, a single element, or shaped like the last axes of the result -> the largest\n"
-      "dtypes: float32, float64 or bfloat16, all the same; bfloat16 is computed in float32, and rounded at the end";
+      "dtypes: float32, float64, bfloat16 or float16, all the same; the last two are computed in float32, and"
+      " rounded at the end";
   op.inputs = {{"leaf0"}};
   for (int i = 1; i < kMaxLeaves; ++i) op.inputs.push_back({text("leaf", i), InputDef::Optional});
   op.attrs = {{"ops", std::string(), "names of the ops, in order", true},

@@ -114,7 +114,7 @@ NodeId layer_of(const Rewriter& graph, ValueId logits) {
   const NodeId id = dense == kNone ? product : dense;
   const Attrs& attrs = graph.node(id).attrs;
   if (!attrs.string("mixed").empty() || graph.type(logits).shape.rank() != 2) return kNone;
-  if (graph.type(logits).dtype == DType::BFloat16) return kNone;
+  if (is_narrow(graph.type(logits).dtype)) return kNone;
   const bool fits = id == dense ? attrs.string("activation") == "none"
                                 : !attrs.flag("transpose_a") && attrs.flag("transpose_b");
   return fits ? id : kNone;

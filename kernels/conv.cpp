@@ -35,10 +35,8 @@ Attrs without(const Attrs& attrs, const std::string& name) {
   return rest;
 }
 
-// That of a bias: the same, or float32 beside bfloat16.
-DType bias_dtype(DType dtype, DType given) {
-  return dtype == DType::BFloat16 && given == DType::Float32 ? given : dtype;
-}
+// That of a bias: the same, or float32 beside what is narrow.
+DType bias_dtype(DType dtype, DType given) { return is_narrow(dtype) && given == DType::Float32 ? given : dtype; }
 
 // One op of the family: what it computes over how many axes.
 struct ConvOp {
@@ -115,8 +113,8 @@ struct ConvOp {
     op.infer = [self = *this](const OpCall& call) { return self.infer(call); };
     op.cpu.prepare = [self = *this](KernelCall& call) { return self.prepare(call); };
     op.flops = [self = *this](const KernelCall& call) { return self.flops(call); };
-    op.bfloat16.role = Bfloat16Use::Computes;
-    op.bfloat16.pays = never_on_cpu;
+    op.narrow.role = NarrowUse::Computes;
+    op.narrow.pays = never_on_cpu;
     if (is_filter_grad(kind)) op.attrs.push_back(mixed_result_attr());
     // Private layouts hold descriptors of two spatial axes.
     if (spatial_axes == 2) op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
@@ -264,7 +262,7 @@ std::string conv_doc(int spatial_axes) {
          "the "
          "odd one at the top and left, SAME_UPPER at the bottom and right.\n" +
          shapes +
-         "dtypes: float32, float64 or bfloat16, both inputs alike; products of bfloat16 are summed in float32\n"
+         "dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32\n"
          "errors: a rank, a channel count or groups that do not fit; a window larger than the padded image" +
          (spatial_axes == 2
               ? "\nprecision: measured by the largest result, float32 is within 1e-6 of float64 by direct "

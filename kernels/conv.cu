@@ -1,10 +1,11 @@
 // Convolutions on CUDA, over one or two spatial axes: the library's (kernels/cuda/convolution.h). Strict float32 is in
-// rows, for which it has kernels that are as good as any. On tensor cores, which bfloat16 and TF32 are for, channels
-// come last, so that neighbours are multiplied at once. What the library has no engine for is computed directly.
+// rows, for which it has kernels that are as good as any. On tensor cores, which the narrow dtypes and TF32 are for,
+// channels come last, so that neighbours are multiplied at once. What the library has no engine for is computed
+// directly.
 //
-// In bfloat16 sums are float32, and rounded once, when they are stored: the library has no engines that store anything
-// else. Gradients of a filter and of a bias are float32 for an update; the former is widened where it is turned into
-// rows, which a variable is in.
+// Of what is narrow sums are float32, and rounded once, when they are stored: the library has no engines that store
+// anything else. Gradients of a filter and of a bias are float32 for an update; the former is widened where it is
+// turned into rows, which a variable is in.
 #include <algorithm>
 #include <functional>
 
@@ -57,10 +58,10 @@ struct FilterToRows {
 
 constexpr int64_t kPaddedChannels = 8;
 
-// Images with few channels have zeros for the rest, since of bfloat16 the library takes 8 at once. It would pad them
-// itself, in a workspace larger than the images: 205 MB for 256 images of 3 channels, 224 by 224.
+// Images with few channels have zeros for the rest, since of what is narrow the library takes 8 at once. It would pad
+// them itself, in a workspace larger than the images: 205 MB for 256 images of 3 channels, 224 by 224.
 bool pads(const Conv& conv, DType dtype) {
-  return dtype == DType::BFloat16 && conv.groups == 1 && conv.image.channels < kPaddedChannels;
+  return is_narrow(dtype) && conv.groups == 1 && conv.image.channels < kPaddedChannels;
 }
 
 // Of what has no places, the same elements lie at the same places with channels first and last.
@@ -71,7 +72,7 @@ void choose_layouts(ConvKind kind, int spatial_axes, LayoutCall& call) {
   std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
   const std::vector<TensorType>& types = call.input_types;
   const DType dtype = types[0].dtype;
-  if (dtype != DType::BFloat16 && !(dtype == DType::Float32 && call.allow_tf32)) return;
+  if (!is_narrow(dtype) && !(dtype == DType::Float32 && call.allow_tf32)) return;
 
   const Conv conv = conv_of_inputs(kind, call.attrs, types[0].shape, types[1].shape, spatial_axes);
   const bool padded = pads(conv, dtype);
@@ -135,13 +136,15 @@ ForwardLaunch prepare_forward(Convolutions& library, ConvolutionCall wanted, con
   const ConvolutionLaunch launch = prepare_convolution(library, wanted, scratch);
   const bool rounds = wanted.bias && call.inputs[2].dtype != wanted.dtype;
   const int64_t filters = wanted.conv.filters(), workspace = round_up(scratch);
-  if (rounds) scratch = workspace + filters * static_cast<int64_t>(sizeof(BFloat16));
-  return [=, bias = wanted.bias](const LaunchCall& at, void* out, void* memory) {
+  if (rounds) scratch = workspace + filters * size_of(wanted.dtype);
+  return [=, bias = wanted.bias, dtype = wanted.dtype](const LaunchCall& at, void* out, void* memory) {
     void* shift = bias ? at.inputs[2] : nullptr;
     if (rounds) {
       shift = behind(memory, workspace);
-      for_each(at.stream, filters,
-               ConvertEach<float, BFloat16>{at.input<float>(2), static_cast<BFloat16*>(shift)});
+      visit_narrow(dtype, [&](auto zero) {
+        using Half = decltype(zero);
+        for_each(at.stream, filters, ConvertEach<float, Half>{at.input<float>(2), static_cast<Half*>(shift)});
+      });
     }
     launch(at.stream, {at.inputs[0], at.inputs[1], out, shift, memory});
   };
@@ -218,9 +221,12 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
   const int64_t grad_bytes = in_place ? 0 : round_up(elements * size_of(dtype));
   Launch to_rows;
   if (!in_place && dtype == DType::Float32) to_rows = filter_to_rows<float, float>(given, conv);
-  if (!in_place && dtype == DType::BFloat16)
-    to_rows = result == DType::Float32 ? filter_to_rows<BFloat16, float>(given, conv)
-                                       : filter_to_rows<BFloat16, BFloat16>(given, conv);
+  if (!in_place && is_narrow(dtype)) {
+    to_rows = visit_narrow(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      return result == DType::Float32 ? filter_to_rows<T, float>(given, conv) : filter_to_rows<T, T>(given, conv);
+    });
+  }
   ChannelSumLaunch sum;
   int64_t sum_bytes = 0;
   if (kind == ConvKind::FilterBiasGrad) {

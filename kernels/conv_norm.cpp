@@ -124,7 +124,7 @@ OpDef conv2d_bias_add() {
     const Conv conv = conv_of(call.attrs, call.shape(0), call.shape(1), 2);
     const TensorType out{call.dtype(0), conv.out.shape(conv.format)};
     require_type(call, 1, "filter", {call.dtype(0), call.shape(1)});
-    const bool float32 = call.dtype(0) == DType::BFloat16 && call.dtype(2) == DType::Float32;
+    const bool float32 = is_narrow(call.dtype(0)) && call.dtype(2) == DType::Float32;
     require_type(call, 2, "bias", {float32 ? DType::Float32 : call.dtype(0), {conv.filters()}});
     require_type(call, 3, "addend", out);
     return {out};

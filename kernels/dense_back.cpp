@@ -87,7 +87,7 @@ bool fuse_way_back(Rewriter& graph, NodeId id) {
   const Node& product = graph.node(id);
   const ValueId dx = product.outputs[0];
   if (product.attrs.flag("transpose_a") || product.attrs.flag("transpose_b") || graph.type(dx).shape.rank() != 2 ||
-      !product.attrs.string("mixed").empty() || graph.type(dx).dtype == DType::BFloat16)
+      !product.attrs.string("mixed").empty() || is_narrow(graph.type(dx).dtype))
     return false;
   // What the layer's input was is what the next gradient on the way knows: relu's its own result, dropout's its mask.
   const NodeId reader = graph.sole_reader(dx);

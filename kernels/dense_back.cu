@@ -37,7 +37,7 @@ Launch prepare(Products& products, KernelCall& call) {
   const DType dtype = call.outputs[0].dtype;
   std::optional<LibraryProduct> library;
   if (wants_library(sizes) && !is_small(sizes)) {
-    library.emplace(products, sizes, call, kGradient, dtype, false, false, false, 0);
+    library.emplace(products, sizes, call, kGradient, dtype, dtype, false, false, 0);
     if (*library)
       call.scratch_bytes = library->scratch_end();
     else

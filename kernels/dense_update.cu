@@ -199,8 +199,8 @@ Launch prepare(Products& products, KernelCall& call) {
     Group& group = groups[i];
     if (group.stored_at < 0) continue;
     // They run one after the other, so they share what they need for themselves.
-    group.product.emplace(products, group.sizes, call, static_cast<int>(i * kInputs + kGradient), DType::Float32, false,
-                          false, false, gradients_end);
+    group.product.emplace(products, group.sizes, call, static_cast<int>(i * kInputs + kGradient), DType::Float32,
+                          DType::Float32, false, false, gradients_end);
     if (*group.product)
       call.scratch_bytes = std::max(call.scratch_bytes, group.product->scratch_end());
     else

@@ -16,13 +16,13 @@ void check_dtype(Dtypes dtypes, const TensorType& type) {
           type, "; cast it first");
 }
 
-Bfloat16Use bfloat16_use(const std::string& name) {
+NarrowUse narrow_use(const std::string& name) {
   static const std::set<std::string> follow = {
       "abs",  "add",     "clip_by_value", "elu",      "gelu",    "hardsigmoid", "hardswish",  "hardtanh", "leaky_relu",
       "maximum", "minimum", "mish",        "multiply", "negative", "relu",       "relu6",      "sigmoid",  "softplus",
       "subtract", "swish",  "tanh"};
-  Bfloat16Use use;
-  if (follow.count(name) > 0) use.role = Bfloat16Use::Follows;
+  NarrowUse use;
+  if (follow.count(name) > 0) use.role = NarrowUse::Follows;
   use.pays = never_on_cpu;
   return use;
 }
@@ -106,7 +106,7 @@ void add_unary_grad(const Family& family, const UnaryRow& row, const std::string
   op.infer = infer_unary_grad;
   op.cpu = kernel_over(loop);
   family.add_link(op, loop);
-  op.bfloat16 = bfloat16_use(row.name);
+  op.narrow = narrow_use(row.name);
   op.inplace = {{0, 0}, {0, 1}};
   // Both inputs are drawn from one range: that of x, or a part of what y can be.
   const double low = row.reads == Reads::Input ? row.low : 0.1, high = row.reads == Reads::Input ? row.high : 0.9;
@@ -129,7 +129,7 @@ void add_unary(const Family& family, const UnaryRow& row, const UnaryLoops& loop
   }
   op.cpu = kernel_over(loops.forward);
   family.add_link(op, loops.forward);
-  op.bfloat16 = bfloat16_use(row.name);
+  op.narrow = narrow_use(row.name);
   op.inplace = {{0, 0}};
   for (const Shape& shape : {Shape{2, 3}, Shape{3, 1, 7, 5}, Shape{}}) {
     op.examples.push_back({{{DType::Float32, shape}}, row.example, row.low, row.high});
@@ -201,8 +201,10 @@ void add_cast(Catalog& catalog) {
                  {{{DType::UInt8, {2, 2}}}, {{"dtype", DType::Int64}}},
                  {{{DType::Float32, {3, 7}}}, {{"dtype", DType::BFloat16}}},
                  {{{DType::BFloat16, {5}}}, {{"dtype", DType::Float32}}},
-                 {{{DType::BFloat16, {4}}}, {{"dtype", DType::UInt8}}, -200, 300}};
-  op.bfloat16.in_kernels = true;
+                 {{{DType::BFloat16, {4}}}, {{"dtype", DType::UInt8}}, -200, 300},
+                 {{{DType::Float32, {3, 7}}}, {{"dtype", DType::Float16}}},
+                 {{{DType::Float16, {5}}}, {{"dtype", DType::BFloat16}}}};
+  op.narrow.in_kernels = true;
   catalog.add(std::move(op));
 }
 

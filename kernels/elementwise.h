@@ -25,7 +25,7 @@ using Wrapping = std::conditional_t<std::is_integral_v<T> && (sizeof(T) >= 4), s
 // Between any two dtypes. Floating to integer truncates toward zero, saturates, and gives 0 for a NaN.
 template <class To, class From>
 MOONFLOW_BOTH To convert(From x) {
-  if constexpr (std::is_same_v<From, BFloat16> && !std::is_same_v<To, BFloat16>) return convert<To>(static_cast<float>(x));
+  if constexpr (kNarrow<From> && !std::is_same_v<To, From>) return convert<To>(static_cast<float>(x));
   if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     if (x != x) return 0;
     if (x <= static_cast<From>(std::numeric_limits<To>::lowest())) return std::numeric_limits<To>::lowest();

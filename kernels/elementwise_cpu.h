@@ -132,10 +132,10 @@ Loop make_pair_loop(const Attrs& attrs, DType dtype) {
   return visit_floating(dtype, [&](auto zero) { return pair_loop<F, decltype(zero)>(make<F>(attrs)); });
 }
 
-// What mixed precision may do with an element-wise op of this name, or with its gradient. Where cards are given
-// bfloat16, and what comes out is wanted in it, computing in float32 and rounding gains nothing over it. Not so for what
+// What mixed precision may do with an element-wise op of this name, or with its gradient. Where cards are given what
+// is narrow, and what comes out is wanted so, computing in float32 and rounding gains nothing over it. Not so for what
 // magnifies what was rounded, and for what is summed or compared: that is left as it was traced.
-Bfloat16Use bfloat16_use(const std::string& name);
+NarrowUse narrow_use(const std::string& name);
 
 // A loop over all elements of values of one shape, shared between threads.
 Launch launch_over(Loop loop, const KernelCall& call);

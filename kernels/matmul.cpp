@@ -1,7 +1,6 @@
 // Matrix products: matmul (also batched), and dense, its fusion with bias and relu. The sizes are in matmul_sizes.cpp.
 #include "engine/graph.h"
 #include "engine/rewriter.h"
-#include "kernels/bfloat16.h"
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"
 #include "kernels/dense_back.h"
@@ -10,6 +9,7 @@
 #include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
 #include "kernels/matmul_tiles.h"
+#include "kernels/narrow.h"
 #include "kernels/primitive.h"
 #include "kernels/types.h"
 
@@ -22,19 +22,23 @@ using dnnl::memory;
 
 AttrDef mixed_attr() {
   return {"mixed", std::string(),
-          "of automatic mixed precision: \"float32\" or \"bfloat16\", the dtype of the result; the inputs may then be "
-          "either, are rounded to bfloat16, and the products are summed in float32"};
+          "of automatic mixed precision: \"float32\", or what `rounds_to` is, the dtype of the result; the inputs may "
+          "then be either, are rounded, and the products are summed in float32"};
+}
+AttrDef rounds_to_attr() {
+  return {"rounds_to", DType::BFloat16,
+          "of automatic mixed precision: bfloat16 or float16, what the inputs are rounded to"};
 }
 
 // The dtype of the result; checks those of the factors.
 DType product_dtype(const OpCall& call) {
   if (const std::string& mixed = call.attrs.string("mixed"); !mixed.empty()) {
+    const DType narrow = call.attrs.dtype("rounds_to");
+    require(is_narrow(narrow), ErrorCode::InvalidArgument, "rounds_to is ", narrow, ", wanted bfloat16 or float16");
     for (int i = 0; i < 2; ++i)
-      require(call.dtype(i) == DType::Float32 || call.dtype(i) == DType::BFloat16, ErrorCode::DtypeMismatch,
-              "mixed precision needs float32 or bfloat16, got ", call.dtype(i));
-    require(mixed == "float32" || mixed == "bfloat16", ErrorCode::InvalidArgument, "mixed is \"", mixed,
-            "\", wanted \"float32\" or \"bfloat16\"");
-    return *dtype_named(mixed);
+      require(call.dtype(i) == DType::Float32 || call.dtype(i) == narrow, ErrorCode::DtypeMismatch,
+              "mixed precision needs float32 or ", narrow, ", got ", call.dtype(i));
+    return mixed_dtype(mixed, narrow);
   }
   require(is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", call.dtype(0));
   require(call.dtype(0) == call.dtype(1), ErrorCode::DtypeMismatch, "the inputs differ in dtype: ", call.dtype(0),
@@ -313,13 +317,16 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
   }
 }
 
-bool is_narrow(const KernelCall& call) {
-  return call.inputs[0].dtype == DType::BFloat16 || call.inputs[1].dtype == DType::BFloat16 ||
-         !call.attrs.string("mixed").empty();
+// What the factors are, or are rounded to: bfloat16 or float16, or nothing of the kind.
+std::optional<DType> narrow_dtype(const KernelCall& call) {
+  if (!call.attrs.string("mixed").empty()) return call.attrs.dtype("rounds_to");
+  if (is_narrow(call.inputs[0].dtype)) return call.inputs[0].dtype;
+  return std::nullopt;
 }
 
-Launch prepare_narrow_product(const Product& sizes, Finish finish, KernelCall& call) {
-  if (!cpu::multiplies_bfloat16() || sizes.inner == 0) {
+// float16 has no kernel of its own here: it is widened.
+Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow, KernelCall& call) {
+  if (narrow != DType::BFloat16 || !cpu::multiplies_bfloat16() || sizes.inner == 0) {
     const Kernel wide{[=](KernelCall& wide_call) { return prepare_wide_product(sizes, finish, wide_call); }};
     return cpu::widened(wide, {}).prepare(call);
   }
@@ -350,18 +357,18 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, KernelCall& c
 }
 
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
-  return is_narrow(call) ? prepare_narrow_product(sizes, finish, call) : prepare_wide_product(sizes, finish, call);
+  const std::optional<DType> narrow = narrow_dtype(call);
+  return narrow ? prepare_narrow_product(sizes, finish, *narrow, call) : prepare_wide_product(sizes, finish, call);
 }
 
 // Packing and rounding must be little beside the product. Of a few rows they are not: there the gain is that half as
 // much is read of a weight that has been rounded before.
-bool bfloat16_pays(const Product& sizes, DType b) {
+bool narrow_pays(const Product& sizes, DType narrow, DType b) {
   constexpr double kLeastFlops = 4e6;
   constexpr int64_t kLeastWeights = 1 << 15;
-  if (!cpu::multiplies_bfloat16()) return false;
+  if (narrow != DType::BFloat16 || !cpu::multiplies_bfloat16()) return false;
   if (sizes.batch > 1 || sizes.rows > kFewRows) return flops_of(sizes) >= kLeastFlops;
-  return b == DType::BFloat16 && sizes.transpose_b && !sizes.transpose_a &&
-         sizes.inner * sizes.columns >= kLeastWeights;
+  return b == narrow && sizes.transpose_b && !sizes.transpose_a && sizes.inner * sizes.columns >= kLeastWeights;
 }
 
 Launch prepare_matmul(KernelCall& call) {
@@ -394,16 +401,18 @@ bool fuse_dense(Rewriter& graph, NodeId id) {
   const Node& bias_add = graph.node(bias_id);
   if (bias_add.inputs[0] != matmul.outputs[0]) return false;
   const std::string& mixed = matmul.attrs.string("mixed");
+  const DType rounds_to = matmul.attrs.dtype("rounds_to");
   const DType bias_dtype = mixed.empty() ? graph.type(matmul.outputs[0]).dtype : DType::Float32;
   if (graph.type(bias_add.inputs[1]).dtype != bias_dtype) return false;
   const std::vector<ValueId> inputs{matmul.inputs[0], matmul.inputs[1], bias_add.inputs[1]};
 
   const NodeId relu_id = graph.sole_reader(bias_add.outputs[0]);
   if (relu_id != kNone && graph.node(relu_id).op->name == "relu") {
-    graph.fuse({id, bias_id, relu_id}, "dense", inputs, {{"activation", std::string("relu")}, {"mixed", mixed}},
+    graph.fuse({id, bias_id, relu_id}, "dense", inputs,
+               {{"activation", std::string("relu")}, {"mixed", mixed}, {"rounds_to", rounds_to}},
                graph.node(relu_id).outputs);
   } else {
-    graph.fuse({id, bias_id}, "dense", inputs, {{"mixed", mixed}}, bias_add.outputs);
+    graph.fuse({id, bias_id}, "dense", inputs, {{"mixed", mixed}, {"rounds_to", rounds_to}}, bias_add.outputs);
   }
   return true;
 }
@@ -423,17 +432,18 @@ void add_matmul(Catalog& catalog) {
       "  out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]\n"
       "shapes: a (..., rows, inner), b (..., inner, columns) -> (..., rows, columns); leading axes equal; with\n"
       "  transpose_a a is (..., inner, rows), with transpose_b b is (..., columns, inner)\n"
-      "dtypes: float32, float64 or bfloat16, both inputs alike; products of bfloat16 are summed in float32\n"
+      "dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32\n"
       "errors: inner or leading sizes differ; a rank below 2";
   matmul.inputs = {{"a"}, {"b"}};
   matmul.attrs = {{"transpose_a", false, "take the transpose of a's last two axes"},
                   {"transpose_b", false, "take the transpose of b's last two axes"},
-                  mixed_attr()};
-  matmul.bfloat16.role = Bfloat16Use::Computes;
-  matmul.bfloat16.in_kernels = true;
-  matmul.bfloat16.takes_either = {0, 1};
-  matmul.bfloat16.pays = [](const OpCall& call) {
-    return bfloat16_pays(matmul_product(call.attrs, call.shape(0), call.shape(1)), call.dtype(1));
+                  mixed_attr(),
+                  rounds_to_attr()};
+  matmul.narrow.role = NarrowUse::Computes;
+  matmul.narrow.in_kernels = true;
+  matmul.narrow.takes_either = {0, 1};
+  matmul.narrow.pays = [](const OpCall& call, DType narrow) {
+    return narrow_pays(matmul_product(call.attrs, call.shape(0), call.shape(1)), narrow, call.dtype(1));
   };
   matmul.infer = infer_matmul;
   matmul.grad = grad_matmul;
@@ -453,6 +463,9 @@ void add_matmul(Catalog& catalog) {
       {{f32({9, 17}), bf16({9, 70})}, {{"transpose_a", true}, {"mixed", std::string("float32")}}},
       {{f32({3, 47}), bf16({37, 47})}, {{"transpose_b", true}, {"mixed", std::string("float32")}}},
       {{bf16({13, 48}), f32({37, 48})}, {{"transpose_b", true}, {"mixed", std::string("bfloat16")}}},
+      {{f32({17, 9}), f32({9, 70})}, {{"mixed", std::string("float16")}, {"rounds_to", DType::Float16}}},
+      {{f16({13, 48}), f32({37, 48})},
+       {{"transpose_b", true}, {"mixed", std::string("float32")}, {"rounds_to", DType::Float16}}},
   };
   catalog.add(std::move(matmul));
 
@@ -462,8 +475,8 @@ void add_matmul(Catalog& catalog) {
       "A fully connected layer: out = activation(x weight^T + bias). Made by fusion, after gradients.\n"
       "shapes: x (rows, in), weight (units, in), bias (units) -> (rows, units)";
   dense.inputs = {{"x"}, {"weight"}, {"bias", InputDef::Optional}};
-  dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}, mixed_attr()};
-  dense.bfloat16.in_kernels = true;
+  dense.attrs = {{"activation", std::string("none"), "\"none\" or \"relu\""}, mixed_attr(), rounds_to_attr()};
+  dense.narrow.in_kernels = true;
   dense.infer = infer_dense;
   dense.cpu = {prepare_dense, dense_layouts};
   dense.flops = dense_flops;
@@ -479,6 +492,8 @@ void add_matmul(Catalog& catalog) {
        {{"activation", std::string("relu")}, {"mixed", std::string("float32")}}},
       {{f32({2, 37}), bf16({9, 37}), f32({9})},
        {{"activation", std::string("relu")}, {"mixed", std::string("bfloat16")}}},
+      {{f32({20, 37}), f16({70, 37}), f32({70})},
+       {{"activation", std::string("relu")}, {"mixed", std::string("float16")}, {"rounds_to", DType::Float16}}},
   };
   catalog.add(std::move(dense));
 }

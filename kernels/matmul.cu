@@ -11,8 +11,8 @@ namespace {
 
 // ---- results -------------------------------------------------------------------------------------------------
 
-// What becomes of a sum: it is stored, with bias and relu.
-template <class T>
+// What becomes of a sum: it is stored, with bias and relu. Half: what is narrow of these.
+template <class T, class Half>
 struct Store {
   void* out;
   const void* bias;  // one per column, or none
@@ -20,12 +20,12 @@ struct Store {
   MOONFLOW_DEVICE bool begins() const { return true; }
   MOONFLOW_DEVICE void operator()(int64_t place, int64_t column, T sum) const {
     if (bias) {
-      sum += narrow_bias ? static_cast<T>(static_cast<float>(static_cast<const BFloat16*>(bias)[column]))
+      sum += narrow_bias ? static_cast<T>(static_cast<float>(static_cast<const Half*>(bias)[column]))
                          : static_cast<const T*>(bias)[column];
     }
     if (relu && sum < 0) sum = 0;
     if (narrow)
-      static_cast<BFloat16*>(out)[place] = BFloat16(static_cast<float>(sum));
+      static_cast<Half*>(out)[place] = Half(static_cast<float>(sum));
     else
       static_cast<T*>(out)[place] = sum;
   }
@@ -48,31 +48,32 @@ struct Descend {
 
 Launch prepare_product(Products& products, const Product& sizes, bool bias, bool relu, KernelCall& call) {
   const bool mixed = !call.attrs.string("mixed").empty();
-  const Stored stored{is_narrow(call.inputs[0]), is_narrow(call.inputs[1]), mixed};
-  const bool narrow = mixed || stored.narrow_a;
-  const DType out = call.outputs[0].dtype;
+  const Stored stored{is_narrow(call.inputs[0].dtype), is_narrow(call.inputs[1].dtype), mixed};
+  const DType in = mixed ? call.attrs.dtype("rounds_to") : call.inputs[0].dtype, out = call.outputs[0].dtype;
   if (wants_library(sizes)) {
-    const LibraryProduct product(products, sizes, call, 0, out, bias, relu, narrow, 0);
+    const LibraryProduct product(products, sizes, call, 0, in, out, bias, relu, 0);
     if (product) {
       call.scratch_bytes = product.scratch_end();
       return [product](const LaunchCall& at) { product(at, at.outputs[0]); };
     }
   }
-  const bool narrow_bias = bias && is_narrow(call.inputs[2]), narrow_out = out == DType::BFloat16;
-  const auto with = [&](auto zero) -> Launch {
+  const bool narrow_bias = bias && is_narrow(call.inputs[2].dtype), narrow_out = is_narrow(out);
+  const auto with = [&](auto zero, auto narrow) -> Launch {
     using T = decltype(zero);
+    using Half = decltype(narrow);
     return [=](const LaunchCall& at) {
-      multiply<T>(at.stream, sizes, stored, at.inputs[0], at.inputs[1],
-                  Store<T>{at.outputs[0], bias ? at.inputs[2] : nullptr, narrow_out, narrow_bias, relu});
+      multiply<T, Half>(at.stream, sizes, stored, at.inputs[0], at.inputs[1],
+                        Store<T, Half>{at.outputs[0], bias ? at.inputs[2] : nullptr, narrow_out, narrow_bias, relu});
     };
   };
-  return call.inputs[0].dtype == DType::Float64 ? with(double{}) : with(float{});
+  if (in == DType::Float64) return with(double{}, BFloat16{});
+  return visit_narrow(in, [&](auto narrow) { return with(float{}, narrow); });
 }
 
 CudaKernel product_kernel(std::function<Launch(KernelCall&)> prepare) {
   CudaKernel kernel;
   kernel.prepare = std::move(prepare);
-  kernel.bfloat16 = true;
+  kernel.narrow = true;
   return kernel;
 }
 
@@ -92,7 +93,7 @@ Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
   const Product sizes =
       product(call.inputs[1].shape, call.inputs[2].shape, call.attrs.flag("transpose_a"), transpose_b);
   const double scale = call.attrs.number("gradient_scale");
-  const Stored stored{is_narrow(call.inputs[1]), is_narrow(call.inputs[2]), rounds};
+  const Stored stored{is_narrow(call.inputs[1].dtype), is_narrow(call.inputs[2].dtype), rounds};
   if (call.inputs[0].dtype == DType::Float64) {
     return [=](const LaunchCall& at) {
       multiply<double>(
@@ -103,7 +104,8 @@ Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
   const int64_t count = sizes.rows * sizes.columns;
   if (stores_gradient(sizes)) {
     const int64_t gradient_bytes = round_up(count * static_cast<int64_t>(sizeof(float)));
-    const LibraryProduct product(products, sizes, call, 1, DType::Float32, false, false, rounds, gradient_bytes);
+    const DType in = rounds ? DType::BFloat16 : call.inputs[1].dtype;
+    const LibraryProduct product(products, sizes, call, 1, in, DType::Float32, false, false, gradient_bytes);
     if (product) {
       call.scratch_bytes = product.scratch_end();
       return [=](const LaunchCall& at) {

@@ -100,7 +100,7 @@ void add_matmul_bfloat16_update(Catalog& catalog) {
               {"gradient_scale", 1.0, "factor of the gradient"}};
   op.infer = infer_update;
   op.writes = {0};
-  op.bfloat16.in_kernels = true;
+  op.narrow.in_kernels = true;
   op.cpu = {prepare_update};
   op.flops = update_flops;
   op.examples = {

@@ -83,6 +83,8 @@ bool fuse_product(Rewriter& graph, NodeId id, bool narrow) {
   if (update.inputs.back() != kNone) return false;
   if (graph.type(gradient).shape.rank() != 2) return false;
   if (narrow != (product.attrs.string("mixed") == "float32")) return false;
+  // What may have overflowed is looked at before, so a gradient in float16 is stored.
+  if (narrow && product.attrs.dtype("rounds_to") != DType::BFloat16) return false;
   Attrs attrs{{"transpose_a", product.attrs.flag("transpose_a")},
               {"gradient_scale", update.attrs.number("gradient_scale")}};
   if (narrow) {

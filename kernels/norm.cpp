@@ -19,17 +19,17 @@ double checked_epsilon(const Attrs& attrs) {
   return epsilon;
 }
 
-// The type of what has one value for each channel, after checks of x. Those of bfloat16 images are float32.
+// The type of what has one value for each channel, after checks of x. Those of narrow images are float32.
 TensorType per_channel_type(const OpCall& call, int x) {
   require_floating(call, x, "x");
   const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(x).rank());
-  return {call.dtype(x) == DType::BFloat16 ? DType::Float32 : call.dtype(x), {call.shape(x)[axis]}};
+  return {is_narrow(call.dtype(x)) ? DType::Float32 : call.dtype(x), {call.shape(x)[axis]}};
 }
 
-// It goes along with an x in bfloat16 where the kernels were made for that, and `parameters` stay float32.
-Bfloat16Use follows_with(std::vector<int> parameters) {
-  Bfloat16Use use;
-  use.role = Bfloat16Use::Follows;
+// It goes along with a narrow x where the kernels were made for that, and `parameters` stay float32.
+NarrowUse follows_with(std::vector<int> parameters) {
+  NarrowUse use;
+  use.role = NarrowUse::Follows;
   use.keeps_float32 = std::move(parameters);
   use.pays = never_on_cpu;
   return use;
@@ -122,7 +122,7 @@ void add_batch_norm_train(Catalog& catalog) {
       "epsilon)\n"
       "  y = (x - mean) * inv_std * gamma + beta\n"
       "shapes: x (any, rank at least 1), gamma and beta (channels) -> y as x, mean and inv_std (channels)\n"
-      "dtypes: float32 or float64, all the same; an x in bfloat16 gives y in bfloat16, all else is then float32\n"
+      "dtypes: float32 or float64, all the same; an x in bfloat16 or float16 gives such a y, all else is then float32\n"
       "defaults: axis = 1, epsilon = 0.001\n"
       "errors: gamma or beta without one value for each channel; no value to take statistics of\n"
       "source: Ioffe, Szegedy, Batch Normalization, ICML 2015";
@@ -148,7 +148,7 @@ void add_batch_norm_train(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), Tail::None); },
             cpu::batch_norm_layouts};
-  op.bfloat16 = follows_with({1, 2});
+  op.narrow = follows_with({1, 2});
   op.rewrites = {{"batch_norm_train (+ add) + relu", {"batch_norm_relu", "batch_norm_add_relu"}, fuse_relu}};
   op.inplace = {{0, 0}};
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}},
@@ -178,7 +178,7 @@ void add_batch_norm_train(Catalog& catalog) {
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_train_grad(call, Tail::None); }, cpu::batch_norm_layouts};
   grad.rewrites = {
       {"batch_norm_train_grad + relu_grad", {"batch_norm_relu_grad", "batch_norm_add_relu_grad"}, fuse_relu_grad}};
-  grad.bfloat16 = follows_with({1, 2, 3, 5, 6});
+  grad.narrow = follows_with({1, 2, 3, 5, 6});
   grad.inplace = {{0, 0}, {0, 4}};
   const TensorType c = f32({2}), x = f32({3, 2, 4}), narrow = bf16({3, 2, 4});
   grad.examples = {{{x, c, c, c, x}}, {{x, c, c, c, x, c, c}}, {{narrow, c, c, c, narrow, c, c}}};
@@ -283,7 +283,7 @@ void add_batch_norm_infer(Catalog& catalog) {
       "Batch normalisation by given statistics.\n"
       "  y = (x - mean) / sqrt(variance + epsilon) * gamma + beta\n"
       "shapes: x (any, rank at least 1), the other inputs (channels) -> y as x\n"
-      "dtypes: float32 or float64, all the same; an x in bfloat16 gives y in bfloat16, all else is then float32\n"
+      "dtypes: float32 or float64, all the same; an x in bfloat16 or float16 gives such a y, all else is then float32\n"
       "defaults: axis = 1, epsilon = 0.001\n"
       "errors: an input that has not one value for each channel\n"
       "source: Ioffe, Szegedy, Batch Normalization, ICML 2015";
@@ -302,7 +302,7 @@ void add_batch_norm_infer(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer(call, checked_epsilon(call.attrs)); },
             cpu::batch_norm_layouts};
-  op.bfloat16 = follows_with({1, 2, 3, 4});
+  op.narrow = follows_with({1, 2, 3, 4});
   op.inplace = {{0, 0}};
   // The range keeps the drawn variances positive.
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
@@ -328,7 +328,7 @@ void add_batch_norm_infer(Catalog& catalog) {
   };
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer_grad(call, checked_epsilon(call.attrs)); },
               cpu::batch_norm_layouts};
-  grad.bfloat16 = follows_with({2, 3, 4});
+  grad.narrow = follows_with({2, 3, 4});
   grad.inplace = {{0, 0}, {0, 1}};
   grad.examples = {{{f32({3, 2, 4}), f32({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1},
                    {{bf16({3, 2, 4}), bf16({3, 2, 4}), f32({2}), f32({2}), f32({2})}, {}, 0.25, 1}};

@@ -1,4 +1,4 @@
-// Batch normalisation on CUDA: two sums for each channel, then a pass over the elements. What is stored as bfloat16 is
+// Batch normalisation on CUDA: two sums for each channel, then a pass over the elements. What is narrow is
 // computed in float32, as are its statistics and parameters.
 //
 // Statistics are taken in one pass, of the distances d from the first element of the channel, in double:

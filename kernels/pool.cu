@@ -1,7 +1,7 @@
 // Pooling on CUDA. Gradients are gathered, each element of dx from the windows that saw it, in the order of the
 // windows, so no two threads write one place. The steps between elements are data, so images may lie in rows or with
-// their channels last; in the latter a thread takes as many channels as fit one load of 16 bytes. bfloat16 is computed
-// in float32.
+// their channels last; in the latter a thread takes as many channels as fit one load of 16 bytes. What is narrow is
+// computed in float32.
 #include "kernels/cuda/image.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/layout.h"
@@ -126,7 +126,7 @@ struct AveragePool {
   const T* x;
   T* out;
   MOONFLOW_DEVICE void operator()(int64_t o) const {
-    using Sum = std::conditional_t<std::is_same_v<T, BFloat16>, float, double>;
+    using Sum = std::conditional_t<kNarrow<T>, float, double>;
     const Place of = pool.out.place_of(o);
     Sum sums[N] = {};
     each_seen<T, N>(pool, x, of, [&](int64_t, int64_t, const Pack<T, N>& pack) {

@@ -34,10 +34,10 @@ Shape reduced_shape(const Shape& shape, const std::vector<bool>& reduced, bool k
 
 enum class Accepts { All, Floating };
 
-// Sums of bfloat16 are taken in a wider type, so that they may be given as float32 as well.
-Bfloat16Use follows() {
-  Bfloat16Use use;
-  use.role = Bfloat16Use::Follows;
+// Sums of what is narrow are taken in a wider type, so that they may be given as float32 as well.
+NarrowUse follows() {
+  NarrowUse use;
+  use.role = NarrowUse::Follows;
   use.pays = never_on_cpu;
   return use;
 }
@@ -198,7 +198,7 @@ void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool inte
   }
   if (row.follows) {
     op.attrs.push_back(mixed_result_attr());
-    op.bfloat16 = follows();
+    op.narrow = follows();
     for (const char* mixed : {"float32", "bfloat16"}) {
       example({2, 3, 2, 4}, {2, 3}, false, DType::BFloat16);
       op.examples.back().attrs.set("mixed", std::string(mixed));
@@ -366,7 +366,7 @@ OpDef sum_to_shape() {
       "errors: a shape that does not broadcast to x";
   op.inputs = {{"x"}};
   op.attrs = {{"shape", Ints{}, "shape of out", true}, mixed_result_attr()};
-  op.bfloat16 = follows();
+  op.narrow = follows();
   op.infer = [](const OpCall& call) {
     broadcast_axes(call.shape(0), call.attrs.ints("shape"));
     return std::vector<TensorType>{{sum_dtype(call), Shape(call.attrs.ints("shape"))}};

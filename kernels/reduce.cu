@@ -1,5 +1,5 @@
-// Reductions on CUDA: what reduction.h says is folded, by the loop of kernels/cuda/fold.h. bfloat16 is computed as
-// float32.
+// Reductions on CUDA: what reduction.h says is folded, by the loop of kernels/cuda/fold.h. What is narrow is computed
+// in float32.
 #include <algorithm>
 
 #include "kernels/cuda/elements.h"
@@ -179,8 +179,8 @@ template <template <class> class Op, class T>
 Launch launch_reduction(KernelCall& call, const Groups& groups) {
   using Of = Op<Computed<T>>;
   using Result = decltype(Of::finish(Of::kStart, 1, 0));
-  if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Result, float>) {
-    if (call.outputs[0].dtype == DType::BFloat16) return launch_reduction<Of, T, BFloat16>(call, groups);
+  if constexpr (kNarrow<T> && std::is_same_v<Result, float>) {
+    if (is_narrow(call.outputs[0].dtype)) return launch_reduction<Of, T, T>(call, groups);
   }
   return launch_reduction<Of, T, Result>(call, groups);
 }

@@ -244,8 +244,8 @@ void add_pair(Catalog& catalog, OpDef op, SizesOf sizes_of) {
     const Direction direction = each == &op ? Direction::There : Direction::Back;
     each->cpu = {[=](KernelCall& call) { return prepare(sizes_of, direction, call); },
                  [](LayoutCall& call) { cpu::lie_alike(call, 0); }};
-    each->bfloat16.role = Bfloat16Use::Follows;
-    each->bfloat16.pays = never_on_cpu;
+    each->narrow.role = NarrowUse::Follows;
+    each->narrow.pays = never_on_cpu;
     catalog.add(std::move(*each));
   }
 }
@@ -263,7 +263,7 @@ OpDef upsample() {
       "shapes: x (batch, channels, height, width) -> (batch, channels, size * height, size * width); channels last "
       "with "
       "data_format \"NHWC\"\n"
-      "dtypes: float32, float64 or bfloat16 -> the same\n"
+      "dtypes: float32, float64, bfloat16 or float16 -> the same\n"
       "defaults: size = {2}, interpolation = \"nearest\"\n"
       "errors: a size below 1; an axis of 2^24 or more; align_corners with \"nearest\"";
   op.attrs = {{"size", Ints{2}, "how many times as large: one whole number, or one each for height and width"},
@@ -292,7 +292,7 @@ OpDef reflection_pad() {
       "a b c becomes c b a b c b a with 2 on each side.\n"
       "shapes: x (batch, channels, height, width) -> (batch, channels, top + height + bottom, left + width + right); "
       "channels last with data_format \"NHWC\"\n"
-      "dtypes: float32, float64 or bfloat16 -> the same\n"
+      "dtypes: float32, float64, bfloat16 or float16 -> the same\n"
       "errors: padding below 0, or as large as the axis";
   op.attrs = {{"padding", Ints{}, "{left, right, top, bottom}, or one number for all", true}, data_format_attr({})};
   op.examples = {

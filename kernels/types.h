@@ -7,6 +7,7 @@ namespace moonflow {
 
 inline TensorType f32(const Shape& shape) { return {DType::Float32, shape}; }
 inline TensorType bf16(const Shape& shape) { return {DType::BFloat16, shape}; }
+inline TensorType f16(const Shape& shape) { return {DType::Float16, shape}; }
 inline TensorType i32(const Shape& shape) { return {DType::Int32, shape}; }
 
 inline void require_floating(const OpCall& call, int i, const char* what) {
@@ -27,11 +28,18 @@ inline void require_same(const OpCall& call, int a, const char* a_name, int b, c
 
 // ---- mixed precision (engine/mixed_precision.h) ---------------------------------------------------------------
 
-// The attribute by which an op that is given bfloat16 is told the dtype of its result.
+// The attribute by which an op that is given what is narrow is told the dtype of its result.
 inline AttrDef mixed_result_attr() {
   return {"mixed", std::string(),
-          "of automatic mixed precision: \"float32\" or \"bfloat16\", the dtype of the result; the inputs are then "
-          "bfloat16, and summed in float32"};
+          "of automatic mixed precision: \"float32\", or the dtype of the inputs, which are then bfloat16 or float16, "
+          "and summed in float32"};
+}
+
+// The dtype that "mixed" names, where `narrow` is the other choice.
+inline DType mixed_dtype(const std::string& mixed, DType narrow) {
+  require(mixed == name(DType::Float32) || mixed == name(narrow), ErrorCode::InvalidArgument, "mixed is \"", mixed,
+          "\", wanted \"float32\" or \"", narrow, "\"");
+  return mixed == name(narrow) ? narrow : DType::Float32;
 }
 
 // The dtype of the result of an op with that attribute.
@@ -39,14 +47,12 @@ inline DType mixed_result(const OpCall& call) {
   const DType dtype = call.dtype(0);
   const std::string& mixed = call.attrs.string("mixed");
   if (mixed.empty()) return dtype;
-  require(mixed == "float32" || mixed == "bfloat16", ErrorCode::InvalidArgument, "mixed is \"", mixed,
-          "\", wanted \"float32\" or \"bfloat16\"");
-  require(dtype == DType::BFloat16, ErrorCode::DtypeMismatch, "mixed precision needs bfloat16, got ", dtype);
-  return *dtype_named(mixed);
+  require(is_narrow(dtype), ErrorCode::DtypeMismatch, "mixed precision needs bfloat16 or float16, got ", dtype);
+  return mixed_dtype(mixed, dtype);
 }
 
-// For Bfloat16Use::pays of an op whose CPU kernels know no bfloat16: converting what they read and give costs more than
-// the half of the bytes saves.
-inline bool never_on_cpu(const OpCall&) { return false; }
+// For NarrowUse::pays of an op whose CPU kernels know no narrow dtype: converting what they read and give costs more
+// than the half of the bytes saves.
+inline bool never_on_cpu(const OpCall&, DType) { return false; }
 
 }  // namespace moonflow

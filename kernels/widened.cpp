@@ -6,13 +6,14 @@
 namespace moonflow {
 namespace {
 
-bool any_bfloat16(const std::vector<TensorType>& types) {
-  return std::any_of(types.begin(), types.end(), [](const TensorType& type) { return type.dtype == DType::BFloat16; });
+bool any_narrow(const std::vector<TensorType>& types) {
+  return std::any_of(types.begin(), types.end(), [](const TensorType& type) { return is_narrow(type.dtype); });
 }
 
 // A value of the op that has a float32 twin in the scratch.
 struct Twin {
   int index;  // of the input or output
+  DType dtype;
   int64_t count;
   int64_t offset;
 };
@@ -25,21 +26,21 @@ struct Widened {
   std::vector<Conversion> arrays;
 };
 
-// Gives float32 to what is bfloat16, with a place for the twin behind `bytes`.
+// Gives float32 to what is narrow, with a place for the twin behind `bytes`.
 std::vector<Twin> widen_types(std::vector<TensorType>& types, int64_t& bytes) {
   std::vector<Twin> twins;
   for (size_t i = 0; i < types.size(); ++i) {
-    if (types[i].dtype != DType::BFloat16) continue;
+    if (!is_narrow(types[i].dtype)) continue;
+    twins.push_back({static_cast<int>(i), types[i].dtype, types[i].count(), bytes});
     types[i].dtype = DType::Float32;
-    twins.push_back({static_cast<int>(i), types[i].count(), bytes});
     bytes = checked_sum(bytes, (types[i].bytes() + kAlignment - 1) / kAlignment * kAlignment);
   }
   return twins;
 }
 
 Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::function<bool(size_t)>& is_written,
-                       const Conversions& conversions) {
-  if (!any_bfloat16(call.inputs) && !any_bfloat16(call.outputs)) return kernel.prepare(call);
+                       ConversionsOf conversions) {
+  if (!any_narrow(call.inputs) && !any_narrow(call.outputs)) return kernel.prepare(call);
   auto state = std::make_shared<Widened>();  // shared: a std::function must be copyable
   KernelCall wide = call;
   int64_t twin_bytes = 0;
@@ -57,36 +58,43 @@ Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::functi
     char* const scratch = static_cast<char*>(at.scratch);
     std::copy(at.inputs, at.inputs + state->input_data.size(), state->input_data.begin());
     std::copy(at.outputs, at.outputs + state->output_data.size(), state->output_data.begin());
+    // Those of one dtype go together.
+    constexpr DType kNarrowDTypes[] = {DType::BFloat16, DType::Float16};
     int count = 0;
     const auto convert = [&](Conversions::Convert by) {
       if (count > 0) by(at.stream, state->arrays.data(), count);
       count = 0;
     };
-    for (const Twin& twin : state->inputs) {
-      if (!at.inputs[twin.index]) continue;
-      state->input_data[twin.index] = scratch + twin.offset;
-      state->arrays[count++] = {at.inputs[twin.index], scratch + twin.offset, twin.count};
+    for (const DType dtype : kNarrowDTypes) {
+      for (const Twin& twin : state->inputs) {
+        if (twin.dtype != dtype || !at.inputs[twin.index]) continue;
+        state->input_data[twin.index] = scratch + twin.offset;
+        state->arrays[count++] = {at.inputs[twin.index], scratch + twin.offset, twin.count};
+      }
+      convert(conversions(dtype).widen);
     }
-    convert(conversions.widen);
     for (const Twin& twin : state->outputs) state->output_data[twin.index] = scratch + twin.offset;
     state->launch(
         LaunchCall{at.stream, state->input_data.data(), state->output_data.data(), scratch + twin_bytes, at.step});
-    for (const Twin& twin : state->outputs)
-      state->arrays[count++] = {scratch + twin.offset, at.outputs[twin.index], twin.count};
-    for (const Twin& twin : state->written)
-      if (at.inputs[twin.index]) state->arrays[count++] = {scratch + twin.offset, at.inputs[twin.index], twin.count};
-    convert(conversions.round);
+    for (const DType dtype : kNarrowDTypes) {
+      for (const Twin& twin : state->outputs)
+        if (twin.dtype == dtype) state->arrays[count++] = {scratch + twin.offset, at.outputs[twin.index], twin.count};
+      for (const Twin& twin : state->written)
+        if (twin.dtype == dtype && at.inputs[twin.index])
+          state->arrays[count++] = {scratch + twin.offset, at.inputs[twin.index], twin.count};
+      convert(conversions(dtype).round);
+    }
   };
 }
 
 }  // namespace
 
-Kernel widened(Kernel kernel, std::function<bool(size_t)> is_written, Conversions conversions) {
+Kernel widened(Kernel kernel, std::function<bool(size_t)> is_written, ConversionsOf conversions) {
   Kernel result;
   if (kernel.layouts) {
     // The twins are dense and row-major.
     result.layouts = [layouts = kernel.layouts](LayoutCall& call) {
-      if (!any_bfloat16(call.input_types) && !any_bfloat16(call.output_types)) return layouts(call);
+      if (!any_narrow(call.input_types) && !any_narrow(call.output_types)) return layouts(call);
       std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
       std::fill(call.outputs.begin(), call.outputs.end(), Layout{});
     };

@@ -19,6 +19,11 @@ std::string type_name() {
   return std::string(said.substr(begin, said.find_first_of(";]", begin) - begin));
 }
 
+// What values of the dtype are stored as, by the name that the source has for it; T is what it computes in.
+const char* stored_name(DType dtype) {
+  return dtype == DType::BFloat16 ? "moonflow::BFloat16" : dtype == DType::Float16 ? "moonflow::Float16" : "T";
+}
+
 struct Link {
   std::string functor;
   int operands;
@@ -89,8 +94,8 @@ std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leav
   }
   require(made > 0, ErrorCode::InvalidArgument, "a chain has at least one op");
 
-  // Leaves of the result's type are read as it is written, single elements once, rows again and again. What is stored
-  // as bfloat16 is computed in float.
+  // Leaves of the result's type are read as it is written, single elements once, rows again and again. What is narrow
+  // is computed in float.
   std::string parameters, values, singles, packs, whole, one_by_one;
   for (size_t i = 0; i < leaves.size(); ++i) {
     parameters += text(", const S* leaf", i);
@@ -111,8 +116,7 @@ std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leav
     one_by_one += (i > 0 ? ", " : "") + alone;
   }
   return text("#include \"kernels/elementwise.h\"\n\n", "using T = ", out.dtype == DType::Float64 ? "double" : "float",
-              ";\nusing S = ", out.dtype == DType::BFloat16 ? "moonflow::BFloat16" : "T",
-              ";\nconstexpr int kN = ", elements_of_thread(out.dtype),
+              ";\nusing S = ", stored_name(out.dtype), ";\nconstexpr int kN = ", elements_of_thread(out.dtype),
               ";\nstruct alignas(16) Pack { S values[kN]; };\n\n", "MOONFLOW_BOTH inline T element(", values, ") {\n",
               steps, "  return y", made - 1, ";\n}\n\n", "extern \"C\" __global__ void __launch_bounds__(",
               kChainThreads, ") chain(long long count", parameters,
@@ -133,7 +137,7 @@ std::vector<ChainLink> chain_links() {
 std::vector<std::pair<std::string, std::string>> chain_headers() {
   // What the two headers of ours use of the standard library and of the engine, for a compiler that has neither.
   const char* const op = R"(#pragma once
-#include "engine/bfloat16.h"
+#include "engine/narrow.h"
 namespace moonflow {
 struct Attrs {
   struct Number { const char* name; double value; };
@@ -211,7 +215,7 @@ template <> struct numeric_limits<double> {
   return {
       {"kernels/elementwise.h", kElementwiseText},
       {"kernels/elementary.h", kElementaryText},
-      {"engine/bfloat16.h", kBFloat16Text},
+      {"engine/narrow.h", kNarrowText},
       {"engine/op.h", op},
       {"cmath", math},
       {"cstdint",

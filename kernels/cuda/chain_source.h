@@ -11,9 +11,7 @@
 namespace moonflow::cuda {
 
 // Elements that a thread takes: 16 bytes of them.
-constexpr int elements_of_thread(DType dtype) {
-  return dtype == DType::Float64 ? 2 : dtype == DType::BFloat16 ? 8 : 4;
-}
+constexpr int elements_of_thread(DType dtype) { return dtype == DType::Float64 ? 2 : is_narrow(dtype) ? 8 : 4; }
 constexpr int kChainThreads = 256;
 
 // A kernel `chain(count, leaf0, ..., out)` for the op element_chain with these attributes and types. Throws where the

@@ -13,7 +13,7 @@ struct ChannelPlanes {
   int64_t outer, channels, plane;
 };
 
-// Sums of `dtype`, stored as `result`: the same, or float32 for bfloat16. Says how much scratch a launch needs.
+// Sums of `dtype`, stored as `result`: the same, or float32 for what is narrow. Says how much scratch a launch needs.
 using ChannelSumLaunch = std::function<void(Stream&, const void* x, void* sums, void* scratch)>;
 ChannelSumLaunch channel_sums(const ChannelPlanes& planes, DType dtype, DType result, int64_t& scratch_bytes);
 

@@ -81,9 +81,16 @@ Target described_target(const Dnn& dnn, const std::string& json) {
 namespace {
 
 cudnnDataType_t type_of(DType dtype) {
-  return dtype == DType::Float64    ? CUDNN_DATA_DOUBLE
-         : dtype == DType::BFloat16 ? CUDNN_DATA_BFLOAT16
-                                    : CUDNN_DATA_FLOAT;
+  switch (dtype) {
+    case DType::Float64:
+      return CUDNN_DATA_DOUBLE;
+    case DType::BFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    case DType::Float16:
+      return CUDNN_DATA_HALF;
+    default:
+      return CUDNN_DATA_FLOAT;
+  }
 }
 
 // The operations of a graph, put together.
@@ -239,7 +246,7 @@ std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCal
   const auto refuses = [&](cudnnBackendNumericalNote_t note) {
     switch (note) {
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
-      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:  // sums are float32, also of bfloat16
+      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:  // sums are float32, also of what is narrow
         return true;
       case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
       case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:

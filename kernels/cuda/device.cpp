@@ -128,9 +128,11 @@ class CudaDevice final : public Device {
   }
 
   const Kernel& kernel(const OpDef& op) const override { return kernels_.of(op); }
-  // From 8.0 on multiprocessors have units for it, which no size of a product leaves behind those for float32.
-  bool computes_bfloat16(const OpDef& op, const OpCall&) const override {
-    return runtime_->properties().capability >= 80 && kernels_.computes_bfloat16(op);
+  // Where multiprocessors have units for it no size of a product leaves them behind those for float32: for float16 from
+  // 7.0 on, for bfloat16 from 8.0 on.
+  bool computes_in(DType narrow, const OpDef& op, const OpCall&) const override {
+    const int least = narrow == DType::Float16 ? 70 : 80;
+    return runtime_->properties().capability >= least && kernels_.computes_narrow(op);
   }
 
   void enter() override { runtime_->enter(); }

@@ -1,6 +1,6 @@
 // Element-wise kernels on CUDA: a functor of kernels/elementwise.h over one or two values, or a choice between two. A
 // thread takes as many neighbours as fit one load of 16 bytes; where addresses or sizes do not allow that, the same
-// thread takes them one by one. bfloat16 is computed in float32.
+// thread takes them one by one. What is narrow is computed in float32.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,16 @@ namespace moonflow::cuda {
 
 // What elements of T are computed in.
 template <class T>
-using Computed = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+using Computed = std::conditional_t<kNarrow<T>, float, T>;
 
 // What a functor's result is stored as, where its inputs are stored as T.
 template <class Result, class T>
-using StoredLike = std::conditional_t<std::is_same_v<T, BFloat16> && std::is_same_v<Result, float>, BFloat16,
-                                      elementwise::Stored<Result>>;
+using StoredLike = std::conditional_t<kNarrow<T> && std::is_same_v<Result, float>, T, elementwise::Stored<Result>>;
 
-// Calls f(T{}) for the dtypes with fractions, bfloat16 among them.
+// Calls f(T{}) for the dtypes with fractions, the narrow ones among them.
 template <class F>
 decltype(auto) visit_fractions(DType dtype, const F& f) {
-  return dtype == DType::BFloat16 ? f(BFloat16{}) : visit_floating(dtype, f);
+  return is_narrow(dtype) ? visit_narrow(dtype, f) : visit_floating(dtype, f);
 }
 
 // ---- neighbours ----------------------------------------------------------------------------------------------
@@ -346,7 +345,7 @@ void start_broadcast(Stream& stream, const Element& element, const std::vector<P
 
 using MakeElement = Element (*)(const Attrs& attrs, DType dtype);
 
-// Calls f(T{}) for the dtypes of a row, bfloat16 among them.
+// Calls f(T{}) for the dtypes of a row, the narrow ones among them.
 template <elementwise::Dtypes dtypes, class F>
 Element visit_row(DType dtype, const F& f) {
   if constexpr (dtypes == elementwise::Dtypes::All)

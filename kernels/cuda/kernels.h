@@ -10,8 +10,8 @@
 namespace moonflow::cuda {
 
 struct CudaKernel : Kernel {
-  // It knows bfloat16. Others are given it widened to float32, and what they give is rounded.
-  bool bfloat16 = false;
+  // It knows bfloat16 and float16. Others are given them widened to float32, and what they give is rounded.
+  bool narrow = false;
   bool is_widened = false;  // it has been, on its first use
 };
 using Kernels = std::map<std::string, CudaKernel, std::less<>>;
@@ -19,12 +19,12 @@ using Kernels = std::map<std::string, CudaKernel, std::less<>>;
 // All of them.
 Kernels make_kernels();
 
-// The kernels of a device, every one of which takes bfloat16. Any thread may ask.
+// The kernels of a device, every one of which takes the narrow dtypes. Any thread may ask.
 class KernelTable {
  public:
   explicit KernelTable(Kernels kernels) : kernels_(std::move(kernels)) {}
   const Kernel& of(const OpDef& op) const;  // an empty one where there is none
-  bool computes_bfloat16(const OpDef& op) const;  // it was made for it, and is not only widened
+  bool computes_narrow(const OpDef& op) const;  // it was made for that, and is not only widened
 
  private:
   mutable std::mutex mutex_;

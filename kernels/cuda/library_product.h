@@ -19,25 +19,25 @@ inline bool stores_gradient(const Product& s) {
   return wants_library(s) && flops_of(s) > kMostFlopsPerElement * static_cast<double>(s.rows * s.columns);
 }
 
-inline bool is_narrow(const TensorType& type) { return type.dtype == DType::BFloat16; }
-
-// Rounds float32 to bfloat16.
+// Rounds float32.
+template <class Half>
 struct Round {
   const float* from;
-  BFloat16* to;
-  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = BFloat16(from[i]); }
+  Half* to;
+  MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = Half(from[i]); }
 };
 
 inline int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Products by the library of what `call` has at the places 0, 1 and (a bias) 2 of its inputs from `first` on. What is
-// to be bfloat16 and is not is rounded into scratch first. The scratch that the launch uses begins at `scratch_begin`.
+// Products by the library of what `call` has at the places 0, 1 and (a bias) 2 of its inputs from `first` on: factors
+// of `in`, a bias and a result of `out`. What is to be narrow and is float32 is rounded into scratch first. The scratch
+// that the launch uses begins at `scratch_begin`.
 class LibraryProduct {
  public:
-  LibraryProduct(Products& products, const Product& sizes, const KernelCall& call, int first, DType out, bool bias,
-                 bool relu, bool narrow, int64_t scratch_begin)
-      : first_(first), scratch_begin_(scratch_begin) {
-    ProductCall wanted{sizes, narrow ? DType::BFloat16 : call.inputs[first].dtype, out, bias, relu};
+  LibraryProduct(Products& products, const Product& sizes, const KernelCall& call, int first, DType in, DType out,
+                 bool bias, bool relu, int64_t scratch_begin)
+      : in_(in), first_(first), scratch_begin_(scratch_begin) {
+    ProductCall wanted{sizes, in, out, bias, relu};
     if (call.allow_tf32) wanted.precision = Precision::Tf32;
     int64_t product_scratch = 0;
     launch_ = products.prepare(wanted, product_scratch);
@@ -45,10 +45,10 @@ class LibraryProduct {
     for (int i = 0; i < 3; ++i) {
       if (i == 2 && !bias) break;
       const TensorType& type = call.inputs[first + i];
-      rounded_[i] = type.dtype == DType::Float32 && (i == 2 ? out == DType::BFloat16 : narrow);
+      rounded_[i] = type.dtype == DType::Float32 && is_narrow(i == 2 ? out : in);
       places_[i] = end;
       counts_[i] = type.count();
-      if (rounded_[i]) end += round_up(counts_[i] * static_cast<int64_t>(sizeof(BFloat16)));
+      if (rounded_[i]) end += round_up(counts_[i] * size_of(in));
     }
     scratch_end_ = end;
   }
@@ -62,15 +62,19 @@ class LibraryProduct {
     if (counts_[2] > 0) inputs[2] = at.inputs[first_ + 2];
     for (int i = 0; i < 3; ++i) {
       if (!rounded_[i]) continue;
-      BFloat16* const to = reinterpret_cast<BFloat16*>(scratch + places_[i]);
-      for_each(at.stream, counts_[i], Round{static_cast<const float*>(inputs[i]), to});
-      inputs[i] = to;
+      visit_narrow(in_, [&](auto zero) {
+        using Half = decltype(zero);
+        for_each(at.stream, counts_[i],
+                 Round<Half>{static_cast<const float*>(inputs[i]), reinterpret_cast<Half*>(scratch + places_[i])});
+      });
+      inputs[i] = scratch + places_[i];
     }
     launch_(at.stream, {inputs[0], inputs[1], inputs[2], out, scratch + scratch_begin_});
   }
 
  private:
   ProductLaunch launch_;
+  DType in_;
   int first_;
   bool rounded_[3] = {};
   int64_t places_[3] = {}, counts_[3] = {};

@@ -38,7 +38,16 @@ struct CublasLt {
 };
 
 cudaDataType_t type_of(DType dtype) {
-  return dtype == DType::Float64 ? CUDA_R_64F : dtype == DType::BFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (dtype) {
+    case DType::Float64:
+      return CUDA_R_64F;
+    case DType::BFloat16:
+      return CUDA_R_16BF;
+    case DType::Float16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 // What one launch is made of. The descriptor holds the address of the bias, so each launch has its own.

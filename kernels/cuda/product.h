@@ -15,7 +15,7 @@ enum class Precision { Float32, Tf32 };
 
 struct ProductCall {
   Product sizes;
-  DType in = DType::Float32;   // of both factors; products of bfloat16 are summed in float32
+  DType in = DType::Float32;   // of both factors; those of what is narrow are summed in float32
   DType out = DType::Float32;  // of the result and of the bias
   bool bias = false;           // one per column, added to the sums
   bool relu = false;

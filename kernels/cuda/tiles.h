@@ -26,7 +26,8 @@ struct Factor {
   }
 };
 
-// The same in bfloat16: stored so, or rounded as it is read.
+// The same in bfloat16 or float16: stored so, or rounded as it is read.
+template <class Half>
 struct NarrowFactor {
   using Number = float;
   const void* data;
@@ -34,8 +35,8 @@ struct NarrowFactor {
   bool narrow;
   MOONFLOW_DEVICE float at(int64_t batch, int64_t row, int64_t column) const {
     const int64_t place = batch * batch_step + row * row_step + column * column_step;
-    if (narrow) return static_cast<float>(static_cast<const BFloat16*>(data)[place]);
-    return static_cast<float>(BFloat16(static_cast<const float*>(data)[place]));
+    if (narrow) return static_cast<float>(static_cast<const Half*>(data)[place]);
+    return static_cast<float>(Half(static_cast<const float*>(data)[place]));
   }
 };
 
@@ -44,7 +45,7 @@ struct NarrowFactor {
 // A strip of either factor lies in shared memory, kDepth of the inner axis at a time, and each thread sums
 // kEach * kEach elements of the tile in registers. Edges are filled up with zeros.
 // A tile for a kernel that decides itself where it lies, and looks at each strip on the way. The tiles below are the
-// same in one piece: put together from this, those of bfloat16 would find too few registers.
+// same in one piece: put together from this, those of narrow factors would find too few registers.
 template <class From, int kEach>
 struct Tile {
   using T = typename From::Number;
@@ -188,7 +189,7 @@ struct Dots {
 // What the factors are, beside their sizes.
 struct Stored {
   bool narrow_a = false, narrow_b = false;
-  bool rounds = false;  // those that are float32 are rounded to bfloat16
+  bool rounds = false;  // those that are float32 are rounded to what the others are
 
   bool any() const { return narrow_a || narrow_b || rounds; }
 };
@@ -222,7 +223,8 @@ void multiply_factors(Stream& stream, const Product& s, const From& left, const 
     in_tiles(Tiles<From, 2, End>{left, right, end, s.rows, s.columns, s.inner, 0, 0});
 }
 
-template <class T, class End>
+// `Half`: what narrow factors are.
+template <class T, class Half = BFloat16, class End>
 void multiply(Stream& stream, const Product& s, const Stored& stored, const void* a, const void* b, const End& end) {
   // Of what is stored as the transpose, rows are columns.
   const auto steps = [](int64_t rows, int64_t columns, bool transposed) {
@@ -231,8 +233,8 @@ void multiply(Stream& stream, const Product& s, const Stored& stored, const void
   const auto of_a = steps(s.rows, s.inner, s.transpose_a), of_b = steps(s.inner, s.columns, s.transpose_b);
   if constexpr (std::is_same_v<T, float>) {
     if (stored.any()) {
-      return multiply_factors(stream, s, NarrowFactor{a, of_a[0], of_a[1], of_a[2], stored.narrow_a},
-                              NarrowFactor{b, of_b[0], of_b[1], of_b[2], stored.narrow_b}, end);
+      return multiply_factors(stream, s, NarrowFactor<Half>{a, of_a[0], of_a[1], of_a[2], stored.narrow_a},
+                              NarrowFactor<Half>{b, of_b[0], of_b[1], of_b[2], stored.narrow_b}, end);
     }
   }
   multiply_factors(stream, s, Factor<T>{static_cast<const T*>(a), of_a[0], of_a[1], of_a[2]},

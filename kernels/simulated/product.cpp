@@ -51,8 +51,10 @@ class SimulatedProducts final : public Products {
     scratch_bytes = 4096;  // as a library that wants some
     if (call.in == DType::Float64) return rows<double, double, double>(call);
     if (call.in == DType::Float32) return rows<float, float, float>(call);
-    if (call.out == DType::Float32) return rows<BFloat16, float, float>(call);
-    return rows<BFloat16, BFloat16, float>(call);
+    return visit_narrow(call.in, [&](auto zero) {
+      using In = decltype(zero);
+      return call.out == DType::Float32 ? rows<In, float, float>(call) : rows<In, In, float>(call);
+    });
   }
 
  private:

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <random>
 
-#include "engine/bfloat16.h"
+#include "engine/narrow.h"
 #include "engine/op.h"
 #include "kernels/catalog.h"
 #include "kernels/cuda.h"

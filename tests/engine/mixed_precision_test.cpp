@@ -18,8 +18,8 @@ struct Net {
   }
   ValueId feed(std::string name, TensorType type) { return graph.feed(std::move(name), type, "net.lua:1"); }
   // The ops of the graph in mixed precision: "product 'a' (float32, bfloat16) -> bfloat16".
-  std::vector<std::string> mixed() const {
-    const Graph result = with_mixed_precision(graph, toy::FakeDevice());
+  std::vector<std::string> mixed(DType narrow = DType::BFloat16) const {
+    const Graph result = with_mixed_precision(graph, narrow, toy::FakeDevice());
     REQUIRE(result.taps().size() == graph.taps().size());
     for (size_t i = 0; i < result.taps().size(); ++i) {
       CHECK(result.taps()[i].token == graph.taps()[i].token);
@@ -52,6 +52,21 @@ TEST_CASE("a chain of ops that compute and follow stays in bfloat16, and ends in
   CHECK(net.mixed() == Lines{"cast 'x' (float32) -> bfloat16", "product 'a' (bfloat16, float32) -> bfloat16",
                              "follow 'b' (bfloat16, float32) -> bfloat16", "follow 'c' (bfloat16, -) -> bfloat16",
                              "product 'd' (bfloat16, bfloat16) -> float32"});
+}
+
+TEST_CASE("a graph that asks for float16 gets that, and products are told what to round to") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8));
+  const ValueId a = net.op("product", {x, net.feed("w", vec(8))}, "a");
+  net.graph.tap(net.op("product", {net.op("follow", {a}, "b"), a}, "c"), 7);
+  CHECK(net.mixed(DType::Float16) == Lines{"cast 'x' (float32) -> float16", "product 'a' (float16, float32) -> float16",
+                                           "follow 'b' (float16, -) -> float16",
+                                           "product 'c' (float16, float16) -> float32"});
+  for (const DType narrow : {DType::BFloat16, DType::Float16}) {
+    const Graph mixed = with_mixed_precision(net.graph, narrow, toy::FakeDevice());
+    for (const Node& node : mixed.nodes())
+      if (node.kind == Node::Op && node.op->attr("rounds_to")) CHECK(node.attrs.dtype("rounds_to") == narrow);
+  }
 }
 
 TEST_CASE("a value inside of a chain that is tapped, or read in float32, is widened once") {
@@ -147,7 +162,7 @@ TEST_CASE("an op that is told the dtype of its result takes bfloat16 where it is
               "total 'of y' (float32) -> float32", "cast 'narrow' (bfloat16) -> float32"});
 }
 
-TEST_CASE("where bfloat16 does not pay, and for other dtypes, a graph stays as it is") {
+TEST_CASE("where that does not pay, and for other dtypes, a graph stays as it is") {
   Net net;
   const ValueId small = net.feed("small", vec(7)), wide = net.feed("wide", {DType::Float64, {8}});
   net.graph.tap(net.op("product", {small, small}, "a"), 1);
@@ -162,7 +177,7 @@ TEST_CASE("feeds keep their places, and what is dead goes") {
   net.op("product", {x, x}, "dead");
   net.graph.tap(x, 1);
   CHECK(net.mixed().empty());
-  const Graph mixed = with_mixed_precision(net.graph, toy::FakeDevice());
+  const Graph mixed = with_mixed_precision(net.graph, DType::BFloat16, toy::FakeDevice());
   REQUIRE(mixed.feeds().size() == 2);
   CHECK(mixed.node(mixed.feeds()[0]).name == "unread");
 }

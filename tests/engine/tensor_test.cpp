@@ -2,11 +2,41 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include <catch2/catch.hpp>
 #include <cstdint>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 using namespace moonflow;
+
+namespace {
+
+float float_of(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+uint32_t bits_of(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+Float16 half_of(uint32_t bits) {
+  Float16 x;
+  x.bits = static_cast<uint16_t>(bits);
+  return x;
+}
+
+#ifdef __x86_64__
+[[gnu::target("f16c")]] uint16_t rounded_by_processor(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+[[gnu::target("f16c")]] float widened_by_processor(uint16_t half) { return _cvtsh_ss(half); }
+#endif
+
+}  // namespace
 
 TEST_CASE("a shape prints as a tuple and knows its count") {
   CHECK(Shape{100, 10}.str() == "(100, 10)");
@@ -65,10 +95,14 @@ TEST_CASE("host memory counts the bytes that are alive") {
 
 TEST_CASE("dtypes are found by name") {
   CHECK(dtype_named("int8") == DType::Int8);
-  CHECK_FALSE(dtype_named("float16").has_value());
+  CHECK_FALSE(dtype_named("float128").has_value());
   CHECK(size_of(DType::Int64) == 8);
   CHECK(dtype_named("bfloat16") == DType::BFloat16);
   CHECK(size_of(DType::BFloat16) == 2);
+  CHECK(dtype_named("float16") == DType::Float16);
+  CHECK(size_of(DType::Float16) == 2);
+  CHECK(is_floating(DType::Float16));
+  CHECK((is_narrow(DType::Float16) && is_narrow(DType::BFloat16) && !is_narrow(DType::Float32)));
 }
 
 TEST_CASE("bfloat16 takes the nearest value, of two the even one, and keeps a NaN") {
@@ -99,3 +133,79 @@ TEST_CASE("bfloat16 takes the nearest value, of two the even one, and keeps a Na
     if (!std::isnan(static_cast<float>(x))) REQUIRE(BFloat16(static_cast<float>(x)).bits == x.bits);
   }
 }
+
+TEST_CASE("float16 takes the nearest value, of two the even one, and keeps a NaN") {
+  const auto rounded = [](auto x) { return static_cast<float>(Float16(x)); };
+  CHECK(rounded(1.0f) == 1.0f);
+  CHECK(rounded(-3.25f) == -3.25f);
+  CHECK(rounded(1.0f + 1.0f / 2048) == 1.0f);  // between 1 and 1 + 2/2048, whose last bit is 1
+  CHECK(rounded(1.0f + 3.0f / 2048) == 1.0f + 4.0f / 2048);
+  CHECK(rounded(65504.0f) == 65504.0f);
+  CHECK(rounded(65519.0f) == 65504.0f);
+  CHECK(std::isinf(rounded(65520.0f)));
+  CHECK(rounded(-1e30f) == -std::numeric_limits<float>::infinity());
+  CHECK(rounded(std::ldexp(1.0f, -24)) == std::ldexp(1.0f, -24));  // the least denormal
+  CHECK(rounded(std::ldexp(1.0f, -25)) == 0);
+  CHECK(rounded(std::ldexp(1.1f, -25)) == std::ldexp(1.0f, -24));
+  CHECK(rounded(1e-40f) == 0);
+  CHECK(std::signbit(rounded(-0.0f)));
+  CHECK(std::signbit(rounded(-1e-30f)));
+  CHECK(std::isnan(rounded(float_of(0x7f800001))));  // its upper bits alone are an infinity
+  CHECK(std::isnan(rounded(std::nan(""))));
+  // From float64 once: through float32 it would be a tie, and go the other way.
+  CHECK(rounded(1.0 + 1.0 / 2048 + 1e-12) == 1.0f + 2.0f / 2048);
+  CHECK(rounded(-1.0 - 3.0 / 2048 + 1e-12) == -1.0f - 2.0f / 2048);
+  CHECK(rounded(std::ldexp(1.0, -25) + 1e-20) == std::ldexp(1.0f, -24));
+  CHECK(std::isinf(rounded(1e300)));
+  CHECK(rounded(int64_t{2049}) == 2048);
+  CHECK(rounded(BFloat16(0.5f)) == 0.5f);
+}
+
+TEST_CASE("every float16 is widened to its value, and comes back") {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    CAPTURE(bits);
+    const uint32_t exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    const float wide = half_of(bits);
+    if (exponent == 31) {
+      REQUIRE((fraction == 0 ? std::isinf(wide) : std::isnan(wide)));
+      REQUIRE(std::signbit(wide) == (bits >= 0x8000));
+      continue;
+    }
+    const double size =
+        exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, static_cast<int>(exponent) - 25);
+    REQUIRE(wide == (bits < 0x8000 ? size : -size));
+    REQUIRE(std::signbit(wide) == (bits >= 0x8000));
+    REQUIRE(Float16(wide).bits == bits);
+    REQUIRE(Float16(double{wide}).bits == bits);
+  }
+}
+
+TEST_CASE("float16 rounds on either side of the middle between each two neighbours") {
+  for (uint32_t lower = 0; lower < 0x7c00; ++lower) {
+    CAPTURE(lower);
+    // The next behind the largest would be 65536.
+    const float next = lower == 0x7bff ? 65536.0f : static_cast<float>(half_of(lower + 1));
+    const float middle = (static_cast<float>(half_of(lower)) + next) / 2;  // exact
+    const uint32_t even = lower + (lower & 1);
+    for (const uint32_t sign : {0u, 0x8000u}) {
+      const float way = sign ? -1.0f : 1.0f;
+      REQUIRE(Float16(way * middle).bits == (sign | even));
+      REQUIRE(Float16(way * std::nextafter(middle, 0.0f)).bits == (sign | lower));
+      REQUIRE(Float16(way * std::nextafter(middle, 1e9f)).bits == (sign | (lower + 1)));
+      REQUIRE(Float16(double{way} * std::nextafter(double{middle}, 0.0)).bits == (sign | lower));
+      REQUIRE(Float16(double{way} * std::nextafter(double{middle}, 1e9)).bits == (sign | (lower + 1)));
+    }
+  }
+}
+
+#ifdef __x86_64__
+TEST_CASE("float16 has the bits that the processor's instructions give") {
+  if (!__builtin_cpu_supports("f16c")) return;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits)
+    REQUIRE(bits_of(half_of(bits)) == bits_of(widened_by_processor(static_cast<uint16_t>(bits))));
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 251) {
+    const float x = float_of(static_cast<uint32_t>(bits));
+    if (Float16(x).bits != rounded_by_processor(x)) FAIL(bits);
+  }
+}
+#endif

@@ -162,23 +162,23 @@ OpDef cast() {
 
 OpDef product() {
   OpDef def = op("product", {{"x"}, {"y"}}, {});
-  def.attrs = {{"mixed", std::string(), "dtype of out"}};
+  def.attrs = {{"mixed", std::string(), "dtype of out"}, {"rounds_to", DType::BFloat16, "what x and y are rounded to"}};
   def.infer = [](const OpCall& call) {
     const std::string& mixed = call.attrs.string("mixed");
     return std::vector<TensorType>{{mixed.empty() ? call.dtype(0) : *dtype_named(mixed), call.shape(0)}};
   };
-  def.bfloat16.role = Bfloat16Use::Computes;
-  def.bfloat16.takes_either = {1};
-  def.bfloat16.pays = [](const OpCall& call) { return call.shape(0).count() >= 8; };
+  def.narrow.role = NarrowUse::Computes;
+  def.narrow.takes_either = {1};
+  def.narrow.pays = [](const OpCall& call, DType) { return call.shape(0).count() >= 8; };
   return def;
 }
 
 OpDef follow() {
   OpDef def = op("follow", {{"x"}, {"bias", InputDef::Optional}}, {});
   def.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
-  def.bfloat16.role = Bfloat16Use::Follows;
-  def.bfloat16.keeps_float32 = {1};
-  def.bfloat16.pays = [](const OpCall& call) { return call.shape(0).count() <= 100; };
+  def.narrow.role = NarrowUse::Follows;
+  def.narrow.keeps_float32 = {1};
+  def.narrow.pays = [](const OpCall& call, DType) { return call.shape(0).count() <= 100; };
   return def;
 }
 
@@ -189,14 +189,14 @@ OpDef join() {
     require(call.dtype(0) == call.dtype(1), ErrorCode::DtypeMismatch, "the inputs differ");
     return std::vector<TensorType>{call.type(0)};
   };
-  def.bfloat16.role = Bfloat16Use::Follows;
+  def.narrow.role = NarrowUse::Follows;
   return def;
 }
 OpDef total() {
   OpDef def = product();
   def.name = "total";
   def.inputs = {{"x"}};
-  def.bfloat16 = {Bfloat16Use::Follows};
+  def.narrow = {NarrowUse::Follows};
   return def;
 }
 

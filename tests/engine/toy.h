@@ -47,7 +47,7 @@ Layout reversed(const TensorType& type);
 //   ones (x)                ones of x's type
 // and without kernels, for mixed precision:
 //   cast (x)                to the dtype of its attribute
-//   product (x, y)          computes in bfloat16, where x has 8 elements or more; y may stay float32
+//   product (x, y)          computes narrow, where x has 8 elements or more; y may stay float32
 //   follow (x, bias)        goes along with x; its bias stays float32
 std::shared_ptr<const Catalog> catalog();
 

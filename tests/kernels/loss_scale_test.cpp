@@ -77,6 +77,10 @@ TEMPLATE_TEST_CASE("one element that is not finite is found wherever it is", "",
   CHECK(all_finite(values) == 1);
   values.push_back(Tensor::of<BFloat16>({2}, {BFloat16(1.0f), BFloat16(INFINITY)}));
   CHECK(all_finite(values) == 0);
+  values.back() = Tensor::of<Float16>({2}, {Float16(65504.0f), Float16(1e-6f)});
+  CHECK(all_finite(values) == 1);
+  values.back() = Tensor::of<Float16>({2}, {Float16(1.0f), Float16(65520.0f)});
+  CHECK(all_finite(values) == 0);
 }
 
 TEST_CASE("a loss scale falls after an overflow and rises after a good period") {

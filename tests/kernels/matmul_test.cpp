@@ -152,7 +152,36 @@ TEST_CASE("a product in bfloat16 keeps what is not a number, and what is infinit
   }
 }
 
-TEST_CASE("mixed precision asks for float32 or bfloat16") {
+TEST_CASE("products in float16 are those of the widened factors") {
+  Session session = make_session();
+  const auto as = [&](const Tensor& x, DType dtype) { return session.evaluate("cast", {x}, {{"dtype", dtype}})[0]; };
+  const DType half = DType::Float16;
+  for (const int64_t rows : {1, 20}) {
+    const Tensor a = as(random_values({DType::Float32, {rows, 70}}, 1), half);
+    const Tensor b = as(random_values({DType::Float32, {33, 70}}, 2), half);
+    const Tensor exact =
+        session.evaluate("matmul", {as(a, DType::Float64), as(b, DType::Float64)}, transposes(false, true))[0];
+    const Tensor c = session.evaluate("matmul", {a, b}, transposes(false, true))[0];
+    REQUIRE(c.dtype() == half);
+    CHECK(distance(as(c, DType::Float64), exact) < 1.0 / 2048);
+    Attrs attrs = transposes(false, true);
+    attrs.set("rounds_to", half);
+    for (const DType out : {DType::Float32, half}) {
+      attrs.set("mixed", std::string(name(out)));
+      const Tensor mixed = session.evaluate("matmul", {as(a, DType::Float32), b}, attrs)[0];
+      REQUIRE(mixed.dtype() == out);
+      CHECK(distance(as(mixed, DType::Float64), exact) < (out == half ? 1.0 / 2048 : 5e-6));
+    }
+  }
+  // Sums are float32, and what is larger than float16 has is infinite when it is stored.
+  const Tensor large = Tensor::of<Float16>({1, 2}, {Float16(300.0f), Float16(-300.0f)});
+  const Tensor other = Tensor::of<Float16>({2, 2}, {Float16(300.0f), Float16(300.0f), Float16(0.0f), Float16(299.0f)});
+  const Tensor sums = session.evaluate("matmul", {large, other})[0];
+  CHECK(std::isinf(static_cast<float>(sums.data<Float16>()[0])));
+  CHECK(static_cast<float>(sums.data<Float16>()[1]) == 300);
+}
+
+TEST_CASE("mixed precision asks for float32 or what it rounds to") {
   Session session = make_session();
   const Tensor a = random_values({DType::Float32, {2, 2}}, 1), wide = random_values({DType::Float64, {2, 2}}, 1);
   CHECK(message_of([&] {
@@ -161,6 +190,19 @@ TEST_CASE("mixed precision asks for float32 or bfloat16") {
   CHECK(message_of([&] {
           session.evaluate("matmul", {wide, a}, {{"mixed", std::string("float32")}});
         }) == "mixed precision needs float32 or bfloat16, got float64");
+  const auto in_half = [](const char* result) {
+    return Attrs{{"mixed", std::string(result)}, {"rounds_to", DType::Float16}};
+  };
+  CHECK(message_of([&] {
+          session.evaluate("matmul", {a, a}, in_half("bfloat16"));
+        }) == "mixed is \"bfloat16\", wanted \"float32\" or \"float16\"");
+  const Tensor narrow = session.evaluate("cast", {a}, {{"dtype", DType::BFloat16}})[0];
+  CHECK(message_of([&] {
+          session.evaluate("matmul", {a, narrow}, in_half("float32"));
+        }) == "mixed precision needs float32 or float16, got bfloat16");
+  CHECK(message_of([&] {
+          session.evaluate("matmul", {a, a}, {{"mixed", std::string("float32")}, {"rounds_to", DType::Float32}});
+        }) == "rounds_to is float32, wanted bfloat16 or float16");
 }
 
 TEST_CASE("a product over nothing is zero, and a product of nothing is nothing") {

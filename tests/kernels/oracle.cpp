@@ -211,14 +211,14 @@ std::vector<Trial> with_floats(const Trial& trial, DType dtype) {
   return {};
 }
 
-Trial exact_in_bfloat16(const Trial& trial) {
-  const AttrValue* const mixed = trial.attrs.find("mixed");
+Trial exact_when_narrow(const Trial& trial) {
+  const AttrValue *const mixed = trial.attrs.find("mixed"), *const rounds_to = trial.attrs.find("rounds_to");
+  const DType narrow = rounds_to ? std::get<DType>(*rounds_to) : DType::BFloat16;
   const bool computes =
       (mixed && *mixed != AttrValue(std::string())) || trial.op->name.find("bfloat16") != std::string::npos;
   Trial exact = trial;
   for (Tensor& input : exact.inputs)
-    if (computes && input && input.dtype() == DType::Float32)
-      input = convert(convert(input, DType::BFloat16), DType::Float32);
+    if (computes && input && input.dtype() == DType::Float32) input = convert(convert(input, narrow), DType::Float32);
   return exact;
 }
 
@@ -228,11 +228,13 @@ std::vector<Trial> swapped(const Trial& trial) {
   return with_floats(trial, DType::Float32);
 }
 
+double two_roundings(DType narrow) { return narrow == DType::Float16 ? 2.0 / 2048 : 2.0 / 256; }
+
 double tolerance(const Trial& trial, DType dtype) {
   const bool gradient_of_filter = trial.op->name.find("filter_grad") != std::string::npos ||
                                   trial.op->name.find("filter_bias_grad") != std::string::npos;
-  if (gradient_of_filter && trial.inputs[0].dtype() == DType::BFloat16) dtype = DType::BFloat16;
-  return dtype == DType::BFloat16 ? 2.0 / 256 : dtype == DType::Float64 ? 1e-9 : 1e-5;
+  if (gradient_of_filter && is_narrow(trial.inputs[0].dtype())) dtype = trial.inputs[0].dtype();
+  return is_narrow(dtype) ? two_roundings(dtype) : dtype == DType::Float64 ? 1e-9 : 1e-5;
 }
 
 Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layout(const TensorType&)>& offered,

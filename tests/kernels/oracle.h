@@ -27,9 +27,10 @@ Trial draw(const OpDef& op, const Example& example, unsigned seed);
 // The same values with floats of this dtype, to which they are rounded. Scalars keep their dtype where the op insists
 // on it (learning rates are float32). None where there are no floats, or the op does not take the dtype.
 std::vector<Trial> with_floats(const Trial& trial, DType dtype);
-// Of an op that computes in bfloat16, the same with values that bfloat16 has: rounding them changes nothing, so whoever
-// computes in float32 instead, as a processor without bfloat16 does, gives the same. Any other trial as it is.
-Trial exact_in_bfloat16(const Trial& trial);
+// Of an op that computes in bfloat16 or float16, the same with values that this dtype has: rounding them changes
+// nothing, so whoever computes in float32 instead, as a processor without either does, gives the same. Any other trial
+// as it is.
+Trial exact_when_narrow(const Trial& trial);
 // The same with float64 for float32, and float32 for any other.
 std::vector<Trial> swapped(const Trial& trial);
 
@@ -42,7 +43,8 @@ void for_each_trial(const Catalog& catalog, const Check& check) {
       const Trial trial = draw(op, example, ++seed);
       check(trial);
       for (const Trial& other : swapped(trial)) check(other);
-      for (const Trial& other : with_floats(trial, DType::BFloat16)) check(other);
+      for (const DType narrow : {DType::BFloat16, DType::Float16})
+        for (const Trial& other : with_floats(trial, narrow)) check(other);
     }
   }
 }
@@ -68,8 +70,10 @@ Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layou
 // The trial's values are in rows, and so is what is given: the device turns them there and back.
 Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr, const Layouts& layouts = {});
 
-// How far a card may be from the CPU in results of this dtype, by `distance`. bfloat16 is rounded on either side, which
-// may be the other way, and a bias with it. A card's library rounds gradients of filters too, whatever they become.
+// What two roundings to a narrow dtype may change, one on either side, which may be the other way.
+double two_roundings(DType narrow);
+// How far a card may be from the CPU in results of this dtype, by `distance`. What is narrow is rounded on either side,
+// and a bias with it. A card's library rounds gradients of filters too, whatever they become.
 double tolerance(const Trial& trial, DType dtype);
 
 // Outputs of a plan whose inputs are feeds, and variables where the op writes.

@@ -8,9 +8,6 @@ using namespace moonflow::oracle;
 
 namespace {
 
-// What one rounding to bfloat16 may change, and another where sums had another order.
-constexpr double kNarrowRoundings = 2.0 / 256;
-
 struct Bench {
   std::shared_ptr<const Catalog> catalog = make_catalog();
   std::shared_ptr<Device> device = make_cpu_device(2);
@@ -101,7 +98,7 @@ TEST_CASE("every op gives the types it infers, in a plan as in a launch") {
     for (size_t i = 0; i < planned.size(); ++i) {
       CHECK(planned[i].type() == inferred[i]);
       // A plan may choose private layouts, and with them another order of summation.
-      const double allowed = inferred[i].dtype == DType::BFloat16 ? kNarrowRoundings : 1e-5;
+      const double allowed = is_narrow(inferred[i].dtype) ? two_roundings(inferred[i].dtype) : 1e-5;
       if (launched.has_kernel) CHECK(distance(planned[i], launched.outputs[i]) < allowed);
     }
   });
@@ -120,7 +117,7 @@ TEST_CASE("an op that may overwrite an input gives the same when it does") {
   });
 }
 
-TEST_CASE("results in float32 are close to those in float64, and in bfloat16 to those in float32") {
+TEST_CASE("results in float32 are close to those in float64, and in narrow dtypes to those in float32") {
   const Bench bench;
   bench.for_each_trial([&](const Trial& trial) {
     if (trial.op->random) return;
@@ -129,8 +126,9 @@ TEST_CASE("results in float32 are close to those in float64, and in bfloat16 to 
     const Launched here = launch(trial, *bench.device), there = launch(others[0], *bench.device);
     // A few hundred roundings of 6e-8 each, and derivatives of the examples' functions up to some tens.
     const auto close = [](const Tensor& a, const Tensor& b) {
-      const bool narrow = a.dtype() == DType::BFloat16 || b.dtype() == DType::BFloat16;
-      return distance(a, b) < (narrow ? kNarrowRoundings : 3e-5);
+      for (const DType dtype : {a.dtype(), b.dtype()})
+        if (is_narrow(dtype)) return distance(a, b) < two_roundings(dtype);
+      return distance(a, b) < 3e-5;
     };
     for (size_t i = 0; i < here.outputs.size(); ++i) CHECK(close(here.outputs[i], there.outputs[i]));
     for (size_t i = 0; i < trial.inputs.size(); ++i)

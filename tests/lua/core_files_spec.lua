@@ -72,7 +72,7 @@ describe("npy", function()
   local function reads(bytes) return core.npy_read(write("a.npy", bytes)) end
 
   it("brings every dtype and shape there and back", function()
-    for _, dtype in ipairs { "float32", "float64", "int8", "uint8", "int32", "int64" } do
+    for _, dtype in ipairs { "float16", "float32", "float64", "int8", "uint8", "int32", "int64" } do
       for _, shape in ipairs { {}, { 3 }, { 2, 3 }, { 0, 4 }, { 1, 1, 1, 1, 1, 1, 1, 2 } } do
         local a = core.zeros(dtype, shape)
         if #a:reshape(-1) > 0 then a:reshape(-1)[-1] = 7 end
@@ -91,6 +91,7 @@ describe("npy", function()
     assert.same({ 1, 2 }, reads(npy(header("<f4", "False", "(2L,)"), two)):totable())
     assert.same({ 1, 2 }, reads(npy(header("=f4", "False", "(2,)"), two, "\3\0")):totable())
     assert.same({ 258 }, reads(npy(header(">i4", "False", "(1,)"), "\0\0\1\2")):totable())
+    assert.same({ 1.5 }, reads(npy(header(">f2", "False", "(1,)"), "\62\0")):totable())
     assert.same({ { 0, 2, 4 }, { 1, 3, 5 } }, reads(npy(header("|u1", "True", "(2, 3)"), "\0\1\2\3\4\5")):totable())
     assert.same({ 1, 0, 1 }, reads(npy(header("|b1", "False", "(3,)"), "\1\0\7")):totable())
     assert.equal(5, reads(npy('{"shape":(),"fortran_order":False,"descr":"|i1"}', "\5")):item())
@@ -102,7 +103,7 @@ describe("npy", function()
     fails("version 9.0", reads, npy("", "", "\9\0"))
     fails("refused", reads, npy(header("|O", "False", "(1,)"), "\128\3N."))
     fails("structured", reads, npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", "\0\0\0\0"))
-    fails("'<f2' is not supported", reads, npy(header("<f2", "False", "(1,)"), "\0\0"))
+    fails("'<c8' is not supported", reads, npy(header("<c8", "False", "(1,)"), ("\0"):rep(8)))
     fails("'<U4' is not supported", reads, npy(header("<U4", "False", "(1,)"), ("\0"):rep(16)))
     fails("needs 12 bytes, the file has 8", reads, npy(header("<f4", "False", "(3,)"), ("\0"):rep(8)))
     fails("4 bytes too many", reads, npy(header("<f4", "False", "(1,)"), ("\0"):rep(8)))

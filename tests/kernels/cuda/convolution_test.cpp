@@ -47,7 +47,7 @@ void for_each_case(const Check& check) {
                   {"pads", last ? channels_last(c.pads) : c.pads},
                   {"padding", std::string("VALID")},
                   {"algorithm", std::string("direct")}};
-      for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16})
+      for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
         check(attrs, TensorType{dtype, x}, TensorType{dtype, filter}, conv_of(attrs, x, filter, 2));
     }
   }
@@ -73,7 +73,7 @@ TEST_CASE("a convolution on the card and its gradients are those of the CPU") {
 TEST_CASE("gradients of filters and biases are float32 where mixed precision wants them so") {
   Beside beside;
   for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
-    if (x.dtype != DType::BFloat16) return;
+    if (!is_narrow(x.dtype)) return;
     const TensorType dy{x.dtype, conv.out.shape(conv.format)};
     const Attrs mixed = with(with(attrs, "shape", filter.shape.dims()), "mixed", std::string("float32"));
     beside.check("conv2d_filter_grad", {dy, x}, mixed);
@@ -124,7 +124,8 @@ TEST_CASE("what a convolution on tensor cores wants: channels last, few of them 
     for (const Layout& layout : call.outputs) names += ' ' + card->describe(layout);
     return names;
   };
-  const auto narrow = [](const Shape& shape) { return TensorType{DType::BFloat16, shape}; };
+  const DType dtype = GENERATE(DType::BFloat16, DType::Float16);
+  const auto narrow = [&](const Shape& shape) { return TensorType{dtype, shape}; };
   const auto wide = [](const Shape& shape) { return TensorType{DType::Float32, shape}; };
   const Shape rgb{2, 3, 8, 8}, image{2, 16, 8, 8};
   CHECK(wanted("conv2d", {narrow(rgb), narrow({4, 3, 1, 1})}, {}) == "NHWC8 NHWC8 -> NHWC");

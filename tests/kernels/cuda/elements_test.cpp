@@ -16,7 +16,7 @@ TEST_CASE("element-wise kernels compute what the CPU computes at any address and
   const auto types = [](DType dtype, const Shape& shape, int count) {
     return std::vector<TensorType>(count, TensorType{dtype, shape});
   };
-  for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
     for (const int64_t size : {1, 7, 8, 1023, 100003}) {
       for (const char* op : {"relu", "tanh", "sin"}) bench.check(op, types(dtype, {size}, 1), {});
       for (const char* op : {"tanh_grad", "mish_grad", "add", "less", "pow"})
@@ -28,6 +28,7 @@ TEST_CASE("element-wise kernels compute what the CPU computes at any address and
     bench.check("floordiv", types(dtype, {4099}, 2), {});
     bench.check("cast", types(dtype, {4099}, 1), {{"dtype", DType::Float32}});
     bench.check("cast", types(dtype, {4099}, 1), {{"dtype", DType::BFloat16}});
+    bench.check("cast", types(dtype, {4099}, 1), {{"dtype", DType::Float16}});
   }
 }
 
@@ -43,7 +44,7 @@ TEST_CASE("element-wise kernels broadcast along any axes") {
                             {{1}, {4097}},
                             {{}, {}}};
   for (const auto& [x, y] : pairs) {
-    for (const DType dtype : {DType::Float32, DType::BFloat16, DType::UInt8}) {
+    for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16, DType::UInt8}) {
       bench.check("subtract", {{dtype, x}, {dtype, y}}, {});
       bench.check("subtract", {{dtype, y}, {dtype, x}}, {});
       bench.check("where", {{DType::Int8, y}, {dtype, x}, {dtype, {}}}, {});
@@ -55,7 +56,7 @@ TEST_CASE("element-wise kernels broadcast along any axes") {
 
 TEST_CASE("biases are added and their gradients summed over any number of rows and places") {
   Bench bench;
-  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
     for (const Shape& shape : {Shape{1000, 70}, Shape{700, 3}, Shape{9, 1}, Shape{0, 4}, Shape{40, 0},
                                Shape{3, 5, 61, 40}, Shape{30, 2, 7, 11}, Shape{1, 2, 9001}}) {
       bench.check("bias_add", {{dtype, shape}, {dtype, {shape[1]}}}, {});

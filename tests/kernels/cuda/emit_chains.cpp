@@ -1,6 +1,5 @@
 // Writes the sources of the chains that chain_text.cpp computes with: emit_chains FILE DTYPE.
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 
 #include "chain_trial.h"
@@ -10,9 +9,9 @@ using namespace moonflow;
 
 int main(int count, char** arguments) {
   if (count != 3) return 1;
-  const DType dtype = std::strcmp(arguments[2], "float64") == 0    ? DType::Float64
-                      : std::strcmp(arguments[2], "bfloat16") == 0 ? DType::BFloat16
-                                                                   : DType::Float32;
+  const std::optional<DType> named = dtype_named(arguments[2]);
+  if (!named) return 1;
+  const DType dtype = *named;
   std::ofstream(arguments[1]) << cuda::chain_source(chain_trial_attrs(), chain_trial_leaves(dtype), {dtype, {5, 70}});
   return 0;
 }

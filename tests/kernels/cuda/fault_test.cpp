@@ -76,7 +76,7 @@ std::string thrown_by(const Trial& trial, Device& cpu) {
 
 TEST_CASE("a label or an index outside its range is the error of the CPU") {
   const BesideCpu beside;
-  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
     const Tensor rows = drawn({dtype, {40}}, 1), values = drawn({dtype, {40, 7}}, 2, 0, 1);
     for (const int64_t bad : {-1, 7, 1000}) {
       Tensor labels = drawn({DType::Int64, {40}}, 3, 0, 7), good = labels.copy();

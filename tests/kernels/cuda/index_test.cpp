@@ -6,7 +6,7 @@ using namespace moonflow::oracle;
 
 TEST_CASE("gather moves rows of every size") {
   const BesideCpu beside;
-  for (const DType dtype : {DType::Float32, DType::Int8, DType::Int64, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::Int8, DType::Int64, DType::BFloat16, DType::Float16}) {
     for (const int64_t inner : {1, 3, 6, 16, 300}) {
       const Tensor params = drawn({dtype, {2, 11, inner}}, 1, 0, 100);
       for (const DType index : {DType::UInt8, DType::Int64})

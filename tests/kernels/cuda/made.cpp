@@ -137,7 +137,7 @@ int main() {
     if (required && std::string(required) == "1") ++failed;
   }
   if (result == 0) {
-    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
       compile_every_link(dtype);
       compile_every_kind_of_leaf(dtype);
     }

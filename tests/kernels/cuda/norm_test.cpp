@@ -14,21 +14,24 @@ namespace {
 const Shape kImages[] = {{4, 3, 31, 17}, {2, 70, 3, 3},  {5, 1, 9, 1},   {3, 16, 1, 1},  {700, 5, 2, 2},
                          {2, 7, 1, 1},   {9, 64, 12, 12}, {3, 2048, 1, 1}, {2, 2048, 7, 7}, {3, 24, 40, 6}};
 
-// Of a trial whose images are float32: the same with images in bfloat16.
-Trial narrowed(const Trial& trial) {
+// Of a trial whose images are float32: the same with images in a narrow dtype.
+Trial narrowed(const Trial& trial, DType dtype) {
   Trial narrow = trial;
   for (Tensor& input : narrow.inputs) {
     if (!input || input.shape().rank() < 3) continue;
     const Tensor wide = input;
-    input = Tensor::allocate({DType::BFloat16, wide.shape()});
-    for (int64_t i = 0; i < wide.count(); ++i) input.data<BFloat16>()[i] = BFloat16(wide.data<float>()[i]);
+    input = Tensor::allocate({dtype, wide.shape()});
+    visit_narrow(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      for (int64_t i = 0; i < wide.count(); ++i) input.data<T>()[i] = T(wide.data<float>()[i]);
+    });
   }
   return narrow;
 }
 
 }  // namespace
 
-TEST_CASE("batch normalisation agrees with the CPU in either layout, in float32 and bfloat16") {
+TEST_CASE("batch normalisation agrees with the CPU in either layout, in float32 and what is narrow") {
   const BesideCpu beside;
   for (const Shape& shape : kImages) {
     const TensorType image{DType::Float32, shape}, channel{DType::Float32, {shape[1]}};
@@ -37,7 +40,9 @@ TEST_CASE("batch normalisation agrees with the CPU in either layout, in float32 
     const auto check = [&](const char* op, std::vector<Tensor> inputs) {
       const Trial trial = beside.trial(op, std::move(inputs));
       // Results in float32 of what was rounded before are as near as those of float32.
-      beside.check_both_layouts(narrowed(trial), [](DType dtype) { return dtype == DType::BFloat16 ? 1.0 / 128 : 2e-5; });
+      for (const DType narrow : {DType::BFloat16, DType::Float16})
+        beside.check_both_layouts(narrowed(trial, narrow),
+                                  [](DType dtype) { return is_narrow(dtype) ? two_roundings(dtype) : 2e-5; });
       return beside.check_both_layouts(trial, 2e-5);
     };
     const std::vector<Tensor> plain = check("batch_norm_train", {x, gamma, beta}).outputs;
@@ -64,7 +69,7 @@ TEST_CASE("batch normalisation has the same bits at addresses of every kind") {
     const Launched aligned = launch(trial, *bench.card), shifted = bench.shifted(trial, 1);
     for (size_t i = 0; i < aligned.outputs.size(); ++i) CHECK(same_bytes(aligned.outputs[i], shifted.outputs[i]));
   };
-  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
     check({3, 8, 6, 10}, dtype);
     check({300, 12, 1, 1}, dtype);
   }
@@ -85,10 +90,10 @@ TEST_CASE("batch statistics are taken over every place once, however places are 
   }
 }
 
-TEST_CASE("normalising and pooling images in bfloat16 widens none of them") {
+TEST_CASE("normalising and pooling narrow images widens none of them") {
   const BesideCpu beside;
-  const TensorType image{DType::BFloat16, {32, 64, 112, 112}}, half{DType::BFloat16, {32, 64, 56, 56}},
-      c{DType::Float32, {64}};
+  const DType narrow = GENERATE(DType::BFloat16, DType::Float16);
+  const TensorType image{narrow, {32, 64, 112, 112}}, half{narrow, {32, 64, 56, 56}}, c{DType::Float32, {64}};
   const auto scratch_bytes = [&](const char* name, std::vector<TensorType> inputs, const Attrs& given = {}) {
     const OpDef& op = beside.catalog->at(name);
     const Attrs attrs = complete(op, given);
@@ -116,11 +121,12 @@ TEST_CASE("normalising and pooling images in bfloat16 widens none of them") {
   CHECK(scratch_bytes("max_pool2d_grad", {half, image}, pool) <= little);  // a byte for each element of dy
 }
 
-TEST_CASE("in mixed precision a batch norm between two products takes and gives bfloat16, without a conversion") {
+TEST_CASE("in mixed precision a batch norm between two products takes and gives what is narrow, without a conversion") {
+  const DType narrow = GENERATE(DType::BFloat16, DType::Float16);
   const BesideCpu beside;
   Session session(beside.catalog, beside.card);
   Graph graph(*beside.catalog);
-  graph.mixed_precision = true;
+  graph.mixed_precision = narrow;
   const TensorType hidden{DType::Float32, {64, 48}}, channels{DType::Float32, {48}};
   const ValueId w1 = graph.feed("w1", {DType::Float32, {32, 48}}), w2 = graph.feed("w2", {DType::Float32, {48, 16}}),
                 gamma = graph.feed("gamma", channels), beta = graph.feed("beta", channels);
@@ -138,8 +144,7 @@ TEST_CASE("in mixed precision a batch norm between two products takes and gives 
     ++norms;
     for (const std::vector<TensorType>* types : {&step.input_types, &step.output_types})
       for (const TensorType& type : *types)
-        if (type.shape.rank() > 0)
-          CHECK(type.dtype == (type.shape == hidden.shape ? DType::BFloat16 : DType::Float32));
+        if (type.shape.rank() > 0) CHECK(type.dtype == (type.shape == hidden.shape ? narrow : DType::Float32));
   }
   CHECK(norms == 2);
 }

@@ -30,7 +30,7 @@ void for_each_shared_trial(const BesideCpu& beside, const Check& check) {
   const char* const only = std::getenv("MOONFLOW_ORACLE_OP");
   for_each_trial(*beside.catalog, [&](const Trial& drawn) {
     if (only && drawn.op->name != only) return;
-    const Trial trial = exact_in_bfloat16(drawn);
+    const Trial trial = exact_when_narrow(drawn);
     if (!beside.card->kernel(*trial.op) || !beside.cpu->kernel(*trial.op)) return;
     INFO(trial.describe());
     try {

@@ -178,13 +178,15 @@ int main(int count, char** arguments) {
   }
   // Strict float32 in both orders, its exact form, TF32, and what mixed precision asks for.
   const Mode narrow{"bfloat16 channels last", DType::BFloat16, true, true, false};
+  const Mode half{"float16 channels last", DType::Float16, true, true, false};
   const std::vector<Mode> modes{{"float32", DType::Float32, false, false, false},
                                 {"float32 channels last", DType::Float32, true, false, false},
                                 {"float32 direct", DType::Float32, false, false, true},
                                 {"tf32 channels last", DType::Float32, true, true, false},
-                                narrow};
-  Mode little_workspace = narrow;
-  little_workspace.most_workspace = int64_t{16} << 20;
+                                narrow,
+                                half};
+  std::vector<Mode> little_workspace{narrow, half};
+  for (Mode& mode : little_workspace) mode.most_workspace = int64_t{16} << 20;
   int failed = 0, tried = 0;
   const auto try_apart = [&](const Layer& layer, const std::vector<Mode>& asked) {
     const int status = in_child([&] {
@@ -196,7 +198,7 @@ int main(int count, char** arguments) {
     ++tried;
   };
   for (const Layer& layer : kLayers) try_apart(layer, modes);
-  for (const Layer& layer : resnet50()) try_apart(layer, {little_workspace});
+  for (const Layer& layer : resnet50()) try_apart(layer, little_workspace);
   std::printf("%d layers, %d failed\n", tried, failed);
   return failed == 0 ? 0 : 1;
 }

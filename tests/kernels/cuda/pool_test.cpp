@@ -21,8 +21,9 @@ TEST_CASE("pooling and its gradients agree with the CPU in both orders of axes a
     DType dtype;
     int64_t channels;
   };
-  for (const auto [dtype, channels] : {Case{DType::Float32, 5}, Case{DType::Float32, 8}, Case{DType::Float64, 5},
-                                       Case{DType::Float64, 2}, Case{DType::BFloat16, 3}, Case{DType::BFloat16, 16}}) {
+  for (const auto [dtype, channels] :
+       {Case{DType::Float32, 5}, Case{DType::Float32, 8}, Case{DType::Float64, 5}, Case{DType::Float64, 2},
+        Case{DType::BFloat16, 3}, Case{DType::BFloat16, 16}, Case{DType::Float16, 3}, Case{DType::Float16, 16}}) {
     for (const bool channels_last : {false, true}) {
       for (const Windows& window : kWindows) {
         const Attrs attrs{{"ksize", Ints{window.size}},
@@ -31,7 +32,7 @@ TEST_CASE("pooling and its gradients agree with the CPU in both orders of axes a
                           {"data_format", std::string(channels_last ? "NHWC" : "NCHW")}};
         const TensorType type{dtype, channels_last ? Shape{2, 13, 17, channels} : Shape{2, channels, 13, 17}};
         const Tensor x = drawn(type, 1);
-        const double tolerance = dtype == DType::BFloat16 ? 1.0 / 128 : 1e-5;
+        const double tolerance = is_narrow(dtype) ? two_roundings(dtype) : 1e-5;
         const auto check = [&](const Trial& trial) {
           return channels_last ? beside.check(trial, tolerance) : beside.check_both_layouts(trial, tolerance);
         };
@@ -70,11 +71,11 @@ TEST_CASE("the places of a window are told apart where a byte could not number t
 TEST_CASE("pooling of a whole image gives what is rows and channels last at once") {
   const BesideCpu beside;
   const Attrs attrs{{"ksize", Ints{7}}};
-  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
     const Tensor x = drawn({dtype, {3, 24, 7, 7}}, 1);
     for (const char* op : {"avg_pool2d", "max_pool2d"}) {
       const Trial trial = beside.trial(op, {x}, attrs);
-      beside.check_both_layouts(trial, dtype == DType::BFloat16 ? 1.0 / 128 : 1e-5);
+      beside.check_both_layouts(trial, is_narrow(dtype) ? two_roundings(dtype) : 1e-5);
       CHECK(channels_last_layouts(trial, *beside.card)->outputs[0].row_major());
     }
   }

@@ -44,17 +44,20 @@ TEST_CASE("a product on the card is that of the CPU, whatever its sizes") {
 
 TEST_CASE("a product of mixed precision on the card sums in float32") {
   Beside beside;
-  const DType kinds[] = {DType::Float32, DType::BFloat16};
-  int trial = 0;
-  for (const Case& c : kCases) {
-    for (const int way : {0, 1, 2, 3}) {
-      const DType a = kinds[trial % 2], b = kinds[trial / 2 % 2], out = kinds[trial / 4 % 2];
-      ++trial;
-      const bool ta = way % 2 != 0, tb = way / 2 != 0;
-      const Attrs attrs{{"transpose_a", ta}, {"transpose_b", tb}, {"mixed", std::string(name(out))}};
-      beside.check("matmul", factors(c, ta, tb, a, b), attrs, tolerance(c));
+  for (const DType narrow : {DType::BFloat16, DType::Float16}) {
+    const DType kinds[] = {DType::Float32, narrow};
+    int trial = 0;
+    for (const Case& c : kCases) {
+      for (const int way : {0, 1, 2, 3}) {
+        const DType a = kinds[trial % 2], b = kinds[trial / 2 % 2], out = kinds[trial / 4 % 2];
+        ++trial;
+        const bool ta = way % 2 != 0, tb = way / 2 != 0;
+        const Attrs attrs{
+            {"transpose_a", ta}, {"transpose_b", tb}, {"mixed", std::string(name(out))}, {"rounds_to", narrow}};
+        beside.check("matmul", factors(c, ta, tb, a, b), attrs, tolerance(c));
+      }
+      beside.check("matmul", factors(c, false, true, narrow, narrow), {{"transpose_b", true}});
     }
-    beside.check("matmul", factors(c, false, true, DType::BFloat16, DType::BFloat16), {{"transpose_b", true}});
   }
 }
 
@@ -68,11 +71,14 @@ TEST_CASE("a dense layer on the card adds its bias and cuts off what is negative
       beside.check("dense", types, attrs, tolerance(c));
       types.push_back(f32({c.columns}));
       beside.check("dense", types, attrs, tolerance(c));
-      for (const DType out : {DType::Float32, DType::BFloat16}) {
-        Attrs mixed = attrs;
-        mixed.set("mixed", std::string(name(out)));
-        types[1].dtype = out;  // either dtype of the weight in its turn
-        beside.check("dense", types, mixed, tolerance(c));
+      for (const DType narrow : {DType::BFloat16, DType::Float16}) {
+        for (const DType out : {DType::Float32, narrow}) {
+          Attrs mixed = attrs;
+          mixed.set("mixed", std::string(name(out)));
+          mixed.set("rounds_to", narrow);
+          types[1].dtype = out;  // either dtype of the weight in its turn
+          beside.check("dense", types, mixed, tolerance(c));
+        }
       }
     }
   }

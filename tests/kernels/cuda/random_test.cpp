@@ -27,7 +27,7 @@ TEST_CASE("every device draws the same numbers") {
   for (const int64_t count : {1, 2, 3, 255, 70001}) {
     const Attrs of_shape{{"shape", Ints{count}}, {"key", std::string("w")}};
     for (const char* op : {"random_uniform", "random_normal", "truncated_normal"}) {
-      for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+      for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
         Attrs attrs = of_shape;
         attrs.set("dtype", dtype);
         check_same(bench, op, {kScalar, kScalar}, attrs);
@@ -42,7 +42,7 @@ TEST_CASE("every device draws the same numbers") {
     }
     check_same(bench, "random_mask", {kScalar, kScalar}, of_shape);
     const Attrs key{{"key", std::string("w")}};
-    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
       const TensorType x{dtype, {count}};
       check_same(bench, "dropout", {x, kScalar, kScalar}, key);
       check_same(bench, "dropout_grad", {x, {DType::Int8, {count}}}, {});
@@ -78,7 +78,7 @@ TEST_CASE("schedules have any number of pieces") {
 
 TEST_CASE("constants and ranges fill values of any size") {
   Bench bench;
-  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::UInt8, DType::Int64}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16, DType::UInt8, DType::Int64}) {
     bench.check("constant", {}, {{"value", 7.0}, {"dtype", dtype}, {"shape", Ints{4099}}});
     bench.check("range", {}, {{"start", 3.0}, {"stop", 100.0}, {"step", 0.25}, {"dtype", dtype}});
     bench.check("ones_like", {{dtype, {31, 0}}}, {});

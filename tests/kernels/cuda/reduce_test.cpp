@@ -23,9 +23,9 @@ TEST_CASE("reductions over any axes agree with the CPU") {
 
 TEST_CASE("images with their channels last are reduced where they lie, unless channels and places are kept") {
   const BesideCpu beside;
-  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
     const Tensor x = drawn({dtype, {3, 40, 7, 7}}, 1);
-    const double tolerance = dtype == DType::BFloat16 ? 1.0 / 128 : 1e-5;
+    const double tolerance = is_narrow(dtype) ? two_roundings(dtype) : 1e-5;
     for (const Ints& axes : {Ints{2, 3}, Ints{0, 2, 3}, Ints{1}, Ints{0, 1}, Ints{0, 1, 2, 3}}) {
       for (const char* op : {"reduce_mean", "reduce_sum", "reduce_max", "reduce_variance"})
         beside.check_both_layouts(beside.trial(op, {x}, {{"axis", axes}}), tolerance);
@@ -40,12 +40,14 @@ TEST_CASE("images with their channels last are reduced where they lie, unless ch
   }
 }
 
-TEST_CASE("a mean of bfloat16 may be given as float32, which it is not rounded for") {
+TEST_CASE("a mean of what is narrow may be given as float32, which it is not rounded for") {
   const BesideCpu beside;
-  const Tensor x = drawn({DType::BFloat16, {2, 9, 7, 5}}, 1);
-  const Attrs attrs{{"axis", Ints{2, 3}}, {"mixed", std::string("float32")}};
-  for (const char* op : {"reduce_mean", "reduce_sum"})
-    CHECK(beside.check_both_layouts(beside.trial(op, {x}, attrs), 1e-6).outputs[0].dtype() == DType::Float32);
+  for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+    const Tensor x = drawn({dtype, {2, 9, 7, 5}}, 1);
+    const Attrs attrs{{"axis", Ints{2, 3}}, {"mixed", std::string("float32")}};
+    for (const char* op : {"reduce_mean", "reduce_sum"})
+      CHECK(beside.check_both_layouts(beside.trial(op, {x}, attrs), 1e-6).outputs[0].dtype() == DType::Float32);
+  }
 }
 
 TEST_CASE("one output from a million inputs has the same bits each time") {

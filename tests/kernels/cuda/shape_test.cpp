@@ -6,7 +6,7 @@ using namespace moonflow::oracle;
 
 namespace {
 
-const DType kDTypes[] = {DType::Int8, DType::Float32, DType::Int64, DType::BFloat16};
+const DType kDTypes[] = {DType::Int8, DType::Float32, DType::Int64, DType::BFloat16, DType::Float16};
 
 }  // namespace
 

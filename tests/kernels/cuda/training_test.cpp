@@ -65,8 +65,9 @@ void lenet(Network& net) {
 }
 
 // Blocks as ResNet-50 has them, in mixed precision; the stem has few channels. Watches a convolution and a block.
+template <DType narrow>
 void residual(Network& net) {
-  net.graph.mixed_precision = true;
+  net.graph.mixed_precision = narrow;
   net.rate = 0.0003f;
   const std::string same = "SAME";
   const auto conv = [&](ValueId x, int64_t filters, int64_t size, int64_t stride = 1) {
@@ -232,10 +233,12 @@ TEST_CASE("a convolutional network trains on the card as on the CPU, in every sc
 }
 
 TEST_CASE("a residual network in mixed precision has its channels last between convolutions") {
+  const DType narrow = GENERATE(DType::BFloat16, DType::Float16);
+  const auto build = narrow == DType::Float16 ? residual<DType::Float16> : residual<DType::BFloat16>;
   std::shared_ptr<Plan> plan;
   const auto keep = [&](Plan& made) { plan = made.shared_from_this(); };
-  const std::vector<Tensor> expected = train(make_cpu_device(2), residual),
-                            got = train(cuda::make_simulated_device(), residual, keep);
+  const std::vector<Tensor> expected = train(make_cpu_device(2), build),
+                            got = train(cuda::make_simulated_device(), build, keep);
   int turned = 0, convolutions = 0;
   for (const Step& step : plan->steps) {
     const auto is_image = [](const TensorType& type) { return type.shape.rank() == 4 && type.shape[0] == kBatch; };
@@ -246,7 +249,7 @@ TEST_CASE("a residual network in mixed precision has its channels last between c
     turned += step.label.find("reorder") == 0 && !at_border;
     if (step.label.find("conv2d") != 0) continue;
     ++convolutions;
-    CHECK(step.input_types[0].dtype == DType::BFloat16);
+    CHECK(step.input_types[0].dtype == narrow);
     CHECK_FALSE(step.input_layouts[0].row_major());
   }
   CHECK(convolutions == 3 * 12 - 1);  // nobody wants the gradient of the images

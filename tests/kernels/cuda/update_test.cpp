@@ -35,7 +35,7 @@ TEST_CASE("more variables than a table has rows, some without elements, are all 
   Bench bench;
   std::vector<Shape> many;
   for (int64_t i = 0; i < 150; ++i) many.push_back({i % 7 == 3 ? 0 : 1 + i * 37 % 53});
-  for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
     bench.check("sgd_update", groups(many, dtype, 2, {kRate, kFactor}), {});
     bench.check("adam_update", groups(many, dtype, 4, {kRate, kStep, kFactor}), {});
   }
@@ -44,7 +44,7 @@ TEST_CASE("more variables than a table has rows, some without elements, are all 
 
 TEST_CASE("variables are assigned and gradients prepared at any address") {
   Bench bench;
-  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Int8, DType::Int64}) {
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16, DType::Int8, DType::Int64}) {
     bench.check("assign", {{dtype, {4099}}, {dtype, {4099}}}, {});
     bench.check("assign_add", {{dtype, {4099}}, {dtype, {4099}}}, {});
   }

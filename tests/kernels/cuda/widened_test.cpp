@@ -1,4 +1,4 @@
-// Kernels that know no bfloat16, on the simulated device.
+// Kernels that know no narrow dtype, on the simulated device.
 #include <catch2/catch.hpp>
 
 #include "kernels/cuda/block.h"
@@ -31,9 +31,9 @@ cuda::Kernels triple(int64_t count, int& step) {
   return {{"triple", {{prepare}}}};
 }
 
-}  // namespace
-
-TEST_CASE("a kernel without bfloat16 is given float32, and what it writes is rounded") {
+// One narrow dtype among them: the variable and the result are A, what is left alone is B.
+template <class A, class B>
+void check_widened() {
   constexpr int64_t kCount = 1001;
   int step = 0;
   const cuda::KernelTable table(triple(kCount, step));
@@ -42,9 +42,9 @@ TEST_CASE("a kernel without bfloat16 is given float32, and what it writes is rou
   op.inputs = {{"variable"}, {"untouched"}};
   op.writes = {0};
   const std::shared_ptr<Device> card = cuda::make_simulated_device();
-  const TensorType narrow{DType::BFloat16, {kCount}};
+  const TensorType narrow{DTypeOf<A>::value, {kCount}}, other{DTypeOf<B>::value, {kCount}};
   const Attrs attrs;
-  KernelCall call{*card, attrs, {narrow, narrow}, {true, true}, {narrow}, {{}, {}}, {{}}};
+  KernelCall call{*card, attrs, {narrow, other}, {true, true}, {narrow}, {{}, {}}, {{}}};
   const Launch launch = table.of(op).prepare(call);
   CHECK(call.scratch_bytes >= 3 * kCount * 4);
   REQUIRE(call.explain);
@@ -53,8 +53,8 @@ TEST_CASE("a kernel without bfloat16 is given float32, and what it writes is rou
   const auto stream = card->make_stream();
   const Buffer variable(*card, narrow.bytes()), untouched(*card, narrow.bytes()), out(*card, narrow.bytes()),
       scratch(*card, call.scratch_bytes);
-  std::vector<BFloat16> before(kCount), after(kCount), result(kCount);
-  for (int64_t i = 0; i < kCount; ++i) before[i] = BFloat16(static_cast<float>(i) / 8);
+  std::vector<A> before(kCount), after(kCount), result(kCount);
+  for (int64_t i = 0; i < kCount; ++i) before[i] = A(static_cast<float>(i) / 8);
   card->copy(*stream, variable.data(), before.data(), narrow.bytes());
   void* inputs[] = {variable.data(), untouched.data()};
   void* outputs[] = {out.data()};
@@ -64,9 +64,17 @@ TEST_CASE("a kernel without bfloat16 is given float32, and what it writes is rou
   stream->wait();
   CHECK(step == 9);
   for (int64_t i = 0; i < kCount; ++i) {
-    REQUIRE(after[i] == BFloat16(before[i] * 3));
-    REQUIRE(result[i] == BFloat16(before[i] * 3 + 1));
+    REQUIRE(after[i] == A(before[i] * 3));
+    REQUIRE(result[i] == A(before[i] * 3 + 1));
   }
+}
+
+}  // namespace
+
+TEST_CASE("a kernel without narrow dtypes is given float32, and what it writes is rounded") {
+  check_widened<BFloat16, BFloat16>();
+  check_widened<Float16, Float16>();
+  check_widened<Float16, BFloat16>();
 }
 
 TEST_CASE("a device has no kernel for an op that it does not know") {

@@ -1,4 +1,5 @@
-// Ways between bfloat16 and float32 on CUDA, and with them the kernel of every op that knows no bfloat16.
+// Ways between the narrow dtypes and float32 on CUDA, and with them the kernel of every op that knows neither bfloat16
+// nor float16.
 #include "kernels/cuda/arrays.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
@@ -40,20 +41,24 @@ const Kernel& KernelTable::of(const OpDef& op) const {
   const auto found = kernels_.find(op.name);
   if (found == kernels_.end()) return none;
   CudaKernel& kernel = found->second;
-  if (!kernel.bfloat16 && !kernel.is_widened) {
+  if (!kernel.narrow && !kernel.is_widened) {
     std::function<bool(size_t)> is_written;
     if (!op.writes.empty()) is_written = [op](size_t place) { return op.updates(place); };
-    static_cast<Kernel&>(kernel) =
-        widened(kernel, std::move(is_written), {convert<BFloat16, float>, convert<float, BFloat16>});
+    static_cast<Kernel&>(kernel) = widened(kernel, std::move(is_written), [](DType dtype) {
+      return visit_narrow(dtype, [](auto zero) {
+        using Half = decltype(zero);
+        return Conversions{convert<Half, float>, convert<float, Half>};
+      });
+    });
     kernel.is_widened = true;
   }
   return kernel;
 }
 
-bool KernelTable::computes_bfloat16(const OpDef& op) const {
+bool KernelTable::computes_narrow(const OpDef& op) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = kernels_.find(op.name);
-  return found != kernels_.end() && found->second.bfloat16;
+  return found != kernels_.end() && found->second.narrow;
 }
 
 }  // namespace moonflow::cuda

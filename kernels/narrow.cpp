@@ -1,4 +1,4 @@
-#include "kernels/bfloat16.h"
+#include "kernels/narrow.h"
 
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
@@ -26,11 +26,14 @@ void convert_all(Stream&, const Conversion* arrays, int count) {
 }  // namespace
 
 void widen(const BFloat16* from, float* to, int64_t count) { convert(from, to, count); }
-void round(const float* from, BFloat16* to, int64_t count) { convert(from, to, count); }
 
 Kernel widened(Kernel kernel, std::function<bool(size_t)> is_written) {
-  return moonflow::widened(std::move(kernel), std::move(is_written),
-                           {convert_all<BFloat16, float>, convert_all<float, BFloat16>});
+  return moonflow::widened(std::move(kernel), std::move(is_written), [](DType dtype) {
+    return visit_narrow(dtype, [](auto zero) {
+      using Half = decltype(zero);
+      return Conversions{convert_all<Half, float>, convert_all<float, Half>};
+    });
+  });
 }
 
 }  // namespace moonflow::cpu
