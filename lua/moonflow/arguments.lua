@@ -87,11 +87,14 @@ end
 arguments.is_callable = is_callable
 
 local dtypes = {
-  float32 = true, float64 = true, bfloat16 = true, int8 = true, uint8 = true, int32 = true, int64 = true,
+  float32 = true, float64 = true, bfloat16 = true, float16 = true,
+  int8 = true, uint8 = true, int32 = true, int64 = true,
 }
 arguments.dtypes = dtypes
 --- The dtypes whose values have a fraction.
-arguments.floating = { float32 = true, float64 = true, bfloat16 = true }
+arguments.floating = { float32 = true, float64 = true, bfloat16 = true, float16 = true }
+--- Those of two bytes, which are computed with in float32.
+arguments.narrow = { bfloat16 = true, float16 = true }
 
 -- kind -> { test, what is wanted }. A kind that is not here is the word that `kind` gives.
 local checks = {

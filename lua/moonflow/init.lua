@@ -34,7 +34,7 @@ local flow = {
 
   -- dtypes
   float = "float32", float32 = "float32", double = "float64", float64 = "float64", int8 = "int8", uint8 = "uint8",
-  int32 = "int32", int64 = "int64", bfloat16 = "bfloat16",
+  int32 = "int32", int64 = "int64", bfloat16 = "bfloat16", float16 = "float16",
 
   -- jobs
   global_function = job.global_function,

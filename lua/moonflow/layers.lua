@@ -217,7 +217,7 @@ local function batch_normalization(t, given, where, signature)
   local x = given.inputs
   local axis = wrap_axis(given.axis, #x.shape, signature)
   local size = x.shape[axis]
-  local dtype = x.dtype == "bfloat16" and "float32" or x.dtype
+  local dtype = arguments.narrow[x.dtype] and "float32" or x.dtype
   local names = naming(t, given.name, "BatchNorm")
   local function parameter(word, init, regularizer, trainable)
     return weight(t, where, names, word, { size }, init,

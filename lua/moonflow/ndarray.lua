@@ -27,9 +27,11 @@ end
 local is_array = ndarray.is_array
 
 --- The dtype that holds values of both, by NumPy's rules. There is no 16-bit integer, so int8 with uint8 gives int32;
---- bfloat16 with anything else gives float32 or float64.
+--- bfloat16 with anything else gives float32 or float64. float16 holds the integers of 8 bits.
 function ndarray.promote(a, b)
   if a == b then return a end
+  local other = a == "float16" and b or b == "float16" and a
+  if other == "int8" or other == "uint8" then return "float16" end
   local wide = a == "int64" or b == "int64" or a == "float64" or b == "float64"
   if FLOATING[a] or FLOATING[b] then
     return (wide or a == "int32" or b == "int32") and "float64" or "float32"
@@ -445,7 +447,7 @@ end
 local has_ffi, ffi = pcall(require, "ffi")
 local C_TYPES = {
   float32 = "float*", float64 = "double*", int8 = "int8_t*", uint8 = "uint8_t*", int32 = "int32_t*", int64 = "int64_t*",
-  bfloat16 = "uint16_t*",  -- its bits: C has no such type
+  bfloat16 = "uint16_t*", float16 = "uint16_t*",  -- their bits: C has no such types
 }
 
 --- FFI pointer to the first element, for hot loops. Unchecked, and it does not keep the array alive: keep `a` in a

@@ -380,7 +380,7 @@ function np.set_printoptions(...)
   for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
 end
 
-for _, dtype in ipairs({ "float32", "float64", "bfloat16", "int8", "uint8", "int32", "int64" }) do np[dtype] = dtype end
+for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
 np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 
 return np

@@ -252,29 +252,35 @@ TEST_CASE("a checkpoint in memory keeps every digit of the seed") {
   mf_bytes_free(bytes);
 }
 
-TEST_CASE("bfloat16 weights pass through the host's memory and a checkpoint in it") {
-  constexpr const char* kNarrow = R"(
+TEST_CASE("weights in two bytes pass through the host's memory and a checkpoint in it") {
+  struct Case {
+    mf_dtype dtype;
+    const char *name, *in_files;
+    uint16_t bits[2];  // 2 and -1
+  };
+  const auto [dtype, name, in_files, bits] = GENERATE(Case{MF_BFLOAT16, "bfloat16", "\"BF16\"", {0x4000, 0xbf80}},
+                                                      Case{MF_FLOAT16, "float16", "\"F16\"", {0x4000, 0xbc00}});
+  const std::string narrow = std::string(R"(
     local flow = require "moonflow"
     flow.global_function({ name = "read", returns = flow.typing.Numpy }, function()
-      local w = flow.get_variable("w", { shape = { 2 }, dtype = flow.bfloat16,
-                                         initializer = flow.constant_initializer(1.5) })
+      local w = flow.get_variable("w", { shape = { 2 }, dtype = flow.)") +
+                             name + R"(, initializer = flow.constant_initializer(1.5) })
       return flow.cast(w, flow.float)
     end)
   )";
   Net one, other;
   for (Net* host : {&one, &other})
-    host->ok(mf_session_load_text(host->session, kNarrow, std::strlen(kNarrow), "n.lua"));
-  const uint16_t bits[] = {0x4000, 0xbf80};  // 2 and -1
-  mf_array value = mf_array_of(MF_BFLOAT16, bits, 2);
+    host->ok(mf_session_load_text(host->session, narrow.c_str(), narrow.size(), "n.lua"));
+  mf_array value = mf_array_of(dtype, bits, 2);
   one.ok(mf_variable_write(one.session, "w", &value));
   mf_bytes* bytes = nullptr;
   one.ok(mf_session_save_memory(one.session, &bytes));
   const std::string_view text(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
-  CHECK(text.find("\"BF16\"") != std::string_view::npos);
+  CHECK(text.find(in_files) != std::string_view::npos);
   other.ok(mf_session_load_memory(other.session, text.data(), text.size()));
   mf_bytes_free(bytes);
   uint16_t read[2] = {};
-  mf_array into = mf_array_of(MF_BFLOAT16, read, 2);
+  mf_array into = mf_array_of(dtype, read, 2);
   other.ok(mf_variable_read(other.session, "w", &into));
   CHECK(std::equal(bits, bits + 2, read));
 }

@@ -15,13 +15,13 @@ local function one_of(list) return list[1 + below(#list)] end
 
 local session = core.session { threads = 2 }
 local ops = session:ops()
-local dtypes = { "float32", "float32", "float32", "float64", "int32", "int64", "int8", "uint8" }
+local dtypes = { "float32", "float32", "float32", "float64", "bfloat16", "float16", "int32", "int64", "int8", "uint8" }
 local sizes = { 0, 1, 1, 2, 3, 4, 5, 7, 16 }
 local wild_sizes = { 0, 1, 2, 3, -1, -2, 2 ^ 41, 2 ^ 53, -2 ^ 53 }  -- the large ones fit no memory
 local tame_numbers = { 0, 1, -1, 2, 3, 0.5, 4 }
 local wild_numbers = { 0, 1, -1, 2, 0.5, 1e300, -1e300, 1 / 0, -1 / 0, 0 / 0, 2 ^ 53 }
 local words = { "VALID", "SAME", "SAME_LOWER", "SAME_UPPER", "EXPLICIT", "NCHW", "NHWC", "NCW", "NWC", "relu", "none",
-                "", "x" }
+                "float32", "bfloat16", "float16", "", "x" }
 
 local function shape()
   local list = {}
@@ -64,7 +64,7 @@ local function array(dtype, dims)
   if count == 0 then return a end
   local flat = a:reshape { count }
   for i = 0, math.min(count, 64) - 1 do
-    flat[i] = dtype:match("^float") and (below(200) - 100) / 50 or below(6) - (dtype == "uint8" and 0 or 1)
+    flat[i] = dtype:match("^b?float") and (below(200) - 100) / 50 or below(6) - (dtype == "uint8" and 0 or 1)
   end
   return a
 end
@@ -101,11 +101,11 @@ local function in_a_graph(op, list, given)
     for _, written in ipairs(op.writes or {}) do writes = writes or written == i - 1 end
     if writes then return end  -- would leave a variable behind
     ids[i] = graph:feed("x" .. i, a.dtype, a.shape, "fuzz")
-    if a.dtype:match("^float") then wanted[#wanted + 1] = ids[i] end
+    if a.dtype:match("^b?float") then wanted[#wanted + 1] = ids[i] end
   end
   local outputs = { graph:append(op.name, ids, given, "op", "fuzz") }
   for i, id in ipairs(outputs) do graph:tap(id, i) end
-  if #wanted > 0 and outputs[1] and graph:type(outputs[1]):match("^float") then
+  if #wanted > 0 and outputs[1] and graph:type(outputs[1]):match("^b?float") then
     local seed = graph:append("ones_like", { outputs[1] }, {}, "seed", "fuzz")
     for _, id in ipairs(graph:gradients({ outputs[1] }, { seed }, wanted)) do
       if id then graph:tap(id, 9) end

@@ -17,7 +17,7 @@ local function define(shape, name, dtype)
   } (function(x)
     local initializer = flow.random_uniform_initializer(-1, 1)
     local w = flow.get_variable("w", { shape = shape, dtype = dtype, initializer = initializer })
-    local loss = flow.cast(flow.math.multiply(w, x), dtype == flow.bfloat16 and flow.float or dtype)
+    local loss = flow.cast(flow.math.multiply(w, x), dtype == flow.double and dtype or flow.float)
     flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 })):minimize(loss)
     return loss
   end)
@@ -123,22 +123,24 @@ describe("a checkpoint", function()
     assert.is_true(variables().w ~= saved.w)
   end)
 
-  it("brings bfloat16 back, and what Adam keeps beside it", function()
-    local job = define({ 2, 3 }, "train_job", flow.bfloat16)
-    local check_point = flow.train.CheckPoint()
-    check_point:init()
-    local first = variables().w
-    assert.equal("bfloat16", first.dtype)
-    for _ = 1, 3 do job(np.ones({ 2, 3 }, "bfloat16")) end
-    local saved = variables()
-    assert.is_true(np.abs(first:astype("float32") - saved.w:astype("float32")):min() > 0.2) -- three steps of 0.1
-    check_point:save(folder .. "/a")
-    assert.equal(12, #process.read(folder .. "/a/w/out"))
-    flow.clear_default_session()
-    define({ 2, 3 }, "train_job", flow.bfloat16)
-    flow.train.CheckPoint():load(folder .. "/a")
-    for name, value in pairs(variables()) do assert.is_true(value == saved[name], name) end
-  end)
+  for _, dtype in ipairs({ flow.bfloat16, flow.float16 }) do
+    it("brings " .. dtype .. " back, and what Adam keeps beside it", function()
+      local job = define({ 2, 3 }, "train_job", dtype)
+      local check_point = flow.train.CheckPoint()
+      check_point:init()
+      local first = variables().w
+      assert.equal(dtype, first.dtype)
+      for _ = 1, 3 do job(np.ones({ 2, 3 }, dtype)) end
+      local saved = variables()
+      assert.is_true(np.abs(first:astype("float32") - saved.w:astype("float32")):min() > 0.2) -- three steps of 0.1
+      check_point:save(folder .. "/a")
+      assert.equal(12, #process.read(folder .. "/a/w/out"))
+      flow.clear_default_session()
+      define({ 2, 3 }, "train_job", dtype)
+      flow.train.CheckPoint():load(folder .. "/a")
+      for name, value in pairs(variables()) do assert.is_true(value == saved[name], name) end
+    end)
+  end
 
   it("is seen by a job that keeps what follows from variables, as is every other write", function()
     local train_job = define({ 2 })

@@ -81,6 +81,12 @@ describe("operators", function()
     assert.equal("float32", dtype("bfloat16", "float32"))
     assert.equal("float32", dtype("uint8", "bfloat16"))
     assert.equal("float64", dtype("bfloat16", "int32"))
+    assert.equal("float16", dtype("float16", "float16"))
+    assert.equal("float16", dtype("float16", "int8"))
+    assert.equal("float16", dtype("uint8", "float16"))
+    assert.equal("float32", dtype("float16", "float32"))
+    assert.equal("float32", dtype("bfloat16", "float16"))
+    assert.equal("float64", dtype("int32", "float16"))
   end)
 
   it("let a number take the dtype of its array", function()
@@ -377,6 +383,29 @@ describe("text and memory", function()
     assert.equal(3.5, np.array({ 1, 2.5 }, "bfloat16"):sum())
   end)
 
+  it("print float16 with the digits that tell its values apart", function()
+    assert.equal("[ 0.1   1.02 -3.3 ]", tostring(np.array({ 0.1, 1.02, -3.3 }, "float16")))
+    assert.equal("0.3333", tostring(np.array(1 / 3, "float16")))
+    assert.equal("[ 1. nan inf]", tostring(np.array({ 1, 0 / 0, 65520 }, "float16")))
+  end)
+
+  it("hold float16 in two bytes, rounded to nearest", function()
+    local a = np.array({ { 1.1, -2 }, { 1e20, 2049 } }, "float16")
+    assert.equal(8, a.nbytes)
+    assert.equal(1.099609375, a:at(0, 0))
+    same(a:astype("float32"), "float32", { { 1.099609375, -2 }, { math.huge, 2048 } })
+    same(np.array({ 1, 3 }, "float16") + 1, "float16", { 2, 4 })
+    same(np.array({ 1, 3 }, "uint8") * np.array({ 0.5, 0.25 }, "float16"), "float16", { 0.5, 0.75 })
+    same(np.array({ 2 ^ -24, 2 ^ -26, 65504 }):astype("float16"), "float16", { 2 ^ -24, 0, 65504 })
+    same(np.array({ 1.6, 3 }, "float16"):astype("bfloat16"):astype("int32"), "int32", { 1, 3 })
+    a:set(0, 1, 1.1)
+    assert.equal(1.099609375, a:slice("0, 1"))
+    assert.equal("\102\62", np.array({ 1.6 }, "float16"):tobytes())
+    assert.equal(0x3e66, np.array({ 1.6 }, "float16"):ptr()[0])
+    assert.equal(3.5, np.array({ 1, 2.5 }, "float16"):sum())
+    assert.equal("float16", np.float16)
+  end)
+
   it("give a pointer for hot loops", function()
     local a = np.array({ 1, 2, 3 })
     local p = a:ptr()
@@ -391,7 +420,7 @@ describe("files", function()
   setup(function() folder = process.folder("np_files") end)
 
   it("come back as they were, every dtype and rank", function()
-    for _, dtype in ipairs({ "float32", "float64", "int8", "uint8", "int32", "int64" }) do
+    for _, dtype in ipairs({ "float16", "float32", "float64", "int8", "uint8", "int32", "int64" }) do
       for _, shape in ipairs({ {}, { 0 }, { 3 }, { 2, 3 }, { 2, 0, 3 }, { 1, 2, 3, 4 } }) do
         local a = np.full(shape, 7, dtype)
         np.save(folder .. "/a.npy", a)
@@ -431,7 +460,7 @@ describe("files", function()
     end
     np.random.seed(3)
     local ours, theirs = {}, folder .. "/theirs"
-    for _, dtype in ipairs({ "float32", "float64", "int8", "uint8", "int32", "int64" }) do
+    for _, dtype in ipairs({ "float16", "float32", "float64", "int8", "uint8", "int32", "int64" }) do
       ours[dtype] = np.random.randint(0, 100, { 3, 1, 5 }):astype(dtype)
       np.save(folder .. "/ours_" .. dtype, ours[dtype])
     end
@@ -440,7 +469,7 @@ describe("files", function()
     process.write(folder .. "/peer.py", ([[
 import numpy as np
 ours = np.load(%q)
-for name in ['float32', 'float64', 'int8', 'uint8', 'int32', 'int64']:
+for name in ['float16', 'float32', 'float64', 'int8', 'uint8', 'int32', 'int64']:
     single = np.load(%q + name + '.npy')
     assert single.dtype == np.dtype(name), name
     assert single.shape == (3, 1, 5), name
@@ -450,11 +479,12 @@ random = np.random.default_rng(1)
 arrays = {name: ours[name] for name in ours.files}
 arrays['fortran'] = np.asfortranarray(random.integers(0, 9, (3, 4)).astype(np.int32))
 arrays['swapped'] = random.normal(size=(2, 3)).astype('>f4')
+arrays['small'] = random.normal(size=(2, 3)).astype('>f2')
 arrays['mask'] = np.array([True, False])
 np.savez(%q, **arrays)
 np.savez_compressed(%q, **arrays)
 np.save(%q, arrays['fortran'])
-for name in ['fortran', 'swapped']:
+for name in ['fortran', 'swapped', 'small']:
     print(name, ' '.join('%%.9g' %% v for v in arrays[name].ravel()))
 ]]):format(folder .. "/ours.npz", folder .. "/ours_", theirs .. ".npz", theirs .. "_packed.npz", theirs .. ".npy"))
     local peer = process.shell("/usr/bin/python3 " .. process.quote(folder .. "/peer.py"))
