@@ -221,7 +221,7 @@ int nodes(lua_State* L) {
 
 }  // namespace
 
-// session:graph(job_name, mixed_precision or nil, allow_tf32 or nil) -> graph
+// session:graph(job_name, dtype of mixed precision or nil, allow_tf32 or nil) -> graph
 int make_graph(lua_State* L) {
   lua_settop(L, 4);
   GraphBox& box = push_box<GraphBox>(L);
@@ -231,7 +231,12 @@ int make_graph(lua_State* L) {
     box.job = std::string(string_at(L, 2, "name of the job"));
     box.session = session.session;
     box.graph = std::make_unique<Graph>(box.session->catalog());
-    if (lua_toboolean(L, 3)) box.graph->mixed_precision = DType::BFloat16;
+    if (lua_toboolean(L, 3)) {
+      const DType narrow = dtype_at(L, 3, "mixed_precision_dtype");
+      require(is_narrow(narrow), ErrorCode::InvalidArgument, "mixed_precision_dtype is ", narrow,
+              ", wanted bfloat16 or float16");
+      box.graph->mixed_precision = narrow;
+    }
     box.graph->allow_tf32 = lua_toboolean(L, 4) != 0;
   });
   return 1;

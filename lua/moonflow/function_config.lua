@@ -47,6 +47,13 @@ local effective = {
     if value == nil then value = true end
     return "mixed_precision", check_switch("enable_auto_mixed_precision", value)
   end,
+  mixed_precision_dtype = function(value)
+    if not arguments.narrow[value] then
+      errors.raise("invalid_argument", "mixed_precision_dtype wants flow.bfloat16 or flow.float16, got "
+        .. arguments.describe(value))
+    end
+    return "mixed_precision_dtype", value
+  end,
 }
 
 local accepted = {}
@@ -137,10 +144,11 @@ function function_config.is(value)
 end
 
 --- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
---- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (true: ops may
---- compute in bfloat16), allow_tf32 (true: on a gpu, products and convolutions may round their float32 factors to TF32,
---- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), train (of the oldest dialect) and whether
---- it `trains`.
+--- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (the dtype that ops
+--- may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision` allows:
+--- bfloat16, or float16, whose losses want a loss_scale_policy), allow_tf32 (true: on a gpu, products and convolutions
+--- may round their float32 factors to TF32, 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), train
+--- (of the oldest dialect) and whether it `trains`.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", train = {} }
   if function_config.is(given) then
@@ -164,6 +172,7 @@ function function_config.settle(given)
     errors.raise("invalid_argument", "function_config must be a table or flow.function_config(), got "
       .. arguments.describe(given))
   end
+  settled.mixed_precision = settled.mixed_precision and (settled.mixed_precision_dtype or "bfloat16") or nil
   settled.trains = settled.train.primary_lr ~= nil or settled.train.model_update_conf ~= nil
   return settled
 end

@@ -219,3 +219,87 @@ describe("a dynamic loss scale", function()
     assert.falsy(plan:find("prepare_gradient", 1, true))
   end)
 end)
+
+-- A gradient above 65504 is infinite in float16, so what is scaled too much shows, and is left out.
+describe("a dynamic loss scale in float16", function()
+  local on_gpu = os.getenv("MOONFLOW_TEST_PLACEMENT") == "gpu"
+  local MIXED = { enable_auto_mixed_precision = true, mixed_precision_dtype = flow.float16 }
+  local THROUGHOUT = { default_data_type = flow.float16 }
+
+  local function network_job(config, policy)
+    local dtype = config and config.default_data_type or flow.float
+    return flow.global_function {
+      name = "train", type = "train", function_config = config, returns = tp.Numpy,
+      inputs = { x = tp.Numpy.Placeholder({ 32, 48 }, dtype), labels = tp.Numpy.Placeholder({ 32 }, flow.int32) },
+    } (function(x, labels)
+      local init = flow.random_uniform_initializer(-0.2, 0.2)
+      local hidden = flow.layers.dense(x, 40, { activation = flow.nn.relu, kernel_initializer = init, name = "hidden" })
+      local logits = flow.layers.dense(hidden, 5, { kernel_initializer = init, name = "out" })
+      local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.cast(logits, flow.float))
+      flow.optimizer.SGD(0.3, { momentum = 0, loss_scale_policy = policy }):minimize(loss)
+      return loss
+    end)
+  end
+
+  -- Rows around five centres.
+  local function batch(step, dtype)
+    local random = np.random.default_rng(step)
+    local labels = random:randint(0, 5, { 32 }):astype("int32")
+    local centres = np.random.default_rng(1):uniform(-1, 1, { 5, 48 })
+    return (np.take(centres, labels, 0) + random:uniform(-0.5, 0.5, { 32, 48 })):astype(dtype or flow.float), labels
+  end
+
+  -- The losses of some steps from the same beginning.
+  local function losses(steps, config, policy)
+    flow.clear_default_session()
+    flow.set_seed(3)
+    local job, all = network_job(config, policy), {}
+    for step = 1, steps do all[step] = job(batch(step, config and config.default_data_type)):mean() end
+    return all
+  end
+
+  local function falls_and_learns(config)
+    local job = network_job(config, dynamic())
+    flow.train.CheckPoint():init()
+    local first = variables()
+    job(batch(1, config.default_data_type))
+    assert.same(first, variables())
+    assert.equal(2 ^ 29, read(SCALE))
+    assert.equal(0, read(GOOD))
+    assert.equal(0, read(STEP))
+    local learned = {}
+    for step = 2, 40 do learned[step] = job(batch(step, config.default_data_type)):mean() end
+    local scale, left_out = read(SCALE), 0
+    assert.truthy(scale <= 2 ^ 17 and scale >= 2 ^ 8, tostring(scale))
+    while scale * 2 ^ left_out < 2 ^ 30 do left_out = left_out + 1 end
+    assert.equal(40 - left_out, read(STEP))
+    assert.equal(40 - left_out, read(GOOD))
+    assert.truthy(learned[40] < 0.3 * learned[2], learned[2] .. " " .. learned[40])
+  end
+
+  it("falls until gradients fit, and the job learns", function() falls_and_learns(THROUGHOUT) end)
+
+  if on_gpu then
+    it("falls until the products of mixed precision fit", function()
+      assert.truthy(network_job(MIXED, dynamic()):summary({ plan = true }):find("in float16", 1, true))
+      flow.clear_default_session()
+      flow.set_seed(3)
+      falls_and_learns(MIXED)
+    end)
+
+    it("changes little of what mixed precision learns, as a fixed one does", function()
+      local wide = losses(5)
+      for _, policy in ipairs { dynamic(1024), flow.optimizer.loss_scale.static_loss_scale(1024) } do
+        for step, loss in ipairs(losses(5, MIXED, policy)) do
+          assert.truthy(math.abs(loss - wide[step]) < 0.01 * wide[step], step .. ": " .. loss .. " " .. wide[step])
+        end
+      end
+    end)
+  else
+    it("stays where it is where mixed precision computes in float32", function()
+      local wide = losses(5, nil, dynamic())
+      assert.same(wide, losses(5, MIXED, dynamic()))
+      assert.equal(2 ^ 30, read(SCALE))
+    end)
+  end
+end)

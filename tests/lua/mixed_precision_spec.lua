@@ -134,6 +134,19 @@ describe("mixed precision", function()
     assert.truthy(tostring(problem):find("wants true or false, got 'yes'", 1, true))
   end)
 
+  it("may be asked for in float16, for which the CPU has no instructions", function()
+    local config = { enable_auto_mixed_precision = true, mixed_precision_dtype = flow.float16 }
+    assert.is_nil(train_job(config):summary({ plan = true }):find("float16", 1, true))
+    assert.same(losses(nil, 3), losses(config, 3))
+    assert.same(losses(nil, 3), losses({ mixed_precision_dtype = flow.bfloat16 }, 3)) -- a choice is no permission
+    local object = flow.function_config()
+    assert.equal(object, object:mixed_precision_dtype(flow.float16))
+    local ok, problem = pcall(train_job, { mixed_precision_dtype = flow.float })
+    assert.is_false(ok)
+    assert.truthy(tostring(problem):find("mixed_precision_dtype wants flow.bfloat16 or flow.float16, got 'float32'",
+                                         1, true), tostring(problem))
+  end)
+
   it("saves its master weights", function()
     local folder = process.folder("mixed")
     local job = train_job(MIXED)
@@ -147,42 +160,48 @@ describe("mixed precision", function()
   end)
 end)
 
-describe("a job of bfloat16", function()
-  before_each(function()
-    flow.clear_default_session()
-    flow.set_seed(5)
-  end)
-
-  it("computes in it throughout, and learns", function()
-    local job = flow.global_function {
-      type = "train", returns = tp.Tuple { tp.Numpy, tp.Numpy },
-      inputs = { x = tp.Numpy.Placeholder({ BATCH, IN }, { dtype = flow.bfloat16 }),
-                 labels = tp.Numpy.Placeholder({ BATCH }, { dtype = flow.int32 }) },
-      function_config = { default_data_type = flow.bfloat16 },
-    } (function(x, labels)
-      local logits = network(x)
-      local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.cast(logits, flow.float))
-      flow.optimizer.SGD(0.1, { momentum = 0 }):minimize(loss)
-      return loss, logits
+local function computes_throughout(dtype)
+  return function()
+    before_each(function()
+      flow.clear_default_session()
+      flow.set_seed(5)
     end)
-    local first, last, logits
-    for step = 1, 30 do
-      local images, labels = batch(step)
-      last, logits = job(images:astype(flow.bfloat16), labels)
-      first = first or last:mean()
-    end
-    assert.equal("bfloat16", logits.dtype)
-    assert.is_true(last:mean() < 0.7 * first)
-  end)
 
-  it("refuses a mixture, and says of what", function()
-    local ok, problem = pcall(function()
-      flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 2 }, { dtype = flow.bfloat16 }) } } (function(x)
-        return flow.matmul(x, flow.get_variable("w", { shape = { 2, 2 }, dtype = flow.float,
-                                                       initializer = flow.zeros_initializer() }))
+    it("computes in it throughout, and learns", function()
+      local job = flow.global_function {
+        type = "train", returns = tp.Tuple { tp.Numpy, tp.Numpy },
+        inputs = { x = tp.Numpy.Placeholder({ BATCH, IN }, { dtype = dtype }),
+                   labels = tp.Numpy.Placeholder({ BATCH }, { dtype = flow.int32 }) },
+        function_config = { default_data_type = dtype },
+      } (function(x, labels)
+        local logits = network(x)
+        local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.cast(logits, flow.float))
+        flow.optimizer.SGD(0.1, { momentum = 0 }):minimize(loss)
+        return loss, logits
       end)
+      local first, last, logits
+      for step = 1, 30 do
+        local images, labels = batch(step)
+        last, logits = job(images:astype(dtype), labels)
+        first = first or last:mean()
+      end
+      assert.equal(dtype, logits.dtype)
+      assert.is_true(last:mean() < 0.7 * first)
     end)
-    assert.is_false(ok)
-    assert.truthy(tostring(problem):find("the inputs differ in dtype: bfloat16 and float32", 1, true))
-  end)
-end)
+
+    it("refuses a mixture, and says of what", function()
+      local ok, problem = pcall(function()
+        flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 2 }, { dtype = dtype }) } } (function(x)
+          return flow.matmul(x, flow.get_variable("w", { shape = { 2, 2 }, dtype = flow.float,
+                                                         initializer = flow.zeros_initializer() }))
+        end)
+      end)
+      assert.is_false(ok)
+      assert.truthy(tostring(problem):find("the inputs differ in dtype: " .. dtype .. " and float32", 1, true))
+    end)
+  end
+end
+
+for _, dtype in ipairs({ flow.bfloat16, flow.float16 }) do
+  describe("a job of " .. dtype, computes_throughout(dtype))
+end

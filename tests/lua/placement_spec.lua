@@ -211,12 +211,14 @@ describe("precision on the gpu", function()
     return math.sqrt((off * off):sum() / (exact * exact):sum())
   end
 
-  it("is float32's, unless a job allows TF32 or bfloat16", function()
+  it("is float32's, unless a job allows TF32, bfloat16 or float16", function()
     assert.truthy(error_with {} < 1e-6)
     local tf32 = error_with { allow_tf32 = true }
     assert.truthy(tf32 > 1e-5 and tf32 < 1e-3)
     local bfloat16 = error_with { enable_auto_mixed_precision = true }
     assert.truthy(bfloat16 > 1e-3 and bfloat16 < 1e-2)
+    local float16 = error_with { enable_auto_mixed_precision = true, mixed_precision_dtype = flow.float16 }
+    assert.truthy(float16 > 1e-4 and float16 < 1e-3)
   end)
 end)
 
