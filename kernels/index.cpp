@@ -53,8 +53,8 @@ std::vector<TensorType> infer_gather(const OpCall& call) {
 }
 
 // The value's sizes are those of params.
-Places places_of(const KernelCall& call, const Shape& value) {
-  return Places::on_axis(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("axis"), value.rank()));
+PickedRows places_of(const KernelCall& call, const Shape& value) {
+  return PickedRows::on_axis(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("axis"), value.rank()));
 }
 
 void add_gather(Catalog& catalog) {

@@ -33,8 +33,8 @@ struct OneHot {
 
 // ---- launchers -----------------------------------------------------------------------------------------------
 
-Places places_of(const KernelCall& call, const Shape& params) {
-  return Places::on_axis(params, call.inputs[1].shape, wrap_axis(call.attrs.integer("axis"), params.rank()));
+PickedRows places_of(const KernelCall& call, const Shape& params) {
+  return PickedRows::on_axis(params, call.inputs[1].shape, wrap_axis(call.attrs.integer("axis"), params.rank()));
 }
 
 Launch prepare_one_hot(KernelCall& call) {

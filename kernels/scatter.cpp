@@ -22,7 +22,7 @@ namespace {
 // The rows of a block that picks name, as a launch finds them in the indices: written to the step's scratch.
 class NamedRows {
  public:
-  NamedRows(KernelCall& call, const Places& places, int input)
+  NamedRows(KernelCall& call, const PickedRows& places, int input)
       : places_(places), indices_(call.inputs[input]), input_(input) {
     call.scratch_bytes = checked_product(places.tuples(), sizeof(int64_t));
   }
@@ -30,7 +30,7 @@ class NamedRows {
   void check(const LaunchCall& at) const {
     constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();
     std::atomic<int64_t> bad{kNothing};  // the first one
-    const Places& p = places_;
+    const PickedRows& p = places_;
     int64_t* const rows = static_cast<int64_t*>(at.scratch);
     visit(indices_.dtype, [&](auto zero) {
       const auto* const given = at.input<decltype(zero)>(input_);
@@ -60,14 +60,14 @@ class NamedRows {
     }
   }
 
-  Places places_;
+  PickedRows places_;
   TensorType indices_;
   int input_;
 };
 
 // Moves rows of `units` values of T.
 template <class T>
-Launch take_units(const Places& p, const NamedRows& named, int64_t units) {
+Launch take_units(const PickedRows& p, const NamedRows& named, int64_t units) {
   return [=](const LaunchCall& at) {
     named.check(at);
     if (units == 0) return;
@@ -93,7 +93,7 @@ Launch take_units(const Places& p, const NamedRows& named, int64_t units) {
 template <class T, Into into>
 class ScatterRows {
  public:
-  ScatterRows(KernelCall& call, const Places& places, int initial, int indices, int updates)
+  ScatterRows(KernelCall& call, const PickedRows& places, int initial, int indices, int updates)
       : p_(places), named_(call, places, indices), initial_(initial), updates_(updates) {}
 
   // Threads share out the columns, or else the rows, and each goes through all picks of a block in order: no two write
@@ -153,14 +153,14 @@ class ScatterRows {
     }
   }
 
-  Places p_;
+  PickedRows p_;
   NamedRows named_;
   int initial_, updates_;
 };
 
 }  // namespace
 
-Launch take_rows(KernelCall& call, const Places& places, int indices) {
+Launch take_rows(KernelCall& call, const PickedRows& places, int indices) {
   const NamedRows named(call, places, indices);
   const int64_t row_bytes = places.inner * size_of(call.inputs[0].dtype);
   if (row_bytes % 8 == 0) return take_units<uint64_t>(places, named, row_bytes / 8);
@@ -168,7 +168,7 @@ Launch take_rows(KernelCall& call, const Places& places, int indices) {
   return take_units<uint8_t>(places, named, row_bytes);
 }
 
-Launch scatter_rows(KernelCall& call, const Places& places, Into into, int initial, int indices, int updates) {
+Launch scatter_rows(KernelCall& call, const PickedRows& places, Into into, int initial, int indices, int updates) {
   return visit(call.inputs[updates].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     if (into == Into::Sum) return ScatterRows<T, Into::Sum>(call, places, initial, indices, updates);
@@ -230,7 +230,7 @@ void add_gather_nd(Catalog& catalog) {
     return {g.op("scatter_nd", {g.inputs[1], g.grads[0]}, {{"shape", params.shape.dims()}}), kNone};
   };
   op.cpu = {[](KernelCall& call) {
-    return cpu::take_rows(call, Places::of_tuples(call.inputs[0].shape, call.inputs[1].shape), 1);
+    return cpu::take_rows(call, PickedRows::of_tuples(call.inputs[0].shape, call.inputs[1].shape), 1);
   }};
   op.examples = {{{f32({4, 5, 3}), i32({2, 3, 2})}},
                  {{f32({4, 6}), i32({5, 1})}},
@@ -265,7 +265,7 @@ void add_scatter_nd(Catalog& catalog) {
     return {kNone, g.op("gather_nd", {g.grads[0], g.inputs[0]})};
   };
   op.cpu = {[](KernelCall& call) {
-    const Places places = Places::of_tuples(call.outputs[0].shape, call.inputs[0].shape);
+    const PickedRows places = PickedRows::of_tuples(call.outputs[0].shape, call.inputs[0].shape);
     return cpu::scatter_rows(call, places, Into::Sum, -1, 0, 1);
   }};
   op.examples = {{{i32({3, 2}), f32({3, 2})}, {{"shape", Ints{4, 5, 2}}}},
@@ -323,7 +323,7 @@ void add_tensor_scatter_nd(Catalog& catalog, Into into) {
     return {g.op("tensor_scatter_nd_update", {dy, indices, zeros}), kNone, grad_of_last_updates(g)};
   };
   op.cpu = {[into](KernelCall& call) {
-    const Places places = Places::of_tuples(call.inputs[0].shape, call.inputs[1].shape);
+    const PickedRows places = PickedRows::of_tuples(call.inputs[0].shape, call.inputs[1].shape);
     return cpu::scatter_rows(call, places, into, 0, 1, 2);
   }};
   op.inplace = {{0, 0}};
@@ -375,7 +375,7 @@ void add_unsorted_segment_sum(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) {
     const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank());
-    const Places places = Places::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis);
+    const PickedRows places = PickedRows::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis);
     return cpu::scatter_rows(call, places, Into::Sum, -1, 1, 0);
   }};
   op.examples = {{{f32({7, 3}), i32({7})}, {{"num_segments", int64_t{5}}}},
@@ -417,7 +417,7 @@ void add_dim_gather(Catalog& catalog) {
   };
   op.cpu = {[](KernelCall& call) {
     const int axis = wrap_axis(call.attrs.integer("dim"), call.inputs[0].shape.rank());
-    return cpu::take_rows(call, Places::along(call.inputs[0].shape, call.inputs[1].shape, axis), 1);
+    return cpu::take_rows(call, PickedRows::along(call.inputs[0].shape, call.inputs[1].shape, axis), 1);
   }};
   op.examples = {{{f32({3, 5}), i32({3, 2})}, {{"dim", int64_t{-1}}}},
                  {{f32({2, 4, 3}), {DType::Int64, {2, 7, 3}}}, {{"dim", int64_t{1}}}},
@@ -448,7 +448,7 @@ void add_dim_gather(Catalog& catalog) {
   };
   grad.cpu = {[](KernelCall& call) {
     const int axis = wrap_axis(call.attrs.integer("dim"), call.inputs[0].shape.rank());
-    const Places places = Places::along(call.outputs[0].shape, call.inputs[1].shape, axis);
+    const PickedRows places = PickedRows::along(call.outputs[0].shape, call.inputs[1].shape, axis);
     return cpu::scatter_rows(call, places, Into::Sum, -1, 1, 0);
   }};
   grad.examples = {{{f32({3, 6}), i32({3, 6})}, {{"dim", int64_t{-1}}, {"size", int64_t{4}}}},

@@ -7,11 +7,11 @@ namespace moonflow::cuda {
 namespace {
 
 // Of an op that has the value, or its sizes, as an input or output of this shape.
-Places tuples(const Shape& value, const KernelCall& call, int indices) {
-  return Places::of_tuples(value, call.inputs[indices].shape);
+PickedRows tuples(const Shape& value, const KernelCall& call, int indices) {
+  return PickedRows::of_tuples(value, call.inputs[indices].shape);
 }
-Places along(const Shape& value, const KernelCall& call) {
-  return Places::along(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("dim"), value.rank()));
+PickedRows along(const Shape& value, const KernelCall& call) {
+  return PickedRows::along(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("dim"), value.rank()));
 }
 
 template <bool kSums>
@@ -30,7 +30,7 @@ void add_scatter(Kernels& kernels) {
   kernels["tensor_scatter_nd_update"] = {{prepare_tensor_scatter<false>}};
   kernels["unsorted_segment_sum"] = {{[](KernelCall& call) {
     const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank());
-    return scatter_rows<true>(call, Places::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis), -1, 1, 0);
+    return scatter_rows<true>(call, PickedRows::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis), -1, 1, 0);
   }}};
   kernels["dim_gather"] = {{[](KernelCall& call) { return take_rows(call, along(call.inputs[0].shape, call), 1); }},
                            true};

@@ -9,17 +9,17 @@
 #include "kernels/cuda/parts.h"
 #include "kernels/cuda/units.h"
 #include "kernels/elementwise.h"
-#include "kernels/places.h"
+#include "kernels/picked_rows.h"
 
 namespace moonflow::cuda {
 
 // The rows of a block that its picks name.
 struct NamedRows {
-  Places places;
+  PickedRows places;
   Indices indices;
   LongDivisor within;
 
-  NamedRows(const LaunchCall& at, const Places& places, int input, DType dtype)
+  NamedRows(const LaunchCall& at, const PickedRows& places, int input, DType dtype)
       : places(places), indices(at, input, dtype, 0), within(places.within) {}
 
   // -1 where an index is bad; one of those who read it `reports` it.
@@ -68,14 +68,14 @@ struct TakeRows {
   }
 };
 
-inline void explain_indices(KernelCall& call, const Places& places, int indices) {
+inline void explain_indices(KernelCall& call, const PickedRows& places, int indices) {
   call.explain = [places, shape = call.inputs[indices].shape](int64_t flat, int64_t index) {
     fail_index(places, shape, flat, index);
   };
 }
 
 // The one output is the rows that the input `indices` names in the first input, pick by pick. Any dtype.
-inline Launch take_rows(KernelCall& call, const Places& places, int indices) {
+inline Launch take_rows(KernelCall& call, const PickedRows& places, int indices) {
   explain_indices(call, places, indices);
   const DType dtype = call.inputs[indices].dtype;
   const int64_t row_bytes = places.inner * size_of(call.inputs[0].dtype);
@@ -122,7 +122,7 @@ struct ScatterRows {
     T* const values = reinterpret_cast<T*>(found + kThreads);  // of those found, where there is one column
     int* const found_by_warps = reinterpret_cast<int*>(values + kThreads);
 
-    const Places& p = named.places;
+    const PickedRows& p = named.places;
     const int thread = block.thread(), lane = thread % kWarp, warp = thread / kWarp;
     const int64_t group = block.index() % groups, tile = block.index() / groups % tiles;
     const int64_t part = block.index() / (groups * tiles) % parts, outer = block.index() / (groups * tiles * parts);
@@ -214,7 +214,7 @@ struct SumParts {
 // The one output is the value of the input `initial`, or zeros where there is none (-1), into which each row of
 // `updates` goes in the order of the picks: it is added (kSums), or takes the place of what was there.
 template <bool kSums>
-Launch scatter_rows(KernelCall& call, const Places& p, int initial, int indices, int updates) {
+Launch scatter_rows(KernelCall& call, const PickedRows& p, int initial, int indices, int updates) {
   const DType index_dtype = call.inputs[indices].dtype;
   const int64_t count = call.outputs[0].count();
   explain_indices(call, p, indices);
