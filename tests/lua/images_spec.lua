@@ -1,7 +1,7 @@
 -- What is about images and made of ops: transposed convolution, pooling along one axis, normalisation, PixelShuffle,
 -- upsampling, reflection.
 local flow = require "moonflow"
-local variable = require "moonflow.variable"
+local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
 
 -- Runs `body` on arrays in a job, and gives what the body gives.
@@ -180,7 +180,7 @@ describe("conv2d_transpose", function()
       })
     end)
     local names = {}
-    for i, entry in ipairs(variable.all()) do names[i] = entry.name .. " " .. tostring(entry.shape) end
+    for i, entry in ipairs(session.handle():variables()) do names[i] = entry.name .. " " .. tostring(entry.shape) end
     assert.same({ "up-bias (6)", "up-weight (4, 3, 3, 3)" }, names)
     assert.equal("(2, 6, 10, 10)", tostring(y.shape))
     assert.equal(8.5, y:at(1, 5, 2, 2)) -- four windows of two channels meet
@@ -224,7 +224,7 @@ end)
 describe("normalisation of channels", function()
   local function names()
     local list = {}
-    for i, entry in ipairs(variable.all()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
+    for i, entry in ipairs(session.handle():variables()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
     return list
   end
 
@@ -296,7 +296,7 @@ describe("larger images", function()
       return flow.layers.upsample_2d(b, { size = { 1, 2 }, interpolation = "bilinear", name = "up" })
     end)
     assert.is_true(y == np.array({ { { { 1, 1.25, 1.75, 2 } } } }, flow.float))
-    assert.same({}, variable.all())
+    assert.same({}, session.handle():variables())
   end)
 
   it("reflection_pad2d mirrors the border", function()
