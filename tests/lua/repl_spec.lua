@@ -223,7 +223,7 @@ describe("completion", function()
 
   it("knows nested names, methods and keywords", function()
     assert.equal("layer_norm", choices("flow.layers.lay"))
-    assert.equal("conv2d", choices("x = flow.layers.conv2"))
+    assert.equal("conv2d conv2d_transpose", choices("x = flow.layers.conv2"))
     assert.equal("reshape", choices("flow.np.zeros(a).x, a:resh", "a = flow.np.zeros({ 2 })\n"))
     assert.equal("gmatch gsub", choices("s:g", "s = 'text'\n"):match("gmatch gsub"))
     assert.equal("repeat", choices("repe"))
