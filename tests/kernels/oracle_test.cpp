@@ -29,10 +29,7 @@ struct Bench {
     const Launched expected = launch(trial, *device);
     CHECK(got.has_kernel == expected.has_kernel);
     CHECK(got.damage == "");
-    // The order of sums differs.
-    const auto close = [](const Tensor& a, const Tensor& b) {
-      return distance(a, b) < (a.dtype() == DType::BFloat16 ? kNarrowRoundings : 1e-5);
-    };
+    const auto close = [&](const Tensor& a, const Tensor& b) { return distance(a, b) < tolerance(trial, a.dtype()); };
     for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(close(got.outputs[i], expected.outputs[i]));
     for (size_t i = 0; i < trial.inputs.size(); ++i)
       if (trial.inputs[i] && trial.op->updates(i)) CHECK(close(got.inputs[i], expected.inputs[i]));
