@@ -273,7 +273,7 @@ TEST_CASE("a network that predicts on the card has its batch norms in its filter
   for (const bool mixed : {false, true}) {
     CAPTURE(mixed);
     Network net(*catalog);
-    net.graph.mixed_precision = mixed;
+    if (mixed) net.graph.mixed_precision = DType::BFloat16;
     ValueId x = net.graph.feed("x", {DType::Float32, {2, 3, 10, 8}});
     for (const int64_t filters : {16, 24}) {
       x = net.op("conv2d", {x, net.weight({filters, net.graph.type(x).shape[1], 3, 3})});
