@@ -80,7 +80,7 @@ Memory::Memory(int64_t bytes, std::function<void(std::string)> give_up) : give_u
 }
 
 Memory::~Memory() {
-  for (const auto& [memory, block] : blocks_) MOONFLOW_UNPOISON(memory, block.bytes);
+  MOONFLOW_UNPOISON(memory_, touched_bytes_);  // guards and what was freed too: whoever is given these addresses next
   munmap(memory_, 2 * bytes_ + kPage);
 }
 
