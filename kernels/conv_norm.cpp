@@ -163,7 +163,8 @@ bool fuse_conv_norm(Rewriter& graph, NodeId id) {
 
   const ValueId x = conv.inputs[0], filter = conv.inputs[1], y = norm.outputs[0], gamma = norm.inputs[1];
   // In mixed precision the filter is rounded before it comes here. It is folded before it is.
-  const NodeId rounds = graph.sole_reader(filter) == id ? graph.made_by(filter, "cast") : kNone;
+  const bool is_rounded = graph.type(filter).dtype != graph.type(gamma).dtype && graph.sole_reader(filter) == id;
+  const NodeId rounds = is_rounded ? graph.made_by(filter, "cast") : kNone;
   const ValueId exact = rounds == kNone ? filter : graph.node(rounds).inputs[0];
   if (graph.type(exact).dtype != graph.type(gamma).dtype) return false;
   const ValueId folded = graph.add_value(graph.type(exact)), bias = graph.add_value(graph.type(gamma));

@@ -353,6 +353,19 @@ struct PredictingBlock {
 
 }  // namespace
 
+TEST_CASE("a batch norm is folded into a filter that is cast to its dtype") {
+  Session session = make_session();
+  Graph graph(session.catalog());
+  const ValueId x = graph.feed("x", {DType::Float32, {2, 3, 7, 9}});
+  const ValueId stored = graph.variable("filter", {DType::Float64, {8, 3, 3, 3}});
+  const ValueId filter = graph.append("cast", {stored}, {{"dtype", DType::Float32}}, "cast")[0];
+  std::vector<ValueId> inputs{graph.append("conv2d", {x, filter}, {}, "conv")[0]};
+  for (const char* name : {"gamma", "beta", "mean", "variance"})
+    inputs.push_back(graph.variable(name, {DType::Float32, {8}}));
+  graph.tap(graph.append("batch_norm_infer", inputs, {}, "norm")[0], 1);
+  CHECK(count(*session.compile(graph, "predict"), "fold_batch_norm") == 1);
+}
+
 TEST_CASE("batch norms of a network that predicts are folded into filters, which follow their variables") {
   for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
     for (const std::string& algorithm : {std::string("winograd"), std::string("direct")}) {
