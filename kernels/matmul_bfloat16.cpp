@@ -219,11 +219,10 @@ void pack_left(const NarrowProduct& product, const void* a, Pair* packed) {
 // ---- tiles -----------------------------------------------------------------------------------------------------
 
 // The lines of a tile that is read and written are fetched together while it is summed.
-inline void fetch_tile(const NarrowProduct& product, int64_t rows, int64_t columns, const void* out) {
-  const int64_t size = product.narrow_out ? 2 : 4, bytes = columns * size;
-  for (const char* row = static_cast<const char*>(out); rows > 0; --rows, row += product.columns * size) {
-    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 1);
-    __builtin_prefetch(row + bytes - 1, 1);
+inline void fetch_tile(const float* out, int64_t rows, int64_t row, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i, out += row) {
+    for (int64_t j = 0; j < columns; j += kLanes) __builtin_prefetch(out + j, 1);
+    __builtin_prefetch(out + columns - 1, 1);
   }
 }
 
@@ -241,7 +240,7 @@ template <int kRows, int kCount>
   const Pair* base[kBases];
 #pragma GCC unroll 2
   for (int i = 0; i < kBases; ++i) base[i] = left.data + 3 * i * left.row;
-  if (ending.descends) fetch_tile(product, kRows, columns, out);
+  if (ending.descends) fetch_tile(static_cast<const float*>(out), kRows, product.columns, columns);
   const int64_t row = left.row, step = left.step;
   for (int64_t k = pairs(product); k > 0; --k, panel += kPanel) {
     __m512bh right[kCount];
