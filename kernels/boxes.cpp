@@ -37,6 +37,15 @@ Box Box::joined() const {
 
 // ---- checked attributes ------------------------------------------------------------------------------------------
 
+Shape checked_shape(const Attrs& attrs) {
+  Shape shape;
+  for (const int64_t size : attrs.ints("shape")) {
+    require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
+    shape.push_back(size);
+  }
+  return shape;
+}
+
 Ints permutation(const Ints& perm, const Shape& x) {
   Ints axes(x.rank());
   if (perm.empty()) {

@@ -31,6 +31,9 @@ std::vector<int64_t> strides_of(const Shape& shape);
 
 // ---- checked attributes ------------------------------------------------------------------------------------------
 
+// The attribute "shape" of an op that has no value of that shape to look at.
+Shape checked_shape(const Attrs& attrs);
+
 // Which axis of x becomes each axis of the result.
 Ints permutation(const Ints& perm, const Shape& x);
 

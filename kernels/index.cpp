@@ -5,6 +5,7 @@
 
 #include "engine/graph.h"
 #include "kernels/bad_index.h"
+#include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/scatter.h"
@@ -12,11 +13,6 @@
 
 namespace moonflow {
 namespace {
-
-void require_integer(const OpCall& call, int i) {
-  require(!is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, "indices must be integers (int32 or int64), got ",
-          call.dtype(i));
-}
 
 // The indices of any integer dtype, checked against [0, bound) and written to the step's scratch as int64.
 struct CheckedIndices {
@@ -43,7 +39,7 @@ struct CheckedIndices {
 // ---- gather ---------------------------------------------------------------------------------------------------
 
 std::vector<TensorType> infer_gather(const OpCall& call) {
-  require_integer(call, 1);
+  require_indices(call, 1, "indices");
   const Shape &params = call.shape(0), &indices = call.shape(1);
   const int axis = wrap_axis(call.attrs.integer("axis"), params.rank());
   Shape shape(params.begin(), params.begin() + axis);
@@ -91,11 +87,7 @@ void add_gather(Catalog& catalog) {
   grad.outputs = {"dparams"};
   grad.attrs = {{"axis", int64_t{0}, "the axis that was picked from"}, {"shape", Ints{}, "shape of params", true}};
   grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    Shape shape;
-    for (const int64_t size : call.attrs.ints("shape")) {
-      require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
-      shape.push_back(size);
-    }
+    const Shape shape = checked_shape(call.attrs);
     const TensorType params{call.dtype(0), shape};
     const std::vector<const TensorType*> inputs{&params, call.inputs[1]};
     const TensorType gathered = infer_gather(OpCall{inputs, call.attrs})[0];
@@ -130,7 +122,7 @@ void add_one_hot(Catalog& catalog) {
               {"axis", int64_t{-1}, "where the axis of classes stands in the result"},
               {"dtype", DType::Float32, "of the result"}};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require_integer(call, 0);
+    require_indices(call, 0, "indices");
     const int64_t depth = call.attrs.integer("depth");
     require(depth >= 0, ErrorCode::InvalidArgument, "depth must be at least 0, got ", depth);
     Shape shape = call.shape(0);

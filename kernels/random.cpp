@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/graph.h"
+#include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/philox_lanes.h"
@@ -34,16 +35,6 @@ void require_source(const OpCall& call, int seed) {
   require(call.type(seed) == scalar, ErrorCode::ShapeMismatch, "seed must be ", scalar, ", got ", call.type(seed));
   require(call.type(seed + 1) == scalar, ErrorCode::ShapeMismatch, "step must be ", scalar, ", got ",
           call.type(seed + 1));
-}
-
-// The shape that an op without a value to look at is given.
-Shape checked_shape(const Attrs& attrs) {
-  Shape shape;
-  for (const int64_t size : attrs.ints("shape")) {
-    require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
-    shape.push_back(size);
-  }
-  return shape;
 }
 
 // ---- dropout and masks ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "engine/graph.h"
+#include "kernels/boxes.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/elementwise.h"
@@ -184,11 +185,6 @@ using cpu::Into;
 
 const char* const kIndexError = "an index out of bounds names its position, nothing is written";
 
-void require_indices(const OpCall& call, int i, const char* what) {
-  require(!is_floating(call.dtype(i)), ErrorCode::DtypeMismatch, what, " must be integers (int32 or int64), got ",
-          call.dtype(i));
-}
-
 // ---- coordinates -----------------------------------------------------------------------------------------------
 
 // The shape of the rows of `value` that the input `i`, indices, names.
@@ -252,11 +248,7 @@ void add_scatter_nd(Catalog& catalog) {
   op.inputs = {{"indices"}, {"updates"}};
   op.attrs = {{"shape", Ints{}, "sizes of the result", true}};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    Shape shape;
-    for (const int64_t size : call.attrs.ints("shape")) {
-      require(size >= 0, ErrorCode::InvalidArgument, "shape has the size ", size, ", below 0");
-      shape.push_back(size);
-    }
+    const Shape shape = checked_shape(call.attrs);
     require_updates(call, shape, 0, 1);
     return {{call.dtype(1), shape}};
   };
