@@ -34,9 +34,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 packages=(
   # what our programs need to run
   libdnnl2 ocl-icd-libopencl1 libgomp1 libluajit-5.1-2 libluajit-5.1-common libzip4 libbz2-1.0 libssl3 zlib1g libedit2
-  libbsd0 libmd0 libtinfo6
+  libbsd0 libmd0 libpng16-16 libtinfo6
   # and to be built
-  libluajit-5.1-dev libdnnl-dev zlib1g-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
+  libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
   libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
 )
 programs="moonflow gpu_tests gpu_probe gpu_kernels"

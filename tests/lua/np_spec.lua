@@ -504,49 +504,34 @@ for name in ['fortran', 'swapped', 'small']:
     end
   end)
 
-  -- The pixels of a picture, by Python's zlib and the specification.
-  local function read_png(path)
-    local script = folder .. "/read_png.py"
-    process.write(script, [=[
-import struct, sys, zlib
-data = open(sys.argv[1], 'rb').read()
-assert data[:8] == b'\x89PNG\r\n\x1a\n'
-at, chunks = 8, []
-while at < len(data):
-    length, kind = struct.unpack('>I4s', data[at:at + 8])
-    content = data[at + 8:at + 8 + length]
-    assert struct.unpack('>I', data[at + 8 + length:at + 12 + length])[0] == zlib.crc32(kind + content)
-    chunks.append((kind, content))
-    at += 12 + length
-assert [kind for kind, _ in chunks] == [b'IHDR', b'IDAT', b'IEND']
-width, height, bits, colours, *rest = struct.unpack('>IIBBBBB', chunks[0][1])
-assert bits == 8 and rest == [0, 0, 0]
-rows = zlib.decompress(chunks[1][1])
-row = len(rows) // height
-assert all(rows[y * row] == 0 for y in range(height))
-print(width, height, colours, *[v for y in range(height) for v in rows[y * row + 1:(y + 1) * row]])
-]=])
-    local peer = process.shell(("/usr/bin/python3 %s %s"):format(process.quote(script), process.quote(path)))
-    assert.equal("", peer.err)
-    return (peer.out:gsub("%s+$", ""))
+  -- Width, height and then the pixels of a picture, as ImageMagick reads them.
+  local function read_png(path, channels)
+    local raw = ({ "gray", "graya", "rgb", "rgba" })[channels or 1]
+    local picture = process.quote("png:" .. path)
+    local size = process.shell("identify -format '%w %h' " .. picture)
+    local pixels = process.shell(("convert %s -depth 8 %s:- | od -An -v -tu1"):format(picture, raw))
+    assert.equal("", size.err .. pixels.err)
+    local numbers = { size.out }
+    for number in pixels.out:gmatch("%d+") do numbers[#numbers + 1] = number end
+    return table.concat(numbers, " ")
   end
 
   it("are pictures too", function()
-    if process.shell("/usr/bin/python3 -c 'import zlib'").code ~= 0 then
-      pending("there is no python3")
+    if process.shell("convert -version").code ~= 0 then
+      pending("there is no ImageMagick")
       return
     end
     local path = folder .. "/picture"
     np.save_png(path, np.array({ { 0, 1, 2 }, { 253, 254, 255 } }, "uint8"))
-    assert.equal("3 2 0 0 1 2 253 254 255", read_png(path .. ".png"))
+    assert.equal("3 2 0 1 2 253 254 255", read_png(path .. ".png"))
     -- Halves round up; what is outside and what is no number goes to the nearer end, and to 0.
     np.save_png(path .. ".png", { { 0, 0.5, 1 }, { -3, 7, 0 / 0 } })
-    assert.equal("3 2 0 0 128 255 0 255 0", read_png(path .. ".png"))
-    for channels, colours in pairs({ 0, 4, 2, 6 }) do
+    assert.equal("3 2 0 128 255 0 255 0", read_png(path .. ".png"))
+    for channels = 1, 4 do
       np.save_png(path, np.arange(2 * channels):reshape({ 1, 2, channels }):astype("uint8"))
-      local wanted = { 2, 1, colours }
+      local wanted = { 2, 1 }
       for i = 0, 2 * channels - 1 do wanted[#wanted + 1] = i end
-      assert.equal(table.concat(wanted, " "), read_png(path .. ".png"))
+      assert.equal(table.concat(wanted, " "), read_png(path .. ".png", channels))
     end
     raises("shape_mismatch", "the picture is (2), wanted (height, width)", function() np.save_png(path, { 1, 2 }) end)
     raises("shape_mismatch", "with 1 to 4 channels", function() np.save_png(path, np.ones({ 1, 1, 5 })) end)
