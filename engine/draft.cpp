@@ -119,6 +119,13 @@ ValueId Draft::add_value(const TensorType& type, NodeId maker) {
   return value_count() - 1;
 }
 
+void Draft::forget_values(ValueId first) {
+  types_.resize(first);
+  makers_.resize(first);
+  tapped_.resize(first);
+  readers_.resize(first);
+}
+
 void Draft::add_reader(NodeId id) {
   for (const ValueId input : nodes_[id]->inputs)
     if (input != kNone) readers_[input].push_back(id);

@@ -46,6 +46,8 @@ class Draft final : public Rewriter {
   std::vector<TensorType> types(const std::vector<ValueId>& values) const;
   // A value beyond the graph's own: the same value in another layout.
   ValueId add_value(const TensorType& type, NodeId maker);
+  // Those from `first` on, which have been added since.
+  void forget_values(ValueId first);
 
  private:
   void add_reader(NodeId id);

@@ -1,25 +1,46 @@
 #include "engine/layout.h"
 
+#include <set>
+
 namespace moonflow {
 
 namespace {
 
+// The layout in which all that read a value take it.
+using Taken = std::map<ValueId, Layout>;
+
 class LayoutStage {
  public:
-  LayoutStage(Draft& draft, Device& device) : draft_(draft), device_(device), lasting_(draft.variables_only_read()) {
+  // `taken`: of values in another layout than that in which they would be made without being told.
+  LayoutStage(Draft& draft, Device& device, Taken taken = {})
+      : draft_(draft), device_(device), lasting_(draft.variables_only_read()), taken_(std::move(taken)) {
     result_.layouts.resize(draft.value_count());
     for (ValueId value = 0; value < draft.value_count(); ++value) result_.origins.push_back(value);
   }
 
-  LaidOut run(const std::vector<NodeId>& sequence) {
+  void run(const std::vector<NodeId>& sequence) {
     for (const NodeId id : sequence) {
       const Node& node = draft_.node(id);
       if (node.kind == Node::Op) add(node);
     }
-    return std::move(result_);
+  }
+  LaidOut give() { return std::move(result_); }
+
+  // After a run: what kernels that heed it should have been told.
+  Taken taken_otherwise() const {
+    Taken result;
+    for (const auto& [value, copies] : copies_) {
+      const bool one = copies.size() == 1 && taken_as_made_.count(value) == 0;
+      if (one && heeds_readers(draft_.node(draft_.maker(value)))) result[value] = result_.layouts[copies.front()];
+    }
+    return result;
   }
 
  private:
+  bool heeds_readers(const Node& node) const {
+    return node.kind == Node::Op && device_.kernel(*node.op).heeds_readers;
+  }
+
   void add(const Node& node) {
     if (!node.op->alias.empty()) {  // there is nothing to do
       const ValueId origin = result_.origins[in_layout(node.inputs[node.op->alias[0].input], Layout{})];
@@ -43,6 +64,10 @@ class LayoutStage {
         if (present[i]) call.inputs[i] = result_.layouts[node.inputs[i]];
         call.lasting.push_back(present[i] && lasting_[node.inputs[i]]);
       }
+      for (const ValueId output : node.outputs) {
+        const auto found = taken_.find(output);
+        call.taken.push_back(found == taken_.end() ? std::nullopt : std::optional<Layout>(found->second));
+      }
       blaming(node.describe(), node.site, [&] { kernel.layouts(call); });
     }
     for (size_t i = 0; i < step.inputs.size(); ++i)
@@ -54,7 +79,10 @@ class LayoutStage {
   }
 
   ValueId in_layout(ValueId value, const Layout& wanted) {
-    if (result_.layouts[value] == wanted) return value;
+    if (result_.layouts[value] == wanted) {
+      taken_as_made_.insert(value);
+      return value;
+    }
     for (const ValueId copy : copies_[value])
       if (result_.layouts[copy] == wanted) return copy;
     const ValueId copy = draft_.add_value(draft_.type(value), draft_.maker(value));
@@ -67,8 +95,10 @@ class LayoutStage {
 
   Draft& draft_;
   Device& device_;
-  const std::vector<bool> lasting_;                 // by value of the graph
+  const std::vector<bool> lasting_;  // by value of the graph
+  const Taken taken_;
   std::map<ValueId, std::vector<ValueId>> copies_;  // of a value, in other layouts
+  std::set<ValueId> taken_as_made_;                 // values of which some reader takes no copy
   LaidOut result_;
 };
 
@@ -80,7 +110,15 @@ ValueId LaidOut::tap_source(ValueId value) const {
 }
 
 LaidOut lay_out(Draft& draft, const std::vector<NodeId>& sequence, Device& device) {
-  return LayoutStage(draft, device).run(sequence);
+  const ValueId values = draft.value_count();
+  LayoutStage untold(draft, device);
+  untold.run(sequence);
+  Taken taken = untold.taken_otherwise();
+  if (taken.empty()) return untold.give();
+  draft.forget_values(values);
+  LayoutStage told(draft, device, std::move(taken));
+  told.run(sequence);
+  return told.give();
 }
 
 }  // namespace moonflow

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -175,11 +176,15 @@ struct LayoutCall {
   // By input: whether it is a variable that the plan only reads, so that a reorder of it runs once and is kept.
   std::vector<bool> lasting = {};
   bool allow_tf32 = false;  // as the KernelCall will have it
+  // By output: the layout in which all that read it take it, where that is one and known. A kernel that can write it
+  // so saves a reorder.
+  std::vector<std::optional<Layout>> taken = {};
 };
 
 struct Kernel {
   std::function<Launch(KernelCall&)> prepare;     // empty: this device cannot run the op
   std::function<void(LayoutCall&)> layouts = {};  // empty: row-major everywhere
+  bool heeds_readers = false;                     // `layouts` looks at LayoutCall::taken
   explicit operator bool() const { return static_cast<bool>(prepare); }
 };
 

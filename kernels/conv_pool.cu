@@ -119,7 +119,8 @@ Launch convolve_then_pool(const Conv& conv, KernelCall& call) {
   return [convolve = direct_convolution<T>(wanted),
           windows = windows_of(conv.out, conv.format.channels_last)](const LaunchCall& at) {
     convolve(at.stream, {at.inputs[0], at.inputs[1], at.scratch, at.inputs[2], nullptr});
-    pool_by_two<T>(at.stream, windows, static_cast<const T*>(at.scratch), at.output<T>(0), at.output<uint8_t>(1));
+    pool_by_two<T>(at.stream, windows, windows.channels_last, static_cast<const T*>(at.scratch), at.output<T>(0),
+                   at.output<uint8_t>(1));
   };
 }
 
@@ -208,9 +209,19 @@ Launch prepare_conv_pool(KernelCall& call) {
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     if (!card_sums_few_channels(conv)) return convolve_then_pool<T>(conv, call);
-    return visit_size(
-        conv, [&](auto size) { return convolve_pool<T, decltype(size)::value>(conv, conv.format.channels_last); });
+    const bool out_last = conv.format.channels_last || is_channels_last(call.output_layouts[0]);
+    return visit_size(conv, [&](auto size) { return convolve_pool<T, decltype(size)::value>(conv, out_last); });
   });
+}
+
+// The image lies in rows, where its few channels are as near as they can be; what comes out, as it is taken.
+void give_as_taken(LayoutCall& call) {
+  const Conv conv = conv_of(call.attrs, call.input_types[0].shape, call.input_types[1].shape, 2);
+  const bool may = !conv.format.channels_last && card_sums_few_channels(conv) && !call.taken.empty();
+  const bool last = may && call.taken[0] && is_channels_last(*call.taken[0]);
+  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  for (size_t i = 0; i < call.outputs.size(); ++i)
+    call.outputs[i] = last ? channels_last(call.output_types[i]) : Layout{};
 }
 
 Launch prepare_conv_pool_filter_grad(KernelCall& call) {
@@ -239,11 +250,13 @@ bool says_channels_last(const Attrs& attrs) { return image_format(attrs.string("
 Launch prepare_pool(KernelCall& call) {
   const ImageFormat format = image_format(call.attrs.string("data_format"), 2);
   const ImageSize image = image_size(call.inputs[0].shape, format, "x");
-  const WindowsByTwo windows = windows_of(image, format.channels_last || is_channels_last(call.input_layouts[0]));
+  const bool turned = is_channels_last(call.input_layouts[0]);
+  const WindowsByTwo windows = windows_of(image, format.channels_last || turned);
+  const bool out_last = format.channels_last || !call.output_layouts[0].row_major();
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [windows](const LaunchCall& at) {
-      pool_by_two<T>(at.stream, windows, at.input<T>(0), at.output<T>(0), at.output<uint8_t>(1));
+    return [windows, out_last](const LaunchCall& at) {
+      pool_by_two<T>(at.stream, windows, out_last, at.input<T>(0), at.output<T>(0), at.output<uint8_t>(1));
     };
   });
 }
@@ -263,8 +276,9 @@ Launch prepare_pool_grad(KernelCall& call) {
   });
 }
 
-// What is pooled stays as it lies. The gradient takes the order of `places`, and dy in rows in any case: what comes
-// after the last pooling is a matrix, and turning that would take a step of its own.
+// What is pooled stays as it lies, but comes out in rows where it is taken so; the gradient takes the order of `places`,
+// and dy in rows in any case. What comes after the last pooling is a matrix, and turning that would take a step of its
+// own.
 void follow_image(LayoutCall& call) {
   if (says_channels_last(call.attrs)) return keep_channels_last(call, -1);
   const bool is_grad = call.inputs.size() > 1;
@@ -277,14 +291,15 @@ void follow_image(LayoutCall& call) {
     const bool image = last && call.output_types[i].shape.rank() > 2;
     call.outputs[i] = image ? channels_last(call.output_types[i]) : Layout{};
   }
+  if (!is_grad && !call.taken.empty() && call.taken[0] && call.taken[0]->row_major()) call.outputs[0] = Layout{};
 }
 
 }  // namespace
 
 void add_conv_pool(Kernels& kernels) {
-  kernels["conv2d_relu_pool"] = {{prepare_conv_pool}};
+  kernels["conv2d_relu_pool"] = {{prepare_conv_pool, give_as_taken, true}};
   kernels["conv2d_relu_pool_filter_grad"] = {{prepare_conv_pool_filter_grad, take_channels_last}};
-  kernels["relu_max_pool2d"] = {{prepare_pool, follow_image}};
+  kernels["relu_max_pool2d"] = {{prepare_pool, follow_image, true}};
   kernels["relu_max_pool2d_grad"] = {{prepare_pool_grad, follow_image}};
 }
 

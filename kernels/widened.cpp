@@ -91,6 +91,7 @@ Launch prepare_widened(KernelCall& call, const Kernel& kernel, const std::functi
 
 Kernel widened(Kernel kernel, std::function<bool(size_t)> is_written, ConversionsOf conversions) {
   Kernel result;
+  result.heeds_readers = kernel.heeds_readers;
   if (kernel.layouts) {
     // The twins are dense and row-major.
     result.layouts = [layouts = kernel.layouts](LayoutCall& call) {

@@ -69,8 +69,9 @@ MOONFLOW_DEVICE inline int64_t first_place(uint32_t i, const Divisor& by_row, co
 template <class T, int kN>
 struct PoolChannels {
   static constexpr int kThreads = 256;
-  Divisor by_row, by_packs;  // packs of channels in a row of windows, and in a window
-  uint32_t count;            // of packs
+  Divisor by_row, by_packs, by_plane;  // packs of channels in a row of windows, and in a window; windows of an image
+  uint32_t count;                      // of packs
+  bool out_last;                       // else it lies in rows
   const T* x;
   T* out;
   uint8_t* places;
@@ -87,8 +88,13 @@ struct PoolChannels {
     MOONFLOW_UNROLL
     for (int k = 0; k < kN; ++k)
       place.values[k] = relu_maximum<T>({a.values[k], b.values[k], c.values[k], d.values[k]}, most.values[k]);
-    write(most, out + int64_t{i} * kN, kN, true);
     write(place, places + int64_t{i} * kN, kN, true);
+    if (out_last) return write(most, out + int64_t{i} * kN, kN, true);
+    const uint32_t window = by_packs.quotient(i), n = by_plane.quotient(window), plane = by_plane.value;
+    const int64_t channel = int64_t{n} * by_packs.value * kN + (i - window * by_packs.value) * kN;  // of all images
+    T* const to = out + channel * plane + (window - n * plane);
+    MOONFLOW_UNROLL
+    for (int k = 0; k < kN; ++k) to[k * plane] = most.values[k];
   }
 };
 
@@ -244,25 +250,25 @@ int channels_at_once(const WindowsByTwo& windows) {
 inline int64_t blocks_of(int64_t count, int64_t per_block) { return (count + per_block - 1) / per_block; }
 
 template <class T, int kN>
-void pool_channels(Stream& stream, const WindowsByTwo& windows, const T* x, T* out, uint8_t* places) {
+void pool_channels(Stream& stream, const WindowsByTwo& windows, bool out_last, const T* x, T* out, uint8_t* places) {
   const uint32_t packs = static_cast<uint32_t>(windows.channels / kN),
                  count = static_cast<uint32_t>(windows.count() / kN);
   launch(stream, blocks_of(count, 256),
-         PoolChannels<T, kN>{Divisor(packs * static_cast<uint32_t>(windows.width)), Divisor(packs), count, x, out,
-                             places});
+         PoolChannels<T, kN>{Divisor(packs * static_cast<uint32_t>(windows.width)), Divisor(packs),
+                             Divisor(static_cast<uint32_t>(windows.plane())), count, out_last, x, out, places});
 }
 
-// x, out and places in one order.
+// x and places in one order, out in rows or in theirs.
 template <class T>
-void pool_by_two(Stream& stream, const WindowsByTwo& windows, const T* x, T* out, uint8_t* places) {
+void pool_by_two(Stream& stream, const WindowsByTwo& windows, bool out_last, const T* x, T* out, uint8_t* places) {
   if (windows.count() == 0) return;
   const uint32_t width = static_cast<uint32_t>(windows.width), count = static_cast<uint32_t>(windows.count());
   if (!windows.channels_last)
     launch(stream, blocks_of(count, 256), PoolRows<T>{Divisor(width), count, x, out, places});
   else if (channels_at_once<T>(windows) == 1)
-    pool_channels<T, 1>(stream, windows, x, out, places);
+    pool_channels<T, 1>(stream, windows, out_last, x, out, places);
   else
-    pool_channels<T, 16 / sizeof(T)>(stream, windows, x, out, places);
+    pool_channels<T, 16 / sizeof(T)>(stream, windows, out_last, x, out, places);
 }
 
 template <class T, int kN>

@@ -170,6 +170,29 @@ TEST_CASE("consumers that want the same layout share one reorder") {
   CHECK(toy.device->reorders == 3);  // x once, a and b for their taps
 }
 
+TEST_CASE("a value is made as all its readers take it, where its kernel can") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(3));
+  const ValueId a = append(graph, "yielding", {x}, "a");
+  const ValueId b = append(graph, "reversing", {a}, "b");
+  const ValueId c = append(graph, "yielding", {b}, "c");
+  graph.tap(append(graph, "add", {append(graph, "reversing", {c}, "d"), b}, "sum"), 1);
+  auto plan = toy.session.compile(graph, "job");
+  // c is not tapped; b, which is read in both orders, is made once and turned once.
+  CHECK(labels(*plan) == std::vector<std::string>{"yielding 'a'", "reversing 'b'", "reorder of 'b'", "yielding 'c'",
+                                                  "reversing 'd'", "reorder of 'd'", "add 'sum'"});
+  CHECK(values(toy.call(plan, {floats({1, 2, 3})})[0]) == std::vector<float>{5, 7, 9});
+
+  graph.tap(a, 2);  // so somebody takes it in rows
+  plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"yielding 'a'", "reorder of 'a'", "reversing 'b'", "reorder of 'b'",
+                                                  "yielding 'c'", "reversing 'd'", "reorder of 'd'", "add 'sum'"});
+  const std::vector<Tensor> out = toy.call(plan, {floats({1, 2, 3})});
+  CHECK(values(out[0]) == std::vector<float>{5, 7, 9});
+  CHECK(values(out[1]) == std::vector<float>{1, 2, 3});
+}
+
 TEST_CASE("a feed that is tapped, and a feed that nobody reads, keep their places") {
   ToySession toy;
   Graph graph(toy.session.catalog());

@@ -125,6 +125,23 @@ OpDef turning() {
   return def;
 }
 
+// Gives what is taken, in either order.
+OpDef yielding() {
+  OpDef def = op("yielding", {{"x"}}, {});
+  def.cpu.prepare = [](KernelCall& call) -> Launch {
+    return [n = call.outputs[0].count(), turns = !call.output_layouts[0].row_major()](const LaunchCall& launch) {
+      const float* const x = launch.input<float>(0);
+      for (int64_t i = 0; i < n; ++i) launch.output<float>(0)[turns ? n - 1 - i : i] = x[i];
+    };
+  };
+  def.cpu.layouts = [](LayoutCall& call) {
+    call.inputs[0] = Layout{};
+    call.outputs[0] = call.taken[0].value_or(Layout{});
+  };
+  def.cpu.heeds_readers = true;
+  return def;
+}
+
 OpDef by_way() {
   OpDef def = op("by_way", {{"x"}}, {});
   def.cpu.prepare = [](KernelCall& call) -> Launch {
@@ -242,6 +259,7 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(assign_sub());
   catalog->add(reversing());
   catalog->add(turning());
+  catalog->add(yielding());
   return catalog;
 }
 

@@ -126,6 +126,27 @@ TEST_CASE("relu and pooling by two and their gradients agree with the CPU in eit
   }
 }
 
+// The kernels give these as they are taken.
+TEST_CASE("what is pooled comes out in rows or with its channels last") {
+  const BesideCpu beside;
+  const auto check = [&](const Trial& trial, const std::vector<bool>& in_rows) {
+    INFO(trial.describe());
+    const Launched rows = beside.check(trial);
+    const auto mixed = launch_channels_last(trial, *beside.card, in_rows);
+    for (size_t i = 0; i < mixed.size(); ++i) CHECK(same_bytes(mixed[i], rows.outputs[i]));
+  };
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const Shape& shape : {Shape{3, 8, 14, 14}, Shape{2, 5, 2, 34}})
+      check(beside.trial("relu_max_pool2d", {drawn({dtype, shape}, 1)}), {false, true, false});
+    for_each_case([&](const Attrs& attrs, const Shape& x, const Shape& filter, const Conv& conv) {
+      if (conv.format.channels_last) return;
+      const std::vector<Tensor> inputs{drawn({dtype, x}, 1), drawn({dtype, filter}, 2),
+                                       drawn({dtype, {conv.filters()}}, 3)};
+      check(beside.trial("conv2d_relu_pool", inputs, attrs), {true, true, false});
+    });
+  }
+}
+
 TEST_CASE("relu and pooling by two are max_pool2d and its gradients") {
   const BesideCpu beside;
   const Tensor x = drawn({DType::Float32, {3, 5, 8, 6}}, 1), dy = drawn({DType::Float32, {3, 5, 4, 3}}, 2);
