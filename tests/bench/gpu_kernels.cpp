@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <tuple>
 
 #include "engine/narrow.h"
 #include "engine/op.h"
@@ -35,7 +36,7 @@ class Bench {
     return 2 * static_cast<double>(bytes) / seconds;
   }
 
-  // `of_copy`: bytes per second of a copy, to compare with.
+  // Inputs that are optional and come last may be missing. `of_copy`: bytes per second of a copy, to compare with.
   void run(const char* name, const char* words, const std::vector<TensorType>& inputs, const Attrs& attrs,
            double of_copy) {
     try {
@@ -45,9 +46,13 @@ class Bench {
       const Attrs all = complete(op, attrs);
       std::vector<const TensorType*> types;
       for (const TensorType& type : inputs) types.push_back(&type);
+      std::vector<bool> present(inputs.size(), true);
+      present.resize(std::max(present.size(), op.inputs.size()));
+      types.resize(present.size());
       std::vector<TensorType> outputs = infer(op, {types, all});
-      KernelCall prepared{*card_, all, inputs, std::vector<bool>(inputs.size(), true), std::move(outputs), {}, {}};
-      prepared.input_layouts.resize(inputs.size());
+      KernelCall prepared{*card_, all, inputs, present, std::move(outputs), {}, {}};
+      prepared.inputs.resize(present.size());
+      prepared.input_layouts.resize(present.size());
       prepared.output_layouts.resize(prepared.outputs.size());
       const Launch launch = kernel.prepare(prepared);
 
@@ -58,6 +63,7 @@ class Bench {
         from.push_back(buffers.emplace_back(filled(inputs[i])).data());
         bytes += static_cast<double>(inputs[i].bytes()) * (op.updates(i) ? 2 : 1);
       }
+      from.resize(present.size());  // what is left out has no address
       for (const TensorType& output : prepared.outputs) {
         to.push_back(buffers.emplace_back(*card_, output.bytes()).data());
         bytes += static_cast<double>(output.bytes());
@@ -153,6 +159,19 @@ int main(int argc, char** argv) try {
   bench.run("sgd_update", "floats", {many, many, scalar}, {}, copy);
   bench.run("momentum_update", "floats", {many, many, many, scalar}, {}, copy);
   bench.run("adam_update", "floats", {many, many, many, many, scalar, {DType::Int64, {}}}, {}, copy);
+  // What ResNet-50 does between its convolutions, for as many images as there are MiB; x is read twice, once for the
+  // statistics, and its gradient's inputs too.
+  const auto images = [&](int64_t side, int64_t channels) {
+    return TensorType{DType::BFloat16, {mebibytes, side, side, channels}};
+  };
+  const Attrs last{{"axis", int64_t{3}}};
+  for (const auto& [x, c, words] : {std::tuple(images(56, 64), floats({64}), "bfloat16, 56 x 56 x 64"),
+                                    std::tuple(images(14, 1024), floats({1024}), "bfloat16, 14 x 14 x 1024")}) {
+    bench.run("batch_norm_relu", words, {x, c, c}, last, copy);
+    bench.run("batch_norm_relu_grad", words, {x, c, c, c, c, x}, last, copy);
+    bench.run("batch_norm_add_relu", words, {x, c, c, x}, last, copy);
+    bench.run("batch_norm_add_relu_grad", words, {x, c, c, c, c, x, x}, last, copy);
+  }
   const auto square = [](DType dtype, int64_t n) { return TensorType{dtype, {n, n}}; };
   for (const int64_t n : {mebibytes * 4, mebibytes * 32}) {
     const std::string words = text(n, " cubed");
