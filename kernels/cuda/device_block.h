@@ -84,6 +84,9 @@ __global__ void __launch_bounds__(K::kThreads) run_kernel(const __grid_constant_
 // Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.
 template <class K>
 void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_bytes = 0) {
+  // The compiler knows that shared() is aligned to 16 bytes, which the widest read takes. Where a kernel reads one
+  // number and behind a branch those after it, it reads all 16 at once, and does not use what lies beyond the end.
+  shared_bytes = (shared_bytes + 15) / 16 * 16;
   // What every kernel may have, beside exchange(). More is asked for, and where the card has no more the launch is
   // refused.
   constexpr int64_t kUnasked = (48 << 10) - kExchangeBytes;
