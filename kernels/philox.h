@@ -7,11 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#ifdef __CUDACC__
-#define MOONFLOW_HOST_DEVICE __host__ __device__
-#else
-#define MOONFLOW_HOST_DEVICE
-#endif
+#include "kernels/rounded.h"
 
 namespace moonflow::philox {
 
@@ -88,15 +84,17 @@ MOONFLOW_HOST_DEVICE inline uint64_t below(uint64_t bits, uint64_t bound) {
   return bits_high * bound_high + (middle >> 32) + ((bits_low * bound_high + (middle & 0xFFFFFFFF)) >> 32);
 }
 
-// Two independent standard normals from one block, by Box and Muller. In double for every dtype, so that devices whose
-// logarithms differ in the last bit still agree in float32 almost everywhere.
+// Two independent standard normals from one block, by Box and Muller. In double for every dtype, so that the float32
+// number is the float64 one rounded. The radius is that of 1 - u, which is never 0.
 struct NormalPair {
   double first, second;
 };
 MOONFLOW_HOST_DEVICE inline NormalPair normal_pair(const Block& block) {
-  const double radius = sqrt(-2 * log(1 - uniform53(bits_of(block, 0))));  // the argument lies in (0, 1]
-  const double angle = 6.283185307179586 * uniform53(bits_of(block, 1));
-  return {radius * cos(angle), radius * sin(angle)};
+  constexpr int64_t kOne = int64_t{1} << 53;
+  const Rounded log = log_of_fraction(kOne - static_cast<int64_t>(bits_of(block, 0) >> 11));
+  const Rounded radius{sqrt(-2 * log.value)};
+  const Turn turn = turn_of_fraction(static_cast<int64_t>(bits_of(block, 1) >> 11));
+  return {(radius * Rounded{turn.cosine}).value, (radius * Rounded{turn.sine}).value};
 }
 
 // A standard normal with |z| < 2: the first of the pairs' values that is. Each is refused with probability 0.0455, so

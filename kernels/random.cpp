@@ -323,7 +323,7 @@ Launch prepare_normal(KernelCall& call) {
 Launch prepare_truncated(KernelCall& call) {
   return visit_floating(call.outputs[0].dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch_each<T>(call, draws::TruncatedNormal<T>{call.attrs.number("mean"), call.attrs.number("stddev")});
+    return launch_each<T>(call, draws::TruncatedNormal<T>{{call.attrs.number("mean"), call.attrs.number("stddev")}});
   });
 }
 

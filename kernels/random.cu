@@ -207,7 +207,7 @@ Launch prepare_truncated(KernelCall& call) {
   return visit_fractions(call.outputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     using Draw = draws::TruncatedNormal<Computed<T>>;
-    return [draw = Draw{call.attrs.number("mean"), call.attrs.number("stddev")}, source = SourceOf(call, 0),
+    return [draw = Draw{{call.attrs.number("mean"), call.attrs.number("stddev")}}, source = SourceOf(call, 0),
             count = call.outputs[0].count()](const LaunchCall& at) {
       for_each(at.stream, count, FillEach<Draw, T>{draw, source(at), at.output<T>(0)});
     };

@@ -9,22 +9,6 @@
 
 namespace moonflow::draws {
 
-// a * b and a + b, each rounded for itself: a device that made one operation of both would get other bits.
-MOONFLOW_HOST_DEVICE inline double product(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-MOONFLOW_HOST_DEVICE inline double sum(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-
 // A dropped element's number is below this. The mask does not depend on the dtype.
 inline uint32_t threshold_of(double rate) { return static_cast<uint32_t>(rate * 0x1p32); }
 
@@ -45,7 +29,7 @@ struct Uniform {
   MOONFLOW_HOST_DEVICE T of(uint64_t bits) const {
     const double u = std::is_same_v<T, float> ? double{philox::uniform24(bits)} : philox::uniform53(bits);
     // Rounding may carry a number just below `high` up to it; it is kept below. low * (1 - u) cannot overflow.
-    const T value = static_cast<T>(sum(product(low, 1 - u), product(high, u)));
+    const T value = static_cast<T>((Rounded{low} * Rounded{1 - u} + Rounded{high} * Rounded{u}).value);
     return value < static_cast<T>(high) || low == high ? value : below_high;
   }
 };
@@ -55,8 +39,11 @@ struct Normal {
   double mean, stddev;
   MOONFLOW_HOST_DEVICE void both(const philox::Block& block, T& first, T& second) const {
     const philox::NormalPair pair = philox::normal_pair(block);
-    first = static_cast<T>(sum(mean, product(stddev, pair.first)));
-    second = static_cast<T>(sum(mean, product(stddev, pair.second)));
+    first = of(pair.first);
+    second = of(pair.second);
+  }
+  MOONFLOW_HOST_DEVICE T of(double standard) const {
+    return static_cast<T>((Rounded{mean} + Rounded{stddev} * Rounded{standard}).value);
   }
 };
 
@@ -76,9 +63,9 @@ struct Integer {
 // Takes as many blocks as it needs.
 template <class T>
 struct TruncatedNormal {
-  double mean, stddev;
+  Normal<T> normal;
   MOONFLOW_HOST_DEVICE T operator()(const philox::Sequence& sequence, uint64_t i) const {
-    return static_cast<T>(sum(mean, product(stddev, philox::truncated_normal(sequence, i))));
+    return normal.of(philox::truncated_normal(sequence, i));
   }
 };
 

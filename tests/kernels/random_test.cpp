@@ -70,6 +70,48 @@ TEST_CASE("a bounded number is the high half of a full product") {
   CHECK(philox::below(UINT64_MAX, UINT64_MAX) == UINT64_MAX - 1);
 }
 
+TEST_CASE("the logarithm, the cosine and the sine of random numbers are as precise as a math library's") {
+  constexpr long double kTurn = 6.283185307179586476925286766559L;
+  const auto units = [](double got, long double exact) {  // of the last place
+    const double near = std::abs(static_cast<double>(exact));
+    return static_cast<double>(std::abs(got - exact)) / (std::nextafter(near, INFINITY) - near);
+  };
+  double of_log = 0, of_cosine = 0, of_sine = 0;
+  for (uint64_t i = 0; i < 200000; ++i) {
+    // Of any size, so that logarithms near 0 come too, and near any quarter of a turn.
+    const uint64_t bits = philox::mixed(i), size = bits % 54;
+    const auto part = static_cast<int64_t>(bits >> 11 >> size), one = int64_t{1} << 53;
+    for (const int64_t n : {part + 1, one - part})
+      of_log = std::max(of_log, units(log_of_fraction(n).value, std::log(static_cast<long double>(n) / one)));
+    const int64_t quarter = static_cast<int64_t>(i) % 4, eighth = part / 8;
+    const long double angle = kTurn * static_cast<long double>(eighth) / one;
+    const long double cosines[] = {std::cos(angle), -std::sin(angle), -std::cos(angle), std::sin(angle)};
+    const Turn turn = turn_of_fraction(quarter * (one / 4) + eighth);
+    of_cosine = std::max(of_cosine, units(turn.cosine, cosines[quarter]));
+    of_sine = std::max(of_sine, units(turn.sine, cosines[(quarter + 3) % 4]));
+  }
+  CHECK(of_log < 1);
+  CHECK(of_cosine < 1.6);
+  CHECK(of_sine < 1.6);
+  CHECK(log_of_fraction(int64_t{1} << 53).value == 0);
+}
+
+// Golden sums of bits: the same operations in Python, which rounds each for itself.
+TEST_CASE("each operation behind a random number is rounded for itself") {
+  uint64_t logs = 0, cosines = 0, sines = 0;
+  for (uint64_t i = 0; i < 10000; ++i) {
+    const auto bits = [](double x) { return __builtin_bit_cast(uint64_t, x); };
+    const auto n = static_cast<int64_t>(philox::mixed(i) >> 11);
+    const Turn turn = turn_of_fraction(n);
+    logs += bits(log_of_fraction(n + 1).value);
+    cosines += bits(turn.cosine);
+    sines += bits(turn.sine);
+  }
+  CHECK(logs == 0x5dc78cf7a728ac41);
+  CHECK(cosines == 0x77fce2b52dd84bd9);
+  CHECK(sines == 0xba941dc6f0592d52);
+}
+
 TEST_CASE("uniform fills have the mean, the variance and the bounds of the uniform distribution") {
   Session session = make_session();
   for (const DType dtype : {DType::Float32, DType::Float64}) {
