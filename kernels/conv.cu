@@ -54,6 +54,23 @@ struct FilterToRows {
   }
 };
 
+// An image gets zeros around it. Channels last are `inner` neighbours, channels first are of the outer sizes.
+template <class T>
+struct WithZeros {
+  const T* image;
+  T* padded;
+  int64_t height, width, above, left, inner;
+  LongDivisor by_inner, by_padded_width, by_padded_height;
+  MOONFLOW_DEVICE void operator()(int64_t i) const {
+    int64_t c, x, y;
+    const int64_t outer = by_padded_height.quotient(by_padded_width.quotient(by_inner.quotient(i, c), x), y);
+    y -= above;
+    x -= left;
+    const bool inside = y >= 0 && y < height && x >= 0 && x < width;
+    padded[i] = inside ? image[((outer * height + y) * width + x) * inner + c] : T(0);
+  }
+};
+
 // ---- layouts -------------------------------------------------------------------------------------------------
 
 constexpr int64_t kPaddedChannels = 8;
@@ -207,13 +224,57 @@ Launch filter_to_rows(const Conv& given, const Conv& stored) {
   };
 }
 
+// The same convolution of an image that brings what is before it more than after it, or after it more than before.
+Conv padded_evenly(Conv conv) {
+  for (Window& window : conv.windows) {
+    const int64_t both = std::min(window.before, window.after);
+    window.in += window.before + window.after - 2 * both;
+    window.before = window.after = both;
+  }
+  conv.image.height = conv.windows[0].in;
+  conv.image.width = conv.windows[1].in;
+  return conv;
+}
+
+// Puts the image of `given` to where that of `even` is to be, which is what padded_evenly made of it.
+template <class T>
+std::function<void(Stream&, const void* image, void* padded)> add_zeros(const Conv& given, const Conv& even) {
+  const ImageSize &size = given.image, &to = even.image;
+  const int64_t inner = given.format.channels_last ? size.channels : 1;
+  const WithZeros<T> add{nullptr,
+                         nullptr,
+                         size.height,
+                         size.width,
+                         given.windows[0].before - even.windows[0].before,
+                         given.windows[1].before - even.windows[1].before,
+                         inner,
+                         LongDivisor(inner),
+                         LongDivisor(to.width),
+                         LongDivisor(to.height)};
+  return [add, count = to.batch * to.channels * to.height * to.width](Stream& stream, const void* image, void* padded) {
+    WithZeros<T> bound = add;
+    bound.image = static_cast<const T*>(image);
+    bound.padded = static_cast<T*>(padded);
+    for_each(stream, count, bound);
+  };
+}
+
 Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axes, KernelCall& call) {
   const Conv given = conv_of_inputs(kind, call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
   const Conv conv = stored(given, call.input_layouts[1]);
   const DType dtype = call.inputs[0].dtype, result = call.outputs[0].dtype;
   int64_t workspace = 0;
-  const ConvolutionLaunch launch =
-      prepare_convolution(library, wanted_of(conv, ConvKind::FilterGrad, call), workspace);
+  ConvolutionCall wanted = wanted_of(conv, ConvKind::FilterGrad, call);
+  // Engines for tensor cores take any padding. Of those that are strict only a slow one does, so a copy is padded.
+  std::function<void(Stream&, const void*, void*)> pad;
+  int64_t padded_bytes = 0;
+  if (!wanted.may_use_tensor_cores() && !is_padded_evenly(conv)) {
+    wanted.conv = padded_evenly(conv);
+    const ImageSize& size = wanted.conv.image;
+    padded_bytes = round_up(size.batch * size.channels * size.height * size.width * size_of(dtype));
+    pad = dtype == DType::Float64 ? add_zeros<double>(conv, wanted.conv) : add_zeros<float>(conv, wanted.conv);
+  }
+  const ConvolutionLaunch launch = prepare_convolution(library, wanted, workspace);
   const bool in_place = dtype == result && conv.image.channels == given.image.channels &&
                         (conv.format.channels_last == given.format.channels_last || is_single_place(given));
   const ImageSize filter = filter_size(conv);
@@ -235,10 +296,15 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
     sum = channel_sums({last ? conv.out.batch * plane : conv.out.batch, conv.filters(), last ? 1 : plane}, dtype,
                        result, sum_bytes);
   }
-  call.scratch_bytes = std::max(grad_bytes + workspace, sum_bytes);
+  call.scratch_bytes = std::max(grad_bytes + padded_bytes + workspace, sum_bytes);
   return [=](const LaunchCall& at) {
     void* const grad = in_place ? at.outputs[0] : at.scratch;
-    launch(at.stream, {at.inputs[1], grad, at.inputs[0], nullptr, behind(at.scratch, grad_bytes)});
+    void* image = at.inputs[1];
+    if (pad) {
+      image = behind(at.scratch, grad_bytes);
+      pad(at.stream, at.inputs[1], image);
+    }
+    launch(at.stream, {image, grad, at.inputs[0], nullptr, behind(at.scratch, grad_bytes + padded_bytes)});
     if (to_rows) to_rows(at);
     if (sum) sum(at.stream, at.inputs[0], at.outputs[1], at.scratch);
   };

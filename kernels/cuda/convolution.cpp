@@ -31,7 +31,7 @@ class CudnnConvolutions final : public Convolutions {
     if (const auto known = plans_.find(key); known == plans_.end()) {
       Wishes wishes;
       wishes.exact = call.exact;
-      wishes.tensor_cores = is_narrow(call.dtype) || call.precision == Precision::Tf32;
+      wishes.tensor_cores = call.may_use_tensor_cores();
       plans_[key] = choose_plan({opened_->dnn, opened_->handle, {}}, call, wishes);
     }
     const std::optional<ChosenPlan>& chosen = plans_[key];

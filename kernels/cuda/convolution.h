@@ -17,7 +17,16 @@ struct ConvolutionCall {
   bool bias = false, relu = false;  // behind Forward
   bool exact = false;               // sums as the formula has them: neither Winograd's algorithm nor Fourier's
   Precision precision = Precision::Float32;
+
+  bool may_use_tensor_cores() const {
+    return is_narrow(dtype) || (dtype == DType::Float32 && precision == Precision::Tf32);
+  }
 };
+
+// Whether there is as much padding before an image as after it.
+inline bool is_padded_evenly(const Conv& conv) {
+  return conv.windows[0].before == conv.windows[0].after && conv.windows[1].before == conv.windows[1].after;
+}
 
 // The one that `kind` computes is written, the others are read.
 struct ConvolutionBuffers {

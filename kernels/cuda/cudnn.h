@@ -146,6 +146,7 @@ struct ChosenPlan {
   int64_t workspace_bytes;
   std::vector<cudnnBackendNumericalNote_t> notes;
   int considered;  // engines that were looked at
+  int64_t engine;  // its number among those for this operation
 };
 
 // The best plan that gives the same bits in every run and fits the wishes. Where all need more workspace, the one that
