@@ -1,13 +1,15 @@
--- Jobs placed on a gpu: the simulated one, which MOONFLOW_CUDA_MODULE names where the build has it.
+-- Jobs placed on a gpu: that of this machine, or the simulated ones, which MOONFLOW_CUDA_MODULE names.
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 local process = require "process"
 local session = require "moonflow.session"
 
-if #flow.config.gpu_devices() == 0 then
+local gpus = flow.config.gpu_devices()
+if #gpus == 0 then
   describe("a job on a gpu", function() pending("there is no gpu") end)
   return
 end
+local last = #gpus - 1
 
 local function vector(...)
   return np.array({ ... }, flow.float)
@@ -50,7 +52,7 @@ describe("a job", function()
     end
     local jobs = {
       define({}, function(x) return on_gpu(function() return x * 2 end) + 1 end),
-      define({ placement = { "gpu", "0:1" } }, function(x) return x * 2 + 1 end),
+      define({ placement = { "gpu", "0:" .. last } }, function(x) return x * 2 + 1 end),
       define({ function_config = { default_placement_scope = flow.scope.placement("gpu", "0:0") } },
         function(x) return x * 2 + 1 end),
       define({ placement = { "cpu", "0:0" } }, function(x) return on_gpu(function() return x * 2 end) + 1 end),
@@ -80,19 +82,39 @@ describe("a job", function()
   it("names the line of a gpu or a machine that is not there", function()
     local line = debug.getinfo(1, "l").currentline
     local problem = problem_of(function(x)
-      return flow.scope.placement("gpu", "0:7", function() return x + 1 end)
+      return flow.scope.placement("gpu", "0:" .. last + 1, function() return x + 1 end)
     end)
     assert.equal("out_of_range", problem.code)
     assert.truthy(problem.where:find("placement_spec.lua:" .. line + 2, 1, true), problem.where)
-    assert.truthy(problem.message:find('placement "gpu", "0:7": there is no gpu 7: this machine has gpu 0 to 1', 1,
-      true), problem.message)
+    local there = last == 0 and "one, gpu 0" or "gpu 0 to " .. last
+    assert.truthy(problem.message:find(('placement "gpu", "0:%d": there is no gpu %d: this machine has %s'):format(
+      last + 1, last + 1, there), 1, true), problem.message)
     problem = problem_of(function(x)
       return flow.scope.placement("gpu", "1:0", function() return x + 1 end)
     end)
     assert.truthy(problem.message:find("there is one machine", 1, true), problem.message)
   end)
 
+  it("that wants more memory than the gpu has names its line, and leaves room for others", function()
+    local line
+    local fine, problem = pcall(function()
+      line = debug.getinfo(1, "l").currentline + 1
+      flow.global_function { inputs = { x = T }, returns = tp.Numpy, placement = { "gpu", "0:0" } } (function(x)
+        return flow.math.reduce_sum(flow.math.exp(flow.broadcast_to(x, { gpus[1].memory_bytes, 2 })))
+      end)
+    end)
+    assert.is_false(fine)
+    assert.equal("out_of_memory", problem.code)
+    assert.truthy(problem.where:find("placement_spec.lua:" .. line, 1, true), problem.where)
+    assert.truthy(problem.message:find("no room for .* on the gpu: .* are free; take a smaller batch"), problem.message)
+    local job = flow.global_function {
+      inputs = { x = T }, returns = tp.Numpy, placement = { "gpu", "0:0" },
+    } (function(x) return x + 1 end)
+    assert.is_true(job(vector(1, 2)) == vector(2, 3))
+  end)
+
   it("placed on several gpus runs on the first, and says so once", function()
+    if last == 0 then return pending("there is one gpu") end
     for _ = 1, 2 do
       local job = flow.global_function {
         inputs = { x = T }, returns = tp.Numpy, placement = { "gpu", "0:0-1" },
