@@ -253,6 +253,7 @@ describe("Winograd's convolution", function()
     local function convolve(config)
       return flow.global_function {
         inputs = { x = tp.Numpy.Placeholder({ 8, 16, 16, 16 }) }, returns = tp.Numpy, function_config = config,
+        placement = { "cpu", "0:0" },  -- which has it for this size
       } (function(x)
         return flow.layers.conv2d(x, 16, 5, { kernel_initializer = flow.random_uniform_initializer(-1, 1),
           name = "conv" })
