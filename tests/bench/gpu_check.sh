@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything that needs a card, in less than ten minutes: what the card can do, the GPU tests, training beside the CPU,
-# a small training under compute-sanitizer, and speeds beside PyTorch. No stage stops the others; the last thing printed
-# is a table of them, and the exit status is 0 only if all went well. Results go to a folder; those worth keeping are
-# copied to docs/results by hand.
+# Everything that needs a card, in less than ten minutes: what the card can do, the GPU tests, the Lua specs, training
+# beside the CPU, a small training and every op under compute-sanitizer, and speeds beside PyTorch. No stage stops the
+# others; the last thing printed is a table of them, and the exit status is 0 only if all went well. Results go to a
+# folder; those worth keeping are copied to docs/results by hand.
 #   bash tests/bench/gpu_check.sh [FOLDER, default build/gpu_check]
 #   bash tests/bench/gpu_check.sh pack FOLDER    puts there what a bare machine lacks: our programs, stripped, and
 #                                                Debian's packages for them; on Debian 12, with a network
@@ -20,8 +20,8 @@
 # start. Before: configure with -DMOONFLOW_CUDA=ON, `gpu_check.sh pack build-card` (which builds; the folder is ignored,
 # and is to be carried: some 30 MB), and a rehearsal with that. Then, each as one command with OUT the folder that comes
 # back:
-#   1. four minutes. Is it right? MOONFLOW_PACK=build-card MOONFLOW_CHECK_SECONDS=300 \
-#      MOONFLOW_CHECK_STAGES="machine probe tests agree sanitize kernels" bash tests/bench/gpu_check.sh $OUT
+#   1. six minutes. Is it right? MOONFLOW_PACK=build-card MOONFLOW_CHECK_SECONDS=420 \
+#      MOONFLOW_CHECK_STAGES="machine probe tests lua agree sanitize kernels" bash tests/bench/gpu_check.sh $OUT
 #      Read stages.txt, then `tests` and `agree` in logs.tar.gz: every test, and where the oracle fails every op, ran in
 #      a process of its own, so each failure stands for itself. Mend and pack again, with nothing held meanwhile.
 #   2. ten minutes. How fast? The same with MOONFLOW_CHECK_STAGES="machine tests agree product speed", and no
@@ -35,12 +35,16 @@ packages=(
   # what our programs need to run
   libdnnl2 ocl-icd-libopencl1 libgomp1 libluajit-5.1-2 libluajit-5.1-common libzip4 libbz2-1.0 libssl3 zlib1g libedit2
   libbsd0 libmd0 libpng16-16 libtinfo6
+  # the Lua specs
+  lua-busted lua-cliargs lua-dkjson lua-filesystem lua-luassert lua-mediator lua-penlight lua-say lua-system lua-term
   # and to be built
   libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
   libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
 )
 programs="moonflow gpu_tests gpu_probe gpu_kernels"
-targets="$programs moonflow_library moonflow_cuda"
+# Modules as they should not be, which a spec opens.
+odd_modules="module_good module_another_version module_another_build module_with_undefined_symbol"
+targets="$programs moonflow_library moonflow_cuda $odd_modules"
 export programs targets
 
 build=${MOONFLOW_BUILD:-build}
@@ -51,13 +55,15 @@ if [ "${1:-}" = pack ]; then
   cmake --build "$build" --target $targets || exit 1
   stripped=$(mktemp -d)
   trap 'rm -rf "$stripped"' EXIT
-  mkdir -p "$stripped/lua/moonflow" "$to/debs" && ln -s ../../libmoonflow.so "$stripped/lua/moonflow/core.so" || exit 1
+  mkdir -p "$stripped/lua/moonflow" "$stripped/tests/kernels/cuda" "$to/debs" &&
+    ln -s ../../libmoonflow.so "$stripped/lua/moonflow/core.so" || exit 1
   for file in $programs; do strip -o "$stripped/$file" "$build/$file" || exit 1; done
   # The libraries, and the links that lead to them.
   for file in "$build"/libmoonflow.so* "$build/libmoonflow_cuda.so"; do
     if [ -L "$file" ]; then cp -P "$file" "$stripped/"; else strip -o "$stripped/${file##*/}" "$file"; fi || exit 1
   done
   cp -L "$build"/lua/moonflow/*.lua "$stripped/lua/moonflow/" || exit 1
+  for file in $odd_modules; do cp "$build/tests/kernels/cuda/$file.so" "$stripped/tests/kernels/cuda/" || exit 1; done
   tar -czf "$to/programs.tar.gz" -C "$stripped" . || exit 1
   missing=()
   for package in "${packages[@]}"; do
@@ -78,7 +84,7 @@ results=$(cd "${1:-build/gpu_check}" && pwd)
 python=${MOONFLOW_PYTHON:-python3}
 budget=${MOONFLOW_CHECK_SECONDS:-585}
 simulated=${MOONFLOW_CHECK_SIMULATED:-}
-wanted=${MOONFLOW_CHECK_STAGES:-machine probe tests agree sanitize kernels product speed}
+wanted=${MOONFLOW_CHECK_STAGES:-machine probe tests lua agree sanitize kernels product speed}
 debs=
 if [ -n "$simulated" ]; then simulated=$(realpath "$build/libmoonflow_cuda_simulated.so") || exit 1; fi
 if [ -n "${MOONFLOW_PACK:-}" ]; then
@@ -111,7 +117,7 @@ stage() {
   [ "$limit" -lt "$left" ] || limit=$left
   timeout -k 5 "$limit" bash -c '"$@"' stage "$@" >"$work/$name.log" 2>&1
   status=$?
-  tar -czf "$results/logs.tar.gz" -C "$work" --exclude=./prefix --exclude=./build --exclude=./alone .
+  tar -czf "$results/logs.tar.gz" -C "$work" --exclude=./prefix --exclude=./build --exclude=./alone --exclude=./specs .
   word=$(grep -v '^[[:space:]]*$' "$work/$name.log" | tail -n 1 | cut -c1-110)
   case $status in
     0) row "$name" ok "$((SECONDS - start)) s" "$word" ;;
@@ -210,36 +216,69 @@ kernels() {
   return "${PIPESTATUS[0]}"
 }
 
-# One test, or one op of the oracle, in a process of its own, since a card gives up a process for a bad address.
+# alone NAME SECONDS COMMAND [ARGUMENTS]: in a process of its own, since a card gives up a process for a bad address.
+# What it says is seen only if it fails.
 alone() {
-  local log=$work/alone/$BASHPID
-  timeout -k 2 "$1" $ours "$build/gpu_tests" "$2" >"$log" 2>&1
+  local name=$1 limit=$2 log=$work/alone/$BASHPID
+  shift 2
+  mkdir -p "$work/alone"
+  timeout -k 2 "$limit" "$@" >"$log" 2>&1
   local status=$?
   [ $status -eq 0 ] && return
-  echo "FAILED (status $status): ${MOONFLOW_ORACLE_OP:+the op $MOONFLOW_ORACLE_OP: }$2"
+  echo "FAILED (status $status): $name"
   tail -n 60 "$log" | cut -c1-400
   return 1
 }
-alone_op() { MOONFLOW_ORACLE_OP=$1 alone 30 "every CUDA kernel keeps*"; }
+alone_test() { alone "$2" "$1" $ours "$build/gpu_tests" "$2"; }
+# One op of the oracle, perhaps by a tool.
+alone_op() {
+  local op=${*: -1}
+  MOONFLOW_ORACLE_OP=$op alone "the op $op" 60 $ours "${@:1:$#-1}" "$build/gpu_tests" "every CUDA kernel keeps*"
+}
+# each PROCESSES FUNCTION [ARGUMENTS]: calls the function for each line of the input, with it as the last argument.
+each() { xargs -d '\n' -P "$1" -n 1 bash -c '"$@"' each "${@:2}"; }
+ops() { $ours "$build/gpu_tests" "names of the ops that have a CUDA kernel" | sed -n 's/^op //p'; }
 tests() {
   local names count failed limit=60
   [ -z "$simulated" ] || limit=200
-  mkdir -p "$work/alone"
   # Without the program's first line; a comma, a bracket, a backslash and a star mean something in a test's name.
   names=$($ours "$build/gpu_tests" --list-test-names-only ${simulated:+"[device]"} | tail -n +2 |
     sed 's/^ *//; s/[],\\[*]/\\&/g' | grep .)
   count=$(wc -l <<<"$names")
   [ "$count" -gt 1 ] || { echo "there are no tests" && return 1; }
-  xargs -d '\n' -P 8 -n 1 bash -c "alone $limit \"\$1\"" alone <<<"$names" >"$work/failures"
+  each 8 alone_test $limit <<<"$names" >"$work/failures"
   failed=$(grep -c '^FAILED (' "$work/failures")
   cat "$work/failures"
   if grep -q '^FAILED (.*every CUDA kernel keeps' "$work/failures"; then
     echo "== the oracle, op by op"
-    $ours "$build/gpu_tests" "names of the ops that have a CUDA kernel" | sed -n 's/^op //p' |
-      xargs -d '\n' -P 8 -n 1 bash -c 'alone_op "$1"' alone
+    ops | each 8 alone_op
   fi
   grep '^FAILED (' "$work/failures"
   echo "$((count - failed)) of $count tests passed"
+  [ "$failed" -eq 0 ]
+}
+
+# Specs that say on a gpu what they say on the CPU, and those that are about gpus, each in a folder of its own.
+alone_spec() {
+  mkdir -p "$work/specs/$1" && cd "$work/specs/$1" || return 1
+  local place=gpu log=$work/alone/$BASHPID
+  case $1 in placement | gpu) place= ;; esac
+  alone "$1_spec.lua" 80 env ${place:+MOONFLOW_TEST_PLACEMENT=$place} $ours "$build/moonflow" \
+    "$MOONFLOW_SOURCE/tests/lua/run.lua" "$MOONFLOW_SOURCE/tests/lua/$1_spec.lua" || return 1
+  echo "$1: $(grep successes "$log")"
+}
+lua() {
+  local specs="spawn watch async checkpoint images job layers loss_scale losses optimizer ordering placement gpu" failed
+  [ -z "$simulated" ] || specs=${specs% gpu}  # which is about the real module
+  build=$(realpath "$build")
+  export MOONFLOW_LAUNCHER=$build/moonflow MOONFLOW_BUILD=$build MOONFLOW_SOURCE=$PWD
+  if [ -n "$debs" ]; then
+    export LUA_PATH="$prefix/usr/share/lua/5.1/?.lua;$prefix/usr/share/lua/5.1/?/init.lua;;"
+    export LUA_CPATH="$prefix/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;;"
+  fi
+  tr ' ' '\n' <<<"$specs" | each "$(nproc)" alone_spec | tee "$work/failed_specs"
+  failed=$(grep -c '^FAILED (' "$work/failed_specs")
+  echo "$(($(wc -w <<<"$specs") - failed)) of $(wc -w <<<"$specs") spec files passed"
   [ "$failed" -eq 0 ]
 }
 
@@ -254,14 +293,22 @@ agree() {
   return 1
 }
 
+# A small training, and the oracle op by op.
 sanitize() {
-  local tool
+  local tool status failed
   tool=$(PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer type -P compute-sanitizer) ||
     { echo "there is no compute-sanitizer here" && return; }
-  $ours "$tool" --tool memcheck --error-exitcode 9 "$build/moonflow" tests/bench/gpu_agree.lua 3 gpu cpu mlp
-  local status=$?
-  grep -q 'Device not supported' "$work/sanitize.log" || return $status
-  echo "compute-sanitizer sees no card on this machine, so nothing was checked"
+  tool="$tool --tool memcheck --print-limit 3 --error-exitcode 9"
+  $ours $tool "$build/moonflow" tests/bench/gpu_agree.lua 3 gpu cpu mlp
+  status=$?
+  if grep -q 'Device not supported' "$work/sanitize.log"; then
+    echo "compute-sanitizer sees no card on this machine, so nothing was checked"
+    return
+  fi
+  ops | each "$(nproc)" alone_op $tool | tee "$work/failed_ops"
+  failed=$(grep -c '^FAILED (' "$work/failed_ops")
+  echo "the training ended with $status, and $failed of $(ops | wc -l) ops failed"
+  [ "$failed" -eq 0 ] && return $status
 }
 
 speed() {
@@ -287,7 +334,8 @@ large() {
   "$python" tests/bench/torch_gpu_peer.py resnet50 "${sizes[1]}" "${sizes[3]}" | tee -a "$results/large.txt"
   return "${PIPESTATUS[0]}"
 }
-export -f unpack machine programs_start make probe kernels alone alone_op tests agree sanitize speed product large
+export -f unpack machine programs_start make probe kernels alone alone_test alone_op each ops tests alone_spec lua agree
+export -f sanitize speed product large
 export prefix
 
 # ---- in turn --------------------------------------------------------------------------------------------------------
@@ -312,8 +360,9 @@ stage build 240 make
 wanted machine 30 machine
 wanted probe 40 probe
 wanted tests 150 tests
+wanted lua 90 lua
 wanted agree 60 agree
-wanted sanitize 60 sanitize
+wanted sanitize 130 sanitize
 wanted kernels 60 kernels
 wanted product 40 product
 left=$((budget - (SECONDS - began)))
