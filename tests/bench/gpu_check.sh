@@ -25,7 +25,7 @@
 #      Read stages.txt, then `tests` and `agree` in logs.tar.gz: every test, and where the oracle fails every op, ran in
 #      a process of its own, so each failure stands for itself. Mend and pack again, with nothing held meanwhile.
 #   2. ten minutes. How fast? The same with MOONFLOW_CHECK_STAGES="machine tests agree product speed", and no
-#      MOONFLOW_CHECK_SECONDS. Its page is speed.md; card.json is to replace tests/kernels/cuda/h200.json.
+#      MOONFLOW_CHECK_SECONDS. Its page is speed.md. card.json describes the card as tests/kernels/cuda/h100.json does.
 #   3. seven minutes. The same with MOONFLOW_CHECK_STAGES="machine large": ResNet-50 beside PyTorch compiled.
 # With MOONFLOW_CUDA_GRAPH=0 nothing is recorded and each step is waited for: the step that fails is the one blamed.
 set -uo pipefail

@@ -1,5 +1,5 @@
 // Plans of cuDNN for the convolutions of LeNet and the ResNets, made without a card for a device that is only
-// described: h200.json, written by hand from what is documented of that card until one has given its own description.
+// described: h100.json is what cuDNN has said of such a card (gpu_probe writes it).
 //
 // Each convolution is tried in a process of its own with a limit of time, because the library may crash where it misses
 // a driver. Exits with 77 where there is no cuDNN, unless MOONFLOW_REQUIRE_CUDNN=1 is set.
