@@ -37,23 +37,9 @@ class CudnnConvolutions final : public Convolutions {
     const std::optional<ChosenPlan>& chosen = plans_[key];
     if (!chosen) return {};
     scratch_bytes = with_room_to_align(chosen->workspace_bytes);
-    return [opened = opened_, plan = chosen->plan, workspace = chosen->workspace_bytes, bias = call.bias](
-               Stream& stream, const ConvolutionBuffers& at) {
-      std::vector<int64_t> names{kImage, kFilter, kOut};
-      std::vector<void*> data{at.image, at.filter, at.out};
-      if (bias) {
-        names.push_back(kBias);
-        data.push_back(at.bias);
-      }
-      Descriptor buffers(opened->dnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-      buffers.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, names);
-      buffers.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, data);
-      buffers.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace > 0 ? aligned_workspace(at.scratch) : nullptr);
-      buffers.finalize("take its buffers");
+    return [opened = opened_, plan = *chosen, bias = call.bias](Stream& stream, const ConvolutionBuffers& at) {
       const std::lock_guard<std::mutex> one_stream_at_a_time(opened->mutex);
-      const Cudnn& dnn = *opened->dnn;
-      dnn.check(dnn.cudnnSetStream(opened->handle, native(stream)), "take a stream");
-      dnn.check(dnn.cudnnBackendExecute(opened->handle, plan.raw(), buffers.raw()), "convolve");
+      run_plan(opened->dnn, opened->handle, plan, bias, at, native(stream));
       check_launch(stream);
     };
   }

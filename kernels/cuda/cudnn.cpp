@@ -57,15 +57,22 @@ void Descriptor::finalize(const char* what) const {
 }
 
 std::vector<Descriptor> Descriptor::get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type) const {
-  const Cudnn& dnn = *state_->dnn;
   int64_t count = 0;
-  check(dnn.cudnnBackendGetAttribute(raw(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
+  check(state_->dnn->cudnnBackendGetAttribute(raw(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
+  return get(name, type, count);
+}
+
+std::vector<Descriptor> Descriptor::get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
+                                        int64_t most) const {
   std::vector<Descriptor> result;
   std::vector<cudnnBackendDescriptor_t> handles;
-  for (int64_t i = 0; i < count; ++i) handles.push_back(result.emplace_back(state_->dnn, type).raw());
-  if (count > 0)
-    check(dnn.cudnnBackendGetAttribute(raw(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data()));
-  result.resize(std::min(result.size(), static_cast<size_t>(count)));
+  int64_t count = 0;
+  for (int64_t i = 0; i < most; ++i) handles.push_back(result.emplace_back(state_->dnn, type).raw());
+  if (most > 0) {
+    check(state_->dnn->cudnnBackendGetAttribute(raw(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &count,
+                                                handles.data()));
+  }
+  result.resize(std::min(most, count));
   return result;
 }
 
@@ -242,16 +249,17 @@ Descriptor convolution_graph(const Target& target, const ConvolutionCall& call) 
 
 namespace {
 
-// What the library offers and does wrong. Of filter gradients its first algorithm takes the padding before an image for
-// that after it: it reads gradients in rows as long as that would make them, and from beyond their end. (Seen with 9.19
-// on an H100, for padding of 2 and 1; forwards and for input gradients its like are not offered where they differ.)
+// What the library offers and does wrong. Of filter gradients its engines 1 and 18 take the padding before an image for
+// that after it: they read gradients in rows as long as that would make them, and from beyond their end. (Seen with 9.19
+// on an H100, for padding of 2 and 1; forwards and for input gradients their like are not offered where they differ.)
 bool is_wrong(const ConvolutionCall& call, int64_t engine) {
-  return is_filter_grad(call.kind) && !is_padded_evenly(call.conv) && engine == 1;
+  return is_filter_grad(call.kind) && !is_padded_evenly(call.conv) && (engine == 1 || engine == 18);
 }
 
 }  // namespace
 
-std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCall& call, const Wishes& wishes) {
+void find_plans(const Target& target, const ConvolutionCall& call, const Wishes& wishes,
+                const std::function<bool(const ChosenPlan&)>& take) {
   const Dnn& dnn = target.dnn;
   const Descriptor graph = convolution_graph(target, call);
   const auto refuses = [&](cudnnBackendNumericalNote_t note) {
@@ -273,16 +281,13 @@ std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCal
         return false;
     }
   };
-  std::optional<ChosenPlan> least;
-  int considered = 0;
-  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+  for (const cudnnBackendHeurMode_t mode : wishes.modes) {
     Descriptor heuristics(dnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
     if (!target.handle) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.described);
     if (!heuristics.try_finalize()) continue;
     for (const Descriptor& config : heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)) {
-      ++considered;
       const std::vector<Descriptor> engine = config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
       if (engine.empty()) continue;
       const int64_t number = engine[0].get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 1).at(0);
@@ -298,11 +303,49 @@ std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCal
         plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.described);
       if (!plan.try_finalize()) continue;
       const int64_t workspace = plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).at(0);
-      if (workspace <= wishes.most_workspace) return ChosenPlan{plan, workspace, notes, considered, number};
-      if (!least || workspace < least->workspace_bytes) least = ChosenPlan{plan, workspace, notes, considered, number};
+      if (take({plan, config, workspace, notes, number})) return;
     }
   }
+}
+
+std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCall& call, const Wishes& wishes) {
+  std::optional<ChosenPlan> least;
+  find_plans(target, call, wishes, [&](const ChosenPlan& plan) {
+    const bool fits = plan.workspace_bytes <= wishes.most_workspace;
+    if (fits || !least || plan.workspace_bytes < least->workspace_bytes) least = plan;
+    return fits;
+  });
   return least;
+}
+
+std::string describe(const ChosenPlan& plan) {
+  std::string words;
+  for (const Descriptor& engine : plan.config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR))
+    words += text("eng", engine.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 1).at(0));
+  // Which the library does not count.
+  for (const Descriptor& knob : plan.config.get(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
+                                                CUDNN_KNOB_TYPE_COUNTS)) {
+    words += text("_k", knob.get<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, 1).at(0), "=",
+                  knob.get<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 1).at(0));
+  }
+  return words;
+}
+
+void run_plan(const Dnn& dnn, cudnnHandle_t handle, const ChosenPlan& plan, bool bias, const ConvolutionBuffers& at,
+              cudaStream_t stream) {
+  std::vector<int64_t> names{kImage, kFilter, kOut};
+  std::vector<void*> data{at.image, at.filter, at.out};
+  if (bias) {
+    names.push_back(kBias);
+    data.push_back(at.bias);
+  }
+  Descriptor buffers(dnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  buffers.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, names);
+  buffers.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, data);
+  buffers.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, plan.workspace_bytes > 0 ? aligned_workspace(at.scratch) : nullptr);
+  buffers.finalize("take its buffers");
+  dnn->check(dnn->cudnnSetStream(handle, stream), "take a stream");
+  dnn->check(dnn->cudnnBackendExecute(handle, plan.plan.raw(), buffers.raw()), "convolve");
 }
 
 }  // namespace moonflow::cuda

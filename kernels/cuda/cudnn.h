@@ -7,6 +7,7 @@
 
 #include <cudnn.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,6 +64,8 @@ struct AttributeType<cudnnPointwiseMode_t> : NamedType<CUDNN_TYPE_POINTWISE_MODE
 template <>
 struct AttributeType<cudnnBackendHeurMode_t> : NamedType<CUDNN_TYPE_HEUR_MODE> {};
 template <>
+struct AttributeType<cudnnBackendKnobType_t> : NamedType<CUDNN_TYPE_KNOB_TYPE> {};
+template <>
 struct AttributeType<cudnnBackendNumericalNote_t> : NamedType<CUDNN_TYPE_NUMERICAL_NOTE> {};
 template <>
 struct AttributeType<cudnnBackendBehaviorNote_t> : NamedType<CUDNN_TYPE_BEHAVIOR_NOTE> {};
@@ -99,7 +102,8 @@ class Descriptor {
     values.resize(std::min(most, count));
     return values;
   }
-  std::vector<Descriptor> get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type) const;
+  std::vector<Descriptor> get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type) const;  // all
+  std::vector<Descriptor> get(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type, int64_t most) const;
 
   explicit operator bool() const { return state_ != nullptr; }
   cudnnBackendDescriptor_t raw() const { return state_->descriptor; }
@@ -139,18 +143,30 @@ struct Wishes {
   bool tensor_cores = false;  // which round factors of float32
   bool exact = false;         // see ConvolutionCall
   int64_t most_workspace = int64_t{256} << 20;
+  // Who names engines, in the order in which they are asked. The second names those that are sure to be able.
+  std::vector<cudnnBackendHeurMode_t> modes{CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
 };
 
 struct ChosenPlan {
-  Descriptor plan;
+  Descriptor plan, config;
   int64_t workspace_bytes;
   std::vector<cudnnBackendNumericalNote_t> notes;
-  int considered;  // engines that were looked at
   int64_t engine;  // its number among those for this operation
 };
 
-// The best plan that gives the same bits in every run and fits the wishes. Where all need more workspace, the one that
-// needs least; nothing where no engine fits.
+// Makes the plans that give the same bits in every run and fit the wishes but for their workspace, best first as the
+// library has them, until `take` says that it has enough. One that several modes name comes several times.
+void find_plans(const Target& target, const ConvolutionCall& call, const Wishes& wishes,
+                const std::function<bool(const ChosenPlan&)>& take);
+// The first of those that fits the workspace too. Where all need more, the one that needs least; nothing where no
+// engine fits.
 std::optional<ChosenPlan> choose_plan(const Target& target, const ConvolutionCall& call, const Wishes& wishes);
+
+// The engine and its knobs in cuDNN's own numbers, as its log has them: "eng34_k2=5_k13=1".
+std::string describe(const ChosenPlan& plan);
+
+// Enqueues it. One thread at a time may use a handle.
+void run_plan(const Dnn& dnn, cudnnHandle_t handle, const ChosenPlan& plan, bool bias, const ConvolutionBuffers& at,
+              cudaStream_t stream);
 
 }  // namespace moonflow::cuda

@@ -100,8 +100,8 @@ std::string fault_of(const Target& target, const ConvolutionCall& call, const Wi
     if (!wishes.tensor_cores && has(*plan, note)) return "float32 is rounded";
   for (const auto note : {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_FFT})
     if (wishes.exact && has(*plan, note)) return "the sums are not the formula's";
-  if (is_filter_grad(call.kind) && !is_padded_evenly(call.conv) && plan->engine == 1)
-    return "engine 1 takes the padding before an image for that after it";
+  if (is_filter_grad(call.kind) && !is_padded_evenly(call.conv) && (plan->engine == 1 || plan->engine == 18))
+    return text("engine ", plan->engine, " takes the padding before an image for that after it");
   return {};
 }
 
