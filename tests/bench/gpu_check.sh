@@ -7,7 +7,7 @@
 #   bash tests/bench/gpu_check.sh pack FOLDER    puts there what a bare machine lacks: our programs, stripped, and
 #                                                Debian's packages for them; on Debian 12, with a network
 # In the environment:
-#   MOONFLOW_CHECK_STAGES   which of the stages below, by name (default all but "large")
+#   MOONFLOW_CHECK_STAGES   which of the stages below, by name (default all but "plans" and "large")
 #   MOONFLOW_CHECK_SECONDS  for all of it (default 585)
 #   MOONFLOW_CHECK_SIMULATED=1  rehearses on the simulated card, in a build where there is one: the same stages with
 #                           fewer steps, and the speeds of nothing. Each stage says what it ran on.
@@ -41,7 +41,7 @@ packages=(
   libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
   libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
 )
-programs="moonflow gpu_tests gpu_probe gpu_kernels"
+programs="moonflow gpu_tests gpu_probe gpu_kernels gpu_plans"
 # Modules as they should not be, which a spec opens.
 odd_modules="module_good module_another_version module_another_build module_with_undefined_symbol"
 targets="$programs moonflow_library moonflow_cuda $odd_modules"
@@ -318,6 +318,13 @@ speed() {
     "${few[@]}"
 }
 
+# Which engines NVIDIA's libraries have for what we ask of them, and which are fast.
+plans() {
+  [ -z "$simulated" ] || { echo "left out: no library runs on the simulated card" && return; }
+  $ours "$build/gpu_plans" | tee "$results/plans.jsonl"
+  return "${PIPESTATUS[0]}"
+}
+
 product() {
   [ -z "$simulated" ] || { echo "left out: PyTorch has no simulated card" && return; }
   set -o pipefail
@@ -334,7 +341,7 @@ large() {
   "$python" tests/bench/torch_gpu_peer.py resnet50 "${sizes[1]}" "${sizes[3]}" | tee -a "$results/large.txt"
   return "${PIPESTATUS[0]}"
 }
-export -f unpack machine programs_start make probe kernels alone alone_test alone_op each ops tests alone_spec lua agree
+export -f unpack machine programs_start make probe kernels plans alone alone_test alone_op each ops tests alone_spec lua agree
 export -f sanitize speed product large
 export prefix
 
@@ -364,6 +371,7 @@ wanted lua 90 lua
 wanted agree 60 agree
 wanted sanitize 130 sanitize
 wanted kernels 60 kernels
+wanted plans 75 plans
 wanted product 40 product
 left=$((budget - (SECONDS - began)))
 wanted speed $((left - 5)) speed $((left - 30))
