@@ -131,9 +131,9 @@ ConvolutionLaunch prepare_convolution(Convolutions& library, const ConvolutionCa
 }
 
 // conv1d has no choice of algorithm.
-bool exact(const Attrs& attrs) {
+bool asks_for(const char* wanted, const Attrs& attrs) {
   const AttrValue* const algorithm = attrs.find("algorithm");
-  return algorithm != nullptr && *algorithm == AttrValue(std::string("direct"));
+  return algorithm != nullptr && *algorithm == AttrValue(std::string(wanted));
 }
 
 bool has_relu(const Attrs& attrs) {
@@ -142,7 +142,8 @@ bool has_relu(const Attrs& attrs) {
 }
 
 ConvolutionCall wanted_of(const Conv& conv, ConvKind kind, const KernelCall& call) {
-  ConvolutionCall wanted{conv, kind, call.inputs[0].dtype, false, false, exact(call.attrs)};
+  ConvolutionCall wanted{conv, kind, call.inputs[0].dtype, false, false, asks_for("direct", call.attrs)};
+  if (asks_for("timed", call.attrs)) wanted.timed_on = &call.device;
   if (call.allow_tf32) wanted.precision = Precision::Tf32;
   return wanted;
 }

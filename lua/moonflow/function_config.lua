@@ -1,5 +1,5 @@
 --- The configuration of a job function: a plain table in the spec, or the object of the oldest dialect with methods.
--- Options that steer what this engine does not have (cuDNN, memory reuse, ...) are accepted and change nothing.
+-- Options that steer what this engine does not have (memory reuse, ...) are accepted and change nothing.
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
@@ -39,6 +39,12 @@ local effective = {
     return "max_in_flight", value
   end,
   winograd = function(value) return "winograd", check_switch("winograd", value) end,
+  cudnn_conv_heuristic_search_algo = function(value)
+    return "conv_heuristics", check_switch("cudnn_conv_heuristic_search_algo", value)
+  end,
+  cudnn_conv_use_deterministic_algo_only = function(value)
+    return "deterministic_convs", check_switch("cudnn_conv_use_deterministic_algo_only", value)
+  end,
   allow_tf32 = function(value)
     if value == nil then value = true end
     return "allow_tf32", check_switch("allow_tf32", value)
@@ -60,8 +66,8 @@ local accepted = {}
 for name in ([[
   enable_float_compute_for_half_gemm cudnn_conv_enable_pseudo_half
   cudnn_conv_enable_true_half enable_true_half_config_when_conv enable_cudnn cudnn_buf_limit_mbyte
-  cudnn_conv_heuristic_search_algo cudnn_conv_use_deterministic_algo_only cudnn_conv_force_fwd_algo
-  cudnn_conv_force_bwd_data_algo cudnn_conv_force_bwd_filter_algo enable_cudnn_fused_normalization_add_relu
+  cudnn_conv_force_fwd_algo cudnn_conv_force_bwd_data_algo cudnn_conv_force_bwd_filter_algo
+  enable_cudnn_fused_normalization_add_relu
   enable_fuse_add_to_output enable_fuse_model_update_ops enable_fuse_cast_scale enable_reused_mem enable_inplace
   use_memory_allocation_algorithm_v2 enable_keep_header_only prune_parallel_cast_ops prune_cast_to_static_shape_ops
   do_parallel_cast_before_widening_type_cast enable_non_distributed_optimizer optimizer_placement_optimization_mode
@@ -147,8 +153,11 @@ end
 --- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (the dtype that ops
 --- may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision` allows:
 --- bfloat16, or float16, whose losses want a loss_scale_policy), allow_tf32 (true: on a gpu, products and convolutions
---- may round their float32 factors to TF32, 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), train
---- (of the oldest dialect) and whether it `trains`.
+--- may round their float32 factors to TF32, 10 bits of fraction; results are good to about 1e-3 instead of 1e-5),
+--- times_convolutions (by cudnn_conv_heuristic_search_algo = false: on a gpu the ways to compute each are timed when the
+--- job is made, and the fastest is kept for the process; runs of one process are alike, those of another may differ in
+--- the last bits, which cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid), train (of the oldest
+--- dialect) and whether it `trains`.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", train = {} }
   if function_config.is(given) then
@@ -173,6 +182,7 @@ function function_config.settle(given)
       .. arguments.describe(given))
   end
   settled.mixed_precision = settled.mixed_precision and (settled.mixed_precision_dtype or "bfloat16") or nil
+  settled.times_convolutions = settled.conv_heuristics == false and not settled.deterministic_convs
   settled.trains = settled.train.primary_lr ~= nil or settled.train.model_update_conf ~= nil
   return settled
 end

@@ -107,10 +107,13 @@ local function supply_random(def, t, ids, attrs, name, seed)
   if def.has_key then attrs.key = name end
 end
 
--- A job may forbid what its ops would choose.
+-- A job may forbid what its ops would choose, or have it tried out.
 local function supply_algorithm(def, t, attrs)
-  if def.has_algorithm and attrs.algorithm == nil and t.config and t.config.winograd == false then
+  if not def.has_algorithm or attrs.algorithm ~= nil or not t.config then return end
+  if t.config.winograd == false then
     attrs.algorithm = "direct"
+  elseif t.config.times_convolutions then
+    attrs.algorithm = "timed"
   end
 end
 

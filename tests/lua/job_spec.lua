@@ -270,6 +270,34 @@ describe("Winograd's convolution", function()
   end)
 end)
 
+describe("cuDNN's options for convolutions", function()
+  -- What a job with this configuration asks of its convolution.
+  local function algorithm(config)
+    local graph
+    flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 1, 1, 4, 4 }) }, returns = tp.Numpy, function_config = config,
+    } (function(x)
+      local y = flow.layers.conv2d(x, 1, 3, { name = "conv" })
+      graph = require("moonflow.trace").need("this test").graph:dump()
+      return y
+    end)
+    return graph:match("algorithm='(%a+)'")
+  end
+
+  it("have engines timed unless the choice is to be the same everywhere", function()
+    assert.equal("auto", algorithm())
+    assert.equal("auto", algorithm { cudnn_conv_heuristic_search_algo = true })
+    assert.equal("timed", algorithm { cudnn_conv_heuristic_search_algo = false })
+    assert.equal("auto", algorithm {
+      cudnn_conv_heuristic_search_algo = false, cudnn_conv_use_deterministic_algo_only = true,
+    })
+    assert.equal("direct", algorithm { cudnn_conv_heuristic_search_algo = false, winograd = false })
+    local ok, err = pcall(algorithm, { cudnn_conv_heuristic_search_algo = 1 })
+    assert.is_false(ok)
+    assert.truthy(tostring(err.message):find("cudnn_conv_heuristic_search_algo wants true or false, got", 1, true))
+  end)
+end)
+
 describe("names and scopes", function()
   it("put namespaces before variables and ops", function()
     local names = {}

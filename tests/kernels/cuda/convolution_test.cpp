@@ -71,6 +71,20 @@ TEST_CASE("a convolution on the card and its gradients are those of the CPU") {
   });
 }
 
+TEST_CASE("a convolution by the engine that is timed to be fastest is that of the CPU") {
+  Beside beside;
+  const ImageFormat format{2, false};
+  const Shape x = ImageSize{3, 8, 12, 10}.shape(format), filter = ImageSize{6, 8, 5, 5}.shape(format),
+              dy = ImageSize{3, 6, 12, 10}.shape(format);
+  const Attrs timed{{"pads", Ints{2}}, {"algorithm", std::string("timed")}};
+  constexpr double kTolerance = 4e-5;  // either side may be Winograd's, which is within 2e-5
+  for (const DType dtype : {DType::Float32, DType::BFloat16}) {
+    beside.check("conv2d", {{dtype, x}, {dtype, filter}}, timed, kTolerance);
+    beside.check("conv2d_input_grad", {{dtype, dy}, {dtype, filter}}, with(timed, "shape", x.dims()), kTolerance);
+    beside.check("conv2d_filter_grad", {{dtype, dy}, {dtype, x}}, with(timed, "shape", filter.dims()), kTolerance);
+  }
+}
+
 TEST_CASE("gradients of filters and biases are float32 where mixed precision wants them so") {
   Beside beside;
   for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
