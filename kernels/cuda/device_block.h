@@ -54,6 +54,35 @@ class DeviceBlock {
     return reinterpret_cast<T*>(memory);
   }
 
+  // Begins to copy into shared memory while the thread goes on: `bytes` of kBytes (4, 8 or 16, of which both addresses
+  // are multiples), and zeros for the rest. All since the last end_copies() are one group.
+  template <int kBytes>
+  MOONFLOW_DEVICE void begin_copy(void* to, const void* from, int bytes) const {
+#if __CUDA_ARCH__ >= 800
+    const unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (kBytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(place), "l"(from), "n"(kBytes), "r"(bytes)
+                   : "memory");
+#else
+    for (int i = 0; i < kBytes / 4; ++i)
+      static_cast<unsigned*>(to)[i] = 4 * i < bytes ? static_cast<const unsigned*>(from)[i] : 0;
+#endif
+  }
+  MOONFLOW_DEVICE void end_copies() const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+  // Until all but the last kGroups groups that this thread began are there, for this thread; for others after sync().
+  template <int kGroups>
+  MOONFLOW_DEVICE void wait_for_copies() const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+  }
+
   // The old value; `at` becomes `value` where it was `expected`.
   MOONFLOW_DEVICE int compare_and_swap(int* at, int expected, int value) const {
     return atomicCAS(at, expected, value);

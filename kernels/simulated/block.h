@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <typeinfo>
+#include <vector>
 
 #include "engine/device.h"
 
@@ -98,6 +99,24 @@ class SimulatedBlock {
     return reinterpret_cast<T*>(threads_.exchange);
   }
 
+  // What is copied comes no earlier than the thread waits for it.
+  template <int kBytes>
+  void begin_copy(void* to, const void* from, int bytes) const {
+    static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+    copies_.push_back({to, from, bytes, kBytes, groups_});
+  }
+  void end_copies() const { ++groups_; }
+  template <int kGroups>
+  void wait_for_copies() const {
+    size_t done = 0;
+    for (; done < copies_.size() && copies_[done].group < groups_ - kGroups; ++done) {
+      const Copy& copy = copies_[done];
+      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
+      std::memset(static_cast<char*>(copy.to) + copy.bytes, 0, copy.room - copy.bytes);
+    }
+    copies_.erase(copies_.begin(), copies_.begin() + static_cast<int64_t>(done));
+  }
+
   int compare_and_swap(int* at, int expected, int value) const {
     const int old = *at;
     if (old == expected) *at = value;
@@ -105,6 +124,12 @@ class SimulatedBlock {
   }
 
  private:
+  struct Copy {
+    void* to;
+    const void* from;
+    int bytes, room, group;
+  };
+
   // What the threads of the block give, once those of the warp have.
   template <class T>
   auto& give(const T& value) const {
@@ -123,6 +148,9 @@ class SimulatedBlock {
 
   simulated::Threads& threads_;
   const int thread_;
+  // Of this thread: those that it has not waited for, and how many groups have ended.
+  mutable std::vector<Copy> copies_;
+  mutable int groups_ = 0;
 };
 
 // Starts `blocks` blocks of K::kThreads threads with so many bytes of shared memory, in the order of the stream.

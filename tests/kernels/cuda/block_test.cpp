@@ -94,6 +94,35 @@ struct Vote {
   }
 };
 
+// Each thread copies one pack of four into shared memory, three of them and a zero, and gives on what lies there.
+template <bool kWaits>
+struct CopyPacks {
+  static constexpr int kThreads = 64;
+  const int* from;
+  int* to;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block) const {
+    int* const shared = block.template shared<int>() + 4 * block.thread();
+    const int first = 4 * block.thread();
+    block.template begin_copy<16>(shared, from + first, 12);
+    block.end_copies();
+    block.template begin_copy<4>(shared + 3, from + first + 3, 4);  // over the zero, later
+    block.end_copies();
+    block.template wait_for_copies<kWaits ? 1 : 2>();
+    for (int i = 0; i < 4; ++i) to[first + i] = shared[i];
+  }
+};
+
+template <bool kWaits>
+std::vector<int> copied() {
+  Card card;
+  std::vector<int> values(256);
+  std::iota(values.begin(), values.end(), 1);
+  Memory<int> from(card, values), to(card, std::vector<int>(256, 7));
+  launch(*card.stream, 1, CopyPacks<kWaits>{from.data(), to.data()}, 256 * sizeof(int));
+  return to.read();
+}
+
 // Writes so many elements from the first on.
 template <bool kShared>
 struct Write {
@@ -157,6 +186,13 @@ TEST_CASE("the threads of a warp vote, and those that have ended do not") {
   launch(*card.stream, 1, Vote{out.data()});
   CHECK(out.read()[5] == 0x49249249);
   CHECK(out.read()[40] == 0x2492);  // threads 33, 36, 39, 42, 45
+}
+
+TEST_CASE("what a thread begins to copy is there when it has waited for it, and not before") {
+  std::vector<int> expected(256);
+  for (int i = 0; i < 256; ++i) expected[i] = i % 4 == 3 ? 0 : i + 1;
+  CHECK(copied<true>() == expected);
+  CHECK(copied<false>() == std::vector<int>(256, -1));  // poison
 }
 
 TEST_CASE("threads that wait for each other at different points are an error that names the kernel") {
