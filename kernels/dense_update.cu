@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/fault.h"
+#include "kernels/cuda/gradient_tile.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/library_product.h"
 #include "kernels/update_rules.h"
@@ -29,10 +30,11 @@ struct Part {
   uint32_t first_block;
 };
 
-template <class T, int kEach>
+template <class Sums>
 struct Descend {
-  using Multiply = Tile<Factor<T>, kEach>;
-  static constexpr int kThreads = Multiply::kThreads, kSide = Multiply::kSide, kN = 16 / sizeof(T);
+  using Tile = GradientTile<Sums>;
+  using T = typename Sums::Number;
+  static constexpr int kThreads = Tile::kThreads, kSide = Tile::kSide, kN = 16 / sizeof(T);
   static constexpr int64_t kPerBlock = int64_t{kThreads} * kN * 4;
   // Arguments of a kernel have 4 KiB on every card.
   static constexpr int kMost = (4000 - 64) / static_cast<int>(sizeof(Part<T>));
@@ -50,74 +52,114 @@ struct Descend {
     return (part.units + kSide - 1) / kSide * columns_of(part);
   }
 
+  // The note is asked for at once, and looked at before something is written: waiting for it takes as long as waiting
+  // for the first numbers.
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
-    if (note->found != 0) return;
+    const bool may_write = note->found == 0;
     int of = 0;
     while (of + 1 < count && parts[of + 1].first_block <= block.index()) ++of;
     const Part<T>& part = parts[of];
-    const int64_t at = block.index() - part.first_block;
+    const uint32_t at = static_cast<uint32_t>(block.index()) - part.first_block;
     if (part.kind == Kind::Count) {
-      if (block.thread() == 0) *static_cast<int64_t*>(part.variable) += *static_cast<const int64_t*>(part.gradient);
+      if (block.thread() == 0 && may_write)
+        *static_cast<int64_t*>(part.variable) += *static_cast<const int64_t*>(part.gradient);
       return;
     }
     const void* const numbers[] = {nullptr, nullptr, part.learning_rate, nullptr};
     const auto step = rule.template step<T, T>(numbers);
     if (part.kind == Kind::Stored)
-      descend_along(block, part, at * kPerBlock, step);
+      descend_along(block, part, at * kPerBlock, may_write, step);
     else
-      descend_layer(block, part, at, step);
+      descend_layer(block, part, at, may_write, step);
   }
 
  private:
-  MOONFLOW_BOTH static int64_t columns_of(const Part<T>& part) {
-    return part.variable == nullptr ? 1 : (part.in + kSide - 1) / kSide;
+  MOONFLOW_BOTH static uint32_t columns_of(const Part<T>& part) {
+    return part.variable == nullptr ? 1 : static_cast<uint32_t>((part.in + kSide - 1) / kSide);
   }
 
   template <class Block, class Step>
-  MOONFLOW_DEVICE void descend_along(const Block& block, const Part<T>& part, int64_t first, const Step& step) const {
+  MOONFLOW_DEVICE void descend_along(const Block& block, const Part<T>& part, int64_t first, bool may_write,
+                                     const Step& step) const {
     T* const variable = static_cast<T*>(part.variable);
     const T* const gradient = static_cast<const T*>(part.gradient);
     const int64_t last = first + kPerBlock < part.units ? first + kPerBlock : part.units;
     for (int64_t i = first + block.thread() * kN; i < last; i += kThreads * kN) {
-      const bool whole = last - i >= kN && is_whole(variable) && is_whole(gradient);
+      const bool whole = last - i >= kN && is_whole<kN>(variable) && is_whole<kN>(gradient);
       const auto g = read<T, kN>(gradient + i, last - i, whole);
       auto w = read<T, kN>(variable + i, last - i, whole);
       for (int n = 0; n < kN; ++n) step(w.values[n], g.values[n]);
-      write(w, variable + i, last - i, whole);
+      if (may_write) write(w, variable + i, last - i, whole);
     }
   }
 
+  template <int kNumbers>
   MOONFLOW_DEVICE static bool is_whole(const T* data) {
-    return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kN>) == 0;
+    return reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kNumbers>) == 0;
   }
 
-  // The gradient is (rows, units) and x (rows, in). The blocks of the first columns have the bias too: each of their
-  // first threads sums one of its elements, in double from strip to strip.
+  // The gradient is (rows, units) and x (rows, in). The blocks of the first columns have the bias too: all of their
+  // threads sum it, each a few rows of every strip, in double from strip to strip.
   template <class Block, class Step>
-  MOONFLOW_DEVICE void descend_layer(const Block& block, const Part<T>& part, int64_t tile, const Step& step) const {
-    const int64_t tile_columns = columns_of(part);
-    const int64_t first_unit = tile / tile_columns * kSide, first_in = tile % tile_columns * kSide, in = part.in;
-    T* const weight = static_cast<T*>(part.variable);
-    const Multiply multiply{{static_cast<const T*>(part.gradient), 0, 1, part.units},
-                            {static_cast<const T*>(part.x), 0, in, 1},
-                            part.units,
-                            weight == nullptr ? 0 : in,
-                            part.rows};
-    const bool sums_bias = part.bias != nullptr && first_in == 0 && block.thread() < kSide;
+  MOONFLOW_DEVICE void descend_layer(const Block& block, const Part<T>& part, uint32_t tile, bool may_write,
+                                     const Step& step) const {
+    constexpr int kPairs = Sums::kPairs, kSharers = kThreads / kSide, kOwn = Tile::kDepth / kSharers;
+    const int64_t first_unit = int64_t{tile / columns_of(part)} * kSide;
+    const int64_t first_in = int64_t{tile % columns_of(part)} * kSide;
+    T *const weight = static_cast<T*>(part.variable), *const bias =
+                                                          first_in == 0 ? static_cast<T*>(part.bias) : nullptr;
+    const Tile own{static_cast<const T*>(part.gradient),
+                   weight == nullptr ? nullptr : static_cast<const T*>(part.x),
+                   part.rows,
+                   part.units,
+                   part.in,
+                   first_unit,
+                   first_in};
+    own.begin(block);
+
+    // The weight comes while the sums are made.
     const int thread = block.thread();
+    const bool even = part.in % 2 == 0 && is_whole<2>(weight);
+    const auto place = [&](int pair, int64_t& left) {
+      const int64_t unit = first_unit + Sums::row(thread, pair), k = first_in + Sums::column(thread, pair);
+      left = weight != nullptr && unit < part.units ? part.in - k : 0;
+      return unit * part.in + k;
+    };
+    Pack<T, 2> pairs[kPairs];
+    int64_t left;
+    MOONFLOW_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int64_t at = place(pair, left);
+      if (left > 0) pairs[pair] = read<T, 2>(weight + at, left, even);
+    }
+
+    Sums sums;
     double of_bias = 0;
-    multiply(
-        block, 0, first_unit, first_in,
-        [=, &of_bias](const T* left) {
-          if (!sums_bias) return;
-          T sum = 0;
-          for (int k = 0; k < Multiply::kDepth; ++k) sum += left[k * Multiply::kRow + thread];
-          of_bias += sum;
-        },
-        [=, &step](int64_t unit, int64_t k, T sum) { step(weight[unit * in + k], sum); });
-    if (sums_bias && first_unit + thread < part.units)
-      step(static_cast<T*>(part.bias)[first_unit + thread], static_cast<T>(of_bias));
+    const int unit = thread % kSide, sharer = thread / kSide;
+    own.add_to(sums, block, [=, &of_bias](const T* strip) {
+      if (bias == nullptr) return;
+      T sum = 0;
+      MOONFLOW_UNROLL
+      for (int k = 0; k < kOwn; ++k) sum += strip[(sharer * kOwn + k) * Strips::kRow + unit];
+      of_bias += sum;
+    });
+    MOONFLOW_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int64_t at = place(pair, left);
+      if (left <= 0 || !may_write) continue;
+      for (int i = 0; i < 2; ++i) step(pairs[pair].values[i], sums.of(pair, i));
+      write(pairs[pair], weight + at, left, even);
+    }
+
+    if (bias == nullptr) return;
+    double* const shares = block.template shared<double>();
+    block.sync();  // the strips have been read
+    shares[thread] = of_bias;
+    block.sync();
+    if (sharer > 0 || first_unit + unit >= part.units || !may_write) return;
+    for (int i = 1; i < kSharers; ++i) of_bias += shares[i * kSide + unit];
+    step(bias[first_unit + unit], static_cast<T>(of_bias));
   }
 };
 
@@ -127,19 +169,20 @@ struct Descend {
 struct Group {
   Kind kind;
   bool has_bias;
-  int64_t count;              // elements of the variable
-  Product sizes;              // of a layer's gradient
-  int64_t stored_at = -1;     // where in scratch that is stored, or -1
+  int64_t count;                               // elements of the variable
+  Product sizes;                               // of a layer's gradient
+  int64_t stored_at = -1;                      // where in scratch that is stored, or -1
   std::optional<LibraryProduct> product = {};  // what stores it
 };
 
-template <class T, int kEach>
+template <class Sums>
 void launch_groups(const LaunchCall& at, const update::Descent& rule, const std::vector<Group>& groups) {
-  using Kernel = Descend<T, kEach>;
+  using Kernel = Descend<Sums>;
+  using T = typename Sums::Number;
   Kernel kernel(rule, fault_note(at.stream));
   int64_t blocks = 0;
   const auto finish = [&] {
-    if (blocks > 0) launch(at.stream, blocks, kernel, Kernel::Multiply::kSharedBytes);
+    if (blocks > 0) launch(at.stream, blocks, kernel, Kernel::Tile::kSharedBytes);
     kernel.count = 0;
     blocks = 0;
   };
@@ -174,7 +217,7 @@ void launch_groups(const LaunchCall& at, const update::Descent& rule, const std:
 Launch prepare(Products& products, KernelCall& call) {
   std::vector<Group> groups;
   DType dtype = DType::Float32;
-  int64_t results = 0, gradients_end = 0;
+  int64_t gradients_end = 0;
   for (size_t i = 0; i < call.inputs.size(); i += kInputs) {
     const TensorType& variable = call.inputs[i];
     Group group{Kind::Stored, call.present[i + kBias], variable.count(), {}};
@@ -186,7 +229,6 @@ Launch prepare(Products& products, KernelCall& call) {
     if (call.present[i + kX]) {
       group.kind = Kind::Layer;
       group.sizes = product(call.inputs[i + kGradient].shape, call.inputs[i + kX].shape, true, false);
-      results += group.count;
       if (dtype == DType::Float32 && stores_gradient(group.sizes)) {
         group.stored_at = gradients_end;
         gradients_end += round_up(variable.bytes());
@@ -207,15 +249,16 @@ Launch prepare(Products& products, KernelCall& call) {
       group.stored_at = -1;
   }
   const update::Descent rule(call.attrs);
-  const bool large = wants_large_tiles(results);
-  return visit_floating(dtype, [&](auto zero) -> Launch {
-    using T = decltype(zero);
+  const auto with = [&](auto sums) -> Launch {
+    using Sums = decltype(sums);
     return [=](const LaunchCall& at) {
       for (const Group& group : groups)
         if (group.stored_at >= 0) (*group.product)(at, static_cast<char*>(at.scratch) + group.stored_at);
-      large ? launch_groups<T, 4>(at, rule, groups) : launch_groups<T, 2>(at, rule, groups);
+      launch_groups<Sums>(at, rule, groups);
     };
-  });
+  };
+  if (dtype == DType::Float64) return with(OwnSums<double>());
+  return call.allow_tf32 && has_tensor_cores(call.device) ? with(TensorSums()) : with(OwnSums<float>());
 }
 
 }  // namespace

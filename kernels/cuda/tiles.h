@@ -44,66 +44,6 @@ struct NarrowFactor {
 
 // A strip of either factor lies in shared memory, kDepth of the inner axis at a time, and each thread sums
 // kEach * kEach elements of the tile in registers. Edges are filled up with zeros.
-// A tile for a kernel that decides itself where it lies, and looks at each strip on the way. The tiles below are the
-// same in one piece: put together from this, those of narrow factors would find too few registers.
-template <class From, int kEach>
-struct Tile {
-  using T = typename From::Number;
-  static constexpr int kThreads = 256;
-  static constexpr int kSide = 16 * kEach, kDepth = 16;
-  static constexpr int kRow = kSide + 1;  // one more, so that what a warp writes lies in different banks
-  static constexpr int64_t kSharedBytes = 2 * kDepth * kRow * sizeof(T);
-
-  From a, b;
-  int64_t rows, columns, inner;
-
-  // Calls end(row, column, sum) for what this thread sums of the tile that begins there, and before, for each strip of
-  // a, strip(left): kDepth rows of kSide numbers, kRow apart.
-  template <class Block, class Strip, class End>
-  MOONFLOW_DEVICE void operator()(const Block& block, int64_t batch, int64_t first_row, int64_t first_column,
-                                  const Strip& strip, const End& end) const {
-    T *const left = block.template shared<T>(), *const right = left + kDepth * kRow;
-    const int row = block.thread() / 16, column = block.thread() % 16;  // its own elements are 16 apart
-    T sums[kEach * kEach] = {};
-    for (int64_t first = 0; first < inner; first += kDepth) {
-      // Neighbouring threads read neighbours, whichever axis those lie along.
-      fill(block, a, batch, first_row, rows, first, a.column_step == 1, false, left);
-      fill(block, b, batch, first_column, columns, first, b.row_step == 1, true, right);
-      block.sync();
-      strip(left);
-      MOONFLOW_UNROLL
-      for (int k = 0; k < kDepth; ++k) {
-        T of_row[kEach], of_column[kEach];
-        MOONFLOW_UNROLL
-        for (int i = 0; i < kEach; ++i) of_row[i] = left[k * kRow + row + 16 * i];
-        MOONFLOW_UNROLL
-        for (int j = 0; j < kEach; ++j) of_column[j] = right[k * kRow + column + 16 * j];
-        MOONFLOW_UNROLL
-        for (int at = 0; at < kEach * kEach; ++at) sums[at] += of_row[at / kEach] * of_column[at % kEach];
-      }
-      block.sync();
-    }
-    MOONFLOW_UNROLL
-    for (int at = 0; at < kEach * kEach; ++at) {
-      const int64_t to_row = first_row + row + at / kEach * 16, to_column = first_column + column + at % kEach * 16;
-      if (to_row < rows && to_column < columns) end(to_row, to_column, sums[at]);
-    }
-  }
-
- private:
-  // Lays out (depth, side): `side` counts rows of a or columns of b, from `first_side` on.
-  template <class Block>
-  MOONFLOW_DEVICE void fill(const Block& block, const From& from, int64_t batch, int64_t first_side, int64_t side_count,
-                            int64_t first_depth, bool along_depth, bool is_b, T* to) const {
-    for (int i = block.thread(); i < kSide * kDepth; i += kThreads) {
-      const int depth = along_depth ? i % kDepth : i / kSide, side = along_depth ? i / kDepth : i % kSide;
-      const int64_t s = first_side + side, d = first_depth + depth;
-      const bool inside = s < side_count && d < inner;
-      to[depth * kRow + side] = inside ? (is_b ? from.at(batch, d, s) : from.at(batch, s, d)) : T(0);
-    }
-  }
-};
-
 template <class From, int kEach, class End>
 struct Tiles {
   using T = typename From::Number;

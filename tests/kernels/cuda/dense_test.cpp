@@ -1,4 +1,6 @@
 // The fused steps around dense layers, at sizes and with inputs left out that their examples do not have.
+#include <cmath>
+
 #include "beside_cpu.h"
 #include "shifted.h"
 
@@ -99,6 +101,34 @@ TEST_CASE("layers, stored gradients and a counter go down in one launch") {
   for (unsigned i = 0; i < 130; ++i)
     many.push_back(i % 3 == 0 ? layer(4, 2 + i % 40, 3, i % 2 == 0, i) : stored({1 + i % 70}, i));
   check(many);
+}
+
+TEST_CASE("layers whose factors may be rounded to TF32 go down as far, and just as far where nothing is rounded away") {
+  const BesideCpu beside;
+  const auto check = [&](const std::vector<Tensor>& inputs, double tolerance) {
+    const Trial trial = beside.trial("dense_sgd_update", inputs, {{"gradient_scale", 0.2}});
+    const Launched got = launch(trial, *beside.card, nullptr, {{}, {}, true});
+    BesideCpu::check_alike(got, beside.expected(trial), tolerance);
+  };
+  const auto held_by_tf32 = [](std::vector<Tensor> inputs) {
+    for (const int factor : {2, 3})
+      for (int64_t i = 0; i < inputs[factor].count(); ++i) {
+        float& value = inputs[factor].data<float>()[i];
+        value = std::round(value * 512) / 512;
+      }
+    return inputs;
+  };
+  struct Sizes {
+    int64_t rows, units, in;
+  };
+  // Less than a strip, and more than are on their way at once; rows of whole packs and others; several tiles.
+  for (const Sizes& c : {Sizes{1, 1, 1}, {5, 10, 30}, {100, 68, 132}, {100, 130, 65}, {83, 33, 66}, {120, 64, 64}}) {
+    CAPTURE(c.rows, c.units, c.in);
+    for (const bool bias : {false, true}) {
+      check(layer(c.rows, c.units, c.in, bias, 1), 1e-3);
+      check(held_by_tf32(layer(c.rows, c.units, c.in, bias, 1)), 1e-6);
+    }
+  }
 }
 
 TEST_CASE("a sum of many rows into a bias is as exact as it would be apart") {

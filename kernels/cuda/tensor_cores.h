@@ -1,0 +1,82 @@
+// Products of small tiles in shared memory by a warp, whose factors are rounded to TF32: numbers of float32 with 10
+// bits of fraction. On a card whose machine code we build tensor cores multiply; elsewhere, and on the simulated card,
+// each thread computes the sums that it would have there.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/device.h"
+
+namespace moonflow::cuda {
+
+// Other cards than those of 9.0 are given PTX for 7.5, which does not know TF32: there float32 is faster.
+inline bool has_tensor_cores(Device& device) { return runtime(device).properties().capability / 10 == 9; }
+
+// The bits of x rounded to TF32, to the nearest one and from the middle away from zero.
+MOONFLOW_DEVICE inline uint32_t tf32_bits(float x) {
+  uint32_t bits;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+  memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0x1000) & ~uint32_t{0x1fff};
+#endif
+  return bits;
+}
+MOONFLOW_DEVICE inline float to_tf32(float x) {
+  const uint32_t bits = tf32_bits(x);
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// The sums of a tile of the result, kRows * kColumns of them (multiples of 16 and 8), each thread of the warp has those
+// of pairs of neighbours in a row.
+template <int kRows, int kColumns>
+class WarpSums {
+ public:
+  static constexpr int kDepth = 8;  // what is added at a time
+  static constexpr int kPairs = kRows * kColumns / 64;
+  static MOONFLOW_DEVICE int row(int lane, int pair) { return pair / 2 / kTilesAcross * 16 + pair % 2 * 8 + lane / 4; }
+  static MOONFLOW_DEVICE int column(int lane, int pair) { return pair / 2 % kTilesAcross * 8 + lane % 4 * 2; }
+  MOONFLOW_DEVICE float of(int pair, int i) const { return sums_[2 * pair + i]; }
+
+  // Adds the product of a, (kRows, kDepth), and b, (kDepth, kColumns), whose elements are a(row, k) and b(k, column).
+  // All threads of the warp take part.
+  template <class A, class B>
+  MOONFLOW_DEVICE void add(int lane, const A& a, const B& b) {
+#if __CUDA_ARCH__ >= 800
+    // Where each thread has its elements of the factors is as the instruction wants it (PTX, "matrix fragments for
+    // mma.m16n8k8").
+    const int group = lane / 4, own = lane % 4;
+    uint32_t as[kRows / 16][4], bs[kTilesAcross][2];
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kRows / 16 * 4; ++i)
+      as[i / 4][i % 4] = tf32_bits(a(i / 4 * 16 + i % 2 * 8 + group, i % 4 / 2 * 4 + own));
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kTilesAcross * 2; ++i) bs[i / 2][i % 2] = tf32_bits(b(i % 2 * 4 + own, i / 2 * 8 + group));
+    MOONFLOW_UNROLL
+    for (int tile = 0; tile < kPairs / 2; ++tile) {
+      float* const sums = sums_ + 4 * tile;
+      const uint32_t *const left = as[tile / kTilesAcross], *const right = bs[tile % kTilesAcross];
+      asm volatile(
+          "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+    }
+#else
+    for (int k = 0; k < kDepth; ++k) {
+      MOONFLOW_UNROLL
+      for (int at = 0; at < 2 * kPairs; ++at)
+        sums_[at] += to_tf32(a(row(lane, at / 2), k)) * to_tf32(b(k, column(lane, at / 2) + at % 2));
+    }
+#endif
+  }
+
+ private:
+  static constexpr int kTilesAcross = kColumns / 8;
+  float sums_[2 * kPairs] = {};
+};
+
+}  // namespace moonflow::cuda
