@@ -27,7 +27,6 @@ struct Part {
   const float* learning_rate;
   int64_t units, in, rows;  // of a layer; else the elements are `units`
   Kind kind;
-  uint32_t first_block;
 };
 
 template <class Sums>
@@ -37,11 +36,12 @@ struct Descend {
   static constexpr int kThreads = Tile::kThreads, kSide = Tile::kSide, kN = 16 / sizeof(T);
   static constexpr int64_t kPerBlock = int64_t{kThreads} * kN * 4;
   // Arguments of a kernel have 4 KiB on every card.
-  static constexpr int kMost = (4000 - 64) / static_cast<int>(sizeof(Part<T>));
+  static constexpr int kMost = (4000 - 64) / static_cast<int>(sizeof(Part<T>) + sizeof(uint32_t));
 
   update::Descent rule;
   const FaultNote* note;
   int count = 0;
+  uint32_t first_blocks[kMost];  // of the parts, close together: every block looks for its own
   Part<T> parts[kMost];
 
   Descend(const update::Descent& rule, const FaultNote* note) : rule(rule), note(note) {}
@@ -58,9 +58,9 @@ struct Descend {
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     const bool may_write = note->found == 0;
     int of = 0;
-    while (of + 1 < count && parts[of + 1].first_block <= block.index()) ++of;
+    while (of + 1 < count && first_blocks[of + 1] <= block.index()) ++of;
     const Part<T>& part = parts[of];
-    const uint32_t at = static_cast<uint32_t>(block.index()) - part.first_block;
+    const uint32_t at = static_cast<uint32_t>(block.index()) - first_blocks[of];
     if (part.kind == Kind::Count) {
       if (block.thread() == 0 && may_write)
         *static_cast<int64_t*>(part.variable) += *static_cast<const int64_t*>(part.gradient);
@@ -167,6 +167,7 @@ struct Descend {
 
 // A group of the op as prepare sees it.
 struct Group {
+  int first;  // of its inputs
   Kind kind;
   bool has_bias;
   int64_t count;                               // elements of the variable
@@ -186,30 +187,29 @@ void launch_groups(const LaunchCall& at, const update::Descent& rule, const std:
     kernel.count = 0;
     blocks = 0;
   };
-  const auto add = [&](Part<T> part) {
+  const auto add = [&](const Part<T>& part) {
     const int64_t more = Kernel::blocks_of(part);
     if (more == 0) return;
     if (kernel.count == Kernel::kMost) finish();
-    part.first_block = static_cast<uint32_t>(blocks);
+    kernel.first_blocks[kernel.count] = static_cast<uint32_t>(blocks);
     kernel.parts[kernel.count++] = part;
     blocks += more;
   };
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const Group& group = groups[i];
-    void* const* const in = at.inputs + i * kInputs;
+  for (const Group& group : groups) {
+    void* const* const in = at.inputs + group.first;
     const float* const rate = static_cast<const float*>(in[kRate]);
     if (group.kind != Kind::Layer) {
-      add({in[kVariable], nullptr, in[kGradient], nullptr, rate, group.count, 0, 0, group.kind, 0});
+      add({in[kVariable], nullptr, in[kGradient], nullptr, rate, group.count, 0, 0, group.kind});
       continue;
     }
     void* const bias = group.has_bias ? in[kBias] : nullptr;
     const bool stored = group.stored_at >= 0;
     if (stored)
       add({in[kVariable], nullptr, static_cast<char*>(at.scratch) + group.stored_at, nullptr, rate, group.count, 0, 0,
-           Kind::Stored, 0});
+           Kind::Stored});
     if (!stored || bias != nullptr)
       add({stored ? nullptr : in[kVariable], bias, in[kGradient], in[kX], rate, group.sizes.rows, group.sizes.columns,
-           group.sizes.inner, Kind::Layer, 0});
+           group.sizes.inner, Kind::Layer});
   }
   finish();
 }
@@ -220,7 +220,7 @@ Launch prepare(Products& products, KernelCall& call) {
   int64_t gradients_end = 0;
   for (size_t i = 0; i < call.inputs.size(); i += kInputs) {
     const TensorType& variable = call.inputs[i];
-    Group group{Kind::Stored, call.present[i + kBias], variable.count(), {}};
+    Group group{static_cast<int>(i), Kind::Stored, call.present[i + kBias], variable.count(), {}};
     if (variable.dtype == DType::Int64) {
       group.kind = Kind::Count;
     } else {
@@ -237,17 +237,18 @@ Launch prepare(Products& products, KernelCall& call) {
     groups.push_back(std::move(group));
   }
   call.scratch_bytes = gradients_end;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    Group& group = groups[i];
+  for (Group& group : groups) {
     if (group.stored_at < 0) continue;
     // They run one after the other, so they share what they need for themselves.
-    group.product.emplace(products, group.sizes, call, static_cast<int>(i * kInputs + kGradient), DType::Float32,
-                          DType::Float32, false, false, gradients_end);
+    group.product.emplace(products, group.sizes, call, group.first + kGradient, DType::Float32, DType::Float32, false,
+                          false, gradients_end);
     if (*group.product)
       call.scratch_bytes = std::max(call.scratch_bytes, group.product->scratch_end());
     else
       group.stored_at = -1;
   }
+  // What takes long begins first: the blocks of layers.
+  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.kind < b.kind; });
   const update::Descent rule(call.attrs);
   const auto with = [&](auto sums) -> Launch {
     using Sums = decltype(sums);

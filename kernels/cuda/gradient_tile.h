@@ -21,8 +21,11 @@ class OwnSums {
  public:
   using Number = Real;
   static constexpr int kPairs = 8;
-  static MOONFLOW_DEVICE int row(int thread, int pair) { return thread / 16 * 4 + pair / 2; }
-  static MOONFLOW_DEVICE int column(int thread, int pair) { return thread % 16 * 4 + pair % 2 * 2; }
+  // A thread has 4 x 4 and a warp 16 x 32, for which it reads the fewest numbers.
+  static MOONFLOW_DEVICE int row(int thread, int pair) { return thread / 64 * 16 + thread % 32 / 8 * 4 + pair / 2; }
+  static MOONFLOW_DEVICE int column(int thread, int pair) {
+    return thread / 32 % 2 * 32 + thread % 8 * 4 + pair % 2 * 2;
+  }
 
   // Adds the products of a strip of dy and one of x.
   MOONFLOW_DEVICE void add(int thread, const Real* dy, const Real* x) {
