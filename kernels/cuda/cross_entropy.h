@@ -1,5 +1,5 @@
 // The softmax cross entropy of one row of logits with its gradient, for a team of threads. The logits are anywhere, and
-// the gradient may take their place.
+// the gradient may take their place. What a row has beside them can be asked for before they are there.
 #pragma once
 
 #include <cmath>
@@ -23,11 +23,23 @@ struct SparseRowLoss {
   Indices labels;
   RowGradient<T> dy;
   T* out;
+  struct Own {
+    int64_t label;
+    T down;
+  };
+  template <class Team>
+  MOONFLOW_DEVICE Own own(const Team& team, int64_t row) const {
+    return {labels.checked(team.block, row), dy.of(row)};
+  }
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const T* x, T* dx, int64_t n) const {
-    const int64_t label = labels.checked(team.block, row);
+    (*this)(team, row, own(team, row), x, dx, n);
+  }
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const Own& own, const T* x, T* dx, int64_t n) const {
+    const int64_t label = own.label;
     if (label < 0) return;
-    const T top = largest_of(team, x, n, 1), down = dy.of(row);
+    const T top = largest_of(team, x, n, 1), down = own.down;
     // The thread that writes at the label reads there first.
     const bool has_label = label % team.size() == team.thread();
     const T at_label = has_label ? x[label] - top : T(0);
@@ -48,10 +60,21 @@ struct DenseRowLoss {
   int64_t classes;
   RowGradient<T> dy;
   T* out;
+  struct Own {
+    T down;
+  };
+  template <class Team>
+  MOONFLOW_DEVICE Own own(const Team&, int64_t row) const {
+    return {dy.of(row)};
+  }
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const T* x, T* dx, int64_t n) const {
+    (*this)(team, row, own(team, row), x, dx, n);
+  }
+  template <class Team>
+  MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const Own& own, const T* x, T* dx, int64_t n) const {
     const T* const label = labels + row * classes;
-    const T top = largest_of(team, x, n, 1), down = dy.of(row);
+    const T top = largest_of(team, x, n, 1), down = own.down;
     const double sum = sum_of_exponentials(team, x, n, 1, top), log_sum = std::log(sum);
     const double loss =
         team.sum(n, [=](int64_t i) { return label[i] != 0 ? label[i] * (log_sum - (x[i] - top)) : 0.0; });

@@ -76,8 +76,10 @@ void check_tf32(const BesideCpu& beside, const char* op, std::vector<Tensor> inp
 TEST_CASE("the last layer of a classifier gives its loss and the way back, whatever of it there is") {
   const BesideCpu beside;
   const char* const op = "dense_softmax_cross_entropy";
-  // A row for each block, and four with some left over; fewer units than warps, and as many as there may be.
-  const Case cases[] = {{1, 1, 1}, {5, 300, 64}, {100, 512, 10}, {1061, 40, 3}, {1059, 7, 33}};
+  // A row for each block, and several with some left over; few units and as many as there may be; rows of the inputs
+  // that a block takes as a whole, by pairs and one by one, and longer ones.
+  const Case cases[] = {{1, 1, 1},     {5, 300, 64}, {100, 512, 10}, {9, 33, 16},
+                        {1061, 40, 3}, {11, 513, 2}, {1059, 7, 33}};
   for (const Case& c : cases) {
     for (const DType labels : {DType::Int64, DType::UInt8, DType::Float32}) {
       CAPTURE(c.rows, c.in, c.units, labels);
