@@ -1,10 +1,11 @@
 // Matrix products on CUDA: matmul, dense, and the steps of gradient descent whose gradient is a product. Large products
-// are the library's (kernels/cuda/product.h). Two kernels of our own take the others: sizes for which the library is no
+// are the library's (kernels/cuda/product.h). Kernels of our own take the others: sizes for which the library is no
 // faster or has nothing, factors of two dtypes, and results that change a variable, since those must be left alone
-// after a fault.
+// after a fault; and small ones in TF32, for which the library wants two launches.
 #include "kernels/cuda/fault.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/library_product.h"
+#include "kernels/cuda/split_product.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -50,6 +51,16 @@ Launch prepare_product(Products& products, const Product& sizes, bool bias, bool
   const bool mixed = !call.attrs.string("mixed").empty();
   const Stored stored{is_narrow(call.inputs[0].dtype), is_narrow(call.inputs[1].dtype), mixed};
   const DType in = mixed ? call.attrs.dtype("rounds_to") : call.inputs[0].dtype, out = call.outputs[0].dtype;
+  const bool all_float32 = in == DType::Float32 && out == in && !stored.any() && (!bias || call.inputs[2].dtype == in);
+  if (all_float32 && call.allow_tf32 && wants_library(sizes) && splits_well(sizes) && has_tensor_cores(call.device)) {
+    return [=](const LaunchCall& at) {
+      using Kernel = SplitProduct<Store<float, BFloat16>>;
+      const Kernel kernel{
+          at.input<float>(0), at.input<float>(1), {at.outputs[0], bias ? at.inputs[2] : nullptr, false, false, relu},
+          sizes.rows,         sizes.columns,      sizes.inner};
+      launch(at.stream, Kernel::blocks(sizes), kernel, Kernel::kSharedBytes);
+    };
+  }
   if (wants_library(sizes)) {
     const LibraryProduct product(products, sizes, call, 0, in, out, bias, relu, 0);
     if (product) {

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/elements.h"
 
 namespace moonflow::cuda {
 
@@ -55,6 +55,73 @@ class WarpSums {
       as[i / 4][i % 4] = tf32_bits(a(i / 4 * 16 + i % 2 * 8 + group, i % 4 / 2 * 4 + own));
     MOONFLOW_UNROLL
     for (int i = 0; i < kTilesAcross * 2; ++i) bs[i / 2][i % 2] = tf32_bits(b(i % 2 * 4 + own, i / 2 * 8 + group));
+    multiply(as, bs);
+#else
+    for (int k = 0; k < kDepth; ++k) {
+      MOONFLOW_UNROLL
+      for (int at = 0; at < 2 * kPairs; ++at)
+        sums_[at] += to_tf32(a(row(lane, at / 2), k)) * to_tf32(b(k, column(lane, at / 2) + at % 2));
+    }
+#endif
+  }
+
+  // Adds the product of a, (kRows, inner), and b, (inner, kColumns), over every `step`-th run of 16 of the inner axis
+  // from the `first` on. a(row, k) and b(column, k) give the four neighbours from k on, with zeros beyond the end.
+  template <class A, class B>
+  MOONFLOW_DEVICE void add_runs(int lane, int64_t inner, int first, int step, const A& a, const B& b) {
+    constexpr int kRun = 16;
+    const int runs = static_cast<int>((inner + kRun - 1) / kRun);
+#if __CUDA_ARCH__ >= 800
+    // In which order a sum takes its products is free, so a thread has neighbours of a run, which come at once. A few
+    // runs are on their way at a time.
+    constexpr int kAhead = 4;
+    const int group = lane / 4, own = lane % 4 * 4;
+    Pack<float, 4> of_a[kAhead][kRows / 8], of_b[kAhead][kTilesAcross];
+    const auto fetch = [&](int slot, int run) {
+      if (run >= runs) return;
+      MOONFLOW_UNROLL
+      for (int i = 0; i < kRows / 8; ++i) of_a[slot][i] = a(8 * i + group, run * kRun + own);
+      MOONFLOW_UNROLL
+      for (int i = 0; i < kTilesAcross; ++i) of_b[slot][i] = b(8 * i + group, run * kRun + own);
+    };
+    MOONFLOW_UNROLL
+    for (int slot = 0; slot < kAhead; ++slot) fetch(slot, first + slot * step);
+    for (int run = first; run < runs; run += kAhead * step) {
+      MOONFLOW_UNROLL
+      for (int slot = 0; slot < kAhead; ++slot) {
+        if (run + slot * step >= runs) continue;
+        MOONFLOW_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          uint32_t as[kRows / 16][4], bs[kTilesAcross][2];
+          MOONFLOW_UNROLL
+          for (int i = 0; i < kRows / 16 * 4; ++i)
+            as[i / 4][i % 4] = tf32_bits(of_a[slot][i / 4 * 2 + i % 2].values[half * 2 + i % 4 / 2]);
+          MOONFLOW_UNROLL
+          for (int i = 0; i < kTilesAcross * 2; ++i)
+            bs[i / 2][i % 2] = tf32_bits(of_b[slot][i / 2].values[half * 2 + i % 2]);
+          multiply(as, bs);
+        }
+        fetch(slot, run + (slot + kAhead) * step);
+      }
+    }
+#else
+    for (int run = first; run < runs; run += step) {
+      for (int64_t k = int64_t{run} * kRun; k < (int64_t{run} + 1) * kRun; k += 4) {
+        MOONFLOW_UNROLL
+        for (int at = 0; at < 2 * kPairs; ++at) {
+          const Pack<float, 4> of_a = a(row(lane, at / 2), k), of_b = b(column(lane, at / 2) + at % 2, k);
+          for (int i = 0; i < 4; ++i) sums_[at] += to_tf32(of_a.values[i]) * to_tf32(of_b.values[i]);
+        }
+      }
+    }
+#endif
+  }
+
+ private:
+  static constexpr int kTilesAcross = kColumns / 8;
+
+#if __CUDA_ARCH__ >= 800
+  MOONFLOW_DEVICE void multiply(const uint32_t (&as)[kRows / 16][4], const uint32_t (&bs)[kTilesAcross][2]) {
     MOONFLOW_UNROLL
     for (int tile = 0; tile < kPairs / 2; ++tile) {
       float* const sums = sums_ + 4 * tile;
@@ -65,17 +132,9 @@ class WarpSums {
           : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
           : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
     }
-#else
-    for (int k = 0; k < kDepth; ++k) {
-      MOONFLOW_UNROLL
-      for (int at = 0; at < 2 * kPairs; ++at)
-        sums_[at] += to_tf32(a(row(lane, at / 2), k)) * to_tf32(b(k, column(lane, at / 2) + at % 2));
-    }
-#endif
   }
+#endif
 
- private:
-  static constexpr int kTilesAcross = kColumns / 8;
   float sums_[2 * kPairs] = {};
 };
 

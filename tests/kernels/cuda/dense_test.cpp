@@ -136,6 +136,20 @@ TEST_CASE("layers whose factors may be rounded to TF32 go down as far, and just 
   }
 }
 
+TEST_CASE("a small layer whose sums are shared by warps in TF32 gives what TF32 holds, with bias and relu") {
+  const BesideCpu beside;
+  // Tiles with edges, rows of whole packs and others, and fewer runs of a sum than warps have on their way.
+  const Case cases[] = {{100, 784, 512}, {33, 500, 130}, {50, 1001, 200}, {250, 130, 160}};
+  for (const Case& c : cases) {
+    CAPTURE(c.rows, c.in, c.units);
+    const std::vector<Tensor> inputs = {values({c.rows, c.in}, 1), values({c.units, c.in}, 2), values({c.units}, 3)};
+    // A product of factors below 1 is off by 1e-4, five times that is seldom, and the errors of a sum have either sign.
+    const double rounded = 5e-4 * std::sqrt(static_cast<double>(c.in));
+    check_tf32(beside, "dense", inputs, 0, {{"activation", std::string("relu")}}, rounded);
+    check_tf32(beside, "dense", {inputs[0], inputs[1], kLeftOut}, 0, {}, rounded);
+  }
+}
+
 TEST_CASE("a sum of many rows into a bias is as exact as it would be apart") {
   const BesideCpu beside;
   std::vector<Tensor> group = layer(1024, 33, 2, true, 1);
