@@ -72,6 +72,7 @@ class Probe {
   Probe() {
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CHECK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
+    CHECK(cudaEventCreateWithFlags(&apart_, cudaEventDisableTiming));
     CHECK(cudaMalloc(&counts_, 4096 * sizeof(int)));
     CHECK(cudaMemsetAsync(counts_, 0, 4096 * sizeof(int), stream_));
     CHECK(cudaStreamSynchronize(stream_));
@@ -113,6 +114,7 @@ class Probe {
     for (int early = 0; early <= (can_begin_early_ ? 1 : 0); ++early)
       for (const int blocks : {1, 132})
         for (const int nodes : {1, 5, 20, 100}) chain(nodes, blocks, early == 1);
+    for (const int forks : {1, 4}) chain(14, 1, false, forks);
   }
 
   void transfers() {
@@ -227,12 +229,22 @@ class Probe {
     CHECK(cudaLaunchKernelEx(&config, touch_early, counts_));
   }
 
-  void chain(int nodes, int blocks, bool early) {
+  // Beside each of the first `forks` nodes there is another one that only the node after it waits for.
+  void chain(int nodes, int blocks, bool early, int forks = 0) {
     launch(early, blocks);  // loads the kernel, which a capture must not
     CHECK(cudaStreamSynchronize(stream_));
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < nodes; ++i) launch(early, blocks);
+    for (int i = 0; i < nodes; ++i) {
+      if (i < forks) {
+        CHECK(cudaEventRecord(apart_, stream_));
+        CHECK(cudaStreamWaitEvent(other_, apart_, 0));
+        touch<<<static_cast<unsigned>(blocks), 32, 0, other_>>>(counts_ + 2048);
+        CHECK(cudaEventRecord(apart_, other_));
+      }
+      launch(early, blocks);
+      if (i < forks) CHECK(cudaStreamWaitEvent(stream_, apart_, 0));
+    }
     CHECK(cudaStreamEndCapture(stream_, &graph));
     cudaGraphInstantiateParams parameters{};
     parameters.flags = cudaGraphInstantiateFlagUpload;
@@ -255,15 +267,17 @@ class Probe {
       CHECK(cudaStreamSynchronize(stream_));
     });
     std::printf(
-        "{\"graph_nodes\":%d,\"blocks\":%d,\"early\":%s,\"instantiate_us\":%.1f,\"launch_and_wait_us\":%.2f,"
+        "{\"graph_nodes\":%d,\"forks\":%d,\"blocks\":%d,\"early\":%s,\"instantiate_us\":%.1f,"
+        "\"launch_and_wait_us\":%.2f,"
         "\"in_a_row_us\":%.2f,\"host_us_per_launch\":%.2f,\"us_per_node\":%.3f}\n",
-        nodes, blocks, early ? "true" : "false", instantiate, alone, in_a_row / kMany, enqueue,
+        nodes, forks, blocks, early ? "true" : "false", instantiate, alone, in_a_row / kMany, enqueue,
         in_a_row / kMany / nodes);
     CHECK(cudaGraphExecDestroy(made));
     CHECK(cudaGraphDestroy(graph));
   }
 
   cudaStream_t stream_ = nullptr, other_ = nullptr;
+  cudaEvent_t apart_ = nullptr;
   int* counts_ = nullptr;
   bool can_begin_early_ = false;
 };
