@@ -37,6 +37,8 @@ class Event {
  public:
   virtual ~Event() = default;
   virtual void wait() = 0;  // until the stream has come here; throws what went wrong on the device
+  // From now on it is waited for until the end of a run raises it; see RunEnd.
+  virtual void lower() {}
 };
 
 // Work of a stream that was recorded once, and is started as a whole again and again.
@@ -58,6 +60,18 @@ struct Fault {
   int64_t value;
 };
 
+// What follows the work of a run, as one piece of work: the host learns of it sooner than of several.
+struct RunEnd {
+  Fault* fault = nullptr;  // staging that gets the first fault of the work so far, which is forgotten; see take_fault
+  // A small copy, to staging.
+  void* to = nullptr;
+  const void* from = nullptr;
+  int64_t bytes = 0;
+  // Is raised last. It is to be lowered before each such work starts, and recorded behind it: for streams that wait for
+  // it, and for the host where work fails or takes long.
+  Event* event = nullptr;
+};
+
 // An ordered lane of work. Of a device that is not asynchronous() only wait() is called.
 class Stream {
  public:
@@ -72,8 +86,16 @@ class Stream {
   virtual void start(Recording&) {}
   // What the launches from now on touch, for a device that checks the order of its work.
   virtual void touches(const std::vector<Range>& reads, const std::vector<Range>& writes) { (void)reads, (void)writes; }
-  // Enqueues a copy of the first fault of the work so far to `to`, whose `step` is -1 without one, and forgets it.
-  virtual void take_fault(Fault* to) { to->step = -1; }
+  // A copy among memory of the device and staging that no other hardware is asked for: sooner done where it is small,
+  // which is up to Device::small_bytes().
+  virtual void copy_small(void* to, const void* from, int64_t bytes) { (void)to, (void)from, (void)bytes; }
+  virtual void end_run(const RunEnd& end) { (void)end; }
+  // Enqueues a copy of the first fault of the work so far to staging, its `step` -1 without one, and forgets it.
+  void take_fault(Fault* to) {
+    RunEnd end;
+    end.fault = to;
+    end_run(end);
+  }
   // Where launches note faults, and look for one before they write variables: for whoever tells what they touch.
   virtual Range fault_note() const { return {nullptr, 0}; }
 };
@@ -105,6 +127,7 @@ class Device {
   virtual bool asynchronous() const { return false; }
   // Whether a plan's steps should be recorded and started as a whole.
   virtual bool records() const { return false; }
+  virtual int64_t small_bytes() const { return 0; }  // that Stream::copy_small and the end of a run copy at most
   virtual std::unique_ptr<Event> make_event() { return nullptr; }
   virtual void* allocate_staging(int64_t bytes) { return allocate(bytes); }
   virtual void free_staging(void* memory) noexcept { free(memory); }

@@ -129,9 +129,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   uint64_t newest_version() const;  // of kept_from: the writes of all of them
   void launch_step(int step, Stream& stream, void* const* outputs) const;
   void launch_step(int step, Stream& stream) const { launch_step(step, stream, steps[step].outputs.data()); }
-  // The taps whose values are there once this step has run go to to(tap), unless that is null; `next` counts them.
-  template <class To>
-  void copy_taps(Stream& stream, const To& to, int step, size_t& next) const;
+  // Calls copy(tap, source) for the taps whose values are there once this step has run; `next` counts them.
+  template <class Copy>
+  void copy_taps(const Copy& copy, int step, size_t& next) const;
   void note_writes() const;
   void note(Profile& profile, int step, uint64_t run, int64_t begin_ns);
 
@@ -139,25 +139,26 @@ class Plan : public std::enable_shared_from_this<Plan> {
   bool has_run_ = false;  // in one of the slots
 };
 
-template <class To>
-void Plan::copy_taps(Stream& stream, const To& to, int step, size_t& next) const {
+template <class Copy>
+void Plan::copy_taps(const Copy& copy, int step, size_t& next) const {
   for (; next < taps_by_step.size(); ++next) {
     const PlannedTap& tap = taps[taps_by_step[next]];
     if (tap.after_step > step) return;
-    if (void* const memory = to(taps_by_step[next]))
-      device->copy(stream, memory, tap.feed >= 0 ? feeds[tap.feed].data : tap.source, tap.type.bytes());
+    copy(taps_by_step[next], tap.feed >= 0 ? feeds[tap.feed].data : tap.source);
   }
 }
 
 template <class Stopped>
 void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile, uint64_t run) {
   const int64_t begin_ns = profile ? Profile::now_ns() : 0;
-  const auto to = [&](int tap) { return tapped[tap].data(); };
+  const auto copy = [&](int tap, const void* source) {
+    if (tapped[tap]) device->copy(stream, tapped[tap].data(), source, tapped[tap].bytes());
+  };
   size_t next_tap = 0;
   const uint64_t newest = newest_version();
   const int first = kept_version_ == newest ? kept_steps : 0;
   if (first < kept_steps) forget_kept();  // until all of them have run
-  copy_taps(stream, to, first - 1, next_tap);
+  copy_taps(copy, first - 1, next_tap);
   const int step_count = static_cast<int>(steps.size());
   for (int i = first; i < step_count; ++i) {
     if (i <= first_write && stopped()) fail(ErrorCode::Interrupted, "interrupted before ", steps[i].label);
@@ -165,7 +166,7 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
     const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
     launch_step(i, stream);
     if (profile) note(*profile, i, run, step_begin_ns);
-    copy_taps(stream, to, i, next_tap);
+    copy_taps(copy, i, next_tap);
     if (i + 1 == kept_steps) kept_version_ = newest;
   }
   stream.wait();

@@ -9,6 +9,8 @@ namespace {
 
 int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
 
+constexpr int64_t kFaultBytes = (sizeof(Fault) + kAlignment - 1) / kAlignment * kAlignment;
+
 bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
 
 // Tells a device that checks the order of its work what the launch that follows touches.
@@ -63,10 +65,19 @@ Slot::Slot(Plan& plan)
     return offset;
   };
   for (const PlannedFeed& feed : plan.feeds) feed_offsets_.push_back(place(feed_bytes_, feed.type.bytes()));
-  place(tap_bytes_, sizeof(Fault));
-  for (const PlannedTap& tap : plan.taps) tap_offsets_.push_back(place(tap_bytes_, tap.type.bytes()));
-
   device_.enter();
+  const int64_t small_bytes = device_.small_bytes();
+  feeds_are_small_ = feed_bytes_ <= small_bytes;
+  // As many as the end of a run can take go with it.
+  tap_bytes_ = kFaultBytes;
+  const auto fits = [&](int64_t bytes) { return tap_bytes_ + round_up(bytes) <= kFaultBytes + small_bytes; };
+  tap_offsets_.resize(plan.taps.size(), -1);
+  for (size_t i = 0; i < plan.taps.size(); ++i)
+    if (fits(plan.taps[i].type.bytes())) tap_offsets_[i] = place(tap_bytes_, plan.taps[i].type.bytes());
+  small_tap_bytes_ = tap_bytes_;
+  for (size_t i = 0; i < plan.taps.size(); ++i)
+    if (tap_offsets_[i] < 0) tap_offsets_[i] = place(tap_bytes_, plan.taps[i].type.bytes());
+
   const auto staging = [&](int64_t bytes) {
     return Staging(static_cast<char*>(device_.allocate_staging(bytes)), FreeStaging{&device_});
   };
@@ -77,7 +88,7 @@ Slot::Slot(Plan& plan)
   taps_ = Buffer(device_, tap_bytes_);
   staged_taps_ = staging(tap_bytes_);
   fed_ = device_.make_event();
-  computed_ = device_.make_event();
+  ended_ = device_.make_event();
   delivered_ = device_.make_event();
   const auto make_events = [&](const std::vector<int>& awaited) {
     for (const int step : awaited)
@@ -94,39 +105,37 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
   device_.enter();
   try {
     plan_.refresh_variables();
-    if (used_) lanes.in->wait_for(*delivered_);
-    feed(*lanes.in, feeds);
-    lanes.in->record(*fed_);
-    lanes.steps->wait_for(*fed_);
+    feed(lanes, feeds);
     remake_kept(lanes, start);
+    ended_->lower();
     launch_every_run(lanes, start);
-    lanes.steps->record(*computed_);
-    lanes.out->wait_for(*computed_);
-    deliver(*lanes.out, tapped);
-    lanes.out->record(*delivered_);
-    used_ = true;
+    lanes.steps->record(*ended_);
+    delivers_ = deliver(lanes, tapped);
   } catch (const std::exception&) {
     const Error error = current_error();
-    used_ = false;
     const auto wait_for_all = [&] {
       for (Stream* const stream : lanes.all()) settle([&] { stream->wait(); });
     };
     wait_for_all();
-    if (may_fault_) settle([&] { lanes.steps->take_fault(static_cast<Fault*>(taps_.data())); });
+    if (may_fault_) settle([&] { lanes.steps->take_fault(staged_fault()); });
     wait_for_all();
     throw error;
   }
   if (start.profile) plan_.note(*start.profile, -1, start.run, begin_ns);
 }
 
-// The feeds of a run lie side by side, so one copy takes them all.
-void Slot::feed(Stream& in, const Tensor* feeds) {
+// The feeds of a run lie side by side, so one copy takes them all. Whoever finished the run before has waited for its
+// end, so nothing reads them any more.
+void Slot::feed(Lanes& lanes, const Tensor* feeds) {
   char* const memory = static_cast<char*>(feeds_.data());
   for (size_t i = 0; i < feed_offsets_.size(); ++i) {
     std::memcpy(staged_feeds_.get() + feed_offsets_[i], feeds[i].data(), static_cast<size_t>(feeds[i].bytes()));
     plan_.bind(i, memory + feed_offsets_[i]);
   }
-  if (feed_bytes_ > 0) device_.copy(in, memory, staged_feeds_.get(), feed_bytes_);
+  if (feeds_are_small_) return;
+  device_.copy(*lanes.in, memory, staged_feeds_.get(), feed_bytes_);
+  lanes.in->record(*fed_);
+  lanes.steps->wait_for(*fed_);
 }
 
 void Slot::remake_kept(Lanes& lanes, const Start& start) {
@@ -138,11 +147,9 @@ void Slot::remake_kept(Lanes& lanes, const Start& start) {
   const auto end_of_kept = plan_.steps.begin() + plan_.kept_steps;
   if (std::any_of(plan_.steps.begin(), end_of_kept, may_fault)) {
     // What they give serves more runs than this one, so it is known to be right before anything uses it.
-    Fault* const fault = reinterpret_cast<Fault*>(staged_taps_.get());
-    steps.take_fault(static_cast<Fault*>(taps_.data()));
-    device_.copy(steps, fault, taps_.data(), sizeof *fault);
+    steps.take_fault(staged_fault());
     steps.wait();
-    if (fault->step >= 0) throw explain(*fault);
+    if (staged_fault()->step >= 0) throw explain(*staged_fault());
   }
   plan_.kept_version_ = newest;
 }
@@ -153,8 +160,15 @@ void Slot::launch_every_run(Lanes& lanes, const Start& start) {
   Stream& steps = *lanes.steps;
   const int first = plan_.kept_steps, end = static_cast<int>(plan_.steps.size());
   const auto launch_all = [&](const Start* wanted) {
+    if (feeds_are_small_ && feed_bytes_ > 0) steps.copy_small(feeds_.data(), staged_feeds_.get(), feed_bytes_);
     launch(lanes, first, end, wanted);
-    if (may_fault_) steps.take_fault(static_cast<Fault*>(taps_.data()));
+    RunEnd at_end;
+    if (may_fault_) at_end.fault = staged_fault();
+    at_end.to = staged_taps_.get() + kFaultBytes;
+    at_end.from = static_cast<const char*>(taps_.data()) + kFaultBytes;
+    at_end.bytes = small_tap_bytes_ - kFaultBytes;
+    at_end.event = ended_.get();
+    steps.end_run(at_end);
   };
   if (!device_.records() || !plan_.has_run_ || start.profile || first == end) {
     launch_all(&start);
@@ -179,8 +193,16 @@ void Slot::launch_every_run(Lanes& lanes, const Start& start) {
 
 void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
   const auto place = [&](int tap) { return static_cast<char*>(taps_.data()) + tap_offsets_[tap]; };
-  // What has been written here by the step that makes it needs no copy.
-  const auto to = [&](int tap) { return plan_.taps[tap].output < 0 ? place(tap) : nullptr; };
+  const auto copy_taps = [&](Stream& stream, int step, size_t& next) {
+    plan_.copy_taps(
+        [&](int tap, const void* source) {
+          const int64_t bytes = plan_.taps[tap].type.bytes();
+          if (plan_.taps[tap].output >= 0) return;  // the step that makes it has written it there
+          if (bytes <= device_.small_bytes()) return stream.copy_small(place(tap), source, bytes);
+          device_.copy(stream, place(tap), source, bytes);
+        },
+        step, next);
+  };
   const auto pass = [&](Stream& stream, int step) {
     if (const auto event = passed_.find(step); event != passed_.end()) stream.record(*event->second);
   };
@@ -189,7 +211,7 @@ void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
   };
   size_t next_tap = 0;
   if (first == plan_.kept_steps) {
-    plan_.copy_taps(*lanes.steps, to, first - 1, next_tap);
+    copy_taps(*lanes.steps, first - 1, next_tap);
     pass(*lanes.steps, plan_.start_place());
   }
   for (int i = first; i < end; ++i) {
@@ -211,21 +233,27 @@ void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
       plan_.note(*profile, i, start->run, begin_ns);
     }
     if (i < plan_.kept_steps) continue;
-    plan_.copy_taps(stream, to, i, next_tap);
+    copy_taps(stream, i, next_tap);
     pass(stream, i);
   }
   if (first == plan_.kept_steps) wait(*lanes.steps, plan_.joins);
 }
 
-// Wanted values that lie side by side are copied as one.
-void Slot::deliver(Stream& out, const Tensor* tapped) {
+// What the end of the run has left, if it is wanted. Values that lie side by side are copied as one.
+bool Slot::deliver(Lanes& lanes, const Tensor* tapped) {
+  const auto is_left = [&](size_t tap) { return tapped[tap] && tap_offsets_[tap] >= small_tap_bytes_; };
+  size_t first = 0;
+  while (first < tap_offsets_.size() && !is_left(first)) ++first;
+  if (first == tap_offsets_.size()) return false;
+  Stream& out = *lanes.out;
+  out.wait_for(*ended_);
   const char* const memory = static_cast<const char*>(taps_.data());
   const auto copy = [&](int64_t begin, int64_t end) {
     if (end > begin) device_.copy(out, staged_taps_.get() + begin, memory + begin, end - begin);
   };
-  int64_t begin = 0, end = may_fault_ ? round_up(sizeof(Fault)) : 0;
-  for (size_t i = 0; i < tap_offsets_.size(); ++i) {
-    if (!tapped[i]) continue;
+  int64_t begin = 0, end = 0;
+  for (size_t i = first; i < tap_offsets_.size(); ++i) {
+    if (!is_left(i)) continue;
     if (tap_offsets_[i] != end) {
       copy(begin, end);
       begin = tap_offsets_[i];
@@ -233,13 +261,14 @@ void Slot::deliver(Stream& out, const Tensor* tapped) {
     end = tap_offsets_[i] + round_up(plan_.taps[i].type.bytes());
   }
   copy(begin, end);
+  out.record(*delivered_);
+  return true;
 }
 
 void Slot::finish(const Tensor* tapped) {
   device_.enter();
-  delivered_->wait();
-  const Fault& fault = *reinterpret_cast<const Fault*>(staged_taps_.get());
-  if (may_fault_ && fault.step >= 0) throw explain(fault);
+  (delivers_ ? delivered_ : ended_)->wait();
+  if (may_fault_ && staged_fault()->step >= 0) throw explain(*staged_fault());
   for (size_t i = 0; i < tap_offsets_.size(); ++i)
     if (tapped[i])
       std::memcpy(tapped[i].data(), staged_taps_.get() + tap_offsets_[i], static_cast<size_t>(tapped[i].bytes()));

@@ -3,8 +3,11 @@
 // through three lanes, which wait for each other by events, and nobody waits for it on the way:
 //
 //   in      feeds from staging to the device
-//   steps     after that: the steps; tapped values and the first fault into the slot
-//   out         after that: those to staging
+//   steps     after that: the steps; tapped values into the slot, and the end of the run: the first fault to staging
+//   out         after that: tapped values to staging
+//
+// Small ones keep to the lane of steps, and belong to what is recorded: feeds become its begin, and tapped values go
+// out with its end. A run that has nothing else is one start, whatever it feeds and shows.
 //
 // Where a plan has branches, the lane of steps is several streams for a while: the trunk, where runs begin and end, and
 // others, whose steps wait for the trunk's and it for theirs.
@@ -58,26 +61,30 @@ class Slot {
   };
   using Staging = std::unique_ptr<char, FreeStaging>;
 
-  void feed(Stream& in, const Tensor* feeds);
+  void feed(Lanes& lanes, const Tensor* feeds);
   void remake_kept(Lanes& lanes, const Start& start);
   void launch_every_run(Lanes& lanes, const Start& start);
   // Without a start they are only recorded.
   void launch(Lanes& lanes, int first, int end, const Start* start);
-  void deliver(Stream& out, const Tensor* tapped);
+  bool deliver(Lanes& lanes, const Tensor* tapped);
   Error explain(const Fault& fault) const;
+  Fault* staged_fault() const { return reinterpret_cast<Fault*>(staged_taps_.get()); }
 
   Plan& plan_;
   Device& device_;
-  // Places in the slot's memory, the same on the device and in staging. The fault comes before the tapped values.
+  // Places in the slot's memory, the same on the device and in staging. Of the tapped values the small ones come first.
+  // The fault stands before them; the device has it elsewhere.
   std::vector<int64_t> feed_offsets_, tap_offsets_;
   int64_t feed_bytes_ = 0;
   int64_t tap_bytes_ = 0;
+  int64_t small_tap_bytes_ = 0;  // with the fault
+  bool feeds_are_small_ = false;
   bool may_fault_ = false;
   Buffer feeds_, taps_;
   Staging staged_feeds_, staged_taps_;
-  std::unique_ptr<Event> fed_, computed_, delivered_;
+  std::unique_ptr<Event> fed_, ended_, delivered_;
   std::map<int, std::unique_ptr<Event>> passed_;  // by step: those that other branches wait for
-  bool used_ = false;
+  bool delivers_ = false;                         // the run that is under way: by the lane `out`
   std::unique_ptr<Recording> recording_;
 };
 

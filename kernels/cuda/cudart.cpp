@@ -187,6 +187,11 @@ class Cudart final : public Runtime {
   }
   void synchronize(EventHandle event) override { check(cudaEventSynchronize(event)); }
 
+  // ---- flags
+
+  void lower(int* flag) override { __atomic_store_n(flag, 0, __ATOMIC_RELEASE); }
+  bool raised(const int* flag) override { return __atomic_load_n(flag, __ATOMIC_ACQUIRE) == 1; }
+
   // ---- graphs
 
   // In the mode of this thread alone, so that other threads may allocate and wait meanwhile.

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "kernels/cuda/fault.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/run.h"
 
 namespace moonflow::cuda {
 
@@ -14,20 +14,32 @@ namespace {
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(Runtime& runtime) : runtime_(runtime), handle_(runtime.make_event()) {}
-  ~CudaEvent() override { runtime_.destroy(handle_); }
+  ~CudaEvent() override {
+    if (flag_) runtime_.free_staging(flag_);
+    runtime_.destroy(handle_);
+  }
   EventHandle handle() const { return handle_; }
+  int* flag() const { return flag_; }
 
-  // A short step is over before a thread could fall asleep and be woken.
+  void lower() override {
+    if (!flag_) flag_ = static_cast<int*>(runtime_.allocate_staging(sizeof *flag_));
+    require(flag_ != nullptr, ErrorCode::OutOfMemory, "no room for a word that the gpu writes when a run has ended");
+    runtime_.lower(flag_);
+  }
+
+  // A short step is over before a thread could fall asleep and be woken, which takes 20 us more. To look at a flag
+  // costs nothing, while asking for an event holds up whoever launches meanwhile.
   void wait() override {
     using Clock = std::chrono::steady_clock;
-    const Clock::time_point patience = Clock::now() + std::chrono::microseconds(50);
-    while (!runtime_.done(handle_))
+    const Clock::time_point patience = Clock::now() + std::chrono::microseconds(flag_ ? 200 : 50);
+    while (!(flag_ ? runtime_.raised(flag_) : runtime_.done(handle_)))
       if (Clock::now() > patience) return runtime_.synchronize(handle_);
   }
 
  private:
   Runtime& runtime_;
   const EventHandle handle_;
+  int* flag_ = nullptr;  // of an event that has been lowered
 };
 
 class CudaRecording final : public Recording {
@@ -73,9 +85,18 @@ class CudaStream final : public Stream {
   void touches(const std::vector<Range>& reads, const std::vector<Range>& writes) override {
     runtime_.touches(handle_, reads, writes);
   }
-  void take_fault(Fault* to) override {
-    touches({}, {{to, sizeof *to}, fault_note()});
-    cuda::take_fault(*this, note_, to);
+  void copy_small(void* to, const void* from, int64_t bytes) override {
+    touches({{from, bytes}}, {{to, bytes}});
+    cuda::copy_small(*this, to, from, bytes);
+  }
+  void end_run(const RunEnd& end) override {
+    int* const flag = end.event ? static_cast<CudaEvent&>(*end.event).flag() : nullptr;
+    std::vector<Range> writes{{end.to, end.bytes}};
+    if (end.fault) writes.push_back({end.fault, sizeof *end.fault});
+    if (end.fault) writes.push_back(fault_note());
+    if (flag) writes.push_back({flag, sizeof *flag});
+    touches({{end.from, end.bytes}}, writes);
+    cuda::end_run(*this, note_, end, flag);
   }
   Range fault_note() const override { return {note_, sizeof *note_}; }
 
@@ -165,6 +186,7 @@ class CudaDevice final : public Device {
 
   bool asynchronous() const override { return true; }
   bool records() const override { return records_; }
+  int64_t small_bytes() const override { return kSmallBytes; }
   std::unique_ptr<Stream> make_stream() override {
     runtime_->enter();
     Buffer note(*this, sizeof(FaultNote));

@@ -88,6 +88,13 @@ class DeviceBlock {
     return atomicCAS(at, expected, value);
   }
 
+  // Writes a word of staging. A host that finds it there finds everything that this block has written before its last
+  // sync(), and that any kernel has before this one.
+  MOONFLOW_DEVICE void publish(int* at, int value) const {
+    __threadfence_system();
+    *static_cast<volatile int*>(at) = value;
+  }
+
  private:
   // A card exchanges numbers; a struct goes in pieces of four bytes.
   template <class T, class Exchange>

@@ -22,8 +22,4 @@ MOONFLOW_DEVICE void note_fault(const Block& block, FaultNote* note, int step, i
   if (block.compare_and_swap(&note->found, 0, 1) == 0) note->fault = {step, place, value};
 }
 
-// Enqueues a copy of what was noted to `to`, whose step is -1 where there is nothing, and forgets it. `to` is memory of
-// the device, or staging memory.
-void take_fault(Stream& stream, FaultNote* note, Fault* to);
-
 }  // namespace moonflow::cuda

@@ -70,6 +70,11 @@ class Runtime {
   virtual bool done(EventHandle event) = 0;
   virtual void synchronize(EventHandle event) = 0;
 
+  // ---- flags: words of staging that are 1 once work has raised them, of which the host hears sooner than of an event.
+  // Of work that fails it never hears so.
+  virtual void lower(int* flag) = 0;
+  virtual bool raised(const int* flag) = 0;
+
   // ---- graphs. What this thread enqueues in between, on the stream and on those that wait for its events and that it
   // waits for in turn, becomes a graph and is not done. Other threads go on as ever.
   virtual void begin_capture(StreamHandle stream) = 0;

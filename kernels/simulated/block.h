@@ -123,6 +123,8 @@ class SimulatedBlock {
     return old;
   }
 
+  void publish(int* at, int value) const { *at = value; }
+
  private:
   struct Copy {
     void* to;

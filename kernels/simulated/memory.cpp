@@ -242,6 +242,12 @@ Uses Memory::begin_uses(const std::string& name, const std::vector<Range>& reads
   return uses;
 }
 
+std::shared_ptr<StagingUse> Memory::last_write(const Range& range) const {
+  const auto writes = [&](const auto& use) { return use->writes && overlap(use->range, range); };
+  const auto found = std::find_if(uses_.rbegin(), uses_.rend(), writes);
+  return found == uses_.rend() ? nullptr : *found;
+}
+
 bool Memory::unchanged(const StagingUse& use) const {
   if (!use.content || *use.content == content(use.range)) return true;
   give_up_(text("the host changed ", use.range.bytes, " bytes of staging memory before it knew that ", use.name,

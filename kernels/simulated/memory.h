@@ -22,6 +22,7 @@ struct StagingUse {
   std::optional<uint64_t> content;  // as it was when the work was enqueued, where the host had the say over it
   std::string name;
   Moment moment = {};
+  Clock after = {};  // what is done once the work is
   bool performed = false;
 
   bool known_to(const Clock& clock) const { return performed && moment.known_to(clock); }
@@ -59,6 +60,8 @@ class Memory {
   // The host may not touch what is being copied until it has waited for it. What it reads too early it finds poisoned;
   // what it writes too early is seen by the next piece of work, or by this one when its time has come.
   Uses begin_uses(const std::string& name, const std::vector<Range>& reads, const std::vector<Range>& writes);
+  // The work that writes this last, of which the host does not know that it is over; nullptr: there is none.
+  std::shared_ptr<StagingUse> last_write(const Range& range) const;
   // Whether what it reads is as it was when it was enqueued; else tells.
   bool unchanged(const StagingUse& use) const;
   // The host knows now what the clock does.

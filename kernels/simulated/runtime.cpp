@@ -295,6 +295,28 @@ void SimulatedRuntime::synchronize(StreamHandle stream) {
   learn(mark->clock);
 }
 
+// ---- flags ---------------------------------------------------------------------------------------------------
+
+void SimulatedRuntime::lower(int* flag) {
+  const Lock lock(mutex_);
+  check();
+  *flag = 0;
+}
+
+// As with an event, somebody who asks gets to see it, unless it never comes.
+bool SimulatedRuntime::raised(const int* flag) {
+  Lock lock(mutex_);
+  const std::shared_ptr<StagingUse> write = memory_.last_write({flag, sizeof *flag});
+  if (!write) return *flag == 1;
+  try {
+    run_until(lock, [&] { return write->performed; });
+  } catch (const Error&) {  // the event tells of it
+    return false;
+  }
+  learn(write->after);
+  return *flag == 1;
+}
+
 // ---- work ----------------------------------------------------------------------------------------------------
 
 void SimulatedRuntime::touches(StreamHandle stream, const std::vector<Range>& reads, const std::vector<Range>& writes) {
@@ -579,6 +601,7 @@ void SimulatedRuntime::perform(const Piece& piece, const Uses& uses, int line, C
   memory_.perform(piece.name, piece.reads, piece.writes, piece.work);
   for (const std::shared_ptr<StagingUse>& use : uses) {
     use->moment = moment;
+    use->after = clock;
     use->performed = true;
   }
 }

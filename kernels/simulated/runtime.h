@@ -72,6 +72,8 @@ class SimulatedRuntime final : public Runtime {
   void wait_for(StreamHandle stream, EventHandle event) override;
   bool done(EventHandle event) override;
   void synchronize(EventHandle event) override;
+  void lower(int* flag) override;
+  bool raised(const int* flag) override;
   void begin_capture(StreamHandle stream) override;
   GraphHandle end_capture(StreamHandle stream) override;
   void launch(StreamHandle stream, GraphHandle graph) override;

@@ -30,18 +30,26 @@ class CardEvent final : public Event {
   void wait() override {
     std::unique_lock<std::mutex> lock(card_.mutex_);
     const int64_t wanted = *recorded;
-    card_.changed_.wait(lock, [&] { return *reached >= wanted || !card_.failure_.empty(); });
-    require(*reached >= wanted, ErrorCode::Internal, card_.failure_);
+    const auto is_reached = [&] { return lowered_ ? *raised : *reached >= wanted; };
+    card_.changed_.wait(lock, [&] { return is_reached() || !card_.failure_.empty(); });
+    require(is_reached(), ErrorCode::Internal, card_.failure_);
+  }
+  void lower() override {
+    const std::lock_guard<std::mutex> lock(card_.mutex_);
+    lowered_ = true;
+    *raised = false;
   }
 
   // Shared with the work that stands for it in streams.
   const std::shared_ptr<int64_t> recorded = std::make_shared<int64_t>(0), reached = std::make_shared<int64_t>(0);
+  const std::shared_ptr<bool> raised = std::make_shared<bool>(false);
   // Where it was recorded last, if that became part of a recording.
   std::shared_ptr<Recorded> recording;
   std::vector<int> pieces;
 
  private:
   FakeCard& card_;
+  bool lowered_ = false;
 };
 
 class CardRecording final : public Recording {
@@ -152,10 +160,22 @@ class CardStream final : public Stream {
     writes_ = writes;
   }
 
-  void take_fault(Fault* to) override {
-    enqueue([this, to] {
-      std::memcpy(card_.real(to), fault_, sizeof *fault_);
-      fault_->step = -1;
+  void copy_small(void* to, const void* from, int64_t bytes) override {
+    enqueue([this, to, from, bytes] { copy_now(to, from, bytes); });
+  }
+
+  void end_run(const RunEnd& end) override {
+    const auto flag = end.event ? static_cast<CardEvent&>(*end.event).raised : nullptr;
+    enqueue([this, end, flag] {
+      if (end.fault) {
+        *end.fault = *fault_;
+        fault_->step = -1;
+      }
+      copy_now(end.to, end.from, end.bytes);
+      if (!flag) return;
+      const std::lock_guard<std::mutex> lock(card_.mutex_);
+      *flag = true;
+      card_.changed_.notify_all();
     });
   }
 
@@ -184,6 +204,15 @@ class CardStream final : public Stream {
     std::function<void()> run;
     std::function<bool()> may_begin;  // asked with the card's mutex held
   };
+
+  // On the stream's thread. What is not small is not for it.
+  void copy_now(void* to, const void* from, int64_t bytes) {
+    if (bytes == 0) return;
+    for (const void* const memory : {static_cast<const void*>(to), from})
+      if (card_.owns(memory)) card_.check_lives({memory, bytes}, "a small copy");
+    if (bytes > card_.wants_small_bytes) card_.violate("a small copy is not small");
+    std::memcpy(card_.real(to), card_.real(from), static_cast<size_t>(bytes));
+  }
 
   void work() {
     std::unique_lock<std::mutex> lock(card_.mutex_);
@@ -309,6 +338,11 @@ void FakeCard::fail(const std::string& text) {
 std::vector<std::string> FakeCard::violations() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return violations_;
+}
+
+void FakeCard::violate(const std::string& what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  violations_.push_back(what);
 }
 
 void FakeCard::check_lives(const Range& range, const std::string& who) {

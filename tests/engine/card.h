@@ -35,6 +35,7 @@ class FakeCard final : public Device {
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   bool asynchronous() const override { return true; }
   bool records() const override { return wants_recordings; }
+  int64_t small_bytes() const override { return wants_small_bytes; }
   std::unique_ptr<Event> make_event() override;
   void* allocate_staging(int64_t bytes) override;
   void free_staging(void* memory) noexcept override;
@@ -47,6 +48,7 @@ class FakeCard final : public Device {
 
   bool wants_recordings = true;
   int wants_branches = 2;
+  int64_t wants_small_bytes = 64;            // some of what tests feed and show is small
   bool refuses_launches = false;             // which spoils a recording, too
   int refuses_launch_after = -1;             // so many; negative: none
   std::set<std::string, std::less<>> lacks;  // ops it has no kernels for
@@ -55,7 +57,7 @@ class FakeCard final : public Device {
   std::atomic<int> launches{0};    // of single kernels and reorders
   std::atomic<int> recordings{0};  // made
   std::atomic<int> replays{0};     // started
-  std::atomic<int> copies{0};      // done
+  std::atomic<int> copies{0};      // done, small ones and ends of runs aside
 
  private:
   friend class CardStream;
@@ -64,6 +66,7 @@ class FakeCard final : public Device {
   char* real(const void* memory) const;  // where the thread of a stream finds it
   bool owns(const void* memory) const { return memory >= seen_ && memory < seen_ + kBytes; }
   void check_lives(const Range& range, const std::string& who);
+  void violate(const std::string& what);
   Launch later(const std::string& who, Launch launch, std::vector<int64_t> input_bytes,
                std::vector<int64_t> output_bytes, int64_t scratch_bytes, bool writes);
 

@@ -146,6 +146,30 @@ TEST_CASE("taps that are off leave the device alone, and the others come as ever
   }
 }
 
+TEST_CASE("small values go in and out with the steps, and of large ones those that are wanted are copied") {
+  CardSession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId few = graph.feed("few", vec(2)), many = graph.feed("many", vec(20));
+  graph.tap(append(graph, "square", {many}, "a"), 1);
+  graph.tap(append(graph, "square", {few}, "b"), 2);
+  const auto plan = toy.session.compile(graph, "job"), small = unary(toy, "square");
+  for (int run = 0; run < 4; ++run) {
+    const bool wants_many = run % 2 == 0;
+    toy.device->copies = 0;
+    Executor::Submission submission;
+    submission.feeds = {floats({1, 2}), floats(std::vector<float>(20, 3))};
+    submission.taps_on = {wants_many, true};
+    toy.session.submit(plan, std::move(submission));
+    if (wants_many) CHECK(values(next(toy.session).tensor) == std::vector<float>(20, 9));
+    CHECK(values(next(toy.session).tensor) == std::vector<float>{1, 4});
+    CHECK(next(toy.session).end);
+    CHECK(toy.device->copies == (wants_many ? 2 : 1));
+    CHECK(values(toy.call(small, {floats({3, 4})})[0]) == std::vector<float>{9, 16});
+    CHECK(toy.device->copies == (wants_many ? 2 : 1));
+  }
+  CHECK(toy.device->violations().empty());
+}
+
 TEST_CASE("a bad value found on the device fails its own run with op, line and job, and writes nothing") {
   CardSession toy;
   const auto plan = countdown(toy, "picky");

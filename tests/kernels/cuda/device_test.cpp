@@ -1,4 +1,5 @@
 // What the engine relies on in a CUDA device, be it real or simulated.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -158,6 +159,73 @@ TEST_CASE("staging comes in pieces of any size, each its own", "[device]") {
   }
   for (int i = 0; i < 200; ++i)
     for (int j = 0; j <= i % 37; ++j) REQUIRE(pieces[i]->ints()[j] == i);
+}
+
+TEST_CASE("a small copy takes all bytes and no more, both ways", "[device]") {
+  Card card;
+  const int64_t most = card.device->small_bytes();
+  REQUIRE(most >= 4096);
+  std::vector<char> values(most + 64);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<char>(i * 7 % 251);
+  for (const int64_t bytes : {int64_t{1}, int64_t{15}, int64_t{16}, int64_t{20}, int64_t{8191}, most - 1, most}) {
+    const Buffer there(*card.device, most + 64), back(*card.device, most + 64);
+    const Staging in(*card.device, most + 64), out(*card.device, most + 64);
+    std::memcpy(in.ints(), values.data(), values.size());
+    std::memset(out.ints(), 1, values.size());
+    card.stream->copy_small(there.data(), in.ints(), bytes);
+    card.stream->copy_small(back.data(), there.data(), bytes);
+    RunEnd end;
+    end.to = out.ints();
+    end.from = back.data();
+    end.bytes = bytes;
+    card.stream->end_run(end);
+    card.stream->wait();
+    const char* const seen = reinterpret_cast<const char*>(out.ints());
+    INFO(bytes << " bytes");
+    CHECK(std::memcmp(seen, values.data(), bytes) == 0);
+    CHECK(std::all_of(seen + bytes, seen + bytes + 64, [](char c) { return c == 1; }));
+  }
+}
+
+TEST_CASE("an event that the end of a run raises tells of all work before it, in each start of a recording",
+          "[device]") {
+  Card card;
+  const size_t count = 2000;
+  const Buffer from = card.filled(count_from(0, count)), by(*card.device, from.bytes());
+  const Staging in(*card.device, from.bytes()), out(*card.device, from.bytes()), place(*card.device, sizeof(Fault));
+  auto* const fault = reinterpret_cast<Fault*>(place.ints());
+  const auto event = card.device->make_event();
+  const auto run = [&] {
+    card.stream->copy_small(from.data(), in.ints(), from.bytes());
+    for (int i = 0; i < 10; ++i) card.device->copy(*card.stream, by.data(), from.data(), from.bytes());
+    RunEnd end;
+    end.fault = fault;
+    end.to = out.ints();
+    end.from = by.data();
+    end.bytes = by.bytes();
+    end.event = event.get();
+    card.stream->end_run(end);
+  };
+  std::unique_ptr<Recording> recording;
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<int> values = count_from(round, count);
+    std::memcpy(in.ints(), values.data(), from.bytes());
+    event->lower();
+    if (round == 0) {
+      run();
+    } else {
+      if (!recording) {
+        card.stream->begin_recording();
+        run();
+        recording = card.stream->end_recording();
+      }
+      card.stream->start(*recording);
+    }
+    card.stream->record(*event);
+    event->wait();
+    REQUIRE(std::equal(values.begin(), values.end(), out.ints()));
+    REQUIRE(fault->step == -1);
+  }
 }
 
 TEST_CASE("without faults there is none to take", "[device]") {

@@ -297,6 +297,55 @@ TEST_CASE("the first fault stays, and is forgotten once it is taken") {
   card.device->free_staging(to);
 }
 
+TEST_CASE("the end of a run takes the fault and small values out, and what it copies must be done") {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Card card(seed);
+    const std::unique_ptr<Stream> other = card.device->make_stream();
+    const auto event = card.device->make_event();
+    Memory<float> x(card, numbers(1)), y(card, numbers());
+    Staging in(card, numbers(4)), out(card, numbers());
+    const auto fault = static_cast<Fault*>(card.device->allocate_staging(sizeof(Fault)));
+    RunEnd end;
+    end.fault = fault;
+    end.to = out.data();
+    end.from = y.data();
+    end.bytes = y.bytes();
+    end.event = event.get();
+    event->lower();
+    card.stream->copy_small(x.data(), in.data(), x.bytes());
+    scale(*card.stream, x.data(), 2, y.data());
+    launch(*card.stream, 5, Note{fault_note(*card.stream)});
+    card.stream->end_run(end);
+    card.stream->record(*event);
+    event->wait();
+    CHECK(out.read() == times(2, numbers(4)));
+    CHECK(fault->step == 3);
+    in.data()[0] = 5;  // the host knows that it has been read
+    event->lower();
+    card.stream->copy_small(x.data(), in.data(), x.bytes());
+    scale(*other, x.data(), 3, y.data());
+    card.stream->end_run(end);
+    card.stream->record(*event);
+    CHECK_THROWS_WITH((event->wait(), other->wait()), Contains("not ordered"));
+    card.device->free_staging(fault);
+  }
+}
+
+TEST_CASE("a run that fails before its end raises nothing, and its event tells why") {
+  Card card;
+  const auto event = card.device->make_event();
+  Memory<float> x(card, numbers()), y(card, numbers());
+  RunEnd end;
+  end.event = event.get();
+  event->lower();
+  card.runtime().fail_after(1, "an illegal memory access was encountered");
+  scale(*card.stream, x.data(), 2, y.data());
+  card.stream->end_run(end);
+  card.stream->record(*event);
+  CHECK_THROWS_WITH(event->wait(), Contains("illegal memory access"));
+  CHECK_THROWS_WITH(event->lower(), Contains("illegal memory access"));
+}
+
 TEST_CASE("an error of the device is told to whoever waits, for good, and the process lives") {
   Card card;
   Lanes lanes(card);

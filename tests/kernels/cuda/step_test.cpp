@@ -114,6 +114,22 @@ TEST_CASE("a training step of an MLP is a few launches") { check_nodes(mlp, 4); 
 
 TEST_CASE("a training step of LeNet is a few launches") { check_nodes(lenet, 14); }
 
+TEST_CASE("a run of few values is one start: its copies and its end stand beside its layers") {
+  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  Network net(*catalog);
+  const ValueId x = net.graph.feed("x", {DType::Float32, {1, 784}});
+  net.graph.tap(net.dense(net.op("relu", {net.dense(x, 512)}), 10), 1);
+  const std::shared_ptr<Device> card = cuda::make_simulated_device();
+  Session session(catalog, card);
+  const std::shared_ptr<Plan> plan = session.compile(net.graph, "predict");
+  for (int i = 0; i < 3; ++i) run(session, plan, {random_values({DType::Float32, {1, 784}}, 100)});
+  const std::vector<std::string> nodes = cuda::simulated_runtime(*card).latest_recording();
+  REQUIRE(nodes.size() == plan->steps.size() + 2);
+  CHECK(nodes.size() <= 4);
+  CHECK(nodes.front().find("CopySmall") != std::string::npos);
+  CHECK(nodes.back().find("EndRun") != std::string::npos);
+}
+
 TEST_CASE("logits that somebody watches are stored, and the rest of the loss is one step all the same") {
   const std::shared_ptr<const Catalog> catalog = make_catalog();
   Network net(*catalog);
