@@ -63,8 +63,9 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   std::unique_lock<std::mutex> lock(mutex_);
   // Only this thread submits, so what is idle now stays idle until the run is queued.
   const bool none_before = queued_.empty() && !running_;
-  const bool is_inline = submission.may_run_inline && none_before && nothing_started();
-  const bool starts_here = plan->asynchronous && none_before && (nothing_started() || started_in_ == run->lanes);
+  const bool alone = none_before && nothing_started();
+  const bool is_inline = submission.may_run_inline && alone;
+  const bool starts_here = plan->asynchronous && (alone || (none_before && started_in_ == run->lanes));
   lock.unlock();
   if (is_inline) {
     execute(*run);
@@ -72,7 +73,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   } else {
     stop_workers_before_exit_destroys(*plan);
     if (starts_here) {
-      start(*run);
+      start(*run, alone);
       lock.lock();
       hand_over(std::move(run));
     } else {
@@ -106,7 +107,7 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
   error = attempt(plan, [&] {
     Slot& slot = free_slot(plan);
     const std::optional<Error> failure = attempt(plan, [&] {
-      slot.start(lanes, feeds, tapped, {stopped, profile_.get(), 0});
+      slot.start(lanes, feeds, tapped, {stopped, profile_.get(), 0, true});
       slot.finish(tapped);
     });
     release(slot);
@@ -150,7 +151,7 @@ void Executor::work() {
     if (process_ends) {
       (void)run.release();  // even giving it up would use what may be gone
     } else if (run->plan->asynchronous) {
-      start(*run);
+      start(*run, false);
       is_started = true;
     } else {
       execute(*run);
@@ -167,7 +168,7 @@ void Executor::work() {
 // A failed run delivers no values.
 void Executor::execute(Run& run) {
   if (run.plan->asynchronous) {
-    start(run);
+    start(run, true);
     finish(run);
     return;
   }
@@ -205,11 +206,11 @@ std::optional<Error> Executor::run_plan(Plan& plan, Stream& stream, const Tensor
 // ---- runs on asynchronous devices ----------------------------------------------------------------------------
 
 // A run that cannot be started goes the way of the others, so that it ends in its turn.
-void Executor::start(Run& run) {
+void Executor::start(Run& run, bool alone) {
   const auto stopped = [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends; };
   run.error = attempt(*run.plan, [&] {
     run.slot = &free_slot(*run.plan);
-    run.slot->start(*run.lanes, run.feeds.data(), run.tapped.data(), {stopped, profile_.get(), run.id});
+    run.slot->start(*run.lanes, run.feeds.data(), run.tapped.data(), {stopped, profile_.get(), run.id, alone});
   });
   run.feeds.clear();
 }

@@ -74,7 +74,7 @@ class Executor {
   void work();
   void finish_started();
   void execute(Run& run);
-  void start(Run& run);
+  void start(Run& run, bool alone);  // is no other under way on its device?
   void finish(Run& run);
   void hand_over(std::unique_ptr<Run> run);  // started; with the mutex held
   Lanes& lanes_of(const Plan& plan);

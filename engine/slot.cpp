@@ -105,7 +105,7 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
   device_.enter();
   try {
     plan_.refresh_variables();
-    feed(lanes, feeds);
+    feed(lanes, feeds, start.alone);
     remake_kept(lanes, start);
     ended_->lower();
     launch_every_run(lanes, start);
@@ -126,14 +126,16 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
 
 // The feeds of a run lie side by side, so one copy takes them all. Whoever finished the run before has waited for its
 // end, so nothing reads them any more.
-void Slot::feed(Lanes& lanes, const Tensor* feeds) {
+void Slot::feed(Lanes& lanes, const Tensor* feeds, bool alone) {
   char* const memory = static_cast<char*>(feeds_.data());
   for (size_t i = 0; i < feed_offsets_.size(); ++i) {
     std::memcpy(staged_feeds_.get() + feed_offsets_[i], feeds[i].data(), static_cast<size_t>(feeds[i].bytes()));
     plan_.bind(i, memory + feed_offsets_[i]);
   }
   if (feeds_are_small_) return;
-  device_.copy(*lanes.in, memory, staged_feeds_.get(), feed_bytes_);
+  // Beside other runs the copy goes on while they compute. Without them it would only be waited for.
+  device_.copy(alone ? *lanes.steps : *lanes.in, memory, staged_feeds_.get(), feed_bytes_);
+  if (alone) return;
   lanes.in->record(*fed_);
   lanes.steps->wait_for(*fed_);
 }

@@ -38,6 +38,7 @@ struct Start {
   std::function<bool()> stopped;  // as Plan::launch asks it
   Profile* profile;               // with one it waits for each step, to tell what it took
   uint64_t run;
+  bool alone = false;  // no other run is under way in these lanes
 };
 
 class Slot {
@@ -61,7 +62,7 @@ class Slot {
   };
   using Staging = std::unique_ptr<char, FreeStaging>;
 
-  void feed(Lanes& lanes, const Tensor* feeds);
+  void feed(Lanes& lanes, const Tensor* feeds, bool alone);
   void remake_kept(Lanes& lanes, const Start& start);
   void launch_every_run(Lanes& lanes, const Start& start);
   // Without a start they are only recorded.
