@@ -76,6 +76,8 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
       start(*run, alone);
       lock.lock();
       hand_over(std::move(run));
+      lock.unlock();
+      started_changed_.notify_one();
     } else {
       // The script may change its arrays once the call is over.
       for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
@@ -159,7 +161,10 @@ void Executor::work() {
     }
     --workers_running;
     lock.lock();
-    if (is_started) hand_over(std::move(run));
+    if (is_started) {
+      hand_over(std::move(run));
+      started_changed_.notify_one();
+    }
     running_ = false;
     progress_.notify_all();
   }
@@ -226,15 +231,30 @@ void Executor::finish(Run& run) {
 void Executor::hand_over(std::unique_ptr<Run> run) {
   started_in_ = run->lanes;
   started_.push_back(std::move(run));
+  handed_over_.fetch_add(1, std::memory_order_release);
   if (!finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
-  started_changed_.notify_one();
+}
+
+// Until something is handed over. To be woken takes longer than short runs do, and costs whoever submits one some
+// microseconds, so after a run the finisher looks out for the next one for a while before it sleeps.
+void Executor::wait_for_started(std::unique_lock<std::mutex>& lock) {
+  using Clock = std::chrono::steady_clock;
+  const auto something = [&] { return all_started_ || !started_.empty(); };
+  if (something()) return;
+  const uint64_t seen = handed_over_.load(std::memory_order_relaxed);
+  lock.unlock();
+  const Clock::time_point patience = Clock::now() + std::chrono::microseconds(50);
+  while (handed_over_.load(std::memory_order_acquire) == seen && Clock::now() < patience) {
+  }
+  lock.lock();
+  started_changed_.wait(lock, something);
 }
 
 void Executor::finish_started() {
   leave_signals_to_the_host();
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    started_changed_.wait(lock, [&] { return all_started_ || !started_.empty(); });
+    wait_for_started(lock);
     if (started_.empty()) return;
     std::unique_ptr<Run> run = std::move(started_.front());
     started_.pop_front();

@@ -76,7 +76,8 @@ class Executor {
   void execute(Run& run);
   void start(Run& run, bool alone);  // is no other under way on its device?
   void finish(Run& run);
-  void hand_over(std::unique_ptr<Run> run);  // started; with the mutex held
+  void hand_over(std::unique_ptr<Run> run);  // started; with the mutex held. The finisher is to be told afterwards
+  void wait_for_started(std::unique_lock<std::mutex>& lock);
   Lanes& lanes_of(const Plan& plan);
   Slot& free_slot(Plan& plan);
   void release(Slot& slot);
@@ -100,6 +101,7 @@ class Executor {
   bool all_started_ = false;  // closed, and the worker has ended
   const InterruptFlag interrupted_;
   std::atomic<bool> heeded_{false};
+  std::atomic<uint64_t> handed_over_{0};  // runs
   std::thread worker_, finisher_;
   std::vector<std::pair<std::shared_ptr<Device>, std::unique_ptr<Lanes>>> lanes_;  // owner thread only
   std::shared_ptr<Profile> profile_;                                               // changed only while nothing runs
