@@ -3,8 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <chrono>
-
 namespace moonflow {
 
 namespace {
@@ -107,6 +105,11 @@ std::optional<Completion> CompletionQueue::pull() {
 
 bool CompletionQueue::wait(int timeout_ms) {
   if (!empty()) return true;
+  if (timeout_ms != 0) {
+    using Clock = std::chrono::steady_clock;
+    for (const Clock::time_point end = Clock::now() + patience; Clock::now() < end;)
+      if (!empty()) return true;
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto something = [&] { return !empty(); };
   if (timeout_ms >= 0) return posted_.wait_for(lock, std::chrono::milliseconds(timeout_ms), something);

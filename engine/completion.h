@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -66,6 +67,8 @@ class CompletionQueue {
   bool at_end() const { return pulling_ && pulling_->delivered == pulling_->tapped.size(); }
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.
   bool wait(int timeout_ms);
+  // How long a wait looks out before it sleeps: not at all where its run needs this core. The pulling thread's own.
+  std::chrono::microseconds patience{0};
   // One atomic load.
   bool empty() const { return ready_.load(std::memory_order_acquire) == 0; }
   // A descriptor that is readable while something can be pulled. Made at the first call; -1 when the system has none.

@@ -53,6 +53,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   auto run = std::make_unique<Run>();
   run->plan = plan;
   run->lanes = &lanes_of(*plan);
+  completions_.patience = std::chrono::microseconds(plan->asynchronous ? 50 : 0);
   run->feeds = std::move(submission.feeds);
   run->tapped.resize(plan->taps.size());
   for (size_t i = 0; i < plan->taps.size(); ++i)
