@@ -5,10 +5,11 @@
 namespace moonflow::cuda {
 namespace {
 
+constexpr int kAtOnce = 4;
+
 // What one of so many threads does. It reads several units before it writes the first, since a read takes a microsecond
 // over the bus.
 MOONFLOW_DEVICE void copy_units(void* to, const void* from, int64_t bytes, int64_t thread, int64_t threads) {
-  constexpr int kAtOnce = 4;
   const int64_t units = bytes / static_cast<int64_t>(sizeof(Sixteen));
   for (int64_t first = thread; first < units; first += kAtOnce * threads) {
     Sixteen read[kAtOnce];
@@ -35,8 +36,9 @@ struct CopySmall {
 };
 
 // One block, whose threads can wait for each other before the flag is raised.
+template <int kBlockThreads>
 struct EndRun {
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = kBlockThreads;
   FaultNote* note;
   Fault* fault;
   void* to;
@@ -64,7 +66,11 @@ void copy_small(Stream& stream, void* to, const void* from, int64_t bytes) {
 }
 
 void end_run(Stream& stream, FaultNote* note, const RunEnd& end, int* flag) {
-  launch(stream, 1, EndRun{note, end.fault, end.to, end.from, end.bytes, flag});
+  // A loss and a few results are not worth more than a warp.
+  if (end.bytes <= kWarp * kAtOnce * static_cast<int64_t>(sizeof(Sixteen)))
+    launch(stream, 1, EndRun<kWarp>{note, end.fault, end.to, end.from, end.bytes, flag});
+  else
+    launch(stream, 1, EndRun<256>{note, end.fault, end.to, end.from, end.bytes, flag});
 }
 
 }  // namespace moonflow::cuda
