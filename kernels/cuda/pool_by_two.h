@@ -132,13 +132,14 @@ struct BiasSums {
     const int64_t n = by_plane.quotient(j, place);
     return (n * channels + channel) * plane + place;
   }
-  // By a block: passed(j, first channel) is what window j passes in kN channels.
+  // By a block: passed(j, first channel) is what window j passes in kN channels. Its reads are to be without a branch,
+  // so that those of several windows are under way together.
   template <int kN, class Block, class Passed>
   MOONFLOW_DEVICE void sum(const Block& block, const Passed& passed) const {
     const int64_t part = block.index() / channel_blocks, channel = block.index() % channel_blocks * kN;
     const int64_t first = part * per_part, last = first + per_part < elements ? first + per_part : elements;
     double sums[kN] = {};
-    MOONFLOW_UNROLL_BY(4)
+    MOONFLOW_UNROLL_BY(8)
     for (int64_t j = first + block.thread(); j < last; j += block.threads()) {
       const auto values = passed(j, channel);
       MOONFLOW_UNROLL
@@ -171,7 +172,8 @@ struct SpreadRows {
     if (block.index() < sums.blocks()) {
       return sums.template sum<1>(block, [this](int64_t j, int64_t channel) {
         const int64_t at = sums.in_rows(j, channel);
-        return Pack<T, 1>{{places[at] < 4 ? dy[at] : T(0)}};
+        const T gradient = dy[at];
+        return Pack<T, 1>{{places[at] < 4 ? gradient : T(0)}};
       });
     }
     const uint32_t first = static_cast<uint32_t>(block.index() - sums.blocks()) * kThreads * kPairs + block.thread();
@@ -200,31 +202,39 @@ struct SpreadChannels {
   const uint8_t* places;
   T* dx;
 
+  template <bool kLast>
   MOONFLOW_DEVICE Pack<T, kN> arriving(int64_t window, int64_t channel, int64_t at) const {
-    if (dy_last) return read<T, kN>(dy + at, kN, true);
-    Pack<T, kN> pack;
-    MOONFLOW_UNROLL
-    for (int k = 0; k < kN; ++k) pack.values[k] = dy[sums.in_rows(window, channel + k)];
-    return pack;
+    if constexpr (kLast) {
+      return read<T, kN>(dy + at, kN, true);
+    } else {
+      Pack<T, kN> pack;
+      MOONFLOW_UNROLL
+      for (int k = 0; k < kN; ++k) pack.values[k] = dy[sums.in_rows(window, channel + k)];
+      return pack;
+    }
+  }
+
+  template <bool kLast, class Block>
+  MOONFLOW_DEVICE void sum(const Block& block) const {
+    sums.template sum<kN>(block, [this](int64_t j, int64_t channel) {
+      const int64_t at = j * sums.channels + channel;
+      Pack<T, kN> pack = arriving<kLast>(j, channel, at);
+      const auto place = read<uint8_t, kN>(places + at, kN, true);
+      MOONFLOW_UNROLL
+      for (int k = 0; k < kN; ++k)
+        if (place.values[k] >= 4) pack.values[k] = T(0);
+      return pack;
+    });
   }
 
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
-    if (block.index() < sums.blocks()) {
-      return sums.template sum<kN>(block, [this](int64_t j, int64_t channel) {
-        const int64_t at = j * sums.channels + channel;
-        Pack<T, kN> pack = arriving(j, channel, at);
-        const auto place = read<uint8_t, kN>(places + at, kN, true);
-        MOONFLOW_UNROLL
-        for (int k = 0; k < kN; ++k)
-          if (place.values[k] >= 4) pack.values[k] = T(0);
-        return pack;
-      });
-    }
+    if (block.index() < sums.blocks()) return dy_last ? sum<true>(block) : sum<false>(block);
     const uint32_t i = static_cast<uint32_t>(block.index() - sums.blocks()) * kThreads + block.thread();
     if (i >= count) return;
     const uint32_t window = by_packs.quotient(i), channel = (i - window * by_packs.value) * kN;
-    const Pack<T, kN> gradient = arriving(window, channel, int64_t{i} * kN);
+    const int64_t at = int64_t{i} * kN;
+    const Pack<T, kN> gradient = dy_last ? arriving<true>(window, channel, at) : arriving<false>(window, channel, at);
     const auto place = read<uint8_t, kN>(places + int64_t{i} * kN, kN, true);
     const int64_t column = int64_t{by_packs.value} * kN, row = 2 * int64_t{by_row.value} * kN;  // of the image
     T* const corner = dx + first_place(i, by_row, by_packs) * kN;
