@@ -24,7 +24,6 @@ using cpu::Tail;
 template <class Number>
 struct Normalised {
   Number mean, inv_std, scale, beta;
-  MOONFLOW_DEVICE Number h(Number x) const { return (x - mean) * inv_std; }
   MOONFLOW_DEVICE Number operator()(Number x) const { return (x - mean) * scale + beta; }
 };
 
@@ -47,8 +46,11 @@ struct Parameters {
 template <class T>
 struct Statistics {
   using Number = Computed<T>;
-  using Own = double;  // the channel's first element
-  static constexpr int kN = kPack<T>, kChunk = 4;
+  using Own = Number;  // the channel's first element
+  static constexpr int kN = kPack<T>, kChunk = 2 * kPacksAtOnce<T>;
+  struct Read {
+    Loaded<T, kN> xs[kChunk];
+  };
   const T* x;
   Number *mean, *inv_std;
   int64_t inner, places;
@@ -57,47 +59,53 @@ struct Statistics {
   bool aligned() const {
     return is_aligned<T, kN>(x);
   }
-  MOONFLOW_DEVICE double own(int64_t channel) const { return Number(x[channel * inner]); }
+  MOONFLOW_DEVICE Number own(int64_t channel) const { return Number(x[channel * inner]); }
 
+  template <class Chunk>
+  MOONFLOW_DEVICE Read load(const Chunk& chunk) const {
+    Read loaded{};
+    chunk.load(x, loaded.xs);
+    return loaded;
+  }
   template <int kLanes, class Chunk>
-  MOONFLOW_DEVICE void fold(Sums (&sums)[kLanes], const double (&own)[kLanes], const Chunk& chunk) const {
-    Pack<T, kN> xs[kChunk];
-    chunk.load(x, xs);
+  MOONFLOW_DEVICE void fold(Sums (&sums)[kLanes], const Number (&own)[kLanes], const Chunk& chunk,
+                            const Read& loaded) const {
     if (chunk.full)
-      run<true>(sums, own, chunk, xs);
+      run<true>(sums, own, chunk, loaded.xs);
     else
-      run<false>(sums, own, chunk, xs);
+      run<false>(sums, own, chunk, loaded.xs);
   }
   MOONFLOW_DEVICE void finish(int64_t channel, Sums sums) const {
     const double n = static_cast<double>(places), off = sums.first / n, variance = sums.second / n - off * off;
-    mean[channel] = static_cast<Number>(own(channel) + off);
+    mean[channel] = static_cast<Number>(double{own(channel)} + off);
     inv_std[channel] = static_cast<Number>(1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon));
   }
 
  private:
   template <bool kFull, int kLanes, class Chunk>
-  MOONFLOW_DEVICE static void run(Sums (&sums)[kLanes], const double (&own)[kLanes], const Chunk& chunk,
-                                  const Pack<T, kN> (&xs)[kChunk]) {
-    constexpr int kEach = kN / kLanes;  // elements of a pack in a lane
+  MOONFLOW_DEVICE static void run(Sums (&sums)[kLanes], const Number (&own)[kLanes], const Chunk& chunk,
+                                  const Loaded<T, kN> (&xs)[kChunk]) {
+    const Pack<T, kN> start = xs[0].pack();
+    Number sum[kLanes] = {}, squares[kLanes] = {};
+    int count[kLanes] = {};
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      const Pack<T, kN> pack = xs[i].pack();
+      MOONFLOW_UNROLL
+      for (int v = 0; v < kN; ++v) {
+        const int lane = v % kLanes;
+        const bool there = kFull || v < chunk.valid(i);
+        const Number distance = there ? Number(pack.values[v]) - Number(start.values[lane]) : Number(0);
+        sum[lane] += distance;
+        squares[lane] += distance * distance;
+        count[lane] += there;
+      }
+    }
     MOONFLOW_UNROLL
     for (int lane = 0; lane < kLanes; ++lane) {
-      const Number near = Number(xs[0].values[lane]);
-      Number sum = 0, squares = 0;
-      int count = kFull ? kChunk * kEach : 0;
-      MOONFLOW_UNROLL
-      for (int i = 0; i < kChunk; ++i) {
-        MOONFLOW_UNROLL
-        for (int v = lane; v < lane + kEach; ++v) {
-          const bool there = kFull || v < chunk.valid(i);
-          const Number distance = there ? Number(xs[i].values[v]) - near : Number(0);
-          sum += distance;
-          squares += distance * distance;
-          if (!kFull) count += there;
-        }
-      }
-      const double off = near - own[lane], far = count * off;
-      sums[lane].first += sum + far;
-      sums[lane].second += squares + off * (2.0 * sum + far);
+      const double off = double{Number(start.values[lane])} - own[lane], far = count[lane] * off;
+      sums[lane].first += sum[lane] + far;
+      sums[lane].second += squares[lane] + off * (2.0 * sum[lane] + far);
     }
   }
 };
@@ -106,7 +114,10 @@ template <class T, Tail kTail>
 struct Normalise {
   using Number = Computed<T>;
   using Own = Normalised<Number>;
-  static constexpr int kN = kPack<T>, kChunk = 4;
+  static constexpr int kN = kPack<T>, kChunk = kPacksAtOnce<T>;
+  struct Read {
+    Loaded<T, kN> xs[kChunk], addends[kTail == Tail::AddRelu ? kChunk : 1];
+  };
   Parameters<Number> parameters;
   const T *x, *addend;
   T* y;
@@ -116,31 +127,41 @@ struct Normalise {
   }
   MOONFLOW_DEVICE Own own(int64_t channel) const { return parameters.of(channel); }
 
+  template <class Chunk>
+  MOONFLOW_DEVICE Read load(const Chunk& chunk) const {
+    Read loaded{};
+    chunk.load(x, loaded.xs);
+    if constexpr (kTail == Tail::AddRelu) chunk.load(addend, loaded.addends);
+    return loaded;
+  }
   template <int kLanes, class Chunk>
-  MOONFLOW_DEVICE void map(const Own (&own)[kLanes], const Chunk& chunk) const {
-    Pack<T, kN> xs[kChunk], addends[kChunk];
-    chunk.load(x, xs);
-    if constexpr (kTail == Tail::AddRelu) chunk.load(addend, addends);
+  MOONFLOW_DEVICE void map(const Own (&own)[kLanes], const Chunk& chunk, const Read& loaded) const {
+    Pack<T, kN> ys[kChunk];
     MOONFLOW_UNROLL
     for (int i = 0; i < kChunk; ++i) {
+      const Pack<T, kN> xs = loaded.xs[i].pack(), addends = loaded.addends[kTail == Tail::AddRelu ? i : 0].pack();
       MOONFLOW_UNROLL
       for (int v = 0; v < kN; ++v) {
-        Number value = own[v % kLanes](Number(xs[i].values[v]));
-        if constexpr (kTail == Tail::AddRelu) value += Number(addends[i].values[v]);
-        xs[i].values[v] = static_cast<T>(kTail == Tail::None || value > 0 ? value : Number(0));
+        Number value = own[v % kLanes](Number(xs.values[v]));
+        if constexpr (kTail == Tail::AddRelu) value += Number(addends.values[v]);
+        ys[i].values[v] = static_cast<T>(kTail == Tail::None || value > 0 ? value : Number(0));
       }
     }
-    chunk.store(xs, y);
+    chunk.store(ys, y);
   }
 };
 
-// The sums of d and d * h, where d arrives at what the normalisation gives: of dy what a relu lets through, which is
-// asked of x. Where something was added before the relu, y is asked, and d is an output of its own.
+// The sums of d and d * (x - mean), where d arrives at what the normalisation gives: of dy what a relu lets through,
+// which is asked of x. Where something was added before the relu, y is asked, and d is an output of its own.
 template <class T, Tail kTail>
 struct GradSums {
   using Number = Computed<T>;
   using Own = Normalised<Number>;
-  static constexpr int kN = kPack<T>, kChunk = 4;
+  static constexpr int kN = kPack<T>, kChunk = kPacksAtOnce<T>;
+  struct Read {
+    static constexpr int kAdded = kTail == Tail::AddRelu ? kChunk : 1;
+    Loaded<T, kN> xs[kChunk], ds[kChunk], ys[kAdded];
+  };
   const T *x, *dy, *y;
   T* dsum;
   Parameters<Number> parameters;
@@ -151,35 +172,39 @@ struct GradSums {
   }
   MOONFLOW_DEVICE Own own(int64_t channel) const { return parameters.of(channel); }
 
+  template <class Chunk>
+  MOONFLOW_DEVICE Read load(const Chunk& chunk) const {
+    Read loaded{};
+    chunk.load(x, loaded.xs);
+    chunk.load(dy, loaded.ds);
+    if constexpr (kTail == Tail::AddRelu) chunk.load(y, loaded.ys);
+    return loaded;
+  }
   template <int kLanes, class Chunk>
-  MOONFLOW_DEVICE void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk& chunk) const {
-    Pack<T, kN> xs[kChunk], ds[kChunk];  // zeros where there is nothing, which add nothing
-    chunk.load(x, xs);
-    chunk.load(dy, ds);
-    if constexpr (kTail == Tail::AddRelu) {
-      Pack<T, kN> ys[kChunk];
-      chunk.load(y, ys);
-      MOONFLOW_UNROLL
-      for (int i = 0; i < kChunk; ++i) {
-        MOONFLOW_UNROLL
-        for (int v = 0; v < kN; ++v)
-          if (!(Number(ys[i].values[v]) > 0)) ds[i].values[v] = T(0);
-      }
-      chunk.store(ds, dsum);
-    }
+  MOONFLOW_DEVICE void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk& chunk,
+                            const Read& loaded) const {
+    Pack<T, kN> dsums[kChunk];
     Number first[kLanes] = {}, second[kLanes] = {};
     MOONFLOW_UNROLL
     for (int i = 0; i < kChunk; ++i) {
+      constexpr bool kAdded = kTail == Tail::AddRelu;
+      const Pack<T, kN> xs = loaded.xs[i].pack(), ds = loaded.ds[i].pack(), ys = loaded.ys[kAdded ? i : 0].pack();
+      const int there = chunk.full ? kN : chunk.valid(i);
       MOONFLOW_UNROLL
       for (int v = 0; v < kN; ++v) {
         const Own& normalised = own[v % kLanes];
-        const Number value = Number(xs[i].values[v]);
-        Number d = Number(ds[i].values[v]);
-        if (kTail == Tail::Relu && !(normalised(value) > 0)) d = 0;
+        const Number value = Number(xs.values[v]);
+        Number d = Number(ds.values[v]);
+        if constexpr (kAdded) {
+          if (!(Number(ys.values[v]) > 0)) d = 0;
+          dsums[i].values[v] = T(d);
+        }
+        if (v >= there || (kTail == Tail::Relu && !(normalised(value) > 0))) d = 0;
         first[v % kLanes] += d;
-        second[v % kLanes] += d * normalised.h(value);
+        second[v % kLanes] += d * (value - normalised.mean);
       }
     }
+    if constexpr (kTail == Tail::AddRelu) chunk.store(dsums, dsum);
     MOONFLOW_UNROLL
     for (int lane = 0; lane < kLanes; ++lane) sums[lane] = sums[lane] + Sums{first[lane], second[lane]};
   }
@@ -187,7 +212,7 @@ struct GradSums {
 
 // With h = (x - mean) * inv_std, n values a channel, and a = gamma * inv_std:
 //   dx = a * (d - mean(d) - h * mean(d * h)) + dmean / n - dinv_std * inv_std^2 * h / n
-// of which this takes the sums, and leaves dx = a * d + first + second * h.
+// of which this takes the sums, and leaves dx = a * d + first + second * (x - mean).
 template <class T, Tail kTail>
 struct TrainGradSums : GradSums<T, kTail> {
   using Number = Computed<T>;
@@ -199,10 +224,11 @@ struct TrainGradSums : GradSums<T, kTail> {
   MOONFLOW_DEVICE void finish(int64_t channel, Sums sums) const {
     const double n = static_cast<double>(places), inv_std = this->parameters.inv_std[channel];
     const double slope = this->parameters.gamma[channel] * inv_std;
+    const double along_h = sums.second * inv_std;
     dbeta[channel] = static_cast<Number>(sums.first);
-    dgamma[channel] = static_cast<Number>(sums.second);
+    dgamma[channel] = static_cast<Number>(along_h);
     rest[channel] = {-slope * sums.first / n + (dmean ? dmean[channel] / n : 0),
-                     -slope * sums.second / n - (dinv_std ? dinv_std[channel] * inv_std * inv_std / n : 0)};
+                     (-slope * along_h / n - (dinv_std ? dinv_std[channel] * inv_std * inv_std / n : 0)) * inv_std};
   }
 };
 
@@ -213,7 +239,10 @@ struct TrainGrad {
     Normalised<Number> normalised;
     Number constant, slope;
   };
-  static constexpr int kN = kPack<T>, kChunk = 4;
+  static constexpr int kN = kPack<T>, kChunk = kPacksAtOnce<T>;
+  struct Read {
+    Loaded<T, kN> xs[kChunk], ds[kChunk];
+  };
   const T *x, *d;  // behind a sum d is what has passed the relu already
   Parameters<Number> parameters;
   const Sums* rest;
@@ -227,24 +256,30 @@ struct TrainGrad {
     return {parameters.of(channel), static_cast<Number>(of.first), static_cast<Number>(of.second)};
   }
 
+  template <class Chunk>
+  MOONFLOW_DEVICE Read load(const Chunk& chunk) const {
+    Read loaded{};
+    chunk.load(x, loaded.xs);
+    chunk.load(d, loaded.ds);
+    return loaded;
+  }
   template <int kLanes, class Chunk>
-  MOONFLOW_DEVICE void map(const Own (&own)[kLanes], const Chunk& chunk) const {
-    Pack<T, kN> xs[kChunk], ds[kChunk];
-    chunk.load(x, xs);
-    chunk.load(d, ds);
+  MOONFLOW_DEVICE void map(const Own (&own)[kLanes], const Chunk& chunk, const Read& loaded) const {
+    Pack<T, kN> dxs[kChunk];
     MOONFLOW_UNROLL
     for (int i = 0; i < kChunk; ++i) {
+      const Pack<T, kN> xs = loaded.xs[i].pack(), ds = loaded.ds[i].pack();
       MOONFLOW_UNROLL
       for (int v = 0; v < kN; ++v) {
         const Own& of = own[v % kLanes];
-        const Number value = Number(xs[i].values[v]);
-        Number arriving = Number(ds[i].values[v]);
+        const Number value = Number(xs.values[v]);
+        Number arriving = Number(ds.values[v]);
         if (kTail == Tail::Relu && !(of.normalised(value) > 0)) arriving = 0;
-        xs[i].values[v] =
-            static_cast<T>(of.normalised.scale * arriving + of.constant + of.slope * of.normalised.h(value));
+        dxs[i].values[v] = static_cast<T>(of.normalised.scale * arriving + of.constant +
+                                          of.slope * (value - of.normalised.mean));
       }
     }
-    chunk.store(xs, dx);
+    chunk.store(dxs, dx);
   }
 };
 
@@ -259,10 +294,11 @@ struct InferGradSums : GradSums<T, Tail::None> {
 
   MOONFLOW_DEVICE void finish(int64_t channel, Sums sums) const {
     const double inv_std = this->own(channel).inv_std, slope = this->parameters.gamma[channel] * inv_std;
+    const double along_h = sums.second * inv_std;
     dbeta[channel] = static_cast<Number>(sums.first);
-    dgamma[channel] = static_cast<Number>(sums.second);
+    dgamma[channel] = static_cast<Number>(along_h);
     dmean[channel] = static_cast<Number>(-slope * sums.first);
-    dvariance[channel] = static_cast<Number>(-slope * inv_std * sums.second / 2);
+    dvariance[channel] = static_cast<Number>(-slope * inv_std * along_h / 2);
   }
 };
 
@@ -271,7 +307,10 @@ template <class T>
 struct InferGrad {
   using Number = Computed<T>;
   using Own = Number;
-  static constexpr int kN = kPack<T>, kChunk = 4;
+  static constexpr int kN = kPack<T>, kChunk = kPacksAtOnce<T>;
+  struct Read {
+    Loaded<T, kN> ds[kChunk];
+  };
   const T* dy;
   Parameters<Number> parameters;
   T* dx;
@@ -281,16 +320,22 @@ struct InferGrad {
   }
   MOONFLOW_DEVICE Number own(int64_t channel) const { return parameters.of(channel).scale; }
 
+  template <class Chunk>
+  MOONFLOW_DEVICE Read load(const Chunk& chunk) const {
+    Read loaded{};
+    chunk.load(dy, loaded.ds);
+    return loaded;
+  }
   template <int kLanes, class Chunk>
-  MOONFLOW_DEVICE void map(const Number (&own)[kLanes], const Chunk& chunk) const {
-    Pack<T, kN> ds[kChunk];
-    chunk.load(dy, ds);
+  MOONFLOW_DEVICE void map(const Number (&own)[kLanes], const Chunk& chunk, const Read& loaded) const {
+    Pack<T, kN> dxs[kChunk];
     MOONFLOW_UNROLL
     for (int i = 0; i < kChunk; ++i) {
+      const Pack<T, kN> ds = loaded.ds[i].pack();
       MOONFLOW_UNROLL
-      for (int v = 0; v < kN; ++v) ds[i].values[v] = static_cast<T>(Number(ds[i].values[v]) * own[v % kLanes]);
+      for (int v = 0; v < kN; ++v) dxs[i].values[v] = static_cast<T>(Number(ds.values[v]) * own[v % kLanes]);
     }
-    chunk.store(ds, dx);
+    chunk.store(dxs, dx);
   }
 };
 

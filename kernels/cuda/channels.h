@@ -8,18 +8,21 @@
 //   static constexpr int kChunk = ...;            packs that it takes at a time, whose loads are under way together
 //   Own own(int64_t channel) const;
 //   bool aligned() const;                         whether all arrays can be moved in packs
-//   void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk<N, kChunk, ...>& chunk) const;  of a fold,
-//   void finish(int64_t channel, Sums sums) const;                                                        with this
-//   void map(const Own (&own)[kLanes], const Chunk<N, kChunk, ...>& chunk) const;                          of a pass
+//   Read load(const Chunk<N, kChunk, ...>& chunk) const;                        what it reads of a chunk
+//   void fold(Sums (&sums)[kLanes], const Own (&own)[kLanes], const Chunk<...>&, const Read&) const;  of a fold,
+//   void finish(int64_t channel, Sums sums) const;                                                    with this
+//   void map(const Own (&own)[kLanes], const Chunk<...>&, const Read&) const;                         of a pass
 //
 // A thread has N lanes, one for each channel of its packs, or a single one where a pack lies in one channel.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cuda/axes.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/units.h"
 
 namespace moonflow::cuda {
 
@@ -58,6 +61,37 @@ inline void keep_channels_last(LayoutCall& call, int64_t axis) {
 // Neighbours of a pack: one load of 16 bytes, or of 8, as more channels a thread would leave it too few registers.
 template <class T>
 constexpr int kPack = sizeof(T) == 8 ? 2 : 4;
+// So many packs are 32 bytes, which a thread has under way of each array.
+template <class T>
+constexpr int kPacksAtOnce = 32 / (kPack<T> * static_cast<int>(sizeof(T)));
+
+// A pack as it was loaded. Its neighbours are told apart when they are used: before, a thread would wait for them, and
+// what it loads next would not be under way meanwhile. So a load has no branch, and no zeros where there is no pack.
+// They are told apart by shifts: what is read as parts of memory the compiler would keep in parts.
+template <class T, int N>
+struct Loaded {
+  Unit<N * sizeof(T)> bits;
+  Loaded() = default;
+  MOONFLOW_DEVICE Loaded(const Pack<T, N>& pack) { memcpy(&bits, &pack, sizeof bits); }
+  MOONFLOW_DEVICE Pack<T, N> pack() const {
+    constexpr int kPerWord = sizeof(uint64_t) / sizeof(T);
+    Pack<T, N> pack;
+    MOONFLOW_UNROLL
+    for (int v = 0; v < N; ++v) {
+      const auto part = static_cast<Unit<sizeof(T)>>(word(v / kPerWord) >> (v % kPerWord * 8 * sizeof(T)));
+      memcpy(&pack.values[v], &part, sizeof part);
+    }
+    return pack;
+  }
+
+ private:
+  MOONFLOW_DEVICE uint64_t word(int i) const {
+    if constexpr (sizeof bits == sizeof(uint64_t))
+      return bits;
+    else
+      return i == 0 ? bits.first : bits.second;
+  }
+};
 
 // Where the packs of a chunk lie, and how many neighbours of each there are; 0: no pack.
 template <int N, int kCount, bool kInnermost>
@@ -81,13 +115,14 @@ struct Chunk : Spots<N, kCount, kInnermost> {
   bool whole;  // each pack that is there has N, and can be moved at once
   bool full;   // all are there, with all their neighbours
 
+  // Where there is no pack, the first one in its place.
   template <class T>
-  MOONFLOW_DEVICE void load(const T* from, Pack<T, N> (&packs)[kCount]) const {
+  MOONFLOW_DEVICE void load(const T* from, Loaded<T, N> (&packs)[kCount]) const {
     if (whole) {
       MOONFLOW_UNROLL
       for (int i = 0; i < kCount; ++i) {
-        packs[i] = Pack<T, N>{};
-        if (this->valid(i) > 0) packs[i] = *reinterpret_cast<const Pack<T, N>*>(from + this->at(i));
+        const int64_t at = this->at(this->valid(i) > 0 ? i : 0);
+        packs[i].bits = *reinterpret_cast<const Unit<N * sizeof(T)>*>(from + at);
       }
     } else {
       MOONFLOW_UNROLL
@@ -142,29 +177,49 @@ class Tiling {
   MOONFLOW_DEVICE bool has(int64_t column) const { return column < columns_; }
   MOONFLOW_DEVICE int64_t channel(int64_t column, int lane) const { return innermost ? column * N + lane : column; }
 
-  // Calls body(own, chunk) for all items of a thread's column in the part of its block.
-  template <bool kInnermost, class F, class Body>
+  // Calls body(own, chunk, loaded) for all items of a thread's column in the part of its block. kAhead: the first chunk
+  // is under way while the thread learns what it keeps of its channels, which takes registers and pays where chunks are
+  // few.
+  template <bool kInnermost, bool kAhead, class F, class Body>
   MOONFLOW_DEVICE void each_chunk(int64_t block, int thread, const F& f, const Body& body) const {
     constexpr int kLanes = kInnermost ? N : 1;
     const int64_t own_column = column(block, thread), part = block / tiles;
     if (!has(own_column)) return;
+    const int64_t last = items * (part + 1) / parts, step = F::kChunk * rows();
+    int64_t item = items * part / parts + thread / width;
     typename F::Own own[kLanes];
-    MOONFLOW_UNROLL
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int64_t own_channel = kInnermost ? own_column * N + lane : own_column;
-      own[lane] = f.own(own_channel < channels ? own_channel : channels - 1);
+    const auto learn = [&] {
+      MOONFLOW_UNROLL
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const int64_t own_channel = kInnermost ? own_column * N + lane : own_column;
+        own[lane] = f.own(own_channel < channels ? own_channel : channels - 1);
+      }
+    };
+    if constexpr (kAhead) {
+      if (item >= last) return;
+      const auto chunk = chunk_at<kInnermost, F::kChunk>(own_column, item, last);
+      const auto loaded = f.load(chunk);
+      learn();
+      body(own, chunk, loaded);
+      item += step;
+    } else {
+      learn();
     }
-    const int64_t last = items * (part + 1) / parts;
-    for (int64_t item = items * part / parts + thread / width; item < last; item += F::kChunk * rows()) {
-      Chunk<N, F::kChunk, kInnermost> chunk;
-      chunk.whole = whole_;
-      chunk.full = whole_ && item + (F::kChunk - 1) * rows() < last;
-      find(chunk, own_column, item, last);
-      body(own, chunk);
+    for (; item < last; item += step) {
+      const auto chunk = chunk_at<kInnermost, F::kChunk>(own_column, item, last);
+      body(own, chunk, f.load(chunk));
     }
   }
 
  private:
+  template <bool kInnermost, int kCount>
+  MOONFLOW_DEVICE Chunk<N, kCount, kInnermost> chunk_at(int64_t column, int64_t item, int64_t last) const {
+    Chunk<N, kCount, kInnermost> chunk;
+    chunk.whole = whole_;
+    chunk.full = whole_ && item + (kCount - 1) * rows() < last;
+    find(chunk, column, item, last);
+    return chunk;
+  }
   // The packs from `item` on, as many rows apart as a block has.
   template <int kCount>
   MOONFLOW_DEVICE void find(Spots<N, kCount, true>& spots, int64_t column, int64_t item, int64_t last) const {
@@ -227,9 +282,9 @@ struct FoldChannels {
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     Sums sums[kLanes] = {};
     const F& folding = f;
-    tiling.template each_chunk<kInnermost>(
+    tiling.template each_chunk<kInnermost, false>(
         block.index(), block.thread(), f,
-        [&](const auto& own, const auto& chunk) { folding.fold(sums, own, chunk); });
+        [&](const auto& own, const auto& chunk, const auto& loaded) { folding.fold(sums, own, chunk, loaded); });
     add_up(block, sums, tiling.width, block.template shared<Sums>());
     const int64_t column = tiling.column(block.index(), block.thread());
     if (block.thread() >= tiling.width || !tiling.has(column)) return;
@@ -258,6 +313,7 @@ struct JoinParts {
     const int64_t channel = block.index() * kWidth + block.thread() % kWidth;
     Sums sums[1] = {};
     if (channel < channels) {
+      MOONFLOW_UNROLL_BY(8)
       for (int64_t part = block.thread() / kWidth; part < count; part += kThreads / kWidth)
         sums[0] = sums[0] + parts[part * channels + channel];
     }
@@ -266,10 +322,11 @@ struct JoinParts {
   }
 };
 
-// As many blocks as keep a large card busy, each thread of which has work for several chunks.
+// As many blocks as keep a large card busy, each thread of which has work for several chunks. Where four blocks share a
+// processor they are two full turns.
 template <int N>
 Tiling<N> fold_tiling(const Channels& channels) {
-  return Tiling<N>(channels, 16, 1024);
+  return Tiling<N>(channels, 16, 132 * 8);
 }
 
 template <int N>
@@ -305,8 +362,9 @@ struct MapChannels {
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     const F& mapping = f;
-    tiling.template each_chunk<kInnermost>(block.index(), block.thread(), f,
-                                           [&](const auto& own, const auto& chunk) { mapping.map(own, chunk); });
+    tiling.template each_chunk<kInnermost, true>(
+        block.index(), block.thread(), f,
+        [&](const auto& own, const auto& chunk, const auto& loaded) { mapping.map(own, chunk, loaded); });
   }
 };
 
