@@ -104,10 +104,21 @@ bool fuse_relu_grad(Rewriter& graph, NodeId id) {
   // that with the relu in its pass has it.
   const NodeId sum_id = graph.made_by(y, "batch_norm_add_relu");
   if (sum_id == kNone || graph.node(sum_id).outputs[1] != mean) return false;
+  std::vector<NodeId> nodes{id, relu_id};
   std::vector<ValueId> inputs = inputs_of(graph.node(sum_id));
   inputs.push_back(y);
   outputs.push_back(dsum);
-  graph.fuse({id, relu_id}, "batch_norm_add_relu_grad", inputs, norm_grad.attrs, outputs);
+  // The next block and the way around it both give a gradient, whose sum nobody else reads.
+  const NodeId add_id = graph.made_by(dy, "add");
+  if (add_id != kNone && graph.sole_reader(dy) == relu_id) {
+    const ValueId first = graph.node(add_id).inputs[0], second = graph.node(add_id).inputs[1];
+    if (graph.type(first) == graph.type(dy) && graph.type(second) == graph.type(dy)) {
+      nodes.push_back(add_id);
+      inputs[5] = first;
+      inputs.push_back(second);
+    }
+  }
+  graph.fuse(nodes, "batch_norm_add_relu_grad", inputs, norm_grad.attrs, outputs);
   return true;
 }
 
@@ -215,19 +226,22 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
 
   OpDef grad;
   grad.name = op.name + "_grad";
-  grad.doc = added ? "Gradient of batch_norm_add_relu; daddend is that of the sum before the relu. Made by fusion.\n"
-                     "shapes: x, dy, y alike, the other inputs (channels) -> dx and daddend as x, the others (channels)"
+  grad.doc = added ? "Gradient of batch_norm_add_relu; daddend is that of the sum before the relu. What arrives is the "
+                     "sum of dy and, where it is there, more_dy. Made by fusion.\n"
+                     "shapes: x, dy, y, more_dy alike, the other inputs (channels) -> dx and daddend as x, the others "
+                     "(channels)"
                    : "Gradient of batch_norm_relu. Made by fusion.\n"
                      "shapes: x, dy alike, the other inputs (channels) -> dx as x, dgamma and dbeta (channels)";
   grad.inputs = {{"x"}, {"gamma"}, {"beta"}, {"mean"}, {"inv_std"}, {"dy"}};
-  if (added) grad.inputs.push_back({"y"});
+  if (added) grad.inputs.insert(grad.inputs.end(), {{"y"}, {"more_dy", InputDef::Optional}});
   grad.outputs = plain_grad.outputs;
   if (added) grad.outputs.push_back("daddend");
   grad.attrs = plain_grad.attrs;
   grad.infer = [added](const OpCall& call) -> std::vector<TensorType> {
     const TensorType channels = per_channel_type(call, 0);
-    const char* names[] = {"x", "gamma", "beta", "mean", "inv_std", "dy", "y"};
-    for (int i = 1; i < call.count(); ++i) require_type(call, i, names[i], i < 5 ? channels : call.type(0));
+    const char* names[] = {"x", "gamma", "beta", "mean", "inv_std", "dy", "y", "more_dy"};
+    for (int i = 1; i < call.count(); ++i)
+      if (call.has(i)) require_type(call, i, names[i], i < 5 ? channels : call.type(0));
     std::vector<TensorType> types{call.type(0), channels, channels};
     if (added) types.push_back(call.type(0));
     return types;
@@ -238,6 +252,10 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
   grad.examples = {{{x, c, c, c, c, x}}, {{narrow, c, c, c, c, narrow}}};
   for (Example& example : grad.examples)
     if (added) example.inputs.push_back(example.inputs[0]);
+  if (added) {
+    grad.examples.push_back({{x, c, c, c, c, x, x, x}});
+    grad.examples.push_back({{narrow, c, c, c, c, narrow, narrow, narrow}});
+  }
   catalog.add(grad);
 }
 

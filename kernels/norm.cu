@@ -152,7 +152,8 @@ struct Normalise {
 };
 
 // The sums of d and d * (x - mean), where d arrives at what the normalisation gives: of dy what a relu lets through,
-// which is asked of x. Where something was added before the relu, y is asked, and d is an output of its own.
+// which is asked of x. Where something was added before the relu, y is asked, d is an output of its own, and what
+// arrives may be the sum of two gradients.
 template <class T, Tail kTail>
 struct GradSums {
   using Number = Computed<T>;
@@ -160,14 +161,15 @@ struct GradSums {
   static constexpr int kN = kPack<T>, kChunk = kPacksAtOnce<T>;
   struct Read {
     static constexpr int kAdded = kTail == Tail::AddRelu ? kChunk : 1;
-    Loaded<T, kN> xs[kChunk], ds[kChunk], ys[kAdded];
+    Loaded<T, kN> xs[kChunk], ds[kChunk], ys[kAdded], more[kAdded];
   };
-  const T *x, *dy, *y;
+  const T *x, *dy, *y, *more_dy;  // the last may be absent
   T* dsum;
   Parameters<Number> parameters;
 
   bool aligned() const {
-    const bool added = kTail != Tail::AddRelu || (is_aligned<T, kN>(y) && is_aligned<T, kN>(dsum));
+    const bool added = kTail != Tail::AddRelu ||
+                       (is_aligned<T, kN>(y) && is_aligned<T, kN>(dsum) && is_aligned<T, kN>(more_dy));
     return added && is_aligned<T, kN>(x) && is_aligned<T, kN>(dy);
   }
   MOONFLOW_DEVICE Own own(int64_t channel) const { return parameters.of(channel); }
@@ -177,7 +179,10 @@ struct GradSums {
     Read loaded{};
     chunk.load(x, loaded.xs);
     chunk.load(dy, loaded.ds);
-    if constexpr (kTail == Tail::AddRelu) chunk.load(y, loaded.ys);
+    if constexpr (kTail == Tail::AddRelu) {
+      chunk.load(y, loaded.ys);
+      if (more_dy) chunk.load(more_dy, loaded.more);
+    }
     return loaded;
   }
   template <int kLanes, class Chunk>
@@ -188,7 +193,8 @@ struct GradSums {
     MOONFLOW_UNROLL
     for (int i = 0; i < kChunk; ++i) {
       constexpr bool kAdded = kTail == Tail::AddRelu;
-      const Pack<T, kN> xs = loaded.xs[i].pack(), ds = loaded.ds[i].pack(), ys = loaded.ys[kAdded ? i : 0].pack();
+      const Pack<T, kN> xs = loaded.xs[i].pack(), ds = loaded.ds[i].pack(), ys = loaded.ys[kAdded ? i : 0].pack(),
+                        more = loaded.more[kAdded ? i : 0].pack();
       const int there = chunk.full ? kN : chunk.valid(i);
       MOONFLOW_UNROLL
       for (int v = 0; v < kN; ++v) {
@@ -196,6 +202,7 @@ struct GradSums {
         const Number value = Number(xs.values[v]);
         Number d = Number(ds.values[v]);
         if constexpr (kAdded) {
+          if (more_dy) d += Number(more.values[v]);
           if (!(Number(ys.values[v]) > 0)) d = 0;
           dsums[i].values[v] = T(d);
         }
@@ -383,6 +390,7 @@ Launch prepare_train_grad(KernelCall& call) {
   constexpr bool kFused = kTail != Tail::None, kAdded = kTail == Tail::AddRelu;
   const Channels channels(call, 0);
   const bool has_dmean = !kFused && call.has(5), has_dinv_std = !kFused && call.has(6);
+  const bool has_more = kAdded && call.has(7);
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     using Number = Computed<T>;
@@ -395,7 +403,8 @@ Launch prepare_train_grad(KernelCall& call) {
                                           at.input<Number>(1), kFused ? at.input<Number>(2) : nullptr};
       T* const dsum = kAdded ? at.output<T>(3) : nullptr;
       Sums* const rest = static_cast<Sums*>(at.scratch);
-      const TrainGradSums<T, kTail> sums{{x, dy, kAdded ? at.input<T>(6) : nullptr, dsum, parameters},
+      const TrainGradSums<T, kTail> sums{{x, dy, kAdded ? at.input<T>(6) : nullptr,
+                                          has_more ? at.input<T>(7) : nullptr, dsum, parameters},
                                          has_dmean ? at.input<Number>(5) : nullptr,
                                          has_dinv_std ? at.input<Number>(6) : nullptr,
                                          at.output<Number>(1),
@@ -437,7 +446,7 @@ Launch prepare_infer_grad(KernelCall& call) {
       const T *dy = at.input<T>(0), *x = at.input<T>(1);
       const Parameters<Number> parameters{at.input<Number>(3), nullptr,             at.input<Number>(2),
                                           nullptr,             at.input<Number>(4), epsilon};
-      const InferGradSums<T> sums{{x, dy, nullptr, nullptr, parameters},
+      const InferGradSums<T> sums{{x, dy, nullptr, nullptr, nullptr, parameters},
                                   at.output<Number>(1),
                                   at.output<Number>(2),
                                   at.output<Number>(3),

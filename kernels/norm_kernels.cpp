@@ -240,6 +240,7 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
   const ChannelRows rows = rows_of(call, 0);
   const bool fused = tail != Tail::None;
   const bool has_dmean = !fused && call.has(5), has_dinv_std = !fused && call.has(6);
+  const bool has_more = tail == Tail::AddRelu && call.has(7);
   call.scratch_bytes = partials_bytes(rows);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
@@ -248,6 +249,7 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
       const T *mean = launch.input<T>(fused ? 3 : 2), *inv_std = launch.input<T>(fused ? 4 : 3);
       const T* dy = launch.input<T>(fused ? 5 : 4);
       const T* y = tail == Tail::AddRelu ? launch.input<T>(6) : nullptr;
+      const T* more_dy = has_more ? launch.input<T>(7) : nullptr;
       const T *dmean = has_dmean ? launch.input<T>(5) : nullptr,
               *dinv_std = has_dinv_std ? launch.input<T>(6) : nullptr;
       T *dx = launch.output<T>(0), *dgamma = launch.output<T>(1), *dbeta = launch.output<T>(2);
@@ -269,7 +271,10 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
           const Normalised<T> normalised(rows, block, mean, inv_std, gamma, beta);
           sums_with([&](int64_t lane, int64_t i) { return where(normalised(lane, x[i]), dy[i]); });
         }
-        if (tail == Tail::AddRelu) sums_with([&](int64_t, int64_t i) { return dsum[i] = where(y[i], dy[i]); });
+        if (tail == Tail::AddRelu && !more_dy)
+          sums_with([&](int64_t, int64_t i) { return dsum[i] = where(y[i], dy[i]); });
+        if (tail == Tail::AddRelu && more_dy)
+          sums_with([&](int64_t, int64_t i) { return dsum[i] = where(y[i], dy[i] + more_dy[i]); });
       };
       const auto combine = [&](int64_t block) {
         const Partial total = sum_of_chunks(rows, partials + block * rows.chunks);

@@ -285,8 +285,10 @@ TEST_CASE("a residual block is fused around its batch norms, keeps one layout, a
       for (const char* op :
            {"batch_norm_relu", "batch_norm_add_relu", "batch_norm_relu_grad", "batch_norm_add_relu_grad"})
         CHECK(count(*plan, op) == 1);
+      // The two gradients of the square are summed in the pass that takes them.
       for (const char* part : {"batch_norm_train", "batch_norm_train_grad", "relu", "relu_grad"})
         CHECK(count(*plan, part) == 0);
+      CHECK(count(*plan, "add") == 1);  // of the gradients of x
       for (const Step& step : plan->steps) {
         if (step.label.rfind("batch_norm", 0) == 0) CHECK(!step.input_layouts[0].row_major() == (format == "NCHW"));
       }
