@@ -24,36 +24,41 @@ MOONFLOW_DEVICE T at_least(T x, double least) {
 
 template <class T>
 struct SparseSoftmax {
+  static constexpr bool kHolds = sizeof(T) == 4;
   Indices labels;
   const T* logits;
   T *prob, *out;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
+    const auto x = team.values(logits + start, n, 1);
     const int64_t label = labels.checked(team.block, row);
     if (label < 0) return;
-    const T* const x = logits + start;
-    const T top = largest_of(team, x, n, 1);
+    const T top = largest_of<T>(x);
     // prob may be the logits themselves, so the thread that writes at the label reads there first.
-    const bool has_label = label % team.size() == team.thread();
-    const T at_label = has_label ? x[label] - top : T(0);
-    const double sum = sum_of_exponentials(team, x, n, 1, top);
+    const bool has_label = x.has(label);
+    const T at_label = has_label ? x.own(label) - top : T(0);
+    const auto e = exponentials_of(x, top);
+    const double sum = e.sum();
     const T scale = static_cast<T>(1 / sum);
-    for (int64_t i = team.thread(); i < n; i += team.size()) prob[start + i] = elementary::exp(x[i] - top) * scale;
+    e.map([=](T value) { return value * scale; }).write(prob + start);
     if (has_label) out[row] = static_cast<T>(std::log(sum) - at_label);
   }
 };
 
 template <class T>
 struct SparseSoftmaxGrad {
+  static constexpr bool kHolds = sizeof(T) == 4;
   Indices labels;
   const T *dy, *prob;
   T* dlogits;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
+    const auto probs = team.values(prob + start, n, 1);
     const int64_t label = labels.checked(team.block, row);
     if (label < 0) return;
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dlogits[start + i] = (i == label ? prob[start + i] - 1 : prob[start + i]) * dy[row];
+    const T down = dy[row];
+    probs.map([=](T value, bool is_label) { return (is_label ? value - 1 : value) * down; }, Chosen{label})
+        .write(dlogits + start);
   }
 };
 
@@ -71,6 +76,7 @@ struct SparseCrossEntropy {
 
 template <class T>
 struct SparseCrossEntropyGrad {
+  static constexpr bool kHolds = false;
   Indices labels;
   const T *dy, *prediction;
   T* dprediction;
@@ -86,38 +92,38 @@ struct SparseCrossEntropyGrad {
 // sum_i labels[i] * (lse - logits[i]) has no cancellation between large terms when the labels are a one.
 template <class T>
 struct SoftmaxCrossEntropy {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T *labels, *logits;
   T* out;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
-    const T *const x = logits + start, *const label = labels + start;
-    const T top = largest_of(team, x, n, 1);
-    const double log_sum = std::log(sum_of_exponentials(team, x, n, 1, top));
+    const auto x = team.values(logits + start, n, 1), label = team.values(labels + start, n, 1);
+    const T top = largest_of<T>(x);
+    const double log_sum = std::log(exponentials_of(x, top).sum());
     // A label of zero takes no part, also where the logit is minus infinity.
-    const double loss =
-        team.sum(n, [=](int64_t i) { return label[i] != 0 ? label[i] * (log_sum - (x[i] - top)) : 0.0; });
+    const double loss = label.sum([=](T of, T value) { return of != 0 ? of * (log_sum - (value - top)) : 0.0; }, x);
     if (team.thread() == 0) out[row] = static_cast<T>(loss);
   }
 };
 
 template <class T>
 struct SoftmaxCrossEntropyGrad {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T *dy, *labels, *logits;
   T* dlogits;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
-    const T *const x = logits + start, *const label = labels + start;
-    const T top = largest_of(team, x, n, 1);
-    const double mass = team.sum(n, [=](int64_t i) { return double{label[i]}; });
-    const T scale = static_cast<T>(mass / sum_of_exponentials(team, x, n, 1, top));
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dlogits[start + i] = dy[row] * (elementary::exp(x[i] - top) * scale - label[i]);
+    const auto x = team.values(logits + start, n, 1), label = team.values(labels + start, n, 1);
+    const auto e = exponentials_of(x, largest_of<T>(x));
+    const T scale = static_cast<T>(label.sum() / e.sum()), down = dy[row];
+    e.map([=](T value, T of) { return down * (value * scale - of); }, label).write(dlogits + start);
   }
 };
 
 // A loss with its gradient; the gradient may lie where the logits are.
 template <class T, class Row>
 struct WithGradient {
+  static constexpr bool kHolds = sizeof(T) == 4;
   Row loss;
   const T* logits;
   T* dlogits;
@@ -211,7 +217,12 @@ void add_cross_entropy(Kernels& kernels) {
       });
   kernels["softmax_cross_entropy_with_logits"] = rowwise(1, [](const LaunchCall& at, const Lanes& rows, auto zero) {
     using T = decltype(zero);
-    for_each_lane(at.stream, rows, SoftmaxCrossEntropy<T>{at.input<T>(0), at.input<T>(1), at.output<T>(0)});
+    const SoftmaxCrossEntropy<T> f{at.input<T>(0), at.input<T>(1), at.output<T>(0)};
+    // A row of float64 takes more registers than one thread of a full processor has.
+    if constexpr (SoftmaxCrossEntropy<T>::kHolds)
+      for_each_lane(at.stream, rows, f);
+    else
+      for_each_lane<kWarp>(at.stream, rows, f);
   });
   kernels["softmax_cross_entropy_grad"] = rowwise(2, [](const LaunchCall& at, const Lanes& rows, auto zero) {
     using T = decltype(zero);

@@ -9,34 +9,35 @@ namespace {
 
 template <class T>
 struct L2Normalize {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T* x;
   T* out;
   T epsilon;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
-    const T* const from = x + start;
-    const double squares = team.sum(n, [=](int64_t i) { return double{from[i * stride]} * from[i * stride]; });
+    const auto values = team.values(x + start, n, stride);
+    const double squares = values.sum([](T value) { return double{value} * value; });
     const T scale = static_cast<T>(1 / std::sqrt(squares < epsilon ? double{epsilon} : squares));
-    for (int64_t i = team.thread(); i < n; i += team.size()) out[start + i * stride] = from[i * stride] * scale;
+    values.map([=](T value) { return value * scale; }).write(out + start);
   }
 };
 
 // Where the norm is held at epsilon it is a constant, and only the scale is left of the gradient.
 template <class T>
 struct L2NormalizeGrad {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T *dy, *x;
   T* dx;
   T epsilon;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
-    const T *const from = x + start, *const gradient = dy + start;
-    const double squares = team.sum(n, [=](int64_t i) { return double{from[i * stride]} * from[i * stride]; });
-    const double dot = team.sum(n, [=](int64_t i) { return double{gradient[i * stride]} * from[i * stride]; });
+    const auto values = team.values(x + start, n, stride), ds = team.values(dy + start, n, stride);
+    const double squares = values.sum([](T value) { return double{value} * value; });
+    const double dot = ds.sum([](T d, T value) { return double{d} * value; }, values);
     const double kept = squares < epsilon ? double{epsilon} : squares;
     const T scale = static_cast<T>(1 / std::sqrt(kept));
     const T along = squares > epsilon ? static_cast<T>(dot / kept) : T(0);
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dx[start + i * stride] = (gradient[i * stride] - from[i * stride] * along) * scale;
+    ds.map([=](T d, T value) { return (d - value * along) * scale; }, values).write(dx + start);
   }
 };
 

@@ -1,5 +1,6 @@
 // Layer normalisation on CUDA: a team of threads for each row. Every variance is taken in two passes over the row, as
-// the mean of squared distances from the mean, with sums in double as on the CPU.
+// the mean of squared distances from the mean, with sums in double as on the CPU. Distances are taken from the mean as
+// it is stored, and what that was rounded by is taken off their squares.
 #include <cmath>
 
 #include "kernels/cuda/fold.h"
@@ -9,37 +10,49 @@
 namespace moonflow::cuda {
 namespace {
 
-// A parameter that repeats every `period` values of a row; absent where there is none.
+// A parameter that repeats every `period` values of a row; where there is none, one value.
 template <class T>
 struct Repeated {
   const T* values;
   LongDivisor period;
-  MOONFLOW_DEVICE T of(int64_t i, T otherwise) const {
+  T otherwise;
+  MOONFLOW_DEVICE T at(int64_t i) const {
     if (values == nullptr) return otherwise;
     int64_t place;
     period.quotient(i, place);
     return values[place];
   }
+  MOONFLOW_DEVICE Pack<T, Held::kN> pack(const Held& held) const {
+    if (values != nullptr && period.value == held.n) return held.read(values);
+    Pack<T, Held::kN> pack;
+    MOONFLOW_UNROLL
+    for (int v = 0; v < Held::kN; ++v) pack.values[v] = at(held.at(v));
+    return pack;
+  }
 };
 
 template <class T>
 struct LayerNorm {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T* x;
   Repeated<T> gamma, beta;
   T *y, *mean, *inv_std;
   double epsilon;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
-    const T* const from = x + start;
-    const double centre = team.sum(n, [=](int64_t i) { return double{from[i]}; }) / static_cast<double>(n);
-    const double squares = team.sum(n, [=](int64_t i) { return (from[i] - centre) * (from[i] - centre); });
-    const T m = static_cast<T>(centre), s = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
+    const auto values = team.values(x + start, n, 1);
+    const double count = static_cast<double>(n), centre = values.sum() / count;
+    const T m = static_cast<T>(centre);
+    const auto distances = values.map([=](T value) { return value - m; });
+    const double squares = distances.sum([](T distance) { return double{distance} * distance; });
+    const double variance = squares / count - (centre - m) * (centre - m);
+    const T s = static_cast<T>(1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon));
     if (team.thread() == 0) {
       mean[row] = m;
       inv_std[row] = s;
     }
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      y[start + i] = (from[i] - m) * s * gamma.of(i, T(1)) + beta.of(i, T(0));
+    distances.map([=](T distance, T scale, T shift) { return distance * s * scale + shift; }, gamma, beta)
+        .write(y + start);
   }
 };
 
@@ -47,22 +60,22 @@ struct LayerNorm {
 //   dx = inv_std * (g - mean(g) - h * mean(g * h)) + dmean / n - dinv_std * inv_std^2 * h / n
 template <class T>
 struct LayerNormGrad {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T *x, *mean, *inv_std, *dy;
   Repeated<T> gamma;
   const T *dmean, *dinv_std;  // may be absent
   T* dx;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
-    const T *const from = x + start, *const gradient = dy + start;
-    const double m = mean[row], s = inv_std[row], count = static_cast<double>(n);
-    const Repeated<T> scale = gamma;
-    const auto g = [=](int64_t i) { return double{gradient[i]} * scale.of(i, T(1)); };
-    const double sum = team.sum(n, g);
-    const double along_h = team.sum(n, [=](int64_t i) { return g(i) * ((from[i] - m) * s); });
-    const double constant = -s * sum / count + (dmean ? dmean[row] / count : 0);
-    const double along = -s * along_h / count - (dinv_std ? dinv_std[row] * s * s / count : 0);
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dx[start + i] = static_cast<T>(s * g(i) + constant + along * ((from[i] - m) * s));
+    const auto values = team.values(x + start, n, 1), ds = team.values(dy + start, n, 1);
+    const T m = mean[row], s = inv_std[row];
+    const double count = static_cast<double>(n);
+    const auto h = values.map([=](T value) { return (value - m) * s; });
+    const auto g = ds.map([](T d, T scale) { return d * scale; }, gamma);
+    const double sum = g.sum(), along_h = g.sum([](T of, T at) { return double{of} * at; }, h);
+    const T constant = static_cast<T>(-s * sum / count + (dmean ? dmean[row] / count : 0));
+    const T along = static_cast<T>(-s * along_h / count - (dinv_std ? dinv_std[row] * s * s / count : 0));
+    g.map([=](T of, T at) { return s * of + constant + along * at; }, h).write(dx + start);
   }
 };
 
@@ -117,8 +130,8 @@ Launch prepare_layer_norm(KernelCall& call) {
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& at) {
-      const Repeated<T> gamma{optional<T>(at, 1, scaled), scale_period},
-          beta{optional<T>(at, 2, shifted), shift_period};
+      const Repeated<T> gamma{optional<T>(at, 1, scaled), scale_period, T(1)},
+          beta{optional<T>(at, 2, shifted), shift_period, T(0)};
       for_each_lane(
           at.stream, rows,
           LayerNorm<T>{at.input<T>(0), gamma, beta, at.output<T>(0), at.output<T>(1), at.output<T>(2), epsilon});
@@ -133,7 +146,7 @@ Launch prepare_layer_norm_grad(KernelCall& call) {
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& at) {
-      const Repeated<T> gamma{optional<T>(at, 4, scaled), period};
+      const Repeated<T> gamma{optional<T>(at, 4, scaled), period, T(1)};
       const LayerNormGrad<T> f{at.input<T>(0),
                                at.input<T>(1),
                                at.input<T>(2),

@@ -1,4 +1,5 @@
-// Softmax and its logarithm on CUDA: a team of threads for each lane, which stays in the cache between its passes.
+// Softmax and its logarithm on CUDA: a team of threads for each lane, which stays in registers or at least in the cache
+// between its passes.
 #include <cmath>
 
 #include "kernels/cuda/exponentials.h"
@@ -9,56 +10,55 @@ namespace {
 
 template <class T>
 struct Softmax {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T* logits;
   T* out;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
-    const T* const x = logits + start;
-    const T top = largest_of(team, x, n, stride);
-    const double sum = sum_of_exponentials(team, x, n, stride, top);
-    const T scale = static_cast<T>(1 / sum);
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      out[start + i * stride] = elementary::exp(x[i * stride] - top) * scale;
+    const auto x = team.values(logits + start, n, stride);
+    const auto e = exponentials_of(x, largest_of<T>(x));
+    const T scale = static_cast<T>(1 / e.sum());
+    e.map([=](T value) { return value * scale; }).write(out + start);
   }
 };
 
 template <class T>
 struct LogSoftmax {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T* logits;
   T* out;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
-    const T* const x = logits + start;
-    const T top = largest_of(team, x, n, stride);
-    const double sum = sum_of_exponentials(team, x, n, stride, top);
-    const T log_sum = static_cast<T>(std::log(sum));
-    for (int64_t i = team.thread(); i < n; i += team.size()) out[start + i * stride] = x[i * stride] - top - log_sum;
+    const auto x = team.values(logits + start, n, stride);
+    const T top = largest_of<T>(x);
+    const T log_sum = static_cast<T>(std::log(exponentials_of(x, top).sum()));
+    x.map([=](T value) { return value - top - log_sum; }).write(out + start);
   }
 };
 
 template <class T>
 struct SoftmaxGrad {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T *dy, *y;
   T* dx;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
-    const T *const dy_lane = dy + start, *const y_lane = y + start;
-    const double dot = team.sum(n, [=](int64_t i) { return double{dy_lane[i * stride]} * y_lane[i * stride]; });
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dx[start + i * stride] = y_lane[i * stride] * (dy_lane[i * stride] - static_cast<T>(dot));
+    const auto ds = team.values(dy + start, n, stride), ys = team.values(y + start, n, stride);
+    const T dot = static_cast<T>(ds.sum([](T d, T of) { return double{d} * of; }, ys));
+    ds.map([=](T d, T of) { return of * (d - dot); }, ys).write(dx + start);
   }
 };
 
 template <class T>
 struct LogSoftmaxGrad {
+  static constexpr bool kHolds = sizeof(T) == 4;
   const T *dy, *y;
   T* dx;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
-    const T *const dy_lane = dy + start, *const y_lane = y + start;
-    const T mass = static_cast<T>(team.sum(n, [=](int64_t i) { return double{dy_lane[i * stride]}; }));
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dx[start + i * stride] = dy_lane[i * stride] - elementary::exp(y_lane[i * stride]) * mass;
+    const auto ds = team.values(dy + start, n, stride), ys = team.values(y + start, n, stride);
+    const T mass = static_cast<T>(ds.sum());
+    ds.map([=](T d, T of) { return d - elementary::exp(of) * mass; }, ys).write(dx + start);
   }
 };
 

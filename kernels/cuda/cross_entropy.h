@@ -37,18 +37,23 @@ struct SparseRowLoss {
   }
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const Own& own, const T* x, T* dx, int64_t n) const {
+    const auto logits = team.values(x, n, 1);
     const int64_t label = own.label;
     if (label < 0) return;
-    const T top = largest_of(team, x, n, 1), down = own.down;
+    const T top = largest_of<T>(logits), down = own.down;
     // The thread that writes at the label reads there first.
-    const bool has_label = label % team.size() == team.thread();
-    const T at_label = has_label ? x[label] - top : T(0);
-    const double sum = sum_of_exponentials(team, x, n, 1, top);
+    const bool has_label = logits.has(label);
+    const T at_label = has_label ? logits.own(label) - top : T(0);
+    const auto e = exponentials_of(logits, top);
+    const double sum = e.sum();
     const T scale = static_cast<T>(1 / sum);
-    for (int64_t i = team.thread(); i < n; i += team.size()) {
-      const T prob = elementary::exp(x[i] - top) * scale;
-      dx[i] = (i == label ? prob - 1 : prob) * down;
-    }
+    e.map(
+         [=](T value, bool is_label) {
+           const T prob = value * scale;
+           return (is_label ? prob - 1 : prob) * down;
+         },
+         Chosen{label})
+        .write(dx);
     if (has_label) out[row] = static_cast<T>(std::log(sum) - at_label);
   }
 };
@@ -73,14 +78,13 @@ struct DenseRowLoss {
   }
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const Own& own, const T* x, T* dx, int64_t n) const {
-    const T* const label = labels + row * classes;
-    const T top = largest_of(team, x, n, 1), down = own.down;
-    const double sum = sum_of_exponentials(team, x, n, 1, top), log_sum = std::log(sum);
+    const auto logits = team.values(x, n, 1), label = team.values(labels + row * classes, n, 1);
+    const T top = largest_of<T>(logits), down = own.down;
+    const double sum = exponentials_of(logits, top).sum(), log_sum = std::log(sum);
     const double loss =
-        team.sum(n, [=](int64_t i) { return label[i] != 0 ? label[i] * (log_sum - (x[i] - top)) : 0.0; });
-    const T scale = static_cast<T>(team.sum(n, [=](int64_t i) { return double{label[i]}; }) / sum);
-    for (int64_t i = team.thread(); i < n; i += team.size())
-      dx[i] = down * (elementary::exp(x[i] - top) * scale - label[i]);
+        label.sum([=](T of, T value) { return of != 0 ? of * (log_sum - (value - top)) : 0.0; }, logits);
+    const T scale = static_cast<T>(label.sum() / sum);
+    exponentials_of(logits, top).map([=](T value, T of) { return down * (value * scale - of); }, label).write(dx);
     if (team.thread() == 0) out[row] = static_cast<T>(loss);
   }
 };

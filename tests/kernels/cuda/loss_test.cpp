@@ -1,15 +1,15 @@
 // Softmax and the losses on the card: teams of one thread, of a warp and of a block, and values that are special.
 #include <limits>
 
-#include "beside_cpu.h"
+#include "shifted.h"
 
 using namespace moonflow;
 using namespace moonflow::oracle;
 
 namespace {
 
-// Few rows and many, shorter than a warp and longer than a block can hold in one go.
-const Shape kShapes[] = {{3, 5}, {4100, 3}, {9, 500}, {2, 3001}};
+// Few rows and many; rows that a warp holds, that a block holds, and longer ones, of whole packs and not.
+const Shape kShapes[] = {{3, 5}, {4100, 3}, {9, 500}, {2, 1023}, {3, 2052}, {2, 3001}, {2, 9001}};
 const float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 }  // namespace
@@ -50,6 +50,17 @@ TEST_CASE("the cross entropies agree with the CPU for rows of every length") {
     beside.check("sigmoid_cross_entropy_grad", {logits, probabilities, logits});
     beside.check("smooth_l1_loss", {logits, probabilities}, {{"beta", 0.0}});
     beside.check("smooth_l1_loss_grad", {logits, logits, probabilities}, {{"beta", 3.0}});
+  }
+}
+
+TEST_CASE("rows that are held are the same at addresses of every kind") {
+  const Bench bench;
+  for (const int64_t n : {64, 1500}) {
+    const TensorType rows{DType::Float32, {3, n}}, row{DType::Float32, {n}};
+    bench.check("softmax", {rows}, {});
+    bench.check("softmax_grad", {rows, rows}, {});
+    bench.check("softmax_cross_entropy_grad", {{DType::Float32, {3}}, rows, rows}, {});
+    bench.check("layer_norm_core", {rows, row, row}, {{"begin_norm_axis", int64_t{1}}});
   }
 }
 
