@@ -143,9 +143,11 @@ struct Wishes {
   bool tensor_cores = false;  // which round factors of float32
   bool exact = false;         // see ConvolutionCall
   int64_t most_workspace = int64_t{256} << 20;
-  // Who names engines, in the order in which they are asked. The second names those that are sure to be able.
-  std::vector<cudnnBackendHeurMode_t> modes{CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+  // Who names engines, in the order in which they are asked; none: those of heuristics_for.
+  std::vector<cudnnBackendHeurMode_t> modes = {};
 };
+// All of the library's heuristics, the one that names the fastest first for such a call before the others.
+std::vector<cudnnBackendHeurMode_t> heuristics_for(const ConvolutionCall& call, bool tensor_cores);
 
 struct ChosenPlan {
   Descriptor plan, config;

@@ -136,6 +136,9 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   const Conv lenet = square(100, 32, 14, 64, 5);
   for (const Mode& mode : {kTf32, kStrict, kNarrow}) add_convolutions(cases, "lenet_conv2", lenet, mode, kWithRelu);
+  // Windows that algorithms with tiles are made for, some of which lose digits.
+  add_convolutions(cases, "3x3_64to64_at_56", square(32, 64, 56, 64, 3), kStrict);
+  add_convolutions(cases, "7x7_64to64_at_28", square(32, 64, 28, 64, 7), kStrict);
   // Over one axis, with windows that stick out on one side more than on the other.
   Conv line;
   line.format = {1, false};
@@ -414,15 +417,14 @@ std::string notes_of(const ChosenPlan& plan) {
 std::vector<Plan> plans_of_cudnn(const Target& target, const ConvolutionCall& call) {
   std::vector<Plan> plans;
   std::set<std::string> engines;
-  constexpr std::pair<cudnnBackendHeurMode_t, const char*> kModes[] = {
-      {CUDNN_HEUR_MODE_A, "A"}, {CUDNN_HEUR_MODE_FALLBACK, "fallback"}, {CUDNN_HEUR_MODE_B, "B"}};
-  for (const auto& mode : kModes) {
-    Wishes wishes;
-    wishes.tensor_cores = is_narrow(call.dtype) || call.precision == Precision::Tf32;
-    wishes.modes = {mode.first};
+  Wishes wishes;
+  wishes.tensor_cores = is_narrow(call.dtype) || call.precision == Precision::Tf32;
+  for (const cudnnBackendHeurMode_t mode : heuristics_for(call, wishes.tensor_cores)) {
+    const char* const who = mode == CUDNN_HEUR_MODE_A ? "A" : mode == CUDNN_HEUR_MODE_B ? "B" : "fallback";
+    wishes.modes = {mode};
     int place = 0;
     find_plans(target, call, wishes, [&](const ChosenPlan& plan) {
-      const std::string name = describe(plan), by = text(mode.second, place++);
+      const std::string name = describe(plan), by = text(who, place++);
       const auto same = std::find_if(plans.begin(), plans.end(), [&](const Plan& known) { return known.name == name; });
       if (same != plans.end()) {
         same->named_by += ' ' + by;

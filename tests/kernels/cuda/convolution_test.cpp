@@ -85,6 +85,17 @@ TEST_CASE("a convolution by the engine that is timed to be fastest is that of th
   }
 }
 
+// For which cuDNN names an engine that is Winograd's with large tiles and does not say so.
+TEST_CASE("the gradient of a filter as LeNet has it keeps the digits of float32") {
+  Beside beside;
+  const Shape x{8, 32, 14, 14}, filter{64, 32, 5, 5}, dy{8, 64, 14, 14};
+  constexpr double kTolerance = 2e-4;  // of 1568 products, each sum so far rounded at 6e-8; that engine's is 6e-3
+  for (const char* const algorithm : {"auto", "timed", "direct"}) {
+    beside.check("conv2d_filter_grad", {{DType::Float32, dy}, {DType::Float32, x}},
+                 {{"pads", Ints{2}}, {"algorithm", std::string(algorithm)}, {"shape", filter.dims()}}, kTolerance);
+  }
+}
+
 TEST_CASE("gradients of filters and biases are float32 where mixed precision wants them so") {
   Beside beside;
   for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
