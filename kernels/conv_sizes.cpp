@@ -18,7 +18,7 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
         {"algorithm", std::string("auto"),
          "\"auto\": what is held to be fastest; \"direct\": sums as the formula has them; \"winograd\": Winograd's, "
          "where it fits (3x3 and 5x5, strides and dilations of 1, one group, float32 on the cpu), else direct; "
-         "\"timed\": on a gpu what is fastest when it is tried, so that two processes may differ in the last bits, "
+         "\"timed\": on a gpu what is fastest when it is tried, so that two machines may differ in the last bits, "
          "else as \"auto\""});
   }
   return attrs;

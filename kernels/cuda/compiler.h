@@ -1,6 +1,6 @@
 // Kernels compiled while a script runs, by NVRTC: source in, machine code for one kind of card out. What has been
-// compiled once is kept on disk, in MOONFLOW_CACHE, else in XDG_CACHE_HOME/moonflow or ~/.cache/moonflow; an empty
-// MOONFLOW_CACHE keeps nothing. Any thread.
+// compiled once, or timed once to be the fastest (timing.h), is kept on disk, in MOONFLOW_CACHE, else in
+// XDG_CACHE_HOME/moonflow or ~/.cache/moonflow; an empty MOONFLOW_CACHE keeps nothing. Any thread.
 #pragma once
 
 #include <string>

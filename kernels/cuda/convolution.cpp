@@ -2,13 +2,13 @@
 #include "kernels/cuda/convolution.h"
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
 #include <map>
 #include <mutex>
 
+#include "kernels/cuda/compiler.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/timing.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -37,7 +37,7 @@ class CudnnConvolutions final : public Convolutions {
       wishes.exact = call.exact;
       wishes.tensor_cores = call.may_use_tensor_cores();
       std::optional<ChosenPlan> plan;
-      if (call.timed_on) plan = fastest_plan(call, wishes);
+      if (call.timed_on && may_time()) plan = fastest_plan(call, wishes, key);
       if (!plan) plan = choose_plan({opened_->dnn, opened_->handle, {}}, call, wishes);
       plans_[key] = std::move(plan);
     }
@@ -71,69 +71,51 @@ class CudnnConvolutions final : public Convolutions {
     opened_ = std::move(opened);
   }
 
-  // Of the first that fit the workspace, since there may be hundreds; nothing where none of them runs.
-  std::optional<ChosenPlan> fastest_plan(const ConvolutionCall& call, const Wishes& wishes) const {
+  // That another process has found for this card and library, or the fastest of the first that fit the workspace, since
+  // there may be hundreds; nothing where none of them runs.
+  std::optional<ChosenPlan> fastest_plan(const ConvolutionCall& call, const Wishes& wishes,
+                                         const std::string& key) const {
+    constexpr size_t kTried = 12;
     Device& device = *call.timed_on;
     const Conv& conv = call.conv;
-    const auto memory = [&](int64_t batch, int64_t channels, int64_t height, int64_t width) {
-      return Buffer(device, batch * channels * height * width * size_of(call.dtype));
-    };
-    const Buffer image = memory(conv.image.batch, conv.image.channels, conv.image.height, conv.image.width),
-                 filter = memory(conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size),
-                 out = memory(conv.out.batch, conv.out.channels, conv.out.height, conv.out.width),
-                 bias = memory(1, conv.filters(), 1, 1);
-    constexpr int kTried = 12;
-    int tried = 0;
-    std::optional<ChosenPlan> fastest;
-    double least = std::numeric_limits<double>::infinity();
+    const std::string folder = cache_folder(),
+                      question = text("cuDNN ", opened_->dnn->cudnnGetVersion(), " on ", device.describe(),
+                                      ": convolution ", key),
+                      kept = read_cached(folder, question);
+    std::vector<ChosenPlan> plans;
+    std::vector<std::string> names;
+    int64_t workspace = 0;
     find_plans({opened_->dnn, opened_->handle, {}}, call, wishes, [&](const ChosenPlan& plan) {
+      const std::string name = describe(plan);
       if (plan.workspace_bytes > wishes.most_workspace) return false;
-      try {
-        const Buffer scratch(device, with_room_to_align(plan.workspace_bytes));
-        const ConvolutionBuffers at{image.data(), filter.data(), out.data(), bias.data(), scratch.data()};
-        const double seconds = seconds_of(plan, call, at, least);
-        if (seconds < least) {
-          least = seconds;
-          fastest = plan;
-        }
-      } catch (const Error&) {  // an engine that cannot run after all: the others are tried
-      }
-      return ++tried == kTried;
+      if (std::find(names.begin(), names.end(), name) != names.end()) return false;
+      if (name == kept) plans.clear(), names.clear();
+      plans.push_back(plan);
+      names.push_back(name);
+      workspace = std::max(workspace, plan.workspace_bytes);
+      return name == kept || plans.size() == kTried;
     });
-    return fastest;
-  }
-
-  // Of one of several launches in a row, recorded where the device records, as those of a job are. Where the first is
-  // far from `least`, by itself.
-  double seconds_of(const ChosenPlan& plan, const ConvolutionCall& call, const ConvolutionBuffers& at,
-                    double least) const {
-    constexpr int kLaunches = 10, kRounds = 3;
-    Device& device = *call.timed_on;
-    const std::unique_ptr<Stream> stream = device.make_stream();
-    const auto timed = [&](const auto& work) {
-      const auto begun = std::chrono::steady_clock::now();
-      work();
-      stream->wait();
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    };
-    const auto launch = [&] { opened_->run(plan, call.bias, at, *stream); };
-    timed(launch);  // which loads the kernels
-    double seconds = timed(launch);
-    if (seconds > 10 * least) return seconds;
-    const auto launch_several = [&] {
-      for (int i = 0; i < kLaunches; ++i) launch();
-    };
-    std::unique_ptr<Recording> recording;
-    if (device.records()) {
-      stream->begin_recording();
-      launch_several();
-      recording = stream->end_recording();
+    if (names.size() == 1 && names[0] == kept) return plans[0];
+    try {
+      const auto values = [&](const ImageSize& size) {
+        return drawn_values(device, call.dtype, size.batch * size.channels * size.height * size.width);
+      };
+      const Buffer image = values(conv.image), out = values(conv.out),
+                   filter = values(
+                       {conv.filters(), conv.channels_per_group(), conv.windows[0].size, conv.windows[1].size}),
+                   bias = drawn_values(device, call.dtype, conv.filters()),
+                   scratch(device, with_room_to_align(workspace));
+      const ConvolutionBuffers at{image.data(), filter.data(), out.data(), bias.data(), scratch.data()};
+      std::vector<TimedLaunch> launches;
+      for (const ChosenPlan& plan : plans)
+        launches.push_back([&](Stream& stream) { opened_->run(plan, call.bias, at, stream); });
+      const std::optional<size_t> place = fastest(device, launches);
+      if (!place) return std::nullopt;
+      write_cached(folder, question, names[*place]);
+      return plans[*place];
+    } catch (const Error&) {  // no room to try them
+      return std::nullopt;
     }
-    for (int round = 0; round < kRounds; ++round) {
-      const double of_all = recording ? timed([&] { stream->start(*recording); }) : timed(launch_several);
-      seconds = std::min(seconds, of_all / kLaunches);
-    }
-    return seconds;
   }
 
   std::mutex mutex_;

@@ -17,8 +17,8 @@ struct ConvolutionCall {
   bool bias = false, relu = false;  // behind Forward
   bool exact = false;               // sums as the formula has them: neither Winograd's algorithm nor Fourier's
   Precision precision = Precision::Float32;
-  // Where set, the engines are timed on this device when the call is first prepared, and the fastest is taken: runs of
-  // one process are alike, those of another one may differ in the last bits. Else it is what the library thinks best.
+  // Where set, the engines are timed on this device when the call is first prepared, and the fastest is remembered, for
+  // other processes too. Else it is what the library thinks best.
   Device* timed_on = nullptr;
 
   bool may_use_tensor_cores() const {

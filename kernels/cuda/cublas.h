@@ -19,6 +19,7 @@ struct CublasLt {
   Library library{"libcublasLt.so.13"};
   MOONFLOW_SYMBOL(cublasLtCreate);
   MOONFLOW_SYMBOL(cublasLtGetStatusString);
+  MOONFLOW_SYMBOL(cublasLtGetVersion);
   MOONFLOW_SYMBOL(cublasLtMatmul);
   MOONFLOW_SYMBOL(cublasLtMatmulAlgoConfigGetAttribute);
   MOONFLOW_SYMBOL(cublasLtMatmulAlgoGetHeuristic);

@@ -29,6 +29,7 @@ struct Cudnn {
   MOONFLOW_SYMBOL(cudnnCreate);
   MOONFLOW_SYMBOL(cudnnGetErrorString);
   MOONFLOW_SYMBOL(cudnnGetLastErrorString);
+  MOONFLOW_SYMBOL(cudnnGetVersion);
   MOONFLOW_SYMBOL(cudnnSetStream);
 
   void check(cudnnStatus_t status, const char* what) const;

@@ -39,6 +39,7 @@ class LibraryProduct {
       : in_(in), first_(first), scratch_begin_(scratch_begin) {
     ProductCall wanted{sizes, in, out, bias, relu};
     if (call.allow_tf32) wanted.precision = Precision::Tf32;
+    wanted.timed_on = &call.device;
     int64_t product_scratch = 0;
     launch_ = products.prepare(wanted, product_scratch);
     int64_t end = scratch_begin + round_up(product_scratch);

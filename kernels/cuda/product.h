@@ -20,6 +20,9 @@ struct ProductCall {
   bool bias = false;           // one per column, added to the sums
   bool relu = false;
   Precision precision = Precision::Float32;
+  // Where set, the library's algorithms are timed on this device when the product is first prepared, and the fastest is
+  // remembered, for other processes too. Else it is the one that the library holds to be the fastest.
+  Device* timed_on = nullptr;
 };
 
 struct ProductBuffers {
