@@ -1,7 +1,7 @@
 // dense_softmax_cross_entropy: the last dense layer of a classifier, its loss, the loss's gradient for the logits, and
 // what that is for the layer's input, before its dropout and relu. Each is little work and needs nothing of other rows,
 // so they are one: on a card, where a step costs a launch whatever it does, and on the CPU where there are few classes.
-// The logits are stored nowhere.
+// The logits are stored where somebody wants to see them.
 #include "kernels/classifier.h"
 
 #include "engine/graph.h"
@@ -37,6 +37,7 @@ std::vector<TensorType> infer_classifier(const Infer& sparse, const Infer& dense
   const std::vector<const TensorType*> inputs{call.inputs[kLabels], &logits, dy};
   std::vector<TensorType> types = (is_floating(call.dtype(kLabels)) ? dense : sparse)(OpCall{inputs, call.attrs});
   types.push_back({logits.dtype, call.attrs.flag("back") ? call.shape(kX) : Shape{0}});
+  types.push_back({logits.dtype, call.attrs.flag("shown") ? logits.shape : Shape{0}});
   return types;
 }
 
@@ -74,7 +75,7 @@ Launch prepare_classifier(const Kernel& sparse, const Kernel& dense, KernelCall&
   if (Launch rows = prepare_classifier_rows(call)) return rows;
   const Product sizes = dense_product(call.inputs[kX].shape, call.inputs[kWeight].shape);
   const TensorType logits = logits_type(call.inputs[kX], call.inputs[kWeight]);
-  const bool has_dy = call.has(kDy), back = call.attrs.flag("back");
+  const bool has_dy = call.has(kDy), back = call.attrs.flag("back"), shown = call.attrs.flag("shown");
   KernelCall loss{call.device,
                   call.attrs,
                   {call.inputs[kLabels], logits, has_dy ? call.inputs[kDy] : TensorType{}},
@@ -93,6 +94,7 @@ Launch prepare_classifier(const Kernel& sparse, const Kernel& dense, KernelCall&
       multiply_rows(sizes, input(kX), input(kWeight), input(kBias), static_cast<T*>(at.scratch));
       void* const inputs[] = {at.inputs[kLabels], at.scratch, at.inputs[kDy]};
       end({at.stream, inputs, at.outputs, static_cast<char*>(at.scratch) + logits_bytes, at.step});
+      if (shown) std::copy_n(static_cast<const T*>(at.scratch), sizes.rows * sizes.columns, at.output<T>(3));
       if (!back) return;
       multiply_back(sizes, at.output<T>(1), input(kWeight), input(kY), at.input<int8_t>(kMask), static_cast<T>(scale),
                     at.output<T>(2));
@@ -137,7 +139,7 @@ bool fuse_classifier(Rewriter& graph, NodeId id) {
   if (!graph.launches_cost()) return false;
   const Node& loss = graph.node(id);
   const ValueId logits = loss.inputs[1], dlogits = loss.outputs[1];
-  const NodeId layer_id = graph.sole_reader(logits) == id ? layer_of(graph, logits) : kNone;
+  const NodeId layer_id = graph.readers(logits).size() == 1 ? layer_of(graph, logits) : kNone;
   if (layer_id == kNone) return false;
   const Node& layer = graph.node(layer_id);
   const ValueId x = layer.inputs[0], weight = layer.inputs[1];
@@ -156,11 +158,13 @@ bool fuse_classifier(Rewriter& graph, NodeId id) {
     nodes.insert(nodes.end(), way.nodes.begin(), way.nodes.end());
   }
   const bool back = product != kNone;
-  if (!back) way.dx = graph.add_value({graph.type(logits).dtype, Shape{0}});
+  const bool shown = graph.tapped(logits);
+  const TensorType nothing{graph.type(logits).dtype, Shape{0}};
+  if (!back) way.dx = graph.add_value(nothing);
   const ValueId bias = layer.inputs.size() > 2 ? layer.inputs[2] : kNone;
   graph.fuse(nodes, "dense_softmax_cross_entropy", {x, weight, loss.inputs[0], bias, way.y, way.mask, loss.inputs[2]},
-             {{"seed", loss.attrs.number("seed")}, {"back", back}, {"rate", way.rate}},
-             {loss.outputs[0], dlogits, way.dx});
+             {{"seed", loss.attrs.number("seed")}, {"back", back}, {"shown", shown}, {"rate", way.rate}},
+             {loss.outputs[0], dlogits, way.dx, shown ? logits : graph.add_value(nothing)});
   return true;
 }
 
@@ -170,13 +174,14 @@ void add_classifier(Catalog& catalog) {
   op.doc =
       "The softmax cross entropy of a dense layer, and its gradients for the layer's result and input. Made by "
       "fusion.\n"
-      "  logits = x weight^T + bias\n"
+      "  logits = x weight^T + bias; of no elements unless shown\n"
       "  out and dlogits as of sparse_softmax_cross_entropy_and_grad, or of softmax_cross_entropy_and_grad where\n"
       "  labels are distributions\n"
       "  dx = dlogits weight, through dropout where mask is given: mask ? dx / (1 - rate) : 0, and through relu where\n"
       "  its result y is: y > 0 ? dx : 0; of no elements unless back\n"
       "shapes: x (rows, in), weight (units, in), labels (rows), (rows, 1) or (rows, units), bias (units), y and mask\n"
-      "  as x, dy as out -> out (rows) or (rows, 1), dlogits (rows, units), dx as x\n"
+      "  as x, dy as out -> out (rows) or (rows, 1), dlogits (rows, units), dx as x,\n"
+      "  logits as dlogits\n"
       "dtypes: float32 or float64, all alike; mask int8; labels of an integer dtype, or as x\n"
       "errors: a label outside [0, units) names its row";
   op.inputs = {{"x"},
@@ -186,9 +191,10 @@ void add_classifier(Catalog& catalog) {
                {"y", InputDef::Optional},
                {"mask", InputDef::Optional},
                {"dy", InputDef::Optional}};
-  op.outputs = {"out", "dlogits", "dx"};
+  op.outputs = {"out", "dlogits", "dx", "logits"};
   op.attrs = {{"seed", 1.0, "the gradient of every loss, where dy is left out"},
               {"back", true, "give dx"},
+              {"shown", false, "give the logits"},
               {"rate", 0.0, "that of the dropout"}};
   const OpDef &sparse = catalog.at("sparse_softmax_cross_entropy_and_grad"),
               &dense = catalog.at("softmax_cross_entropy_and_grad");
@@ -200,6 +206,8 @@ void add_classifier(Catalog& catalog) {
   }};
   op.flops = classifier_flops;
   op.examples = {{{f32({4, 7}), f32({5, 7}), i32({4, 1})}, {{"seed", 0.5}, {"back", false}}, -1, 1, 5},
+                 {{f32({4, 7}), f32({5, 7}), i32({4})}, {{"shown", true}}, -1, 1, 5},
+                 {{f32({6, 7}), f32({3, 7}), f32({6, 3})}, {{"shown", true}, {"back", false}}, -1, 1, 5},
                  {{f32({27, 83}), f32({32, 83}), i32({27, 1})}, {{"seed", 0.5}}, -1, 1, 32}};
   for (const int64_t rows : {1, 3, 100}) {
     for (const int64_t units : {1, 2, 10, 64}) {

@@ -20,7 +20,7 @@ struct Layer {
   const int8_t* mask;
   T scale;
   Loss loss;
-  T *dlogits, *dx;  // the second where it is wanted
+  T *dlogits, *dx, *shown;  // dx and the logits where they are wanted
   int64_t rows, units, in;
 
   // What goes back through dropout and relu; y and mask are those of the element, where there are any.
@@ -36,8 +36,8 @@ struct Layer {
 template <class Loss>
 struct FewClasses : Layer<float, Loss> {
   using Of = Layer<float, Loss>;
-  using Of::x, Of::weight, Of::bias, Of::y, Of::mask, Of::loss, Of::dlogits, Of::dx, Of::rows, Of::units, Of::in,
-      Of::back;
+  using Of::x, Of::weight, Of::bias, Of::y, Of::mask, Of::loss, Of::dlogits, Of::dx, Of::shown, Of::rows, Of::units,
+      Of::in, Of::back;
   static constexpr int kWarps = 8, kThreads = kWarps * kWarp, kUnits = 16;
   static constexpr int64_t kMostIn = 2 * kThreads;
   static constexpr int64_t kSharedBytes = (kWarps + 1) * kUnits * sizeof(float);
@@ -78,6 +78,7 @@ struct FewClasses : Layer<float, Loss> {
           float logit = 0;
           for (int part = 0; part < kWarps; ++part) logit += parts[part * kUnits + lane];
           logits[lane] = lane < units ? logit + own_bias : 0.0f;
+          if (shown && lane < units) shown[row * units + lane] = logits[lane];
         }
         loss(team, row, own, logits, logits, units);  // each thread reads what it has written
         if (lane < units) dlogits[row * units + lane] = logits[lane];
@@ -123,8 +124,8 @@ struct FewClasses : Layer<float, Loss> {
 template <class T, class Loss, int kRows>
 struct Classifier : Layer<T, Loss> {
   using Of = Layer<T, Loss>;
-  using Of::x, Of::weight, Of::bias, Of::y, Of::mask, Of::loss, Of::dlogits, Of::dx, Of::rows, Of::units, Of::in,
-      Of::back;
+  using Of::x, Of::weight, Of::bias, Of::y, Of::mask, Of::loss, Of::dlogits, Of::dx, Of::shown, Of::rows, Of::units,
+      Of::in, Of::back;
   static constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 
   template <class Block>
@@ -147,6 +148,10 @@ struct Classifier : Layer<T, Loss> {
       }
     }
     block.sync();
+    if (shown) {
+      for (int64_t i = block.thread(); i < here * units; i += kThreads) shown[first * units + i] = logits[i];
+      block.sync();
+    }
     for (int64_t row = warp; row < here; row += kWarps)
       loss(Team<Block, kWarp>(block), first + row, logits + row * units, logits + row * units, units);
     block.sync();
@@ -173,7 +178,7 @@ Launch prepare(KernelCall& call) {
   const Product sizes = dense_product(call.inputs[kX].shape, call.inputs[kWeight].shape);
   const DType labels = call.inputs[kLabels].dtype;
   const double seed = call.attrs.number("seed"), scale = 1 / (1 - call.attrs.number("rate"));
-  const bool back = call.attrs.flag("back");
+  const bool back = call.attrs.flag("back"), shown = call.attrs.flag("shown");
   if (!is_floating(labels))
     call.explain = [units = sizes.columns](int64_t row, int64_t label) { fail_label(row, label, units); };
   return visit_floating(call.inputs[kX].dtype, [&](auto zero) -> Launch {
@@ -190,6 +195,7 @@ Launch prepare(KernelCall& call) {
                                    loss,
                                    at.output<T>(1),
                                    back ? at.output<T>(2) : nullptr,
+                                   shown ? at.output<T>(3) : nullptr,
                                    sizes.rows,
                                    sizes.columns,
                                    sizes.inner};

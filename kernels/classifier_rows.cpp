@@ -30,6 +30,7 @@ struct Rows {
   T seed;
   const int64_t* labels;
   T *out, *dlogits, *dx;
+  T* logits;  // may be left out
 };
 
 // From the logits of a row, which has room for kMostClasses, to the loss and its gradient.
@@ -38,6 +39,7 @@ inline void end_row(const Rows<T>& work, int64_t row, T* logits) {
   const int64_t label = work.labels[row], classes = work.classes;
   if (work.bias)
     for (int64_t j = 0; j < classes; ++j) logits[j] += work.bias[j];
+  if (work.logits) std::copy_n(logits, classes, work.logits + row * classes);
   // Whole registers, of which what is beyond the classes counts nothing.
   const int64_t filled = (classes + 15) / 16 * 16;
   for (int64_t j = classes; j < filled; ++j) logits[j] = -std::numeric_limits<T>::infinity();
@@ -158,7 +160,8 @@ Launch prepare_classifier_rows(KernelCall& call) {
   call.scratch_bytes = checked_product(sizes.rows, sizeof(int64_t));
   return visit_floating(call.inputs[kX].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [sizes, label, seed = static_cast<T>(call.attrs.number("seed"))](const LaunchCall& at) {
+    return [sizes, label, seed = static_cast<T>(call.attrs.number("seed")),
+            shown = call.attrs.flag("shown")](const LaunchCall& at) {
       int64_t* labels = static_cast<int64_t*>(at.scratch);
       visit(label, [&](auto kind) {
         const auto* given = at.input<decltype(kind)>(kLabels);
@@ -169,7 +172,8 @@ Launch prepare_classifier_rows(KernelCall& call) {
       });
       const auto input = [&](int i) { return at.input<T>(i); };
       run(Rows<T>{sizes.rows, sizes.columns, sizes.inner, input(kX), input(kWeight), input(kBias), input(kY),
-                  input(kDy), seed, labels, at.output<T>(0), at.output<T>(1), at.output<T>(2)});
+                  input(kDy), seed, labels, at.output<T>(0), at.output<T>(1), at.output<T>(2),
+                  shown ? at.output<T>(3) : nullptr});
     };
   });
 }
@@ -218,7 +222,7 @@ bool fuse_classifier_rows(Rewriter& graph, NodeId dense_id) {
     dx = graph.node(relu_id).outputs[0];
   }
   graph.fuse(nodes, "dense_softmax_cross_entropy", {x, weight, labels, bias, relu ? x : kNone, kNone, dy}, {},
-             {out, dlogits, dx});
+             {out, dlogits, dx, graph.add_value({graph.type(logits).dtype, Shape{0}})});
   return true;
 }
 
