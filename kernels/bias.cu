@@ -159,8 +159,7 @@ ChannelSumLaunch sum_channels(const ChannelPlanes& planes, int64_t& scratch_byte
     } else {
       launch(stream, tiles * parts, SumPlanes<T, Out>{x, sums, elements, per_part, planes.channels, planes.plane});
     }
-    if (parts > 1)
-      for_each(stream, planes.channels, AddParts<double, Out>{sums.parts, sums.out, parts, planes.channels});
+    if (parts > 1) add_parts(stream, AddParts<double, Out>{sums.parts, sums.out, parts, planes.channels});
   };
 }
 

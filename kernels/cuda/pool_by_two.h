@@ -315,7 +315,7 @@ void spread_by_two(Stream& stream, const WindowsByTwo& windows, bool dy_last, co
     spread_channels<T, 16 / sizeof(T)>(stream, windows, dy_last, sums, dy, places, dx);
   }
   if (sums.parts > 1)
-    for_each(stream, windows.channels, AddParts<double, T>{sums.of_parts, dbias, sums.parts, windows.channels});
+    add_parts(stream, AddParts<double, T>{sums.of_parts, dbias, sums.parts, windows.channels});
 }
 
 }  // namespace moonflow::cuda
