@@ -210,5 +210,5 @@ TEST_CASE(
     CHECK(same(other, "winograd", "direct"));
   }
   CHECK(message_of([&] { lenet.results(session, "fft"); }) ==
-        "algorithm is \"fft\", wanted \"auto\", \"direct\" or \"winograd\"");
+        "algorithm is \"fft\", wanted \"auto\", \"direct\", \"winograd\" or \"timed\"");
 }
