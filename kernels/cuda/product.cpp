@@ -67,7 +67,7 @@ class CublasProducts final : public Products {
   }
 
   // That another process has found for this card and library, or the fastest of the first few; nothing where there is
-  // no room to try them. The library's first may take three times as long as its third.
+  // no room to try them.
   std::optional<Algorithm> fastest_algorithm(const ProductCall& call, const std::string& key, Matmul& matmul) const {
     constexpr int kTried = 8;
     Device& device = *call.timed_on;

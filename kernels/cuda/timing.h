@@ -1,5 +1,5 @@
-// The clock as a judge: ways to compute the same run on the card, because what a library holds to be the fastest may
-// take twice the time of its second.
+// The clock as a judge: ways to compute the same run on the card, because what a library holds to be the fastest need
+// not be.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,9 @@ bool may_time();
 // Memory with values in [-1, 1), since cards are faster on zeros. It repeats itself.
 Buffer drawn_values(Device& device, DType dtype, int64_t count);
 
-// The place of the fastest of these, the first where several are within 3 %, by the median time of several launches in
-// a row, recorded where the device records, as those of a job are. None where none of them runs. Takes some milliseconds,
-// and for long launches not more than five of each; then perhaps only the first few of them are tried.
+// The place of the fastest of these, the first where several are within 10 %, by the median time of several launches in
+// a row, recorded where the device records, as those of a job are. None where none of them runs. Takes some
+// milliseconds, and for long launches not more than five of each; then perhaps only the first few of them are tried.
 using TimedLaunch = std::function<void(Stream&)>;
 std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& launches);
 
