@@ -1,7 +1,7 @@
 // How near our kernels come to what the card can do: single ops on big tensors, beside a copy within the card, in bytes
 // read and written per second; and products of matrices in operations per second. Prints one JSON object per line.
 // Without a card it says why and ends with 77.
-//   gpu_kernels [MiB of a tensor, default 256]
+//   gpu_kernels [MiB of a tensor, default 256] [product: the largest in bfloat16 alone]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -147,6 +147,14 @@ int main(int argc, char** argv) try {
   Bench bench;
   const int64_t mebibytes = argc > 1 ? std::max(1, std::atoi(argv[1])) : 256;
   const int64_t lanes = mebibytes << 8;  // of 1024 floats
+  const auto square = [](DType dtype, int64_t n) { return TensorType{dtype, {n, n}}; };
+  const auto multiply = [&](DType dtype, int64_t n) {
+    bench.run("matmul", text(n, " cubed, ", name(dtype)).c_str(), {square(dtype, n), square(dtype, n)}, {}, 0);
+  };
+  if (argc > 2 && std::strcmp(argv[2], "product") == 0) {
+    multiply(DType::BFloat16, mebibytes * 32);
+    return bench.failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  }
   const double copy = bench.copy(mebibytes << 20);
   const TensorType many = floats({lanes * 1024}), scalar = floats({}), rows = floats({lanes, 1024}),
                    wide = floats({1024});
@@ -172,14 +180,8 @@ int main(int argc, char** argv) try {
     bench.run("batch_norm_add_relu", words, {x, c, c, x}, last, copy);
     bench.run("batch_norm_add_relu_grad", words, {x, c, c, c, c, x, x}, last, copy);
   }
-  const auto square = [](DType dtype, int64_t n) { return TensorType{dtype, {n, n}}; };
-  for (const int64_t n : {mebibytes * 4, mebibytes * 32}) {
-    const std::string words = text(n, " cubed");
-    bench.run("matmul", (words + ", float32").c_str(), {square(DType::Float32, n), square(DType::Float32, n)}, {},
-              copy);
-    bench.run("matmul", (words + ", bfloat16").c_str(), {square(DType::BFloat16, n), square(DType::BFloat16, n)}, {},
-              copy);
-  }
+  for (const int64_t n : {mebibytes * 4, mebibytes * 32})
+    for (const DType dtype : {DType::Float32, DType::BFloat16}) multiply(dtype, n);
   return bench.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 } catch (const std::exception& error) {
   std::printf("{\"failed\":\"%s\"}\n", error.what());
