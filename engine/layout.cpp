@@ -1,7 +1,5 @@
 #include "engine/layout.h"
 
-#include <set>
-
 namespace moonflow {
 
 namespace {
@@ -15,6 +13,7 @@ class LayoutStage {
   LayoutStage(Draft& draft, Device& device, Taken taken = {})
       : draft_(draft), device_(device), lasting_(draft.variables_only_read()), taken_(std::move(taken)) {
     result_.layouts.resize(draft.value_count());
+    taken_as_made_.resize(draft.value_count());
     for (ValueId value = 0; value < draft.value_count(); ++value) result_.origins.push_back(value);
   }
 
@@ -30,7 +29,7 @@ class LayoutStage {
   Taken taken_otherwise() const {
     Taken result;
     for (const auto& [value, copies] : copies_) {
-      const bool one = copies.size() == 1 && taken_as_made_.count(value) == 0;
+      const bool one = copies.size() == 1 && !taken_as_made_[value];
       if (one && heeds_readers(draft_.node(draft_.maker(value)))) result[value] = result_.layouts[copies.front()];
     }
     return result;
@@ -80,7 +79,7 @@ class LayoutStage {
 
   ValueId in_layout(ValueId value, const Layout& wanted) {
     if (result_.layouts[value] == wanted) {
-      taken_as_made_.insert(value);
+      taken_as_made_[value] = true;
       return value;
     }
     for (const ValueId copy : copies_[value])
@@ -98,7 +97,7 @@ class LayoutStage {
   const std::vector<bool> lasting_;  // by value of the graph
   const Taken taken_;
   std::map<ValueId, std::vector<ValueId>> copies_;  // of a value, in other layouts
-  std::set<ValueId> taken_as_made_;                 // values of which some reader takes no copy
+  std::vector<bool> taken_as_made_;                 // by value: some reader takes no copy
   LaidOut result_;
 };
 
