@@ -47,8 +47,10 @@ void write_png(const std::string& path, const Tensor& picture) {
   image.format = kFormats[channels - 1];
 
   std::string converted;
-  if (dtype != DType::UInt8) converted = dtype == DType::Float32 ? bytes_of<float>(picture) : bytes_of<double>(picture);
-  const void* const elements = dtype == DType::UInt8 ? picture.data<uint8_t>() : static_cast<const void*>(&converted[0]);
+  if (dtype == DType::Float32) converted = bytes_of<float>(picture);
+  if (dtype == DType::Float64) converted = bytes_of<double>(picture);
+  const void* elements = converted.data();
+  if (dtype == DType::UInt8) elements = picture.data<uint8_t>();
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
   std::string file(size, '\0');
   const int written = png_image_write_to_memory(&image, file.data(), &size, 0, elements, 0, nullptr);

@@ -10,8 +10,8 @@ namespace classifier {
 enum Input { kX, kWeight, kLabels, kBias, kY, kMask, kDy };
 }  // namespace classifier
 
-// A rewrite of the softmax cross entropies with their gradients, whose logits come from a small dense layer and are read
-// by nothing else, though they may be tapped. Where launches are what costs.
+// A rewrite of the softmax cross entropies with their gradients, whose logits come from a small dense layer and are
+// read by nothing else, though they may be tapped. Where launches are what costs.
 bool fuse_classifier(Rewriter& graph, NodeId loss);
 // A rewrite of dense, where they are not and there are few classes.
 bool fuse_classifier_rows(Rewriter& graph, NodeId dense);

@@ -276,9 +276,9 @@ Launch prepare_pool_grad(KernelCall& call) {
   });
 }
 
-// What is pooled stays as it lies, but comes out in rows where it is taken so; the gradient takes the order of `places`,
-// and dy in rows in any case. What comes after the last pooling is a matrix, and turning that would take a step of its
-// own.
+// What is pooled stays as it lies, but comes out in rows where it is taken so; the gradient takes the order of
+// `places`, and dy in rows in any case. What comes after the last pooling is a matrix, and turning that would take a
+// step of its own.
 void follow_image(LayoutCall& call) {
   if (says_channels_last(call.attrs)) return keep_channels_last(call, -1);
   const bool is_grad = call.inputs.size() > 1;

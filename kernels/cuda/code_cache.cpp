@@ -1,4 +1,5 @@
-// The cache of compiled kernels and timed choices: a file for each, whose name is a digest of its key, and which holds the key itself.
+// The cache of compiled kernels and timed choices: a file for each, whose name is a digest of its key, and which holds
+// the key itself.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

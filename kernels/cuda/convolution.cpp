@@ -89,7 +89,10 @@ class CudnnConvolutions final : public Convolutions {
       const std::string name = describe(plan);
       if (plan.workspace_bytes > wishes.most_workspace) return false;
       if (std::find(names.begin(), names.end(), name) != names.end()) return false;
-      if (name == kept) plans.clear(), names.clear();
+      if (name == kept) {
+        plans.clear();
+        names.clear();
+      }
       plans.push_back(plan);
       names.push_back(name);
       workspace = std::max(workspace, plan.workspace_bytes);

@@ -250,8 +250,9 @@ Descriptor convolution_graph(const Target& target, const ConvolutionCall& call) 
 namespace {
 
 // What the library offers and does wrong. Of filter gradients its engines 1 and 18 take the padding before an image for
-// that after it: they read gradients in rows as long as that would make them, and from beyond their end. (Seen with 9.19
-// on an H100, for padding of 2 and 1; forwards and for input gradients their like are not offered where they differ.)
+// that after it: they read gradients in rows as long as that would make them, and from beyond their end. (Seen with
+// 9.19 on an H100, for padding of 2 and 1; forwards and for input gradients their like are not offered where they
+// differ.)
 bool is_wrong(const ConvolutionCall& call, int64_t engine) {
   return is_filter_grad(call.kind) && !is_padded_evenly(call.conv) && (engine == 1 || engine == 18);
 }
@@ -267,8 +268,8 @@ bool loses_digits(const ConvolutionCall& call, int64_t engine) {
 }  // namespace
 
 // Each heuristic's first plan beside the other's, on an H100 with 9.19: B's is at least as good for every forward
-// convolution and input gradient of LeNet and ResNet-50, up to a third faster. Of filter gradients on tensor cores A's is
-// 5 to 17 % faster. The last names engines that are sure to be able.
+// convolution and input gradient of LeNet and ResNet-50, up to a third faster. Of filter gradients on tensor cores A's
+// is 5 to 17 % faster. The last names engines that are sure to be able.
 std::vector<cudnnBackendHeurMode_t> heuristics_for(const ConvolutionCall& call, bool tensor_cores) {
   if (is_filter_grad(call.kind) && tensor_cores)
     return {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
