@@ -95,8 +95,10 @@ local function command(text)
   return line
 end
 
+local report = { line = line_of }
+
 --- `run` is what run.lua has gathered. Gives the page as text.
-return function(rows, run)
+function report.page(rows, run)
   local peers = {}
   for name in pairs(run.peers) do peers[#peers + 1] = name end
   table.sort(peers)
@@ -128,3 +130,5 @@ return function(rows, run)
   end
   return table.concat(lines, "\n") .. "\n"
 end
+
+return report

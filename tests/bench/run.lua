@@ -179,12 +179,14 @@ for _, threads in ipairs(run.threads) do
           if wanted then note(threads, row, server.name, server:measure(row.name, options.seconds, wanted)) end
         end
       end
+      local so_far = run.results[threads][row.name]
+      if so_far then io.stderr:write(report.line(row, threads, so_far), "\n") end
     end
   end
   for _, server in ipairs(servers) do server:stop() end
 end
 
-local text = report(rows, run)
+local text = report.page(rows, run)
 io.write(text)
 if options.page then
   os.execute("mkdir -p " .. (options.page:match("^(.*)/") or "."))
