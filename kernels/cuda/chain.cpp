@@ -9,15 +9,12 @@
 
 #include "kernels/cuda/chain_source.h"
 #include "kernels/cuda/compiler.h"
+#include "kernels/cuda/cudart.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/layout.h"
 
 namespace moonflow::cuda {
 namespace {
-
-void check(cudaError_t status, const char* what) {
-  require(status == cudaSuccess, ErrorCode::Internal, "CUDA could not ", what, ": ", cudaGetErrorString(status));
-}
 
 // The kernels of a device by their source. What is loaded stays: plans that use it may outlive these.
 class LoadedChains {
@@ -29,8 +26,8 @@ class LoadedChains {
     const std::string code = compile(source, chain_headers(), capability);
     cudaLibrary_t library = nullptr;
     cudaKernel_t kernel = nullptr;
-    check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "load a kernel");
-    check(cudaLibraryGetKernel(&kernel, library, "chain"), "find a kernel");
+    check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+    check(cudaLibraryGetKernel(&kernel, library, "chain"));
     return kernels_[source] = kernel;
   }
 
@@ -56,8 +53,7 @@ Launch prepare(LoadedChains& loaded, KernelCall& call) {
     arguments[next++] = &at.outputs[0];
     if (count == 0) return;
     check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(kChainThreads),
-                           const_cast<void**>(arguments), 0, native(at.stream)),
-          "start a kernel");
+                           const_cast<void**>(arguments), 0, native(at.stream)));
     check_launch(at.stream);
   };
 }

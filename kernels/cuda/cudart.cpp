@@ -7,6 +7,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/slabs.h"
 
 namespace moonflow::cuda {
@@ -24,6 +25,7 @@ std::string words_of(cudaError_t status) {
 bool is_end_of_context(cudaError_t status) {
   switch (status) {
     case cudaErrorECCUncorrectable:
+    case cudaErrorContained:
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorHardwareStackError:
@@ -37,13 +39,6 @@ bool is_end_of_context(cudaError_t status) {
     default:
       return false;
   }
-}
-
-void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // else the next launch of this thread would be blamed for it
-  fail(status == cudaErrorMemoryAllocation ? ErrorCode::OutOfMemory : ErrorCode::Internal, words_of(status),
-       is_end_of_context(status) ? "; this process must be started anew to use the gpu again" : "");
 }
 
 // For calls that give back, where nobody can do anything about a failure.
@@ -62,6 +57,7 @@ std::string reason_of(cudaError_t status) {
   const auto because = [&](const auto&... parts) {
     return text(parts..., status == cudaSuccess ? "" : " (" + words_of(status) + ")");
   };
+  if (is_end_of_context(status)) return words_of(status) + kContextIsLost;
   switch (status) {
     case cudaErrorStubLibrary:
       return because(
@@ -246,6 +242,13 @@ class Cudart final : public Runtime {
 };
 
 }  // namespace
+
+void check(cudaError_t status) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // else the next launch of this thread would be blamed for it
+  fail(status == cudaErrorMemoryAllocation ? ErrorCode::OutOfMemory : ErrorCode::Internal, words_of(status),
+       is_end_of_context(status) ? kContextIsLost : "");
+}
 
 CudaProbe probe_cards() {
   CudaProbe probe;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/device.h"
 
 namespace moonflow::cuda::simulated {
@@ -92,6 +93,7 @@ SimulatedRuntime::SimulatedRuntime(const Options& options)
     : properties_(properties(options)),
       dice_(options.seed),
       fibers_(options.seed),
+      ended_by_(options.ended_by),
       memory_(options.memory_bytes, [this](std::string text) { give_up(std::move(text)); }) {
   entered_.insert(std::this_thread::get_id());
 }
@@ -104,7 +106,7 @@ SimulatedRuntime::Event& SimulatedRuntime::of(EventHandle event) { return *reint
 // ---- errors --------------------------------------------------------------------------------------------------
 
 void SimulatedRuntime::check() const {
-  if (!failure_.empty()) fail(ErrorCode::Internal, failure_);
+  if (!failure_.empty()) fail(ErrorCode::Internal, failure_, kContextIsLost);
 }
 
 void SimulatedRuntime::give_up(std::string text) {
@@ -588,6 +590,7 @@ bool SimulatedRuntime::go_on(Queue& queue, Item& item) {
 // `clock` is what the piece knows to be done; afterwards it knows itself.
 void SimulatedRuntime::perform(const Piece& piece, const Uses& uses, int line, Clock& clock) {
   if (fails_after_ >= 0 && fails_after_-- == 0) return give_up(injected_);
+  if (const char* const end = ended_by_ ? ended_by_->load() : nullptr) return give_up(end);
   const Moment moment{line, ++ticks_[line], std::make_shared<const std::string>(piece.name)};
   for (const std::vector<Range>* ranges : {&piece.reads, &piece.writes})
     for (const Range& range : *ranges)

@@ -14,6 +14,7 @@
 // is done. AddressSanitizer is told of all that, so that in its build a kernel may touch nothing but what was told.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -31,6 +32,9 @@ namespace moonflow::cuda::simulated {
 struct Options {
   uint64_t seed = seed_of_environment();
   int64_t memory_bytes = int64_t{4} << 30;
+  // What others have done to the context that they share with this device: once there is a text, the next piece of work
+  // fails with it.
+  const std::atomic<const char*>* ended_by = nullptr;
 
   // MOONFLOW_SIMULATED_SEED, else 1.
   static uint64_t seed_of_environment();
@@ -113,6 +117,7 @@ class SimulatedRuntime final : public Runtime {
   Properties properties_;
   Dice dice_;
   Fibers fibers_;
+  const std::atomic<const char*>* const ended_by_;
   std::string failure_;
   int64_t fails_after_ = -1;
   std::string injected_;

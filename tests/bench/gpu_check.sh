@@ -262,13 +262,14 @@ tests() {
 alone_spec() {
   mkdir -p "$work/specs/$1" && cd "$work/specs/$1" || return 1
   local place=gpu log=$work/alone/$BASHPID
-  case $1 in placement | gpu) place= ;; esac
+  case $1 in placement | gpu | gpu_errors) place= ;; esac
   alone "$1_spec.lua" 80 env ${place:+MOONFLOW_TEST_PLACEMENT=$place} $ours "$build/moonflow" \
     "$MOONFLOW_SOURCE/tests/lua/run.lua" "$MOONFLOW_SOURCE/tests/lua/$1_spec.lua" || return 1
   echo "$1: $(grep successes "$log")"
 }
 lua() {
-  local specs="spawn watch async checkpoint images job layers loss_scale losses optimizer ordering placement gpu" failed
+  local specs="spawn watch async checkpoint images job layers loss_scale losses optimizer ordering" failed
+  specs+=" placement gpu_errors gpu"
   [ -z "$simulated" ] || specs=${specs% gpu}  # which is about the real module
   build=$(realpath "$build")
   export MOONFLOW_LAUNCHER=$build/moonflow MOONFLOW_BUILD=$build MOONFLOW_SOURCE=$PWD

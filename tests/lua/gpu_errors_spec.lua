@@ -1,0 +1,66 @@
+-- What goes wrong with a gpu: each time the program is told, with its own line where one is to blame, and goes on. That
+-- is the gpu of this machine, or a simulated one, which MOONFLOW_CUDA_MODULE names. A gpu that is not there, or has no
+-- room, is in placement_spec.lua.
+local flow = require "moonflow"
+local process = require "process"
+
+if #flow.config.gpu_devices() == 0 then
+  describe("a gpu", function() pending("there is no gpu") end)
+  return
+end
+
+local function assert_has(text, part)
+  assert.truthy(text:find(part, 1, true), text .. "\ndoes not have: " .. part)
+end
+
+describe("a gpu that is lost while runs are in flight", function()
+  local lines, order
+
+  setup(function()
+    local run = process.moonflow({ process.source .. "/tests/lua/lost_gpu.lua" })
+    assert.equal("", run.err)
+    assert.equal(0, run.code)
+    lines, order = {}, {}
+    for what, said in run.out:gmatch("([^\t\n]*)\t([^\n]*)\n") do
+      lines[what] = lines[what] or {}
+      table.insert(lines[what], said)
+      order[#order + 1] = what
+    end
+  end)
+
+  -- What CUDA says, and what is to be done; before that stands whose run it was.
+  local function text_of(problem)
+    local text = problem:match("CUDA error %d+ .*$")
+    assert.truthy(text, problem)
+    return text
+  end
+
+  it("fails each of them with CUDA's text and what to do", function()
+    assert.same({ "18" }, lines["delivered before"])
+    assert.equal(6, #lines.pending)
+    local text = text_of(lines.pending[1])
+    assert_has(text, "CUDA error 700 (cudaErrorIllegalAddress): an illegal memory access was encountered; ")
+    assert_has(text, 'this process cannot use the gpu any more: start it anew, or place its jobs with '
+      .. 'flow.scope.placement("cpu", "0:0")')
+    for _, problem in ipairs(lines.pending) do
+      assert.equal(text, text_of(problem))
+    end
+    assert.same({ "0" }, lines["in flight"])
+  end)
+
+  it("fails what follows with the same text", function()
+    local text = text_of(lines.pending[1])
+    for _, what in ipairs { "later run", "new job", "its variable" } do
+      assert.equal(text, text_of(lines[what][1]), what)
+    end
+    assert_has(lines["its variable"][1], "variable 'layer-weight', last written on the gpu")
+    assert_has(lines["new session"][1], "an illegal memory access was encountered")
+  end)
+
+  it("leaves the cpu alone", function()
+    assert.same({ "true" }, lines["cpu beside it"])
+    assert.same({ "true\ttrue" }, lines["cpu after it"])
+    assert.same({ "true" }, lines["cpu in a new session"])
+    assert.equal("cpu in a new session", order[#order])
+  end)
+end)
