@@ -43,7 +43,10 @@ end
 function Pending:finish(problem, sequence)
   self.ended, self.sequence = true, sequence
   if problem then
-    if type(problem) == "table" then problem.submitted = self.site end
+    if type(problem) == "table" then
+      problem.submitted = self.site
+      problem.where = problem.where or self.site  -- where no op is to blame
+    end
     self.problem = problem
     if self.error_handler then
       session.deliver(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)

@@ -35,7 +35,7 @@ describe("a gpu that is lost while runs are in flight", function()
     return text
   end
 
-  it("fails each of them with CUDA's text and what to do", function()
+  it("fails each of them with its line, CUDA's text and what to do", function()
     assert.same({ "18" }, lines["delivered before"])
     assert.equal(6, #lines.pending)
     local text = text_of(lines.pending[1])
@@ -43,6 +43,7 @@ describe("a gpu that is lost while runs are in flight", function()
     assert_has(text, 'this process cannot use the gpu any more: start it anew, or place its jobs with '
       .. 'flow.scope.placement("cpu", "0:0")')
     for _, problem in ipairs(lines.pending) do
+      assert.truthy(problem:find("^.*lost_gpu%.lua:%d+: [%w_]+: CUDA error"), problem)
       assert.equal(text, text_of(problem))
     end
     assert.same({ "0" }, lines["in flight"])
