@@ -399,8 +399,9 @@ Launch with_tiles(const Sizes& sizes, const Start& start) {
   constexpr std::integral_constant<int, 4> small;
   if (fits(large)) return start(large);
   if (fits(medium)) return start(medium);
-  require(fits(small), ErrorCode::Unsupported, "heads of width ", sizes.width, " and ", sizes.value_width,
-          " are too wide for the gpu; place it with flow.scope.placement(\"cpu\", \"0:0\")");
+  require(fits(small), ErrorCode::Unsupported, "heads of width ", sizes.width, " and ", sizes.value_width, " in ",
+          DTypeOf<T>::value, " are too wide for the gpu; place their job with flow.scope.placement(\"cpu\", ",
+          "\"0:0\")");
   return start(small);
 }
 

@@ -3,6 +3,7 @@
 -- room, is in placement_spec.lua.
 local flow = require "moonflow"
 local process = require "process"
+local tp = flow.typing
 
 if #flow.config.gpu_devices() == 0 then
   describe("a gpu", function() pending("there is no gpu") end)
@@ -63,5 +64,30 @@ describe("a gpu that is lost while runs are in flight", function()
     assert.same({ "true\ttrue" }, lines["cpu after it"])
     assert.same({ "true" }, lines["cpu in a new session"])
     assert.equal("cpu in a new session", order[#order])
+  end)
+end)
+
+describe("what a gpu has no kernel for", function()
+  it("is told at its line, and runs on the cpu", function()
+    local line
+    local function attending(device, dtype)
+      local Heads = tp.Numpy.Placeholder({ 1, 1, 2, 500 }, { dtype = dtype })
+      return flow.global_function {
+        inputs = { x = Heads }, returns = tp.Numpy, placement = { device, "0:0" }, name = "net",
+      } (function(x)
+        line = debug.getinfo(1, "l").currentline + 1
+        return flow.nn.dot_product_attention(x, x, x, { name = "heads" })
+      end)
+    end
+    local x = flow.np.ones({ 1, 1, 2, 500 }, flow.double)
+    local fine, problem = pcall(function() return attending("gpu", flow.double)(x) end)
+    assert.is_false(fine)
+    assert.equal("unsupported", problem.code)
+    assert.truthy(problem.where:find("gpu_errors_spec.lua:" .. line, 1, true), problem.where)
+    assert_has(tostring(problem), "dot_product_attention 'heads': heads of width 500 and 500 in float64 are too wide "
+      .. 'for the gpu; place their job with flow.scope.placement("cpu", "0:0")')
+    assert.is_true(flow.np.allclose(attending("cpu", flow.double)(x), x))
+    local narrower = x:astype(flow.float)
+    assert.is_true(flow.np.allclose(attending("gpu", flow.float)(narrower), narrower))
   end)
 end)
