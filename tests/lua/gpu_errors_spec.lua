@@ -5,6 +5,8 @@ local flow = require "moonflow"
 local process = require "process"
 local tp = flow.typing
 
+local simulated = (os.getenv("MOONFLOW_CUDA_MODULE") or ""):find("simulated", 1, true)
+
 if #flow.config.gpu_devices() == 0 then
   describe("a gpu", function() pending("there is no gpu") end)
   return
@@ -90,4 +92,57 @@ describe("what a gpu has no kernel for", function()
     local narrower = x:astype(flow.float)
     assert.is_true(flow.np.allclose(attending("gpu", flow.float)(narrower), narrower))
   end)
+end)
+
+-- Each of NVIDIA's libraries has another in its place, found before it, that has none of its functions. The simulated
+-- card needs none of them, and shows that the program is right.
+describe("a library of NVIDIA's that cannot be used", function()
+  local SCRIPT = [[
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+local X = tp.Numpy.Placeholder({ 2, 8, 16, 16 })
+local function define(body)
+  return flow.global_function { inputs = { x = X }, returns = tp.Numpy, placement = { "gpu", "0:0" }, name = "net" } (
+    body)
+end
+local ones = np.ones({ 2, 8, 16, 16 })
+print(pcall(function()
+  local job = define(function(x)
+    return %s
+  end)
+  return job(ones):sum() > 0
+end))
+print(define(function(x) return x + x end)(ones) == ones + ones)
+]]
+  local function run_without(soname, op)
+    local folder = process.folder("gpu_errors_library")
+    local other = process.build .. "/tests/kernels/cuda/module_good.so"
+    assert(os.execute(("cp %s %s"):format(process.quote(other), process.quote(folder .. "/" .. soname))) == 0)
+    process.write(folder .. "/net.lua", SCRIPT:format(op))
+    local path = os.getenv("LD_LIBRARY_PATH")
+    -- An empty MOONFLOW_CACHE keeps nothing, so that nothing is there without its library.
+    local run = process.moonflow({ "net.lua" }, { folder = folder, env = {
+      LD_LIBRARY_PATH = folder .. (path and ":" .. path or ""), MOONFLOW_CACHE = "" } })
+    assert.equal("", run.err)
+    assert.equal(0, run.code)
+    return run.out
+  end
+
+  for soname, op in pairs {
+    ["libcudnn.so.9"] = "flow.layers.conv2d(x, 8, 3, { kernel_initializer = flow.ones_initializer() })",
+    ["libcublasLt.so.13"] =
+      "flow.layers.dense(flow.reshape(x, { 128, 32 }), 2000, { kernel_initializer = flow.ones_initializer() })",
+    ["libnvrtc.so.13"] = "flow.math.exp(flow.math.tanh(x * 3) + x)",
+  } do
+    it("is named at the op's line, and other ops do without: " .. soname, function()
+      local out = run_without(soname, op)
+      if simulated then return assert.equal("true\ttrue\ntrue\n", out) end
+      local problem, sum = out:match("^false\t([^\n]*)\n([^\n]*)\n$")
+      assert.truthy(problem, out)
+      assert_has(problem, "net.lua:11: net: ")
+      assert_has(problem, ": " .. soname .. " has no ")
+      assert_has(problem, ": it is too old; install a newer " .. soname)
+      assert.equal("true", sum)
+    end)
+  end
 end)
