@@ -268,8 +268,9 @@ alone_spec() {
   echo "$1: $(grep successes "$log")"
 }
 lua() {
-  local specs="spawn watch async checkpoint images job layers loss_scale losses optimizer ordering" failed
-  specs+=" placement gpu_errors gpu"
+  # The longest first.
+  local specs="mixed_precision async spawn watch checkpoint errors images job layers loss_scale losses optimizer" failed
+  specs+=" ordering placement gpu_errors gpu"
   [ -z "$simulated" ] || specs=${specs% gpu}  # which is about the real module
   build=$(realpath "$build")
   export MOONFLOW_LAUNCHER=$build/moonflow MOONFLOW_BUILD=$build MOONFLOW_SOURCE=$PWD
