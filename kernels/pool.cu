@@ -107,7 +107,7 @@ struct MaxPool {
   const T* x;
   T* out;
   MOONFLOW_DEVICE void operator()(int64_t o) const {
-    Pack<T, N> largest;
+    Pack<T, N> largest{};
     const Place of = pool.out.place_of(o);
     bool first = true;
     each_seen<T, N>(pool, x, of, [&](int64_t, int64_t, const Pack<T, N>& pack) {
