@@ -47,7 +47,7 @@ Launch prepare(Products& products, KernelCall& call) {
     using T = decltype(zero);
     return [=](const LaunchCall& at) {
       const Through<T> end{at.input<T>(kY), at.input<int8_t>(kMask), static_cast<T>(scale), at.output<T>(0)};
-      if (!library) return multiply<T>(at.stream, sizes, {}, at.inputs[kGradient], at.inputs[kWeight], end);
+      if (!library) return multiply<T>(at.stream, sizes, at.inputs[kGradient], at.inputs[kWeight], end);
       (*library)(at, at.outputs[0]);
       for_each(at.stream, sizes.rows * sizes.columns, end);
     };

@@ -69,16 +69,23 @@ Launch prepare_product(Products& products, const Product& sizes, bool bias, bool
     }
   }
   const bool narrow_bias = bias && is_narrow(call.inputs[2].dtype), narrow_out = is_narrow(out);
-  const auto with = [&](auto zero, auto narrow) -> Launch {
-    using T = decltype(zero);
+  if (!stored.any()) {
+    return visit_floating(in, [&](auto zero) -> Launch {
+      using T = decltype(zero);
+      return [=](const LaunchCall& at) {
+        multiply<T>(at.stream, sizes, at.inputs[0], at.inputs[1],
+                    Store<T, BFloat16>{at.outputs[0], bias ? at.inputs[2] : nullptr, narrow_out, narrow_bias, relu});
+      };
+    });
+  }
+  return visit_narrow(in, [&](auto narrow) -> Launch {
     using Half = decltype(narrow);
     return [=](const LaunchCall& at) {
-      multiply<T, Half>(at.stream, sizes, stored, at.inputs[0], at.inputs[1],
-                        Store<T, Half>{at.outputs[0], bias ? at.inputs[2] : nullptr, narrow_out, narrow_bias, relu});
+      multiply_narrow<Half>(
+          at.stream, sizes, stored, at.inputs[0], at.inputs[1],
+          Store<float, Half>{at.outputs[0], bias ? at.inputs[2] : nullptr, narrow_out, narrow_bias, relu});
     };
-  };
-  if (in == DType::Float64) return with(double{}, BFloat16{});
-  return visit_narrow(in, [&](auto narrow) { return with(float{}, narrow); });
+  });
 }
 
 CudaKernel product_kernel(std::function<Launch(KernelCall&)> prepare) {
@@ -108,7 +115,7 @@ Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
   if (call.inputs[0].dtype == DType::Float64) {
     return [=](const LaunchCall& at) {
       multiply<double>(
-          at.stream, sizes, stored, at.inputs[1], at.inputs[2],
+          at.stream, sizes, at.inputs[1], at.inputs[2],
           Descend<double>{static_cast<double*>(at.inputs[0]), at.input<float>(3), scale, fault_note(at.stream)});
     };
   }
@@ -128,9 +135,10 @@ Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
     }
   }
   return [=](const LaunchCall& at) {
-    multiply<float>(at.stream, sizes, stored, at.inputs[1], at.inputs[2],
-                    Descend<float>{static_cast<float*>(at.inputs[0]), at.input<float>(3), static_cast<float>(scale),
-                                   fault_note(at.stream)});
+    const Descend<float> descend{static_cast<float*>(at.inputs[0]), at.input<float>(3), static_cast<float>(scale),
+                                 fault_note(at.stream)};
+    if (stored.any()) return multiply_narrow<BFloat16>(at.stream, sizes, stored, at.inputs[1], at.inputs[2], descend);
+    multiply<float>(at.stream, sizes, at.inputs[1], at.inputs[2], descend);
   };
 }
 

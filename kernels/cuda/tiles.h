@@ -6,7 +6,6 @@
 #pragma once
 
 #include <array>
-#include <type_traits>
 
 #include "kernels/cuda/block.h"
 #include "kernels/matmul.h"
@@ -163,22 +162,28 @@ void multiply_factors(Stream& stream, const Product& s, const From& left, const 
     in_tiles(Tiles<From, 2, End>{left, right, end, s.rows, s.columns, s.inner, 0, 0});
 }
 
-// `Half`: what narrow factors are.
-template <class T, class Half = BFloat16, class End>
-void multiply(Stream& stream, const Product& s, const Stored& stored, const void* a, const void* b, const End& end) {
-  // Of what is stored as the transpose, rows are columns.
-  const auto steps = [](int64_t rows, int64_t columns, bool transposed) {
-    return std::array<int64_t, 3>{rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
-  };
-  const auto of_a = steps(s.rows, s.inner, s.transpose_a), of_b = steps(s.inner, s.columns, s.transpose_b);
-  if constexpr (std::is_same_v<T, float>) {
-    if (stored.any()) {
-      return multiply_factors(stream, s, NarrowFactor<Half>{a, of_a[0], of_a[1], of_a[2], stored.narrow_a},
-                              NarrowFactor<Half>{b, of_b[0], of_b[1], of_b[2], stored.narrow_b}, end);
-    }
-  }
+// How far apart the matrices, rows and columns of a factor lie. Of what is stored as the transpose, rows are columns.
+inline std::array<int64_t, 3> factor_steps(int64_t rows, int64_t columns, bool transposed) {
+  return {rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
+}
+
+// Of factors in T.
+template <class T, class End>
+void multiply(Stream& stream, const Product& s, const void* a, const void* b, const End& end) {
+  const auto of_a = factor_steps(s.rows, s.inner, s.transpose_a),
+             of_b = factor_steps(s.inner, s.columns, s.transpose_b);
   multiply_factors(stream, s, Factor<T>{static_cast<const T*>(a), of_a[0], of_a[1], of_a[2]},
                    Factor<T>{static_cast<const T*>(b), of_b[0], of_b[1], of_b[2]}, end);
+}
+
+// Of factors that are in Half, or rounded to it.
+template <class Half, class End>
+void multiply_narrow(Stream& stream, const Product& s, const Stored& stored, const void* a, const void* b,
+                     const End& end) {
+  const auto of_a = factor_steps(s.rows, s.inner, s.transpose_a),
+             of_b = factor_steps(s.inner, s.columns, s.transpose_b);
+  multiply_factors(stream, s, NarrowFactor<Half>{a, of_a[0], of_a[1], of_a[2], stored.narrow_a},
+                   NarrowFactor<Half>{b, of_b[0], of_b[1], of_b[2], stored.narrow_b}, end);
 }
 
 }  // namespace moonflow::cuda
