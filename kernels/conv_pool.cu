@@ -214,11 +214,14 @@ Launch prepare_conv_pool(KernelCall& call) {
   });
 }
 
+// How the pooled values are taken: the layout of all who read them, where there is one.
+std::optional<Layout> taken(const LayoutCall& call) { return call.taken.empty() ? std::nullopt : call.taken[0]; }
+
 // The image lies in rows, where its few channels are as near as they can be; what comes out, as it is taken.
 void give_as_taken(LayoutCall& call) {
   const Conv conv = conv_of(call.attrs, call.input_types[0].shape, call.input_types[1].shape, 2);
-  const bool may = !conv.format.channels_last && card_sums_few_channels(conv) && !call.taken.empty();
-  const bool last = may && call.taken[0] && is_channels_last(*call.taken[0]);
+  const bool may = !conv.format.channels_last && card_sums_few_channels(conv);
+  const bool last = may && is_channels_last(taken(call).value_or(Layout{}));
   std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
   for (size_t i = 0; i < call.outputs.size(); ++i)
     call.outputs[i] = last ? channels_last(call.output_types[i]) : Layout{};
@@ -291,7 +294,7 @@ void follow_image(LayoutCall& call) {
     const bool image = last && call.output_types[i].shape.rank() > 2;
     call.outputs[i] = image ? channels_last(call.output_types[i]) : Layout{};
   }
-  if (!is_grad && !call.taken.empty() && call.taken[0] && call.taken[0]->row_major()) call.outputs[0] = Layout{};
+  if (!is_grad && taken(call) == Layout{}) call.outputs[0] = Layout{};
 }
 
 }  // namespace
