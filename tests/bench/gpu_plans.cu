@@ -2,7 +2,8 @@
 // allow, with every engine that any of its heuristics names and the first of those of each, and the first algorithms of
 // cuBLASLt; each with its time and how far its result is from plain sums. One JSON object per line and plan:
 //   case, plan     in the library's own numbers (kernels/cuda/cudnn.h and cublas.h)
-//   named_by       the heuristics that name it, with its place in their order; "chosen": it is what we take
+//   named_by       the heuristics that name it, with its place in their order; "chosen": it is the convolution that we
+//                  take, while the clock chooses among products
 //   us             median microseconds of one of several launches in a recorded graph
 //   difference     the largest from plain sums, over the largest of those
 //   nan, outside   elements of the result that are NaN, as all are before the launch; bytes written beside the result
@@ -485,7 +486,7 @@ class Child {
     bool chosen = false;
     for (int i = 0; i < static_cast<int>(plans.size()); ++i) {
       const Plan& plan = plans[i];
-      const bool takes = !chosen && plan.workspace_bytes <= Wishes().most_workspace;
+      const bool takes = !asked_.is_product && !chosen && plan.workspace_bytes <= Wishes().most_workspace;
       chosen |= takes;
       if (i < first) continue;
       progress_.begun = i;
