@@ -241,7 +241,7 @@ Launch scatter_rows(KernelCall& call, const PickedRows& p, int initial, int indi
              Scatter::kShared);
       if (parts == 1) return;
       if constexpr (std::is_floating_point_v<T>) {
-        for_each(at.stream, count, AddParts<T, T>{results, out, parts, count});
+        add_parts(at.stream, AddParts<T, T>{results, out, parts, count});
       } else {
         for_each(at.stream, count, SumParts<T>{results, out, count, parts});
       }

@@ -55,10 +55,12 @@ TEST_CASE("segments and axes are summed block by block") {
 TEST_CASE("picks of few places are shared by blocks and added up in one order") {
   const BesideCpu beside;
   const Tensor params = drawn({DType::Float64, {3, 4}}, 1);
-  const Trial trial = beside.trial("tensor_scatter_nd_add", {params, drawn({DType::Int32, {9000, 1}}, 6, 0, 3),
-                                                             drawn({DType::Float64, {9000, 4}}, 5)});
-  const Launched once = beside.check(trial, 1e-12), twice = launch(trial, *beside.card);
-  CHECK(same_bytes(once.outputs[0], twice.outputs[0]));
+  for (const int64_t picks : {9000, 150000}) {  // few parts, and many
+    const Trial trial = beside.trial("tensor_scatter_nd_add", {params, drawn({DType::Int32, {picks, 1}}, 6, 0, 3),
+                                                               drawn({DType::Float64, {picks, 4}}, 5)});
+    const Launched once = beside.check(trial, 1e-12), twice = launch(trial, *beside.card);
+    CHECK(same_bytes(once.outputs[0], twice.outputs[0]));
+  }
   // The last of all stays, however many there are.
   beside.check("tensor_scatter_nd_update",
                {params, drawn({DType::Int32, {9000, 1}}, 6, 0, 3), drawn({DType::Float64, {9000, 4}}, 5)}, {}, 1e-30);
