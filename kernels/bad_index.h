@@ -11,6 +11,17 @@ inline void require_indices(const OpCall& call, int i, const char* what) {
           call.dtype(i));
 }
 
+// Integers that name a class of each row of `values`. To give one for the other is the common mistake.
+inline void require_labels(const OpCall& call, int labels, const char* name, int values, const char* values_name) {
+  if (!is_floating(call.dtype(labels))) return;
+  const TensorType &given = call.type(labels), &other = call.type(values);
+  const bool swapped =
+      is_floating(other.dtype) ? given.shape.rank() > other.shape.rank() : given.shape.rank() >= other.shape.rank();
+  require(!swapped, ErrorCode::DtypeMismatch, name, " is ", given, " and ", values_name, " is ", other,
+          ", which looks swapped: ", name, ", integers, come first, then ", values_name, ", floats");
+  require_indices(call, labels, name);
+}
+
 [[noreturn]] inline void fail_label(int64_t row, int64_t label, int64_t classes) {
   fail(ErrorCode::OutOfRange, "row ", row, ": label ", label, " is outside [0, ", classes, ")");
 }

@@ -20,8 +20,11 @@ namespace {
 // Labels (rows...) or (rows..., 1) beside values (rows..., classes). The result has the shape of the labels.
 std::vector<TensorType> infer_sparse(const OpCall& call, const char* values_name, bool with_prob) {
   const TensorType &labels = call.type(0), &values = call.type(1);
-  require(!is_floating(labels.dtype), ErrorCode::DtypeMismatch, "labels must be integers (int32 or int64), got ",
-          labels.dtype);
+  require(!is_floating(labels.dtype) || labels.shape != values.shape, ErrorCode::DtypeMismatch, "labels is ", labels,
+          " like ", values_name,
+          "; it must be integers, one per row. Distributions are for "
+          "flow.nn.softmax_cross_entropy_with_logits");
+  require_labels(call, 0, "labels", 1, values_name);
   require_floating(call, 1, values_name);
   require(values.shape.rank() >= 1, ErrorCode::ShapeMismatch, values_name, " must have an axis of classes, got ",
           values.shape);
@@ -436,7 +439,13 @@ void add_dense_softmax(Catalog& catalog) {
       "source: shifted by the row maximum as in Blanchard, Higham, Higham, IMA J. Numer. Anal. 2021";
   op.inputs = {{"labels"}, {"logits"}};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType &labels = call.type(0), &logits = call.type(1);
+    require(!is_floating(labels.dtype) || is_floating(logits.dtype), ErrorCode::DtypeMismatch, "labels is ", labels,
+            " and logits is ", logits, ", which looks swapped: labels come first");
     require_floating(call, 1, "logits");
+    require(is_floating(labels.dtype), ErrorCode::DtypeMismatch, "labels is ", labels, ", logits is ", logits,
+            "; it must be alike, a distribution per row. Integers are for "
+            "flow.nn.sparse_softmax_cross_entropy_with_logits");
     require_same(call, 0, "labels", 1, "logits");
     require(call.shape(1).rank() >= 1, ErrorCode::ShapeMismatch, "logits must have an axis of classes, got ()");
     Shape rows = call.shape(1);

@@ -371,8 +371,7 @@ void add_in_top_k(Catalog& catalog) {
   op.inputs = {{"targets"}, {"predictions"}};
   op.attrs = {{"k", int64_t{1}, "how many of the largest", true}};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require(!is_floating(call.dtype(0)), ErrorCode::DtypeMismatch, "targets must be integers (int32 or int64), got ",
-            call.dtype(0));
+    require_labels(call, 0, "targets", 1, "predictions");
     require_floating(call, 1, "predictions");
     require(call.shape(1).rank() == 2 && call.shape(0) == Shape{call.shape(1)[0]}, ErrorCode::ShapeMismatch,
             "targets are ", call.shape(0), ", predictions are ", call.shape(1), "; wanted (rows) and (rows, classes)");

@@ -87,6 +87,37 @@ TEST_CASE("labels and logits that do not belong together are refused") {
   CHECK(message_of([&] {
           session.evaluate(kSparse, {random_values({DType::Float32, {5}}, 1), logits});
         }) == "labels must be integers (int32 or int64), got float32");
+  const Tensor labels = labels_below(10, 5);
+  CHECK(message_of([&] {
+          session.evaluate(kSparse, {logits, logits});
+        }) ==
+        "labels is float32 (5, 10) like logits; it must be integers, one per row. Distributions are for "
+        "flow.nn.softmax_cross_entropy_with_logits");
+  CHECK(message_of([&] {
+          session.evaluate("softmax_cross_entropy_with_logits", {labels, logits});
+        }) ==
+        "labels is int32 (5), logits is float32 (5, 10); it must be alike, a distribution per row. Integers are for "
+        "flow.nn.sparse_softmax_cross_entropy_with_logits");
+}
+
+TEST_CASE("labels and logits in the wrong order are told") {
+  Session session = make_session();
+  const Tensor logits = random_values({DType::Float32, {5, 10}}, 1), labels = labels_below(10, 5);
+  const auto told = [&](const char* op, const Tensor& first, const Tensor& second, Attrs attrs = {}) {
+    return message_of([&] { session.evaluate(op, {first, second}, attrs); });
+  };
+  CHECK(told(kSparse, logits, labels) ==
+        "labels is float32 (5, 10) and logits is int32 (5), which looks swapped: labels, integers, come first, then "
+        "logits, floats");
+  CHECK(told("sparse_cross_entropy", logits, labels) ==
+        "labels is float32 (5, 10) and prediction is int32 (5), which looks swapped: labels, integers, come first, "
+        "then prediction, floats");
+  CHECK(told("in_top_k", logits, labels, {{"k", int64_t{1}}}) ==
+        "targets is float32 (5, 10) and predictions is int32 (5), which looks swapped: targets, integers, come first, "
+        "then predictions, floats");
+  CHECK(told(kSparse, logits, random_values({DType::Float32, {5}}, 1)).find("looks swapped") != std::string::npos);
+  CHECK(told("softmax_cross_entropy_with_logits", logits, labels) ==
+        "labels is float32 (5, 10) and logits is int32 (5), which looks swapped: labels come first");
 }
 
 TEST_CASE("rows of the gradient of sparse cross entropy sum to zero, undivided by the batch") {
