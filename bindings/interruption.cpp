@@ -29,13 +29,28 @@ State state;
 // How long a script has that catches every error, or runs a compiled loop or a long step.
 constexpr int kPatienceUs = 900 * 1000;
 
+// The library knows where an error would make it lose something (session.may_stop in Lua); without it nothing does.
+bool may_stop(lua_State* L) {
+  const int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "moonflow.session");
+  bool may = true;
+  if (lua_istable(L, -1)) {
+    lua_getfield(L, -1, "may_stop");
+    lua_pushinteger(L, 0);
+    may = lua_pcall(L, 1, 1, 0) != 0 || lua_toboolean(L, -1);
+  }
+  lua_settop(L, top);
+  return may;
+}
+
 // Scripts may catch every error, so it is raised again until the Ctrl-C is answered, though only in their own code: the
 // library and the prompt must be able to pass it on.
 void raise_interrupted(lua_State* L, lua_Debug* event) {
   lua_getinfo(L, "Sl", event);
   // Functions of LuaJIT that are written in Lua have no lines.
   const bool users = event->currentline > 0 && std::strstr(event->source, "/moonflow/") == nullptr;
-  if (state.raised && (!users || event->event != LUA_HOOKCOUNT)) return;
+  if (state.raised ? !users || event->event != LUA_HOOKCOUNT : !may_stop(L)) return;
   state.raised = true;
   lua_sethook(L, raise_interrupted, LUA_MASKCOUNT, 1);
   lua_pushliteral(L, "interrupted");  // just so: the library lets exactly this error through its callbacks

@@ -11,7 +11,7 @@ local typing = require "moonflow.typing"
 local pending = {}
 
 -- What a call may not have yet is false, so that a name that no call has can be told from it.
-local Pending = { kind = "pending call", callback = false, error_handler = false, attached = false, waiting = false,
+local Pending = { kind = "pending call", callback = false, error_handler = false, attached = false, awaited = false,
                   waiters = false, problem = false, sequence = false }
 Pending.__index = Pending
 
@@ -50,7 +50,7 @@ function Pending:finish(problem, sequence)
     self.problem = problem
     if self.error_handler then
       session.deliver(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
-    elseif not self.waiting and not self.waiters then
+    elseif not self.awaited and not self.waiters then
       session.fail(problem)
     end
   elseif self.callback then
@@ -104,10 +104,7 @@ end
 function Pending:get()
   if not self.ended then
     session.refuse_inside("get")
-    self.waiting = true
-    local came = session.wait_for(self)
-    self.waiting = nil
-    if not came then
+    if not session.wait_for(self) then
       errors.raise("wrong_state", "the run of " .. self.plan.job_name .. " was given up when its session was closed")
     end
   end
@@ -133,5 +130,7 @@ end
 function Pending:__tostring()
   return "pending call of " .. self.plan.job_name .. (self.ended and " (done)" or "")
 end
+
+session.keep_whole(Pending.get, Pending.await)
 
 return pending

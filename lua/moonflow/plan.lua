@@ -358,4 +358,6 @@ function Plan:supply(feeds, count)
   return count + #self.hidden
 end
 
+session.keep_whole(Plan.launch)
+
 return plan

@@ -430,6 +430,7 @@ end
 --- @param given table  as for `new`; banner: whether to show one, lua_version
 function repl.at_prompt(given)
   local problem = repl.load_library()
+  if not problem then require("moonflow.session").keep_open(show) end  -- a large table may be stopped
   local self = repl.new(given)
   if given.banner then
     given.write(repl.banner(given.lua_version, problem, not problem and repl.gpu_line() or nil))

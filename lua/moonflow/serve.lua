@@ -109,21 +109,22 @@ end
 
 -- A hook that raises "interrupted" when the terminal asks for it, or is gone.
 local function look_for_interrupts(self)
-  local next_look = core.clock() + kLookSeconds
+  local next_look, raised = core.clock() + kLookSeconds, false
   local function look()
     if self.interrupting then
       -- A chunk may catch every error, so it is raised again, though not where the library passes it on.
-      local info = debug.getinfo(2, "Sl")
-      if info.currentline > 0 and not errors.is_own(info.source) then error("interrupted", 0) end
-      return
+      local info = raised and debug.getinfo(2, "Sl")
+      if raised and (info.currentline <= 0 or errors.is_own(info.source)) or not session.may_stop(1) then return end
+      raised = true
+      error("interrupted", 0)
     end
     local now = core.clock()
     if now < next_look then return end
     next_look = now + kLookSeconds
     if self.client and interrupted_by(self.client) then
       self.interrupting = true
+      session.stop_waits(true)
       debug.sethook(look, "", 1)
-      error("interrupted", 0)
     end
   end
   debug.sethook(look, "", 100)
@@ -140,6 +141,7 @@ local function evaluate(self, text)
     return self.evaluator:evaluate(text)
   end)
   if hooked then debug.sethook(earlier, mask, count) end
+  session.stop_waits(false)
   if not fine then
     if not self.interrupting then error(result, 0) end
     self.evaluator.complain("interrupted\n")
@@ -288,6 +290,7 @@ local function await(self, word, seconds)
     self.waiter:wait(50)
   end
 end
+session.keep_open(await)  -- a Ctrl-C is for the other side
 
 local function farewell(self)
   if not self.parted and not self.refused then self.complain("the process has closed the connection\n") end

@@ -36,6 +36,7 @@ local delivering = { false }  -- [1], inside a handler: the coroutine it runs in
 session.delivering_slot = delivering
 local delivered = 0     -- handlers called so far
 local epoch = 0         -- rises with every wait that is not inside a handler
+local stopping = false  -- an interrupt is to end the waits
 
 local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, seed = nil, sink = nil,
                    strict_placement = false }
@@ -328,6 +329,7 @@ end
 
 -- Delivers one thing; false when nothing is ready.
 local function step()
+  if stopping then error("interrupted", 0) end
   epoch = epoch + 1
   if #late > 0 then
     table.remove(late, 1):deliver()
@@ -367,6 +369,7 @@ function session.finish(run, take, owner)
     elseif other then
       hand(other, token, value, sequence)
     else
+      if stopping and not inside_handler() then error("interrupted", 0) end
       wait(handle, 50)
     end
   end
@@ -377,8 +380,7 @@ function session.expect(run, waiter)
   calls[run] = waiter
 end
 
---- Waits until `thing.ended`, delivering meanwhile. False when nothing is left that could bring it about.
-function session.wait_for(thing)
+local function deliver_until_ended(thing)
   while not thing.ended do
     if services[1] then serve() end
     if not handle then return false end
@@ -389,6 +391,19 @@ function session.wait_for(thing)
     if failures[1] == "interrupted" then raise_failures() end
   end
   return true
+end
+
+--- Waits until `thing.ended`, delivering meanwhile. False when nothing is left that could bring it about.
+--- `thing.awaited` is true meanwhile: whoever waits raises its error. Where the wait is cut short nobody does, so an
+--- error that has come is left to the next one who delivers.
+function session.wait_for(thing)
+  local was = thing.awaited
+  thing.awaited = true
+  local fine, came = pcall(deliver_until_ended, thing)
+  thing.awaited = was
+  if fine then return came end
+  if thing.problem and not was then session.fail(thing.problem) end
+  error(came, 0)
 end
 
 --- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
@@ -456,6 +471,50 @@ function session.sync()
   end
   raise_failures()
 end
+
+-- ---- interrupts ---------------------------------------------------------------------------------------------------
+
+-- A Ctrl-C, here or at an attached terminal, raises "interrupted" from a hook, between any two instructions. Between
+-- the pull of a completion and the end of a wait that would lose a result, or the error of a run. So some functions are
+-- kept whole: a hook does not raise in them and in what they call of the library, only in code of users that they call.
+local whole = setmetatable({}, { __mode = "k" })
+
+--- Keeps functions whole.
+function session.keep_whole(...)
+  for i = 1, select("#", ...) do whole[(select(i, ...))] = true end
+end
+
+--- Lets a hook raise in `fn`, whoever calls it.
+function session.keep_open(fn)
+  whole[fn] = false
+end
+
+session.keep_whole(session.traced, session.deliver, session.finish, session.wait_for, session.make_room, session.poll,
+  session.sync)
+session.keep_open(serve)
+
+--- May a hook raise where it was called? It may in code of users, and in what that calls unless it is kept whole; where
+--- no user has called, only in what is kept open.
+--- @param frames number  of the hook itself on the stack: 1 for a hook in Lua, 0 for one in C
+function session.may_stop(frames)
+  local level = 2 + frames
+  while true do
+    local info = debug.getinfo(level, "Slf")
+    if not info then return false end
+    local kept = whole[info.func]
+    if kept ~= nil then return not kept end
+    if info.currentline > 0 and not errors.is_own(info.source) then return true end
+    level = level + 1
+  end
+end
+
+--- Lets waits outside of handlers raise "interrupted" from now on, or no longer. The launcher's Ctrl-C needs it not: it
+--- ends the runs that are waited for.
+function session.stop_waits(wanted)
+  stopping = wanted
+end
+
+-- ---- what is in flight ---------------------------------------------------------------------------------------------
 
 --- How many runs have an end that has not been delivered: in the engine, or put aside.
 function session.in_flight()

@@ -190,10 +190,7 @@ end
 function Task:await()
   if not self.ended then spawn.await(self) end
   if not self.ended then
-    self.awaited = true
-    local ended = session.wait_for(self)
-    self.awaited = nil
-    if not ended then
+    if not session.wait_for(self) then
       errors.raise("wrong_state", self.what .. " never ends: nothing is in flight that could resume it")
     end
   end
@@ -221,5 +218,7 @@ function spawn.spawn(fn, ...)
   if not session.delivering() then session.raise_failures() end
   return task
 end
+
+session.keep_whole(body, advance, spawn.await, Task.await)
 
 return spawn

@@ -369,3 +369,86 @@ describe("poll with a budget", function()
     assert.equal(3, handled)
   end)
 end)
+
+describe("an interrupt", function()
+  local function in_library()
+    return require("moonflow.errors").is_own(debug.getinfo(3, "S").source)
+  end
+
+  -- Raises "interrupted" as a Ctrl-C does, after `moment` instructions of `fn` and where the library lets it; not in
+  -- callbacks, which would do without their rest.
+  -- Gives whether there were as many, and what pcall(fn) gives.
+  local function interrupted(moment, fn)
+    local count, raised = 0, false
+    local function look()
+      count = count + 1
+      if raised or count < moment or not in_library() or not require("moonflow.session").may_stop(1) then return end
+      raised = true
+      error("interrupted", 0)
+    end
+    local function watched()
+      debug.sethook(look, "", 1)
+      fn()
+    end
+    local fine, problem = pcall(watched)
+    debug.sethook()
+    return count >= moment, fine, problem
+  end
+
+  local jit_was_on
+  before_each(function()
+    jit_was_on = jit.status()
+    jit.off() -- compiled code looks at no hooks
+    jit.flush()
+  end)
+  after_each(function()
+    if jit_was_on then jit.on() end
+  end)
+
+  local function at_every_moment(check)
+    local moment = 0
+    repeat moment = moment + 1 until not check(moment)
+    assert.truthy(moment > 50)
+  end
+
+  it("of a wait loses neither the error of its run nor the results of others", function()
+    local pick = flow.global_function {
+      name = "pick", inputs = { x = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },
+    } (function(x) return flow.nn.sparse_softmax_cross_entropy_with_logits(x, flow.zeros({ 1, 2 })) end)
+    local same = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local bad = np.array({ 7 }, flow.int32)
+    at_every_moment(function(moment)
+      local seen = 0
+      same(number(1))(function() seen = seen + 1 end)
+      local failing = pick(bad)
+      same(number(1))(function() seen = seen + 1 end)
+      local came, fine, problem = interrupted(moment, function() failing:await() end)
+      assert.is_false(fine)
+      if problem == "interrupted" then
+        fine, problem = pcall(flow.sync)
+        assert.is_false(fine, "the error is lost at " .. moment)
+      end
+      assert.truthy(tostring(problem):find("label 7 is outside", 1, true), tostring(problem))
+      flow.sync()
+      assert.equal(2, seen, "a result is lost at " .. moment)
+      assert.equal(0, flow.in_flight())
+      return came
+    end)
+  end)
+
+  it("of a wait for a task does not keep the error of the task back", function()
+    local same = define(tp.Callback[tp.Numpy], function(x) return x end)
+    at_every_moment(function(moment)
+      local task = flow.spawn(function()
+        local call = same(number(1))
+        pcall(call.await, call)
+        error("of the task", 0)
+      end)
+      local came, fine, problem = interrupted(moment, function() task:await() end)
+      if problem == "interrupted" then fine, problem = pcall(flow.sync) end
+      assert.is_false(fine, "no error at " .. moment)
+      assert.truthy(tostring(problem):find("of the task", 1, true), tostring(problem))
+      return came
+    end)
+  end)
+end)
