@@ -442,6 +442,30 @@ local function trained(t)
   return list
 end
 
+-- Up to four names, and how many others there are.
+local function listed(names)
+  local text = table.concat(names, ", ", 1, math.min(#names, 4))
+  return #names > 4 and text .. " and " .. #names - 4 .. " more" or text
+end
+
+-- Raises that a train job would change nothing, and what keeps it from that.
+local function refuse_idle(t, variables, site)
+  local losses = {}
+  for i, loss in ipairs(t.losses) do losses[i] = "'" .. loss.name .. "'" end
+  local why
+  if #variables > 0 then
+    why = "no gradient reaches what is to be trained (" .. listed(names_of(variables))
+      .. "). Compute the loss from it, by ops that have a gradient"
+  elseif #t.variable_list > 0 then
+    why = "all variables of the job stay as they are (" .. listed(names_of(t.variable_list))
+      .. "). Leave out trainable = false where one is to learn"
+  else
+    why = "the job has no variables. Make some, with flow.layers or flow.get_variable"
+  end
+  errors.raise("wrong_state", t.job .. ": minimising " .. listed(losses) .. " changes nothing, for " .. why
+    .. ", or give the job type = \"predict\"", site)
+end
+
 --- Appends gradients and updates to the graph of a train job whose body has run.
 --- Gives watched blob -> id of its gradient (false: no gradient).
 --- @param t Trace
@@ -478,6 +502,9 @@ function optimizer.finish(t, site)
                                 finite = false, unscale = false }
     end
   end
+  local shows_gradient = false  -- which is then what the job is for
+  for i = #variables + 1, #wanted do shows_gradient = shows_gradient or gradients[i] end
+  if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
   scaling:watch_over(updates)
   prepare(t, updates, scale, this.clipping)
   for _, u in ipairs(updates) do this.update(u, this.options) end

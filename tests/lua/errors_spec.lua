@@ -169,6 +169,30 @@ local outer = flow.global_function(spec, function(x)
 end)]])
   end)
 
+  it("wants something to train in a train job", function()
+    local function train(body)
+      return ([[
+local train_job = flow.global_function {
+  type = "train", inputs = { x = tp.Numpy.Placeholder({ 4, 3 }) },
+} (function(x)
+%s
+>>  flow.optimizer.SGD(0.1):minimize(loss)
+end)]]):format(body)
+    end
+    golden("train_job: minimising 'Square_0' changes nothing, for the job has no variables. Make some, with "
+      .. 'flow.layers or flow.get_variable, or give the job type = "predict"', train [[
+  local loss = flow.math.square(x)]])
+    golden("train_job: minimising 'loss' changes nothing, for all variables of the job stay as they are (out-weight, "
+      .. 'out-bias). Leave out trainable = false where one is to learn, or give the job type = "predict"', train [[
+  local y = flow.layers.dense(x, 2, { name = "out", trainable = false })
+  local loss = flow.math.square(y, { name = "loss" }) ]])
+    golden("train_job: minimising 'loss' changes nothing, for no gradient reaches what is to be trained (a-weight, "
+      .. "a-bias, b-weight, b-bias and 2 more). Compute the loss from it, by ops that have a gradient, or give the job "
+      .. 'type = "predict"', train [[
+  for _, name in ipairs { "a", "b", "c" } do flow.layers.dense(x, 2, { name = name }) end
+  local loss = flow.math.square(x, { name = "loss" }) ]])
+  end)
+
   it("wants a loss minimised in a train job, and none in a predict job", function()
     golden("the job 'job' has type 'train' but minimises no loss; call flow.optimizer.SGD(0.1):minimize(loss) in its "
       .. "body, or give it type = \"predict\"", [[

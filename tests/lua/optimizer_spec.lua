@@ -18,7 +18,7 @@ local function train(make_optimizer, options)
   } (function(x)
     local w = flow.get_variable("w", {
       shape = { 2 }, dtype = dtype, initializer = flow.constant_initializer(options.start or 1),
-      regularizer = options.regularizer, trainable = options.trainable,
+      regularizer = options.regularizer,
     })
     local loss = x * w
     if make_optimizer then make_optimizer():minimize(loss) else flow.losses.add_loss(loss) end
@@ -169,8 +169,25 @@ describe("the way of a gradient", function()
   end)
 
   it("passes by variables that are not trainable, and those no loss depends on", function()
-    local seen = train(function() return flow.optimizer.SGD(0.1) end, { trainable = false })
-    assert.same({ 1, 1 }, seen[4])
+    local unused
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+    } (function(x)
+      local function one(name, trainable)
+        return flow.get_variable(name, {
+          shape = { 2 }, initializer = flow.ones_initializer(), trainable = trainable,
+        })
+      end
+      local loss = x * one("trained") * one("fixed", false)
+      flow.watch(one("unused"), function(value) unused = value end)
+      flow.optimizer.SGD(0.1, { momentum = 0 }):minimize(loss)
+      return loss
+    end)
+    for _ = 1, 2 do job(np.ones({ 2 })) end
+    local values = flow.get_all_variables()
+    assert.same({ 1, 1 }, values.fixed:totable())
+    assert.same({ 1, 1 }, unused:totable())
+    assert.near(0.9, values.trained[0], 1e-6)
   end)
 
   it("adds the means of several losses", function()
