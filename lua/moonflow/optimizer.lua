@@ -9,6 +9,7 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local schedule = require "moonflow.schedule"
+local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
 
@@ -442,6 +443,27 @@ local function trained(t)
   return list
 end
 
+local by_labels = { softmax_cross_entropy_with_logits = true, sigmoid_cross_entropy_with_logits = true }
+
+-- Labels and logits of the same type can be told apart by what is trained alone.
+local function warn_of_swapped(t, variables)
+  local learns = {}
+  for _, entry in ipairs(variables) do learns[entry.id] = true end
+  for _, node in ipairs(t.graph:nodes()) do
+    local inputs = node.inputs
+    if by_labels[node.op] and learns[inputs[1]] and not learns[inputs[2]] then
+      session.log("moonflow: " .. node.site .. ": " .. node.op .. " '" .. node.name .. "': the labels depend on what "
+        .. "is trained, and the logits do not; were they given in the wrong order?")
+    end
+    for _, id in ipairs(inputs) do
+      if learns[id] then
+        for _, output in ipairs(node.outputs) do learns[output] = true end
+        break
+      end
+    end
+  end
+end
+
 -- Up to four names, and how many others there are.
 local function listed(names)
   local text = table.concat(names, ", ", 1, math.min(#names, 4))
@@ -481,6 +503,7 @@ function optimizer.finish(t, site)
   local this = t.optimizer
 
   local variables = trained(t)
+  warn_of_swapped(t, variables)
   local wanted, losses, seeds = {}, {}, {}
   for i, entry in ipairs(variables) do wanted[i] = entry.id end
   for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end

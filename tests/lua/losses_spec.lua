@@ -189,4 +189,27 @@ describe("the losses", function()
     end)
     fails("p must be at least 1, got 0", function(a, b) return flow.nn.TripletMarginLoss(a, b, b, { p = 0 }) end)
   end)
+
+  it("warn where what is trained is given as the labels", function()
+    local function warnings(loss)
+      local lines = {}
+      flow.config.log(function(line) lines[#lines + 1] = line end)
+      flow.global_function {
+        type = "train", inputs = { a = tp.Numpy.Placeholder({ 4, 3 }), b = tp.Numpy.Placeholder({ 4, 3 }) },
+      } (function(a, b)
+        flow.optimizer.SGD(0.1):minimize(loss(flow.layers.dense(a, 3, { name = "out" }), b))
+      end)
+      flow.config.log(nil)
+      return lines
+    end
+    local softmax, sigmoid = flow.nn.softmax_cross_entropy_with_logits, flow.nn.sigmoid_cross_entropy_with_logits
+    for _, loss in ipairs { softmax, sigmoid, function(a, b) return flow.nn.BCEWithLogitsLoss(b, a) end } do
+      local lines = warnings(loss)
+      assert.equal(1, #lines)
+      assert.truthy(lines[1]:find("losses_spec.lua:%d+: s%a+_cross_entropy_with_logits '[%w]+_0': the labels depend on "
+        .. "what is trained, and the logits do not; were they given in the wrong order%?$"), lines[1])
+      assert.equal(0, #warnings(function(a, b) return loss(b, a) end))
+      assert.equal(0, #warnings(function(a) return loss(flow.nn.softmax(a), a) end))
+    end
+  end)
 end)
