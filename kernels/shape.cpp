@@ -146,6 +146,14 @@ void add_views(Catalog& catalog) {
   op.grad = [](GradCall& g) { return g.grads; };
   op.examples = {{{f32({3, 2})}}, {{i32({3})}}};
   catalog.add(op);
+
+  op.name = op.lua = "stop_gradient";
+  op.doc =
+      "x, as if it were a constant: no gradient goes back through it. Costs nothing.\n"
+      "shapes: x (any) -> out alike\n"
+      "dtypes: any -> the same";
+  op.grad = nullptr;
+  catalog.add(op);
 }
 
 // ---- other orders and repetitions -------------------------------------------------------------------------------

@@ -279,6 +279,22 @@ describe("attention", function()
   end)
 end)
 
+describe("stop_gradient", function()
+  it("gives what it is given, and a gradient to nothing behind it", function()
+    local x, slopes = np.array({ 2, 3 }, flow.float), {}
+    local y = run(x, function(b)
+      local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.constant_initializer(5) })
+      local stopped = b * w
+      local out = flow.stop_gradient(stopped) * w
+      flow.watch_diff(w, function(slope) slopes.w = slope[0] end)
+      flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 }):minimize(out)
+      return out
+    end, { type = "train" })
+    assert.is_true(y == x * 25)
+    assert.equal(10 + 15, slopes.w) -- through both factors it would be twice that
+  end)
+end)
+
 describe("composed ops", function()
   it("compute what their names say", function()
     local x = np.array({ { 1, -2 }, { 3, 0.5 } }, flow.float)
