@@ -36,6 +36,13 @@ int idx_read(lua_State* L) {
   return 1;
 }
 
+int png_read(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& picture = push_array(L);
+  protect_allocating(L, [&] { picture = read_png(path_at(L, 1), state_of(L).memory); });
+  return 1;
+}
+
 int png_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
@@ -234,6 +241,7 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_read", npz_read},
                                         {"npz_write", npz_write},
                                         {"idx_read", idx_read},
+                                        {"png_read", png_read},
                                         {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},

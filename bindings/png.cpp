@@ -18,6 +18,17 @@ unsigned char byte_of(T value) {
   return static_cast<unsigned char>(inside * T(255) + T(0.5));
 }
 
+constexpr png_uint_32 kFormats[] = {PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB, PNG_FORMAT_RGBA};
+
+// What libpng keeps of a picture that is being read.
+struct Reading {
+  png_image image{};
+
+  Reading() { image.version = PNG_IMAGE_VERSION; }
+  ~Reading() { png_image_free(&image); }
+  Reading(const Reading&) = delete;
+};
+
 template <class T>
 std::string bytes_of(const Tensor& picture) {
   std::string bytes(static_cast<size_t>(picture.count()), '\0');
@@ -39,7 +50,6 @@ void write_png(const std::string& path, const Tensor& picture) {
           ErrorCode::ShapeMismatch, "the picture is ", shape, ", wanted sides from 1 to ", kLongestSide,
           " and less than 2^30 elements in all");
 
-  constexpr png_uint_32 kFormats[] = {PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB, PNG_FORMAT_RGBA};
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   image.height = static_cast<png_uint_32>(shape[0]);
@@ -57,6 +67,32 @@ void write_png(const std::string& path, const Tensor& picture) {
   require(written != 0, ErrorCode::Internal, "libpng cannot write the picture: ", image.message);
   file.resize(size);
   replace_file(path, file, nullptr, 0);
+}
+
+Tensor read_png(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
+  int64_t size = 0;
+  Descriptor descriptor = open_for_reading(path, size);
+  FileSource source(std::move(descriptor), path, size);
+  require(size < kMostBytes, ErrorCode::Io, "file '", path, "' has ", size, " bytes, which is too large for a picture");
+  std::string file(static_cast<size_t>(size), '\0');
+  source.read(file.data(), size);
+
+  Reading reading;
+  png_image& image = reading.image;
+  const int begun = png_image_begin_read_from_memory(&image, file.data(), file.size());
+  require(begun != 0, ErrorCode::Io, "file '", path, "' is no PNG picture: ", image.message);
+  const int channels = (image.format & PNG_FORMAT_FLAG_COLOR ? 3 : 1) + (image.format & PNG_FORMAT_FLAG_ALPHA ? 1 : 0);
+  const int64_t height = image.height, width = image.width;
+  require(height * width < kMostBytes / channels, ErrorCode::Io, "file '", path, "' is a picture of ", height, " by ",
+          width, " with ", channels, " channels, wanted less than 2^30 elements in all");
+  image.format = kFormats[channels - 1];
+  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // 16 bits that say nothing else mean what 8 bits do
+  Shape shape{height, width};
+  if (channels > 1) shape.push_back(channels);
+  Tensor picture = Tensor::allocate({DType::UInt8, shape}, memory);
+  const int read = png_image_finish_read(&image, nullptr, picture.data(), 0, nullptr);
+  require(read != 0, ErrorCode::Io, "file '", path, "' is a damaged picture: ", image.message);
+  return picture;
 }
 
 }  // namespace moonflow

@@ -362,6 +362,12 @@ function np.save_png(path, a)
   core.png_write(with_ending(path, ".png"), as_array(a, "np.save_png"))
 end
 
+--- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, channels)
+--- in the order of save_png. Palettes and 16 bits become that.
+function np.load_png(path)
+  return core.png_read(path)
+end
+
 --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
 function np.load(path)
   local file, reason = io.open(path, "rb")

@@ -540,6 +540,31 @@ for name in ['fortran', 'swapped', 'small']:
     raises("not_found", "nowhere", function() np.save_png(folder .. "/nowhere/a.png", { { 1 } }) end)
   end)
 
+  it("that are pictures are read as they were written", function()
+    local path = folder .. "/read.png"
+    for channels = 1, 4 do
+      local shape = channels == 1 and { 2, 3 } or { 2, 3, channels }
+      local picture = (np.arange(6 * channels) * 10):reshape(shape):astype("uint8")
+      np.save_png(path, picture)
+      local read = np.load_png(path)
+      assert.equal("uint8", read.dtype)
+      assert.equal(tostring(picture.shape), tostring(read.shape))
+      assert.is_true(np.all(read:eq(picture)))
+    end
+    local whole = process.read(path)
+    local function refuses(message, bytes)
+      process.write(path, bytes)
+      raises("io", message, function() np.load_png(path) end)
+    end
+    refuses("read.png' is no PNG picture: ", "no picture")
+    refuses("read.png' is no PNG picture: ", "")
+    refuses("read.png' is ", whole:sub(1, 20))
+    refuses("read.png' is a damaged picture: ", whole:sub(1, -20))
+    refuses("wanted less than 2^30 elements in all", "\137PNG\r\n\26\n\0\0\0\rIHDR\0\1\0\0\0\1\0\0\8\2\0\0\0"
+      .. "\227\230\167\180" .. whole:sub(34))
+    raises("not_found", "missing.png", function() np.load_png(folder .. "/missing.png") end)
+  end)
+
   it("of objects are refused by name", function()
     local made = process.shell(("/usr/bin/python3 -c \"import numpy as np; np.save('%s/objects.npy', "
       .. "np.array([{}], dtype=object)); np.save('%s/text.npy', np.array(['a']))\""):format(folder, folder))
