@@ -83,3 +83,41 @@ describe("the memory of a residual net of 50 layers", function()
     end)
   end
 end)
+
+describe("sessions one after another", function()
+  it("leave nothing behind", function()
+    local ffi = require "ffi"
+    -- The sanitizers bring a malloc of their own, which does not count so.
+    if require("moonflow.core").build_info().sanitizer ~= "" then
+      pending("the sanitizers look for leaks themselves")
+      return
+    end
+    ffi.cdef [[
+      struct moonflow_malloc_counts {
+        size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
+      };
+      struct moonflow_malloc_counts mallinfo2(void);
+    ]]
+    local function bytes_after(sessions)
+      for _ = 1, sessions do
+        local job = flow.global_function {
+          type = "train", inputs = { x = tp.Numpy.Placeholder({ 32, 64 }) }, returns = tp.Numpy,
+        } (function(x)
+          local loss = flow.layers.dense(flow.layers.dense(x, 128, { name = "hidden" }), 128, { name = "out" }) ^ 2
+          flow.optimizer.Adam(0.01):minimize(loss)
+          return loss
+        end)
+        for _ = 1, 3 do job(np.ones({ 32, 64 })) end
+        flow.clear_default_session()
+      end
+      collectgarbage()
+      collectgarbage()
+      local counts = ffi.C.mallinfo2()
+      return tonumber(counts.uordblks + counts.hblkhd)
+    end
+    local before = bytes_after(10)
+    local growth = bytes_after(30) - before
+    -- The variables of one session and their slots are 300 KB.
+    assert.is_true(growth < 150e3, growth .. " bytes")
+  end)
+end)
