@@ -78,11 +78,13 @@ local function number(u, value, word)
   return u.t:constant(core.array(value, u.dtype), nil, u.name .. "-" .. word, "")
 end
 
--- A float32 scalar, such as the learning rate, in the variable's dtype, for ops that mix the two.
-local function typed(u, id, word)
-  if u.dtype == "float32" then return id end
-  return append(u, "cast", { id }, { dtype = u.dtype }, word)
+-- A value of dtype `from` in dtype `to`.
+local function in_dtype(u, id, from, to, word)
+  return from == to and id or append(u, "cast", { id }, { dtype = to }, word)
 end
+
+-- A float32 scalar, such as the learning rate, in the variable's dtype, for ops that mix the two.
+local function typed(u, id, word) return in_dtype(u, id, "float32", u.dtype, word) end
 
 -- Is decoupled weight decay meant for this variable? Parts of names, taken as they are.
 local function decays(options, name)
@@ -387,21 +389,27 @@ end
 
 -- divide, unscale, regularise; then clip all together.
 local function prepare(t, updates, scale, clipping)
-  local prepared = {}
-  for i, u in ipairs(updates) do
+  for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
     if scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
       u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false, u.unscale },
         { scale = scale, l1 = l1, l2 = l2 }, "gradient")
     end
-    prepared[i] = u.gradient
   end
-  if not clipping or #prepared == 0 then return end
-  local norm = t:append("global_norm", prepared, nil, "System-Train-GlobalNorm", "")
-  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, "System-Train-ClipFactor", "")
+  if not clipping or #updates == 0 then return end
+  -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
+  -- overflow, or be rounded to a few bits.
+  local dtype, wide = "float32", {}
   for _, u in ipairs(updates) do
-    u.gradient = append(u, "multiply", { u.gradient, factor }, nil, "clipped")
+    if u.dtype == "float64" then dtype = u.dtype end
+  end
+  for i, u in ipairs(updates) do wide[i] = in_dtype(u, u.gradient, u.dtype, dtype, "wide_gradient") end
+  local norm = t:append("global_norm", wide, nil, "System-Train-GlobalNorm", "")
+  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, "System-Train-ClipFactor", "")
+  for i, u in ipairs(updates) do
+    local clipped = append(u, "multiply", { wide[i], factor }, nil, "clipped")
+    u.gradient = in_dtype(u, clipped, dtype, u.dtype, "narrow_gradient")
   end
 end
 

@@ -168,6 +168,27 @@ describe("the way of a gradient", function()
     end), function(w, g) return w - 0.1 * g end)
   end)
 
+  it("clips variables of several dtypes by one norm", function()
+    for _, dtypes in ipairs { { "float32", "bfloat16" }, { "float16", "float16" }, { "bfloat16", "float64" } } do
+      flow.clear_default_session()
+      local job = flow.global_function { type = "train", returns = tp.Numpy } (function()
+        local parts = {}
+        for i, dtype in ipairs(dtypes) do
+          local w = flow.get_variable("w" .. i, { shape = { 1 }, dtype = dtype,
+                                                  initializer = flow.constant_initializer(1) })
+          parts[i] = flow.cast(w, flow.float) * ((i == 1 and 3 or 4) * 14336)  -- their norm is beyond float16
+        end
+        local loss = parts[1] + parts[2]
+        flow.optimizer.SGD(1, { momentum = 0, grad_clipping = flow.optimizer.grad_clipping.by_global_norm(0.625) })
+          :minimize(loss)
+        return loss
+      end)
+      job()
+      assert.truthy(math.abs(session.handle():read("w1")[0] - 0.625) < 1e-6)
+      assert.truthy(math.abs(session.handle():read("w2")[0] - 0.5) < 1e-6)
+    end
+  end)
+
   it("passes by variables that are not trainable, and those no loss depends on", function()
     local unused
     local job = flow.global_function {
