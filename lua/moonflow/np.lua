@@ -77,10 +77,8 @@ function np.arange(...)
   if not stop then start, stop = 0, start end
   if step == 0 then fail("invalid_argument", "np.arange: the step is 0") end
   local whole = start % 1 == 0 and stop % 1 == 0 and step % 1 == 0
-  local count = math.max(0, math.ceil((stop - start) / step))
-  local values = {}
-  for i = 1, count do values[i] = start + (i - 1) * step end
-  return core.array(values, given.dtype or whole and "int64" or "float32", { count })
+  local dtype = given.dtype or whole and "int64" or "float32"
+  return (evaluate("range", {}, { start = start, stop = stop, step = step, dtype = dtype }))
 end
 
 local linspace_signature = signature("np.linspace",
@@ -88,11 +86,11 @@ local linspace_signature = signature("np.linspace",
 --- `count` numbers from `start` to `stop`, both included.
 function np.linspace(...)
   local given = linspace_signature:parse(...)
-  local values = {}
-  for i = 1, given.count do
-    values[i] = given.start + (given.stop - given.start) * ((i - 1) / math.max(1, given.count - 1))
+  local a = core.empty(given.dtype, { given.count })
+  for i = 0, given.count - 1 do
+    a[i] = given.start + (given.stop - given.start) * (i / math.max(1, given.count - 1))
   end
-  return core.array(values, given.dtype, { given.count })
+  return a
 end
 
 local eye_signature = signature("np.eye", { { "size", "integer" }, { "dtype", "dtype", "float32" } })
