@@ -75,7 +75,7 @@ function arguments.suggestion(name, candidates)
 end
 
 local function is_integer(value)
-  return type(value) == "number" and value == floor(value)
+  return type(value) == "number" and value % 1 == 0  -- an infinity is none
 end
 
 -- What has a __call only to say that it cannot be called is marked `uncallable`.

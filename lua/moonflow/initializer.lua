@@ -179,6 +179,11 @@ define("kaiming_initializer", {
   check_choice(signature, "distribution", given.distribution, { random_normal = true, random_uniform = true })
   check_choice(signature, "nonlinearity", given.nonlinearity, nonlinearities)
   local shape = arguments.flat_list(given.shape)
+  for _, size in ipairs(shape) do
+    if type(size) ~= "number" then
+      signature:fail(": shape must be a list of sizes, one of them is " .. arguments.describe(size))
+    end
+  end
   local fan = fan_of(given.mode, shape, given.data_format)
   local stddev = gain_of(given.nonlinearity, given.negative_slope) / math.sqrt(fan)
   return new("kaiming(" .. given.distribution .. ", " .. given.mode .. ")", function()

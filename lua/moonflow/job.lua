@@ -440,8 +440,14 @@ end
 --- @param name string       of an op ("conv1": what it gives) or of a blob ("conv1/out_0")
 --- @param handler function  receives one ndarray
 --- @return Watch            `:off()`, `:on()`, `:every(n)`
---- @error no value of that name
+--- @error no value of that name; handler not callable
 function Job:watch(name, handler)
+  if type(name) ~= "string" then
+    errors.raise("invalid_argument", "job:watch: the name must be a string, got " .. arguments.describe(name))
+  end
+  if not arguments.is_callable(handler) then
+    errors.raise("invalid_argument", "job:watch: the handler must be a function, got " .. arguments.describe(handler))
+  end
   local handle = self.plan:watch(name, handler)
   for _, entry in ipairs(self.plans or {}) do
     if entry.plan ~= self.plan then entry.plan:watch(name, handler, handle) end

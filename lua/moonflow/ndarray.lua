@@ -256,7 +256,12 @@ end
 --- Axes in another order, as a copy: `a:transpose()` reverses them, `a:transpose(0, 2, 1)` orders them; so does a list.
 function methods.transpose(a, ...)
   local perm = arguments.flat_list({ ... })
-  for i, axis in ipairs(perm) do perm[i] = axis < 0 and axis + a.rank or axis end
+  for i, axis in ipairs(perm) do
+    if type(axis) ~= "number" then
+      fail("invalid_argument", "transpose wants the numbers of the axes, got " .. arguments.describe(axis))
+    end
+    perm[i] = axis < 0 and axis + a.rank or axis
+  end
   return (evaluate("transpose", { a }, { perm = perm }))
 end
 
@@ -271,6 +276,9 @@ end
 function methods.take(a, indices, axis)
   if type(axis) == "table" then axis = axis.axis end
   if axis == nil then a, axis = a:ravel(), 0 end
+  if type(axis) ~= "number" then
+    fail("invalid_argument", "take wants the number of an axis, got " .. arguments.describe(axis))
+  end
   if axis < 0 then axis = axis + a.rank end
   if not is_array(indices) then indices = core.array(indices, "int64", type(indices) == "number" and {} or nil) end
   if FLOATING[indices.dtype] then

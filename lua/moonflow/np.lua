@@ -177,10 +177,13 @@ elementwise("isnan", function(a) return a:ne(a) end)
 elementwise("isfinite", function(a) return (a - a):eq(0) end)
 np.absolute = np.abs
 
+local round_signature = signature("np.round", { { "x", "any" }, { "decimals", "integer", 0 } })
 --- Rounded to `decimals` places, halves to even.
-function np.round(x, decimals)
-  if not decimals or decimals == 0 then return np.rint(x) end
-  local scale = 10 ^ decimals
+function np.round(...)
+  local given = round_signature:parse(...)
+  local x, scale = given.x, 10 ^ given.decimals
+  if given.decimals == 0 then return np.rint(x) end
+  if type(x) ~= "number" then x = as_array(x, "np.round") end
   return np.rint(x * scale) / scale
 end
 
@@ -296,6 +299,9 @@ function Generator:randn(...) return self:normal(0, 1, select("#", ...) > 0 and 
 --- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.
 function Generator:permutation(n)
   if is_array(n) then return n:take(self:permutation(#n), 0) end
+  if type(n) ~= "number" or n < 0 or n % 1 ~= 0 then
+    fail("invalid_argument", "np.random.permutation wants an array or how many numbers, got " .. arguments.describe(n))
+  end
   if n == 0 then return core.empty("int64", { 0 }) end
   local chances = self:uniform(0, 1, { n }, "float64"):totable()
   local order = {}
@@ -368,6 +374,9 @@ end
 
 --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
 function np.load(path)
+  if type(path) ~= "string" then
+    fail("invalid_argument", "np.load wants the path of a file, got " .. arguments.describe(path))
+  end
   local file, reason = io.open(path, "rb")
   if not file then fail("io", "np.load: " .. reason) end
   local magic = file:read(2)

@@ -7,6 +7,7 @@
 -- has :take(token, value, sequence) for a tapped value and :finish(error, sequence) for the end of the run.
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 
@@ -441,6 +442,9 @@ session.refuse_inside = refuse_inside
 --- @error what a handler raised, after the queue is consistent; inside a callback
 function session.poll(max_ms)
   refuse_inside("flow.poll")
+  if max_ms ~= nil and type(max_ms) ~= "number" then
+    errors.raise("invalid_argument", "flow.poll wants milliseconds, got " .. arguments.describe(max_ms))
+  end
   if services[1] then serve() end
   if not handle then return 0 end
   local before = delivered

@@ -342,6 +342,18 @@ end)]])
 >>  flow.watch(nil, print)]])
   end)
 
+  it("so does the watch of a job that is there already", function()
+    local job = [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy } (function(x)
+  return flow.nn.relu(x, { name = "y" })
+end)
+]]
+    golden("job:watch: the handler must be a function, got 'y:'", job .. [[
+>>job:watch("y", "y:")]])
+    golden("job:watch: the name must be a string, got 7", job .. [[
+>>job:watch(7, print)]])
+  end)
+
   it("scopes check what they are given", function()
     golden("flow.scope.placement: the device must be \"cpu\" or \"gpu\", got 'gpuu'; did you mean 'gpu'?", body [[
 >>  flow.scope.placement("gpuu", "0:0", function() return x end)]])
@@ -472,6 +484,8 @@ describe("outside of a body", function()
 >>flow.config.inflight(0)]])
     golden("flow.config.in_flight is a function: call it with the value", [[
 >>flow.config.in_flight = 3]])
+    golden("flow.poll wants milliseconds, got 'soon'", [[
+>>flow.poll("soon")]])
     golden("flow.set_seed wants a whole number below 2^53, got 1.5", [[
 >>flow.set_seed(1.5)]])
   end)
