@@ -1,0 +1,490 @@
+-- Draws networks as people build them: layers, residual sums, cuts and joins, reductions, a loss and an optimizer, with
+-- sizes that lean to what breaks things. A network is a seed and what is left out of it, so that the same one is built
+-- again, in another dtype or beside another job, by building from the same seed.
+local flow = require "moonflow"
+
+local networks = {}
+
+-- ---- draws --------------------------------------------------------------------------------------------------------
+
+--- A source of random choices, the same everywhere (the minimal standard generator).
+function networks.draws(seed, place)
+  local state = (seed * 7919 + place * 104729 + 12345) % 2147483646 + 1
+  local g = {}
+  function g.below(n)
+    state = state * 48271 % 2147483647
+    return math.floor(state / 2147483647 * n)
+  end
+  function g.one_of(list) return list[1 + g.below(#list)] end
+  function g.chance(n) return g.below(n) == 0 end
+  for _ = 1, 4 do g.below(2) end  -- near seeds begin alike
+  return g
+end
+
+-- No value of a batch of the size that is trained has more, so that networks do not depend on the batch.
+local kMostElements = 20000
+
+local function count(x, net) return x.shape:count() / x.shape[0] * net.batch end
+
+-- ---- element-wise -------------------------------------------------------------------------------------------------
+
+local nn, math_ = flow.nn, flow.math
+local activations = {
+  nn.relu, nn.relu, nn.relu, nn.relu6, nn.leaky_relu, nn.elu, nn.mish, nn.swish, nn.hardswish, nn.hardsigmoid,
+  nn.hardtanh, math_.sigmoid, math_.tanh, math_.gelu, math_.softplus, math_.log_sigmoid,
+}
+local functions = {
+  math_.sin, math_.cos, math_.abs, math_.square, math_.negative, math_.erf, math_.tanh, math_.sigmoid, nn.relu,
+  function(x) return math_.exp(math_.minimum(x, x * 0 + 1)) end,
+  function(x) return math_.sqrt(math_.abs(x) + 0.25) end,
+  function(x) return math_.rsqrt(x * x + 0.5) end,
+  function(x) return math_.log(x * x + 1) end,
+  function(x) return 1 / (x * x + 1) end,
+  function(x) return flow.clip_by_value(x, -0.75, 0.8) end,
+  function(x) return flow.where(math_.greater(x, x * 0.5 + 0.1), x, 1 - x) end,
+  function(x) return x * 1.5 - 0.25 end,
+}
+local binaries = {
+  math_.add, math_.subtract, math_.multiply, math_.maximum, math_.minimum, math_.squared_difference,
+  function(x, y) return x / (math_.abs(y) + 0.5) end,
+}
+
+-- ---- steps --------------------------------------------------------------------------------------------------------
+-- Each takes the draws, the value so far, the name its layers are to have, and the network, and gives the next value,
+-- or nil where the value is not one for it.
+
+local function channel_axis(net) return net.format == "NCHW" and 1 or 3 end
+
+local function layer_options(g, net, name)
+  local options = { name = name, use_bias = not g.chance(4), trainable = not g.chance(12) }
+  if g.chance(2) then options.activation = g.chance(2) and nn.relu or g.one_of(activations) end
+  if g.chance(6) then options.kernel_regularizer = flow.regularizers.l2(0.01) end
+  if g.chance(8) then options.bias_regularizer = flow.regularizers.l1_l2(0.01, 0.02) end
+  return options, net
+end
+
+local function window(g, s, net)
+  local h, w = 1, 2
+  if net.format == "NCHW" then h, w = 2, 3 end
+  return s[h + 1], s[w + 1], g.one_of { "SAME", "SAME", "VALID", "SAME_UPPER" }
+end
+
+local function convolution(g, x, name, net)
+  local s = x.shape:table()
+  local height, width, padding = window(g, s, net)
+  local channels = s[channel_axis(net) + 1]
+  local options = layer_options(g, net, name)
+  local taps = g.one_of { 1, 3, 3, 3, 5, 5, 7, 2 }
+  local kernel = { taps, g.chance(5) and g.one_of { 1, 2, 3 } or taps }
+  local dilation = g.chance(8) and 2 or 1
+  if padding == "VALID" and ((kernel[1] - 1) * dilation >= height or (kernel[2] - 1) * dilation >= width) then
+    padding = "SAME"
+  end
+  if g.chance(10) then
+    local reach = (kernel[1] - 1) * dilation
+    local pair = { reach, g.below(reach + 1) }
+    padding = net.format == "NCHW" and { { 0, 0 }, { 0, 0 }, pair, { (kernel[2] - 1) * dilation, 0 } }
+      or { { 0, 0 }, pair, { (kernel[2] - 1) * dilation, 0 }, { 0, 0 } }
+  end
+  options.padding, options.data_format, options.dilation_rate = padding, net.format, dilation
+  options.strides = g.chance(4) and g.one_of { 2, 2, 3 } or 1
+  local filters = g.one_of { 1, 2, 3, 4, 5, 6, 8, 8, 13, 16, 16, 17, 24, 32, 48 }
+  if net.format == "NCHW" and g.chance(8) then
+    options.groups = channels
+    filters = channels * g.one_of { 1, 2 }
+  end
+  if filters * height * width * net.batch > kMostElements then return nil end
+  return flow.layers.conv2d(x, filters, kernel, options)
+end
+
+local function batch_norm(g, x, name, net)
+  local rank = #x.shape
+  local axis = rank == 4 and channel_axis(net) or 1
+  local options = { axis = axis, name = name, epsilon = g.one_of { 1e-3, 1e-2 }, momentum = 0.9,
+                    center = not g.chance(6), scale = not g.chance(6) }
+  if g.chance(3) then return flow.layers.batch_normalization(x, options) end
+  if g.chance(2) then return flow.layers.batch_normalization_relu(x, options) end
+  return flow.layers.batch_normalization_add_relu(x, net.alike(g, x), options)
+end
+
+local function pooling(g, x, name, net)
+  local height, width, padding = window(g, x.shape:table(), net)
+  local size = g.one_of { 2, 2, 2, 3, 1 }
+  if padding == "VALID" and (size > height or size > width) then padding = "SAME" end
+  local options = { ksize = size, padding = padding, data_format = net.format, name = name }
+  if g.chance(3) then options.strides = g.one_of { 1, 2, 3 } end
+  return (g.chance(3) and nn.avg_pool2d or nn.max_pool2d)(x, options)
+end
+
+-- conv, batch norm, relu, conv, batch norm, sum, relu; or the same with fewer of them.
+local function residual(g, x, name, net)
+  local s = x.shape:table()
+  local channels = s[channel_axis(net) + 1]
+  local value = x
+  local blocks = 1 + g.below(2)
+  local with_norm = not g.chance(3)
+  for i = 1, blocks do
+    value = flow.layers.conv2d(value, channels, g.one_of { 1, 3, 3 }, {
+      padding = "SAME", data_format = net.format, use_bias = not with_norm, name = name .. "-conv" .. i,
+      activation = not with_norm and i < blocks and nn.relu or nil })
+    if with_norm then
+      value = flow.layers.batch_normalization(value, { axis = channel_axis(net), name = name .. "-norm" .. i })
+      if i < blocks then value = nn.relu(value) end
+    end
+  end
+  local sum = g.chance(2) and value + x or x + value
+  return g.chance(4) and sum or nn.relu(sum)
+end
+
+-- A stage of LeNet: what is pooled by two where the sizes allow it.
+local function stage(g, x, name, net)
+  local s = x.shape:table()
+  local filters = g.one_of { 3, 8, 16, 16, 24, 32, 48 }
+  if count(x, net) / s[channel_axis(net) + 1] * filters > kMostElements then return nil end
+  local value = flow.layers.conv2d(x, filters, g.one_of { 3, 3, 5, 5, 1, 7 }, {
+    name = name, padding = "SAME", data_format = net.format, activation = not g.chance(6) and nn.relu or nil,
+    use_bias = not g.chance(6) })
+  if g.chance(6) then return pooling(g, value, name .. "-pool", net) end
+  local pool = g.chance(6) and nn.avg_pool2d or nn.max_pool2d
+  return pool(value, { ksize = 2, strides = 2, padding = "SAME", data_format = net.format, name = name .. "-pool" })
+end
+
+local function dense(g, x, name, net)
+  local units = g.one_of { 1, 2, 3, 7, 8, 10, 16, 17, 31, 32, 48, 64 }
+  return flow.layers.dense(x, units, (layer_options(g, net, name)))
+end
+
+local function dense_and_dropout(g, x, name)
+  local value = flow.layers.dense(x, g.one_of { 8, 16, 40, 64 }, { name = name, activation = nn.relu })
+  return nn.dropout(value, { rate = 0.5, name = name .. "-dropout" })
+end
+
+local function activation(g, x) return g.one_of(activations)(x) end
+
+local function chain(g, x, _, net)
+  local value = x
+  for _ = 1, 1 + g.below(5) do
+    if g.chance(3) then
+      local other = net.alike(g, x) or x
+      if g.chance(2) then value, other = other, value end
+      value = g.one_of(binaries)(value, other)
+    else
+      value = g.one_of(functions)(value)
+    end
+  end
+  return value
+end
+
+local function add_earlier(g, x, _, net)
+  local other = net.alike(g, x)
+  if not other then return nil end
+  return g.chance(2) and x + other or other + x
+end
+
+local function inner_axis(g, x) return 1 + g.below(#x.shape - 1) end
+
+local function broadcast(g, x)
+  local reduce = g.one_of { math_.reduce_mean, math_.reduce_max, math_.reduce_sum, math_.reduce_min }
+  local axes = { inner_axis(g, x) }
+  if #x.shape == 4 and g.chance(2) then axes = { 1, 2, 3 } end
+  local less = reduce(x, { axis = axes, keepdims = true })
+  return g.one_of { math_.subtract, math_.multiply, math_.add } (x, math_.tanh(less))
+end
+
+local function reduction(g, x)
+  if #x.shape < 3 then return nil end
+  return g.one_of { math_.reduce_mean, math_.reduce_max, math_.reduce_sum, math_.reduce_min, math_.reduce_variance,
+                    math_.reduce_logsumexp } (x, { axis = { inner_axis(g, x) } })
+end
+
+local function transposition(g, x)
+  local order = {}
+  for axis = 1, #x.shape - 1 do table.insert(order, 1 + g.below(#order + 1), axis) end
+  table.insert(order, 1, 0)
+  return flow.transpose(x, order)
+end
+
+local function reshaping(g, x)
+  local s = x.shape:table()
+  local rest = x.shape:count() / s[1]
+  if g.chance(3) then return flow.reshape(x, { s[1], -1 }) end
+  local first = g.one_of { 1, 2, 3, 4, 5, 8 }
+  if rest % first ~= 0 then return nil end
+  local second = g.one_of { 1, 2, 4 }
+  if g.chance(2) and rest / first % second == 0 then return flow.reshape(x, { s[1], first, second, -1 }) end
+  return flow.reshape(x, { s[1], first, -1 })
+end
+
+local function cut(g, x)
+  local axis = inner_axis(g, x)
+  local size = x.shape[axis]
+  local begin, sizes = {}, {}
+  for i = 1, axis do begin[i], sizes[i] = 0, -1 end
+  begin[axis + 1] = g.below(size)
+  sizes[axis + 1] = 1 + g.below(size - begin[axis + 1])
+  return flow.slice(x, begin, sizes)
+end
+
+local function join(g, x, _, net)
+  if count(x, net) * 3 > kMostElements then return nil end
+  local list = { x, net.alike(g, x) or x * 0.5 }
+  if g.chance(3) then list[3] = list[1] end
+  if g.chance(2) then list[1], list[2] = list[2], list[1] end
+  return flow.concat(list, { axis = inner_axis(g, x) })
+end
+
+local function border(g, x, _, net)
+  if count(x, net) * 2 > kMostElements then return nil end
+  if #x.shape == 4 and g.chance(2) then
+    local height, width = window(g, x.shape:table(), net)
+    if height < 2 or width < 2 then return nil end
+    return flow.reflection_pad2d(x, { padding = { 1, g.below(2), g.below(2), 1 }, data_format = net.format })
+  end
+  local paddings = { 0, 0 }
+  for axis = 1, #x.shape - 1 do paddings[2 * axis + 1], paddings[2 * axis + 2] = g.below(2), g.below(2) end
+  return flow.pad(x, { paddings = paddings, constant_value = g.one_of { 0, 0, 0.5 } })
+end
+
+local function upsampling(g, x, _, net)
+  if count(x, net) * 4 > kMostElements then return nil end
+  return flow.layers.upsample_2d(x, { size = 2, data_format = net.format,
+                                      interpolation = g.one_of { "nearest", "bilinear" } })
+end
+
+local function transposed_convolution(g, x, name, net)
+  if count(x, net) * 8 > kMostElements then return nil end
+  local options = layer_options(g, net, name)
+  options.padding, options.data_format, options.strides = "SAME", net.format, g.one_of { 1, 2 }
+  return flow.layers.conv2d_transpose(x, g.one_of { 1, 3, 8 }, g.one_of { 2, 3 }, options)
+end
+
+local function layer_norm(g, x, name)
+  local last = #x.shape - 1
+  return flow.layers.layer_norm(x, { name = name, begin_norm_axis = g.chance(3) and last or 1 + g.below(last),
+                                     scale = not g.chance(4), center = not g.chance(4), epsilon = 1e-2 })
+end
+
+local function softmax(g, x)
+  return g.one_of {
+    nn.softmax, nn.logsoftmax, function(y) return math_.l2_normalize(y, -1, { epsilon = 0.01 }) end,
+  } (x)
+end
+
+local function dropout(g, x, name) return nn.dropout(x, { rate = g.one_of { 0.25, 0.5 }, name = name }) end
+
+-- By a vector along the last axis, or along that of the channels.
+local function scaled(g, x, name, net)
+  local s = x.shape:table()
+  local shape = { s[#s] }
+  if g.chance(2) then
+    shape[1] = s[2]
+    for axis = 2, #s - 1 do shape[axis] = 1 end
+  end
+  local w = flow.get_variable(name .. "-scale", { shape = shape, dtype = net.dtype,
+                                                  initializer = flow.zeros_initializer() })
+  return g.one_of(binaries)(x, w)
+end
+
+-- Parts that the original's networks have, of any rank.
+local function rearranged(g, x, name, net)
+  local axis = inner_axis(g, x)
+  local size, rank = x.shape[axis], #x.shape
+  local function along(value, other)
+    local list = {}
+    for i = 1, axis + 1 do list[i] = i == axis + 1 and value or other end
+    return list
+  end
+  return g.one_of {
+    function() return flow.reverse(x, { axis = { axis } }) end,
+    function() return flow.slice_v2(x, along(g.below(size), 0), along(size, x.shape[0]), along(1 + g.below(2), 1)) end,
+    function() return flow.slice_v2(x, along(size - 1, 0), along(-size - 1, x.shape[0]), along(-1, 1)) end,
+    function() return flow.squeeze(flow.expand_dims(x, axis), { axis = { axis } }) end,
+    function()
+      local picked = {}
+      for i = 1, 1 + g.below(4) do picked[i] = g.below(size) end
+      local indices = flow.cast(math_.round(flow.constant(picked[1], { shape = { #picked } })), flow.int32)
+      return flow.gather(x, indices, { axis = axis })
+    end,
+    function()
+      if rank > 3 or count(x, net) * 2 > kMostElements then return nil end
+      return flow.stack({ x, net.alike(g, x) or -x }, { axis = axis })
+    end,
+    function()
+      if count(x, net) * 2 > kMostElements then return nil end
+      local times = along(2, 1)
+      for i = #times + 1, rank do times[i] = 1 end
+      return flow.tile(x, times)
+    end,
+    function() return flow.layers.prelu(x, { name = name }) end,
+    function() return flow.sort(x, { direction = g.one_of { "ASCENDING", "DESCENDING" } }) end,
+    function()
+      local reduce = g.one_of { math_.reduce_prod, math_.reduce_std }
+      return x * math_.tanh(reduce(math_.tanh(x) + 1.5, { axis = { axis }, keepdims = true }))
+    end,
+    function() return rank > 2 and net.format == "NCHW" and nn.GroupNorm(x, 1, { name = name, eps = 1e-2 }) or nil end,
+    function() return flow.identity(x) + 0 end,
+    function() return flow.flatten(x, 1, rank - 1) end,
+  } ()
+end
+
+local function convolution_1d(g, x, name)
+  if #x.shape ~= 3 then return nil end
+  return flow.layers.conv1d(x, g.one_of { 1, 3, 8, 16 }, g.one_of { 1, 2, 3 }, {
+    name = name, padding = "SAME", strides = g.one_of { 1, 1, 2 }, activation = g.chance(2) and nn.relu or nil })
+end
+
+local function product(g, x, _, net)
+  if #x.shape ~= 3 then return nil end
+  if net.batch * x.shape[1] * x.shape[1] > kMostElements then return nil end
+  local weights = flow.matmul(x, x, { transpose_b = true }) * (1 / x.shape[2])
+  if g.chance(2) then return math_.tanh(weights) end
+  return flow.matmul(nn.softmax(weights), x)
+end
+
+local function attention(g, x, name)
+  if #x.shape ~= 3 then return nil end
+  local heads = g.one_of { 1, 2, 4 }
+  local width = heads * g.one_of { 1, 4, 8 }
+  local parts = {}
+  for i, word in ipairs { "-query", "-key", "-value" } do
+    parts[i] = flow.reshape(flow.layers.dense(x, width, { name = name .. word }),
+      { x.shape[0], x.shape[1], heads, -1 })
+  end
+  local out = nn.dot_product_attention(parts[1], parts[2], parts[3], { causal = g.chance(2) })
+  return flow.reshape(out, { x.shape[0], x.shape[1], width })
+end
+
+local anywhere = { activation, activation, chain, chain, chain, add_earlier, add_earlier, broadcast, reduction, cut,
+                   join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, rearranged, rearranged,
+                   batch_norm }
+local by_rank = {
+  [2] = { dense, dense, dense, dense, dense, dense_and_dropout },
+  [3] = { dense, dense, product, attention, attention, convolution_1d },
+  [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
+          stage, stage, stage, upsampling, transposed_convolution, dense },
+}
+
+-- ---- networks -----------------------------------------------------------------------------------------------------
+
+--- What stands before any op: sizes, how many steps, which loss, how often.
+function networks.draw(seed)
+  local g = networks.draws(seed, 0)
+  local self = { seed = seed, skipped = {}, classes = g.one_of { 1, 2, 3, 10, 10, 16, 33 } }
+  local batch = g.one_of { 1, 1, 2, 3, 4, 5, 8, 9, 16, 17, 33 }
+  local channels, side = g.one_of { 1, 1, 2, 3, 3, 4, 8, 16, 17 }, { 1, 2, 3, 4, 5, 7, 8, 8, 9, 12, 14, 16 }
+  self.format = g.one_of { "NCHW", "NCHW", "NHWC" }
+  local height, width = g.one_of(side), g.one_of(side)
+  if batch * channels * height * width > kMostElements then batch = 2 end
+  self.shape = self.format == "NCHW" and { batch, channels, height, width } or { batch, height, width, channels }
+  if g.chance(4) then self.shape = { batch, g.one_of { 1, 3, 8, 17, 37, 64, 100 } } end
+  if g.chance(8) then self.shape = { batch, g.one_of(side), g.one_of { 1, 3, 8, 17, 32 } } end
+  -- Predictions may be of another batch.
+  self.predicted = { g.chance(2) and self.shape[1] or g.one_of { 1, 2, 5, 16 }, unpack(self.shape, 2) }
+  self.steps = 1 + g.below(g.chance(3) and 14 or 7)
+  return self
+end
+
+-- An earlier value of the same shape, where there is one.
+local function alike_among(values)
+  return function(g, x)
+    local list = {}
+    for _, value in ipairs(values) do
+      if value ~= x and value.shape == x.shape then list[#list + 1] = value end
+    end
+    return #list > 0 and g.one_of(list) or nil
+  end
+end
+
+--- Builds the body of the network in the job being traced. `around(place, step)` calls each step, so that it may be
+--- watched; `note(place, text)` may write down what was drawn.
+function networks.body(self, x, around)
+  local values = { x }
+  local net = { format = self.format, alike = alike_among(values), dtype = x.dtype,
+                batch = self.shape[1] }
+  local value = x
+  for place = 1, self.steps do
+    if not self.skipped[place] then
+      value = around(place, function()
+        local g = networks.draws(self.seed, place)
+        for try = 1, 8 do
+          local own = by_rank[#value.shape]
+          local step = g.one_of(own and not g.chance(3) and own or anywhere)
+          local made = step(g, value, "step" .. place .. "-" .. try, net)
+          if made and #made.shape >= 2 and count(made, net) <= kMostElements then return made end
+          -- What was made and is too large stays, unread.
+        end
+        return value
+      end) or value
+      values[#values + 1] = value
+    end
+  end
+  return value
+end
+
+-- What the network gives, as (batch, classes).
+local function head(self, value)
+  local flat = #value.shape > 2 and flow.reshape(value, { value.shape[0], -1 }) or value
+  return flow.layers.dense(flat, self.classes, { name = "head" })
+end
+
+--- The prediction of the network for its last value.
+function networks.prediction(self, value, around)
+  return around(self.steps + 1, function() return head(self, value) end)
+end
+
+local function sparse(labels, logits) return nn.sparse_softmax_cross_entropy_with_logits(labels, logits) end
+
+local function targets(labels, logits)
+  return flow.one_hot(labels, { depth = logits.shape[1], dtype = logits.dtype })
+end
+
+local losses = {
+  sparse, sparse, sparse,
+  function(labels, logits) return nn.softmax_cross_entropy_with_logits(targets(labels, logits), logits) end,
+  function(labels, logits) return nn.sigmoid_cross_entropy_with_logits(targets(labels, logits), logits) end,
+  function(labels, logits) return flow.smooth_l1_loss(logits, targets(labels, logits)) end,
+  function(labels, logits) return math_.squared_difference(logits, targets(labels, logits)) end,
+  function(labels, logits)
+    return math_.reduce_mean(math_.square(logits)) + math_.reduce_mean(sparse(labels, logits))
+  end,
+  function(labels, logits) return nn.sparse_cross_entropy(labels, nn.softmax(logits)) end,
+}
+
+--- The loss of the network.
+function networks.loss(self, labels, logits, around)
+  return around(self.steps + 2, function()
+    local g = networks.draws(self.seed, 1001)
+    if logits.dtype:match("16") then logits = flow.cast(logits, flow.float) end
+    local loss = g.one_of(losses)(labels, logits)
+    if g.chance(3) then loss = math_.reduce_mean(loss) end
+    return g.chance(5) and loss * 0.5 or loss
+  end)
+end
+
+--- Minimises it.
+function networks.minimize(self, loss)
+  local g = networks.draws(self.seed, 1002)
+  local scheduler = flow.optimizer
+  local rate = g.one_of { 0.1, 0.01, scheduler.PiecewiseConstantScheduler({ 1 }, { 0.1, 0.02 }),
+                          scheduler.CosineScheduler(0.1, 4), scheduler.PolynomialScheduler(0.1, 5),
+                          scheduler.ExponentialScheduler(0.1, 2, 0.5) }
+  local options = {}
+  if g.chance(6) then options.grad_clipping = flow.optimizer.grad_clipping.by_global_norm(g.one_of { 0.5, 5 }) end
+  if g.chance(6) then
+    options.loss_scale_policy = g.chance(2) and flow.optimizer.loss_scale.static_loss_scale(64)
+      or flow.optimizer.loss_scale.dynamic_loss_scale(1024, 1, 2)
+  end
+  local rules = { "SGD", "SGD", "SGD", "Adam", "Adam", "SGDW", "AdamW", "RMSProp", "LARS", "LazyAdam" }
+  local rule = g.one_of(rules)
+  if rule == "SGD" or rule == "SGDW" then options.momentum = g.one_of { 0, 0, 0.9 } end
+  if rule == "SGDW" or rule == "AdamW" then
+    options.weight_decay = 0.05
+    if g.chance(2) then options.weight_decay_excludes = { "bias", "gamma" } end
+  end
+  -- Where gradients are next to nothing, what they are divided by is not.
+  if rule:find("Adam") then options.epsilon = 1e-3 end
+  if rule == "RMSProp" then options.epsilon, options.centered = 1e-3, g.chance(2) end
+  flow.optimizer[rule](rate, options):minimize(loss)
+end
+
+return networks
