@@ -112,8 +112,7 @@ function plan.make(job, leaves)
   local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
                                inputs = #leaves })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, values = {}, switches = {},
-                              board = job.board, active = nil, ready = false,
-                              generation = session.generation() }, Plan)
+                              board = job.board, ready = false, generation = session.generation() }, Plan)
 
   local results = pack(t:run(function()
     scope.enter_default_placement(t, job.placement or job.config.placement)
@@ -209,6 +208,11 @@ local function switches_of(self)
   return switches
 end
 
+-- A copy of the switches, for the time until the run is submitted: later calls use the same list.
+local function own(switches)
+  return switches and { unpack(switches) }
+end
+
 --- A tapped value has arrived: a result goes into `values`, a watched value to its handler.
 function Plan:take(values, token, value, sequence, site)
   local watched = self.watches[token]
@@ -219,28 +223,38 @@ function Plan:take(values, token, value, sequence, site)
   end
 end
 
+-- While a handler of a run that the script waits for is called, `taking` is the number of that wait.
 local function take(self, token, value, sequence)
+  local before = self.taking
+  self.taking = session.epoch()
   self:take(self.values, token, value, sequence)
+  self.taking = before
 end
 
--- Runs to the end; the results are then in self.values.
+-- Runs to the end and gives the table with the results, from which the caller takes them out. It is always the same
+-- one, but for a call by the callback of another run, which is delivered while this plan is waited for.
 local function run_to_end(self, ...)
   if not self.ready then self:prepare() end
-  if self.active == session.epoch() and session.delivering() then
+  if self.taking == session.epoch() and session.delivering() then
     errors.raise("wrong_state", self.job_name .. " is called inside a handler of its own run")
   end
   local switches = switches_of(self)
   local fine, run = pcall(self.submit, self.handle, true, switches, ...)
   if not fine then self.job:explain(self, run, ...) end
+  if not run then switches = own(switches) end
   while not run do
     session.make_room()
     run = self.submit(self.handle, true, switches, ...)
   end
-  self.active = session.begin()
+  local outer, waiting = self.values, self.waiting
+  local nested = waiting == session.epoch() and session.delivering()
+  local values = nested and {} or outer
+  self.values, self.waiting = values, session.begin()
   local problem = session.finish(run, take, self)
-  self.active = nil
+  self.values, self.waiting = outer, waiting
   if problem then error(problem, 0) end
   if not session.delivering() then session.raise_failures() end
+  return values
 end
 
 local function emptied(values, count, ...)
@@ -263,8 +277,8 @@ function Plan:run(...)
     local value = call_now(self, ...)
     if value then return value end
   end
-  run_to_end(self, ...)
-  return emptied(self.values, self.result_count, unpack(self.values, 1, self.result_count))
+  local values = run_to_end(self, ...)
+  return emptied(values, self.result_count, unpack(values, 1, self.result_count))
 end
 
 local function call_none(self, ...)
@@ -276,16 +290,15 @@ local function call_one(self, ...)
     local value = call_now(self, ...)
     if value then return value end
   end
-  run_to_end(self, ...)
-  local values = self.values
+  local values = run_to_end(self, ...)
   local value = values[1]
   values[1] = nil
   return value
 end
 
 local function call_many(self, ...)
-  run_to_end(self, ...)
-  return emptied(self.values, self.result_count, typing.build(self.skeleton, self.values))
+  local values = run_to_end(self, ...)
+  return emptied(values, self.result_count, typing.build(self.skeleton, values))
 end
 
 local function submit(self, switches, ...)
@@ -297,7 +310,7 @@ end
 -- In a task: waits for room behind those that wait already.
 local function submit_in_turn(self, switches, ...)
   local feeds, count = { ... }, select("#", ...)
-  if switches then switches = { unpack(switches) } end  -- later calls use the same list
+  switches = own(switches)
   return spawn.queue(self, function() return submit(self, switches, unpack(feeds, 1, count)) end)
 end
 
@@ -309,6 +322,7 @@ function Plan:start(...)
   local queued = spawn.can_queue()
   local run = not (queued and self.queue) and submit(self, switches, ...)
   if queued and not run then run = submit_in_turn(self, switches, ...) end
+  if not run then switches = own(switches) end
   while not run do
     if session.settings.pump == "host" then return nil, "busy" end
     session.make_room()

@@ -190,6 +190,47 @@ describe("a callback", function()
     assert.equal(2, job(number(2))[0])
   end)
 
+  it("may call a synchronous job that the script waits for", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local twice = flow.global_function {
+      inputs = { x = T }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x) return x, x * 2 end)
+    local got = {}
+    for i = 1, 3 do
+      job(number(i))(function(y)
+        local same, double = twice(y)
+        got[i] = { same[0], double[0] }
+      end)
+    end
+    local same, double = twice(number(10))
+    assert.same({ 10, 20 }, { same[0], double[0] })
+    flow.sync()
+    assert.same({ { 1, 2 }, { 2, 4 }, { 3, 6 } }, got)
+  end)
+
+  it("that calls its job again, while another call of it waits for room, leaves that one's watches alone", function()
+    local seen, job = {}
+    job = define(tp.Callback[tp.Numpy], function(x)
+      flow.watch(x, function(value) seen[#seen + 1] = value[0] end):every(2)
+      return x
+    end)
+    local calls, again = 0, true
+    for i = 1, 20 do
+      calls = calls + 1
+      local own = calls
+      job(number(own))(function()
+        if not again then return end
+        again = false
+        calls = calls + 1
+        job(number(100 + own))(function() end)
+      end)
+      if not again and i % 2 == 0 then break end
+    end
+    flow.sync()
+    -- Every second call is watched, and the callback's stands between those of the script.
+    assert.equal(math.ceil(calls / 2), #seen)
+  end)
+
   it("that raises is reported with its job, its delivery and the line of its call", function()
     local job = define(tp.Callback[tp.Numpy], function(x) return x end)
     job(number(1))(function() error({ kind = "own" }) end)
