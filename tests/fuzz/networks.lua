@@ -141,12 +141,27 @@ local function stage(g, x, name, net)
   local s = x.shape:table()
   local filters = g.one_of { 3, 8, 16, 16, 24, 32, 48 }
   if count(x, net) / s[channel_axis(net) + 1] * filters > kMostElements then return nil end
-  local value = flow.layers.conv2d(x, filters, g.one_of { 3, 3, 5, 5, 1, 7 }, {
-    name = name, padding = "SAME", data_format = net.format, activation = not g.chance(6) and nn.relu or nil,
-    use_bias = not g.chance(6) })
+  local taps, channels = g.one_of { 3, 3, 5, 5, 1, 7 }, s[channel_axis(net) + 1]
+  local value
+  if g.chance(2) then
+    value = flow.layers.conv2d(x, filters, taps, {
+      name = name, padding = "SAME", data_format = net.format, activation = not g.chance(6) and nn.relu or nil,
+      use_bias = not g.chance(6) })
+  else  -- by an algorithm that it would not choose for so little
+    local function variable(word, shape)
+      return flow.get_variable(name .. word, { shape = shape, dtype = net.dtype,
+                                               initializer = flow.zeros_initializer() })
+    end
+    local shape = net.format == "NCHW" and { filters, channels, taps, taps } or { filters, taps, taps, channels }
+    value = nn.conv2d(x, variable("-weight", shape), { padding = "SAME", data_format = net.format,
+                                                       algorithm = g.one_of { "winograd", "direct" } })
+    value = nn.relu(nn.bias_add(value, variable("-bias", { filters }), { data_format = net.format }))
+  end
   if g.chance(6) then return pooling(g, value, name .. "-pool", net) end
   local pool = g.chance(6) and nn.avg_pool2d or nn.max_pool2d
-  return pool(value, { ksize = 2, strides = 2, padding = "SAME", data_format = net.format, name = name .. "-pool" })
+  local height, width, padding = window(g, s, net)
+  if padding == "VALID" and (height < 2 or width < 2) then padding = "SAME" end
+  return pool(value, { ksize = 2, strides = 2, padding = padding, data_format = net.format, name = name .. "-pool" })
 end
 
 local function dense(g, x, name, net)

@@ -122,6 +122,12 @@ local function define(network, way, seen)
     if shows_logits then return loss, logits end
     return loss
   end)
+  -- What the optimizer makes of the gradients: that keeps its updates apart from what they are made of.
+  for _, name in ipairs(way.watched == 1 and train:value_names() or {}) do
+    if name:match("%-gradient$") or name:match("%-clipped$") then
+      train:watch(name, function(value) seen.updates[name] = { blob = value } end)
+    end
+  end
   local predict = flow.global_function {
     name = "predict", inputs = { x = tp.Numpy.Placeholder(network.predicted, { dtype = dtype }) },
     placement = placement, function_config = config(), returns = returned(tp.Numpy),
@@ -137,7 +143,7 @@ local function run(network, way, data_seed)
   flow.clear_default_session()
   flow.config.cpu_threads(way.threads)
   flow.set_seed(11)
-  local seen = { values = {}, grads = {} }
+  local seen = { values = {}, grads = {}, updates = {} }
   local train, predict = define(network, way, seen)
   set_variables(way, data_seed)
   local shown = {}
@@ -253,7 +259,7 @@ end
 local function describe(network, way)
   local fine, text = pcall(function()
     flow.clear_default_session()
-    local train = define(network, way, { values = {}, grads = {} })
+    local train = define(network, way, { values = {}, grads = {}, updates = {} })
     return train:summary() .. "\n" .. train:summary { plan = true }
   end)
   return fine and text or tostring(text)
