@@ -169,6 +169,43 @@ local function dense(g, x, name, net)
   return flow.layers.dense(x, units, (layer_options(g, net, name)))
 end
 
+-- One weight in two layers, as autoencoders and language models have it; or in one that reads it twice.
+local function tied(g, x, name, net)
+  if #x.shape ~= 2 then return nil end
+  local width = x.shape[1]
+  local units = g.one_of { width, width, 4, 16 }
+  local w = flow.get_variable(name .. "-weight", { shape = { units, width }, dtype = net.dtype,
+                                                   initializer = flow.zeros_initializer() })
+  local b = flow.get_variable(name .. "-bias", { shape = { units }, dtype = net.dtype,
+                                                 initializer = flow.zeros_initializer() })
+  local value = nn.bias_add(flow.matmul(x, w, { transpose_b = true }), b)
+  if g.chance(2) then value = nn.relu(value) end
+  if units == width and g.chance(2) then
+    return nn.bias_add(flow.matmul(value, w, { transpose_b = true }), b)
+  end
+  return g.one_of {
+    function() return flow.matmul(value, w) end,
+    function() return flow.matmul(value, flow.matmul(w, flow.matmul(w, w, { transpose_a = true }))) end,
+    function() return value * math_.reduce_mean(w, { axis = { 1 } }) end,
+    function() return flow.matmul(value, flow.transpose(flow.transpose(w, { 1, 0 }), { 1, 0 })) end,
+    function() return flow.concat({ value, flow.matmul(x, flow.reshape(w, { width, units })) }, { axis = 1 }) end,
+  } ()
+end
+
+-- The same convolution twice.
+local function tied_convolution(g, x, name, net)
+  local s = x.shape:table()
+  local channels = s[channel_axis(net) + 1]
+  local taps = g.one_of { 1, 3, 3 }
+  local shape = net.format == "NCHW" and { channels, channels, taps, taps } or { channels, taps, taps, channels }
+  local w = flow.get_variable(name .. "-weight", { shape = shape, dtype = net.dtype,
+                                                   initializer = flow.zeros_initializer() })
+  local options = { padding = "SAME", data_format = net.format }
+  local value = nn.relu(nn.conv2d(x, w, options))
+  if g.chance(2) then value = nn.relu(nn.conv2d(value, w, options)) end
+  return g.chance(2) and value + x or value
+end
+
 local function dense_and_dropout(g, x, name)
   local value = flow.layers.dense(x, g.one_of { 8, 16, 40, 64 }, { name = name, activation = nn.relu })
   return nn.dropout(value, { rate = 0.5, name = name .. "-dropout" })
@@ -373,10 +410,11 @@ local anywhere = { activation, activation, chain, chain, chain, add_earlier, add
                    join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, rearranged, rearranged,
                    batch_norm }
 local by_rank = {
-  [2] = { dense, dense, dense, dense, dense, dense_and_dropout },
+  [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied },
   [3] = { dense, dense, product, attention, attention, convolution_1d },
   [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
-          stage, stage, stage, upsampling, transposed_convolution, dense },
+          stage, stage, stage, upsampling, transposed_convolution, tied_convolution,
+          dense },
 }
 
 -- ---- networks -----------------------------------------------------------------------------------------------------
