@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a card, in less than ten minutes: what the card can do, the GPU tests, the Lua specs, training
-# beside the CPU, a small training and every op under compute-sanitizer, and speeds beside PyTorch. No stage stops the
-# others; the last thing printed is a table of them, and the exit status is 0 only if all went well. Results go to a
-# folder; those worth keeping are copied to docs/results by hand.
+# and random networks beside the CPU, a small training and every op under compute-sanitizer, and speeds beside PyTorch.
+# No stage stops the others; the last thing printed is a table of them, and the exit status is 0 only if all went well.
+# Results go to a folder; those worth keeping are copied to docs/results by hand.
 #   bash tests/bench/gpu_check.sh [FOLDER, default build/gpu_check]
 #   bash tests/bench/gpu_check.sh pack FOLDER    puts there what a bare machine lacks: our programs, stripped, and
 #                                                Debian's packages for them; on Debian 12, with a network
@@ -21,7 +21,8 @@
 # and is to be carried: some 30 MB), and a rehearsal with that. Then, each as one command with OUT the folder that comes
 # back:
 #   1. six minutes. Is it right? MOONFLOW_PACK=build-card MOONFLOW_CHECK_SECONDS=420 \
-#      MOONFLOW_CHECK_STAGES="machine probe tests lua agree sanitize kernels" bash tests/bench/gpu_check.sh $OUT
+#      MOONFLOW_CHECK_STAGES="machine probe tests lua agree networks sanitize kernels" \
+#      bash tests/bench/gpu_check.sh $OUT
 #      Read stages.txt, then `tests` and `agree` in logs.tar.gz: every test, and where the oracle fails every op, ran in
 #      a process of its own, so each failure stands for itself. Mend and pack again, with nothing held meanwhile.
 #   2. ten minutes. How fast? The same with MOONFLOW_CHECK_STAGES="machine tests agree product speed", and no
@@ -38,8 +39,8 @@ packages=(
   # the Lua specs
   lua-busted lua-cliargs lua-dkjson lua-filesystem lua-luassert lua-mediator lua-penlight lua-say lua-system lua-term
   # and to be built
-  libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2 libedit-dev
-  libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
+  libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2
+  libedit-dev libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
 )
 programs="moonflow gpu_tests gpu_probe gpu_kernels gpu_plans"
 # Modules as they should not be, which a spec opens.
@@ -84,7 +85,7 @@ results=$(cd "${1:-build/gpu_check}" && pwd)
 python=${MOONFLOW_PYTHON:-python3}
 budget=${MOONFLOW_CHECK_SECONDS:-585}
 simulated=${MOONFLOW_CHECK_SIMULATED:-}
-wanted=${MOONFLOW_CHECK_STAGES:-machine probe tests lua agree sanitize kernels product speed}
+wanted=${MOONFLOW_CHECK_STAGES:-machine probe tests lua agree networks sanitize kernels product speed}
 debs=
 if [ -n "$simulated" ]; then simulated=$(realpath "$build/libmoonflow_cuda_simulated.so") || exit 1; fi
 if [ -n "${MOONFLOW_PACK:-}" ]; then
@@ -295,6 +296,13 @@ agree() {
   return 1
 }
 
+# Random networks, each in ways that must agree. Only a card has the kernels that are made while a script runs.
+networks() {
+  local count=8
+  [ -z "$simulated" ] || count=2
+  $ours "$build/moonflow" tests/fuzz/networks_fuzz.lua "$count"
+}
+
 # A small training, and the oracle op by op.
 sanitize() {
   local tool status failed
@@ -360,8 +368,8 @@ large() {
   "$python" tests/bench/torch_gpu_peer.py resnet50 "${sizes[1]}" "${sizes[3]}" | tee -a "$results/large.txt"
   return "${PIPESTATUS[0]}"
 }
-export -f unpack machine programs_start make probe kernels plans alone alone_test alone_op each ops tests alone_spec lua agree
-export -f sanitize speed product large
+export -f unpack machine programs_start make probe kernels plans alone alone_test alone_op each ops tests alone_spec lua
+export -f agree networks sanitize speed product large
 export prefix
 
 # ---- in turn --------------------------------------------------------------------------------------------------------
@@ -388,6 +396,7 @@ wanted probe 40 probe
 wanted tests 150 tests
 wanted lua 90 lua
 wanted agree 60 agree
+wanted networks 60 networks
 wanted sanitize 130 sanitize
 wanted kernels 60 kernels
 wanted plans 75 plans

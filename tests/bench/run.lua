@@ -169,6 +169,7 @@ for _, threads in ipairs(run.threads) do
       for _, server in in_turn(selected(row) and servers or {}, round) do
         local sides = run.results[threads][row.name]
         local is_ours = server == servers[1]
+        if sides and sides.Moonflow and not next(sides.Moonflow) then break end  -- nothing to compare
         if row.fresh then
           local value = server.fresh and measure_fresh(row, server.fresh, is_ours and threads)
           if value then note(threads, row, server.name, { [""] = value }) end

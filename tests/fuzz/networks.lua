@@ -22,7 +22,7 @@ function networks.draws(seed, place)
 end
 
 -- No value of a batch of the size that is trained has more, so that networks do not depend on the batch.
-local kMostElements = 20000
+local MOST_ELEMENTS = 20000
 
 local function count(x, net) return x.shape:count() / x.shape[0] * net.batch end
 
@@ -93,7 +93,7 @@ local function convolution(g, x, name, net)
     options.groups = channels
     filters = channels * g.one_of { 1, 2 }
   end
-  if filters * height * width * net.batch > kMostElements then return nil end
+  if filters * height * width * net.batch > MOST_ELEMENTS then return nil end
   return flow.layers.conv2d(x, filters, kernel, options)
 end
 
@@ -140,7 +140,7 @@ end
 local function stage(g, x, name, net)
   local s = x.shape:table()
   local filters = g.one_of { 3, 8, 16, 16, 24, 32, 48 }
-  if count(x, net) / s[channel_axis(net) + 1] * filters > kMostElements then return nil end
+  if count(x, net) / s[channel_axis(net) + 1] * filters > MOST_ELEMENTS then return nil end
   local taps, channels = g.one_of { 3, 3, 5, 5, 1, 7 }, s[channel_axis(net) + 1]
   local value
   if g.chance(2) then
@@ -278,7 +278,7 @@ local function cut(g, x)
 end
 
 local function join(g, x, _, net)
-  if count(x, net) * 3 > kMostElements then return nil end
+  if count(x, net) * 3 > MOST_ELEMENTS then return nil end
   local list = { x, net.alike(g, x) or x * 0.5 }
   if g.chance(3) then list[3] = list[1] end
   if g.chance(2) then list[1], list[2] = list[2], list[1] end
@@ -286,7 +286,7 @@ local function join(g, x, _, net)
 end
 
 local function border(g, x, _, net)
-  if count(x, net) * 2 > kMostElements then return nil end
+  if count(x, net) * 2 > MOST_ELEMENTS then return nil end
   if #x.shape == 4 and g.chance(2) then
     local height, width = window(g, x.shape:table(), net)
     if height < 2 or width < 2 then return nil end
@@ -298,13 +298,13 @@ local function border(g, x, _, net)
 end
 
 local function upsampling(g, x, _, net)
-  if count(x, net) * 4 > kMostElements then return nil end
+  if count(x, net) * 4 > MOST_ELEMENTS then return nil end
   return flow.layers.upsample_2d(x, { size = 2, data_format = net.format,
                                       interpolation = g.one_of { "nearest", "bilinear" } })
 end
 
 local function transposed_convolution(g, x, name, net)
-  if count(x, net) * 8 > kMostElements then return nil end
+  if count(x, net) * 8 > MOST_ELEMENTS then return nil end
   local options = layer_options(g, net, name)
   options.padding, options.data_format, options.strides = "SAME", net.format, g.one_of { 1, 2 }
   return flow.layers.conv2d_transpose(x, g.one_of { 1, 3, 8 }, g.one_of { 2, 3 }, options)
@@ -358,11 +358,11 @@ local function rearranged(g, x, name, net)
       return flow.gather(x, indices, { axis = axis })
     end,
     function()
-      if rank > 3 or count(x, net) * 2 > kMostElements then return nil end
+      if rank > 3 or count(x, net) * 2 > MOST_ELEMENTS then return nil end
       return flow.stack({ x, net.alike(g, x) or -x }, { axis = axis })
     end,
     function()
-      if count(x, net) * 2 > kMostElements then return nil end
+      if count(x, net) * 2 > MOST_ELEMENTS then return nil end
       local times = along(2, 1)
       for i = #times + 1, rank do times[i] = 1 end
       return flow.tile(x, times)
@@ -387,7 +387,7 @@ end
 
 local function product(g, x, _, net)
   if #x.shape ~= 3 then return nil end
-  if net.batch * x.shape[1] * x.shape[1] > kMostElements then return nil end
+  if net.batch * x.shape[1] * x.shape[1] > MOST_ELEMENTS then return nil end
   local weights = flow.matmul(x, x, { transpose_b = true }) * (1 / x.shape[2])
   if g.chance(2) then return math_.tanh(weights) end
   return flow.matmul(nn.softmax(weights), x)
@@ -427,7 +427,7 @@ function networks.draw(seed)
   local channels, side = g.one_of { 1, 1, 2, 3, 3, 4, 8, 16, 17 }, { 1, 2, 3, 4, 5, 7, 8, 8, 9, 12, 14, 16 }
   self.format = g.one_of { "NCHW", "NCHW", "NHWC" }
   local height, width = g.one_of(side), g.one_of(side)
-  if batch * channels * height * width > kMostElements then batch = 2 end
+  if batch * channels * height * width > MOST_ELEMENTS then batch = 2 end
   self.shape = self.format == "NCHW" and { batch, channels, height, width } or { batch, height, width, channels }
   if g.chance(4) then self.shape = { batch, g.one_of { 1, 3, 8, 17, 37, 64, 100 } } end
   if g.chance(8) then self.shape = { batch, g.one_of(side), g.one_of { 1, 3, 8, 17, 32 } } end
@@ -463,7 +463,7 @@ function networks.body(self, x, around)
           local own = by_rank[#value.shape]
           local step = g.one_of(own and not g.chance(3) and own or anywhere)
           local made = step(g, value, "step" .. place .. "-" .. try, net)
-          if made and #made.shape >= 2 and count(made, net) <= kMostElements then return made end
+          if made and #made.shape >= 2 and count(made, net) <= MOST_ELEMENTS then return made end
           -- What was made and is too large stays, unread.
         end
         return value

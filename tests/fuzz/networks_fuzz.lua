@@ -27,28 +27,28 @@ local function mean_size(array)
   return array.shape:count() == 0 and 0 or math.sqrt((array * array):mean())
 end
 
-local kWide, kNarrow = { size = largest, step = 1e-6 }, { size = mean_size, step = 1 / 256 }
-local kFloat32 = { own = 2e-4, moved = 3e-5, scale = kWide }  -- a Winograd convolution is good to 2e-5
-local kFloat64 = { own = 1e-9, moved = 1e-9, scale = kWide }
-local kTf32 = { own = 0.05, moved = 0.1, scale = kNarrow }
-local kBFloat16 = { own = 0.2, moved = 0.4, scale = kNarrow }
-local kMost = 1e5  -- networks whose values grow beyond say nothing
+local WIDE, NARROW = { size = largest, step = 1e-6 }, { size = mean_size, step = 1 / 256 }
+local FLOAT32 = { own = 2e-4, moved = 3e-5, scale = WIDE }  -- a Winograd convolution is good to 2e-5
+local FLOAT64 = { own = 1e-9, moved = 1e-9, scale = WIDE }
+local TF32 = { own = 0.05, moved = 0.1, scale = NARROW }
+local BFLOAT16 = { own = 0.2, moved = 0.4, scale = NARROW }
+local MOST = 1e5  -- networks whose values grow beyond say nothing
 
 local ways = {
-  { name = "fused", within = kFloat32, threads = 1 },
-  { name = "some watched", within = kFloat32, threads = 2, watched = 3 },
-  { name = "all watched", within = kFloat32, threads = 2, watched = 1 },
-  { name = "in flight", within = kFloat32, threads = 2, watched = 5, in_flight = true },
-  { name = "float64", within = kFloat64, threads = 2, dtype = flow.double },
-  { name = "bfloat16", within = kBFloat16, threads = 2, dtype = flow.bfloat16 },
-  { name = "gpu", within = kFloat32, threads = 1, device = "gpu" },
-  { name = "gpu, some watched", within = kFloat32, threads = 1, device = "gpu", watched = 3 },
-  { name = "gpu, in flight", within = kFloat32, threads = 1, device = "gpu", watched = 5, in_flight = true },
-  { name = "gpu, float64", within = kFloat64, threads = 1, device = "gpu", dtype = flow.double },
-  { name = "gpu, TF32", within = kTf32, threads = 1, device = "gpu", config = { allow_tf32 = true } },
-  { name = "gpu, bfloat16", within = kBFloat16, threads = 1, device = "gpu",
+  { name = "fused", within = FLOAT32, threads = 1 },
+  { name = "some watched", within = FLOAT32, threads = 2, watched = 3 },
+  { name = "all watched", within = FLOAT32, threads = 2, watched = 1 },
+  { name = "in flight", within = FLOAT32, threads = 2, watched = 5, in_flight = true },
+  { name = "float64", within = FLOAT64, threads = 2, dtype = flow.double },
+  { name = "bfloat16", within = BFLOAT16, threads = 2, dtype = flow.bfloat16 },
+  { name = "gpu", within = FLOAT32, threads = 1, device = "gpu" },
+  { name = "gpu, some watched", within = FLOAT32, threads = 1, device = "gpu", watched = 3 },
+  { name = "gpu, in flight", within = FLOAT32, threads = 1, device = "gpu", watched = 5, in_flight = true },
+  { name = "gpu, float64", within = FLOAT64, threads = 1, device = "gpu", dtype = flow.double },
+  { name = "gpu, TF32", within = TF32, threads = 1, device = "gpu", config = { allow_tf32 = true } },
+  { name = "gpu, bfloat16", within = BFLOAT16, threads = 1, device = "gpu",
     config = { enable_auto_mixed_precision = true } },
-  { name = "gpu, float16", within = kTf32, threads = 1, device = "gpu", watched = 4,
+  { name = "gpu, float16", within = TF32, threads = 1, device = "gpu", watched = 4,
     config = { enable_auto_mixed_precision = true, mixed_precision_dtype = flow.float16 } },
 }
 local reference = { name = "reference", threads = 1, watched = 1, dtype = flow.double }
@@ -190,7 +190,7 @@ local function known(network, data_seed)
   local most = 0
   for name, value in pairs(shown) do
     local size = largest(value)
-    if size >= kMost or size ~= size then error(name .. " grows without bounds", 0) end
+    if size >= MOST or size ~= size then error(name .. " grows without bounds", 0) end
     most = math.max(most, size)
   end
   local moves = {}
