@@ -11,6 +11,7 @@
 #include "kernels/matmul_tiles.h"
 #include "kernels/narrow.h"
 #include "kernels/primitive.h"
+#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -298,6 +299,25 @@ Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
   };
 }
 
+// Without AVX-512 oneDNN copies nothing of products with results of this size. Where rows are a power of two apart they
+// drive each other out of the cache, and it takes up to two and a half times as long as with copies.
+bool is_deep(const Product& sizes) {
+  constexpr int64_t kApart = 128, kTerms = 256, kMost = 1 << 18;
+  return cpu::simd() != cpu::Simd::Avx512 && sizes.batch == 1 && sizes.transpose_a && !sizes.transpose_b &&
+         sizes.rows % kApart == 0 && sizes.columns % kApart == 0 && sizes.inner >= kTerms &&
+         sizes.rows * sizes.columns <= kMost;
+}
+
+Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
+  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, true, false};
+  call.scratch_bytes = cpu::deep_scratch_bytes();
+  return [sizes, product, finish](const LaunchCall& at) {
+    float* out = at.output<float>(0);
+    cpu::multiply_deep(sizes, at.input<float>(0), at.input<float>(1), out, static_cast<float*>(at.scratch));
+    finish_rows(product, finish, finish.bias ? at.input<float>(2) : nullptr, out);
+  };
+}
+
 Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
@@ -311,6 +331,7 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
     if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
     if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
     if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
+    if (is_deep(sizes)) return prepare_deep(sizes, finish, call);
     return prepare_primitive(sizes, finish, call);
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);

@@ -218,7 +218,86 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
   }
 }
 
+// ---- deep ----------------------------------------------------------------------------------------------------------
+// Both factors are larger than the caches, as where the gradient of a weight sums over many rows. What is summed over
+// is cut into blocks, of which both factors are copied: b's as panels, which stay in the second cache, and a's as the
+// tiles read it, some tiles at a time, so that whole lines of it are used.
+
+constexpr int64_t kDepth = 256;        // terms of a block
+constexpr int64_t kDeepColumns = 512;  // whose panels are half of the second cache
+constexpr int64_t kTilesTogether = 8;
+
+struct Deep {
+  const ProductSizes& sizes;
+  const float *a, *b;
+  float* out;
+};
+
+// What a tile has of a, one column of the product's a' after the other, in whole registers.
+template <class R>
+constexpr int64_t kTileLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
+
+// Of `depth` rows of a from row k on, the columns of the tiles over `rows` rows of the result from row i on.
+template <class R>
+void copy_tiles(const Deep& work, int64_t k, int64_t depth, int64_t i, int64_t rows, float* tiles) {
+  const float *from = work.a + k * work.sizes.rows + i, *const end = work.a + work.sizes.inner * work.sizes.rows;
+  for (int64_t d = 0; d < depth; ++d, from += work.sizes.rows, tiles += kTileLanes<R>) {
+    float* tile = tiles;
+    for (int64_t r = 0; r < rows; r += kTileRows<R>, tile += depth * kTileLanes<R>) {
+      if (end - from < r + kTileLanes<R>) {  // nothing is behind the last
+        std::copy(from + r, from + std::min<int64_t>(r + kTileRows<R>, rows), tile);
+      } else {
+        for (int64_t lane = 0; lane < kTileLanes<R>; lane += R::kWidth) R::at(tile + lane) = R::at(from + r + lane);
+      }
+    }
+  }
+}
+
+// Of `depth` rows of b from row k on, columns [from, to) as panels.
+template <class R>
+void copy_strips(const Deep& work, int64_t k, int64_t depth, int64_t from, int64_t to, float* panels) {
+  for (int64_t d = 0; d < depth; ++d) {  // row by row, as they lie in memory
+    const float* row = work.b + (k + d) * work.sizes.columns;
+    float* strip = panels + d * kStrip<R>;
+    for (int64_t j = from; j < to; j += kStrip<R>, strip += depth * kStrip<R>) {
+      for (int64_t c = 0; c < kStrip<R>; c += R::kWidth) R::at(strip + c) = R::at(row + j + c);
+    }
+  }
+}
+
+template <class R>
+void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column,
+                   float* panels) {
+  const ProductSizes& sizes = work.sizes;
+  float* const tiles = panels + kDepth * kDeepColumns;
+  const int64_t blocks = (sizes.inner + kDepth - 1) / kDepth;
+  for (int64_t from = first_column; from < last_column; from += kDeepColumns) {
+    const int64_t to = std::min(from + kDeepColumns, last_column);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t k = sizes.inner * block / blocks, depth = sizes.inner * (block + 1) / blocks - k;
+      copy_strips<R>(work, k, depth, from, to, panels);
+      for (int64_t i = first_row; i < last_row; i += kTilesTogether * kTileRows<R>) {
+        const int64_t rows = std::min<int64_t>(kTilesTogether * kTileRows<R>, last_row - i);
+        copy_tiles<R>(work, k, depth, i, rows, tiles);
+        for (int64_t j = from; j < to; j += kStrip<R>) {
+          const float *tile = tiles, *panel = panels + (j - from) * depth;
+          float* out = work.out + i * sizes.columns + j;
+          for (int64_t r = 0; r < rows; r += kTileRows<R>) {
+            const auto sum = [&](const auto& ending) {
+              multiply_row<R>(std::min<int64_t>(kTileRows<R>, rows - r), kStrip<R>, depth, tile, 1, kTileLanes<R>,
+                              panel, kStrip<R>, out + r * sizes.columns, sizes.columns, ending);
+            };
+            block == 0 ? sum(Replace()) : sum(Add());
+            tile += depth * kTileLanes<R>;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Of one thread.
+constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kLeftLanes);
 int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kLeftLanes) * sizes.inner; }
 
 // Divides the rows of the result between the threads, or its columns.
@@ -253,6 +332,24 @@ void multiply_panels(const ProductSizes& sizes, const float* a, const float* pan
       multiply_part<R>(work, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns));
     }
   });
+}
+
+int64_t deep_scratch_bytes() { return threads() * kDeepFloats * static_cast<int64_t>(sizeof(float)); }
+
+void multiply_deep(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch) {
+  if (sizes.rows * sizes.columns == 0) return;
+  const Deep work{sizes, a, b, out};
+  const bool by_rows = sizes.rows > sizes.columns;
+  divide(sizes, by_rows ? sizes.rows : (sizes.columns + kPanel - 1) / kPanel,
+         [&](auto wide, int64_t part, int64_t first, int64_t last) {
+           using R = decltype(wide);
+           float* const own = scratch + part * kDeepFloats;
+           if (by_rows) {
+             multiply_part<R>(work, first, last, 0, sizes.columns, own);
+           } else {
+             multiply_part<R>(work, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns), own);
+           }
+         });
 }
 
 int64_t spread_scratch_bytes(const ProductSizes& sizes) {

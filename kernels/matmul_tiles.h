@@ -1,6 +1,6 @@
-// Products of float32 matrices, tile by tile of the result in registers, for the sizes that layers have: where one of
-// the matrices is small enough for the second cache. None of these allocates or locks, and each element is summed in
-// one order whatever the number of threads.
+// Products of float32 matrices, tile by tile of the result in registers, for the sizes that layers have: mostly where
+// one of the matrices is small enough for the second cache. None of these allocates or locks, and each element is
+// summed in one order whatever the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,11 @@ struct ProductSizes {
 constexpr int64_t kPanelLanes = 16;
 void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
                      float* out);
+
+// a^T b, where both have so many rows that neither fits: the gradient of a weight over a large batch. The columns of b
+// are a multiple of 32; `scratch` is for deep_scratch_bytes().
+int64_t deep_scratch_bytes();
+void multiply_deep(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch);
 
 // The other ways with b as it is: a b and a^T b. `scratch` is for spread_scratch_bytes(sizes).
 int64_t spread_scratch_bytes(const ProductSizes& sizes);

@@ -1,10 +1,13 @@
 // Matrix products and bias: golden values, and oneDNN in float32 against the plain loops in float64.
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include <catch2/catch.hpp>
 
+#include "kernels/cpu.h"
 #include "kernels/matmul_bfloat16.h"
+#include "kernels/matmul_tiles.h"
 #include "values.h"
 
 using namespace moonflow;
@@ -62,6 +65,27 @@ TEST_CASE("float32 products agree with float64 for few rows and many, transposed
         }
       }
     }
+  }
+}
+
+TEST_CASE("products of deep matrices agree with float64, the same for any number of threads") {
+  Session session = make_session();
+  for (const auto& [rows, columns, inner] : {std::array<int64_t, 3>{128, 256, 256}, {61, 128, 517}, {1, 640, 1}}) {
+    CAPTURE(rows, columns, inner);
+    const cpu::ProductSizes sizes{rows, columns, inner, true, false};
+    const Tensor a = random_values({DType::Float32, {inner, rows}}, 1);
+    const Tensor b = random_values({DType::Float32, {inner, columns}}, 2);
+    const auto multiplied = [&](int threads) {
+      const cpu::ThreadLimit limit(threads);
+      std::vector<float> scratch(static_cast<size_t>(cpu::deep_scratch_bytes()) / sizeof(float));
+      Tensor c = Tensor::zeros({DType::Float32, {rows, columns}});
+      cpu::multiply_deep(sizes, a.data<float>(), b.data<float>(), c.data<float>(), scratch.data());
+      return c;
+    };
+    const Tensor c = multiplied(1);
+    CHECK(distance(c, multiplied(2)) == 0);
+    CHECK(distance(c, session.evaluate("matmul", {as_double(a), as_double(b)}, transposes(true, false))[0]) < 5e-6);
+    CHECK(distance(c, session.evaluate("matmul", {a, b}, transposes(true, false))[0]) < 1e-5);
   }
 }
 
