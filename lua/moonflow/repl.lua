@@ -137,7 +137,7 @@ local function protected(self, f, ...)
   local describe = self.describe
   local results = pack(xpcall(f, function(problem)
     interrupted = is_interrupt(problem)
-    return describe(problem)
+    return describe(interrupted and "interrupted" or problem)  -- wherever in a run that was
   end, ...))
   if results[1] then return pack(unpack(results, 2, results.n)) end
   -- Below the prompt's own call there is only the way to it.
