@@ -33,7 +33,11 @@ inline const Feature* features() {
 template <int kFloats>
 struct Register {
   static constexpr int kWidth = kFloats;
-  static constexpr int kCount = kFloats == 16 ? 32 : 16;  // how many there are
+#ifdef __aarch64__
+  static constexpr int kCount = 32;  // how many there are
+#else
+  static constexpr int kCount = kFloats == 16 ? 32 : 16;
+#endif
   typedef float Vector __attribute__((vector_size(4 * kFloats), may_alias));
   typedef int Integers __attribute__((vector_size(4 * kFloats)));
   typedef float Stored __attribute__((vector_size(4 * kFloats), may_alias, aligned(4)));  // in memory, anywhere
