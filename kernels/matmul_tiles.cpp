@@ -11,14 +11,22 @@ namespace {
 // A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr int64_t kPartFlops = 1 << 19;
 
-// Calls body(R, part, first, last) for each part of `count` lines of the result, rows or columns; one part per thread,
-// as far as it pays.
+constexpr int64_t kPanel = 32;
+
+// Calls body(R, part, first row, last row, first column, last column) for each part of the result: some of its rows, or
+// of its columns in whole panels; one part per thread, as far as it pays.
 template <class Body>
-void divide(const ProductSizes& sizes, int64_t count, const Body& body) {
+void divide_result(const ProductSizes& sizes, bool by_rows, const Body& body) {
+  if (sizes.rows * sizes.columns == 0) return;
+  const int64_t count = by_rows ? sizes.rows : (sizes.columns + kPanel - 1) / kPanel;
   const int64_t flops = 2 * sizes.rows * sizes.columns * sizes.inner;
   const int64_t parts = std::clamp<int64_t>(flops / kPartFlops, 1, std::min<int64_t>(threads(), count));
   parallel_for(parts, 1, [&](int64_t part, int64_t) {
-    widest_register([&](auto wide) { body(wide, part, count * part / parts, count * (part + 1) / parts); });
+    const int64_t first = count * part / parts, last = count * (part + 1) / parts;
+    const int64_t first_row = by_rows ? first : 0, last_row = by_rows ? last : sizes.rows;
+    const int64_t first_column = by_rows ? 0 : first * kPanel;
+    const int64_t last_column = by_rows ? sizes.columns : std::min(last * kPanel, sizes.columns);
+    widest_register([&](auto wide) { body(wide, part, first_row, last_row, first_column, last_column); });
   });
 }
 
@@ -26,8 +34,6 @@ void divide(const ProductSizes& sizes, int64_t count, const Body& body) {
 // A tile is a dozen rows of the result in two registers' width, a panel; each number of a' is spread over a register
 // and multiplied with one of a row of b. Tile follows tile along the rows of the result, which are read and written
 // once, while a block of columns of b stays in the second cache.
-
-constexpr int64_t kPanel = 32;
 
 // Columns of a tile, which are half a panel where registers are narrow.
 template <class R>
@@ -59,22 +65,25 @@ struct Spread {
   bool copies_left() const { return sizes.transpose_a && sizes.columns > 2 * kPanel; }
 };
 
-// Rows of a tile in a', one column of it after the other.
-constexpr int64_t kLeftLanes = 16;
-
-// `rows` columns of a transposed a, which is (inner, sizes.rows), from column i on.
+// Lanes of a column of a' that a tile has, in whole registers.
 template <class R>
-void copy_left(const Spread& spread, int64_t i, int64_t rows, float* left) {
-  const ProductSizes& sizes = spread.sizes;
-  // Whole registers, as long as a has that much behind them.
-  constexpr int64_t kWidth = R::kWidth;
-  const int64_t whole = (rows + kWidth - 1) / kWidth * kWidth, end = sizes.inner * sizes.rows;
-  int64_t from = i;
-  for (int64_t k = 0; k < sizes.inner; ++k, from += sizes.rows, left += kLeftLanes) {
-    if (from + whole > end) {
-      std::copy(spread.a + from, spread.a + from + rows, left);
-    } else {
-      for (int64_t r = 0; r < whole; r += kWidth) R::at(left + r) = R::at(spread.a + from + r);
+constexpr int64_t kLeftLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
+constexpr int64_t kMostLeftLanes = 16;
+
+// Of `depth` rows of a transposed a from row k on, the columns of the tiles over `rows` rows of the result from row i
+// on: tile after tile, one row of a after the other.
+template <class R>
+void copy_left(const ProductSizes& sizes, const float* a, int64_t k, int64_t depth, int64_t i, int64_t rows,
+               float* left) {
+  const float *from = a + k * sizes.rows + i, *const end = a + sizes.inner * sizes.rows;
+  for (int64_t d = 0; d < depth; ++d, from += sizes.rows, left += kLeftLanes<R>) {
+    float* tile = left;
+    for (int64_t r = 0; r < rows; r += kTileRows<R>, tile += depth * kLeftLanes<R>) {
+      if (end - from < r + kLeftLanes<R>) {  // nothing is behind the last
+        std::copy(from + r, from + std::min<int64_t>(r + kTileRows<R>, rows), tile);
+      } else {
+        for (int64_t lane = 0; lane < kLeftLanes<R>; lane += R::kWidth) R::at(tile + lane) = R::at(from + r + lane);
+      }
     }
   }
 }
@@ -133,7 +142,7 @@ void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, in
   const ProductSizes& sizes = spread.sizes;
   const int64_t rows = last_row - first_row, groups = (rows + kTileRows<R> - 1) / kTileRows<R>;
   const bool copies = spread.copies<R>(rows), copies_left = spread.copies_left();
-  float* const panels = scratch + kLeftLanes * sizes.inner;
+  float* const panels = scratch + kLeftLanes<R> * sizes.inner;
   const int64_t block = block_columns(sizes);
   for (int64_t from = first_column; from < last_column; from += block) {
     const int64_t to = std::min(from + block, last_column);
@@ -141,8 +150,8 @@ void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, in
       const int64_t i = first_row + rows * group / groups, next = first_row + rows * (group + 1) / groups;
       Left left{spread.a + i * spread.a_row(), spread.a_row(), spread.a_step()};
       if (copies_left) {
-        copy_left<R>(spread, i, next - i, scratch);
-        left = {scratch, 1, kLeftLanes};
+        copy_left<R>(sizes, spread.a, 0, sizes.inner, i, next - i, scratch);
+        left = {scratch, 1, kLeftLanes<R>};
       }
       for (int64_t j = from; j < to; j += kStrip<R>) {
         const int64_t width = std::min(kStrip<R>, to - j);
@@ -233,26 +242,6 @@ struct Deep {
   float* out;
 };
 
-// What a tile has of a, one column of the product's a' after the other, in whole registers.
-template <class R>
-constexpr int64_t kTileLanes = (kTileRows<R> + R::kWidth - 1) / R::kWidth* R::kWidth;
-
-// Of `depth` rows of a from row k on, the columns of the tiles over `rows` rows of the result from row i on.
-template <class R>
-void copy_tiles(const Deep& work, int64_t k, int64_t depth, int64_t i, int64_t rows, float* tiles) {
-  const float *from = work.a + k * work.sizes.rows + i, *const end = work.a + work.sizes.inner * work.sizes.rows;
-  for (int64_t d = 0; d < depth; ++d, from += work.sizes.rows, tiles += kTileLanes<R>) {
-    float* tile = tiles;
-    for (int64_t r = 0; r < rows; r += kTileRows<R>, tile += depth * kTileLanes<R>) {
-      if (end - from < r + kTileLanes<R>) {  // nothing is behind the last
-        std::copy(from + r, from + std::min<int64_t>(r + kTileRows<R>, rows), tile);
-      } else {
-        for (int64_t lane = 0; lane < kTileLanes<R>; lane += R::kWidth) R::at(tile + lane) = R::at(from + r + lane);
-      }
-    }
-  }
-}
-
 // Of `depth` rows of b from row k on, columns [from, to) as panels.
 template <class R>
 void copy_strips(const Deep& work, int64_t k, int64_t depth, int64_t from, int64_t to, float* panels) {
@@ -278,17 +267,17 @@ void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_
       copy_strips<R>(work, k, depth, from, to, panels);
       for (int64_t i = first_row; i < last_row; i += kTilesTogether * kTileRows<R>) {
         const int64_t rows = std::min<int64_t>(kTilesTogether * kTileRows<R>, last_row - i);
-        copy_tiles<R>(work, k, depth, i, rows, tiles);
+        copy_left<R>(sizes, work.a, k, depth, i, rows, tiles);
         for (int64_t j = from; j < to; j += kStrip<R>) {
           const float *tile = tiles, *panel = panels + (j - from) * depth;
           float* out = work.out + i * sizes.columns + j;
           for (int64_t r = 0; r < rows; r += kTileRows<R>) {
             const auto sum = [&](const auto& ending) {
-              multiply_row<R>(std::min<int64_t>(kTileRows<R>, rows - r), kStrip<R>, depth, tile, 1, kTileLanes<R>,
+              multiply_row<R>(std::min<int64_t>(kTileRows<R>, rows - r), kStrip<R>, depth, tile, 1, kLeftLanes<R>,
                               panel, kStrip<R>, out + r * sizes.columns, sizes.columns, ending);
             };
             block == 0 ? sum(Replace()) : sum(Add());
-            tile += depth * kTileLanes<R>;
+            tile += depth * kLeftLanes<R>;
           }
         }
       }
@@ -297,22 +286,12 @@ void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_
 }
 
 // Of one thread.
-constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kLeftLanes);
-int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kLeftLanes) * sizes.inner; }
+constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kMostLeftLanes);
+int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kMostLeftLanes) * sizes.inner; }
 
-// Divides the rows of the result between the threads, or its columns.
 void multiply(const Spread& spread, bool by_rows) {
-  const ProductSizes& sizes = spread.sizes;
-  if (sizes.rows * sizes.columns == 0) return;
-  const int64_t panels = (sizes.columns + kPanel - 1) / kPanel, count = by_rows ? sizes.rows : panels;
-  divide(sizes, count, [&](auto wide, int64_t part, int64_t first, int64_t last) {
-    using R = decltype(wide);
-    float* panel = spread.scratch + part * scratch_floats(sizes);
-    if (by_rows) {
-      multiply_part<R>(spread, first, last, 0, sizes.columns, panel);
-    } else {
-      multiply_part<R>(spread, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns), panel);
-    }
+  divide_result(spread.sizes, by_rows, [&](auto wide, int64_t part, const auto&... ends) {
+    multiply_part<decltype(wide)>(spread, ends..., spread.scratch + part * scratch_floats(spread.sizes));
   });
 }
 
@@ -320,36 +299,18 @@ void multiply(const Spread& spread, bool by_rows) {
 
 void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
                      float* out) {
-  if (sizes.rows * sizes.columns == 0) return;
   const Panels work{sizes, a, panels, bias, relu, out};
-  const bool by_rows = sizes.rows > sizes.columns;
-  const int64_t count = by_rows ? sizes.rows : (sizes.columns + kPanel - 1) / kPanel;
-  divide(sizes, count, [&](auto wide, int64_t, int64_t first, int64_t last) {
-    using R = decltype(wide);
-    if (by_rows) {
-      multiply_part<R>(work, first, last, 0, sizes.columns);
-    } else {
-      multiply_part<R>(work, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns));
-    }
-  });
+  divide_result(sizes, sizes.rows > sizes.columns,
+                [&](auto wide, int64_t, const auto&... ends) { multiply_part<decltype(wide)>(work, ends...); });
 }
 
 int64_t deep_scratch_bytes() { return threads() * kDeepFloats * static_cast<int64_t>(sizeof(float)); }
 
 void multiply_deep(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch) {
-  if (sizes.rows * sizes.columns == 0) return;
   const Deep work{sizes, a, b, out};
-  const bool by_rows = sizes.rows > sizes.columns;
-  divide(sizes, by_rows ? sizes.rows : (sizes.columns + kPanel - 1) / kPanel,
-         [&](auto wide, int64_t part, int64_t first, int64_t last) {
-           using R = decltype(wide);
-           float* const own = scratch + part * kDeepFloats;
-           if (by_rows) {
-             multiply_part<R>(work, first, last, 0, sizes.columns, own);
-           } else {
-             multiply_part<R>(work, 0, sizes.rows, first * kPanel, std::min(last * kPanel, sizes.columns), own);
-           }
-         });
+  divide_result(sizes, sizes.rows > sizes.columns, [&](auto wide, int64_t part, const auto&... ends) {
+    multiply_part<decltype(wide)>(work, ends..., scratch + part * kDeepFloats);
+  });
 }
 
 int64_t spread_scratch_bytes(const ProductSizes& sizes) {
