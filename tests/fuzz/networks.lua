@@ -2,24 +2,9 @@
 -- sizes that lean to what breaks things. A network is a seed and what is left out of it, so that the same one is built
 -- again, in another dtype or beside another job, by building from the same seed.
 local flow = require "moonflow"
+local draws = require "draws"
 
 local networks = {}
-
--- ---- draws --------------------------------------------------------------------------------------------------------
-
---- A source of random choices, the same everywhere (the minimal standard generator).
-function networks.draws(seed, place)
-  local state = (seed * 7919 + place * 104729 + 12345) % 2147483646 + 1
-  local g = {}
-  function g.below(n)
-    state = state * 48271 % 2147483647
-    return math.floor(state / 2147483647 * n)
-  end
-  function g.one_of(list) return list[1 + g.below(#list)] end
-  function g.chance(n) return g.below(n) == 0 end
-  for _ = 1, 4 do g.below(2) end  -- near seeds begin alike
-  return g
-end
 
 -- No value of a batch of the size that is trained has more, so that networks do not depend on the batch.
 local MOST_ELEMENTS = 20000
@@ -55,12 +40,12 @@ local binaries = {
 
 local function channel_axis(net) return net.format == "NCHW" and 1 or 3 end
 
-local function layer_options(g, net, name)
+local function layer_options(g, name)
   local options = { name = name, use_bias = not g.chance(4), trainable = not g.chance(12) }
   if g.chance(2) then options.activation = g.chance(2) and nn.relu or g.one_of(activations) end
   if g.chance(6) then options.kernel_regularizer = flow.regularizers.l2(0.01) end
   if g.chance(8) then options.bias_regularizer = flow.regularizers.l1_l2(0.01, 0.02) end
-  return options, net
+  return options
 end
 
 local function window(g, s, net)
@@ -73,7 +58,7 @@ local function convolution(g, x, name, net)
   local s = x.shape:table()
   local height, width, padding = window(g, s, net)
   local channels = s[channel_axis(net) + 1]
-  local options = layer_options(g, net, name)
+  local options = layer_options(g, name)
   local taps = g.one_of { 1, 3, 3, 3, 5, 5, 7, 2 }
   local kernel = { taps, g.chance(5) and g.one_of { 1, 2, 3 } or taps }
   local dilation = g.chance(8) and 2 or 1
@@ -164,9 +149,9 @@ local function stage(g, x, name, net)
   return pool(value, { ksize = 2, strides = 2, padding = padding, data_format = net.format, name = name .. "-pool" })
 end
 
-local function dense(g, x, name, net)
+local function dense(g, x, name)
   local units = g.one_of { 1, 2, 3, 7, 8, 10, 16, 17, 31, 32, 48, 64 }
-  return flow.layers.dense(x, units, (layer_options(g, net, name)))
+  return flow.layers.dense(x, units, layer_options(g, name))
 end
 
 -- One weight in two layers, as autoencoders and language models have it; or in one that reads it twice.
@@ -305,7 +290,7 @@ end
 
 local function transposed_convolution(g, x, name, net)
   if count(x, net) * 8 > MOST_ELEMENTS then return nil end
-  local options = layer_options(g, net, name)
+  local options = layer_options(g, name)
   options.padding, options.data_format, options.strides = "SAME", net.format, g.one_of { 1, 2 }
   return flow.layers.conv2d_transpose(x, g.one_of { 1, 3, 8 }, g.one_of { 2, 3 }, options)
 end
@@ -421,7 +406,7 @@ local by_rank = {
 
 --- What stands before any op: sizes, how many steps, which loss, how often.
 function networks.draw(seed)
-  local g = networks.draws(seed, 0)
+  local g = draws(seed, 0)
   local self = { seed = seed, skipped = {}, classes = g.one_of { 1, 2, 3, 10, 10, 16, 33 } }
   local batch = g.one_of { 1, 1, 2, 3, 4, 5, 8, 9, 16, 17, 33 }
   local channels, side = g.one_of { 1, 1, 2, 3, 3, 4, 8, 16, 17 }, { 1, 2, 3, 4, 5, 7, 8, 8, 9, 12, 14, 16 }
@@ -449,7 +434,7 @@ local function alike_among(values)
 end
 
 --- Builds the body of the network in the job being traced. `around(place, step)` calls each step, so that it may be
---- watched; `note(place, text)` may write down what was drawn.
+--- watched.
 function networks.body(self, x, around)
   local values = { x }
   local net = { format = self.format, alike = alike_among(values), dtype = x.dtype,
@@ -458,7 +443,7 @@ function networks.body(self, x, around)
   for place = 1, self.steps do
     if not self.skipped[place] then
       value = around(place, function()
-        local g = networks.draws(self.seed, place)
+        local g = draws(self.seed, place)
         for try = 1, 8 do
           local own = by_rank[#value.shape]
           local step = g.one_of(own and not g.chance(3) and own or anywhere)
@@ -506,7 +491,7 @@ local losses = {
 --- The loss of the network.
 function networks.loss(self, labels, logits, around)
   return around(self.steps + 2, function()
-    local g = networks.draws(self.seed, 1001)
+    local g = draws(self.seed, 1001)
     if logits.dtype:match("16") then logits = flow.cast(logits, flow.float) end
     local loss = g.one_of(losses)(labels, logits)
     if g.chance(3) then loss = math_.reduce_mean(loss) end
@@ -516,7 +501,7 @@ end
 
 --- Minimises it.
 function networks.minimize(self, loss)
-  local g = networks.draws(self.seed, 1002)
+  local g = draws(self.seed, 1002)
   local scheduler = flow.optimizer
   local rate = g.one_of { 0.1, 0.01, scheduler.PiecewiseConstantScheduler({ 1 }, { 0.1, 0.02 }),
                           scheduler.CosineScheduler(0.1, 4), scheduler.PolynomialScheduler(0.1, 5),

@@ -7,6 +7,7 @@
 local here = arg[0]:match("^(.*)/") or "."
 package.path = here .. "/?.lua;" .. package.path
 local flow = require "moonflow"
+local draws = require "draws"
 local networks = require "networks"
 
 local np, tp = flow.np, flow.typing
@@ -91,7 +92,7 @@ end
 -- The jobs of one way. What is watched goes into `seen`, by the names of the values.
 local function define(network, way, seen)
   local dtype = way.dtype or flow.float
-  local choice = networks.draws(network.seed, 2000 + #way.name)
+  local choice = draws(network.seed, 2000 + #way.name)
   local function around(training)
     return function(_, step)
       if not way.watched or choice.below(way.watched) > 0 then return step() end
@@ -108,7 +109,7 @@ local function define(network, way, seen)
     for name, value in pairs(way.config or {}) do given[name] = value end
     return given
   end
-  local shows_logits = networks.draws(network.seed, 1000).chance(3)
+  local shows_logits = draws(network.seed, 1000).chance(3)
   local placement = { way.device or "cpu", "0:0" }
   local function returned(annotation) return way.in_flight and tp.Callback[annotation] or annotation end
   local train = flow.global_function {
@@ -179,7 +180,7 @@ local function run(network, way, data_seed)
   end
   flow.sync()
   for name, value in pairs(flow.get_all_variables()) do show("variable " .. name, value) end
-  return shown, train
+  return shown
 end
 
 -- ---- comparing ----------------------------------------------------------------------------------------------------

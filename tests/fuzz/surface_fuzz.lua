@@ -6,7 +6,7 @@
 local here = arg[0]:match("^(.*)/") or "."
 package.path = here .. "/?.lua;" .. package.path
 local flow = require "moonflow"
-local draws = require("networks").draws
+local draws = require "draws"
 
 local np, tp = flow.np, flow.typing
 local CALLS, SEED, LOUD = tonumber((...)) or 20000, tonumber((select(2, ...))) or 1, tonumber((select(3, ...)))
