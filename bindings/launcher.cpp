@@ -143,7 +143,7 @@ bool open_conversation(lua_State* L, const char* module, const char* function, c
     lua_setfield(L, -2, entry.name);
   }
   lua_pushboolean(L, isatty(STDIN_FILENO) && isatty(STDOUT_FILENO));
-  lua_setfield(L, -2, "banner");
+  lua_setfield(L, -2, "terminal");
   lua_pushstring(L, LUAJIT_VERSION);
   lua_setfield(L, -2, "lua_version");
   if (!socket.empty()) {

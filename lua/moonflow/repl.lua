@@ -427,12 +427,12 @@ function repl.banner(lua, problem, gpus)
 end
 
 --- The evaluator of this program's own terminal, with the library loaded.
---- @param given table  as for `new`; banner: whether to show one, lua_version
+--- @param given table  as for `new`; terminal: whether a person types, lua_version
 function repl.at_prompt(given)
   local problem = repl.load_library()
   if not problem then require("moonflow.session").keep_open(show) end  -- a large table may be stopped
   local self = repl.new(given)
-  if given.banner then
+  if given.terminal then
     given.write(repl.banner(given.lua_version, problem, not problem and repl.gpu_line() or nil))
   elseif problem then
     given.complain(problem .. "\n")

@@ -337,7 +337,8 @@ end
 function Attached:pump()
   if self.parted then return false, true end
   await(self, "nothing", 0)
-  if self.connection.gone then return farewell(self) end
+  -- Chunks from a file may end the program with their last one; a further one would learn of it when it is evaluated.
+  if self.connection.gone and self.terminal then return farewell(self) end
   return true, false
 end
 
@@ -346,7 +347,7 @@ function Attached:descriptor()
 end
 
 --- Connects to a served prompt.
---- @param given table     socket: its path; write, complain, width as repl.new has them; banner: whether to show one
+--- @param given table     socket: its path; write, complain, width as repl.new has them; terminal: whether a person types
 --- @return Attached|nil   nil after an error that has been said
 function serve.attach(given)
   local fine, socket = pcall(core.connect, given.socket)
@@ -355,7 +356,8 @@ function serve.attach(given)
     return nil
   end
   local self = setmetatable({ connection = new_connection(socket), waiter = core.waiter(), write = given.write,
-                              complain = given.complain, width = given.width, asked = 0 }, Attached)
+                              complain = given.complain, width = given.width, terminal = given.terminal, asked = 0 },
+                            Attached)
   self.waiter:watch(socket:fd())
   local hello = await(self, "hello", 2)
   if not hello and not self.connection.gone then
@@ -366,7 +368,7 @@ function serve.attach(given)
     farewell(self)
     return nil
   end
-  if given.banner then
+  if given.terminal then
     self.write("attached to " .. given.socket .. "; Ctrl-D leaves, the process goes on\n" .. hello)
   end
   return self

@@ -83,6 +83,23 @@ f()
     assert.equal(1, attached("1\n").code)
   end)
 
+  it("finds no fault with a process that ends after the last of the chunks it was sent", function()
+    local h = host()
+    -- The connection is closed with the answer, so that both are there when the terminal's side looks.
+    local run = attached([[
+function server.client:send(word, text)
+  getmetatable(self).__index.send(self, word, text)
+  if word == "done" then self.gone = true end
+end
+]])
+    assert.equal("", run.err)
+    assert.equal(0, run.code)
+    run = attached("quit = true os.exit(0)\n'more'\n")
+    assert.equal("the process has closed the connection\n", run.err)
+    assert.equal(1, run.code)
+    h:close()
+  end)
+
   it("edits, completes and recalls as the local one, and leaves on Ctrl-D", function()
     local h = host()
     local t = prompt({ "attach", socket })
