@@ -347,7 +347,8 @@ function Attached:descriptor()
 end
 
 --- Connects to a served prompt.
---- @param given table     socket: its path; write, complain, width as repl.new has them; terminal: whether a person types
+--- @param given table     socket: its path; write, complain, width as repl.new has them; terminal: whether a person
+---                        types
 --- @return Attached|nil   nil after an error that has been said
 function serve.attach(given)
   local fine, socket = pcall(core.connect, given.socket)
