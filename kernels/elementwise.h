@@ -133,8 +133,8 @@ struct None {};  // in place of a gradient
 
 struct LogicalNot { template <class T> MOONFLOW_BOTH bool operator()(T x) const { return x == 0; } };
 
-struct Abs : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return is_negative(x) ? Subtract{}(T(0), x) : x; }
+struct Abs : Cheap {  // 0 for -0 too
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x > 0 ? x : Subtract{}(T(0), x); }
 };
 struct Sign : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return static_cast<T>((x > 0) - is_negative(x)); }

@@ -170,7 +170,7 @@ end
 for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint", sign = "sign" }) do
   elementwise(name, function(a) return cast((evaluate(op, { floating(a) }, {})), a.dtype) end)
 end
-elementwise("abs", function(a) return np.maximum(a, -a) end)
+elementwise("abs", function(a) return (evaluate("abs", { a }, {})) end)
 elementwise("negative", function(a) return -a end)
 elementwise("square", function(a) return a * a end)
 elementwise("isnan", function(a) return a:ne(a) end)
