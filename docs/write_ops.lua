@@ -12,15 +12,25 @@ local function shown(value)
   return tostring(value)
 end
 
+-- Does the job supply it, for an op with random numbers?
+local function is_source(op, name)
+  return op.random and (name == "seed" or name == "step" or name == "key")
+end
+
 local function signature(op)
   local parts = {}
   for _, input in ipairs(op.inputs) do
-    parts[#parts + 1] = input.kind == "many" and "{ " .. input.name .. "... }"
-      or input.kind == "optional" and input.name .. "?" or input.name
+    if not is_source(op, input.name) then
+      parts[#parts + 1] = input.kind == "many" and "{ " .. input.name .. "... }"
+        or input.kind == "optional" and input.name .. "?" or input.name
+    end
   end
   for _, attr in ipairs(op.attrs) do
-    parts[#parts + 1] = attr.required and attr.name or attr.name .. " = " .. shown(attr.default)
+    if not is_source(op, attr.name) then
+      parts[#parts + 1] = attr.required and attr.name or attr.name .. " = " .. shown(attr.default)
+    end
   end
+  if op.random then parts[#parts + 1] = "seed?" end
   return "flow." .. op.lua .. "(" .. table.concat(parts, ", ") .. ")"
 end
 
@@ -41,5 +51,8 @@ float32 and rounds its result once, to the nearest. Learning rates and other sca
 for _, op in ipairs(public) do
   print("\n## " .. op.lua .. "\n\n```\n" .. signature(op) .. "\n\n" .. op.doc .. "\n```")
   if #op.attrs > 0 then print() end
-  for _, attr in ipairs(op.attrs) do print("* `" .. attr.name .. "`: " .. attr.doc) end
+  for _, attr in ipairs(op.attrs) do
+    if not is_source(op, attr.name) then print("* `" .. attr.name .. "`: " .. attr.doc) end
+  end
+  if op.random then print("* `seed`: a seed of its own, in place of that of flow.set_seed") end
 end

@@ -238,11 +238,12 @@ void add_dropout(Catalog& catalog) {
 void add_bernoulli(Catalog& catalog) {
   OpDef op;
   op.name = "random_bernoulli";
+  op.lua = "random.bernoulli";
   op.doc =
-      "Coin flips whose chances are the elements of x.\n"
+      "Coin flips whose chances are the elements of x, thrown anew in each run. No gradient.\n"
       "  out = u < x ? 1 : 0, with u uniform in [0, 1)\n"
-      "shapes: x (any), seed and step () -> out as x\n"
-      "dtypes: x float32 or float64 -> the same; seed and step int64";
+      "shapes: x of any shape -> out of the same shape\n"
+      "dtypes: float32, float64 -> the same";
   op.inputs = {{"x"}, {"seed"}, {"step"}};
   op.attrs = {key_attr()};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
@@ -342,8 +343,10 @@ OpDef floating_fill(const std::string& name, std::vector<AttrDef> parameters, Ch
   OpDef op;
   op.name = name;
   op.inputs = {{"seed"}, {"step"}};
-  op.attrs = {{"shape", Ints{}, "of the result", true}, {"dtype", DType::Float32, "of the result"}, key_attr()};
-  op.attrs.insert(op.attrs.end(), parameters.begin(), parameters.end());
+  op.attrs = std::move(parameters);  // before the shape, as in NumPy
+  op.attrs.push_back({"shape", Ints{}, "of the result", true});
+  op.attrs.push_back({"dtype", DType::Float32, "of the result"});
+  op.attrs.push_back(key_attr());
   op.infer = [check](const OpCall& call) -> std::vector<TensorType> {
     require_source(call, 0);
     const DType dtype = call.attrs.dtype("dtype");
@@ -373,10 +376,11 @@ void add_fills(Catalog& catalog) {
                       require(low <= high && std::isfinite(low) && std::isfinite(high), ErrorCode::InvalidArgument,
                               "low must not be above high, got ", low, " and ", high);
                     });
+  uniform.lua = "random.uniform";
   uniform.doc =
-      "Uniform numbers in [low, high); all `low` where both are equal.\n"
-      "shapes: seed and step () -> out `shape`\n"
-      "dtypes: seed and step int64 -> float32 (steps of (high - low) / 2^24) or float64 (2^53)\n"
+      "Uniform numbers in [low, high), drawn anew in each run; all `low` where both are equal.\n"
+      "shapes: -> shape\n"
+      "dtypes: float32 (steps of (high - low) / 2^24) or float64 (2^53)\n"
       "defaults: low = 0, high = 1\n"
       "errors: low above high";
   uniform.cpu = {prepare_uniform};
@@ -384,10 +388,11 @@ void add_fills(Catalog& catalog) {
 
   const std::vector<AttrDef> normal_parameters = {{"mean", 0.0, "centre"}, {"stddev", 1.0, "standard deviation"}};
   OpDef normal = floating_fill("random_normal", normal_parameters, check_normal);
+  normal.lua = "random.normal";
   normal.doc =
-      "Normal numbers.\n"
-      "shapes: seed and step () -> out `shape`\n"
-      "dtypes: seed and step int64 -> float32 or float64\n"
+      "Normal numbers, drawn anew in each run.\n"
+      "shapes: -> shape\n"
+      "dtypes: float32, float64\n"
       "defaults: mean = 0, stddev = 1\n"
       "errors: stddev below 0\n"
       "source: Box and Muller, Ann. Math. Stat. 1958";
@@ -407,18 +412,19 @@ void add_fills(Catalog& catalog) {
 
   OpDef integers;
   integers.name = "random_int";
+  integers.lua = "random.randint";
   integers.doc =
-      "Uniform whole numbers in [low, high).\n"
-      "shapes: seed and step () -> out `shape`\n"
-      "dtypes: seed and step int64 -> `dtype`, any that holds low and high - 1\n"
+      "Uniform whole numbers in [low, high), drawn anew in each run.\n"
+      "shapes: -> shape\n"
+      "dtypes: any that holds low and high - 1\n"
       "defaults: dtype = int32\n"
       "errors: low not below high; values the dtype does not have";
   integers.inputs = {{"seed"}, {"step"}};
-  integers.attrs = {{"shape", Ints{}, "of the result", true},
+  integers.attrs = {{"low", int64_t{0}, "smallest value", true},
+                    {"high", int64_t{1}, "values stay below it", true},
+                    {"shape", Ints{}, "of the result", true},
                     {"dtype", DType::Int32, "of the result"},
-                    key_attr(),
-                    {"low", int64_t{0}, "smallest value", true},
-                    {"high", int64_t{1}, "values stay below it", true}};
+                    key_attr()};
   integers.infer = [](const OpCall& call) -> std::vector<TensorType> {
     require_source(call, 0);
     const int64_t low = call.attrs.integer("low"), high = call.attrs.integer("high");
