@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local session = require "moonflow.session"
+local trace = require "moonflow.trace"
 
 local evaluate, cast, floating, as_array, is_array =
   ndarray.evaluate, ndarray.cast, ndarray.floating, ndarray.as_array, ndarray.is_array
@@ -334,6 +335,11 @@ session.seed_followers[#session.seed_followers + 1] = np.random.seed
 
 for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation" }) do
   np.random[name] = function(...)
+    -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
+    if trace.current() then
+      fail("wrong_state", "np.random." .. name .. " in the body of a job would draw once for all runs; flow.random "
+        .. "draws anew in each, and np.random.default_rng(seed)'s numbers are constants")
+    end
     shared = shared or np.random.default_rng(session.seed())
     return shared[name](shared, ...)
   end
