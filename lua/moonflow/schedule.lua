@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 
 local schedule = { warmup = {} }
@@ -21,8 +22,16 @@ local function append(t, op, inputs, attrs)
   return (t:append(op, inputs, attrs, name, ""))
 end
 
+-- A value of the job as a float32 scalar.
+local function lower_blob(t, rate, where)
+  local id = blob.id_of(rate, t, where)
+  if rate.dtype ~= "float32" then id = append(t, "cast", { id }, { dtype = "float32" }) end
+  return #rate.shape == 0 and id or append(t, "reshape", { id }, { shape = {} })
+end
+
 --- The id of the learning rate in the graph of a train job.
 function Scheduler:lower(t)
+  if self.blob then return lower_blob(t, self.blob, self.where) end
   local rate = self.op and append(t, self.op, { t:step_id() }, self.attrs) or scalar(t, self.base_lr)
   local warmup = self.warmup
   if not warmup then return rate end
@@ -34,12 +43,19 @@ local function new(op, base_lr, attrs, warmup)
   return setmetatable({ op = op, base_lr = base_lr, attrs = attrs, warmup = warmup }, Scheduler)
 end
 
---- A scheduler out of one, or a fixed learning rate out of a number.
+--- A scheduler out of one, a fixed learning rate out of a number, or what a value of the job is in each run.
 function schedule.from(value, where)
   if getmetatable(value) == Scheduler then return value end
   if type(value) == "number" then return new(nil, value) end
+  if blob.is(value) then
+    if not arguments.floating[value.dtype] or value.shape:count() ~= 1 then
+      errors.raise("invalid_argument", where .. ": a learning rate is one floating-point number, and '" .. value.name
+        .. "' is " .. value.dtype .. " " .. tostring(value.shape))
+    end
+    return setmetatable({ blob = value, where = where }, Scheduler)
+  end
   errors.raise("invalid_argument", where .. ": lr_scheduler must be a scheduler such as "
-    .. "flow.optimizer.CosineScheduler, or a number, got " .. arguments.describe(value))
+    .. "flow.optimizer.CosineScheduler, a number, or a value of the job, got " .. arguments.describe(value))
 end
 
 local function define(name, parameters, make)

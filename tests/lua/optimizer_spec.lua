@@ -305,6 +305,47 @@ describe("an optimizer with variables", function()
   end)
 end)
 
+describe("a learning rate", function()
+  local function define(make)
+    return flow.global_function {
+      name = "train", type = "train", returns = tp.Numpy,
+      inputs = { x = tp.Numpy.Placeholder({ 1 }), rate = tp.Numpy.Placeholder({ 1 }, { dtype = flow.double }) },
+    } (function(x, rate)
+      local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.zeros_initializer() })
+      flow.optimizer.SGD(make(rate), { momentum = 0 }):minimize(x * w)
+      return w
+    end)
+  end
+
+  it("may be an input, or what the job computes", function()
+    local job = define(function(rate) return rate * 2 end)
+    for _, rate in ipairs { 0.5, 0.25, 0 } do job(np.ones({ 1 }), np.array({ rate }, flow.double)) end
+    assert.equal(-1.5, session.handle():read("w")[0])
+  end)
+
+  it("may be a variable, which the script sets between steps", function()
+    local job = define(function()
+      return flow.get_variable("rate", {
+        shape = {}, trainable = false, initializer = flow.constant_initializer(0.5) })
+    end)
+    local one, none = np.ones({ 1 }), np.zeros({ 1 }, flow.double)
+    job(one, none)
+    flow.load_variables({ rate = np.array(0.125) })
+    job(one, none)
+    assert.equal(-0.625, session.handle():read("w")[0])
+  end)
+
+  it("is one floating-point number", function()
+    for _, make in ipairs {
+      function(rate) return flow.concat({ rate, rate }) end, function(rate) return flow.cast(rate, flow.int32) end,
+    } do
+      local fine, problem = pcall(define, make)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("flow.optimizer.SGD: a learning rate is one floating-point number", 1, true))
+    end
+  end)
+end)
+
 describe("schedules", function()
   -- The rate of each step, seen through SGD on a gradient of one.
   local function rates(scheduler, steps)
