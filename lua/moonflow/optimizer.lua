@@ -2,7 +2,8 @@
 -- The gradient is that of the sum of the losses' elements. For each trainable variable it is then, in this order:
 -- divided by the element count of the loss, unscaled, regularised, clipped, and given to the update.
 -- `variables` of an optimizer leaves the others as they are: a list of names, of variables or of the layers and
--- namespaces they are in. So two jobs that share variables may train a part of them each.
+-- namespaces they are in. So two jobs that share variables may train a part of them each, and so may the parts of a
+-- CombinedOptimizer in one job.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -182,6 +183,10 @@ local function chosen_names(value, signature)
   return list
 end
 
+local function loss_scale_of(options)
+  return options.loss_scale_policy or { factor = options.loss_scale_factor or 1 }
+end
+
 local function define(name, parameters, update, settle)
   local where = "flow.optimizer." .. name
   local list = { { "lr_scheduler", "any" } }
@@ -191,11 +196,13 @@ local function define(name, parameters, update, settle)
   optimizer[name] = function(...)
     local options = signature:parse(...)
     if settle then settle(options, signature) end
-    return setmetatable({
+    local self = {
       where = where, options = options, update = update, scheduler = schedule.from(options.lr_scheduler, where),
       clipping = options.grad_clipping, chosen = chosen_names(options.variables, signature),
-      loss_scale = options.loss_scale_policy or { factor = options.loss_scale_factor or 1 },
-    }, Optimizer)
+      loss_scale = loss_scale_of(options),
+    }
+    self.parts = { self }
+    return setmetatable(self, Optimizer)
   end
 end
 
@@ -236,6 +243,33 @@ define("RMSProp", { { "decay_rate", "number", 0.99 }, { "epsilon", "number", 1e-
 --- Momentum with a rate per variable: rate * lars_coefficient * |w| / (epsilon + |g|).
 define("LARS", { { "momentum_beta", "number", 0.9 }, { "epsilon", "number", 1e-9 },
                  { "lars_coefficient", "number", 0.0001 } }, update_lars)
+
+local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer",
+  { { "optimizers", "table" }, { "loss_scale_factor", "number?" }, { "loss_scale_policy", "loss_scale?" } })
+
+--- Several optimizers for one loss, each for its `variables`, with its own rate, decay and clipping. One of them may
+--- leave these out, and trains all others. A loss scale is that of the whole.
+function optimizer.CombinedOptimizer(...)
+  local given = combined_signature:parse(...)
+  local parts, rest = {}, nil
+  for i, part in ipairs(given.optimizers) do
+    local place = ": entry " .. i .. " of the optimizers "
+    if getmetatable(part) ~= Optimizer or part.parts[1] ~= part then
+      combined_signature:fail(place .. "must be one such as flow.optimizer.Adam(0.001), got "
+        .. arguments.describe(part))
+    elseif part.options.loss_scale_factor or part.options.loss_scale_policy then
+      combined_signature:fail(place .. "has a loss scale of its own; give it to CombinedOptimizer")
+    elseif not part.chosen and rest then
+      combined_signature:fail(place .. "names no variables, nor does entry " .. rest .. ", which trains all others")
+    elseif not part.chosen then
+      rest = i
+    end
+    parts[i] = part
+  end
+  if #parts == 0 then combined_signature:fail(": a list of optimizers is wanted, and it is empty") end
+  return setmetatable({ where = "flow.optimizer.CombinedOptimizer", parts = parts, loss_scale = loss_scale_of(given) },
+    Optimizer)
+end
 
 -- ---- marking losses -----------------------------------------------------------------------------------------------
 
@@ -278,7 +312,8 @@ function Optimizer:minimize(loss)
   need_training(t, where)
   if t.optimizer then
     errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' already minimises its loss (since "
-      .. (t.optimizer_site or "?") .. "); give minimize a list of losses")
+      .. (t.optimizer_site or "?") .. "); give minimize a list of losses, or flow.optimizer.CombinedOptimizer a list "
+      .. "of optimizers, each with its variables")
   end
   t.optimizer, t.optimizer_site = self, errors.site()
   local losses = blob.is(loss) and { loss } or loss
@@ -388,7 +423,7 @@ function Scaling:step()
 end
 
 -- divide, unscale, regularise; then clip all together.
-local function prepare(t, updates, scale, clipping)
+local function prepare(t, updates, scale, clipping, name)
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
@@ -405,8 +440,8 @@ local function prepare(t, updates, scale, clipping)
     if u.dtype == "float64" then dtype = u.dtype end
   end
   for i, u in ipairs(updates) do wide[i] = in_dtype(u, u.gradient, u.dtype, dtype, "wide_gradient") end
-  local norm = t:append("global_norm", wide, nil, "System-Train-GlobalNorm", "")
-  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, "System-Train-ClipFactor", "")
+  local norm = t:append("global_norm", wide, nil, name .. "-GlobalNorm", "")
+  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, name .. "-ClipFactor", "")
   for i, u in ipairs(updates) do
     local clipped = append(u, "multiply", { wide[i], factor }, nil, "clipped")
     u.gradient = in_dtype(u, clipped, dtype, u.dtype, "narrow_gradient")
@@ -424,31 +459,40 @@ local function names_of(variables)
   return names
 end
 
--- The trainable variables of the job that its optimizer is to train.
+-- The trainable variables of the job that its optimizer is to train, and which part of it trains each.
 local function trained(t)
-  local variables, list = {}, {}
+  local variables, owners, rest = {}, {}, nil
   for _, entry in ipairs(t.variable_list) do
     local dtype = entry.record.dtype
     if entry.trainable and arguments.floating[dtype] then variables[#variables + 1] = entry end
   end
-  local this = t.optimizer
-  if not this.chosen then return variables end
-  local used = {}
+  for _, part in ipairs(t.optimizer.parts) do
+    if not part.chosen then rest = part end
+    for _, chosen in ipairs(part.chosen or {}) do
+      local found = false
+      for _, entry in ipairs(variables) do
+        local name = entry.record.name
+        if covers(chosen, name) then
+          if owners[entry] and owners[entry] ~= part then
+            errors.raise("invalid_argument", t.optimizer.where .. ": two of the optimizers train '" .. name .. "', "
+              .. owners[entry].where .. " and " .. part.where .. "; a variable belongs to one", t.optimizer_site)
+          end
+          owners[entry], found = part, true
+        end
+      end
+      if not found then
+        errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
+          .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, names_of(variables)),
+          t.optimizer_site)
+      end
+    end
+  end
+  local list = {}
   for _, entry in ipairs(variables) do
-    local taken = false
-    for _, chosen in ipairs(this.chosen) do
-      if covers(chosen, entry.record.name) then taken, used[chosen] = true, true end
-    end
-    if taken then list[#list + 1] = entry end
+    owners[entry] = owners[entry] or rest
+    if owners[entry] then list[#list + 1] = entry end
   end
-  for _, chosen in ipairs(this.chosen) do
-    if not used[chosen] then
-      errors.raise("not_found", this.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
-        .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, names_of(variables)),
-        t.optimizer_site)
-    end
-  end
-  return list
+  return list, owners
 end
 
 local by_labels = { softmax_cross_entropy_with_logits = true, sigmoid_cross_entropy_with_logits = true }
@@ -510,7 +554,7 @@ function optimizer.finish(t, site)
   end
   local this = t.optimizer
 
-  local variables = trained(t)
+  local variables, owners = trained(t)
   warn_of_swapped(t, variables)
   local wanted, losses, seeds = {}, {}, {}
   for i, entry in ipairs(variables) do wanted[i] = entry.id end
@@ -523,12 +567,13 @@ function optimizer.finish(t, site)
   local gradients = t.graph:gradients(losses, seeds, wanted)
 
   local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
-  local rate = this.scheduler:lower(t)
-  local updates = {}
+  local rates, updates = {}, {}
+  for _, part in ipairs(this.parts) do rates[part] = part.scheduler:lower(t) end
   for i, entry in ipairs(variables) do
     if gradients[i] then
+      local part = owners[entry]
       updates[#updates + 1] = { t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype,
-                                shape = entry.record.shape, gradient = gradients[i], rate = rate,
+                                shape = entry.record.shape, gradient = gradients[i], rate = rates[part], part = part,
                                 regularizer = entry.regularizer, site = entry.record.site or "",
                                 finite = false, unscale = false }
     end
@@ -537,8 +582,12 @@ function optimizer.finish(t, site)
   for i = #variables + 1, #wanted do shows_gradient = shows_gradient or gradients[i] end
   if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
   scaling:watch_over(updates)
-  prepare(t, updates, scale, this.clipping)
-  for _, u in ipairs(updates) do this.update(u, this.options) end
+  for i, part in ipairs(this.parts) do
+    local own = {}
+    for _, u in ipairs(updates) do own[#own + 1] = u.part == part and u or nil end
+    prepare(t, own, scale, part.clipping, #this.parts == 1 and "System-Train" or "System-Train-" .. i)
+    for _, u in ipairs(own) do part.update(u, part.options) end
+  end
 
   -- The step counts up when everything that reads it has run.
   local step_name = trace.step_name(t.job)

@@ -305,6 +305,88 @@ describe("an optimizer with variables", function()
   end)
 end)
 
+describe("a combined optimizer", function()
+  local o = flow.optimizer
+
+  -- One step on a gradient of 1 for each of four variables that start at 0. Gives where they went.
+  local function step(make)
+    local names = { "body-a", "body-b", "head-a", "head-b" }
+    local job = flow.global_function {
+      name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy,
+    } (function(x)
+      local loss = x
+      for _, name in ipairs(names) do
+        loss = loss + x * flow.get_variable(name, { shape = { 1 }, initializer = flow.zeros_initializer() })
+      end
+      make():minimize(loss)
+      return loss
+    end)
+    job(np.ones({ 1 }))
+    local read = {}
+    for i, name in ipairs(names) do read[i] = session.handle():read(name)[0] end
+    return read
+  end
+
+  local function body(options)
+    options.momentum, options.variables = 0, "body"
+    return o.SGD(0.5, options)
+  end
+
+  local function check_moves(wanted, make)
+    for i, value in ipairs(step(make)) do assert.near(wanted[i], value, 1e-6) end
+  end
+
+  it("trains some variables in one way and all others in another", function()
+    check_moves({ -0.5, -0.5, -0.125, -0.125 }, function()
+      return o.CombinedOptimizer { body {}, o.SGD(0.125, { momentum = 0 }) }
+    end)
+  end)
+
+  it("clips the gradients of each part by their own norm", function()
+    check_moves({ -0.5 * 0.25 / 2 ^ 0.5, -0.5 * 0.25 / 2 ^ 0.5, -0.125, -0.125 }, function()
+      return o.CombinedOptimizer {
+        body { grad_clipping = o.grad_clipping.by_global_norm(0.25) },
+        o.SGD(0.125, { momentum = 0, grad_clipping = o.grad_clipping.by_global_norm(2) }),
+      }
+    end)
+  end)
+
+  it("leaves what no part names", function()
+    check_moves({ -0.5, -0.5, -1, 0 }, function()
+      return o.CombinedOptimizer { body {}, o.SGD(1, { momentum = 0, variables = "head-a" }) }
+    end)
+  end)
+
+  it("scales the loss of the whole", function()
+    check_moves({ -0.5, -0.5, -1, -1 }, function()
+      return o.CombinedOptimizer({ body {}, o.SGD(1, { momentum = 0 }) }, { loss_scale_factor = 8 })
+    end)
+    check_moves({ -1, -1, -2, -2 }, function()
+      return o.CombinedOptimizer({ body {}, o.SGD(1, { momentum = 0 }) },
+        { loss_scale_policy = o.loss_scale.dynamic_loss_scale() })
+    end)
+  end)
+
+  it("says what does not fit together", function()
+    local function fails(pattern, make)
+      flow.clear_default_session()
+      local fine, problem = pcall(step, make)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem))
+      assert.truthy(problem.where:find("optimizer_spec.lua:", 1, true))
+    end
+    fails("two of the optimizers train 'body-b', flow.optimizer.SGD and flow.optimizer.Adam; a variable belongs to one",
+      function() return o.CombinedOptimizer { body {}, o.Adam(0.1, { variables = "body-b" }) } end)
+    fails("entry 2 of the optimizers names no variables, nor does entry 1, which trains all others",
+      function() return o.CombinedOptimizer { o.SGD(0.1), o.Adam(0.1) } end)
+    fails("entry 1 of the optimizers has a loss scale of its own; give it to CombinedOptimizer",
+      function() return o.CombinedOptimizer { o.SGD(0.1, { loss_scale_factor = 2 }) } end)
+    fails("entry 1 of the optimizers must be one such as flow.optimizer.Adam(0.001), got 3",
+      function() return o.CombinedOptimizer { 3 } end)
+    fails("it is empty", function() return o.CombinedOptimizer {} end)
+  end)
+end)
+
 describe("a learning rate", function()
   local function define(make)
     return flow.global_function {
