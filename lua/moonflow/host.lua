@@ -162,7 +162,8 @@ function host.parts(of)
     errors.raise("unsupported", of.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
   end
   if #plan.hidden > 0 then
-    errors.raise("unsupported", of.name .. ": draws random numbers, which a prepared call cannot")
+    errors.raise("unsupported", of.name .. ": draws random numbers, which a prepared call cannot; "
+      .. "draw them in the host, and make them an input of the job")
   end
   if not plan.ready then plan:prepare() end
   return plan.graph, plan.watch_count
