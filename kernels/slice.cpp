@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "engine/graph.h"
+#include "engine/rewriter.h"
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
@@ -144,6 +146,83 @@ void require_representable(double value, DType dtype) {
   });
 }
 
+// Gradients of slices are pads, and those of one value are added up. Where the slices were all of it, side by side, as
+// the gates of a cell or the steps of a sequence are, each place has one addend that is not padding: the sum is the
+// slices' gradients, joined. Otherwise n slices would cost n times the whole. The last of the pads looks for the
+// others. (A -0 stays one.)
+class JoinedSlices {
+ public:
+  JoinedSlices(Rewriter& graph, NodeId pad) : graph_(graph) {
+    NodeId sum = kNone;
+    for (ValueId part = graph.node(pad).outputs[0];;) {
+      const NodeId reader = graph.sole_reader(part);
+      if (reader == kNone || graph.node(reader).op->name != "add") break;
+      sum = reader;
+      part = graph.node(sum).outputs[0];
+    }
+    if (sum != kNone) collect(sum);
+  }
+
+  bool fuse(NodeId last) {
+    if (parts_.size() < 2) return false;
+    std::sort(parts_.begin(), parts_.end());
+    std::vector<ValueId> inputs;
+    int64_t end = 0;
+    for (const Part& part : parts_) {
+      if (part.pad > last || part.begin != end) return false;
+      end += part.size;
+      inputs.push_back(graph_.node(part.pad).inputs[0]);
+      nodes_.push_back(part.pad);
+    }
+    const std::vector<ValueId> outputs = graph_.node(nodes_[0]).outputs;
+    if (end != graph_.type(outputs[0]).shape[axis_]) return false;
+    graph_.fuse(nodes_, "concat", std::move(inputs), {{"axis", int64_t{axis_}}}, outputs);
+    return true;
+  }
+
+ private:
+  struct Part {
+    int64_t begin, size;
+    NodeId pad;
+    bool operator<(const Part& other) const { return std::tie(begin, size) < std::tie(other.begin, other.size); }
+  };
+
+  // All sums below this one, and what they add. No parts where an addend is something else than a pad along the axis.
+  void collect(NodeId sum) {
+    const TensorType& whole = graph_.type(graph_.node(sum).outputs[0]);
+    nodes_.push_back(sum);
+    for (size_t next = 0; next < nodes_.size(); ++next) {
+      for (const ValueId addend : graph_.node(nodes_[next]).inputs) {
+        const bool own = graph_.type(addend) == whole && graph_.sole_reader(addend) == nodes_[next];
+        if (own && graph_.made_by(addend, "add") != kNone) {
+          nodes_.push_back(graph_.maker(addend));
+        } else if (!own || !add_part(graph_.made_by(addend, "pad"))) {
+          parts_.clear();
+          return;
+        }
+      }
+    }
+  }
+
+  bool add_part(NodeId pad) {
+    if (pad == kNone || graph_.node(pad).attrs.number("constant_value") != 0) return false;
+    const Ints& paddings = graph_.node(pad).attrs.ints("paddings");
+    for (size_t i = 0; i < paddings.size(); ++i) {
+      if (paddings[i] == 0) continue;
+      if (axis_ == kNone) axis_ = static_cast<int>(i / 2);
+      if (axis_ != static_cast<int>(i / 2)) return false;
+    }
+    if (axis_ == kNone) return false;
+    parts_.push_back({paddings[2 * axis_], graph_.type(graph_.node(pad).inputs[0]).shape[axis_], pad});
+    return true;
+  }
+
+  Rewriter& graph_;
+  std::vector<NodeId> nodes_;  // the sums, the outermost first
+  std::vector<Part> parts_;
+  int axis_ = kNone;
+};
+
 void add_pad(Catalog& catalog) {
   OpDef op;
   op.name = op.lua = "pad";
@@ -184,6 +263,9 @@ void add_pad(Catalog& catalog) {
       copy.run(launch.outputs[0], launch.inputs[0]);
     };
   }};
+  op.rewrites = {{"sum of padded slices", {"concat"}, [](Rewriter& graph, NodeId id) {
+                    return JoinedSlices(graph, id).fuse(id);
+                  }}};
   op.examples = {{{f32({2, 3})}, {{"paddings", Ints{0, 1, 2, 0}}, {"constant_value", 0.5}}},
                  {{i32({3})}, {{"paddings", Ints{1, 1}}, {"constant_value", -1.0}}}};
   catalog.add(op);

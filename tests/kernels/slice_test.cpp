@@ -114,6 +114,47 @@ TEST_CASE("concat and stack put their inputs in order") {
         }) == "inputs[0] is int32 (2, 2), inputs[1] is float64 (2, 1); cast one of them");
 }
 
+TEST_CASE("gradients of slices that make up the whole are joined, others are added") {
+  Session session = make_session();
+  using Boxes = std::vector<std::pair<Ints, Ints>>;  // begin and size of each slice
+  const Tensor x = random_values({DType::Float32, {4, 7}}, 1);
+  // How many steps of the plan are `op`. The k-th slice of x gets the gradient k + 2.
+  const auto steps_of = [&](const std::string& op, const Boxes& boxes, bool watched) {
+    Graph graph(session.catalog());
+    const ValueId whole = graph.feed("x", x.type());
+    std::vector<ValueId> slices, seeds;
+    Tensor wanted = Tensor::zeros(x.type());
+    for (const auto& [begin, size] : boxes) {
+      const float number = static_cast<float>(slices.size() + 2);
+      Tensor seed = Tensor::zeros({DType::Float32, Shape(size.begin(), size.end())});
+      std::fill_n(seed.data<float>(), seed.count(), number);
+      seeds.push_back(graph.constant(seed, "seed"));
+      slices.push_back(graph.append("slice", {whole}, {{"begin", begin}, {"size", size}}, "part")[0]);
+      for (int64_t i = 0; i < size[0]; ++i)
+        for (int64_t j = 0; j < size[1]; ++j) wanted.data<float>()[(begin[0] + i) * 7 + begin[1] + j] += number;
+    }
+    const ValueId gradient = gradients(graph, slices, seeds, {whole})[0];
+    graph.tap(gradient, 1);
+    if (watched) graph.tap(graph.node(graph.value(gradient).node).inputs[0], 2);
+    const auto plan = session.compile(graph, "slices");
+    CHECK(distance(run(session, plan, {x})[0], wanted) == 0);
+    const std::vector<std::string> steps = labels(*plan);
+    return std::count_if(steps.begin(), steps.end(), [&](const auto& step) { return step.rfind(op + " ", 0) == 0; });
+  };
+  const Boxes columns{{{0, 2}, {4, 3}}, {{0, 0}, {4, 2}}, {{0, 5}, {4, 2}}}, rows{{{0, 0}, {1, 7}}, {{1, 0}, {3, 7}}};
+  for (const Boxes& boxes : {columns, rows}) {
+    CHECK(steps_of("concat", boxes, false) == 1);
+    CHECK(steps_of("pad", boxes, false) == 0);
+    CHECK(steps_of("concat", boxes, true) == 0);
+  }
+  const Boxes gap{{{0, 0}, {4, 2}}, {{0, 3}, {4, 4}}}, overlap{{{0, 0}, {4, 4}}, {{0, 3}, {4, 4}}};
+  const Boxes two_axes{{{0, 0}, {4, 3}}, {{0, 3}, {2, 4}}, {{2, 3}, {2, 4}}};
+  for (const Boxes& boxes : {gap, overlap, two_axes}) {
+    CHECK(steps_of("concat", boxes, false) == 0);
+    CHECK(steps_of("pad", boxes, false) == static_cast<int64_t>(boxes.size()));
+  }
+}
+
 TEST_CASE("what is cut apart and joined again is the same, at sizes that reach threads") {
   Session session = make_session();
   const Tensor x = count_up({70, 300, 5});
