@@ -192,7 +192,8 @@ local foreign = {
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
   sum = "flow.math.reduce_sum", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
-  detach = "flow.stop_gradient", interpolate = "flow.layers.upsample_2d",
+  detach = "flow.stop_gradient", interpolate = "flow.layers.upsample_2d", split = "flow.slice", chunk = "flow.slice",
+  unbind = "flow.slice",
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", vstack = "flow.np.concat", hstack = "flow.np.concat", newaxis = "flow.np.expand_dims",
