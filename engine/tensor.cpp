@@ -1,6 +1,9 @@
 #include "engine/tensor.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -110,28 +113,75 @@ void check_size(const TensorType& type) {
   for (const int64_t dim : type.shape) bytes = checked_product(bytes, std::max<int64_t>(dim, 1));
 }
 
+// glibc keeps small blocks at hand for malloc, but not for those who want them aligned: it cuts each out of a larger
+// one. So this aligns within what malloc gives, and notes that before the block.
 void* HostMemory::allocate(size_t bytes) noexcept {
-  return ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+  if (bytes > SIZE_MAX - kAlignment) return nullptr;
+  char* const whole = static_cast<char*>(std::malloc(bytes + kAlignment));
+  if (whole == nullptr) return nullptr;
+  char* const block = whole + kAlignment - reinterpret_cast<uintptr_t>(whole) % kAlignment;
+  static_assert(alignof(std::max_align_t) >= sizeof(void*));  // so there is room for a pointer
+  reinterpret_cast<void**>(block)[-1] = whole;
+  return block;
 }
 
-void HostMemory::release(void* memory) noexcept { ::operator delete (memory, std::align_val_t{kAlignment}); }
+void HostMemory::release(void* block) noexcept {
+  if (block != nullptr) std::free(static_cast<void**>(block)[-1]);
+}
+
+namespace {
+
+// What lies before the elements of a tensor, so that it is one block with them: whose memory it is, and the record of
+// the pointers that share it.
+struct Head {
+  std::shared_ptr<HostMemory> source;
+  HostMemory* memory;
+  int64_t bytes;  // of the block
+  alignas(void*) char record[32];
+};
+static_assert(sizeof(Head) == kAlignment);
+
+// Gives a shared_ptr the place of its record. It wants no memory for anything else, and gives the place back when
+// nobody shares the block any longer.
+template <class T>
+struct InHead {
+  using value_type = T;
+
+  explicit InHead(Head* head) : head(head) {}
+  template <class U>
+  InHead(const InHead<U>& other) : head(other.head) {}
+  T* allocate(size_t) {
+    static_assert(sizeof(T) <= sizeof(Head::record));
+    return reinterpret_cast<T*>(head->record);
+  }
+  void deallocate(T*, size_t) noexcept {
+    const std::shared_ptr<HostMemory> source = std::move(head->source);
+    HostMemory* const memory = head->memory;
+    memory->live_bytes.fetch_sub(head->bytes, std::memory_order_relaxed);
+    head->~Head();
+    memory->release(head);
+  }
+
+  Head* head;
+};
+
+}  // namespace
 
 Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<HostMemory> source) {
   static HostMemory* const unaccounted = new HostMemory();  // never destroyed: blocks may outlive every static object
   HostMemory* const memory = source ? source.get() : unaccounted;
   const int64_t bytes = type.bytes();
   // Rounded up to whole lines, so vector loops may read past the last element.
-  const int64_t reserved = checked_sum(bytes, kAlignment) / kAlignment * kAlignment;
-  void* const data = memory->allocate(static_cast<size_t>(reserved));
-  require(data != nullptr, ErrorCode::OutOfMemory, "no memory for ", type, " (", bytes, " bytes)");
+  const int64_t reserved = checked_sum(bytes, sizeof(Head) + kAlignment) / kAlignment * kAlignment;
+  void* const block = memory->allocate(static_cast<size_t>(reserved));
+  require(block != nullptr, ErrorCode::OutOfMemory, "no memory for ", type, " (", bytes, " bytes)");
   memory->live_bytes.fetch_add(reserved, std::memory_order_relaxed);
+  Head* const head = new (block) Head{std::move(source), memory, reserved, {}};
   Tensor tensor;
   tensor.type_ = type;
-  tensor.data_ = data;
-  tensor.block_ = std::shared_ptr<void>(data, [source = std::move(source), memory, reserved](void* block) {
-    memory->live_bytes.fetch_sub(reserved, std::memory_order_relaxed);
-    memory->release(block);
-  });
+  tensor.data_ = head + 1;
+  tensor.block_ = std::shared_ptr<void>(
+      tensor.data_, [](void*) {}, InHead<void*>(head));
   return tensor;
 }
 
