@@ -287,7 +287,6 @@ void new_metatable(lua_State* L, State& state, Tag tag, lua_CFunction finalizer,
   lua_pushstring(L, name);
   lua_setfield(L, -2, "__name");
   lua_pushvalue(L, -1);
-  state.metatables[static_cast<int>(tag)] = lua_topointer(L, -1);
   state.metatable_refs[static_cast<int>(tag)] = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 

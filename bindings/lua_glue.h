@@ -31,14 +31,14 @@ namespace moonflow::lua {
 
 // ---- boxes ---------------------------------------------------------------------------------------------------
 
-enum class Tag : uint32_t { Dead, Array, Shape, Text, Session, Graph, Plan, Socket, Waiter };
+enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Socket, Waiter };
 constexpr int kTags = 9;
 
 // The first word is zero because other libraries take any userdata for their own and follow its first word: with a
 // zero there they report a clean error instead of reading wild memory.
 struct Header {
   void* zero = nullptr;
-  Tag tag = Tag::Dead;
+  const int* kind = nullptr;  // whose it is and what it holds, see State::kind; nullptr once it is finalized
 };
 
 template <class T>
@@ -64,7 +64,7 @@ struct PlanBox {
 };
 
 template <class T>
-constexpr Tag kTagOf = Tag::Dead;
+constexpr Tag kTagOf = Tag::None;
 template <>
 inline constexpr Tag kTagOf<Tensor> = Tag::Array;
 template <>
@@ -101,13 +101,14 @@ struct State {
   int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
   std::optional<Error> fault;              // on its way from `protect` to Lua
   bool out_of_memory = false;              // the fault that needs no memory to be noted
-  const void* metatables[kTags] = {};      // to recognise a box without a look-up
   int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
                                LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
   int methods_ref = LUA_NOREF;   // of arrays
   int error_ref = LUA_NOREF;     // the metatable of error tables
   int tostring_ref = LUA_NOREF;  // Lua's own tostring, to read 64-bit cdata
 
+  // What tells the boxes of this state and tag from everything else: no other object has this address.
+  const int* kind(Tag tag) const { return &metatable_refs[static_cast<int>(tag)]; }
   void note(const Error& error) noexcept;
   void note(ErrorCode code, const char* message) noexcept;
   PlainError take_fault() noexcept;
@@ -124,40 +125,40 @@ constexpr const char* kGivenKey = "moonflow.given";
 
 inline State& state_of(lua_State* L) { return *static_cast<State*>(lua_touserdata(L, lua_upvalueindex(1))); }
 
-inline void push_metatable(lua_State* L, Tag tag) {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).metatable_refs[static_cast<int>(tag)]);
-}
+inline void push_metatable(lua_State* L, Tag tag) { lua_rawgeti(L, LUA_REGISTRYINDEX, *state_of(L).kind(tag)); }
 
 // Pushes an empty box; may raise for want of memory.
 template <class T>
 T& push_box(lua_State* L) {
   static_assert(std::is_nothrow_default_constructible_v<T>);
+  const int* const kind = state_of(L).kind(kTagOf<T>);
   auto* box = new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>();
-  box->header.tag = kTagOf<T>;
-  push_metatable(L, kTagOf<T>);
+  box->header.kind = kind;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, *kind);
   lua_setmetatable(L, -2);
   return box->value;
 }
 
-// The box at `index`, or nullptr when something else is there.
+// The box at `index`, or nullptr when something else is there. The header alone decides, and not the metatable, which a
+// script may move to another userdata.
 template <class T>
 T* find_box(lua_State* L, int index) {
   auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
-  if (box == nullptr || lua_type(L, index) != LUA_TUSERDATA || !lua_getmetatable(L, index)) return nullptr;
-  const void* metatable = lua_topointer(L, -1);
-  lua_pop(L, 1);
-  // The tag guards against a metatable that a script moved to another box, and against finalized ones.
-  if (metatable != state_of(L).metatables[static_cast<int>(kTagOf<T>)] || lua_objlen(L, index) != sizeof(Box<T>) ||
-      box->header.tag != kTagOf<T>)
-    return nullptr;
-  return &box->value;
+  if (box == nullptr || lua_objlen(L, index) != sizeof(Box<T>)) return nullptr;  // a light one has no length
+  return box->header.kind == state_of(L).kind(kTagOf<T>) ? &box->value : nullptr;
+}
+
+// The box at `index`, where this call has pushed it.
+template <class T>
+T& box_pushed(lua_State* L, int index) {
+  return static_cast<Box<T>*>(lua_touserdata(L, index))->value;
 }
 
 // The finalizer of a box. Harmless when a script calls it, twice or with something else.
 template <class T>
 int finalize(lua_State* L) {
   if (T* value = find_box<T>(L, 1)) {
-    static_cast<Box<T>*>(lua_touserdata(L, 1))->header.tag = Tag::Dead;
+    static_cast<Box<T>*>(lua_touserdata(L, 1))->header.kind = nullptr;
     value->~T();
   }
   return 0;

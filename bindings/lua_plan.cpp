@@ -59,7 +59,7 @@ int call(lua_State* L) {
     // The state keeps the failure: no object with a destructor may be alive when Lua raises.
     done = box->session->executor().run_now(*box->plan, box->feeds.data(), box->feeds.size(), box->tapped.data(),
                                             box->session->memory(), state.fault);
-    for (int i = 0; i < tap_count; ++i) *find_box<Tensor>(L, last + 1 + i) = std::move(box->tapped[i]);
+    for (int i = 0; i < tap_count; ++i) box_pushed<Tensor>(L, last + 1 + i) = std::move(box->tapped[i]);
   };
   bool begun = attempt(state, run);
   if (!begun && state.faults_with_memory()) {
