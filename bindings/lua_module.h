@@ -21,6 +21,8 @@ int build_info(lua_State* L);
 
 // Methods of the session that live with what they make.
 int list_ops(lua_State* L);
+int find_op(lua_State* L);
+int op_paths(lua_State* L);
 int make_graph(lua_State* L);
 int compile_graph(lua_State* L);
 int profile_start(lua_State* L);

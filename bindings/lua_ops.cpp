@@ -1,4 +1,4 @@
-// session:ops(): the catalog as Lua tables, from which the Lua side makes its functions, options and help.
+// The catalog as Lua tables, from which the Lua side makes its functions, options and help.
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
 
@@ -62,6 +62,7 @@ void push_op(lua_State* L, const OpDef& op) {
 
 }  // namespace
 
+// session:ops() -> all of them
 int list_ops(lua_State* L) {
   const Catalog* catalog = nullptr;
   protect(L, [&] { catalog = &box_at<SessionBox>(L, 1, "a session").session->catalog(); });
@@ -70,6 +71,31 @@ int list_ops(lua_State* L) {
   for (const auto& [name, op] : catalog->ops()) {
     push_op(L, op);
     lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
+// session:op(name) -> one of them
+int find_op(lua_State* L) {
+  const OpDef* op = nullptr;
+  protect(L,
+          [&] { op = &box_at<SessionBox>(L, 1, "a session").session->catalog().at(string_at(L, 2, "name of an op")); });
+  push_op(L, *op);
+  return 1;
+}
+
+// session:op_paths() -> { name = path of its function under `flow`, or false }
+int op_paths(lua_State* L) {
+  const Catalog* catalog = nullptr;
+  protect(L, [&] { catalog = &box_at<SessionBox>(L, 1, "a session").session->catalog(); });
+  lua_createtable(L, 0, static_cast<int>(catalog->ops().size()));
+  for (const auto& [name, op] : catalog->ops()) {
+    push_string(L, name);
+    if (op.lua.empty())
+      lua_pushboolean(L, false);
+    else
+      push_string(L, op.lua);
+    lua_rawset(L, -3);
   }
   return 1;
 }

@@ -307,6 +307,8 @@ void add_session(lua_State* L, State& state) {
                                       {"evaluate", evaluate},
                                       {"memory", memory},
                                       {"ops", list_ops},
+                                      {"op", find_op},
+                                      {"op_paths", op_paths},
                                       {"graph", make_graph},
                                       {"compile", compile_graph},
                                       {"profile_start", profile_start},

@@ -10,26 +10,14 @@ local trace = require "moonflow.trace"
 
 local ops = {}
 
-local paths = {}                                     -- name of every op -> its path under `flow`, or false
-local definitions = {}                               -- what is used of them, by name
-local help = setmetatable({}, { __mode = "k" })      -- function -> { path, signature, doc }
-local fetch                                          -- gives the whole catalog as the session tells it
-local fetched = setmetatable({}, { __mode = "v" })   -- it is large, so it is kept only while definitions are made
+local paths = {}                                 -- name of every op -> its path under `flow`, or false
+local definitions = {}                           -- what is used of them, by name
+local help = setmetatable({}, { __mode = "k" })  -- function -> { path, signature, doc }
+local handle                                     -- gives the core session, which has the catalog
 
---- Learns the ops of the catalog. `fetch_catalog()` gives the list of session:ops(); it may be called again.
-function ops.learn(fetch_catalog)
-  fetch, fetched.catalog, definitions = fetch_catalog, nil, {}
-  for _, op in ipairs(fetch()) do paths[op.name] = op.lua or false end
-end
-
-local function catalog_entry(name)
-  local catalog = fetched.catalog
-  if not catalog then
-    catalog = {}
-    for _, op in ipairs(fetch()) do catalog[op.name] = op end
-    fetched.catalog = catalog
-  end
-  return catalog[name]
+--- Learns the names of the ops. `session_handle()` gives the core session; it is asked again for each op in use.
+function ops.learn(session_handle)
+  handle, definitions, paths = session_handle, {}, session_handle():op_paths()
 end
 
 -- Attribute types as kinds of arguments.
@@ -66,7 +54,7 @@ local function definition_of(name)
   local def = definitions[name]
   if def then return def end
   if paths[name] == nil then errors.raise("not_found", "no op '" .. name .. "' in this build") end
-  local op = catalog_entry(name)
+  local op = handle():op(name)
   def = { name = name, random = op.random, outputs = op.outputs, inputs = {}, attrs = {},
           many = op.inputs[1] ~= nil and op.inputs[1].kind == "many" }
   for i, input in ipairs(op.inputs) do def.inputs[i] = input.name end
@@ -205,7 +193,7 @@ end
 --- The help text of a function made from the catalog or documented by `document`, or nil.
 function ops.help(public)
   local entry = help[public]
-  if type(entry) == "string" then return definition_of(entry).signature:text() .. "\n" .. catalog_entry(entry).doc end
+  if type(entry) == "string" then return definition_of(entry).signature:text() .. "\n" .. handle():op(entry).doc end
   if not entry then return nil end
   return entry.signature:text() .. "\n" .. (entry.doc or "")
 end

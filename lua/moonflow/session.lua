@@ -589,7 +589,7 @@ end
 
 --- Teaches `ops` the catalog.
 function session.learn()
-  ops.learn(function() return session.handle():ops() end)
+  ops.learn(session.handle)
 end
 
 return session

@@ -291,6 +291,10 @@ describe("a session", function()
     assert.is_false(leaky.attrs[1].required)
     assert.equal("many", by_name.concat.inputs[1].kind)
     assert.is_string(leaky.doc)
+    assert.same(leaky, session:op("leaky_relu"))
+    fails("not_found", "leaky_relu", session.op, session, "leaky_rely")
+    local paths = session:op_paths()
+    for name, op in pairs(by_name) do assert.equal(op.lua or false, paths[name]) end
   end)
 
   it("runs a plan on the calling thread and gives taps in order, then the end", function()
