@@ -9,10 +9,11 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
-local repl = require "moonflow.repl"
 local session = require "moonflow.session"
 
 local serve = {}
+
+local function repl() return require "moonflow.repl" end  -- read when there is a prompt: few programs have one
 
 local kMostBytes = 2 ^ 20    -- of one frame; whoever sends more is cut off
 local kMostFrames = 1000     -- that wait to be answered
@@ -176,7 +177,7 @@ local function greet(self, socket)
   end
   self.client, connection.served = connection, true
   session.waiter():watch(socket:fd())
-  connection:send("hello", repl.banner(core.build_info().lua))
+  connection:send("hello", repl().banner(core.build_info().lua))
 end
 
 local function dismiss(self)
@@ -248,7 +249,7 @@ function serve.serve_repl(path)
     end
   end
   local write = to_client("output")
-  self.evaluator = repl.new {
+  self.evaluator = repl().new {
     write = write, complain = to_client("error"), describe = core.describe_error, fold = core.fold_traceback,
     width = function() return self.width end, chunk_name = "=attached",
     own_interrupt = function() return self.interrupting end,
@@ -299,7 +300,7 @@ local function farewell(self)
 end
 
 function Attached.incomplete(_, text)
-  return repl.incomplete(text)
+  return repl().incomplete(text)
 end
 
 function Attached:evaluate(text)
