@@ -45,20 +45,20 @@ double checked_rate(const Attrs& attrs) {
   return rate;
 }
 
-// Elements are masked a batch at a time: 64 blocks of four 32-bit numbers, element i having number i. An element is
-// kept when its number is not below rate * 2^32, so the mask does not depend on the dtype.
-constexpr int64_t kBatch = 256;
+constexpr int64_t kBatch = 256;  // elements whose blocks are made side by side
 
+// `grain`: elements that are worth a thread.
 template <class Body>
-void for_each_batch(int64_t count, const Body& body) {
-  cpu::parallel_for((count + kBatch - 1) / kBatch, cpu::kGrain / 4 / kBatch, [&](int64_t first, int64_t last) {
+void for_each_batch(int64_t count, int64_t grain, const Body& body) {
+  cpu::parallel_for((count + kBatch - 1) / kBatch, grain / kBatch, [&](int64_t first, int64_t last) {
     for (int64_t batch = first; batch < last; ++batch) {
       body(batch * kBatch, std::min(kBatch, count - batch * kBatch));
     }
   });
 }
 
-// The numbers of a block are those of four elements, and their flags the four bytes of a lane.
+// Element i of a mask has the 32-bit number i of the blocks, four of which each has. It is kept when its number is not
+// below rate * 2^32, so the mask does not depend on the dtype. The flags of a block are the four bytes of a lane.
 void keep_flags(const Sequence& sequence, uint32_t threshold, int64_t first_element, int8_t* flags) {
   cpu::widest_register([=](auto wide) {
     using Lanes = philox::Lanes<decltype(wide)::kWidth>;
@@ -97,7 +97,7 @@ Launch prepare_dropout(KernelCall& call) {
       const T* x = launch.input<T>(0);
       T* out = launch.output<T>(0);
       int8_t* mask = launch.output<int8_t>(1);
-      for_each_batch(count, [&](int64_t first, int64_t size) {
+      for_each_batch(count, cpu::kGrain / 4, [&](int64_t first, int64_t size) {
         int8_t flags[kBatch];
         keep_flags(sequence, draws::threshold_of(rate), first, flags);
         std::copy_n(flags, size, mask + first);
@@ -127,7 +127,7 @@ Launch prepare_mask(KernelCall& call) {
   const int64_t count = call.outputs[0].count();
   return [=](const LaunchCall& launch) {
     const Sequence sequence = source.at(launch);
-    for_each_batch(count, [&](int64_t first, int64_t size) {
+    for_each_batch(count, cpu::kGrain / 4, [&](int64_t first, int64_t size) {
       int8_t flags[kBatch];
       keep_flags(sequence, threshold, first, flags);
       std::copy_n(flags, size, launch.output<int8_t>(0) + first);
@@ -290,19 +290,31 @@ Launch launch_each(const KernelCall& call, const Draw& draw) {
   };
 }
 
+// The first `count` blocks from `first` on, a batch at most.
+void make_blocks(const Sequence& sequence, uint64_t first, int64_t count, Block* blocks) {
+  cpu::widest_register([=](auto wide) {
+    constexpr int kWidth = decltype(wide)::kWidth;
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const philox::Lanes<kWidth> lanes(sequence, first + static_cast<uint64_t>(i));
+      for (int lane = 0; lane < kWidth; ++lane)
+        for (int w = 0; w < 4; ++w) blocks[i + lane].word[w] = lanes.word[w][lane];
+    }
+  });
+}
+
 // Elements come in pairs, one of a block each.
 template <class T, class Draw>
 Launch launch_pairs(const KernelCall& call, const Draw& draw) {
   return [draw, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
     const Sequence sequence = source.at(launch);
     T* out = launch.output<T>(0);
-    cpu::parallel_for((count + 1) / 2, cpu::kGrain / 32, [&](int64_t first, int64_t last) {
-      for (int64_t pair = first; pair < last; ++pair) {
-        T even, odd;
-        draw.both(sequence.block(static_cast<uint64_t>(pair)), even, odd);
-        out[2 * pair] = even;
-        if (2 * pair + 1 < count) out[2 * pair + 1] = odd;
-      }
+    for_each_batch(count, cpu::kGrain / 16, [&](int64_t first, int64_t size) {
+      Block blocks[kBatch / 2];
+      T drawn[kBatch];
+      const int64_t pairs = (size + 1) / 2;
+      make_blocks(sequence, static_cast<uint64_t>(first / 2), pairs, blocks);
+      for (int64_t i = 0; i < pairs; ++i) draw.both(blocks[i], drawn[2 * i], drawn[2 * i + 1]);
+      std::copy_n(drawn, size, out + first);
     });
   };
 }
