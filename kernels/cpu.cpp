@@ -83,7 +83,10 @@ class CpuDevice : public Device {
     void* memory = fits ? memory_->allocate(rounded) : nullptr;
     require(memory != nullptr, ErrorCode::OutOfMemory, "cannot get ", bytes, " bytes of memory on the cpu");
     prefer_large_pages(memory, rounded);  // before the first touch, which is what gets them
-    return std::memset(memory, 0, rounded);
+    parallel_for(static_cast<int64_t>(rounded), 8 * kGrain, [=](int64_t first, int64_t last) {
+      std::memset(static_cast<char*>(memory) + first, 0, static_cast<size_t>(last - first));
+    });
+    return memory;
   }
 
   void free(void* memory) noexcept override { memory_->release(memory); }
