@@ -1,4 +1,6 @@
 // The graph userdata: what tracing a job appends to.
+#include <algorithm>
+
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
 #include "engine/autodiff.h"
@@ -151,6 +153,33 @@ int gradients_of(lua_State* L) {
   return 1;
 }
 
+// graph:computed_from(sources, values) -> { boolean, ... }: which of the values are one of the sources, or computed
+// from one in any way.
+int computed_from(lua_State* L) {
+  lua_settop(L, 3);
+  auto& found = keep<std::vector<bool>>(L);
+  protect(L, [&] {
+    const Graph& graph = *self(L).graph;
+    std::vector<bool> reached(graph.values().size(), false);
+    for (const ValueId source : values_at(L, 2, graph, "sources", false)) reached[source] = true;
+    const auto values = values_at(L, 3, graph, "values", false);
+    for (const Node& node : graph.nodes()) {
+      const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](ValueId input) { return input != kNone && reached[input]; });
+      if (!any) continue;
+      for (const ValueId output : node.outputs) reached[output] = true;
+    }
+    for (const ValueId value : values) found.push_back(reached[value]);
+  });
+  lua_createtable(L, static_cast<int>(found.size()), 0);
+  int i = 0;
+  for (const bool is : found) {
+    lua_pushboolean(L, is);
+    lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
 // graph:type(id) -> dtype, shape
 int type(lua_State* L) {
   TensorType type;
@@ -243,11 +272,17 @@ int make_graph(lua_State* L) {
 }
 
 void add_graph(lua_State* L, State& state) {
-  static const luaL_Reg kMethods[] = {{"feed", feed},         {"variable", variable},
-                                      {"constant", constant}, {"append", append},
-                                      {"tap", tap},           {"gradients", gradients_of},
-                                      {"type", type},         {"blob_name", blob_name},
-                                      {"nodes", nodes},       {"dump", dump},
+  static const luaL_Reg kMethods[] = {{"feed", feed},
+                                      {"variable", variable},
+                                      {"constant", constant},
+                                      {"append", append},
+                                      {"tap", tap},
+                                      {"gradients", gradients_of},
+                                      {"type", type},
+                                      {"blob_name", blob_name},
+                                      {"nodes", nodes},
+                                      {"dump", dump},
+                                      {"computed_from", computed_from},
                                       {nullptr, nullptr}};
   new_class(L, state, Tag::Graph, finalize<GraphBox>, "moonflow graph", kMethods);
 }

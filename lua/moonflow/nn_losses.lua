@@ -5,6 +5,9 @@ local ops = require "moonflow.ops"
 -- The least number whose logarithm is taken: float32's smallest normal one, so that a loss stays finite.
 local LEAST_PROBABILITY = 2 ^ -126
 
+-- What the losses predict by that are others where it changes places with the target.
+local predictions = { BCEWithLogitsLoss = { "input" } }
+
 local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
 end
@@ -36,7 +39,10 @@ return function(define)
     define(name, parameters, doc .. [[
 
 reduction: "mean" of all elements (default), their "sum", or "none", which keeps the shape]],
-    function(given, _, signature)
+    function(given, t, signature)
+      for _, prediction in ipairs(predictions[name] or {}) do
+        t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
+      end
       return reduced(make(given, signature), given.reduction, given.name, signature)
     end)
   end

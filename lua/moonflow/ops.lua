@@ -132,6 +132,9 @@ local function operand_dtype(values)
   return "float32"
 end
 
+-- Losses whose first two inputs, labels and logits, are of one type.
+local by_labels = { softmax_cross_entropy_with_logits = true, sigmoid_cross_entropy_with_logits = true }
+
 local function call(name, where, ...)
   local t = trace.need(where)
   local def = definition_of(name)
@@ -150,6 +153,9 @@ local function call(name, where, ...)
   local full = t:claim(values.name, name, site)
   if def.random then supply_random(def, t, ids, attrs, full, values.seed) end
   supply_algorithm(def, t, attrs)
+  if by_labels[name] and blob.is(given[1]) and blob.is(given[2]) then
+    t:note_target(where, def.inputs, given[1], given[2])
+  end
   return public_outputs(def, t, full, site, t:append(name, ids, attrs, full, site))
 end
 

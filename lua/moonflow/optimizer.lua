@@ -495,23 +495,19 @@ local function trained(t)
   return list, owners
 end
 
-local by_labels = { softmax_cross_entropy_with_logits = true, sigmoid_cross_entropy_with_logits = true }
-
--- Labels and logits of the same type can be told apart by what is trained alone.
+-- A target and a prediction of one type can be told apart by what is trained alone.
 local function warn_of_swapped(t, variables)
-  local learns = {}
-  for _, entry in ipairs(variables) do learns[entry.id] = true end
-  for _, node in ipairs(t.graph:nodes()) do
-    local inputs = node.inputs
-    if by_labels[node.op] and learns[inputs[1]] and not learns[inputs[2]] then
-      session.log("moonflow: " .. node.site .. ": " .. node.op .. " '" .. node.name .. "': the labels depend on what "
-        .. "is trained, and the logits do not; were they given in the wrong order?")
-    end
-    for _, id in ipairs(inputs) do
-      if learns[id] then
-        for _, output in ipairs(node.outputs) do learns[output] = true end
-        break
-      end
+  if #t.targets == 0 then return end
+  local sources, given = {}, {}
+  for i, entry in ipairs(variables) do sources[i] = entry.id end
+  for i, noted in ipairs(t.targets) do given[2 * i - 1], given[2 * i] = noted.target.id, noted.prediction.id end
+  local learns = t.graph:computed_from(sources, given)
+  for i, noted in ipairs(t.targets) do
+    if learns[2 * i - 1] and not learns[2 * i] then
+      local target, prediction = unpack(noted.names)
+      session.log(("moonflow: %s: %s: its %s, '%s', depends on what is trained, and its %s, '%s', does not; were they "
+        .. "given in the wrong order?"):format(noted.site, noted.loss, target, noted.target.name, prediction,
+        noted.prediction.name))
     end
   end
 end

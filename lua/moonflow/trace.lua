@@ -37,6 +37,7 @@ function trace.new(graph, about)
     watches = {},       -- watch handles, in the order they were asked for
     diff_watches = {},
     losses = {},
+    targets = {},       -- what losses were given: { loss, site, names, target, prediction }
     hidden = {},        -- feeds that the job supplies itself: { name, id }
     optimizer = nil,
   }, Trace)
@@ -151,6 +152,17 @@ end
 function Trace:append(op, inputs, attrs, name, site)
   place(self, site)
   return self.graph:append(op, inputs, attrs or {}, name, site or "")
+end
+
+--- Notes what a loss was given, for a warning where it is in the wrong order. Losses do so whose target and prediction
+--- are of one type, so that only what is trained tells them apart, and where the order matters.
+--- @param loss string       what the user calls it
+--- @param names table       of the target and of the prediction
+--- @param target Blob
+--- @param prediction Blob
+function Trace:note_target(loss, names, target, prediction)
+  self.targets[#self.targets + 1] =
+    { loss = loss, site = errors.site() or "?", names = names, target = target, prediction = prediction }
 end
 
 --- Appends a constant and gives its id.
