@@ -6,7 +6,10 @@ local ops = require "moonflow.ops"
 local LEAST_PROBABILITY = 2 ^ -126
 
 -- What the losses predict by that are others where it changes places with the target.
-local predictions = { BCEWithLogitsLoss = { "input" } }
+local predictions = {
+  BCELoss = { "input" }, BCEWithLogitsLoss = { "input" }, KLDivLoss = { "input" },
+  MarginRankingLoss = { "input1", "input2" },
+}
 
 local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
