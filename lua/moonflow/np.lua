@@ -84,13 +84,21 @@ end
 
 local linspace_signature = signature("np.linspace",
   { { "start", "number" }, { "stop", "number" }, { "count", "integer", 50 }, { "dtype", "dtype", "float32" } })
---- `count` numbers from `start` to `stop`, both included.
+--- `count` numbers from `start` to `stop`, both included; with an integer dtype they must all be whole.
 function np.linspace(...)
   local given = linspace_signature:parse(...)
-  local a = core.empty(given.dtype, { given.count })
-  for i = 0, given.count - 1 do
-    a[i] = given.start + (given.stop - given.start) * (i / math.max(1, given.count - 1))
+  local start, stop, count, dtype = given.start, given.stop, given.count, given.dtype
+  if count < 0 then fail("invalid_argument", ("np.linspace: the count must be at least 0, got %d"):format(count)) end
+  local step = count > 1 and (stop - start) / (count - 1) or 0
+  if not arguments.floating[dtype] and (start % 1 ~= 0 or step % 1 ~= 0) then
+    fail("invalid_argument", ("np.linspace: %d numbers from %g to %g are not all whole, so they are no %s"):format(
+      count, start, stop, dtype))
   end
+  local places = evaluate("range", {}, { start = 0, stop = count, dtype = "float64" })
+  local a = cast(places * step + start, dtype)
+  -- Both ends are exact, and a dtype that does not reach them says so.
+  if count > 0 then a[0] = start end
+  if count > 1 then a[count - 1] = stop end
   return a
 end
 
