@@ -2,16 +2,13 @@
 -- end the process. Shapes lean to what breaks things: no elements, one, rank 0, many axes; numbers to 0, -1 and the
 -- ends of their range. The same seed gives the same calls.
 --   moonflow tests/fuzz/ops_fuzz.lua [calls] [seed] [first call to print]
+local here = arg[0]:match("^(.*)/") or "."
+package.path = here .. "/?.lua;" .. package.path
 local core = require "moonflow.core"
+local draws = require "draws"
 
 local CALLS, SEED, LOUD = tonumber((...)) or 20000, tonumber((select(2, ...))) or 1, tonumber((select(3, ...)))
-
-local state = SEED % 2147483647
-local function below(n)
-  state = state * 48271 % 2147483647  -- the minimal standard generator: the same everywhere
-  return state % n
-end
-local function one_of(list) return list[1 + below(#list)] end
+local g = draws(SEED, 5000)
 
 local session = core.session { threads = 2 }
 local ops = session:ops()
@@ -25,35 +22,35 @@ local words = { "VALID", "SAME", "SAME_LOWER", "SAME_UPPER", "EXPLICIT", "NCHW",
 
 local function shape()
   local list = {}
-  for axis = 1, one_of { 0, 1, 1, 2, 2, 2, 3, 4, 4, 4, 5, 8 } do list[axis] = axis > 4 and 1 or one_of(sizes) end
+  for axis = 1, g.one_of { 0, 1, 1, 2, 2, 2, 3, 4, 4, 4, 5, 8 } do list[axis] = axis > 4 and 1 or g.one_of(sizes) end
   return list
 end
 
 local function ints(wild)
   local list = {}
-  for i = 1, below(6) do list[i] = wild and one_of(wild_sizes) or one_of { 0, 1, 1, 2, 3, -1 } end
+  for i = 1, g.below(6) do list[i] = wild and g.one_of(wild_sizes) or g.one_of { 0, 1, 1, 2, 3, -1 } end
   return list
 end
 
 local makers = {
-  bool = function() return below(2) == 0 end,
-  int = function(wild) return wild and one_of(wild_sizes) or one_of { 0, 1, 1, 2, 3, -1 } end,
-  float = function(wild) return wild and one_of(wild_numbers) or one_of(tame_numbers) end,
-  string = function() return one_of(words) end,
-  dtype = function() return one_of(dtypes) end,
+  bool = function() return g.chance(2) end,
+  int = function(wild) return wild and g.one_of(wild_sizes) or g.one_of { 0, 1, 1, 2, 3, -1 } end,
+  float = function(wild) return wild and g.one_of(wild_numbers) or g.one_of(tame_numbers) end,
+  string = function() return g.one_of(words) end,
+  dtype = function() return g.one_of(dtypes) end,
   ints = ints,
   floats = function(wild)
     local list = {}
-    for i = 1, below(4) do list[i] = wild and one_of(wild_numbers) or one_of(tame_numbers) end
+    for i = 1, g.below(4) do list[i] = wild and g.one_of(wild_numbers) or g.one_of(tame_numbers) end
     return list
   end,
 }
 
 local function options(op)
-  local wild = below(3) == 0
+  local wild = g.chance(3)
   local given = {}
   for _, attr in ipairs(op.attrs) do
-    if attr.required or below(2) == 0 then given[attr.name] = makers[attr.type](wild) end
+    if attr.required or g.chance(2) then given[attr.name] = makers[attr.type](wild) end
   end
   return given
 end
@@ -64,18 +61,18 @@ local function array(dtype, dims)
   if count == 0 then return a end
   local flat = a:reshape { count }
   for i = 0, math.min(count, 64) - 1 do
-    flat[i] = dtype:match("^b?float") and (below(200) - 100) / 50 or below(6) - (dtype == "uint8" and 0 or 1)
+    flat[i] = dtype:match("^b?float") and (g.below(200) - 100) / 50 or g.below(6) - (dtype == "uint8" and 0 or 1)
   end
   return a
 end
 
 -- Inputs that often fit together: one dtype, and shapes that are repeated, broken only sometimes.
 local function inputs(op)
-  local dtype, dims, list = one_of(dtypes), shape(), {}
+  local dtype, dims, list = g.one_of(dtypes), shape(), {}
   local many = op.inputs[1] and op.inputs[1].kind == "many"
-  for i = 1, many and below(4) or #op.inputs do
-    if below(3) == 0 then dims = shape() end
-    local own = below(6) == 0 and one_of(dtypes) or dtype
+  for i = 1, many and g.below(4) or #op.inputs do
+    if g.chance(3) then dims = shape() end
+    local own = g.chance(6) and g.one_of(dtypes) or dtype
     if op.inputs[i] and op.inputs[i].name:match("label") or op.name:match("gather") and i == 2 then own = "int32" end
     list[i] = array(own, dims)
   end
@@ -112,17 +109,17 @@ local function in_a_graph(op, list, given)
     end
   end
   local plan = session:compile(graph)
-  plan:submit(below(2) == 0, nil, unpack(list))
+  plan:submit(g.chance(2), nil, unpack(list))
   session:wait_idle()
   while session:next() do end
 end
 
 local worked = 0
 for call = 1, CALLS do
-  local op = one_of(ops)
+  local op = g.one_of(ops)
   local list, given = inputs(op), options(op)
   if LOUD and call >= LOUD then io.stderr:write(call, ": ", describe(op, list, given), "\n") end
-  local how = below(2) == 0 and in_a_graph or function() session:evaluate(op.name, list, given) end
+  local how = g.chance(2) and in_a_graph or function() session:evaluate(op.name, list, given) end
   local fine, problem = pcall(how, op, list, given)
   if fine then
     worked = worked + 1
