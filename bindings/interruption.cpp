@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 
 #include "bindings/lua_glue.h"
@@ -29,28 +28,43 @@ State state;
 // How long a script has that catches every error, or runs a compiled loop or a long step.
 constexpr int kPatienceUs = 900 * 1000;
 
-// The library knows where an error would make it lose something (session.may_stop in Lua); without it nothing does.
-bool may_stop(lua_State* L) {
+// Takes a value off the stack and gives what a function of the library says of it; `otherwise` where the library is not
+// loaded or the function fails.
+bool ask(lua_State* L, const char* module, const char* function, bool otherwise) {
   const int top = lua_gettop(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
-  lua_getfield(L, -1, "moonflow.session");
-  bool may = true;
+  lua_getfield(L, -1, module);
+  bool answer = otherwise;
   if (lua_istable(L, -1)) {
-    lua_getfield(L, -1, "may_stop");
-    lua_pushinteger(L, 0);
-    may = lua_pcall(L, 1, 1, 0) != 0 || lua_toboolean(L, -1);
+    lua_getfield(L, -1, function);
+    lua_pushvalue(L, top);
+    if (lua_pcall(L, 1, 1, 0) == 0) answer = lua_toboolean(L, -1);
   }
-  lua_settop(L, top);
-  return may;
+  lua_settop(L, top - 1);
+  return answer;
+}
+
+// The library knows where an error would make it lose something; without it nothing does.
+bool may_stop(lua_State* L) {
+  lua_pushinteger(L, 0);
+  return ask(L, "moonflow.session", "may_stop", true);
+}
+
+bool is_own(lua_State* L, const char* source) {
+  lua_pushstring(L, source);
+  return ask(L, "moonflow.errors", "is_own", false);
 }
 
 // Scripts may catch every error, so it is raised again until the Ctrl-C is answered, though only in their own code: the
 // library and the prompt must be able to pass it on.
 void raise_interrupted(lua_State* L, lua_Debug* event) {
-  lua_getinfo(L, "Sl", event);
-  // Functions of LuaJIT that are written in Lua have no lines.
-  const bool users = event->currentline > 0 && std::strstr(event->source, "/moonflow/") == nullptr;
-  if (state.raised ? !users || event->event != LUA_HOOKCOUNT : !may_stop(L)) return;
+  if (state.raised) {
+    if (event->event != LUA_HOOKCOUNT) return;
+    lua_getinfo(L, "Sl", event);
+    if (event->currentline <= 0 || is_own(L, event->source)) return;  // LuaJIT's own functions have no lines
+  } else if (!may_stop(L)) {
+    return;
+  }
   state.raised = true;
   lua_sethook(L, raise_interrupted, LUA_MASKCOUNT, 1);
   lua_pushliteral(L, "interrupted");  // just so: the library lets exactly this error through its callbacks

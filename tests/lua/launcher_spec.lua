@@ -114,10 +114,11 @@ describe("the launcher", function()
 
   describe("on Ctrl-C", function()
     -- Sends SIGINT after a moment, and SIGKILL, which would give 137, a second and a bit later.
-    local function interrupt(text, options)
-      script("loop.lua", text)
-      local command = ("timeout --preserve-status -s INT -k 1.2 1 %s %s loop.lua"):format(
-        process.quote(process.launcher), options or "")
+    local function interrupt(text, options, path)
+      path = path or folder .. "/loop.lua"
+      process.write(path, text)
+      local command = ("timeout --preserve-status -s INT -k 1.2 1 %s %s %s"):format(
+        process.quote(process.launcher), options or "", process.quote(path))
       return process.shell(command, { folder = folder })
     end
 
@@ -128,6 +129,17 @@ describe("the launcher", function()
 
     it("stops a script that catches every error", function()
       assert.equal(130, interrupt("while true do pcall(string.rep, 'x', 10) end").code)
+    end)
+
+    it("stops such a script in order, whatever its folder is called", function()
+      assert.equal(0, os.execute("mkdir -p " .. process.quote(folder .. "/moonflow")))
+      local run = interrupt([[
+        require "moonflow"
+        io.write("said")  -- what is not flushed is lost where the process just ends
+        while true do pcall(function() for i = 1, 1e9 do local _ = i end end) end
+      ]], "-joff", folder .. "/moonflow/loop.lua")
+      assert.equal(130, run.code)
+      assert.equal("said", run.out)
     end)
 
     it("stops a job's loop without a traceback", function()
