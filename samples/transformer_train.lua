@@ -73,9 +73,9 @@ end
 
 -- Integers (batch, LENGTH) to logits of the next character at every place.
 local function transformer(tokens)
-  local embedding = flow.get_variable("embedding", { shape = { #characters, WIDTH }, initializer = initializer })
   local places = flow.get_variable("places", { shape = { LENGTH, WIDTH }, initializer = initializer })
-  local x = flow.gather(embedding, tokens) + places
+  local x = flow.layers.embedding(tokens, #characters, WIDTH, {
+    embeddings_initializer = initializer, name = "embedding" }) + places
   for i = 1, LAYERS do
     local name = "block" .. i
     x = x + flow.nn.dropout(attention(normal(x, name .. "-norm1"), name .. "-attention"), { rate = 0.1 })

@@ -186,7 +186,7 @@ end
 
 -- What other libraries call what we have: in a job, and of arrays.
 local foreign = {
-  linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.gather",
+  linear = "flow.layers.dense", fully_connected = "flow.layers.dense", embedding = "flow.layers.embedding",
   embedding_lookup = "flow.gather", cross_entropy = "flow.nn.sparse_softmax_cross_entropy_with_logits",
   crossentropyloss = "flow.nn.sparse_softmax_cross_entropy_with_logits", cat = "flow.concat", view = "flow.reshape",
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",

@@ -100,6 +100,35 @@ function(t, given, where, signature)
   return out
 end)
 
+-- ---- embedding ----------------------------------------------------------------------------------------------------
+
+define("embedding", {
+  { "inputs", "blob" }, { "num_embeddings", "integer" }, { "embedding_dim", "integer" },
+  { "embeddings_initializer", "initializer?" }, { "embeddings_regularizer", "regularizer?" }, { "dtype", "dtype?" },
+  { "trainable", "boolean", true }, { "name", "string?" },
+}, [[
+A learned vector for each of num_embeddings things, such as words, picked by their numbers from 0.
+  out[i..., j] = weight[inputs[i...], j]
+shapes: inputs (...) -> (..., embedding_dim); weight (num_embeddings, embedding_dim)
+dtypes: inputs of an integer dtype; out and weight of `dtype`
+defaults: embeddings_initializer random normal of deviation 1, dtype the job's default_data_type
+errors: inputs of a floating dtype; in a run, a number outside [0, num_embeddings), with its position
+variables: name-weight; ops: name]],
+function(t, given, where, signature)
+  local x, count, width = given.inputs, given.num_embeddings, given.embedding_dim
+  if count < 1 or width < 1 then
+    signature:fail((": num_embeddings and embedding_dim must be at least 1, got %d and %d"):format(count, width))
+  end
+  if arguments.floating[x.dtype] then
+    signature:fail(": inputs are numbers of rows, integers, and '" .. x.name .. "' is " .. x.dtype)
+  end
+  local names = naming(t, given.name, "Embedding")
+  local w = weight(t, where, names, "weight", { count, width },
+    given.embeddings_initializer or initializer.random_normal_initializer(),
+    { dtype = given.dtype, regularizer = given.embeddings_regularizer, trainable = given.trainable })
+  return ops.apply("gather", { w, x }, { axis = 0 }, names.name)
+end)
+
 -- ---- convolution --------------------------------------------------------------------------------------------------
 
 -- One number per spatial axis.

@@ -69,6 +69,70 @@ describe("dense", function()
   end)
 end)
 
+describe("embedding", function()
+  local function embedded(x, options)
+    return run(x, function(b) return flow.layers.embedding(b, 4, 3, options) end)
+  end
+
+  it("picks the vectors of numbers, in any shape and integer dtype", function()
+    local y = embedded(np.array({ { 3, 0 }, { 3, 1 } }, flow.int64), { name = "e" })
+    assert.same({ "e-weight (4, 3)" }, names())
+    local w = session.handle():read("e-weight")
+    assert.equal("float32 (2, 2, 3)", y.dtype .. " " .. tostring(y.shape))
+    assert.is_true(y:slice("0, 0") == w[3] and y:slice("1, 0") == w[3])
+    assert.is_true(y:slice("0, 1") == w[0] and y:slice("1, 1") == w[1])
+  end)
+
+  it("starts from the normal distribution, or as it is told", function()
+    run(np.zeros({ 1 }, flow.int32), function(b) return flow.layers.embedding(b, 1000, 20, { name = "e" }) end)
+    local w = session.handle():read("e-weight")
+    assert.truthy(math.abs(w:mean()) < 0.03 and math.abs(w:std() - 1) < 0.02) -- four deviations of 20,000 draws
+    flow.clear_default_session()
+    local y = embedded(np.zeros({ 2 }, flow.int8), { embeddings_initializer = flow.ones_initializer(),
+                                                     dtype = flow.double })
+    assert.is_true(y == np.ones({ 2, 3 }, flow.double))
+  end)
+
+  it("learns the vectors that were picked, each as often as it was", function()
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 4 }, { dtype = flow.int32 }) }, returns = tp.Numpy,
+    } (function(x)
+      local y = flow.layers.embedding(x, 4, 3, { name = "e", embeddings_initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(1, { momentum = 0 }):minimize(y)  -- the mean of 12 elements
+      return y
+    end)
+    job(np.array({ 2, 0, 2, 2 }, flow.int32))
+    near(session.handle():read("e-weight"), 1 - np.array({ { 1 }, { 0 }, { 3 }, { 0 } }) * np.ones({ 1, 3 }) / 12, 1e-6)
+  end)
+
+  it("stays as it is where it is not trainable", function()
+    local job = flow.global_function {
+      type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }, { dtype = flow.int32 }) }, returns = tp.Numpy,
+    } (function(x)
+      local y = flow.layers.embedding(x, 4, 3, {
+        name = "e", trainable = false, embeddings_initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(1):minimize(flow.layers.dense(y, 1, { name = "d" }))
+      return y
+    end)
+    job(np.array({ 2, 0 }, flow.int32))
+    assert.is_true(session.handle():read("e-weight") == np.ones({ 4, 3 }))
+  end)
+
+  it("says what it cannot take", function()
+    local function fails(pattern, x, ...)
+      local more = { ... }
+      local fine, problem = pcall(run, x, function(b) return flow.layers.embedding(b, unpack(more)) end)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem))
+      assert.truthy(problem.where:find("layers_spec.lua:", 1, true))
+    end
+    local x = np.array({ 0, 4 }, flow.int32)
+    fails("flow.layers.embedding: inputs are numbers of rows, integers, and 'b' is float32", x:astype(flow.float), 4, 3)
+    fails("must be at least 1, got 0 and 3", x, 0, 3)
+    fails("gather 'e': ", x, 4, 3, { name = "e" })
+  end)
+end)
+
 describe("conv2d", function()
   it("has weights (filters, channels / groups, kernel)", function()
     local y = run(np.ones({ 1, 4, 5, 5 }), function(b)
