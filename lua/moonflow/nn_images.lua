@@ -211,8 +211,10 @@ shapes: x (batch, channels, ...) -> the same]] .. normalisation_doc,
       signature:fail(": the " .. sizes[2] .. " channels of '" .. given.x.name .. "' cannot be split into "
         .. given.num_groups .. " groups")
     end
+    local width = sizes[2] / given.num_groups  -- of a group; no -1, which a batch of none leaves open
+    for axis = 3, #sizes do width = width * sizes[axis] end
     local name = given.name or t:unnamed("GroupNorm")
-    local grouped = ops.apply("reshape", { given.x }, { shape = { sizes[1], given.num_groups, -1 } })
+    local grouped = ops.apply("reshape", { given.x }, { shape = { sizes[1], given.num_groups, width } })
     local normal = ops.apply("layer_norm_core", { grouped, false, false }, { begin_norm_axis = 2, epsilon = given.eps },
       name)
     local restored = ops.apply("reshape", { normal }, { shape = sizes })

@@ -260,6 +260,12 @@ describe("normalisation of channels", function()
     near(beta, 0 - planes:sum(1), 1e-4)
   end)
 
+  it("GroupNorm of an empty batch is one", function()
+    local job = flow.global_function { inputs = { x = tp.ListNumpy.Placeholder({ 2, 4, 3 }) }, returns = tp.Numpy } (
+      function(x) return flow.nn.GroupNorm(x, 2) end)
+    assert.equal("(0, 4, 3)", tostring(job({ np.zeros({ 0, 4, 3 }) }).shape))
+  end)
+
   it("InstanceNorm is GroupNorm with a group per channel, for each rank", function()
     np.random.seed(7)
     for dims = 1, 3 do
