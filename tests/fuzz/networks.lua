@@ -92,13 +92,19 @@ local function batch_norm(g, x, name, net)
   return flow.layers.batch_normalization_add_relu(x, net.alike(g, x), options)
 end
 
+-- Of values that were repeated several are the largest but for their rounding, and which one gets the gradient says
+-- nothing.
+local function pool_of(g, n, net)
+  return (g.chance(n) or net.repeats) and nn.avg_pool2d or nn.max_pool2d
+end
+
 local function pooling(g, x, name, net)
   local height, width, padding = window(g, x.shape:table(), net)
   local size = g.one_of { 2, 2, 2, 3, 1 }
   if padding == "VALID" and (size > height or size > width) then padding = "SAME" end
   local options = { ksize = size, padding = padding, data_format = net.format, name = name }
   if g.chance(3) then options.strides = g.one_of { 1, 2, 3 } end
-  return (g.chance(3) and nn.avg_pool2d or nn.max_pool2d)(x, options)
+  return pool_of(g, 3, net)(x, options)
 end
 
 -- conv, batch norm, relu, conv, batch norm, sum, relu; or the same with fewer of them.
@@ -143,7 +149,7 @@ local function stage(g, x, name, net)
     value = nn.relu(nn.bias_add(value, variable("-bias", { filters }), { data_format = net.format }))
   end
   if g.chance(6) then return pooling(g, value, name .. "-pool", net) end
-  local pool = g.chance(6) and nn.avg_pool2d or nn.max_pool2d
+  local pool = pool_of(g, 6, net)
   local height, width, padding = window(g, s, net)
   if padding == "VALID" and (height < 2 or width < 2) then padding = "SAME" end
   return pool(value, { ksize = 2, strides = 2, padding = padding, data_format = net.format, name = name .. "-pool" })
@@ -284,6 +290,7 @@ end
 
 local function upsampling(g, x, _, net)
   if count(x, net) * 4 > MOST_ELEMENTS then return nil end
+  net.repeats = true
   return flow.layers.upsample_2d(x, { size = 2, data_format = net.format,
                                       interpolation = g.one_of { "nearest", "bilinear" } })
 end
@@ -328,13 +335,13 @@ local function rearranged(g, x, name, net)
   local size, rank = x.shape[axis], #x.shape
   local function along(value, other)
     local list = {}
-    for i = 1, axis + 1 do list[i] = i == axis + 1 and value or other end
+    for i = 1, axis + 1 do list[i] = i == axis + 1 and value or other or x.shape[i - 1] end
     return list
   end
   return g.one_of {
     function() return flow.reverse(x, { axis = { axis } }) end,
-    function() return flow.slice_v2(x, along(g.below(size), 0), along(size, x.shape[0]), along(1 + g.below(2), 1)) end,
-    function() return flow.slice_v2(x, along(size - 1, 0), along(-size - 1, x.shape[0]), along(-1, 1)) end,
+    function() return flow.slice_v2(x, along(g.below(size), 0), along(size), along(1 + g.below(2), 1)) end,
+    function() return flow.slice_v2(x, along(size - 1, 0), along(-size - 1), along(-1, 1)) end,
     function() return flow.squeeze(flow.expand_dims(x, axis), { axis = { axis } }) end,
     function()
       local picked = {}
@@ -422,7 +429,8 @@ function networks.draw(seed)
   return self
 end
 
--- An earlier value of the same shape, where there is one.
+-- A value of the same shape from before x, the last one, where there is one. It is told from x by its place: what a
+-- dropout gives is x itself in a job that predicts.
 local function alike_among(values)
   return function(g, x)
     local list = {}
