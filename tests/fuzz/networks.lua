@@ -9,7 +9,14 @@ local networks = {}
 -- No value of a batch of the size that is trained has more, so that networks do not depend on the batch.
 local MOST_ELEMENTS = 20000
 
-local function count(x, net) return x.shape:count() / x.shape[0] * net.batch end
+-- Elements of one sample: a batch may have none.
+local function inner(x)
+  local n = 1
+  for axis = 1, #x.shape - 1 do n = n * x.shape[axis] end
+  return n
+end
+
+local function count(x, net) return inner(x) * net.batch end
 
 -- ---- element-wise -------------------------------------------------------------------------------------------------
 
@@ -248,14 +255,17 @@ local function transposition(g, x)
 end
 
 local function reshaping(g, x)
-  local s = x.shape:table()
-  local rest = x.shape:count() / s[1]
-  if g.chance(3) then return flow.reshape(x, { s[1], -1 }) end
+  local batch, rest = x.shape[0], inner(x)
+  -- What is left out of a shape cannot be known where there are no elements.
+  local function left(size) return batch > 0 and -1 or size end
+  if g.chance(3) then return flow.reshape(x, { batch, left(rest) }) end
   local first = g.one_of { 1, 2, 3, 4, 5, 8 }
   if rest % first ~= 0 then return nil end
   local second = g.one_of { 1, 2, 4 }
-  if g.chance(2) and rest / first % second == 0 then return flow.reshape(x, { s[1], first, second, -1 }) end
-  return flow.reshape(x, { s[1], first, -1 })
+  if g.chance(2) and rest / first % second == 0 then
+    return flow.reshape(x, { batch, first, second, left(rest / first / second) })
+  end
+  return flow.reshape(x, { batch, first, left(rest / first) })
 end
 
 local function cut(g, x)
@@ -266,6 +276,49 @@ local function cut(g, x)
   begin[axis + 1] = g.below(size)
   sizes[axis + 1] = 1 + g.below(size - begin[axis + 1])
   return flow.slice(x, begin, sizes)
+end
+
+-- The last two axes the other way round; with a single one beside the batch, as it is.
+local function order_of(rank)
+  local order = {}
+  for axis = 0, rank - 1 do order[axis + 1] = axis end
+  if rank > 2 then order[rank - 1], order[rank] = order[rank], order[rank - 1] end
+  return order
+end
+
+-- A part of no elements: what is made of it adds nothing to the value, and its gradient nothing to the gradient.
+local function empty_part(g, x, _, net)
+  local axis, rank = inner_axis(g, x), #x.shape
+  local begin, sizes = {}, {}
+  for i = 1, axis do begin[i], sizes[i] = 0, -1 end
+  begin[axis + 1], sizes[axis + 1] = g.below(x.shape[axis] + 1), 0
+  local part = flow.slice(x, begin, sizes)
+  for _ = 1, g.below(4) do
+    part = g.one_of {
+      function() return g.one_of(activations)(part) end,
+      function() return g.one_of(functions)(part) end,
+      function() return g.one_of(binaries)(part, part * 0.5) end,
+      function() return g.one_of { nn.softmax, nn.logsoftmax, flow.identity } (part) end,
+      function() return flow.reverse(part, { axis = { axis } }) end,
+      function() return flow.sort(part) end,
+      function() return flow.concat({ part, part }, { axis = axis }) end,
+      function() return flow.transpose(flow.transpose(part, order_of(rank)), order_of(rank)) end,
+      function() return nn.dropout(part, { rate = 0.5 }) end,
+    } ()
+  end
+  local function product()  -- a sum of no terms for each element
+    if rank ~= 3 or net.batch * x.shape[1] * x.shape[1] > MOST_ELEMENTS then return nil end
+    local along = axis == 1 and flow.matmul(part, part, { transpose_a = true })
+      or flow.matmul(part, part, { transpose_b = true })
+    return x + (axis == 1 and flow.matmul(x, along) or flow.matmul(along, x))
+  end
+  return g.one_of {
+    function() return flow.concat({ x, part }, { axis = axis }) end,
+    function() return flow.concat({ part, x, part }, { axis = axis }) end,
+    function() return x + math_.reduce_sum(part, { axis = { axis }, keepdims = true }) end,
+    function() return x * math_.reduce_prod(part, { axis = { axis }, keepdims = true }) end,
+    product,
+  } ()
 end
 
 local function join(g, x, _, net)
@@ -392,7 +445,7 @@ local function attention(g, x, name)
   local parts = {}
   for i, word in ipairs { "-query", "-key", "-value" } do
     parts[i] = flow.reshape(flow.layers.dense(x, width, { name = name .. word }),
-      { x.shape[0], x.shape[1], heads, -1 })
+      { x.shape[0], x.shape[1], heads, width / heads })
   end
   local out = nn.dot_product_attention(parts[1], parts[2], parts[3], { causal = g.chance(2) })
   return flow.reshape(out, { x.shape[0], x.shape[1], width })
@@ -400,7 +453,7 @@ end
 
 local anywhere = { activation, activation, chain, chain, chain, add_earlier, add_earlier, broadcast, reduction, cut,
                    join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, rearranged, rearranged,
-                   batch_norm }
+                   batch_norm, empty_part }
 local by_rank = {
   [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied },
   [3] = { dense, dense, product, attention, attention, convolution_1d },
@@ -410,6 +463,9 @@ local by_rank = {
 }
 
 -- ---- networks -----------------------------------------------------------------------------------------------------
+
+--- The kinds of the jobs that a network is called as.
+networks.calls = { "predict", "train", "predict", "train", "train", "predict" }
 
 --- What stands before any op: sizes, how many steps, which loss, how often.
 function networks.draw(seed)
@@ -426,6 +482,13 @@ function networks.draw(seed)
   -- Predictions may be of another batch.
   self.predicted = { g.chance(2) and self.shape[1] or g.one_of { 1, 2, 5, 16 }, unpack(self.shape, 2) }
   self.steps = 1 + g.below(g.chance(3) and 14 or 7)
+  -- What the inputs are declared as. All but Numpy take smaller batches too; those of predictions may be empty.
+  self.input, self.batches = g.one_of { "Numpy", "Numpy", "ListNumpy", "MirroredTensorDef" }, {}
+  for call, kind in ipairs(networks.calls) do
+    local most = (kind == "train" and self.shape or self.predicted)[1]
+    local fewer = kind == "train" and 1 + g.below(most) or g.one_of { 0, g.below(most + 1) }
+    self.batches[call] = self.input ~= "Numpy" and g.chance(2) and fewer or most
+  end
   return self
 end
 
@@ -434,8 +497,8 @@ end
 local function alike_among(values)
   return function(g, x)
     local list = {}
-    for _, value in ipairs(values) do
-      if value ~= x and value.shape == x.shape then list[#list + 1] = value end
+    for i = 1, #values - 1 do
+      if values[i].shape == x.shape then list[#list + 1] = values[i] end
     end
     return #list > 0 and g.one_of(list) or nil
   end
@@ -469,9 +532,18 @@ end
 
 -- What the network gives, as (batch, classes).
 local function head(self, value)
-  local flat = #value.shape > 2 and flow.reshape(value, { value.shape[0], -1 }) or value
+  local flat = #value.shape > 2 and flow.reshape(value, { value.shape[0], inner(value) }) or value
   return flow.layers.dense(flat, self.classes, { name = "head" })
 end
+
+--- A placeholder of the kind that the network takes.
+function networks.placeholder(self, shape, dtype)
+  if self.input == "MirroredTensorDef" then return flow.MirroredTensorDef(shape, { dtype = dtype }) end
+  return flow.typing[self.input].Placeholder(shape, { dtype = dtype })
+end
+
+--- What is fed to it: the value as it is, or the list of one that other placeholders than Numpy take.
+function networks.feed(self, value) return self.input == "Numpy" and value or { value } end
 
 --- The prediction of the network for its last value.
 function networks.prediction(self, value, around)

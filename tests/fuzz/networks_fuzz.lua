@@ -92,9 +92,10 @@ end
 -- The jobs of one way. What is watched goes into `seen`, by the names of the values.
 local function define(network, way, seen)
   local dtype = way.dtype or flow.float
-  local choice = draws(network.seed, 2000 + #way.name)
   local function around(training)
-    return function(_, step)
+    return function(place, step)
+      -- The same whenever the body is traced, since a variable that nothing reads exists only where it is watched.
+      local choice = draws(network.seed, 2000 + 100 * #way.name + 2 * place + (training and 1 or 0))
       if not way.watched or choice.below(way.watched) > 0 then return step() end
       local grads = training and (way.watched == 1 or choice.chance(2)) or false
       local values = (way.watched == 1 or not grads or choice.chance(2)) and seen.values or nil
@@ -102,8 +103,8 @@ local function define(network, way, seen)
       return flow.watch_scope(values, step)
     end
   end
-  local X = tp.Numpy.Placeholder(network.shape, { dtype = dtype })
-  local Labels = tp.Numpy.Placeholder({ network.shape[1] }, { dtype = flow.int32 })
+  local X = networks.placeholder(network, network.shape, dtype)
+  local Labels = networks.placeholder(network, { network.shape[1] }, flow.int32)
   local function config()
     local given = { default_data_type = dtype }
     for name, value in pairs(way.config or {}) do given[name] = value end
@@ -123,14 +124,15 @@ local function define(network, way, seen)
     if shows_logits then return loss, logits end
     return loss
   end)
-  -- What the optimizer makes of the gradients: that keeps its updates apart from what they are made of.
-  for _, name in ipairs(way.watched == 1 and train:value_names() or {}) do
+  -- What the optimizer makes of the gradients: that keeps its updates apart from what they are made of. Which ops it
+  -- needs for that depends on the batch.
+  for _, name in ipairs(way.watched == 1 and network.input == "Numpy" and train:value_names() or {}) do
     if name:match("%-gradient$") or name:match("%-clipped$") then
       train:watch(name, function(value) seen.updates[name] = { blob = value } end)
     end
   end
   local predict = flow.global_function {
-    name = "predict", inputs = { x = tp.Numpy.Placeholder(network.predicted, { dtype = dtype }) },
+    name = "predict", inputs = { x = networks.placeholder(network, network.predicted, dtype) },
     placement = placement, function_config = config(), returns = returned(tp.Numpy),
   } (function(x)
     local each = around(false)
@@ -151,7 +153,7 @@ local function run(network, way, data_seed)
   local function show(name, array)
     if array then shown[name] = array:astype("float64") end
   end
-  for at, word in ipairs { "predict", "train", "predict", "train", "train", "predict" } do
+  for at, word in ipairs(networks.calls) do
     local random = np.random.default_rng(data_seed * 100 + at)
     local prefix = at .. ": " .. word .. ": "
     local function deliver(first, logits)
@@ -165,15 +167,16 @@ local function run(network, way, data_seed)
       end
     end
     local training = word == "train"
-    local shape = training and network.shape or network.predicted
+    local shape = { network.batches[at], unpack(network.shape, 2) }
     local x = moved(drawn(random, -1, 1, shape), way, np.random.default_rng(at + (way.draw or 0)))
-    local job, feeds = predict, { x }
+    local job, feeds = predict, { networks.feed(network, x) }
     if training then
-      job, feeds = train, { x, random:randint(0, network.classes, { shape[1] }):astype("int32") }
+      job, feeds = train, { feeds[1],
+        networks.feed(network, random:randint(0, network.classes, { shape[1] }):astype("int32")) }
     end
     if way.in_flight then
       job(unpack(feeds))(deliver)
-      x:reshape({ x.shape:count() })[0] = 7  -- what a call was given is its own
+      if x.shape:count() > 0 then x:reshape({ x.shape:count() })[0] = 7 end  -- what a call was given is its own
     else
       deliver(job(unpack(feeds)))
     end
