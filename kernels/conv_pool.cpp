@@ -90,6 +90,7 @@ struct ConvPoolOp {
 template <class Body>
 void each_window(const ImageSize& size, bool channels_last, const Body& body) {
   const ImageSize half{size.batch, size.channels, size.height / 2, size.width / 2};
+  if (half.height == 0 || half.width == 0) return;  // of however many channels
   const int64_t step = channels_last ? size.channels : 1, row = size.width * step;
   cpu::parallel_for(size.batch * size.channels, 1, [&](int64_t first, int64_t last) {
     for (int64_t plane = first; plane < last; ++plane) {

@@ -19,6 +19,7 @@ Launch prepare_lanes(KernelCall& call, int x, Body body) {
   return visit_floating(call.inputs[x].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
+      if (lanes.n == 0) return;  // of however many lanes
       const int64_t grain = cpu::kGrain / 2 / std::max<int64_t>(lanes.n, 1) + 1;
       cpu::parallel_for(lanes.count, grain, [&](int64_t first, int64_t last) {
         cpu::widest([&] {

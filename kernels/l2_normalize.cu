@@ -50,7 +50,9 @@ CudaKernel along_axis(int x, LaunchLanes launch_lanes) {
     const Lanes lanes(call.inputs[x].shape, call.attrs.integer("axis"));
     const double epsilon = call.attrs.number("epsilon");
     return visit_floating(call.inputs[x].dtype, [&](auto zero) -> Launch {
-      return [=](const LaunchCall& at) { launch_lanes(at, lanes, static_cast<decltype(zero)>(epsilon)); };
+      return [=](const LaunchCall& at) {
+        if (lanes.n > 0) launch_lanes(at, lanes, static_cast<decltype(zero)>(epsilon));
+      };
     });
   }}};
 }

@@ -95,12 +95,17 @@ template <class T, Into into>
 class ScatterRows {
  public:
   ScatterRows(KernelCall& call, const PickedRows& places, int initial, int indices, int updates)
-      : p_(places), named_(call, places, indices), initial_(initial), updates_(updates) {}
+      : p_(places),
+        named_(call, places, indices),
+        initial_(initial),
+        updates_(updates),
+        empty_(call.outputs[0].count() == 0) {}
 
   // Threads share out the columns, or else the rows, and each goes through all picks of a block in order: no two write
   // the same place, and every sum has one order.
   void operator()(const LaunchCall& at) const {
     named_.check(at);
+    if (empty_) return;  // of however many rows
     if (p_.inner >= 16 * threads()) {
       const int64_t work_of_column = p_.rows + p_.picks;
       parallel_for(p_.blocks * p_.inner, kGrain / (work_of_column + 1) + 1, [&](int64_t first, int64_t last) {
@@ -157,6 +162,7 @@ class ScatterRows {
   PickedRows p_;
   NamedRows named_;
   int initial_, updates_;
+  bool empty_;
 };
 
 }  // namespace

@@ -203,6 +203,13 @@ TEST_CASE("l2_normalize gives vectors of length one, and leaves zero alone") {
   CHECK(columns == std::vector<double>{1, 1, 0, 0});
 }
 
+TEST_CASE("vectors of no elements cost nothing, however many there are") {
+  Session session = make_session();
+  const Tensor none = Tensor::allocate({DType::Float32, {0, int64_t{1} << 50}});  // to go through them would take weeks
+  CHECK(session.evaluate("l2_normalize", {none}, {{"axis", int64_t{0}}})[0].shape() == none.shape());
+  CHECK(session.evaluate("l2_normalize_grad", {none, none}, {{"axis", int64_t{0}}})[0].shape() == none.shape());
+}
+
 TEST_CASE("losses have the same bits for any number of threads") {
   Session one = make_session(1), two = make_session(2);
   const int64_t rows = 2000, classes = 101;

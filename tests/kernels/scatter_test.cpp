@@ -59,6 +59,16 @@ TEST_CASE("unsorted_segment_sum adds up slices by their segment") {
   CHECK(numbers(session.evaluate("unsorted_segment_sum", {data, columns}, along)[0]) == Values{11, 22, 44, 120});
 }
 
+TEST_CASE("rows of no elements cost nothing, however many there are") {
+  Session session = make_session();
+  const int64_t many = int64_t{1} << 50;  // to go through them would take weeks
+  const Tensor none = Tensor::allocate({DType::Float32, {2, 0}}), ids = Tensor::of<int32_t>({2}, {0, 7});
+  CHECK(session.evaluate("unsorted_segment_sum", {none, ids}, {{"num_segments", many}})[0].shape() == Shape{many, 0});
+  const Tensor places = Tensor::of<int64_t>({2, 1}, {0, many - 1});
+  CHECK(session.evaluate("scatter_nd", {places, none}, {{"shape", Ints{many, 0}}})[0].shape() == Shape{many, 0});
+  CHECK_THROWS_AS(session.evaluate("scatter_nd", {places, none}, {{"shape", Ints{many - 1, 0}}}), Error);
+}
+
 TEST_CASE("dim_gather picks along an axis, each element for itself") {
   Session session = make_session();
   const Tensor x = Tensor::of<float>({2, 3}, {0, 1, 2, 10, 11, 12});
