@@ -98,6 +98,14 @@ TEST_CASE("an image that a convolution leaves in blocks of channels is resampled
   }
 }
 
+TEST_CASE("an image of no channels costs nothing, however high it is") {
+  Session session = make_session();
+  const Tensor x = Tensor::allocate({DType::Float32, {1, 0, int64_t{1} << 40, 7}});  // a table of its rows fits no memory
+  CHECK(session.evaluate("reflection_pad2d", {x}, {{"padding", Ints{0}}})[0].shape() == x.shape());
+  CHECK(session.evaluate("reflection_pad2d_grad", {x}, {{"padding", Ints{0}}, {"shape", x.shape().dims()}})[0].shape() ==
+        x.shape());
+}
+
 TEST_CASE("faults of resampling are named") {
   Session session = make_session();
   const Tensor x = image({1, 2, 3, 4}, {1, 1, 2, 2});
