@@ -12,6 +12,7 @@ struct Lanes {
   typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
   typedef uint32_t Stored __attribute__((vector_size(4 * kLanes), may_alias, aligned(4)));
   typedef uint64_t Pairs __attribute__((vector_size(4 * kLanes)));
+  typedef uint64_t StoredPairs __attribute__((vector_size(4 * kLanes), may_alias, aligned(8)));
 
   // word[w] of lane i is that word of block `first + i`.
   Words word[4];
@@ -35,39 +36,37 @@ struct Lanes {
     for (int w = 0; w < 4; ++w) word[w] = reinterpret_cast<const Stored&>(numbers[w]);
   }
 
+  // A product of two words fills a pair of lanes, so even and odd lanes go through the rounds apart, each word in the
+  // lower half of a pair. What is in the upper halves is of no meaning: products take the lower ones only.
   void mix(const Sequence& sequence, uint64_t first) {
     const Block counter = sequence.counter(first, 0);
-    uint32_t indices[kLanes];
-    for (int i = 0; i < kLanes; ++i) indices[i] = counter.word[0] + static_cast<uint32_t>(i);  // has no carry
-    word[0] = reinterpret_cast<const Stored&>(indices);
-    for (int w = 1; w < 4; ++w) word[w] = Words{} + counter.word[w];
+    Pairs even[4], odd[4];
+    for (int w = 0; w < 4; ++w) even[w] = odd[w] = Pairs{} + counter.word[w];
+    static constexpr uint64_t kEven[] = {0, 2, 4, 6, 8, 10, 12, 14};
+    even[0] += reinterpret_cast<const StoredPairs&>(kEven);  // has no carry
+    odd[0] = even[0] + 1;
     uint32_t key0 = sequence.key_word(0), key1 = sequence.key_word(1);
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
-      Words even_high, even_low, odd_high, odd_low;
-      multiply(kEvenFactor, word[0], even_high, even_low);
-      multiply(kOddFactor, word[2], odd_high, odd_low);
-      word[0] = odd_high ^ word[1] ^ key0;
-      word[1] = odd_low;
-      word[2] = even_high ^ word[3] ^ key1;
-      word[3] = even_low;
+      mix_once(key0, key1, even);
+      mix_once(key0, key1, odd);
       key0 += kKeyStep0;
       key1 += kKeyStep1;
     }
+    for (int w = 0; w < 4; ++w) word[w] = (Words)(even[w] << 32 >> 32 | odd[w] << 32);
   }
 
-  // Both halves of the products with one factor.
-  static void multiply(uint32_t factor, const Words& x, Words& high, Words& low) {
-    const Words factors = Words{} + factor;
-    const Pairs pairs = (Pairs)x, upper = pairs >> 32;
+  static void mix_once(uint32_t key0, uint32_t key1, Pairs (&words)[4]) {
     Pairs even, odd;
-    product(pairs, (Pairs)factors, even);
-    product(upper, (Pairs)factors, odd);
-    low = (Words)(even << 32 >> 32 | odd << 32);
-    high = (Words)(even >> 32 | odd >> 32 << 32);
+    product(words[0], Pairs{} + kEvenFactor, even);
+    product(words[2], Pairs{} + kOddFactor, odd);
+    words[0] = odd >> 32 ^ (words[1] ^ key0);
+    words[1] = odd;
+    words[2] = even >> 32 ^ (words[3] ^ key1);
+    words[3] = even;
   }
 
-  // Of the low halves of pairs: one instruction, which GCC 12 does not find.
+  // Of the lower halves of pairs: one instruction, which GCC 12 does not find.
   static void product(const Pairs& x, const Pairs& y, Pairs& to) {
 #ifdef __x86_64__
     asm("vpmuludq %2, %1, %0" : "=v"(to) : "v"(x), "v"(y));
