@@ -26,6 +26,7 @@ namespace {
 using namespace attention;
 using cpu::multiply;
 using cpu::padded_row;
+using cpu::row_step;
 using cpu::SmallProduct;
 using cpu::Strided;
 
@@ -83,47 +84,68 @@ struct Rows {
     constexpr int64_t kLine = 64 / sizeof(T);
     for (int64_t column = 0; i < count && column < width; column += kLine) __builtin_prefetch(row(i) + column, 0, 2);
   }
-  Strided<std::remove_const_t<T>> strided(int64_t first) const { return {row(first), step, 1}; }
+  Rows part(int64_t first, int64_t number) const { return {row(first), number, width, step}; }
+  Strided<std::remove_const_t<T>> strided() const { return {data, step, 1}; }
 };
 
 // Copies rows one behind the other, each filled up with zeros to whole registers.
 template <class T>
-void copy_rows(const Rows<const T>& from, int64_t first, int64_t count, T* to) {
-  const int64_t step = padded_row(from.width);
-  for (int64_t i = 0; i < count; ++i)
-    std::fill(std::copy_n(from.row(first + i), from.width, to + i * step), to + (i + 1) * step, T(0));
+void copy_rows(const Rows<const T>& from, T* to) {
+  const int64_t step = row_step(from.width), padded = padded_row(from.width);
+  for (int64_t i = 0; i < from.count; ++i, to += step)
+    std::fill(std::copy_n(from.row(i), from.width, to), to + padded, T(0));
 }
 
-// Four by four numbers, in registers that every processor has.
-void transpose_square(const float* from, int64_t from_step, float factor, float* to, int64_t to_step) {
-  using R = cpu::Register<4>;
-  R::Vector rows[4] = {R::at(from), R::at(from + from_step), R::at(from + 2 * from_step), R::at(from + 3 * from_step)};
-  cpu::transpose<R>(rows);
-  for (int i = 0; i < 4; ++i) R::at(to + i * to_step) = factor * rows[i];
-}
-
-// The transpose of `factor` times the rows, each row of it filled up with zeros.
+// The transpose of `factor` times the rows, each row of it filled up with zeros. Whole squares go through registers, of
+// at most eight lanes, so that few rows are left over.
 template <class T>
 void copy_transposed(const Rows<const T>& from, T factor, T* to) {
-  const int64_t step = padded_row(from.count);
-  int64_t row = 0;
+  const int64_t step = row_step(from.count), padded = padded_row(from.count);
+  int64_t square_rows = 0, square_columns = 0;
   if constexpr (std::is_same_v<T, float>) {
-    for (; row + 4 <= from.count; row += 4) {
-      for (int64_t column = 0; column + 4 <= from.width; column += 4)
-        transpose_square(from.row(row) + column, from.step, factor, to + column * step + row, step);
-    }
+    cpu::widest_register([&](auto wide) {
+      using R = cpu::Register<std::min(decltype(wide)::kWidth, 8)>;
+      square_rows = from.count / R::kWidth * R::kWidth;
+      square_columns = from.width / R::kWidth * R::kWidth;
+      for (int64_t i = 0; i < square_rows; i += R::kWidth) {
+        for (int64_t c = 0; c < square_columns; c += R::kWidth)
+          cpu::copy_square<R>(from.row(i) + c, from.step, to + c * step + i, step, [=](auto& row) { row *= factor; });
+      }
+    });
   }
   for (int64_t i = 0; i < from.count; ++i) {
-    for (int64_t c = i < row ? from.width / 4 * 4 : 0; c < from.width; ++c) to[c * step + i] = factor * from.row(i)[c];
+    for (int64_t c = i < square_rows ? square_columns : 0; c < from.width; ++c)
+      to[c * step + i] = factor * from.row(i)[c];
   }
-  for (int64_t c = 0; c < from.width; ++c) std::fill(to + c * step + from.count, to + (c + 1) * step, T(0));
+  for (int64_t c = 0; c < from.width; ++c) std::fill(to + c * step + from.count, to + c * step + padded, T(0));
 }
 
+// Where products write rows of an output: in their place if these are whole registers, and else in scratch first.
 template <class T>
-void copy_out(const T* from, const Rows<T>& to, int64_t first, int64_t count) {
-  const int64_t step = padded_row(to.width);
-  for (int64_t i = 0; i < count; ++i) std::copy_n(from + i * step, to.width, to.row(first + i));
-}
+class Target {
+ public:
+  Target(const Rows<T>& rows, T* scratch)
+      : rows_(rows),
+        in_place_(rows.width == padded_row(rows.width)),
+        data_(in_place_ ? rows.data : scratch),
+        step_(in_place_ ? rows.step : row_step(rows.width)) {}
+
+  T* data() const { return data_; }
+  int64_t step() const { return step_; }
+  void clear_from(int64_t first) const {
+    for (int64_t i = first; i < rows_.count; ++i) std::fill_n(data_ + i * step_, padded_row(rows_.width), T(0));
+  }
+  // Once all is written.
+  void finish() const {
+    for (int64_t i = 0; !in_place_ && i < rows_.count; ++i) std::copy_n(data_ + i * step_, rows_.width, rows_.row(i));
+  }
+
+ private:
+  const Rows<T> rows_;
+  const bool in_place_;
+  T* const data_;
+  const int64_t step_;
+};
 
 // Which keys a query may look at, and which of its weights dropout keeps.
 struct Selection {
@@ -230,7 +252,7 @@ class Heads {
   // A piece of scratch for `rows` rows; gives its place in a thread's scratch.
   int64_t reserve(int64_t rows, int64_t width) {
     const int64_t place = scratch_count_;
-    scratch_count_ = checked_sum(place, checked_product(std::max<int64_t>(rows, 1), padded_row(width)));
+    scratch_count_ = checked_sum(place, checked_product(std::max<int64_t>(rows, 1), row_step(width)));
     return place;
   }
   int64_t scratch_bytes() const {
@@ -262,7 +284,7 @@ class Forward {
   void operator()(const LaunchCall& call) const {
     heads_.for_each(call, [&](const Head& head) {
       copy_transposed(head.input(kKey, sizes().keys, sizes().width), heads_.scale, head.scratch + key_);
-      copy_rows(head.input(kValue, sizes().keys, sizes().value_width), 0, sizes().keys, head.scratch + value_);
+      copy_rows(head.input(kValue, sizes().keys, sizes().value_width), head.scratch + value_);
       for (int64_t first = 0; first < sizes().queries; first += heads_.block)
         run_block(head, first, std::min(heads_.block, sizes().queries - first));
     });
@@ -274,24 +296,25 @@ class Forward {
   const Sizes& sizes() const { return heads_.sizes; }
 
   void run_block(const Head& head, int64_t first, int64_t count) const {
+    const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
     const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
-    const int64_t step = padded_row(sizes().keys), out_step = padded_row(sizes().value_width);
-    T *weights = head.scratch + weights_, *out = head.scratch + out_;
-    const Rows<const T> query = head.input(kQuery, sizes().queries, sizes().width);
-    multiply(
-        SmallProduct<T>{count, keys, sizes().width, query.strided(first), head.scratch + key_, step, weights, step});
+    const int64_t step = row_step(sizes().keys), value_row = row_step(value_width);
+    T *const scratch = head.scratch, *weights = scratch + weights_;
+    const Rows<const T> query = head.input(kQuery, queries, width).part(first, count);
+    const Target<T> out(head.output(0, queries, value_width).part(first, count), scratch + out_);
+    multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
     const Head next = head.next();
     cpu::widest([&] {
       for (int64_t i = 0; i < count; ++i) {
         weigh(head, first + i, keys, weights + i * step);
-        next.of_queries(kQuery, sizes().width).fetch(first + i);
-        next.of_keys(kKey, sizes().width).fetch(first + i);
-        next.of_keys(kValue, sizes().value_width).fetch(first + i);
+        next.of_queries(kQuery, width).fetch(first + i);
+        next.of_keys(kKey, width).fetch(first + i);
+        next.of_keys(kValue, value_width).fetch(first + i);
       }
     });
     multiply(SmallProduct<T>{
-        count, sizes().value_width, keys, {weights, step, 1}, head.scratch + value_, out_step, out, out_step});
-    copy_out(out, head.output(0, sizes().queries, sizes().value_width), first, count);
+        count, value_width, keys, {weights, step, 1}, scratch + value_, value_row, out.data(), out.step()});
+    out.finish();
   }
 
   // Makes weights of a query's scores.
@@ -303,9 +326,11 @@ class Forward {
     const double sum = cpu::exponentials(row, n, shift, row);
     head.call.template output<T>(1)[head.query_index(query)] = static_cast<T>(shift + std::log(sum));
     const T scale = sum == 0 ? T(0) : static_cast<T>(heads_.select.kept_scale / sum);  // 0: nothing may be looked at
-    for (int64_t j = 0; j < n; ++j) row[j] *= scale;
-    if (heads_.select.dropped)
-      drop_row(head.call.template input<int8_t>(kKept) + head.query_index(query) * sizes().keys, n, T(1), row);
+    if (heads_.select.dropped) {
+      drop_row(head.call.template input<int8_t>(kKept) + head.query_index(query) * sizes().keys, n, scale, row);
+    } else {
+      for (int64_t j = 0; j < n; ++j) row[j] *= scale;
+    }
     std::fill(row + n, row + keys, T(0));
   }
 
@@ -340,16 +365,19 @@ class Backward {
   void operator()(const LaunchCall& call) const {
     heads_.for_each(call, [&](const Head& head) {
       const int64_t keys = sizes().keys, width = sizes().width, value_width = sizes().value_width;
-      T *dkey = head.scratch + dkey_, *dvalue = head.scratch + dvalue_;
-      copy_rows(head.input(kKey, keys, width), 0, keys, head.scratch + key_);
+      const Target<T> dkey(head.output(kKey, keys, width), head.scratch + dkey_);
+      const Target<T> dvalue(head.output(kValue, keys, value_width), head.scratch + dvalue_);
+      copy_rows(head.input(kKey, keys, width), head.scratch + key_);
       copy_transposed(head.input(kKey, keys, width), heads_.scale, head.scratch + key_across_);
       copy_transposed(head.input(kValue, keys, value_width), T(1), head.scratch + value_across_);
-      std::fill_n(dkey, keys * padded_row(width), T(0));
-      std::fill_n(dvalue, keys * padded_row(value_width), T(0));
-      for (int64_t first = 0; first < sizes().queries; first += heads_.block)
-        run_block(head, first, std::min(heads_.block, sizes().queries - first));
-      copy_out(dkey, head.output(kKey, keys, width), 0, keys);
-      copy_out(dvalue, head.output(kValue, keys, value_width), 0, keys);
+      // From the last block on, since it looks at all the keys that any looks at; the others add to what it wrote.
+      for (int64_t last = sizes().queries; last > 0; last -= std::min(heads_.block, last))
+        run_block(head, std::max<int64_t>(0, last - heads_.block), last, dkey, dvalue);
+      const int64_t seen = sizes().queries == 0 ? 0 : heads_.select.keys_before(sizes().queries, keys);
+      dkey.clear_from(seen);
+      dvalue.clear_from(seen);
+      dkey.finish();
+      dvalue.finish();
     });
   }
 
@@ -358,14 +386,15 @@ class Backward {
 
   const Sizes& sizes() const { return heads_.sizes; }
 
-  void run_block(const Head& head, int64_t first, int64_t count) const {
+  void run_block(const Head& head, int64_t first, int64_t last, const Target<T>& dkey, const Target<T>& dvalue) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
-    const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
-    const int64_t step = padded_row(sizes().keys), row = padded_row(width), value_row = padded_row(value_width);
+    const int64_t count = last - first, keys = heads_.select.keys_before(last, sizes().keys);
+    const bool add = last < queries;
+    const int64_t step = row_step(sizes().keys), row = row_step(width), value_row = row_step(value_width);
     T *const scratch = head.scratch, *weights = scratch + weights_, *dscores = scratch + dscores_;
-    const Rows<const T> query = head.input(kQuery, queries, width), dout = head.input(kDOut, queries, value_width);
-    copy_rows(query, first, count, scratch + query_);
-    copy_rows(dout, first, count, scratch + dout_);
+    const Target<T> dquery(head.output(kQuery, queries, width).part(first, count), scratch + dquery_);
+    copy_rows(head.input(kQuery, queries, width).part(first, count), scratch + query_);
+    copy_rows(head.input(kDOut, queries, value_width).part(first, count), scratch + dout_);
     multiply(
         SmallProduct<T>{count, keys, width, {scratch + query_, row, 1}, scratch + key_across_, step, weights, step});
     multiply(SmallProduct<T>{
@@ -380,11 +409,12 @@ class Backward {
       }
     });
     multiply(SmallProduct<T>{
-        keys, value_width, count, {weights, 1, step}, scratch + dout_, value_row, scratch + dvalue_, value_row, true});
+        keys, value_width, count, {weights, 1, step}, scratch + dout_, value_row, dvalue.data(), dvalue.step(), add});
     multiply(
-        SmallProduct<T>{keys, width, count, {dscores, 1, step}, scratch + query_, row, scratch + dkey_, row, true});
-    multiply(SmallProduct<T>{count, width, keys, {dscores, step, 1}, scratch + key_, row, scratch + dquery_, row});
-    copy_out(scratch + dquery_, head.output(kQuery, queries, width), first, count);
+        SmallProduct<T>{keys, width, count, {dscores, 1, step}, scratch + query_, row, dkey.data(), dkey.step(), add});
+    multiply(
+        SmallProduct<T>{count, width, keys, {dscores, step, 1}, scratch + key_, row, dquery.data(), dquery.step()});
+    dquery.finish();
   }
 
   // Makes a query's weights after dropout of its scores, and scale * dscores of the gradient of those weights.

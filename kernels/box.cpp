@@ -94,14 +94,8 @@ void copy_tile(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t
       square_columns = columns / kWidth * kWidth;
       for (int64_t r = 0; r < square_rows; r += kWidth) {
         for (int64_t c = 0; c < square_columns; c += kWidth) {
-          const float* const source = reinterpret_cast<const float*>(from + c * from_step + r);
-          float* const target = reinterpret_cast<float*>(to + r * to_step + c);
-          typename R::Vector square[kWidth];
-#pragma GCC unroll 16
-          for (int64_t i = 0; i < kWidth; ++i) square[i] = R::at(source + i * from_step);
-          transpose<R>(square);
-#pragma GCC unroll 16
-          for (int64_t i = 0; i < kWidth; ++i) R::at(target + i * to_step) = square[i];
+          copy_square<R>(reinterpret_cast<const float*>(from + c * from_step + r), from_step,
+                         reinterpret_cast<float*>(to + r * to_step + c), to_step, [](const auto&) {});
         }
       }
     });

@@ -12,6 +12,9 @@ namespace moonflow::cpu {
 // whole registers are read and written. What lies behind the last column must be there, and finite in b.
 constexpr int64_t kRowMultiple = 16;
 inline int64_t padded_row(int64_t width) { return checked_sum(width, kRowMultiple - 1) / kRowMultiple * kRowMultiple; }
+// How far apart rows of that width are best laid: an odd number of cache lines, since rows that are a power of two
+// apart share a few sets of the nearest cache, and a product that goes down a column drives them out of it.
+inline int64_t row_step(int64_t width) { return padded_row(width) | kRowMultiple; }
 
 // A matrix whose elements lie `row` and `column` apart: also the transpose of one that is stored.
 template <class T>

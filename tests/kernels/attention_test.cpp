@@ -10,7 +10,8 @@ using namespace moonflow::testing;
 
 namespace {
 
-constexpr int64_t kBatch = 2, kHeads = 3, kQueries = 140, kKeys = 150, kWidth = 20, kValueWidth = 33;
+// One width is whole registers, so that products write where they belong, and one is not.
+constexpr int64_t kBatch = 2, kHeads = 3, kQueries = 140, kKeys = 150, kWidth = 32, kValueWidth = 33;
 
 struct Inputs {
   Tensor query, key, value, mask;
