@@ -112,10 +112,12 @@ Launch prepare_bias_add(KernelCall& call) {
 
 constexpr int64_t kMostParts = 16;
 constexpr int64_t kRun = 64;
-constexpr int64_t kWidth = 16;  // lanes summed side by side
+// Lanes summed side by side. In rows of many, so many that their sums hide the latency of one another and some lines of
+// a row are read together; it is the same sum for each.
+constexpr int64_t kFewLanes = 16, kManyLanes = 64;
 
-// Adds `count` rows of `width` lanes, `stride` apart.
-template <class T>
+// Adds `count` rows of `width` lanes, `stride` apart, where most have kWidth.
+template <int64_t kWidth, class T>
 void add_rows(const T* rows, int64_t count, int64_t stride, int64_t width, double* sums) {
   for (int64_t from = 0; from < count; from += kRun) {
     T run[kWidth] = {};
@@ -134,13 +136,13 @@ void add_rows(const T* rows, int64_t count, int64_t stride, int64_t width, doubl
   }
 }
 
-// Adds `count` neighbours: as rows of kWidth lanes, folded at the end.
+// Adds `count` neighbours: as rows of kFewLanes lanes, folded at the end.
 template <class T>
 void add_neighbours(const T* values, int64_t count, double* sum) {
-  double lanes[kWidth] = {};
-  const int64_t rows = count / kWidth;
-  add_rows(values, rows, kWidth, kWidth, lanes);
-  add_rows(values + rows * kWidth, 1, kWidth, count % kWidth, lanes);
+  double lanes[kFewLanes] = {};
+  const int64_t rows = count / kFewLanes;
+  add_rows<kFewLanes>(values, rows, kFewLanes, kFewLanes, lanes);
+  add_rows<kFewLanes>(values + rows * kFewLanes, 1, kFewLanes, count % kFewLanes, lanes);
   for (double lane : lanes) *sum += lane;
 }
 
@@ -151,7 +153,8 @@ int64_t part_count(const ChannelForm& form) {
 template <class T>
 void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T* out) {
   const int64_t lanes = form.blocks * form.lanes;
-  const int64_t chunks = (form.lanes + kWidth - 1) / kWidth;  // of one block
+  const int64_t chunk_width = form.lanes % kManyLanes == 0 ? kManyLanes : kFewLanes;
+  const int64_t chunks = (form.lanes + chunk_width - 1) / chunk_width;  // of one block
   const int64_t parts = part_count(form);
   const bool by_outer = form.outer > 1;
   const int64_t rows = by_outer ? form.outer : form.positions;
@@ -162,16 +165,18 @@ void sum_channels(const ChannelForm& form, const T* value, double* part_sums, T*
 
   auto sum_part = [&](int64_t part, int64_t block, int64_t chunk) {
     const int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
-    const int64_t width = std::min(kWidth, form.lanes - chunk * kWidth);
-    double* sums = part_sums + part * lanes + block * form.lanes + chunk * kWidth;
+    const int64_t width = std::min(chunk_width, form.lanes - chunk * chunk_width);
+    double* sums = part_sums + part * lanes + block * form.lanes + chunk * chunk_width;
     std::fill(sums, sums + width, 0.0);
     for (int64_t outer = by_outer ? first : 0; outer < (by_outer ? last : form.outer); ++outer) {
       const int64_t from = by_outer ? 0 : first, to = by_outer ? form.positions : last;
-      const T* at = value + ((outer * form.blocks + block) * form.positions + from) * form.lanes + chunk * kWidth;
+      const T* at = value + ((outer * form.blocks + block) * form.positions + from) * form.lanes + chunk * chunk_width;
       if (form.lanes == 1) {
         add_neighbours(at, to - from, sums);
+      } else if (chunk_width == kManyLanes) {
+        add_rows<kManyLanes>(at, to - from, form.lanes, width, sums);
       } else {
-        add_rows(at, to - from, form.lanes, width, sums);
+        add_rows<kFewLanes>(at, to - from, form.lanes, width, sums);
       }
     }
   };

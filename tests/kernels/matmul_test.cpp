@@ -245,6 +245,11 @@ TEST_CASE("bias_grad sums over all but the channels, the same for any number of 
     CHECK(distance(sum, two.evaluate("bias_grad", {dy}, attrs)[0]) == 0);
     CHECK(distance(sum, one.evaluate("bias_grad", {as_double(dy)}, attrs)[0]) < 1e-6);
   }
+  for (const int64_t channels : {33, 128}) {
+    const Tensor dy = random_values({DType::Float32, {300, channels}}, 6);
+    const Tensor sum = one.evaluate("reduce_sum", {as_double(dy)}, {{"axis", Ints{0}}})[0];
+    CHECK(distance(one.evaluate("bias_grad", {dy})[0], sum) < 1e-6);
+  }
   const Tensor dy = Tensor::of<float>({2, 3}, {1, 2, 3, 10, 20, 30});
   CHECK(numbers(one.evaluate("bias_grad", {dy})[0]) == std::vector<double>{11, 22, 33});
 }
