@@ -53,8 +53,9 @@ Launch prepare_layer_norm(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
   const double epsilon = call.attrs.number("epsilon");
   const bool scaled = call.has(1), shifted = call.has(2);
-  const int64_t scale_period = scaled ? std::max<int64_t>(call.inputs[1].count(), 1) : 1;
-  const int64_t shift_period = shifted ? std::max<int64_t>(call.inputs[2].count(), 1) : 1;
+  const int64_t scale_period = std::max<int64_t>(scaled ? call.inputs[1].count() : view.n, 1);
+  const int64_t shift_period = std::max<int64_t>(shifted ? call.inputs[2].count() : view.n, 1);
+  const int64_t period = std::min(scale_period, shift_period);  // divides the other, which has more of the last axes
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
@@ -74,13 +75,16 @@ Launch prepare_layer_norm(KernelCall& call) {
             const T s = static_cast<T>(1 / std::sqrt(squares.total().first / static_cast<double>(n) + epsilon));
             mean[row] = m;
             inv_std[row] = s;
+            for (int64_t start = 0; start < n; start += period) {
+              const T* const scale = gamma ? gamma + start % scale_period : nullptr;
+              const T* const shift = beta ? beta + start % shift_period : nullptr;
 #pragma omp simd
-            for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - m) * s;
-            for (int64_t start = 0; gamma && start < n; start += scale_period) {
-              for (int64_t i = 0; i < scale_period; ++i) y[start + i] *= gamma[i];
-            }
-            for (int64_t start = 0; beta && start < n; start += shift_period) {
-              for (int64_t i = 0; i < shift_period; ++i) y[start + i] += beta[i];
+              for (int64_t i = start; i < start + period; ++i) {
+                T h = (x[i] - m) * s;
+                if (scale) h *= scale[i - start];
+                if (shift) h += shift[i - start];
+                y[i] = h;
+              }
             }
           });
         }
@@ -153,28 +157,31 @@ Launch prepare_layer_norm_grad(KernelCall& call) {
 Launch prepare_layer_norm_parameter_grad(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
   const int64_t period = call.outputs[0].count(), repeats = call.inputs[0].count() / std::max<int64_t>(period, 1);
-  call.scratch_bytes = checked_product(period, sizeof(Sums));
+  call.scratch_bytes = checked_product(period, 2 * sizeof(double));
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
       const T *x = launch.input<T>(0), *mean = launch.input<T>(1), *inv_std = launch.input<T>(2);
       const T* dy = launch.input<T>(3);
       T *dgamma = launch.output<T>(0), *dbeta = launch.output<T>(1);
-      Sums* sums = static_cast<Sums*>(launch.scratch);
+      double *const scales = static_cast<double*>(launch.scratch), *const shifts = scales + period;
       cpu::parallel_for(period, cpu::kGrain / 2 / std::max<int64_t>(repeats, 1) + 1, [&](int64_t first, int64_t last) {
-        std::fill(sums + first, sums + last, Sums{});
-        for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-          const int64_t start = repeat * period, row = start / view.n;
-          const double m = mean[row], s = inv_std[row];
-          for (int64_t i = first; i < last; ++i) {
-            sums[i].first += double{dy[start + i]} * (x[start + i] - m) * s;
-            sums[i].second += dy[start + i];
+        cpu::widest([&] {
+          std::fill(scales + first, scales + last, 0.0);
+          std::fill(shifts + first, shifts + last, 0.0);
+          for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+            const int64_t start = repeat * period, row = start / view.n;
+            const double m = mean[row], s = inv_std[row];
+#pragma GCC ivdep
+            for (int64_t i = first; i < last; ++i) {
+              const double g = dy[start + i];
+              scales[i] += g * ((x[start + i] - m) * s);
+              shifts[i] += g;
+            }
           }
-        }
-        for (int64_t i = first; i < last; ++i) {
-          dgamma[i] = static_cast<T>(sums[i].first);
-          dbeta[i] = static_cast<T>(sums[i].second);
-        }
+          std::copy(scales + first, scales + last, dgamma + first);
+          std::copy(shifts + first, shifts + last, dbeta + first);
+        });
       });
     };
   });
