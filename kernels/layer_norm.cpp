@@ -153,35 +153,50 @@ Launch prepare_layer_norm_grad(KernelCall& call) {
   });
 }
 
-// The sums over everything that shares a parameter. The threads share out the parameters, so each sum has one order.
+// The sums over everything that shares a parameter. What repeats the parameters is cut into parts, whatever the number
+// of threads, each of which reads rows that it has in its cache; the sums of the parts are added in order.
 Launch prepare_layer_norm_parameter_grad(KernelCall& call) {
+  constexpr int64_t kMostParts = 16, kLeastRepeats = 64, kMostParameters = 1024;
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
   const int64_t period = call.outputs[0].count(), repeats = call.inputs[0].count() / std::max<int64_t>(period, 1);
-  call.scratch_bytes = checked_product(period, 2 * sizeof(double));
+  const int64_t parts = std::clamp<int64_t>(repeats / kLeastRepeats, 1, kMostParts);
+  const int64_t chunks = (period + kMostParameters - 1) / kMostParameters;
+  call.scratch_bytes = checked_product(checked_product(parts, period), 2 * sizeof(double));
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [=](const LaunchCall& launch) {
       const T *x = launch.input<T>(0), *mean = launch.input<T>(1), *inv_std = launch.input<T>(2);
       const T* dy = launch.input<T>(3);
-      T *dgamma = launch.output<T>(0), *dbeta = launch.output<T>(1);
-      double *const scales = static_cast<double*>(launch.scratch), *const shifts = scales + period;
-      cpu::parallel_for(period, cpu::kGrain / 2 / std::max<int64_t>(repeats, 1) + 1, [&](int64_t first, int64_t last) {
-        cpu::widest([&] {
-          std::fill(scales + first, scales + last, 0.0);
-          std::fill(shifts + first, shifts + last, 0.0);
-          for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-            const int64_t start = repeat * period, row = start / view.n;
-            const double m = mean[row], s = inv_std[row];
+      double* const sums = static_cast<double*>(launch.scratch);  // of a part, for gamma and then for beta
+      const auto sum_part = [&](int64_t part, int64_t first, int64_t last) {
+        double *const scales = sums + part * 2 * period, *const shifts = scales + period;
+        std::fill(scales + first, scales + last, 0.0);
+        std::fill(shifts + first, shifts + last, 0.0);
+        for (int64_t repeat = repeats * part / parts; repeat < repeats * (part + 1) / parts; ++repeat) {
+          const int64_t start = repeat * period, row = start / view.n;
+          const double m = mean[row], s = inv_std[row];
 #pragma GCC ivdep
-            for (int64_t i = first; i < last; ++i) {
-              const double g = dy[start + i];
-              scales[i] += g * ((x[start + i] - m) * s);
-              shifts[i] += g;
-            }
+          for (int64_t i = first; i < last; ++i) {
+            const double g = dy[start + i];
+            scales[i] += g * ((x[start + i] - m) * s);
+            shifts[i] += g;
           }
-          std::copy(scales + first, scales + last, dgamma + first);
-          std::copy(shifts + first, shifts + last, dbeta + first);
+        }
+      };
+      const int64_t work = std::max<int64_t>(1, repeats * period / parts / std::max<int64_t>(1, chunks));
+      cpu::parallel_for(parts * chunks, cpu::kGrain / 2 / work + 1, [&](int64_t first, int64_t last) {
+        cpu::widest([&] {
+          for (int64_t i = first; i < last; ++i)
+            sum_part(i / chunks, period * (i % chunks) / chunks, period * (i % chunks + 1) / chunks);
         });
+      });
+      cpu::widest([&] {
+        for (int64_t part = 1; part < parts; ++part) {
+#pragma GCC ivdep
+          for (int64_t i = 0; i < 2 * period; ++i) sums[i] += sums[part * 2 * period + i];
+        }
+        std::copy(sums, sums + period, launch.output<T>(0));
+        std::copy(sums + period, sums + 2 * period, launch.output<T>(1));
       });
     };
   });

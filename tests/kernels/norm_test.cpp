@@ -168,6 +168,19 @@ TEST_CASE("moments agree with their definition over any axes") {
   }
 }
 
+TEST_CASE("gradients of many parameters of layer_norm are sums over all rows") {
+  Session session = make_session();
+  const Tensor x = random_values({DType::Float32, {150, 1100}}, 1), dy = random_values(x.type(), 2);
+  const Tensor mean = random_values({DType::Float32, {150}}, 3, 0, 0), inv_std = random_values(mean.type(), 4, 1, 1);
+  const std::vector<Tensor> grads =
+      session.evaluate("layer_norm_parameter_grad", {x, mean, inv_std, dy}, {{"shape", Ints{1100}}});
+  const auto sum = [&](const Tensor& terms) {
+    return session.evaluate("reduce_sum", {as_double(terms)}, {{"axis", Ints{0}}})[0];
+  };
+  CHECK(distance(grads[0], sum(session.evaluate("multiply", {dy, x})[0])) < 1e-5);
+  CHECK(distance(grads[1], sum(dy)) < 1e-5);
+}
+
 TEST_CASE("normalisation has the same bits for any number of threads") {
   Session one = make_session(1), two = make_session(2);
   const auto check = [&](const char* op, const std::vector<Tensor>& inputs, const Attrs& attrs = {}) {
