@@ -1,7 +1,9 @@
 // Matrix products as plain loops: what the simulated device has in place of the library.
 #include "kernels/cuda/product.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cuda/block.h"
 
@@ -19,28 +21,46 @@ float to_tf32(float x) {
 }
 
 template <class Wide, class In>
-Wide factor(In x, Precision precision) {
+Wide widen(In x, Precision precision) {
   if constexpr (std::is_same_v<In, float>)
     if (precision == Precision::Tf32) return to_tf32(x);
   return static_cast<Wide>(x);
 }
 
+// A factor as the sums read it: widened once, in rows, whichever way it is stored.
+template <class Wide, class In>
+void read_factor(const In* from, int64_t rows, int64_t columns, bool transposed, Precision precision,
+                 std::vector<Wide>& to) {
+  to.resize(static_cast<size_t>(rows * columns));
+  Wide* next = to.data();
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      *next++ = widen<Wide>(from[transposed ? column * rows + row : row * columns + column], precision);
+}
+
 template <class In, class Out, class Wide>
 void multiply(const ProductCall& call, const ProductBuffers& at) {
   const Product& s = call.sizes;
-  for (int64_t row_of_all = 0; row_of_all < s.batch * s.rows; ++row_of_all) {
-    const int64_t batch = row_of_all / s.rows, row = row_of_all % s.rows;
-    const In* const left = static_cast<const In*>(at.a) + batch * s.rows * s.inner;
-    const In* const right = static_cast<const In*>(at.b) + batch * s.inner * s.columns;
-    for (int64_t column = 0; column < s.columns; ++column) {
-      Wide sum = 0;
+  std::vector<Wide> left, right, sums(static_cast<size_t>(s.columns));
+  for (int64_t batch = 0; batch < s.batch; ++batch) {
+    read_factor(static_cast<const In*>(at.a) + batch * s.rows * s.inner, s.rows, s.inner, s.transpose_a, call.precision,
+                left);
+    read_factor(static_cast<const In*>(at.b) + batch * s.inner * s.columns, s.inner, s.columns, s.transpose_b,
+                call.precision, right);
+    for (int64_t row = 0; row < s.rows; ++row) {
+      std::fill(sums.begin(), sums.end(), Wide{});
       for (int64_t k = 0; k < s.inner; ++k) {
-        const Wide x = factor<Wide>(left[s.transpose_a ? k * s.rows + row : row * s.inner + k], call.precision);
-        sum += x * factor<Wide>(right[s.transpose_b ? column * s.inner + k : k * s.columns + column], call.precision);
+        const Wide x = left[static_cast<size_t>(row * s.inner + k)];
+        const Wide* const factors = right.data() + k * s.columns;
+        for (int64_t column = 0; column < s.columns; ++column) sums[column] += x * factors[column];
       }
-      if (call.bias) sum += static_cast<Wide>(static_cast<const Out*>(at.bias)[column]);
-      if (call.relu && sum < 0) sum = 0;
-      static_cast<Out*>(at.out)[row_of_all * s.columns + column] = static_cast<Out>(sum);
+      Out* const out = static_cast<Out*>(at.out) + (batch * s.rows + row) * s.columns;
+      for (int64_t column = 0; column < s.columns; ++column) {
+        Wide sum = sums[column];
+        if (call.bias) sum += static_cast<Wide>(static_cast<const Out*>(at.bias)[column]);
+        if (call.relu && sum < 0) sum = 0;
+        out[column] = static_cast<Out>(sum);
+      }
     }
   }
 }
