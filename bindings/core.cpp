@@ -13,7 +13,6 @@ int finalize_state(lua_State* L) {
   state.memory.reset();
   state.interrupted.reset();
   state.newest.reset();
-  state.catalog.reset();
   state.fault.reset();
   return 0;
 }

@@ -97,7 +97,6 @@ struct State {
   InterruptFlag interrupted;               // of all sessions of this lua_State, or nullptr: each has its own
   std::shared_ptr<Session> newest;         // the session made last, until it is closed
   bool looks_at_each_poll = false;         // Lua looks at something else in each poll, so none may be spared it
-  std::shared_ptr<const Catalog> catalog;  // of all sessions of this lua_State; made with the first
   int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
   std::optional<Error> fault;              // on its way from `protect` to Lua
   bool out_of_memory = false;              // the fault that needs no memory to be noted

@@ -38,8 +38,7 @@ int make_session(lua_State* L) {
       }
     }
     State& state = state_of(L);
-    if (!state.catalog) state.catalog = make_catalog();
-    box.session = std::make_shared<Session>(state.catalog, make_cpu_device(threads, state.memory), state.memory,
+    box.session = std::make_shared<Session>(all_ops(), make_cpu_device(threads, state.memory), state.memory,
                                             state.interrupted, open_cuda_device);
     state.newest = box.session;
   });

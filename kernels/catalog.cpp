@@ -24,8 +24,6 @@ std::shared_ptr<const Catalog> with_narrow_dtypes(const Catalog& catalog) {
   return result;
 }
 
-}  // namespace
-
 std::shared_ptr<const Catalog> make_catalog() {
   auto catalog = std::make_shared<Catalog>();
   add_elementwise(*catalog);
@@ -62,6 +60,13 @@ std::shared_ptr<const Catalog> make_catalog() {
   catalog->sum_op = "add";
   catalog->cast_op = "cast";
   return with_narrow_dtypes(*catalog);
+}
+
+}  // namespace
+
+std::shared_ptr<const Catalog> all_ops() {
+  static const std::shared_ptr<const Catalog> catalog = make_catalog();
+  return catalog;
 }
 
 }  // namespace moonflow

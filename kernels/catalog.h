@@ -7,7 +7,8 @@
 
 namespace moonflow {
 
-std::shared_ptr<const Catalog> make_catalog();
+// The catalog of a process, made when it is first asked for.
+std::shared_ptr<const Catalog> all_ops();
 
 // The CPU through oneDNN and own loops. `threads` = 0: one per core that this process may use. `memory` = nullptr: its
 // own.

@@ -135,7 +135,7 @@ TEST_CASE("filters in blocks of both axes come back as they were") {
 }
 
 TEST_CASE("element-wise ops stay in a private layout without padding, and leave a padded one") {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   const auto device = make_cpu_device(1);
   const auto choose = [&](const char* op, const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
     const Attrs attrs;

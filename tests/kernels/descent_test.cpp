@@ -64,7 +64,7 @@ bool same(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 TEST_CASE("the gradient of a dense weight goes straight into the weight") {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   // Whole tiles, remainders in both directions, a column less than a register, rows a power of two apart, and a weight
   // larger than a block.
   const std::vector<std::vector<int64_t>> sizes = {{3, 64, 32},   {5, 49, 31},  {1, 3, 40},  {100, 784, 512},
@@ -89,7 +89,7 @@ TEST_CASE("the gradient of a dense weight goes straight into the weight") {
 }
 
 TEST_CASE("a gradient that is wanted elsewhere is a value of its own") {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   const auto layer = [&](bool updates) { return Layer(*catalog, DType::Float32, 3, 64, 32, updates); };
   const auto fused = [](Layer& layer) { return count(*train(layer, DType::Float32).plan, "matmul_sgd_update"); };
 
@@ -114,7 +114,7 @@ TEST_CASE("a gradient that is wanted elsewhere is a value of its own") {
 
 TEST_CASE("a gradient smaller than what it is the product of is stored") {
   // Its factors would have to live until the end of the step.
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   Layer layer(*catalog, DType::Float32, 100, 64, 32);
   CHECK(count(*train(layer, DType::Float32).plan, "matmul_sgd_update") == 0);
 }

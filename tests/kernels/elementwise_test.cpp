@@ -14,7 +14,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 struct Ops {
-  Session session{make_catalog(), make_cpu_device(2)};
+  Session session{all_ops(), make_cpu_device(2)};
 
   template <class T>
   std::vector<T> call(const char* op, const std::vector<Tensor>& inputs, const Attrs& attrs = {}) {

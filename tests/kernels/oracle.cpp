@@ -138,7 +138,7 @@ class Placed {
 // A trial as a graph in a session of its own.
 struct Job {
   Job(const Trial& trial, const std::shared_ptr<Device>& device)
-      : trial(trial), catalog(make_catalog()), session(catalog, device), graph(*catalog) {
+      : trial(trial), session(all_ops(), device), graph(session.catalog()) {
     for (size_t i = 0; i < trial.inputs.size(); ++i) {
       const Tensor& value = trial.inputs[i];
       const std::string name = text("input", i);
@@ -166,7 +166,6 @@ struct Job {
   }
 
   const Trial& trial;
-  std::shared_ptr<const Catalog> catalog;
   Session session;
   Graph graph;
   std::vector<ValueId> inputs, outputs;

@@ -9,7 +9,7 @@ using namespace moonflow::oracle;
 namespace {
 
 struct Bench {
-  std::shared_ptr<const Catalog> catalog = make_catalog();
+  std::shared_ptr<const Catalog> catalog = all_ops();
   std::shared_ptr<Device> device = make_cpu_device(2);
 
   template <class Check>

@@ -36,7 +36,7 @@ std::vector<double> plain_sums(const Tensor& x, const std::vector<bool>& reduced
 }
 
 Tensor sum(int threads, const Tensor& x, const Ints& axes) {
-  Session session(make_catalog(), make_cpu_device(threads));
+  Session session(all_ops(), make_cpu_device(threads));
   return session.evaluate("reduce_sum", {x}, {{"axis", axes}})[0];
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("a long sum of float32 keeps its digits") {
 }
 
 TEST_CASE("extremes and their positions treat a NaN as the winner, and the first of equals wins") {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor x = Tensor::of<float>({2, 4}, {1, 3, 3, 2, 5, nan, 7, nan});
   const auto call = [&](const char* op, const char* key) {
@@ -82,7 +82,7 @@ TEST_CASE("extremes and their positions treat a NaN as the winner, and the first
 }
 
 TEST_CASE("moments of shifted values keep their digits, and exponentials do not overflow") {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   const Tensor x = Tensor::of<float>({4}, {10000, 10001, 10002, 10003});
   CHECK(session.evaluate("reduce_variance", {x})[0].data<float>()[0] == 1.25f);
   CHECK(session.evaluate("reduce_logsumexp", {x})[0].data<float>()[0] == Approx(10003.44019));
@@ -92,7 +92,7 @@ TEST_CASE("moments of shifted values keep their digits, and exponentials do not 
 }
 
 TEST_CASE("the gradient of a product survives zeros") {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   const Tensor dy = Tensor::of<float>({3}, {1, 1, 2});
   const Tensor x = Tensor::of<float>({3, 3}, {2, 3, 4, 0, 3, 4, 0, 0, 4});
   const Tensor dx = session.evaluate("reduce_prod_grad", {dy, x}, {{"axis", Ints{1}}})[0];
@@ -101,7 +101,7 @@ TEST_CASE("the gradient of a product survives zeros") {
 }
 
 TEST_CASE("an axis outside the value, named twice or without elements is refused") {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   const Tensor x = Tensor::of<float>({2}, {1, 2}), none = Tensor::allocate({DType::Float32, {0}});
   CHECK_THROWS(session.evaluate("reduce_sum", {x}, {{"axis", Ints{1}}}));
   CHECK_THROWS_WITH(session.evaluate("reduce_sum", {x}, {{"axis", Ints{0, -1}}}), "axis -1 is named twice");

@@ -9,7 +9,7 @@ using namespace moonflow;
 namespace {
 
 struct Rates {
-  Session session{make_catalog(), make_cpu_device(1)};
+  Session session{all_ops(), make_cpu_device(1)};
 
   float at(const std::string& schedule, int64_t step, const Attrs& attrs) {
     return session.evaluate("schedule_" + schedule, {Tensor::of<int64_t>({}, {step})}, attrs)[0].data<float>()[0];

@@ -18,7 +18,7 @@ Tensor pair(double a, double b) {
 // Three updates with learning rate 0.1; `inputs(gradient, step)` lists what the op takes.
 template <class T, class Inputs>
 void train(const char* op, const Attrs& attrs, const Inputs& inputs) {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   for (int64_t step = 0; step < 3; ++step)
     session.evaluate(op, inputs(pair<T>(kGradients[step][0], kGradients[step][1]), Tensor::of<int64_t>({}, {step})),
                      attrs);
@@ -82,7 +82,7 @@ TEMPLATE_TEST_CASE("rmsprop, plain and centered", "", float, double) {
 }
 
 TEST_CASE("a gradient is divided, regularised and clipped in this order") {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   const Tensor g = pair<float>(3, -4), w = pair<float>(2, -0.5), none;
   const Attrs attrs{{"scale", 0.1}, {"l1", 0.01}, {"l2", 0.2}};
   check<float>(session.evaluate("prepare_gradient", {g, w, none}, attrs)[0], 0.71, -0.51);
@@ -99,7 +99,7 @@ TEST_CASE("a gradient is divided, regularised and clipped in this order") {
 }
 
 TEST_CASE("an update refuses what does not fit its variable") {
-  Session session(make_catalog(), make_cpu_device(1));
+  Session session(all_ops(), make_cpu_device(1));
   const Tensor w = pair<float>(1, 2), g = Tensor::of<float>({3}, {1, 2, 3});
   CHECK_THROWS_WITH(session.evaluate("sgd_update", {w, g, rate()}),
                     "gradient is float32 (3), the variable is float32 (2)");
@@ -110,7 +110,7 @@ TEST_CASE("an update refuses what does not fit its variable") {
 
 TEST_CASE("an update takes over the division of its gradient, and nothing else") {
   const auto steps = [](const Attrs& preparation, bool tap_prepared) {
-    Session session(make_catalog(), make_cpu_device(1));
+    Session session(all_ops(), make_cpu_device(1));
     Graph graph(session.catalog());
     const TensorType two{DType::Float32, {2}};
     const ValueId w = graph.variable("w", two), g = graph.feed("g", two), r = graph.constant(rate(), "rate");

@@ -14,7 +14,7 @@
 
 namespace moonflow::testing {
 
-inline Session make_session(int threads = 2) { return Session(make_catalog(), make_cpu_device(threads)); }
+inline Session make_session(int threads = 2) { return Session(all_ops(), make_cpu_device(threads)); }
 
 inline Tensor random_values(const TensorType& type, uint32_t seed, double low = -1, double high = 1) {
   Tensor tensor = Tensor::allocate(type);

@@ -11,7 +11,7 @@
 namespace moonflow::oracle {
 
 struct BesideCpu {
-  std::shared_ptr<const Catalog> catalog = make_catalog();
+  std::shared_ptr<const Catalog> catalog = all_ops();
   std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
 
   Trial trial(const char* op, std::vector<Tensor> inputs, const Attrs& attrs = {}) const {

@@ -47,7 +47,7 @@ using namespace moonflow;
 // How far the chain is from the CPU's, of `count` elements; what lies behind them must stay.
 template <class T, class Chain>
 double distance_from_cpu(const Chain& chain, DType dtype, int64_t count) {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::unique_ptr<Device> cpu = make_cpu_device(1);
   Example example{chain_trial_leaves(dtype), chain_trial_attrs()};
   const oracle::Trial trial = oracle::draw(catalog->at("element_chain"), example, 1);

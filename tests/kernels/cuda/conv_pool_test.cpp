@@ -37,7 +37,7 @@ Attrs attrs_of(const Case& c, bool last) {
 
 template <class Check>
 void for_each_case(const Check& check) {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   for (const Case& c : kCases) {
     for (const bool last : {false, true}) {
       const ImageFormat format{2, last};

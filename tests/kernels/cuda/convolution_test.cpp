@@ -108,7 +108,7 @@ TEST_CASE("gradients of filters and biases are float32 where mixed precision wan
 }
 
 TEST_CASE("a convolution that may round to TF32 has its channels last") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
   unsigned seed = 0;
   for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
@@ -131,7 +131,7 @@ TEST_CASE("a convolution that may round to TF32 has its channels last") {
 }
 
 TEST_CASE("what a convolution on tensor cores wants: channels last, few of them padded, and gradients of filters in rows") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::shared_ptr<Device> card = cuda::make_given_card();
   const auto wanted = [&](const char* op, std::vector<TensorType> types, Attrs attrs, bool allow_tf32 = false) {
     const OpDef& def = catalog->at(op);

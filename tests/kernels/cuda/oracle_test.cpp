@@ -46,7 +46,7 @@ void for_each_shared_trial(const BesideCpu& beside, const Check& check) {
 // A card gives up the process that touches memory it should not. So what fails can be looked for op by op, each in a
 // process of its own: this names them, for MOONFLOW_ORACLE_OP.
 TEST_CASE("names of the ops that have a CUDA kernel", "[.][names]") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::shared_ptr<Device> card = cuda::make_given_card();
   for (const auto& [name, op] : catalog->ops())
     if (card->kernel(op)) std::cout << "op " << name << '\n';

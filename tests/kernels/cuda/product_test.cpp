@@ -118,7 +118,7 @@ TEST_CASE("a product with many elements goes in larger tiles") {
 }
 
 TEST_CASE("after a fault no product changes a variable") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::unique_ptr<Device> card = cuda::make_given_card();
   card->enter();
   const std::unique_ptr<Stream> stream = card->make_stream();

@@ -94,7 +94,7 @@ Recorded record(Network& net, const std::shared_ptr<Device>& device, const std::
 }
 
 void check_nodes(void (*build)(Network&), size_t most) {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   Network net(*catalog), same(*catalog);
   build(net);
   build(same);
@@ -115,7 +115,7 @@ TEST_CASE("a training step of an MLP is a few launches") { check_nodes(mlp, 4); 
 TEST_CASE("a training step of LeNet is a few launches") { check_nodes(lenet, 14); }
 
 TEST_CASE("a run of few values is one start: its copies and its end stand beside its layers") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   Network net(*catalog);
   const ValueId x = net.graph.feed("x", {DType::Float32, {1, 784}});
   net.graph.tap(net.dense(net.op("relu", {net.dense(x, 512)}), 10), 1);
@@ -131,7 +131,7 @@ TEST_CASE("a run of few values is one start: its copies and its end stand beside
 }
 
 TEST_CASE("logits that somebody watches are stored, and all of the loss is one step all the same") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   Network net(*catalog);
   mlp(net);
   net.graph.tap(net.logits, 2);
@@ -146,7 +146,7 @@ TEST_CASE("logits that somebody watches are stored, and all of the loss is one s
 }
 
 TEST_CASE("a label outside the classes leaves all variables alone, and is the CPU's error") {
-  const std::shared_ptr<const Catalog> catalog = make_catalog();
+  const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::shared_ptr<Device> devices[] = {make_cpu_device(2), cuda::make_simulated_device()};
   std::string messages[2];
   for (const int at : {0, 1}) {

@@ -107,7 +107,7 @@ using Change = std::function<void(Plan&)>;
 
 // Trains for kRuns with as many runs in flight as there may be. Gives all taps in the order they came, then the weights.
 std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(Network&), const Change& change = {}) {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   Session session(catalog, device);
   Network net(*catalog);
   build(net);
@@ -151,7 +151,7 @@ std::shared_ptr<Device> card_of_one_branch(uint64_t seed) {
 }
 
 size_t tap_count(void (*build)(Network&)) {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   Network net(*catalog);
   build(net);
   return net.graph.taps().size();
@@ -269,7 +269,7 @@ TEST_CASE("a residual network in mixed precision has its channels last between c
 }
 
 TEST_CASE("a network that predicts on the card has its batch norms in its filters") {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   for (const bool mixed : {false, true}) {
     CAPTURE(mixed);
     Network net(*catalog);
@@ -327,7 +327,7 @@ TEST_CASE("the simulated module is opened as the real one, and trains") {
 }
 
 TEST_CASE("convolutions with their pooling are few launches of a step on the card") {
-  const auto catalog = make_catalog();
+  const auto catalog = all_ops();
   const std::shared_ptr<Device> card = cuda::make_simulated_device();
   Session session(catalog, card);
   Network net(*catalog);
