@@ -318,6 +318,24 @@ Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
   };
 }
 
+// Without AVX-512 oneDNN copies both factors of a product a b^T, where copying the smaller one will do. That has to fit
+// into half of the second cache, and to turn it and the result must be little beside the product.
+bool turns(const Product& sizes) {
+  constexpr int64_t kLeastRows = 32, kLeastColumns = 256, kLeastTerms = 512, kMost = 1 << 17;
+  return cpu::simd() != cpu::Simd::Avx512 && sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b &&
+         sizes.rows >= kLeastRows && sizes.columns >= kLeastColumns && sizes.inner >= kLeastTerms &&
+         sizes.rows * sizes.inner <= kMost;
+}
+
+Launch prepare_turned(const Product& product, Finish finish, KernelCall& call) {
+  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, false, true};
+  call.scratch_bytes = cpu::turned_scratch_bytes(sizes);
+  return [sizes, finish](const LaunchCall& at) {
+    cpu::multiply_turned(sizes, at.input<float>(0), at.input<float>(1), finish.bias ? at.input<float>(2) : nullptr,
+                         finish.relu, at.output<float>(0), static_cast<float*>(at.scratch));
+  };
+}
+
 Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
@@ -332,6 +350,7 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
     if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
     if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
     if (is_deep(sizes)) return prepare_deep(sizes, finish, call);
+    if (turns(sizes)) return prepare_turned(sizes, finish, call);
     return prepare_primitive(sizes, finish, call);
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);

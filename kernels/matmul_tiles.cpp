@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu.h"
+#include "kernels/dots.h"
 #include "kernels/product.h"
 
 namespace moonflow::cpu {
@@ -227,6 +228,145 @@ void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int6
   }
 }
 
+// ---- turned --------------------------------------------------------------------------------------------------------
+// The transpose of the result, b a^T, in the same tiles: the larger factor is spread over registers as it lies in
+// memory, a row of it in order, and only the smaller one is laid out. Some tiles of the result's columns at a time are
+// turned back, while they are near.
+
+constexpr int64_t kTurnedTiles = 4;
+
+// Rows of a that fill no tile are multiplied along their terms, this many at a time.
+constexpr int kRestRows = 4;
+
+struct Turned {
+  const ProductSizes& sizes;
+  const float *a, *b, *bias;
+  bool relu;
+  float* out;
+
+  template <class R>
+  int64_t whole_rows() const {
+    return sizes.rows / (2 * R::kWidth) * (2 * R::kWidth);
+  }
+};
+
+constexpr int64_t kTurn = 8;
+using Turn = Register<kTurn>;
+
+// Rows become columns: pairs change places at a distance of one, of two, and of four.
+inline void turn(Turn::Vector (&rows)[kTurn]) {
+  Turn::Vector pairs[kTurn], fours[kTurn];
+#pragma GCC unroll 4
+  for (int i = 0; i < kTurn; i += 2) {
+    pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kTurn; i += 4) {
+    fours[i] = __builtin_shufflevector(pairs[i], pairs[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    fours[i + 1] = __builtin_shufflevector(pairs[i], pairs[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    fours[i + 2] = __builtin_shufflevector(pairs[i + 1], pairs[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+    fours[i + 3] = __builtin_shufflevector(pairs[i + 1], pairs[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kTurn / 2; ++i) {
+    rows[i] = __builtin_shufflevector(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    rows[i + 4] = __builtin_shufflevector(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
+inline void load(const float* from, int64_t stride, Turn::Vector (&rows)[kTurn]) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kTurn; ++i) rows[i] = Turn::at(from + i * stride);
+}
+
+// `lanes` rows of a as one panel.
+inline void turn_rows(const float* a, int64_t inner, int64_t lanes, float* panel) {
+  const int64_t whole = inner / kTurn * kTurn;
+  for (int64_t k = 0; k < whole; k += kTurn) {
+    for (int64_t lane = 0; lane < lanes; lane += kTurn) {
+      Turn::Vector rows[kTurn];
+      load(a + lane * inner + k, inner, rows);
+      turn(rows);
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < kTurn; ++i) Turn::at(panel + (k + i) * lanes + lane) = rows[i];
+    }
+  }
+  for (int64_t k = whole; k < inner; ++k)
+    for (int64_t lane = 0; lane < lanes; ++lane) panel[k * lanes + lane] = a[lane * inner + k];
+}
+
+inline float finished(const Turned& work, float sum, int64_t j) {
+  const float y = work.bias ? sum + work.bias[j] : sum;
+  return work.relu && y < 0 ? 0 : y;
+}
+
+// Turns back `count` columns of the result from column j on, `rows` of each.
+inline void turn_back(const Turned& work, const float* tiles, int64_t rows, int64_t j, int64_t count) {
+  const int64_t columns = work.sizes.columns, whole = count / kTurn * kTurn;
+  for (int64_t i = 0; i < rows; i += kTurn) {
+    for (int64_t c = 0; c < whole; c += kTurn) {
+      const Turn::Vector zero{}, bias = work.bias ? Turn::Vector(Turn::at(work.bias + j + c)) : zero;
+      Turn::Vector lines[kTurn];
+      load(tiles + c * rows + i, rows, lines);
+      turn(lines);
+#pragma GCC unroll 8
+      for (int64_t l = 0; l < kTurn; ++l) {
+        const Turn::Vector y = lines[l] + bias;
+        Turn::at(work.out + (i + l) * columns + j + c) = work.relu ? (y < 0 ? zero : y) : y;
+      }
+    }
+    for (int64_t c = whole; c < count; ++c)
+      for (int64_t l = i; l < i + kTurn; ++l)
+        work.out[l * columns + j + c] = finished(work, tiles[c * rows + l], j + c);
+  }
+}
+
+// Columns [from, to) of kRows rows from row i on.
+template <class R, int kRows>
+void multiply_rest(const Turned& work, int64_t i, int64_t from, int64_t to) {
+  constexpr int kColumns = 3;
+  const int64_t inner = work.sizes.inner;
+  float sums[kRows * kColumns];
+  const auto end = [&](int64_t j, int count) {
+    for (int row = 0; row < kRows; ++row)
+      for (int c = 0; c < count; ++c)
+        work.out[(i + row) * work.sizes.columns + j + c] = finished(work, sums[row * count + c], j + c);
+  };
+  int64_t j = from;
+  for (; j + kColumns <= to; j += kColumns) {
+    dots<R, kRows, kColumns, 1>(inner, work.a + i * inner, inner, work.b + j * inner, inner, sums);
+    end(j, kColumns);
+  }
+  for (; j < to; ++j) {
+    dots<R, kRows, 1, 1>(inner, work.a + i * inner, inner, work.b + j * inner, inner, sums);
+    end(j, 1);
+  }
+}
+
+template <class R>
+void multiply_part(const Turned& work, int64_t first_column, int64_t last_column, float* scratch) {
+  constexpr int64_t kLanes = 2 * R::kWidth, kColumns = kTurnedTiles * kTileRows<R>;
+  const int64_t inner = work.sizes.inner, rows = work.whole_rows<R>();
+  float* const tiles = scratch + rows * inner;
+  for (int64_t i = 0; i < rows; i += kLanes) turn_rows(work.a + i * inner, inner, kLanes, scratch + i * inner);
+  for (int64_t from = first_column; from < last_column; from += kColumns) {
+    const int64_t to = std::min(from + kColumns, last_column);
+    for (int64_t i = 0; i < rows; i += kLanes) {
+      for (int64_t j = from; j < to; j += kTileRows<R>) {
+        multiply_row<R>(std::min<int64_t>(kTileRows<R>, to - j), kLanes, inner, work.b + j * inner, inner, 1,
+                        scratch + i * inner, kLanes, tiles + (j - from) * rows + i, rows, Replace());
+      }
+    }
+    turn_back(work, tiles, rows, from, to - from);
+    stand_alone(R(), [&] {
+      int64_t i = rows;
+      for (; i + kRestRows <= work.sizes.rows; i += kRestRows) multiply_rest<R, kRestRows>(work, i, from, to);
+      for (; i < work.sizes.rows; ++i) multiply_rest<R, 1>(work, i, from, to);
+    });
+  }
+}
+
 // ---- deep ----------------------------------------------------------------------------------------------------------
 // Both factors are larger than the caches, as where the gradient of a weight sums over many rows. What is summed over
 // is cut into blocks, of which both factors are copied: b's as panels, which stay in the second cache, and a's as the
@@ -286,6 +426,10 @@ void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_
 }
 
 // Of one thread.
+int64_t turned_floats(const ProductSizes& sizes) {
+  const int64_t rows = (sizes.rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+  return rows * (sizes.inner + kTurnedTiles * kTileRows<Register<16>>);
+}
 constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kMostLeftLanes);
 int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kMostLeftLanes) * sizes.inner; }
 
@@ -302,6 +446,18 @@ void multiply_panels(const ProductSizes& sizes, const float* a, const float* pan
   const Panels work{sizes, a, panels, bias, relu, out};
   divide_result(sizes, sizes.rows > sizes.columns,
                 [&](auto wide, int64_t, const auto&... ends) { multiply_part<decltype(wide)>(work, ends...); });
+}
+
+int64_t turned_scratch_bytes(const ProductSizes& sizes) {
+  return threads() * turned_floats(sizes) * static_cast<int64_t>(sizeof(float));
+}
+
+void multiply_turned(const ProductSizes& sizes, const float* a, const float* b, const float* bias, bool relu,
+                     float* out, float* scratch) {
+  const Turned work{sizes, a, b, bias, relu, out};
+  divide_result(sizes, false, [&](auto wide, int64_t part, int64_t, int64_t, const auto&... columns) {
+    multiply_part<decltype(wide)>(work, columns..., scratch + part * turned_floats(sizes));
+  });
 }
 
 int64_t deep_scratch_bytes() { return threads() * kDeepFloats * static_cast<int64_t>(sizeof(float)); }

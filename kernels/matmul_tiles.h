@@ -24,6 +24,12 @@ constexpr int64_t kPanelLanes = 16;
 void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
                      float* out);
 
+// The same with b as it is. The columns of a^T stand side by side instead, so a is the smaller factor, and its rows are
+// many. `scratch` is for turned_scratch_bytes(sizes).
+int64_t turned_scratch_bytes(const ProductSizes& sizes);
+void multiply_turned(const ProductSizes& sizes, const float* a, const float* b, const float* bias, bool relu,
+                     float* out, float* scratch);
+
 // a^T b, where both have so many rows that neither fits: the gradient of a weight over a large batch. The columns of b
 // are a multiple of 32; `scratch` is for deep_scratch_bytes().
 int64_t deep_scratch_bytes();

@@ -89,6 +89,34 @@ TEST_CASE("products of deep matrices agree with float64, the same for any number
   }
 }
 
+TEST_CASE("products of a turned factor agree with float64, the same for any number of threads") {
+  Session session = make_session();
+  // Whole panels of rows and less, and sizes for which an op takes this way where registers are narrow.
+  for (const auto& [rows, columns, inner] :
+       {std::array<int64_t, 3>{100, 256, 520}, {37, 70, 53}, {32, 129, 8}, {3, 40, 17}, {16, 1, 1}}) {
+    CAPTURE(rows, columns, inner);
+    const cpu::ProductSizes sizes{rows, columns, inner, false, true};
+    const Tensor a = random_values({DType::Float32, {rows, inner}}, 1);
+    const Tensor b = random_values({DType::Float32, {columns, inner}}, 2);
+    const Tensor bias = random_values({DType::Float32, {columns}}, 3);
+    const auto multiplied = [&](int threads, const float* plus, bool relu) {
+      const cpu::ThreadLimit limit(threads);
+      std::vector<float> scratch(static_cast<size_t>(cpu::turned_scratch_bytes(sizes)) / sizeof(float));
+      Tensor c = Tensor::zeros({DType::Float32, {rows, columns}});
+      cpu::multiply_turned(sizes, a.data<float>(), b.data<float>(), plus, relu, c.data<float>(), scratch.data());
+      return c;
+    };
+    const Tensor c = multiplied(1, nullptr, false);
+    CHECK(distance(c, multiplied(2, nullptr, false)) == 0);
+    const Tensor exact = session.evaluate("matmul", {as_double(a), as_double(b)}, transposes(false, true))[0];
+    CHECK(distance(c, exact) < 5e-6);
+    CHECK(distance(session.evaluate("matmul", {a, b}, transposes(false, true))[0], exact) < 5e-6);
+    const Tensor shifted = session.evaluate("bias_add", {exact, as_double(bias)})[0];
+    CHECK(distance(multiplied(1, bias.data<float>(), false), shifted) < 5e-6);
+    CHECK(distance(multiplied(1, bias.data<float>(), true), session.evaluate("relu", {shifted})[0]) < 5e-6);
+  }
+}
+
 TEST_CASE("products in bfloat16 are those of the rounded factors, summed in float32") {
   Session session = make_session(), alone = make_session(1);
   const auto as = [&](const Tensor& x, DType dtype) { return session.evaluate("cast", {x}, {{"dtype", dtype}})[0]; };
