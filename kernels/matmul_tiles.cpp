@@ -10,7 +10,7 @@ namespace moonflow::cpu {
 namespace {
 
 // A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
-constexpr int64_t kPartFlops = 1 << 19;
+constexpr int64_t kPartFlops = 500'000;
 
 constexpr int64_t kPanel = 32;
 
