@@ -5,6 +5,7 @@
 #include "kernels/cpu.h"
 #include "kernels/dots.h"
 #include "kernels/product.h"
+#include "kernels/square.h"
 
 namespace moonflow::cpu {
 namespace {
@@ -250,48 +251,13 @@ struct Turned {
   }
 };
 
-constexpr int64_t kTurn = 8;
-using Turn = Register<kTurn>;
-
-// Rows become columns: pairs change places at a distance of one, of two, and of four.
-inline void turn(Turn::Vector (&rows)[kTurn]) {
-  Turn::Vector pairs[kTurn], fours[kTurn];
-#pragma GCC unroll 4
-  for (int i = 0; i < kTurn; i += 2) {
-    pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < kTurn; i += 4) {
-    fours[i] = __builtin_shufflevector(pairs[i], pairs[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-    fours[i + 1] = __builtin_shufflevector(pairs[i], pairs[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    fours[i + 2] = __builtin_shufflevector(pairs[i + 1], pairs[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-    fours[i + 3] = __builtin_shufflevector(pairs[i + 1], pairs[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < kTurn / 2; ++i) {
-    rows[i] = __builtin_shufflevector(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    rows[i + 4] = __builtin_shufflevector(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-}
-
-inline void load(const float* from, int64_t stride, Turn::Vector (&rows)[kTurn]) {
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kTurn; ++i) rows[i] = Turn::at(from + i * stride);
-}
-
 // `lanes` rows of a as one panel.
-inline void turn_rows(const float* a, int64_t inner, int64_t lanes, float* panel) {
-  const int64_t whole = inner / kTurn * kTurn;
-  for (int64_t k = 0; k < whole; k += kTurn) {
-    for (int64_t lane = 0; lane < lanes; lane += kTurn) {
-      Turn::Vector rows[kTurn];
-      load(a + lane * inner + k, inner, rows);
-      turn(rows);
-#pragma GCC unroll 8
-      for (int64_t i = 0; i < kTurn; ++i) Turn::at(panel + (k + i) * lanes + lane) = rows[i];
-    }
-  }
+template <class R>
+void turn_rows(const float* a, int64_t inner, int64_t lanes, float* panel) {
+  const int64_t whole = inner / R::kWidth * R::kWidth;
+  for (int64_t k = 0; k < whole; k += R::kWidth)
+    for (int64_t lane = 0; lane < lanes; lane += R::kWidth)
+      copy_square<R>(a + lane * inner + k, inner, panel + k * lanes + lane, lanes, [](const auto&) {});
   for (int64_t k = whole; k < inner; ++k)
     for (int64_t lane = 0; lane < lanes; ++lane) panel[k * lanes + lane] = a[lane * inner + k];
 }
@@ -302,22 +268,19 @@ inline float finished(const Turned& work, float sum, int64_t j) {
 }
 
 // Turns back `count` columns of the result from column j on, `rows` of each.
-inline void turn_back(const Turned& work, const float* tiles, int64_t rows, int64_t j, int64_t count) {
-  const int64_t columns = work.sizes.columns, whole = count / kTurn * kTurn;
-  for (int64_t i = 0; i < rows; i += kTurn) {
-    for (int64_t c = 0; c < whole; c += kTurn) {
-      const Turn::Vector zero{}, bias = work.bias ? Turn::Vector(Turn::at(work.bias + j + c)) : zero;
-      Turn::Vector lines[kTurn];
-      load(tiles + c * rows + i, rows, lines);
-      turn(lines);
-#pragma GCC unroll 8
-      for (int64_t l = 0; l < kTurn; ++l) {
-        const Turn::Vector y = lines[l] + bias;
-        Turn::at(work.out + (i + l) * columns + j + c) = work.relu ? (y < 0 ? zero : y) : y;
-      }
+template <class R>
+void turn_back(const Turned& work, const float* tiles, int64_t rows, int64_t j, int64_t count) {
+  const int64_t columns = work.sizes.columns, whole = count / R::kWidth * R::kWidth;
+  for (int64_t i = 0; i < rows; i += R::kWidth) {
+    for (int64_t c = 0; c < whole; c += R::kWidth) {
+      const typename R::Vector zero{}, bias = work.bias ? typename R::Vector(R::at(work.bias + j + c)) : zero;
+      copy_square<R>(tiles + c * rows + i, rows, work.out + i * columns + j + c, columns, [&](auto& y) {
+        y += bias;
+        if (work.relu) y = y < 0 ? zero : y;
+      });
     }
     for (int64_t c = whole; c < count; ++c)
-      for (int64_t l = i; l < i + kTurn; ++l)
+      for (int64_t l = i; l < i + R::kWidth; ++l)
         work.out[l * columns + j + c] = finished(work, tiles[c * rows + l], j + c);
   }
 }
@@ -349,7 +312,7 @@ void multiply_part(const Turned& work, int64_t first_column, int64_t last_column
   constexpr int64_t kLanes = 2 * R::kWidth, kColumns = kTurnedTiles * kTileRows<R>;
   const int64_t inner = work.sizes.inner, rows = work.whole_rows<R>();
   float* const tiles = scratch + rows * inner;
-  for (int64_t i = 0; i < rows; i += kLanes) turn_rows(work.a + i * inner, inner, kLanes, scratch + i * inner);
+  for (int64_t i = 0; i < rows; i += kLanes) turn_rows<R>(work.a + i * inner, inner, kLanes, scratch + i * inner);
   for (int64_t from = first_column; from < last_column; from += kColumns) {
     const int64_t to = std::min(from + kColumns, last_column);
     for (int64_t i = 0; i < rows; i += kLanes) {
@@ -358,7 +321,7 @@ void multiply_part(const Turned& work, int64_t first_column, int64_t last_column
                         scratch + i * inner, kLanes, tiles + (j - from) * rows + i, rows, Replace());
       }
     }
-    turn_back(work, tiles, rows, from, to - from);
+    turn_back<R>(work, tiles, rows, from, to - from);
     stand_alone(R(), [&] {
       int64_t i = rows;
       for (; i + kRestRows <= work.sizes.rows; i += kRestRows) multiply_rest<R, kRestRows>(work, i, from, to);
@@ -426,11 +389,11 @@ void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_
 }
 
 // Of one thread.
+constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kMostLeftLanes);
 int64_t turned_floats(const ProductSizes& sizes) {
-  const int64_t rows = (sizes.rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+  const int64_t rows = (sizes.rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;  // so it ends with a cache line
   return rows * (sizes.inner + kTurnedTiles * kTileRows<Register<16>>);
 }
-constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kMostLeftLanes);
 int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kMostLeftLanes) * sizes.inner; }
 
 void multiply(const Spread& spread, bool by_rows) {
