@@ -322,6 +322,92 @@ function Generator:permutation(n)
   return core.array(order, "int64", { n })
 end
 
+-- The sums of the chances up to each of n places, and the last of them; chances are used in proportion.
+local function summed_chances(p, n)
+  local chances = as_array(p, "np.random.choice"):astype("float64")
+  if #chances.shape ~= 1 or #chances ~= n then
+    fail("invalid_argument", ("np.random.choice: p must be %d chances, one for each, and has the shape %s"):format(
+      n, tostring(chances.shape)))
+  end
+  local sums, total = chances:totable(), 0
+  for i, chance in ipairs(sums) do
+    if not (chance >= 0 and chance < math.huge) then
+      fail("invalid_argument", ("np.random.choice: a chance is at least 0, and that of %d is %g"):format(i - 1, chance))
+    end
+    total = total + chance
+    sums[i] = total
+  end
+  if math.abs(total - 1) > 1e-3 then
+    fail("invalid_argument", ("np.random.choice: the chances add up to %g, not to 1"):format(total))
+  end
+  return sums
+end
+
+-- The first place whose sum is above `chance` of the whole.
+local function place_of(sums, chance)
+  local low, high = 1, #sums
+  local wanted = chance * sums[high]
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if sums[middle] > wanted then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- `count` of n places, each of which may come again.
+local function with_replacement(generator, n, count, sums)
+  if not sums then return generator:randint(0, n, { count }) end
+  local list = generator:uniform(0, 1, { count }, "float64"):totable()
+  for i, chance in ipairs(list) do list[i] = place_of(sums, chance) - 1 end
+  return core.array(list, "int64", { count })
+end
+
+-- `count` different ones of n places. With chances each waits for a time of its own, exponential with its chance as the
+-- rate, and who waits least comes first: P. S. Efraimidis and P. G. Spirakis, "Weighted random sampling with a
+-- reservoir", Information Processing Letters 2006.
+local function without_replacement(generator, n, count, sums)
+  local list, possible = generator:permutation(n):totable(), n
+  if sums then
+    local waits = generator:uniform(0, 1, { n }, "float64"):totable()
+    for i = 1, n do
+      local chance = sums[i] - (sums[i - 1] or 0)
+      if chance == 0 then possible = possible - 1 end
+      waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
+    end
+    table.sort(list, function(one, other) return waits[one + 1] < waits[other + 1] end)
+  end
+  if count > possible then
+    fail("invalid_argument", ("np.random.choice: %d cannot be drawn without replacement from %d%s"):format(
+      count, possible, sums and " with a chance" or ""))
+  end
+  for i = count + 1, n do list[i] = nil end
+  return core.array(list, "int64", { count })
+end
+
+local choice_signature = signature("np.random.choice",
+  { { "a", "any" }, { "shape", "list?" }, { "replace", "boolean", true }, { "p", "any?" } })
+--- Draws from the numbers 0 .. a - 1, int64, or from the rows of an array; without a shape, one. `p` has the chance of
+--- each, and all are equal without it. `replace = false` draws none twice.
+function Generator:choice(...)
+  local given = choice_signature:parse(...)
+  local rows = type(given.a) ~= "number" and as_array(given.a, "np.random.choice") or nil
+  local n = rows and rows.shape[0] or given.a
+  if not n or n < 1 or n % 1 ~= 0 then
+    fail("invalid_argument", "np.random.choice wants an array with a row, or how many numbers, got "
+      .. arguments.describe(given.a))
+  end
+  local shape, count = given.shape and flat_list(given.shape) or {}, 1
+  for _, size in ipairs(shape) do count = count * size end
+  local sums = given.p ~= nil and summed_chances(given.p, n) or nil
+  local places = (given.replace and with_replacement or without_replacement)(self, n, count, sums)
+  if not given.shape then
+    local place = places:item()
+    return rows and rows[place] or place
+  end
+  places = places:reshape(shape)
+  return rows and rows:take(places, 0) or places
+end
+
 np.random = {}
 
 --- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
@@ -341,7 +427,7 @@ function np.random.seed(seed)
 end
 session.seed_followers[#session.seed_followers + 1] = np.random.seed
 
-for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation" }) do
+for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation", "choice" }) do
   np.random[name] = function(...)
     -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
     if trace.current() then

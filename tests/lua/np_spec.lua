@@ -371,6 +371,49 @@ describe("random arrays", function()
     assert.same({ 1, 1, 1 }, (rows:slice(":, 1") - rows:slice(":, 0")):totable())
     assert.equal(0, #np.random.permutation(0))
   end)
+
+  it("choose", function()
+    np.random.seed(3)
+    assert.truthy(({ [0] = true, true })[np.random.choice(2)])
+    local many = np.random.choice(3, { 100, 200 })
+    assert.equal("int64 (100, 200)", many.dtype .. " " .. tostring(many.shape))
+    assert.equal(0, many:min())
+    assert.equal(2, many:max())
+    local rows = np.random.choice({ { 1, 2 }, { 3, 4 } }, { 5 })
+    assert.equal("(5, 2)", tostring(rows.shape))
+    assert.same({ 1, 1, 1, 1, 1 }, (rows:slice(":, 1") - rows:slice(":, 0")):totable())
+    -- Of 20000 draws a part of 0.25 is within 4 deviations, 4 sqrt(0.25 * 0.75 / 20000) = 0.0122, 15999 of 16000 times.
+    many = np.random.choice(4, { 20000 }, { p = np.array({ 0.25, 0, 0.5, 0.25 }) })
+    assert.near(0.25, many:eq(0):sum() / 20000, 0.0122)
+    assert.equal(0, many:eq(1):sum())
+    assert.near(0.25, many:eq(3):sum() / 20000, 0.0122)
+  end)
+
+  it("choose none twice", function()
+    local seen = {}
+    for _, v in ipairs(np.random.choice(20000, { 20000 }, { replace = false }):totable()) do seen[v] = true end
+    for v = 0, 19999 do assert.is_true(seen[v]) end
+    local first = 0
+    for _ = 1, 2000 do
+      local drawn = np.random.choice(3, { 2 }, { replace = false, p = { 0.75, 0.25, 0 } })
+      assert.equal(1, drawn:sum())
+      if drawn[0] == 0 then first = first + 1 end
+    end
+    assert.near(0.75, first / 2000, 0.039) -- 4 sqrt(0.75 * 0.25 / 2000)
+  end)
+
+  it("say what cannot be chosen", function()
+    local function fails(pattern, ...)
+      local given = { ... }
+      raises("invalid_argument", pattern, function() return np.random.choice(unpack(given)) end)
+    end
+    fails("5 cannot be drawn without replacement from 3", 3, { 5 }, { replace = false })
+    fails("2 cannot be drawn without replacement from 1 with a chance", 3, { 2 }, { replace = false, p = { 0, 1, 0 } })
+    fails("wants an array with a row, or how many numbers, got 0", 0)
+    fails("p must be 3 chances, one for each, and has the shape (2)", 3, { 2 }, { p = { 0.5, 0.5 } })
+    fails("the chances add up to 3, not to 1", 3, { 2 }, { p = { 1, 1, 1 } })
+    fails("that of 1 is -1", 2, { 2 }, { p = { 2, -1 } })
+  end)
 end)
 
 describe("text and memory", function()
