@@ -148,19 +148,13 @@ void require_representable(double value, DType dtype) {
 
 // Gradients of slices are pads, and those of one value are added up. Where the slices were all of it, side by side, as
 // the gates of a cell or the steps of a sequence are, each place has one addend that is not padding: the sum is the
-// slices' gradients, joined. Otherwise n slices would cost n times the whole. The last of the pads looks for the
-// others. (A -0 stays one.)
+// slices' gradients, joined. Otherwise n slices would cost n times the whole. The last of the pads, which the
+// outermost of the sums adds, looks for the others. (A -0 stays one.)
 class JoinedSlices {
  public:
   JoinedSlices(Rewriter& graph, NodeId pad) : graph_(graph) {
-    NodeId sum = kNone;
-    for (ValueId part = graph.node(pad).outputs[0];;) {
-      const NodeId reader = graph.sole_reader(part);
-      if (reader == kNone || graph.node(reader).op->name != "add") break;
-      sum = reader;
-      part = graph.node(sum).outputs[0];
-    }
-    if (sum != kNone) collect(sum);
+    const NodeId sum = adds(pad);
+    if (sum != kNone && adds(sum) == kNone) collect(sum);
   }
 
   bool fuse(NodeId last) {
@@ -186,6 +180,12 @@ class JoinedSlices {
     NodeId pad;
     bool operator<(const Part& other) const { return std::tie(begin, size) < std::tie(other.begin, other.size); }
   };
+
+  // What adds the value of this node, and reads it alone.
+  NodeId adds(NodeId id) const {
+    const NodeId reader = graph_.sole_reader(graph_.node(id).outputs[0]);
+    return reader != kNone && graph_.node(reader).op->name == "add" ? reader : kNone;
+  }
 
   // All sums below this one, and what they add. No parts where an addend is something else than a pad along the axis.
   void collect(NodeId sum) {
