@@ -1,6 +1,18 @@
 #include "engine/graph.h"
 
+#include <algorithm>
+
 namespace moonflow {
+
+namespace {
+
+// So much that adding `more` cannot fail.
+template <class T>
+void make_room(std::vector<T>& list, size_t more) {
+  if (list.capacity() - list.size() < more) list.reserve(std::max(list.size() + more, 2 * list.capacity()));
+}
+
+}  // namespace
 
 std::string Node::describe() const {
   static constexpr const char* kSources[] = {"", "feed", "variable", "constant"};
@@ -8,20 +20,29 @@ std::string Node::describe() const {
   return name.empty() ? what : what + " '" + name + "'";
 }
 
-ValueId Graph::source(Node::Kind kind, std::string name, TensorType type, std::string site) {
+// What is short of memory leaves the graph as it was, since who asked may collect garbage and ask again.
+std::vector<ValueId> Graph::add(Node node, const std::vector<TensorType>& types) {
+  for (size_t i = 0; i < types.size(); ++i) node.outputs.push_back(static_cast<ValueId>(values_.size() + i));
+  std::vector<ValueId> outputs = node.outputs;
+  make_room(values_, types.size());
+  nodes_.push_back(std::move(node));
+  const NodeId id = static_cast<NodeId>(nodes_.size() - 1);
+  for (size_t i = 0; i < types.size(); ++i) values_.push_back({types[i], id, static_cast<int>(i)});
+  return outputs;
+}
+
+ValueId Graph::source(Node::Kind kind, std::string name, TensorType type, std::string site, Tensor constant) {
   check_size(type);
-  const ValueId id = static_cast<ValueId>(values_.size());
-  const NodeId node_id = static_cast<NodeId>(nodes_.size());
-  Node& node = nodes_.emplace_back();
+  Node node;
   node.kind = kind;
   node.name = std::move(name);
   node.site = std::move(site);
-  node.outputs = {id};
-  values_.push_back({type, node_id, 0});
-  return id;
+  node.constant = std::move(constant);
+  return add(std::move(node), {type})[0];
 }
 
 ValueId Graph::feed(std::string name, TensorType type, std::string site) {
+  make_room(feeds_, 1);
   const ValueId id = source(Node::Feed, std::move(name), type, std::move(site));
   feeds_.push_back(values_[id].node);
   return id;
@@ -30,8 +51,10 @@ ValueId Graph::feed(std::string name, TensorType type, std::string site) {
 ValueId Graph::variable(const std::string& name, TensorType type, std::string site) {
   const auto known = variables_.find(name);
   if (known == variables_.end()) {
+    std::map<std::string, ValueId> added{{name, kNone}};
     const ValueId id = source(Node::Variable, name, type, std::move(site));
-    variables_.emplace(name, id);
+    added.begin()->second = id;
+    variables_.merge(added);
     return id;
   }
   const Value& value = values_[known->second];
@@ -43,9 +66,8 @@ ValueId Graph::variable(const std::string& name, TensorType type, std::string si
 }
 
 ValueId Graph::constant(Tensor value, std::string name, std::string site) {
-  const ValueId id = source(Node::Constant, std::move(name), value.type(), std::move(site));
-  nodes_.back().constant = std::move(value);
-  return id;
+  const TensorType type = value.type();
+  return source(Node::Constant, std::move(name), type, std::move(site), std::move(value));
 }
 
 std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs, std::string name,
@@ -67,13 +89,7 @@ std::vector<ValueId> Graph::append(std::string_view op_name, std::vector<ValueId
   });
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
-  const NodeId node_id = static_cast<NodeId>(nodes_.size());
-  for (const TensorType& type : types) {
-    node.outputs.push_back(static_cast<ValueId>(values_.size()));
-    values_.push_back({type, node_id, static_cast<int>(node.outputs.size()) - 1});
-  }
-  nodes_.push_back(std::move(node));
-  return nodes_.back().outputs;
+  return add(std::move(node), types);
 }
 
 void Graph::tap(ValueId value, Token token) {

@@ -73,7 +73,8 @@ class Graph {
   std::string dump() const;
 
  private:
-  ValueId source(Node::Kind kind, std::string name, TensorType type, std::string site);
+  std::vector<ValueId> add(Node node, const std::vector<TensorType>& types);
+  ValueId source(Node::Kind kind, std::string name, TensorType type, std::string site, Tensor constant = {});
   void check(ValueId value) const;
 
   const Catalog* catalog_;

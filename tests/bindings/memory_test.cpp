@@ -290,6 +290,22 @@ TEST_CASE("each operator new may fail") {
   std::filesystem::remove_all(kFolder);
 }
 
+TEST_CASE("every single operator new of defining jobs may fail") {
+  mf_session_options options{};
+  options.struct_size = sizeof options;
+  options.threads = 1;
+  Life life;
+  life.options = options;
+  const auto calls = life.calls();
+  REQUIRE(calls[0]() == nullptr);
+  const int64_t count = fail_each_allocation(
+      calls[1], [](int64_t n) { new_countdown = n; }, [] { return new_countdown.exchange(0) <= 0; });
+  CHECK(count > 500);
+  for (size_t i = 2; i < calls.size(); ++i) REQUIRE(calls[i]() == nullptr);
+  life.end();
+  std::filesystem::remove_all(kFolder);
+}
+
 TEST_CASE("every single operator new of saving and loading may fail") {
   mf_session_options options{};
   options.struct_size = sizeof options;
