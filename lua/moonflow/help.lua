@@ -197,7 +197,8 @@ local foreign = {
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", vstack = "flow.np.concat", hstack = "flow.np.concat", newaxis = "flow.np.expand_dims",
-  asarray = "flow.np.array", shuffle = "flow.np.random.permutation", choice = "flow.np.random.choice", multinomial = "flow.np.random.choice",
+  asarray = "flow.np.array", shuffle = "flow.np.random.permutation",
+  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice",
 }
 
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
