@@ -251,12 +251,14 @@ local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer
 --- leave these out, and trains all others. A loss scale is that of the whole.
 function optimizer.CombinedOptimizer(...)
   local given = combined_signature:parse(...)
-  local parts, rest = {}, nil
+  local parts, places, rest = {}, {}, nil
   for i, part in ipairs(given.optimizers) do
     local place = ": entry " .. i .. " of the optimizers "
     if getmetatable(part) ~= Optimizer or part.parts[1] ~= part then
       combined_signature:fail(place .. "must be one such as flow.optimizer.Adam(0.001), got "
         .. arguments.describe(part))
+    elseif places[part] then
+      combined_signature:fail(place .. "is entry " .. places[part] .. " again")
     elseif part.options.loss_scale_factor or part.options.loss_scale_policy then
       combined_signature:fail(place .. "has a loss scale of its own; give it to CombinedOptimizer")
     elseif not part.chosen and rest then
@@ -264,7 +266,7 @@ function optimizer.CombinedOptimizer(...)
     elseif not part.chosen then
       rest = i
     end
-    parts[i] = part
+    parts[i], places[part] = part, i
   end
   if #parts == 0 then combined_signature:fail(": a list of optimizers is wanted, and it is empty") end
   return setmetatable({ where = "flow.optimizer.CombinedOptimizer", parts = parts, loss_scale = loss_scale_of(given) },

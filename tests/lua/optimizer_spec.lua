@@ -383,6 +383,10 @@ describe("a combined optimizer", function()
       function() return o.CombinedOptimizer { o.SGD(0.1, { loss_scale_factor = 2 }) } end)
     fails("entry 1 of the optimizers must be one such as flow.optimizer.Adam(0.001), got 3",
       function() return o.CombinedOptimizer { 3 } end)
+    fails("entry 2 of the optimizers is entry 1 again", function()
+      local part = body {}
+      return o.CombinedOptimizer { part, part }
+    end)
     fails("it is empty", function() return o.CombinedOptimizer {} end)
   end)
 end)
