@@ -67,14 +67,19 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { s
 
 namespace {
 
+mf_session_options on_one_thread() {
+  mf_session_options options{};
+  options.struct_size = sizeof options;
+  options.threads = 1;
+  return options;
+}
+
 // A host's allocator that counts, and fails the allocation that it counts down to.
 struct Heap {
   std::atomic<int64_t> live{0}, allocations{0}, countdown{0};
 
   mf_session_options options() {
-    mf_session_options options{};
-    options.struct_size = sizeof options;
-    options.threads = 1;
+    mf_session_options options = on_one_thread();
     options.allocator.user = this;
     options.allocator.allocate = [](void* user, size_t bytes, size_t alignment) -> void* {
       Heap& heap = *static_cast<Heap*>(user);
@@ -278,9 +283,7 @@ TEST_CASE("each allocation of the host's allocator may fail") {
 }
 
 TEST_CASE("each operator new may fail") {
-  mf_session_options options{};
-  options.struct_size = sizeof options;
-  options.threads = 1;
+  const mf_session_options options = on_one_thread();
   int64_t n = 1;
   for (bool reached = true; reached; n = next(n)) {
     reached = live(
@@ -291,9 +294,7 @@ TEST_CASE("each operator new may fail") {
 }
 
 TEST_CASE("every single operator new of defining jobs may fail") {
-  mf_session_options options{};
-  options.struct_size = sizeof options;
-  options.threads = 1;
+  const mf_session_options options = on_one_thread();
   Life life;
   life.options = options;
   const auto calls = life.calls();
@@ -307,9 +308,7 @@ TEST_CASE("every single operator new of defining jobs may fail") {
 }
 
 TEST_CASE("every single operator new of saving and loading may fail") {
-  mf_session_options options{};
-  options.struct_size = sizeof options;
-  options.threads = 1;
+  const mf_session_options options = on_one_thread();
   Life life;
   life.options = options;
   const auto calls = life.calls();
