@@ -129,7 +129,8 @@ void Slot::start(Lanes& lanes, const Tensor* feeds, const Tensor* tapped, const 
 void Slot::feed(Lanes& lanes, const Tensor* feeds, bool alone) {
   char* const memory = static_cast<char*>(feeds_.data());
   for (size_t i = 0; i < feed_offsets_.size(); ++i) {
-    std::memcpy(staged_feeds_.get() + feed_offsets_[i], feeds[i].data(), static_cast<size_t>(feeds[i].bytes()));
+    // Feeds of no bytes have no place, which std::memcpy would not have.
+    std::copy_n(static_cast<const char*>(feeds[i].data()), feeds[i].bytes(), staged_feeds_.get() + feed_offsets_[i]);
     plan_.bind(i, memory + feed_offsets_[i]);
   }
   if (feeds_are_small_) return;
