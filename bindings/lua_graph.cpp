@@ -1,6 +1,4 @@
 // The graph userdata: what tracing a job appends to.
-#include <algorithm>
-
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
 #include "engine/autodiff.h"
@@ -155,21 +153,13 @@ int gradients_of(lua_State* L) {
 
 // graph:computed_from(sources, values) -> { boolean, ... }: which of the values are one of the sources, or computed
 // from one in any way.
-int computed_from(lua_State* L) {
+int computed_from_any(lua_State* L) {
   lua_settop(L, 3);
   auto& found = keep<std::vector<bool>>(L);
   protect(L, [&] {
     const Graph& graph = *self(L).graph;
-    std::vector<bool> reached(graph.values().size(), false);
-    for (const ValueId source : values_at(L, 2, graph, "sources", false)) reached[source] = true;
-    const auto values = values_at(L, 3, graph, "values", false);
-    for (const Node& node : graph.nodes()) {
-      const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                   [&](ValueId input) { return input != kNone && reached[input]; });
-      if (!any) continue;
-      for (const ValueId output : node.outputs) reached[output] = true;
-    }
-    for (const ValueId value : values) found.push_back(reached[value]);
+    const std::vector<bool> follows = computed_from(graph, values_at(L, 2, graph, "sources", false));
+    for (const ValueId value : values_at(L, 3, graph, "values", false)) found.push_back(follows[value]);
   });
   lua_createtable(L, static_cast<int>(found.size()), 0);
   int i = 0;
@@ -282,7 +272,7 @@ void add_graph(lua_State* L, State& state) {
                                       {"blob_name", blob_name},
                                       {"nodes", nodes},
                                       {"dump", dump},
-                                      {"computed_from", computed_from},
+                                      {"computed_from", computed_from_any},
                                       {nullptr, nullptr}};
   new_class(L, state, Tag::Graph, finalize<GraphBox>, "moonflow graph", kMethods);
 }

@@ -1,31 +1,42 @@
 #include "engine/autodiff.h"
 
+#include <algorithm>
+
 namespace moonflow {
 
 namespace {
 
-// Which nodes lie on a path from one of `values` to a loss: only those are differentiated. A node is needed when one
-// of its inputs is needed; it is reached when one of its outputs has a gradient.
-std::vector<bool> needed_values(const Graph& graph, const std::vector<ValueId>& values) {
-  std::vector<bool> needed(graph.values().size(), false);
-  for (const ValueId value : values) needed[value] = true;
+// By value: whether it is one of `sources`, or reached from one through nodes that `leads_on` lets by.
+template <class LeadsOn>
+std::vector<bool> reached_from(const Graph& graph, const std::vector<ValueId>& sources, const LeadsOn& leads_on) {
+  std::vector<bool> reached(graph.values().size(), false);
+  for (const ValueId source : sources) reached[source] = true;
+  // The order of the nodes is topological.
   for (const Node& node : graph.nodes()) {
-    bool any = false;
-    for (const ValueId input : node.inputs) any = any || (input != kNone && needed[input]);
-    if (!any || node.kind != Node::Op || !node.op->grad) continue;
-    for (const ValueId output : node.outputs) needed[output] = true;
+    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                 [&](ValueId input) { return input != kNone && reached[input]; });
+    if (!any || !leads_on(node)) continue;
+    for (const ValueId output : node.outputs) reached[output] = true;
   }
-  return needed;
+  return reached;
 }
 
+bool has_gradient(const Node& node) { return node.kind == Node::Op && node.op->grad; }
+
 }  // namespace
+
+std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& sources) {
+  return reached_from(graph, sources, [](const Node&) { return true; });
+}
 
 std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses, const std::vector<ValueId>& seeds,
                                const std::vector<ValueId>& values) {
   require(losses.size() == seeds.size(), ErrorCode::InvalidArgument, losses.size(), " losses but ", seeds.size(),
           " seeds");
   const NodeId node_count = static_cast<NodeId>(graph.nodes().size());
-  const std::vector<bool> needed = needed_values(graph, values);
+  // Only what lies on a path from one of `values` to a loss is differentiated. A value is needed when it is on the way
+  // from one of them; a node is met from behind when one of its outputs has a gradient.
+  const std::vector<bool> needed = reached_from(graph, values, has_gradient);
   std::vector<ValueId> grads(graph.values().size(), kNone);
 
   const auto add = [&](ValueId value, ValueId grad) {
@@ -46,7 +57,7 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
   // The order of the nodes is topological, so each value's gradient is complete when its node is met from behind.
   for (NodeId id = node_count; id-- > 0;) {
     const Node& node = graph.node(id);
-    if (node.kind != Node::Op || !node.op->grad) continue;
+    if (!has_gradient(node)) continue;
     std::vector<ValueId> output_grads;
     bool reached = false, wanted = false;
     for (const ValueId output : node.outputs) {

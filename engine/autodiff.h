@@ -1,4 +1,4 @@
-// Reverse-mode differentiation: appends gradient nodes to the graph itself.
+// What depends on what in a graph, and reverse-mode differentiation, which appends gradient nodes to the graph itself.
 #pragma once
 
 #include <vector>
@@ -6,6 +6,9 @@
 #include "engine/graph.h"
 
 namespace moonflow {
+
+// By value of the graph: whether it is one of `sources`, or computed from one in any way.
+std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& sources);
 
 // The gradient of sum_i <losses[i], seeds[i]> with respect to each of `values`; kNone where no path leads.
 // A seed has the type of its loss (ones of that type give the gradient of the plain sum).

@@ -67,3 +67,22 @@ TEST_CASE("only what leads to a wanted value is differentiated") {
   gradients(graph, {loss}, {seed}, {w});
   CHECK(graph.nodes().size() == before + 2);  // the two products of mul's own gradient, nothing of square's
 }
+
+TEST_CASE("what is computed from a value is known, whether or not a gradient would pass") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2)), y = graph.feed("y", vec(2));
+  const ValueId ones = graph.append("ones", {x})[0];  // has no gradient
+  const ValueId of_both = graph.append("add", {ones, y})[0], of_y = graph.append("square", {y})[0];
+  const auto among = [&](const std::vector<ValueId>& sources) {
+    const std::vector<bool> computed = computed_from(graph, sources);
+    REQUIRE(computed.size() == graph.values().size());
+    std::vector<ValueId> found;
+    for (const ValueId value : {x, y, ones, of_both, of_y})
+      if (computed[value]) found.push_back(value);
+    return found;
+  };
+  CHECK(among({x}) == std::vector<ValueId>{x, ones, of_both});
+  CHECK(among({ones, of_y}) == std::vector<ValueId>{ones, of_both, of_y});
+  CHECK(among({}).empty());
+}
