@@ -142,6 +142,10 @@ void Catalog::add(OpDef op) {
   require(is_new, ErrorCode::InvalidArgument, "op '", name, "' is in the catalog twice");
 }
 
+void Catalog::revise(const std::function<void(OpDef&)>& change) {
+  for (auto& [name, op] : ops_) change(op);
+}
+
 const OpDef* Catalog::find(std::string_view name) const {
   const auto found = ops_.find(name);
   return found == ops_.end() ? nullptr : &found->second;

@@ -275,6 +275,8 @@ Attrs complete(const OpDef& op, Attrs given);
 class Catalog {
  public:
   void add(OpDef op);
+  // Lets `change` see to each op: what families leave to whoever puts them together.
+  void revise(const std::function<void(OpDef&)>& change);
   const OpDef& at(std::string_view name) const;  // NotFound, with the nearest name
   const OpDef* find(std::string_view name) const;
   const std::map<std::string, OpDef, std::less<>>& ops() const { return ops_; }

@@ -6,22 +6,12 @@ namespace moonflow {
 
 namespace {
 
-// The same ops, all of which take the narrow dtypes.
-std::shared_ptr<const Catalog> with_narrow_dtypes(const Catalog& catalog) {
-  const auto result = std::make_shared<Catalog>();
-  for (const auto& [name, def] : catalog.ops()) {
-    const OpDef& known = def;
-    OpDef op = known;
-    if (op.cpu && !op.narrow.in_kernels) {
-      std::function<bool(size_t)> is_written;
-      if (!op.writes.empty()) is_written = [known](size_t place) { return known.updates(place); };
-      op.cpu = cpu::widened(std::move(op.cpu), std::move(is_written));
-    }
-    result->add(std::move(op));
-  }
-  result->sum_op = catalog.sum_op;
-  result->cast_op = catalog.cast_op;
-  return result;
+// The CPU's kernel takes the narrow dtypes too.
+void take_narrow_dtypes(OpDef& op) {
+  if (!op.cpu || op.narrow.in_kernels) return;
+  std::function<bool(size_t)> is_written;
+  if (!op.writes.empty()) is_written = [op](size_t place) { return op.updates(place); };
+  op.cpu = cpu::widened(std::move(op.cpu), std::move(is_written));
 }
 
 std::shared_ptr<const Catalog> make_catalog() {
@@ -59,7 +49,8 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_schedule(*catalog);
   catalog->sum_op = "add";
   catalog->cast_op = "cast";
-  return with_narrow_dtypes(*catalog);
+  catalog->revise(take_narrow_dtypes);
+  return catalog;
 }
 
 }  // namespace
