@@ -40,6 +40,14 @@ void Plan::bind(size_t feed, void* data) {
   for (const PlannedFeed::Place& place : feeds[feed].places) steps[place.step].inputs[place.input] = data;
 }
 
+void Plan::bind_taps(const Tensor* tapped) {
+  for (size_t i = 0; i < taps.size(); ++i) {
+    const PlannedTap& tap = taps[i];
+    if (tap.output < 0) continue;
+    steps[tap.after_step].outputs[tap.output] = tapped[i] ? tapped[i].data() : const_cast<void*>(tap.source);
+  }
+}
+
 void Plan::launch_step(int index, Stream& stream, void* const* outputs) const {
   const Step& step = steps[index];
   try {

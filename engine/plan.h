@@ -59,7 +59,8 @@ struct PlannedTap {
   int after_step;      // the value is there once this step has run; -1: before the first
   const void* source;  // row-major device memory; nullptr for a feed passed through
   int feed = -1;
-  // The output of that step that is this value, where nobody else wants it: a slot has it written to its own memory.
+  // The output of that step that is this value, where nobody else wants it: the step then writes it where the tap wants
+  // it, and nothing is copied.
   int output = -1;
 };
 
@@ -106,7 +107,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   void bind(size_t feed, void* data);
   // What a branch waits for that begins with a run: the last kept step, or -1 without one.
   int start_place() const { return kept_steps - 1; }
-  // Launches the steps in order and waits for them. Taps are copied to `tapped`, one per tap; without a value where
+  // Launches the steps in order and waits for them. Tapped values go to `tapped`, one per tap; without a value where
   // one is not wanted. Asks `stopped` before each step up to the first write, and throws Interrupted when it says so:
   // the writes of a run happen all or not at all. What a step throws is given its label and site. With a profile, tells
   // it of each step and of the whole, as run number `run`.
@@ -132,6 +133,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // Calls copy(tap, source) for the taps whose values are there once this step has run; `next` counts them.
   template <class Copy>
   void copy_taps(const Copy& copy, int step, size_t& next) const;
+  // Has the steps write what they make for one tap alone to `tapped`, or to its place in the arena if it is not wanted.
+  void bind_taps(const Tensor* tapped);
   void note_writes() const;
   void note(Profile& profile, int step, uint64_t run, int64_t begin_ns);
 
@@ -151,8 +154,9 @@ void Plan::copy_taps(const Copy& copy, int step, size_t& next) const {
 template <class Stopped>
 void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile, uint64_t run) {
   const int64_t begin_ns = profile ? Profile::now_ns() : 0;
+  bind_taps(tapped);
   const auto copy = [&](int tap, const void* source) {
-    if (tapped[tap]) device->copy(stream, tapped[tap].data(), source, tapped[tap].bytes());
+    if (tapped[tap] && taps[tap].output < 0) device->copy(stream, tapped[tap].data(), source, tapped[tap].bytes());
   };
   size_t next_tap = 0;
   const uint64_t newest = newest_version();

@@ -208,6 +208,43 @@ TEST_CASE("a feed that is tapped, and a feed that nobody reads, keep their place
   CHECK_FALSE(out[0].shares_memory(fed));
 }
 
+TEST_CASE("a value made for one tap alone is made where it is delivered, and copied for no one") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  graph.tap(append(graph, "add", {x, x}, "alone"), 1);
+  const ValueId read = append(graph, "square", {x}, "read"), sum = append(graph, "add", {read, x}, "sum");
+  graph.tap(read, 2);
+  graph.tap(sum, 3);
+  const auto plan = toy.session.compile(graph, "job");
+  const auto run = [&](std::vector<bool> taps_on) {
+    Executor::Submission submission = feed({1, 2}, true);
+    submission.taps_on = std::move(taps_on);
+    toy.device->copies = 0;
+    REQUIRE(toy.session.submit(plan, std::move(submission)) != 0);
+    std::vector<std::vector<float>> delivered;
+    for (Completion completion = next(toy.session); !completion.end; completion = next(toy.session))
+      delivered.push_back(values(completion.tensor));
+    return delivered;
+  };
+  const std::vector<float> alone{2, 4}, squares{1, 4}, sums{2, 6};
+  CHECK(run({true, true, true}) == std::vector<std::vector<float>>{alone, squares, sums});
+  CHECK(toy.device->copies == 1);  // of what "sum" reads too
+  CHECK(run({false, true, true}) == std::vector<std::vector<float>>{squares, sums});
+  CHECK(run({true, false, false}) == std::vector<std::vector<float>>{alone});
+  CHECK(toy.device->copies == 0);
+}
+
+TEST_CASE("what a run has delivered stays as it was when the plan runs again") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(append(graph, "square", {graph.feed("x", vec(2))}), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  const Tensor first = toy.call(plan, {floats({1, 2})})[0], second = toy.call(plan, {floats({3, 4})})[0];
+  CHECK(values(first) == std::vector<float>{1, 4});
+  CHECK(values(second) == std::vector<float>{9, 16});
+}
+
 TEST_CASE("a long chain needs the memory of two values, and less in place") {
   ToySession toy;
   Graph graph(toy.session.catalog());

@@ -282,6 +282,7 @@ void FakeDevice::free(void* memory) noexcept {
 std::unique_ptr<Stream> FakeDevice::make_stream() { return std::make_unique<FakeStream>(); }
 
 void FakeDevice::copy(Stream&, void* to, const void* from, int64_t bytes) {
+  ++copies;
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 

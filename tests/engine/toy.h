@@ -23,6 +23,7 @@ class FakeDevice final : public Device {
 
   int live_buffers = 0;
   int reorders = 0;           // launches of reorder steps
+  int copies = 0;
   int64_t refuse_above = -1;  // allocations larger than this fail; negative: none do
 };
 
