@@ -104,15 +104,6 @@ void collect_garbage(lua_State* L) {
   state.collect_above = std::max(kWatermark, 2 * live);
 }
 
-void collect_over_watermark(lua_State* L) {
-  State& state = state_of(L);
-  if (!state.memory ||
-      state.memory->live_bytes.load(std::memory_order_relaxed) <= std::max(kWatermark, state.collect_above))
-    return;
-  // A stopped collector is the host's decision, and it also stands still while a finalizer runs.
-  if (lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);
-}
-
 std::string describe(lua_State* L, int index) {
   if (const Tensor* array = find_box<Tensor>(L, index))
     return *array ? "an ndarray " + array->type().str() : "a released ndarray";
@@ -258,16 +249,18 @@ Shape shape_at(lua_State* L, int index, const char* what) {
   return shape;
 }
 
-Tensor& array_at(lua_State* L, int index, const char* what) {
-  Tensor* array = find_box<Tensor>(L, index);
+Tensor& array_at(lua_State* L, int index, const char* what, const State& state) {
+  Tensor* array = find_box<Tensor>(L, index, state);
   if (array == nullptr) fail(ErrorCode::InvalidArgument, what, ": expected an ndarray, got ", describe(L, index));
   require(static_cast<bool>(*array), ErrorCode::WrongState, what, ": the ndarray was released");
   return *array;
 }
 
-Tensor& push_array(lua_State* L) {
-  collect_over_watermark(L);
-  return push_box<Tensor>(L);
+Tensor& push_array(lua_State* L, State& state) {
+  const int64_t live = state.memory ? state.memory->live_bytes.load(std::memory_order_relaxed) : 0;
+  // A stopped collector is the host's decision, and it also stands still while a finalizer runs.
+  if (live > std::max(kWatermark, state.collect_above) && lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);
+  return push_box<Tensor>(L, state);
 }
 
 void set_functions(lua_State* L, State& state, const luaL_Reg* list) {

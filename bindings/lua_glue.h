@@ -126,25 +126,34 @@ inline State& state_of(lua_State* L) { return *static_cast<State*>(lua_touserdat
 
 inline void push_metatable(lua_State* L, Tag tag) { lua_rawgeti(L, LUA_REGISTRYINDEX, *state_of(L).kind(tag)); }
 
-// Pushes an empty box; may raise for want of memory.
+// Pushes an empty box; may raise for want of memory. Whoever has the state at hand hands it in, which spares looking
+// it up.
 template <class T>
-T& push_box(lua_State* L) {
+T& push_box(lua_State* L, const State& state) {
   static_assert(std::is_nothrow_default_constructible_v<T>);
-  const int* const kind = state_of(L).kind(kTagOf<T>);
+  const int* const kind = state.kind(kTagOf<T>);
   auto* box = new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>();
   box->header.kind = kind;
   lua_rawgeti(L, LUA_REGISTRYINDEX, *kind);
   lua_setmetatable(L, -2);
   return box->value;
 }
+template <class T>
+T& push_box(lua_State* L) {
+  return push_box<T>(L, state_of(L));
+}
 
 // The box at `index`, or nullptr when something else is there. The header alone decides, and not the metatable, which a
 // script may move to another userdata.
 template <class T>
-T* find_box(lua_State* L, int index) {
+T* find_box(lua_State* L, int index, const State& state) {
   auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
   if (box == nullptr || lua_objlen(L, index) != sizeof(Box<T>)) return nullptr;  // a light one has no length
-  return box->header.kind == state_of(L).kind(kTagOf<T>) ? &box->value : nullptr;
+  return box->header.kind == state.kind(kTagOf<T>) ? &box->value : nullptr;
+}
+template <class T>
+T* find_box(lua_State* L, int index) {
+  return find_box<T>(L, index, state_of(L));
 }
 
 // The box at `index`, where this call has pushed it.
@@ -186,8 +195,7 @@ void push_error(lua_State* L, const PlainError& error);
 // Raises the noted fault as an error table; where the error does not know its line, it is the script's that called.
 [[noreturn]] void raise(lua_State* L);
 
-// Collects garbage when more array memory is alive than the watermark allows. May run finalizers.
-void collect_over_watermark(lua_State* L);
+// May run finalizers.
 void collect_garbage(lua_State* L);
 
 template <class Work>
@@ -250,7 +258,8 @@ std::vector<int64_t> dims_at(lua_State* L, int index, const char* what);
 Shape shape_at(lua_State* L, int index, const char* what);
 
 // The array at `index`; one that was released is an error.
-Tensor& array_at(lua_State* L, int index, const char* what);
+Tensor& array_at(lua_State* L, int index, const char* what, const State& state);
+inline Tensor& array_at(lua_State* L, int index, const char* what) { return array_at(L, index, what, state_of(L)); }
 
 template <class T>
 T& box_at(lua_State* L, int index, const char* what) {
@@ -262,7 +271,8 @@ T& box_at(lua_State* L, int index, const char* what) {
 // ---- writers: phases 1 and 3 -------------------------------------------------------------------------------------
 
 // An array box to be filled in phase 2. Collects garbage first when the watermark says so.
-Tensor& push_array(lua_State* L);
+Tensor& push_array(lua_State* L, State& state);
+inline Tensor& push_array(lua_State* L) { return push_array(L, state_of(L)); }
 inline void push_string(lua_State* L, std::string_view string) { lua_pushlstring(L, string.data(), string.size()); }
 
 // Sets functions of `list` into the table on the top of the stack, with the state as upvalue.

@@ -45,17 +45,17 @@ int submit(lua_State* L) {
 // failed, or (refused) when it was not even begun. Does not raise, which spares the caller a pcall.
 int call(lua_State* L) {
   const int last = lua_gettop(L), feed_count = last - 1;
-  PlanBox* const box = find_box<PlanBox>(L, 1);
+  State& state = state_of(L);
+  PlanBox* const box = find_box<PlanBox>(L, 1, state);
   if (box == nullptr) protect(L, [&] { self(L); });  // raises
   const int tap_count = static_cast<int>(box->plan->taps.size());
   luaL_checkstack(L, tap_count + 3, "too many results");
-  for (int i = 0; i < tap_count; ++i) push_array(L);
-  State& state = state_of(L);
+  for (int i = 0; i < tap_count; ++i) push_array(L, state);
   bool done = false;
   const auto run = [&] {
     box->feeds.resize(static_cast<size_t>(feed_count));
     box->tapped.resize(static_cast<size_t>(tap_count));
-    for (int i = 0; i < feed_count; ++i) box->feeds[i] = array_at(L, i + 2, "input");
+    for (int i = 0; i < feed_count; ++i) box->feeds[i] = array_at(L, i + 2, "input", state);
     // The state keeps the failure: no object with a destructor may be alive when Lua raises.
     done = box->session->executor().run_now(*box->plan, box->feeds.data(), box->feeds.size(), box->tapped.data(),
                                             box->session->memory(), state.fault);
