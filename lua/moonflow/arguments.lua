@@ -6,6 +6,7 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
+local debug = debug
 
 local arguments = {}
 

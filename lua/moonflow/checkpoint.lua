@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 local variable = require "moonflow.variable"
+local io, os = io, os
 
 local checkpoint = {}
 

@@ -4,6 +4,7 @@
 -- frame, the one that ran last while a job is traced.
 
 local core = require "moonflow.core"
+local debug = debug
 
 local errors = {}
 

@@ -7,6 +7,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local source = require "moonflow.source"
+local debug, package = debug, package
 
 local help = {}
 

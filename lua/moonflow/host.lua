@@ -9,6 +9,7 @@ local job = require "moonflow.job"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
+local debug = debug
 
 local host = {}
 

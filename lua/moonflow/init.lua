@@ -1,6 +1,13 @@
 --- Moonflow: deep learning with job functions. `local flow = require "moonflow"`.
 -- This file puts the table `flow` together; what is in it is defined in the files beside it.
 
+-- What is used of these is taken while the files are loaded, so that a host may keep them from its scripts afterwards.
+for _, name in ipairs { "debug", "io", "os", "package" } do
+  if type(_G[name]) ~= "table" then
+    error("moonflow needs Lua's library '" .. name .. "' while it is loaded; afterwards it may be taken away", 0)
+  end
+end
+
 local core = require "moonflow.core"
 local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"

@@ -8,6 +8,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
+local io = io
 
 local evaluate, cast, floating, as_array, is_array =
   ndarray.evaluate, ndarray.cast, ndarray.floating, ndarray.as_array, ndarray.is_array

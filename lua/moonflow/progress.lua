@@ -4,6 +4,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local iterator = require "moonflow.iterator"
+local io, os = io, os
 
 local floor, max, min = math.floor, math.max, math.min
 

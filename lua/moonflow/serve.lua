@@ -10,6 +10,7 @@
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
+local debug = debug
 
 local serve = {}
 

@@ -10,6 +10,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
+local debug, io, os = debug, io, os
 
 local session = {}
 

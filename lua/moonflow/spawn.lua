@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
+local debug = debug
 
 local spawn = {}
 

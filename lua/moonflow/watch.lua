@@ -5,6 +5,7 @@ local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
+local debug = debug
 
 local watch = {}
 

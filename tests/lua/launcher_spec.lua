@@ -217,6 +217,69 @@ square(flow.np.array({ -1, 2 }))
       assert.equal("[0. 2.]\nfloat32 (2)\n[1. 4.]\nfloat32 (2)\n", run.out)
     end)
   end)
+
+  describe("a host that keeps libraries of Lua from its scripts", function()
+    local take_away = [[
+      for _, name in ipairs { "debug", "io", "os", "package", "ffi", "jit", "require", "load", "loadstring" } do
+        _G[name] = nil
+      end
+    ]]
+
+    it("takes them away once the library is loaded, and everything works", function()
+      local run = process.moonflow({ script("sandbox.lua", [[
+        local flow = require "moonflow"
+      ]] .. take_away .. [[
+        local np, tp = flow.np, flow.typing
+        local train_job = flow.global_function {
+          type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Callback[tp.Numpy],
+        } (function(x)
+          local loss = flow.math.square(flow.layers.dense(flow.reshape(x, { 1, 2 }), 1, { name = "d" }))
+          flow.watch(loss, function(value) print("watched", value.shape) end)
+          flow.optimizer.SGD(0.1):minimize(loss)
+          return loss
+        end)
+        flow.config.on_error(function(problem) print("failed", problem) end)
+        train_job(np.ones({ 2 }))(function() print("delivered") end)
+        train_job(np.ones({ 2 }))(function() error("mine", 0) end)
+        flow.sync()
+        flow.spawn(function() print("awaited", train_job(np.ones({ 2 })):await().shape) end)
+        flow.sync()
+        print(pcall(flow.nn.relu))
+        print(pcall(train_job, 1))
+        local check_point = flow.train.CheckPoint()
+        check_point:save("sandboxed")
+        check_point:load("sandboxed")
+        np.save("sandboxed.npy", np.ones({ 2 }))
+        print(np.load("sandboxed.npy"))
+        print((flow.help("flow.nn.relu"):match("^[^\n]*")))
+      ]]) }, { folder = folder })
+      assert.equal("", run.err)
+      assert.equal(0, run.code)
+      assert.equal([[
+watched	(1, 1)
+delivered
+watched	(1, 1)
+failed	mine
+  in the callback of train_job (delivery 7, submitted at sandbox.lua:16)
+watched	(1, 1)
+awaited	(1, 1)
+false	sandbox.lua:20: flow.nn.relu is used outside of a job function; it belongs in the body given to ]]
+        .. [[flow.global_function
+false	sandbox.lua:21: train_job: input 'x' is 1, its placeholder wants an ndarray float32 (2)
+[1. 1.]
+flow.nn.relu(x, [name])
+]], run.out)
+    end)
+
+    it("is told where that is too early", function()
+      local run = process.moonflow({ script("early.lua", [[
+        debug = nil
+        print(pcall(require, "moonflow"))
+      ]]) }, { folder = folder })
+      assert.equal("false\tmoonflow needs Lua's library 'debug' while it is loaded; afterwards it may be taken away\n",
+        run.out)
+    end)
+  end)
 end)
 
 -- The stock program cannot load a module that was built with a sanitizer.
