@@ -8,18 +8,23 @@ local session = require "moonflow.session"
 local config = {}
 local settings = session.settings
 
+local function refuse(name, value, wanted)
+  errors.raise("invalid_argument", ("flow.config.%s wants %s, got %s"):format(name, wanted, arguments.describe(value)))
+end
+
 local function check(name, value, kind)
-  local fine = type(value) == kind
-  if kind == "count" then fine = type(value) == "number" and value >= 1 and value == math.floor(value) end
-  if not fine then
-    errors.raise("invalid_argument", "flow.config." .. name .. " wants "
-      .. (kind == "count" and "a whole number from 1 on" or "a " .. kind) .. ", got " .. arguments.describe(value))
+  if type(value) ~= kind then refuse(name, value, "a " .. kind) end
+end
+
+local function check_count(name, value, most)
+  if type(value) ~= "number" or value < 1 or value > most or value ~= math.floor(value) then
+    refuse(name, value, ("a whole number from 1 to %d"):format(most))
   end
 end
 
 --- How many threads the CPU kernels use; before anything is built.
 function config.cpu_threads(count)
-  check("cpu_threads", count, "count")
+  check_count("cpu_threads", count, 4096)
   if settings.threads == count then return end
   local before = settings.threads
   settings.threads = count
@@ -33,7 +38,7 @@ config.compute_thread_pool_size = config.cpu_threads
 
 --- How many runs of one job may be in flight (default 3). Takes effect for jobs built later.
 function config.inflight(count)
-  check("inflight", count, "count")
+  check_count("inflight", count, 1000000)
   settings.inflight = count
   session.handle():set_max_in_flight(math.max(8, count + 5))
 end

@@ -477,12 +477,23 @@ describe("outside of a body", function()
     assert.truthy(tostring(problem):find("operator '+' is used outside of a job function", 1, true))
   end)
 
+  it("a setting that is refused leaves the one before", function()
+    golden("flow.config.cpu_threads wants a whole number from 1 to 4096, got 5000", [[
+>>flow.config.cpu_threads(5000)]])
+    golden("flow.config.inflight wants a whole number from 1 to 1000000, got 1099511627776", [[
+>>flow.config.inflight(2 ^ 40)]])
+    local tp = flow.typing
+    local double_job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+      function(x) return x * 2 end)
+    assert.equal(6, double_job(np.full({ 1 }, 3)):item())
+  end)
+
   it("settings are checked", function()
     golden("flow.config has no setting 'gpu_device'; did you mean 'gpu_devices'?", [[
 >>flow.config.gpu_device(1)]])
     golden("flow.config.pump wants \"script\" or \"host\", got 'hots'", [[
 >>flow.config.pump("hots")]])
-    golden("flow.config.inflight wants a whole number from 1 on, got 0", [[
+    golden("flow.config.inflight wants a whole number from 1 to 1000000, got 0", [[
 >>flow.config.inflight(0)]])
     golden("flow.config.in_flight is a function: call it with the value", [[
 >>flow.config.in_flight = 3]])
