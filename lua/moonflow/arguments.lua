@@ -75,8 +75,9 @@ function arguments.suggestion(name, candidates)
   return near and "; did you mean '" .. near .. "'?" or ""
 end
 
+-- Beyond 2^53 a number is no longer exact, so what it was meant to be is unknown.
 local function is_integer(value)
-  return type(value) == "number" and value % 1 == 0  -- an infinity is none
+  return type(value) == "number" and value % 1 == 0 and value >= -2 ^ 53 and value <= 2 ^ 53
 end
 
 -- What has a __call only to say that it cannot be called is marked `uncallable`.

@@ -51,6 +51,11 @@ function mathematics.complete(flow)
     function(given, _, signature)
       local inputs = given.inputs
       if #inputs == 0 then signature:fail(": inputs must be a list of blobs, got an empty one") end
+      for i, input in ipairs(inputs) do
+        if not blob.is(input) then
+          signature:fail((": entry %d of inputs must be a blob, got %s"):format(i, arguments.describe(input)))
+        end
+      end
       local sum = inputs[1]
       for i = 2, #inputs - 1 do sum = sum + inputs[i] end
       if #inputs == 1 then return ops.apply("identity", { sum }, nil, given.name) end
@@ -119,6 +124,7 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
       local rank = #x.shape
       if rank < 2 then signature:fail(": x is " .. tostring(x.shape) .. ", it needs two axes for its matrices") end
       local rows, columns = x.shape[rank - 2], x.shape[rank - 1]
+      diagonal = math.max(-rows, math.min(diagonal, columns))  -- beyond, nothing changes and int32 ends
       local function numbers(first, count, shape)
         local range = ops.apply("range", {}, { start = first, stop = first + count, dtype = "int32" })
         return ops.apply("reshape", { range }, { shape = shape })

@@ -255,6 +255,12 @@ end)]])
     golden("flow.layers.dense: argument 2 ('units') must be an integer, got 2.5", body [[
 >>  local y = flow.layers.dense(x, 2.5)
   return y]])
+    golden("flow.layers.dense: argument 2 ('units') must be an integer, got 1e+300", body [[
+>>  local y = flow.layers.dense(x, 1e300)
+  return y]])
+    golden("flow.math.add_n: entry 2 of inputs must be a blob, got 3", body [[
+>>  local y = flow.math.add_n({ x, 3 })
+  return y]])
     golden("flow.layers.dense: argument 2 ('units') must be an integer, got a table", body [[
 >>  local y = flow.layers.dense(x, {})
   return y]])

@@ -120,6 +120,9 @@ describe("masks", function()
     same({ { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 } }, low[1])
     local above = run({ x }, function(a) return flow.math.tril(a, 1, { fill_value = 7 }) end)
     same({ { 1, 1, 7, 7 }, { 1, 1, 1, 7 }, { 1, 1, 1, 1 } }, above[0])
+    local far = 2 ^ 40  -- beyond what int32 counts: all of it, or nothing
+    assert.is_true(run({ x }, function(a) return flow.math.tril(a, far) end) == x)
+    assert.is_false(run({ x }, function(a) return flow.math.tril(a, -far) end):any())
     assert.equal("flow.math.tril: x is (3), it needs two axes for its matrices",
       message({ np.ones({ 3 }) }, function(a) return flow.math.tril(a) end))
   end)
