@@ -136,12 +136,19 @@ int make_array(lua_State* L) {
   return 1;
 }
 
+// core.empty(dtype, shape, called): `called` is what errors name.
 int make_fresh(lua_State* L, bool zeroed) {
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   Tensor& array = push_array(L);
   protect_allocating(L, [&] {
     const DType dtype = dtype_at(L, 1, "dtype");
-    array = Tensor::allocate({dtype, shape_at(L, 2, "shape")}, state_of(L).memory);
+    const std::string_view called = optional_string_at(L, 3, "called");
+    try {
+      array = Tensor::allocate({dtype, shape_at(L, 2, "shape")}, state_of(L).memory);
+    } catch (Error& error) {
+      error.op = called;
+      throw;
+    }
     if (zeroed) std::memset(array.data(), 0, static_cast<size_t>(array.bytes()));
   });
   return 1;

@@ -10,11 +10,26 @@ namespace moonflow::lua {
 
 namespace {
 
+// The array that `method` is called of. A point in the place of the colon is the usual reason for anything else.
+Tensor* find_self(lua_State* L, const char* method) {
+  Tensor* array = find_box<Tensor>(L, 1);
+  if (array == nullptr)
+    fail(ErrorCode::InvalidArgument, method, ": expected an ndarray before the colon, got ", describe(L, 1));
+  return array;
+}
+
+Tensor& self_at(lua_State* L, const char* method) {
+  Tensor& array = *find_self(L, method);
+  require(static_cast<bool>(array), ErrorCode::WrongState, method, ": the ndarray was released");
+  return array;
+}
+
 // A finalizer that runs while Lua takes memory may release any array. So what is read across such a call is held:
 // pushes a second box on the same memory that no script can reach.
-Tensor& hold_self(lua_State* L) {
+Tensor& hold_self(lua_State* L, const char* method) {
+  lua_settop(L, 1);  // without an array the box would take its place
   Tensor& held = push_box<Tensor>(L);
-  protect(L, [&] { held = array_at(L, 1, "self"); });
+  protect(L, [&] { held = self_at(L, method); });
   return held;
 }
 
@@ -51,14 +66,14 @@ int push_part(lua_State* L, int count, const char* accessor) {
   if (self != nullptr && self->shape().rank() > count) {
     Tensor& view = push_array(L);
     protect(L, [&] {
-      const Tensor array = array_at(L, 1, "self");
+      const Tensor array = self_at(L, accessor);
       view = part(array, count, offset_at(L, array, count));
     });
     return 1;
   }
   double number = 0;
   protect(L, [&] {
-    const Tensor array = array_at(L, 1, "self");
+    const Tensor array = self_at(L, accessor);
     number = load_number(array, offset_at(L, array, count), accessor);
   });
   lua_pushnumber(L, number);
@@ -66,9 +81,9 @@ int push_part(lua_State* L, int count, const char* accessor) {
 }
 
 // Sets the element or part that `count` indices lead to from the stack position after them.
-void set_part(lua_State* L, int count) {
+void set_part(lua_State* L, int count, const char* accessor) {
   protect(L, [&] {
-    const Tensor array = array_at(L, 1, "self");
+    const Tensor array = self_at(L, accessor);
     const Tensor target = part(array, count, offset_at(L, array, count));
     const int value = 2 + count;
     if (const Tensor* source = find_box<Tensor>(L, value)) {
@@ -119,7 +134,7 @@ int index(lua_State* L) {
     return 1;
   }
   TensorType type;
-  protect(L, [&] { type = array_at(L, 1, "self").type(); });
+  protect(L, [&] { type = self_at(L, "a[name]").type(); });
   if (is("shape"))
     push_shape(L, type.shape);
   else if (is("dtype"))
@@ -135,7 +150,7 @@ int new_index(lua_State* L) {
   if (element != kNone && array->dtype() == DType::Float32 && lua_type(L, 3) == LUA_TNUMBER)
     array->data<float>()[element] = static_cast<float>(lua_tonumber(L, 3));
   else
-    set_part(L, 1);
+    set_part(L, 1, "a[i]");
   return 0;
 }
 
@@ -143,14 +158,14 @@ int at(lua_State* L) { return push_part(L, lua_gettop(L) - 1, "a:at"); }
 
 int set(lua_State* L) {
   protect(L, [&] { require(lua_gettop(L) >= 2, ErrorCode::InvalidArgument, "a:set takes indices and a value"); });
-  set_part(L, lua_gettop(L) - 2);
+  set_part(L, lua_gettop(L) - 2, "a:set");
   return 0;
 }
 
 int length(lua_State* L) {
   int64_t rows = 0;
   protect(L, [&] {
-    const Shape& shape = array_at(L, 1, "self").shape();
+    const Shape& shape = self_at(L, "#a").shape();
     require(shape.rank() > 0, ErrorCode::InvalidArgument,
             "an ndarray of shape () has no length; a:item() is its value");
     rows = shape[0];
@@ -175,10 +190,10 @@ int equal(lua_State* L) {
 }
 
 int to_string(lua_State* L) {
+  lua_settop(L, 1);
   std::string& text = push_box<std::string>(L);
   protect(L, [&] {
-    const Tensor* array = find_box<Tensor>(L, 1);
-    if (array == nullptr) fail(ErrorCode::InvalidArgument, "self: expected an ndarray, got ", describe(L, 1));
+    const Tensor* array = find_self(L, "tostring");
     text = *array ? format(*array, {}) : "released ndarray";
   });
   push_string(L, text);
@@ -188,7 +203,7 @@ int to_string(lua_State* L) {
 int item(lua_State* L) {
   double number = 0;
   protect(L, [&] {
-    const Tensor& array = array_at(L, 1, "self");
+    const Tensor& array = self_at(L, "a:item");
     require(array.count() == 1, ErrorCode::ShapeMismatch,
             "a:item() takes an ndarray of one element, this one has shape ", array.shape());
     number = load_number(array, 0, "a:item");
@@ -199,18 +214,19 @@ int item(lua_State* L) {
 
 // reshape(list), reshape(shape) or reshape(n, m, ...); one size may be -1.
 int reshape(lua_State* L) {
+  if (lua_gettop(L) < 2) lua_settop(L, 2);
   Tensor& view = push_array(L);
   protect(L, [&] {
+    const Tensor array = self_at(L, "a:reshape");
     std::vector<int64_t> dims;
     const int last = lua_gettop(L) - 1;
-    if (last <= 2) dims = dims_at(L, 2, "shape");
-    for (int i = 2; last > 2 && i <= last; ++i) dims.push_back(integer_at(L, i, "shape"));
-    const Tensor array = array_at(L, 1, "self");
+    if (last <= 2) dims = dims_at(L, 2, "a:reshape");
+    for (int i = 2; last > 2 && i <= last; ++i) dims.push_back(integer_at(L, i, "a:reshape"));
     Shape shape;
     int open = -1;
     for (const int64_t dim : dims) {
-      require(dim >= 0 || (dim == -1 && open < 0), ErrorCode::InvalidArgument, "shape: axis ", shape.rank(), " is ",
-              dim, "; only one may be -1");
+      require(dim >= 0 || (dim == -1 && open < 0), ErrorCode::InvalidArgument, "a:reshape: axis ",
+              shape.rank(), " is ", dim, "; only one may be -1");
       if (dim < 0) open = shape.rank();
       shape.push_back(dim < 0 ? 1 : dim);
     }
@@ -228,7 +244,7 @@ int reshape(lua_State* L) {
 int copy(lua_State* L) {
   lua_settop(L, 1);
   Tensor& result = push_array(L);
-  protect_allocating(L, [&] { result = array_at(L, 1, "self").copy(state_of(L).memory); });
+  protect_allocating(L, [&] { result = self_at(L, "a:copy").copy(state_of(L).memory); });
   return 1;
 }
 
@@ -236,15 +252,16 @@ int rows(lua_State* L) {
   lua_settop(L, 3);
   Tensor& view = push_array(L);
   protect(L, [&] {
-    const int64_t first = integer_at(L, 2, "first row");
-    const int64_t count = integer_at(L, 3, "count of rows");
-    view = array_at(L, 1, "self").rows(first, count);
+    const Tensor& array = self_at(L, "a:rows");
+    const int64_t first = integer_at(L, 2, "a:rows: first");
+    const int64_t count = integer_at(L, 3, "a:rows: count");
+    view = array.rows(first, count);
   });
   return 1;
 }
 
 int to_bytes(lua_State* L) {
-  const Tensor& held = hold_self(L);
+  const Tensor& held = hold_self(L, "a:tobytes");
   // As much again is about to be taken by the string; one that Lua cannot hold is an ordinary error.
   lua_pushlstring(L, held.data<char>(), static_cast<size_t>(held.count() * size_of(held.dtype())));
   return 1;
@@ -268,7 +285,7 @@ void push_rows(lua_State* L, const Tensor& array, int axis, int64_t& offset) {
 }
 
 int to_table(lua_State* L) {
-  const Tensor& held = hold_self(L);
+  const Tensor& held = hold_self(L, "a:totable");
   protect(L, [&] {
     // A table of more than 2^27 elements is beyond what Lua allows.
     int64_t tables = 1;
@@ -286,17 +303,13 @@ int to_table(lua_State* L) {
 }
 
 int release(lua_State* L) {
-  protect(L, [&] {
-    Tensor* array = find_box<Tensor>(L, 1);
-    if (array == nullptr) fail(ErrorCode::InvalidArgument, "self: expected an ndarray, got ", describe(L, 1));
-    *array = Tensor();
-  });
+  protect(L, [&] { *find_self(L, "a:release") = Tensor(); });
   return 0;
 }
 
 int address(lua_State* L) {
   void* address = nullptr;
-  protect(L, [&] { address = array_at(L, 1, "self").data(); });
+  protect(L, [&] { address = self_at(L, "a:address").data(); });
   lua_pushlightuserdata(L, address);
   return 1;
 }

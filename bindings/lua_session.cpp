@@ -239,15 +239,17 @@ int write(lua_State* L) {
   return 0;
 }
 
-// session:evaluate(op, { ndarray or false, ... }, attrs) -> ndarray, ...
+// session:evaluate(op, { ndarray or false, ... }, attrs, called) -> ndarray, ...
+// `called` is what errors name in the place of the op: the function that the user has called.
 int evaluate(lua_State* L) {
-  lua_settop(L, 4);
+  lua_settop(L, 5);
   auto& results = keep<std::vector<Tensor>>(L);
   protect_allocating(L, [&] {
-    lua_settop(L, 5);
+    lua_settop(L, 6);
     Session& session = open_session(L);
     const std::string name(string_at(L, 2, "op"));
     const OpDef& op = session.catalog().at(name);
+    const std::string_view called = optional_string_at(L, 5, "called");
     try {
       table_at(L, 3, "inputs");
       std::vector<Tensor> inputs;
@@ -260,7 +262,10 @@ int evaluate(lua_State* L) {
       }
       results = session.evaluate(name, inputs, attrs_at(L, 4, op));
     } catch (Error& error) {
-      if (error.op.empty()) error.op = name;
+      if (!called.empty())
+        error.op = called;
+      else if (error.op.empty())
+        error.op = name;
       throw;
     }
   });

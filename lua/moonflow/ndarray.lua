@@ -40,8 +40,9 @@ function ndarray.promote(a, b)
 end
 local promote = ndarray.promote
 
-function ndarray.evaluate(op, inputs, attrs)
-  return session.handle():evaluate(op, inputs, attrs)
+--- Runs one op. `called` is what its errors name, where that is not the op: the function that the user has called.
+function ndarray.evaluate(op, inputs, attrs, called)
+  return session.handle():evaluate(op, inputs, attrs, called)
 end
 local evaluate = ndarray.evaluate
 
@@ -174,6 +175,13 @@ end
 
 -- ---- reductions ---------------------------------------------------------------------------------------------------
 
+-- The array that the method `name` is called of. A point in the place of the colon is why there may be something else.
+local function own(a, name)
+  if is_array(a) then return a end
+  return fail("invalid_argument", ("a:%s: expected an ndarray before the colon, got %s")
+    :format(name, arguments.describe(a)))
+end
+
 local function reduction(name)
   return arguments.signature("a:" .. name, { { "axis", "list?" }, { "keepdims", "boolean", false } })
 end
@@ -182,16 +190,16 @@ local function axes_of(given)
   return given.axis and arguments.flat_list(given.axis) or {}
 end
 
-local function reduce(op, a, given)
+local function reduce(op, a, given, called)
   local axes = axes_of(given)
-  local result = evaluate(op, { a }, { axis = axes, keepdims = given.keepdims })
+  local result = evaluate(op, { a }, { axis = axes, keepdims = given.keepdims }, called)
   if #axes == 0 and not given.keepdims then return result:item() end
   return result
 end
 
 local function refuse_empty(a, what)
-  if a.nbytes == 0 then
-    fail("invalid_argument", ("%s of an array of shape %s, which has no elements"):format(what, tostring(a.shape)))
+  if own(a, what).nbytes == 0 then
+    fail("invalid_argument", ("a:%s of an array of shape %s, which has no elements"):format(what, tostring(a.shape)))
   end
 end
 
@@ -201,7 +209,8 @@ end
 for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
-    return reduce(op, FLOATING[a.dtype] and a or cast(a, "int64"), signature:parse(...))
+    own(a, name)
+    return reduce(op, FLOATING[a.dtype] and a or cast(a, "int64"), signature:parse(...), signature.where)
   end
 end
 
@@ -210,7 +219,7 @@ for name, op in pairs({ mean = "reduce_mean", std = "reduce_std", var = "reduce_
   local signature = reduction(name)
   methods[name] = function(a, ...)
     refuse_empty(a, name)
-    return reduce(op, floating(a), signature:parse(...))
+    return reduce(op, floating(a), signature:parse(...), signature.where)
   end
 end
 
@@ -219,7 +228,7 @@ for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
     refuse_empty(a, name)
-    return reduce(op, a, signature:parse(...))
+    return reduce(op, a, signature:parse(...), signature.where)
   end
 end
 
@@ -227,7 +236,7 @@ end
 for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
-    local result = reduce(op, a:ne(0), signature:parse(...))
+    local result = reduce(op, own(a, name):ne(0), signature:parse(...), signature.where)
     if type(result) == "number" then return result ~= 0 end
     return result
   end
@@ -241,7 +250,7 @@ for _, name in ipairs({ "argmax", "argmin" }) do
     local given = signature:parse(...)
     local axis = axes_of(given)[1]
     if not axis then return evaluate(name, { a:ravel() }, { axis = 0 }):item() end
-    local result = evaluate(name, { a }, { axis = axis })
+    local result = evaluate(name, { a }, { axis = axis }, signature.where)
     return given.keepdims and (evaluate("expand_dims", { result }, { axis = axis })) or result
   end
 end
@@ -250,45 +259,51 @@ end
 
 --- One axis, sharing memory.
 function methods.ravel(a)
-  return a:reshape({ a.shape:count() })
+  return own(a, "ravel"):reshape({ a.shape:count() })
 end
 
 --- Axes in another order, as a copy: `a:transpose()` reverses them, `a:transpose(0, 2, 1)` orders them; so does a list.
 function methods.transpose(a, ...)
+  own(a, "transpose")
   local perm = arguments.flat_list({ ... })
   for i, axis in ipairs(perm) do
     if type(axis) ~= "number" then
-      fail("invalid_argument", "transpose wants the numbers of the axes, got " .. arguments.describe(axis))
+      fail("invalid_argument", "a:transpose wants the numbers of the axes, got " .. arguments.describe(axis))
     end
     perm[i] = axis < 0 and axis + a.rank or axis
   end
-  return (evaluate("transpose", { a }, { perm = perm }))
+  return (evaluate("transpose", { a }, { perm = perm }, "a:transpose"))
 end
 
 --- A copy in another dtype. Floats are cut towards zero when they become integers.
 function methods.astype(a, dtype)
-  if a.dtype == dtype then return a:copy() end
-  return cast(a, dtype)
+  if own(a, "astype").dtype == dtype then return a:copy() end
+  return (evaluate("cast", { a }, { dtype = dtype }, "a:astype"))
 end
 
 --- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
 --- the flattened array.
 function methods.take(a, indices, axis)
+  own(a, "take")
   if type(axis) == "table" then axis = axis.axis end
   if axis == nil then a, axis = a:ravel(), 0 end
   if type(axis) ~= "number" then
-    fail("invalid_argument", "take wants the number of an axis, got " .. arguments.describe(axis))
+    fail("invalid_argument", "a:take wants the number of an axis, got " .. arguments.describe(axis))
   end
   if axis < 0 then axis = axis + a.rank end
-  if not is_array(indices) then indices = core.array(indices, "int64", type(indices) == "number" and {} or nil) end
+  if type(indices) == "number" or type(indices) == "table" then
+    indices = core.array(indices, "int64", type(indices) == "number" and {} or nil)
+  end
+  indices = as_array(indices, "a:take")
   if FLOATING[indices.dtype] then
-    fail("dtype_mismatch", "take wants integers as indices, got " .. indices.dtype .. "; cast them first, with :astype")
+    fail("dtype_mismatch", "a:take wants integers as indices, got " .. indices.dtype
+      .. "; cast them first, with :astype")
   end
   if indices.dtype ~= "int32" then indices = cast(indices, "int64") end
   if indices.nbytes > 0 and indices:min() < 0 then
     indices = evaluate("where", { indices:lt(0), indices + a.shape[axis], indices }, {})
   end
-  return (evaluate("gather", { a, indices }, { axis = axis }))
+  return (evaluate("gather", { a, indices }, { axis = axis }, "a:take"))
 end
 
 -- ---- slices -------------------------------------------------------------------------------------------------------
@@ -404,6 +419,7 @@ local core_rows = methods.rows
 --- { start, stop, step }, `a:slice({ low, high }, {}, 3)`. Half open, negative from the end, "..." for axes between.
 --- A number drops its axis; numbers for all axes give the element. A view of whole rows is `a:rows(first, count)`.
 function methods.slice(a, ...)
+  own(a, "slice")
   local entries = slice_entries(...)
   local count = type((...)) == "string" and #entries or select("#", ...)
   local full = spread(entries, count, a.rank)
@@ -442,8 +458,8 @@ end
 
 --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.
 function methods.rows(a, first, count)
-  if first ~= nil then return core_rows(a, first, count) end
-  local i, n = -1, #a
+  if first ~= nil then return core_rows(own(a, "rows"), first, count) end
+  local i, n = -1, #own(a, "rows")
   return function()
     i = i + 1
     if i < n then return i, a[i] end
@@ -465,7 +481,7 @@ function methods.ptr(a)
   if not has_ffi then
     fail("unsupported", "a:ptr() needs LuaJIT's FFI, which is switched off here; a:at and a[i] work without it")
   end
-  return ffi.cast(C_TYPES[a.dtype], a:address())
+  return ffi.cast(C_TYPES[own(a, "ptr").dtype], a:address())
 end
 
 --- What help says of the methods that are written in C.

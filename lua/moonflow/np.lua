@@ -41,33 +41,34 @@ end
 
 --- An array of this shape. What `empty` holds is left open.
 local function filled(name, make)
-  local shape_and_dtype = signature("np." .. name, { { "shape", "list" }, { "dtype", "dtype", "float32" } })
+  local called = "np." .. name
+  local shape_and_dtype = signature(called, { { "shape", "list" }, { "dtype", "dtype", "float32" } })
   np[name] = function(...)
     local given = shape_and_dtype:parse(...)
-    return make(given.dtype, flat_list(given.shape))
+    return make(given.dtype, flat_list(given.shape), called)
   end
   --- The same, in the shape and dtype of another array.
-  local array_and_dtype = signature("np." .. name .. "_like", { { "a", "ndarray" }, { "dtype", "dtype?" } })
+  local array_and_dtype = signature(called .. "_like", { { "a", "ndarray" }, { "dtype", "dtype?" } })
   np[name .. "_like"] = function(...)
     local given = array_and_dtype:parse(...)
-    return make(given.dtype or given.a.dtype, given.a.shape:table())
+    return make(given.dtype or given.a.dtype, given.a.shape:table(), called .. "_like")
   end
 end
 
-local function full(dtype, shape, value)
-  return (evaluate("broadcast_to", { core.array(value, dtype, {}) }, { shape = shape }))
+local function full(dtype, shape, value, called)
+  return (evaluate("broadcast_to", { core.array(value, dtype, {}) }, { shape = shape }, called))
 end
 
 filled("zeros", core.zeros)
 filled("empty", core.empty)
-filled("ones", function(dtype, shape) return full(dtype, shape, 1) end)
+filled("ones", function(dtype, shape, called) return full(dtype, shape, 1, called) end)
 
 local full_signature = signature("np.full",
   { { "shape", "list" }, { "value", "number" }, { "dtype", "dtype", "float32" } })
 --- One value everywhere.
 function np.full(...)
   local given = full_signature:parse(...)
-  return full(given.dtype, flat_list(given.shape), given.value)
+  return full(given.dtype, flat_list(given.shape), given.value, "np.full")
 end
 
 local arange_signature = signature("np.arange",
@@ -80,7 +81,7 @@ function np.arange(...)
   if step == 0 then fail("invalid_argument", "np.arange: the step is 0") end
   local whole = start % 1 == 0 and stop % 1 == 0 and step % 1 == 0
   local dtype = given.dtype or whole and "int64" or "float32"
-  return (evaluate("range", {}, { start = start, stop = stop, step = step, dtype = dtype }))
+  return (evaluate("range", {}, { start = start, stop = stop, step = step, dtype = dtype }, "np.arange"))
 end
 
 local linspace_signature = signature("np.linspace",
@@ -95,7 +96,7 @@ function np.linspace(...)
     fail("invalid_argument", ("np.linspace: %d numbers from %g to %g are not all whole, so they are no %s"):format(
       count, start, stop, dtype))
   end
-  local places = evaluate("range", {}, { start = 0, stop = count, dtype = "float64" })
+  local places = evaluate("range", {}, { start = 0, stop = count, dtype = "float64" }, "np.linspace")
   local a = cast(places * step + start, dtype)
   -- Both ends are exact, and a dtype that does not reach them says so.
   if count > 0 then a[0] = start end
@@ -110,24 +111,25 @@ function np.eye(...)
   if given.size < 0 then
     fail("invalid_argument", ("np.eye: the size must be at least 0, got %d"):format(given.size))
   end
-  local places = np.arange(given.size)
+  local places = evaluate("range", {}, { start = 0, stop = given.size, dtype = "int64" }, "np.eye")
   return cast(places:reshape({ given.size, 1 }):eq(places), given.dtype)
 end
 
 -- ---- joining and shaping ------------------------------------------------------------------------------------------
 
 local function join(op)
-  local join_signature = signature("np." .. op, { { "arrays", "table" }, { "axis", "integer", 0 } })
+  local called = "np." .. op
+  local join_signature = signature(called, { { "arrays", "table" }, { "axis", "integer", 0 } })
   return function(...)
     local given = join_signature:parse(...)
     local list, dtype = {}, nil
     for i, a in ipairs(given.arrays) do
-      list[i] = as_array(a, "np." .. op)
+      list[i] = as_array(a, called)
       dtype = dtype and ndarray.promote(dtype, list[i].dtype) or list[i].dtype
     end
-    if not dtype then fail("invalid_argument", "np." .. op .. " wants at least one array") end
+    if not dtype then fail("invalid_argument", called .. " wants at least one array") end
     for i, a in ipairs(list) do list[i] = cast(a, dtype) end
-    return (evaluate(op, list, { axis = given.axis }))
+    return (evaluate(op, list, { axis = given.axis }, called))
   end
 end
 
@@ -141,12 +143,12 @@ np.stack = join("stack")
 
 --- A new axis of size 1 before `axis`; -1 is after the last.
 function np.expand_dims(a, axis)
-  return (evaluate("expand_dims", { as_array(a, "np.expand_dims") }, { axis = axis }))
+  return (evaluate("expand_dims", { as_array(a, "np.expand_dims") }, { axis = axis }, "np.expand_dims"))
 end
 
 --- Without the axes of size 1, or without these.
 function np.squeeze(a, axis)
-  return (evaluate("squeeze", { as_array(a, "np.squeeze") }, { axis = axis and flat_list(axis) or {} }))
+  return (evaluate("squeeze", { as_array(a, "np.squeeze") }, { axis = axis and flat_list(axis) or {} }, "np.squeeze"))
 end
 
 -- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
@@ -214,8 +216,8 @@ end
 pairwise("divide", ndarray.divide)
 pairwise("power", ndarray.pow)
 pairwise("arctan2", function(a, b)
-  a, b = ndarray.operands(a, b, "arctan2")
-  return (evaluate("atan2", { floating(a), floating(b) }, {}))
+  a, b = ndarray.operands(a, b, "np.arctan2")
+  return (evaluate("atan2", { floating(a), floating(b) }, {}, "np.arctan2"))
 end)
 for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do
   local method = core.ndarray_methods[name]
@@ -228,7 +230,7 @@ function np.where(condition, x, y)
   if condition.dtype ~= "int8" then condition = condition:ne(0) end
   if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
   x, y = ndarray.operands(x, y, "np.where")
-  return (evaluate("where", { condition, x, y }, {}))
+  return (evaluate("where", { condition, x, y }, {}, "np.where"))
 end
 
 --- Elements below `least` become `least`, those above `most` become `most`; either may be nil.
@@ -242,7 +244,7 @@ end
 function np.matmul(a, b)
   if not is_array(a) and not is_array(b) then a = as_array(a, "np.matmul") end
   a, b = ndarray.operands(a, b, "np.matmul")
-  return (evaluate("matmul", { floating(a), floating(b) }, {}))
+  return (evaluate("matmul", { floating(a), floating(b) }, {}, "np.matmul"))
 end
 
 --- Same shape and all elements equal.
@@ -264,11 +266,11 @@ Generator.__index = Generator
 
 -- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
 -- Without a shape a draw is one number.
-function Generator:draw(op, given, attrs)
+function Generator:draw(op, given, attrs, called)
   local seed, step = core.array(self.seed, "int64", {}), core.array(self.draws, "int64", {})
   self.draws = self.draws + 1
   attrs.shape, attrs.dtype, attrs.key = given.shape and flat_list(given.shape) or {}, given.dtype, "np.random"
-  local result = evaluate(op, { seed, step }, attrs)
+  local result = evaluate(op, { seed, step }, attrs, called)
   return given.shape and result or result:item()
 end
 
@@ -277,7 +279,7 @@ local uniform_signature = signature("np.random.uniform",
 --- Uniform in [low, high).
 function Generator:uniform(...)
   local given = uniform_signature:parse(...)
-  return self:draw("random_uniform", given, { low = given.low, high = given.high })
+  return self:draw("random_uniform", given, { low = given.low, high = given.high }, "np.random.uniform")
 end
 
 local normal_signature = signature("np.random.normal",
@@ -285,7 +287,7 @@ local normal_signature = signature("np.random.normal",
 --- Normal with this mean and standard deviation.
 function Generator:normal(...)
   local given = normal_signature:parse(...)
-  return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation })
+  return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation }, "np.random.normal")
 end
 
 local randint_signature = signature("np.random.randint",
@@ -298,7 +300,7 @@ function Generator:randint(...)
   if high <= low then
     fail("invalid_argument", ("np.random.randint: no whole number lies in [%d, %d)"):format(low, high))
   end
-  return self:draw("random_int", given, { low = low, high = high })
+  return self:draw("random_int", given, { low = low, high = high }, "np.random.randint")
 end
 
 --- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
@@ -470,6 +472,9 @@ end
 --- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, channels)
 --- in the order of save_png. Palettes and 16 bits become that.
 function np.load_png(path)
+  if type(path) ~= "string" then
+    fail("invalid_argument", "np.load_png wants the path of a file, got " .. arguments.describe(path))
+  end
   return core.png_read(path)
 end
 

@@ -263,6 +263,53 @@ describe("what an array lacks", function()
   end)
 end)
 
+describe("a mistake", function()
+  local a = np.zeros({ 2, 3 })
+
+  it("of a point in the place of a colon is named", function()
+    for name in ([[sum prod mean std var max min any all argmax argmin ravel transpose astype take slice rows ptr
+        at item reshape copy tobytes totable release address]]):gmatch("%S+") do
+      local wanted = ("a:%s: expected an ndarray before the colon, got "):format(name)
+      raises("invalid_argument", wanted, function() a[name]() end)
+      raises("invalid_argument", wanted, function() a[name](1, 2) end)
+    end
+  end)
+
+  it("is told by the name that was called, and not by the op that does the work", function()
+    for name, call in pairs({
+      ["np.zeros: shape: axis 0 has the negative size -1"] = function() np.zeros({ -1 }) end,
+      ["np.zeros_like has no option 'x'"] = function() np.zeros_like(a, { x = 1 }) end,
+      ["np.empty: a size overflows"] = function() np.empty({ 2 ^ 40, 2 ^ 40 }) end,
+      ["np.ones: shape has the size -1, below 0"] = function() np.ones({ -1 }) end,
+      ["np.full: shape has the size -2, below 0"] = function() np.full({ -2 }, 1) end,
+      ["np.arange: a range of 1e+300 elements"] = function() np.arange(1e300) end,
+      ["np.eye: argument 1 ('size') must be an integer, got 1e+300"] = function() np.eye(1e300) end,
+      ["np.concat: axis 2 is outside rank 2"] = function() np.concat({ a, a }, 2) end,
+      ["np.stack: axis 7 is outside rank 3"] = function() np.stack({ a, a }, 7) end,
+      ["np.matmul: "] = function() np.matmul(a, a) end,
+      ["np.random.uniform: shape has the size -1"] = function() np.random.uniform(0, 1, { -1 }) end,
+      ["np.random.normal: mean must be finite"] = function() np.random.normal(0 / 0, 1) end,
+      ["np.random.randint: shape has the size -1"] = function() np.random.randint(0, 9, { -1 }) end,
+      ["np.load_png wants the path of a file, got nil"] = function() np.load_png() end,
+      ["a:sum: axis 5 is outside rank 2"] = function() a:sum(5) end,
+      ["a:mean: option 'axis': expected an integer"] = function() a:mean(0.5) end,
+      ["a:argmax: axis 2 is outside rank 2"] = function() a:argmax(2) end,
+      ["a:max of an array of shape (0)"] = function() np.zeros({ 0 }):max() end,
+      ["a:astype: option 'dtype': the string 'double' is no dtype"] = function() a:astype("double") end,
+      ["a:transpose: perm {0} names 1 axes"] = function() a:transpose(0) end,
+      ["a:take wants an ndarray, a table or a number, got nil"] = function() a:take() end,
+      ["a:take: indices at () is 9, outside [0, 6)"] = function() a:take(9) end,
+      ["a:reshape: expected a list of sizes or a shape, got nil"] = function() a:reshape() end,
+      ["a:rows: first: expected an integer, got the string 'x'"] = function() a:rows("x", 1) end,
+    }) do
+      local fine, problem = pcall(call)
+      assert.is_false(fine)
+      local text = tostring(problem):gsub("^%S+:%d+: ", "")
+      assert.equal(name, text:sub(1, #name))
+    end
+  end)
+end)
+
 describe("slices", function()
   local a = np.arange(24):reshape(2, 3, 4)
 
