@@ -15,7 +15,9 @@ local NETWORKS, SEED, ONLY = tonumber((...)) or 40, tonumber((select(2, ...))) o
 
 flow.config.log(function() end)
 flow.config.strict_placement(true)
-local has_gpu = #flow.config.gpu_devices() > 0
+local gpus, no_gpu = flow.config.gpu_devices()
+local has_gpu = #gpus > 0
+if os.getenv("MOONFLOW_REQUIRE_GPU") == "1" then assert(has_gpu, no_gpu) end
 
 -- How far a result may be from the reference: by its own size, and by how far the reference moves, relative to how far
 -- what goes in is moved (`step`). The second is what a network makes of an error: some amplify it much. Sizes are the
