@@ -19,11 +19,13 @@ namespace {
 // The kernels of a device by their source. What is loaded stays: plans that use it may outlive these.
 class LoadedChains {
  public:
-  cudaKernel_t get(const std::string& source, int capability) {
+  explicit LoadedChains(int capability) : capability_(capability) {}
+
+  cudaKernel_t get(const std::string& source) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = kernels_.find(source);
     if (known != kernels_.end()) return known->second;
-    const std::string code = compile(source, chain_headers(), capability);
+    const std::string code = compile(source, chain_headers(), capability_);
     cudaLibrary_t library = nullptr;
     cudaKernel_t kernel = nullptr;
     check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -32,6 +34,7 @@ class LoadedChains {
   }
 
  private:
+  const int capability_;
   std::mutex mutex_;
   std::map<std::string, cudaKernel_t> kernels_;
 };
@@ -40,8 +43,7 @@ Launch prepare(LoadedChains& loaded, KernelCall& call) {
   const TensorType& out = call.outputs[0];
   std::vector<TensorType> leaves;
   for (size_t i = 0; i < call.inputs.size() && call.present[i]; ++i) leaves.push_back(call.inputs[i]);
-  const cudaKernel_t kernel =
-      loaded.get(chain_source(call.attrs, leaves, out), runtime(call.device).properties().capability);
+  const cudaKernel_t kernel = loaded.get(chain_source(call.attrs, leaves, out));
   const long long count = out.count(), of_block = int64_t{kChainThreads} * elements_of_thread(out.dtype);
   const unsigned blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
   return [kernel, count, blocks, leaf_count = leaves.size()](const LaunchCall& at) {
@@ -60,8 +62,8 @@ Launch prepare(LoadedChains& loaded, KernelCall& call) {
 
 }  // namespace
 
-void add_chain(Kernels& kernels) {
-  const auto loaded = std::make_shared<LoadedChains>();
+void add_chain(Kernels& kernels, int capability) {
+  const auto loaded = std::make_shared<LoadedChains>(capability);
   kernels["element_chain"] = {{[loaded](KernelCall& call) { return prepare(*loaded, call); }, share_channels_last},
                               true};
 }

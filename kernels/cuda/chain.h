@@ -1,10 +1,11 @@
-// Chains of element-wise ops on a card, compiled while a script runs; the simulated device has none.
+// Chains of element-wise ops on a card, compiled while a script runs.
 #pragma once
 
 #include "kernels/cuda/kernels.h"
 
 namespace moonflow::cuda {
 
-void add_chain(Kernels& kernels);
+// For a card of this capability.
+void add_chain(Kernels& kernels, int capability);
 
 }  // namespace moonflow::cuda

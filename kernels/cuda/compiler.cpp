@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <nvrtc.h>
 
+#include <algorithm>
+
 #include "engine/error.h"
 #include "kernels/cuda/library.h"
 
@@ -17,8 +19,10 @@ struct Nvrtc {
   MOONFLOW_SYMBOL(nvrtcGetCUBIN);
   MOONFLOW_SYMBOL(nvrtcGetCUBINSize);
   MOONFLOW_SYMBOL(nvrtcGetErrorString);
+  MOONFLOW_SYMBOL(nvrtcGetNumSupportedArchs);
   MOONFLOW_SYMBOL(nvrtcGetProgramLog);
   MOONFLOW_SYMBOL(nvrtcGetProgramLogSize);
+  MOONFLOW_SYMBOL(nvrtcGetSupportedArchs);
 
   void check(nvrtcResult result, const std::string& log = {}) const {
     require(result == NVRTC_SUCCESS, ErrorCode::Internal,
@@ -35,6 +39,21 @@ struct Program {
 };
 
 }  // namespace
+
+std::string obstacle_to_compiling(int capability) {
+  try {
+    const Nvrtc nvrtc;
+    int count = 0;
+    nvrtc.check(nvrtc.nvrtcGetNumSupportedArchs(&count));
+    std::vector<int> known(static_cast<size_t>(count));
+    nvrtc.check(nvrtc.nvrtcGetSupportedArchs(known.data()));
+    if (std::find(known.begin(), known.end(), capability) != known.end()) return "";
+    return text(nvrtc.library.path(), " does not know cards of capability ", capability / 10, ".", capability % 10,
+                "; install a newer one, or set MOONFLOW_CUDA_PATH to its folder");
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
 
 std::string compile(const std::string& source, const Headers& headers, int capability) {
   const std::string target = text("--gpu-architecture=sm_", capability);

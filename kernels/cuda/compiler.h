@@ -11,7 +11,10 @@ namespace moonflow::cuda {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;  // name and text
 
-// `capability` is 90 for 9.0. Throws what the compiler says.
+// Why nothing can be compiled for cards of this capability, which is 90 for 9.0, or nothing: a machine may have a driver
+// and no NVRTC, or one that is older than its card.
+std::string obstacle_to_compiling(int capability);
+// Throws what the compiler says.
 std::string compile(const std::string& source, const Headers& headers, int capability);
 
 // ---- what is kept ----

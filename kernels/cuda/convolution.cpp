@@ -79,7 +79,7 @@ class CudnnConvolutions final : public Convolutions {
     Device& device = *call.timed_on;
     const Conv& conv = call.conv;
     const std::string folder = cache_folder(),
-                      question = text("cuDNN ", opened_->dnn->cudnnGetVersion(), " on ", device.describe(),
+                      question = text("cuDNN ", opened_->dnn->cudnnGetVersion(), " on ", card_of(device),
                                       ": convolution ", key),
                       kept = read_cached(folder, question);
     std::vector<ChosenPlan> plans;

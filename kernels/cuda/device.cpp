@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/obstacles.h"
 #include "kernels/cuda/run.h"
 
 namespace moonflow::cuda {
@@ -132,8 +133,11 @@ std::string size(int64_t bytes) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::unique_ptr<Runtime> runtime, Kernels kernels)
-      : runtime_(std::move(runtime)), kernels_(std::move(kernels)), own_(runtime_->make_stream()) {}
+  CudaDevice(std::unique_ptr<Runtime> runtime, Kernels kernels, Obstacles::Questions questions)
+      : runtime_(std::move(runtime)),
+        kernels_(std::move(kernels)),
+        obstacles_(std::move(questions)),
+        own_(runtime_->make_stream()) {}
   ~CudaDevice() override { runtime_->destroy(own_); }
 
   Runtime& runtime() const { return *runtime_; }
@@ -142,13 +146,16 @@ class CudaDevice final : public Device {
   std::string describe() const override {
     const Properties& card = runtime_->properties();
     return text(card.name, ", ", size(card.memory_bytes), ", ", card.multiprocessors, " multiprocessors, capability ",
-                card.capability / 10, ".", card.capability % 10);
+                card.capability / 10, ".", card.capability % 10, obstacles_.met());
   }
   std::string describe(const Layout& layout) const override {
     return layout.row_major() ? Device::describe(layout) : std::string(name_of(layout));
   }
 
-  const Kernel& kernel(const OpDef& op) const override { return kernels_.of(op); }
+  const Kernel& kernel(const OpDef& op) const override {
+    static const Kernel none;
+    return obstacles_.blocks(op.name) ? none : kernels_.of(op);
+  }
   // Where multiprocessors have units for it no size of a product leaves them behind those for float32: for float16 from
   // 7.0 on, for bfloat16 from 8.0 on.
   bool computes_in(DType narrow, const OpDef& op, const OpCall&) const override {
@@ -212,6 +219,7 @@ class CudaDevice final : public Device {
  private:
   const std::unique_ptr<Runtime> runtime_;
   const KernelTable kernels_;
+  mutable Obstacles obstacles_;
   const StreamHandle own_;  // for what allocate does
   const bool records_ = wanted("MOONFLOW_CUDA_GRAPH");
   const int branches_ = wanted("MOONFLOW_CUDA_BRANCHES") ? 2 : 1;
@@ -222,7 +230,11 @@ CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream
 }  // namespace
 
 std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels) {
-  return std::make_unique<CudaDevice>(std::move(runtime), std::move(kernels));
+  return make_device(std::move(runtime), std::move(kernels), {});
+}
+std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels,
+                                    Obstacles::Questions questions) {
+  return std::make_unique<CudaDevice>(std::move(runtime), std::move(kernels), std::move(questions));
 }
 
 Runtime& runtime(Device& device) { return static_cast<CudaDevice&>(device).runtime(); }

@@ -3,16 +3,20 @@
 
 #include "kernels/cuda/build.h"
 #include "kernels/cuda/chain.h"
+#include "kernels/cuda/compiler.h"
 #include "kernels/cuda/cudart.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/obstacles.h"
 
 namespace moonflow::cuda {
 namespace {
 
 std::unique_ptr<Device> open(int index) {
+  std::unique_ptr<Runtime> runtime = make_cudart(index);
   Kernels kernels = make_kernels();
-  add_chain(kernels);
-  return make_device(make_cudart(index), std::move(kernels));
+  const int capability = runtime->properties().capability;
+  add_chain(kernels, capability);
+  return make_device(std::move(runtime), std::move(kernels),
+                     {{"element_chain", [capability] { return obstacle_to_compiling(capability); }}});
 }
 
 constexpr Module kModule = {kModuleVersion, kModuleBuild, probe_cards, open};

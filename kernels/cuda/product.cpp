@@ -72,7 +72,7 @@ class CublasProducts final : public Products {
     constexpr int kTried = 8;
     Device& device = *call.timed_on;
     const std::string folder = cache_folder(),
-                      question = text("cuBLASLt ", lt_->cublasLtGetVersion(), " on ", device.describe(), ": ", key);
+                      question = text("cuBLASLt ", lt_->cublasLtGetVersion(), " on ", card_of(device), ": ", key);
     Algorithm kept;
     if (const std::string bytes = read_cached(folder, question); bytes.size() == sizeof kept) {
       std::memcpy(&kept, bytes.data(), sizeof kept);

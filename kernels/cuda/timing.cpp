@@ -72,6 +72,11 @@ bool may_time() {
   return said == nullptr || std::string_view(said) != "0";
 }
 
+std::string card_of(Device& device) {
+  const Properties& card = runtime(device).properties();
+  return text(card.name, ", ", card.multiprocessors, " multiprocessors");
+}
+
 Buffer drawn_values(Device& device, DType dtype, int64_t count) {
   constexpr int64_t kDrawn = 65521;  // a prime, so that the rows of a matrix are not alike
   const int64_t element = size_of(dtype), bytes = count * element, drawn = std::min(count, kDrawn) * element;

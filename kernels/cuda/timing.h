@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/device.h"
@@ -13,6 +14,9 @@ namespace moonflow::cuda {
 // Whether it may be asked. MOONFLOW_CUDA_TIMING=0 in the environment leaves every choice to the libraries, which choose
 // alike on all machines with one kind of card; what is timed may differ between two of them.
 bool may_time();
+
+// The card as what has been timed on it is kept under, on any machine.
+std::string card_of(Device& device);
 
 // Memory with values in [-1, 1), since cards are faster on zeros. It repeats itself.
 Buffer drawn_values(Device& device, DType dtype, int64_t count);

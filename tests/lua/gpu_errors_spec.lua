@@ -101,6 +101,22 @@ describe("what a gpu has no kernel for", function()
   end)
 end)
 
+-- What a script prints where a library of this name has none of the functions of NVIDIA's, and is found before it.
+local function run_without(soname, script, env)
+  local folder = process.folder("gpu_errors_library")
+  local other = process.build .. "/tests/kernels/cuda/module_good.so"
+  assert(os.execute(("cp %s %s"):format(process.quote(other), process.quote(folder .. "/" .. soname))) == 0)
+  process.write(folder .. "/net.lua", script)
+  local path = os.getenv("LD_LIBRARY_PATH")
+  -- An empty MOONFLOW_CACHE keeps nothing, so that nothing is there without its library.
+  local all = { LD_LIBRARY_PATH = folder .. (path and ":" .. path or ""), MOONFLOW_CACHE = "" }
+  for name, value in pairs(env or {}) do all[name] = value end
+  local run = process.moonflow({ "net.lua" }, { folder = folder, env = all })
+  assert.equal("", run.err)
+  assert.equal(0, run.code)
+  return run.out
+end
+
 -- Each of NVIDIA's libraries has another in its place, found before it, that has none of its functions. The simulated
 -- card needs none of them, and shows that the program is right.
 describe("a library of NVIDIA's that cannot be used", function()
@@ -121,28 +137,14 @@ print(pcall(function()
 end))
 print(define(function(x) return x + x end)(ones) == ones + ones)
 ]]
-  local function run_without(soname, op)
-    local folder = process.folder("gpu_errors_library")
-    local other = process.build .. "/tests/kernels/cuda/module_good.so"
-    assert(os.execute(("cp %s %s"):format(process.quote(other), process.quote(folder .. "/" .. soname))) == 0)
-    process.write(folder .. "/net.lua", SCRIPT:format(op))
-    local path = os.getenv("LD_LIBRARY_PATH")
-    -- An empty MOONFLOW_CACHE keeps nothing, so that nothing is there without its library.
-    local run = process.moonflow({ "net.lua" }, { folder = folder, env = {
-      LD_LIBRARY_PATH = folder .. (path and ":" .. path or ""), MOONFLOW_CACHE = "" } })
-    assert.equal("", run.err)
-    assert.equal(0, run.code)
-    return run.out
-  end
 
   for soname, op in pairs {
     ["libcudnn.so.9"] = "flow.layers.conv2d(x, 8, 3, { kernel_initializer = flow.ones_initializer() })",
     ["libcublasLt.so.13"] =
       "flow.layers.dense(flow.reshape(x, { 128, 32 }), 2000, { kernel_initializer = flow.ones_initializer() })",
-    ["libnvrtc.so.13"] = "flow.math.exp(flow.math.tanh(x * 3) + x)",
   } do
     it("is named at the op's line, and other ops do without: " .. soname, function()
-      local out = run_without(soname, op)
+      local out = run_without(soname, SCRIPT:format(op))
       if simulated then return assert.equal("true\ttrue\ntrue\n", out) end
       local problem, sum = out:match("^false\t([^\n]*)\n([^\n]*)\n$")
       assert.truthy(problem, out)
@@ -152,4 +154,37 @@ print(define(function(x) return x + x end)(ones) == ones + ones)
       assert.equal("true", sum)
     end)
   end
+end)
+
+-- A driver comes without NVRTC, so many a machine has a card and nothing to compile for it with.
+describe("a gpu without a compiler", function()
+  local SCRIPT = [[
+local flow = require "moonflow"
+local tp = flow.typing
+local function define(device)
+  return flow.global_function {
+    inputs = { x = tp.Numpy.Placeholder({ 5, 70 }) }, returns = tp.Numpy, placement = { device, "0:0" }, name = "net",
+  } (function(x) return flow.math.exp(flow.math.tanh(x * 3) + x) end)
+end
+local x = flow.np.linspace(-1, 1, 350):reshape({ 5, 70 })
+local job = define("gpu")
+print(flow.np.allclose(job(x), define("cpu")(x), 1e-5, 1e-5))
+print(job:summary { plan = true })
+]]
+
+  it("runs the ops of a chain one by one, and its plan says why", function()
+    local out = run_without("libnvrtc.so.13", SCRIPT, { MOONFLOW_SIMULATED_COMPILER = "0" })
+    assert.truthy(out:find("^true\n"), out)
+    assert.is_nil(out:find("element_chain '", 1, true), out)
+    for _, op in ipairs { "multiply", "tanh", "add", "exp" } do assert_has(out, "\n  " .. op .. " ") end
+    assert.truthy(out:find("; without element_chain: [^\n]*libnvrtc%.so%.13"), out)
+  end)
+
+  it("is another than one that has it, where a chain is one step", function()
+    local run = process.moonflow({ "-" }, { input = SCRIPT })
+    assert.equal("", run.err)
+    assert.truthy(run.out:find("^true\n"), run.out)
+    assert_has(run.out, "element_chain '")
+    assert.is_nil(run.out:find("without", 1, true), run.out)
+  end)
 end)
