@@ -4,6 +4,7 @@ local process = require "process"
 
 local module = process.build .. "/libmoonflow_cuda.so"
 local library = process.build .. "/libmoonflow.so"
+local objects = process.build .. "/kernels/cuda/CMakeFiles/moonflow_cuda.dir"
 local budgets_path = process.source .. "/tests/kernels/cuda/budgets.txt"
 local RENEW = "MOONFLOW_RENEW_BUDGETS"
 
@@ -27,8 +28,7 @@ end
 
 -- By name: registers, shared (bytes), stack (bytes), spills (bytes).
 local function kernels_of_module()
-  local folder = process.build .. "/kernels/cuda/CMakeFiles/moonflow_cuda.dir"
-  local list = output(("find %s -name '*.cu.o.ptxas'"):format(process.quote(folder)))
+  local list = output(("find %s -name '*.cu.o.ptxas'"):format(process.quote(objects)))
   local kernels, count = {}, 0
   for path in list:gmatch("[^\n]+") do
     local file = path:match("([^/]+)%.cu%.o%.ptxas$")
@@ -118,6 +118,18 @@ describe("the CUDA module", function()
     end
     assert.equal("", table.concat(faults, "\n"), "where that is as it should be, " .. RENEW
       .. "=1 ctest -R cuda_module writes tests/kernels/cuda/budgets.txt anew")
+  end)
+
+  -- Its launch bounds and its launch are those of all.
+  test("has one function that runs on the card, made for each kernel", function()
+    local entries = output(("find %s -name '*.cu.o.ptxas' -exec grep -h 'Compiling entry function' {} +")
+      :format(process.quote(objects)))
+    local count = 0
+    for entry in entries:gmatch("[^\n]+") do
+      count = count + 1
+      assert.truthy(entry:find("run_kernelI", 1, true), entry)
+    end
+    assert.is_true(count > 0)
   end)
 
   -- A section of fat binaries is a row of containers; each holds images with a kind and the number of the cards' kind.
