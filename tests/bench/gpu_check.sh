@@ -116,6 +116,7 @@ stage() {
     return 1
   fi
   [ "$limit" -lt "$left" ] || limit=$left
+  export until=$(($(date +%s) + limit - 3))
   timeout -k 5 "$limit" bash -c '"$@"' stage "$@" >"$work/$name.log" 2>&1
   status=$?
   tar -czf "$results/logs.tar.gz" -C "$work" --exclude=./prefix --exclude=./build --exclude=./alone --exclude=./specs .
@@ -218,10 +219,13 @@ kernels() {
 }
 
 # alone NAME SECONDS COMMAND [ARGUMENTS]: in a process of its own, since a card gives up a process for a bad address.
-# What it says is seen only if it fails.
+# What it says is seen only if it fails. It ends before its stage has to, which then says what was left out: `timeout`
+# makes a group of its own, which would outlive the stage and disturb the next.
 alone() {
-  local name=$1 limit=$2 log=$work/alone/$BASHPID
+  local name=$1 limit=$2 log=$work/alone/$BASHPID left=$((until - $(date +%s)))
   shift 2
+  [ "$limit" -lt "$left" ] || limit=$left
+  [ "$limit" -gt 0 ] || { echo "FAILED (no time was left): $name" && return 1; }
   mkdir -p "$work/alone"
   timeout -k 2 "$limit" "$@" >"$log" 2>&1
   local status=$?
