@@ -1,6 +1,5 @@
 #include "kernels/simulated/chain.h"
 
-#include <algorithm>
 #include <memory>
 #include <sstream>
 

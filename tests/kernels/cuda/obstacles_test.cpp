@@ -2,6 +2,7 @@
 #include "kernels/cuda/obstacles.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 
 #include "kernels/simulated/device.h"
 #include "values.h"
