@@ -54,7 +54,8 @@ template <class... Parts>
   throw Error(code, text(parts...));
 }
 
-// For faults of the user. The parts are put together only when the condition does not hold.
+// For faults of the user. The parts are put together only when the condition does not hold. Where one of them costs
+// something to make, such as the text of a list, an `if` and `fail` spare that too.
 template <class... Parts>
 void require(bool holds, ErrorCode code, const Parts&... parts) {
   if (!holds) fail(code, parts...);

@@ -112,8 +112,10 @@ Attrs complete(const OpDef& op, Attrs given) {
       for (const AttrDef& known : op.attrs) names.push_back(known.name);
       fail(ErrorCode::InvalidArgument, op.name, " has no option '", name, "'", did_you_mean(name, names));
     }
-    require(value.index() == def->fallback.index(), ErrorCode::InvalidArgument, "option '", name, "' of ", op.name,
-            " is ", str(value), ", a ", kAttrTypes[value.index()], "; it wants a ", kAttrTypes[def->fallback.index()]);
+    if (value.index() != def->fallback.index()) {
+      fail(ErrorCode::InvalidArgument, "option '", name, "' of ", op.name, " is ", str(value), ", a ",
+           kAttrTypes[value.index()], "; it wants a ", kAttrTypes[def->fallback.index()]);
+    }
   }
   for (const AttrDef& def : op.attrs) {
     if (given.find(def.name)) continue;

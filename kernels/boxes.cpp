@@ -52,12 +52,15 @@ Ints permutation(const Ints& perm, const Shape& x) {
     for (int axis = 0; axis < x.rank(); ++axis) axes[axis] = x.rank() - 1 - axis;
     return axes;
   }
-  require(static_cast<int>(perm.size()) == x.rank(), ErrorCode::ShapeMismatch, "perm ", str(perm), " names ",
-          perm.size(), " axes, x ", x, " has ", x.rank());
+  if (static_cast<int>(perm.size()) != x.rank()) {
+    fail(ErrorCode::ShapeMismatch, "perm ", str(perm), " names ", perm.size(), " axes, x ", x, " has ", x.rank());
+  }
   std::vector<bool> named(x.rank());
   for (int axis = 0; axis < x.rank(); ++axis) {
     axes[axis] = wrap_axis(perm[axis], x.rank());
-    require(!named[axes[axis]], ErrorCode::InvalidArgument, "perm ", str(perm), " names axis ", axes[axis], " twice");
+    if (named[axes[axis]]) {
+      fail(ErrorCode::InvalidArgument, "perm ", str(perm), " names axis ", axes[axis], " twice");
+    }
     named[axes[axis]] = true;
   }
   return axes;
@@ -65,7 +68,7 @@ Ints permutation(const Ints& perm, const Shape& x) {
 
 Tiling::Tiling(const Shape& given, const Ints& wanted) : x(given) {
   for (const int64_t rep : wanted) {
-    require(rep >= 0, ErrorCode::InvalidArgument, "reps ", str(wanted), " has a number below 0");
+    if (rep < 0) fail(ErrorCode::InvalidArgument, "reps ", str(wanted), " has a number below 0");
     reps.push_back(rep);
   }
   while (reps.rank() < x.rank()) reps.insert(0, 1);
@@ -73,10 +76,12 @@ Tiling::Tiling(const Shape& given, const Ints& wanted) : x(given) {
 }
 
 Cut::Cut(const Shape& x, const Ints& begins, const Ints& sizes) {
-  require(begins.size() == sizes.size(), ErrorCode::ShapeMismatch, "begin ", str(begins), " and size ", str(sizes),
-          " differ in length");
-  require(static_cast<int>(begins.size()) <= x.rank(), ErrorCode::ShapeMismatch, "begin ", str(begins), " has more ",
-          "numbers than x ", x, " has axes");
+  if (begins.size() != sizes.size()) {
+    fail(ErrorCode::ShapeMismatch, "begin ", str(begins), " and size ", str(sizes), " differ in length");
+  }
+  if (static_cast<int>(begins.size()) > x.rank()) {
+    fail(ErrorCode::ShapeMismatch, "begin ", str(begins), " has more numbers than x ", x, " has axes");
+  }
   for (int axis = 0; axis < x.rank(); ++axis) {
     const bool given = axis < static_cast<int>(begins.size());
     const int64_t first = !given ? 0 : begins[axis] < 0 ? begins[axis] + x[axis] : begins[axis];

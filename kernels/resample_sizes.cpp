@@ -68,8 +68,10 @@ Resampling reflection_of(const Attrs& attrs, const Shape& x) {
   const ImageFormat format = image_format(attrs.string("data_format"), 2);
   const ImageSize image = image_size(x, format, "x");
   const Ints& padding = attrs.ints("padding");
-  require(padding.size() == 1 || padding.size() == 4, ErrorCode::InvalidArgument, "padding is ", str(padding),
-          ", wanted one number or {left, right, top, bottom}");
+  if (padding.size() != 1 && padding.size() != 4) {
+    fail(ErrorCode::InvalidArgument, "padding is ", str(padding),
+         ", wanted one number or {left, right, top, bottom}");
+  }
   const auto side = [&](size_t i) { return padding[padding.size() == 1 ? 0 : i]; };
   return along(format, image, reflect(image.height, side(2), side(3), "height"),
                reflect(image.width, side(0), side(1), "width"));

@@ -27,19 +27,22 @@ std::vector<TensorType> infer_reshape(const OpCall& call) {
   int64_t known = 1;
   for (size_t axis = 0; axis < wanted.size(); ++axis) {
     if (wanted[axis] == -1) {
-      require(free_axis < 0, ErrorCode::InvalidArgument, "shape ", str(wanted), " has more than one -1");
+      if (free_axis >= 0) fail(ErrorCode::InvalidArgument, "shape ", str(wanted), " has more than one -1");
       free_axis = static_cast<int>(axis);
       shape.push_back(1);
       continue;
     }
-    require(wanted[axis] >= 0, ErrorCode::InvalidArgument, "shape ", str(wanted), " has a size below 0; only -1 means ",
-            "'what is left'");
+    if (wanted[axis] < 0) {
+      fail(ErrorCode::InvalidArgument, "shape ", str(wanted), " has a size below 0; only -1 means 'what is left'");
+    }
     known = checked_product(known, wanted[axis]);
     shape.push_back(wanted[axis]);
   }
   if (free_axis >= 0) {
-    require(known > 0 && count % known == 0, ErrorCode::ShapeMismatch, "x is ", call.shape(0), ", that is ", count,
-            " elements, which shape ", str(wanted), " cannot divide by ", known);
+    if (known == 0 || count % known != 0) {
+      fail(ErrorCode::ShapeMismatch, "x is ", call.shape(0), ", that is ", count, " elements, which shape ",
+           str(wanted), " cannot divide by ", known);
+    }
     shape[free_axis] = count / known;
   } else {
     require(known == count, ErrorCode::ShapeMismatch, "x is ", call.shape(0), ", that is ", count,

@@ -238,8 +238,10 @@ void add_pad(Catalog& catalog) {
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
     const Ints& paddings = call.attrs.ints("paddings");
     Shape shape = call.shape(0);
-    require(static_cast<int>(paddings.size()) == 2 * shape.rank(), ErrorCode::ShapeMismatch, "paddings ", str(paddings),
-            " has ", paddings.size(), " numbers, x ", shape, " needs a pair for each of its ", shape.rank(), " axes");
+    if (static_cast<int>(paddings.size()) != 2 * shape.rank()) {
+      fail(ErrorCode::ShapeMismatch, "paddings ", str(paddings), " has ", paddings.size(), " numbers, x ", shape,
+           " needs a pair for each of its ", shape.rank(), " axes");
+    }
     for (int axis = 0; axis < shape.rank(); ++axis) {
       const int64_t before = paddings[2 * axis], after = paddings[2 * axis + 1];
       require(before >= 0 && after >= 0, ErrorCode::InvalidArgument, "axis ", axis, ": padding (", before, ", ", after,

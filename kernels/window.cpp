@@ -15,8 +15,9 @@ struct Pads {
 // Explicit pads: a pair per axis of the image, or one number per axis (both sides alike), or one per spatial axis.
 std::array<Pads, 2> explicit_pads(const Ints& pads, const ImageFormat& format) {
   for (int64_t pad : pads) {
-    require(pad >= 0 && pad < kLargest, ErrorCode::InvalidArgument, "padding ", str(pads), " has ", pad,
-            ", wanted values in [0, ", kLargest, ")");
+    if (pad < 0 || pad >= kLargest) {
+      fail(ErrorCode::InvalidArgument, "padding ", str(pads), " has ", pad, ", wanted values in [0, ", kLargest, ")");
+    }
   }
   const int count = static_cast<int>(pads.size());
   const int rank = format.rank();
@@ -29,12 +30,16 @@ std::array<Pads, 2> explicit_pads(const Ints& pads, const ImageFormat& format) {
     }
     return result;
   }
-  require(count == rank || count == 2 * rank, ErrorCode::InvalidArgument, "padding ", str(pads), " has ", count,
-          " numbers, wanted a pair {before, after} for each axis of ", format.axes());
+  if (count != rank && count != 2 * rank) {
+    fail(ErrorCode::InvalidArgument, "padding ", str(pads), " has ", count,
+         " numbers, wanted a pair {before, after} for each axis of ", format.axes());
+  }
   const int sides = count / rank;
   for (int side = 0; side < sides; ++side) {
-    require(pads[side] == 0 && pads[format.channel_axis() * sides + side] == 0, ErrorCode::InvalidArgument, "padding ",
-            str(pads), " pads the batch or the channels, wanted zeros there in ", format.axes());
+    if (pads[side] != 0 || pads[format.channel_axis() * sides + side] != 0) {
+      fail(ErrorCode::InvalidArgument, "padding ", str(pads),
+           " pads the batch or the channels, wanted zeros there in ", format.axes());
+    }
   }
   for (int i = 0; i < format.spatial_axes; ++i) {
     const int axis = format.spatial_axis(i);
@@ -70,11 +75,14 @@ void count_outputs(Window& window, bool ceil_mode) {
 
 std::array<int64_t, 2> per_axis(const Ints& values, const ImageFormat& format, const char* what, int64_t lowest) {
   const size_t wanted = static_cast<size_t>(format.spatial_axes);
-  require(values.size() == 1 || values.size() == wanted, ErrorCode::InvalidArgument, what, " is ", str(values),
-          ", wanted one number or ", wanted == 1 ? "a list of one" : "one each for height and width");
+  if (values.size() != 1 && values.size() != wanted) {
+    fail(ErrorCode::InvalidArgument, what, " is ", str(values), ", wanted one number or ",
+         wanted == 1 ? "a list of one" : "one each for height and width");
+  }
   for (int64_t value : values) {
-    require(value >= lowest && value < kLargest, ErrorCode::InvalidArgument, what, " is ", str(values),
-            ", wanted values in [", lowest, ", ", kLargest, ")");
+    if (value < lowest || value >= kLargest) {
+      fail(ErrorCode::InvalidArgument, what, " is ", str(values), ", wanted values in [", lowest, ", ", kLargest, ")");
+    }
   }
   if (format.spatial_axes == 1) return {1, values[0]};
   return {values.front(), values.back()};
