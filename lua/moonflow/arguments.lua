@@ -102,6 +102,7 @@ arguments.narrow = { bfloat16 = true, float16 = true }
 local checks = {
   any = { function(value) return value ~= nil end, "a value" },
   integer = { is_integer, "an integer" },
+  finite = { function(value) return type(value) == "number" and value - value == 0 end, "a finite number" },
   callable = { is_callable, "a function" },
   dtype = { function(value) return dtypes[value] == true end, "a dtype such as flow.float32" },
   list = { function(value)

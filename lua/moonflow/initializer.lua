@@ -66,7 +66,7 @@ local function truncated(mean, stddev)
 end
 
 --- Uniform in [minval, maxval).
-define("random_uniform_initializer", { { "minval", "number", 0 }, { "maxval", "number", 1 }, { "dtype", "dtype?" } },
+define("random_uniform_initializer", { { "minval", "finite", 0 }, { "maxval", "finite", 1 }, { "dtype", "dtype?" } },
   function(given)
     return new("random_uniform(" .. given.minval .. ", " .. given.maxval .. ")", function(_, dtype)
       if not arguments.floating[dtype] then
@@ -77,7 +77,7 @@ define("random_uniform_initializer", { { "minval", "number", 0 }, { "maxval", "n
   end)
 
 --- Normal with this mean and standard deviation.
-define("random_normal_initializer", { { "mean", "number", 0 }, { "stddev", "number", 1 }, { "dtype", "dtype?" } },
+define("random_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 }, { "dtype", "dtype?" } },
   function(given)
     return new("random_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
       return normal(given.mean, given.stddev)
@@ -85,14 +85,14 @@ define("random_normal_initializer", { { "mean", "number", 0 }, { "stddev", "numb
   end)
 
 --- Normal, drawn again beyond two standard deviations from the mean.
-define("truncated_normal_initializer", { { "mean", "number", 0 }, { "stddev", "number", 1 } }, function(given)
+define("truncated_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 } }, function(given)
   return new("truncated_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
     return truncated(given.mean, given.stddev)
   end)
 end)
 
 --- truncated_normal_initializer with mean 0.
-define("truncated_normal", { { "stddev", "number", 1 } }, function(given)
+define("truncated_normal", { { "stddev", "finite", 1 } }, function(given)
   return initializer.truncated_normal_initializer(0, given.stddev)
 end)
 
@@ -127,7 +127,7 @@ end
 
 --- Variance `scale / fan` (truncated: corrected for what is cut off; uniform: with the same variance).
 define("variance_scaling_initializer", {
-  { "scale", "number", 1 }, { "mode", "string", "fan_in" }, { "distribution", "string", "truncated_normal" },
+  { "scale", "finite", 1 }, { "mode", "string", "fan_in" }, { "distribution", "string", "truncated_normal" },
   { "data_format", "string", "" },
 }, function(given, signature)
   check_choice(signature, "mode", given.mode, modes)
@@ -173,7 +173,7 @@ local nonlinearities = { linear = true, sigmoid = true, tanh = true, relu = true
 --- He initialisation: standard deviation gain / sqrt(fan).
 define("kaiming_initializer", {
   { "shape", "list" }, { "distribution", "string", "random_normal" }, { "mode", "string", "fan_in" },
-  { "nonlinearity", "string", "leaky_relu" }, { "negative_slope", "number", 0 }, { "data_format", "string", "NCHW" },
+  { "nonlinearity", "string", "leaky_relu" }, { "negative_slope", "finite", 0 }, { "data_format", "string", "NCHW" },
 }, function(given, signature)
   check_choice(signature, "mode", given.mode, modes)
   check_choice(signature, "distribution", given.distribution, { random_normal = true, random_uniform = true })

@@ -234,7 +234,7 @@ local function fixed(t, value, dtype, size)
 end
 
 local normalisation_parameters = {
-  { "inputs", "blob" }, { "axis", "integer", 1 }, { "momentum", "number", 0.99 }, { "epsilon", "number", 0.001 },
+  { "inputs", "blob" }, { "axis", "integer", 1 }, { "momentum", "finite", 0.99 }, { "epsilon", "finite", 0.001 },
   { "center", "boolean", true }, { "scale", "boolean", true }, { "beta_initializer", "initializer?" },
   { "gamma_initializer", "initializer?" }, { "beta_regularizer", "regularizer?" },
   { "gamma_regularizer", "regularizer?" }, { "moving_mean_initializer", "initializer?" },
@@ -296,7 +296,7 @@ define("batch_normalization_add_relu", add_parameters, "relu(batch_normalization
 
 define("layer_norm", {
   { "inputs", "blob" }, { "center", "boolean", true }, { "scale", "boolean", true }, { "trainable", "boolean", true },
-  { "begin_norm_axis", "integer", 1 }, { "begin_params_axis", "integer", -1 }, { "epsilon", "number", 1e-5 },
+  { "begin_norm_axis", "integer", 1 }, { "begin_params_axis", "integer", -1 }, { "epsilon", "finite", 1e-5 },
   { "name", "string?" },
 }, [[
 Normalises each sample over the axes from begin_norm_axis on, then scales and shifts.

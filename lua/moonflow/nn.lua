@@ -27,7 +27,7 @@ end
 
 -- ---- random -------------------------------------------------------------------------------------------------------
 
-define("dropout", { { "x", "blob" }, { "rate", "number" }, { "noise_shape", "list?" }, { "seed", "integer?" } }, [[
+define("dropout", { { "x", "blob" }, { "rate", "finite" }, { "noise_shape", "list?" }, { "seed", "integer?" } }, [[
 Sets elements to zero with probability `rate` and scales the others by 1 / (1 - rate), in train jobs.
 In a predict job, or with rate 0, it is the identity. The mask depends on the seed, the op's name and the step.]],
 function(given, t, signature)
@@ -39,7 +39,7 @@ function(given, t, signature)
   return (ops.apply("dropout", { given.x }, { rate = given.rate }, given.name, given.seed))
 end)
 
-define("random_mask_like", { { "like", "blob" }, { "rate", "number" }, { "seed", "integer?" },
+define("random_mask_like", { { "like", "blob" }, { "rate", "finite" }, { "seed", "integer?" },
                              { "noise_shape", "list?" } }, [[
 A mask of int8, 1 with probability 1 - rate, of the shape of `like`.]],
 function(given, _, signature)
@@ -52,7 +52,7 @@ end)
 
 define("dot_product_attention", {
   { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "blob?" }, { "causal", "boolean", false },
-  { "scale", "number?" }, { "rate", "number", 0 }, { "seed", "integer?" },
+  { "scale", "finite?" }, { "rate", "finite", 0 }, { "seed", "integer?" },
 }, [[
 softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
@@ -86,7 +86,7 @@ end)
 
 define("batch_normalization", {
   { "x", "blob" }, { "mean", "blob" }, { "variance", "blob" }, { "offset", "blob?" }, { "scale", "blob?" },
-  { "variance_epsilon", "number", 1e-5 }, { "axis", "integer", 1 },
+  { "variance_epsilon", "finite", 1e-5 }, { "axis", "integer", 1 },
 }, "scale * (x - mean) / sqrt(variance + variance_epsilon) + offset, along `axis`.",
 function(given, t)
   local function filled(value, size)
@@ -102,7 +102,7 @@ end)
 
 define("layer_norm", {
   { "inputs", "blob" }, { "gamma", "blob?" }, { "beta", "blob?" }, { "begin_norm_axis", "integer", 1 },
-  { "begin_params_axis", "integer", -1 }, { "epsilon", "number", 1e-5 },
+  { "begin_params_axis", "integer", -1 }, { "epsilon", "finite", 1e-5 },
 }, "Normalises each sample over the axes from begin_norm_axis on, then gamma * x + beta where they are given.",
 function(given)
   local rank = #given.inputs.shape

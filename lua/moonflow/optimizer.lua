@@ -27,13 +27,14 @@ local clip_signature = arguments.signature("flow.optimizer.grad_clipping.by_glob
 --- Multiplies every gradient by min(1, clip_norm / norm), with the norm over all of them together.
 function optimizer.grad_clipping.by_global_norm(...)
   local given = clip_signature:parse(...)
-  if given.clip_norm <= 0 then clip_signature:fail(": clip_norm must be above 0, got " .. given.clip_norm) end
+  local norm = given.clip_norm
+  if norm <= 0 or norm ~= norm then clip_signature:fail(": clip_norm must be above 0, got " .. norm) end
   return setmetatable({ clip_norm = given.clip_norm }, Clipping)
 end
 
 local LossScale = { kind = "loss_scale" }
 local scale_signature = arguments.signature("flow.optimizer.loss_scale.static_loss_scale",
-  { { "loss_scale_factor", "number" } })
+  { { "loss_scale_factor", "finite" } })
 
 --- Multiplies the loss's gradient by a factor that is divided out again before the update.
 function optimizer.loss_scale.static_loss_scale(...)
@@ -43,8 +44,8 @@ function optimizer.loss_scale.static_loss_scale(...)
 end
 
 local dynamic_signature = arguments.signature("flow.optimizer.loss_scale.dynamic_loss_scale",
-  { { "initial_loss_scale", "number", 2 ^ 30 }, { "increment_period", "integer", 2000 },
-    { "multiplier", "number", 2 } })
+  { { "initial_loss_scale", "finite", 2 ^ 30 }, { "increment_period", "integer", 2000 },
+    { "multiplier", "finite", 2 } })
 
 --- A loss scale that finds its own size, for gradients in half precision. A step with an infinity or a NaN in any
 --- variable's gradient changes nothing, as if it had not been, and divides the scale by `multiplier` (down to 1).
@@ -164,7 +165,7 @@ local Optimizer = { kind = "optimizer" }
 Optimizer.__index = Optimizer
 
 local shared_parameters = {
-  { "loss_scale_factor", "number?" }, { "grad_clipping", "clipping?" }, { "loss_scale_policy", "loss_scale?" },
+  { "loss_scale_factor", "finite?" }, { "grad_clipping", "clipping?" }, { "loss_scale_policy", "loss_scale?" },
   { "variables", "any?" },
 }
 
@@ -213,7 +214,7 @@ local function one_choice(options, signature)
 end
 
 local decay_parameters = {
-  { "weight_decay", "number?" }, { "weight_decay_includes", "any?" }, { "weight_decay_excludes", "any?" },
+  { "weight_decay", "finite?" }, { "weight_decay_includes", "any?" }, { "weight_decay_excludes", "any?" },
 }
 
 local function with(parameters, more)
@@ -222,30 +223,44 @@ local function with(parameters, more)
 end
 
 local function adam_parameters(epsilon)
-  return { { "beta1", "number", 0.9 }, { "beta2", "number", 0.999 }, { "epsilon", "number", epsilon or 1e-8 },
+  return { { "beta1", "finite", 0.9 }, { "beta2", "finite", 0.999 }, { "epsilon", "finite", epsilon or 1e-8 },
            { "do_bias_correction", "boolean", true } }
 end
 
+-- Outside of [0, 1) a mean over past gradients grows without end, or its square root has no real value.
+local function check_betas(options, signature)
+  for _, name in ipairs { "beta1", "beta2" } do
+    local beta = options[name]
+    if beta < 0 or beta >= 1 then signature:fail((": %s must lie in [0, 1), got %g"):format(name, beta)) end
+  end
+end
+
 --- momentum 0: w = w - rate * g. Else m = momentum * m - rate * g, w = w + m.
-define("SGD", { { "momentum", "number", 0.9 } }, update_sgd)
+define("SGD", { { "momentum", "finite", 0.9 } }, update_sgd)
 --- SGD with decoupled weight decay: additionally w = w - rate * weight_decay * w.
-define("SGDW", with({ { "momentum", "number", 0.9 } }, decay_parameters), update_sgdw, one_choice)
+define("SGDW", with({ { "momentum", "finite", 0.9 } }, decay_parameters), update_sgdw, one_choice)
 --- w = w - rate * m / (sqrt(v) + epsilon); bias correction is on by default (the original: off).
-define("Adam", adam_parameters(), update_adam)
+define("Adam", adam_parameters(), update_adam, check_betas)
 --- Adam with decoupled weight decay.
-define("AdamW", with(adam_parameters(), decay_parameters), update_adam, one_choice)
+define("AdamW", with(adam_parameters(), decay_parameters), update_adam, function(options, signature)
+  check_betas(options, signature)
+  one_choice(options, signature)
+end)
 --- Adam, always with bias correction.
-define("LazyAdam", { { "beta1", "number", 0.9 }, { "beta2", "number", 0.999 }, { "epsilon", "number", 1e-8 } },
-  update_adam, function(options) options.do_bias_correction = true end)
+define("LazyAdam", { { "beta1", "finite", 0.9 }, { "beta2", "finite", 0.999 }, { "epsilon", "finite", 1e-8 } },
+  update_adam, function(options, signature)
+    check_betas(options, signature)
+    options.do_bias_correction = true
+  end)
 --- w = w - rate * g / sqrt(mean square [- mean gradient^2] + epsilon).
-define("RMSProp", { { "decay_rate", "number", 0.99 }, { "epsilon", "number", 1e-8 }, { "centered", "boolean", false } },
+define("RMSProp", { { "decay_rate", "finite", 0.99 }, { "epsilon", "finite", 1e-8 }, { "centered", "boolean", false } },
   update_rmsprop)
 --- Momentum with a rate per variable: rate * lars_coefficient * |w| / (epsilon + |g|).
-define("LARS", { { "momentum_beta", "number", 0.9 }, { "epsilon", "number", 1e-9 },
-                 { "lars_coefficient", "number", 0.0001 } }, update_lars)
+define("LARS", { { "momentum_beta", "finite", 0.9 }, { "epsilon", "finite", 1e-9 },
+                 { "lars_coefficient", "finite", 0.0001 } }, update_lars)
 
 local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer",
-  { { "optimizers", "table" }, { "loss_scale_factor", "number?" }, { "loss_scale_policy", "loss_scale?" } })
+  { { "optimizers", "table" }, { "loss_scale_factor", "finite?" }, { "loss_scale_policy", "loss_scale?" } })
 
 --- Several optimizers for one loss, each for its `variables`, with its own rate, decay and clipping. One of them may
 --- leave these out, and trains all others. A loss scale is that of the whole.

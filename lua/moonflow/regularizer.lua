@@ -15,9 +15,9 @@ local function new(l1, l2)
   return setmetatable({ l1 = l1, l2 = l2 }, Regularizer)
 end
 
-local l1 = arguments.signature("flow.regularizers.l1", { { "l", "number", 0.01 } })
-local l2 = arguments.signature("flow.regularizers.l2", { { "l", "number", 0.01 } })
-local l1_l2 = arguments.signature("flow.regularizers.l1_l2", { { "l1", "number", 0.01 }, { "l2", "number", 0.01 } })
+local l1 = arguments.signature("flow.regularizers.l1", { { "l", "finite", 0.01 } })
+local l2 = arguments.signature("flow.regularizers.l2", { { "l", "finite", 0.01 } })
+local l1_l2 = arguments.signature("flow.regularizers.l1_l2", { { "l1", "finite", 0.01 }, { "l2", "finite", 0.01 } })
 
 --- Adds l * sign(w) to the gradient of w, which is the gradient of l * |w|.
 function regularizer.l1(...) return new(l1:parse(...).l, 0) end

@@ -46,7 +46,12 @@ end
 --- A scheduler out of one, a fixed learning rate out of a number, or what a value of the job is in each run.
 function schedule.from(value, where)
   if getmetatable(value) == Scheduler then return value end
-  if type(value) == "number" then return new(nil, value) end
+  if type(value) == "number" then
+    if value - value ~= 0 then
+      errors.raise("invalid_argument", where .. ": a learning rate must be a finite number, got " .. tostring(value))
+    end
+    return new(nil, value)
+  end
   if blob.is(value) then
     if not arguments.floating[value.dtype] or value.shape:count() ~= 1 then
       errors.raise("invalid_argument", where .. ": a learning rate is one floating-point number, and '" .. value.name
@@ -88,7 +93,7 @@ define("PiecewiseConstantScheduler", { { "boundaries", "list" }, { "values", "li
 end)
 
 --- base_lr, times scale[i] from after step boundaries[i] on; one number scales again at each boundary.
-define("PiecewiseScalingScheduler", { { "base_lr", "number" }, { "boundaries", "list" }, { "scale", "list" } },
+define("PiecewiseScalingScheduler", { { "base_lr", "finite" }, { "boundaries", "list" }, { "scale", "list" } },
   function(given, signature)
     local boundaries, scale = arguments.flat_list(given.boundaries), arguments.flat_list(given.scale)
     if type(given.scale) == "number" then
@@ -104,7 +109,7 @@ define("PiecewiseScalingScheduler", { { "base_lr", "number" }, { "boundaries", "
 
 -- Those whose attributes are the arguments as they are.
 local function plain(name, op, parameters)
-  table.insert(parameters, 1, { "base_lr", "number" })
+  table.insert(parameters, 1, { "base_lr", "finite" })
   table.insert(parameters, 2, { "steps", "integer" })
   define(name, parameters, function(given)
     local attrs = {}
@@ -116,20 +121,20 @@ local function plain(name, op, parameters)
 end
 
 --- base_lr * ((1 - alpha) * (1 + cos(pi * min(t, steps) / steps)) / 2 + alpha).
-plain("CosineScheduler", "schedule_cosine", { { "alpha", "number", 0 } })
+plain("CosineScheduler", "schedule_cosine", { { "alpha", "finite", 0 } })
 --- A cosine of num_periods over a linear decay.
 plain("LinearCosineScheduler", "schedule_linear_cosine",
-  { { "num_periods", "number", 0.5 }, { "alpha", "number", 0 }, { "beta", "number", 0.001 } })
+  { { "num_periods", "finite", 0.5 }, { "alpha", "finite", 0 }, { "beta", "finite", 0.001 } })
 --- base_lr * decay_rate ^ (t / steps); staircase: whole powers only.
-plain("ExponentialScheduler", "schedule_exponential", { { "decay_rate", "number" }, { "staircase", "boolean", false } })
+plain("ExponentialScheduler", "schedule_exponential", { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
 --- base_lr / (1 + decay_rate * t / steps).
 plain("InverseTimeScheduler", "schedule_inverse_time",
-  { { "decay_rate", "number" }, { "staircase", "boolean", false } })
+  { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
 --- base_lr * exp(-decay_rate * t / steps).
-plain("NaturalExpScheduler", "schedule_natural_exp", { { "decay_rate", "number" }, { "staircase", "boolean", false } })
+plain("NaturalExpScheduler", "schedule_natural_exp", { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
 --- From base_lr to end_learning_rate over `steps`; cycle starts again.
 plain("PolynomialScheduler", "schedule_polynomial",
-  { { "end_learning_rate", "number", 0.0001 }, { "power", "number", 1 }, { "cycle", "boolean", false } })
+  { { "end_learning_rate", "finite", 0.0001 }, { "power", "finite", 1 }, { "cycle", "boolean", false } })
 --- PolynomialScheduler in the original's spelling.
 schedule.PolynomialSchduler = schedule.PolynomialScheduler
 
@@ -137,7 +142,7 @@ schedule.PolynomialSchduler = schedule.PolynomialScheduler
 
 local function define_warmup(name, parameter, make)
   local signature = arguments.signature("flow.optimizer.warmup." .. name,
-    { { "steps", "integer" }, { parameter, "number" } })
+    { { "steps", "integer" }, { parameter, "finite" } })
   schedule.warmup[name] = function(...)
     local given = signature:parse(...)
     if given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end

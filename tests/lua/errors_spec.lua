@@ -367,6 +367,31 @@ end)
 >>  flow.scope.namespace("a")]])
   end)
 
+  it("numbers that would make every weight a NaN are refused where they are given", function()
+    for program, expected in pairs {
+      ["flow.optimizer.SGD(0 / 0)"] = "flow.optimizer.SGD: a learning rate must be a finite number, got nan",
+      ["flow.optimizer.Adam(1 / 0)"] = "flow.optimizer.Adam: a learning rate must be a finite number, got inf",
+      ["flow.optimizer.SGD(0.1, { momentum = 1 / 0 })"] =
+        "flow.optimizer.SGD: argument 2 ('momentum') must be a finite number, got inf",
+      ["flow.optimizer.Adam(0.1, { beta1 = 2 })"] = "flow.optimizer.Adam: beta1 must lie in [0, 1), got 2",
+      ["flow.optimizer.AdamW(0.1, { beta2 = 1 })"] = "flow.optimizer.AdamW: beta2 must lie in [0, 1), got 1",
+      ["flow.optimizer.LazyAdam(0.1, { beta2 = -1 })"] = "flow.optimizer.LazyAdam: beta2 must lie in [0, 1), got -1",
+      ["flow.optimizer.CosineScheduler(1 / 0, 10)"] =
+        "flow.optimizer.CosineScheduler: argument 1 ('base_lr') must be a finite number, got inf",
+      ["flow.optimizer.grad_clipping.by_global_norm(0 / 0)"] =
+        "flow.optimizer.grad_clipping.by_global_norm: clip_norm must be above 0, got nan",
+      ["flow.regularizers.l2(1 / 0)"] = "flow.regularizers.l2: argument 1 ('l') must be a finite number, got inf",
+      ["flow.random_normal_initializer(0, 1 / 0)"] =
+        "flow.random_normal_initializer: argument 2 ('stddev') must be a finite number, got inf",
+    } do
+      local text, place = told(">>" .. program)
+      assert.equal(place .. expected, (text:gsub("got %-nan", "got nan")))
+    end
+    golden("flow.nn.dropout: argument 2 ('rate') must be a finite number, got inf", body [[
+>>  local y = flow.nn.dropout(x, 1 / 0)
+  return y]])
+  end)
+
   it("minimize wants one optimizer and losses that are alike", function()
     local function train(text)
       return "flow.global_function({ type = 'train', inputs = { x = tp.Numpy.Placeholder({ 2 }) } }, function(x)\n"
