@@ -13,8 +13,15 @@ local spawn = {}
 
 local running, resume, yield, can_yield = coroutine.running, coroutine.resume, coroutine.yield, coroutine.isyieldable
 
-local Task = { kind = "task" }
+-- What a task may not have yet is false, so that a name that no task has can be told from it.
+local Task = { kind = "task", thread = false, awake = false, awaits = false, awaited = false, waiters = false,
+               failed = false, problem = false }
 Task.__index = Task
+
+setmetatable(Task, { __index = function(_, key)
+  errors.raise("not_found", "a task has no '" .. tostring(key) .. "'; task:await() gives what it returns, and "
+    .. "task:done() tells whether it has ended")
+end })
 
 local current = nil     -- the task that was resumed last and has not stopped since
 local kSuspended = {}   -- what a task yields; a yield of anything else is not ours
@@ -90,6 +97,20 @@ local function refuse(reason)
   errors.raise("wrong_state", "await waits for a run, which is not possible " .. reason)
 end
 
+-- A task that awaits something which waits for that task, over however many others, would never be resumed. Only a task
+-- that somebody awaits can be in such a ring, so a long chain is not walked for each of its links.
+local function refuse_ring(task, thing)
+  if task == thing then errors.raise("wrong_state", "a task cannot await itself") end
+  if not task.waiters then return end
+  local other = rawget(thing, "awaits")
+  while other do
+    if other == task then
+      errors.raise("wrong_state", "a task cannot await one that waits for it: " .. thing.what)
+    end
+    other = rawget(other, "awaits")
+  end
+end
+
 --- Suspends the task that is running until `thing` has ended, and its spawn.wake is called. Does nothing where it is
 --- fine to wait without one: outside of handlers in script mode.
 --- @error inside a plain callback or the body of a job; outside of a task in host mode
@@ -97,10 +118,12 @@ function spawn.await(thing)
   if trace.current() then refuse("in the body of a job function") end
   local task = running_task()
   if task then
-    if task == thing then errors.raise("wrong_state", "a task cannot await itself") end
+    refuse_ring(task, thing)
     local waiters = thing.waiters or {}
     thing.waiters, waiters[#waiters + 1] = waiters, task
+    task.awaits = thing
     suspend(task)
+    task.awaits = false
   elseif session.delivering() then
     local here = running()
     if not current or here == nil or here == session.delivering() then refuse("inside a callback; use flow.spawn") end

@@ -323,18 +323,34 @@ describe("an error in a task", function()
   end)
 
   it("is one to await itself, or to give flow.spawn no function", function()
-    local task, problem
+    local task, fine, problem
     local job = define(tp.Callback[tp.Numpy], same)
     task = flow.spawn(function()
       job(number(1)):await()
-      local fine
       fine, problem = pcall(task.await, task)
       assert.is_false(fine)
     end)
     flow.sync()
     assert.truthy(tostring(problem):find("await itself", 1, true))
+    fine, problem = pcall(function() return task:get() end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("a task has no 'get'; task:await() gives what it returns", 1, true))
     assert.has_error(function() flow.spawn(3) end)
     assert.has_error(function() flow.spawn() end)
+  end)
+
+  it("is a ring of tasks that await one another, told to the one that would close it", function()
+    local job = define(tp.Callback[tp.Numpy], same)
+    local tasks, ended = {}, {}
+    for i = 1, 3 do
+      tasks[i] = flow.spawn(function()
+        job(number(i)):await()
+        local fine, problem = pcall(tasks[i % 3 + 1].await, tasks[i % 3 + 1])
+        ended[#ended + 1] = fine and i or problem.message:match("^(.*): a task spawned at .*spawn_spec%.lua:%d+$")
+      end)
+    end
+    flow.sync()
+    assert.same({ "a task cannot await one that waits for it", 2, 1 }, ended)
   end)
 end)
 
@@ -370,11 +386,10 @@ describe("await outside of a task", function()
     local fine, problem = pcall(call.await, call)
     assert.is_false(fine)
     assert.equal("out_of_range", problem.code)
-    local one, other
     local job = define(tp.Callback[tp.Numpy], same)
-    one = flow.spawn(function() job(number(1)):await() other:await() end)
-    other = flow.spawn(function() job(number(1)):await() one:await() end)
-    fine, problem = pcall(one.await, one)
+    local task = flow.spawn(function() job(number(1)):await() end)
+    flow.shutdown()
+    fine, problem = pcall(task.await, task)
     assert.is_false(fine)
     assert.truthy(tostring(problem):find("never ends", 1, true))
   end)
@@ -510,8 +525,8 @@ describe("memory", function()
         return token
       end)
       local one, other
-      one = flow.spawn(function() job(number(1)):await() other:await() return token end)
-      other = flow.spawn(function() job(number(1)):await() one:await() return token end)
+      one = flow.spawn(function() job(number(1)):await() pcall(other.await, other) return token end)
+      other = flow.spawn(function() job(number(1)):await() pcall(one.await, one) return token end)
     end
     collectgarbage() collectgarbage()
     assert.truthy(next(alive))
