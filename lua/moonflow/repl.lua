@@ -262,6 +262,11 @@ end
 
 local commands = {}
 
+local function wants(self, message)
+  self.complain(message .. "\n")
+  return false
+end
+
 function commands.help(self)
   self.write([[
 ? name, name?       signature, shapes, defaults and errors of a function; ?? name shows its text
@@ -282,6 +287,7 @@ local clock = function()
 end
 
 function commands.time(self, expression)
+  if expression == "" then return wants(self, ":time wants an expression") end
   local start = clock()
   local fine = run(self, expression)
   local seconds = clock() - start
@@ -294,8 +300,7 @@ function commands.summary(self, expression)
   if not results then return false end
   local job = results[1]
   if kind_of(job) ~= "job" then
-    self.complain(":summary wants a job, got a " .. kind_of(job) .. "\n")
-    return false
+    return wants(self, ":summary wants a job, got " .. inspect.line(job))
   end
   self.write(job:summary() .. "\n")
   return true
@@ -332,8 +337,7 @@ function commands.watch(self, target)
   end
   local job, name = job_and_value(self, target)
   if not job then
-    self.complain(":watch wants a job and one of its values, such as train_job.conv1; `:summary job` lists them\n")
-    return false
+    return wants(self, ":watch wants a job and one of its values, such as train_job.conv1; `:summary job` lists them")
   end
   local known = self.watches[target]
   if known and self.watched[target] == job then
@@ -349,6 +353,7 @@ function commands.watch(self, target)
 end
 
 function commands.load(self, path)
+  if path == "" then return wants(self, ":load wants the path of a Lua file") end
   local chunk, problem = loadfile(path, "t")
   if not chunk then
     self.complain(problem .. "\n")

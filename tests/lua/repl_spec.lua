@@ -172,6 +172,13 @@ job(x)
     assert.truthy(run.err:find("nowhere.lua", 1, true))
   end)
 
+  it("says what a command lacks", function()
+    local run = typed(":load\n:time\n:summary\n:summary { 1 }\n")
+    assert.equal("", run.out)
+    assert.equal(":load wants the path of a Lua file\n:time wants an expression\n:summary wants an expression\n"
+      .. ":summary wants a job, got { 1 }\n", run.err)
+  end)
+
   it("lets go of a job that is defined anew, though it was watched", function()
     local run = typed(jobs .. [[
 alive = setmetatable({ job }, { __mode = "v" })
