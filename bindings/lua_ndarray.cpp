@@ -127,15 +127,24 @@ int index(lua_State* L) {
   if (!lua_isnil(L, -1)) return 1;
   const char* key = lua_tostring(L, 2);
   const auto is = [&](const char* property) { return std::strcmp(key, property) == 0; };
-  if (!is("shape") && !is("dtype") && !is("nbytes") && !is("rank")) {
+  const bool asks_whether = is("released");
+  if (!asks_whether && !is("shape") && !is("dtype") && !is("nbytes") && !is("rank")) {
     lua_pop(L, 1);
     lua_pushvalue(L, 2);
     lua_gettable(L, -2);  // the Lua side says what may have been meant
     return 1;
   }
   TensorType type;
-  protect(L, [&] { type = self_at(L, "a[name]").type(); });
-  if (is("shape"))
+  bool released = false;
+  protect(L, [&] {
+    const Tensor& array = *find_self(L, key);
+    released = !array;
+    require(!released || asks_whether, ErrorCode::WrongState, "a.", key, ": the ndarray was released");
+    if (!released) type = array.type();
+  });
+  if (asks_whether)
+    lua_pushboolean(L, released);
+  else if (is("shape"))
     push_shape(L, type.shape);
   else if (is("dtype"))
     lua_pushstring(L, name(type.dtype));

@@ -33,6 +33,7 @@ function arguments.describe(value)
   local kind = kind_of(value)
   if kind == "nil" or kind == "boolean" or kind == "number" then return tostring(value) end
   if kind == "string" then return "'" .. value .. "'" end
+  if kind == "ndarray" and value.released then return "a released ndarray" end
   if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
   local article = kind:find("^[aeiou]") and "an " or "a "
   return article .. kind

@@ -300,7 +300,8 @@ local function check_feed(self, leaf, feed, shape)
   end
   local code = "invalid_argument"
   if arguments.kind(feed) == "ndarray" then
-    code = feed.dtype == leaf.placeholder.dtype and "shape_mismatch" or "dtype_mismatch"
+    code = feed.released and "wrong_state"
+      or feed.dtype == leaf.placeholder.dtype and "shape_mismatch" or "dtype_mismatch"
   end
   errors.raise(code, self.name .. ": input '" .. leaf.name .. "' " .. fault)
 end

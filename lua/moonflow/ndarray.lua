@@ -495,12 +495,13 @@ ndarray.texts = {
   [methods.copy] = "a:copy()\nThe same values in memory of their own.",
   [methods.tobytes] = "a:tobytes()\nThe raw little-endian bytes as a string; np.from_string reads them.",
   [methods.totable] = "a:totable()\nA (nested) Lua table of the numbers, from 1.",
-  [methods.release] = "a:release()\nGives the memory back now and not when garbage is collected. Views of it live on.",
+  [methods.release] = "a:release()\nGives the memory back now and not when garbage is collected. Views of it live on; "
+    .. "`a.released` is true from then on.",
   [methods.address] = "a:address()\nThe first element as a light userdata; a:ptr() is an FFI pointer.",
 }
 
 -- What an array has beside its methods, and what NumPy calls what is called otherwise here.
-local PROPERTIES = { "shape", "dtype", "rank", "nbytes" }
+local PROPERTIES = { "shape", "dtype", "rank", "nbytes", "released" }
 local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()", tolist = "a:totable()",
                   flatten = "a:ravel()", dot = "np.matmul", view = "a:reshape", fill = "np.full", round = "np.round",
                   clip = "np.clip", abs = "np.abs" }

@@ -94,7 +94,7 @@ function Placeholder:fault(feed, shape)
     feed = feed[1]
   end
   local want = self.dtype .. " (" .. table.concat(shape, ", ") .. ")"
-  if arguments.kind(feed) ~= "ndarray" then
+  if arguments.kind(feed) ~= "ndarray" or feed.released then
     return "is " .. arguments.describe(feed) .. ", its placeholder wants an ndarray " .. want
   end
   local fits = feed.dtype == self.dtype and same_shape(feed.shape, shape)

@@ -65,6 +65,11 @@ local train_job = flow.global_function {
 >>train_job(np.zeros({ 4, 3 }), np.zeros({ 4 }, flow.int32), 1)]])
     golden("train_job: input 'images' is nil, its placeholder wants an ndarray float32 (4, 3)", define .. [[
 >>train_job(nil, np.zeros({ 4 }, flow.int32))]])
+    golden("train_job: input 'images' is a released ndarray, its placeholder wants an ndarray float32 (4, 3)", define
+      .. [[
+  local images = np.zeros({ 4, 3 })
+  images:release()
+>>train_job(images, np.zeros({ 4 }, flow.int32))]])
   end)
 
   it("is refused by asynchronous jobs alike", function()
