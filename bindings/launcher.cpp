@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ namespace interruption = moonflow::interruption;
 using moonflow::calling::call;
 using moonflow::calling::call_library;
 using moonflow::calling::loaded;
+
+constexpr const char* kAttach = "attach";  // in the place of a script
 
 enum Exit { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = interruption::kExitCode };
 
@@ -94,8 +97,11 @@ bool set_up_jit(lua_State* L, const std::vector<std::string>& commands) {
     const char* switch_or_module =
         "local name, option = (...):match('^(%w*)=?(.*)$')\n"
         "if name == 'on' or name == 'off' or name == 'flush' then return jit[name]() end\n"
-        "require('jit.' .. name).start(option ~= '' and option or nil)";
-    if (!loaded(L, luaL_loadstring(L, switch_or_module))) return false;
+        "local found, module = pcall(require, 'jit.' .. name)\n"
+        "if not found then error('-j knows no ' .. (...) .. ', and there is no module jit.' .. name, 0) end\n"
+        "module.start(option ~= '' and option or nil)";
+    if (!loaded(L, luaL_loadbuffer(L, switch_or_module, std::strlen(switch_or_module), "=(command line)")))
+      return false;
     lua_pushstring(L, command.c_str());
     fine = call(L, 1) && fine;
   }
@@ -166,7 +172,7 @@ bool run(lua_State* L, const Options& options) {
   for (const std::string& statement : options.statements) {
     if (!run_statement(L, statement)) return false;
   }
-  if (options.script.size() == 2 && options.script[0] == "attach") {
+  if (!options.script.empty() && options.script[0] == kAttach) {
     return prompt(L, "moonflow.serve", "attach", options.script[1]);
   }
   if (!options.script.empty() && !run_script(L, options.script)) return false;
@@ -203,6 +209,9 @@ int main(int argc, char** argv) {
     options.script = app.remaining();
     if (!options.script.empty() && options.script[0].size() > 1 && options.script[0][0] == '-') {
       throw CLI::ExtrasError({options.script[0]});
+    }
+    if (!options.script.empty() && options.script[0] == kAttach && options.script.size() != 2) {
+      throw CLI::ValidationError(kAttach, "wants the path of one socket, as in: moonflow attach path.sock");
     }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;

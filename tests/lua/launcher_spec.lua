@@ -78,6 +78,17 @@ describe("the launcher", function()
     assert.equal(1, run.code)
     assert.equal(1, #lines(run.err))
     assert.equal(2, process.moonflow({ "--unknown" }).code)
+    run = process.moonflow({ "-jbogus", "-e", "print(1)" })
+    assert.equal(1, run.code)
+    assert.equal("-j knows no bogus, and there is no module jit.bogus", lines(run.err)[1])
+  end)
+
+  it("says what attach wants", function()
+    for _, words in ipairs { { "attach" }, { "attach", "one.sock", "other.sock" } } do
+      local run = process.moonflow(words)
+      assert.equal(2, run.code)
+      assert.equal("attach: wants the path of one socket, as in: moonflow attach path.sock", lines(run.err)[1])
+    end
   end)
 
   it("delivers what is pending when the script ends", function()
