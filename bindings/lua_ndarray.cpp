@@ -234,8 +234,8 @@ int reshape(lua_State* L) {
     Shape shape;
     int open = -1;
     for (const int64_t dim : dims) {
-      require(dim >= 0 || (dim == -1 && open < 0), ErrorCode::InvalidArgument, "a:reshape: axis ",
-              shape.rank(), " is ", dim, "; only one may be -1");
+      require(dim >= 0 || (dim == -1 && open < 0), ErrorCode::InvalidArgument, "a:reshape: axis ", shape.rank(), " is ",
+              dim, "; only one may be -1");
       if (dim < 0) open = shape.rank();
       shape.push_back(dim < 0 ? 1 : dim);
     }
