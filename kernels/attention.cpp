@@ -523,7 +523,9 @@ void add_attention(Catalog& catalog) {
   grad.cpu = {prepare<Backward>};
   grad.flops = [](const KernelCall& call) { return attention_flops(call, 5); };
   const TensorType out = f32({2, 5, 3, 6}), per_query = f32({2, 3, 5});
-  grad.examples = {{{query, key, value, key_mask, kept, out, out, per_query, per_query}, scaled, -1, 1, 2}};
+  // There are more keys than queries, so the second has some that no query reaches.
+  grad.examples = {{{query, key, value, key_mask, kept, out, out, per_query, per_query}, scaled, -1, 1, 2},
+                   {{query, key, value, mask, kept, out, out, per_query, per_query}, causal, -1, 1, 2}};
   catalog.add(std::move(grad));
 }
 

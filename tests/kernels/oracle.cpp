@@ -48,13 +48,13 @@ bool accepted(const Trial& trial) {
 
 bool is_written(const OpDef& op, int input) { return op.updates(input); }
 
-// Memory with 64 guard bytes on either side. The inside begins as 0xff, a NaN, so that what is not written shows.
+// Memory with 64 guard bytes on either side.
 class Guarded {
  public:
-  Guarded(Device& device, Stream& stream, int64_t bytes, const void* content = nullptr)
+  Guarded(Device& device, Stream& stream, int64_t bytes, Before before, const void* content = nullptr)
       : stream_(&stream), bytes_(bytes), buffer_(device, bytes + 2 * kGuard) {
     std::vector<char> all(bytes + 2 * kGuard, kCanary);
-    std::memset(all.data() + kGuard, 0xff, bytes);
+    std::memset(all.data() + kGuard, static_cast<int>(before), bytes);
     if (content) std::memcpy(all.data() + kGuard, content, bytes);
     device.copy(stream, buffer_.data(), all.data(), buffer_.bytes());
     stream.wait();
@@ -81,14 +81,15 @@ class Guarded {
 // A value between guard bytes, as a kernel wants it to lie.
 class Placed {
  public:
-  Placed(Device& device, Stream& stream, const TensorType& type, const Layout& layout, const Tensor& value = {})
+  Placed(Device& device, Stream& stream, const TensorType& type, const Layout& layout, const Tensor& value = {},
+         Before before = Before::Nan)
       : device_(&device), stream_(&stream), type_(type), layout_(layout) {
     if (layout.row_major() || !value) {
       guarded_ = std::make_unique<Guarded>(device, stream, layout.row_major() ? type.bytes() : layout.bytes,
-                                           value ? value.data() : nullptr);
+                                           before, value ? value.data() : nullptr);
       return;
     }
-    guarded_ = std::make_unique<Guarded>(device, stream, layout.bytes);
+    guarded_ = std::make_unique<Guarded>(device, stream, layout.bytes, before);
     const Buffer rows(device, std::max<int64_t>(type.bytes(), 1));
     device.copy(stream, rows.data(), value.data(), type.bytes());
     turn({}, layout, rows.data(), guarded_->data());
@@ -256,7 +257,7 @@ Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layou
   return {call.inputs, call.outputs, allow_tf32};
 }
 
-Launched launch(const Trial& trial, Device& device, const Sharing* share, const Layouts& layouts) {
+Launched launch(const Trial& trial, Device& device, const Sharing* share, const Layouts& layouts, Before before) {
   Launched result;
   KernelCall call{device, trial.attrs, {}, {}, trial.infer(), layouts.inputs, layouts.outputs};
   for (const Tensor& input : trial.inputs) {
@@ -282,11 +283,11 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share, const 
     input_data.push_back(input ? placed.data() : nullptr);
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
-    const Placed& placed = outputs.emplace_back(device, *stream, call.outputs[i], call.output_layouts[i]);
+    const Placed& placed = outputs.emplace_back(device, *stream, call.outputs[i], call.output_layouts[i], Tensor(), before);
     const bool shares = share && share->output == static_cast<int>(i);
     output_data.push_back(shares ? input_data[share->input] : placed.data());
   }
-  const Guarded scratch(device, *stream, call.scratch_bytes);
+  const Guarded scratch(device, *stream, call.scratch_bytes, before);
   launch(LaunchCall{*stream, input_data.data(), output_data.data(), scratch.data()});
   stream->wait();
 
@@ -301,14 +302,14 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share, const 
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].intact()) result.damage += text("bytes beside input ", i, "; ");
-    const Tensor& before = trial.inputs[i];
-    result.inputs.push_back(before);
-    if (!before) continue;
+    const Tensor& given = trial.inputs[i];
+    result.inputs.push_back(given);
+    if (!given) continue;
     const bool may_change =
         is_written(*trial.op, static_cast<int>(i)) || (share && share->input == static_cast<int>(i));
     if (may_change)
       result.inputs[i] = inputs[i].read(intact);
-    else if (!inputs[i].equals(Placed(device, *stream, before.type(), call.input_layouts[i], before)))
+    else if (!inputs[i].equals(Placed(device, *stream, given.type(), call.input_layouts[i], given)))
       result.damage += text("input ", i, "; ");
   }
   return result;

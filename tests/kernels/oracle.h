@@ -66,9 +66,14 @@ struct Layouts {
 Layouts layouts_of(const Trial& trial, Device& device, const std::function<Layout(const TensorType&)>& offered,
                    bool allow_tf32 = false, bool lasting = false);
 
+// What outputs and scratch are full of before a launch, byte by byte. Of Nan every float is one, of Ordinary a small
+// number.
+enum class Before : unsigned char { Nan = 0xff, Ordinary = 0x3c };
+
 // One launch without a plan. Each buffer lies between guard bytes. `share` puts an output into the memory of an input.
 // The trial's values are in rows, and so is what is given: the device turns them there and back.
-Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr, const Layouts& layouts = {});
+Launched launch(const Trial& trial, Device& device, const Sharing* share = nullptr, const Layouts& layouts = {},
+                Before before = Before::Nan);
 
 // What two roundings to a narrow dtype may change, one on either side, which may be the other way.
 double two_roundings(DType narrow);

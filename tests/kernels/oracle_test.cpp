@@ -60,6 +60,20 @@ TEST_CASE("every op keeps to its buffers and leaves its inputs alone") {
   });
 }
 
+TEST_CASE("what memory held before is in no result") {
+  const Bench bench;
+  const auto rows = [](const TensorType&) { return Layout{}; };
+  bench.for_each_trial([&](const Trial& trial) {
+    for (const Layouts& layouts : {Layouts{}, layouts_of(trial, *bench.device, rows)}) {
+      const Launched one = launch(trial, *bench.device, nullptr, layouts);
+      const Launched other = launch(trial, *bench.device, nullptr, layouts, Before::Ordinary);
+      for (size_t i = 0; i < one.outputs.size(); ++i) CHECK(same_bytes(one.outputs[i], other.outputs[i]));
+      for (size_t i = 0; i < trial.inputs.size(); ++i)
+        if (trial.inputs[i] && trial.op->updates(i)) CHECK(same_bytes(one.inputs[i], other.inputs[i]));
+    }
+  });
+}
+
 TEST_CASE("every op keeps to its buffers in the layouts that it asks for") {
   const Bench bench;
   const auto rows = [](const TensorType&) { return Layout{}; };
@@ -141,6 +155,8 @@ TEST_CASE("results have the same bits for one thread and two") {
     if (trial.op->name.find("filter") != std::string::npos) return;
     const Launched alone = launch(trial, *one), together = launch(trial, *bench.device);
     for (size_t i = 0; i < alone.outputs.size(); ++i) CHECK(same_bytes(alone.outputs[i], together.outputs[i]));
+    for (size_t i = 0; i < trial.inputs.size(); ++i)
+      if (trial.inputs[i] && trial.op->updates(i)) CHECK(same_bytes(alone.inputs[i], together.inputs[i]));
   });
 }
 
