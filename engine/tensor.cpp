@@ -7,6 +7,10 @@
 #include <cstring>
 #include <new>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace moonflow {
 
 namespace {
@@ -141,6 +145,18 @@ struct Head {
 };
 static_assert(sizeof(Head) == kAlignment);
 
+// AddressSanitizer watches the ends of blocks, and a write in front of the elements would reach the head. There a line
+// that nobody may touch lies between them.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kFence = kAlignment;
+void close_fence(Head* head) { ASAN_POISON_MEMORY_REGION(head + 1, kFence); }
+void open_fence(Head* head) { ASAN_UNPOISON_MEMORY_REGION(head + 1, kFence); }
+#else
+constexpr int64_t kFence = 0;
+void close_fence(Head*) {}
+void open_fence(Head*) {}
+#endif
+
 // Gives a shared_ptr the place of its record. It wants no memory for anything else, and gives the place back when
 // nobody shares the block any longer.
 template <class T>
@@ -158,6 +174,7 @@ struct InHead {
     const std::shared_ptr<HostMemory> source = std::move(head->source);
     HostMemory* const memory = head->memory;
     memory->live_bytes.fetch_sub(head->bytes, std::memory_order_relaxed);
+    open_fence(head);
     head->~Head();
     memory->release(head);
   }
@@ -172,14 +189,15 @@ Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<HostMemory> sour
   HostMemory* const memory = source ? source.get() : unaccounted;
   const int64_t bytes = type.bytes();
   // Rounded up to whole lines, so vector loops may read past the last element.
-  const int64_t reserved = checked_sum(bytes, sizeof(Head) + kAlignment) / kAlignment * kAlignment;
+  const int64_t reserved = checked_sum(bytes, sizeof(Head) + kFence + kAlignment) / kAlignment * kAlignment;
   void* const block = memory->allocate(static_cast<size_t>(reserved));
   require(block != nullptr, ErrorCode::OutOfMemory, "no memory for ", type, " (", bytes, " bytes)");
   memory->live_bytes.fetch_add(reserved, std::memory_order_relaxed);
   Head* const head = new (block) Head{std::move(source), memory, reserved, {}};
+  close_fence(head);
   Tensor tensor;
   tensor.type_ = type;
-  tensor.data_ = head + 1;
+  tensor.data_ = reinterpret_cast<char*>(head + 1) + kFence;
   tensor.block_ = std::shared_ptr<void>(
       tensor.data_, [](void*) {}, InHead<void*>(head));
   return tensor;

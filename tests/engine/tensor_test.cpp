@@ -11,6 +11,10 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 using namespace moonflow;
 
 namespace {
@@ -209,3 +213,30 @@ TEST_CASE("float16 has the bits that the processor's instructions give") {
   }
 }
 #endif
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST_CASE("a write in front of an array's elements is found, though its bookkeeping lies there") {
+  for (const int64_t count : {0, 1, 1000}) {
+    const Tensor tensor = Tensor::allocate({DType::Float32, {count}});
+    const char* const elements = tensor.data<char>();
+    for (int64_t i = 1; i <= kAlignment; ++i) CHECK(__asan_address_is_poisoned(elements - i) != 0);
+    for (int64_t i = 0; i < tensor.bytes(); ++i) CHECK(__asan_address_is_poisoned(elements + i) == 0);
+  }
+}
+#endif
+
+TEST_CASE("whose memory it is may use all of a block that is given back") {
+  struct Clearing : HostMemory {
+    void* allocate(size_t bytes) noexcept override { return last = HostMemory::allocate(size = bytes); }
+    void release(void* block) noexcept override {
+      if (block == last) std::memset(block, 0, size);
+      HostMemory::release(block);
+    }
+    void* last = nullptr;
+    size_t size = 0;
+  };
+  const auto memory = std::make_shared<Clearing>();
+  Tensor::allocate({DType::Float32, {1000}}, memory);
+  CHECK(memory->live_bytes == 0);
+  CHECK(memory->size >= 4000);
+}
