@@ -46,6 +46,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_dense_back(*catalog);
   add_dense_update(*catalog);
   add_update(*catalog);
+  add_rows_update(*catalog);
   add_schedule(*catalog);
   catalog->sum_op = "add";
   catalog->cast_op = "cast";

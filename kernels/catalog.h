@@ -27,6 +27,7 @@ void add_reduce(Catalog& catalog);
 void add_shape(Catalog& catalog);
 void add_slice(Catalog& catalog);
 void add_index(Catalog& catalog);
+void add_rows_update(Catalog& catalog);
 void add_scatter(Catalog& catalog);
 void add_sort(Catalog& catalog);
 void add_matmul(Catalog& catalog);

@@ -1,5 +1,6 @@
-// Ops about the order of values along the last axis: sort, argsort, top_k and in_top_k. The order, in sort.h, leaves no
-// two elements alike, so the results are the same for any number of threads and on any device.
+// Ops about the order of values along the last axis: sort, argsort, top_k and in_top_k, and picks_by_row for those who
+// go through indices in the order of what they name. The order, in sort.h, leaves no two elements alike, so the results
+// are the same for any number of threads and on any device.
 //
 // A row is sorted by the digits of its keys, from the last to the first (a radix sort), and a few of a long row are
 // picked through a heap of the best so far. Rows go to threads; where there are fewer rows than threads, a row is cut
@@ -200,8 +201,7 @@ struct OrderRows {
   }
 };
 
-Launch prepare_order(KernelCall& call) {
-  const Ordering o(call);
+Launch prepare_order(KernelCall& call, const Ordering& o) {
   if (o.rows == 0 || o.length == 0) return [](const LaunchCall&) {};
   return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using Rows = OrderRows<decltype(zero)>;
@@ -259,7 +259,7 @@ void add_sort_op(Catalog& catalog) {
     if (!is_floating(x.dtype)) return {kNone};
     return {g.op("dim_gather_grad", {g.grads[0], g.outputs[1]}, {{"dim", int64_t{-1}}, {"size", x.shape.back()}})};
   };
-  op.cpu = {prepare_order};
+  op.cpu = {[](KernelCall& call) { return prepare_order(call, Ordering(call)); }};
   op.examples = {{{f32({2, 7})}},          {{f32({5})}, kFalling},           {{f32({2, 2, 9})}, kFalling},
                  {{i32({3, 140})}},        {{{DType::Int8, {9}}}, kFalling}, {{{DType::UInt8, {2, 5}}}},
                  {{{DType::Int64, {130}}}}};
@@ -280,7 +280,7 @@ void add_argsort(Catalog& catalog) {
     check_rows(call);
     return {{DType::Int64, call.shape(0)}};
   };
-  op.cpu = {prepare_order};
+  op.cpu = {[](KernelCall& call) { return prepare_order(call, Ordering(call)); }};
   op.examples = {{{f32({3, 6})}}, {{f32({4})}, kFalling}, {{i32({2, 200})}, kFalling}, {{{DType::UInt8, {7}}}}};
   catalog.add(op);
 }
@@ -309,7 +309,7 @@ void add_top_k(Catalog& catalog) {
     shape[shape.rank() - 1] = k;
     return {{DType::Int64, shape}};
   };
-  op.cpu = {prepare_order};
+  op.cpu = {[](KernelCall& call) { return prepare_order(call, Ordering(call)); }};
   op.examples = {{{f32({3, 6})}, {{"k", int64_t{2}}}},
                  {{f32({2, 2, 90})}, {{"k", int64_t{5}}}},
                  {{i32({40})}, {{"k", int64_t{40}}, {"sorted", false}}},
@@ -385,6 +385,49 @@ void add_in_top_k(Catalog& catalog) {
   catalog.add(op);
 }
 
+// ---- picks_by_row ----------------------------------------------------------------------------------------------
+
+Launch prepare_picks(KernelCall& call) {
+  const Shape indices = call.inputs[0].shape;
+  const int64_t rows = call.attrs.integer("rows");
+  const Launch order = prepare_order(call, Ordering::of_all(indices));
+  return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    return [=](const LaunchCall& at) {
+      const auto* const given = at.input<decltype(zero)>(0);
+      for (int64_t i = 0, count = indices.count(); i < count; ++i) {
+        const int64_t index = static_cast<int64_t>(given[i]);
+        if (index < 0 || index >= rows) fail_index(indices, i, index, rows);
+      }
+      order(at);
+    };
+  });
+}
+
+void add_picks_by_row(Catalog& catalog) {
+  OpDef op;
+  op.name = "picks_by_row";
+  op.doc =
+      "The places of indices, counted from 0 through all of them, in the order of the rows they name; those of one\n"
+      "row keep their order. So what is to happen to a row is found side by side. Made by fusion and by LazyAdam.\n"
+      "shapes: indices of any shape, n of them -> order (n)\n"
+      "dtypes: indices of an integer dtype -> int64\n"
+      "errors: an index outside [0, rows) names its position";
+  op.inputs = {{"indices"}};
+  op.outputs = {"order"};
+  op.attrs = {{"rows", int64_t{0}, "of what is indexed", true}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_indices(call, 0, "indices");
+    require(call.shape(0).count() < order::kMostPlaces, ErrorCode::OutOfRange, "indices ", call.shape(0),
+            " are more than ", order::kMostPlaces - 1);
+    return {{DType::Int64, {call.shape(0).count()}}};
+  };
+  op.cpu = {prepare_picks};
+  op.examples = {{{i32({2, 3})}, {{"rows", int64_t{4}}}},
+                 {{{DType::Int64, {300}}}, {{"rows", int64_t{100}}}, 0, 1, 100},
+                 {{{DType::UInt8, {}}}, {{"rows", int64_t{4}}}}};
+  catalog.add(op);
+}
+
 }  // namespace
 
 void add_sort(Catalog& catalog) {
@@ -392,6 +435,7 @@ void add_sort(Catalog& catalog) {
   add_argsort(catalog);
   add_top_k(catalog);
   add_in_top_k(catalog);
+  add_picks_by_row(catalog);
 }
 
 }  // namespace moonflow

@@ -242,8 +242,7 @@ class OrderRows {
   Ordering o_;
 };
 
-Launch prepare_order(KernelCall& call) {
-  const Ordering o(call);
+Launch prepare_order(KernelCall& call, const Ordering& o) {
   if (o.rows == 0 || o.length == 0) return [](const LaunchCall&) {};
   return visit(call.inputs[0].dtype, [&](auto zero) -> Launch {
     const OrderRows<decltype(zero)> rows(o);
@@ -265,10 +264,32 @@ Launch prepare_in_top_k(KernelCall& call) {
   });
 }
 
+// A bad index is noted, and what comes after finds the note before it follows the index.
+struct CheckIndex {
+  Indices indices;
+  template <class Block>
+  MOONFLOW_DEVICE void operator()(const Block& block, int64_t i) const {
+    indices.checked(block, i);
+  }
+};
+
+Launch prepare_picks(KernelCall& call) {
+  const TensorType indices = call.inputs[0];
+  const int64_t rows = call.attrs.integer("rows");
+  call.explain = [shape = indices.shape, rows](int64_t place, int64_t index) { fail_index(shape, place, index, rows); };
+  const Launch order = prepare_order(call, Ordering::of_all(indices.shape));
+  return [=](const LaunchCall& at) {
+    for_each(at.stream, indices.count(), CheckIndex{Indices(at, 0, indices.dtype, rows)});
+    order(at);
+  };
+}
+
 }  // namespace
 
 void add_sort(Kernels& kernels) {
-  for (const char* op : {"sort", "argsort", "top_k"}) kernels[op] = {{prepare_order}};
+  for (const char* op : {"sort", "argsort", "top_k"})
+    kernels[op] = {{[](KernelCall& call) { return prepare_order(call, Ordering(call)); }}};
+  kernels["picks_by_row"] = {{prepare_picks}};
   kernels["in_top_k"] = {{prepare_in_top_k}};
 }
 

@@ -88,8 +88,10 @@ class Merge {
 // them.
 struct Ordering {
   int64_t rows, length, kept;
-  bool descending, gives_values;
+  bool descending = false, gives_values = false;
 
+  // Of a value of any shape all places, as if it were one row.
+  static Ordering of_all(const Shape& x) { return Ordering(x.count()); }
   explicit Ordering(const KernelCall& call)
       : length(call.inputs[0].shape.back()),
         kept(call.outputs[0].shape.back()),
@@ -104,6 +106,8 @@ struct Ordering {
     return gives_values ? at.output<T>(0) : nullptr;
   }
 
+ private:
+  explicit Ordering(int64_t length) : rows(1), length(length), kept(length) {}
   // top_k, which has no direction, begins with the largest.
   static bool is_descending(const Attrs& attrs) {
     const AttrValue* const direction = attrs.find("direction");

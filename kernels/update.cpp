@@ -10,8 +10,10 @@
 #include "kernels/cpu.h"
 #include "kernels/dense_update.h"
 #include "kernels/matmul_update.h"
+#include "kernels/rows_update.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
+#include "kernels/update_loop.h"
 #include "kernels/update_rules.h"
 
 namespace moonflow {
@@ -122,27 +124,10 @@ AttrDef gradient_scale_attr() { return {"gradient_scale", 1.0, "factor of the gr
 template <class Rule, class T>
 void run_rule(const Rule& rule, void* const* inputs, int64_t first, int64_t last) {
   if (!update::changes<Rule>(inputs)) return;
-  const auto step = rule.template step<T, double>(inputs);
-  T* const w = static_cast<T*>(inputs[0]);
-  const T* const g = static_cast<const T*>(inputs[Rule::kGradient]);
-  if constexpr (Rule::kWritten == 1) {
-    widest([=] {
-#pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) step(w[i], g[i]);
-    });
-  } else if constexpr (Rule::kWritten == 2) {
-    T* const m = static_cast<T*>(inputs[1]);
-    widest([=] {
-#pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) step(w[i], m[i], g[i]);
-    });
-  } else {
-    T *const m = static_cast<T*>(inputs[1]), *const v = static_cast<T*>(inputs[2]);
-    widest([=] {
-#pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) step(w[i], m[i], v[i], g[i]);
-    });
-  }
+  T* written[Rule::kWritten];
+  for (int i = 0; i < Rule::kWritten; ++i) written[i] = static_cast<T*>(inputs[i]) + first;
+  cpu::move_elements<Rule>(rule.template step<T, double>(inputs), written,
+                           static_cast<const T*>(inputs[Rule::kGradient]) + first, last - first);
 }
 
 template <class Rule>
@@ -262,6 +247,7 @@ OpDef sgd() {
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
   op.rewrites = {{"prepare_gradient + sgd_update", {op.name}, fuse_gradient_scale<1>},
+                 {"gather_grad + sgd_update", {"picks_by_row", "rows_sgd_update"}, fuse_rows_into_update},
                  {"matmul + sgd_update",
                   {"matmul_sgd_update"},
                   [](Rewriter& graph, NodeId id) {

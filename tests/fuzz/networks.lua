@@ -382,6 +382,17 @@ local function scaled(g, x, name, net)
   return g.one_of(binaries)(x, w)
 end
 
+-- With rows of a table, by batch: some are picked twice, and some are not.
+local function embedded(g, x, name, net)
+  local s = x.shape:table()
+  local rows, batch = s[1] + 1 + g.below(3), s[1]
+  s[1] = rows
+  local weight = flow.get_variable(name .. "-table", { shape = s, dtype = net.dtype,
+                                                       initializer = flow.random_normal_initializer(0, 0.5, 7) })
+  local picks = flow.cast(math_.floor(flow.range({ start = 0, stop = batch }) * 0.6), flow.int32)
+  return x + flow.gather(weight, picks)
+end
+
 -- Parts that the original's networks have, of any rank.
 local function rearranged(g, x, name, net)
   local axis = inner_axis(g, x)
@@ -452,8 +463,8 @@ local function attention(g, x, name)
 end
 
 local anywhere = { activation, activation, chain, chain, chain, add_earlier, add_earlier, broadcast, reduction, cut,
-                   join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, rearranged, rearranged,
-                   batch_norm, empty_part }
+                   join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, embedded, rearranged,
+                   rearranged, batch_norm, empty_part }
 local by_rank = {
   [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied },
   [3] = { dense, dense, product, attention, attention, convolution_1d },

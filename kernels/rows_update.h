@@ -1,0 +1,19 @@
+// The update of a table by the rows that a step has picked from it, where its gradient would be zeros but for these.
+#pragma once
+
+#include "engine/rewriter.h"
+#include "kernels/types.h"
+
+namespace moonflow {
+
+// The inputs of such an op are those that its rule has for one variable (kernels/update_rules.h), with a row of dy for
+// each pick in place of the gradient, and then these.
+template <class Rule>
+struct RowsInput {
+  enum { kIndices = Rule::kInputs, kOrder };
+};
+
+// A rewrite of sgd_update, whose gradient is then neither stored nor read.
+bool fuse_rows_into_update(Rewriter& graph, NodeId update);
+
+}  // namespace moonflow
