@@ -182,6 +182,40 @@ int type(lua_State* L) {
   return 2;
 }
 
+void set_ids(lua_State* L, const char* field, const std::vector<ValueId>& ids) {
+  lua_createtable(L, static_cast<int>(ids.size()), 0);
+  int i = 0;
+  for (const ValueId id : ids) {
+    if (id == kNone)
+      lua_pushboolean(L, false);
+    else
+      lua_pushnumber(L, id);
+    lua_rawseti(L, -2, ++i);
+  }
+  lua_setfield(L, -2, field);
+}
+
+// graph:made_by(id, op) -> inputs, attrs of the op that makes the value, or nothing where that is another.
+int made_by(lua_State* L) {
+  const Node* maker = nullptr;
+  protect(L, [&] {
+    const Graph& graph = *self(L).graph;
+    const Node& node = graph.node(graph.value(value_at(L, 2, graph, "value")).node);
+    if (node.kind == Node::Op && node.op->name == string_at(L, 3, "op")) maker = &node;
+  });
+  if (maker == nullptr) return 0;
+  lua_createtable(L, 0, 1);
+  set_ids(L, "inputs", maker->inputs);
+  lua_getfield(L, -1, "inputs");
+  lua_createtable(L, 0, 2);
+  for (const auto& [name, value] : maker->attrs) {
+    push_string(L, name);
+    push_attr(L, value);
+    lua_rawset(L, -3);
+  }
+  return 2;
+}
+
 int blob_name(lua_State* L) {
   std::string& text = push_box<std::string>(L);
   protect(L, [&] {
@@ -197,19 +231,6 @@ int dump(lua_State* L) {
   protect(L, [&] { text = self(L).graph->dump(); });
   push_string(L, text);
   return 1;
-}
-
-void set_ids(lua_State* L, const char* field, const std::vector<ValueId>& ids) {
-  lua_createtable(L, static_cast<int>(ids.size()), 0);
-  int i = 0;
-  for (const ValueId id : ids) {
-    if (id == kNone)
-      lua_pushboolean(L, false);
-    else
-      lua_pushnumber(L, id);
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, field);
 }
 
 int nodes(lua_State* L) {
@@ -269,6 +290,7 @@ void add_graph(lua_State* L, State& state) {
                                       {"tap", tap},
                                       {"gradients", gradients_of},
                                       {"type", type},
+                                      {"made_by", made_by},
                                       {"blob_name", blob_name},
                                       {"nodes", nodes},
                                       {"dump", dump},

@@ -134,6 +134,44 @@ local function update_adam(u, options)
   }, "update")
 end
 
+-- What a step has picked from a table: `dy`, a row for each of `indices`. That is known where all of the gradient comes
+-- from gathers of whole rows, as an embedding is one; else nil.
+local function picked_rows(u)
+  local graph, dy, indices = u.t.graph, {}, {}
+  local function is_picked(id)
+    local inputs, attrs = graph:made_by(id, "gather_grad")
+    if inputs then
+      dy[#dy + 1], indices[#indices + 1] = unpack(inputs)
+      return attrs.axis % #u.shape == 0
+    end
+    inputs = graph:made_by(id, "add")
+    return inputs and is_picked(inputs[1]) and is_picked(inputs[2])
+  end
+  if not is_picked(u.gradient) then return nil end
+  if #dy == 1 then return { dy = dy[1], indices = indices[1] } end
+  local columns = { unpack(u.shape) }
+  for i = 1, #dy do
+    local dtype, shape = graph:type(indices[i])
+    columns[1] = shape:count()
+    dy[i] = append(u, "reshape", { dy[i] }, { shape = columns }, "picked")
+    indices[i] = in_dtype(u, append(u, "reshape", { indices[i] }, { shape = { columns[1] } }, "picks"), dtype, "int64",
+      "wide_picks")
+  end
+  return { dy = append(u, "concat", dy, { axis = 0 }, "all_picked"),
+           indices = append(u, "concat", indices, { axis = 0 }, "all_picks") }
+end
+
+-- Of a table from which rows are picked only these; of any other variable as Adam.
+local function update_lazy_adam(u, options)
+  local rows = u.rows
+  if not rows then return update_adam(u, options) end
+  local order = append(u, "picks_by_row", { rows.indices }, { rows = u.shape[1] }, "order")
+  append(u, "rows_adam_update", { u.id, slot(u, "m"), slot(u, "v"), rows.dy, u.rate, u.t:step_id(), u.unscale,
+                                  rows.indices, order }, {
+    beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon, gradient_scale = rows.scale,
+    bias_correction = true }, "update")
+end
+
 local function update_rmsprop(u, options)
   local mean_gradient = options.centered and slot(u, "mean_gradient") or false
   append(u, "rmsprop_update", { u.id, slot(u, "mean_square"), mean_gradient, u.gradient, u.rate, u.finite },
@@ -246,9 +284,11 @@ define("AdamW", with(adam_parameters(), decay_parameters), update_adam, function
   check_betas(options, signature)
   one_choice(options, signature)
 end)
---- Adam, always with bias correction.
+--- Adam, always with bias correction. Of a variable from which rows are picked, as an embedding's weight is by
+--- flow.gather along axis 0 and in no other way, a step changes only the rows it has picked, and of `m` and `v` only
+--- theirs. A regularizer gives every row a gradient, and so makes it Adam.
 define("LazyAdam", { { "beta1", "finite", 0.9 }, { "beta2", "finite", 0.999 }, { "epsilon", "finite", 1e-8 } },
-  update_adam, function(options, signature)
+  update_lazy_adam, function(options, signature)
     check_betas(options, signature)
     options.do_bias_correction = true
   end)
@@ -440,15 +480,18 @@ function Scaling:step()
 end
 
 -- divide, unscale, regularise; then clip all together.
-local function prepare(t, updates, scale, clipping, name)
+local function prepare(t, updates, scale, part, name)
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
+    if part.update == update_lazy_adam and l1 == 0 and l2 == 0 then u.rows = picked_rows(u) end
+    if u.rows then u.rows.scale = scale end
     if scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
       u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false, u.unscale },
         { scale = scale, l1 = l1, l2 = l2 }, "gradient")
     end
   end
+  local clipping = part.clipping
   if not clipping or #updates == 0 then return end
   -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
   -- overflow, or be rounded to a few bits.
@@ -462,6 +505,10 @@ local function prepare(t, updates, scale, clipping, name)
   for i, u in ipairs(updates) do
     local clipped = append(u, "multiply", { wide[i], factor }, nil, "clipped")
     u.gradient = in_dtype(u, clipped, dtype, u.dtype, "narrow_gradient")
+    if u.rows then
+      local own_factor = in_dtype(u, factor, dtype, u.dtype, "clip_factor")
+      u.rows.dy = append(u, "multiply", { u.rows.dy, own_factor }, nil, "clipped_rows")
+    end
   end
 end
 
@@ -598,7 +645,7 @@ function optimizer.finish(t, site)
   for i, part in ipairs(this.parts) do
     local own = {}
     for _, u in ipairs(updates) do own[#own + 1] = u.part == part and u or nil end
-    prepare(t, own, scale, part.clipping, #this.parts == 1 and "System-Train" or "System-Train-" .. i)
+    prepare(t, own, scale, part, #this.parts == 1 and "System-Train" or "System-Train-" .. i)
     for _, u in ipairs(own) do part.update(u, part.options) end
   end
 

@@ -118,6 +118,95 @@ describe("Adam", function()
   end)
 end)
 
+describe("LazyAdam of a table", function()
+  local ROWS, WIDTH = 6, 2
+
+  -- Trains a table whose rows are picked by `pick(table, ids)`, three values of `ids` for each step. Gives what the
+  -- table, m and v are afterwards.
+  local function trained(options, steps, pick, regularizer)
+    flow.clear_default_session()
+    local job = flow.global_function {
+      name = "train", type = "train", inputs = { ids = tp.Numpy.Placeholder({ 3 }, flow.int32) }, returns = tp.Numpy,
+    } (function(ids)
+      local weight = flow.get_variable("table", { shape = { ROWS, WIDTH }, dtype = flow.double,
+        initializer = flow.constant_initializer(1), regularizer = regularizer })
+      local loss = (pick or flow.gather)(weight, ids) * flow.constant(3, { dtype = flow.double, shape = { 3, WIDTH } })
+      flow.optimizer.LazyAdam(0.01, options):minimize(loss)
+      return loss
+    end)
+    for _, ids in ipairs(steps) do job(np.array(ids, flow.int32)) end
+    local after = {}
+    for _, name in ipairs { "table", "table-m", "table-v" } do after[name] = session.handle():read(name):totable() end
+    return after
+  end
+
+  -- The same by the formula; `counts[t][row]`: how often step t picks the row, nil where it does not.
+  local function expected(counts, scale)
+    local rows = {}
+    for row = 1, ROWS do
+      local w, m, v = 1, 0, 0
+      for t, count in ipairs(counts) do
+        if count[row] then
+          local g = count[row] * 3 / (3 * WIDTH) * (scale or 1)
+          m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+          w = w - 0.01 * math.sqrt(1 - 0.999 ^ t) / (1 - 0.9 ^ t) * m / (math.sqrt(v) + 1e-8)
+        end
+      end
+      rows[row] = { w, m, v }
+    end
+    return rows
+  end
+
+  local function agree(after, rows)
+    for i, name in ipairs { "table", "table-m", "table-v" } do
+      for row = 1, ROWS do
+        for column = 1, WIDTH do
+          local got = after[name][row][column]
+          local wanted = rows[row][i]
+          assert.truthy(math.abs(got - wanted) < 1e-7, ("%s, row %d: %.9f, wanted %.9f"):format(name, row - 1, got,
+            wanted))
+        end
+      end
+    end
+  end
+
+  local steps, counts = { { 4, 1, 4 }, { 0, 0, 0 }, { 1, 2, 3 } }, { { [5] = 2, [2] = 1 }, { [1] = 3 },
+    { [2] = 1, [3] = 1, [4] = 1 } }
+
+  it("changes the rows that a step has picked, and the moments of these", function()
+    agree(trained({}, steps), expected(counts))
+  end)
+
+  it("sums what several gathers pick", function()
+    local function twice(weight, ids)
+      local others = flow.constant(5, { dtype = flow.int64, shape = { 1, 3 } })
+      return flow.gather(weight, ids) + flow.reshape(flow.gather(weight, others), { 3, WIDTH })
+    end
+    agree(trained({}, { { 4, 1, 4 } }, twice), expected { { [5] = 2, [2] = 1, [6] = 3 } })
+  end)
+
+  it("changes all rows where another op reads the table, or a regularizer does", function()
+    local all = { [1] = 0, [2] = 1, [3] = 0, [4] = 0, [5] = 2, [6] = 0 }
+    local function with_sum(weight, ids) return flow.gather(weight, ids) + flow.math.reduce_mean(weight) * 0 end
+    agree(trained({}, { { 4, 1, 4 }, { 4, 1, 4 } }, with_sum), expected { all, all })
+    local after = trained({}, { { 4, 1, 4 } }, nil, flow.regularizers.l2(0.1))
+    for row = 1, ROWS do assert.truthy(after.table[row][1] < 1) end
+  end)
+
+  it("clips by the norm of the rows' sums", function()
+    local clip = { grad_clipping = flow.optimizer.grad_clipping.by_global_norm(0.25) }
+    local norm = math.sqrt(WIDTH * (1 ^ 2 + 0.5 ^ 2))
+    agree(trained(clip, { { 4, 1, 4 } }), expected({ { [5] = 2, [2] = 1 } }, 0.25 / norm))
+  end)
+
+  it("leaves out a step that overflows", function()
+    local scaled = { loss_scale_policy = flow.optimizer.loss_scale.dynamic_loss_scale(64) }
+    agree(trained(scaled, steps), expected(counts))
+    local function infinite(weight, ids) return flow.gather(weight, ids) * (1 / 0) end
+    agree(trained(scaled, steps, infinite), expected {})
+  end)
+end)
+
 describe("RMSProp", function()
   it("divides by the root of the mean square", function()
     check(train(function() return flow.optimizer.RMSProp(0.01) end), function(w, g, _, s)
