@@ -388,7 +388,7 @@ local function embedded(g, x, name, net)
   local rows, batch = s[1] + 1 + g.below(3), s[1]
   s[1] = rows
   local weight = flow.get_variable(name .. "-table", { shape = s, dtype = net.dtype,
-                                                       initializer = flow.random_normal_initializer(0, 0.5, 7) })
+                                                       initializer = flow.random_normal_initializer(0, 0.5) })
   local picks = flow.cast(math_.floor(flow.range({ start = 0, stop = batch }) * 0.6), flow.int32)
   return x + flow.gather(weight, picks)
 end
