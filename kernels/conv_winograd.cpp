@@ -49,7 +49,7 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
                     float* scratch) {
   constexpr int n = Winograd<kTaps>::kPoints;
   float *points = scratch, *products = points + n * n * work.points_step(),
-        *strip = products + n * n * work.products_step();
+        *strip = products + work.tiling.most_tiles() * work.products_tile(n);
   for (int64_t from = first; from < last; from += work.tiling.per_batch) {
     const int64_t to = std::min(last, from + work.tiling.per_batch);
     int64_t tiles = 0;
@@ -64,12 +64,12 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
       for (int p = 0; p < n * n; ++p) {
         multiply<R>(tiles, width, work.image.channels, points + p * work.points_step(), work.image.channels, 1,
                     weights + p * work.weights_step() + panel * work.image.channels, width,
-                    products + p * work.products_step(), kPanel, Replace());
+                    products + p * kPanel, work.products_tile(n), Replace());
       }
       tiles = 0;
       for (int64_t i = from; i < to; ++i) {
         const Unit here = unit(work.tiling, i);
-        const float* at = products + tiles * kPanel;
+        const float* at = products + tiles * work.products_tile(n);
         if (work.out_pooled) {
           collect_tiles<R, kTaps, true>(work, here, panel, width, at, values.bias, nullptr, values.out,
                                         values.out_places);
@@ -99,7 +99,8 @@ Launch convolve(const Work& work, KernelCall& call) {
   const bool transformed = !call.input_layouts[work.image_pooled ? 2 : 1].row_major();
   const int64_t weights = transformed ? 0 : n * n * work.weights_step();
   const int64_t padded_bias = work.bias ? work.out.channels : 0;
-  const int64_t part = round_up(n * n * (work.points_step() + work.products_step()) + work.strip_floats(n), kLine);
+  const int64_t part = round_up(
+      n * n * work.points_step() + work.tiling.most_tiles() * work.products_tile(n) + work.strip_floats(n), kLine);
   call.scratch_bytes = (weights + padded_bias + work.parts * part) * static_cast<int64_t>(sizeof(float));
   return [=](const LaunchCall& launch) {
     float* scratch = static_cast<float*>(launch.scratch);

@@ -85,7 +85,8 @@ struct Work {
   // Floats of scratch: first what is shared, then the same for each part. The matrices of the points are one line
   // longer than they need be, so that the same place of all of them does not fall into the same cache set.
   int64_t points_step() const { return tiling.most_tiles() * image.channels + kLine; }
-  int64_t products_step() const { return tiling.most_tiles() * kPanel + kLine; }
+  // The products of a tile lie side by side, as they are collected.
+  static constexpr int64_t products_tile(int64_t points) { return points * points * kPanel + kLine; }
   int64_t gradients_step() const { return tiling.most_tiles() * out.channels + kLine; }
   int64_t weights_step() const { return image.channels * out.channels + kLine; }
   FilterPoints filter_points(int64_t taps) const { return {taps, image_channels, out_channels, filter}; }
@@ -258,7 +259,7 @@ void transform_image(const Work& work, const Unit& unit, const float* image, con
 
 // ---- products to the image -----------------------------------------------------------------------------------------
 
-// The tiles of a unit, in the channels of a panel, out of products[p][tile][channel].
+// The tiles of a unit, in the channels of a panel, out of products[tile][p][channel].
 template <class R, int kTaps, bool kPooled>
 void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
                    const float* bias, const float* addend, float* out, uint8_t* places) {
@@ -277,7 +278,7 @@ void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t wi
         Vector from[n], four[4];
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) {
-          from[i] = R::at(products + (i * n + j) * work.products_step() + tile * kPanel + c);
+          from[i] = R::at(products + tile * work.products_tile(n) + (i * n + j) * kPanel + c);
         }
         W::collect(from, four);
 #pragma GCC unroll 4
