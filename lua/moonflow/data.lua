@@ -9,7 +9,7 @@ local iterator = require "moonflow.iterator"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np"
 local session = require "moonflow.session"
-local io, os = io, os
+local io, os, require = io, os, require
 
 local evaluate = ndarray.evaluate
 local fail = errors.raise

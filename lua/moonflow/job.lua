@@ -10,7 +10,7 @@ local session = require "moonflow.session"
 local source = require "moonflow.source"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
-local debug = debug
+local debug, require = debug, require
 
 local job = {}
 

@@ -263,6 +263,7 @@ square(flow.np.array({ -1, 2 }))
         np.save("sandboxed.npy", np.ones({ 2 }))
         print(np.load("sandboxed.npy"))
         print((flow.help("flow.nn.relu"):match("^[^\n]*")))
+        print((train_job:summary():match("%-> (%S+)")))
       ]]) }, { folder = folder })
       assert.equal("", run.err)
       assert.equal(0, run.code)
@@ -279,6 +280,7 @@ false	sandbox.lua:20: flow.nn.relu is used outside of a job function; it belongs
 false	sandbox.lua:21: train_job: input 'x' is 1, its placeholder wants an ndarray float32 (2)
 [1. 1.]
 flow.nn.relu(x, [name])
+Callback[Numpy]
 ]], run.out)
     end)
 
