@@ -382,15 +382,14 @@ local function scaled(g, x, name, net)
   return g.one_of(binaries)(x, w)
 end
 
--- With rows of a table, by batch: some are picked twice, and some are not.
+-- With rows of a table, one for each of the batch: some are picked twice, and some are not. Batches differ in size.
 local function embedded(g, x, name, net)
-  local s = x.shape:table()
-  local rows, batch = s[1] + 1 + g.below(3), s[1]
-  s[1] = rows
+  local s, batch = x.shape:table(), x.shape[0]
+  s[1] = g.one_of { 12, 40 }
   local weight = flow.get_variable(name .. "-table", { shape = s, dtype = net.dtype,
                                                        initializer = flow.random_normal_initializer(0, 0.5) })
-  local picks = flow.cast(math_.floor(flow.range({ start = 0, stop = batch }) * 0.6), flow.int32)
-  return x + flow.gather(weight, picks)
+  local picks = flow.range({ start = 0, stop = batch }) * (0.6 * math.min(1, s[1] / math.max(batch, 1)))
+  return x + flow.gather(weight, flow.cast(math_.floor(picks), flow.int32))
 end
 
 -- Parts that the original's networks have, of any rank.
