@@ -72,7 +72,8 @@ enum {
 
 /* The code of a status: MF_OK for NULL, MF_INVALID_HANDLE for what is no status. */
 MF_EXPORT MF_ANY_THREAD mf_code mf_status_code(const mf_status* status);
-/* The whole story in one line: "file:line: job: op: message". Never NULL; lives as long as the status. */
+/* The whole story: "file:line: job: op: message", and for an error of a callback a second line that says which. Never
+ * NULL; lives as long as the status. */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_message(const mf_status* status);
 /* The script's line, "file:line", or "". */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_where(const mf_status* status);

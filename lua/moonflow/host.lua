@@ -18,7 +18,8 @@ local host = {}
 --- Message handler of every call: keeps an error object, makes one of anything else, and adds the traceback.
 function host.traced(value)
   if errors.is_error(value) then return errors.traced(value) end
-  local message = tostring(value)
+  local fine, message = pcall(tostring, value)
+  if not fine then message = "(an error whose __tostring fails)" end
   local where, rest = message:match("^([^\n]-:%d+): (.*)$")
   local made = errors.new("script_error", rest or message, where)
   made.traceback = debug.traceback("", 2)

@@ -68,6 +68,13 @@ TEST_CASE("an error of the script arrives whole") {
     CHECK(error.where() == "broken.lua:2");
     CHECK(error.traceback().find("broken.lua:3") != std::string::npos);
   }
+  try {
+    host.load_text("error(setmetatable({}, { __tostring = function() error('no text') end }))", "mute.lua");
+    FAIL("nothing was thrown");
+  } catch (const moonflow::Error& error) {
+    CHECK(std::string(error.what()).find("(an error whose __tostring fails)") != std::string::npos);
+    CHECK(error.traceback().find("mute.lua:1") != std::string::npos);
+  }
   CHECK(code_of([&] { host.job("scales"); }) == MF_NOT_FOUND);
   CHECK(code_of([&] { host.job("scale")({Floats{1, 2}}); }) == MF_SHAPE_MISMATCH);
   CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
