@@ -277,11 +277,21 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
       loading->refusal = "this lua_State has a session already";
       return 0;
     }
-    lua_getglobal(L, "package");
+    const auto need = [L](const char* library) {
+      lua_getglobal(L, library);
+      if (!lua_istable(L, -1))
+        luaL_error(L, "this lua_State lacks Lua's library '%s'; open it before the session", library);
+    };
+    need("package");
     lua_getfield(L, -1, "loaded");
     lua_getfield(L, -1, "moonflow.core");
     const bool was_loaded = lua_istable(L, -1);
     if (!was_loaded) {
+      // Here, and not by the failure of `require`, after which this state could not try again.
+      for (const char* library : {"debug", "io", "os"}) {
+        need(library);
+        lua_pop(L, 1);
+      }
       lua_getfield(L, -3, "preload");
       lua_pushcfunction(L, luaopen_moonflow_core);
       lua_setfield(L, -2, "moonflow.core");

@@ -157,6 +157,37 @@ TEST_CASE("a state that has loaded the library already gets a session") {
   CHECK(session.job("relu")({Floats{-1, 0, 1}})[0] == Floats{0, 0, 1});
 }
 
+TEST_CASE("a state that lacks a library of Lua is told which one, and gets a session once it has it") {
+  for (const char* library : {"package", "debug", "io", "os"}) {
+    const auto state = new_state();
+    lua_State* const L = state.get();
+    lua_getglobal(L, library);
+    lua_pushnil(L);
+    lua_setglobal(L, library);
+    std::string said;
+    try {
+      moonflow::Session session(options(L));
+    } catch (const moonflow::Error& error) {
+      said = error.what();
+    }
+    CHECK_THAT(said, Catch::Contains("Lua's library '" + std::string(library) + "'"));
+    lua_setglobal(L, library);
+    moonflow::Session session(options(L));
+    session.load_file(MOONFLOW_TEST_JOBS);
+    CHECK(session.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  }
+}
+
+TEST_CASE("a host takes libraries of Lua away from its scripts, and opens another session all the same") {
+  const auto state = new_state();
+  for (int i = 0; i < 2; ++i) {
+    moonflow::Session session(options(state.get()));
+    run(state.get(), "debug, io, os = nil");
+    session.load_file(MOONFLOW_TEST_JOBS);
+    CHECK(session.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  }
+}
+
 TEST_CASE("the library is required, and jobs are called, from inside a coroutine") {
   const auto state = new_state();
   lua_State* const L = state.get();
