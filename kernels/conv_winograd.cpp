@@ -63,8 +63,8 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
       const int64_t width = std::min(kPanel, work.out.channels - panel);
       for (int p = 0; p < n * n; ++p) {
         multiply<R>(tiles, width, work.image.channels, points + p * work.points_step(), work.image.channels, 1,
-                    weights + p * work.weights_step() + panel * work.image.channels, width,
-                    products + p * kPanel, work.products_tile(n), Replace());
+                    weights + p * work.weights_step() + panel * work.image.channels, width, products + p * kPanel,
+                    work.products_tile(n), Replace());
       }
       tiles = 0;
       for (int64_t i = from; i < to; ++i) {

@@ -69,8 +69,7 @@ Resampling reflection_of(const Attrs& attrs, const Shape& x) {
   const ImageSize image = image_size(x, format, "x");
   const Ints& padding = attrs.ints("padding");
   if (padding.size() != 1 && padding.size() != 4) {
-    fail(ErrorCode::InvalidArgument, "padding is ", str(padding),
-         ", wanted one number or {left, right, top, bottom}");
+    fail(ErrorCode::InvalidArgument, "padding is ", str(padding), ", wanted one number or {left, right, top, bottom}");
   }
   const auto side = [&](size_t i) { return padding[padding.size() == 1 ? 0 : i]; };
   return along(format, image, reflect(image.height, side(2), side(3), "height"),

@@ -128,9 +128,9 @@ void add_rows_sgd_update(Catalog& catalog) {
       "Gradient descent of the rows that indices name; made by fusion.\n"
       "  variable[r] -= learning_rate * gradient_scale * sum of dy[i...] over all i with indices[i...] == r\n"
       "The sum has the order of i and is made before it is scaled, so a row that is named gets the bits that\n"
-      "gather_grad and sgd_update give it on the CPU, for any number of threads; a card agrees within the roundings of\n"
-      "its sums. A row that is not named is neither read nor written. These would give it its value back, but for a\n"
-      "learning_rate or a factor that is infinite or NaN, with which they make every row NaN.\n",
+      "gather_grad and sgd_update give it on the CPU, for any number of threads; a card agrees within the roundings\n"
+      "of its sums. A row that is not named is neither read nor written. These would give it its value back, but for\n"
+      "a learning_rate or a factor that is infinite or NaN, with which they make every row NaN.\n",
       kShapes, kDtypes, kFactorDoc);
   op.inputs = {{"variable"}, {"dy"}, {"learning_rate"}, {"factor", InputDef::Optional}, {"indices"}, {"order"}};
   op.outputs = {};

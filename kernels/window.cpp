@@ -37,8 +37,8 @@ std::array<Pads, 2> explicit_pads(const Ints& pads, const ImageFormat& format) {
   const int sides = count / rank;
   for (int side = 0; side < sides; ++side) {
     if (pads[side] != 0 || pads[format.channel_axis() * sides + side] != 0) {
-      fail(ErrorCode::InvalidArgument, "padding ", str(pads),
-           " pads the batch or the channels, wanted zeros there in ", format.axes());
+      fail(ErrorCode::InvalidArgument, "padding ", str(pads), " pads the batch or the channels, wanted zeros there in ",
+           format.axes());
     }
   }
   for (int i = 0; i < format.spatial_axes; ++i) {

@@ -11,8 +11,8 @@ namespace moonflow::cuda {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;  // name and text
 
-// Why nothing can be compiled for cards of this capability, which is 90 for 9.0, or nothing: a machine may have a driver
-// and no NVRTC, or one that is older than its card.
+// Why nothing can be compiled for cards of this capability, which is 90 for 9.0, or nothing: a machine may have a
+// driver and no NVRTC, or one that is older than its card.
 std::string obstacle_to_compiling(int capability);
 // Throws what the compiler says.
 std::string compile(const std::string& source, const Headers& headers, int capability);

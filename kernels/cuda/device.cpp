@@ -232,8 +232,7 @@ CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream
 std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels) {
   return make_device(std::move(runtime), std::move(kernels), {});
 }
-std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels,
-                                    Obstacles::Questions questions) {
+std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels, Obstacles::Questions questions) {
   return std::make_unique<CudaDevice>(std::move(runtime), std::move(kernels), std::move(questions));
 }
 

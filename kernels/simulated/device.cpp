@@ -15,9 +15,9 @@ std::unique_ptr<Device> make_simulated_device(const simulated::Options& options)
   const char* const compiler = std::getenv("MOONFLOW_SIMULATED_COMPILER");
   if (compiler == nullptr || std::string_view(compiler) != "0")
     return make_device(std::move(runtime), std::move(kernels));
-  return make_device(std::move(runtime), std::move(kernels), {{"element_chain", [] {
-                       return "needs libnvrtc.so.13, which did not open: MOONFLOW_SIMULATED_COMPILER=0";
-                     }}});
+  return make_device(
+      std::move(runtime), std::move(kernels),
+      {{"element_chain", [] { return "needs libnvrtc.so.13, which did not open: MOONFLOW_SIMULATED_COMPILER=0"; }}});
 }
 
 simulated::SimulatedRuntime& simulated_runtime(Device& device) {

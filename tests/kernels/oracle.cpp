@@ -85,8 +85,8 @@ class Placed {
          Before before = Before::Nan)
       : device_(&device), stream_(&stream), type_(type), layout_(layout) {
     if (layout.row_major() || !value) {
-      guarded_ = std::make_unique<Guarded>(device, stream, layout.row_major() ? type.bytes() : layout.bytes,
-                                           before, value ? value.data() : nullptr);
+      guarded_ = std::make_unique<Guarded>(device, stream, layout.row_major() ? type.bytes() : layout.bytes, before,
+                                           value ? value.data() : nullptr);
       return;
     }
     guarded_ = std::make_unique<Guarded>(device, stream, layout.bytes, before);
@@ -283,7 +283,8 @@ Launched launch(const Trial& trial, Device& device, const Sharing* share, const 
     input_data.push_back(input ? placed.data() : nullptr);
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
-    const Placed& placed = outputs.emplace_back(device, *stream, call.outputs[i], call.output_layouts[i], Tensor(), before);
+    const Placed& placed =
+        outputs.emplace_back(device, *stream, call.outputs[i], call.output_layouts[i], Tensor(), before);
     const bool shares = share && share->output == static_cast<int>(i);
     output_data.push_back(shares ? input_data[share->input] : placed.data());
   }

@@ -12,9 +12,7 @@ using namespace moonflow::testing;
 
 TEST_CASE("an obstacle is asked for once, when somebody wants the kernel, and is told from then on") {
   int asked = 0;
-  const auto answer = [&](const char* why) {
-    return [&asked, why] { return ++asked, why; };
-  };
+  const auto answer = [&](const char* why) { return [&asked, why] { return ++asked, why; }; };
   cuda::Obstacles obstacles({{"free", answer("")}, {"blocked", answer("needs a thing")}});
   CHECK(obstacles.met().empty());
   CHECK_FALSE(obstacles.blocks("another"));

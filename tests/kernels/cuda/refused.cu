@@ -1,5 +1,5 @@
-// What the module's own warnings must refuse: each part is wrong in a way that a card would show late, or never. Compiled
-// by tests, with the module's options and one of the definitions; without any it is right.
+// What the module's own warnings must refuse: each part is wrong in a way that a card would show late, or never.
+// Compiled by tests, with the module's options and one of the definitions; without any it is right.
 #include <cuda_runtime.h>
 
 __global__ void __launch_bounds__(1024) scale(float* values) {
