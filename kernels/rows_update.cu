@@ -40,18 +40,11 @@ struct UpdateRows {
  private:
   MOONFLOW_DEVICE int64_t row_of(int64_t place) const { return indices.at(order[place]); }
 
-  // Some picks are read before they are added, so that one does not wait for the other.
   MOONFLOW_DEVICE T sum(int64_t place, int64_t row, const T* dy) const {
-    constexpr int kAhead = 4;
     T result = 0;
-    for (;; place += kAhead) {
-      T next[kAhead];
-      int own = 0;
-      for (; own < kAhead && place + own < picks && row_of(place + own) == row; ++own)
-        next[own] = dy[order[place + own] * row_elements];
-      for (int k = 0; k < own; ++k) result = functor::Add()(result, next[k]);
-      if (own < kAhead) return result;
-    }
+    for (; place < picks && row_of(place) == row; ++place)
+      result = functor::Add()(result, dy[order[place] * row_elements]);
+    return result;
   }
 };
 
