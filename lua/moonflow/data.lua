@@ -4,12 +4,13 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local digits = require "moonflow.digits"
 local errors = require "moonflow.errors"
 local iterator = require "moonflow.iterator"
 local ndarray = require "moonflow.ndarray"
 local np = require "moonflow.np"
 local session = require "moonflow.session"
-local io, os, require = io, os, require
+local io, os = io, os
 
 local evaluate = ndarray.evaluate
 local fail = errors.raise
@@ -268,7 +269,7 @@ local function check_half(images, labels, images_file, labels_file)
 end
 
 local function synthetic_half(count, seed)
-  local pixels, labels = require("moonflow.digits").draw(count, seed)  -- read here: few programs draw any
+  local pixels, labels = digits.draw(count, seed)
   return core.array(pixels, "uint8", { count, SIDE, SIDE }), core.array(labels, "uint8", { count }):astype("int32")
 end
 

@@ -8,13 +8,12 @@ local function_config = require "moonflow.function_config"
 local plan = require "moonflow.plan"
 local session = require "moonflow.session"
 local source = require "moonflow.source"
+local summary = require "moonflow.summary"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
-local debug, require = debug, require
+local debug = debug
 
 local job = {}
-
-local function summary() return require "moonflow.summary" end  -- read when somebody asks for one
 
 local Job = { kind = "job" }
 Job.__index = Job
@@ -472,8 +471,8 @@ local summary_signature = arguments.signature("job:summary", { { "plan", "boolea
 ---                       profile has measured: milliseconds, GFLOP/s and the share of the machine's peak
 function Job:summary(...)
   local shows_plan = summary_signature:parse(...).plan
-  return tostring(self) .. "\n" .. (shows_plan and summary().plan_text(self.plan.handle)
-    or summary().text(self.plan.graph, self.plan.op_count, self.plan.frozen))
+  return tostring(self) .. "\n" .. (shows_plan and summary.plan_text(self.plan.handle)
+    or summary.text(self.plan.graph, self.plan.op_count, self.plan.frozen))
 end
 
 --- The compiled plan as text: steps, buffers, order.
