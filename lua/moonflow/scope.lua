@@ -119,6 +119,16 @@ function scope.namespace(name, body)
   return within(t.namespaces, name, body)
 end
 
+--- Lets each layer that `body` makes share the variables of the layer of its name, where the job has one already, which
+--- is an error otherwise. So one net is laid over several inputs. Sizes and dtypes must agree; initializers,
+--- regularizers and `trainable` are those of the layer that came first. Ops whose name is taken are numbered, as in
+--- "conv1-1".
+function scope.reuse_variables(body)
+  local t = trace.need("flow.scope.reuse_variables")
+  need_body("flow.scope.reuse_variables", body)
+  return within(t.reuses, true, body)
+end
+
 -- ---- views --------------------------------------------------------------------------------------------------------
 
 local View = { kind = "view" }

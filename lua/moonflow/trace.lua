@@ -33,6 +33,7 @@ function trace.new(graph, about)
     placements = {},    -- { placement, where }, the innermost last; where: "cpu", the index of a gpu, nil for no say
     where = nil,        -- the same of the job: what the first op that has a say says
     views = {},
+    reuses = {},        -- one entry per open scope.reuse_variables
     watch_scopes = {},
     watches = {},       -- watch handles, in the order they were asked for
     diff_watches = {},
@@ -61,7 +62,7 @@ end
 -- Puts everything back as it was before the body.
 function Trace:leave()
   current = nil
-  self.namespaces, self.placements, self.views, self.watch_scopes = {}, {}, {}, {}
+  self.namespaces, self.placements, self.views, self.reuses, self.watch_scopes = {}, {}, {}, {}, {}
   local source, line = core.leave_lines()
   if source then self.last_site = errors.place(source, line) end
 end
@@ -114,13 +115,28 @@ function Trace:scoped(name)
   return table.concat(scopes, "-") .. "-" .. name
 end
 
---- The full name of a new op: the user's name in its namespaces, or a made-up one. A name is taken once per job.
+--- Do layers share the variables of those of their name?
+function Trace:reuses_variables()
+  return #self.reuses > 0
+end
+
+-- The first of name-1, name-2, ... that is free.
+local function numbered(taken, name)
+  local i = 1
+  while taken[name .. "-" .. i] do i = i + 1 end
+  return name .. "-" .. i
+end
+
+--- The full name of a new op: the user's name in its namespaces, or a made-up one. A name is taken once per job; a net
+--- that is made again for the sake of its variables has its ops numbered.
 function Trace:claim(name, op, site)
   local full
   if name then
     full = self:scoped(name)
     local owner = self.taken[full]
-    if owner then
+    if owner and self:reuses_variables() then
+      full = numbered(self.taken, full)
+    elseif owner then
       errors.raise("invalid_argument", "the name '" .. full .. "' is taken in this job by the op at " .. owner
         .. "; give this one another name", site)
     end

@@ -78,10 +78,11 @@ function variable.get(where, given)
   local dtype = given.dtype or t.config.default_data_type
   local known = t.variables[given.name]
   if known then
-    if given.reuse == false then
+    local of_layer = given.owner == "layer"
+    if given.reuse == false and not (of_layer and t:reuses_variables()) then
       errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' already exists in this job (made "
-        .. "at " .. (known.site or "?") .. "); give the " .. (given.owner or "variable") .. " another name, or share "
-        .. "the variable on purpose, by flow.get_variable")
+        .. "at " .. (known.site or "?") .. "); give the " .. (given.owner or "variable") .. " another name, or "
+        .. (of_layer and "share its variables on purpose, in flow.scope.reuse_variables" or "leave out reuse = false"))
     end
     if known.dtype ~= dtype or not same_list(known.shape:table(), shape) then
       errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "

@@ -287,7 +287,7 @@ end)]])
 >>  y = flow.nn.relu(y, { name = "r" })
   return y]])
     golden("flow.layers.dense: variable 'd-weight' already exists in this job (made at user.lua:2); give the layer "
-      .. "another name, or share the variable on purpose, by flow.get_variable", body [[
+      .. "another name, or share its variables on purpose, in flow.scope.reuse_variables", body [[
   local y = flow.layers.dense(x, 784, { name = "d" })
 >>  y = flow.layers.dense(y, 784, { name = "d" })
   return y]])
