@@ -2,6 +2,7 @@
 // with.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ class FakeDevice final : public Device {
 
   int live_buffers = 0;
   int reorders = 0;           // launches of reorder steps
-  int copies = 0;
+  std::atomic<int> copies{0};  // which the threads of a prepared call make side by side
   int64_t refuse_above = -1;  // allocations larger than this fail; negative: none do
 };
 
