@@ -23,9 +23,9 @@ class FakeDevice final : public Device {
   Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
 
   int live_buffers = 0;
-  int reorders = 0;           // launches of reorder steps
+  int reorders = 0;            // launches of reorder steps
   std::atomic<int> copies{0};  // which the threads of a prepared call make side by side
-  int64_t refuse_above = -1;  // allocations larger than this fail; negative: none do
+  int64_t refuse_above = -1;   // allocations larger than this fail; negative: none do
 };
 
 // A layout in which a value stands back to front.
