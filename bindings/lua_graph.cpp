@@ -128,6 +128,19 @@ int tap(lua_State* L) {
   return 0;
 }
 
+// Pushes a list of ids, false where there is none.
+void push_ids(lua_State* L, const std::vector<ValueId>& ids) {
+  lua_createtable(L, static_cast<int>(ids.size()), 0);
+  int i = 0;
+  for (const ValueId id : ids) {
+    if (id == kNone)
+      lua_pushboolean(L, false);
+    else
+      lua_pushnumber(L, id);
+    lua_rawseti(L, -2, ++i);
+  }
+}
+
 // graph:gradients(losses, seeds, values) -> { id or false, ... }
 int gradients_of(lua_State* L) {
   lua_settop(L, 4);
@@ -139,15 +152,7 @@ int gradients_of(lua_State* L) {
     const auto values = values_at(L, 4, graph, "values", false);
     found = gradients(graph, losses, seeds, values);
   });
-  lua_createtable(L, static_cast<int>(found.size()), 0);
-  int i = 0;
-  for (const ValueId id : found) {
-    if (id == kNone)
-      lua_pushboolean(L, false);
-    else
-      lua_pushnumber(L, id);
-    lua_rawseti(L, -2, ++i);
-  }
+  push_ids(L, found);
   return 1;
 }
 
@@ -182,19 +187,6 @@ int type(lua_State* L) {
   return 2;
 }
 
-void set_ids(lua_State* L, const char* field, const std::vector<ValueId>& ids) {
-  lua_createtable(L, static_cast<int>(ids.size()), 0);
-  int i = 0;
-  for (const ValueId id : ids) {
-    if (id == kNone)
-      lua_pushboolean(L, false);
-    else
-      lua_pushnumber(L, id);
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, field);
-}
-
 // graph:made_by(id, op) -> inputs, attrs of the op that makes the value, or nothing where that is another.
 int made_by(lua_State* L) {
   const Node* maker = nullptr;
@@ -204,9 +196,7 @@ int made_by(lua_State* L) {
     if (node.kind == Node::Op && node.op->name == string_at(L, 3, "op")) maker = &node;
   });
   if (maker == nullptr) return 0;
-  lua_createtable(L, 0, 1);
-  set_ids(L, "inputs", maker->inputs);
-  lua_getfield(L, -1, "inputs");
+  push_ids(L, maker->inputs);
   lua_createtable(L, 0, 2);
   for (const auto& [name, value] : maker->attrs) {
     push_string(L, name);
@@ -252,8 +242,10 @@ int nodes(lua_State* L) {
     lua_setfield(L, -2, "name");
     push_string(L, node.site);
     lua_setfield(L, -2, "site");
-    set_ids(L, "inputs", node.inputs);
-    set_ids(L, "outputs", node.outputs);
+    push_ids(L, node.inputs);
+    lua_setfield(L, -2, "inputs");
+    push_ids(L, node.outputs);
+    lua_setfield(L, -2, "outputs");
     lua_rawseti(L, -2, id + 1);
   }
   return 1;
