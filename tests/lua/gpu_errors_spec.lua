@@ -7,17 +7,7 @@ local tp = flow.typing
 
 local simulated = (os.getenv("MOONFLOW_CUDA_MODULE") or ""):find("simulated", 1, true)
 
-local gpus, reason = flow.config.gpu_devices()
-if #gpus == 0 then
-  describe("a gpu", function()
-    it("finds none", function()
-      -- Where there must be one, a check of it cannot pass unseen.
-      assert.is_true(os.getenv("MOONFLOW_REQUIRE_GPU") ~= "1", reason)
-      pending(reason)
-    end)
-  end)
-  return
-end
+if not require "gpus" (describe, it, pending) then return end
 
 local function assert_has(text, part)
   assert.truthy(text:find(part, 1, true), text .. "\ndoes not have: " .. part)

@@ -4,17 +4,8 @@ local np, tp = flow.np, flow.typing
 local process = require "process"
 local session = require "moonflow.session"
 
-local gpus, reason = flow.config.gpu_devices()
-if #gpus == 0 then
-  describe("a job on a gpu", function()
-    it("finds none", function()
-      -- Where there must be one, a check of it cannot pass unseen.
-      assert.is_true(os.getenv("MOONFLOW_REQUIRE_GPU") ~= "1", reason)
-      pending(reason)
-    end)
-  end)
-  return
-end
+local gpus = require "gpus" (describe, it, pending)
+if not gpus then return end
 local last = #gpus - 1
 
 local function vector(...)
