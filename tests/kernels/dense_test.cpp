@@ -1,5 +1,4 @@
 // Layers that are fused with what comes after them: a classifier's last one with its loss, and two of few rows.
-#include <cstring>
 
 #include <catch2/catch.hpp>
 
@@ -10,18 +9,9 @@ using namespace moonflow::testing;
 
 namespace {
 
-int64_t count(const Plan& plan, const std::string& op) {
-  const std::vector<std::string> steps = labels(plan);
-  return std::count_if(steps.begin(), steps.end(), [&](const auto& step) { return step.rfind(op + " ", 0) == 0; });
-}
-
-bool same(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
-}
-
 bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Tensor& left, const Tensor& right) { return same(left, right); });
+                    [](const Tensor& left, const Tensor& right) { return testing::same(left, right); });
 }
 
 // Sums of up to a few hundred terms, each rounded at 6e-8.

@@ -1,7 +1,6 @@
 // Weights and their updates: the gradient of a dense layer's weight goes into the weight, updates by one rule become
 // one, and where either would change what is seen or what is computed it does not happen.
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "values.h"
 
@@ -9,13 +8,6 @@ using namespace moonflow;
 using namespace moonflow::testing;
 
 namespace {
-
-int64_t count(const Plan& plan, const std::string& op) {
-  const std::vector<std::string> steps = labels(plan);
-  return std::count_if(steps.begin(), steps.end(), [&](const std::string& step) {
-    return step == op || step.rfind(op + " ", 0) == 0;  // with a name, or without
-  });
-}
 
 // y = x W^T and W -= rate * scale * dy^T x, as a layer without bias is trained.
 struct Layer {
@@ -55,10 +47,6 @@ Trained train(Layer& layer, DType dtype, int threads = 2, int steps = 1) {
   for (int step = 0; step < steps; ++step) run(session, trained.plan, feeds);
   trained.weight = session.read("weight").copy();
   return trained;
-}
-
-bool same(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
 }
 
 }  // namespace

@@ -13,11 +13,6 @@ Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
   return attrs;
 }
 
-int64_t count(const Plan& plan, const std::string& op) {
-  const std::vector<std::string> steps = labels(plan);
-  return std::count_if(steps.begin(), steps.end(), [&](const auto& step) { return step.rfind(op + " ", 0) == 0; });
-}
-
 std::vector<Tensor> random_feeds(const Graph& graph) {
   std::vector<Tensor> feeds;
   for (const NodeId feed : graph.feeds()) {

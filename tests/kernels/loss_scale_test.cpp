@@ -2,7 +2,6 @@
 // everything as it is do so to the bit.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "values.h"
@@ -13,10 +12,6 @@ using namespace moonflow::testing;
 namespace {
 
 Tensor scalar(float value) { return Tensor::of<float>({}, {value}); }
-
-bool same(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
-}
 
 struct Rule {
   const char* op;

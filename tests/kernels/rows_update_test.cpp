@@ -1,7 +1,6 @@
 // Updates of the rows that a step has picked: those of a whole gradient to the bit, and where one would see a
 // difference, or lose by it, the gradient stays whole.
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "values.h"
 
@@ -9,17 +8,6 @@ using namespace moonflow;
 using namespace moonflow::testing;
 
 namespace {
-
-int64_t count(const Plan& plan, const std::string& op) {
-  const std::vector<std::string> steps = labels(plan);
-  return std::count_if(steps.begin(), steps.end(), [&](const std::string& step) {
-    return step == op || step.rfind(op + " ", 0) == 0;  // with a name, or without
-  });
-}
-
-bool same(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
-}
 
 // Rows of a table picked by `indices`, and what their gradient does to the table.
 struct Table {

@@ -40,10 +40,6 @@ Tensor expected(const Tensor& x, const Shape& shape, const SourceIndex& source) 
   return out;
 }
 
-bool same(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
-}
-
 Tensor one(Session& session, const char* op, const Tensor& x, const Attrs& attrs) {
   return session.evaluate(op, {x}, attrs)[0];
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -41,6 +42,10 @@ inline Tensor as_double(const Tensor& tensor) {
 inline std::vector<double> numbers(const Tensor& tensor) {
   const Tensor values = as_double(tensor);
   return {values.data<double>(), values.data<double>() + values.count()};
+}
+
+inline bool same(const Tensor& a, const Tensor& b) {
+  return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
 }
 
 // The largest difference of two elements, measured by the largest element of `b` where that is above 1.
@@ -87,6 +92,13 @@ inline std::vector<std::string> labels(const Plan& plan) {
   std::vector<std::string> labels;
   for (const Step& step : plan.steps) labels.push_back(step.label);
   return labels;
+}
+
+inline int64_t count(const Plan& plan, const std::string& op) {
+  const std::vector<std::string> steps = labels(plan);
+  return std::count_if(steps.begin(), steps.end(), [&](const std::string& step) {
+    return step == op || step.rfind(op + " ", 0) == 0;  // with a name, or without
+  });
 }
 
 // The message of the error that `work` throws, or "no error".
