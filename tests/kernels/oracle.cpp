@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "engine/autodiff.h"
-#include "values.h"
 
 namespace moonflow::oracle {
 namespace {
@@ -378,10 +377,6 @@ std::vector<Comparison> compare_gradients(const Trial& trial, int output, const 
 
 double element(const Tensor& tensor, int64_t i) {
   return visit_stored(tensor.dtype(), [&](auto zero) { return static_cast<double>(tensor.data<decltype(zero)>()[i]); });
-}
-
-bool same_bytes(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
 }
 
 double distance(const Tensor& a, const Tensor& b) {

@@ -8,6 +8,7 @@
 
 #include "engine/session.h"
 #include "kernels/catalog.h"
+#include "values.h"
 
 namespace moonflow::oracle {
 
@@ -93,7 +94,7 @@ struct Comparison {
 std::vector<Comparison> compare_gradients(const Trial& trial, int output, const std::shared_ptr<Device>& device);
 
 double element(const Tensor& tensor, int64_t i);
-bool same_bytes(const Tensor& a, const Tensor& b);
+using testing::same;
 // The largest |a - b| / max(1, |b|); infinite where only one is finite. Two NaN are equal, two equal infinities too.
 double distance(const Tensor& a, const Tensor& b);
 

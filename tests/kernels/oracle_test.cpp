@@ -56,7 +56,7 @@ TEST_CASE("every op keeps to its buffers and leaves its inputs alone") {
     const Launched once = launch(trial, *bench.device);
     CHECK(once.damage == "");
     const Launched again = launch(trial, *bench.device);
-    for (size_t i = 0; i < once.outputs.size(); ++i) CHECK(same_bytes(once.outputs[i], again.outputs[i]));
+    for (size_t i = 0; i < once.outputs.size(); ++i) CHECK(same(once.outputs[i], again.outputs[i]));
   });
 }
 
@@ -67,9 +67,9 @@ TEST_CASE("what memory held before is in no result") {
     for (const Layouts& layouts : {Layouts{}, layouts_of(trial, *bench.device, rows)}) {
       const Launched one = launch(trial, *bench.device, nullptr, layouts);
       const Launched other = launch(trial, *bench.device, nullptr, layouts, Before::Ordinary);
-      for (size_t i = 0; i < one.outputs.size(); ++i) CHECK(same_bytes(one.outputs[i], other.outputs[i]));
+      for (size_t i = 0; i < one.outputs.size(); ++i) CHECK(same(one.outputs[i], other.outputs[i]));
       for (size_t i = 0; i < trial.inputs.size(); ++i)
-        if (trial.inputs[i] && trial.op->updates(i)) CHECK(same_bytes(one.inputs[i], other.inputs[i]));
+        if (trial.inputs[i] && trial.op->updates(i)) CHECK(same(one.inputs[i], other.inputs[i]));
     }
   });
 }
@@ -123,7 +123,7 @@ TEST_CASE("an op that may overwrite an input gives the same when it does") {
       if (!trial.inputs[share.input] || trial.inputs[share.input].type() != types[share.output]) continue;
       const Launched apart = launch(trial, *bench.device), shared = launch(trial, *bench.device, &share);
       CHECK(shared.damage == "");
-      for (size_t i = 0; i < types.size(); ++i) CHECK(same_bytes(apart.outputs[i], shared.outputs[i]));
+      for (size_t i = 0; i < types.size(); ++i) CHECK(same(apart.outputs[i], shared.outputs[i]));
     }
   });
 }
@@ -154,9 +154,9 @@ TEST_CASE("results have the same bits for one thread and two") {
     // The exception: oneDNN gives each thread a part of the batch and adds up the threads' filter gradients.
     if (trial.op->name.find("filter") != std::string::npos) return;
     const Launched alone = launch(trial, *one), together = launch(trial, *bench.device);
-    for (size_t i = 0; i < alone.outputs.size(); ++i) CHECK(same_bytes(alone.outputs[i], together.outputs[i]));
+    for (size_t i = 0; i < alone.outputs.size(); ++i) CHECK(same(alone.outputs[i], together.outputs[i]));
     for (size_t i = 0; i < trial.inputs.size(); ++i)
-      if (trial.inputs[i] && trial.op->updates(i)) CHECK(same_bytes(alone.inputs[i], together.inputs[i]));
+      if (trial.inputs[i] && trial.op->updates(i)) CHECK(same(alone.inputs[i], together.inputs[i]));
   });
 }
 

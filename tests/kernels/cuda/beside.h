@@ -26,7 +26,7 @@ class Beside : oracle::BesideCpu {
       const oracle::Layouts layouts = oracle::layouts_of(trial, *card, [](const TensorType&) { return Layout{}; });
       check_alike(oracle::launch(trial, *card, nullptr, layouts), wanted, close);
       const oracle::Launched again = oracle::launch(trial, *card);
-      for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(oracle::same_bytes(got.outputs[i], again.outputs[i]));
+      for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(oracle::same(got.outputs[i], again.outputs[i]));
     } catch (const Error& error) {
       FAIL_CHECK("threw " << error.describe());
     }

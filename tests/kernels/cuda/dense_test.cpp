@@ -168,8 +168,8 @@ TEST_CASE("after a fault a step changes neither layers nor others nor the counte
   for (size_t i = 0; i < trial.inputs.size(); ++i) {
     if (!trial.inputs[i]) continue;
     CAPTURE(i);
-    CHECK(same_bytes(got.inputs[i], trial.inputs[i]));
-    if (op.updates(i)) CHECK_FALSE(same_bytes(without.inputs[i], trial.inputs[i]));
+    CHECK(same(got.inputs[i], trial.inputs[i]));
+    if (op.updates(i)) CHECK_FALSE(same(without.inputs[i], trial.inputs[i]));
   }
 }
 

@@ -140,9 +140,9 @@ TEST_CASE("after a bad label running statistics stay as they are") {
                    {{"count", int64_t{9}}});
   // One stream, so one run; the fault is still noted when the update comes.
   const auto stream = beside.card->make_stream();
-  CHECK(!same_bytes(launch_on(*stream, update, *beside.card).inputs[0], update.inputs[0]));
+  CHECK(!same(launch_on(*stream, update, *beside.card).inputs[0], update.inputs[0]));
   launch_on(*stream, loss, *beside.card);
   const AfterLaunch after = launch_on(*stream, update, *beside.card);
-  CHECK(same_bytes(after.inputs[0], update.inputs[0]));
-  CHECK(same_bytes(after.inputs[1], update.inputs[1]));
+  CHECK(same(after.inputs[0], update.inputs[0]));
+  CHECK(same(after.inputs[1], update.inputs[1]));
 }

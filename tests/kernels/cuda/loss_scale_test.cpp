@@ -72,9 +72,9 @@ TEST_CASE("an update on the card with the factor 0 changes nothing, beside one t
       inputs.push_back(i == 3 ? Tensor() : scalar(i % 2 == 0 ? 0 : 0.25f));
     }
     const Launched got = beside.check(op.c_str(), inputs);
-    for (const size_t i : kept) CHECK(same_bytes(got.inputs[i], inputs[i]));
+    for (const size_t i : kept) CHECK(same(got.inputs[i], inputs[i]));
     const size_t group = inputs.size() / 6;
-    for (const size_t moved : {group, 3 * group, 5 * group}) CHECK_FALSE(same_bytes(got.inputs[moved], inputs[moved]));
+    for (const size_t moved : {group, 3 * group, 5 * group}) CHECK_FALSE(same(got.inputs[moved], inputs[moved]));
   }
 }
 
@@ -83,5 +83,5 @@ TEST_CASE("a run that has found a fault leaves the loss scale alone") {
   const OpDef& op = bench.catalog->at("dynamic_loss_scale_update");
   const Trial trial{&op, complete(op, {}), {scalar(64), Tensor::of<int64_t>({}, {5}), scalar(0)}};
   const Launched got = bench.shifted(trial, 0, [&](Stream& stream) { cuda::find_fault(*bench.card, stream); });
-  for (size_t i = 0; i < 3; ++i) CHECK(same_bytes(got.inputs[i], trial.inputs[i]));
+  for (size_t i = 0; i < 3; ++i) CHECK(same(got.inputs[i], trial.inputs[i]));
 }

@@ -69,7 +69,7 @@ TEST_CASE("batch normalisation has the same bits at addresses of every kind") {
     bench.check("batch_norm_add_relu_grad", {image, c, c, c, c, image, image, image}, {});
     const Trial trial = draw(bench.catalog->at("batch_norm_relu_grad"), {{image, c, c, c, c, image}}, 1);
     const Launched aligned = launch(trial, *bench.card), shifted = bench.shifted(trial, 1);
-    for (size_t i = 0; i < aligned.outputs.size(); ++i) CHECK(same_bytes(aligned.outputs[i], shifted.outputs[i]));
+    for (size_t i = 0; i < aligned.outputs.size(); ++i) CHECK(same(aligned.outputs[i], shifted.outputs[i]));
   };
   for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
     check({3, 8, 6, 10}, dtype);
@@ -173,7 +173,7 @@ TEST_CASE("a gradient of batch normalisation may lie over what it is made of") {
   for (const Sharing& share : trial.op->inplace) {
     const Launched shared = launch(trial, *beside.card, &share);
     CHECK(shared.damage == "");
-    for (size_t i = 0; i < apart.outputs.size(); ++i) CHECK(same_bytes(shared.outputs[i], apart.outputs[i]));
+    for (size_t i = 0; i < apart.outputs.size(); ++i) CHECK(same(shared.outputs[i], apart.outputs[i]));
   }
 }
 

@@ -20,7 +20,7 @@ void check(const Trial& trial, const Launched& expected, const LaunchWith& launc
     const std::optional<Launched> shared = launch(&share);
     if (!shared) continue;
     CHECK(shared->damage == "");
-    for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(same_bytes(shared->outputs[i], got.outputs[i]));
+    for (size_t i = 0; i < got.outputs.size(); ++i) CHECK(same(shared->outputs[i], got.outputs[i]));
   }
 }
 

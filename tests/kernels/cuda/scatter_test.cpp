@@ -59,7 +59,7 @@ TEST_CASE("picks of few places are shared by blocks and added up in one order") 
     const Trial trial = beside.trial("tensor_scatter_nd_add", {params, drawn({DType::Int32, {picks, 1}}, 6, 0, 3),
                                                                drawn({DType::Float64, {picks, 4}}, 5)});
     const Launched once = beside.check(trial, 1e-12), twice = launch(trial, *beside.card);
-    CHECK(same_bytes(once.outputs[0], twice.outputs[0]));
+    CHECK(same(once.outputs[0], twice.outputs[0]));
   }
   // The last of all stays, however many there are.
   beside.check("tensor_scatter_nd_update",

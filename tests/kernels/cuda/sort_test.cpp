@@ -32,7 +32,7 @@ void check_bits(const BesideCpu& beside, const char* op, const Tensor& x, const 
   INFO(trial.describe());
   const Launched expected = launch(trial, *beside.cpu), got = launch(trial, *beside.card);
   CHECK(got.damage == "");
-  for (size_t i = 0; i < expected.outputs.size(); ++i) CHECK(same_bytes(got.outputs[i], expected.outputs[i]));
+  for (size_t i = 0; i < expected.outputs.size(); ++i) CHECK(same(got.outputs[i], expected.outputs[i]));
 }
 
 }  // namespace
