@@ -274,7 +274,9 @@ Simd simd() {
     const char* wanted = std::getenv("MOONFLOW_SIMD");
     const std::string_view limit = wanted ? wanted : "";
     if (limit == "plain") return Simd::Plain;
-#ifdef __x86_64__
+#ifdef MOONFLOW_SIMULATED_AVX512
+    return limit == "avx2" ? Simd::Avx2 : Simd::Avx512;
+#elif defined(__x86_64__)
     if (limit != "avx2" && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
       return Simd::Avx512;

@@ -3,23 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/avx512.h"
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_PLAIN_LOOPS)
-#define MOONFLOW_HAS_BFLOAT16 1
-// The compiler's own header starts from registers that hold nothing yet, and GCC 12 warns of that wherever it is used.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-#endif
-
 namespace moonflow::cpu {
 
-#ifdef MOONFLOW_HAS_BFLOAT16
+#ifdef MOONFLOW_BFLOAT16
 namespace {
-
-#define MOONFLOW_BFLOAT16 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prefer-vector-width=512")
 
 using Pair = uint32_t;  // two bfloat16, neighbours along the inner axis; the first in the lower half
 
@@ -348,13 +339,14 @@ bool is_few_rows(const NarrowProduct& product) {
          !product.transpose_a;
 }
 
+[[MOONFLOW_BFLOAT16]] inline __m128 four_sums(const __m512& x) {
+  const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+}
+
 // The sums of four registers' lanes, in pairs.
 [[MOONFLOW_BFLOAT16]] inline __m128 sums(const __m512 (&x)[4]) {
-  const auto half = [](const __m512& y) __attribute__((target("avx512f,avx512dq,avx512vl"))) {
-    const __m256 z = _mm256_add_ps(_mm512_castps512_ps256(y), _mm512_extractf32x8_ps(y, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(z), _mm256_extractf128_ps(z, 1));
-  };
-  const __m128 a = half(x[0]), b = half(x[1]), c = half(x[2]), d = half(x[3]);
+  const __m128 a = four_sums(x[0]), b = four_sums(x[1]), c = four_sums(x[2]), d = four_sums(x[3]);
   const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
   const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
   return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
@@ -424,7 +416,7 @@ bool columns_divide(const NarrowProduct& product, int64_t parts) {
 }  // namespace
 
 bool multiplies_bfloat16() {
-  static const bool has = simd() == Simd::Avx512 && __builtin_cpu_supports("avx512bf16");
+  static const bool has = simd() == Simd::Avx512 && has_bfloat16();
   return has;
 }
 

@@ -68,7 +68,7 @@ struct Lanes {
 
   // Of the lower halves of pairs: one instruction, which GCC 12 does not find.
   static void product(const Pairs& x, const Pairs& y, Pairs& to) {
-#ifdef __x86_64__
+#ifdef MOONFLOW_SIMD_VERSIONS
     asm("vpmuludq %2, %1, %0" : "=v"(to) : "v"(x), "v"(y));
 #else
     to = (x << 32 >> 32) * (y << 32 >> 32);

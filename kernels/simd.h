@@ -6,6 +6,13 @@
 
 #include <cstdint>
 
+// Under a sanitizer MOONFLOW_SIMULATED_AVX512 is defined: there is one version of each loop then, which saves minutes,
+// and it is the one for AVX-512, made by GCC of narrower registers. That has the most in it, and few machines at hand run
+// it.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_SIMULATED_AVX512)
+#define MOONFLOW_SIMD_VERSIONS 1
+#endif
+
 namespace moonflow::cpu {
 
 struct Feature {
@@ -46,7 +53,7 @@ struct Register {
   static Stored& at(float* place) { return *reinterpret_cast<Stored*>(place); }
   // GCC 12 goes byte by byte where wider registers widen in one instruction, and narrow in four.
   static void widen(const uint8_t* bytes, Integers& to) {
-#ifdef __x86_64__
+#ifdef MOONFLOW_SIMD_VERSIONS
     if constexpr (kFloats > 4) {
       asm("vpmovzxbd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Bytes*>(bytes)));
       return;
@@ -55,7 +62,7 @@ struct Register {
     convert(*reinterpret_cast<const Bytes*>(bytes), to);
   }
   static void narrow(const Integers& from, uint8_t* bytes) {
-#ifdef __x86_64__
+#ifdef MOONFLOW_SIMD_VERSIONS
     if constexpr (kFloats == 8) {  // integers of a byte each, so nothing saturates
       Integers packed;
       asm("vextracti128 $1, %2, %x0\n\tvpackusdw %x0, %x2, %x0\n\tvpackuswb %x0, %x0, %x0\n\tvmovq %x0, %1"
@@ -78,7 +85,7 @@ struct Register {
 enum class Simd { Plain, Avx2, Avx512 };
 Simd simd();
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_PLAIN_LOOPS)
+#ifdef MOONFLOW_SIMD_VERSIONS
 
 // `flatten` pulls the body into the function, where it is compiled anew for the wider registers.
 template <class Body>
@@ -136,15 +143,19 @@ void widest(const Body& body) {
 
 template <class Body>
 void widest_register(const Body& body) {
+#ifdef MOONFLOW_SIMULATED_AVX512
+  body(Register<16>());
+#else
   body(Register<4>());
+#endif
 }
 
 #endif
 
 // Calls body() in a function of its own, compiled as one of widest_register's for this register. A loop that needs all
 // registers would otherwise share them with the loops around it.
-template <class Body>
-[[gnu::flatten, gnu::noinline]] void stand_alone(Register<4>, const Body& body) {
+template <int kFloats, class Body>
+[[gnu::flatten, gnu::noinline]] void stand_alone(Register<kFloats>, const Body& body) {
   body();
 }
 
