@@ -156,6 +156,25 @@ int gradients_of(lua_State* L) {
   return 1;
 }
 
+// graph:stops_gradient(losses, value) -> "argmax 'best'", site of the first op on a way from the value to a loss that lets
+// no gradient by; nothing where there is none.
+int stops_gradient_at(lua_State* L) {
+  lua_settop(L, 3);
+  std::string& text = push_box<std::string>(L);
+  const Node* stop = nullptr;
+  protect(L, [&] {
+    const Graph& graph = *self(L).graph;
+    const NodeId id = stops_gradient(graph, values_at(L, 2, graph, "losses", false), value_at(L, 3, graph, "value"));
+    if (id == kNone) return;
+    stop = &graph.node(id);
+    text = stop->describe();
+  });
+  if (stop == nullptr) return 0;
+  push_string(L, text);
+  push_string(L, stop->site);
+  return 2;
+}
+
 // graph:computed_from(sources, values) -> { boolean, ... }: which of the values are one of the sources, or computed
 // from one in any way.
 int computed_from_any(lua_State* L) {
@@ -281,6 +300,7 @@ void add_graph(lua_State* L, State& state) {
                                       {"append", append},
                                       {"tap", tap},
                                       {"gradients", gradients_of},
+                                      {"stops_gradient", stops_gradient_at},
                                       {"type", type},
                                       {"made_by", made_by},
                                       {"blob_name", blob_name},

@@ -23,6 +23,19 @@ std::vector<bool> reached_from(const Graph& graph, const std::vector<ValueId>& s
 
 bool has_gradient(const Node& node) { return node.kind == Node::Op && node.op->grad; }
 
+// By value: whether one of `targets` is computed from it, or is it.
+std::vector<bool> leading_to(const Graph& graph, const std::vector<ValueId>& targets) {
+  std::vector<bool> leads(graph.values().size(), false);
+  for (const ValueId target : targets) leads[target] = true;
+  for (NodeId id = static_cast<NodeId>(graph.nodes().size()); id-- > 0;) {
+    const Node& node = graph.node(id);
+    if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return leads[output]; })) continue;
+    for (const ValueId input : node.inputs)
+      if (input != kNone) leads[input] = true;
+  }
+  return leads;
+}
+
 }  // namespace
 
 std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& sources) {
@@ -68,7 +81,7 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
     if (!reached || !wanted) continue;
 
     GradCall call{graph, graph.catalog(), node.name, node.site, node.inputs, node.outputs, output_grads, node.attrs};
-    const std::vector<ValueId> input_grads = node.op->grad(call);
+    const std::vector<ValueId> input_grads = blaming(node.describe(), node.site, [&] { return node.op->grad(call); });
     for (size_t i = 0; i < input_grads.size(); ++i)
       if (input_grads[i] != kNone && call.inputs[i] != kNone && needed[call.inputs[i]])
         add(call.inputs[i], input_grads[i]);
@@ -77,6 +90,23 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
   std::vector<ValueId> result;
   for (const ValueId value : values) result.push_back(grads[value]);
   return result;
+}
+
+NodeId stops_gradient(const Graph& graph, const std::vector<ValueId>& losses, ValueId value) {
+  const std::vector<bool> leads = leading_to(graph, losses);
+  const auto lets_by = [&](const Node& node) {
+    return has_gradient(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+             return is_floating(graph.type(output).dtype);
+           });
+  };
+  const std::vector<bool> reached = reached_from(graph, {value}, lets_by);
+  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes().size()); ++id) {
+    const Node& node = graph.node(id);
+    const auto is_reached = [&](ValueId input) { return input != kNone && reached[input]; };
+    if (lets_by(node) || std::none_of(node.inputs.begin(), node.inputs.end(), is_reached)) continue;
+    if (std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return leads[output]; })) return id;
+  }
+  return kNone;
 }
 
 }  // namespace moonflow

@@ -11,10 +11,15 @@ namespace moonflow {
 std::vector<bool> computed_from(const Graph& graph, const std::vector<ValueId>& sources);
 
 // The gradient of sum_i <losses[i], seeds[i]> with respect to each of `values`; kNone where no path leads.
-// A seed has the type of its loss (ones of that type give the gradient of the plain sum).
+// A seed has the type of its loss (ones of that type give the gradient of the plain sum). Called again it goes through
+// what an earlier call has appended as through any other nodes, so gradients of gradients need nothing more.
 // Gradients reach a value once per consumer; they are summed in the order the consumers were added, latest first,
 // so two builds of the same script give bit-equal sums on the CPU.
 std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses, const std::vector<ValueId>& seeds,
                                const std::vector<ValueId>& values);
+
+// The first node on a way from `value` to one of `losses` that lets no gradient by: an op without one, or one that gives
+// no fraction. kNone where there is none, so that a gradient which does not exist either is 0 by the ops' own rules.
+NodeId stops_gradient(const Graph& graph, const std::vector<ValueId>& losses, ValueId value);
 
 }  // namespace moonflow

@@ -1,5 +1,6 @@
 #include "kernels/catalog.h"
 
+#include "kernels/lacks_gradient.h"
 #include "kernels/narrow.h"
 
 namespace moonflow {
@@ -12,6 +13,13 @@ void take_narrow_dtypes(OpDef& op) {
   std::function<bool(size_t)> is_written;
   if (!op.writes.empty()) is_written = [op](size_t place) { return op.updates(place); };
   op.cpu = cpu::widened(std::move(op.cpu), std::move(is_written));
+}
+
+// The name says that it is a gradient, and so no constant.
+void refuse_gradient_it_lacks(OpDef& op) {
+  constexpr std::string_view kEnd = "_grad";
+  const bool is_gradient = op.name.size() > kEnd.size() && op.name.substr(op.name.size() - kEnd.size()) == kEnd;
+  if (is_gradient && !op.grad) op.grad = LacksGradient{};
 }
 
 std::shared_ptr<const Catalog> make_catalog() {
@@ -51,6 +59,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   catalog->sum_op = "add";
   catalog->cast_op = "cast";
   catalog->revise(take_narrow_dtypes);
+  catalog->revise(refuse_gradient_it_lacks);
   return catalog;
 }
 

@@ -194,7 +194,7 @@ local foreign = {
   sum = "flow.math.reduce_sum", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
   detach = "flow.stop_gradient", interpolate = "flow.layers.upsample_2d", split = "flow.slice", chunk = "flow.slice",
-  unbind = "flow.slice",
+  unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", vstack = "flow.np.concat", hstack = "flow.np.concat", newaxis = "flow.np.expand_dims",

@@ -13,6 +13,7 @@ local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
+local gradients = require "moonflow.gradients"
 local help = require "moonflow.help"
 local host = require "moonflow.host"
 local initializer = require "moonflow.initializer"
@@ -65,6 +66,7 @@ local flow = {
   watch = watch.watch,
   watch_diff = watch.watch_diff,
   watch_scope = watch.watch_scope,
+  gradients = gradients,
 
   -- runs and results
   spawn = spawn.spawn,

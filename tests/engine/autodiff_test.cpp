@@ -68,6 +68,45 @@ TEST_CASE("only what leads to a wanted value is differentiated") {
   CHECK(graph.nodes().size() == before + 2);  // the two products of mul's own gradient, nothing of square's
 }
 
+TEST_CASE("a gradient is differentiated as any other value") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  const ValueId cube = graph.append("mul", {graph.append("square", {x})[0], x})[0];
+  const ValueId slope = gradients(graph, {cube}, {graph.append("ones", {cube})[0]}, {x})[0];
+  REQUIRE(slope != kNone);
+  CHECK(gradient(toy, graph, slope, x, {floats({1, -2})}) == std::vector<float>{6, -12});
+}
+
+TEST_CASE("what stops a gradient is the first op on a way to the loss that has none") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2)), y = graph.feed("y", vec(2));
+  const ValueId elsewhere = graph.append("ones", {x})[0];  // on no way to the loss
+  const ValueId square = graph.append("square", {x})[0];
+  const ValueId stopped = graph.append("ones", {square})[0];
+  const ValueId loss = graph.append("add", {graph.append("ones", {stopped})[0], y})[0];
+  CHECK(stops_gradient(graph, {loss}, x) == graph.value(stopped).node);
+  CHECK(stops_gradient(graph, {elsewhere, loss}, x) == graph.value(elsewhere).node);
+  CHECK(stops_gradient(graph, {loss}, y) == kNone);
+  CHECK(stops_gradient(graph, {square}, x) == kNone);
+}
+
+TEST_CASE("a gradient rule that fails names its node") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  const ValueId loss = graph.append("refuses_gradient", {x}, {}, "loss", "net.lua:3")[0];
+  const ValueId seed = graph.append("ones", {loss})[0];
+  try {
+    gradients(graph, {loss}, {seed}, {x});
+    FAIL("nothing was raised");
+  } catch (const Error& error) {
+    CHECK(error.op == "refuses_gradient 'loss'");
+    CHECK(error.where == "net.lua:3");
+  }
+}
+
 TEST_CASE("what is computed from a value is known, whether or not a gradient would pass") {
   ToySession toy;
   Graph graph(toy.session.catalog());

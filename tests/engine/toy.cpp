@@ -239,6 +239,8 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(same);
   catalog->add(op("square_add", {{"x"}, {"y"}}, each([](float x, float y) { return x * x + y; })));
   catalog->add(op("ones", {{"x"}}, each([](float) { return 1.f; })));
+  catalog->add(op("refuses_gradient", {{"x"}}, each([](float x) { return x; }),
+                  [](GradCall&) -> std::vector<ValueId> { fail(ErrorCode::Unsupported, "there is none"); }));
   catalog->add(op("bad", {{"x"}}, each([](float) -> float { fail(ErrorCode::OutOfRange, "row 3 is bad"); })));
   catalog->add(op("greedy", {{"x"}}, each([](float) -> float { throw std::bad_alloc(); })));
   catalog->add(op("slow", {{"x"}}, each([](float x) {

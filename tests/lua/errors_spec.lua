@@ -41,6 +41,63 @@ teardown(function()
   os.remove("user.lua")
 end)
 
+describe("flow.gradients", function()
+  local function within(body)
+    return [[
+local job = flow.global_function {
+  inputs = { x = tp.Numpy.Placeholder({ 4 }), y = tp.Numpy.Placeholder({ 4 }), i = tp.Numpy.Placeholder({ 4 },
+             { dtype = flow.int32 }) },
+  returns = tp.Numpy,
+} (function(x, y, i)
+]] .. body .. "\nend)"
+  end
+
+  it("says which value a loss does not depend on", function()
+    golden("flow.gradients: 'loss' does not depend on 'y' (made at user.lua:2), so there is no gradient; compute the "
+      .. "loss from it, or leave it out of the values", within [[
+  local loss = flow.math.exp(x, { name = "loss" })
+>>local g = flow.gradients(loss, { x, y })]])
+  end)
+
+  it("says which op lets no gradient by", function()
+    golden("flow.gradients: 'loss' depends on 'y' (made at user.lua:2) only by ways that let no gradient by, such as "
+      .. "floor 'whole' (user.lua:6); use an op that has a gradient there, or leave it out of the values", within [[
+  local whole = flow.math.floor(y, { name = "whole" })
+  local loss = flow.math.multiply(x, flow.math.exp(whole), { name = "loss" })
+>>local g = flow.gradients(loss, { x, y })]])
+    golden_start("flow.gradients: 'loss' depends on 'y' (made at user.lua:2) only by ways that let no gradient by, "
+      .. "such as cast 'number' (user.lua:6)", within [[
+  local number = flow.cast(y, flow.int32, { name = "number" })
+  local loss = flow.math.multiply(x, flow.cast(number, flow.float), { name = "loss" })
+>>local g = flow.gradients(loss, y)]])
+  end)
+
+  it("says which op's gradient has none of its own", function()
+    golden("reduce_prod_grad 'product_reduce_prod_grad': a gradient of a gradient goes through it, and it has none "
+      .. "of its own; make what it is the gradient of from simpler ops, or keep that from the loss with "
+      .. "flow.stop_gradient", within [[
+>>local product = flow.math.reduce_prod(x, { name = "product" })
+  return flow.gradients(flow.gradients(product, x), x)]])
+  end)
+
+  it("says what it cannot take", function()
+    golden("flow.gradients: 'i' among the values is int32; only floats have gradients", within [[
+>>local g = flow.gradients(x * 2, i)]])
+    golden("flow.gradients: losses must be a blob or a list of blobs, got 3", within [[
+>>local g = flow.gradients(3, x)]])
+    golden("flow.gradients: values must be a blob or a list of blobs, got an empty one", within [[
+>>local g = flow.gradients(x, {})]])
+    golden("flow.gradients: entry 2 of values must be a blob, got 'y'", within [[
+>>local g = flow.gradients(x, { x, "y" })]])
+    golden("flow.gradients: grad_ys must be one for each loss, got 1 for 2", within [[
+>>local g = flow.gradients({ x, y }, x, { grad_ys = 1 })]])
+    golden("flow.gradients: the entry of grad_ys for 'x' is float32 (3), and the loss is float32 (4)", within [[
+>>local g = flow.gradients(x, x, { grad_ys = np.ones({ 3 }) })]])
+    golden("flow.gradients has no option 'grad_y'; did you mean 'grad_ys'?", within [[
+>>local g = flow.gradients(x, x, { grad_y = 1 })]])
+  end)
+end)
+
 describe("a feed", function()
   local define = [[
 local train_job = flow.global_function {

@@ -1,0 +1,120 @@
+--- Gradients as values of a job: flow.gradients. The engine appends them while the body is traced, so what it gives may
+-- be returned, watched, computed with, and minimised.
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
+
+local where = "flow.gradients"
+
+local signature = arguments.signature(where, {
+  { "losses", "any" }, { "values", "any" }, { "grad_ys", "any?" }, { "name", "string?" },
+})
+
+-- A blob or a list of blobs as a list.
+local function list_of(given, name, t)
+  local list = blob.is(given) and { given } or given
+  if type(list) ~= "table" or getmetatable(list) or #list == 0 then
+    signature:fail(": " .. name .. " must be a blob or a list of blobs, got "
+      .. (type(list) == "table" and not getmetatable(list) and "an empty one" or arguments.describe(given)))
+  end
+  for i, value in ipairs(list) do
+    if not blob.is(value) then
+      signature:fail(": entry " .. i .. " of " .. name .. " must be a blob, got " .. arguments.describe(value))
+    end
+    blob.id_of(value, t, where)
+    if not arguments.floating[value.dtype] then
+      errors.raise("dtype_mismatch", where .. ": '" .. value.name .. "' among the " .. name .. " is " .. value.dtype
+        .. "; only floats have gradients")
+    end
+  end
+  return list
+end
+
+-- The gradient that a loss starts with: ones, or what the caller gives.
+local function start_of(loss, given, t, site)
+  if not given or type(given) == "number" then
+    return (t:append("constant", {}, { value = given or 1, dtype = loss.dtype, shape = loss.shape:table() },
+      t:scoped(t:unnamed("GradientStart")), site))
+  end
+  local id = blob.operand(given, t, loss.dtype, where .. ": grad_ys")
+  local dtype, shape = t.graph:type(id)
+  if dtype ~= loss.dtype or shape ~= loss.shape then
+    errors.raise("shape_mismatch", where .. ": the entry of grad_ys for '" .. loss.name .. "' is " .. dtype .. " "
+      .. tostring(shape) .. ", and the loss is " .. loss.dtype .. " " .. tostring(loss.shape))
+  end
+  return id
+end
+
+local function starts_of(losses, grad_ys, t, site)
+  local given = grad_ys
+  if type(given) ~= "table" or getmetatable(given) then given = { grad_ys } end
+  if grad_ys ~= nil and #given ~= #losses then
+    signature:fail((": grad_ys must be one for each loss, got %d for %d"):format(#given, #losses))
+  end
+  local starts = {}
+  for i, loss in ipairs(losses) do starts[i] = start_of(loss, given[i], t, site) end
+  return starts
+end
+
+local function names_of(list)
+  local names = {}
+  for i, value in ipairs(list) do names[i] = "'" .. value.name .. "'" end
+  return table.concat(names, ", ")
+end
+
+-- Raises that a value has no gradient, and why. Where all ops on the way have one, it is 0 by their own rules.
+local function zeros_or_why_not(losses, ids, value, t, name, site)
+  local told, one = where .. ": " .. names_of(losses), #losses == 1
+  local made = value.site and value.site ~= "" and " (made at " .. value.site .. ")" or ""
+  local depends = false
+  for _, is in ipairs(t.graph:computed_from({ value.id }, ids)) do depends = depends or is end
+  if not depends then
+    errors.raise("invalid_argument", told .. (one and " does" or " do") .. " not depend on '" .. value.name
+      .. "'" .. made .. ", so there is no gradient; compute the loss from it, or leave it out of the values", site)
+  end
+  local op, line = t.graph:stops_gradient(ids, value.id)
+  if op then
+    errors.raise("invalid_argument", told .. (one and " depends" or " depend") .. " on '" .. value.name .. "'" .. made
+      .. " only by ways that let no gradient by, such as " .. op .. (line ~= "" and " (" .. line .. ")" or "")
+      .. "; use an op that has a gradient there, or leave it out of the values", site)
+  end
+  return (t:append("zeros_like", { value.id }, nil, name .. "_zeros", site))
+end
+
+--- Gradients of the sum of all elements of `losses`, as values of the job.
+local function gradients(...)
+  local t = trace.need(where)
+  local given = signature:parse(...)
+  local site = errors.site()
+  local losses, values = list_of(given.losses, "losses", t), list_of(given.values, "values", t)
+  local loss_ids, value_ids = {}, {}
+  for i, loss in ipairs(losses) do loss_ids[i] = loss.id end
+  for i, value in ipairs(values) do value_ids[i] = value.id end
+  local found = t.graph:gradients(loss_ids, starts_of(losses, given.grad_ys, t, site), value_ids)
+  local results = {}
+  for i, value in ipairs(values) do
+    local name = t:claim(given.name and #values > 1 and given.name .. "_" .. i or given.name, "gradients", site)
+    local id = found[i] or zeros_or_why_not(losses, loss_ids, value, t, name, site)
+    results[i] = blob.new(t, t:append("identity", { id }, nil, name, site), name, site)
+  end
+  if blob.is(given.values) then return results[1] end
+  return results
+end
+
+ops.document(gradients, where, signature, [[
+The gradients of losses with respect to values of the job, as values of the job.
+  out[i] = d(sum over all losses l of sum(l * grad_y of l)) / d(values[i])
+They are returned, watched and computed with like any others. A loss made of them may be minimised, or differentiated
+again, by ops whose gradients have gradients; flow.stop_gradient makes a constant of one. They are of the whole sum,
+whatever an optimizer of the job does: neither divided by the number of losses, nor scaled, nor clipped.
+shapes: losses and values are a blob or a list of blobs: inputs, results of ops, variables -> a blob or a list, as
+  `values` is, each of its value's shape
+dtypes: float32, float64, bfloat16, float16
+defaults: grad_ys = ones; else a number, array or blob for each loss, of its shape
+errors: a value that no loss depends on, or only through ops that let no gradient by (argmax, stop_gradient, floor);
+  an op on the way of a second gradient that has none. Where that is 0 all over, as of relu, it is zeros]])
+
+return gradients
