@@ -95,9 +95,8 @@ std::vector<ValueId> gradients(Graph& graph, const std::vector<ValueId>& losses,
 NodeId stops_gradient(const Graph& graph, const std::vector<ValueId>& losses, ValueId value) {
   const std::vector<bool> leads = leading_to(graph, losses);
   const auto lets_by = [&](const Node& node) {
-    return has_gradient(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
-             return is_floating(graph.type(output).dtype);
-           });
+    return has_gradient(node) && std::any_of(node.outputs.begin(), node.outputs.end(),
+                                             [&](ValueId output) { return is_floating(graph.type(output).dtype); });
   };
   const std::vector<bool> reached = reached_from(graph, {value}, lets_by);
   for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes().size()); ++id) {

@@ -104,6 +104,7 @@ void add_unary_grad(const Family& family, const UnaryRow& row, const std::string
   op.outputs = {"dx"};
   op.attrs = row.attrs;
   op.infer = infer_unary_grad;
+  op.grad = gradient_of_unary_grad(row.name);
   op.cpu = kernel_over(loop);
   family.add_link(op, loop);
   op.narrow = narrow_use(row.name);

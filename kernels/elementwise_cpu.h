@@ -25,6 +25,9 @@ void check_dtype(Dtypes dtypes, const TensorType& type);
 std::string doc(const std::string& says, const std::string& formula, Dtypes dtypes, const std::string& shapes,
                 const std::string& end = {});
 
+// Of name_grad, the gradient of a row of one input; empty where nobody has written it.
+Grad gradient_of_unary_grad(const std::string& name);
+
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>

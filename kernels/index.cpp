@@ -95,6 +95,9 @@ void add_gather(Catalog& catalog) {
             " it is ", gathered);
     return {params};
   };
+  grad.grad = [](GradCall& g) -> std::vector<ValueId> {
+    return {g.op("gather", {g.grads[0], g.inputs[1]}, {{"axis", g.attrs.integer("axis")}}), kNone};
+  };
   grad.cpu = {[](KernelCall& call) {
     return cpu::scatter_rows(call, places_of(call, call.outputs[0].shape), cpu::Into::Sum, -1, 1, 0);
   }};

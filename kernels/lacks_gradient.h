@@ -7,8 +7,8 @@
 
 namespace moonflow {
 
-// An empty Grad means that nothing passes, as if the gradient were 0. Of a gradient that would be a wrong number without
-// a word, so whoever wants to differentiate it is told. A type of its own, so that tests know which ops have it.
+// An empty Grad means that nothing passes, as if the gradient were 0. Of a gradient that would be a wrong number
+// without a word, so whoever wants to differentiate it is told. A type of its own, so that tests know it.
 struct LacksGradient {
   std::vector<ValueId> operator()(GradCall&) const {
     fail(ErrorCode::Unsupported,

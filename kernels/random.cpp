@@ -189,6 +189,9 @@ void add_dropout(Catalog& catalog) {
     checked_rate(call.attrs);
     return {call.type(0)};
   };
+  grad.grad = [](GradCall& g) -> std::vector<ValueId> {
+    return {g.op("dropout_grad", {g.grads[0], g.inputs[1]}, g.attrs), kNone};
+  };
   grad.cpu = {prepare_dropout_grad};
   grad.inplace = {{0, 0}};
   grad.examples = {{{f32({3, 5}), {DType::Int8, {3, 5}}}, {{"rate", 0.25}}, -1, 1, 2}};

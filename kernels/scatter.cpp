@@ -444,6 +444,9 @@ void add_dim_gather(Catalog& catalog) {
     shape[wrap_axis(call.attrs.integer("dim"), shape.rank())] = size;
     return {{call.dtype(0), shape}};
   };
+  grad.grad = [](GradCall& g) -> std::vector<ValueId> {
+    return {g.op("dim_gather", {g.grads[0], g.inputs[1]}, {{"dim", g.attrs.integer("dim")}}), kNone};
+  };
   grad.cpu = {[](KernelCall& call) {
     const int axis = wrap_axis(call.attrs.integer("dim"), call.inputs[0].shape.rank());
     const PickedRows places = PickedRows::along(call.outputs[0].shape, call.inputs[1].shape, axis);

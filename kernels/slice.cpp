@@ -117,6 +117,11 @@ void add_strided_slice(Catalog& catalog) {
             part);
     return {{call.dtype(0), whole}};
   };
+  grad.grad = [](GradCall& g) -> std::vector<ValueId> {
+    Attrs attrs;
+    for (const char* name : {"start", "stop", "step"}) attrs.set(name, g.attrs.ints(name));
+    return {g.op("strided_slice", {g.grads[0]}, attrs)};
+  };
   grad.cpu = {[](KernelCall& call) -> Launch {
     const TensorType whole = call.outputs[0];
     const BoxCopy copy(size_of(whole.dtype), strided_slice_grad_box(call));

@@ -4,6 +4,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/lanes.h"
 #include "kernels/simd.h"
 #include "kernels/softmax_row.h"
@@ -180,6 +181,24 @@ Grad gradient_by(std::string helper) {
   };
 }
 
+// ---- gradients of the gradients ------------------------------------------------------------------------------
+
+// dx = y (dy - sum(dy y)), which is symmetric in dy and its gradient.
+std::vector<ValueId> grad_softmax_grad(GradCall& call) {
+  const Term g(call, call.grads[0]), dy(call, call.inputs[0]), y(call, call.inputs[1]);
+  const Ints axis{call.attrs.integer("axis")};
+  const Term of_y = g * (dy - sum(dy * y, axis)) - dy * sum(g * y, axis);
+  return {g.op("softmax_grad", y, call.attrs).id(), of_y.id()};
+}
+
+// dx = dy - exp(y) sum(dy).
+std::vector<ValueId> grad_log_softmax_grad(GradCall& call) {
+  const Term g(call, call.grads[0]), dy(call, call.inputs[0]), y(call, call.inputs[1]);
+  const Ints axis{call.attrs.integer("axis")};
+  const Term along = g * y.op("exp");
+  return {(g - sum(along, axis)).id(), (-along * sum(dy, axis)).id()};
+}
+
 }  // namespace
 
 void add_softmax(Catalog& catalog) {
@@ -225,7 +244,7 @@ void add_softmax(Catalog& catalog) {
   op.inputs = {{"dy"}, {"y"}};
   op.outputs = {"dx"};
   op.infer = infer_softmax_grad;
-  op.grad = nullptr;
+  op.grad = grad_softmax_grad;
   op.cpu = gradient([](auto... args) { softmax_grad(args...); });
   op.inplace = {{0, 0}, {0, 1}};
   op.examples = examples(2);
@@ -237,6 +256,7 @@ void add_softmax(Catalog& catalog) {
       "  dx[i] = dy[i] - exp(y[i]) * sum_j dy[j]\n"
       "shapes: dy and y alike -> dx alike\n"
       "dtypes: float32 or float64, all the same";
+  op.grad = grad_log_softmax_grad;
   op.cpu = gradient([](auto... args) { log_softmax_grad(args...); });
   catalog.add(op);
 }

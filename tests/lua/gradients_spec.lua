@@ -2,9 +2,12 @@
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
-before_each(function()
+local function start_anew()
   flow.clear_default_session()
-end)
+  flow.set_seed(7)
+end
+
+before_each(start_anew)
 
 -- The values that `body(b)` returns, a list of blobs, for one array.
 local function run(x, body, kind)
@@ -67,7 +70,7 @@ describe("flow.gradients", function()
 
   it("is of the sum in a train job too, and leaves what is trained as it would be", function()
     local function trained(with_gradients)
-      flow.clear_default_session()
+      start_anew()
       local seen
       run(x, function(b)
         local w = weight("w", { 3 })
@@ -123,5 +126,157 @@ describe("flow.gradients", function()
       return { y, flow.gradients(y, b) }
     end, nil)
     near(got[2] * x, got[1], 1e-14)
+  end)
+end)
+
+-- The slope of `value(at)`, a number, along each element, by central differences. Half the digits of float64.
+local function slopes(at, value)
+  local shape, step = at.shape:table(), 1e-5
+  local moved, found = at:copy():ravel(), np.zeros({ at.shape:count() }, flow.double)
+  for i = 0, at.shape:count() - 1 do
+    local center = moved[i]
+    moved[i] = center + step
+    local above = value(moved:reshape(shape))
+    moved[i] = center - step
+    found[i] = (above - value(moved:reshape(shape))) / (2 * step)
+    moved[i] = center
+  end
+  return found:reshape(shape)
+end
+
+-- Checks the gradient of `loss(b)`, which is made of gradients, against differences of its value: the third derivative
+-- times the step's square is what they are off by.
+local function check_second(inputs, loss)
+  local job = flow.global_function {
+    returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    inputs = { b = tp.Numpy.Placeholder(inputs.shape:table(), { dtype = inputs.dtype }) },
+  } (function(b)
+    local value = flow.math.reduce_sum(loss(b))
+    return value, flow.gradients(value, b)
+  end)
+  local _, slope = job(inputs)
+  local wanted = slopes(inputs, function(moved) return (job(moved)):item() end)
+  near(slope, wanted, 1e-7 * np.max(np.abs(wanted)))
+end
+
+local wide = flow.random_normal_initializer(0, 0.5)
+
+describe("a gradient of a gradient", function()
+  it("goes through a dense layer and its activation", function()
+    for _, name in ipairs { "relu", "leaky_relu", "elu", "swish", "mish", "gelu", "sigmoid", "tanh", "softmax",
+                            "logsoftmax", "hardswish" } do
+      start_anew()
+      check_second(x, function(b)
+        local hidden = flow.layers.dense(b, 4, { name = "hidden", activation = flow.nn[name],
+                                                 kernel_initializer = wide })
+        return flow.gradients(hidden ^ 2 * hidden, b) ^ 2
+      end)
+    end
+  end)
+
+  it("goes through a convolution, a pooling of averages and what moves elements", function()
+    np.random.seed(5)
+    check_second(np.random.normal(0, 1, { 2, 2, 5, 4 }, flow.double), function(b)
+      local y = flow.layers.conv2d(b, 3, 3, { name = "conv", padding = "SAME", kernel_initializer = wide,
+                                              activation = flow.nn.tanh })
+      y = flow.nn.avg_pool2d(y, 2, 2, "VALID")
+      y = flow.concat({ flow.transpose(y, { 0, 2, 3, 1 }), flow.transpose(y * y, { 0, 2, 3, 1 }) }, -1)
+      y = flow.gather(flow.reshape(y, { 2, -1 }), np.array({ 0, 3, 3, 11, 20 }, flow.int32), 1)
+      return flow.gradients(y ^ 3, b) ^ 2
+    end)
+  end)
+
+  it("is zero where the ops say so", function()
+    local got = run(x, function(b)
+      return { flow.gradients(flow.gradients(flow.nn.relu(b), b), b) }
+    end)
+    near(got[1], np.zeros({ 2, 3 }, flow.double), 0)
+  end)
+
+  it("holds a net to its equation: u'' = -u with u(0) = 0 and u'(0) = 1", function()
+    np.random.seed(1)
+    local points = np.array({ 0, 0.2, 0.4, 0.6, 0.8, 1, 1.2, 1.4 }):reshape({ 8, 1 })
+    local function u_of(t)
+      local h = flow.layers.dense(t, 16, { name = "h", activation = flow.math.tanh, kernel_initializer = wide })
+      h = flow.layers.dense(h, 16, { name = "i", activation = flow.math.sin, kernel_initializer = wide })
+      return flow.layers.dense(h, 1, { name = "u", kernel_initializer = wide })
+    end
+    local train_job = flow.global_function {
+      type = "train", returns = tp.Numpy, inputs = { t = tp.Numpy.Placeholder({ 8, 1 }) },
+    } (function(t)
+      local u = u_of(t)
+      local du = flow.gradients(u, t)
+      local ddu = flow.gradients(du, t)
+      local loss = flow.math.reduce_mean((ddu + u) ^ 2) + flow.math.reduce_sum(flow.slice(u, { 0, 0 }, { 1, 1 }) ^ 2)
+        + flow.math.reduce_sum((flow.slice(du, { 0, 0 }, { 1, 1 }) - 1) ^ 2)
+      flow.optimizer.Adam(0.01):minimize(loss)
+      return loss
+    end)
+    for _ = 1, 600 do train_job(points) end
+    local solution = flow.global_function {
+      returns = tp.Numpy, inputs = { t = tp.Numpy.Placeholder({ 8, 1 }) },
+    } (function(t) return u_of(t) end)(points)
+    assert.truthy(np.max(np.abs(solution - np.sin(points))) < 0.05)
+  end)
+
+  it("penalises the slope of a critic, as a sum over its weights would have it", function()
+    -- The score is a^T leaky(W x), so its slope is W^T (a * s) with s = 1 or 0.2; the penalty is (|slope| - 1)^2.
+    np.random.seed(2)
+    local images = np.random.normal(0, 1, { 3, 4 }, flow.double)
+    local penalty
+    local train_job = flow.global_function {
+      type = "train", returns = tp.Numpy, inputs = { b = tp.Numpy.Placeholder({ 3, 4 }, { dtype = flow.double }) },
+    } (function(b)
+      local w = flow.get_variable("w", { shape = { 5, 4 }, dtype = flow.double, initializer = wide })
+      local a = flow.get_variable("a", { shape = { 5, 1 }, dtype = flow.double, initializer = wide })
+      local score = flow.matmul(flow.nn.leaky_relu(flow.matmul(b, w, { transpose_b = true })), a)
+      local slope = flow.gradients(score, b)
+      local length = flow.math.sqrt(flow.math.reduce_sum(slope ^ 2, 1))
+      local loss = (length - 1) ^ 2
+      flow.watch(flow.gradients(loss, w), function(g) penalty = g end)
+      flow.optimizer.SGD(0.125, { momentum = 0 }):minimize(loss)
+      return loss
+    end)
+    local before = flow.get_all_variables()
+    local first = train_job(images)
+    local function loss_of(w)
+      local total = 0
+      for i = 0, 2 do
+        local hidden = np.matmul(w, images[i]:reshape({ 4, 1 })):ravel()
+        local weighted = np.zeros({ 1, 5 }, flow.double)
+        for k = 0, 4 do weighted[0][k] = before.a[k][0] * (hidden[k] > 0 and 1 or 0.2) end
+        total = total + (math.sqrt(np.sum(np.matmul(weighted, w) ^ 2)) - 1) ^ 2
+      end
+      return total
+    end
+    assert.near(loss_of(before.w), first:sum(), 1e-12)
+    near(penalty, slopes(before.w, loss_of), 1e-8)
+    near(flow.get_all_variables().w, before.w - 0.125 / 3 * penalty, 1e-12)
+  end)
+
+  it("penalises the slope of a critic that convolves", function()
+    np.random.seed(4)
+    local genuine, drawn = np.random.normal(0, 1, { 4, 1, 8, 8 }), np.random.normal(0, 1, { 4, 1, 8, 8 })
+    local train_job = flow.global_function {
+      type = "train", returns = tp.Numpy,
+      inputs = { real = tp.Numpy.Placeholder({ 4, 1, 8, 8 }), made = tp.Numpy.Placeholder({ 4, 1, 8, 8 }) },
+    } (function(real, made)
+      local function critic(images)
+        return flow.scope.reuse_variables(function()
+          local y = flow.layers.conv2d(images, 4, 3, { name = "c", strides = 2, padding = "SAME",
+                                                       kernel_initializer = wide, activation = flow.nn.leaky_relu })
+          return flow.layers.dense(flow.reshape(y, { 4, -1 }), 1, { name = "score", kernel_initializer = wide })
+        end)
+      end
+      local part = flow.random.uniform({ shape = { 4, 1, 1, 1 } })
+      local between = part * real + (1 - part) * made
+      local slope = flow.reshape(flow.gradients(critic(between), between), { 4, -1 })
+      local penalty = (flow.math.sqrt(flow.math.reduce_sum(slope ^ 2, 1)) - 1) ^ 2
+      flow.optimizer.Adam(0.01):minimize(penalty)
+      return penalty
+    end)
+    local first = train_job(genuine, drawn):mean()
+    for _ = 1, 60 do train_job(genuine, drawn) end
+    assert.truthy(train_job(genuine, drawn):mean() < first / 4)
   end)
 end)
