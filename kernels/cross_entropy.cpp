@@ -8,6 +8,7 @@
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/simd.h"
 #include "kernels/softmax_row.h"
 #include "kernels/types.h"
@@ -319,6 +320,38 @@ Launch prepare_softmax_cross_entropy_and_grad(KernelCall& call) {
   });
 }
 
+// ---- gradients of the gradients ------------------------------------------------------------------------------
+
+// One value for each row, with an axis of one class.
+Term column(Term value, const Term& rows) {
+  Shape shape = rows.shape();
+  shape[shape.rank() - 1] = 1;
+  return value.reshaped(shape);
+}
+
+// 1 at the label of each row.
+Term at_label(Term labels, const Term& rows) {
+  Shape shape = rows.shape();
+  const int64_t classes = shape.back();
+  shape.erase(shape.rank() - 1);
+  return labels.reshaped(shape).op("one_hot", {{"depth", classes}, {"dtype", rows.dtype()}});
+}
+
+std::vector<Term> sparse_softmax_grad_formula(GradCall&, const Terms& in) {
+  const Term prob = *in[2];
+  return {(prob - at_label(*in[1], prob)) * column(*in[0], prob)};
+}
+
+std::vector<Term> sparse_grad_formula(GradCall&, const Terms& in) {
+  const Term prediction = *in[2], at_least = prediction.op("maximum", prediction.number(1e-20));
+  return {-at_label(*in[1], prediction) * column(*in[0], prediction) / at_least};
+}
+
+std::vector<Term> dense_softmax_grad_formula(GradCall&, const Terms& in) {
+  const Term labels = *in[1], logits = *in[2];
+  return {column(*in[0], logits) * (logits.op("softmax") * sum(labels, {-1}) - labels)};
+}
+
 // ---- the ops -------------------------------------------------------------------------------------------------
 
 void add_sparse_softmax(Catalog& catalog) {
@@ -362,6 +395,7 @@ void add_sparse_softmax(Catalog& catalog) {
   grad.inputs = {{"dy"}, {"labels"}, {"prob"}};
   grad.outputs = {"dlogits"};
   grad.infer = infer_sparse_grad;
+  grad.grad = gradient_of(sparse_softmax_grad_formula);
   grad.cpu = {prepare_sparse_softmax_grad};
   grad.inplace = {{0, 2}};
   grad.examples = {{{f32({4}), i32({4}), f32({4, 5})}, {}, 0, 1, 5}};
@@ -421,6 +455,7 @@ void add_sparse_cross_entropy(Catalog& catalog) {
   grad.inputs = {{"dy"}, {"labels"}, {"prediction"}};
   grad.outputs = {"dprediction"};
   grad.infer = infer_sparse_grad;
+  grad.grad = gradient_of(sparse_grad_formula);
   grad.cpu = {prepare_sparse_cross_entropy_grad};
   grad.examples = {{{f32({4}), i32({4}), f32({4, 5})}, {}, 0.2, 1, 5}};
   catalog.add(grad);
@@ -477,6 +512,7 @@ void add_dense_softmax(Catalog& catalog) {
             ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", logits is ", call.shape(2));
     return {call.type(2)};
   };
+  grad.grad = gradient_of(dense_softmax_grad_formula);
   grad.cpu = {prepare_softmax_cross_entropy_grad};
   grad.examples = {{{f32({3}), f32({3, 4}), f32({3, 4})}}};
   catalog.add(grad);

@@ -2,6 +2,8 @@
 // computed with Terms is appended. They broadcast as the ops do, and a number takes the dtype of the other side.
 #pragma once
 
+#include <optional>
+
 #include "engine/op.h"
 
 namespace moonflow {
@@ -34,8 +36,15 @@ inline Term operator+(double x, Term y) { return y.number(x) + y; }
 inline Term operator-(double x, Term y) { return y.number(x) - y; }
 inline Term operator*(double x, Term y) { return y.number(x) * y; }
 
-// Over these axes, which stay with size 1.
+// Over these axes, which stay with size 1; over none, x itself.
 Term sum(Term x, const Ints& axes);
 Term mean(Term x, const Ints& axes);
+
+// The gradient of an op that is a formula of simpler ops: those are appended, and differentiated by the engine. For
+// what is seldom differentiated; a rule of the op's own appends less. The formula gets the inputs that are given, and
+// gives one Term for each output.
+using Terms = std::vector<std::optional<Term>>;
+using Formula = std::vector<Term> (*)(GradCall& call, const Terms& inputs);
+Grad gradient_of(Formula formula);
 
 }  // namespace moonflow

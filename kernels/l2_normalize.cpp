@@ -4,6 +4,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/lanes.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
@@ -107,6 +108,14 @@ void add_l2_normalize(Catalog& catalog) {
     wrap_axis(call.attrs.integer("axis"), call.shape(1).rank());
     return {call.type(1)};
   };
+  grad.grad = gradient_of([](GradCall& call, const Terms& in) -> std::vector<Term> {
+    const Term dy = *in[0], x = *in[1];
+    const Ints axis{call.attrs.integer("axis")};
+    const Term square = sum(x.op("square"), axis), epsilon = x.number(call.attrs.number("epsilon"));
+    const Term counts = square.op("greater", epsilon).op("cast", {{"dtype", x.dtype()}});
+    const Term s = square.op("maximum", epsilon);
+    return {(dy - counts * x * sum(dy * x, axis) / s) * s.op("rsqrt")};
+  });
   grad.cpu = {prepare_l2_normalize_grad};
   grad.inplace = {{0, 0}, {0, 1}};
   grad.examples = {{{f32({3, 4}), f32({3, 4})}, {{"axis", int64_t{1}}}}};

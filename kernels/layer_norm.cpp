@@ -8,6 +8,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/side_sums.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
@@ -220,6 +221,42 @@ std::vector<ValueId> layer_norm_grads(GradCall& g) {
   return {dx, grads[0], g.type(beta) == g.type(gamma) ? grads[1] : parameter_grads(beta)[1]};
 }
 
+// ---- gradients of the gradients ------------------------------------------------------------------------------
+
+// The axes of a row, and one value for each row beside x.
+struct RowsOf {
+  RowsOf(GradCall& call, const Term& x) : beside(x.shape()) {
+    const int begin = wrap_axis(call.attrs.integer("begin_norm_axis"), beside.rank());
+    for (int axis = begin; axis < beside.rank(); ++axis) {
+      axes.push_back(axis);
+      count *= static_cast<double>(beside[axis]);
+      beside[axis] = 1;
+    }
+  }
+  Ints axes;
+  Shape beside;
+  double count = 1;
+};
+
+std::vector<Term> layer_norm_grad_formula(GradCall& call, const Terms& in) {
+  const Term x = *in[0], dy = *in[3];
+  const RowsOf rows(call, x);
+  const Term inv_std = in[2]->reshaped(rows.beside), h = (x - in[1]->reshaped(rows.beside)) * inv_std;
+  const Term g = in[4] ? dy * *in[4] : dy;
+  Term dx = inv_std * (g - mean(g, rows.axes) - h * mean(g * h, rows.axes));
+  if (in[5]) dx = dx + 1 / rows.count * in[5]->reshaped(rows.beside);
+  if (in[6]) dx = dx - 1 / rows.count * in[6]->reshaped(rows.beside) * inv_std.op("square") * h;
+  return {dx};
+}
+
+std::vector<Term> layer_norm_parameter_grad_formula(GradCall& call, const Terms& in) {
+  const Term x = *in[0], dy = *in[3];
+  const RowsOf rows(call, x);
+  const Attrs shape{{"shape", call.attrs.ints("shape")}};
+  const Term h = (x - in[1]->reshaped(rows.beside)) * in[2]->reshaped(rows.beside);
+  return {(dy * h).op("sum_to_shape", shape), dy.op("sum_to_shape", shape)};
+}
+
 void add_core(Catalog& catalog) {
   const AttrDef begin{"begin_norm_axis", int64_t{1},
                       "first axis that is normalised over; negative counts from the last"};
@@ -279,6 +316,7 @@ void add_core(Catalog& catalog) {
     if (call.has(4)) require_parameter(call, 4, "gamma");
     return {call.type(0)};
   };
+  grad.grad = gradient_of(layer_norm_grad_formula);
   grad.cpu = {prepare_layer_norm_grad};
   grad.inplace = {{0, 0}, {0, 3}};
   grad.examples = {{{x, row, row, x, last}}, {{x, row, row, x, last, row, row}}};
@@ -303,6 +341,7 @@ void add_core(Catalog& catalog) {
     require_parameter(OpCall{inputs, call.attrs}, 1, "the parameter");
     return {parameter, parameter};
   };
+  parameters.grad = gradient_of(layer_norm_parameter_grad_formula);
   parameters.cpu = {prepare_layer_norm_parameter_grad};
   parameters.examples = {{{x, row, row, x}, {{"shape", Ints{4}}}}};
   catalog.add(parameters);

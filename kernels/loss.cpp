@@ -3,6 +3,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -105,6 +106,8 @@ void add_sigmoid(Catalog& catalog) {
   grad.inputs = {{"dy"}, {"labels"}, {"logits"}};
   grad.outputs = {"dlogits"};
   grad.infer = infer_alike(1, "labels", 2, "logits");
+  grad.grad = gradient_of(
+      [](GradCall&, const Terms& in) -> std::vector<Term> { return {*in[0] * (in[2]->op("sigmoid") - *in[1])}; });
   grad.cpu = {prepare_sigmoid_cross_entropy_grad};
   grad.inplace = {{0, 0}, {0, 1}, {0, 2}};
   grad.examples = {{{f32({3, 4}), f32({3, 4}), f32({3, 4})}}};
@@ -150,6 +153,12 @@ void add_smooth_l1(Catalog& catalog) {
   grad.outputs = {"dprediction"};
   grad.attrs = op.attrs;
   grad.infer = infer_alike(1, "prediction", 2, "label");
+  grad.grad = gradient_of([](GradCall& call, const Terms& in) -> std::vector<Term> {
+    const Term difference = *in[1] - *in[2];
+    const double beta = call.attrs.number("beta");
+    if (beta == 0) return {*in[0] * difference.op("sign")};
+    return {*in[0] * (1 / beta * difference).op("hardtanh")};
+  });
   grad.cpu = {prepare_smooth_l1_grad};
   grad.inplace = {{0, 0}, {0, 1}, {0, 2}};
   grad.examples = {{{f32({3, 4}), f32({3, 4}), f32({3, 4})}, {{"beta", 0.5}}}};

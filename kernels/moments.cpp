@@ -5,6 +5,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -175,6 +176,22 @@ void add_moments(Catalog& catalog) {
     if (call.has(3)) require_type(call, 3, "dvariance", call.type(1));
     return {call.type(0)};
   };
+  grad.grad = gradient_of([](GradCall& call, const Terms& in) -> std::vector<Term> {
+    const Term x = *in[0];
+    Shape kept = x.shape();
+    const std::vector<bool> averaged = Averaging::choose(kept, call.attrs.ints("axes"));
+    double count = 1;
+    for (int axis = 0; axis < kept.rank(); ++axis) {
+      if (!averaged[axis]) continue;
+      count *= static_cast<double>(kept[axis]);
+      kept[axis] = 1;
+    }
+    std::vector<Term> parts;
+    if (in[2]) parts.push_back(1 / count * in[2]->reshaped(kept));
+    if (in[3]) parts.push_back(2 / count * in[3]->reshaped(kept) * (x - in[1]->reshaped(kept)));
+    const Term all = parts.size() == 2 ? parts[0] + parts[1] : parts[0];
+    return {all.shape() == x.shape() ? all : all.op("broadcast_to", {{"shape", x.shape().dims()}})};
+  });
   grad.cpu = {prepare_moments_grad};
   grad.examples = {{{f32({2, 3, 4}), f32({3}), f32({3}), f32({3})}, {{"axes", Ints{0, 2}}}}};
   catalog.add(grad);

@@ -5,6 +5,7 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
+#include "kernels/formula.h"
 #include "kernels/norm_kernels.h"
 #include "kernels/types.h"
 
@@ -122,6 +123,54 @@ bool fuse_relu_grad(Rewriter& graph, NodeId id) {
   return true;
 }
 
+// ---- gradients of the gradients --------------------------------------------------------------------------------
+
+// The axes that a channel goes over, and one value for each channel beside x.
+struct ChannelsOf {
+  ChannelsOf(GradCall& call, const Term& x) : beside(x.shape()) {
+    const int channels = wrap_axis(call.attrs.integer("axis"), beside.rank());
+    each = {beside[channels]};
+    for (int axis = 0; axis < beside.rank(); ++axis) {
+      if (axis == channels) continue;
+      axes.push_back(axis);
+      count *= static_cast<double>(beside[axis]);
+      beside[axis] = 1;
+    }
+  }
+  Ints axes;
+  Shape beside, each;
+  double count = 1;
+};
+
+// In the dtype of the channels, which is wider than that of a narrow x.
+Term widened(const Term& x, const Term& channels) {
+  return x.dtype() == channels.dtype() ? x : x.op("cast", {{"dtype", channels.dtype()}});
+}
+
+std::vector<Term> batch_norm_train_grad_formula(GradCall& call, const Terms& in) {
+  const Term x = widened(*in[0], *in[1]), dy = widened(*in[4], *in[1]);
+  const ChannelsOf channels(call, x);
+  const auto beside = [&](int i) { return in[i]->reshaped(channels.beside); };
+  const Term inv_std = beside(3), h = (x - beside(2)) * inv_std;
+  const Term sum_dy = sum(dy, channels.axes), sum_dy_h = sum(dy * h, channels.axes);
+  const double share = 1 / channels.count;
+  Term dx = beside(1) * inv_std * (dy - share * sum_dy - share * h * sum_dy_h);
+  if (in[5]) dx = dx + share * beside(5);
+  if (in[6]) dx = dx - share * beside(6) * inv_std.op("square") * h;
+  return {widened(dx, *in[0]), sum_dy_h.reshaped(channels.each), sum_dy.reshaped(channels.each)};
+}
+
+std::vector<Term> batch_norm_infer_grad_formula(GradCall& call, const Terms& in) {
+  const Term gamma = *in[2], dy = widened(*in[0], gamma), x = widened(*in[1], gamma);
+  const ChannelsOf channels(call, x);
+  const Term s = (checked_epsilon(call.attrs) + *in[4]).op("rsqrt"), gamma_s = gamma * s;
+  const Term h = (x - in[3]->reshaped(channels.beside)) * s.reshaped(channels.beside);
+  const Term dgamma = sum(dy * h, channels.axes).reshaped(channels.each);
+  const Term dbeta = sum(dy, channels.axes).reshaped(channels.each);
+  return {widened(dy * gamma_s.reshaped(channels.beside), *in[1]), dgamma, dbeta, -gamma_s * dbeta,
+          -0.5 * gamma_s * s * dgamma};
+}
+
 // ---- the ops ---------------------------------------------------------------------------------------------------
 
 void add_batch_norm_train(Catalog& catalog) {
@@ -186,6 +235,7 @@ void add_batch_norm_train(Catalog& catalog) {
     }
     return {call.type(0), channels, channels};
   };
+  grad.grad = gradient_of(batch_norm_train_grad_formula);
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_train_grad(call, Tail::None); }, cpu::batch_norm_layouts};
   grad.rewrites = {
       {"batch_norm_train_grad + relu_grad", {"batch_norm_relu_grad", "batch_norm_add_relu_grad"}, fuse_relu_grad}};
@@ -344,6 +394,7 @@ void add_batch_norm_infer(Catalog& catalog) {
     for (int i = 2; i < 5; ++i) require_type(call, i, names[i], channels);
     return {call.type(1), channels, channels, channels, channels};
   };
+  grad.grad = gradient_of(batch_norm_infer_grad_formula);
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_infer_grad(call, checked_epsilon(call.attrs)); },
               cpu::batch_norm_layouts};
   grad.narrow = follows_with({2, 3, 4});

@@ -186,6 +186,29 @@ describe("a gradient of a gradient", function()
     end)
   end)
 
+  it("goes through norms and losses", function()
+    local labels = np.array({ 2, 0 }, flow.int32)
+    local target = np.array({ { 0.2, 0.5, 0.3 }, { 0.1, 0.1, 0.8 } }, flow.double)
+    for name, loss in pairs {
+      layer_norm = function(b) return flow.layers.layer_norm(b) ^ 3 end,
+      batch_norm = function(b) return flow.layers.batch_normalization(b, { axis = 1, training = true }) ^ 3 end,
+      moments = function(b)
+        local mean, variance = flow.nn.moments(b, { axes = { 1 }, keepdims = true })
+        return (b - mean) ^ 3 / variance
+      end,
+      l2_normalize = function(b) return flow.math.l2_normalize(b, 1) ^ 3 end,
+      sparse = function(b) return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, b) end,
+      dense = function(b) return flow.nn.softmax_cross_entropy_with_logits(target, b) end,
+      sigmoid = function(b) return flow.nn.sigmoid_cross_entropy_with_logits(target, b) end,
+      probabilities = function(b) return flow.nn.sparse_cross_entropy(labels, flow.nn.softmax(b)) end,
+      smooth = function(b) return flow.smooth_l1_loss(b, target, { beta = 0.5 }) end,
+    } do
+      start_anew()
+      local fine, problem = pcall(check_second, x, function(b) return flow.gradients(loss(b), b) ^ 2 end)
+      assert(fine, name .. ": " .. tostring(problem))
+    end
+  end)
+
   it("is zero where the ops say so", function()
     local got = run(x, function(b)
       return { flow.gradients(flow.gradients(flow.nn.relu(b), b), b) }
