@@ -589,6 +589,14 @@ function networks.loss(self, labels, logits, around)
   end)
 end
 
+--- The loss, of some networks with a penalty on its slope along the input, whose gradient is one of a gradient.
+function networks.penalised(self, loss, x)
+  if not draws(self.seed, 1003).chance(3) then return loss end
+  local fine, slope = pcall(flow.gradients, loss, x)
+  if not fine then return loss end  -- there is none, behind an embedding or a part that is cut off
+  return loss + 0.1 * math_.reduce_mean(math_.square(math_.tanh(flow.cast(slope, loss.dtype))))
+end
+
 --- Minimises it.
 function networks.minimize(self, loss)
   local g = draws(self.seed, 1002)
