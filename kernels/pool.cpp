@@ -3,9 +3,13 @@
 // the gradient of the commonest windows in pool_by_two.cpp.
 #include "kernels/pool.h"
 
+#include <limits>
+#include <optional>
+
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
+#include "kernels/formula.h"
 #include "kernels/image_layouts.h"
 #include "kernels/types.h"
 
@@ -60,6 +64,42 @@ std::vector<ValueId> grad_avg_pool(GradCall& call) {
   Attrs attrs = call.attrs;
   attrs.set("shape", call.type(call.inputs[0]).shape.dims());
   return {call.op("avg_pool2d_grad", {call.grads[0]}, attrs)};
+}
+
+// Linear in dy, so for the gradient g of dx each dy gets the g of its window's first maximum. The windows are gone
+// through side by side, by slices that take the same place of each.
+std::vector<ValueId> grad_max_pool_grad(GradCall& call) {
+  const Term x(call, call.inputs[1]), g(call, call.grads[0]);
+  const Pool pool = pool_of(call.attrs, x.shape());
+  const int first = pool.format.spatial_axis(0), axis_count = pool.format.rank();
+  Ints paddings(2 * axis_count, 0), from(axis_count, 0), to = x.shape().dims(), steps(axis_count, 1);
+  for (int i = 0; i < 2; ++i) {
+    const Window& window = pool.windows[i];
+    const int64_t reach = (window.out - 1) * window.stride + window.size - window.before;
+    paddings[2 * (first + i)] = window.before;
+    paddings[2 * (first + i) + 1] = std::max<int64_t>(0, reach - window.in);
+    steps[first + i] = window.stride;
+  }
+  const auto padded = [&](Term value, double border) {
+    return value.op("pad", {{"paddings", paddings}, {"constant_value", border}});
+  };
+  const Term all_x = padded(x, -std::numeric_limits<double>::infinity()), all_g = padded(g, 0);
+  std::optional<Term> largest, picked;
+  for (int64_t row = 0; row < pool.windows[0].size; ++row) {
+    for (int64_t column = 0; column < pool.windows[1].size; ++column) {
+      for (int i = 0; i < 2; ++i) {
+        from[first + i] = i == 0 ? row : column;
+        to[first + i] = from[first + i] + (pool.windows[i].out - 1) * pool.windows[i].stride + 1;
+      }
+      const Attrs place{{"start", from}, {"stop", to}, {"step", steps}};
+      const Term of_x = all_x.op("strided_slice", place), of_g = all_g.op("strided_slice", place);
+      picked =
+          largest ? Term(call, call.op("where", {of_x.op("greater", *largest).id(), of_g.id(), picked->id()})) : of_g;
+      largest = largest ? of_x.op("maximum", *largest) : of_x;
+    }
+  }
+  if (call.attrs.flag("relu")) picked = picked->op("relu_grad", *largest);
+  return {picked->id(), kNone};
 }
 
 // The gradient is linear in dy, and its transpose is the average itself.
@@ -202,6 +242,7 @@ void add_pool(Catalog& catalog) {
   max_grad.attrs = pool_attrs();
   max_grad.attrs.push_back({"relu", false, "x is the result of relu, whose gradient is taken too"});
   max_grad.infer = infer_max_pool_grad;
+  max_grad.grad = grad_max_pool_grad;
   max_grad.narrow = follows();
   max_grad.cpu = kernel(PoolKind::MaxGrad, 1);
   max_grad.inplace = {{0, 1}};

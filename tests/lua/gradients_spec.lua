@@ -174,11 +174,12 @@ describe("a gradient of a gradient", function()
     end
   end)
 
-  it("goes through a convolution, a pooling of averages and what moves elements", function()
+  it("goes through a convolution, poolings and what moves elements", function()
     np.random.seed(5)
     check_second(np.random.normal(0, 1, { 2, 2, 5, 4 }, flow.double), function(b)
       local y = flow.layers.conv2d(b, 3, 3, { name = "conv", padding = "SAME", kernel_initializer = wide,
                                               activation = flow.nn.tanh })
+      y = flow.nn.max_pool2d(y, 2, 1, "SAME") + y
       y = flow.nn.avg_pool2d(y, 2, 2, "VALID")
       y = flow.concat({ flow.transpose(y, { 0, 2, 3, 1 }), flow.transpose(y * y, { 0, 2, 3, 1 }) }, -1)
       y = flow.gather(flow.reshape(y, { 2, -1 }), np.array({ 0, 3, 3, 11, 20 }, flow.int32), 1)
