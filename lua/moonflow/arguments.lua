@@ -57,17 +57,18 @@ local function distance(a, b)
   return last[#b]
 end
 
---- The candidate nearest to `name`, or nil when none is near. The beginning of a word counts as near to it.
+--- The candidate nearest to `name`, or nil when none is near: half of it must be the same. The beginning of a word
+--- counts as near to it.
 function arguments.nearest(name, candidates)
   local best, best_distance
   for _, candidate in ipairs(candidates) do
     local d = distance(name:lower(), candidate:lower())
     local shorter = math.min(#name, #candidate)
     if shorter >= 3 and name:sub(1, shorter) == candidate:sub(1, shorter) then d = math.min(d, 2) end
-    if not best_distance or d < best_distance then best, best_distance = candidate, d end
+    local is_near = d <= math.max(2, floor(#candidate / 3)) and 2 * d < math.max(#name, #candidate)
+    if is_near and (not best or d < best_distance) then best, best_distance = candidate, d end
   end
-  if best and best_distance <= math.max(2, floor(#best / 3)) then return best end
-  return nil
+  return best
 end
 
 --- "; did you mean 'x'?", or nothing.

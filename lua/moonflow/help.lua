@@ -199,7 +199,9 @@ local foreign = {
 local foreign_of_arrays = {
   dot = "flow.np.matmul", vstack = "flow.np.concat", hstack = "flow.np.concat", newaxis = "flow.np.expand_dims",
   asarray = "flow.np.array", shuffle = "flow.np.random.permutation",
-  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice",
+  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", append = "flow.np.concat",
+  quantile = "flow.np.percentile", argwhere = "flow.np.nonzero", extract = "flow.np.compress",
+  array_split = "flow.np.split", amax = "flow.np.max", amin = "flow.np.min", logical_xor = "flow.np.ne",
 }
 
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,

@@ -1,5 +1,6 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, draws random ones, applies
--- element-wise functions, and reads and writes npy and npz files. Methods and operators of arrays are in ndarray.lua.
+-- element-wise functions, reads and writes npy and npz files. What sorts, finds and cuts is in np_order.lua; methods
+-- and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -219,10 +220,19 @@ pairwise("arctan2", function(a, b)
   a, b = ndarray.operands(a, b, "np.arctan2")
   return (evaluate("atan2", { floating(a), floating(b) }, {}, "np.arctan2"))
 end)
-for _, name in ipairs({ "eq", "ne", "lt", "le", "gt", "ge" }) do
+for name, long in pairs({
+  eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
+}) do
   local method = core.ndarray_methods[name]
   pairwise(name, function(a, b) return method(as_array(a, "np." .. name), b) end)
+  np[long] = np[name]
 end
+-- Whatever is not 0 is true.
+for _, name in ipairs({ "logical_and", "logical_or" }) do
+  pairwise(name, function(a, b) return ndarray.binary(name, a, b) end)
+end
+--- 1 where an element is 0, else 0.
+function np.logical_not(a) return as_array(a, "np.logical_not"):eq(0) end
 
 --- `x` where `condition` is not 0, else `y`; the three broadcast.
 function np.where(condition, x, y)
@@ -499,6 +509,7 @@ function np.set_printoptions(...)
   for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
 end
 
+require("moonflow.np_order")(np)
 for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
 np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 
