@@ -274,7 +274,8 @@ end
 define("batch_normalization", normalisation_parameters, [[
 Normalises over every axis but `axis`, then scales and shifts: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 In a train job with the statistics of the batch, which also move the running ones
-(running = running * momentum + batch * (1 - momentum), unbiased variance); else with the running ones.
+(running = running * momentum + batch * (1 - momentum), unbiased variance); else with the running ones. These begin at 0
+and 1, of which momentum^steps is left: 0.37 after 100 steps with 0.99. Short trainings predict better with 0.9.
 defaults: axis 1, the channels of NCHW (the original: -1); momentum 0.99; epsilon 1e-3
 variables: name-gamma, name-beta, name-moving_mean, name-moving_variance]], function(...)
   return (batch_normalization(...))
