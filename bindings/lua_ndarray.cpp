@@ -41,6 +41,17 @@ int64_t wrap_index(int64_t index, int axis, int64_t size) {
   return wrapped;
 }
 
+// What NumPy takes as an index besides has names of its own here.
+int64_t index_at(lua_State* L, int at) {
+  int64_t index = 0;
+  if (find_integer(L, at, index)) return index;
+  const char* const instead =
+      find_box<Tensor>(L, at) != nullptr ? "; np.compress picks by a condition, a:take by places"
+      : lua_type(L, at) == LUA_TTABLE    ? "; a:at(i, j) takes several indices, a:slice(\"0:2, 1\") a part"
+                                         : "";
+  fail(ErrorCode::InvalidArgument, "index: expected an integer, got ", describe(L, at), instead);
+}
+
 // The element or row that the `count` indices from stack position 2 on lead to: its first element.
 int64_t offset_at(lua_State* L, const Tensor& array, int count) {
   const int rank = array.shape().rank();
@@ -48,7 +59,7 @@ int64_t offset_at(lua_State* L, const Tensor& array, int count) {
           " takes ", rank, rank == 1 ? " index, got " : " indices, got ", count);
   int64_t offset = 0;
   for (int axis = 0; axis < count; ++axis)
-    offset = offset * array.shape()[axis] + wrap_index(integer_at(L, 2 + axis, "index"), axis, array.shape()[axis]);
+    offset = offset * array.shape()[axis] + wrap_index(index_at(L, 2 + axis), axis, array.shape()[axis]);
   return offset * array.shape().count(count, rank);
 }
 

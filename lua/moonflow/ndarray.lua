@@ -509,6 +509,7 @@ local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()"
 -- Asked for what is neither a method nor a property. What the user would be given is nil, which says nothing.
 setmetatable(methods, { __index = function(_, key)
   local near = FOREIGN[key]
+  if not near and key:find("^[%d%s:,.+-]+$") then near = ('a:slice("%s")'):format(key) end
   if not near then
     local names = { unpack(PROPERTIES) }
     for name in next, methods do names[#names + 1] = name end

@@ -260,6 +260,14 @@ describe("what an array lacks", function()
     raises("not_found", "an ndarray has no 'shap'; did you mean shape?", function() return a.shap[0] end)
     raises("not_found", "an ndarray has no 'reshap'; did you mean reshape?", function() return a:reshap(6) end)
     raises("not_found", "an ndarray has no 'backpropagate'", function() return a:backpropagate() end)
+    raises("not_found", "an ndarray has no '1:, -1'; did you mean a:slice(\"1:, -1\")?", function()
+      return a["1:, -1"]
+    end)
+    raises("invalid_argument", "expected an integer, got an ndarray int8 (2, 3); np.compress picks by a condition",
+      function() return a[a:gt(2)] end)
+    raises("invalid_argument", "expected an integer, got a table; a:at(i, j) takes several", function()
+      a[{ 0, 1 }] = 2
+    end)
   end)
 end)
 
