@@ -26,6 +26,7 @@ inline bool has_bfloat16() { return __builtin_cpu_supports("avx512bf16") != 0; }
 #include <simde/x86/avx512.h>
 
 #include <cstring>
+#include <iterator>
 
 namespace moonflow::cpu {
 
