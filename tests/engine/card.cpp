@@ -208,10 +208,8 @@ class CardStream final : public Stream {
   // On the stream's thread. What is not small is not for it.
   void copy_now(void* to, const void* from, int64_t bytes) {
     if (bytes == 0) return;
-    for (const void* const memory : {static_cast<const void*>(to), from})
-      if (card_.owns(memory)) card_.check_lives({memory, bytes}, "a small copy");
     if (bytes > card_.wants_small_bytes) card_.violate("a small copy is not small");
-    std::memcpy(card_.real(to), card_.real(from), static_cast<size_t>(bytes));
+    card_.copy_now(to, from, bytes, "a small copy");
   }
 
   void work() {
@@ -315,24 +313,30 @@ std::unique_ptr<Event> FakeCard::make_event() { return std::make_unique<CardEven
 void FakeCard::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   on(stream).enqueue([this, to, from, bytes] {
     ++copies;
-    for (const void* const memory : {static_cast<const void*>(to), from})
-      if (owns(memory)) check_lives({memory, bytes}, "a copy");
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!failure_.empty()) return;
-      ++copying_;
-    }
-    std::memcpy(real(to), real(from), static_cast<size_t>(bytes));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    --copying_;
-    changed_.notify_all();
+    copy_now(to, from, bytes, "a copy");
   });
 }
 
-void FakeCard::fail(const std::string& text) {
+void FakeCard::copy_now(void* to, const void* from, int64_t bytes, const std::string& who) {
+  for (const void* const memory : {static_cast<const void*>(to), from})
+    if (owns(memory)) check_lives({memory, bytes}, who);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.empty()) return;
+    ++copying_;
+  }
+  std::memcpy(real(to), real(from), static_cast<size_t>(bytes));
   const std::lock_guard<std::mutex> lock(mutex_);
+  --copying_;
+  changed_.notify_all();
+}
+
+// The copies that are going on come to their end: the host would write what they read.
+void FakeCard::fail(const std::string& text) {
+  std::unique_lock<std::mutex> lock(mutex_);
   failure_ = text;
   changed_.notify_all();
+  changed_.wait(lock, [&] { return copying_ == 0; });
 }
 
 std::vector<std::string> FakeCard::violations() {

@@ -66,6 +66,7 @@ class FakeCard final : public Device {
   char* real(const void* memory) const;  // where the thread of a stream finds it
   bool owns(const void* memory) const { return memory >= seen_ && memory < seen_ + kBytes; }
   void check_lives(const Range& range, const std::string& who);
+  void copy_now(void* to, const void* from, int64_t bytes, const std::string& who);  // on a stream's thread
   void violate(const std::string& what);
   Launch later(const std::string& who, Launch launch, std::vector<int64_t> input_bytes,
                std::vector<int64_t> output_bytes, int64_t scratch_bytes, bool writes);
