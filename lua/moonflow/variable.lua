@@ -58,8 +58,8 @@ local function declare(t, given, where)
 end
 
 local signature = arguments.signature("flow.get_variable", {
-  { "name", "string" }, { "shape", "list" }, { "dtype", "dtype?" }, { "initializer", "any?" },
-  { "regularizer", "regularizer?" }, { "trainable", "boolean", true }, { "model_name", "string?" },
+  { "name", "string" }, { "shape", "list?" }, { "dtype", "dtype?" }, { "initializer", "any?" },
+  { "regularizer", "regularizer?" }, { "trainable", "boolean?" }, { "model_name", "string?" },
   { "random_seed", "integer?" }, { "distribute", "any?" }, { "reuse", "boolean", true },
 })
 
@@ -103,23 +103,39 @@ function variable.get(where, given)
   }, where)
 end
 
+-- Fills in the shape of a variable that is there already, and with it what else it is.
+local function adopt(given, t)
+  local known = record_of(t, given.name)
+  if not known then
+    local names = {}
+    for _, all in ipairs({ t.records, records }) do
+      for name in pairs(all) do names[#names + 1] = name end
+    end
+    table.sort(names)
+    errors.raise("not_found", "flow.get_variable: there is no variable '" .. given.name .. "' yet"
+      .. (arguments.nearest(given.name, names) and arguments.suggestion(given.name, names)
+        or "; give a shape to make it"))
+  end
+  given.shape, given.dtype = known.shape, given.dtype or known.dtype
+  if given.trainable == nil then given.trainable = known.trainable end
+end
+
 --- The variable of this name, made if it is new. Shared by name between all jobs of the session.
 --- @param name string            in the open namespaces
---- @param shape table            list of sizes
+--- @param shape? table           list of sizes; may be left out, with all else, where a job before this one has made it
 --- @param dtype? string          default: the job's default_data_type (float32)
 --- @param initializer? Initializer  required for a new variable, unless the job has a default one
 --- @param regularizer? Regularizer
 --- @param trainable? boolean     default true
 --- @param random_seed? number    its own seed, instead of flow.set_seed's
 --- @param reuse? boolean         default true; false: an error when the job has it already
---- @error another shape or dtype under this name
+--- @error another shape or dtype under this name; without a shape, no variable of this name
 function variable.get_variable(...)
   local t = trace.need("flow.get_variable")
   local given = signature:parse(...)
-  return variable.get("flow.get_variable", {
-    name = t:scoped(given.name), shape = given.shape, dtype = given.dtype, initializer = given.initializer,
-    regularizer = given.regularizer, trainable = given.trainable, seed = given.random_seed, reuse = given.reuse,
-  })
+  given.name, given.seed = t:scoped(given.name), given.random_seed
+  if not given.shape then adopt(given, t) end
+  return variable.get("flow.get_variable", given)
 end
 
 --- A variable that belongs to the machinery of a train job (the step, an optimizer's slot): an id, not a blob.

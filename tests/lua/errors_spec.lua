@@ -356,8 +356,11 @@ end)]])
 >>  flow.get_variable("w", { shape = { 3 } })]])
     golden_start("flow.get_variable: variable 'v' has no initializer, and the job has no default one", body [[
 >>  flow.get_variable("v", { shape = { 3 } })]])
-    golden("flow.get_variable: argument 2 ('shape') must be a number or a list, got nil", body [[
+    golden("flow.get_variable: there is no variable 'v' yet; give a shape to make it", body [[
 >>  flow.get_variable("v")]])
+    golden("flow.get_variable: there is no variable 'wieght' yet; did you mean 'weight'?", body [[
+  flow.get_variable("weight", { shape = { 2, 2 }, initializer = flow.zeros_initializer() })
+>>  flow.get_variable("wieght")]])
   end)
 
   it("a blob is no number, no function and no data", function()

@@ -237,6 +237,28 @@ describe("variables", function()
     assert.equal(3, job()[0])
   end)
 
+  it("are had by name alone where a job before has made them", function()
+    local T = tp.Numpy.Placeholder({ 1, 3 })
+    local train = flow.global_function { type = "train", inputs = { x = T }, returns = tp.Numpy } (function(x)
+      local y = flow.layers.dense(x, 2, { name = "out" }) * flow.get_variable("scale", { shape = { 1 },
+        dtype = flow.float, trainable = false, initializer = flow.constant_initializer(4) })
+      flow.optimizer.SGD(0.1):minimize(y)
+      return y
+    end)
+    train(np.ones({ 1, 3 }))
+    local job = flow.global_function { type = "train", returns = tp.Numpy } (function()
+      local weight, scale = flow.get_variable("out-weight"), flow.get_variable("scale")
+      assert.same({ 2, 3 }, weight.shape:table())
+      assert.equal(weight, flow.get_variable("out-weight"))
+      flow.optimizer.SGD(1, { momentum = 0 }):minimize(flow.math.reduce_sum(weight) * scale)
+      return weight
+    end)
+    local before = job()
+    local all = flow.get_all_variables()
+    assert.is_true(np.allclose(all["out-weight"], before - 4))
+    assert.is_true(all.scale == vector(4))  -- it stays one that is not trained
+  end)
+
   it("take dtype and initialiser from the job's configuration", function()
     local job = flow.global_function {
       function_config = { default_data_type = flow.double, default_initializer = flow.constant_initializer(2) },
