@@ -147,8 +147,12 @@ local function failure_of(value, what, sequence, submitted)
     local place, rest = value:match("^([^\n]-:%d+): (.*)$")
     if place then where, message = place, rest end
   end
-  local failure = errors.new(code, message .. "\n  in " .. what .. " (delivery " .. tostring(sequence or "?")
-    .. (submitted and ", submitted at " .. submitted or "") .. ")", where or "?")
+  -- A task may fail before anything was delivered.
+  local origin = {}
+  if sequence then origin[1] = "delivery " .. sequence end
+  if submitted then origin[#origin + 1] = "submitted at " .. submitted end
+  local failure = errors.new(code, message .. "\n  in " .. what
+    .. (#origin > 0 and " (" .. table.concat(origin, ", ") .. ")" or ""), where or "?")
   if not where then failure.where = nil end
   failure.cause, failure.sequence, failure.submitted = value, sequence, submitted
   return failure

@@ -248,7 +248,8 @@ describe("an error in a task", function()
   it("is raised by spawn when it comes at once", function()
     local fine, problem = pcall(flow.spawn, function() error("too early") end)
     assert.is_false(fine)
-    assert.truthy(tostring(problem):find("spawn_spec.lua:%d+: too early\n  in a task spawned at .*spawn_spec.lua:%d+"))
+    -- Nothing has been delivered yet, so there is no number to tell.
+    assert.truthy(tostring(problem):find("spawn_spec.lua:%d+: too early\n  in a task spawned at .*spawn_spec.lua:%d+$"))
     flow.sync()
   end)
 
