@@ -66,7 +66,7 @@ function Watch:join(board)
 end
 
 function Watch.__tostring(self)
-  return "watch of " .. self.what .. (self.enabled and "" or " (off)")
+  return self.what .. (self.enabled and "" or " (off)")
     .. (self.period > 1 and " (every " .. self.period .. " runs)" or "")
 end
 

@@ -27,6 +27,16 @@ describe("a watch", function()
     assert.is_true(seen[2] == vector(3, 0))
   end)
 
+  it("is told by its handle", function()
+    local handle
+    local job = flow.global_function { inputs = { x = T }, returns = tp.None } (function(x)
+      handle = flow.watch(x, function() end)
+    end)
+    assert.equal("the watch of 'x' in job", tostring(handle))
+    assert.equal("the watch of 'x' in job (off) (every 3 runs)", tostring(handle:every(3):off()))
+    assert.equal("the watch of 'x' in job", tostring(job:watch("x", function() end)))
+  end)
+
   it("shows inputs, variables and constants too", function()
     local seen = {}
     local job = flow.global_function { inputs = { x = T }, returns = tp.None } (function(x)
