@@ -1,5 +1,6 @@
 // The ndarray userdata: a host tensor, dense and row-major. Element access, views, copies, text. Arithmetic is not
 // here: lua/moonflow/np.lua builds it on session:evaluate.
+#include <cstdlib>
 #include <cstring>
 
 #include "bindings/format.h"
@@ -91,8 +92,36 @@ int push_part(lua_State* L, int count, const char* accessor) {
   return 1;
 }
 
+// Is the value after `count` numbers one that its place does not take as it is: a table, or an array of another type?
+bool is_foreign(lua_State* L, const Tensor* array, int count) {
+  for (int i = 2; i < 2 + count; ++i)
+    if (lua_type(L, i) != LUA_TNUMBER) return false;
+  if (lua_type(L, 2 + count) == LUA_TTABLE) return true;
+  const Tensor* source = find_box<Tensor>(L, 2 + count);
+  if (array == nullptr || !*array || source == nullptr || !*source || count > array->shape().rank()) return false;
+  const Shape place(array->shape().begin() + count, array->shape().end());
+  return source->dtype() != array->dtype() || source->shape() != place;
+}
+
+// Leaves a:set(...), or a[i] = value, to the Lua side, which casts and broadcasts, and knows slices. False where only
+// this module is loaded.
+bool assign(lua_State* L) {
+  lua_getmetatable(L, 1);
+  lua_getfield(L, -1, "assign");
+  lua_remove(L, -2);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    return false;
+  }
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return true;
+}
+
 // Sets the element or part that `count` indices lead to from the stack position after them.
 void set_part(lua_State* L, int count, const char* accessor) {
+  const Tensor* array = find_box<Tensor>(L, 1);
+  if (array != nullptr && is_foreign(L, array, count) && assign(L)) return;
   protect(L, [&] {
     const Tensor array = self_at(L, accessor);
     const Tensor target = part(array, count, offset_at(L, array, count));
@@ -178,7 +207,69 @@ int at(lua_State* L) { return push_part(L, lua_gettop(L) - 1, "a:at"); }
 
 int set(lua_State* L) {
   protect(L, [&] { require(lua_gettop(L) >= 2, ErrorCode::InvalidArgument, "a:set takes indices and a value"); });
-  set_part(L, lua_gettop(L) - 2, "a:set");
+  const int count = lua_gettop(L) - 2;
+  bool slices = false;
+  for (int i = 2; i < 2 + count; ++i) slices = slices || lua_type(L, i) == LUA_TSTRING || lua_type(L, i) == LUA_TTABLE;
+  if (!slices || find_box<Tensor>(L, 1) == nullptr || !assign(L)) set_part(L, count, "a:set");
+  return 0;
+}
+
+// What a slice picks: along each axis so many places, `steps` apart.
+struct Places {
+  std::vector<int64_t> starts, steps, sizes;
+};
+
+// Writes dense elements from `from` on, which moves on, into the places picked of the `bytes` behind `to`, whose axes
+// are those of `shape` from `axis` on. From the axis `whole` on the places are all there are.
+void write_places(const Places& places, const Shape& shape, int axis, int whole, const char*& from, char* to,
+                  int64_t bytes) {
+  if (axis >= whole) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    from += bytes;
+    return;
+  }
+  const int64_t row = bytes / shape[axis];
+  to += places.starts[axis] * row;
+  if (axis + 1 == whole && places.steps[axis] == 1) {
+    std::memcpy(to, from, static_cast<size_t>(places.sizes[axis] * row));
+    from += places.sizes[axis] * row;
+    return;
+  }
+  for (int64_t i = 0; i < places.sizes[axis]; ++i, to += places.steps[axis] * row)
+    write_places(places, shape, axis + 1, whole, from, to, row);
+}
+
+// core.write_places(array, starts, steps, sizes, source): the elements of `source`, of the array's dtype, in order.
+int write_all_places(lua_State* L) {
+  protect_allocating(L, [&] {
+    const Tensor array = array_at(L, 1, "array");
+    const Shape& shape = array.shape();
+    const Places places{dims_at(L, 2, "starts"), dims_at(L, 3, "steps"), dims_at(L, 4, "sizes")};
+    Tensor source = array_at(L, 5, "source");
+    const auto rank = static_cast<size_t>(shape.rank());
+    require(places.starts.size() == rank && places.steps.size() == rank && places.sizes.size() == rank,
+            ErrorCode::InvalidArgument, "starts, steps and sizes are one for each axis of ", shape);
+    int64_t count = 1;
+    int whole = shape.rank();
+    for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+      const int64_t start = places.starts[axis], step = places.steps[axis], size = places.sizes[axis];
+      const auto is_inside = [&](int64_t place) { return place >= 0 && place < shape[axis]; };
+      const bool reaches = size <= 1 || (step != 0 && size - 1 <= (shape[axis] - 1) / std::abs(step));
+      require(size == 0 || (size > 0 && reaches && is_inside(start) && is_inside(start + (size - 1) * step)),
+              ErrorCode::OutOfRange, "places outside axis ", axis, " of ", shape);
+      count *= size;
+      if (whole == axis + 1 && start == 0 && step == 1 && size == shape[axis]) whole = axis;
+    }
+    require(source.dtype() == array.dtype() && source.count() == count, ErrorCode::ShapeMismatch, "there are ", count,
+            " places of an array ", array.type(), ", the source is ", source.type());
+    if (count == 0) return;
+    // A view of the array itself is read while its places are written.
+    const char* const first = array.data<char>();
+    const bool overlaps = source.data<char>() < first + array.bytes() && first < source.data<char>() + source.bytes();
+    if (overlaps) source = source.copy(state_of(L).memory);
+    const char* from = source.data<char>();
+    write_places(places, shape, 0, whole, from, array.data<char>(), array.bytes());
+  });
   return 0;
 }
 
@@ -351,6 +442,8 @@ void add_ndarray(lua_State* L, State& state) {
   lua_pushvalue(L, -1);
   state.methods_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_setfield(L, -2, "ndarray_methods");
+  static const luaL_Reg kFunctions[] = {{"write_places", write_all_places}, {nullptr, nullptr}};
+  set_functions(L, state, kFunctions);
 }
 
 }  // namespace moonflow::lua

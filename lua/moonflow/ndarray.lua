@@ -413,6 +413,18 @@ local function spread(entries, count, rank)
   return full
 end
 
+-- Where a slice lies: start, step and count of each axis, and the sizes of the axes that it keeps.
+local function picked(a, ...)
+  local entries = slice_entries(...)
+  local full = spread(entries, type((...)) == "string" and #entries or select("#", ...), a.rank)
+  local starts, steps, sizes, kept, shape = {}, {}, {}, {}, a.shape
+  for axis = 1, a.rank do
+    starts[axis], steps[axis], sizes[axis] = positions(full[axis], axis - 1, shape[axis - 1])
+    if type(full[axis]) ~= "number" then kept[#kept + 1] = sizes[axis] end
+  end
+  return starts, steps, sizes, kept
+end
+
 local core_rows = methods.rows
 
 --- Part of an array, as a copy: NumPy's text for all axes, `a:slice("0:10, ::2, -1")`, or for each a number or a table
@@ -420,23 +432,17 @@ local core_rows = methods.rows
 --- A number drops its axis; numbers for all axes give the element. A view of whole rows is `a:rows(first, count)`.
 function methods.slice(a, ...)
   own(a, "slice")
-  local entries = slice_entries(...)
-  local count = type((...)) == "string" and #entries or select("#", ...)
-  local full = spread(entries, count, a.rank)
-  local begin, stop, steps, sizes, reversed, kept, plain, of_rows = {}, {}, {}, {}, {}, {}, true, a.rank > 0
-  local shape = a.shape
-  for axis = 1, a.rank do
-    local start, step, size = positions(full[axis], axis - 1, shape[axis - 1])
+  local begin, steps, sizes, kept = picked(a, ...)
+  local stop, reversed, plain, of_rows, shape = {}, {}, true, a.rank > 0, a.shape
+  for axis, size in ipairs(sizes) do
     -- Backwards is forwards and then reversed.
-    if step < 0 and size > 0 then
-      start, step = start + (size - 1) * step, -step
+    if steps[axis] < 0 and size > 0 then
+      begin[axis], steps[axis] = begin[axis] + (size - 1) * steps[axis], -steps[axis]
       reversed[#reversed + 1] = axis - 1
     end
-    begin[axis], steps[axis], sizes[axis] = start, step, size
-    stop[axis] = start + (size - 1) * step + 1
-    plain = plain and step == 1
-    of_rows = of_rows and step == 1 and (axis == 1 or size == shape[axis - 1])
-    if type(full[axis]) ~= "number" then kept[#kept + 1] = size end
+    stop[axis] = begin[axis] + (size - 1) * steps[axis] + 1
+    plain = plain and steps[axis] == 1
+    of_rows = of_rows and steps[axis] == 1 and (axis == 1 or size == shape[axis - 1])
   end
   for _, size in ipairs(sizes) do
     if size == 0 then return core.empty(a.dtype, kept) end
@@ -454,6 +460,50 @@ function methods.slice(a, ...)
   if #reversed > 0 then result = evaluate("reverse", { result }, { axis = reversed }) end
   if #kept == 0 and a.rank > 0 then return result:item() end
   return result:reshape(kept)
+end
+
+-- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
+local function value_for(value, dtype)
+  if type(value) == "number" then return core.array(value, dtype, {}) end
+  if type(value) == "table" and not getmetatable(value) then return core.array(value, dtype) end
+  if not is_array(value) then
+    fail("invalid_argument", "a:set: the value must be a number, a table or an ndarray, got "
+      .. arguments.describe(value))
+  end
+  if FLOATING[dtype] or value.dtype == dtype then return cast(value, dtype) end
+  if FLOATING[value.dtype] then
+    fail("dtype_mismatch", ("a:set: the place is %s, the value is %s; :astype says that it is to be cut"):format(
+      dtype, value.dtype))
+  end
+  if value.nbytes > 0 and (value:min() < LEAST[dtype] or value:max() > MOST[dtype]) then
+    fail("out_of_range", ("a:set: the value has numbers from %d to %d, and the place is %s"):format(
+      value:min(), value:max(), dtype))
+  end
+  return cast(value, dtype)
+end
+
+-- `source` repeated into `shape`, a list, by NumPy's rules.
+local function broadcast(source, shape, dtype)
+  local from, missing = source.shape, #shape - source.rank
+  local is_same, fits = missing == 0, missing >= 0
+  for axis = 1, source.rank do
+    local size, wanted = from[axis - 1], shape[axis + missing]
+    is_same, fits = is_same and size == wanted, fits and (size == wanted or size == 1)
+  end
+  if is_same then return source end
+  if not fits then
+    fail("shape_mismatch", ("the place is %s (%s), the value is %s %s"):format(dtype, table.concat(shape, ", "),
+      source.dtype, tostring(from)))
+  end
+  return (evaluate("broadcast_to", { source }, { shape = shape }))
+end
+
+--- What a:set and a[i] = value do with slices, tables, and arrays that are not as their place is.
+function metatable.assign(a, ...)
+  own(a, "set")
+  local given, count = { ... }, select("#", ...)
+  local starts, steps, sizes, kept = picked(a, unpack(given, 1, count - 1))
+  core.write_places(a, starts, steps, sizes, broadcast(value_for(given[count], a.dtype), kept, a.dtype))
 end
 
 --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.
@@ -487,8 +537,9 @@ end
 --- What help says of the methods that are written in C.
 ndarray.texts = {
   [methods.at] = "a:at(i, j, ...)\nThe element at these indices, or with fewer of them the row or part, a view.",
-  [methods.set] = "a:set(i, j, ..., value)\nSets the element, or with fewer indices the row or part, to a number, or "
-    .. "to an array of its shape.",
+  [methods.set] = "a:set(i, j, ..., value)\nSets the element, or with fewer indices the row or part, to a number, a "
+    .. "table or an array, with broadcasting.\na:set(\"0:10, ::2\", value) sets a slice, as a:slice has them, and "
+    .. "a[i] = value a row.",
   [methods.item] = "a:item()\nThe number that an array of one element holds.",
   [methods.reshape] = "a:reshape(sizes)\nThe same memory in another shape; one size may be -1. Sizes as a list or as "
     .. "arguments.",

@@ -104,6 +104,26 @@ describe("an array", function()
     assert.equal(math.huge, core.array(math.huge):item())
   end)
 
+  it("writes into the places that a slice picks, and nowhere else", function()
+    local a = core.zeros("uint8", { 3, 4 })
+    local function write(starts, steps, sizes, values)
+      core.write_places(a, starts, steps, sizes, core.array(values, "uint8"))
+    end
+    write({ 0, 3 }, { 2, -2 }, { 2, 2 }, { 1, 2, 3, 4 })
+    assert.same({ { 0, 2, 0, 1 }, { 0, 0, 0, 0 }, { 0, 4, 0, 3 } }, a:totable())
+    write({ 1, 0 }, { 1, 1 }, { 2, 4 }, { 5, 6, 7, 8, 9, 10, 11, 12 })
+    assert.same({ { 0, 2, 0, 1 }, { 5, 6, 7, 8 }, { 9, 10, 11, 12 } }, a:totable())
+    core.write_places(a, { 1, 0 }, { 1, 1 }, { 2, 4 }, a:rows(0, 2))  -- which reads what it writes
+    assert.same({ { 0, 2, 0, 1 }, { 0, 2, 0, 1 }, { 5, 6, 7, 8 } }, a:totable())
+    fails("out_of_range", "places outside axis 1 of (3, 4)", write, { 0, 1 }, { 1, 3 }, { 1, 2 }, { 1, 2 })
+    fails("out_of_range", "places outside axis 0", write, { -1, 0 }, { 1, 1 }, { 1, 1 }, { 1 })
+    fails("out_of_range", "places outside axis 0", write, { 0, 0 }, { 1, 1 }, { 4, 1 }, { 1, 2, 3, 4 })
+    fails("out_of_range", "places outside axis 1", write, { 0, 0 }, { 1, 2 ^ 53 }, { 1, 4 }, { 1, 2, 3, 4 })
+    fails("shape_mismatch", "there are 2 places of an array uint8 (3, 4), the source is uint8 (1)", write,
+      { 0, 0 }, { 1, 1 }, { 2, 1 }, { 1 })
+    fails("invalid_argument", "one for each axis of (3, 4)", write, { 0 }, { 1 }, { 1 }, { 1 })
+  end)
+
   it("gives elements and rows, counted from 0, from the end below 0", function()
     local a = core.array { { 1, 2, 3 }, { 4, 5, 6 } }
     assert.equal(5, a[1][1])
