@@ -188,6 +188,7 @@ elementwise("negative", function(a) return -a end)
 elementwise("square", function(a) return a * a end)
 elementwise("isnan", function(a) return a:ne(a) end)
 elementwise("isfinite", function(a) return (a - a):eq(0) end)
+elementwise("isinf", function(a) return (a - a):ne(0) * a:eq(a) end)
 np.absolute = np.abs
 
 local round_signature = signature("np.round", { { "x", "any" }, { "decimals", "integer", 0 } })
@@ -335,6 +336,17 @@ function Generator:permutation(n)
   return core.array(order, "int64", { n })
 end
 
+--- Puts the rows of an array, or the entries of a list, in random order, in their own place: that of `permutation`.
+function Generator:shuffle(a)
+  if not is_array(a) and (type(a) ~= "table" or getmetatable(a)) then
+    fail("invalid_argument", "np.random.shuffle wants an array or a list, got " .. arguments.describe(a))
+  end
+  if is_array(a) then return a:set("...", self:permutation(a)) end
+  local before = {}
+  for i, entry in ipairs(a) do before[i] = entry end
+  for i, place in ipairs(self:permutation(#a):totable()) do a[i] = before[place + 1] end
+end
+
 -- The sums of the chances up to each of n places, and the last of them; chances are used in proportion.
 local function summed_chances(p, n)
   local chances = as_array(p, "np.random.choice"):astype("float64")
@@ -440,7 +452,7 @@ function np.random.seed(seed)
 end
 session.seed_followers[#session.seed_followers + 1] = np.random.seed
 
-for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation", "choice" }) do
+for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation", "choice", "shuffle" }) do
   np.random[name] = function(...)
     -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
     if trace.current() then

@@ -33,29 +33,55 @@ local function along(a, axis, apply)
   return apply(a:transpose(swapped)):transpose(swapped)
 end
 
--- An array and an axis, which without a word is the last.
-local function along_signature(called)
-  return signature(called, { { "a", "any" }, { "axis", "integer", -1 } })
-end
-
--- The two, parsed.
-local function parse(signed, ...)
-  local given = signed:parse(...)
-  local a = as_array(given.a, signed.where)
-  return a, axis_of(a, given.axis, signed.where)
-end
-
 return function(np)
   -- ---- order --------------------------------------------------------------------------------------------------------
 
-  --- np.sort(a, axis): the values in their order, NaN last; np.argsort: their places, equal ones in theirs.
+  --- np.sort(a, axis): the values in their order, NaN last; np.argsort: their places, equal ones in theirs. With
+  --- `descending = true`, which NumPy has not, the greatest first, NaN before them, and equal ones in their order too.
   for _, op in ipairs({ "sort", "argsort" }) do
     local called = "np." .. op
-    local signed = along_signature(called)
+    local signed = signature(called, { { "a", "any" }, { "axis", "integer", -1 }, { "descending", "boolean", false } })
     np[op] = function(...)
-      local a, axis = parse(signed, ...)
-      return along(a, axis, function(rows) return (evaluate(op, { rows }, {}, called)) end)
+      local given = signed:parse(...)
+      local a = as_array(given.a, called)
+      local attrs = { direction = given.descending and "DESCENDING" or "ASCENDING" }
+      return along(a, axis_of(a, given.axis, called), function(rows)
+        return (evaluate(op, { rows }, attrs, called))
+      end)
     end
+  end
+
+  local search_signature = signature("np.searchsorted",
+    { { "a", "any" }, { "v", "any" }, { "side", "string", "left" } })
+  --- Where in the ascending `a` each value of `v` would stand: before those that are equal to it, or with
+  --- `side = "right"` behind them. Of a number a number.
+  function np.searchsorted(...)
+    local given = search_signature:parse(...)
+    local a, v = as_array(given.a, "np.searchsorted"), as_array(given.v, "np.searchsorted")
+    if a.rank ~= 1 then
+      fail("shape_mismatch", "np.searchsorted looks in an array of one axis, got " .. tostring(a.shape))
+    end
+    if given.side ~= "left" and given.side ~= "right" then
+      fail("invalid_argument", "np.searchsorted: the side is \"left\" or \"right\", got '" .. given.side .. "'"
+        .. arguments.suggestion(given.side, { "left", "right" }))
+    end
+    if type(given.v) == "number" then a, v = ndarray.operands(a, given.v, "np.searchsorted") end
+    -- A NaN is above all numbers, as np.sort has it.
+    local function is_before(one, other)
+      return np.logical_or(one:lt(other), np.isnan(other) * (1 - np.isnan(one)))
+    end
+    local count, step = #a, 1
+    local places = np.zeros(v.shape:table(), "int64")
+    while 2 * step <= count do step = 2 * step end
+    -- As far as all before it is before the value, in steps of halving length.
+    while count > 0 and step >= 1 do
+      local further = places + step
+      local last = a:take(np.minimum(further, count) - 1)
+      local goes_on = given.side == "left" and is_before(last, v) or 1 - is_before(v, last)
+      places = np.where(further:le(count) * goes_on, further, places)
+      step = step / 2
+    end
+    return type(given.v) == "number" and places:item() or places
   end
 
   local percentile_signature = signature("np.percentile",
@@ -169,10 +195,12 @@ return function(np)
     return sums
   end
 
-  local diff_signature = along_signature("np.diff")
+  local diff_signature = signature("np.diff", { { "a", "any" }, { "axis", "integer", -1 } })
   --- Each element less the one before it along `axis`.
   function np.diff(...)
-    local a, axis = parse(diff_signature, ...)
+    local given = diff_signature:parse(...)
+    local a = as_array(given.a, "np.diff")
+    local axis = axis_of(a, given.axis, "np.diff")
     local size = a.shape[axis]
     return cut(a, axis, { 1, size }) - cut(a, axis, { 0, math.max(size - 1, 0) })
   end
@@ -192,6 +220,46 @@ return function(np)
     local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
     local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
     return (evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount"))
+  end
+
+  local histogram_signature = signature("np.histogram",
+    { { "a", "any" }, { "bins", "any", 10 }, { "range", "list?" }, { "density", "boolean", false } })
+  -- The edges of `bins` equally wide bins over the range, which without a word is that of the values.
+  local function equal_edges(a, bins, range)
+    local least, most = 0, 1
+    if range then
+      least, most = unpack(flat_list(range))
+    elseif #a > 0 then
+      least, most = a:min(), a:max()
+    end
+    if bins % 1 ~= 0 or bins < 1 then
+      fail("invalid_argument", ("np.histogram: there must be at least one bin, got %g"):format(bins))
+    end
+    if type(least) ~= "number" or type(most) ~= "number" or not (most - least >= 0 and most - least < math.huge) then
+      fail("invalid_argument", ("np.histogram: %s from %s to %s is no range; range = { least, most } gives one"):format(
+        range and "the range" or "the values", tostring(least), tostring(most)))
+    end
+    if least == most then least, most = least - 0.5, most + 0.5 end
+    return np.linspace(least, most, bins + 1, a.dtype)
+  end
+
+  --- How many values lie in each bin, int64, and the edges of the bins: `local counts, edges = np.histogram(a, 20)`.
+  --- A bin has its lower edge and not its upper one; the last has both. `bins` is how many equally wide ones, over
+  --- `range`, or the edges themselves, ascending. With `density = true` the counts are such that the area is 1.
+  function np.histogram(...)
+    local given = histogram_signature:parse(...)
+    local a = ndarray.floating(as_array(given.a, "np.histogram")):ravel()
+    local edges = type(given.bins) == "number" and equal_edges(a, given.bins, given.range)
+      or as_array(given.bins, "np.histogram")
+    if edges.rank ~= 1 or #edges < 2 or not np.diff(edges):ge(0):all() then
+      fail("invalid_argument", "np.histogram: the edges must be two or more numbers, ascending")
+    end
+    local sorted, inner = np.sort(a), cut(edges, 0, { 0, #edges - 1 })
+    local below = np.concat({ np.searchsorted(sorted, inner), np.searchsorted(sorted, edges:rows(#edges - 1, 1),
+      { side = "right" }) })
+    local counts = np.diff(below)
+    if given.density then counts = counts / np.diff(edges) / counts:sum() end
+    return counts, edges
   end
 
   local count_signature = signature("np.count_nonzero", { { "a", "any" }, { "axis", "list?" } })

@@ -413,6 +413,7 @@ describe("functions", function()
     same(np.where({ 1, 0 }, { 1, 2 }, 0), "float32", { 1, 0 })
     same(np.isnan(np.array({ 0 / 0, 1 })), "int8", { 1, 0 })
     same(np.isfinite(np.array({ 0 / 0, 1, math.huge })), "int8", { 0, 1, 0 })
+    same(np.isinf(np.array({ 0 / 0, 1, -math.huge })), "int8", { 0, 0, 1 })
     same(np.matmul({ { 1, 2 } }, { { 3 }, { 4 } }), "float32", { { 11 } })
   end)
 
@@ -464,6 +465,25 @@ describe("random arrays", function()
     assert.equal(15, rows:sum())
     assert.same({ 1, 1, 1 }, (rows:slice(":, 1") - rows:slice(":, 0")):totable())
     assert.equal(0, #np.random.permutation(0))
+  end)
+
+  it("shuffle in place, in the order of a permutation", function()
+    local rows, list = np.arange(12):reshape(6, 2), { "a", "b", "c", "d", "e", "f" }
+    local whole = rows:reshape(3, 4)
+    np.random.seed(2)
+    local order = np.random.permutation(6)
+    for _, entries in ipairs({ rows, list }) do
+      np.random.seed(2)
+      assert.is_nil(np.random.shuffle(entries))
+    end
+    assert.same(order:totable(), (rows:slice(":, 0") / 2):totable())
+    assert.equal(rows:at(0, 0), whole:at(0, 0))  -- the same memory
+    for i, letter in ipairs(list) do assert.equal(order[i - 1], ("abcdef"):find(letter) - 1) end
+    local long = np.arange(20000):totable()
+    np.random.shuffle(long)
+    table.sort(long)
+    assert.same(np.arange(20000):totable(), long)
+    raises("invalid_argument", "shuffle wants an array or a list, got 3", function() np.random.shuffle(3) end)
   end)
 
   it("choose", function()
