@@ -95,13 +95,14 @@ int info(lua_State* L) {
     plan = self(L).plan.get();
     device = plan->device->describe();
   });
-  lua_createtable(L, 0, 12);
+  lua_createtable(L, 0, 13);
   push_string(L, device);
   lua_setfield(L, -2, "device");
   push_string(L, plan->job);
   lua_setfield(L, -2, "job");
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
   set_number(L, "kept_steps", plan->kept_steps);
+  set_number(L, "merged_ops", plan->merged_ops);
   set_number(L, "first_write", plan->first_write);
   set_number(L, "branches", plan->branch_count);
   set_number(L, "taps", static_cast<double>(plan->taps.size()));

@@ -1,6 +1,7 @@
 // The stages of compiling, in the order they run; most stand below in that order:
 //   precision where the graph allows it, ops compute in a narrow dtype (engine/mixed_precision.h)
-//   rewrite   dead nodes go, and op families fuse their patterns (engine/draft.h)
+//   merge     dead nodes go, and so do all but the first of equal ones (engine/draft.h)
+//   rewrite   op families fuse their patterns
 //   order     a topological order in which whoever writes a variable comes after everyone who reads it
 //   place     each op gets a kernel of the device, or an error
 //   layout    private layouts are carried along chains; reorders fill the gaps (engine/layout.h)
@@ -343,14 +344,14 @@ void bind_steps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const S
   for (const DraftStep& step : laid_out.steps)
     for (const ValueId input : step.inputs)
       if (input != kNone) ++wanted[laid_out.origins[input]];
-  for (const Tap& tap : draft.graph().taps()) ++wanted[laid_out.origins[laid_out.tap_source(tap.value)]];
+  for (const Tap& tap : draft.taps()) ++wanted[laid_out.origins[laid_out.tap_source(tap.value)]];
   for (size_t at = plan.kept_steps; at < plan.steps.size(); ++at) {
     const std::vector<ValueId>& outputs = laid_out.steps[at].outputs;
     for (size_t i = 0; i < outputs.size(); ++i)
       if (wanted[outputs[i]] == 1) output_of[outputs[i]] = static_cast<int>(i);
   }
 
-  for (const Tap& tap : draft.graph().taps()) {
+  for (const Tap& tap : draft.taps()) {
     const ValueId value = laid_out.tap_source(tap.value);
     const ValueId origin = laid_out.origins[value];
     plan.taps.push_back({tap.token, draft.type(tap.value), makers[origin], address(value),
@@ -368,6 +369,8 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     if (traced.mixed_precision) mixed = with_mixed_precision(traced, *traced.mixed_precision, *device);
     Draft draft(mixed ? *mixed : traced);
     draft.drop_dead_nodes();
+    draft.merge_equal_nodes();
+    plan->merged_ops = draft.merged_ops();
     draft.rewrite(*device);
     const std::vector<NodeId> sequence = order(draft);
     place(draft, sequence, *device);

@@ -2,23 +2,63 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
+#include <type_traits>
+#include <unordered_map>
 
 namespace moonflow {
 
-Draft::Draft(const Graph& graph) : graph_(graph) {
+namespace {
+
+// Constants of more bytes are not looked at: what it costs to compare them is not what it costs to hold them.
+constexpr int64_t kMostConstantBytes = 4096;
+
+// A number, or a list of them with its length.
+template <class T>
+void write(std::string& text, const T& value) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
+    text.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  } else {
+    write(text, value.size());
+    for (const auto& item : value) write(text, item);
+  }
+}
+
+// What a node gives, written out: nodes with the same text give the same bits. It is the op, its attributes bit by bit,
+// since 0 is not -0, and the values that it reads; of a constant its type and bytes. Empty for what is like no other
+// node: a feed, a variable, a node that writes, a large constant. Random ops are functions of their inputs and
+// attributes too. `node` has the attributes of its op, and all of them, in one order.
+std::string meaning(const Node& node) {
+  std::string text;
+  if (node.kind == Node::Constant && node.constant.bytes() <= kMostConstantBytes) {
+    write(text, node.op);  // none, unlike that of an op
+    write(text, node.constant.dtype());
+    write(text, node.constant.shape().dims());
+    text.append(static_cast<const char*>(node.constant.data()), static_cast<size_t>(node.constant.bytes()));
+  } else if (node.kind == Node::Op && node.op->writes.empty()) {
+    write(text, node.op);
+    for (const auto& [name, attr] : node.attrs) std::visit([&](const auto& value) { write(text, value); }, attr);
+    write(text, node.inputs);
+  }
+  return text;
+}
+
+}  // namespace
+
+Draft::Draft(const Graph& graph) : graph_(graph), taps_(graph.taps()) {
   for (const Node& node : graph.nodes()) nodes_.push_back(&node);
   for (const Value& value : graph.values()) {
     types_.push_back(value.type);
     makers_.push_back(value.node);
   }
   tapped_.resize(types_.size(), false);
-  for (const Tap& tap : graph.taps()) tapped_[tap.value] = true;
+  for (const Tap& tap : taps_) tapped_[tap.value] = true;
   live_.resize(nodes_.size(), false);
   for (NodeId id = 0; id < node_count(); ++id) ranks_.push_back(id);
 }
 
 void Draft::drop_dead_nodes() {
-  for (const Tap& tap : graph_.taps()) live_[makers_[tap.value]] = true;
+  for (const Tap& tap : taps_) live_[makers_[tap.value]] = true;
   for (NodeId id = node_count(); id-- > 0;) {
     const Node& node = *nodes_[id];
     if (node.kind == Node::Op && !node.op->writes.empty()) live_[id] = true;
@@ -26,12 +66,45 @@ void Draft::drop_dead_nodes() {
       for (const ValueId input : node.inputs)
         if (input != kNone) live_[makers_[input]] = true;
   }
-  readers_.resize(types_.size());
-  for (NodeId id = 0; id < node_count(); ++id)
-    if (live_[id]) add_reader(id);
+}
+
+// Value numbering: the order of the nodes is topological, so equal ones read equal values by the time they are met.
+// Every reader of a variable reads its old value, so nothing depends on where in the graph it stands.
+void Draft::merge_equal_nodes() {
+  std::unordered_map<std::string, NodeId> firsts;  // by meaning
+  std::vector<ValueId> instead(types_.size());
+  std::iota(instead.begin(), instead.end(), 0);
+  for (NodeId id = 0; id < node_count(); ++id) {
+    if (!live_[id]) continue;
+    take_instead(id, instead);
+    std::string text = meaning(node(id));
+    if (text.empty()) continue;
+    const auto [first, is_new] = firsts.emplace(std::move(text), id);
+    if (is_new) continue;
+    live_[id] = false;
+    merged_ops_ += node(id).kind == Node::Op ? 1 : 0;
+    for (size_t i = 0; i < node(id).outputs.size(); ++i) instead[node(id).outputs[i]] = node(first->second).outputs[i];
+  }
+  for (Tap& tap : taps_) {
+    tap.value = instead[tap.value];
+    tapped_[tap.value] = true;
+  }
+}
+
+// Lets the node read other values.
+void Draft::take_instead(NodeId id, const std::vector<ValueId>& instead) {
+  const auto other = [&](ValueId value) { return value != kNone && instead[value] != value; };
+  if (std::none_of(node(id).inputs.begin(), node(id).inputs.end(), other)) return;
+  Node& own = own_nodes_.emplace_back(node(id));
+  for (ValueId& input : own.inputs)
+    if (input != kNone) input = instead[input];
+  nodes_[id] = &own;
 }
 
 void Draft::rewrite(const Device& device) {
+  readers_.resize(types_.size());
+  for (NodeId id = 0; id < node_count(); ++id)
+    if (live_[id]) add_reader(id);
   launches_cost_ = device.asynchronous();
   const auto has_kernel = [&](const std::string& op) {
     return static_cast<bool>(device.kernel(graph_.catalog().at(op)));
@@ -63,7 +136,7 @@ void Draft::fuse(const std::vector<NodeId>& old, std::string_view op_name, std::
                  const std::vector<ValueId>& outputs) {
   assert(std::count(applying_->makes.begin(), applying_->makes.end(), op_name) == 1);
   const OpDef& op = graph_.catalog().at(op_name);
-  Node& fused = fused_.emplace_back();
+  Node& fused = own_nodes_.emplace_back();
   fused.op = &op;
   fused.name = nodes_[old.front()]->name;
   fused.site = nodes_[old.front()]->site;

@@ -1,5 +1,5 @@
-// The graph as the compiler works on it: the nodes that live, who makes and who reads their values, and the ops that
-// rewrites have put in. Lives as long as one compilation.
+// The graph as the compiler works on it: the nodes that live, of equal ones the first alone, who makes and who reads
+// their values, and the ops that rewrites have put in. Lives as long as one compilation.
 #pragma once
 
 #include <deque>
@@ -15,6 +15,8 @@ class Draft final : public Rewriter {
 
   // Keeps what a tap or a write depends on.
   void drop_dead_nodes();
+  // Makes one of nodes that give the same: whoever wants a value of a later one takes that of the first.
+  void merge_equal_nodes();
   // Lets op families fuse their patterns, as far as the device has kernels for what they make of them.
   void rewrite(const Device& device);
 
@@ -36,6 +38,8 @@ class Draft final : public Rewriter {
 
   // ---- for the stages that follow
   const Graph& graph() const { return graph_; }
+  const std::vector<Tap>& taps() const { return taps_; }  // in the graph's order
+  int merged_ops() const { return merged_ops_; }          // that are computed with an equal one
   ValueId value_count() const { return static_cast<ValueId>(types_.size()); }
   int rank(NodeId id) const { return ranks_[id]; }
   // The value whose memory this one uses, through alias ops.
@@ -50,20 +54,23 @@ class Draft final : public Rewriter {
   void forget_values(ValueId first);
 
  private:
+  void take_instead(NodeId id, const std::vector<ValueId>& instead);
   void add_reader(NodeId id);
   void remove(NodeId id);
 
   const Graph& graph_;
   const Rewrite* applying_ = nullptr;
   bool launches_cost_ = false;
+  int merged_ops_ = 0;
+  std::vector<Tap> taps_;
   std::vector<const Node*> nodes_;
-  std::deque<Node> fused_;
+  std::deque<Node> own_nodes_;                // fused ones, and those that take another value than the graph's
   std::vector<bool> live_;                    // by node
   std::vector<int> ranks_;                    // by node: age; a fused node is as old as the youngest it replaces
   std::vector<TensorType> types_;             // by value
   std::vector<NodeId> makers_;                // by value
   std::vector<bool> tapped_;                  // by value
-  std::vector<std::vector<NodeId>> readers_;  // by value; a node that reads a value twice stands twice
+  std::vector<std::vector<NodeId>> readers_;  // by value, from rewrite on; a node that reads a value twice stands twice
 };
 
 // Which of an op's inputs are not left out.

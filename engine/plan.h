@@ -87,6 +87,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // is kept from run to run, and made again once one of those variables has been written, by whomever.
   int kept_steps = 0;
   std::vector<const Variable*> kept_from;
+  int merged_ops = 0;                      // of the graph that are computed with an equal one before them
   int first_write = 0;                     // steps from here on change variables; they run all or not at all
   int branch_count = 1;                    // that the steps form
   std::vector<int> joins;                  // steps of other branches that the end of a run waits for

@@ -20,7 +20,7 @@ class MemoryStage {
     for (const DraftStep& step : laid_out.steps)
       for (const ValueId input : step.inputs)
         if (input != kNone) ++uses_[laid_out.origins[input]];
-    for (const Tap& tap : draft.graph().taps()) tap_source_[laid_out.origins[laid_out.tap_source(tap.value)]] = true;
+    for (const Tap& tap : draft.taps()) tap_source_[laid_out.origins[laid_out.tap_source(tap.value)]] = true;
   }
 
   Storage run(const std::vector<Step>& prepared) {

@@ -108,7 +108,8 @@ function summary.plan_text(handle)
     if info.branches > 1 then table.insert(rows[#rows], 3, tostring(step.branch)) end
   end
   local kept = info.kept_steps > 0 and "the first " .. info.kept_steps .. " kept until a variable changes, " or ""
-  local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. kept .. "the last "
+  local merged = info.merged_ops > 0 and info.merged_ops .. " ops computed with equal ones, " or ""
+  local text = table_text(rows, right) .. "\n  " .. #steps .. " steps, " .. merged .. kept .. "the last "
     .. #steps - info.first_write .. " write variables; values take " .. marked(info.arena_bytes) .. " bytes, at least "
     .. marked(info.arena_lower_bound) .. (on_cpu and "" or "; on " .. info.device)
   if total > 0 then return text .. ("; %.3f ms in steps"):format(total * 1e3) end

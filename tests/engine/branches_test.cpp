@@ -346,7 +346,7 @@ TEST_CASE("writes stay behind all that can fail, in every branch, and a fault in
     const ValueId x = graph.feed("x", vec(2));
     std::vector<ValueId> ends;
     for (const std::string side : {"a", "b"}) {
-      ValueId value = graph.append("add", {x, x})[0];
+      ValueId value = graph.append(side == "a" ? "add" : "plus", {x, x})[0];
       for (int i = 0; i < 4; ++i) value = graph.append("by_way", {value})[0];
       ends.push_back(graph.append("picky", {value}, {}, side, "net.lua:7")[0]);
     }

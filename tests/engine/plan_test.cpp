@@ -1,6 +1,9 @@
 #include "engine/plan.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
 
 #include "toy.h"
 
@@ -28,6 +31,264 @@ TEST_CASE("a node that nothing depends on is dropped") {
   append(graph, "square", {x}, "dead");
   graph.tap(append(graph, "add", {x, x}, "live"), 1);
   CHECK(labels(*toy.session.compile(graph, "job")) == std::vector<std::string>{"add 'live'"});
+}
+
+TEST_CASE("equal nodes are computed once, and so is what follows from them") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  const auto cube = [&](const std::string& of) {
+    return append(graph, "mul", {append(graph, "mul", {x, x}, "square_" + of), x}, "cube_" + of);
+  };
+  const ValueId first = cube("a"), second = cube("b");
+  graph.tap(append(graph, "mul", {first, second}, "product"), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"mul 'square_a'", "mul 'cube_a'", "mul 'product'"});
+  CHECK(plan->merged_ops == 2);
+  CHECK(values(toy.call(plan, {floats({2, 3})})[0]) == std::vector<float>{64, 729});
+}
+
+TEST_CASE("equal nodes that lead nowhere are no reason to compute what they equal") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  append(graph, "mul", {x, x}, "dead");
+  graph.tap(append(graph, "mul", {x, x}, "live"), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"mul 'live'"});
+  CHECK(plan->merged_ops == 0);
+}
+
+TEST_CASE("nodes are equal by op, inputs, what is left out, and attributes to the bit") {
+  ToySession toy;
+  const auto steps = [&](const auto& build) {
+    Graph graph(toy.session.catalog());
+    const ValueId x = graph.feed("x", vec(2)), y = graph.feed("y", vec(2));
+    Token token = 0;
+    for (const ValueId value : build(graph, x, y)) graph.tap(value, ++token);
+    return toy.session.compile(graph, "job")->steps.size();
+  };
+  using Values = std::vector<ValueId>;
+  CHECK(steps([](Graph& graph, ValueId x, ValueId y) {
+          return Values{append(graph, "mul", {x, y}), append(graph, "add", {x, y}), append(graph, "mul", {x, x})};
+        }) == 3);
+  CHECK(steps([](Graph& graph, ValueId x, ValueId y) {
+          return Values{append(graph, "plus", {x}), append(graph, "plus", {x, y}), append(graph, "plus", {x, kNone})};
+        }) == 2);
+  const auto halves = [](std::vector<double> scales) {
+    return [scales](Graph& graph, ValueId x, ValueId) {
+      Values outputs;
+      for (const double scale : scales) outputs.push_back(graph.append("halves", {x}, {{"scale", scale}})[0]);
+      return outputs;
+    };
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(steps(halves({0.5, 0.25, 0.5})) == 2);
+  CHECK(steps(halves({0.0, -0.0})) == 2);
+  CHECK(steps(halves({nan, nan})) == 1);
+  // Two draws by one key are one, as they would give the same.
+  CHECK(steps([](Graph& graph, ValueId x, ValueId) {
+          Values drawn;
+          for (const char* const key : {"a", "bc", "a"}) drawn.push_back(graph.append("draw", {x}, {{"key", key}})[0]);
+          return drawn;
+        }) == 2);
+}
+
+TEST_CASE("each output of a node takes the place of the same output of an equal one") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(1));
+  const std::vector<ValueId> first = graph.append("halves", {x}, {}, "first");
+  const std::vector<ValueId> second = graph.append("halves", {x}, {}, "second");
+  graph.tap(append(graph, "mul", {first[0], x}, "product"), 1);
+  graph.tap(append(graph, "mul", {second[1], x}, "other"), 2);
+  graph.tap(append(graph, "mul", {second[0], x}, "again"), 3);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"halves 'first'", "mul 'product'", "mul 'other'"});
+  const std::vector<Tensor> out = toy.call(plan, {floats({4})});
+  for (const Tensor& tensor : out) CHECK(values(tensor) == std::vector<float>{8});
+  CHECK(out.size() == 3);
+}
+
+TEST_CASE("taps on equal nodes are delivered each, whatever becomes of the value") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  const ValueId sum = append(graph, "add", {x, x}, "sum"), same_sum = append(graph, "add", {x, x}, "same_sum");
+  graph.tap(same_sum, 2);
+  graph.tap(sum, 1);
+  graph.tap(append(graph, "square", {same_sum}, "in_place"), 3);  // may overwrite what it reads
+  graph.tap(append(graph, "same", {sum}, "view"), 4);
+  graph.tap(append(graph, "same", {same_sum}, "same_view"), 5);
+  graph.tap(append(graph, "reversing", {sum}, "turned"), 6);
+  graph.tap(append(graph, "reversing", {same_sum}, "same_turned"), 7);
+  const auto plan = toy.session.compile(graph, "job");
+  std::vector<Token> tokens;
+  for (const PlannedTap& tap : plan->taps) tokens.push_back(tap.token);
+  CHECK(tokens == std::vector<Token>{2, 1, 3, 4, 5, 6, 7});
+  for (const bool inlined : {true, false}) {
+    const std::vector<Tensor> out = toy.call(plan, {floats({1, 2})}, inlined);
+    std::vector<std::vector<float>> delivered;
+    for (const Tensor& tensor : out) delivered.push_back(values(tensor));
+    const std::vector<float> sums{2, 4}, turned{3, 5}, squares{4, 16};
+    CHECK(delivered == std::vector<std::vector<float>>{sums, sums, squares, sums, sums, turned, turned});
+    out[0].data<float>()[0] = 7;  // none is another's memory
+    CHECK(values(out[1])[0] != 7);
+  }
+}
+
+TEST_CASE("what equals a tapped value is not fused into its reader") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  graph.tap(append(graph, "add", {append(graph, "square", {x}, "read"), x}, "sum"), 1);
+  graph.tap(append(graph, "square", {x}, "tapped"), 2);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"square 'read'", "add 'sum'"});
+  const std::vector<Tensor> out = toy.call(plan, {floats({2, 3})});
+  CHECK(values(out[0]) == std::vector<float>{6, 12});
+  CHECK(values(out[1]) == std::vector<float>{4, 9});
+}
+
+TEST_CASE("constants of equal type and bytes are one, and others are not") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(2));
+  const auto scaled = [&](std::vector<float> by, const std::string& name) {
+    return append(graph, "mul", {x, graph.constant(floats(std::move(by)), name)}, name);
+  };
+  for (const float by : {2.f, 2.f, 0.f, -0.f, 3.f}) graph.tap(scaled({by, 1}, "by " + std::to_string(by)), 1);
+  graph.tap(graph.constant(floats({2, 1}), "tapped"), 6);
+  graph.tap(graph.constant(floats({2, 1, 0}), "longer"), 7);
+  graph.tap(graph.constant(floats({2, 1}).reshaped({2, 1}), "column"), 8);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(plan->constants.size() == 6);
+  CHECK(plan->steps.size() == 4);
+  const std::vector<Tensor> out = toy.call(plan, {floats({1, 1})});
+  CHECK(values(out[1]) == std::vector<float>{2, 1});
+  CHECK(std::signbit(values(out[3])[0]));
+  CHECK(values(out[5]) == std::vector<float>{2, 1});
+  CHECK(values(out[6]) == std::vector<float>{2, 1, 0});
+  CHECK(out[7].shape() == Shape{2, 1});
+}
+
+TEST_CASE("equal writes happen each") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1)), one = graph.constant(floats({1}), "one");
+  graph.append("assign_sub", {w, one}, {}, "update");
+  graph.append("assign_sub", {w, one}, {}, "same_update");
+  graph.tap(append(graph, "mul", {w, w}, "before"), 1);
+  graph.tap(append(graph, "mul", {w, w}, "too"), 2);  // built behind the writes, and yet of the old value
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("w", floats({5}));
+  const std::vector<Tensor> out = toy.call(plan, {});
+  CHECK(values(out[0]) == std::vector<float>{25});
+  CHECK(values(out[1]) == std::vector<float>{25});
+  CHECK(values(toy.session.read("w")) == std::vector<float>{3});
+  CHECK(plan->steps.size() == 3);
+}
+
+TEST_CASE("what fails is named by the first of equal nodes") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(1));
+  graph.tap(graph.append("bad", {x}, {}, "first", "net.lua:3")[0], 1);
+  graph.tap(graph.append("bad", {x}, {}, "second", "net.lua:9")[0], 2);
+  try {
+    toy.call(toy.session.compile(graph, "job"), {floats({1})});
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.op == "bad 'first'");
+    CHECK(error.where == "net.lua:3");
+  }
+}
+
+TEST_CASE("of two long chains that are equal one is computed") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId x = graph.feed("x", vec(1));
+  for (Token token = 1; token <= 2; ++token) {
+    ValueId value = x;
+    for (int i = 0; i < 10000; ++i) value = append(graph, "add", {value, x});
+    graph.tap(value, token);
+  }
+  const auto plan = toy.session.compile(graph, "chains");
+  CHECK(plan->steps.size() == 10000);
+  for (const Tensor& out : toy.call(plan, {floats({1})})) CHECK(values(out) == std::vector<float>{10001});
+}
+
+TEST_CASE("graphs with many equal nodes give what each node says by itself") {
+  int merged = 0;
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](size_t n) { return random() % n; };
+    ToySession toy;
+    Graph graph(toy.session.catalog());
+    const ValueId x = graph.feed("x", vec(1));
+    const std::vector<ValueId> variables{graph.variable("v", vec(1)), graph.variable("w", vec(1))};
+    std::vector<ValueId> made{x, variables[0], variables[1]};
+    std::vector<float> wanted{3, 2, 5};  // of `made`
+    const auto note = [&](ValueId value, float is) {
+      made.push_back(value);
+      wanted.push_back(is);
+    };
+    std::vector<float> left{2, 5};  // in the variables
+    const auto update = [&](size_t variable) {
+      graph.append("assign_sub", {variables[variable], x});
+      left[variable] -= 3;
+    };
+    for (int i = 0; i < 100; ++i) {
+      // Few to choose from, so that many nodes are equal.
+      const size_t first = below(std::min<size_t>(made.size(), 4)), second = below(std::min<size_t>(made.size(), 5));
+      const ValueId a = made[first], b = made[second];
+      const float is_a = wanted[first], is_b = wanted[second], drawn = static_cast<float>(below(2));
+      switch (below(8)) {
+        case 0:
+          note(append(graph, "plus", {a}), is_a);
+          break;
+        case 1:
+          note(append(graph, "plus", {a, b}), is_a + is_b);
+          break;
+        case 2:
+          note(append(graph, "add", {a, b}), is_a + is_b);
+          break;
+        case 3:
+          note(append(graph, "same", {b}), is_b);
+          break;
+        case 4:
+          note(graph.append("reversing", {b}, {{"by", static_cast<double>(drawn)}})[0], is_b + drawn);
+          break;
+        case 5:
+          note(graph.constant(floats({drawn}), "constant"), drawn);
+          break;
+        case 6:
+          for (const ValueId half : graph.append("halves", {a}, {{"scale", 0.5 + drawn}}))
+            note(half, is_a * (0.5f + drawn));
+          break;
+        default:
+          update(below(2));
+      }
+    }
+    for (const size_t variable : {0, 1}) update(variable);
+    std::vector<float> tapped;
+    for (Token token = 1; token <= 30; ++token) {
+      const size_t at = below(made.size());
+      graph.tap(made[at], token);
+      tapped.push_back(wanted[at]);
+    }
+    const auto plan = toy.session.compile(graph, "job");
+    merged += plan->merged_ops;
+    toy.session.write("v", floats({2}));
+    toy.session.write("w", floats({5}));
+    std::vector<float> delivered;
+    for (const Tensor& out : toy.call(plan, {floats({3})})) delivered.push_back(values(out)[0]);
+    CHECK(delivered == tapped);
+    CHECK(values(toy.session.read("v"))[0] == left[0]);
+    CHECK(values(toy.session.read("w"))[0] == left[1]);
+  }
+  CHECK(merged > 400);
 }
 
 TEST_CASE("a family's pattern is fused unless an inner value is tapped or read elsewhere") {
@@ -164,7 +425,7 @@ TEST_CASE("consumers that want the same layout share one reorder") {
   Graph graph(toy.session.catalog());
   const ValueId x = graph.feed("x", vec(2));
   graph.tap(append(graph, "reversing", {x}, "a"), 1);
-  graph.tap(append(graph, "reversing", {x}, "b"), 2);
+  graph.tap(graph.append("reversing", {x}, {{"by", 2.0}}, "b")[0], 2);
   const auto plan = toy.session.compile(graph, "job");
   toy.call(plan, {floats({1, 2})});
   CHECK(toy.device->reorders == 3);  // x once, a and b for their taps

@@ -86,6 +86,31 @@ OpDef halves() {
   return def;
 }
 
+OpDef plus() {
+  OpDef def = op("plus", {{"x"}, {"y", InputDef::Optional}}, {});
+  def.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
+  def.cpu.prepare = [](KernelCall& call) -> Launch {
+    return [n = call.outputs[0].count(), has_y = call.has(1)](const LaunchCall& launch) {
+      for (int64_t i = 0; i < n; ++i)
+        launch.output<float>(0)[i] = launch.input<float>(0)[i] + (has_y ? launch.input<float>(1)[i] : 0);
+    };
+  };
+  return def;
+}
+
+OpDef draw() {
+  OpDef def = op("draw", {{"x"}}, {});
+  def.attrs = {{"key", std::string(), "of the number", true}};
+  def.random = true;
+  def.cpu.prepare = [](KernelCall& call) -> Launch {
+    const float drawn = static_cast<float>(call.attrs.string("key").size());
+    return [n = call.outputs[0].count(), drawn](const LaunchCall& launch) {
+      for (int64_t i = 0; i < n; ++i) launch.output<float>(0)[i] = launch.input<float>(0)[i] * drawn;
+    };
+  };
+  return def;
+}
+
 OpDef assign_sub() {
   OpDef def;
   def.name = "assign_sub";
@@ -108,7 +133,11 @@ OpDef assign_sub() {
 }
 
 OpDef reversing() {
-  OpDef def = op("reversing", {{"x"}}, each([](float x) { return x + 1; }));
+  OpDef def = op("reversing", {{"x"}}, {});
+  def.attrs = {{"by", 1.0, "what is added"}};
+  def.cpu.prepare = [](KernelCall& call) {
+    return each([by = static_cast<float>(call.attrs.number("by"))](float x) { return x + by; }).prepare(call);
+  };
   def.cpu.layouts = [](LayoutCall& call) {
     call.inputs[0] = reversed(call.input_types[0]);
     call.outputs[0] = reversed(call.output_types[0]);
@@ -258,6 +287,8 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(join());
   catalog->add(total());
   catalog->add(halves());
+  catalog->add(plus());
+  catalog->add(draw());
   catalog->add(assign_sub());
   catalog->add(reversing());
   catalog->add(turning());

@@ -35,9 +35,11 @@ Layout reversed(const TensorType& type);
 //   add, mul (x, y)         equal shapes
 //   square (x)              in place where possible
 //   same (x)                alias
-//   halves (x; parts)       `parts` outputs, each x / parts
+//   halves (x; scale)       two outputs, each x * scale
+//   plus (x, y)             x + y, or x where y is left out
+//   draw (x; key)           x * a number that the key gives
 //   assign_sub (variable, value)   writes; takes several such pairs in one list
-//   reversing (x)           x + 1, makes and wants the reversed layout
+//   reversing (x; by)       x + by, makes and wants the reversed layout
 //   turning (x)             the square of x, which it wants reversed where it lasts from run to run
 //   by_way (x)              like same, but goes through scratch
 //   bad (x)                 fails in its launch: "row 3 is bad"

@@ -204,6 +204,16 @@ local function tied_convolution(g, x, name, net)
   return g.chance(2) and value + x or value
 end
 
+-- One layer called twice, by the same weights, and what follows it too or not: the second is equal to the first.
+local function again(g, x, name, net)
+  local layer, seed = #x.shape == 4 and convolution or dense, g.below(1000)
+  local follows = { g.one_of(activations), g.one_of(activations) }
+  local first = layer(draws(seed, 1), x, name, net)
+  if not first then return nil end
+  local second = flow.scope.reuse_variables(function() return layer(draws(seed, 1), x, name, net) end)
+  return g.one_of { math_.add, math_.multiply } (follows[1](first), follows[1 + g.below(2)](second))
+end
+
 local function dense_and_dropout(g, x, name)
   local value = flow.layers.dense(x, g.one_of { 8, 16, 40, 64 }, { name = name, activation = nn.relu })
   return nn.dropout(value, { rate = 0.5, name = name .. "-dropout" })
@@ -465,11 +475,11 @@ local anywhere = { activation, activation, chain, chain, chain, add_earlier, add
                    join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, embedded, rearranged,
                    rearranged, batch_norm, empty_part }
 local by_rank = {
-  [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied },
+  [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied, again },
   [3] = { dense, dense, product, attention, attention, convolution_1d },
   [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
           stage, stage, stage, upsampling, transposed_convolution, tied_convolution,
-          dense },
+          dense, again },
 }
 
 -- ---- networks -----------------------------------------------------------------------------------------------------

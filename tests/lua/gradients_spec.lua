@@ -129,6 +129,56 @@ describe("flow.gradients", function()
   end)
 end)
 
+describe("gradients of what the job minimises", function()
+  np.random.seed(4)
+  local images = np.random.uniform(-1, 1, { 6, 1, 8, 8 })
+  local labels = np.array({ 0, 1, 2, 1, 0, 2 }, flow.int32)
+
+  -- Two steps of a network beside what `asks(loss, weights)` shows of it; tells the losses, and what the plan is like.
+  local function trained(asks)
+    start_anew()
+    local job = flow.global_function {
+      type = "train", returns = tp.Numpy,
+      inputs = { pixels = tp.Numpy.Placeholder({ 6, 1, 8, 8 }),
+                 y = tp.Numpy.Placeholder({ 6 }, { dtype = flow.int32 }) },
+    } (function(pixels, y)
+      local h = flow.layers.conv2d(pixels, 4, 3, { name = "conv", padding = "SAME", activation = flow.nn.relu })
+      h = flow.layers.dense(flow.reshape(h, { 6, 256 }), 16, { name = "hidden", activation = flow.nn.relu })
+      h = flow.nn.dropout(h, { rate = 0.25 })
+      local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, flow.layers.dense(h, 3, { name = "out" }))
+      local weights = flow.scope.reuse_variables(function()
+        return { flow.get_variable("conv-weight", { shape = { 4, 1, 3, 3 } }),
+                 flow.get_variable("hidden-weight", { shape = { 16, 256 } }),
+                 flow.get_variable("out-weight", { shape = { 3, 16 } }) }
+      end)
+      asks(loss, weights)
+      flow.optimizer.SGD(0.1, { momentum = 0.9 }):minimize(loss)
+      return loss
+    end)
+    local losses = { job(images, labels), job(images, labels) }
+    local text = job:summary { plan = true }
+    return { losses = losses, variables = flow.get_all_variables(), steps = text:match("(%d+) steps, "),
+             merged = tonumber(text:match("(%d+) ops computed with equal ones") or 0) }
+  end
+
+  it("are computed once for both", function()
+    local asked_for, watched = {}, {}
+    local asked = trained(function(loss, weights)
+      for i, dw in ipairs(flow.gradients(loss, weights)) do flow.watch(dw, function(value) asked_for[i] = value end) end
+    end)
+    local as_watched = trained(function(_, weights)
+      for i, w in ipairs(weights) do flow.watch_diff(w, function(value) watched[i] = value end) end
+    end)
+    assert.equal(as_watched.steps, asked.steps)
+    assert.equal(0, as_watched.merged)
+    assert.truthy(asked.merged > 10)
+    for i = 1, 3 do assert.is_true(asked_for[i] == watched[i]) end
+    local alone = trained(function() end)
+    for i = 1, 2 do assert.is_true(asked.losses[i] == alone.losses[i]) end
+    for name, value in pairs(asked.variables) do assert.is_true(value == alone.variables[name], name) end
+  end)
+end)
+
 -- The slope of `value(at)`, a number, along each element, by central differences. Half the digits of float64.
 local function slopes(at, value)
   local shape, step = at.shape:table(), 1e-5

@@ -124,6 +124,30 @@ describe("the definition", function()
     assert.truthy(#job:dump() > 0)
   end)
 
+  it("computes once what the body says twice, but draws once for each name", function()
+    local input, seen = tp.Numpy.Placeholder({ 40, 3 }), {}
+    local job = flow.global_function {
+      type = "train", inputs = { x = input }, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy },
+    } (function(x)
+      local function hidden()
+        return flow.scope.reuse_variables(function()
+          return flow.layers.dense(x, 64, { name = "hidden", activation = flow.math.tanh })
+        end)
+      end
+      local first, second = hidden(), hidden()
+      flow.watch(second, function(value) seen.second = value end)
+      local a, b = flow.nn.dropout(first, { rate = 0.5 }), flow.nn.dropout(second, { rate = 0.5 })
+      flow.optimizer.SGD(0.1):minimize(a + b)
+      return first, a, b
+    end)
+    local first, a, b = job(np.random.uniform(-1, 1, { 40, 3 }))
+    assert.is_true(first == seen.second)
+    assert.is_false(a == b)
+    local text = job:summary { plan = true }
+    assert.truthy(text:find(" steps, 3 ops computed with equal ones, the last", 1, true))
+    assert.is_nil(text:find("'hidden-activation-1'", 1, true))
+  end)
+
   it("may happen at any time, again under the same name, and in a handler", function()
     local function make(k)
       return flow.global_function { name = "f", inputs = { x = T }, returns = tp.Numpy } (function(x) return x * k end)
