@@ -4,6 +4,7 @@
 -- without it.
 
 local tokens = require "moonflow.tokens"
+local debug, package = debug, package
 
 local complete = {}
 

@@ -3,6 +3,7 @@
 -- __tostring are not called. Plain Lua, no engine.
 
 local tokens = require "moonflow.tokens"
+local debug, package = debug, package
 
 local inspect = {}
 

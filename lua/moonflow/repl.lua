@@ -10,6 +10,7 @@ local complete = require "moonflow.complete"
 local inspect = require "moonflow.inspect"
 local source = require "moonflow.source"
 local tokens = require "moonflow.tokens"
+local debug, os, package = debug, os, package
 
 local repl = {}
 

@@ -238,10 +238,16 @@ end
 --- does not answer. What typed chunks print goes to that terminal. Nothing is served unless this is called.
 --- @param path string  of the socket; it must not exist, unless it was left by a process that has ended
 --- @return Server      `:close()` ends the service
---- @error a path that is in use, or cannot be bound
+--- @error a path that is in use, or cannot be bound; a program that has taken debug, io, os or package away before
 function serve.serve_repl(path)
   if type(path) ~= "string" or path == "" then
     errors.raise("invalid_argument", "flow.serve_repl wants the path of a socket, got " .. tostring(path))
+  end
+  for _, name in ipairs({ "debug", "io", "os", "package" }) do
+    if type(_G[name]) ~= "table" then
+      errors.raise("unsupported", "flow.serve_repl needs Lua's library '" .. name .. "' when it begins; take it away "
+        .. "afterwards")
+    end
   end
   local self = setmetatable({ path = path, listener = core.listen(path), width = 80 }, Server)
   local function to_client(word)

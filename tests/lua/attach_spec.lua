@@ -83,6 +83,18 @@ f()
     assert.equal(1, attached("1\n").code)
   end)
 
+  it("serves a process that has taken Lua's libraries away once it began", function()
+    local h = host()
+    local run = attached("debug, io, os, package = nil\n{ steps = steps > 0 }\n:who\nerror('mine')\n? flow.nn.relu\n")
+    assert.truthy(run.out:find("{ steps = true }", 1, true), run.out)
+    assert.truthy(run.out:find("job = job(x: float32[4]) -> Numpy", 1, true), run.out)
+    assert.truthy(run.out:find("flow.nn.relu(x, [name])", 1, true), run.out)
+    assert.truthy(run.err:find("^attached:4: mine\nstack traceback:"), run.err)
+    assert.equal("", attached("quit = true\n").err)
+    h:wait_for("ended with 0")
+    h:close()
+  end)
+
   it("finds no fault with a process that ends after the last of the chunks it was sent", function()
     local h = host()
     -- The connection is closed with the answer, so that both are there when the terminal's side looks.

@@ -284,6 +284,16 @@ Callback[Numpy]
 ]], run.out)
     end)
 
+    it("is told where a prompt comes too late", function()
+      local run = process.moonflow({ script("late.lua", [[
+        local flow = require "moonflow"
+        debug = nil
+        print(pcall(flow.serve_repl, "late.sock"))
+      ]]) }, { folder = folder })
+      assert.equal("false\tlate.lua:3: flow.serve_repl needs Lua's library 'debug' when it begins; take it away "
+        .. "afterwards\n", run.out)
+    end)
+
     it("is told where that is too early", function()
       local run = process.moonflow({ script("early.lua", [[
         debug = nil
