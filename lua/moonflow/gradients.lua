@@ -13,17 +13,32 @@ local signature = arguments.signature(where, {
   { "losses", "any" }, { "values", "any" }, { "grad_ys", "any?" }, { "name", "string?" },
 })
 
--- A blob or a list of blobs as a list.
-local function list_of(given, name, t)
-  local list = blob.is(given) and { given } or given
-  if type(list) ~= "table" or getmetatable(list) or #list == 0 then
-    signature:fail(": " .. name .. " must be a blob or a list of blobs, got "
-      .. (type(list) == "table" and not getmetatable(list) and "an empty one" or arguments.describe(given)))
+-- Appends what `given`, a blob or a list that may hold lists, has of blobs to `list`.
+local function collect(given, list, name, entry)
+  if blob.is(given) then
+    list[#list + 1] = given
+  elseif type(given) ~= "table" or getmetatable(given) then
+    signature:fail(": " .. (entry and "entry " .. entry .. " of " or "") .. name .. " must be a blob"
+      .. (entry and "" or " or a list of blobs") .. ", got " .. arguments.describe(given))
+  else
+    for i, value in ipairs(given) do collect(value, list, name, (entry and entry .. "." or "") .. i) end
   end
-  for i, value in ipairs(list) do
-    if not blob.is(value) then
-      signature:fail(": entry " .. i .. " of " .. name .. " must be a blob, got " .. arguments.describe(value))
-    end
+  return list
+end
+
+-- The entries of `list` in the form of `given`, from the place after `taken` on.
+local function in_form_of(given, list, taken)
+  if blob.is(given) then return list[taken + 1], taken + 1 end
+  local form = {}
+  for i, part in ipairs(given) do form[i], taken = in_form_of(part, list, taken) end
+  return form, taken
+end
+
+-- A blob, or the blobs of a list and of the lists in it, as a list.
+local function list_of(given, name, t)
+  local list = collect(given, {}, name)
+  if #list == 0 then signature:fail(": " .. name .. " must be a blob or a list of blobs, got an empty one") end
+  for _, value in ipairs(list) do
     blob.id_of(value, t, where)
     if not arguments.floating[value.dtype] then
       errors.raise("dtype_mismatch", where .. ": '" .. value.name .. "' among the " .. name .. " is " .. value.dtype
@@ -100,8 +115,7 @@ local function gradients(...)
     local id = found[i] or zeros_or_why_not(losses, loss_ids, value, t, name, site)
     results[i] = blob.new(t, t:append("identity", { id }, nil, name, site), name, site)
   end
-  if blob.is(given.values) then return results[1] end
-  return results
+  return (in_form_of(given.values, results, 0))
 end
 
 ops.document(gradients, where, signature, [[
@@ -110,8 +124,8 @@ The gradients of losses with respect to values of the job, as values of the job.
 They are returned, watched and computed with like any others. A loss made of them may be minimised, or differentiated
 again, by ops whose gradients have gradients; flow.stop_gradient makes a constant of one. They are of the whole sum,
 whatever an optimizer of the job does: neither divided by the number of losses, nor scaled, nor clipped.
-shapes: losses and values are a blob or a list of blobs: inputs, results of ops, variables -> a blob or a list, as
-  `values` is, each of its value's shape
+shapes: losses and values are a blob or a list of blobs, which may be nested: inputs, results of ops, variables -> a
+  blob or a list in the form of `values`, each of its value's shape
 dtypes: float32, float64, bfloat16, float16
 defaults: grad_ys = ones; else a number, array or blob for each loss, of its shape
 errors: a value that no loss depends on, or only through ops that let no gradient by (argmax, stop_gradient, floor);

@@ -53,6 +53,19 @@ describe("flow.gradients", function()
     near(got[2], 2 * x, 0)
   end)
 
+  it("gives them in the form of the values, lists in lists", function()
+    local got = run(x, function(b)
+      local square, cube = b ^ 2, b * b * b
+      local of = flow.gradients({ { square }, cube }, { b, { square, { cube } } })
+      assert.equal(2, #of)
+      assert.equal(2, #of[2])
+      return { of[1], of[2][1], of[2][2][1] }
+    end)
+    near(got[1], 2 * x + 3 * x ^ 2, 1e-14)
+    near(got[2], np.ones({ 2, 3 }, flow.double), 0)
+    near(got[3], np.ones({ 2, 3 }, flow.double), 0)
+  end)
+
   it("sums the gradients of several losses, each from what it is to start with", function()
     local got = run(x, function(b)
       local square, cube = b ^ 2, b * b * b
