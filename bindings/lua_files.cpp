@@ -1,4 +1,6 @@
 // Files as Lua functions: npy, npz, IDX, PNG, safetensors, checkpoints.
+#include <algorithm>
+
 #include "bindings/checkpoint.h"
 #include "bindings/file.h"
 #include "bindings/idx.h"
@@ -12,6 +14,23 @@
 namespace moonflow::lua {
 
 namespace {
+
+// core.first_bytes(path, count): what a regular file begins with, at most so many bytes.
+int first_bytes(lua_State* L) {
+  lua_settop(L, 2);
+  std::string& bytes = push_box<std::string>(L);
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const int64_t count = integer_at(L, 2, "count", 0, 4096);
+    int64_t size = 0;
+    Descriptor descriptor = open_for_reading(path, size);
+    FileSource source(std::move(descriptor), path, size);
+    bytes.resize(static_cast<size_t>(std::min(count, size)));
+    source.read(bytes.data(), static_cast<int64_t>(bytes.size()));
+  });
+  push_string(L, bytes);
+  return 1;
+}
 
 int npy_read(lua_State* L) {
   lua_settop(L, 1);
@@ -236,7 +255,8 @@ int checkpoint_read(lua_State* L) {
 }  // namespace
 
 void add_files(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {{"npy_read", npy_read},
+  static const luaL_Reg kFunctions[] = {{"first_bytes", first_bytes},
+                                        {"npy_read", npy_read},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},
                                         {"npz_write", npz_write},

@@ -9,7 +9,6 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
-local io = io
 
 local evaluate, cast, floating, as_array, is_array =
   ndarray.evaluate, ndarray.cast, ndarray.floating, ndarray.as_array, ndarray.is_array
@@ -505,12 +504,7 @@ function np.load(path)
   if type(path) ~= "string" then
     fail("invalid_argument", "np.load wants the path of a file, got " .. arguments.describe(path))
   end
-  local file, reason = io.open(path, "rb")
-  if not file then fail("io", "np.load: " .. reason) end
-  local magic = file:read(2)
-  file:close()
-  if magic == "PK" then return core.npz_read(path) end
-  return core.npy_read(path)
+  return core.first_bytes(path, 2) == "PK" and core.npz_read(path) or core.npy_read(path)
 end
 
 local printing_signature = signature("np.set_printoptions",

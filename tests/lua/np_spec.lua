@@ -622,7 +622,13 @@ describe("files", function()
   end)
 
   it("say which file is missing or is no array", function()
-    raises("io", "nowhere.npy", function() np.load(folder .. "/nowhere.npy") end)
+    raises("not_found", "nowhere.npy", function() np.load(folder .. "/nowhere.npy") end)
+    process.write(folder .. "/empty.npy", "")
+    raises("io", "empty.npy', byte 0: the file ends", function() np.load(folder .. "/empty.npy") end)
+    os.execute("mkfifo " .. folder .. "/pipe")
+    for _, path in ipairs({ folder .. "/pipe", "/dev/zero", folder }) do  -- a pipe's open would wait for its other end
+      raises("io", path .. "' is no regular file", function() np.load(path) end)
+    end
     process.write(folder .. "/text.npy", "this is no array at all, only words")
     local fine, problem = pcall(np.load, folder .. "/text.npy")
     assert.is_false(fine)
@@ -735,7 +741,7 @@ for name in ['fortran', 'swapped', 'small']:
       raises("io", message, function() np.load_png(path) end)
     end
     refuses("read.png' is no PNG picture: ", "no picture")
-    refuses("read.png' is no PNG picture: ", "")
+    refuses("read.png' is no PNG picture: it is empty", "")
     refuses("read.png' is ", whole:sub(1, 20))
     refuses("read.png' is a damaged picture: ", whole:sub(1, -20))
     refuses("wanted less than 2^30 elements in all", "\137PNG\r\n\26\n\0\0\0\rIHDR\0\1\0\0\0\1\0\0\8\2\0\0\0"
