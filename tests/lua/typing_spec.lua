@@ -43,6 +43,8 @@ describe("placeholders", function()
   end)
 
   it("refuse shapes and dtypes that are none", function()
+    raises("Placeholder: shape has 9 axes, at most 8 are possible", tp.Numpy.Placeholder, { 1, 2, 3, 4, 5, 6, 7, 8, 9 })
+    assert.equal(8, #tp.Numpy.Placeholder({ 1, 2, 3, 4, 5, 6, 7, 8 }).shape)
     raises("entry 2 is -1", tp.Numpy.Placeholder, { 2, -1 })
     raises("entry 1 is 2.5", tp.Numpy.Placeholder, { 2.5 })
     raises("('dtype') must be a dtype such as flow.float32, got 'float23'", tp.Numpy.Placeholder, { 2 }, "float23")
