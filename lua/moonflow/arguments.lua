@@ -172,6 +172,12 @@ function arguments.signature(where, list)
   return setmetatable({ where = where, parameters = parameters, by_name = by_name, names = names }, Signature)
 end
 
+--- The same parameters under another name of the function.
+function Signature:called(where)
+  return setmetatable({ where = where, parameters = self.parameters, by_name = self.by_name, names = self.names },
+    Signature)
+end
+
 function Signature:fail(message, site)
   errors.raise("invalid_argument", self.where .. message, site)
 end

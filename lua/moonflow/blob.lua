@@ -86,7 +86,7 @@ function blob.operand(value, t, dtype, what)
     return t:constant(value, dtype, nil, errors.site())
   end
   if kind == "ndarray" then return t:constant(value, nil, nil, errors.site()) end
-  errors.raise("invalid_argument", what .. " wants blobs or numbers, got " .. arguments.describe(value))
+  errors.raise("invalid_argument", what .. " wants blobs, arrays or numbers, got " .. arguments.describe(value))
 end
 
 local function binary(op, a, b, what)

@@ -44,7 +44,7 @@ end
 function mathematics.complete(flow)
   for path, of in pairs(aliases) do
     local value = at(flow, of)
-    if value then ops.place(flow, path, value) end
+    if value then ops.place(flow, path, ops.alias(value, path)) end
   end
 
   define(flow, "math.add_n", { { "inputs", "table" } }, "The sum of a list of blobs of one shape.",

@@ -135,10 +135,11 @@ end
 -- Losses whose first two inputs, labels and logits, are of one type.
 local by_labels = { softmax_cross_entropy_with_logits = true, sigmoid_cross_entropy_with_logits = true }
 
-local function call(name, where, ...)
+local function call(name, signature, ...)
+  local where = signature.where
   local t = trace.need(where)
   local def = definition_of(name)
-  local values = def.signature:parse(...)
+  local values = signature:parse(...)
   local site = errors.site()
   local given = {}
   if def.many then
@@ -160,9 +161,19 @@ local function call(name, where, ...)
 end
 
 local function make_function(name, where)
-  local function public(...) return call(name, where, ...) end
+  local signature
+  local function public(...)
+    signature = signature or definition_of(name).signature:called(where)
+    return call(name, signature, ...)
+  end
   help[public] = name
   return public
+end
+
+--- The same function under another path of `flow`, by which its errors call it.
+function ops.alias(public, path)
+  local entry = help[public]
+  return type(entry) == "string" and make_function(entry, "flow." .. path) or public
 end
 
 --- Puts `value` at a path such as "nn.relu" under `root`, unless something is there.

@@ -87,6 +87,8 @@ local job = flow.global_function {
 >>local g = flow.gradients(3, x)]])
     golden("flow.gradients: values must be a blob or a list of blobs, got an empty one", within [[
 >>local g = flow.gradients(x, {})]])
+    golden("flow.gradients: entry 2.1 of values must be a blob, got 'y'", within [[
+>>local g = flow.gradients(x, { x, { "y" } })]])
     golden("flow.gradients: entry 2 of values must be a blob, got 'y'", within [[
 >>local g = flow.gradients(x, { x, "y" })]])
     golden("flow.gradients: grad_ys must be one for each loss, got 1 for 2", within [[
@@ -320,6 +322,15 @@ end)]])
     golden("flow.layers.dense: argument 2 ('units') must be an integer, got 1e+300", body [[
 >>  local y = flow.layers.dense(x, 1e300)
   return y]])
+    golden("flow.nn.sigmoid: argument 1 ('x') must be a blob, got nil", body [[
+>>  local y = flow.nn.sigmoid()
+  return y]])
+    golden("flow.math.sigmoid: argument 1 ('x') must be a blob, got nil", body [[
+>>  local y = flow.math.sigmoid()
+  return y]])
+    golden("flow.clip has no option 'mim'; did you mean 'min'?", body [[
+>>  local y = flow.clip(x, { mim = 0, max = 1 })
+  return y]])
     golden("flow.math.add_n: entry 2 of inputs must be a blob, got 3", body [[
 >>  local y = flow.math.add_n({ x, 3 })
   return y]])
@@ -374,7 +385,7 @@ end)]])
 >>  print(y:mean())]])
     golden("'x' is a graph value, not a function", body [[
 >>  x(1)]])
-    golden("operator '+' wants blobs or numbers, got 'text'", body [[
+    golden("operator '+' wants blobs, arrays or numbers, got 'text'", body [[
 >>  local y = x + "text"
   return y]])
   end)
