@@ -103,6 +103,7 @@ void Draft::take_instead(NodeId id, const std::vector<ValueId>& instead) {
 
 void Draft::rewrite(const Device& device) {
   readers_.resize(types_.size());
+  live_reads_.resize(types_.size(), 0);
   for (NodeId id = 0; id < node_count(); ++id)
     if (live_[id]) add_reader(id);
   launches_cost_ = device.asynchronous();
@@ -129,7 +130,14 @@ NodeId Draft::made_by(ValueId value, std::string_view op) const {
 }
 
 NodeId Draft::sole_reader(ValueId value) const {
-  return !tapped_[value] && readers_[value].size() == 1 ? readers_[value][0] : kNone;
+  return !tapped_[value] && live_reads_[value] == 1 ? readers(value)[0] : kNone;
+}
+
+const std::vector<NodeId>& Draft::readers(ValueId value) const {
+  std::vector<NodeId>& readers = readers_[value];
+  if (readers.size() != live_reads_[value])
+    readers.erase(std::remove_if(readers.begin(), readers.end(), [&](NodeId id) { return !live_[id]; }), readers.end());
+  return readers;
 }
 
 void Draft::fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
@@ -189,6 +197,7 @@ ValueId Draft::add_value(const TensorType& type, NodeId maker) {
   makers_.push_back(maker);
   tapped_.push_back(false);
   readers_.emplace_back();
+  live_reads_.push_back(0);
   return value_count() - 1;
 }
 
@@ -197,20 +206,21 @@ void Draft::forget_values(ValueId first) {
   makers_.resize(first);
   tapped_.resize(first);
   readers_.resize(first);
+  live_reads_.resize(first);
 }
 
 void Draft::add_reader(NodeId id) {
-  for (const ValueId input : nodes_[id]->inputs)
-    if (input != kNone) readers_[input].push_back(id);
+  for (const ValueId input : nodes_[id]->inputs) {
+    if (input == kNone) continue;
+    readers_[input].push_back(id);
+    ++live_reads_[input];
+  }
 }
 
 void Draft::remove(NodeId id) {
   live_[id] = false;
-  for (const ValueId input : nodes_[id]->inputs) {
-    if (input == kNone) continue;
-    std::vector<NodeId>& readers = readers_[input];
-    readers.erase(std::remove(readers.begin(), readers.end(), id), readers.end());
-  }
+  for (const ValueId input : nodes_[id]->inputs)
+    if (input != kNone) --live_reads_[input];
 }
 
 std::vector<bool> presence(const std::vector<ValueId>& values) {

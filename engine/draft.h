@@ -31,7 +31,7 @@ class Draft final : public Rewriter {
   bool launches_cost() const override { return launches_cost_; }
   NodeId node_count() const override { return static_cast<NodeId>(nodes_.size()); }
   bool live(NodeId id) const override { return live_[id]; }
-  const std::vector<NodeId>& readers(ValueId value) const override { return readers_[value]; }
+  const std::vector<NodeId>& readers(ValueId value) const override;
   ValueId add_value(const TensorType& type) override { return add_value(type, kNone); }
   void fuse(const std::vector<NodeId>& old, std::string_view op_name, std::vector<ValueId> inputs, Attrs attrs,
             const std::vector<ValueId>& outputs) override;
@@ -64,13 +64,16 @@ class Draft final : public Rewriter {
   int merged_ops_ = 0;
   std::vector<Tap> taps_;
   std::vector<const Node*> nodes_;
-  std::deque<Node> own_nodes_;                // fused ones, and those that take another value than the graph's
-  std::vector<bool> live_;                    // by node
-  std::vector<int> ranks_;                    // by node: age; a fused node is as old as the youngest it replaces
-  std::vector<TensorType> types_;             // by value
-  std::vector<NodeId> makers_;                // by value
-  std::vector<bool> tapped_;                  // by value
-  std::vector<std::vector<NodeId>> readers_;  // by value, from rewrite on; a node that reads a value twice stands twice
+  std::deque<Node> own_nodes_;     // fused ones, and those that take another value than the graph's
+  std::vector<bool> live_;         // by node
+  std::vector<int> ranks_;         // by node: age; a fused node is as old as the youngest it replaces
+  std::vector<TensorType> types_;  // by value
+  std::vector<NodeId> makers_;     // by value
+  std::vector<bool> tapped_;       // by value
+  // By value, from rewrite on. A node that reads a value twice stands twice. Those that live no more stay until
+  // somebody asks for the list: thousands of nodes may read one value, such as a constant, and go one by one.
+  mutable std::vector<std::vector<NodeId>> readers_;
+  std::vector<size_t> live_reads_;  // by value: how long its list is without them
 };
 
 // Which of an op's inputs are not left out.
