@@ -148,7 +148,7 @@ void write_npz(const std::string& path, const std::map<std::string, Tensor>& arr
     fail(ErrorCode::Io, "cannot write '", path, "': ", why);
   }
   const auto check = [&](bool holds) {
-    require(holds, ErrorCode::Io, "cannot write '", path, "': ", zip_error_strerror(zip_get_error(archive.get())));
+    if (!holds) fail(ErrorCode::Io, "cannot write '", path, "': ", zip_error_strerror(zip_get_error(archive.get())));
   };
   for (const auto& [name, array] : arrays) {
     require(!leaves_folder(name) && name.find('\0') == name.npos, ErrorCode::InvalidArgument, "'", name,
@@ -169,7 +169,7 @@ void write_npz(const std::string& path, const std::map<std::string, Tensor>& arr
   // libzip writes beside the file and renames; an archive without members it would not write at all.
   require(!arrays.empty(), ErrorCode::InvalidArgument, "an archive needs at least one array");
   check(zip_close(archive.get()) == 0);
-  archive.release();
+  archive.release();  // closing it has freed it
 }
 
 }  // namespace moonflow

@@ -621,6 +621,17 @@ describe("files", function()
     same(loaded.arr_1, "float32", { 2 })
   end)
 
+  it("are written without a look at memory that was given back", function()
+    process.write(folder .. "/save.lua", ([[
+      local np = require("moonflow").np
+      np.savez(%q, { a = np.array({ 1, 2 }) })]]):format(folder .. "/saved"))
+    -- The C library overwrites what is freed.
+    local program = process.moonflow({ folder .. "/save.lua" },
+      { env = { GLIBC_TUNABLES = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165" } })
+    assert.equal(0, program.code, program.err)
+    same(np.load(folder .. "/saved.npz").a, "float32", { 1, 2 })
+  end)
+
   it("say which file is missing or is no array", function()
     raises("not_found", "nowhere.npy", function() np.load(folder .. "/nowhere.npy") end)
     process.write(folder .. "/empty.npy", "")
