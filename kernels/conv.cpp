@@ -291,6 +291,7 @@ std::vector<Example> conv2d_examples() {
       {{f({1, 3, 6, 5}), f({2, 3, 5, 5})}, {{"padding", same}, {"algorithm", winograd}}, -0.25, 0.25},
       {{f({1, 5, 6, 16}), f({16, 3, 3, 16})}, {{"data_format", nhwc}, {"algorithm", winograd}}},
       {{f({2, 8, 5, 4}), f({9, 8, 1, 1})}, {{"strides", Ints{2}}}},
+      {{f({2, 6, 17, 4}), f({3, 1, 1, 4})}, {{"data_format", nhwc}, {"strides", Ints{2, 1}}}},
   };
 }
 

@@ -14,10 +14,19 @@ constexpr auto kFloat = memory::data_type::f32;
 
 memory::desc any(const memory::desc& desc) { return {desc.dims(), kFloat, memory::format_tag::any}; }
 
+// Of 1x1 filters with strides the library first gathers the places it needs, a register of channels at once. Where
+// channels come last and are fewer, its filter gradient then writes beyond its scratch, and threads over one another's.
+bool gathers_too_much(const Conv& conv) {
+  constexpr int64_t kWidestRegister = 16;
+  const Window &vertical = conv.windows[0], &horizontal = conv.windows[1];
+  return vertical.size == 1 && horizontal.size == 1 && (vertical.stride > 1 || horizontal.stride > 1) &&
+         conv.channels_per_group() < kWidestRegister;
+}
+
 // Images of channels-last jobs stay as they are, so that such a chain has no reorders.
-memory::desc preferred_image(const ImageSize& size, const ImageFormat& format) {
-  const memory::desc plain = plain_image(size, format);
-  return format.channels_last ? plain : any(plain);
+memory::desc preferred_image(const ImageSize& size, const Conv& conv) {
+  const memory::desc plain = plain_image(size, conv.format);
+  return conv.format.channels_last && !gathers_too_much(conv) ? plain : any(plain);
 }
 
 // The row-major filter, (groups,) filters, channels, height, width.
@@ -64,7 +73,7 @@ struct ConvPrimitive {
 dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, bool relu, prop_kind kind,
                                                   const dnnl::engine& engine) {
   const Geometry at(conv);
-  const memory::desc x = preferred_image(conv.image, conv.format), out = preferred_image(conv.out, conv.format);
+  const memory::desc x = preferred_image(conv.image, conv), out = preferred_image(conv.out, conv);
   const memory::desc filter = any(plain_filter(conv));
   const memory::desc each_filter({conv.filters()}, kFloat, memory::format_tag::a);
   using Desc = dnnl::convolution_forward::desc;
@@ -77,7 +86,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, bool relu, const dnnl::engin
   const Geometry at(conv);
   const memory::desc plain_x = plain_image(conv.image, conv.format), plain_out = plain_image(conv.out, conv.format);
   const memory::desc filter = plain_filter(conv), each_filter({conv.filters()}, kFloat, memory::format_tag::a);
-  const memory::desc x = preferred_image(conv.image, conv.format), out = preferred_image(conv.out, conv.format);
+  const memory::desc x = preferred_image(conv.image, conv), out = preferred_image(conv.out, conv);
 
   if (kind == ConvKind::Forward || kind == ConvKind::ForwardBias) {
     const bool bias = kind == ConvKind::ForwardBias;
