@@ -1,6 +1,9 @@
 #include "bindings/safetensors.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "bindings/json.h"
 
@@ -40,8 +43,14 @@ uint64_t whole(const Json& value, const std::string& what) {
   return static_cast<uint64_t>(*number);
 }
 
-Tensor read_tensor(const std::string& name, const Json& entry, std::string_view data,
-                   const std::shared_ptr<HostMemory>& memory) {
+// What the header says of one tensor; its bytes lie from begin to end of the data.
+struct Entry {
+  std::string name;
+  TensorType type;
+  uint64_t begin, end;
+};
+
+Entry read_entry(const std::string& name, const Json& entry) {
   const auto* dtype = entry.find<std::string>("dtype");
   const auto* shape = entry.find<Json::Array>("shape");
   const auto* offsets = entry.find<Json::Array>("data_offsets");
@@ -53,12 +62,25 @@ Tensor read_tensor(const std::string& name, const Json& entry, std::string_view 
   check_size(type);
   const uint64_t begin = whole((*offsets)[0], "an offset of '" + name + "'");
   const uint64_t end = whole((*offsets)[1], "an offset of '" + name + "'");
-  if (begin > end || end > data.size()) damaged("the bytes of '" + name + "' lie outside the data");
-  if (end - begin != static_cast<uint64_t>(type.bytes()))
-    damaged(text("'", name, "' is ", type, ", but has ", end - begin, " bytes"));
-  Tensor tensor = Tensor::allocate(type, memory);
-  if (tensor.bytes() > 0) std::memcpy(tensor.data(), data.data() + begin, static_cast<size_t>(tensor.bytes()));
-  return tensor;
+  if (begin > end || end - begin != static_cast<uint64_t>(type.bytes()))
+    damaged(text("'", name, "' is ", type, ", but lies from byte ", begin, " to ", end));
+  return {name, type, begin, end};
+}
+
+// The format has tensors side by side, without overlaps and holes. With overlaps a small file would need any amount of
+// memory; with holes a damaged header could pass.
+void check_places(std::vector<Entry>& entries, uint64_t data_bytes) {
+  const auto place = [](const Entry& entry) { return std::pair(entry.begin, entry.end); };
+  std::sort(entries.begin(), entries.end(),
+            [&](const Entry& one, const Entry& other) { return place(one) < place(other); });
+  uint64_t end = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin < end) damaged("the bytes of '" + entry.name + "' belong to another tensor too");
+    if (entry.begin > end) damaged("nothing is said of the bytes before '" + entry.name + "'");
+    end = entry.end;
+    if (end > data_bytes) damaged("the bytes of '" + entry.name + "' lie outside the data");
+  }
+  if (end < data_bytes) damaged(text("nothing is said of the last ", data_bytes - end, " bytes"));
 }
 
 }  // namespace
@@ -98,13 +120,20 @@ Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostM
   const auto* entries = header.as<Json::Object>();
   if (!is_json || entries == nullptr) damaged("the header is no JSON object");
   Safetensors result;
+  std::vector<Entry> tensors;
   for (const auto& [name, entry] : *entries) {
     if (name != "__metadata__") {
-      result.tensors.emplace(name, read_tensor(name, entry, data, memory));
+      tensors.push_back(read_entry(name, entry));
     } else if (const auto* metadata = entry.as<Json::Object>()) {
       for (const auto& [key, value] : *metadata)
         if (const auto* string = value.as<std::string>()) result.metadata.emplace(key, *string);
     }
+  }
+  check_places(tensors, data.size());
+  for (const Entry& entry : tensors) {
+    const Tensor tensor = Tensor::allocate(entry.type, memory);
+    if (tensor.bytes() > 0) std::memcpy(tensor.data(), data.data() + entry.begin, static_cast<size_t>(tensor.bytes()));
+    result.tensors.emplace(entry.name, tensor);
   }
   return result;
 }

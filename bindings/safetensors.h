@@ -1,5 +1,5 @@
 // The safetensors format: an 8-byte length, a JSON header with dtype, shape and place of each tensor, then the bytes.
-// Reading trusts nothing: every place is checked against the size before it is used.
+// Reading trusts nothing: every place is checked against the size and the other places before it is used.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace moonflow {
 
 using Metadata = std::map<std::string, std::string>;
 
-// Little-endian and row-major, tensors by rising name, each at a multiple of 8 bytes.
+// Little-endian and row-major, tensors by rising name, the first at a multiple of 8 bytes.
 std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata);
 
 struct Safetensors {

@@ -374,6 +374,24 @@ describe("a checkpoint", function()
         flow.train.CheckPoint():load(folder .. "/cut.safetensors")
       end)
     end
+    -- Four tensors share eight bytes, as many could share a large file's; or some bytes are nobody's.
+    local function refuses(places, bytes, problem)
+      local entries = {}
+      for i, place in ipairs(places) do
+        entries[i] = ('"%d":{"dtype":"F32","shape":[2],"data_offsets":[%d,%d]}'):format(i, place, place + 8)
+      end
+      local header = "{" .. table.concat(entries, ",") .. "}"
+      process.write(folder .. "/places.safetensors",
+        string.char(#header % 256, math.floor(#header / 256)) .. ("\0"):rep(6) .. header .. ("\0"):rep(bytes))
+      raises("these are no safetensors: " .. problem, function()
+        flow.checkpoint.get(folder .. "/places.safetensors")
+      end)
+    end
+    refuses({ 0, 0, 0, 0 }, 8, "the bytes of '2' belong to another tensor too")
+    refuses({ 8, 0, 12 }, 20, "the bytes of '3' belong to another tensor too")
+    refuses({ 0, 12 }, 20, "nothing is said of the bytes before '2'")
+    refuses({ 8, 0 }, 17, "nothing is said of the last 1 bytes")
+    refuses({ 8, 0 }, 15, "the bytes of '1' lie outside the data")
     raises("missing.safetensors", function() flow.train.CheckPoint():load(folder .. "/missing.safetensors") end)
     flow.checkpoint.save(folder .. "/b.safetensors", { w = np.zeros({ 3, 2 }), ["w-m"] = np.zeros({ 2, 3 }) })
     raises("variable 'w' is float32 (2, 3), the value is float32 (3, 2)", function()
