@@ -77,6 +77,8 @@ void add_strided_slice(Catalog& catalog) {
   op.doc =
       "Every step-th element of the leading axes, by Python's rules for start:stop:step.\n"
       "  out[i, j] = x[start[0] + i * step[0], start[1] + j * step[1]]\n"
+      "In Lua also in the original's form, { start, stop, step } for each axis and nil for what is not given:\n"
+      "  flow.slice_v2(x, { { 0, 10, 2 }, { nil, -1 } })\n"
       "shapes: x (4, 6) with start = {3, 0}, stop = {0, 5}, step = {-2, 3} -> out (2, 2); axes not named are whole\n"
       "dtypes: any -> the same\n"
       "defaults: step = {}, all ones; a number that is not given (-2^63) is the end the step begins or stops at\n"
