@@ -43,7 +43,8 @@ Role output_role(const HostJob& job, size_t index) {
 // The inputs of a call as tensors, before Lua is entered.
 std::vector<Tensor> read_inputs(const HostJob& job, const mf_array* inputs, int32_t count) {
   if (count != static_cast<int32_t>(job.inputs.size()))
-    refuse(MF_INVALID_ARGUMENT, job.name, ": takes ", job.inputs.size(), " inputs, got ", count);
+    refuse(MF_INVALID_ARGUMENT, job.name, ": takes ", job.inputs.size(),
+           job.inputs.size() == 1 ? " input, got " : " inputs, got ", count);
   if (inputs == nullptr && count > 0) refuse(MF_INVALID_ARGUMENT, job.name, ": inputs is NULL");
   std::vector<Tensor> feeds;
   for (int32_t i = 0; i < count; ++i)
@@ -192,7 +193,8 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
   return guarded([&] {
     const EnteredJob job(handle);
     if (output_count != static_cast<int32_t>(job->outputs.size()))
-      refuse(MF_INVALID_ARGUMENT, job->name, ": gives ", job->outputs.size(), " outputs, got ", output_count);
+      refuse(MF_INVALID_ARGUMENT, job->name, ": gives ", job->outputs.size(),
+             job->outputs.size() == 1 ? " output, got " : " outputs, got ", output_count);
     if (outputs == nullptr && output_count > 0) refuse(MF_INVALID_ARGUMENT, job->name, ": outputs is NULL");
     // Before the run, so that a training step is not made for nothing.
     for (int32_t i = 0; i < output_count && !job->dynamic; ++i)

@@ -17,6 +17,9 @@ void require_name(const char* name) {
   if (name == nullptr) refuse(MF_INVALID_ARGUMENT, "name is NULL");
 }
 
+// The host's memory, which is to be as the variable is.
+Role of_variable(const char* name) { return {nullptr, "the array for variable", name}; }
+
 // Gives first values to what has none.
 void initialise(HostSession& session) {
   session.enter([&](lua_State* L) {
@@ -63,7 +66,7 @@ mf_status* mf_variable_read(mf_session* handle, const char* name, mf_array* valu
     require_name(name);
     require_out(value, "value");
     initialise(*session);
-    fill_array(*value, session->engine().read(name), {nullptr, "variable", name});
+    fill_array(*value, session->engine().read(name), of_variable(name));
   });
 }
 
@@ -74,7 +77,7 @@ mf_status* mf_variable_write(mf_session* handle, const char* name, const mf_arra
     require_out(value, "value");
     Session& engine = session->engine();
     engine.write(name,
-                 tensor_of(*value, engine.variables().at(name).type, {nullptr, "variable", name}, session->memory()));
+                 tensor_of(*value, engine.variables().at(name).type, of_variable(name), session->memory()));
   });
 }
 

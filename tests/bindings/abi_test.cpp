@@ -214,6 +214,12 @@ TEST_CASE("variables are read and written by name") {
   CHECK(taken(status) == MF_NOT_FOUND);
   mf_array small = mf_floats(read, 1);
   CHECK(taken(mf_variable_read(host.session, "out-bias", &small)) == MF_SHAPE_MISMATCH);
+  double wide[2] = {};
+  mf_array doubles = mf_array_of(MF_FLOAT64, wide, 2);
+  status = mf_variable_read(host.session, "out-bias", &doubles);
+  CHECK_THAT(mf_status_message(status),
+             Catch::Contains("the array for variable 'out-bias' is float64, wanted float32 (2)"));
+  CHECK(taken(status) == MF_DTYPE_MISMATCH);
   CHECK(taken(mf_variable_write(host.session, "out-bias", &small)) == MF_SHAPE_MISMATCH);
 }
 
@@ -412,6 +418,9 @@ TEST_CASE("wrong arrays and structs give a status that names them") {
   CHECK(call(mf_array_of(77, data, 3), out) == MF_DTYPE_MISMATCH);
   CHECK(call(mf_floats(nullptr, 3), out) == MF_INVALID_ARGUMENT);
   CHECK(call(good, out, 0) == MF_INVALID_ARGUMENT);
+  mf_status* status = mf_job_call(job, &good, 2, &out, 1);
+  CHECK_THAT(mf_status_message(status), Catch::Contains("predict: takes 1 input, got 2"));
+  CHECK(taken(status) == MF_INVALID_ARGUMENT);
   CHECK(call(good, out, 1, 2) == MF_INVALID_ARGUMENT);
   CHECK(call(good, out, -1) == MF_INVALID_ARGUMENT);
   CHECK(taken(mf_job_call(job, nullptr, 1, &out, 1)) == MF_INVALID_ARGUMENT);
