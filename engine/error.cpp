@@ -1,6 +1,7 @@
 #include "engine/error.h"
 
 #include <new>
+#include <sstream>
 
 namespace moonflow {
 
@@ -39,6 +40,13 @@ std::string Error::describe() const {
   for (const std::string& part : {where, job, op})
     if (!part.empty()) line += part + ": ";
   return line + what();
+}
+
+std::string written(const std::function<void(std::ostream&)>& write) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  write(out);
+  return out.str();
 }
 
 Error current_error() {

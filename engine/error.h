@@ -3,7 +3,8 @@
 // out.
 #pragma once
 
-#include <sstream>
+#include <functional>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 
@@ -40,13 +41,13 @@ class Error : public std::runtime_error {
   std::string describe() const;
 };
 
-// The parts written one after another, as a C++ stream in the "C" locale would.
+// What `write` puts into a C++ stream in the "C" locale.
+std::string written(const std::function<void(std::ostream&)>& write);
+
+// The parts written so, one after another.
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream out;
-  out.imbue(std::locale::classic());
-  (out << ... << parts);
-  return out.str();
+  return written([&](std::ostream& out) { (out << ... << parts); });
 }
 
 template <class... Parts>

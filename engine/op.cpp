@@ -50,6 +50,12 @@ std::string str(const AttrValue& value) {
   return std::visit(write, value);
 }
 
+Attrs::Attrs(std::initializer_list<std::pair<const std::string, AttrValue>> values) : values_(values) {}
+
+void Attrs::set(std::string name, AttrValue value) { values_[std::move(name)] = std::move(value); }
+
+bool operator==(const Attrs& a, const Attrs& b) { return a.values_ == b.values_; }
+
 const AttrValue* Attrs::find(std::string_view name) const {
   const auto found = values_.find(name);
   return found == values_.end() ? nullptr : &found->second;

@@ -38,7 +38,7 @@ std::string str(const AttrValue& value);
 class Attrs {
  public:
   Attrs() = default;
-  Attrs(std::initializer_list<std::pair<const std::string, AttrValue>> values) : values_(values) {}
+  Attrs(std::initializer_list<std::pair<const std::string, AttrValue>> values);
 
   // The value of an attribute that the OpDef declares, so it is there and has this type.
   template <class T>
@@ -55,11 +55,11 @@ class Attrs {
 
   const AttrValue& at(std::string_view name) const;
   const AttrValue* find(std::string_view name) const;
-  void set(std::string name, AttrValue value) { values_[std::move(name)] = std::move(value); }
+  void set(std::string name, AttrValue value);
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
   bool empty() const { return values_.empty(); }
-  friend bool operator==(const Attrs& a, const Attrs& b) { return a.values_ == b.values_; }
+  friend bool operator==(const Attrs& a, const Attrs& b);
 
  private:
   std::map<std::string, AttrValue, std::less<>> values_;
