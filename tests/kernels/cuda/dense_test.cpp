@@ -85,12 +85,13 @@ TEST_CASE("the last layer of a classifier gives its loss and the way back, whate
       CAPTURE(c.rows, c.in, c.units, labels);
       const std::vector<Tensor> inputs = classifier_inputs(c, labels);
       beside.check(op, inputs, {{"rate", 0.25}, {"shown", true}});
+      beside.check(op, {inputs[0], inputs[1], inputs[2]}, {{"seed", -2.0}});
+      if (labels == DType::UInt8) continue;  // as other labels, once they are read
       for (const int left_out : {3, 4, 5, 6}) {
         std::vector<Tensor> some = inputs;
         some[left_out] = kLeftOut;
         beside.check(op, some, {{"rate", 0.5}, {"seed", 0.1}, {"back", left_out != 6}});
       }
-      beside.check(op, {inputs[0], inputs[1], inputs[2]}, {{"seed", -2.0}});
     }
   }
 }
