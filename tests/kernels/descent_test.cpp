@@ -161,7 +161,7 @@ std::vector<Tensor> update_three(const std::string& op, int companions, const At
                                  int threads = 2) {
   Session session = make_session(threads);
   Graph graph(session.catalog());
-  const ValueId rate = graph.constant(Tensor::of<float>({}, {0.1f}), "rate");
+  ValueId rate = graph.constant(Tensor::of<float>({}, {0.1f}), "rate");
   const ValueId step = graph.constant(Tensor::of<int64_t>({}, {2}), "step");
   const std::vector<Shape> shapes = {{300, 401}, {7}, {5, 3}};
   std::vector<std::string> names;
@@ -174,7 +174,8 @@ std::vector<Tensor> update_three(const std::string& op, int companions, const At
     }
     const ValueId gradient = graph.constant(random_values(type, 9, 0.5, 1), "gradient");
     inputs.push_back(graph.append("prepare_gradient", {gradient, inputs[0]}, {{"scale", 0.5}})[0]);
-    inputs.push_back(apart ? graph.append("identity", {rate}, {}, "rate")[0] : rate);
+    if (apart) rate = graph.append("identity", {rate}, {}, "rate")[0];
+    inputs.push_back(rate);
     if (op == "adam_update") inputs.push_back(step);
     graph.append(op, inputs, attrs, "update");
   }

@@ -157,12 +157,13 @@ TEST_CASE("unscaling goes into the update of all variables, and into no product"
     Session session = make_session();
     Graph graph(session.catalog());
     const TensorType x_type{DType::Float32, {3, 64}}, type{DType::Float32, {32, 64}};
-    const ValueId x = graph.feed("x", x_type), rate = graph.constant(scalar(0.1f), "rate");
+    const std::vector<ValueId> x = {graph.feed("s", x_type), graph.feed("t", x_type)};
+    const ValueId rate = graph.constant(scalar(0.1f), "rate");
     const std::vector<ValueId> w = {graph.variable("u", type), graph.variable("v", type)};
     std::vector<ValueId> losses, seeds;
     const ValueId scale = dynamic ? graph.variable("scale", {DType::Float32, {}}) : kNone;
-    for (const ValueId each : w) {
-      losses.push_back(graph.append("matmul", {x, each}, {{"transpose_b", true}}, "y")[0]);
+    for (size_t i = 0; i < w.size(); ++i) {
+      losses.push_back(graph.append("matmul", {x[i], w[i]}, {{"transpose_b", true}}, "y")[0]);
       const Attrs shape{{"shape", graph.type(losses.back()).shape.dims()}};
       Attrs ones = shape;
       ones.set("value", 1.0);
@@ -185,7 +186,7 @@ TEST_CASE("unscaling goes into the update of all variables, and into no product"
     if (dynamic) session.write("scale", scalar(4096));
     Tensor values = random_values(x_type, 3);
     values.data<float>()[5] = x_value;
-    run(session, plan, {values});
+    run(session, plan, {values, random_values(x_type, 4)});
     return Seen{labels(*plan), {session.read("u").copy(), session.read("v").copy()}};
   };
   const auto count = [](const Seen& seen, const std::string& op) {
