@@ -13,10 +13,16 @@ local help = {}
 
 -- ---- functions written in Lua -------------------------------------------------------------------------------------
 
--- The line that defines a function called `leaf`, an assignment to that name, or a call such as `define("leaf", ...)`
--- that made it; nil where none is found.
-local function line_of(lines, leaf)
-  if not leaf or not leaf:find("^[%a_][%w_]*$") then return nil end
+-- The line that defines the function at `path`: one that says the end of the path, else an assignment to its last name,
+-- or a call such as `define("leaf", ...)` that made it; nil where none is found.
+local function line_of(lines, path)
+  local leaf = path and path:match("([%a_][%w_]*)$")
+  if not leaf then return nil end
+  local tail = path:match("([%a_][%w_]*%.[%a_][%w_]*)$")
+  tail = tail and "^[%w_.]-%f[%w_]" .. tail:gsub("%.", "%%.") .. "%s*="
+  for i, line in ipairs(lines) do
+    if tail and line:find(tail) then return i end
+  end
   for i, line in ipairs(lines) do
     if line:find("^%s*[%a_][%w_]*%(\"" .. leaf .. "\"") or line:find("^[%w_.]+%." .. leaf .. "%s*=")
       or line:find("^function [%w_]+[.:]" .. leaf .. "%s*%(") or line:find("^local function " .. leaf .. "%s*%(") then
@@ -45,40 +51,47 @@ local function comment_at(lines, at)
   return text
 end
 
-local function comment_of(info, leaf)
-  local lines = source.lines(info.source)
+--- The lines of the comment about a function, as they stand there; nil where there is none.
+function help.comment(f, path)
+  local info = debug.getinfo(f, "S")
+  local lines = info.what ~= "C" and source.lines(info.source)
   if not lines then return nil end
-  local at = line_of(lines, leaf)
-  local text = at and comment_at(lines, at) or comment_at(lines, info.linedefined)
-  if not text then return nil end
-  for i, line in ipairs(text) do text[i] = without_marks(line) end
-  return table.concat(text, "\n")
+  local at = line_of(lines, path)
+  return at and comment_at(lines, at) or comment_at(lines, info.linedefined)
 end
 
-local function parameters_text(f, info)
+-- "(a, b, ...)"; a method's without the value before the colon.
+local function parameters_text(f, info, path)
   local names = {}
-  for i = 1, info.nparams do names[i] = debug.getlocal(f, i) or "?" end
+  for i = path and path:find(":", 1, true) and 2 or 1, info.nparams do
+    names[#names + 1] = debug.getlocal(f, i) or "?"
+  end
   if info.isvararg then names[#names + 1] = "..." end
   return "(" .. table.concat(names, ", ") .. ")"
 end
 
-local function_text
+--- The method of arrays that a function of flow.np stands for where nothing is said about itself, or nil.
+function help.method(f, path)
+  local leaf = path and path:match("^flow%.np%.([%w_]+)$")
+  local method = leaf and not help.comment(f, path) and rawget(core.ndarray_methods, leaf)
+  return method and method ~= f and method or nil
+end
 
-function function_text(f, path)
+local path_of
+
+local function function_text(f, path)
   local documented = ops.help(f)
   if documented then return documented end
+  path = path or path_of(f)
+  local method = help.method(f, path)
+  if method then f, path = method, "a:" .. path:match("[%w_]+$") end
   local info = debug.getinfo(f, "Su")
   if info.what == "C" then
     return ndarray.texts[f] or (path or "function") .. "(...)\na function written in C"
   end
   local signature = arguments.signature_of(f)
-  local leaf = path and path:match("([%w_]+)$")
-  local comment = comment_of(info, leaf)
-  -- A function of np that is a method of arrays too is explained as that.
-  local method = not comment and path and path:find("^flow%.np%.") and rawget(core.ndarray_methods, leaf)
-  if method and method ~= f then return function_text(method, "a:" .. leaf) end
-  local parts = { signature and signature:text() or (path or "function") .. parameters_text(f, info) }
-  parts[#parts + 1] = comment
+  local parts = { signature and signature:text() or (path or "function") .. parameters_text(f, info, path) }
+  for _, line in ipairs(help.comment(f, path) or {}) do parts[#parts + 1] = without_marks(line) end
   local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
   parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
   return table.concat(parts, "\n")
@@ -148,12 +161,27 @@ local function all_paths(flow)
     for name, value in next, folder do
       if type(name) == "string" and name:sub(1, 1) ~= "_" then
         paths[path .. "." .. name] = value
-        if arguments.kind(value) == "table" then walk(value, path .. "." .. name, depth + 1) end
+        local kind = arguments.kind(value)
+        if kind == "table" then walk(value, path .. "." .. name, depth + 1) end
+        if kind == "type" then paths[path .. "." .. name .. ".Placeholder"] = rawget(value, "Placeholder") end
       end
     end
   end
   walk(flow, "flow", 1)
   return paths
+end
+
+-- The first of the paths of a function, in their order, or "a:" and its name where arrays have it; nil where it is none
+-- of the library's.
+function path_of(f)
+  local first
+  for path, value in pairs(all_paths(package.loaded.moonflow or {})) do
+    if value == f and (not first or path < first) then first = path end
+  end
+  for name, method in next, core.ndarray_methods do
+    if method == f then first = first or "a:" .. name end
+  end
+  return first
 end
 
 --- The value of `flow` at a path, with or without "flow." before it.

@@ -116,15 +116,13 @@ end
 
 -- ---- leaves -------------------------------------------------------------------------------------------------------
 
-typing.Numpy = new_type("Numpy", "Numpy", {
-  --- An input of fixed shape and dtype: `tp.Numpy.Placeholder({ 100, 10 }, { dtype = flow.float })`.
-  Placeholder = placeholder("flow.typing.Numpy.Placeholder", "Numpy"),
-})
+typing.Numpy = new_type("Numpy", "Numpy")
+--- An input of fixed shape and dtype: `tp.Numpy.Placeholder({ 100, 10 }, { dtype = flow.float })`.
+typing.Numpy.Placeholder = placeholder("flow.typing.Numpy.Placeholder", "Numpy")
 
-typing.ListNumpy = new_type("ListNumpy", "ListNumpy", {
-  --- An input with one array per device, each with at most as many elements as the shape has.
-  Placeholder = placeholder("flow.typing.ListNumpy.Placeholder", "ListNumpy"),
-})
+typing.ListNumpy = new_type("ListNumpy", "ListNumpy")
+--- An input with one array per device, each with at most as many elements as the shape has.
+typing.ListNumpy.Placeholder = placeholder("flow.typing.ListNumpy.Placeholder", "ListNumpy")
 
 typing.ListListNumpy = new_type("ListListNumpy", "ListListNumpy")
 

@@ -152,15 +152,19 @@ job(x)
           if type(value) == "table" and not rawget(getmetatable(value) or {}, "kind") then
             walk(value, path .. "." .. name)
           end
-          local text = type(value) == "function" and flow.help(value, path .. "." .. name)
-          local said = text and (text:match("^[^\n]+\n([^\n]+)") or "defined at")
-          if said and said:find("^defined at") then none[#none + 1] = path .. "." .. name end
+          local is_function, full = type(value) == "function", path .. "." .. name
+          for _, text in ipairs(is_function and { flow.help(value, full), flow.help(value) } or {}) do
+            local said = text:match("^[^\n]+\n([^\n]+)") or "defined at"
+            if said:find("^defined at") then none[#none + 1] = full end
+          end
         end
       end
       walk(flow, "flow")
       print(table.concat(none, " "))
+      print((flow.help(flow.np.sum):match("^[^(]+")), (flow.help(flow.np.zeros({ 1 }).take):match("^[^\n]+")))
+      print((flow.help("typing.ListNumpy.Placeholder"):match("An input with one array per device")))
     ]] })
-    assert.equal("\n", run.out)
+    assert.equal("\na:sum\ta:take(indices, axis)\nAn input with one array per device\n", run.out)
   end)
 
   it("loads a file, tells the time, lists what is defined, and leaves", function()
