@@ -53,7 +53,7 @@ std::string for_reading(const std::string& text, const std::string& library, boo
     result += (i > 0 ? "\n" : "") + lines[i];
   }
   if (!users) end_fold();
-  return only_place ? lines[0] : result;
+  return only_place && !lines.empty() ? lines[0] : result;
 }
 
 }  // namespace

@@ -620,6 +620,12 @@ describe("misuse", function()
     end
   end)
 
+  it("folds what has no line", function()
+    assert.equal("", core.fold_traceback("", "folder", true))
+    assert.equal("", core.fold_traceback("", "folder", false))
+    assert.equal("\n", core.fold_traceback("\n\n", "", false))
+  end)
+
   it("survives finalizers that scripts call themselves", function()
     local a = core.array { 1, 2 }
     local finalize = core.ndarray_metatable.__gc
