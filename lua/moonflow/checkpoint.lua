@@ -59,6 +59,7 @@ end
 local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" } })
 
 --- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }.
+--- @return table<string,ndarray>
 --- @error a damaged or missing file; a dtype that there is none of here
 function checkpoint.get(...)
   local path = get_signature:parse(...).path
@@ -72,6 +73,7 @@ CheckPoint.__index = CheckPoint
 
 --- The variables of the session, on disk: `check_point:init()`, `check_point:save(path)`, `check_point:load(path)`;
 --- `? check_point.save` explains one.
+--- @return CheckPoint
 function checkpoint.CheckPoint()
   return setmetatable({}, CheckPoint)
 end

@@ -79,6 +79,7 @@ local batches_signature = arguments.signature("dataset:batches",
 --- @param drop_last? boolean   what to do with a rest that fills no batch: leave it out (true) or give it (false)
 --- @param epoch? integer       the order of this epoch, from 0, for a script that goes on where another one stopped;
 ---                             default: the one after the last
+--- @return Batches
 function Dataset:batches(...)
   local given = batches_signature:parse(...)
   local size = given.batch_size or self.batch_size
@@ -134,6 +135,7 @@ local dataset_signature = arguments.signature("flow.data.Dataset", {
 --- A data set of own arrays with equally many rows: `flow.data.Dataset({ xs, ys }, { batch_size = 32, shuffle = 1 })`.
 --- `#set` counts the examples, `set:batches()` goes through them, `set.arrays` holds the arrays and
 --- `{ names = { "x", "y" } }` makes them `set.x` and `set.y`. The other options are defaults of `:batches`.
+--- @return Dataset
 function data.Dataset(...)
   local given = dataset_signature:parse(...)
   local what = "flow.data.Dataset"
@@ -152,6 +154,7 @@ function data.Dataset(...)
 end
 
 --- Batches of own arrays: `for i, x, y in flow.data.batches({ xs, ys }, 32) do`. Options as for `dataset:batches`.
+--- @return Batches
 function data.batches(arrays, ...)
   return data.Dataset(arrays):batches(...)
 end
@@ -302,7 +305,8 @@ local mnist_signature = arguments.signature(WHAT, {
 --- @param shuffle? integer           a seed: the training batches come in another order in every epoch
 --- @param drop_last? boolean         a rest that fills no batch: left out (true) or a shorter batch (false)
 --- @param train_examples? integer    only the first so many; so for test_examples
---- @param synthetic? boolean or integer  synthetic digits in any case; a number is their seed
+--- @param synthetic? boolean|integer  synthetic digits in any case; a number is their seed
+--- @return Dataset, Dataset
 --- @error files missing in a folder that was named; damaged files; counts that differ; a label outside 0..9
 function data.load_mnist(...)
   local given = mnist_signature:parse(...)

@@ -31,14 +31,14 @@ local function line_of(lines, path)
   end
 end
 
--- "@param name type  text" and the like as plain lines.
+-- "@param name type  text" and the like as plain lines; nil for what is for editors alone.
 local function without_marks(line)
   local name, kind, rest = line:match("^@param%s+(%S+)%s+(%S+)%s*(.*)$")
   if name then return ("  %s (%s)%s"):format(name, kind, rest ~= "" and ": " .. rest or "") end
   local word, text = line:match("^@(%a+)%s+(.*)$")
-  if word == "return" then return "  gives " .. text end
+  if word == "return" then return text ~= "nil" and "  gives " .. text or nil end
   if word == "error" then return "errors: " .. text end
-  return line
+  if word ~= "overload" then return line end
 end
 
 -- The comment above a line, or above the loop or function that it begins.
@@ -51,8 +51,10 @@ local function comment_at(lines, at)
   return text
 end
 
---- The lines of the comment about a function, as they stand there; nil where there is none.
+--- The lines of the comment about a function, as they stand there; nil where there is none. Those of the methods that
+--- are written in C begin with how they are called.
 function help.comment(f, path)
+  if ndarray.texts[f] then return source.split(ndarray.texts[f]) end
   local info = debug.getinfo(f, "S")
   local lines = info.what ~= "C" and source.lines(info.source)
   if not lines then return nil end
@@ -70,11 +72,16 @@ local function parameters_text(f, info, path)
   return "(" .. table.concat(names, ", ") .. ")"
 end
 
---- The method of arrays that a function of flow.np stands for where nothing is said about itself, or nil.
+--- The method that a function of flow.np stands for, and how it is called: one of a generator, or one of arrays where
+--- nothing is said about the function itself. Else nil.
 function help.method(f, path)
-  local leaf = path and path:match("^flow%.np%.([%w_]+)$")
-  local method = leaf and not help.comment(f, path) and rawget(core.ndarray_methods, leaf)
-  return method and method ~= f and method or nil
+  local folder, leaf = (path or ""):match("^(flow%.np[%w_.]*)%.([%w_]+)$")
+  if folder == "flow.np.random" then
+    local Generator = getmetatable(package.loaded.moonflow.np.random.default_rng(0))
+    return rawget(Generator, leaf), path
+  end
+  local method = folder == "flow.np" and not help.comment(f, path) and rawget(core.ndarray_methods, leaf)
+  if method and method ~= f then return method, "a:" .. leaf end
 end
 
 local path_of
@@ -83,17 +90,19 @@ local function function_text(f, path)
   local documented = ops.help(f)
   if documented then return documented end
   path = path or path_of(f)
-  local method = help.method(f, path)
-  if method then f, path = method, "a:" .. path:match("[%w_]+$") end
+  local method, called = help.method(f, path)
+  if method then f, path = method, called end
   local info = debug.getinfo(f, "Su")
-  if info.what == "C" then
-    return ndarray.texts[f] or (path or "function") .. "(...)\na function written in C"
-  end
+  local is_lua = info.what ~= "C"
+  if not is_lua and not ndarray.texts[f] then return (path or "function") .. "(...)\na function written in C" end
   local signature = arguments.signature_of(f)
-  local parts = { signature and signature:text() or (path or "function") .. parameters_text(f, info, path) }
+  local parts = { is_lua and (signature and signature:text() or (path or "function") .. parameters_text(f, info, path))
+    or nil }
   for _, line in ipairs(help.comment(f, path) or {}) do parts[#parts + 1] = without_marks(line) end
-  local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
-  parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
+  if is_lua then
+    local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
+    parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
+  end
   return table.concat(parts, "\n")
 end
 

@@ -261,7 +261,8 @@ end
 ---                        or a function_config of the oldest dialect
 --- @param inputs? table   after a function_config: the inputs
 --- @param body? function  may be given here, or to what this returns
---- @return Job            or, without a body, a function that takes it
+--- @return Decorator      which takes the body and gives the job; or the job, where a body is given
+--- @overload fun(spec: table, body: function): Job
 function job.global_function(spec, inputs, body)
   if type(spec) == "function" then spec, body = {}, spec end
   if type(inputs) == "function" then inputs, body = nil, inputs end
@@ -460,6 +461,7 @@ function Job:watch(name, handler)
 end
 
 --- The names that `watch` knows.
+--- @return string[]
 function Job:value_names()
   return self.plan:value_names()
 end
@@ -476,6 +478,7 @@ function Job:summary(...)
 end
 
 --- The compiled plan as text: steps, buffers, order.
+--- @return string
 function Job:dump()
   return self.plan.handle:dump()
 end

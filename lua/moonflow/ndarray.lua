@@ -204,8 +204,9 @@ local function refuse_empty(a, what)
 end
 
 --- Sum and product; integers are added up as int64. Without an axis a Lua number, with one an ndarray.
---- @param axis? number or list  negative from the end
---- @param options? table        keepdims = true keeps the reduced axes with size 1
+--- @param axis? number|table  negative from the end
+--- @param keepdims? boolean     keeps the reduced axes with size 1
+--- @overload fun(a: ndarray): number
 for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
@@ -215,6 +216,7 @@ for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
 end
 
 --- Mean, standard deviation and variance (of the whole population); integers are taken as float64.
+--- @overload fun(a: ndarray): number
 for name, op in pairs({ mean = "reduce_mean", std = "reduce_std", var = "reduce_variance" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
@@ -224,6 +226,7 @@ for name, op in pairs({ mean = "reduce_mean", std = "reduce_std", var = "reduce_
 end
 
 --- The greatest or least element. Without an axis a Lua number, with one an ndarray.
+--- @overload fun(a: ndarray): number
 for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
@@ -233,6 +236,7 @@ for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
 end
 
 --- Whether any, or all, elements differ from 0. Without an axis a Lua boolean (a Lua 0 would count as true).
+--- @overload fun(a: ndarray): boolean
 for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
@@ -243,6 +247,7 @@ for name, op in pairs({ any = "reduce_any", all = "reduce_all" }) do
 end
 
 --- Position of the greatest (least) element along `axis`: int64; without an axis the position in the flattened array.
+--- @overload fun(a: ndarray): integer
 for _, name in ipairs({ "argmax", "argmin" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
@@ -430,6 +435,7 @@ local core_rows = methods.rows
 --- Part of an array, as a copy: NumPy's text for all axes, `a:slice("0:10, ::2, -1")`, or for each a number or a table
 --- { start, stop, step }, `a:slice({ low, high }, {}, 3)`. Half open, negative from the end, "..." for axes between.
 --- A number drops its axis; numbers for all axes give the element. A view of whole rows is `a:rows(first, count)`.
+--- @return any
 function methods.slice(a, ...)
   own(a, "slice")
   local begin, steps, sizes, kept = picked(a, ...)
@@ -507,6 +513,7 @@ function metatable.assign(a, ...)
 end
 
 --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.
+--- @overload fun(a: ndarray): any
 function methods.rows(a, first, count)
   if first ~= nil then return core_rows(own(a, "rows"), first, count) end
   local i, n = -1, #own(a, "rows")
@@ -526,6 +533,7 @@ local C_TYPES = {
 
 --- FFI pointer to the first element, for hot loops. Unchecked, and it does not keep the array alive: keep `a` in a
 --- local for as long as the pointer is used.
+--- @return any
 --- @error where this LuaJIT has no FFI
 function methods.ptr(a)
   if not has_ffi then
@@ -536,19 +544,41 @@ end
 
 --- What help says of the methods that are written in C.
 ndarray.texts = {
-  [methods.at] = "a:at(i, j, ...)\nThe element at these indices, or with fewer of them the row or part, a view.",
-  [methods.set] = "a:set(i, j, ..., value)\nSets the element, or with fewer indices the row or part, to a number, a "
-    .. "table or an array, with broadcasting.\na:set(\"0:10, ::2\", value) sets a slice, as a:slice has them, and "
-    .. "a[i] = value a row.",
-  [methods.item] = "a:item()\nThe number that an array of one element holds.",
-  [methods.reshape] = "a:reshape(sizes)\nThe same memory in another shape; one size may be -1. Sizes as a list or as "
-    .. "arguments.",
-  [methods.copy] = "a:copy()\nThe same values in memory of their own.",
-  [methods.tobytes] = "a:tobytes()\nThe raw little-endian bytes as a string; np.from_string reads them.",
-  [methods.totable] = "a:totable()\nA (nested) Lua table of the numbers, from 1.",
-  [methods.release] = "a:release()\nGives the memory back now and not when garbage is collected. Views of it live on; "
-    .. "`a.released` is true from then on.",
-  [methods.address] = "a:address()\nThe first element as a light userdata; a:ptr() is an FFI pointer.",
+  [methods.at] = [[
+a:at(i, j, ...)
+The element at these indices, or with fewer of them the row or part, a view.
+@return any]],
+  [methods.set] = [[
+a:set(i, j, ..., value)
+Sets the element, or with fewer indices the row or part, to a number, a table or an array, with broadcasting.
+a:set("0:10, ::2", value) sets a slice, as a:slice has them, and a[i] = value a row.
+@return nil]],
+  [methods.item] = [[
+a:item()
+The number that an array of one element holds.
+@return number]],
+  [methods.reshape] = [[
+a:reshape(sizes)
+The same memory in another shape; one size may be -1. Sizes as a list or as arguments.]],
+  [methods.copy] = [[
+a:copy()
+The same values in memory of their own.]],
+  [methods.tobytes] = [[
+a:tobytes()
+The raw little-endian bytes as a string; np.from_string reads them.
+@return string]],
+  [methods.totable] = [[
+a:totable()
+A (nested) Lua table of the numbers, from 1.
+@return table]],
+  [methods.release] = [[
+a:release()
+Gives the memory back now and not when garbage is collected. Views of it live on; `a.released` is true from then on.
+@return nil]],
+  [methods.address] = [[
+a:address()
+The first element as a light userdata; a:ptr() is an FFI pointer.
+@return userdata]],
 }
 
 -- What an array has beside its methods, and what NumPy calls what is called otherwise here.

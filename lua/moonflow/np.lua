@@ -258,12 +258,14 @@ function np.matmul(a, b)
 end
 
 --- Same shape and all elements equal.
+--- @return boolean
 function np.array_equal(a, b)
   a, b = as_array(a, "np.array_equal"), as_array(b, "np.array_equal")
   return a.shape == b.shape and a:eq(b):all()
 end
 
 --- Whether |a - b| <= absolute + relative * |b| everywhere.
+--- @return boolean
 function np.allclose(a, b, relative, absolute)
   a, b = as_array(a, "np.allclose"):astype("float64"), as_array(b, "np.allclose"):astype("float64")
   return a:eq(b):all() or np.abs(a - b):le((absolute or 1e-8) + (relative or 1e-5) * np.abs(b)):all()
@@ -286,7 +288,8 @@ end
 
 local uniform_signature = signature("np.random.uniform",
   { { "low", "number", 0 }, { "high", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
---- Uniform in [low, high).
+--- Uniform in [low, high). Without a shape one number.
+--- @return any
 function Generator:uniform(...)
   local given = uniform_signature:parse(...)
   return self:draw("random_uniform", given, { low = given.low, high = given.high }, "np.random.uniform")
@@ -294,7 +297,8 @@ end
 
 local normal_signature = signature("np.random.normal",
   { { "mean", "number", 0 }, { "deviation", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
---- Normal with this mean and standard deviation.
+--- Normal with this mean and standard deviation. Without a shape one number.
+--- @return any
 function Generator:normal(...)
   local given = normal_signature:parse(...)
   return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation }, "np.random.normal")
@@ -302,7 +306,8 @@ end
 
 local randint_signature = signature("np.random.randint",
   { { "low", "integer" }, { "high", "integer?" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
---- Whole numbers in [low, high); with one number, in [0, low).
+--- Whole numbers in [low, high); with one number, in [0, low). Without a shape one of them.
+--- @return any
 function Generator:randint(...)
   local given = randint_signature:parse(...)
   local low, high = given.low, given.high
@@ -314,8 +319,10 @@ function Generator:randint(...)
 end
 
 --- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
+--- @return any
 function Generator:rand(...) return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
 --- Normal with mean 0 and deviation 1; sizes as arguments.
+--- @return any
 function Generator:randn(...) return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
 
 --- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.
@@ -336,6 +343,7 @@ function Generator:permutation(n)
 end
 
 --- Puts the rows of an array, or the entries of a list, in random order, in their own place: that of `permutation`.
+--- @return nil
 function Generator:shuffle(a)
   if not is_array(a) and (type(a) ~= "table" or getmetatable(a)) then
     fail("invalid_argument", "np.random.shuffle wants an array or a list, got " .. arguments.describe(a))
@@ -412,6 +420,7 @@ local choice_signature = signature("np.random.choice",
   { { "a", "any" }, { "shape", "list?" }, { "replace", "boolean", true }, { "p", "any?" } })
 --- Draws from the numbers 0 .. a - 1, int64, or from the rows of an array; without a shape, one. `p` has the chance of
 --- each, and all are equal without it. `replace = false` draws none twice.
+--- @return any
 function Generator:choice(...)
   local given = choice_signature:parse(...)
   local rows = type(given.a) ~= "number" and as_array(given.a, "np.random.choice") or nil
@@ -435,6 +444,7 @@ end
 np.random = {}
 
 --- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
+--- @return Generator
 function np.random.default_rng(seed)
   if type(seed) ~= "number" or seed % 1 ~= 0 then
     fail("invalid_argument", "np.random wants a whole number as seed, got " .. arguments.describe(seed))
@@ -446,6 +456,7 @@ end
 local shared
 
 --- Sets the seed of np.random alone.
+--- @return nil
 function np.random.seed(seed)
   shared = np.random.default_rng(seed)
 end
@@ -470,11 +481,13 @@ local function with_ending(path, ending)
 end
 
 --- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
+--- @return nil
 function np.save(path, a)
   core.npy_write(with_ending(path, ".npy"), as_array(a, "np.save"))
 end
 
 --- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
+--- @return nil
 function np.savez(path, arrays)
   local named = {}
   for key, a in pairs(arrays) do
@@ -486,6 +499,7 @@ end
 --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
 --- (height, width, channels); 2 are grey and opacity, 3 red, green and blue, 4 these and opacity. uint8 is taken as it
 --- is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
+--- @return nil
 function np.save_png(path, a)
   core.png_write(with_ending(path, ".png"), as_array(a, "np.save_png"))
 end
@@ -500,6 +514,7 @@ function np.load_png(path)
 end
 
 --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
+--- @return any
 function np.load(path)
   if type(path) ~= "string" then
     fail("invalid_argument", "np.load wants the path of a file, got " .. arguments.describe(path))
@@ -511,6 +526,7 @@ local printing_signature = signature("np.set_printoptions",
   { { "precision", "integer?" }, { "threshold", "integer?" }, { "edgeitems", "integer?" },
     { "linewidth", "integer?" } })
 --- How arrays are printed: precision (8), threshold (1000), edgeitems (3), linewidth (75).
+--- @return nil
 function np.set_printoptions(...)
   for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
 end

@@ -66,6 +66,7 @@ local signature = arguments.signature("flow.progress", {
 --- @param desc? string        shown first
 --- @param postfix? function   gives the text after the numbers; called only when something is drawn
 --- @param total? integer      how many steps there are, where the iterator cannot tell
+--- @return Progress
 local function progress(...)
   local given = signature:parse(...)
   local inner = iterator.step_of(given.iterator, "flow.progress")

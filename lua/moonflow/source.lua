@@ -12,19 +12,23 @@ function source.remember(name, lines)
   typed[name] = lines
 end
 
+--- The lines of a text.
+function source.split(text)
+  local lines = {}
+  for line in (text .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = line end
+  return lines
+end
+
 --- The lines of a chunk by the `source` of debug.getinfo, or nil where there is no text.
 function source.lines(name)
   local first = name:sub(1, 1)
   if first == "=" then return typed[name] end
+  if first ~= "@" then return source.split(name) end
+  local file = io.open(name:sub(2), "r")
+  if not file then return nil end
   local lines = {}
-  if first == "@" then
-    local file = io.open(name:sub(2), "r")
-    if not file then return nil end
-    for line in file:lines() do lines[#lines + 1] = line end
-    file:close()
-  else
-    for line in (name .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = line end
-  end
+  for line in file:lines() do lines[#lines + 1] = line end
+  file:close()
   return lines
 end
 

@@ -129,6 +129,7 @@ end
 --- @param trainable? boolean     default true
 --- @param random_seed? number    its own seed, instead of flow.set_seed's
 --- @param reuse? boolean         default true; false: an error when the job has it already
+--- @return Blob
 --- @error another shape or dtype under this name; without a shape, no variable of this name
 function variable.get_variable(...)
   local t = trace.need("flow.get_variable")
@@ -238,6 +239,7 @@ local all_signature = arguments.signature("flow.get_all_variables", { { "slots",
 --- The values of all variables after the runs submitted so far: { name = ndarray }. They are copies, so they keep a
 --- state to go back to: `best = flow.get_all_variables()`, and later `flow.load_variables(best)`.
 --- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs
+--- @return table<string,ndarray>
 function variable.get_all_variables(...)
   return variable.values(all_signature:parse(...).slots)
 end

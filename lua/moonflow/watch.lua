@@ -148,6 +148,7 @@ end
 --- @param handler? function|string  receives one ndarray, may keep it; a string is a prompt to print before the value
 --- @param options? table         every = n: only each n-th run (default 1)
 --- @return Watch                 `:off()`, `:on()`, `:every(n)`
+--- @overload fun(value: Blob, handler: function|string, options?: table): Watch
 --- @error outside a job; handler not callable; blob from another job
 function watch.watch(value, ...)
   local t, handler, options = parse("flow.watch", value, ...)
@@ -163,6 +164,12 @@ end
 
 --- Calls `handler` with the gradient of the sum of the job's losses with respect to `blob`, each time the job runs.
 --- It is what autodiff gives: not divided by the number of losses, not regularised, not clipped.
+--- @param value Blob
+--- @param dtype? Type
+--- @param handler? function|string
+--- @param options? table
+--- @return Watch
+--- @overload fun(value: Blob, handler: function|string, options?: table): Watch
 --- @error as flow.watch; in a predict job
 function watch.watch_diff(value, ...)
   local t, handler, options = parse("flow.watch_diff", value, ...)
@@ -213,6 +220,7 @@ end
 --- @param values table|function|nil  filled with [logical blob name] = { blob = ndarray, blob_def = Blob } at each run,
 ---                                   or called with (ndarray, Blob)
 --- @param grads table|function|nil   the same for gradients; may be left out
+--- @overload fun(values: table|function|nil, body: function): any
 --- @param body function
 function watch.watch_scope(values, grads, body)
   local t = trace.need("flow.watch_scope")

@@ -34,6 +34,7 @@ case $test in
       grep -q "inline.* $function(" "$prefix/include/moonflow.h" ||
         nm -D --defined-only "$prefix/lib/libmoonflow.so" | grep -q " $function$" || fail "$function is not exported"
     done
+    grep -q '^function flow.layers.dense(' "$prefix/share/moonflow/editor/moonflow.lua" || fail "editors are told nothing"
     ;;
   cmake) # the robot is a project of its own; it learns, and its policy keeps the pole up
     fresh cmake
