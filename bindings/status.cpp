@@ -1,6 +1,7 @@
 #include "bindings/status.h"
 
 #include <new>
+#include <utility>
 
 namespace moonflow::host {
 
@@ -46,8 +47,14 @@ Status::Status(Status&& other) noexcept
   other.cause = nullptr;
 }
 
+// One cause after the other: a list of thousands would not fit on the stack.
 Status::~Status() {
-  if (cause) mf_status_free(cause);
+  for (mf_status* next = cause; next != nullptr;) {
+    mf_status* after = nullptr;
+    if (const Pinned<Status, mf_status> status(next); status) after = std::exchange(status->cause, nullptr);
+    mf_status_free(next);
+    next = after;
+  }
 }
 
 mf_status* out_of_memory() noexcept { return kOutOfMemory; }

@@ -1,4 +1,5 @@
 // The C ABI as a host meets it: what it promises when used rightly, and that misuse gives a status, never a crash.
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -174,6 +175,40 @@ TEST_CASE("several callbacks that fail in one poll are all told") {
   CHECK(told == 3);
   mf_status_free(status);
   host.ok(mf_session_sync(host.session));
+}
+
+TEST_CASE("thousands of callbacks that fail are told, and freed on a thread with a small stack") {
+  constexpr int kCallbacks = 5000;
+  constexpr size_t kStack = 256 << 10;
+  Net host;
+  host.load(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) },\n"
+      "  returns = tp.Callback[tp.Numpy] } (function(x) return x end)\n"
+      "local x, left = flow.np.ones({ 1 }), 5000\n"
+      "local function again()\n"
+      "  left = left - 1\n"
+      "  if left > 0 then job(x)(again) end\n"
+      "  error('left: ' .. left)\n"
+      "end\n"
+      "job(x)(again)");
+  mf_status* const status = mf_session_sync(host.session);
+  int told = 0;
+  for (const mf_status* each = status; each; each = mf_status_cause(each)) ++told;
+  CHECK(told == kCallbacks);
+  pthread_attr_t attributes;
+  REQUIRE(pthread_attr_init(&attributes) == 0);
+  REQUIRE(pthread_attr_setstacksize(&attributes, kStack) == 0);
+  pthread_t thread;
+  const auto free_it = [](void* given) -> void* {
+    return reinterpret_cast<void*>(static_cast<intptr_t>(mf_status_free(static_cast<mf_status*>(given))));
+  };
+  REQUIRE(pthread_create(&thread, &attributes, free_it, status) == 0);
+  void* code = nullptr;
+  REQUIRE(pthread_join(thread, &code) == 0);
+  pthread_attr_destroy(&attributes);
+  CHECK(code == reinterpret_cast<void*>(static_cast<intptr_t>(MF_OK)));
+  CHECK(mf_status_free(status) == MF_INVALID_HANDLE);
 }
 
 TEST_CASE("an interrupt from another thread stops a run, and the session stays usable") {
