@@ -165,6 +165,22 @@ void HostSession::push_function(lua_State* L, const char* name) const {
 
 // ---- delivering ------------------------------------------------------------------------------------------------
 
+bool HostSession::delivering() {
+  if (depth_ > 0) return true;
+  if (closed()) return false;
+  bool inside = false;
+  try {
+    enter([&](lua_State* L) {
+      push_function(L, "inside_handler");
+      lua_call(L, 0, 1);
+      inside = lua_toboolean(L, -1) != 0;
+    });
+  } catch (...) {
+    // A state that cannot tell is to be closed all the same.
+  }
+  return inside;
+}
+
 bool HostSession::idle() const {
   return state_->newest && state_->newest->completions().empty() && !state_->looks_at_each_poll;
 }
@@ -349,6 +365,7 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
 }
 
 void HostSession::close() {
+  ++depth_;  // finalizers of scripts run, and what they call may not close it once more
   if (lua_ != nullptr) {
     try {
       enter([&](lua_State* L) {
@@ -368,6 +385,7 @@ void HostSession::close() {
   if (owned_ != nullptr) lua_close(owned_);
   owned_ = nullptr;
   runs.clear();
+  --depth_;
 }
 
 void HostSession::require_owner() const {
@@ -462,7 +480,7 @@ mf_code mf_session_close(mf_session* handle) {
     if (!pinned) return MF_INVALID_HANDLE;
     HostSession& session = *pinned->session;
     if (!session.is_owner()) return MF_WRONG_THREAD;
-    if (session.depth() > 0) return MF_WRONG_STATE;  // inside one of its callbacks
+    if (session.delivering()) return MF_WRONG_STATE;
     session.close();
   }
   return close_handle<SessionHandle>(handle, true) ? MF_OK : MF_INVALID_HANDLE;

@@ -28,6 +28,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   bool closed() const { return lua_ == nullptr; }
   lua_State* state() const { return main_; }
   int depth() const { return depth_; }  // calls under way on the owner's stack
+  // Whether one of its callbacks is running: one that the host has called, or a script of the host's own state.
+  bool delivering();
   bool is_owner() const { return pthread_equal(pthread_self(), owner_); }
   // Refuses other threads, and a session that is closed.
   void require_owner() const;

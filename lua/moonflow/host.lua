@@ -72,6 +72,9 @@ end)
 --- Where C says that a function of the host runs.
 host.delivering = session.delivering_slot
 
+--- Is a handler running now?
+host.inside_handler = session.delivering
+
 --- Host mode: asynchronous calls never wait. `log` takes lines; `threads` = 0 leaves the choice; `receive` takes what
 --- the host's runs give, and `forget` is called when they come to nothing.
 function host.open(threads, log, receive, forget)
@@ -91,8 +94,8 @@ end
 function host.close()
   host.publisher, host.receive, host.forget = nil, nil, nil
   session.otherwise(nil)
-  session.shutdown()
   config.log(nil)
+  session.shutdown()
 end
 
 host.poll = session.poll

@@ -188,6 +188,61 @@ TEST_CASE("a host takes libraries of Lua away from its scripts, and opens anothe
   }
 }
 
+// Gives Lua a function `quit()`, which closes the session and returns the code of that.
+void give_quit(lua_State* L, mf_session* session) {
+  const auto quit = [](lua_State* state) {
+    lua_pushinteger(state, mf_session_close(static_cast<mf_session*>(lua_touserdata(state, lua_upvalueindex(1)))));
+    return 1;
+  };
+  lua_pushlightuserdata(L, session);
+  lua_pushcclosure(L, quit, 1);
+  lua_setglobal(L, "quit");
+}
+
+TEST_CASE("a finalizer that closes the session, which is being closed, is told so") {
+  mf_session* session = nullptr;
+  REQUIRE(mf_session_open(nullptr, &session) == nullptr);
+  void* lua_state = nullptr;
+  REQUIRE(mf_session_lua_state(session, &lua_state) == nullptr);
+  lua_State* const L = static_cast<lua_State*>(lua_state);
+  give_quit(L, session);
+  static lua_Integer said;
+  said = MF_OK;
+  lua_pushcfunction(L, [](lua_State* state) {
+    said = lua_tointeger(state, 1);
+    return 0;
+  });
+  lua_setglobal(L, "say");
+  run(L, "kept = newproxy(true) getmetatable(kept).__gc = function() say(quit()) end");
+  CHECK(mf_session_close(session) == MF_OK);
+  CHECK(said == MF_WRONG_STATE);
+  CHECK(mf_session_close(session) == MF_INVALID_HANDLE);
+}
+
+TEST_CASE("a callback that a script of the host's own state delivers does not close the session") {
+  const auto state = new_state();
+  lua_State* const L = state.get();
+  mf_session_options options{};
+  options.struct_size = sizeof options;
+  options.lua_state = L;
+  for (int i = 0; i < 2; ++i) {  // and what it has tried is no hindrance to the next session
+    mf_session* session = nullptr;
+    REQUIRE(mf_session_open(&options, &session) == nullptr);
+    give_quit(L, session);
+    run(L,
+        "local flow = require 'moonflow'\n"
+        "local tp = flow.typing\n"
+        "local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 3 }) },\n"
+        "  returns = tp.Callback[tp.Numpy] }(function(x) return flow.nn.relu(x) end)\n"
+        "job(flow.np.ones({ 3 }))(function() code = quit() end)\n"
+        "flow.sync()\n");
+    lua_getglobal(L, "code");
+    CHECK(lua_tointeger(L, -1) == MF_WRONG_STATE);
+    lua_settop(L, 0);
+    CHECK(mf_session_close(session) == MF_OK);
+  }
+}
+
 TEST_CASE("the library is required, and jobs are called, from inside a coroutine") {
   const auto state = new_state();
   lua_State* const L = state.get();
