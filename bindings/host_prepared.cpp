@@ -65,13 +65,10 @@ std::shared_ptr<HostPrepared> prepare(const HostJob& job) {
     const Token last_watch = static_cast<Token>(lua_tonumber(L, -1));
     prepared = std::make_shared<HostPrepared>(session, *graph.graph, job.name, last_watch);
     // Under its name in lua/moonflow/host.lua, where flow.publish finds it.
-    lua_getglobal(L, "require");
-    lua_pushliteral(L, "moonflow.host");
-    lua_call(L, 1, 1);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_pushlightuserdata(L, session.get());
     lua_pushcclosure(L, publish_all, 2);
-    lua_setfield(L, -2, "publisher");
+    session->set_function(L, "publisher");
   });
   prepared->publish();
   session->prepared.push_back(prepared);

@@ -163,6 +163,13 @@ void HostSession::push_function(lua_State* L, const char* name) const {
   lua_remove(L, -2);
 }
 
+void HostSession::set_function(lua_State* L, const char* name) const {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, host_ref_);
+  lua_insert(L, -2);
+  lua_setfield(L, -2, name);
+  lua_pop(L, 1);
+}
+
 // ---- delivering ------------------------------------------------------------------------------------------------
 
 bool HostSession::delivering() {

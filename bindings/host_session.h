@@ -44,6 +44,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   }
   // Pushes a function of lua/moonflow/host.lua. Inside `enter`.
   void push_function(lua_State* L, const char* name) const;
+  // Puts the function on the top of the stack there. Inside `enter`.
+  void set_function(lua_State* L, const char* name) const;
 
   // The engine below: the latest session of the lua_State.
   Session& engine() const;

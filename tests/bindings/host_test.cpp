@@ -188,6 +188,14 @@ TEST_CASE("a host takes libraries of Lua away from its scripts, and opens anothe
   }
 }
 
+TEST_CASE("a prepared call needs no function that a script can take away") {
+  moonflow::Session session(options());
+  session.load_file(MOONFLOW_TEST_JOBS);
+  session.load_text("require = nil", "taken.lua");
+  const moonflow::Prepared scale = session.job("scale").prepare();
+  session.load_text("assert(package.loaded.moonflow.publish() == 1)", "publish.lua");
+}
+
 // Gives Lua a function `quit()`, which closes the session and returns the code of that.
 void give_quit(lua_State* L, mf_session* session) {
   const auto quit = [](lua_State* state) {
