@@ -104,9 +104,13 @@ function session.seed_array()
   return seed_array
 end
 
+local function is_seed(seed)
+  return type(seed) == "number" and seed == math.floor(seed) and math.abs(seed) <= 2 ^ 53
+end
+
 --- Sets the seed of everything random: initialisers, dropout, random ops.
 function session.set_seed(seed)
-  if type(seed) ~= "number" or seed ~= math.floor(seed) or math.abs(seed) > 2 ^ 53 then
+  if not is_seed(seed) then
     errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(seed))
   end
   settings.seed, seed_array, seed_is_chosen = seed, nil, true
@@ -115,7 +119,7 @@ end
 
 --- Takes over the seed of a checkpoint, so that training goes on as if it had not stopped; a chosen seed stays.
 function session.adopt_seed(seed)
-  if type(seed) == "number" and seed == math.floor(seed) and not seed_is_chosen then
+  if is_seed(seed) and not seed_is_chosen then
     settings.seed, seed_array = seed, nil
   end
 end

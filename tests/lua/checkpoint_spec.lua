@@ -1,5 +1,6 @@
 -- Checkpoints: what goes out comes back, and nothing damaged, foreign or half written comes in.
 local flow = require "moonflow"
+local core = require "moonflow.core"
 local np = require "moonflow.np"
 local process = require "process"
 local session = require "moonflow.session"
@@ -360,6 +361,17 @@ describe("a checkpoint", function()
     assert.same({}, lines)
     flow.train.CheckPoint():load(folder .. "/weights.safetensors")
     assert.equal(3, #lines) -- two slots and a step that keep their values
+  end)
+
+  it("gives no seed that is none", function()
+    define({ 2, 3 })
+    flow.train.CheckPoint():init()
+    local path, seed = folder .. "/seed.safetensors", session.seed()
+    for _, text in ipairs { "inf", "1e300", "nan", "0.5", "many", "" } do
+      core.safetensors_write(path, { w = np.zeros({ 2, 3 }) }, { seed = text })
+      flow.train.CheckPoint():load(path)
+      assert.equal(seed, session.seed(), text)
+    end
   end)
 
   it("that is a damaged file, or of another shape, changes nothing", function()
