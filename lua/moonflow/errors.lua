@@ -50,6 +50,12 @@ function errors.is_error(value)
   return type(value) == "table" and getmetatable(value) == core.error_metatable
 end
 
+--- What an error of any kind says, also where it has a __tostring that fails or gives no string.
+function errors.text(value)
+  local fine, text = pcall(tostring, value)
+  return fine and type(text) == "string" and text or "(an error whose __tostring fails)"
+end
+
 --- Message handler for xpcall: keeps the error as it is and remembers where it was raised.
 --- Strings keep their text, so their traceback travels beside them.
 function errors.traced(value)

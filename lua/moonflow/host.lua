@@ -18,8 +18,7 @@ local host = {}
 --- Message handler of every call: keeps an error object, makes one of anything else, and adds the traceback.
 function host.traced(value)
   if errors.is_error(value) then return errors.traced(value) end
-  local fine, message = pcall(tostring, value)
-  if not fine then message = "(an error whose __tostring fails)" end
+  local message = errors.text(value)
   local where, rest = message:match("^([^\n]-:%d+): (.*)$")
   local made = errors.new("script_error", rest or message, where)
   made.traceback = debug.traceback("", 2)
@@ -27,11 +26,11 @@ function host.traced(value)
 end
 
 local function described(value)
-  if type(value) ~= "table" then value = { code = "script_error", message = tostring(value) } end
+  if type(value) ~= "table" then value = { code = "script_error", message = errors.text(value) } end
   local parts = {}
   for _, field in ipairs { "where", "job", "op", "message" } do
     local part = value[field]
-    if part and part ~= "" then parts[#parts + 1] = tostring(part) end
+    if part and part ~= "" then parts[#parts + 1] = errors.text(part) end
   end
   return { code = value.code, text = table.concat(parts, ": "), where = value.where, job = value.job, op = value.op,
            traceback = value.traceback }

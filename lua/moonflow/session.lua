@@ -143,7 +143,7 @@ session.seed_followers = {}
 -- What is raised for an error in a handler: the user's own message and line, then whose handler it was.
 local function failure_of(value, what, sequence, submitted)
   if value == "interrupted" then return value end  -- the launcher's Ctrl-C
-  local message, where, code = tostring(value), nil, "callback_failed"
+  local message, where, code = errors.text(value), nil, "callback_failed"
   if errors.is_error(value) then
     message, where, code = value.message, value.where, value.code
     if value.op and value.op ~= "" then message = value.op .. ": " .. message end
@@ -175,7 +175,7 @@ function session.fail(failure)
   if settings.on_error then
     local fine, problem = pcall(settings.on_error, failure)
     if fine then return end
-    failure = problem
+    if problem ~= nil then failure = problem end
   end
   failures[#failures + 1] = failure
   if handle then handle:announce() end
@@ -213,14 +213,14 @@ end
 --- Is a handler running now?
 session.delivering = inside_handler
 
--- Raises the first failure that waits; the others go with it in `also`.
+-- Raises the first failure that waits. The others go with it in `also`; where on_error has raised it, they wait on.
 local function raise_failures()
   if #failures == 0 then return end
   local all = failures
   failures = {}
   local first = table.remove(all, 1)
   if #all > 0 then
-    if type(first) == "table" then
+    if errors.is_error(first) then
       first.also = all
     else
       failures = all

@@ -254,6 +254,39 @@ describe("a callback", function()
     assert.equal(3, #got)
     assert.truthy(tostring(got[2]):find("number 2", 1, true))
   end)
+
+  it("that raises what says nothing of itself is reported all the same, and so is the next", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    for _, says in ipairs({ function() error("no text") end, function() return {} end }) do
+      job(number(1))(function() error(setmetatable({}, { __tostring = says })) end)
+      job(number(2))(function() error("second") end)
+      local fine, problem = pcall(flow.sync)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("whose __tostring fails%)\n  in the callback of f %(delivery"))
+      assert.truthy(tostring(problem.also[1]):find("second", 1, true))
+      flow.sync()
+    end
+  end)
+
+  it("loses nothing to an on_error that raises, whatever that is", function()
+    local closed = setmetatable({}, { __newindex = function() error("closed") end })
+    local raised = { closed, "text", false, nil }
+    flow.config.inflight(4)
+    flow.config.on_error(function(problem) error(raised[tonumber(problem.message:match("number (%d)"))], 0) end)
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    for i = 1, 4 do job(number(i))(function() error("number " .. i, 0) end) end
+    local got = {}
+    for i = 1, 4 do
+      local fine, problem = pcall(flow.sync)
+      assert.is_false(fine)
+      got[i] = problem
+    end
+    assert.is_true(rawequal(closed, got[1]))
+    assert.equal("text", got[2])
+    assert.is_false(got[3])
+    assert.truthy(tostring(got[4]):find("number 4", 1, true))
+    flow.sync()
+  end)
 end)
 
 describe("a handler that yields", function()
