@@ -37,6 +37,14 @@ local watch = require "moonflow.watch"
 session.learn()
 layers.complete()
 
+-- A module as scripts see it: without what is there for the other files.
+local function public(module, ...)
+  local seen = {}
+  for name, value in pairs(module) do seen[name] = value end
+  for i = 1, select("#", ...) do seen[select(i, ...)] = nil end
+  return seen
+end
+
 local flow = {
   version = core.version,
 
@@ -48,20 +56,20 @@ local flow = {
   global_function = job.global_function,
   function_config = function_config.new,
   FunctionConfig = function_config.new,
-  typing = typing,
+  typing = public(typing, "build", "flatten", "is", "is_placeholder"),
   FixedTensorDef = typing.FixedTensorDef,
   MirroredTensorDef = typing.MirroredTensorDef,
-  scope = scope,
+  scope = public(scope, "enter_default_placement", "new_placement"),
   config = require "moonflow.config",
 
   -- inside a job
   get_variable = variable.get_variable,
   get_all_variables = variable.get_all_variables,
   load_variables = variable.load_variables,
-  layers = layers,
+  layers = public(layers, "complete"),
   nn = nn,
   losses = require "moonflow.losses",
-  optimizer = require "moonflow.optimizer",
+  optimizer = public(require "moonflow.optimizer", "add_loss", "finish"),
   regularizers = require "moonflow.regularizer",
   watch = watch.watch,
   watch_diff = watch.watch_diff,
