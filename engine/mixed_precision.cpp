@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engine/draft.h"
+
 namespace moonflow {
 
 namespace {
@@ -21,57 +23,30 @@ class MixedPrecision {
  public:
   MixedPrecision(const Graph& graph, DType dtype, const Device& device)
       : graph_(graph),
+        draft_(graph),
         dtype_(dtype),
         device_(device),
         result_(graph.catalog()),
-        live_(graph.nodes().size(), false),
         roles_(graph.nodes().size(), Role::Float32),
-        written_(graph.values().size(), false),
         wanted_(graph.values().size(), false),
         wide_(graph.values().size(), kNone),
         narrow_(graph.values().size(), kNone) {}
 
   Graph run() {
     result_.allow_tf32 = graph_.allow_tf32;
-    find_live();
+    draft_.drop_dead_nodes();
+    kept_ = draft_.variables_only_read();
     find_wanted();
-    for (NodeId id = 0; id < node_count(); ++id) copy(id);
+    for (NodeId id = 0; id < draft_.node_count(); ++id) copy(id);
     for (const Tap& tap : graph_.taps()) result_.tap(as_traced(tap.value), tap.token);
     return std::move(result_);
   }
 
  private:
-  NodeId node_count() const { return static_cast<NodeId>(graph_.nodes().size()); }
   bool is_float32(ValueId value) const { return value != kNone && graph_.type(value).dtype == DType::Float32; }
 
-  void find_live() {
-    for (const Tap& tap : graph_.taps()) live_[graph_.value(tap.value).node] = true;
-    for (NodeId id = node_count(); id-- > 0;) {
-      const Node& node = graph_.node(id);
-      if (node.kind == Node::Op && !node.op->writes.empty()) {
-        live_[id] = true;
-        for (size_t i = 0; i < node.inputs.size(); ++i)
-          if (node.inputs[i] != kNone && node.op->updates(i)) written_[root(node.inputs[i])] = true;
-      }
-      if (!live_[id]) continue;
-      for (const ValueId input : node.inputs)
-        if (input != kNone) live_[graph_.value(input).node] = true;
-    }
-  }
-
-  ValueId root(ValueId value) const {
-    for (;;) {
-      const Node& node = graph_.node(graph_.value(value).node);
-      if (node.kind != Node::Op || node.op->alias.empty()) return value;
-      value = node.inputs[node.op->alias[0].input];
-    }
-  }
-
   // What is made of it is kept from run to run.
-  bool is_kept(ValueId value) const {
-    const ValueId origin = root(value);
-    return graph_.node(graph_.value(origin).node).kind == Node::Variable && !written_[origin];
-  }
+  bool is_kept(ValueId value) const { return kept_[draft_.root(value)]; }
 
   // Whether the op reads this input narrow when it computes so.
   bool reads_narrow(const Node& node, int input) const {
@@ -100,9 +75,9 @@ class MixedPrecision {
   }
 
   void find_wanted() {
-    for (NodeId id = node_count(); id-- > 0;) {
+    for (NodeId id = draft_.node_count(); id-- > 0;) {
       const Node& node = graph_.node(id);
-      if (!live_[id] || node.kind != Node::Op) continue;
+      if (!draft_.live(id) || node.kind != Node::Op) continue;
       roles_[id] = role_of(node);
       if (roles_[id] == Role::Float32 || (roles_[id] == Role::Follows && !wants_output(node))) continue;
       for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i)
@@ -157,7 +132,7 @@ class MixedPrecision {
     const Node& node = graph_.node(id);
     if (node.kind == Node::Feed)
       wide_[node.outputs[0]] = result_.feed(node.name, graph_.type(node.outputs[0]), node.site);
-    if (!live_[id]) return;
+    if (!draft_.live(id)) return;
     if (node.kind == Node::Variable)
       wide_[node.outputs[0]] = result_.variable(node.name, graph_.type(node.outputs[0]), node.site);
     if (node.kind == Node::Constant) wide_[node.outputs[0]] = result_.constant(node.constant, node.name, node.site);
@@ -188,12 +163,13 @@ class MixedPrecision {
   }
 
   const Graph& graph_;
+  Draft draft_;        // as it was traced, without dead nodes
   const DType dtype_;  // the narrow one
   const Device& device_;
   Graph result_;
-  std::vector<bool> live_;              // by node
+  std::vector<bool> kept_;              // by value: a variable that no node writes
   std::vector<Role> roles_;             // by node: what it does here
-  std::vector<bool> written_, wanted_;  // by value
+  std::vector<bool> wanted_;            // by value
   std::vector<ValueId> wide_, narrow_;  // by value: its forms in the result; wide is the type that was traced
 };
 
