@@ -134,9 +134,9 @@ local function update_adam(u, options)
   }, "update")
 end
 
--- What a step has picked from a table: `dy`, a row for each of `indices`. That is known where all of the gradient comes
--- from gathers of whole rows, as an embedding is one; else nil.
-local function picked_rows(u)
+-- What a step has picked from a table: lists of `dy`, a row for each of `indices`. That is known where all of the
+-- gradient comes from gathers of whole rows, as an embedding is one; else nil.
+local function picks_of(u)
   local graph, dy, indices = u.t.graph, {}, {}
   local function is_picked(id)
     local inputs, attrs = graph:made_by(id, "gather_grad")
@@ -147,14 +147,22 @@ local function picked_rows(u)
     inputs = graph:made_by(id, "add")
     return inputs and is_picked(inputs[1]) and is_picked(inputs[2])
   end
-  if not is_picked(u.gradient) then return nil end
+  if is_picked(u.gradient) then return dy, indices end
+end
+
+-- Several picks as one: `dy` and `indices`.
+local function joined(u, dy, indices)
   if #dy == 1 then return { dy = dy[1], indices = indices[1] } end
-  local columns = { unpack(u.shape) }
+  local graph, columns, common = u.t.graph, { unpack(u.shape) }, nil
+  for _, id in ipairs(indices) do
+    local dtype = graph:type(id)
+    common = (common == nil or common == dtype) and dtype or "int64"
+  end
   for i = 1, #dy do
     local dtype, shape = graph:type(indices[i])
     columns[1] = shape:count()
     dy[i] = append(u, "reshape", { dy[i] }, { shape = columns }, "picked")
-    indices[i] = in_dtype(u, append(u, "reshape", { indices[i] }, { shape = { columns[1] } }, "picks"), dtype, "int64",
+    indices[i] = in_dtype(u, append(u, "reshape", { indices[i] }, { shape = { columns[1] } }, "picks"), dtype, common,
       "wide_picks")
   end
   return { dy = append(u, "concat", dy, { axis = 0 }, "all_picked"),
@@ -479,13 +487,34 @@ function Scaling:step()
   return (self.t:append("cast", { self.finite }, { dtype = "int64" }, "System-Train-OneOrNone", ""))
 end
 
+-- A table from which several gathers pick has a gradient for each of them, and their sum: all of its size. Where they
+-- pick fewer rows than it has, they become one, which an update may then take in row by row.
+local function join_gathers(u)
+  local dy, indices = picks_of(u)
+  if not dy or #dy == 1 or u.finite then return end  -- what has to be finite is the gradient as it was
+  local picks = 0
+  for _, id in ipairs(indices) do
+    local _, shape = u.t.graph:type(id)
+    picks = picks + shape:count()
+  end
+  if picks > u.shape[1] then return end
+  local rows = joined(u, dy, indices)
+  u.gradient = append(u, "gather_grad", { rows.dy, rows.indices }, { shape = u.shape }, "all_picked_gradient")
+end
+
 -- divide, unscale, regularise; then clip all together.
 local function prepare(t, updates, scale, part, name)
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
-    if part.update == update_lazy_adam and l1 == 0 and l2 == 0 then u.rows = picked_rows(u) end
-    if u.rows then u.rows.scale = scale end
+    local dy, indices
+    if part.update == update_lazy_adam and l1 == 0 and l2 == 0 then dy, indices = picks_of(u) end
+    if dy then
+      u.rows = joined(u, dy, indices)
+      u.rows.scale = scale
+    else
+      join_gathers(u)
+    end
     if scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
       u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false, u.unscale },
         { scale = scale, l1 = l1, l2 = l2 }, "gradient")

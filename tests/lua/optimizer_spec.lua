@@ -207,6 +207,71 @@ describe("LazyAdam of a table", function()
   end)
 end)
 
+describe("a table from which several gathers pick", function()
+  local ROWS, WIDTH = 40, 3
+
+  -- Trains a table from which `counts` places are picked at a time; the losses are its sums, by 1, 2, ... Gives the job
+  -- and the table afterwards.
+  local function trained(optimizer, ...)
+    flow.clear_default_session()
+    local types, values = {}, {}
+    for i, list in ipairs({ ... }) do
+      types[i], values[i] = tp.Numpy.Placeholder({ #list }, flow.int32), np.array(list, flow.int32)
+    end
+    local job = flow.global_function {
+      name = "train", type = "train", inputs = { picks = types }, returns = tp.None,
+    } (function(picks)
+      local weight = flow.get_variable("table", { shape = { ROWS, WIDTH }, dtype = flow.double,
+        initializer = flow.constant_initializer(1) })
+      local loss = 0
+      for i, ids in ipairs(picks) do loss = loss + flow.math.reduce_sum(flow.gather(weight, ids)) * i end
+      optimizer:minimize(loss)
+    end)
+    job(values)
+    return job, session.handle():read("table"):totable()
+  end
+
+  local function agree(after, counts, change)
+    for row = 1, ROWS do
+      local wanted = 1 - change(counts[row - 1] or 0)
+      for column = 1, WIDTH do assert.truthy(math.abs(after[row][column] - wanted) < 1e-7, "row " .. row - 1) end
+    end
+  end
+
+  local counts = { [4] = 4, [1] = 1, [7] = 2, [39] = 5 }  -- 4 by the first once, once by the last
+
+  it("changes the rows that any of them picks, and makes no gradient of its size", function()
+    local job, after = trained(flow.optimizer.SGD(0.1, { momentum = 0 }), { 4, 1 }, { 7, 39 }, { 4, 39 })
+    agree(after, counts, function(count) return 0.1 * count end)
+    assert.truthy(job:dump():find("rows_sgd_update", 1, true))
+    assert.falsy(job:dump():find("gather_grad", 1, true))
+  end)
+
+  it("has one gradient for any rule, and two where they pick more rows than there are", function()
+    local function gradients(...)
+      local job = trained(flow.optimizer.RMSProp(0.1), ...)
+      local _, count = job:dump():gsub("%d: gather_grad", "")
+      return count
+    end
+    local many = {}
+    for i = 1, ROWS do many[i] = i - 1 end
+    assert.equal(1, gradients({ 4, 1 }, { 7, 39 }))
+    assert.equal(2, gradients(many, { 7 }))
+  end)
+
+  it("clips and unscales as ever", function()
+    local clip = flow.optimizer.grad_clipping.by_global_norm(0.5)
+    local norm = math.sqrt(WIDTH * (4 ^ 2 + 1 + 2 ^ 2 + 5 ^ 2))
+    local _, after = trained(flow.optimizer.SGD(0.1, { momentum = 0, grad_clipping = clip }),
+      { 4, 1 }, { 7, 39 }, { 4, 39 })
+    agree(after, counts, function(count) return 0.1 * count * 0.5 / norm end)
+    local scaled = flow.optimizer.loss_scale.dynamic_loss_scale(64)
+    _, after = trained(flow.optimizer.SGD(0.1, { momentum = 0, loss_scale_policy = scaled }),
+      { 4, 1 }, { 7, 39 }, { 4, 39 })
+    agree(after, counts, function(count) return 0.1 * count end)
+  end)
+end)
+
 describe("RMSProp", function()
   it("divides by the root of the mean square", function()
     check(train(function() return flow.optimizer.RMSProp(0.01) end), function(w, g, _, s)
