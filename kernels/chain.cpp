@@ -173,12 +173,14 @@ Launch prepare_chain(const Links& links, KernelCall& call) {
             stage.result == kOut ? launch.output<char>(0) + at * size : scratch + stage.result * piece_bytes);
       }
     };
+    const auto run_blocks = [&](int64_t part, int64_t first, int64_t last) {
+      char* scratch = static_cast<char*>(launch.scratch) + part * pieces * piece_bytes;
+      for (int64_t b = first; b < last; ++b) run_block(scratch, b * block, std::min(block, count - b * block));
+    };
+    if (parts == 1) return run_blocks(0, 0, blocks);  // a division takes longer than some chains
     parallel_for(parts, 1, [&](int64_t first, int64_t last) {
-      for (int64_t part = first; part < last; ++part) {
-        char* scratch = static_cast<char*>(launch.scratch) + part * pieces * piece_bytes;
-        for (int64_t b = blocks * part / parts; b < blocks * (part + 1) / parts; ++b)
-          run_block(scratch, b * block, std::min(block, count - b * block));
-      }
+      for (int64_t part = first; part < last; ++part)
+        run_blocks(part, blocks * part / parts, blocks * (part + 1) / parts);
     });
   };
 }
