@@ -382,8 +382,9 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     if (error.job.empty()) error.job = job;
     throw;
   }
-  for (size_t i = 0; i < plan->taps.size(); ++i) plan->taps_by_step.push_back(static_cast<int>(i));
-  std::stable_sort(plan->taps_by_step.begin(), plan->taps_by_step.end(),
+  for (size_t i = 0; i < plan->taps.size(); ++i)
+    if (plan->taps[i].output < 0) plan->copied_taps.push_back(static_cast<int>(i));
+  std::stable_sort(plan->copied_taps.begin(), plan->copied_taps.end(),
                    [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
   return plan;
 }

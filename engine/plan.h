@@ -80,8 +80,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   const bool asynchronous;                   // as its device is: it runs in slots, else by launch()
   const Variables* all_variables = nullptr;  // of its session
   std::vector<PlannedFeed> feeds;
-  std::vector<PlannedTap> taps;   // in the order they are delivered
-  std::vector<int> taps_by_step;  // indices into taps, by rising after_step
+  std::vector<PlannedTap> taps;  // in the order they are delivered
+  // Indices into taps, by rising after_step: those whose values no step writes where the tap wants them.
+  std::vector<int> copied_taps;
   std::vector<Step> steps;
   // So many steps at the front depend on nothing but variables that this plan only reads, and constants. What they give
   // is kept from run to run, and made again once one of those variables has been written, by whomever.
@@ -131,7 +132,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   uint64_t newest_version() const;  // of kept_from: the writes of all of them
   void launch_step(int step, Stream& stream, void* const* outputs) const;
   void launch_step(int step, Stream& stream) const { launch_step(step, stream, steps[step].outputs.data()); }
-  // Calls copy(tap, source) for the taps whose values are there once this step has run; `next` counts them.
+  // Calls copy(tap, source) for the copied taps whose values are there once this step has run; `next` counts them.
   template <class Copy>
   void copy_taps(const Copy& copy, int step, size_t& next) const;
   // Has the steps write what they make for one tap alone to `tapped`, or to its place in the arena if it is not wanted.
@@ -145,10 +146,10 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
 template <class Copy>
 void Plan::copy_taps(const Copy& copy, int step, size_t& next) const {
-  for (; next < taps_by_step.size(); ++next) {
-    const PlannedTap& tap = taps[taps_by_step[next]];
+  for (; next < copied_taps.size(); ++next) {
+    const PlannedTap& tap = taps[copied_taps[next]];
     if (tap.after_step > step) return;
-    copy(taps_by_step[next], tap.feed >= 0 ? feeds[tap.feed].data : tap.source);
+    copy(copied_taps[next], tap.feed >= 0 ? feeds[tap.feed].data : tap.source);
   }
 }
 
@@ -157,7 +158,7 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
   const int64_t begin_ns = profile ? Profile::now_ns() : 0;
   bind_taps(tapped);
   const auto copy = [&](int tap, const void* source) {
-    if (tapped[tap] && taps[tap].output < 0) device->copy(stream, tapped[tap].data(), source, tapped[tap].bytes());
+    if (tapped[tap]) device->copy(stream, tapped[tap].data(), source, tapped[tap].bytes());
   };
   size_t next_tap = 0;
   const uint64_t newest = newest_version();
@@ -171,7 +172,7 @@ void Plan::launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, 
     const int64_t step_begin_ns = profile ? Profile::now_ns() : 0;
     launch_step(i, stream);
     if (profile) note(*profile, i, run, step_begin_ns);
-    copy_taps(copy, i, next_tap);
+    if (next_tap < copied_taps.size()) copy_taps(copy, i, next_tap);
     if (i + 1 == kept_steps) kept_version_ = newest;
   }
   stream.wait();

@@ -200,7 +200,6 @@ void Slot::launch(Lanes& lanes, int first, int end, const Start* start) {
     plan_.copy_taps(
         [&](int tap, const void* source) {
           const int64_t bytes = plan_.taps[tap].type.bytes();
-          if (plan_.taps[tap].output >= 0) return;  // the step that makes it has written it there
           if (bytes <= device_.small_bytes()) return stream.copy_small(place(tap), source, bytes);
           device_.copy(stream, place(tap), source, bytes);
         },
