@@ -2,6 +2,7 @@
 // in lua/moonflow. No global state: each lua_State has its own, so several may live in one process.
 #include "bindings/lua_module.h"
 #include "bindings/traceback.h"
+#include "engine/recycling_memory.h"
 #include "kernels/simd.h"
 
 namespace moonflow::lua {
@@ -72,7 +73,7 @@ State& new_state(lua_State* L) {
   }
   lua_pop(L, 1);
   if (!state.memory) try {
-      state.memory = std::make_shared<HostMemory>();
+      state.memory = std::make_shared<RecyclingMemory>();
     } catch (const std::bad_alloc&) {
       // Without one nothing is counted; the module works all the same.
     }

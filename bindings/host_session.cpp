@@ -8,6 +8,7 @@
 
 #include "bindings/lua_memory.h"
 #include "bindings/lua_module.h"
+#include "engine/recycling_memory.h"
 
 extern "C" int luaopen_moonflow_core(lua_State* L);
 
@@ -233,7 +234,7 @@ HostSession::HostSession(const mf_session_options& options)
     if (options.lua_state == nullptr) lua_memory_ = std::make_unique<LuaMemory>(allocator);
     memory_ = allocator;
   } else {
-    memory_ = std::make_shared<HostMemory>();
+    memory_ = std::make_shared<RecyclingMemory>();
   }
   auto* host_state = static_cast<lua_State*>(options.lua_state);
   try {

@@ -118,13 +118,14 @@ void check_size(const TensorType& type) {
 }
 
 // glibc keeps small blocks at hand for malloc, but not for those who want them aligned: it cuts each out of a larger
-// one. So this aligns within what malloc gives, and notes that before the block.
+// one. So this aligns within what malloc gives, and notes that in the word before the block. The word before that is
+// RecyclingMemory's.
 void* HostMemory::allocate(size_t bytes) noexcept {
   if (bytes > SIZE_MAX - kAlignment) return nullptr;
   char* const whole = static_cast<char*>(std::malloc(bytes + kAlignment));
   if (whole == nullptr) return nullptr;
   char* const block = whole + kAlignment - reinterpret_cast<uintptr_t>(whole) % kAlignment;
-  static_assert(alignof(std::max_align_t) >= sizeof(void*));  // so there is room for a pointer
+  static_assert(alignof(std::max_align_t) >= 2 * sizeof(void*));  // so there is room for both words
   reinterpret_cast<void**>(block)[-1] = whole;
   return block;
 }
