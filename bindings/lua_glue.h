@@ -146,10 +146,15 @@ T& push_box(lua_State* L) {
 // The box at `index`, or nullptr when something else is there. The header alone decides, and not the metatable, which a
 // script may move to another userdata.
 template <class T>
-T* find_box(lua_State* L, int index, const State& state) {
+Box<T>* find_whole_box(lua_State* L, int index, const State& state) {
   auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
   if (box == nullptr || lua_objlen(L, index) != sizeof(Box<T>)) return nullptr;  // a light one has no length
-  return box->header.kind == state.kind(kTagOf<T>) ? &box->value : nullptr;
+  return box->header.kind == state.kind(kTagOf<T>) ? box : nullptr;
+}
+template <class T>
+T* find_box(lua_State* L, int index, const State& state) {
+  Box<T>* const box = find_whole_box<T>(L, index, state);
+  return box ? &box->value : nullptr;
 }
 template <class T>
 T* find_box(lua_State* L, int index) {
@@ -165,9 +170,9 @@ T& box_pushed(lua_State* L, int index) {
 // The finalizer of a box. Harmless when a script calls it, twice or with something else.
 template <class T>
 int finalize(lua_State* L) {
-  if (T* value = find_box<T>(L, 1)) {
-    static_cast<Box<T>*>(lua_touserdata(L, 1))->header.kind = nullptr;
-    value->~T();
+  if (Box<T>* box = find_whole_box<T>(L, 1, state_of(L))) {
+    box->header.kind = nullptr;
+    box->value.~T();
   }
   return 0;
 }
