@@ -41,25 +41,40 @@ int submit(lua_State* L) {
   return 1;
 }
 
-// plan:call(feeds...) -> ndarray... of all taps; nothing when the run must be submitted; nil, error, refused when it
-// failed, or (refused) when it was not even begun. Does not raise, which spares the caller a pcall.
+// plan:call(feeds...) -> true, ndarray... of all taps; false when the run must be submitted; nil, error, refused when
+// it failed, or (refused) when it was not even begun. Does not raise, which spares the caller a pcall.
 int call(lua_State* L) {
   const int last = lua_gettop(L), feed_count = last - 1;
   State& state = state_of(L);
   PlanBox* const box = find_box<PlanBox>(L, 1, state);
   if (box == nullptr) protect(L, [&] { self(L); });  // raises
   const int tap_count = static_cast<int>(box->plan->taps.size());
-  luaL_checkstack(L, tap_count + 3, "too many results");
-  for (int i = 0; i < tap_count; ++i) push_array(L, state);
+  constexpr int kOther = 5;  // what is on the stack beside the results, and while an error is made
+  if (tap_count > LUA_MINSTACK - kOther) luaL_checkstack(L, tap_count + kOther, "too many results");
+  lua_pushboolean(L, true);
+  // Nothing of Lua's runs before the call is over. So a single array is read, or made, in its box; several must lie
+  // side by side.
+  Tensor* tapped = nullptr;
+  for (int i = 0; i < tap_count; ++i) tapped = &push_array(L, state);
   bool done = false;
   const auto run = [&] {
-    box->feeds.resize(static_cast<size_t>(feed_count));
-    box->tapped.resize(static_cast<size_t>(tap_count));
-    for (int i = 0; i < feed_count; ++i) box->feeds[i] = array_at(L, i + 2, "input", state);
+    Tensor* feeds = nullptr;
+    if (feed_count == 1) {
+      feeds = &array_at(L, 2, "input", state);
+    } else {
+      box->feeds.resize(static_cast<size_t>(feed_count));
+      for (int i = 0; i < feed_count; ++i) box->feeds[i] = array_at(L, i + 2, "input", state);
+      feeds = box->feeds.data();
+    }
+    if (tap_count > 1) {
+      box->tapped.resize(static_cast<size_t>(tap_count));
+      tapped = box->tapped.data();
+    }
     // The state keeps the failure: no object with a destructor may be alive when Lua raises.
-    done = box->session->executor().run_now(*box->plan, box->feeds.data(), box->feeds.size(), box->tapped.data(),
+    done = box->session->executor().run_now(*box->plan, feeds, static_cast<size_t>(feed_count), tapped,
                                             box->session->memory(), state.fault);
-    for (int i = 0; i < tap_count; ++i) box_pushed<Tensor>(L, last + 1 + i) = std::move(box->tapped[i]);
+    if (tap_count > 1)
+      for (int i = 0; i < tap_count; ++i) box_pushed<Tensor>(L, last + 2 + i) = std::move(tapped[i]);
   };
   bool begun = attempt(state, run);
   if (!begun && state.faults_with_memory()) {
@@ -68,7 +83,11 @@ int call(lua_State* L) {
     begun = attempt(state, run);
   }
   for (Tensor& feed : box->feeds) feed = Tensor();
-  if (begun && !state.fault) return done ? tap_count : 0;
+  if (begun && !state.fault && done) return 1 + tap_count;
+  if (begun && !state.fault) {
+    lua_pushboolean(L, false);
+    return 1;
+  }
   const PlainError error = state.take_fault();
   lua_pushnil(L);
   push_error(L, error);

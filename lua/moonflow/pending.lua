@@ -109,7 +109,7 @@ function Pending:get()
     end
   end
   if self.problem then error(self.problem, 0) end
-  if not session.delivering() then session.raise_failures() end
+  session.raise_failures()
   return results_of(self)
 end
 
@@ -124,7 +124,7 @@ end
 --- `job(x)(callback)`. Raises what handlers have raised while the call made room, now that nothing can be lost by it.
 function Pending:__call(callback, on_error)
   self:async_get(callback, on_error)
-  if not session.delivering() then session.raise_failures() end
+  session.raise_failures()
 end
 
 function Pending:__tostring()

@@ -1,7 +1,7 @@
 --- Plan: one compiled form of a job, and the ways to run it.
 -- Making one traces the body, appends gradients and updates, taps what must reach the host (watches in the order of
 -- the graph, gradient watches, results) and compiles. Tokens are the numbers of the taps in this order.
--- The synchronous call is the hot path: it makes no table and no closure.
+-- The synchronous call is the hot path: with up to three results it makes no table, and never a closure.
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
@@ -100,7 +100,7 @@ end
 local function compile(self)
   self.handle = session.handle():compile(self.graph, self.gpu)
   self.submit = self.handle.submit
-  self.run_now = not self:is_watched() and self.handle.call or nil
+  self:open_short_way()
   self.handle:set_max_in_flight(self.job.config.max_in_flight or session.settings.inflight)
 end
 
@@ -198,6 +198,13 @@ function Plan:prepare()
   for _, name in ipairs(self.handle:info().variables) do names[name] = true end
   variable.initialise(names)
   self.ready = true
+  self:open_short_way()
+end
+
+--- Lets calls run straight from the plan, and not through the queue, where nothing is watched and nothing has to be
+--- done before.
+function Plan:open_short_way()
+  self.run_now = self.ready and not self:is_watched() and self.handle.call or nil
 end
 
 -- Which taps are on in this run; nil: all of them.
@@ -253,7 +260,7 @@ local function run_to_end(self, ...)
   local problem = session.finish(run, take, self)
   self.values, self.waiting = outer, waiting
   if problem then error(problem, 0) end
-  if not session.delivering() then session.raise_failures() end
+  session.raise_failures()
   return values
 end
 
@@ -262,43 +269,59 @@ local function emptied(values, count, ...)
   return ...
 end
 
--- The short way, where nothing is watched: not through the queue, but straight from the plan.
-local function call_now(self, ...)
-  local value, problem, refused = self.run_now(self.handle, ...)
+-- Raises why a run failed, or why it was refused.
+local function fail(self, problem, refused, ...)
   if refused then self.job:explain(self, problem, ...) end
-  if problem then error(problem, 0) end
-  if value and not session.delivering() then session.raise_failures() end
-  return value
+  error(problem, 0)
+end
+
+-- Runs to the end and gives up to three results one by one. They have a name each, so no table is made, and so that
+-- LuaJIT compiles what is around the call: it does not where a function of C gives as many values as it likes.
+local function call_few(self, ...)
+  local count, run_now = self.result_count, self.run_now
+  if run_now then
+    local done, a, b, c = run_now(self.handle, ...)
+    if done then
+      session.raise_failures()
+      if count == 1 then return a end
+      if count == 0 then return end
+      if count == 2 then return a, b end
+      return a, b, c
+    end
+    if done == nil then fail(self, a, b, ...) end
+  end
+  local values = run_to_end(self, ...)
+  return emptied(values, count, unpack(values, 1, count))
+end
+
+local function collect(done, ...)
+  return done, { ... }
+end
+
+-- Runs to the end and gives the table with the results, from which the caller takes them out.
+local function values_of(self, ...)
+  local run_now = self.run_now
+  if run_now then
+    local done, values = collect(run_now(self.handle, ...))
+    if done then
+      session.raise_failures()
+      return values
+    end
+    if done == nil then fail(self, values[1], values[2], ...) end
+  end
+  return run_to_end(self, ...)
+end
+
+local function call_many(self, ...)
+  local values = values_of(self, ...)
+  return emptied(values, self.result_count, typing.build(self.skeleton, values))
 end
 
 --- Runs to the end and gives the results one by one.
 function Plan:run(...)
-  if self.run_now and self.ready and self.result_count == 1 then
-    local value = call_now(self, ...)
-    if value then return value end
-  end
-  local values = run_to_end(self, ...)
+  if self.result_count <= 3 then return call_few(self, ...) end
+  local values = values_of(self, ...)
   return emptied(values, self.result_count, unpack(values, 1, self.result_count))
-end
-
-local function call_none(self, ...)
-  run_to_end(self, ...)
-end
-
-local function call_one(self, ...)
-  if self.run_now and self.ready then
-    local value = call_now(self, ...)
-    if value then return value end
-  end
-  local values = run_to_end(self, ...)
-  local value = values[1]
-  values[1] = nil
-  return value
-end
-
-local function call_many(self, ...)
-  local values = run_to_end(self, ...)
-  return emptied(values, self.result_count, typing.build(self.skeleton, values))
 end
 
 local function submit(self, switches, ...)
@@ -350,10 +373,8 @@ function Plan:choose_call()
   local returns = self.job.returns
   if returns and returns.family == "Callback" or not returns and self.skeleton ~= nil then
     self.call = self.launch
-  elseif self.skeleton == nil then
-    self.call = call_none
-  elseif self.skeleton == 1 then
-    self.call = call_one
+  elseif self.result_count <= 3 and typing.is_flat(self.skeleton) then
+    self.call = call_few
   else
     self.call = call_many
   end

@@ -228,7 +228,11 @@ local function raise_failures()
   end
   error(first, 0)
 end
-session.raise_failures = raise_failures
+
+--- At the end of a call: raises what waits. In a handler it goes on waiting, for whoever delivers.
+function session.raise_failures()
+  if failures[1] ~= nil and not inside_handler() then raise_failures() end
+end
 
 -- ---- services -----------------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ function Task:await()
     end
   end
   if self.failed then error(self.problem, 0) end
-  if not session.delivering() then session.raise_failures() end
+  session.raise_failures()
   return unpack(self.results, 1, self.count)
 end
 
@@ -239,7 +239,7 @@ function spawn.spawn(fn, ...)
   local task = setmetatable({ what = "a task spawned at " .. (errors.site() or "?"), ended = false }, Task)
   task.thread = coroutine.create(body)
   advance(task, nil, task, fn, ...)
-  if not session.delivering() then session.raise_failures() end
+  session.raise_failures()
   return task
 end
 

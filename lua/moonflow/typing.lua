@@ -332,6 +332,16 @@ local function build(node, values)
   return result
 end
 
+--- Are the values given one by one, as they are delivered?
+function typing.is_flat(node)
+  if type(node) ~= "table" then return true end
+  if node.kind ~= "tuple" then return false end
+  for i = 1, #node do
+    if node[i] ~= i then return false end
+  end
+  return true
+end
+
 --- Puts delivered values together; a tuple at the top gives multiple values.
 function typing.build(node, values)
   if type(node) == "number" then return values[node] end
