@@ -311,8 +311,9 @@ function Job:explain(of, problem, ...)
   if of.generation ~= session.generation() then
     errors.raise("wrong_state", "the job '" .. self.name .. "' belongs to a session that is closed; define it again")
   end
-  if of.plain then
-    check_count(self, select("#", ...))
+  of:retract()
+  if self.plain then
+    check_count(self, select("#", ...) - #of.hidden)
     for i, leaf in ipairs(self.leaves) do check_feed(self, leaf, (select(i, ...))) end
   end
   if errors.is_error(problem) then
@@ -378,11 +379,20 @@ local function call_gathered(self, ...)
   return of:call(unpack(feeds, 1, of:supply(feeds, #feeds)))
 end
 
+-- The inputs are what the plan takes, but for what the job supplies. What is wrong with them, the plan finds as well.
+local function call_supplied(self, of, ...)
+  local count = select("#", ...)
+  check_count(self, count)
+  local feeds = { ... }
+  return of:call(unpack(feeds, 1, of:supply(feeds, count)))
+end
+
 --- Runs the job. What it gives is decided by its return type: values, nothing, a callbacker, or a future.
 --- @error an input that does not fit its placeholder; what the run or a handler raised
 function Job:__call(...)
   local of = self.plan
   if of.plain then return of:call(...) end
+  if self.plain then return call_supplied(self, of, ...) end
   return call_gathered(self, ...)
 end
 

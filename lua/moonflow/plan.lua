@@ -382,15 +382,23 @@ end
 
 --- Appends to `feeds` what the job supplies by itself: the seed, the number of the call. Gives the number of feeds.
 function Plan:supply(feeds, count)
-  for i, hidden in ipairs(self.hidden) do
-    if hidden.name == "System-Seed" then
+  local hidden = self.hidden
+  for i = 1, #hidden do
+    if hidden[i].name == "System-Seed" then
       feeds[count + i] = session.seed_array()
     else
       feeds[count + i] = core.array(self.calls, "int64")
       self.calls = self.calls + 1
     end
   end
-  return count + #self.hidden
+  return count + #hidden
+end
+
+--- The call that was supplied last has been refused, and does not count.
+function Plan:retract()
+  for _, hidden in ipairs(self.hidden) do
+    if hidden.name ~= "System-Seed" then self.calls = self.calls - 1 end
+  end
 end
 
 session.keep_whole(Plan.launch)
