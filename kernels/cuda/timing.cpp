@@ -19,14 +19,6 @@ constexpr double kBudget = 50e-3;   // seconds for all, kernels that are loaded 
 constexpr double kTie = 1.1;  // what one survey of a card makes of the same launches differs from the next by more
 constexpr double kHopeless = 4;  // times the least, by itself
 
-template <class Work>
-double seconds_of(Stream& stream, const Work& work) {
-  const auto begun = std::chrono::steady_clock::now();
-  work();
-  stream.wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-}
-
 std::unique_ptr<Recording> record(Stream& stream, const std::function<void()>& work) {
   stream.begin_recording();
   try {
@@ -54,8 +46,8 @@ struct Trial {
   size_t place;
   double once;  // seconds, of the only launch in a row
   std::function<void()> round;
-  int launches;  // of a round
-  std::vector<double> seconds = {};
+  int launches;                      // of a round
+  std::vector<double> seconds = {};  // of a launch, by round
 
   double median() {
     if (seconds.empty()) return once;
@@ -102,8 +94,19 @@ Buffer drawn_values(Device& device, DType dtype, int64_t count) {
   return buffer;
 }
 
-std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& launches) {
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& launches,
+                              const std::function<double()>& seconds) {
   const std::unique_ptr<Stream> stream = device.make_stream();
+  const auto seconds_of = [&](const std::function<void()>& work) {
+    const double begun = seconds();
+    work();
+    stream->wait();
+    return seconds() - begun;
+  };
   std::vector<Trial> trials;
   std::vector<std::unique_ptr<Recording>> recordings;
   double least = std::numeric_limits<double>::infinity(), spent = 0;
@@ -112,7 +115,7 @@ std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& la
     try {
       launch();  // which loads the kernels
       stream->wait();
-      const double once = seconds_of(*stream, launch);
+      const double once = seconds_of(launch);
       spent += once;
       least = std::min(least, once);
       if (once > kHopeless * least) continue;
@@ -134,9 +137,9 @@ std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& la
   // In turns, so that a clock that changes meets all of them.
   for (int round = 0; round < kRounds && spent < kBudget; ++round) {
     for (Trial& trial : trials) {
-      const double seconds = seconds_of(*stream, trial.round);
-      spent += seconds;
-      trial.seconds.push_back(seconds / trial.launches);
+      const double of_round = seconds_of(trial.round);
+      spent += of_round;
+      trial.seconds.push_back(of_round / trial.launches);
     }
   }
   least = std::numeric_limits<double>::infinity();

@@ -24,7 +24,10 @@ Buffer drawn_values(Device& device, DType dtype, int64_t count);
 // The place of the fastest of these, the first where several are within 10 %, by the median time of several launches in
 // a row, recorded where the device records, as those of a job are. None where none of them runs. Takes some
 // milliseconds, and for long launches not more than five of each; then perhaps only the first few of them are tried.
+// `seconds` is the clock; tests have one of their own.
 using TimedLaunch = std::function<void(Stream&)>;
-std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& launches);
+double steady_seconds();
+std::optional<size_t> fastest(Device& device, const std::vector<TimedLaunch>& launches,
+                              const std::function<double()>& seconds = steady_seconds);
 
 }  // namespace moonflow::cuda
