@@ -15,7 +15,8 @@ constexpr bool kRecycles = false;
 constexpr bool kRecycles = true;
 #endif
 
-// The lines of a block that may become spare, 0 for any other: in the second word before it, which HostMemory leaves free.
+// The lines of a block that may become spare, 0 for any other: in the second word before it, which HostMemory leaves
+// free.
 size_t& lines_of(void* block) { return static_cast<size_t*>(block)[-2]; }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Host memory for the thread of a session, which makes small arrays and drops them all the time. What it gives back there
-// is spare, and given out again without a question to malloc: a garbage collector drops hundreds of arrays in a row,
-// more than malloc keeps at hand. Other threads, and large blocks, are served as by any host memory.
+// Host memory for the thread of a session, which makes small arrays and drops them all the time. What it gives back
+// there is spare, and given out again without a question to malloc: a garbage collector drops hundreds of arrays in a
+// row, more than malloc keeps at hand. Other threads, and large blocks, are served as by any host memory.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class RecyclingMemory final : public HostMemory {
   void* allocate(size_t bytes) noexcept override;
   void release(void* block) noexcept override;
 
-  static constexpr size_t kLargest = 1024;             // bytes of a block that may become spare
+  static constexpr size_t kLargest = 1024;               // bytes of a block that may become spare
   static constexpr size_t kMostSpare = size_t{1} << 20;  // bytes of all of them
 
   size_t spare_bytes() const { return spare_bytes_; }  // the owner's to ask
