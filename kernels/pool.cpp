@@ -209,6 +209,7 @@ void add_pool(Catalog& catalog) {
   max_pool.lua = "nn.max_pool2d";
   max_pool.doc =
       pool_doc("The largest element", "out[n, c, y, x] = max over i, j of x[n, c, y*stride - before + i, ...]") +
+      "\nA NaN counts only in a window that holds nothing else."
       "\nThe gradient goes to the first of equal maxima, in row-major order.";
   max_pool.inputs = {{"x"}};
   max_pool.attrs = pool_attrs();

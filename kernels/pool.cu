@@ -93,7 +93,7 @@ struct Maxima {
       MOONFLOW_UNROLL
       for (int v = 0; v < N; ++v) {
         const Computed<T> value = Computed<T>(pack.values[v]);
-        if (number != first && !(value > values[v])) continue;
+        if (number != first && !gives_way(values[v], value)) continue;
         values[v] = value;
         numbers[v] = number;
       }
@@ -113,7 +113,8 @@ struct MaxPool {
     each_seen<T, N>(pool, x, of, [&](int64_t, int64_t, const Pack<T, N>& pack) {
       MOONFLOW_UNROLL
       for (int v = 0; v < N; ++v)
-        if (first || Computed<T>(pack.values[v]) > Computed<T>(largest.values[v])) largest.values[v] = pack.values[v];
+        if (first || gives_way(Computed<T>(largest.values[v]), Computed<T>(pack.values[v])))
+          largest.values[v] = pack.values[v];
       first = false;
     });
     reinterpret_cast<Pack<T, N>*>(out)[o] = largest;

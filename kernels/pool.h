@@ -23,6 +23,13 @@ enum class PoolKind {
   AverageGrad,  // (dy) -> dx
 };
 
+// Whether a maximum gives way to a value: a number to a greater one, and NaN to any number, so that NaN is the maximum
+// of a window that holds nothing else.
+template <class T>
+constexpr bool gives_way(T maximum, T value) {
+  return value > maximum || (maximum != maximum && value == value);
+}
+
 // Whether 2x2 windows tile the image.
 bool pools_by_two(const Pool& pool);
 bool pools_by_two(const Attrs& attrs, const Shape& x);

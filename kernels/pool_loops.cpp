@@ -61,7 +61,7 @@ int64_t first_maximum(const T* image, const Plane& plane, Range rows, Range colu
   int64_t best = plane.at(rows.first, columns.first);
   for (int64_t y = rows.first; y < rows.last; ++y) {
     for (int64_t x = columns.first; x < columns.last; ++x) {
-      if (image[plane.at(y, x)] > image[best]) best = plane.at(y, x);
+      if (gives_way(image[best], image[plane.at(y, x)])) best = plane.at(y, x);
     }
   }
   return best;

@@ -1,8 +1,9 @@
 // Pooling through oneDNN, in the layout that the values have.
+#include <limits>
 #include <vector>
 
-#include "kernels/pool.h"
 #include "kernels/image_layouts.h"
+#include "kernels/pool.h"
 #include "kernels/primitive.h"
 #include "kernels/simd.h"
 
@@ -52,6 +53,57 @@ Launch forward_launch(const Pool& pool, dnnl::algorithm algorithm, KernelCall& c
   launch.read(DNNL_ARG_SRC, 0, x, x);
   launch.write(DNNL_ARG_DST, 0, out, out);
   return launch.finish();
+}
+
+// oneDNN begins a maximum with float32's lowest number, above which -inf and NaN are not: a window of nothing else
+// would give that number. Windows that do are looked at once more.
+struct LowestMaxima {
+  Pool pool;
+  ChannelForm image, out;
+
+  void mend(const float* x, float* maxima) const {
+    constexpr float kLowest = std::numeric_limits<float>::lowest();
+    parallel_for(out.count(), kGrain, [=](int64_t first, int64_t last) {
+      int any = 0;
+      widest([&] {
+#pragma omp simd reduction(| : any)
+        for (int64_t i = first; i < last; ++i) any |= maxima[i] == kLowest;
+      });
+      for (int64_t i = any ? first : last; i < last; ++i)
+        if (maxima[i] == kLowest) maxima[i] = maximum(x, i);
+    });
+  }
+
+  float maximum(const float* x, int64_t place) const {
+    const int64_t block = place / out.lanes / out.positions, position = place / out.lanes % out.positions;
+    const int64_t channel = block % out.blocks * out.lanes + place % out.lanes;
+    if (channel >= image.channels) return 0;  // padding of the last block
+    const int64_t above = block / out.blocks * image.blocks + channel / image.lanes;
+    const int64_t plane = above * image.positions * image.lanes + channel % image.lanes;
+    const Window &rows = pool.windows[0], &columns = pool.windows[1];
+    const int64_t row = position / pool.out.width, column = position % pool.out.width;
+    float most = std::numeric_limits<float>::quiet_NaN();
+    for (int64_t i = rows.first(row); i < rows.last(row); ++i) {
+      for (int64_t j = columns.first(column); j < columns.last(column); ++j) {
+        const int64_t seen = (rows.start(row) + i) * pool.image.width + columns.start(column) + j;
+        const float value = x[plane + seen * image.lanes];
+        if (gives_way(most, value)) most = value;
+      }
+    }
+    return most;
+  }
+};
+
+Launch max_launch(const Pool& pool, KernelCall& call) {
+  const int axis = pool.format.channel_axis();
+  const auto image = channel_form(call.inputs[0], call.input_layouts[0], axis);
+  const auto out = channel_form(call.outputs[0], call.output_layouts[0], axis);
+  require(image && out, ErrorCode::Internal, "pooling of what has no channels");
+  return [pooled = forward_launch(pool, dnnl::algorithm::pooling_max, call),
+          lowest = LowestMaxima{pool, *image, *out}](const LaunchCall& launch) {
+    pooled(launch);
+    lowest.mend(launch.input<float>(0), launch.output<float>(0));
+  };
 }
 
 Launch average_grad_launch(const Pool& pool, KernelCall& call) {
@@ -150,7 +202,7 @@ Launch max_grad_launch(const Pool& pool, bool relu, KernelCall& call) {
 Launch pool_primitive(const Pool& pool, PoolKind kind, bool relu, KernelCall& call) {
   switch (kind) {
     case PoolKind::Max:
-      return forward_launch(pool, dnnl::algorithm::pooling_max, call);
+      return max_launch(pool, call);
     case PoolKind::Average:
       return forward_launch(pool, dnnl::algorithm::pooling_avg_exclude_padding, call);
     case PoolKind::MaxGrad:

@@ -1,6 +1,9 @@
 // Pooling: golden values, oneDNN in float32 against the plain loops in float64, and where gradients go.
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <limits>
+
 #include "values.h"
 
 using namespace moonflow;
@@ -65,6 +68,46 @@ TEST_CASE("ceil_mode takes the last window that sticks out") {
   const Attrs attrs = {{"ksize", Ints{2}}, {"ceil_mode", true}};
   CHECK(numbers(session.evaluate("max_pool2d", {x}, attrs)[0]) == std::vector<double>{5, 6, 8, 9});
   CHECK(numbers(session.evaluate("avg_pool2d", {x}, attrs)[0]) == std::vector<double>{3, 4.5, 7.5, 9});
+}
+
+TEST_CASE("a window of -inf has that maximum, one of NaN has NaN, and beside a number NaN does not count") {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> values = {-kInf, -kInf, kNaN, kNaN, -kInf, -kInf, kNaN, kNaN,
+                                      kNaN,  -kInf, 1,    kNaN, -kInf, kNaN,  kNaN, 2};
+  const auto check = [&](const Tensor& most) {
+    const std::vector<double> found = numbers(most);
+    const std::vector<double> wanted = {-kInf, kNaN, -kInf, 2};
+    const size_t repeats =
+        found.size() / wanted.size();  // of each, or of all, by where the channels are: all are alike
+    const bool last = most.shape()[1] == 2;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double one = wanted[last ? i / repeats : i % wanted.size()];
+      CHECK((found[i] == one || (std::isnan(found[i]) && std::isnan(one))));
+    }
+  };
+  Session session = make_session();
+  for (const int64_t channels : {1, 16}) {
+    for (const bool last : {false, true}) {
+      CAPTURE(channels, last);
+      const Attrs format = {{"data_format", std::string(last ? "NHWC" : "NCHW")}};
+      const Shape shape = last ? Shape{1, 4, 4, channels} : Shape{1, channels, 4, 4};
+      Tensor x = Tensor::allocate({DType::Float32, shape});
+      for (int64_t i = 0; i < x.count(); ++i)
+        x.data<float>()[i] = static_cast<float>(values[static_cast<size_t>(last ? i / channels : i % 16)]);
+      check(session.evaluate("max_pool2d", {x}, with(format, "ksize", Ints{2}))[0]);
+      check(session.evaluate("max_pool2d", {as_double(x)}, with(format, "ksize", Ints{2}))[0]);
+
+      // In the form that a convolution gives, here the average of channels that are alike.
+      Tensor filter =
+          Tensor::allocate({DType::Float32, last ? Shape{channels, 1, 1, channels} : Shape{channels, channels, 1, 1}});
+      std::fill_n(filter.data<float>(), filter.count(), 1 / static_cast<float>(channels));
+      Graph graph(session.catalog());
+      const ValueId image =
+          graph.append("conv2d", {graph.feed("x", x.type()), graph.constant(filter, "filter")}, format, "conv")[0];
+      graph.tap(graph.append("max_pool2d", {image}, with(format, "ksize", Ints{2}), "pool")[0], 1);
+      check(run(session, session.compile(graph, "job"), {x})[0]);
+    }
+  }
 }
 
 TEST_CASE("the gradient of max pooling goes to the first of equal maxima") {
