@@ -181,8 +181,15 @@ function session.fail(failure)
   if handle then handle:announce() end
 end
 
-local function after(fine, value, was, what, sequence, submitted)
+-- The note that a handler runs is made and taken back where it is protected: the error of a script's own hook, or of a
+-- full stack, may come at any place, and would leave a session that holds itself to be inside a handler for good.
+local function noted(handler, was, ...)
+  delivering[1] = running() or true
+  handler(...)
   delivering[1] = was
+end
+
+local function after(fine, value, what, sequence, submitted)
   delivered = delivered + 1
   local traceback = last_traceback
   last_traceback = nil
@@ -195,9 +202,9 @@ end
 --- Calls a handler protected. `what` says whose it is, for its error.
 function session.deliver(handler, what, sequence, submitted, ...)
   local was = delivering[1]
-  delivering[1] = running() or true
-  local fine, value = xpcall(handler, session.traced, ...)
-  after(fine, value, was, what, sequence, submitted)
+  local fine, value = xpcall(noted, session.traced, handler, was, ...)
+  delivering[1] = was
+  after(fine, value, what, sequence, submitted)
 end
 
 -- A handler that yielded is not running, and may never be resumed.

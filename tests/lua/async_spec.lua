@@ -510,6 +510,26 @@ describe("an interrupt", function()
     end)
   end)
 
+  it("that is the error of a script's own hook, at any place, leaves the session outside of callbacks", function()
+    local same = define(tp.Callback[tp.Numpy], function(x) return x end)
+    at_every_moment(function(moment)
+      local count = 0
+      local function look()
+        count = count + 1
+        if count == moment and in_library() then error("time is over", 0) end
+      end
+      same(number(1))(function() end)
+      pcall(function()
+        debug.sethook(look, "", 1)
+        flow.sync()
+      end)
+      debug.sethook()
+      pcall(flow.sync) -- has what was left
+      flow.sync()
+      return count >= moment
+    end)
+  end)
+
   it("of a wait for a task does not keep the error of the task back", function()
     local same = define(tp.Callback[tp.Numpy], function(x) return x end)
     at_every_moment(function(moment)
