@@ -61,10 +61,10 @@ end
 
 -- Puts everything back as it was before the body.
 function Trace:leave()
-  current = nil
   self.namespaces, self.placements, self.views, self.reuses, self.watch_scopes = {}, {}, {}, {}, {}
   local source, line = core.leave_lines()
   if source then self.last_site = errors.place(source, line) end
+  current = nil
 end
 
 --- Gives up what a failure has left open since `outer` (what trace.current gave before), where memory ran out between
@@ -74,9 +74,21 @@ function trace.abandon(outer)
   current = outer
 end
 
-local function finish(self, ok, ...)
+local function ended(self, ...)
   if current ~= self then errors.raise("wrong_state", "the body of the job '" .. self.job .. "' has yielded") end
   self:leave()
+  return ...
+end
+
+-- All of this is protected: the error of a script's own hook may come at any place.
+local function begin(self, body, ...)
+  self.thread, current = coroutine.running(), self
+  core.follow_lines()
+  return ended(self, body(...))
+end
+
+local function finish(self, ok, ...)
+  if current == self then self:leave() end
   if not ok then error((...), 0) end
   return ...
 end
@@ -87,9 +99,7 @@ function Trace:run(body, ...)
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. current.job
       .. "')")
   end
-  self.thread, current = coroutine.running(), self
-  core.follow_lines()
-  return finish(self, xpcall(body, errors.traced, ...))
+  return finish(self, xpcall(begin, errors.traced, self, body, ...))
 end
 
 --- "Conv2d" of "conv2d", for names that are made up.

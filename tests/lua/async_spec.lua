@@ -510,24 +510,40 @@ describe("an interrupt", function()
     end)
   end)
 
+  -- Raises an error of a script's own hook after `moment` instructions of `fn`, if that is in the library.
+  -- Gives whether there were as many.
+  local function ended_by_hook(moment, fn)
+    local count = 0
+    local function look()
+      count = count + 1
+      if count == moment and in_library() then error("time is over", 0) end
+    end
+    pcall(function()
+      debug.sethook(look, "", 1)
+      fn()
+    end)
+    debug.sethook()
+    return count >= moment
+  end
+
   it("that is the error of a script's own hook, at any place, leaves the session outside of callbacks", function()
     local same = define(tp.Callback[tp.Numpy], function(x) return x end)
     at_every_moment(function(moment)
-      local count = 0
-      local function look()
-        count = count + 1
-        if count == moment and in_library() then error("time is over", 0) end
-      end
       same(number(1))(function() end)
-      pcall(function()
-        debug.sethook(look, "", 1)
-        flow.sync()
-      end)
-      debug.sethook()
+      local came = ended_by_hook(moment, flow.sync)
       pcall(flow.sync) -- has what was left
       flow.sync()
-      return count >= moment
+      return came
     end)
+  end)
+
+  it("that is the error of a script's own hook, at any place, leaves no body of a job open", function()
+    at_every_moment(function(moment)
+      local came = ended_by_hook(moment, function() define(tp.Numpy, function(x) return x end) end)
+      assert.is_nil(require("moonflow.trace").current(), "open at " .. moment)
+      return came
+    end)
+    define(tp.Numpy, function(x) return x end)
   end)
 
   it("of a wait for a task does not keep the error of the task back", function()
