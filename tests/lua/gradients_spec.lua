@@ -53,6 +53,16 @@ describe("flow.gradients", function()
     near(got[2], 2 * x, 0)
   end)
 
+  it("of a power is 0 where base and exponent are, and so is that of the gradient of a first power", function()
+    local got = run(np.array({ 0, 2 }, flow.double), function(b)
+      local slope = flow.gradients(b ^ 1, b)
+      local exponents = flow.stop_gradient(b * 0)
+      return { flow.gradients(b ^ 0, b), flow.gradients(flow.math.pow(b, exponents), b), slope,
+               flow.gradients(slope, b) }
+    end)
+    for i, wanted in ipairs({ 0, 0, 1, 0 }) do assert.same({ wanted, wanted }, got[i]:totable()) end
+  end)
+
   it("gives them in the form of the values, lists in lists", function()
     local got = run(x, function(b)
       local square, cube = b ^ 2, b * b * b
