@@ -28,7 +28,7 @@ Plan.__index = Plan
 local function input_blob(t, leaf)
   local site = leaf.placeholder.site
   local id = t.graph:feed(leaf.name, leaf.placeholder.dtype, leaf.shape, site or "")
-  t.taken[leaf.name] = site or "?"
+  t.taken[leaf.name] = "the input at " .. (site or "?")
   return blob.new(t, id, leaf.name, site)
 end
 

@@ -25,7 +25,7 @@ function trace.new(graph, about)
     -- The oldest dialect counted each input twice, once for its definition and once for its use in the job.
     count = 2 * (about.inputs or 0),
     counts = {},        -- of the newer dialect: one counter per kind
-    taken = {},         -- name -> site
+    taken = {},         -- name -> who has it, and where
     variables = {},     -- name -> blob
     variable_list = {}, -- the same in the order they were met, with what the optimizer asks
     records = {},       -- of variable.lua; the session's once the job is compiled
@@ -147,13 +147,13 @@ function Trace:claim(name, op, site)
     if owner and self:reuses_variables() then
       full = numbered(self.taken, full)
     elseif owner then
-      errors.raise("invalid_argument", "the name '" .. full .. "' is taken in this job by the op at " .. owner
+      errors.raise("invalid_argument", "the name '" .. full .. "' is taken in this job by " .. owner
         .. "; give this one another name", site)
     end
   else
     repeat full = self:scoped(self:unnamed(kind_name(op))) until not self.taken[full]
   end
-  self.taken[full] = site or "?"
+  self.taken[full] = "the op at " .. (site or "?")
   return full
 end
 

@@ -49,7 +49,7 @@ local function declare(t, given, where)
     initializer = given.initializer, seed = given.seed, trainable = given.trainable,
   }
   t.records[given.name] = record
-  t.taken[given.name] = site or "?"
+  t.taken[given.name] = "the variable at " .. (site or "?")
   local value = blob.new(t, id, given.name, site)
   t.variables[given.name] = value
   t.variable_list[#t.variable_list + 1] = { record = record, id = id, trainable = given.trainable,

@@ -354,6 +354,11 @@ end)]])
   local y = flow.nn.relu(x, { name = "r" })
 >>  y = flow.nn.relu(y, { name = "r" })
   return y]])
+    golden("the name 'x' is taken in this job by the input at user.lua:1; give this one another name", body [[
+>>  return flow.nn.relu(x, { name = "x" })]])
+    golden("the name 'v' is taken in this job by the variable at user.lua:2; give this one another name", body [[
+  local v = flow.get_variable("v", { shape = { 1 }, initializer = flow.zeros_initializer() })
+>>  return flow.nn.relu(x + v, { name = "v" })]])
     golden("flow.layers.dense: variable 'd-weight' already exists in this job (made at user.lua:2); give the layer "
       .. "another name, or share its variables on purpose, in flow.scope.reuse_variables", body [[
   local y = flow.layers.dense(x, 784, { name = "d" })
