@@ -78,8 +78,11 @@ Gradients pow_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
   const ValueId logarithm = g.op("multiply", {g.outputs[0], g.op("log", {base})});
   return {g.op("multiply", {dy, slope}), g.op("multiply", {dy, logarithm})};
 }
+// The origin has no angle, and a slope of 0 rather than 0 / 0: one point there among many is nothing to go by.
 Gradients atan2_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId scaled = g.op("divide", {dy, g.op("add", {g.op("square", {x}), g.op("square", {y})})});
+  const ValueId distance = g.op("add", {g.op("square", {x}), g.op("square", {y})});
+  const ValueId is_origin = g.op("equal", {distance, number(g, 0)});
+  const ValueId scaled = g.op("divide", {dy, g.op("where", {is_origin, number(g, 1), distance})});
   return {g.op("multiply", {scaled, y}), g.op("negative", {g.op("multiply", {scaled, x})})};
 }
 Gradients choose_grad(GradCall& g, ValueId dy, ValueId takes_x) {

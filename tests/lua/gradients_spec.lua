@@ -63,6 +63,16 @@ describe("flow.gradients", function()
     for i, wanted in ipairs({ 0, 0, 1, 0 }) do assert.same({ wanted, wanted }, got[i]:totable()) end
   end)
 
+  it("of an angle is 0 at the origin, and that of a point beside it as ever", function()
+    local got = run(np.array({ 0, 3, 0 }, flow.double), function(b)
+      local across = flow.stop_gradient(b * 4 / 3)
+      local slope = flow.gradients(flow.math.atan2(b, across), b)
+      return { slope, flow.gradients(slope, b) }
+    end)
+    assert.same({ 0, 4 / 25, 0 }, got[1]:totable())
+    near(got[2], np.array({ 0, -2 * 3 * 4 / 25 ^ 2, 0 }, flow.double), 1e-15)
+  end)
+
   it("gives them in the form of the values, lists in lists", function()
     local got = run(x, function(b)
       local square, cube = b ^ 2, b * b * b
