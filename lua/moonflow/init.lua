@@ -8,6 +8,10 @@ for _, name in ipairs { "debug", "io", "os", "package" } do
   end
 end
 
+-- What runs once need not be compiled; and where memory runs out as compiled code is left, LuaJIT falls over.
+local compiles = type(jit) == "table" and jit.status()
+if compiles then jit.off() end
+
 local core = require "moonflow.core"
 local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
@@ -114,4 +118,5 @@ ops.expose(flow)
 mathematics.complete(flow)
 help.close("flow", flow)
 
+if compiles then jit.on() end
 return flow
