@@ -5,6 +5,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local variable = require "moonflow.variable"
 local io, os = io, os
@@ -36,12 +37,12 @@ local function write(where, path, values, overwrite)
       there:close()
       errors.raise("io", where .. ": file '" .. path .. "' exists; { overwrite = true } replaces it")
     end
-    core.safetensors_write(path, values, { seed = session.seed_text(), moonflow = core.version })
+    core.safetensors_write(path, values, { seed = random_seed.text(), moonflow = core.version })
     return
   end
   local entries = {}
   for name, value in pairs(values) do entries[#entries + 1] = { name = name, value = value } end
-  core.checkpoint_write(path, entries, { seed = session.seed(), moonflow = core.version }, overwrite)
+  core.checkpoint_write(path, entries, { seed = random_seed.value(), moonflow = core.version }, overwrite)
 end
 
 local save_values_signature = arguments.signature("flow.checkpoint.save",
@@ -145,7 +146,7 @@ function CheckPoint:load(...)
     session.log(("CheckPoint:load: %s has no variable '%s'; it %s")
       :format(path, name, initialised[name] and "keeps its value" or "gets its first value"))
   end
-  session.adopt_seed(seed)
+  random_seed.adopt(seed)
   variable.initialise()
 end
 

@@ -6,6 +6,7 @@ local checkpoint = require "moonflow.checkpoint"
 local config = require "moonflow.config"
 local errors = require "moonflow.errors"
 local job = require "moonflow.job"
+local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
@@ -194,11 +195,11 @@ end
 
 --- What a checkpoint tells beside the variables.
 function host.meta()
-  return session.seed_text(), core.version
+  return random_seed.text(), core.version
 end
 
 function host.adopt_seed(text)
-  session.adopt_seed(tonumber(text))
+  random_seed.adopt(tonumber(text))
 end
 
 return host

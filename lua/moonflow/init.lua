@@ -30,6 +30,7 @@ local np = require "moonflow.np"
 local ops = require "moonflow.ops"
 local profiler = require "moonflow.profiler"
 local progress = require "moonflow.progress"
+local random_seed = require "moonflow.random_seed"
 local scope = require "moonflow.scope"
 local serve = require "moonflow.serve"
 local session = require "moonflow.session"
@@ -91,7 +92,7 @@ local flow = {
   clock = session.clock,
   serve_repl = serve.serve_repl,
   shutdown = session.shutdown,
-  set_seed = session.set_seed,
+  set_seed = random_seed.set,
   publish = host.publish,
   _finish = session.sync,  -- what the launcher calls when a script has ended
 

@@ -7,7 +7,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
-local session = require "moonflow.session"
+local random_seed = require "moonflow.random_seed"
 local trace = require "moonflow.trace"
 
 local evaluate, cast, floating, as_array, is_array =
@@ -452,7 +452,7 @@ function np.random.default_rng(seed)
   return setmetatable({ seed = seed, draws = 0 }, Generator)
 end
 
--- The generator of np.random itself follows the seed of the session: flow.set_seed makes its draws repeatable.
+-- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable.
 local shared
 
 --- Sets the seed of np.random alone.
@@ -460,7 +460,7 @@ local shared
 function np.random.seed(seed)
   shared = np.random.default_rng(seed)
 end
-session.seed_followers[#session.seed_followers + 1] = np.random.seed
+random_seed.on_set(np.random.seed)
 
 for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation", "choice", "shuffle" }) do
   np.random[name] = function(...)
@@ -469,7 +469,7 @@ for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permut
       fail("wrong_state", "np.random." .. name .. " in the body of a job would draw once for all runs; flow.random "
         .. "draws anew in each, and np.random.default_rng(seed)'s numbers are constants")
     end
-    shared = shared or np.random.default_rng(session.seed())
+    shared = shared or np.random.default_rng(random_seed.value())
     return shared[name](shared, ...)
   end
 end

@@ -9,6 +9,7 @@ local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local optimizer = require "moonflow.optimizer"
 local pending = require "moonflow.pending"
+local random_seed = require "moonflow.random_seed"
 local scope = require "moonflow.scope"
 local session = require "moonflow.session"
 local spawn = require "moonflow.spawn"
@@ -385,7 +386,7 @@ function Plan:supply(feeds, count)
   local hidden = self.hidden
   for i = 1, #hidden do
     if hidden[i].name == "System-Seed" then
-      feeds[count + i] = session.seed_array()
+      feeds[count + i] = random_seed.array()
     else
       feeds[count + i] = core.array(self.calls, "int64")
       self.calls = self.calls + 1

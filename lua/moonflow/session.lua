@@ -10,7 +10,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
-local debug, io, os = debug, io, os
+local debug, io = debug, io
 
 local session = {}
 
@@ -40,7 +40,7 @@ local delivered = 0     -- handlers called so far
 local epoch = 0         -- rises with every wait that is not inside a handler
 local stopping = false  -- an interrupt is to end the waits
 
-local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, seed = nil, sink = nil,
+local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, sink = nil,
                    strict_placement = false }
 session.settings = settings
 
@@ -82,61 +82,6 @@ function session.log(line)
     io.stderr:write(line, "\n")
   end
 end
-
--- ---- seeds --------------------------------------------------------------------------------------------------------
-
-local seed_array
-local seed_is_chosen = false  -- by the script
-
---- The seed of all random numbers of the engine, as the feed of jobs. Without flow.set_seed it differs from run to run.
-function session.seed_array()
-  if not seed_array then
-    if not settings.seed then
-      local file = io.open("/dev/urandom", "rb")
-      local bytes = file and file:read(6)
-      if file then file:close() end
-      local seed = 0
-      for i = 1, bytes and #bytes or 0 do seed = seed * 256 + bytes:byte(i) end
-      settings.seed = bytes and seed or os.time()
-    end
-    seed_array = core.array(settings.seed, "int64")
-  end
-  return seed_array
-end
-
-local function is_seed(seed)
-  return type(seed) == "number" and seed == math.floor(seed) and math.abs(seed) <= 2 ^ 53
-end
-
---- Sets the seed of everything random: initialisers, dropout, random ops.
-function session.set_seed(seed)
-  if not is_seed(seed) then
-    errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(seed))
-  end
-  settings.seed, seed_array, seed_is_chosen = seed, nil, true
-  for _, follow in ipairs(session.seed_followers) do follow(seed) end
-end
-
---- Takes over the seed of a checkpoint, so that training goes on as if it had not stopped; a chosen seed stays.
-function session.adopt_seed(seed)
-  if is_seed(seed) and not seed_is_chosen then
-    settings.seed, seed_array = seed, nil
-  end
-end
-
---- The seed in use.
-function session.seed()
-  session.seed_array()
-  return settings.seed
-end
-
---- The seed in use with all its digits; tostring would give 14.
-function session.seed_text()
-  return ("%.0f"):format(session.seed())
-end
-
---- Called with the new seed by set_seed: for the random numbers of flow.np.
-session.seed_followers = {}
 
 -- ---- handlers -----------------------------------------------------------------------------------------------------
 

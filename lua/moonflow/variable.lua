@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
+local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 
@@ -189,7 +190,7 @@ local function run_assignments(list)
   local run
   while not run do
     if inputs.seed then
-      run = plan:submit(true, nil, session.seed_array())
+      run = plan:submit(true, nil, random_seed.array())
     else
       run = plan:submit(true, nil)
     end

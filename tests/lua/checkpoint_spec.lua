@@ -3,6 +3,7 @@ local flow = require "moonflow"
 local core = require "moonflow.core"
 local np = require "moonflow.np"
 local process = require "process"
+local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 
 local tp = flow.typing
@@ -339,17 +340,17 @@ describe("a checkpoint", function()
     local check_point = flow.train.CheckPoint()
     check_point:init()
     for _ = 1, 3 do job(np.ones({ 2, 3 })) end
-    local saved, seed, path = variables(), session.seed(), folder .. "/all.safetensors"
+    local saved, seed, path = variables(), random_seed.value(), folder .. "/all.safetensors"
     check_point:save(path)
     raises("all.safetensors' exists; { overwrite = true }", function() check_point:save(path) end)
     check_point:save(path, { overwrite = true })
     local going_on = job(np.ones({ 2, 3 }))
 
     flow.clear_default_session()
-    session.settings.seed = nil
+    random_seed.adopt(seed + 1)
     local again = define({ 2, 3 })
     flow.train.CheckPoint():load(path)
-    assert.equal(seed, session.seed())
+    assert.equal(seed, random_seed.value())
     for name, value in pairs(saved) do assert.is_true(value == variables()[name], name) end
     assert.is_true(going_on == again(np.ones({ 2, 3 })))
 
@@ -366,11 +367,11 @@ describe("a checkpoint", function()
   it("gives no seed that is none", function()
     define({ 2, 3 })
     flow.train.CheckPoint():init()
-    local path, seed = folder .. "/seed.safetensors", session.seed()
+    local path, seed = folder .. "/seed.safetensors", random_seed.value()
     for _, text in ipairs { "inf", "1e300", "nan", "0.5", "many", "" } do
       core.safetensors_write(path, { w = np.zeros({ 2, 3 }) }, { seed = text })
       flow.train.CheckPoint():load(path)
-      assert.equal(seed, session.seed(), text)
+      assert.equal(seed, random_seed.value(), text)
     end
   end)
 

@@ -1,0 +1,65 @@
+--- The seed of everything random: what flow.set_seed was given, else what a checkpoint had, else one from the system.
+
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+local io, os = io, os
+
+local random_seed = {}
+
+local value             -- known from the first use on
+local array             -- holds it
+local is_chosen = false  -- by the script
+local followers = {}
+
+local function from_system()
+  local file = io.open("/dev/urandom", "rb")
+  local bytes = file and file:read(6)
+  if file then file:close() end
+  if not bytes then return os.time() end
+  local drawn = 0
+  for i = 1, #bytes do drawn = drawn * 256 + bytes:byte(i) end
+  return drawn
+end
+
+--- The seed in use.
+function random_seed.value()
+  value = value or from_system()
+  return value
+end
+
+--- The seed in use with all its digits; tostring would give 14.
+function random_seed.text()
+  return ("%.0f"):format(random_seed.value())
+end
+
+--- The seed in use as the feed of jobs.
+function random_seed.array()
+  array = array or core.array(random_seed.value(), "int64")
+  return array
+end
+
+local function is_seed(number)
+  return type(number) == "number" and number == math.floor(number) and math.abs(number) <= 2 ^ 53
+end
+
+--- Sets the seed of everything random: initialisers, dropout, random ops, flow.np.random. Without it the seed differs
+--- from process to process.
+function random_seed.set(number)
+  if not is_seed(number) then
+    errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(number))
+  end
+  value, array, is_chosen = number, nil, true
+  for _, follow in ipairs(followers) do follow(number) end
+end
+
+--- Takes over the seed of a checkpoint, so that training goes on as if it had not stopped; a chosen seed stays.
+function random_seed.adopt(number)
+  if is_seed(number) and not is_chosen then value, array = number, nil end
+end
+
+--- Calls `follow` with each seed that the script sets.
+function random_seed.on_set(follow)
+  followers[#followers + 1] = follow
+end
+
+return random_seed
