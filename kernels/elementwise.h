@@ -16,6 +16,9 @@ namespace moonflow::functor {
 struct Vectorised {};
 // Marks one of a few instructions: its loops are bound by memory, those of float64 too.
 struct Cheap : Vectorised {};
+// Marks one of an angle, its last argument, that has a float32 form of that kind for |x| up to elementary::kFarAngle:
+// `near`, which the CPU's loops call where they can.
+struct Angular {};
 
 // Arithmetic of integers wraps around, as in NumPy; through unsigned numbers, because overflow of signed ones has no
 // meaning in C++. Products of 8-bit numbers fit int, so only the wider types need it.
@@ -106,32 +109,36 @@ struct FloorDiv {
 struct Pow {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return std::pow(x, y); }
 };
-struct Atan2 {
-  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return std::atan2(x, y); }
+struct Atan2 : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return elementary::atan2(x, y); }
 };
-struct Xdivy {
+struct Xdivy : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x == 0 ? T(0) : x / y; }
 };
-struct Xlogy {
-  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x == 0 ? T(0) : x * std::log(y); }
+struct Xlogy : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T x, T y) const { return x == 0 ? T(0) : x * elementary::log(y); }
 };
 
 // A bool result is stored as int8.
-struct Equal { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x == y; } };
-struct NotEqual { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != y; } };
-struct Less { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x < y; } };
-struct LessEqual { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x <= y; } };
-struct Greater { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x > y; } };
-struct GreaterEqual { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x >= y; } };
-struct LogicalAnd { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != 0 && y != 0; } };
-struct LogicalOr { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != 0 || y != 0; } };
+struct Equal : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x == y; } };
+struct NotEqual : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != y; } };
+struct Less : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x < y; } };
+struct LessEqual : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x <= y; } };
+struct Greater : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x > y; } };
+struct GreaterEqual : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x >= y; } };
+struct LogicalAnd : Cheap {
+  template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != 0 && y != 0; }
+};
+struct LogicalOr : Cheap {
+  template <class T> MOONFLOW_BOTH bool operator()(T x, T y) const { return x != 0 || y != 0; }
+};
 
 // ---- one input, and its gradient -----------------------------------------------------------------------------
 // NameGrad(dy, v): v is the op's input x or its output y, whichever needs less work; the table in elementwise.cpp says.
 
 struct None {};  // in place of a gradient
 
-struct LogicalNot { template <class T> MOONFLOW_BOTH bool operator()(T x) const { return x == 0; } };
+struct LogicalNot : Cheap { template <class T> MOONFLOW_BOTH bool operator()(T x) const { return x == 0; } };
 
 struct Abs : Cheap {  // 0 for -0 too
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return x > 0 ? x : Subtract{}(T(0), x); }
@@ -178,46 +185,65 @@ struct Rint : Cheap { template <class T> MOONFLOW_BOTH T operator()(T x) const {
 
 struct Exp : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::exp(x); } };
 struct ExpGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * y; } };
-struct Expm1 { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::expm1(x); } };
+struct Expm1 : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::expm1(x); } };
 struct Expm1Grad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (y + 1); } };
 struct Log : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::log(x); } };
 struct LogGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / x; } };
-struct Log1p { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::log1p(x); } };
+struct Log1p : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::log1p(x); } };
 struct Log1pGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 + x); } };
 
-struct Sin { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sin(x); } };
-struct SinGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cos(x); } };
-struct Cos { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cos(x); } };
-struct CosGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy * std::sin(x); } };
-struct Tan { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::tan(x); } };
+struct Sin : Angular {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sin(x); }
+  MOONFLOW_BOTH static float near(float x) { return elementary::sin(x); }
+};
+struct SinGrad : Angular {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cos(x); }
+  MOONFLOW_BOTH static float near(float dy, float x) { return dy * elementary::cos(x); }
+};
+struct Cos : Angular {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cos(x); }
+  MOONFLOW_BOTH static float near(float x) { return elementary::cos(x); }
+};
+struct CosGrad : Angular {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy * std::sin(x); }
+  MOONFLOW_BOTH static float near(float dy, float x) { return -dy * elementary::sin(x); }
+};
+struct Tan : Angular {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::tan(x); }
+  MOONFLOW_BOTH static float near(float x) { return elementary::tan(x); }
+};
 struct TanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 + y * y); } };
-struct Asin { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::asin(x); } };
+struct Asin : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::asin(x); } };
 struct AsinGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(1 - x * x); }
 };
-struct Acos { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::acos(x); } };
+struct Acos : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::acos(x); } };
 struct AcosGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy / std::sqrt(1 - x * x); }
 };
-struct Atan { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::atan(x); } };
+struct Atan : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::atan(x); } };
 struct AtanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 + x * x); } };
-struct Sinh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::sinh(x); } };
-struct SinhGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::cosh(x); } };
-struct Cosh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::cosh(x); } };
-struct CoshGrad { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * std::sinh(x); } };
+struct Sinh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::sinh(x); } };
+struct SinhGrad : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * elementary::cosh(x); }
+};
+struct Cosh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::cosh(x); } };
+struct CoshGrad : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * elementary::sinh(x); }
+};
 struct Tanh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::tanh(x); } };
 struct TanhGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 - y * y); }
 };
-struct Asinh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::asinh(x); } };
+struct Asinh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::asinh(x); } };
 struct AsinhGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(x * x + 1); }
 };
-struct Acosh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::acosh(x); } };
+struct Acosh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::acosh(x); } };
 struct AcoshGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(x * x - 1); }
 };
-struct Atanh { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::atanh(x); } };
+struct Atanh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::atanh(x); } };
 struct AtanhGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 - x * x); }
 };
@@ -227,9 +253,11 @@ constexpr double kPi = 3.14159265358979324;
 
 struct Erf : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::erf(x); } };
 struct ErfGrad : Vectorised {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * T(kTwoOverSqrtPi) * elementary::exp(-x * x); }
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return dy * T(kTwoOverSqrtPi) * elementary::exp(-x * x);
+  }
 };
-struct Erfc { template <class T> MOONFLOW_BOTH T operator()(T x) const { return std::erfc(x); } };
+struct Erfc : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::erfc(x); } };
 struct ErfcGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -ErfGrad{}(dy, x); }
 };
@@ -261,19 +289,21 @@ struct LgammaGrad {
   }
 };
 
-struct Sigmoid : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::sigmoid(x); } };
+struct Sigmoid : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::sigmoid(x); }
+};
 struct SigmoidGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * y * (1 - y); }
 };
-struct Softplus {
-  template <class T> MOONFLOW_BOTH T operator()(T x) const {
-    return (x > 0 ? x : T(0)) + std::log1p(std::exp(-std::abs(x)));  // exp never overflows
-  }
+struct Softplus : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::softplus(x); }
 };
 struct SoftplusGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sigmoid{}(x); }
 };
-struct LogSigmoid { template <class T> MOONFLOW_BOTH T operator()(T x) const { return -Softplus{}(-x); } };
+struct LogSigmoid : Vectorised {
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return -Softplus{}(-x); }
+};
 struct LogSigmoidGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy * Sigmoid{}(-x); }
 };
@@ -295,9 +325,11 @@ struct LeakyReluGrad : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return x > 0 ? dy : static_cast<T>(alpha) * dy; }
   double alpha;
 };
-struct Elu {
+struct Elu : Vectorised {
   explicit Elu(const Attrs& attrs) : alpha(attrs.number("alpha")) {}
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x > 0 ? x : static_cast<T>(alpha) * std::expm1(x); }
+  template <class T> MOONFLOW_BOTH T operator()(T x) const {
+    return x > 0 ? x : static_cast<T>(alpha) * elementary::expm1(x);
+  }
   double alpha;
 };
 struct EluGrad : Vectorised {
@@ -346,12 +378,17 @@ struct SwishGrad : Vectorised {
   }
   double beta;
 };
-struct Mish {
-  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * std::tanh(Softplus{}(x)); }
+// tanh(log(1 + w)) is (w^2 + 2 w) / (w^2 + 2 w + 2); beyond 20 it is 1 in any dtype.
+struct Mish : Vectorised {
+  template <class T> MOONFLOW_BOTH static T share(T x) {
+    const T w = elementary::exp(x > 20 ? T(20) : x), n = w * (w + 2);
+    return n / (n + 2);
+  }
+  template <class T> MOONFLOW_BOTH T operator()(T x) const { return x * share(x); }
 };
-struct MishGrad {
+struct MishGrad : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const {
-    const T t = std::tanh(Softplus{}(x));
+    const T t = Mish::share(x);
     return dy * (t + x * Sigmoid{}(x) * (1 - t * t));
   }
 };

@@ -2,6 +2,8 @@
 // registers. Shared by the files of the family.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,7 +33,9 @@ Grad gradient_of_unary_grad(const std::string& name);
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>
-constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F>
+constexpr bool kAngular = std::is_same_v<T, float> && std::is_base_of_v<functor::Angular, F>;
+template <class F, class T>
+constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F> || kAngular<F, T>
                                                       : kCheap<F> && kFloating<T>;
 
 // Elements that pay for another thread. A call of the math library costs as much as dozens of cheap elements.
@@ -60,16 +64,39 @@ struct Loop {
 };
 using MakeLoop = Loop (*)(const Attrs& attrs, DType dtype);
 
+// Calls element(i, form) for n elements, where `form` computes one: the functor, or its near form. Which of the two is
+// looked up for a block of angles at a time, and for each angle of a block that has a far one.
+template <class F, class T, class Element>
+void each(const F& f, const T* angles, int64_t n, const Element& element) {
+  if constexpr (kAngular<F, T>) {
+    constexpr int64_t kBlock = 256;
+    const auto near = [](auto... values) { return F::near(values...); };
+    const auto is_far = [](float x) { return std::fabs(x) > elementary::kFarAngle; };
+    for (int64_t start = 0; start < n; start += kBlock) {
+      const int64_t end = std::min(start + kBlock, n);
+      bool any_far = false;
+      for (int64_t i = start; i < end; ++i) any_far |= is_far(angles[i]);
+      if (any_far) {
+        for (int64_t i = start; i < end; ++i) is_far(angles[i]) ? element(i, f) : element(i, near);
+      } else {
+#pragma GCC ivdep
+        for (int64_t i = start; i < end; ++i) element(i, near);
+      }
+    }
+  } else {
+    const F held = f;  // in registers: a loop that loads it where an element needs it stays scalar
+#pragma GCC ivdep  // what is read and what is written are apart or the same, never shifted
+    for (int64_t i = 0; i < n; ++i) element(i, held);
+  }
+}
+
 template <class F, class T>
 Loop unary_loop(F f) {
   using Out = Stored<std::invoke_result_t<F, T>>;
   const auto loop = [f](int64_t n, const Operand* operands, void* to) {
     const T* x = static_cast<const T*>(operands[0].data);
     Out* out = static_cast<Out*>(to);
-    run<F, T>([=] {
-#pragma GCC ivdep  // x and out are apart or the same, never shifted
-      for (int64_t i = 0; i < n; ++i) out[i] = f(x[i]);
-    });
+    run<F, T>([=] { each<F, T>(f, x, n, [=](int64_t i, const auto& form) { out[i] = form(x[i]); }); });
   };
   return {loop, kFunctorGrain<F, T>};
 }
@@ -80,10 +107,7 @@ Loop pair_loop(F f) {
   const auto loop = [f](int64_t n, const Operand* operands, void* to) {
     const T *x = static_cast<const T*>(operands[0].data), *y = static_cast<const T*>(operands[1].data);
     T* out = static_cast<T*>(to);
-    run<F, T>([=] {
-#pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], y[i]);
-    });
+    run<F, T>([=] { each<F, T>(f, y, n, [=](int64_t i, const auto& form) { out[i] = form(x[i], y[i]); }); });
   };
   return {loop, kFunctorGrain<F, T>};
 }

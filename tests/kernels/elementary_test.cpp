@@ -56,6 +56,7 @@ Miss largest_miss(const Tensor& x, const Tensor& y, double (*truth)(double)) {
 }
 
 double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 double gelu(double x) { return x < -40 ? 0 : x * 0.5 * std::erfc(-x * elementary::kSqrtHalf); }
 
 }  // namespace
@@ -66,10 +67,27 @@ TEST_CASE("elementary functions of float32 are within some units of the last pla
     double (*truth)(double);
     double units;
   };
-  const Row rows[] = {
-      {"exp", [](double x) { return std::exp(x); }, 1.1},   {"log", [](double x) { return std::log(x); }, 1.0},
-      {"tanh", [](double x) { return std::tanh(x); }, 1.6}, {"sigmoid", sigmoid, 2.9},
-      {"erf", [](double x) { return std::erf(x); }, 2.7},   {"gelu", gelu, 10.5}};
+  const Row rows[] = {{"exp", [](double x) { return std::exp(x); }, 1.1},
+                      {"expm1", [](double x) { return std::expm1(x); }, 1.6},
+                      {"log", [](double x) { return std::log(x); }, 1.0},
+                      {"log1p", [](double x) { return std::log1p(x); }, 1.5},
+                      {"sin", [](double x) { return std::sin(x); }, 1.6},
+                      {"cos", [](double x) { return std::cos(x); }, 1.6},
+                      {"tan", [](double x) { return std::tan(x); }, 3.6},
+                      {"asin", [](double x) { return std::asin(x); }, 2.4},
+                      {"acos", [](double x) { return std::acos(x); }, 2.3},
+                      {"atan", [](double x) { return std::atan(x); }, 1.8},
+                      {"sinh", [](double x) { return std::sinh(x); }, 2.4},
+                      {"cosh", [](double x) { return std::cosh(x); }, 1.5},
+                      {"asinh", [](double x) { return std::asinh(x); }, 2.0},
+                      {"acosh", [](double x) { return std::acosh(x); }, 2.3},
+                      {"atanh", [](double x) { return std::atanh(x); }, 2.4},
+                      {"tanh", [](double x) { return std::tanh(x); }, 1.6},
+                      {"sigmoid", sigmoid, 2.9},
+                      {"softplus", softplus, 1.9},
+                      {"erf", [](double x) { return std::erf(x); }, 2.7},
+                      {"erfc", [](double x) { return std::erfc(x); }, 7.1},
+                      {"gelu", gelu, 10.5}};
   Session session(all_ops(), make_cpu_device(2));
   const Tensor x = floats_of_every_kind();
   for (const Row& row : rows) {
@@ -83,14 +101,59 @@ TEST_CASE("a value is the same within a vector and at the end of a row") {
   Session session(all_ops(), make_cpu_device(1));
   const Tensor x = floats_of_every_kind();
   const int64_t start = x.count() / 4 - 50;  // around 1, where every polynomial takes part
-  for (const char* op : {"exp", "log", "tanh", "sigmoid", "erf", "gelu"}) {
+  for (const char* op : {"exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+                         "asinh", "acosh", "atanh", "tanh", "sigmoid", "softplus", "mish", "elu", "erf", "erfc",
+                         "gelu"}) {
     INFO(op);
     const Tensor whole = session.evaluate(op, {x}, {})[0];
     for (int64_t count = 1; count < 40; ++count) {
       Tensor part = Tensor::allocate({DType::Float32, {count}});
       std::copy_n(x.data<float>() + start, count, part.data<float>());
       const Tensor y = session.evaluate(op, {part}, {})[0];
-      for (int64_t i = 0; i < count; ++i) CHECK(y.data<float>()[i] == whole.data<float>()[start + i]);
+      for (int64_t i = 0; i < count; ++i) {
+        const float alone = y.data<float>()[i], within = whole.data<float>()[start + i];
+        CHECK((alone == within || (std::isnan(alone) && std::isnan(within))));
+      }
+    }
+  }
+}
+
+TEST_CASE("an angle has the same sine beside far angles as alone") {
+  Session session(all_ops(), make_cpu_device(1));
+  Tensor x = Tensor::allocate({DType::Float32, {600}});
+  for (int64_t i = 0; i < 600; ++i) x.data<float>()[i] = static_cast<float>(i) * 0.37f - 100;
+  for (const char* op : {"sin", "cos", "tan"}) {
+    INFO(op);
+    const Tensor alone = session.evaluate(op, {x}, {})[0];
+    Tensor beside = Tensor::allocate(x.type());
+    std::copy_n(x.data<float>(), 600, beside.data<float>());
+    beside.data<float>()[7] = 3e30f;
+    beside.data<float>()[599] = -kInfinity;
+    const Tensor y = session.evaluate(op, {beside}, {})[0];
+    for (int64_t i = 0; i < 599; ++i) CHECK((i == 7 || y.data<float>()[i] == alone.data<float>()[i]));
+    CHECK(std::isnan(y.data<float>()[599]));
+  }
+}
+
+TEST_CASE("the angle of a point is within some units of the last place, in every quadrant and at every corner") {
+  const float sizes[] = {0, 1e-42f, 3e-38f, 0.3f, 1, 1.5f, 7e9f, 3e38f, kInfinity, kNaN};
+  constexpr int64_t kCount = 4 * std::size(sizes) * std::size(sizes);
+  Tensor up = Tensor::allocate({DType::Float32, {kCount}}), across = Tensor::allocate(up.type());
+  for (int64_t i = 0; i < kCount; ++i) {
+    up.data<float>()[i] = std::copysign(sizes[i / 4 / std::size(sizes)], i % 2 == 0 ? 1.0f : -1.0f);
+    across.data<float>()[i] = std::copysign(sizes[i / 4 % std::size(sizes)], i % 4 < 2 ? 1.0f : -1.0f);
+  }
+  Session session(all_ops(), make_cpu_device(1));
+  const Tensor angles = session.evaluate("atan2", {up, across}, {})[0];
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float u = up.data<float>()[i], a = across.data<float>()[i], got = angles.data<float>()[i];
+    const double wanted = std::atan2(static_cast<double>(u), static_cast<double>(a));
+    INFO(u << " up and " << a << " across: " << got << ", wanted " << wanted);
+    if (std::isnan(wanted)) {
+      CHECK(std::isnan(got));
+    } else {
+      CHECK(std::signbit(got) == std::signbit(wanted));
+      CHECK(std::abs(got - wanted) < 1.8 * last_place(wanted));
     }
   }
 }
