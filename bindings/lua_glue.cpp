@@ -10,9 +10,8 @@ namespace moonflow::lua {
 
 namespace {
 
-constexpr int64_t kExact = int64_t{1} << 53;        // integers up to here are exact as Lua numbers
-constexpr int64_t kWatermark = int64_t{256} << 20;  // below this, memory is not worth a collection
-constexpr int kCData = 10;                          // LuaJIT's type number of FFI objects
+constexpr int64_t kExact = int64_t{1} << 53;  // integers up to here are exact as Lua numbers
+constexpr int kCData = 10;                    // LuaJIT's type number of FFI objects
 
 // Frames of the library itself are not where the user's fault is.
 bool is_library(const char* source) {
@@ -101,7 +100,10 @@ void collect_garbage(lua_State* L) {
   State& state = state_of(L);
   lua_gc(L, LUA_GCCOLLECT, 0);
   const int64_t live = state.memory ? state.memory->live_bytes.load(std::memory_order_relaxed) : 0;
-  state.collect_above = std::max(kWatermark, 2 * live);
+  // A collection takes time by what is in Lua's own heap, so a large one is gone through less often.
+  const int64_t heap = int64_t{1024} * lua_gc(L, LUA_GCCOUNT, 0);
+  const int64_t watermark = std::clamp(16 * heap, State::kLeastWatermark, int64_t{256} << 20);
+  state.collect_above = std::max(watermark, 2 * live);
 }
 
 std::string describe(lua_State* L, int index) {
@@ -259,7 +261,7 @@ Tensor& array_at(lua_State* L, int index, const char* what, const State& state) 
 Tensor& push_array(lua_State* L, State& state) {
   const int64_t live = state.memory ? state.memory->live_bytes.load(std::memory_order_relaxed) : 0;
   // A stopped collector is the host's decision, and it also stands still while a finalizer runs.
-  if (live > std::max(kWatermark, state.collect_above) && lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);
+  if (live > state.collect_above && lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);
   return push_box<Tensor>(L, state);
 }
 

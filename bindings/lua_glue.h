@@ -97,7 +97,8 @@ struct State {
   InterruptFlag interrupted;               // of all sessions of this lua_State, or nullptr: each has its own
   std::shared_ptr<Session> newest;         // the session made last, until it is closed
   bool looks_at_each_poll = false;         // Lua looks at something else in each poll, so none may be spared it
-  int64_t collect_above = 0;               // live bytes at which the next array first collects garbage
+  static constexpr int64_t kLeastWatermark = int64_t{64} << 20;
+  int64_t collect_above = kLeastWatermark;  // live bytes at which the next array first collects garbage
   std::optional<Error> fault;              // on its way from `protect` to Lua
   bool out_of_memory = false;              // the fault that needs no memory to be noted
   int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,

@@ -3,6 +3,7 @@
 
 #include "bindings/lua_attrs.h"
 #include "bindings/lua_module.h"
+#include "engine/recycling_memory.h"
 #include "kernels/catalog.h"
 #include "kernels/cuda.h"
 
@@ -280,10 +281,17 @@ int evaluate(lua_State* L) {
 
 int memory(lua_State* L) {
   int64_t live = 0;
-  protect(L, [&] { live = any_session(L).memory()->live_bytes.load(std::memory_order_relaxed); });
-  lua_createtable(L, 0, 1);
+  size_t spare = 0;
+  protect(L, [&] {
+    const std::shared_ptr<HostMemory>& memory = any_session(L).memory();
+    live = memory->live_bytes.load(std::memory_order_relaxed);
+    if (const auto* recycling = dynamic_cast<const RecyclingMemory*>(memory.get())) spare = recycling->spare_bytes();
+  });
+  lua_createtable(L, 0, 2);
   lua_pushnumber(L, static_cast<double>(live));
   lua_setfield(L, -2, "live_bytes");
+  lua_pushnumber(L, static_cast<double>(spare));
+  lua_setfield(L, -2, "spare_bytes");
   return 1;
 }
 

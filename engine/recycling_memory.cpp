@@ -1,6 +1,5 @@
 #include "engine/recycling_memory.h"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -15,33 +14,91 @@ constexpr bool kRecycles = false;
 constexpr bool kRecycles = true;
 #endif
 
-// The lines of a block that may become spare, 0 for any other: in the second word before it, which HostMemory leaves
-// free.
-size_t& lines_of(void* block) { return static_cast<size_t*>(block)[-2]; }
+// The list of a block, in the second word before it, which HostMemory leaves free.
+size_t& list_of(void* block) { return static_cast<size_t*>(block)[-2]; }
+
+constexpr int kFirstOctave = 17;  // kLarge is 2 to that
 
 }  // namespace
+
+RecyclingMemory::Size RecyclingMemory::size_of(size_t bytes) {
+  if (!kRecycles || bytes == 0 || bytes > kMostLarge || (bytes > kSmall && bytes <= kLarge)) return {bytes, 0};
+  if (bytes <= kSmall) {
+    const size_t lines = (bytes + kAlignment - 1) / kAlignment;
+    return {lines * kAlignment, lines};
+  }
+  int octave = kFirstOctave;
+  while (size_t{2} << octave < bytes) ++octave;
+  const size_t quarter = size_t{1} << (octave - 2), quarters = (bytes + quarter - 1) / quarter;  // 5 to 8
+  return {quarters * quarter, kSmallSizes + 1 + 4 * static_cast<size_t>(octave - kFirstOctave) + (quarters - 5)};
+}
+
+size_t RecyclingMemory::bytes_of(size_t list) {
+  if (is_small(list)) return list * kAlignment;
+  const size_t large = list - kSmallSizes - 1;
+  return (5 + large % 4) << (kFirstOctave + large / 4 - 2);
+}
 
 RecyclingMemory::~RecyclingMemory() {
   for (Spare* spare : spare_)
     while (spare != nullptr) HostMemory::release(std::exchange(spare, spare->next));
 }
 
-void* RecyclingMemory::allocate(size_t bytes) noexcept {
-  const size_t lines = kRecycles && bytes <= kLargest ? (bytes + kAlignment - 1) / kAlignment : 0;
-  if (lines > 0 && is_owner() && spare_[lines] != nullptr) {
-    spare_bytes_ -= lines * kAlignment;
-    return std::exchange(spare_[lines], spare_[lines]->next);
+size_t RecyclingMemory::spare_bytes() const {
+  const std::lock_guard<std::mutex> lock(large_mutex_);
+  return small_bytes_ + large_bytes_;
+}
+
+// A spare block of the list, or nullptr. Like the next two, for who may touch it.
+void* RecyclingMemory::take(size_t list) {
+  if (spare_[list] == nullptr) return nullptr;
+  (is_small(list) ? small_bytes_ : large_bytes_) -= bytes_of(list);
+  return std::exchange(spare_[list], spare_[list]->next);
+}
+
+void RecyclingMemory::keep(void* block, size_t list) {
+  spare_[list] = new (block) Spare{spare_[list]};
+  (is_small(list) ? small_bytes_ : large_bytes_) += bytes_of(list);
+}
+
+// Gives large blocks of other lists to the system until there is room for so many bytes.
+void RecyclingMemory::drop_large(size_t wanted, size_t except) {
+  for (size_t list = kSmallSizes + 1; list < spare_.size(); ++list) {
+    while (list != except && spare_[list] != nullptr && large_bytes_ + wanted > kMostLarge)
+      HostMemory::release(take(list));
   }
-  void* const block = HostMemory::allocate(std::max(bytes, lines * kAlignment));
-  if (block != nullptr) lines_of(block) = lines;
+}
+
+void* RecyclingMemory::allocate(size_t bytes) noexcept {
+  const auto [size, list] = size_of(bytes);
+  void* block = nullptr;
+  if (list != 0 && is_small(list)) {
+    if (is_owner()) block = take(list);
+  } else if (list != 0) {
+    const std::lock_guard<std::mutex> lock(large_mutex_);
+    block = take(list);
+  }
+  if (block != nullptr) return block;
+  block = HostMemory::allocate(size);
+  if (block == nullptr) {  // what is spare may be what is missing
+    const std::lock_guard<std::mutex> lock(large_mutex_);
+    drop_large(kMostLarge, 0);
+    block = HostMemory::allocate(size);
+  }
+  if (block != nullptr) list_of(block) = list;
   return block;
 }
 
 void RecyclingMemory::release(void* block) noexcept {
-  const size_t lines = block != nullptr ? lines_of(block) : 0;
-  if (lines == 0 || !is_owner() || spare_bytes_ + lines * kAlignment > kMostSpare) return HostMemory::release(block);
-  spare_[lines] = new (block) Spare{spare_[lines]};
-  spare_bytes_ += lines * kAlignment;
+  const size_t list = block != nullptr ? list_of(block) : 0;
+  if (list != 0 && is_small(list)) {
+    if (is_owner() && small_bytes_ + bytes_of(list) <= kMostSmall) return keep(block, list);
+  } else if (list != 0) {
+    const std::lock_guard<std::mutex> lock(large_mutex_);
+    drop_large(bytes_of(list), list);
+    if (large_bytes_ + bytes_of(list) <= kMostLarge) return keep(block, list);
+  }
+  HostMemory::release(block);
 }
 
 }  // namespace moonflow

@@ -1,9 +1,13 @@
-// Host memory for the thread of a session, which makes small arrays and drops them all the time. What it gives back
-// there is spare, and given out again without a question to malloc: a garbage collector drops hundreds of arrays in a
-// row, more than malloc keeps at hand. Other threads, and large blocks, are served as by any host memory.
+// Host memory for a session, which makes arrays and drops them all the time: a garbage collector drops hundreds in a
+// row. What is given back is spare, and given out again.
+//
+// Small blocks, of the session's own thread, go without a question to malloc, which keeps fewer at hand. Large ones, of
+// any thread, go without one to the system: it would clear each page anew and map it when it is first touched, which
+// takes ten times as long as a simple op that fills it. Others are served as by any host memory.
 #pragma once
 
 #include <array>
+#include <mutex>
 #include <thread>
 
 #include "engine/tensor.h"
@@ -18,24 +22,41 @@ class RecyclingMemory final : public HostMemory {
   void* allocate(size_t bytes) noexcept override;
   void release(void* block) noexcept override;
 
-  static constexpr size_t kLargest = 1024;               // bytes of a block that may become spare
-  static constexpr size_t kMostSpare = size_t{1} << 20;  // bytes of all of them
+  static constexpr size_t kSmall = 1024;               // bytes of the largest that is small
+  static constexpr size_t kLarge = size_t{128} << 10;  // from here on malloc asks the system
+  // Bytes of all that are spare. Of large ones those dropped last stay, and no single one is larger.
+  static constexpr size_t kMostSmall = size_t{1} << 20, kMostLarge = size_t{64} << 20;
 
-  size_t spare_bytes() const { return spare_bytes_; }  // the owner's to ask
+  // The small ones are the owner's to ask about.
+  size_t spare_bytes() const;
 
  private:
-  // Blocks of so many lines of kAlignment bytes each form a list, linked through their first words.
-  static constexpr size_t kSizes = kLargest / kAlignment;
+  // Spare blocks of one size are a list, linked through their first words. Small sizes are so many lines of kAlignment
+  // bytes. Of large ones there are four between a power of two and the next: a block is as long as its size, but what
+  // lies beyond the bytes asked for has no pages until somebody touches it.
   struct Spare {
     Spare* next;
   };
+  static constexpr size_t kSmallSizes = kSmall / kAlignment, kLargeSizes = 4 * 9;
+  struct Size {
+    size_t bytes;
+    size_t list;  // from 1 on, small ones first; 0 for a block that never becomes spare
+  };
+  static Size size_of(size_t bytes);
+  static size_t bytes_of(size_t list);
+  static bool is_small(size_t list) { return list <= kSmallSizes; }
 
-  // Only its thread touches the lists, so they need no lock.
+  void* take(size_t list);
+  void keep(void* block, size_t list);
+  void drop_large(size_t wanted, size_t except);
+
   bool is_owner() const noexcept { return std::this_thread::get_id() == owner_; }
 
   const std::thread::id owner_ = std::this_thread::get_id();
-  std::array<Spare*, kSizes + 1> spare_{};  // by lines
-  size_t spare_bytes_ = 0;
+  std::array<Spare*, 1 + kSmallSizes + kLargeSizes> spare_{};  // of small sizes the owner's alone, so without a lock
+  size_t small_bytes_ = 0;
+  mutable std::mutex large_mutex_;
+  size_t large_bytes_ = 0;
 };
 
 }  // namespace moonflow

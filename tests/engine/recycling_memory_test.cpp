@@ -61,21 +61,25 @@ TEST_CASE("memory that recycles keeps no block while a tensor or a view has it")
   CHECK(view.data<float>()[0] == 7);
 }
 
-TEST_CASE("memory that recycles has blocks of each size, and none for what is large") {
+TEST_CASE("memory that recycles has blocks of each size, small and large, and none between") {
   const auto memory = std::make_shared<RecyclingMemory>();
-  for (int round = 0; round < 3; ++round) {
-    for (size_t bytes = 1; bytes <= 3 * RecyclingMemory::kLargest; bytes += 61) {
-      char* const a = static_cast<char*>(memory->allocate(bytes));
-      char* const b = static_cast<char*>(memory->allocate(bytes));
-      std::memset(a, 1, bytes);
-      std::memset(b, 2, bytes);
-      CHECK((a[0] == 1 && a[bytes - 1] == 1));
-      const size_t before = memory->spare_bytes();
-      memory->release(a);
-      memory->release(b);
-      const bool grows = kRecycles && bytes <= RecyclingMemory::kLargest;
-      CHECK((memory->spare_bytes() > before) == grows);
-    }
+  constexpr size_t kSmall = RecyclingMemory::kSmall, kLarge = RecyclingMemory::kLarge;
+  std::vector<size_t> sizes = {kLarge, kLarge + 1, 2 * kLarge, 2 * kLarge + 1, 5 * kLarge / 2, 7 * kLarge,
+                               RecyclingMemory::kMostLarge / 2, RecyclingMemory::kMostLarge / 2 + 1};
+  for (size_t bytes = 1; bytes <= 3 * kSmall; bytes += 61) sizes.push_back(bytes);
+  for (size_t bytes = kLarge - 1; bytes <= 40 * kLarge; bytes += bytes / 7) sizes.push_back(bytes);
+  for (const size_t bytes : sizes) {
+    INFO(bytes << " bytes");
+    char* const a = static_cast<char*>(memory->allocate(bytes));
+    char* const b = static_cast<char*>(memory->allocate(bytes));
+    std::memset(a, 1, bytes);
+    std::memset(b, 2, bytes);
+    CHECK((a[0] == 1 && a[bytes - 1] == 1));
+    memory->release(a);
+    memory->release(b);
+    char* const again = static_cast<char*>(memory->allocate(bytes));
+    if (kRecycles && (bytes <= kSmall || bytes > kLarge)) CHECK((again == a || again == b));
+    memory->release(again);
   }
   memory->release(nullptr);
 }
@@ -83,10 +87,40 @@ TEST_CASE("memory that recycles has blocks of each size, and none for what is la
 TEST_CASE("memory that recycles keeps a bounded number of spare blocks") {
   const auto memory = std::make_shared<RecyclingMemory>();
   std::vector<Tensor> tensors;
-  for (size_t i = 0; i < 2 * RecyclingMemory::kMostSpare / 128; ++i) tensors.push_back(five(memory));
+  for (size_t i = 0; i < 2 * RecyclingMemory::kMostSmall / 128; ++i) tensors.push_back(five(memory));
   tensors.clear();
-  CHECK(memory->spare_bytes() <= RecyclingMemory::kMostSpare);
+  CHECK(memory->spare_bytes() <= RecyclingMemory::kMostSmall);
+  for (const int64_t size : {5, 1, 3}) {
+    for (int i = 0; i < 40; ++i) tensors.push_back(Tensor::allocate({DType::Int8, {size << 20}}, memory));
+    tensors.clear();
+    CHECK(memory->spare_bytes() <= RecyclingMemory::kMostSmall + RecyclingMemory::kMostLarge);
+  }
   CHECK(memory->live_bytes == 0);
+}
+
+TEST_CASE("of large blocks those are kept that were dropped last") {
+  const auto memory = std::make_shared<RecyclingMemory>();
+  constexpr int64_t kMost = RecyclingMemory::kMostLarge, kHalf = kMost / 2 - kAlignment * 2;
+  for (int i = 0; i < 3; ++i) Tensor::allocate({DType::Int8, {kMost / 8}}, memory);
+  const void* const first = Tensor::allocate({DType::Int8, {kHalf}}, memory).data();
+  Tensor other = Tensor::allocate({DType::Int8, {kHalf}}, memory);
+  if (kRecycles) CHECK(other.data() == first);
+  {
+    const Tensor another = Tensor::allocate({DType::Int8, {kHalf}}, memory);
+    other = {};
+  }
+  if (kRecycles) CHECK(memory->spare_bytes() == static_cast<size_t>(kMost));
+}
+
+TEST_CASE("what one thread has dropped of large blocks serves another") {
+  const auto memory = std::make_shared<RecyclingMemory>();
+  const TensorType type{DType::Float32, {1 << 18}};
+  const void* const first = Tensor::allocate(type, memory).data();
+  std::thread other([&] {
+    const Tensor tensor = Tensor::allocate(type, memory);
+    if (kRecycles) CHECK(tensor.data() == first);
+  });
+  other.join();
 }
 
 TEST_CASE("memory that recycles serves several threads at once") {
