@@ -6,8 +6,9 @@
 package.path = arg[0]:match("^(.*/)") .. "?.lua;" .. package.path
 local flow = require "moonflow"
 local models = require "models"
+local ops = require "ops"
 local now = require "clock"
-local np, tp = flow.np, flow.typing
+local np, tp, m = flow.np, flow.typing, flow.math
 
 local function median(values)
   table.sort(values)
@@ -252,6 +253,24 @@ local function asynchronous_calls()
   end
 end
 
+-- What an op gives is dropped at once, as PyTorch's is.
+local function predicting_op(op)
+  local x = np.random.uniform(op.low, 1, op.shape):astype(flow.float)
+  return predicting(function(images) return op.body(images) end, x)
+end
+
+-- The op of a variable, whose gradient is that of a sum, and which is updated.
+local function training_op(op)
+  local job = flow.global_function { type = "train", returns = tp.None, placement = placement } (function()
+    local x = flow.get_variable("x of " .. op.name, { shape = op.shape,
+      initializer = flow.random_uniform_initializer(op.low, 1) })
+    flow.optimizer.SGD(0, { momentum = 0 }):minimize(m.reduce_sum(op.body(x)))
+  end)
+  return calling(nil, function(n)
+    for _ = 1, n do job() end
+  end, job)
+end
+
 local rows = {
   ["LeNet training"] = function() return training(models.lenet, digits) end,
   ["LeNet training bf16"] = function() return training(models.lenet, digits, "bf16") end,
@@ -293,6 +312,11 @@ local rows = {
   ["delivery of a watch, beside its call"] = watch_delivery,
   ["asynchronous call with its callback"] = asynchronous_calls,
 }
+
+for _, op in ipairs(ops) do
+  rows[op.name] = function() return predicting_op(op) end
+  rows[op.name .. ", training"] = function() return training_op(op) end
+end
 
 local function answer(name, measure, seconds)
   if measure then print(("%.9g\t"):format(measure(seconds))) end

@@ -7,13 +7,15 @@ local rows = require "rows"
 local Server = require "server"
 
 local options = { threads = "1,2", rounds = 5, seconds = 1 }
+local switches = { ours = true, ops = true }
+local valued = { only = true, threads = true, rounds = true, seconds = true, page = true }
 do
   local i = 1
   while arg[i] do
     local name = arg[i]:match("^%-%-(%a+)$")
-    if name == "ours" then
-      options.ours = true
-    elseif name == "only" or name == "threads" or name == "rounds" or name == "seconds" or name == "page" then
+    if switches[name] then
+      options[name] = true
+    elseif valued[name] then
       i = i + 1
       options[name] = arg[i] or error("--" .. name .. " needs a value", 0)
     else
@@ -22,7 +24,9 @@ do
     i = i + 1
   end
 end
-if not options.only and not options.ours then options.page = options.page or "docs/results/cpu.md" end
+if options.ops then rows = require "op_rows" end
+local is_whole = not (options.only or options.ours or options.ops)
+options.page = options.page or is_whole and "docs/results/cpu.md"
 
 -- ---- processes ------------------------------------------------------------------------------------------------------
 

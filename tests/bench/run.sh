@@ -2,9 +2,10 @@
 # Measures Moonflow beside PyTorch and ONNX Runtime on the CPU: same models, same data sizes, same number of threads, in
 # turn. Prints tables of medians with the spread of the rounds, and writes docs/results/cpu.md when all was measured.
 # Not a test: run it alone on a quiet machine.
-#   bash tests/bench/run.sh [--only TEXT] [--threads 1,2] [--rounds 5] [--seconds 1] [--ours] [--page FILE]
+#   bash tests/bench/run.sh [--only TEXT] [--threads 1,2] [--rounds 5] [--seconds 1] [--ours] [--ops] [--page FILE]
 #   --only TEXT   only rows whose name has TEXT in it, in any case; writes no page unless --page is given
 #   --ours        without the peers
+#   --ops         single ops in place of whole nets, predicting and training; writes no page unless --page is given
 # Peers are taken from the pythons that MOONFLOW_BENCH_PYTHON names ("/usr/bin/python3 my/venv/bin/python"; default:
 # python3 of the path and of the system), each with whatever it has of PyTorch and ONNX Runtime; the best of all counts.
 set -euo pipefail

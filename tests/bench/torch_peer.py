@@ -9,6 +9,7 @@ import sys
 
 import peer
 import torch
+import torch_ops
 from torch import nn
 from torch.nn import functional as F
 from torch_models import MLP, LeNet, ResNet18, Transformer
@@ -132,6 +133,7 @@ ROWS = {
     "ResNet-18 predict": lambda: predicting(ResNet18, 100, 3, 32, 32),
     "transformer training": lambda: training(Transformer, 16, 128, 256),
     "call of relu(x + 1) on 5 floats": relu_calls,
+    **torch_ops.ROWS,
 }
 
 
