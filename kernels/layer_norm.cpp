@@ -76,17 +76,24 @@ Launch prepare_layer_norm(KernelCall& call) {
             const T s = static_cast<T>(1 / std::sqrt(squares.total().first / static_cast<double>(n) + epsilon));
             mean[row] = m;
             inv_std[row] = s;
-            for (int64_t start = 0; start < n; start += period) {
-              const T* const scale = gamma ? gamma + start % scale_period : nullptr;
-              const T* const shift = beta ? beta + start % shift_period : nullptr;
+            // Each kind its own loop: GCC leaves one that asks for the parameters as it goes scalar.
+            const auto write = [=](auto is_scaled, auto is_shifted) {
+              for (int64_t start = 0; start < n; start += period) {
+                const T* const scale = is_scaled ? gamma + start % scale_period : nullptr;
+                const T* const shift = is_shifted ? beta + start % shift_period : nullptr;
 #pragma omp simd
-              for (int64_t i = start; i < start + period; ++i) {
-                T h = (x[i] - m) * s;
-                if (scale) h *= scale[i - start];
-                if (shift) h += shift[i - start];
-                y[i] = h;
+                for (int64_t i = 0; i < period; ++i) {
+                  T h = (x[start + i] - m) * s;
+                  if constexpr (is_scaled) h *= scale[i];
+                  if constexpr (is_shifted) h += shift[i];
+                  y[start + i] = h;
+                }
               }
-            }
+            };
+            constexpr std::true_type yes;
+            constexpr std::false_type no;
+            if (gamma) beta ? write(yes, yes) : write(yes, no);
+            else beta ? write(no, yes) : write(no, no);
           });
         }
       });
