@@ -1,9 +1,12 @@
 // Pooling as plain loops. A plane, which is one channel of one image, is one thread's, so results do not depend on the
 // number of threads.
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu.h"
 #include "kernels/pool.h"
+#include "kernels/simd.h"
 
 namespace moonflow {
 namespace {
@@ -74,8 +77,135 @@ void clear(const Pool& pool, const Plane& plane, T* image) {
   }
 }
 
+// ---- windows side by side --------------------------------------------------------------------------------------
+
+// The windows of an output row where columns are neighbours, some at a time: first down the rows that they see of the
+// image, all columns together, then along these.
+class RowOfWindows {
+ public:
+  static constexpr int64_t kSpan = 512;  // columns that are held together
+
+  static bool serves(const Pool& pool) { return !pool.format.channels_last && pool.windows[1].size <= kSpan / 4; }
+
+  explicit RowOfWindows(const Pool& pool)
+      : along_(pool.windows[1]), width_(pool.image.width), together_((kSpan - along_.size) / along_.stride + 1) {}
+
+  // Calls done(first, last, held, rows) with the windows [first, last) of which `held` has what `take` makes of their
+  // elements. `image` is a plane.
+  template <class Held, class T, class Take, class Done>
+  void gather(const Pool& pool, int64_t row, const T* image, const Take& take, const Done& done) const {
+    const Range rows = seen(pool.windows[0], row);
+    Held columns[kSpan], held[kSpan];
+    for (int64_t first = 0; first < pool.out.width; first += together_) {
+      const int64_t last = std::min(first + together_, pool.out.width);
+      const int64_t left = seen(along_, first).first, span = seen(along_, last - 1).last - left;
+      const T* x = image + rows.first * width_ + left;
+      for (int64_t j = 0; j < span; ++j) columns[j] = x[j];
+      for (int64_t i = rows.first + 1; i < rows.last; ++i) {
+        x += width_;
+        for (int64_t j = 0; j < span; ++j) columns[j] = take(columns[j], static_cast<Held>(x[j]));
+      }
+      // Those at a side of the image, which see less of it, one by one.
+      int64_t begin = first, end = last;
+      for (; begin < end && !is_complete(begin); ++begin) held[begin - first] = one(begin, columns, left, take);
+      for (; end > begin && !is_complete(end - 1); --end) held[end - 1 - first] = one(end - 1, columns, left, take);
+      const Held* const start = columns + (begin < end ? along_.start(begin) - left : 0);
+      const auto others = [&, held = held + (begin - first)](auto stride) {
+        for (int64_t o = 0; o < end - begin; ++o) held[o] = start[o * stride];
+        for (int64_t k = 1; k < along_.size; ++k) {
+          for (int64_t o = 0; o < end - begin; ++o) held[o] = take(held[o], start[o * stride + k]);
+        }
+      };
+      if (along_.stride == 1) others(std::integral_constant<int64_t, 1>());
+      else if (along_.stride == 2) others(std::integral_constant<int64_t, 2>());
+      else others(along_.stride);
+      done(first, last, held, rows);
+    }
+  }
+
+ private:
+  bool is_complete(int64_t o) const { return along_.first(o) == 0 && along_.last(o) == along_.size; }
+
+  template <class Held, class Take>
+  Held one(int64_t o, const Held* columns, int64_t left, const Take& take) const {
+    const Range range = seen(along_, o);
+    Held held = columns[range.first - left];
+    for (int64_t j = range.first + 1; j < range.last; ++j) held = take(held, columns[j - left]);
+    return held;
+  }
+
+  const Window& along_;
+  const int64_t width_, together_;
+};
+
+// Calls body(row of windows, y, image plane, out plane) for every row of every plane.
+template <class Body>
+void each_row(const Pool& pool, const Body& body) {
+  const RowOfWindows windows(pool);
+  each_plane(pool, [&](const Plane& image, const Plane& out) {
+    cpu::widest([&] {
+      for (int64_t y = 0; y < pool.out.height; ++y) body(windows, y, image.offset, out.at(y, 0));
+    });
+  });
+}
+
+struct Larger {
+  template <class T>
+  T operator()(T maximum, T value) const {
+    return value > maximum || maximum != maximum ? value : maximum;  // as gives_way, whose second NaN changes nothing
+  }
+};
+
+template <class T>
+void max_of_rows(const Pool& pool, const T* x, T* out) {
+  each_row(pool, [&](const RowOfWindows& windows, int64_t y, int64_t image, int64_t row) {
+    windows.gather<T>(pool, y, x + image, Larger(), [&](int64_t first, int64_t last, const T* held, Range) {
+      std::copy(held, held + (last - first), out + row + first);
+    });
+  });
+}
+
+template <class T>
+void average_of_rows(const Pool& pool, const T* x, T* out) {
+  const auto add = [](double sum, double value) { return sum + value; };
+  each_row(pool, [&](const RowOfWindows& windows, int64_t y, int64_t image, int64_t row) {
+    windows.gather<double>(pool, y, x + image, add, [&](int64_t first, int64_t last, const double* held, Range rows) {
+      for (int64_t o = first; o < last; ++o) {
+        const double count = static_cast<double>(rows.size() * seen(pool.windows[1], o).size());
+        out[row + o] = static_cast<T>(held[o - first] / count);
+      }
+    });
+  });
+}
+
+template <class T>
+void max_grad_of_rows(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) {
+  const int64_t width = pool.image.width;
+  each_row(pool, [&](const RowOfWindows& windows, int64_t y, int64_t image, int64_t row) {
+    if (y == 0) std::fill_n(dx + image, pool.image.height * width, T(0));
+    windows.gather<T>(pool, y, x + image, Larger(), [&](int64_t first, int64_t last, const T* held, Range rows) {
+      for (int64_t o = first; o < last; ++o) {
+        const T most = held[o - first];
+        if (relu && !(most > 0)) continue;
+        const Range columns = seen(pool.windows[1], o);
+        int64_t place = image + rows.first * width + columns.first;
+        const int64_t end = image + (rows.last - 1) * width + columns.last;
+        for (int64_t j = columns.first; place < end && x[place] != most && most == most; ++place) {
+          if (++j < columns.last) continue;
+          j = columns.first;
+          place += width - columns.size();
+        }
+        dx[place] += dy[row + o];
+      }
+    });
+  });
+}
+
+// ---- one by one ------------------------------------------------------------------------------------------------
+
 template <class T>
 void max_pool(const Pool& pool, const T* x, T* out) {
+  if (RowOfWindows::serves(pool)) return max_of_rows(pool, x, out);
   each_plane(pool, [&](const Plane& from, const Plane& to) {
     each_window(pool, to,
                 [&](int64_t o, Range rows, Range columns) { out[o] = x[first_maximum(x, from, rows, columns)]; });
@@ -84,6 +214,7 @@ void max_pool(const Pool& pool, const T* x, T* out) {
 
 template <class T>
 void max_pool_grad(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) {
+  if (RowOfWindows::serves(pool)) return max_grad_of_rows(pool, relu, dy, x, dx);
   each_plane(pool, [&](const Plane& to, const Plane& from) {
     clear(pool, to, dx);
     each_window(pool, from, [&](int64_t o, Range rows, Range columns) {
@@ -95,6 +226,7 @@ void max_pool_grad(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) 
 
 template <class T>
 void avg_pool(const Pool& pool, const T* x, T* out) {
+  if (RowOfWindows::serves(pool)) return average_of_rows(pool, x, out);
   each_plane(pool, [&](const Plane& from, const Plane& to) {
     each_window(pool, to, [&](int64_t o, Range rows, Range columns) {
       double sum = 0;

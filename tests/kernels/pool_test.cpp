@@ -110,6 +110,38 @@ TEST_CASE("a window of -inf has that maximum, one of NaN has NaN, and beside a n
   }
 }
 
+TEST_CASE("windows side by side give what they give one by one") {
+  Session session = make_session();
+  auto cases = sweep();
+  // Wider than what is held of an image at a time.
+  for (const int64_t stride : {1, 2, 3, 200})
+    cases.push_back({{1, 2, 5, 1300}, {{"ksize", Ints{3}}, {"strides", Ints{stride}}, {"padding", std::string("SAME")}}});
+  cases.push_back({{1, 1, 3, 700}, {{"ksize", Ints{1, 700}}}});
+  cases.push_back({{1, 1, 3, 700}, {{"ksize", Ints{3, 128}}, {"strides", Ints{1}}}});
+  const Attrs to_last = {{"perm", Ints{0, 2, 3, 1}}}, to_first = {{"perm", Ints{0, 3, 1, 2}}};
+  for (const auto& [shape, attrs] : cases) {
+    if (attrs.find("data_format") || attrs.find("pads")) continue;  // it is of the other form, or in its order
+    CAPTURE(shape.str(), str(attrs.at("ksize")));
+    // Of few different values, so that windows have equal maxima.
+    Tensor x = as_double(random_values({DType::Float64, shape}, 1, -4, 4));
+    for (int64_t i = 0; i < x.count(); ++i) x.data<double>()[i] = std::round(x.data<double>()[i]);
+    const Tensor x_last = session.evaluate("transpose", {x}, to_last)[0];
+    const Attrs last = with(attrs, "data_format", std::string("NHWC"));
+    const auto beside = [&](const Tensor& by_rows, const Tensor& one_by_one) {
+      return distance(by_rows, session.evaluate("transpose", {one_by_one}, to_first)[0]);
+    };
+    const Tensor most = session.evaluate("max_pool2d", {x}, attrs)[0];
+    CHECK(beside(most, session.evaluate("max_pool2d", {x_last}, last)[0]) == 0);
+    CHECK(beside(session.evaluate("avg_pool2d", {x}, attrs)[0], session.evaluate("avg_pool2d", {x_last}, last)[0]) <
+          1e-15);
+    const Tensor dy = random_values(most.type(), 2), dy_last = session.evaluate("transpose", {dy}, to_last)[0];
+    for (const bool relu : {false, true}) {
+      CHECK(beside(session.evaluate("max_pool2d_grad", {dy, x}, with(attrs, "relu", relu))[0],
+                   session.evaluate("max_pool2d_grad", {dy_last, x_last}, with(last, "relu", relu))[0]) < 1e-14);
+    }
+  }
+}
+
 TEST_CASE("the gradient of max pooling goes to the first of equal maxima") {
   Session session = make_session();
   const Tensor x = image({1, 1, 0, 1, 1, 2, 2, 0, 2}, {1, 1, 3, 3}), dy = image({1, 10, 100, 1000}, {1, 1, 2, 2});
