@@ -81,6 +81,7 @@ const std::map<std::string, Rule>& rules() {
       {"atanh", [](Term p, Term x, const Attrs&) { return 2 * p * x / square(1 - square(x)); }},
       {"erf", [](Term p, Term x, const Attrs&) { return -2 * x * p.op("erf_grad", x); }},
       {"erfc", [](Term p, Term x, const Attrs&) { return -2 * x * p.op("erfc_grad", x); }},
+      {"lgamma", [](Term p, Term x, const Attrs&) { return p.op("digamma_grad", x); }},
       {"sigmoid", [](Term p, Term y, const Attrs&) { return p * (1 - 2 * y); }},
       {"log_sigmoid", [](Term p, Term x, const Attrs&) { return -p.op("sigmoid_grad", sigmoid(x)); }},
       {"softplus", [](Term p, Term x, const Attrs&) { return p.op("sigmoid_grad", sigmoid(x)); }},

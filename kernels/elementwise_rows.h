@@ -127,6 +127,8 @@ void for_each_unary(const Visit& visit) {
   visit(Computes<Erfc, ErfcGrad>{}, UnaryRow{"erfc", "math.erfc", "Complementary error function.", "out = 1 - erf(x)"});
   visit(Computes<Lgamma, LgammaGrad>{},
         UnaryRow{"lgamma", "math.lgamma", "Logarithm of |gamma(x)|.", "out = log|gamma(x)|", Reads::Input, 0.3, 5});
+  visit(Computes<Digamma, DigammaGrad>{},
+        UnaryRow{"digamma", "math.digamma", "Derivative of lgamma.", "out = d lgamma(x) / dx", Reads::Input, 0.3, 5});
 
   visit(Computes<Sigmoid, SigmoidGrad>{},
         UnaryRow{"sigmoid", "math.sigmoid", "Logistic function.", "out = 1 / (1 + exp(-x))", output});

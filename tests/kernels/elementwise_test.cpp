@@ -60,6 +60,24 @@ TEST_CASE("functions with limits reach them without overflow") {
   CHECK(ops.call<float>("xlogy", {floats({0, 1}), floats({0, 1})}) == std::vector<float>{0, 0});
 }
 
+TEST_CASE("the slopes of lgamma have the values of the tables, on either side of 0") {
+  // Abramowitz and Stegun 6.3.2, 6.3.3, 6.3.5, 6.4.2 to 6.4.7.
+  Ops ops;
+  const double euler = 0.57721566490153286, two_log2 = 1.38629436111989062, pi2 = 9.86960440108935862;
+  const Tensor x = Tensor::of<double>({5}, {1, 0.5, -0.5, 4, 1.5}), ones = Tensor::of<double>({5}, {1, 1, 1, 1, 1});
+  const std::vector<double> first{-euler, -euler - two_log2, 2 - euler - two_log2, 11.0 / 6 - euler,
+                                  2 - euler - two_log2};
+  const std::vector<double> second{pi2 / 6, pi2 / 2, pi2 / 2 + 4, pi2 / 6 - 49.0 / 36, pi2 / 2 - 4};
+  const std::vector<double> slope = ops.call<double>("digamma", {x});
+  const std::vector<double> slope_of_slope = ops.call<double>("digamma_grad", {ones, x});
+  for (size_t i = 0; i < first.size(); ++i) {
+    INFO("at " << x.data<double>()[i]);
+    CHECK(slope[i] == Approx(first[i]).epsilon(1e-12));
+    CHECK(slope_of_slope[i] == Approx(second[i]).epsilon(1e-12));
+  }
+  CHECK(ops.call<float>("digamma_grad", {floats({1, 1}), floats({0, kInfinity})}) == std::vector<float>{kInfinity, 0});
+}
+
 TEST_CASE("integers wrap around, and division by zero gives 0") {
   Ops ops;
   const int32_t low = std::numeric_limits<int32_t>::lowest();

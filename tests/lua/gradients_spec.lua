@@ -293,6 +293,12 @@ describe("a gradient of a gradient", function()
     end
   end)
 
+  it("goes through lgamma and digamma", function()
+    local positive = np.abs(x) + 0.2
+    check_second(positive, function(b) return flow.gradients(flow.math.lgamma(b) ^ 2, b) ^ 2 end)
+    check_second(positive, function(b) return flow.math.digamma(b) ^ 2 end)
+  end)
+
   it("is zero where the ops say so", function()
     local got = run(x, function(b)
       return { flow.gradients(flow.gradients(flow.nn.relu(b), b), b) }
