@@ -1,7 +1,9 @@
 // Reductions along axes: sums, extremes, moments, positions of extremes, and the two helpers of training: the undo of
 // broadcasting and the global norm. The loop is in reduce_cpu.h.
+#include "engine/autodiff.h"
 #include "engine/graph.h"
 #include "kernels/catalog.h"
+#include "kernels/formula.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/types.h"
 
@@ -271,6 +273,33 @@ Launch launch_prod_grad(const Geometry& g) {
   };
 }
 
+// The product as a tree of halves, whose gradient the engine makes. It divides by nothing, so zeros need no word, and
+// what is small beside the others costs no digits; and it can be differentiated as often as one likes.
+std::vector<Term> prod_grad_formula(GradCall& call, const Terms& inputs) {
+  const Term &dy = *inputs[0], &x = *inputs[1];
+  const std::vector<bool> reduced = reduced_axes(call.attrs, x.shape());
+  const Shape kept = reduced_shape(x.shape(), reduced, true);
+  if (x.shape().count() == 0) return {dy.reshaped(kept) * x};
+  Term product = x;
+  for (int axis = 0; axis < x.shape().rank(); ++axis) {
+    while (reduced[axis] && product.shape()[axis] > 1) {
+      if (product.shape()[axis] % 2 != 0) {
+        Ints paddings(2 * product.shape().rank(), 0);
+        paddings[2 * axis + 1] = 1;
+        product = product.op("pad", {{"paddings", paddings}, {"constant_value", 1.0}});
+      }
+      const auto half = [&](int64_t place) {
+        Ints begin(product.shape().rank(), 0), size = product.shape().dims();
+        size[axis] /= 2;
+        begin[axis] = place * size[axis];
+        return product.op("slice", {{"begin", begin}, {"size", size}});
+      };
+      product = half(0) * half(1);
+    }
+  }
+  return {Term(call, gradients(call.graph, {product.id()}, {dy.reshaped(kept).id()}, {x.id()})[0])};
+}
+
 OpDef prod_grad_op() {
   OpDef op;
   op.name = "reduce_prod_grad";
@@ -290,13 +319,15 @@ OpDef prod_grad_op() {
             call.type(0), ", x is ", call.type(1));
     return std::vector<TensorType>{call.type(1)};
   };
+  op.grad = gradient_of(prod_grad_formula);
   op.cpu = {[](KernelCall& call) -> Launch {
     const Shape& x = call.inputs[1].shape;
     const Geometry g(x, reduced_axes(call.attrs, x));
     return visit_floating(call.inputs[1].dtype, [&](auto zero) { return launch_prod_grad<decltype(zero)>(g); });
   }};
   op.examples = {{{{DType::Float32, {2}}, {DType::Float32, {2, 3}}}, {{"axis", Ints{1}}}},
-                 {{{DType::Float32, {}}, {DType::Float32, {2, 3}}}}};
+                 {{{DType::Float32, {}}, {DType::Float32, {2, 3}}}},
+                 {{{DType::Float32, {3}}, {DType::Float32, {2, 3, 5}}}, {{"axis", Ints{0, 2}}}}};
   return op;
 }
 

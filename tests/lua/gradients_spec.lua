@@ -299,6 +299,23 @@ describe("a gradient of a gradient", function()
     check_second(positive, function(b) return flow.math.digamma(b) ^ 2 end)
   end)
 
+  it("goes through a product along any axes, where factors are 0 too, and a third one does", function()
+    local factors = np.array({ 0.5, 0, -1.5, 2, 0.7, 0, 1.1, 0, 0, -0.4, 3, 1e-6, 0, 0, 0 }, flow.double)
+      :reshape({ 3, 1, 5 })
+    for _, axes in ipairs { { 2 }, { 0 }, { 1 }, { 0, 2 }, { 0, 1, 2 } } do
+      for _, keepdims in ipairs { true, false } do
+        check_second(factors, function(b)
+          local y = flow.math.reduce_prod(b, axes, keepdims)
+          return flow.gradients(y ^ 2 + y, b) ^ 2
+        end)
+      end
+    end
+    check_second(x, function(b)
+      local slope = flow.gradients(flow.math.reduce_prod(b, 1) ^ 2, b)
+      return flow.gradients(slope ^ 2, b) ^ 2
+    end)
+  end)
+
   it("is zero where the ops say so", function()
     local got = run(x, function(b)
       return { flow.gradients(flow.gradients(flow.nn.relu(b), b), b) }
