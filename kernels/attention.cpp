@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/formula.h"
 #include "kernels/simd.h"
 #include "kernels/small_product.h"
 #include "kernels/softmax_row.h"
@@ -69,6 +70,47 @@ std::vector<ValueId> attention_grads(GradCall& g) {
   std::vector<ValueId> grads = g.ops("dot_product_attention_grad", inputs, g.attrs);
   grads.resize(kInputCount, kNone);
   return grads;
+}
+
+// The gradient as it is documented below, in simpler ops, with all scores of a head side by side. Its inputs out and
+// log_sum have gradients as well, through which a second gradient reaches what they were computed from.
+std::vector<Term> attention_grad_formula(GradCall& call, const Terms& in) {
+  const double scale = call.attrs.number("scale"), kept_scale = 1 / (1 - call.attrs.number("rate"));
+  const auto heads_first = [](Term x) { return x.op("transpose", {{"perm", Ints{0, 2, 1, 3}}}); };
+  const auto along_queries = [](Term x) {
+    Shape column = x.shape();
+    column.push_back(1);
+    return x.reshaped(column);
+  };
+  const Term query = heads_first(*in[kQuery]), key = heads_first(*in[kKey]), value = heads_first(*in[kValue]);
+  const Term dout = heads_first(*in[kDOut]), out = heads_first(*in[kOut]), log_sum = along_queries(*in[kLogSum]);
+  const Term none = log_sum.number(-std::numeric_limits<double>::infinity());
+
+  Term scores = scale * query.op("matmul", key, {{"transpose_b", true}});
+  if (in[kMask]) scores = in[kMask]->op("where", scores, none);
+  if (call.attrs.flag("causal")) {
+    const auto counted = [&](int64_t size, const Shape& shape) {
+      const Attrs up_to{{"start", 0.0}, {"stop", static_cast<double>(size)}, {"dtype", DType::Int64}};
+      return Term(call, call.op("range", {}, up_to)).reshaped(shape);
+    };
+    const int64_t queries = query.shape()[2], keys = key.shape()[2];
+    scores = counted(queries, {queries, 1}).op("greater_equal", counted(keys, {1, keys})).op("where", scores, none);
+  }
+  // A query that may look at nothing has no finite log_sum, and weights of 0.
+  const Term shift = log_sum.op("greater", none).op("where", log_sum, log_sum.number(0));
+  const Term p = (scores - shift).op("exp");
+  Term dp = dout.op("matmul", value, {{"transpose_b", true}}), weights = p;
+  if (in[kKept]) {
+    const Term factor = in[kKept]->op("where", p.number(kept_scale), p.number(0));
+    dp = dp * factor;
+    weights = p * factor;
+  }
+  Term along = sum(dout * out, {3});
+  if (in[kDLogSum]) along = along - along_queries(*in[kDLogSum]);
+  const Term dscores = scale * p * (dp - along);
+  const Attrs turned{{"transpose_a", true}};
+  return {heads_first(dscores.op("matmul", key)), heads_first(dscores.op("matmul", query, turned)),
+          heads_first(weights.op("matmul", dout, turned))};
 }
 
 // ---- CPU -----------------------------------------------------------------------------------------------------
@@ -520,6 +562,7 @@ void add_attention(Catalog& catalog) {
     if (call.has(kDLogSum)) require_type(call, kDLogSum, "dlog_sum", types[1]);
     return {call.type(kQuery), call.type(kKey), call.type(kValue)};
   };
+  grad.grad = gradient_of(attention_grad_formula);
   grad.cpu = {prepare<Backward>};
   grad.flops = [](const KernelCall& call) { return attention_flops(call, 5); };
   const TensorType out = f32({2, 5, 3, 6}), per_query = f32({2, 3, 5});

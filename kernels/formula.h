@@ -17,6 +17,9 @@ class Term {
   Term op(std::string_view name, Term y, Attrs attrs = {}) const {
     return {*call_, call_->op(name, {id_, y.id_}, std::move(attrs))};
   }
+  Term op(std::string_view name, Term y, Term z, Attrs attrs = {}) const {
+    return {*call_, call_->op(name, {id_, y.id_, z.id_}, std::move(attrs))};
+  }
   Term number(double value) const;
   Term reshaped(const Shape& shape) const;
   DType dtype() const { return call_->type(id_).dtype; }

@@ -316,6 +316,28 @@ describe("a gradient of a gradient", function()
     end)
   end)
 
+  it("goes through attention, with whatever it leaves out", function()
+    np.random.seed(6)
+    local function nothing_for_one() -- no key is left to query 1 of sample 1
+      local mask = np.ones({ 2, 1, 4, 3 })
+      mask[0][0][2][1] = 0
+      mask[1][0][1] = np.zeros({ 3 })
+      return flow.math.equal(flow.ones({ 2, 1, 4, 3 }), mask)
+    end
+    for name, options in pairs { plain = {}, causal = { causal = true }, masked = { masked = true },
+                                 both = { causal = true, masked = true }, scaled = { scale = 2 } } do
+      start_anew()
+      local fine, problem = pcall(check_second, np.random.normal(0, 1, { 2, 4, 2, 5 }, flow.double), function(b)
+        local key = flow.slice(b, { 0, 0, 0, 0 }, { 2, 3, 2, 5 })
+        local value = flow.slice(b ^ 2, { 0, 1, 0, 2 }, { 2, 3, 2, 3 })
+        local y = flow.nn.dot_product_attention(b * 0.7, key, value, {
+          causal = options.causal, scale = options.scale, mask = options.masked and nothing_for_one() or nil })
+        return flow.gradients(y ^ 2, b) ^ 2
+      end)
+      assert(fine, name .. ": " .. tostring(problem))
+    end
+  end)
+
   it("is zero where the ops say so", function()
     local got = run(x, function(b)
       return { flow.gradients(flow.gradients(flow.nn.relu(b), b), b) }
