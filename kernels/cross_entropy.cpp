@@ -41,14 +41,12 @@ std::vector<TensorType> infer_sparse(const OpCall& call, const char* values_name
 }
 
 // (dy, labels, values) -> the type of values
-std::vector<TensorType> infer_sparse_grad(const OpCall& call) {
-  require(call.shape(0) == call.shape(1), ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", labels is ",
-          call.shape(1));
-  require_floating(call, 2, "prob");
-  const Shape& values = call.shape(2);
-  require(values.rank() >= 1 && call.shape(1).count() == values.count(0, values.rank() - 1), ErrorCode::ShapeMismatch,
-          "labels is ", call.shape(1), ", prob is ", values);
-  return {call.type(2)};
+Infer infer_sparse_grad(const char* values_name) {
+  return [=](const OpCall& call) -> std::vector<TensorType> {
+    const TensorType row = infer_sparse({{&call.type(1), &call.type(2)}, call.attrs}, values_name, false)[0];
+    require_type(call, 0, "dy", row);
+    return {call.type(2)};
+  };
 }
 
 // Replaces a loss (labels, logits) and its gradient for the logits by one op. What the gradient of the loss is must be
@@ -394,7 +392,7 @@ void add_sparse_softmax(Catalog& catalog) {
       "shapes: dy as labels, prob (rows, classes) -> dlogits as prob";
   grad.inputs = {{"dy"}, {"labels"}, {"prob"}};
   grad.outputs = {"dlogits"};
-  grad.infer = infer_sparse_grad;
+  grad.infer = infer_sparse_grad("prob");
   grad.grad = gradient_of(sparse_softmax_grad_formula);
   grad.cpu = {prepare_sparse_softmax_grad};
   grad.inplace = {{0, 2}};
@@ -454,7 +452,7 @@ void add_sparse_cross_entropy(Catalog& catalog) {
       "shapes: dy as labels, prediction (rows, classes) -> dprediction as prediction";
   grad.inputs = {{"dy"}, {"labels"}, {"prediction"}};
   grad.outputs = {"dprediction"};
-  grad.infer = infer_sparse_grad;
+  grad.infer = infer_sparse_grad("prediction");
   grad.grad = gradient_of(sparse_grad_formula);
   grad.cpu = {prepare_sparse_cross_entropy_grad};
   grad.examples = {{{f32({4}), i32({4}), f32({4, 5})}, {}, 0.2, 1, 5}};
@@ -506,10 +504,8 @@ void add_dense_softmax(Catalog& catalog) {
       "shapes: dy (rows), labels and logits (rows, classes) -> dlogits as logits";
   grad.inputs = {{"dy"}, {"labels"}, {"logits"}};
   grad.outputs = {"dlogits"};
-  grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
-    require_same(call, 1, "labels", 2, "logits");
-    require(call.shape(2).rank() >= 1 && call.shape(0).count() == call.shape(2).count(0, call.shape(2).rank() - 1),
-            ErrorCode::ShapeMismatch, "dy is ", call.shape(0), ", logits is ", call.shape(2));
+  grad.infer = [forward = op.infer](const OpCall& call) -> std::vector<TensorType> {
+    require_type(call, 0, "dy", forward({{&call.type(1), &call.type(2)}, call.attrs})[0]);
     return {call.type(2)};
   };
   grad.grad = gradient_of(dense_softmax_grad_formula);

@@ -52,6 +52,29 @@ TEST_CASE("every op says what it does, and has an example that fits it") {
   }
 }
 
+TEST_CASE("every gradient refuses a dy of another dtype, which a kernel would read past its end") {
+  const Bench bench;
+  size_t tried = 0;
+  for (const auto& [name, op] : bench.catalog->ops()) {
+    const bool is_gradient = name.find("_grad") != std::string::npos;
+    for (size_t i = 0; is_gradient && i < op.inputs.size(); ++i) {
+      const bool is_dy = op.inputs[i].name == "dy" || op.inputs[i].name == "dout";
+      // Beside no other float it is the dtype of the result itself.
+      const Trial trial = draw(op, op.examples[0], 1);
+      const auto is_float = [](const Tensor& input) { return input && is_floating(input.dtype()); };
+      if (!is_dy || std::count_if(trial.inputs.begin(), trial.inputs.end(), is_float) < 2) continue;
+      for (const DType dtype : {DType::Float64, DType::BFloat16, DType::Int32}) {
+        Trial other = trial;
+        other.inputs[i] = Tensor::allocate({dtype, trial.inputs[i].shape()});
+        INFO(other.describe());
+        CHECK_THROWS_AS(other.infer(), Error);
+        ++tried;
+      }
+    }
+  }
+  CHECK(tried > 100);
+}
+
 TEST_CASE("every op keeps to its buffers and leaves its inputs alone") {
   const Bench bench;
   bench.for_each_trial([&](const Trial& trial) {
