@@ -1,5 +1,5 @@
 // The losses that go element by element. Those over classes are in cross_entropy.cpp.
-#include <cmath>
+#include "kernels/loss.h"
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
@@ -43,15 +43,13 @@ Launch elementwise(KernelCall& call, Compute compute) {
 
 Launch prepare_sigmoid_cross_entropy(KernelCall& call) {
   return elementwise(call, [](int64_t i, const auto* labels, const auto* logits, const auto*) {
-    const auto x = logits[i];
-    return (x > 0 ? x : 0) - x * labels[i] + std::log1p(std::exp(-std::abs(x)));
+    return loss::sigmoid_cross_entropy(labels[i], logits[i]);
   });
 }
 
 Launch prepare_sigmoid_cross_entropy_grad(KernelCall& call) {
   return elementwise(call, [](int64_t i, const auto* dy, const auto* labels, const auto* logits) {
-    const auto e = std::exp(-std::abs(logits[i]));
-    return dy[i] * ((logits[i] >= 0 ? 1 : e) / (1 + e) - labels[i]);
+    return dy[i] * loss::sigmoid_cross_entropy_slope(labels[i], logits[i]);
   });
 }
 
@@ -59,8 +57,7 @@ Launch prepare_smooth_l1(KernelCall& call) {
   const double beta = call.attrs.number("beta");
   return elementwise(call, [beta](int64_t i, const auto* prediction, const auto* label, const auto*) {
     using T = std::decay_t<decltype(*prediction)>;
-    const T distance = std::abs(prediction[i] - label[i]), knee = static_cast<T>(beta);
-    return distance < knee ? distance * distance / (2 * knee) : distance - knee / 2;
+    return loss::smooth_l1(prediction[i] - label[i], static_cast<T>(beta));
   });
 }
 
@@ -68,9 +65,7 @@ Launch prepare_smooth_l1_grad(KernelCall& call) {
   const double beta = call.attrs.number("beta");
   return elementwise(call, [beta](int64_t i, const auto* dy, const auto* prediction, const auto* label) {
     using T = std::decay_t<decltype(*dy)>;
-    const T difference = prediction[i] - label[i], knee = static_cast<T>(beta);
-    const T slope = std::abs(difference) < knee ? difference / knee : T((difference > 0) - (difference < 0));
-    return dy[i] * slope;
+    return dy[i] * loss::smooth_l1_slope(prediction[i] - label[i], static_cast<T>(beta));
   });
 }
 
@@ -83,6 +78,7 @@ void add_sigmoid(Catalog& catalog) {
   op.doc =
       "Cross entropy between labels in [0, 1] and sigmoid(logits), element by element.\n"
       "  out = max(logits, 0) - logits * labels + log(1 + exp(-|logits|))\n"
+      "An infinite logit costs 0 where the label is the 1 or 0 that it stands for, and else infinity.\n"
       "shapes: labels and logits alike -> out alike\n"
       "dtypes: float32 or float64, both the same -> the same, in nats\n"
       "errors: labels and logits differ in shape or dtype";

@@ -1,9 +1,8 @@
 // The losses that go element by element on CUDA.
-#include <cmath>
+#include "kernels/loss.h"
 
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/elementary.h"
 
 namespace moonflow::cuda {
 namespace {
@@ -13,8 +12,7 @@ struct SigmoidCrossEntropy {
   const T *labels, *logits;
   T* out;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const T x = logits[i];
-    out[i] = (x > 0 ? x : T(0)) - x * labels[i] + std::log1p(elementary::exp(-std::abs(x)));
+    out[i] = loss::sigmoid_cross_entropy(labels[i], logits[i]);
   }
 };
 
@@ -23,7 +21,7 @@ struct SigmoidCrossEntropyGrad {
   const T *dy, *labels, *logits;
   T* dlogits;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
-    dlogits[i] = dy[i] * (elementary::sigmoid(logits[i]) - labels[i]);
+    dlogits[i] = dy[i] * loss::sigmoid_cross_entropy_slope(labels[i], logits[i]);
   }
 };
 
@@ -33,8 +31,7 @@ struct SmoothL1 {
   T* out;
   T knee;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const T distance = std::abs(prediction[i] - label[i]);
-    out[i] = distance < knee ? distance * distance / (2 * knee) : distance - knee / 2;
+    out[i] = loss::smooth_l1(prediction[i] - label[i], knee);
   }
 };
 
@@ -44,8 +41,7 @@ struct SmoothL1Grad {
   T* dprediction;
   T knee;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const T difference = prediction[i] - label[i];
-    dprediction[i] = dy[i] * (std::abs(difference) < knee ? difference / knee : T((difference > 0) - (difference < 0)));
+    dprediction[i] = dy[i] * loss::smooth_l1_slope(prediction[i] - label[i], knee);
   }
 };
 

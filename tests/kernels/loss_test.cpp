@@ -172,6 +172,39 @@ TEST_CASE("sigmoid cross entropy neither overflows nor loses small losses") {
   CHECK(out[3] == 1000);
 }
 
+TEST_CASE("sigmoid cross entropy of an infinite logit is 0 where it is right, and infinite where it is wrong") {
+  Session session = make_session();
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor logits = Tensor::of<float>({8}, {infinity, infinity, infinity, -infinity, -infinity, -infinity, nan, 1});
+  const Tensor labels = Tensor::of<float>({8}, {1, 0, 0.5f, 0, 1, 0.5f, 0, nan});
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16}) {
+    INFO(dtype);
+    const auto in_dtype = [&](const Tensor& x) { return session.evaluate("cast", {x}, {{"dtype", dtype}})[0]; };
+    const std::vector<Tensor> given{in_dtype(labels), in_dtype(logits)};
+    const Tensor out = session.evaluate("cast", {session.evaluate("sigmoid_cross_entropy_with_logits", given)[0]},
+                                        {{"dtype", DType::Float64}})[0];
+    const std::vector<double> loss = numbers(out);
+    for (const size_t right : {0, 3}) CHECK(loss[right] == 0);
+    for (const size_t wrong : {1, 2, 4, 5}) CHECK(loss[wrong] == infinity);
+    for (const size_t unknown : {6, 7}) CHECK(std::isnan(loss[unknown]));
+  }
+}
+
+TEST_CASE("the gradient of smooth l1 is that of its ends at infinities, and a NaN of a NaN") {
+  Session session = make_session();
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor prediction = Tensor::of<double>({4}, {infinity, -infinity, nan, 0});
+  const Tensor label = Tensor::of<double>({4}, {0, 0, 0, 0}), dy = Tensor::of<double>({4}, {2, 2, 2, 2});
+  for (const double beta : {0.0, 0.5}) {
+    const std::vector<double> slope =
+        numbers(session.evaluate("smooth_l1_loss_grad", {dy, prediction, label}, {{"beta", beta}})[0]);
+    CHECK(slope[0] == 2);
+    CHECK(slope[1] == -2);
+    CHECK(std::isnan(slope[2]));
+    CHECK(slope[3] == 0);
+  }
+}
+
 TEST_CASE("cross entropy of probabilities holds them above 1e-20") {
   Session session = make_session();
   const Tensor labels = Tensor::of<int32_t>({2}, {1, 0}), prediction = Tensor::of<double>({2, 2}, {0.75, 0.25, 0, 1});

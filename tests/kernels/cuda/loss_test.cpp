@@ -53,6 +53,20 @@ TEST_CASE("the cross entropies agree with the CPU for rows of every length") {
   }
 }
 
+TEST_CASE("the losses of single elements agree with the CPU where they are infinite, or are none") {
+  const BesideCpu beside;
+  const Tensor special = Tensor::of<float>({10}, {kInfinity, kInfinity, kInfinity, -kInfinity, -kInfinity, -kInfinity,
+                                                  kNan, 1, 3e38f, -1e-42f});
+  const Tensor labels = Tensor::of<float>({10}, {1, 0, 0.5f, 0, 1, 0.5f, 0, kNan, 0.5f, 0.5f});
+  const Tensor dy = Tensor::of<float>({10}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  beside.check("sigmoid_cross_entropy_with_logits", {labels, special});
+  beside.check("sigmoid_cross_entropy_grad", {dy, labels, special});
+  for (const double beta : {0.0, 0.5}) {
+    beside.check("smooth_l1_loss", {special, labels}, {{"beta", beta}});
+    beside.check("smooth_l1_loss_grad", {dy, special, labels}, {{"beta", beta}});
+  }
+}
+
 TEST_CASE("rows that are held are the same at addresses of every kind") {
   const Bench bench;
   for (const int64_t n : {64, 1500}) {
