@@ -277,7 +277,11 @@ struct Digamma {
   template <class T> MOONFLOW_BOTH T operator()(T x) const {
     T sum = 0;
     if (x < T(0.5)) {
-      sum = T(-kPi) / std::tan(T(kPi) * (x - std::rint(x)));  // its period is 1; a product with pi would be rounded
+      if (x == 0) return -1 / x;
+      // Its period is 1; a product with pi would be rounded. Where x is -1, -2 and so on its sides differ, as infinities
+      // of either sign do.
+      const T rest = x - std::rint(x);
+      sum = rest == 0 ? std::numeric_limits<T>::quiet_NaN() : T(-kPi) / std::tan(T(kPi) * rest);
       x = 1 - x;
     }
     for (; x < 10; ++x) sum -= 1 / x;

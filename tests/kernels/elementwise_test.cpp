@@ -76,6 +76,11 @@ TEST_CASE("the slopes of lgamma have the values of the tables, on either side of
     CHECK(slope_of_slope[i] == Approx(second[i]).epsilon(1e-12));
   }
   CHECK(ops.call<float>("digamma_grad", {floats({1, 1}), floats({0, kInfinity})}) == std::vector<float>{kInfinity, 0});
+  const std::vector<float> ends = ops.call<float>("digamma", {floats({0, -0.0f, kInfinity, -3, kNaN, -1e30f})});
+  CHECK(ends[0] == -kInfinity);
+  CHECK(ends[1] == kInfinity);
+  CHECK(ends[2] == kInfinity);
+  for (const size_t none : {3, 4, 5}) CHECK(std::isnan(ends[none]));
 }
 
 TEST_CASE("integers wrap around, and division by zero gives 0") {
