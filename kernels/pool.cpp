@@ -3,8 +3,8 @@
 // the gradient of the commonest windows in pool_by_two.cpp.
 #include "kernels/pool.h"
 
+#include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "engine/graph.h"
 #include "engine/rewriter.h"
@@ -66,40 +66,47 @@ std::vector<ValueId> grad_avg_pool(GradCall& call) {
   return {call.op("avg_pool2d_grad", {call.grads[0]}, attrs)};
 }
 
-// Linear in dy, so for the gradient g of dx each dy gets the g of its window's first maximum. The windows are gone
-// through side by side, by slices that take the same place of each.
+// Linear in dy, so for the gradient g of dx each dy gets the g of its window's first maximum. In row-major order that is
+// the first of a row in the first row that has it, so columns and rows are gone through one after the other: windows of
+// one place are joined to twice as long ones, which may overlap, and the last join takes only the windows that there
+// are. In a tie the earlier half has it.
 std::vector<ValueId> grad_max_pool_grad(GradCall& call) {
-  const Term x(call, call.inputs[1]), g(call, call.grads[0]);
-  const Pool pool = pool_of(call.attrs, x.shape());
+  const Pool pool = pool_of(call.attrs, call.type(call.inputs[1]).shape);
   const int first = pool.format.spatial_axis(0), axis_count = pool.format.rank();
-  Ints paddings(2 * axis_count, 0), from(axis_count, 0), to = x.shape().dims(), steps(axis_count, 1);
+  Ints paddings(2 * axis_count, 0);
   for (int i = 0; i < 2; ++i) {
     const Window& window = pool.windows[i];
     const int64_t reach = (window.out - 1) * window.stride + window.size - window.before;
     paddings[2 * (first + i)] = window.before;
     paddings[2 * (first + i) + 1] = std::max<int64_t>(0, reach - window.in);
-    steps[first + i] = window.stride;
   }
   const auto padded = [&](Term value, double border) {
     return value.op("pad", {{"paddings", paddings}, {"constant_value", border}});
   };
-  const Term all_x = padded(x, -std::numeric_limits<double>::infinity()), all_g = padded(g, 0);
-  std::optional<Term> largest, picked;
-  for (int64_t row = 0; row < pool.windows[0].size; ++row) {
-    for (int64_t column = 0; column < pool.windows[1].size; ++column) {
-      for (int i = 0; i < 2; ++i) {
-        from[first + i] = i == 0 ? row : column;
-        to[first + i] = from[first + i] + (pool.windows[i].out - 1) * pool.windows[i].stride + 1;
-      }
-      const Attrs place{{"start", from}, {"stop", to}, {"step", steps}};
-      const Term of_x = all_x.op("strided_slice", place), of_g = all_g.op("strided_slice", place);
-      picked =
-          largest ? Term(call, call.op("where", {of_x.op("greater", *largest).id(), of_g.id(), picked->id()})) : of_g;
-      largest = largest ? of_x.op("maximum", *largest) : of_x;
-    }
+  Term x = padded({call, call.inputs[1]}, -std::numeric_limits<double>::infinity());
+  Term g = padded({call, call.grads[0]}, 0);
+  for (const int i : {1, 0}) {
+    const Window& window = pool.windows[i];
+    const int axis = first + i;
+    int64_t length = 1;
+    do {
+      const int64_t further = std::min(length, window.size - length);  // 0 in a window of one place
+      const bool is_last = length + further == window.size;
+      const auto beginning_at = [&](int64_t place, Term value) {
+        Ints start(axis_count, 0), stop = value.shape().dims(), step(axis_count, 1);
+        start[axis] = place;
+        step[axis] = is_last ? window.stride : 1;
+        stop[axis] = is_last ? place + (window.out - 1) * window.stride + 1 : place + stop[axis] - further;
+        return value.op("strided_slice", {{"start", start}, {"stop", stop}, {"step", step}});
+      };
+      const Term x_before = beginning_at(0, x), g_before = beginning_at(0, g), x_after = beginning_at(further, x);
+      g = x_after.op("greater", x_before).op("where", beginning_at(further, g), g_before);
+      x = x_after.op("maximum", x_before);
+      length += further;
+    } while (length < window.size);
   }
-  if (call.attrs.flag("relu")) picked = picked->op("relu_grad", *largest);
-  return {picked->id(), kNone};
+  if (call.attrs.flag("relu")) g = g.op("relu_grad", x);
+  return {g.id(), kNone};
 }
 
 // The gradient is linear in dy, and its transpose is the average itself.

@@ -270,6 +270,42 @@ describe("a gradient of a gradient", function()
     end)
   end)
 
+  it("of max pooling takes the place that the first one gave to, among equal ones too", function()
+    -- Linear maps and their transposes: (gradient of g . T(dy) for dy) . dy = g . T(dy).
+    local function check(size, window, strides, padding)
+      np.random.seed(size)
+      local image = np.floor(np.random.uniform(0, 3, { 2, 2, size, size + 2 }, flow.double))
+      local places = np.random.normal(0, 1, { 2, 2, size, size + 2 }, flow.double)
+      local got = run(image, function(b)
+        local y = flow.nn.max_pool2d(b, window, strides, padding)
+        local dy = flow.math.sin(flow.reshape(flow.range(0, y.shape:count(), { dtype = flow.double }),
+                                              y.shape:table()))
+        local dx = flow.gradients(y, b, { grad_ys = dy })
+        local picked = flow.gradients(dx, dy, { grad_ys = places })
+        return { flow.math.reduce_sum(picked * dy), flow.math.reduce_sum(dx * places) }
+      end)
+      assert.near(got[2]:item(), got[1]:item(), 1e-12)
+    end
+    for _, padding in ipairs { "VALID", "SAME" } do
+      check(8, 2, 2, padding)
+      check(9, 3, 2, padding)
+      check(9, 3, 1, padding)
+      check(11, { 5, 7 }, { 2, 3 }, padding)
+      check(6, { 1, 4 }, { 2, 4 }, padding)
+      check(14, 14, 14, padding)
+    end
+  end)
+
+  it("costs few ops per window of max pooling, however large it is", function()
+    local job = flow.global_function {
+      returns = tp.Numpy, inputs = { b = tp.Numpy.Placeholder({ 1, 2, 16, 16 }) },
+    } (function(b)
+      return flow.gradients(flow.gradients(flow.nn.max_pool2d(b ^ 2, 16, 16, "VALID"), b), b)
+    end)
+    job(np.random.normal(0, 1, { 1, 2, 16, 16 }))
+    assert.truthy(tonumber(job:summary({ plan = true }):match("(%d+) steps, ")) < 100)
+  end)
+
   it("goes through norms and losses", function()
     local labels = np.array({ 2, 0 }, flow.int32)
     local target = np.array({ { 0.2, 0.5, 0.3 }, { 0.1, 0.1, 0.8 } }, flow.double)
