@@ -5,12 +5,14 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
+local optimizer = require "moonflow.optimizer"
 local trace = require "moonflow.trace"
 
 local where = "flow.gradients"
 
 local signature = arguments.signature(where, {
   { "losses", "any" }, { "values", "any" }, { "grad_ys", "any?" }, { "name", "string?" },
+  { "loss_scale_policy", "loss_scale?" },
 })
 
 -- Appends what `given`, a blob or a list that may hold lists, has of blobs to `list`.
@@ -63,14 +65,17 @@ local function start_of(loss, given, t, site)
   return id
 end
 
-local function starts_of(losses, grad_ys, t, site)
+local function starts_of(losses, grad_ys, scaling, t, site)
   local given = grad_ys
   if type(given) ~= "table" or getmetatable(given) then given = { grad_ys } end
   if grad_ys ~= nil and #given ~= #losses then
     signature:fail((": grad_ys must be one for each loss, got %d for %d"):format(#given, #losses))
   end
   local starts = {}
-  for i, loss in ipairs(losses) do starts[i] = start_of(loss, given[i], t, site) end
+  for i, loss in ipairs(losses) do
+    local start = start_of(loss, given[i], t, site)
+    starts[i] = scaling and scaling:times(start, loss.dtype, t:scoped(t:unnamed("GradientScale")), site) or start
+  end
   return starts
 end
 
@@ -108,11 +113,13 @@ local function gradients(...)
   local loss_ids, value_ids = {}, {}
   for i, loss in ipairs(losses) do loss_ids[i] = loss.id end
   for i, value in ipairs(values) do value_ids[i] = value.id end
-  local found = t.graph:gradients(loss_ids, starts_of(losses, given.grad_ys, t, site), value_ids)
+  local scaling = given.loss_scale_policy and optimizer.scaling(t, given.loss_scale_policy, where)
+  local found = t.graph:gradients(loss_ids, starts_of(losses, given.grad_ys, scaling, t, site), value_ids)
   local results = {}
   for i, value in ipairs(values) do
     local name = t:claim(given.name and #values > 1 and given.name .. "_" .. i or given.name, "gradients", site)
     local id = found[i] or zeros_or_why_not(losses, loss_ids, value, t, name, site)
+    if scaling and found[i] then id = scaling:undone(id, value.dtype, name .. "_unscaled", site) end
     results[i] = blob.new(t, t:append("identity", { id }, nil, name, site), name, site)
   end
   return (in_form_of(given.values, results, 0))
@@ -124,10 +131,13 @@ The gradients of losses with respect to values of the job, as values of the job.
 They are returned, watched and computed with like any others. A loss made of them may be minimised, or differentiated
 again, by ops whose gradients have gradients; flow.stop_gradient makes a constant of one. They are of the whole sum,
 whatever an optimizer of the job does: neither divided by the number of losses, nor scaled, nor clipped.
+With a loss_scale_policy, as optimizers take it, the way back is scaled in between and the result is not: in float16
+what would vanish on the way comes through. A dynamic one is the optimizer's own, and both are given the same: where
+gradients overflow that the loss is made of, the step is left out and the scale falls.
 shapes: losses and values are a blob or a list of blobs, which may be nested: inputs, results of ops, variables -> a
   blob or a list in the form of `values`, each of its value's shape
 dtypes: float32, float64, bfloat16, float16
-defaults: grad_ys = ones; else a number, array or blob for each loss, of its shape
+defaults: grad_ys = ones; else a number, array or blob for each loss, of its shape; no loss_scale_policy
 errors: a value that no loss depends on, or only through ops that let no gradient by (argmax, stop_gradient, floor);
   an op on the way of a second gradient that has none. Where that is 0 all over, as of relu, it is zeros]])
 

@@ -455,6 +455,39 @@ local function scaling_of(t, policy)
   return self
 end
 
+--- What a loss scale does in the gradients that a body asks for itself.
+function optimizer.scaling(t, policy, where)
+  if policy.dynamic then
+    if t.type ~= "train" then
+      errors.raise("wrong_state", where .. ": a dynamic loss scale is that of a train job's optimizer, and the job '"
+        .. t.job .. "' has type 'predict'; a static_loss_scale serves in any")
+    end
+    t.scaled_by = policy
+  end
+  return scaling_of(t, policy)
+end
+
+-- The scale as a scalar of this dtype.
+function Scaling:number(dtype, name, site)
+  if not self.dynamic then
+    return (self.t:append("constant", {}, { value = self.factor, dtype = dtype, shape = {} }, name, site))
+  end
+  return dtype == "float32" and self.scale or (self.t:append("cast", { self.scale }, { dtype = dtype }, name, site))
+end
+
+--- A value of this dtype times the scale, and divided by it. What is narrow is divided in float32: there the reciprocal
+--- of a scale, or the scale itself, need not have a place.
+function Scaling:times(id, dtype, name, site)
+  return (self.t:append("multiply", { id, self:number(dtype, name, site) }, nil, name, site))
+end
+
+function Scaling:undone(id, dtype, name, site)
+  local t, wide = self.t, dtype == "float64" and dtype or "float32"
+  if wide ~= dtype then id = t:append("cast", { id }, { dtype = wide }, name, site) end
+  id = t:append("divide", { id, self:number(wide, name, site) }, nil, name, site)
+  return wide == dtype and id or (t:append("cast", { id }, { dtype = dtype }, name, site))
+end
+
 -- The gradient of a loss with respect to itself.
 function Scaling:seed(loss, name)
   local t, shape = self.t, loss.shape:table()
@@ -642,6 +675,11 @@ function optimizer.finish(t, site)
       .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, or give it type = \"predict\"", site)
   end
   local this = t.optimizer
+  if t.scaled_by and t.scaled_by ~= this.loss_scale then
+    errors.raise("invalid_argument", "the job '" .. t.job .. "' asks for gradients by a dynamic loss scale that its "
+      .. "optimizer does not have, so it would never change; give " .. this.where .. " the same loss_scale_policy",
+      t.optimizer_site or site)
+  end
 
   local variables, owners = trained(t)
   warn_of_swapped(t, variables)

@@ -220,6 +220,74 @@ describe("a dynamic loss scale", function()
   end)
 end)
 
+describe("flow.gradients by a loss scale", function()
+  -- The slope of 1e-8 has no place in float16, on the way there from float32 and back.
+  local function through_float16(x)
+    return flow.cast(flow.cast(x, flow.float16) * 1e-4 * 1e-4, flow.float)
+  end
+  local static = flow.optimizer.loss_scale.static_loss_scale
+
+  it("keeps what would vanish on the way, and gives it in true units", function()
+    local got = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.List[tp.Numpy],
+    } (function(x)
+      local y = through_float16(x)
+      return { flow.gradients(y, x), flow.gradients(y, x, { loss_scale_policy = static(4096) }),
+               flow.gradients({ y, y }, x, { loss_scale_policy = static(4096), grad_ys = { 1, 2 } }) }
+    end)(np.ones({ 2 }))
+    assert.same({ 0, 0 }, got[1]:totable())
+    for i = 0, 1 do
+      assert.near(1, got[2]:at(i) / 1e-8, 1e-3)
+      assert.near(1, got[3]:at(i) / 3e-8, 1e-3)
+    end
+  end)
+
+  it("leaves out a step whose loss is made of gradients that overflow, until the scale fits", function()
+    local policy = dynamic(2 ^ 18)
+    local job = flow.global_function {
+      name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+    } (function(x)
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(0.5) })
+      local y = flow.cast(flow.cast(x * w, flow.float16) ^ 2, flow.float)
+      local slope = flow.gradients(y, x, { loss_scale_policy = policy })
+      local loss = flow.math.reduce_sum(slope)
+      flow.optimizer.SGD(0.125, { momentum = 0, loss_scale_policy = policy }):minimize(loss)
+      return slope
+    end)
+    local x = np.ones({ 2 })
+    job(x)
+    assert.equal(2 ^ 17, read(SCALE))
+    assert.same({ 0.5, 0.5 }, read("w"))
+    while read(STEP) == 0 do job(x) end
+    -- slope = 2 x w^2, whose slope for w is 4 x w.
+    assert.truthy(read(SCALE) < 2 ^ 16)
+    assert.same({ 0.5 - 0.125 * 2, 0.5 - 0.125 * 2 }, read("w"))
+    assert.same({ 0.125, 0.125 }, job(x):totable())
+  end)
+
+  it("is that of the job's optimizer where it is dynamic", function()
+    local function define(kind, policy, own)
+      return pcall(flow.global_function { type = kind, inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+                                          returns = tp.Numpy }, function(x)
+        local y = x * flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(0.5) })
+        local slope = flow.gradients(y, x, { loss_scale_policy = policy })
+        if kind == "train" then flow.optimizer.SGD(0.1, { loss_scale_policy = own }):minimize(y) end
+        return slope
+      end)
+    end
+    local policy = dynamic()
+    local function problem_of(...)
+      local fine, job = define(...)
+      if fine then fine, job = pcall(job, np.ones({ 2 })) end
+      return fine and "none" or tostring(job)
+    end
+    assert.truthy(problem_of("predict", policy):find("has type 'predict'; a static_loss_scale serves in any", 1, true))
+    assert.truthy(problem_of("train", policy):find("give flow.optimizer.SGD the same loss_scale_policy", 1, true))
+    assert.equal("none", problem_of("train", policy, policy))
+    assert.equal("none", problem_of("predict", static(8)))
+  end)
+end)
+
 -- A gradient above 65504 is infinite in float16, so what is scaled too much shows, and is left out.
 describe("a dynamic loss scale in float16", function()
   local on_gpu = os.getenv("MOONFLOW_TEST_PLACEMENT") == "gpu"
