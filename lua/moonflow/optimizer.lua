@@ -535,8 +535,48 @@ local function join_gathers(u)
   u.gradient = append(u, "gather_grad", { rows.dy, rows.indices }, { shape = u.shape }, "all_picked_gradient")
 end
 
+-- The picks of a table whose update reads no more of its gradient: `dy` and `indices`, or nil.
+local function picks_to_clip(u, part)
+  if u.unscale then return nil end
+  if u.rows then return u.rows end
+  local plain = part.update == update_sgd and part.options.momentum == 0
+  local regularised = u.regularizer and (u.regularizer.l1 ~= 0 or u.regularizer.l2 ~= 0)
+  local dy, indices = picks_of(u)
+  if plain and not regularised and dy and #dy == 1 then return { dy = dy[1], indices = indices[1] } end
+end
+
+-- What has the norm of the gradient that `picks` are summed to, without anything of the table's size: for each pick the
+-- sum of all that share its row, divided by the root of how many they are. nil where comparing all picks with one
+-- another takes longer than the table does.
+local function sums_of_rows(u, picks, dtype, scale)
+  local _, shape = u.t.graph:type(picks.indices)
+  local count, width = shape:count(), 1
+  for axis = 2, #u.shape do width = width * u.shape[axis] end
+  if count == 0 or count * count > 8 * u.shape[1] then return nil end
+  local function placed(to, word) return append(u, "reshape", { picks.indices }, { shape = to }, word) end
+  local alike = append(u, "equal", { placed({ count, 1 }, "picks_down"), placed({ 1, count }, "picks_across") }, nil,
+    "same_row")
+  alike = append(u, "cast", { alike }, { dtype = dtype }, "same_row")
+  local number_of = append(u, "reduce_sum", { alike }, { axis = { 1 }, keepdims = true }, "picks_of_row")
+  local dy = in_dtype(u, picks.dy, u.dtype, dtype, "wide_picked")
+  dy = append(u, "reshape", { dy }, { shape = { count, width } }, "picked")
+  local sums = append(u, "matmul", { alike, dy }, nil, "sums_of_rows")
+  local share = append(u, "rsqrt", { number_of }, nil, "share_of_row")
+  if scale ~= 1 then
+    local factor = u.t:constant(core.array(scale, dtype), nil, u.name .. "-scale", "")
+    share = append(u, "multiply", { share, factor }, nil, "share_of_row")
+  end
+  return append(u, "multiply", { sums, share }, nil, "sums_of_rows")
+end
+
 -- divide, unscale, regularise; then clip all together.
 local function prepare(t, updates, scale, part, name)
+  local function scaled(u, l1, l2)
+    if scale == 1 and l1 == 0 and l2 == 0 and not u.unscale then return end
+    u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false, u.unscale },
+      { scale = scale, l1 = l1, l2 = l2 }, "gradient")
+  end
+  local clipping = part.clipping
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
@@ -548,12 +588,9 @@ local function prepare(t, updates, scale, part, name)
     else
       join_gathers(u)
     end
-    if scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
-      u.gradient = append(u, "prepare_gradient", { u.gradient, u.id, false, u.unscale },
-        { scale = scale, l1 = l1, l2 = l2 }, "gradient")
-    end
+    u.picks = clipping and picks_to_clip(u, part)
+    scaled(u, l1, l2)
   end
-  local clipping = part.clipping
   if not clipping or #updates == 0 then return end
   -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
   -- overflow, or be rounded to a few bits.
@@ -561,15 +598,26 @@ local function prepare(t, updates, scale, part, name)
   for _, u in ipairs(updates) do
     if u.dtype == "float64" then dtype = u.dtype end
   end
-  for i, u in ipairs(updates) do wide[i] = in_dtype(u, u.gradient, u.dtype, dtype, "wide_gradient") end
+  for i, u in ipairs(updates) do
+    u.by_rows = u.picks and sums_of_rows(u, u.picks, dtype, scale)
+    wide[i] = u.by_rows or in_dtype(u, u.gradient, u.dtype, dtype, "wide_gradient")
+  end
   local norm = t:append("global_norm", wide, nil, name .. "-GlobalNorm", "")
   local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, name .. "-ClipFactor", "")
   for i, u in ipairs(updates) do
-    local clipped = append(u, "multiply", { wide[i], factor }, nil, "clipped")
-    u.gradient = in_dtype(u, clipped, dtype, u.dtype, "narrow_gradient")
+    local function clipped_rows(dy)
+      dy = append(u, "multiply", { in_dtype(u, dy, u.dtype, dtype, "wide_picked"), factor }, nil, "clipped_rows")
+      return in_dtype(u, dy, dtype, u.dtype, "narrow_picked")
+    end
     if u.rows then
-      local own_factor = in_dtype(u, factor, dtype, u.dtype, "clip_factor")
-      u.rows.dy = append(u, "multiply", { u.rows.dy, own_factor }, nil, "clipped_rows")
+      u.rows.dy = clipped_rows(u.rows.dy)
+    elseif u.by_rows then
+      local dy = clipped_rows(u.picks.dy)
+      u.gradient = append(u, "gather_grad", { dy, u.picks.indices }, { shape = u.shape }, "clipped")
+      scaled(u, 0, 0)
+    else
+      local clipped = append(u, "multiply", { wide[i], factor }, nil, "clipped")
+      u.gradient = in_dtype(u, clipped, dtype, u.dtype, "narrow_gradient")
     end
   end
 end

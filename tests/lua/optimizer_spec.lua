@@ -259,6 +259,20 @@ describe("a table from which several gathers pick", function()
     assert.equal(2, gradients(many, { 7 }))
   end)
 
+  it("has only these rows changed where it is clipped, and all where comparing the picks takes longer", function()
+    local clip = flow.optimizer.grad_clipping.by_global_norm(0.5)
+    local many = {}
+    for i = 1, 19 do many[i] = i end
+    for count, by_rows in pairs { [2] = true, [18] = false } do
+      local picks = { unpack(many, 1, count) }
+      for _, optimizer in ipairs { flow.optimizer.SGD(0.1, { momentum = 0, grad_clipping = clip }),
+                                   flow.optimizer.LazyAdam(0.1, { grad_clipping = clip }) } do
+        local text = trained(optimizer, picks):dump()
+        assert.equal(by_rows, text:find("gather_grad", 1, true) == nil, text)
+      end
+    end
+  end)
+
   it("clips and unscales as ever", function()
     local clip = flow.optimizer.grad_clipping.by_global_norm(0.5)
     local norm = math.sqrt(WIDTH * (4 ^ 2 + 1 + 2 ^ 2 + 5 ^ 2))
