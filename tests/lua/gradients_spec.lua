@@ -336,17 +336,14 @@ describe("a gradient of a gradient", function()
   end)
 
   it("goes through a product along any axes, where factors are 0 too, and a third one does", function()
-    local factors = np.array({ 0.5, 0, -1.5, 2, 0.7, 0, 1.1, 0, 0, -0.4, 3, 1e-6, 0, 0, 0 }, flow.double)
-      :reshape({ 3, 1, 5 })
-    for _, axes in ipairs { { 2 }, { 0 }, { 1 }, { 0, 2 }, { 0, 1, 2 } } do
-      for _, keepdims in ipairs { true, false } do
-        check_second(factors, function(b)
-          local y = flow.math.reduce_prod(b, axes, keepdims)
-          return flow.gradients(y ^ 2 + y, b) ^ 2
-        end)
-      end
+    local factors = np.array({ 0.5, 0, -1.5, 0, 1.1, 0, 1e-6, 3, 0.7 }, flow.double):reshape({ 3, 1, 3 })
+    for i, axes in ipairs { { 2 }, { 0 }, { 0, 2 }, { 0, 1, 2 } } do
+      check_second(factors, function(b)
+        local y = flow.math.reduce_prod(b, axes, i % 2 == 0)
+        return flow.gradients(y ^ 2 + y, b) ^ 2
+      end)
     end
-    check_second(x, function(b)
+    check_second(x:rows(0, 1), function(b)
       local slope = flow.gradients(flow.math.reduce_prod(b, 1) ^ 2, b)
       return flow.gradients(slope ^ 2, b) ^ 2
     end)
@@ -355,17 +352,17 @@ describe("a gradient of a gradient", function()
   it("goes through attention, with whatever it leaves out", function()
     np.random.seed(6)
     local function nothing_for_one() -- no key is left to query 1 of sample 1
-      local mask = np.ones({ 2, 1, 4, 3 })
+      local mask = np.ones({ 2, 1, 3, 2 })
       mask[0][0][2][1] = 0
-      mask[1][0][1] = np.zeros({ 3 })
-      return flow.math.equal(flow.ones({ 2, 1, 4, 3 }), mask)
+      mask[1][0][1] = np.zeros({ 2 })
+      return flow.math.equal(flow.ones({ 2, 1, 3, 2 }), mask)
     end
-    for name, options in pairs { plain = {}, causal = { causal = true }, masked = { masked = true },
-                                 both = { causal = true, masked = true }, scaled = { scale = 2 } } do
+    for name, options in pairs { causal = { causal = true }, masked = { masked = true, scale = 2 },
+                                 both = { causal = true, masked = true } } do
       start_anew()
-      local fine, problem = pcall(check_second, np.random.normal(0, 1, { 2, 4, 2, 5 }, flow.double), function(b)
-        local key = flow.slice(b, { 0, 0, 0, 0 }, { 2, 3, 2, 5 })
-        local value = flow.slice(b ^ 2, { 0, 1, 0, 2 }, { 2, 3, 2, 3 })
+      local fine, problem = pcall(check_second, np.random.normal(0, 1, { 2, 3, 2, 2 }, flow.double), function(b)
+        local key = flow.slice(b, { 0, 0, 0, 0 }, { 2, 2, 2, 2 })
+        local value = flow.slice(b ^ 2, { 0, 1, 0, 1 }, { 2, 2, 2, 1 })
         local y = flow.nn.dot_product_attention(b * 0.7, key, value, {
           causal = options.causal, scale = options.scale, mask = options.masked and nothing_for_one() or nil })
         return flow.gradients(y ^ 2, b) ^ 2
