@@ -1,6 +1,7 @@
 // Element-wise ops of two inputs, and `where`, with NumPy broadcasting. Gradients are composed of the same ops; what was
 // repeated by broadcasting is summed by sum_to_shape.
 #include <map>
+#include <type_traits>
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
@@ -184,6 +185,16 @@ std::vector<ValueId> where_grad(GradCall& call) {
   return {kNone, shrink(call, dx, 1), shrink(call, dy, 2)};
 }
 
+// Both sides are read before one is chosen, and steps are constants, so that a loop over neighbours is vectorised.
+template <class T, class XStep, class YStep>
+void choose(const int8_t* condition, const T* x, XStep x_step, const T* y, YStep y_step, T* out, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const T of_x = x[i * x_step], of_y = y[i * y_step];
+    out[i] = condition[i] != 0 ? of_x : of_y;
+  }
+}
+
 template <class T>
 Launch launch_where(const KernelCall& kernel) {
   const Broadcast<3> geometry({kernel.inputs[0].shape, kernel.inputs[1].shape, kernel.inputs[2].shape},
@@ -199,8 +210,19 @@ Launch launch_where(const KernelCall& kernel) {
         const int8_t* c = condition + offsets[0];
         const T *a = x + offsets[1], *b = y + offsets[2];
         T* to = out + at;
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) to[i] = c[i * steps[0]] != 0 ? a[i * steps[1]] : b[i * steps[2]];
+        constexpr std::integral_constant<int64_t, 1> next;
+        constexpr std::integral_constant<int64_t, 0> same;
+        cpu::widest([&] {
+          if (steps[0] == 0) {
+            const T* const from = *c != 0 ? a : b;
+            const int64_t step = *c != 0 ? steps[1] : steps[2];
+            for (int64_t i = 0; i < n; ++i) to[i] = from[i * step];
+          } else if (steps[1] == 0) {
+            steps[2] == 0 ? choose(c, a, same, b, same, to, n) : choose(c, a, same, b, next, to, n);
+          } else {
+            steps[2] == 0 ? choose(c, a, next, b, same, to, n) : choose(c, a, next, b, next, to, n);
+          }
+        });
       });
     });
   };

@@ -1,18 +1,20 @@
 // l2_normalize: vectors of length one, for losses that compare directions.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/formula.h"
 #include "kernels/lanes.h"
+#include "kernels/side_sums.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {
 namespace {
 
-// Both go lane by lane along the axis.
+// Both go lane by lane along the axis, and know it where the elements of a lane are neighbours.
 template <class Body>
 Launch prepare_lanes(KernelCall& call, int x, Body body) {
   const Lanes lanes(call.inputs[x].shape, call.attrs.integer("axis"));
@@ -24,8 +26,11 @@ Launch prepare_lanes(KernelCall& call, int x, Body body) {
       const int64_t grain = cpu::kGrain / 2 / std::max<int64_t>(lanes.n, 1) + 1;
       cpu::parallel_for(lanes.count, grain, [&](int64_t first, int64_t last) {
         cpu::widest([&] {
-          for (int64_t lane = first; lane < last; ++lane)
-            body(launch, lanes.start(lane), lanes.n, lanes.stride, T(epsilon));
+          for (int64_t lane = first; lane < last; ++lane) {
+            if (lanes.stride == 1)
+              body(launch, lane * lanes.n, lanes.n, std::integral_constant<int64_t, 1>(), T(epsilon));
+            else body(launch, lanes.start(lane), lanes.n, lanes.stride, T(epsilon));
+          }
         });
       });
     };
@@ -33,31 +38,34 @@ Launch prepare_lanes(KernelCall& call, int x, Body body) {
 }
 
 Launch prepare_l2_normalize(KernelCall& call) {
-  return prepare_lanes(call, 0, [](const LaunchCall& launch, int64_t offset, int64_t n, int64_t stride, auto epsilon) {
+  return prepare_lanes(call, 0, [](const LaunchCall& launch, int64_t offset, int64_t n, auto stride, auto epsilon) {
     using T = decltype(epsilon);
     const T* x = launch.input<T>(0) + offset;
     T* out = launch.output<T>(0) + offset;
-    double squares = 0;
-    for (int64_t i = 0; i < n; ++i) squares += double{x[i * stride]} * x[i * stride];
-    const T scale = static_cast<T>(1 / std::sqrt(std::max(squares, double{epsilon})));
+    cpu::SideSums squares;
+    squares.add(0, n, [&](int64_t i) { return cpu::Sums{double{x[i * stride]} * x[i * stride], 0}; });
+    const T scale = static_cast<T>(1 / std::sqrt(std::max(squares.total().first, double{epsilon})));
+#pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) out[i * stride] = x[i * stride] * scale;
   });
 }
 
 // Where the norm is held at epsilon it is a constant, and only the scale is left of the gradient.
 Launch prepare_l2_normalize_grad(KernelCall& call) {
-  return prepare_lanes(call, 1, [](const LaunchCall& launch, int64_t offset, int64_t n, int64_t stride, auto epsilon) {
+  return prepare_lanes(call, 1, [](const LaunchCall& launch, int64_t offset, int64_t n, auto stride, auto epsilon) {
     using T = decltype(epsilon);
     const T *dy = launch.input<T>(0) + offset, *x = launch.input<T>(1) + offset;
     T* dx = launch.output<T>(0) + offset;
-    double squares = 0, dot = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      squares += double{x[i * stride]} * x[i * stride];
-      dot += double{dy[i * stride]} * x[i * stride];
-    }
+    cpu::SideSums sums;
+    sums.add(0, n, [&](int64_t i) {
+      const double value = x[i * stride];
+      return cpu::Sums{value * value, dy[i * stride] * value};
+    });
+    const auto [squares, dot] = sums.total();
     const double kept = std::max(squares, double{epsilon});
     const T scale = static_cast<T>(1 / std::sqrt(kept));
     const T along = squares > epsilon ? static_cast<T>(dot / kept) : T(0);
+#pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) dx[i * stride] = (dy[i * stride] - x[i * stride] * along) * scale;
   });
 }

@@ -1,4 +1,5 @@
 // Softmax and its logarithm along one axis. Both are shifted by the largest value of their lane, so nothing overflows.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -15,26 +16,39 @@ namespace {
 // An exponential costs about as much as eight simple operations.
 int64_t grain(const Lanes& lanes) { return cpu::kGrain / 8 / std::max<int64_t>(lanes.n, 1) + 1; }
 
-// Lanes of neighbours are computed where they lie, by row(offset); those that are apart by lane(offset).
-template <class Row, class Lane>
-void for_each_lane(const Lanes& lanes, const Row& row, const Lane& lane) {
+// Lanes whose elements are apart are computed some at a time, side by side.
+constexpr int64_t kBeside = 64;
+
+// A lane of neighbours is computed where it lies, by row(offset); of others some by beside(offset of the first, count).
+template <class Row, class Beside>
+void for_each_lane(const Lanes& lanes, const Row& row, const Beside& beside) {
   if (lanes.n == 0) return;
-  cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
-    if (lanes.stride > 1) {
-      for (int64_t i = first; i < last; ++i) lane(lanes.start(i));
-      return;
-    }
+  if (lanes.stride == 1) {
+    cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
+      cpu::widest([&] {
+        for (int64_t i = first; i < last; ++i) row(i * lanes.n);
+      });
+    });
+    return;
+  }
+  const int64_t groups = (lanes.stride + kBeside - 1) / kBeside;  // of those that begin in one run
+  cpu::parallel_for(lanes.count / lanes.stride * groups, grain(lanes) / kBeside + 1, [&](int64_t first, int64_t last) {
     cpu::widest([&] {
-      for (int64_t i = first; i < last; ++i) row(i * lanes.n);
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t start = i % groups * kBeside;
+        beside(i / groups * lanes.stride * lanes.n + start, std::min(kBeside, lanes.stride - start));
+      }
     });
   });
 }
 
+// The largest value of each of `count` lanes.
 template <class T>
-T largest(const T* x, int64_t n, int64_t stride) {
-  T top = -std::numeric_limits<T>::infinity();
-  for (int64_t i = 0; i < n; ++i) top = std::max(top, x[i * stride]);
-  return top;
+void largest(const T* x, const Lanes& lanes, int64_t count, T* top) {
+  std::fill_n(top, count, -std::numeric_limits<T>::infinity());
+  for (int64_t i = 0; i < lanes.n; ++i, x += lanes.stride) {
+    for (int64_t j = 0; j < count; ++j) top[j] = x[j] > top[j] ? x[j] : top[j];
+  }
 }
 
 // ---- meaning -------------------------------------------------------------------------------------------------
@@ -61,15 +75,25 @@ void softmax(const Lanes& lanes, const T* logits, T* out) {
     const T scale = static_cast<T>(1 / cpu::exponentials(x, lanes.n, cpu::largest(x, lanes.n), y));
     for (int64_t i = 0; i < lanes.n; ++i) y[i] *= scale;
   };
-  for_each_lane(lanes, row, [=](int64_t offset) {
-    const T* x = logits + offset;
-    T* y = out + offset;
-    const int64_t stride = lanes.stride;
-    const T top = largest(x, lanes.n, stride);
-    double sum = 0;
-    for (int64_t i = 0; i < lanes.n; ++i) sum += y[i * stride] = elementary::exp(x[i * stride] - top);
-    const T scale = static_cast<T>(1 / sum);
-    for (int64_t i = 0; i < lanes.n; ++i) y[i * stride] *= scale;
+  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+    T top[kBeside], scale[kBeside];
+    double sum[kBeside] = {};
+    largest(logits + offset, lanes, count, top);
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const T* x = logits + offset + i * lanes.stride;
+      T* y = out + offset + i * lanes.stride;
+#pragma GCC ivdep
+      for (int64_t j = 0; j < count; ++j) {
+        const T e = elementary::exp(x[j] - top[j]);
+        y[j] = e;
+        sum[j] += e;
+      }
+    }
+    for (int64_t j = 0; j < count; ++j) scale[j] = static_cast<T>(1 / sum[j]);
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      T* y = out + offset + i * lanes.stride;
+      for (int64_t j = 0; j < count; ++j) y[j] *= scale[j];
+    }
   });
 }
 
@@ -83,15 +107,21 @@ void log_softmax(const Lanes& lanes, const T* logits, T* out) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < lanes.n; ++i) y[i] = x[i] - top - log_sum;
   };
-  for_each_lane(lanes, row, [=](int64_t offset) {
-    const T* x = logits + offset;
-    T* y = out + offset;
-    const int64_t stride = lanes.stride;
-    const T top = largest(x, lanes.n, stride);
-    double sum = 0;
-    for (int64_t i = 0; i < lanes.n; ++i) sum += elementary::exp(x[i * stride] - top);
-    const T log_sum = static_cast<T>(std::log(sum));
-    for (int64_t i = 0; i < lanes.n; ++i) y[i * stride] = x[i * stride] - top - log_sum;
+  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+    T top[kBeside], log_sum[kBeside];
+    double sum[kBeside] = {};
+    largest(logits + offset, lanes, count, top);
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const T* x = logits + offset + i * lanes.stride;
+      for (int64_t j = 0; j < count; ++j) sum[j] += elementary::exp(x[j] - top[j]);
+    }
+    for (int64_t j = 0; j < count; ++j) log_sum[j] = static_cast<T>(std::log(sum[j]));
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const T* x = logits + offset + i * lanes.stride;
+      T* y = out + offset + i * lanes.stride;
+#pragma GCC ivdep
+      for (int64_t j = 0; j < count; ++j) y[j] = x[j] - top[j] - log_sum[j];
+    }
   });
 }
 
@@ -104,14 +134,19 @@ void softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < lanes.n; ++i) dx_row[i] = y_row[i] * (dy_row[i] - along);
   };
-  for_each_lane(lanes, row, [=](int64_t offset) {
-    const T *dy_lane = dy + offset, *y_lane = y + offset;
-    T* dx_lane = dx + offset;
-    const int64_t stride = lanes.stride;
-    double dot = 0;
-    for (int64_t i = 0; i < lanes.n; ++i) dot += double{dy_lane[i * stride]} * y_lane[i * stride];
-    const T along = static_cast<T>(dot);
-    for (int64_t i = 0; i < lanes.n; ++i) dx_lane[i * stride] = y_lane[i * stride] * (dy_lane[i * stride] - along);
+  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+    T along[kBeside];
+    double dot[kBeside] = {};
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const int64_t at = offset + i * lanes.stride;
+      for (int64_t j = 0; j < count; ++j) dot[j] += double{dy[at + j]} * y[at + j];
+    }
+    for (int64_t j = 0; j < count; ++j) along[j] = static_cast<T>(dot[j]);
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const int64_t at = offset + i * lanes.stride;
+#pragma GCC ivdep
+      for (int64_t j = 0; j < count; ++j) dx[at + j] = y[at + j] * (dy[at + j] - along[j]);
+    }
   });
 }
 
@@ -127,15 +162,18 @@ void log_softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < lanes.n; ++i) dx_row[i] = dy_row[i] - elementary::exp(y_row[i]) * mass;
   };
-  for_each_lane(lanes, row, [=](int64_t offset) {
-    const T *dy_lane = dy + offset, *y_lane = y + offset;
-    T* dx_lane = dx + offset;
-    const int64_t stride = lanes.stride;
-    double sum = 0;
-    for (int64_t i = 0; i < lanes.n; ++i) sum += dy_lane[i * stride];
-    const T mass = static_cast<T>(sum);
-    for (int64_t i = 0; i < lanes.n; ++i)
-      dx_lane[i * stride] = dy_lane[i * stride] - elementary::exp(y_lane[i * stride]) * mass;
+  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+    T mass[kBeside];
+    double sum[kBeside] = {};
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      for (int64_t j = 0; j < count; ++j) sum[j] += dy[offset + i * lanes.stride + j];
+    }
+    for (int64_t j = 0; j < count; ++j) mass[j] = static_cast<T>(sum[j]);
+    for (int64_t i = 0; i < lanes.n; ++i) {
+      const int64_t at = offset + i * lanes.stride;
+#pragma GCC ivdep
+      for (int64_t j = 0; j < count; ++j) dx[at + j] = dy[at + j] - elementary::exp(y[at + j]) * mass[j];
+    }
   });
 }
 

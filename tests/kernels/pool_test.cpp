@@ -114,8 +114,10 @@ TEST_CASE("windows side by side give what they give one by one") {
   Session session = make_session();
   auto cases = sweep();
   // Wider than what is held of an image at a time.
-  for (const int64_t stride : {1, 2, 3, 200})
-    cases.push_back({{1, 2, 5, 1300}, {{"ksize", Ints{3}}, {"strides", Ints{stride}}, {"padding", std::string("SAME")}}});
+  for (const int64_t stride : {1, 2, 3, 200}) {
+    const Attrs attrs = {{"ksize", Ints{3}}, {"strides", Ints{stride}}, {"padding", std::string("SAME")}};
+    cases.push_back({{1, 2, 5, 1300}, attrs});
+  }
   cases.push_back({{1, 1, 3, 700}, {{"ksize", Ints{1, 700}}}});
   cases.push_back({{1, 1, 3, 700}, {{"ksize", Ints{3, 128}}, {"strides", Ints{1}}}});
   const Attrs to_last = {{"perm", Ints{0, 2, 3, 1}}}, to_first = {{"perm", Ints{0, 3, 1, 2}}};

@@ -36,13 +36,18 @@ TEST_CASE("softmax and log softmax keep their values far from zero") {
 
 TEST_CASE("softmax along an outer axis is softmax of the transposed") {
   Session session = make_session();
-  const Tensor x = random_values({DType::Float32, {3, 7, 5}}, 1, -4, 4);
-  const Attrs swap{{"perm", Ints{0, 2, 1}}};
-  for (const char* op : {"softmax", "log_softmax"}) {
-    const Tensor direct = session.evaluate(op, {x}, {{"axis", int64_t{1}}})[0];
-    const Tensor turned = session.evaluate(op, {session.evaluate("transpose", {x}, swap)[0]})[0];
-    // Rows are summed in registers, so the last place of a sum may differ.
-    CHECK(distance(direct, session.evaluate("transpose", {turned}, swap)[0]) < 3e-7);
+  const Attrs swap{{"perm", Ints{0, 2, 1}}}, middle{{"axis", int64_t{1}}};
+  const auto turned = [&](const Tensor& x) { return session.evaluate("transpose", {x}, swap)[0]; };
+  for (const Shape& shape : {Shape{3, 7, 5}, Shape{2, 9, 150}}) {
+    const Tensor x = random_values({DType::Float32, shape}, 1, -4, 4), dy = random_values(x.type(), 2);
+    for (const char* op : {"softmax", "log_softmax"}) {
+      const Tensor direct = session.evaluate(op, {x}, middle)[0];
+      // Rows are summed in registers, so the last place of a sum may differ.
+      CHECK(distance(direct, turned(session.evaluate(op, {turned(x)})[0])) < 3e-7);
+      const std::string grad = std::string(op) + "_grad";
+      const Tensor dx = session.evaluate(grad, {dy, direct}, middle)[0];
+      CHECK(distance(dx, turned(session.evaluate(grad, {turned(dy), turned(direct)})[0])) < 1e-6);
+    }
   }
 }
 
