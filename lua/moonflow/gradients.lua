@@ -4,8 +4,8 @@
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
+local loss_scale = require "moonflow.loss_scale"
 local ops = require "moonflow.ops"
-local optimizer = require "moonflow.optimizer"
 local trace = require "moonflow.trace"
 
 local where = "flow.gradients"
@@ -113,7 +113,7 @@ local function gradients(...)
   local loss_ids, value_ids = {}, {}
   for i, loss in ipairs(losses) do loss_ids[i] = loss.id end
   for i, value in ipairs(values) do value_ids[i] = value.id end
-  local scaling = given.loss_scale_policy and optimizer.scaling(t, given.loss_scale_policy, where)
+  local scaling = given.loss_scale_policy and loss_scale.for_body(t, given.loss_scale_policy, where)
   local found = t.graph:gradients(loss_ids, starts_of(losses, given.grad_ys, scaling, t, site), value_ids)
   local results = {}
   for i, value in ipairs(values) do

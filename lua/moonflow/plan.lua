@@ -6,8 +6,8 @@
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local core = require "moonflow.core"
+local descent = require "moonflow.descent"
 local errors = require "moonflow.errors"
-local optimizer = require "moonflow.optimizer"
 local pending = require "moonflow.pending"
 local random_seed = require "moonflow.random_seed"
 local scope = require "moonflow.scope"
@@ -127,7 +127,7 @@ function plan.make(job, leaves)
     self.frozen[entry.record.name] = job.type == "train" and not entry.trainable or nil
   end
 
-  local gradients = job.type == "train" and optimizer.finish(t, job.site) or {}
+  local gradients = job.type == "train" and descent.finish(t, job.site) or {}
   local context = { job = job.name, trace = t, site = t.last_site or job.site }
   self.skeleton = typing.flatten(context, job.returns, results)
   self.results = {}  -- name, dtype and shape of each result

@@ -1,0 +1,223 @@
+--- Descent: what a train job does with its losses, appended to its graph when the body has run.
+-- The gradient is that of the sum of the losses' elements. For each trainable variable it is then, in this order:
+-- divided by the element count of the loss, unscaled, regularised, clipped, and given to the update.
+
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local loss_scale = require "moonflow.loss_scale"
+local optimizer = require "moonflow.optimizer"
+local picked_rows = require "moonflow.picked_rows"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+local update = require "moonflow.update"
+local variable = require "moonflow.variable"
+
+local descent = {}
+
+-- divide, unscale, regularise; then clip all together.
+local function prepare(t, updates, scale, part, name)
+  local function scaled(u, l1, l2)
+    if scale == 1 and l1 == 0 and l2 == 0 and not u.unscale then return end
+    u.gradient = u:append("prepare_gradient", { u.gradient, u.id, false, u.unscale },
+      { scale = scale, l1 = l1, l2 = l2 }, "gradient")
+  end
+  local clipping = part.clipping
+  for _, u in ipairs(updates) do
+    local l1, l2 = 0, 0
+    if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
+    local dy, indices
+    if part.rule == update.lazy_adam and l1 == 0 and l2 == 0 then dy, indices = picked_rows.of(u) end
+    if dy then
+      u.rows = picked_rows.joined(u, dy, indices)
+      u.rows.scale = scale
+    else
+      picked_rows.join_gathers(u)
+    end
+    u.picks = clipping and picked_rows.to_clip(u, part)
+    scaled(u, l1, l2)
+  end
+  if not clipping or #updates == 0 then return end
+  -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
+  -- overflow, or be rounded to a few bits.
+  local dtype, wide = "float32", {}
+  for _, u in ipairs(updates) do
+    if u.dtype == "float64" then dtype = u.dtype end
+  end
+  for i, u in ipairs(updates) do
+    u.by_rows = u.picks and picked_rows.sums(u, u.picks, dtype, scale)
+    wide[i] = u.by_rows or u:in_dtype(u.gradient, u.dtype, dtype, "wide_gradient")
+  end
+  local norm = t:append("global_norm", wide, nil, name .. "-GlobalNorm", "")
+  local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, name .. "-ClipFactor", "")
+  for i, u in ipairs(updates) do
+    local function clipped_rows(dy)
+      dy = u:append("multiply", { u:in_dtype(dy, u.dtype, dtype, "wide_picked"), factor }, nil, "clipped_rows")
+      return u:in_dtype(dy, dtype, u.dtype, "narrow_picked")
+    end
+    if u.rows then
+      u.rows.dy = clipped_rows(u.rows.dy)
+    elseif u.by_rows then
+      local dy = clipped_rows(u.picks.dy)
+      u.gradient = u:append("gather_grad", { dy, u.picks.indices }, { shape = u.shape }, "clipped")
+      scaled(u, 0, 0)
+    else
+      local clipped = u:append("multiply", { wide[i], factor }, nil, "clipped")
+      u.gradient = u:in_dtype(clipped, dtype, u.dtype, "narrow_gradient")
+    end
+  end
+end
+
+-- Is `chosen` this variable, or a layer or namespace that it is in?
+local function covers(chosen, name)
+  return name == chosen or name:sub(1, #chosen + 1) == chosen .. "-"
+end
+
+local function names_of(variables)
+  local names = {}
+  for i, entry in ipairs(variables) do names[i] = entry.record.name end
+  return names
+end
+
+-- The trainable variables of the job that its optimizer is to train, and which part of it trains each.
+local function trained(t)
+  local variables, owners, rest = {}, {}, nil
+  for _, entry in ipairs(t.variable_list) do
+    local dtype = entry.record.dtype
+    if entry.trainable and arguments.floating[dtype] then variables[#variables + 1] = entry end
+  end
+  for _, part in ipairs(t.optimizer.parts) do
+    if not part.chosen then rest = part end
+    for _, chosen in ipairs(part.chosen or {}) do
+      local found = false
+      for _, entry in ipairs(variables) do
+        local name = entry.record.name
+        if covers(chosen, name) then
+          if owners[entry] and owners[entry] ~= part then
+            errors.raise("invalid_argument", t.optimizer.where .. ": two of the optimizers train '" .. name .. "', "
+              .. owners[entry].where .. " and " .. part.where .. "; a variable belongs to one", t.optimizer_site)
+          end
+          owners[entry], found = part, true
+        end
+      end
+      if not found then
+        errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
+          .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, names_of(variables)),
+          t.optimizer_site)
+      end
+    end
+  end
+  local list = {}
+  for _, entry in ipairs(variables) do
+    owners[entry] = owners[entry] or rest
+    if owners[entry] then list[#list + 1] = entry end
+  end
+  return list, owners
+end
+
+-- A target and a prediction of one type can be told apart by what is trained alone.
+local function warn_of_swapped(t, variables)
+  if #t.targets == 0 then return end
+  local sources, given = {}, {}
+  for i, entry in ipairs(variables) do sources[i] = entry.id end
+  for i, noted in ipairs(t.targets) do given[2 * i - 1], given[2 * i] = noted.target.id, noted.prediction.id end
+  local learns = t.graph:computed_from(sources, given)
+  for i, noted in ipairs(t.targets) do
+    if learns[2 * i - 1] and not learns[2 * i] then
+      local target, prediction = unpack(noted.names)
+      session.log(("moonflow: %s: %s: its %s, '%s', depends on what is trained, and its %s, '%s', does not; were they "
+        .. "given in the wrong order?"):format(noted.site, noted.loss, target, noted.target.name, prediction,
+        noted.prediction.name))
+    end
+  end
+end
+
+-- Up to four names, and how many others there are.
+local function listed(names)
+  local text = table.concat(names, ", ", 1, math.min(#names, 4))
+  return #names > 4 and text .. " and " .. #names - 4 .. " more" or text
+end
+
+-- Raises that a train job would change nothing, and what keeps it from that.
+local function refuse_idle(t, variables, site)
+  local losses = {}
+  for i, loss in ipairs(t.losses) do losses[i] = "'" .. loss.name .. "'" end
+  local why
+  if #variables > 0 then
+    why = "no gradient reaches what is to be trained (" .. listed(names_of(variables))
+      .. "). Compute the loss from it, by ops that have a gradient"
+  elseif #t.variable_list > 0 then
+    why = "all variables of the job stay as they are (" .. listed(names_of(t.variable_list))
+      .. "). Leave out trainable = false where one is to learn"
+  else
+    why = "the job has no variables. Make some, with flow.layers or flow.get_variable"
+  end
+  errors.raise("wrong_state", t.job .. ": minimising " .. listed(losses) .. " changes nothing, for " .. why
+    .. ", or give the job type = \"predict\"", site)
+end
+
+--- Appends gradients and updates to the graph of a train job whose body has run.
+--- Gives watched blob -> id of its gradient (false: no gradient).
+--- @param t Trace
+--- @param site string  of the job's definition
+function descent.finish(t, site)
+  if not t.optimizer and #t.losses > 0 and t.config.trains then
+    t.optimizer = optimizer.from_train_config(t, t.config.train)
+  end
+  if not t.optimizer or #t.losses == 0 then
+    errors.raise("wrong_state", "the job '" .. t.job .. "' has type 'train' but minimises no loss; call "
+      .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, or give it type = \"predict\"", site)
+  end
+  local this = t.optimizer
+  if t.scaled_by and t.scaled_by ~= this.loss_scale then
+    errors.raise("invalid_argument", "the job '" .. t.job .. "' asks for gradients by a dynamic loss scale that its "
+      .. "optimizer does not have, so it would never change; give " .. this.where .. " the same loss_scale_policy",
+      t.optimizer_site or site)
+  end
+
+  local variables, owners = trained(t)
+  warn_of_swapped(t, variables)
+  local wanted, losses, seeds = {}, {}, {}
+  for i, entry in ipairs(variables) do wanted[i] = entry.id end
+  for _, watched in ipairs(t.diff_watches) do wanted[#wanted + 1] = watched.blob.id end
+  local scaling = loss_scale.of(t, this.loss_scale)
+  for i, loss in ipairs(t.losses) do
+    losses[i] = loss.id
+    seeds[i] = scaling:seed(loss, "System-Train-Seed-" .. i)
+  end
+  local gradients = t.graph:gradients(losses, seeds, wanted)
+
+  local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
+  local rates, updates = {}, {}
+  for _, part in ipairs(this.parts) do rates[part] = part.scheduler:lower(t) end
+  for i, entry in ipairs(variables) do
+    if gradients[i] then
+      local part = owners[entry]
+      updates[#updates + 1] = update.new {
+        t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype, shape = entry.record.shape,
+        gradient = gradients[i], rate = rates[part], part = part, regularizer = entry.regularizer,
+        site = entry.record.site or "", finite = false, unscale = false,
+      }
+    end
+  end
+  local shows_gradient = false  -- which is then what the job is for
+  for i = #variables + 1, #wanted do shows_gradient = shows_gradient or gradients[i] end
+  if #updates == 0 and not shows_gradient then refuse_idle(t, variables, t.optimizer_site or site) end
+  scaling:watch_over(updates)
+  for i, part in ipairs(this.parts) do
+    local own = {}
+    for _, u in ipairs(updates) do own[#own + 1] = u.part == part and u or nil end
+    prepare(t, own, scale, part, #this.parts == 1 and "System-Train" or "System-Train-" .. i)
+    for _, u in ipairs(own) do part.rule(u, part.options) end
+  end
+
+  -- The step counts up when everything that reads it has run.
+  local step_name = trace.step_name(t.job)
+  local step = variable.system(t, step_name, "int64", {}, 0)
+  t:append("assign_add", { step, scaling:step() }, nil, "System-Train-NextStep", "")
+
+  local watched = {}
+  for i, handle in ipairs(t.diff_watches) do watched[handle] = gradients[#variables + i] or false end
+  return watched
+end
+
+return descent

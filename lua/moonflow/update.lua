@@ -1,0 +1,125 @@
+--- Updates: what a train job does with the gradient of one variable, as ops appended to its graph.
+-- An update `u` has the trace `t`; the variable's `id`, `name`, `dtype`, `shape`, `regularizer` and `site`; its
+-- `gradient`; the learning `rate`; the `part` of the optimizer that it belongs to; with a dynamic loss scale `finite`,
+-- whether it is to happen, and `unscale`, what its gradient is multiplied by; and `rows` where it is by rows.
+
+local core = require "moonflow.core"
+local variable = require "moonflow.variable"
+
+local update = {}
+
+local Update = {}
+Update.__index = Update
+
+--- One variable's, out of its fields.
+function update.new(fields) return setmetatable(fields, Update) end
+
+-- One op of it.
+function Update:append(op, inputs, attrs, word)
+  return (self.t:append(op, inputs, attrs, self.name .. "-" .. word, self.site))
+end
+
+-- A slot: a variable of the optimizer that belongs to the variable being updated, starting at zero.
+function Update:slot(word)
+  return variable.system(self.t, self.name .. "-" .. word, self.dtype, self.shape, 0)
+end
+
+-- A number as a constant of the variable's dtype.
+function Update:number(value, word)
+  return self.t:constant(core.array(value, self.dtype), nil, self.name .. "-" .. word, "")
+end
+
+-- A value of dtype `from` in dtype `to`.
+function Update:in_dtype(id, from, to, word)
+  return from == to and id or self:append("cast", { id }, { dtype = to }, word)
+end
+
+-- A float32 scalar, such as the learning rate, in the variable's dtype, for ops that mix the two.
+function Update:typed(id, word) return self:in_dtype(id, "float32", self.dtype, word) end
+
+-- ---- rules ---------------------------------------------------------------------------------------------------------
+-- Each is called with an update and the options of its optimizer.
+
+-- Is decoupled weight decay meant for this variable? Parts of names, taken as they are.
+local function decays(options, name)
+  if not options.weight_decay or options.weight_decay == 0 then return false end
+  local function any(parts)
+    for _, words in ipairs(type(parts) == "table" and parts or { parts }) do
+      if name:find(words, 1, true) then return true end
+    end
+    return false
+  end
+  if options.weight_decay_includes then return any(options.weight_decay_includes) end
+  if options.weight_decay_excludes then return not any(options.weight_decay_excludes) end
+  return true
+end
+
+function update.sgd(u, options)
+  if options.momentum == 0 then
+    u:append("sgd_update", { u.id, u.gradient, u.rate, u.finite }, nil, "update")
+  else
+    u:append("momentum_update", { u.id, u:slot("momentum"), u.gradient, u.rate, u.finite },
+      { beta = options.momentum }, "update")
+  end
+end
+
+--- w = w + (what SGD does) - rate * weight_decay * w, with w from before the step.
+function update.sgdw(u, options)
+  if decays(options, u.name) then
+    local decay = u:number(-options.weight_decay, "weight_decay")
+    local factor = u:append("multiply", { u:typed(u.rate, "rate"), decay }, nil, "decay_rate")
+    if u.finite then
+      factor = u:append("multiply", { factor, u:typed(u.finite, "finite") }, nil, "decay_or_not")
+    end
+    local change = u:append("multiply", { u.id, factor }, nil, "decay")
+    update.sgd(u, options)
+    u:append("assign_add", { u.id, change }, nil, "decay_update")
+  else
+    update.sgd(u, options)
+  end
+end
+
+function update.adam(u, options)
+  u:append("adam_update", { u.id, u:slot("m"), u:slot("v"), u.gradient, u.rate, u.t:step_id(), u.finite }, {
+    beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon,
+    bias_correction = options.do_bias_correction, weight_decay = decays(options, u.name) and options.weight_decay or 0,
+  }, "update")
+end
+
+--- Of a table from which rows are picked only these; of any other variable as Adam.
+function update.lazy_adam(u, options)
+  local rows = u.rows
+  if not rows then return update.adam(u, options) end
+  local order = u:append("picks_by_row", { rows.indices }, { rows = u.shape[1] }, "order")
+  u:append("rows_adam_update", { u.id, u:slot("m"), u:slot("v"), rows.dy, u.rate, u.t:step_id(), u.unscale,
+                                  rows.indices, order }, {
+    beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon, gradient_scale = rows.scale,
+    bias_correction = true }, "update")
+end
+
+function update.rmsprop(u, options)
+  local mean_gradient = options.centered and u:slot("mean_gradient") or false
+  u:append("rmsprop_update", { u.id, u:slot("mean_square"), mean_gradient, u.gradient, u.rate, u.finite },
+    { decay_rate = options.decay_rate, epsilon = options.epsilon, centered = options.centered }, "update")
+end
+
+-- Root of the mean of squares.
+local function rms(u, id, word)
+  local square = u:append("square", { id }, nil, word .. "_square")
+  local mean = u:append("reduce_mean", { square }, nil, word .. "_mean")
+  return u:append("sqrt", { mean }, nil, word .. "_norm")
+end
+
+--- The learning rate times coefficient * |w| / (epsilon + |g|), then momentum.
+function update.lars(u, options)
+  local weight, gradient = rms(u, u.id, "weight"), rms(u, u.gradient, "gradient")
+  local above = u:append("multiply", { weight, u:number(options.lars_coefficient, "coefficient") }, nil, "lars_above")
+  local below = u:append("add", { gradient, u:number(options.epsilon, "epsilon") }, nil, "lars_below")
+  local ratio = u:append("divide", { above, below }, nil, "lars_ratio")
+  if u.dtype ~= "float32" then ratio = u:append("cast", { ratio }, { dtype = "float32" }, "lars_cast") end
+  u.rate = u:append("multiply", { u.rate, ratio }, nil, "lars_rate")
+  u:append("momentum_update", { u.id, u:slot("momentum"), u.gradient, u.rate, u.finite },
+    { beta = options.momentum_beta }, "update")
+end
+
+return update
