@@ -84,9 +84,13 @@ void each(const F& f, const T* angles, int64_t n, const Element& element) {
       }
     }
   } else {
-    const F held = f;  // in registers: a loop that loads it where an element needs it stays scalar
+    // In registers: a loop that loads the functor where an element needs it stays scalar, and one that writes bytes
+    // loads its bounds anew for each.
+    const F held = f;
+    const int64_t count = n;
+    const Element compute = element;
 #pragma GCC ivdep  // what is read and what is written are apart or the same, never shifted
-    for (int64_t i = 0; i < n; ++i) element(i, held);
+    for (int64_t i = 0; i < count; ++i) compute(i, held);
   }
 }
 
@@ -121,20 +125,13 @@ Loop binary_loop(F f) {
     const bool x_steps = operands[0].steps, y_steps = operands[1].steps;
     run<F, T>([=] {
       if (x_steps && y_steps) {
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], y[i]);
+        each<F, T>(f, y, n, [=](int64_t i, const auto& form) { out[i] = form(x[i], y[i]); });
       } else if (x_steps) {
-        const T value = *y;
-#pragma GCC ivdep
-        for (int64_t i = 0; i < n; ++i) out[i] = f(x[i], value);
+        each<F, T>(f, x, n, [=, value = *y](int64_t i, const auto& form) { out[i] = form(x[i], value); });
+      } else if (y_steps) {
+        each<F, T>(f, y, n, [=, value = *x](int64_t i, const auto& form) { out[i] = form(value, y[i]); });
       } else {
-        const T value = *x;
-        if (y_steps) {
-#pragma GCC ivdep
-          for (int64_t i = 0; i < n; ++i) out[i] = f(value, y[i]);
-        } else {
-          std::fill(out, out + n, static_cast<Out>(f(value, *y)));
-        }
+        std::fill(out, out + n, static_cast<Out>(f(*x, *y)));
       }
     });
   };

@@ -4,6 +4,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/formula.h"
+#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -34,8 +35,12 @@ Launch elementwise(KernelCall& call, Compute compute) {
     return [=](const LaunchCall& launch) {
       const T *a = launch.input<T>(0), *b = launch.input<T>(1), *c = three ? launch.input<T>(2) : nullptr;
       T* out = launch.output<T>(0);
-      cpu::parallel_for(count, cpu::kGrain / 4, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) out[i] = compute(i, a, b, c);
+      cpu::parallel_for(count, cpu::kGrain / 4, [=](int64_t first, int64_t last) {
+        cpu::widest([=] {
+          const Compute held = compute;
+#pragma GCC ivdep  // inputs and output are apart or the same
+          for (int64_t i = first; i < last; ++i) out[i] = held(i, a, b, c);
+        });
       });
     };
   });

@@ -13,7 +13,7 @@ template <class T>
 MOONFLOW_BOTH T sigmoid_cross_entropy(T label, T x) {
   const T wrong = x > 0 ? 1 - label : label;
   const T certain = std::abs(x) * wrong;
-  return (wrong == 0 && x == x ? T(0) : certain) + std::log1p(elementary::exp(-std::abs(x)));
+  return (wrong == 0 && x == x ? T(0) : certain) + elementary::log1p(elementary::exp(-std::abs(x)));
 }
 
 template <class T>
@@ -30,8 +30,8 @@ MOONFLOW_BOTH T smooth_l1(T difference, T knee) {
 // Of no distance it is 0, also where there is no knee, and of a NaN a NaN.
 template <class T>
 MOONFLOW_BOTH T smooth_l1_slope(T difference, T knee) {
-  if (std::abs(difference) < knee) return difference / knee;
-  return difference > 0 ? T(1) : difference < 0 ? T(-1) : difference;
+  const T near = difference / knee, far = difference > 0 ? T(1) : difference < 0 ? T(-1) : difference;
+  return std::abs(difference) < knee ? near : far;
 }
 
 }  // namespace moonflow::loss

@@ -333,23 +333,79 @@ OpDef prod_grad_op() {
 
 // ---- argmax, argmin ------------------------------------------------------------------------------------------
 
+// Whether a value takes the place of the one that leads: the first of equals stays, and so does the first NaN.
+template <bool kLargest, class T>
+bool takes_over(T value, T leader) {
+  const bool ahead = kLargest ? value > leader : value < leader;
+  return ahead || (value != value && leader == leader);
+}
+
+// Of n neighbours: what the place holds first, in registers, and then where that is, block by block.
+template <bool kLargest, class T>
+int64_t place_in_row(const T* x, int64_t n) {
+  constexpr int64_t kBlock = 64;
+  T most = x[0];
+  int any_nan = 0;
+#pragma omp simd reduction(| : any_nan)
+  for (int64_t i = 0; i < n; ++i) any_nan |= x[i] != x[i];
+  if constexpr (kLargest) {
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
+  } else {
+#pragma omp simd reduction(min : most)
+    for (int64_t i = 1; i < n; ++i) most = x[i] < most ? x[i] : most;
+  }
+  int64_t start = 0;
+  if (any_nan) {
+    while (x[start] == x[start]) ++start;
+    return start;
+  }
+  for (int found = 0; start + kBlock < n; start += kBlock) {
+#pragma omp simd reduction(| : found)
+    for (int64_t i = start; i < start + kBlock; ++i) found |= x[i] == most;
+    if (found) break;
+  }
+  while (x[start] != most) ++start;
+  return start;
+}
+
+// Of so many lanes beside one another, whose elements are `stride` apart.
+constexpr int64_t kBeside = 64;
+template <bool kLargest, class T>
+void places_beside(const T* x, int64_t n, int64_t stride, int64_t count, int64_t* out) {
+  T leader[kBeside];
+  int64_t place[kBeside] = {};
+  std::copy(x, x + count, leader);
+  for (int64_t i = 1; i < n; ++i) {
+    x += stride;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < count; ++j) {
+      const bool takes = takes_over<kLargest>(x[j], leader[j]);
+      leader[j] = takes ? x[j] : leader[j];
+      place[j] = takes ? i : place[j];
+    }
+  }
+  std::copy(place, place + count, out);
+}
+
 template <class T, bool kLargest>
 Launch launch_arg(const Shape& shape, int axis) {
   const int64_t outer = shape.count(0, axis), n = shape[axis], inner = shape.count(axis + 1, shape.rank());
-  return [outer, n, inner](const LaunchCall& call) {
+  const int64_t groups = (inner + kBeside - 1) / kBeside;
+  return [outer, n, inner, groups](const LaunchCall& call) {
     const T* x = static_cast<const T*>(call.inputs[0]);
     int64_t* out = static_cast<int64_t*>(call.outputs[0]);
-    cpu::parallel_for(outer * inner, std::max<int64_t>(1, cpu::kGrain / (2 * n)), [=](int64_t first, int64_t last) {
-      for (int64_t k = first; k < last; ++k) {
-        const T* from = x + k / inner * n * inner + k % inner;
-        int64_t best = 0;
-        for (int64_t i = 1; i < n; ++i) {
-          const T value = from[i * inner], leader = from[best * inner];
-          const bool ahead = kLargest ? value > leader : value < leader;
-          if (ahead || (value != value && leader == leader)) best = i;  // the first of equals, and the first NaN
+    const int64_t work = n * std::min(inner, kBeside);
+    const int64_t grain = cpu::kGrain / 2 / std::max<int64_t>(1, work) + 1;
+    cpu::parallel_for(outer * groups, grain, [=](int64_t first, int64_t last) {
+      cpu::widest([&] {
+        for (int64_t k = first; k < last; ++k) {
+          const int64_t row = k / groups, lane = k % groups * kBeside;
+          if (inner == 1) out[row] = place_in_row<kLargest>(x + row * n, n);
+          else places_beside<kLargest>(x + row * n * inner + lane, n, inner, std::min(kBeside, inner - lane),
+                                       out + row * inner + lane);
         }
-        out[k] = best;
-      }
+      });
     });
   };
 }

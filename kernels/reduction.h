@@ -139,7 +139,7 @@ template <class T>
 struct LogSumExp : Sum<T> {
   using Center = FiniteMax<T>;
   MOONFLOW_BOTH static double fold(double acc, T x, double center) {
-    return acc + std::exp(static_cast<double>(x) - center);
+    return acc + elementary::exp(x - static_cast<T>(center));
   }
   MOONFLOW_BOTH static T finish(double acc, int64_t, double center) { return static_cast<T>(center + std::log(acc)); }
 };

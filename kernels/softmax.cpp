@@ -22,7 +22,7 @@ constexpr int64_t kBeside = 64;
 // A lane of neighbours is computed where it lies, by row(offset); of others some by beside(offset of the first, count).
 template <class Row, class Beside>
 void for_each_lane(const Lanes& lanes, const Row& row, const Beside& beside) {
-  if (lanes.n == 0) return;
+  if (lanes.n == 0 || lanes.count == 0) return;
   if (lanes.stride == 1) {
     cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
       cpu::widest([&] {

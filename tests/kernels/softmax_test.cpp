@@ -51,6 +51,17 @@ TEST_CASE("softmax along an outer axis is softmax of the transposed") {
   }
 }
 
+TEST_CASE("softmax of nothing is nothing, along any axis") {
+  Session session = make_session();
+  for (const Shape& shape : {Shape{2, 3, 0}, Shape{2, 0, 3}, Shape{0, 2, 3}}) {
+    const Tensor x = Tensor::allocate({DType::Float32, shape});
+    for (const int64_t axis : {0, 1, 2}) {
+      const Tensor y = session.evaluate("softmax", {x}, {{"axis", axis}})[0];
+      CHECK(session.evaluate("log_softmax_grad", {y, y}, {{"axis", axis}})[0].shape() == shape);
+    }
+  }
+}
+
 TEST_CASE("softmax has the same bits for any number of threads") {
   Session one = make_session(1), two = make_session(2);
   const Tensor x = random_values({DType::Float32, {513, 257}}, 2, -5, 5), dy = random_values(x.type(), 3);
