@@ -81,6 +81,40 @@ TEST_CASE("extremes and their positions treat a NaN as the winner, and the first
   CHECK(best.data<int64_t>()[1] == 1);
 }
 
+TEST_CASE("argmax and argmin name the first of equals and the first NaN, in long rows and across them") {
+  Session session(all_ops(), make_cpu_device(2));
+  const Shape shape{3, 200, 70};
+  for (const bool with_nan : {false, true}) {
+    Tensor x = Tensor::allocate({DType::Float32, shape});
+    uint32_t state = 7;
+    for (int64_t i = 0; i < x.count(); ++i) {
+      state = state * 1664525 + 1013904223;
+      const uint32_t drawn = state >> 24;  // few values, so there are ties
+      x.data<float>()[i] =
+          with_nan && drawn == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(drawn % 50);
+    }
+    for (const int64_t axis : {0, 1, 2}) {
+      const int64_t n = shape[static_cast<int>(axis)], stride = shape.count(static_cast<int>(axis) + 1, 3);
+      const Tensor most = session.evaluate("argmax", {x}, {{"axis", axis}})[0];
+      const Tensor least = session.evaluate("argmin", {x}, {{"axis", axis}})[0];
+      for (int64_t lane = 0; lane < most.count(); ++lane) {
+        const float* const first = x.data<float>() + lane / stride * n * stride + lane % stride;
+        int64_t largest = 0, smallest = 0;
+        for (int64_t i = 1; i < n; ++i) {
+          const auto leads = [&](int64_t leader, bool ahead) {
+            const float other = first[leader * stride];
+            return !std::isnan(other) && (ahead || std::isnan(first[i * stride]));
+          };
+          if (leads(largest, first[i * stride] > first[largest * stride])) largest = i;
+          if (leads(smallest, first[i * stride] < first[smallest * stride])) smallest = i;
+        }
+        REQUIRE(most.data<int64_t>()[lane] == largest);
+        REQUIRE(least.data<int64_t>()[lane] == smallest);
+      }
+    }
+  }
+}
+
 TEST_CASE("moments of shifted values keep their digits, and exponentials do not overflow") {
   Session session(all_ops(), make_cpu_device(1));
   const Tensor x = Tensor::of<float>({4}, {10000, 10001, 10002, 10003});
