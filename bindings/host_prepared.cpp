@@ -36,9 +36,10 @@ struct PreparedHandle {
 
 // flow.publish(): to all prepared calls of the session that are still open. Gives their number.
 int publish_all(lua_State* L) {
-  auto* session = static_cast<HostSession*>(lua_touserdata(L, lua_upvalueindex(2)));
+  HostSession* const session = HostSession::held(L, lua_upvalueindex(2));
   int count = 0;
   lua::protect(L, [&] {
+    if (session == nullptr) return;
     auto& list = session->prepared;
     for (size_t i = 0; i < list.size();) {
       if (const std::shared_ptr<HostPrepared> prepared = list[i].lock()) {
@@ -66,7 +67,7 @@ std::shared_ptr<HostPrepared> prepare(const HostJob& job) {
     prepared = std::make_shared<HostPrepared>(session, *graph.graph, job.name, last_watch);
     // Under its name in lua/moonflow/host.lua, where flow.publish finds it.
     lua_pushvalue(L, lua_upvalueindex(1));
-    lua_pushlightuserdata(L, session.get());
+    session->push_self(L);
     lua_pushcclosure(L, publish_all, 2);
     session->set_function(L, "publisher");
   });

@@ -45,23 +45,23 @@ Status status_at(lua_State* L, int index) {
 }
 
 int receive(lua_State* L) {
-  auto& runs = *static_cast<HostRuns*>(lua_touserdata(L, lua_upvalueindex(2)));
-  HostRun* const run = runs.find(static_cast<RunId>(lua_tonumber(L, 1)));
+  HostSession* const session = HostSession::held(L, lua_upvalueindex(2));
+  HostRun* const run = session ? session->runs.find(static_cast<RunId>(lua_tonumber(L, 1))) : nullptr;
   if (run == nullptr) return 0;
   if (const auto i = static_cast<size_t>(lua_tointeger(L, 2))) {
     if (const Tensor* value = lua::find_box<Tensor>(L, 3)) run->take(i - 1, *value);
     return 0;
   }
   mf_status* const failure = lua_isnoneornil(L, 3) ? nullptr : status_from([&] { return status_at(L, 3); });
-  runs.remove(run).finish(failure);
+  session->runs.remove(run).finish(failure);
   return 0;
 }
 
 }  // namespace
 
-void push_receive(lua_State* L, HostRuns& runs) {
+void push_receive(lua_State* L, const HostSession& session) {
   lua_pushvalue(L, lua_upvalueindex(1));
-  lua_pushlightuserdata(L, &runs);
+  session.push_self(L);
   lua_pushcclosure(L, receive, 2);
 }
 

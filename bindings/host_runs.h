@@ -9,6 +9,8 @@
 
 namespace moonflow::host {
 
+class HostSession;
+
 class HostRun {
  public:
   HostRun(mf_result_function result, void* user, size_t outputs)
@@ -45,6 +47,6 @@ class HostRuns {
 };
 
 // Pushes `receive(run, i, value)` of lua/moonflow/host.lua. Inside `enter`.
-void push_receive(lua_State* L, HostRuns& runs);
+void push_receive(lua_State* L, const HostSession& session);
 
 }  // namespace moonflow::host

@@ -37,13 +37,13 @@ std::string library_folder() {
 }
 
 int log_line(lua_State* L) {
-  const auto* session = static_cast<const HostSession*>(lua_touserdata(L, lua_upvalueindex(1)));
-  session->log(luaL_checkstring(L, 1));
+  const HostSession* session = HostSession::held(L, lua_upvalueindex(1));
+  if (session != nullptr) session->log(luaL_checkstring(L, 1));
   return 0;
 }
 
 int forget(lua_State* L) {
-  static_cast<HostRuns*>(lua_touserdata(L, lua_upvalueindex(1)))->clear();
+  if (HostSession* session = HostSession::held(L, lua_upvalueindex(1))) session->runs.clear();
   return 0;
 }
 
@@ -164,6 +164,10 @@ void HostSession::push_function(lua_State* L, const char* name) const {
   lua_remove(L, -2);
 }
 
+void HostSession::push_self(lua_State* L) const { lua_rawgeti(L, LUA_REGISTRYINDEX, self_ref_); }
+
+HostSession* HostSession::held(lua_State* L, int index) { return *static_cast<HostSession**>(lua_touserdata(L, index)); }
+
 void HostSession::set_function(lua_State* L, const char* name) const {
   lua_rawgeti(L, LUA_REGISTRYINDEX, host_ref_);
   lua_insert(L, -2);
@@ -252,13 +256,13 @@ HostSession::HostSession(const mf_session_options& options)
       push_function(L, "open");
       lua_pushinteger(L, options.threads);
       if (log_) {
-        lua_pushlightuserdata(L, this);
+        push_self(L);
         lua_pushcclosure(L, log_line, 1);
       } else {
         lua_pushnil(L);
       }
-      push_receive(L, runs);
-      lua_pushlightuserdata(L, &runs);
+      push_receive(L, *this);
+      push_self(L);
       lua_pushcclosure(L, forget, 1);
       lua_call(L, 4, 0);
     });
@@ -346,6 +350,9 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
     lua_getfield(L, -1, "delivering");
     self.delivering_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
     self.host_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.self_ = static_cast<HostSession**>(lua_newuserdata(L, sizeof(HostSession*)));
+    *self.self_ = &self;
+    self.self_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
     lua_State* const thread = lua_newthread(L);
     self.thread_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
     lua_pushboolean(L, 1);
@@ -385,8 +392,9 @@ void HostSession::close() {
     } catch (const Status&) {
       // Closing goes on: what Lua had no memory to forget goes with its state, or with the next session in it.
     }
+    *self_ = nullptr;
     if (owned_ == nullptr)
-      for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_, delivering_ref_})
+      for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_, delivering_ref_, self_ref_})
         luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
     lua_ = nullptr;
   }

@@ -44,6 +44,11 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   }
   // Pushes a function of lua/moonflow/host.lua. Inside `enter`.
   void push_function(lua_State* L, const char* name) const;
+  // Pushes what functions in Lua hold of the session, which outlives it: a script may keep such a function. Inside
+  // `enter`.
+  void push_self(lua_State* L) const;
+  // The session that a function holds at this index; nullptr once that is closed.
+  static HostSession* held(lua_State* L, int index);
   // Puts the function on the top of the stack there. Inside `enter`.
   void set_function(lua_State* L, const char* name) const;
 
@@ -93,8 +98,9 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   std::unique_ptr<LuaMemory> lua_memory_;
   lua_State* owned_ = nullptr;   // the state, when it is the session's own
   lua::State* state_ = nullptr;  // of the glue
+  HostSession** self_ = nullptr;  // a userdata
   int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF,
-      delivering_ref_ = LUA_NOREF;
+      delivering_ref_ = LUA_NOREF, self_ref_ = LUA_NOREF;
   int depth_ = 0;
   std::mutex dropped_mutex_;
   std::vector<int> dropped_;
