@@ -152,7 +152,7 @@ void each_row(const Pool& pool, const Body& body) {
 struct Larger {
   template <class T>
   T operator()(T maximum, T value) const {
-    return value > maximum || maximum != maximum ? value : maximum;  // as gives_way, whose second NaN changes nothing
+    return gives_way(maximum, value) ? value : maximum;
   }
 };
 

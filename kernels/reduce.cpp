@@ -4,6 +4,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/formula.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/types.h"
 
@@ -370,11 +371,10 @@ int64_t place_in_row(const T* x, int64_t n) {
 }
 
 // Of so many lanes beside one another, whose elements are `stride` apart.
-constexpr int64_t kBeside = 64;
 template <bool kLargest, class T>
 void places_beside(const T* x, int64_t n, int64_t stride, int64_t count, int64_t* out) {
-  T leader[kBeside];
-  int64_t place[kBeside] = {};
+  T leader[cpu::kBeside];
+  int64_t place[cpu::kBeside] = {};
   std::copy(x, x + count, leader);
   for (int64_t i = 1; i < n; ++i) {
     x += stride;
@@ -389,23 +389,13 @@ void places_beside(const T* x, int64_t n, int64_t stride, int64_t count, int64_t
 }
 
 template <class T, bool kLargest>
-Launch launch_arg(const Shape& shape, int axis) {
-  const int64_t outer = shape.count(0, axis), n = shape[axis], inner = shape.count(axis + 1, shape.rank());
-  const int64_t groups = (inner + kBeside - 1) / kBeside;
-  return [outer, n, inner, groups](const LaunchCall& call) {
+Launch launch_arg(const Lanes& lanes) {
+  return [lanes](const LaunchCall& call) {
     const T* x = static_cast<const T*>(call.inputs[0]);
     int64_t* out = static_cast<int64_t*>(call.outputs[0]);
-    const int64_t work = n * std::min(inner, kBeside);
-    const int64_t grain = cpu::kGrain / 2 / std::max<int64_t>(1, work) + 1;
-    cpu::parallel_for(outer * groups, grain, [=](int64_t first, int64_t last) {
-      cpu::widest([&] {
-        for (int64_t k = first; k < last; ++k) {
-          const int64_t row = k / groups, lane = k % groups * kBeside;
-          if (inner == 1) out[row] = place_in_row<kLargest>(x + row * n, n);
-          else places_beside<kLargest>(x + row * n * inner + lane, n, inner, std::min(kBeside, inner - lane),
-                                       out + row * inner + lane);
-        }
-      });
+    const auto row = [=](int64_t lane) { out[lane] = place_in_row<kLargest>(x + lane * lanes.n, lanes.n); };
+    cpu::for_each_lane(lanes, cpu::kGrain / 2 / lanes.n + 1, row, [=](int64_t lane, int64_t count) {
+      places_beside<kLargest>(x + lanes.start(lane), lanes.n, lanes.stride, count, out + lane);
     });
   };
 }
@@ -430,9 +420,8 @@ OpDef arg() {
     return std::vector<TensorType>{{DType::Int64, out}};
   };
   op.cpu = {[](KernelCall& call) -> Launch {
-    const Shape& shape = call.inputs[0].shape;
-    const int axis = wrap_axis(call.attrs.integer("axis"), shape.rank());
-    return visit(call.inputs[0].dtype, [&](auto zero) { return launch_arg<decltype(zero), kLargest>(shape, axis); });
+    const Lanes lanes(call.inputs[0].shape, call.attrs.integer("axis"));
+    return visit(call.inputs[0].dtype, [&](auto zero) { return launch_arg<decltype(zero), kLargest>(lanes); });
   }};
   op.examples = {{{{DType::Float32, {3, 4}}}},
                  {{{DType::Float32, {3, 4, 2}}}, {{"axis", int64_t{1}}}},

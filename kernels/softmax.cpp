@@ -4,43 +4,18 @@
 #include <limits>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
 #include "kernels/formula.h"
-#include "kernels/lanes.h"
-#include "kernels/simd.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/softmax_row.h"
 
 namespace moonflow {
 namespace {
 
+using cpu::for_each_lane;
+using cpu::kBeside;
+
 // An exponential costs about as much as eight simple operations.
 int64_t grain(const Lanes& lanes) { return cpu::kGrain / 8 / std::max<int64_t>(lanes.n, 1) + 1; }
-
-// Lanes whose elements are apart are computed some at a time, side by side.
-constexpr int64_t kBeside = 64;
-
-// A lane of neighbours is computed where it lies, by row(offset); of others some by beside(offset of the first, count).
-template <class Row, class Beside>
-void for_each_lane(const Lanes& lanes, const Row& row, const Beside& beside) {
-  if (lanes.n == 0 || lanes.count == 0) return;
-  if (lanes.stride == 1) {
-    cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
-      cpu::widest([&] {
-        for (int64_t i = first; i < last; ++i) row(i * lanes.n);
-      });
-    });
-    return;
-  }
-  const int64_t groups = (lanes.stride + kBeside - 1) / kBeside;  // of those that begin in one run
-  cpu::parallel_for(lanes.count / lanes.stride * groups, grain(lanes) / kBeside + 1, [&](int64_t first, int64_t last) {
-    cpu::widest([&] {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t start = i % groups * kBeside;
-        beside(i / groups * lanes.stride * lanes.n + start, std::min(kBeside, lanes.stride - start));
-      }
-    });
-  });
-}
 
 // The largest value of each of `count` lanes.
 template <class T>
@@ -69,13 +44,15 @@ std::vector<TensorType> infer_softmax_grad(const OpCall& call) {
 
 template <class T>
 void softmax(const Lanes& lanes, const T* logits, T* out) {
-  const auto row = [=](int64_t offset) {
+  const auto row = [=](int64_t lane) {
+    const int64_t offset = lane * lanes.n;
     const T* x = logits + offset;
     T* y = out + offset;
     const T scale = static_cast<T>(1 / cpu::exponentials(x, lanes.n, cpu::largest(x, lanes.n), y));
     for (int64_t i = 0; i < lanes.n; ++i) y[i] *= scale;
   };
-  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+  for_each_lane(lanes, grain(lanes), row, [=](int64_t lane, int64_t count) {
+    const int64_t offset = lanes.start(lane);
     T top[kBeside], scale[kBeside];
     double sum[kBeside] = {};
     largest(logits + offset, lanes, count, top);
@@ -99,7 +76,8 @@ void softmax(const Lanes& lanes, const T* logits, T* out) {
 
 template <class T>
 void log_softmax(const Lanes& lanes, const T* logits, T* out) {
-  const auto row = [=](int64_t offset) {
+  const auto row = [=](int64_t lane) {
+    const int64_t offset = lane * lanes.n;
     const T* x = logits + offset;
     T* y = out + offset;
     const T top = cpu::largest(x, lanes.n);
@@ -107,7 +85,8 @@ void log_softmax(const Lanes& lanes, const T* logits, T* out) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < lanes.n; ++i) y[i] = x[i] - top - log_sum;
   };
-  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+  for_each_lane(lanes, grain(lanes), row, [=](int64_t lane, int64_t count) {
+    const int64_t offset = lanes.start(lane);
     T top[kBeside], log_sum[kBeside];
     double sum[kBeside] = {};
     largest(logits + offset, lanes, count, top);
@@ -127,14 +106,16 @@ void log_softmax(const Lanes& lanes, const T* logits, T* out) {
 
 template <class T>
 void softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
-  const auto row = [=](int64_t offset) {
+  const auto row = [=](int64_t lane) {
+    const int64_t offset = lane * lanes.n;
     const T *dy_row = dy + offset, *y_row = y + offset;
     T* dx_row = dx + offset;
     const T along = static_cast<T>(cpu::dot(dy_row, y_row, lanes.n));
 #pragma GCC ivdep
     for (int64_t i = 0; i < lanes.n; ++i) dx_row[i] = y_row[i] * (dy_row[i] - along);
   };
-  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+  for_each_lane(lanes, grain(lanes), row, [=](int64_t lane, int64_t count) {
+    const int64_t offset = lanes.start(lane);
     T along[kBeside];
     double dot[kBeside] = {};
     for (int64_t i = 0; i < lanes.n; ++i) {
@@ -152,7 +133,8 @@ void softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
 
 template <class T>
 void log_softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
-  const auto row = [=](int64_t offset) {
+  const auto row = [=](int64_t lane) {
+    const int64_t offset = lane * lanes.n;
     const T *dy_row = dy + offset, *y_row = y + offset;
     T* dx_row = dx + offset;
     double sum = 0;
@@ -162,7 +144,8 @@ void log_softmax_grad(const Lanes& lanes, const T* dy, const T* y, T* dx) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < lanes.n; ++i) dx_row[i] = dy_row[i] - elementary::exp(y_row[i]) * mass;
   };
-  for_each_lane(lanes, row, [=](int64_t offset, int64_t count) {
+  for_each_lane(lanes, grain(lanes), row, [=](int64_t lane, int64_t count) {
+    const int64_t offset = lanes.start(lane);
     T mass[kBeside];
     double sum[kBeside] = {};
     for (int64_t i = 0; i < lanes.n; ++i) {
