@@ -303,13 +303,15 @@ Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
 // drive each other out of the cache, and it takes up to two and a half times as long as with copies.
 bool is_deep(const Product& sizes) {
   constexpr int64_t kApart = 128, kTerms = 256, kMost = 1 << 18;
-  return cpu::simd() != cpu::Simd::Avx512 && sizes.batch == 1 && sizes.transpose_a && !sizes.transpose_b &&
-         sizes.rows % kApart == 0 && sizes.columns % kApart == 0 && sizes.inner >= kTerms &&
-         sizes.rows * sizes.columns <= kMost;
+  if (cpu::simd() == cpu::Simd::Avx512 || sizes.batch > 1 || sizes.transpose_b) return false;
+  if (sizes.inner < kTerms || sizes.rows * sizes.columns > kMost) return false;
+  constexpr int64_t kFarApart = 512, kLeastRows = 16;  // of b alone
+  return sizes.transpose_a ? sizes.rows % kApart == 0 && sizes.columns % kApart == 0
+                           : sizes.rows >= kLeastRows && sizes.columns % kFarApart == 0;
 }
 
 Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
-  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, true, false};
+  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, product.transpose_a, false};
   call.scratch_bytes = cpu::deep_scratch_bytes();
   return [sizes, product, finish](const LaunchCall& at) {
     float* out = at.output<float>(0);

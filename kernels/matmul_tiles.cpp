@@ -331,9 +331,9 @@ void multiply_part(const Turned& work, int64_t first_column, int64_t last_column
 }
 
 // ---- deep ----------------------------------------------------------------------------------------------------------
-// Both factors are larger than the caches, as where the gradient of a weight sums over many rows. What is summed over
-// is cut into blocks, of which both factors are copied: b's as panels, which stay in the second cache, and a's as the
-// tiles read it, some tiles at a time, so that whole lines of it are used.
+// Factors larger than the caches, as where the gradient of a weight sums over many rows. What is summed over is cut into
+// blocks, of which b's are copied as panels, which stay in the second cache; those of a transposed a as the tiles read
+// it, some tiles at a time, so that whole lines of it are used.
 
 constexpr int64_t kDepth = 256;        // terms of a block
 constexpr int64_t kDeepColumns = 512;  // whose panels are half of the second cache
@@ -370,17 +370,23 @@ void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_
       copy_strips<R>(work, k, depth, from, to, panels);
       for (int64_t i = first_row; i < last_row; i += kTilesTogether * kTileRows<R>) {
         const int64_t rows = std::min<int64_t>(kTilesTogether * kTileRows<R>, last_row - i);
-        copy_left<R>(sizes, work.a, k, depth, i, rows, tiles);
+        Left left{work.a + i * sizes.inner + k, sizes.inner, 1};
+        int64_t next = kTileRows<R> * sizes.inner;
+        if (sizes.transpose_a) {
+          copy_left<R>(sizes, work.a, k, depth, i, rows, tiles);
+          left = {tiles, 1, kLeftLanes<R>};
+          next = depth * kLeftLanes<R>;
+        }
         for (int64_t j = from; j < to; j += kStrip<R>) {
-          const float *tile = tiles, *panel = panels + (j - from) * depth;
+          const float *tile = left.a, *panel = panels + (j - from) * depth;
           float* out = work.out + i * sizes.columns + j;
           for (int64_t r = 0; r < rows; r += kTileRows<R>) {
             const auto sum = [&](const auto& ending) {
-              multiply_row<R>(std::min<int64_t>(kTileRows<R>, rows - r), kStrip<R>, depth, tile, 1, kLeftLanes<R>,
+              multiply_row<R>(std::min<int64_t>(kTileRows<R>, rows - r), kStrip<R>, depth, tile, left.row, left.step,
                               panel, kStrip<R>, out + r * sizes.columns, sizes.columns, ending);
             };
             block == 0 ? sum(Replace()) : sum(Add());
-            tile += depth * kLeftLanes<R>;
+            tile += next;
           }
         }
       }

@@ -30,8 +30,8 @@ int64_t turned_scratch_bytes(const ProductSizes& sizes);
 void multiply_turned(const ProductSizes& sizes, const float* a, const float* b, const float* bias, bool relu,
                      float* out, float* scratch);
 
-// a^T b, where both have so many rows that neither fits: the gradient of a weight over a large batch. The columns of b
-// are a multiple of 32; `scratch` is for deep_scratch_bytes().
+// a b and a^T b, where b is too large for the second cache: the gradient of a weight over a large batch. The columns of
+// b are a multiple of 32; `scratch` is for deep_scratch_bytes().
 int64_t deep_scratch_bytes();
 void multiply_deep(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch);
 
