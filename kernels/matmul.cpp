@@ -8,6 +8,7 @@
 #include "kernels/matmul.h"
 #include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
+#include "kernels/matmul_stack.h"
 #include "kernels/matmul_tiles.h"
 #include "kernels/narrow.h"
 #include "kernels/primitive.h"
@@ -338,10 +339,19 @@ Launch prepare_turned(const Product& product, Finish finish, KernelCall& call) {
   };
 }
 
+Launch prepare_stack(const Product& sizes, KernelCall& call) {
+  call.scratch_bytes = cpu::stack_scratch_bytes(sizes);
+  return [sizes](const LaunchCall& at) {
+    cpu::multiply_stack(sizes, at.input<float>(0), at.input<float>(1), at.output<float>(0),
+                        static_cast<float*>(at.scratch));
+  };
+}
+
 Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
   if (!call.input_layouts[1].row_major()) return prepare_panels(sizes, finish);
+  if (cpu::is_small_stack(sizes)) return prepare_stack(sizes, call);
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
   if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows(sizes, finish);
   try {

@@ -75,6 +75,7 @@ add("conv transposed 4x4", { 16, 32, 16, 16 }, function(x)
     name = "conv transposed" })
 end)
 add("matmul", { 512, 512 }, function(x) return flow.matmul(x, x) end)
+add("matmul of 4x4", { 10000, 4, 4 }, function(x) return flow.matmul(x, x) end)
 add("matmul of 64", { 64, 32, 64 }, function(x) return flow.matmul(x, x, { transpose_b = true }) end)
 add("dense", { 64, 1024 }, function(x) return flow.layers.dense(x, 1024, { name = "dense" }) end)
 

@@ -56,6 +56,7 @@ add("average pool 2x2", IMAGES, lambda x: F.avg_pool2d(x, 2))
 add("average pool 3x3, stride 1", IMAGES, lambda x: F.avg_pool2d(x, 3, 1))
 add("upsample 2x", (16, 32, 16, 16), lambda x: F.interpolate(x, scale_factor=2))
 add("matmul", (512, 512), lambda x: x @ x)
+add("matmul of 4x4", (10000, 4, 4), lambda x: x @ x)
 add("matmul of 64", (64, 32, 64), lambda x: x @ x.transpose(1, 2))
 
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "kernels/cpu.h"
 #include "kernels/matmul_bfloat16.h"
+#include "kernels/matmul_stack.h"
 #include "kernels/matmul_tiles.h"
 #include "values.h"
 
@@ -95,6 +97,44 @@ TEST_CASE("products of deep matrices agree with float64, the same for any number
     CHECK(distance(c, session.evaluate("matmul", {as_double(a), as_double(b)}, transposes(transposed, false))[0]) <
           5e-6);
     CHECK(distance(c, session.evaluate("matmul", {a, b}, transposes(transposed, false))[0]) < 1e-5);
+  }
+}
+
+TEST_CASE("stacks of small matrices agree with float64, the same for any number of threads") {
+  Session session = make_session();
+  using Sizes = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+  // Of a few numbers and of more; whole registers of matrices, and some left over; whole rows of registers, and not.
+  for (const auto& [batch, rows, columns, inner] : {Sizes{2, 3, 3, 3},
+                                                    {2049, 4, 4, 4},
+                                                    {37, 2, 5, 7},
+                                                    {5, 1, 1, 9},
+                                                    {33, 1, 16, 8},
+                                                    {19, 8, 16, 64},
+                                                    {7, 20, 21, 13},
+                                                    {40, 13, 33, 40},
+                                                    {3, 4, 64, 100}}) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        CAPTURE(batch, rows, columns, inner, ta, tb);
+        const Product sizes{batch, rows, columns, inner, ta, tb};
+        REQUIRE(cpu::is_small_stack(sizes));
+        const Shape left = ta ? Shape{batch, inner, rows} : Shape{batch, rows, inner};
+        const Shape right = tb ? Shape{batch, columns, inner} : Shape{batch, inner, columns};
+        const Tensor a = random_values({DType::Float32, left}, 1), b = random_values({DType::Float32, right}, 2);
+        const auto multiplied = [&](int threads) {
+          const cpu::ThreadLimit limit(threads);
+          std::vector<float> scratch(static_cast<size_t>(cpu::stack_scratch_bytes(sizes)) / sizeof(float),
+                                     std::numeric_limits<float>::quiet_NaN());
+          Tensor c = Tensor::zeros({DType::Float32, {batch, rows, columns}});
+          cpu::multiply_stack(sizes, a.data<float>(), b.data<float>(), c.data<float>(), scratch.data());
+          return c;
+        };
+        const Tensor c = multiplied(1);
+        CHECK(distance(c, multiplied(2)) == 0);
+        CHECK(distance(c, session.evaluate("matmul", {as_double(a), as_double(b)}, transposes(ta, tb))[0]) < 5e-6);
+        CHECK(distance(c, session.evaluate("matmul", {a, b}, transposes(ta, tb))[0]) == 0);
+      }
+    }
   }
 }
 
