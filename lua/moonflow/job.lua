@@ -193,7 +193,8 @@ local function check_spec(spec)
   end
   if spec.returns ~= nil and not typing.is(spec.returns) then
     errors.raise("invalid_argument", "flow.global_function: returns must be a flow.typing type, got "
-      .. arguments.describe(spec.returns))
+      .. arguments.describe(spec.returns) .. (type(spec.returns) == "table" and typing.is(spec.returns[1])
+      and "; several values are flow.typing.Tuple { ... }" or ""))
   end
 end
 

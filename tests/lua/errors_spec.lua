@@ -193,6 +193,9 @@ local spec = { inputs = {
 >>flow.global_function { ["return"] = tp.Numpy }]])
     golden("flow.global_function: returns must be a flow.typing type, got 'Numpy'", [[
 >>flow.global_function { returns = "Numpy" }]])
+    golden("flow.global_function: returns must be a flow.typing type, got a table; "
+      .. "several values are flow.typing.Tuple { ... }", [[
+>>flow.global_function { returns = { tp.Numpy, tp.Numpy } }]])
     golden("function_config has no option 'default_dtype'; did you mean 'default_data_type'?", [[
 local f = flow.global_function { function_config = { default_dtype = flow.float } }
 >>f(function() end)]])
