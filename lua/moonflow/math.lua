@@ -73,6 +73,45 @@ function mathematics.complete(flow)
         { value = given.value, dtype = given.dtype or given.like.dtype, shape = given.like.shape:table() }, given.name)
     end)
 
+  define(flow, "split", { { "x", "blob" }, { "parts", "list" }, { "axis", "integer", 0 } }, [[
+The parts of x along an axis, one after another: so many equal ones, or one of each of a list of sizes.
+  local query, key, value = flow.split(x, 3, { axis = -1 })
+Their gradients are joined again.]],
+    function(given, _, signature)
+      local x, sizes = given.x, given.parts
+      local rank = #x.shape
+      local axis = given.axis < 0 and given.axis + rank or given.axis
+      if axis < 0 or axis >= rank then
+        signature:fail((": x is %s, it has no axis %d"):format(tostring(x.shape), given.axis))
+      end
+      local size, sum = x.shape[axis], 0
+      if type(sizes) == "number" then
+        local count = sizes
+        if count < 1 or count % 1 ~= 0 or size % count ~= 0 then
+          signature:fail((": axis %d of x %s does not divide into %g equal parts; a list gives the size of each")
+            :format(axis, tostring(x.shape), count))
+        end
+        sizes = {}
+        for i = 1, count do sizes[i] = size / count end
+      end
+      local begin, extent, parts = {}, x.shape:table(), {}
+      for i = 1, rank do begin[i] = 0 end
+      for i, part in ipairs(sizes) do
+        if type(part) ~= "number" or part < 0 or part % 1 ~= 0 then
+          signature:fail((": entry %d of parts must be a size, got %s"):format(i, arguments.describe(part)))
+        end
+        begin[axis + 1], extent[axis + 1], sum = sum, part, sum + part
+        if sum > size then break end
+        local name = given.name and given.name .. "_" .. i - 1
+        parts[i] = ops.apply("slice", { x }, { begin = begin, size = extent }, name)
+      end
+      if sum ~= size then
+        signature:fail((": parts { %s } do not add up to the size of axis %d of x %s"):format(table.concat(sizes, ", "),
+          axis, tostring(x.shape)))
+      end
+      return unpack(parts)
+    end)
+
   -- slice_v2 of the original takes one { start, stop, step } per leading axis; nil is "not given".
   local plain_slice = flow.slice_v2
   if plain_slice then

@@ -508,7 +508,7 @@ describe("a name that is not there", function()
 
   it("stands for nothing of another kind: arrays are no values of a job", function()
     golden("flow.math has no 'mean'; did you mean flow.math.reduce_mean?", ">>flow.math.mean()")
-    golden("flow has no 'chunk'; did you mean flow.slice?", ">>flow.chunk()")
+    golden("flow has no 'chunk'; did you mean flow.split?", ">>flow.chunk()")
     golden("flow has no 'randn'; did you mean flow.random.normal?", ">>flow.randn()")
     golden_start("flow.np has no 'relu'", ">>np.relu()")
     golden("flow.np has no 'vstack'; did you mean flow.np.concat?", ">>np.vstack()")

@@ -108,6 +108,50 @@ describe("indices", function()
   end)
 end)
 
+describe("a split", function()
+  it("gives parts that are equal or as long as a list says", function()
+    local x = np.array({ { 1, 2, 3, 4 }, { 5, 6, 7, 8 } }, flow.float)
+    same({ { 3, 4 }, { 7, 8 } }, run({ x }, function(a) return select(2, flow.split(a, 2, { axis = -1 })) end))
+    same({ { 5, 6, 7, 8 } }, run({ x }, function(a)
+      local first, second, third = flow.split(a, 2)
+      assert.is_nil(third)
+      assert.same({ 1, 4 }, first.shape:table())
+      return second
+    end))
+    local sizes = {}
+    same({ { 2, 3, 4 }, { 6, 7, 8 } }, run({ x }, function(a)
+      local parts = { flow.split(a, { 1, 3, 0 }, 1) }
+      for i, part in ipairs(parts) do sizes[i] = part.shape[1] end
+      return parts[2]
+    end))
+    assert.same({ 1, 3, 0 }, sizes)
+  end)
+
+  it("joins the gradients of its parts", function()
+    local inputs = { x = tp.Numpy.Placeholder({ 1, 4 }) }
+    local job = flow.global_function { inputs = inputs, returns = tp.Numpy } (function(x)
+      local left, right = flow.split(x, { 1, 3 }, 1)
+      return flow.gradients(left * flow.math.reduce_sum(right * right), x)
+    end)
+    same({ { 29, 4, 6, 8 } }, job(np.array({ { 1, 2, 3, 4 } }, flow.float)))
+    assert.truthy(tostring(job:summary { plan = true }):find("\n  concat "), "they are padded and added")
+  end)
+
+  it("says what does not fit", function()
+    local x = np.ones({ 2, 4 })
+    local function said(...)
+      local parts = { ... }
+      return message({ x }, function(a) return (flow.split(a, unpack(parts))) end)
+    end
+    assert.equal("flow.split: axis 1 of x (2, 4) does not divide into 3 equal parts; a list gives the size of each",
+      said(3, 1))
+    assert.equal("flow.split: parts { 1, 2 } do not add up to the size of axis 1 of x (2, 4)", said({ 1, 2 }, 1))
+    assert.equal("flow.split: parts { 3, 2 } do not add up to the size of axis 1 of x (2, 4)", said({ 3, 2 }, 1))
+    assert.equal("flow.split: entry 2 of parts must be a size, got -1", said({ 2, -1 }, 1))
+    assert.equal("flow.split: x is (2, 4), it has no axis 2", said(2, 2))
+  end)
+end)
+
 describe("masks", function()
   it("fill what they name", function()
     local x, mask = np.array({ 1, 2, 3 }, flow.float), np.array({ { 0, 1, 0 }, { 1, 0, 0 } }, flow.int8)
