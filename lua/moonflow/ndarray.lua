@@ -286,6 +286,23 @@ function methods.astype(a, dtype)
   return (evaluate("cast", { a }, { dtype = dtype }, "a:astype"))
 end
 
+--- Indices (ndarray, table or number) into an axis of this size, as the array that ops take: from 0, integers.
+function ndarray.places(indices, size, called)
+  if type(indices) == "number" or type(indices) == "table" then
+    indices = core.array(indices, "int64", type(indices) == "number" and {} or nil)
+  end
+  indices = as_array(indices, called)
+  if FLOATING[indices.dtype] then
+    fail("dtype_mismatch", called .. " wants integers as indices, got " .. indices.dtype
+      .. "; cast them first, with :astype")
+  end
+  if indices.dtype ~= "int32" then indices = cast(indices, "int64") end
+  if indices.nbytes > 0 and indices:min() < 0 then
+    indices = evaluate("where", { indices:lt(0), indices + size, indices }, {})
+  end
+  return indices
+end
+
 --- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
 --- the flattened array.
 function methods.take(a, indices, axis)
@@ -296,18 +313,7 @@ function methods.take(a, indices, axis)
     fail("invalid_argument", "a:take wants the number of an axis, got " .. arguments.describe(axis))
   end
   if axis < 0 then axis = axis + a.rank end
-  if type(indices) == "number" or type(indices) == "table" then
-    indices = core.array(indices, "int64", type(indices) == "number" and {} or nil)
-  end
-  indices = as_array(indices, "a:take")
-  if FLOATING[indices.dtype] then
-    fail("dtype_mismatch", "a:take wants integers as indices, got " .. indices.dtype
-      .. "; cast them first, with :astype")
-  end
-  if indices.dtype ~= "int32" then indices = cast(indices, "int64") end
-  if indices.nbytes > 0 and indices:min() < 0 then
-    indices = evaluate("where", { indices:lt(0), indices + a.shape[axis], indices }, {})
-  end
+  indices = ndarray.places(indices, a.shape[axis], "a:take")
   return (evaluate("gather", { a, indices }, { axis = axis }, "a:take"))
 end
 

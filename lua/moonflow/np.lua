@@ -70,6 +70,13 @@ function np.full(...)
   local given = full_signature:parse(...)
   return full(given.dtype, flat_list(given.shape), given.value, "np.full")
 end
+local full_like_signature = signature("np.full_like",
+  { { "a", "ndarray" }, { "value", "number" }, { "dtype", "dtype?" } })
+--- The same, in the shape and dtype of another array.
+function np.full_like(...)
+  local given = full_like_signature:parse(...)
+  return full(given.dtype or given.a.dtype, given.a.shape:table(), given.value, "np.full_like")
+end
 
 local arange_signature = signature("np.arange",
   { { "start", "number" }, { "stop", "number?" }, { "step", "number", 1 }, { "dtype", "dtype?" } })
@@ -113,6 +120,17 @@ function np.eye(...)
   end
   local places = evaluate("range", {}, { start = 0, stop = given.size, dtype = "int64" }, "np.eye")
   return cast(places:reshape({ given.size, 1 }):eq(places), given.dtype)
+end
+
+--- The diagonal of a matrix; or of an array of rank 1 the square matrix that has it there and zeros elsewhere.
+function np.diag(a)
+  a = as_array(a, "np.diag")
+  if a.rank ~= 1 and a.rank ~= 2 then
+    fail("shape_mismatch", "np.diag wants an array of rank 1 or 2, got " .. tostring(a.shape))
+  end
+  if a.rank == 1 then return np.where(np.eye(#a, "int8"), a, 0) end
+  local size = math.min(a.shape[0], a.shape[1])
+  return a:ravel():take(np.arange(size) * (a.shape[1] + 1))
 end
 
 -- ---- joining and shaping ------------------------------------------------------------------------------------------
@@ -255,6 +273,17 @@ function np.matmul(a, b)
   if not is_array(a) and not is_array(b) then a = as_array(a, "np.matmul") end
   a, b = ndarray.operands(a, b, "np.matmul")
   return (evaluate("matmul", { floating(a), floating(b) }, {}, "np.matmul"))
+end
+
+--- The sum of the products of two arrays of rank 1, a number; of two matrices their product.
+--- @return any
+function np.dot(a, b)
+  a, b = as_array(a, "np.dot"), as_array(b, "np.dot")
+  if a.rank ~= 1 or b.rank ~= 1 then return np.matmul(a, b) end
+  if #a ~= #b then
+    fail("shape_mismatch", ("np.dot: a has %d elements, b has %d"):format(#a, #b))
+  end
+  return np.matmul(a:reshape({ 1, -1 }), b:reshape({ -1, 1 })):item()
 end
 
 --- Same shape and all elements equal.

@@ -51,6 +51,18 @@ return function(np)
     end
   end
 
+  local along_signature = signature("np.take_along_axis",
+    { { "a", "any" }, { "indices", "any" }, { "axis", "integer" } })
+  --- Elements at places along an axis, as np.argsort gives them: out[i, j] = a[i, indices[i, j]] for axis 1. The other
+  --- axes of both agree.
+  function np.take_along_axis(...)
+    local given = along_signature:parse(...)
+    local a = as_array(given.a, "np.take_along_axis")
+    local axis = axis_of(a, given.axis, "np.take_along_axis")
+    local places = ndarray.places(given.indices, a.shape[axis], "np.take_along_axis")
+    return (evaluate("dim_gather", { a, places }, { dim = axis }, "np.take_along_axis"))
+  end
+
   local search_signature = signature("np.searchsorted",
     { { "a", "any" }, { "v", "any" }, { "side", "string", "left" } })
   --- Where in the ascending `a` each value of `v` would stand: before those that are equal to it, or with

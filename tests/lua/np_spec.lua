@@ -39,6 +39,11 @@ describe("making arrays", function()
     same(np.zeros(2), "float32", { 0, 0 })
     same(np.ones({ 1, 2 }, "int8"), "int8", { { 1, 1 } })
     same(np.full({ 2 }, 7, { dtype = "float64" }), "float64", { 7, 7 })
+    same(np.full_like(np.zeros({ 1, 2 }, "int32"), 7), "int32", { { 7, 7 } })
+    same(np.diag({ 1, math.huge }), "float32", { { 1, 0 }, { 0, math.huge } })
+    same(np.diag(np.arange(6):reshape(2, 3)), "int64", { 0, 4 })
+    same(np.diag(np.arange(6):reshape(3, 2)), "int64", { 0, 3 })
+    same(np.diag(np.zeros({ 0, 3 })), "float32", {})
     same(np.zeros_like(np.array({ 1, 2 }, "int32")), "int32", { 0, 0 })
     same(np.ones_like(np.zeros({ 2, 1 }), "int32"), "int32", { { 1 }, { 1 } })
     same(np.arange(4), "int64", { 0, 1, 2, 3 })
@@ -295,6 +300,8 @@ describe("a mistake", function()
       ["np.concat: axis 2 is outside rank 2"] = function() np.concat({ a, a }, 2) end,
       ["np.stack: axis 7 is outside rank 3"] = function() np.stack({ a, a }, 7) end,
       ["np.matmul: "] = function() np.matmul(a, a) end,
+      ["np.dot: a has 1 elements, b has 2"] = function() np.dot({ 1 }, { 1, 2 }) end,
+      ["np.diag wants an array of rank 1 or 2, got ()"] = function() np.diag(3) end,
       ["np.random.uniform: shape has the size -1"] = function() np.random.uniform(0, 1, { -1 }) end,
       ["np.random.normal: mean must be finite"] = function() np.random.normal(0 / 0, 1) end,
       ["np.random.randint: shape has the size -1"] = function() np.random.randint(0, 9, { -1 }) end,
@@ -415,6 +422,8 @@ describe("functions", function()
     same(np.isfinite(np.array({ 0 / 0, 1, math.huge })), "int8", { 0, 1, 0 })
     same(np.isinf(np.array({ 0 / 0, 1, -math.huge })), "int8", { 0, 0, 1 })
     same(np.matmul({ { 1, 2 } }, { { 3 }, { 4 } }), "float32", { { 11 } })
+    same(np.dot({ { 1, 2 } }, { { 3 }, { 4 } }), "float32", { { 11 } })
+    assert.equal(32, np.dot({ 1, 2, 3 }, { 4, 5, 6 }))
   end)
 
   it("compare", function()
