@@ -82,6 +82,13 @@ void copy_row(T* to, const T* from, int64_t size, int64_t to_step, int64_t from_
   }
 }
 
+// A row too short to be worth a call: whole registers, the last of which goes over what the one before it has copied.
+template <class R>
+void copy_short_row(float* to, const float* from, int64_t size) {
+  for (int64_t i = 0; i < size - R::kWidth; i += R::kWidth) R::at(to + i) = R::at(from + i);
+  R::at(to + size - R::kWidth) = R::at(from + size - R::kWidth);
+}
+
 // Each column of the tile, contiguous in the source, becomes a row of the target's. Whole squares go through registers.
 template <class T>
 void copy_tile(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns) {
@@ -115,6 +122,22 @@ void BoxCopy::copy_rows(T* to, const T* from) const {
                row_.from);
     });
     return;
+  }
+  if constexpr (sizeof(T) >= sizeof(float)) {
+    constexpr int64_t kLeast = 16, kMost = 256;
+    const int64_t floats = row_.size * static_cast<int64_t>(sizeof(T) / sizeof(float));
+    if (row_.to == 1 && row_.from == 1 && floats >= kLeast && floats <= kMost) {
+      parallel_for(outer_count_, kGrain / row_.size + 1, [&](int64_t first, int64_t last) {
+        widest_register([&](auto wide) {
+          Walk walk(*this, first);
+          for (int64_t i = first; i < last; ++i, walk.next()) {
+            copy_short_row<decltype(wide)>(reinterpret_cast<float*>(to + walk.to),
+                                           reinterpret_cast<const float*>(from + walk.from), floats);
+          }
+        });
+      });
+      return;
+    }
   }
   parallel_for(outer_count_, kGrain / row_.size + 1, [&](int64_t first, int64_t last) {
     Walk walk(*this, first);
