@@ -75,6 +75,14 @@ def mlp(batch):
     return net.session(net.dense(net.relu(net.dense(net.flat("x"), 784, 512)), 512, 10), [batch, 10])
 
 
+def policy(batch):
+    net = Net(batch, 8)
+    x = "x"
+    for size in (8, 64):
+        x = net.op("Tanh", net.dense(x, size, 64))
+    return net.session(net.dense(x, 64, 10), [batch, 10])
+
+
 def resnet18(batch):
     """As it is exported for prediction: its batch normalisations are folded into the convolutions."""
     net = Net(batch, 3, 32, 32)
@@ -111,6 +119,7 @@ ROWS = {
     "MLP predict, batch 1": lambda: calls(mlp, 1),
     "MLP predict, batch 100": lambda: calls(mlp, 100),
     "ResNet-18 predict": lambda: calls(resnet18, 100),
+    "policy predict, batch 1": lambda: calls(policy, 1),
     "call of relu(x + 1) on 5 floats": lambda: calls(relu, 5),
 }
 

@@ -71,3 +71,24 @@ class Transformer(nn.Module):
 
     def forward(self, x):
         return self.output(self.layers(x).mean(1))
+
+
+class Policy(nn.Module):
+    """What an agent asks at every step."""
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class GRU(nn.Module):
+    """A gated recurrent unit of width 32, whose last state goes to 10 classes."""
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(8, 32, batch_first=True)
+        self.output = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.output(self.gru(x)[0][:, -1])

@@ -12,7 +12,7 @@ import torch
 import torch_ops
 from torch import nn
 from torch.nn import functional as F
-from torch_models import MLP, LeNet, ResNet18, Transformer
+from torch_models import GRU, MLP, LeNet, Policy, ResNet18, Transformer
 
 threads = int(sys.argv[1])
 torch.set_num_threads(threads)
@@ -93,7 +93,7 @@ def predicting(make, *shape, bf16=False):
 
         return call
 
-    layouts = ("", " channels_last") if make is not MLP else ("",)
+    layouts = ("", " channels_last") if len(shape) == 4 and make is not MLP else ("",)
     modes = ("eager", "frozen", "frozen, optimized", "frozen, oneDNN graph") + compile_modes()
     return {mode + layout: configured for mode, layout in itertools.product(modes, layouts)}
 
@@ -132,6 +132,9 @@ ROWS = {
     "ResNet-18 training": lambda: training(ResNet18, 100, 3, 32, 32),
     "ResNet-18 predict": lambda: predicting(ResNet18, 100, 3, 32, 32),
     "transformer training": lambda: training(Transformer, 16, 128, 256),
+    "policy predict, batch 1": lambda: predicting(Policy, 1, 8),
+    "policy training, batch 32": lambda: training(Policy, 32, 8),
+    "GRU training, 20 steps": lambda: training(GRU, 16, 20, 8),
     "call of relu(x + 1) on 5 floats": relu_calls,
     **torch_ops.ROWS,
 }
