@@ -117,7 +117,9 @@ void Draft::rewrite(const Device& device) {
         if (rewrite.last != last || !live_[id]) continue;
         if (!std::all_of(rewrite.makes.begin(), rewrite.makes.end(), has_kernel)) continue;
         applying_ = &rewrite;
-        if (rewrite.apply(*this, id)) break;
+        const bool applied = rewrite.apply(*this, id);
+        remove_unread();
+        if (applied) break;
       }
     }
   }
@@ -163,6 +165,8 @@ void Draft::fuse(const std::vector<NodeId>& old, std::string_view op_name, std::
   ranks_.push_back(rank);
   for (const ValueId output : outputs) makers_[output] = id;
   add_reader(id);
+  for (const NodeId gone : old)
+    lost_readers_.insert(lost_readers_.end(), node(gone).inputs.begin(), node(gone).inputs.end());
 }
 
 ValueId Draft::root(ValueId value) const {
@@ -221,6 +225,22 @@ void Draft::remove(NodeId id) {
   live_[id] = false;
   for (const ValueId input : nodes_[id]->inputs)
     if (input != kNone) --live_reads_[input];
+}
+
+// What made values that nobody wants any more goes, and so does what that alone has read.
+void Draft::remove_unread() {
+  while (!lost_readers_.empty()) {
+    const ValueId value = lost_readers_.back();
+    lost_readers_.pop_back();
+    if (value == kNone) continue;
+    const NodeId id = makers_[value];
+    const Node& maker = *nodes_[id];
+    const auto is_wanted = [&](ValueId output) { return tapped_[output] || live_reads_[output] > 0; };
+    if (!live_[id] || maker.kind != Node::Op || !maker.op->writes.empty()) continue;
+    if (std::any_of(maker.outputs.begin(), maker.outputs.end(), is_wanted)) continue;
+    remove(id);
+    lost_readers_.insert(lost_readers_.end(), maker.inputs.begin(), maker.inputs.end());
+  }
 }
 
 std::vector<bool> presence(const std::vector<ValueId>& values) {

@@ -57,6 +57,7 @@ class Draft final : public Rewriter {
   void take_instead(NodeId id, const std::vector<ValueId>& instead);
   void add_reader(NodeId id);
   void remove(NodeId id);
+  void remove_unread();
 
   const Graph& graph_;
   const Rewrite* applying_ = nullptr;
@@ -73,7 +74,8 @@ class Draft final : public Rewriter {
   // By value, from rewrite on. A node that reads a value twice stands twice. Those that live no more stay until
   // somebody asks for the list: thousands of nodes may read one value, such as a constant, and go one by one.
   mutable std::vector<std::vector<NodeId>> readers_;
-  std::vector<size_t> live_reads_;  // by value: how long its list is without them
+  std::vector<size_t> live_reads_;     // by value: how long its list is without them
+  std::vector<ValueId> lost_readers_;  // what the rewrite that is applied has taken readers from
 };
 
 // Which of an op's inputs are not left out.

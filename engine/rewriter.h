@@ -32,6 +32,7 @@ class Rewriter {
   // A value that no node of the graph has, for an output of the next fuse: what fused ops tell each other.
   virtual ValueId add_value(const TensorType& type) = 0;
   // Replaces `nodes` by one op whose outputs take the places of `outputs`. The inner values must have no other reader.
+  // What nobody reads any more goes when the rewrite is done.
   virtual void fuse(const std::vector<NodeId>& nodes, std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
                     const std::vector<ValueId>& outputs) = 0;
 

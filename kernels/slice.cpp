@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "engine/graph.h"
@@ -10,6 +11,7 @@
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/slice.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -155,77 +157,82 @@ void require_representable(double value, DType dtype) {
 
 // Gradients of slices are pads, and those of one value are added up. Where the slices were all of it, side by side, as
 // the gates of a cell or the steps of a sequence are, each place has one addend that is not padding: the sum is the
-// slices' gradients, joined. Otherwise n slices would cost n times the whole. The last of the pads, which the
-// outermost of the sums adds, looks for the others. (A -0 stays one.)
+// slices' gradients, joined. Otherwise n slices would cost n times the whole. (A -0 stays one.) Equal gradients are
+// computed once, so a pad, or a sum of some, may be part of several sums; it stays until the last of them is joined.
 class JoinedSlices {
  public:
-  JoinedSlices(Rewriter& graph, NodeId pad) : graph_(graph) {
-    const NodeId sum = adds(pad);
-    if (sum != kNone && adds(sum) == kNone) collect(sum);
-  }
+  explicit JoinedSlices(Rewriter& graph) : graph_(graph) {}
 
-  bool fuse(NodeId last) {
-    if (parts_.size() < 2) return false;
-    std::sort(parts_.begin(), parts_.end());
-    std::vector<ValueId> inputs;
-    int64_t end = 0;
-    for (const Part& part : parts_) {
-      if (part.pad > last || part.begin != end) return false;
-      end += part.size;
-      inputs.push_back(graph_.node(part.pad).inputs[0]);
-      nodes_.push_back(part.pad);
-    }
-    const std::vector<ValueId> outputs = graph_.node(nodes_[0]).outputs;
-    if (end != graph_.type(outputs[0]).shape[axis_]) return false;
-    graph_.fuse(nodes_, "concat", std::move(inputs), {{"axis", int64_t{axis_}}}, outputs);
-    return true;
-  }
+  // The outermost of the sums looks for the pads.
+  bool fuse(NodeId sum) { return !is_added(sum) && collect(sum) && join(); }
 
  private:
   struct Part {
     int64_t begin, size;
-    NodeId pad;
+    ValueId slice;
     bool operator<(const Part& other) const { return std::tie(begin, size) < std::tie(other.begin, other.size); }
   };
 
-  // What adds the value of this node, and reads it alone.
-  NodeId adds(NodeId id) const {
+  bool is_added(NodeId id) const {
     const NodeId reader = graph_.sole_reader(graph_.node(id).outputs[0]);
-    return reader != kNone && graph_.node(reader).op->name == "add" ? reader : kNone;
+    return reader != kNone && graph_.node(reader).op->name == "add";
   }
 
-  // All sums below this one, and what they add. No parts where an addend is something else than a pad along the axis.
-  void collect(NodeId sum) {
-    const TensorType& whole = graph_.type(graph_.node(sum).outputs[0]);
-    nodes_.push_back(sum);
-    for (size_t next = 0; next < nodes_.size(); ++next) {
-      for (const ValueId addend : graph_.node(nodes_[next]).inputs) {
-        const bool own = graph_.type(addend) == whole && graph_.sole_reader(addend) == nodes_[next];
-        if (own && graph_.made_by(addend, "add") != kNone) {
-          nodes_.push_back(graph_.maker(addend));
-        } else if (!own || !add_part(graph_.made_by(addend, "pad"))) {
-          parts_.clear();
-          return;
-        }
+  // All sums below this one, and what they add; false where an addend is something else than a pad along the axis.
+  bool collect(NodeId outermost) {
+    const TensorType whole = graph_.type(graph_.node(outermost).outputs[0]);
+    struct Sum {
+      NodeId id;
+      bool own;  // nobody else needs it
+    };
+    std::vector<Sum> sums{{outermost, true}};
+    std::set<NodeId> seen;
+    own_ = {outermost};
+    for (size_t next = 0; next < sums.size(); ++next) {
+      const Sum sum = sums[next];
+      for (const ValueId addend : graph_.node(sum.id).inputs) {
+        const NodeId added = graph_.made_by(addend, "add"), pad = graph_.made_by(addend, "pad");
+        if (graph_.type(addend) != whole || graph_.tapped(addend)) return false;
+        if (added == kNone && !(pad != kNone && add_part(graph_.node(pad)))) return false;
+        const bool own = sum.own && graph_.sole_reader(addend) == sum.id;
+        if (added != kNone && !seen.insert(added).second) return false;  // whose parts would be there twice
+        if (added != kNone) sums.push_back({added, own});
+        if (own) own_.push_back(graph_.maker(addend));
       }
     }
+    return true;
   }
 
-  bool add_part(NodeId pad) {
-    if (pad == kNone || graph_.node(pad).attrs.number("constant_value") != 0) return false;
-    const Ints& paddings = graph_.node(pad).attrs.ints("paddings");
+  bool add_part(const Node& pad) {
+    if (pad.attrs.number("constant_value") != 0) return false;
+    const Ints& paddings = pad.attrs.ints("paddings");
     for (size_t i = 0; i < paddings.size(); ++i) {
       if (paddings[i] == 0) continue;
       if (axis_ == kNone) axis_ = static_cast<int>(i / 2);
       if (axis_ != static_cast<int>(i / 2)) return false;
     }
     if (axis_ == kNone) return false;
-    parts_.push_back({paddings[2 * axis_], graph_.type(graph_.node(pad).inputs[0]).shape[axis_], pad});
+    parts_.push_back({paddings[2 * axis_], graph_.type(pad.inputs[0]).shape[axis_], pad.inputs[0]});
+    return true;
+  }
+
+  bool join() {
+    std::sort(parts_.begin(), parts_.end());
+    std::vector<ValueId> slices;
+    int64_t end = 0;
+    for (const Part& part : parts_) {
+      if (part.begin != end) return false;
+      end += part.size;
+      slices.push_back(part.slice);
+    }
+    const std::vector<ValueId> outputs = graph_.node(own_[0]).outputs;
+    if (end != graph_.type(outputs[0]).shape[axis_]) return false;
+    graph_.fuse(own_, "concat", std::move(slices), {{"axis", int64_t{axis_}}}, outputs);
     return true;
   }
 
   Rewriter& graph_;
-  std::vector<NodeId> nodes_;  // the sums, the outermost first
+  std::vector<NodeId> own_;  // what the fused op replaces, the outermost sum first
   std::vector<Part> parts_;
   int axis_ = kNone;
 };
@@ -272,9 +279,6 @@ void add_pad(Catalog& catalog) {
       copy.run(launch.outputs[0], launch.inputs[0]);
     };
   }};
-  op.rewrites = {{"sum of padded slices", {"concat"}, [](Rewriter& graph, NodeId id) {
-                    return JoinedSlices(graph, id).fuse(id);
-                  }}};
   op.examples = {{{f32({2, 3})}, {{"paddings", Ints{0, 1, 2, 0}}, {"constant_value", 0.5}}},
                  {{i32({3})}, {{"paddings", Ints{1, 1}}, {"constant_value", -1.0}}}};
   catalog.add(op);
@@ -381,6 +385,8 @@ void add_stack(Catalog& catalog) {
 }
 
 }  // namespace
+
+bool join_slices(Rewriter& graph, NodeId sum) { return JoinedSlices(graph).fuse(sum); }
 
 void add_slice(Catalog& catalog) {
   add_slice_op(catalog);

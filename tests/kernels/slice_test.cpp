@@ -155,6 +155,38 @@ TEST_CASE("gradients of slices that make up the whole are joined, others are add
   }
 }
 
+TEST_CASE("gradients of slices are joined in each of the sums that share some of them") {
+  Session session = make_session();
+  Graph graph(session.catalog());
+  const TensorType part{DType::Float32, {4, 2}};
+  std::vector<ValueId> padded;
+  std::vector<Tensor> parts;
+  for (const int64_t begin : {0, 2, 4, 4}) {  // two that might be the last
+    parts.push_back(random_values(part, 1 + parts.size()));
+    const ValueId feed = graph.feed(text("part", parts.size()), part);
+    padded.push_back(graph.append("pad", {feed}, {{"paddings", Ints{0, 0, begin, 4 - begin}}}, "pad")[0]);
+  }
+  const auto sum = [&](ValueId a, ValueId b) { return graph.append("add", {a, b}, {}, "sum")[0]; };
+  const ValueId shared = sum(padded[0], padded[1]);
+  graph.tap(sum(shared, padded[2]), 1);
+  graph.tap(sum(padded[3], shared), 2);
+  ValueId doubled = padded[0];
+  for (int k = 0; k < 60; ++k) doubled = sum(doubled, doubled);
+  graph.tap(doubled, 3);
+  const auto plan = session.compile(graph, "sums");
+  const std::vector<std::string> steps = labels(*plan);
+  const auto count = [&](const std::string& op) {
+    return std::count_if(steps.begin(), steps.end(), [&](const auto& step) { return step.rfind(op + " ", 0) == 0; });
+  };
+  CHECK(count("concat") == 2);
+  CHECK(count("pad") == 1);  // of what is doubled
+  const std::vector<Tensor> results = run(session, plan, parts);
+  for (int k : {0, 1}) {
+    const std::vector<Tensor> of{parts[0], parts[1], parts[2 + k]};
+    CHECK(distance(results[k], session.evaluate("concat", of, {{"axis", int64_t{1}}})[0]) == 0);
+  }
+}
+
 TEST_CASE("what is cut apart and joined again is the same, at sizes that reach threads") {
   Session session = make_session();
   const Tensor x = count_up({70, 300, 5});
