@@ -471,12 +471,52 @@ local function attention(g, x, name)
   return flow.reshape(out, { x.shape[0], x.shape[1], width })
 end
 
+-- Two layers whose parts meet as the gates of a cell do, some of them with equal gradients.
+local function gates(g, x, name)
+  local parts, width = 2 + g.below(3), g.one_of { 1, 2, 5, 8, 16 }
+  local sizes = {}
+  for i = 1, parts do sizes[i] = width end
+  local function layer(word)
+    return { flow.split(flow.layers.dense(x, parts * width, { name = name .. word }),
+      g.chance(2) and parts or sizes, { axis = -1 }) }
+  end
+  local ones, others = layer("-one"), layer("-other")
+  local value = g.one_of { math_.tanh, nn.relu } (ones[1] + others[1])
+  for i = 2, parts do
+    local gate = g.one_of {
+      function() return math_.sigmoid(ones[i] + others[i]) end,
+      function() return math_.sigmoid(ones[i] * others[i]) end,
+      function() return math_.sigmoid(ones[i]) end,  -- then nothing reads the other one's part
+      function() return 1 - math_.sigmoid(others[i] - ones[1]) end,
+    } ()
+    value = g.one_of(binaries)(gate, value)
+  end
+  return value
+end
+
+-- A cell that goes from step to step along axis 1, by the same weights.
+local function recurrent(g, x, name)
+  local batch, steps, width = x.shape[0], x.shape[1], g.one_of { 1, 4, 8, 17 }
+  if #x.shape ~= 3 or steps > 8 then return nil end
+  local state, states = flow.zeros({ batch, width }, x.dtype), {}
+  flow.scope.reuse_variables(function()
+    for i, step in ipairs { flow.split(x, steps, 1) } do
+      local new, gate = flow.split(flow.layers.dense(flow.squeeze(step, { 1 }), 2 * width, { name = name .. "-input" })
+        + flow.layers.dense(state, 2 * width, { name = name .. "-state" }), 2, 1)
+      gate = math_.sigmoid(gate)
+      state = gate * state + (1 - gate) * math_.tanh(new)
+      states[i] = state
+    end
+  end)
+  return g.chance(2) and state or flow.stack(states, { axis = 1 })
+end
+
 local anywhere = { activation, activation, chain, chain, chain, add_earlier, add_earlier, broadcast, reduction, cut,
                    join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, embedded, rearranged,
                    rearranged, batch_norm, empty_part }
 local by_rank = {
-  [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied, again },
-  [3] = { dense, dense, product, attention, attention, convolution_1d },
+  [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied, again, gates },
+  [3] = { dense, dense, product, attention, attention, convolution_1d, gates, recurrent },
   [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
           stage, stage, stage, upsampling, transposed_convolution, tied_convolution,
           dense, again },
