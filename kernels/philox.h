@@ -73,8 +73,12 @@ MOONFLOW_HOST_DEVICE inline uint64_t bits_of(const Block& block, int half) {
 
 // Uniform in [0, 1), a multiple of 2^-53, or of 2^-24 where float32 must stay below 1. Both from the top bits, so the
 // float32 number is the float64 one rounded down.
-MOONFLOW_HOST_DEVICE inline double uniform53(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
-MOONFLOW_HOST_DEVICE inline float uniform24(uint64_t bits) { return static_cast<float>(bits >> 40) * 0x1p-24f; }
+MOONFLOW_HOST_DEVICE inline double uniform53(uint64_t bits) {
+  return double_of(static_cast<int64_t>(bits >> 11)) * 0x1p-53;
+}
+MOONFLOW_HOST_DEVICE inline float uniform24(uint64_t bits) {
+  return static_cast<float>(static_cast<int32_t>(bits >> 40)) * 0x1p-24f;
+}
 
 // Uniform in [0, bound) for bound >= 1: the high half of bits * bound. Off from uniform by less than bound / 2^64.
 MOONFLOW_HOST_DEVICE inline uint64_t below(uint64_t bits, uint64_t bound) {
@@ -99,8 +103,8 @@ MOONFLOW_HOST_DEVICE inline NormalPair normal_pair(const Block& block) {
 
 // A standard normal with |z| < 2: the first of the pairs' values that is. Each is refused with probability 0.0455, so
 // 256 pairs never run out in practice; zero stands in if they do.
-MOONFLOW_HOST_DEVICE inline double truncated_normal(const Sequence& sequence, uint64_t index) {
-  for (uint32_t attempt = 0; attempt < 256; ++attempt) {
+MOONFLOW_HOST_DEVICE inline double truncated_normal(const Sequence& sequence, uint64_t index, uint32_t attempt = 0) {
+  for (; attempt < 256; ++attempt) {
     const NormalPair pair = normal_pair(sequence.block(index, attempt));
     if (fabs(pair.first) < 2) return pair.first;
     if (fabs(pair.second) < 2) return pair.second;

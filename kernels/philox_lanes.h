@@ -40,11 +40,10 @@ struct Lanes {
   // lower half of a pair. What is in the upper halves is of no meaning: products take the lower ones only.
   void mix(const Sequence& sequence, uint64_t first) {
     const Block counter = sequence.counter(first, 0);
-    Pairs even[4], odd[4];
-    for (int w = 0; w < 4; ++w) even[w] = odd[w] = Pairs{} + counter.word[w];
     static constexpr uint64_t kEven[] = {0, 2, 4, 6, 8, 10, 12, 14};
-    even[0] += reinterpret_cast<const StoredPairs&>(kEven);  // has no carry
-    odd[0] = even[0] + 1;
+    const Pairs numbers = reinterpret_cast<const StoredPairs&>(kEven) + counter.word[0];  // has no carry
+    Counters even{numbers, Pairs{} + counter.word[1], Pairs{} + counter.word[2], Pairs{} + counter.word[3]};
+    Counters odd{numbers + 1, even.word1, even.word2, even.word3};
     uint32_t key0 = sequence.key_word(0), key1 = sequence.key_word(1);
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
@@ -53,17 +52,22 @@ struct Lanes {
       key0 += kKeyStep0;
       key1 += kKeyStep1;
     }
-    for (int w = 0; w < 4; ++w) word[w] = (Words)(even[w] << 32 >> 32 | odd[w] << 32);
+    join(even.word0, odd.word0, word[0]);
+    join(even.word1, odd.word1, word[1]);
+    join(even.word2, odd.word2, word[2]);
+    join(even.word3, odd.word3, word[3]);
   }
 
-  static void mix_once(uint32_t key0, uint32_t key1, Pairs (&words)[4]) {
+  static void join(const Pairs& even, const Pairs& odd, Words& to) { to = (Words)(even << 32 >> 32 | odd << 32); }
+
+  struct Counters {
+    Pairs word0, word1, word2, word3;
+  };
+  static void mix_once(uint32_t key0, uint32_t key1, Counters& counters) {
     Pairs even, odd;
-    product(words[0], Pairs{} + kEvenFactor, even);
-    product(words[2], Pairs{} + kOddFactor, odd);
-    words[0] = odd >> 32 ^ (words[1] ^ key0);
-    words[1] = odd;
-    words[2] = even >> 32 ^ (words[3] ^ key1);
-    words[3] = even;
+    product(counters.word0, Pairs{} + kEvenFactor, even);
+    product(counters.word2, Pairs{} + kOddFactor, odd);
+    counters = {odd >> 32 ^ (counters.word1 ^ key0), odd, even >> 32 ^ (counters.word3 ^ key1), even};
   }
 
   // Of the lower halves of pairs: one instruction, which GCC 12 does not find.

@@ -281,29 +281,25 @@ void add_bernoulli(Catalog& catalog) {
 
 // ---- fills ------------------------------------------------------------------------------------------------------
 
-// Element i is draw(sequence, i).
-template <class T, class Draw>
-Launch launch_each(const KernelCall& call, const Draw& draw) {
-  return [draw, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
-    const Sequence sequence = source.at(launch);
-    T* out = launch.output<T>(0);
-    cpu::parallel_for(count, cpu::kGrain / 32, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) out[i] = draw(sequence, static_cast<uint64_t>(i));
-    });
-  };
-}
+// Blocks side by side, word for word, as loops over them read them.
+struct Blocks {
+  static constexpr int64_t kMost = kBatch;
+  alignas(64) uint32_t word[4][kMost];
 
-// The first `count` blocks from `first` on, a batch at most.
-void make_blocks(const Sequence& sequence, uint64_t first, int64_t count, Block* blocks) {
-  cpu::widest_register([=](auto wide) {
-    constexpr int kWidth = decltype(wide)::kWidth;
-    for (int64_t i = 0; i < count; i += kWidth) {
-      const philox::Lanes<kWidth> lanes(sequence, first + static_cast<uint64_t>(i));
-      for (int lane = 0; lane < kWidth; ++lane)
-        for (int w = 0; w < 4; ++w) blocks[i + lane].word[w] = lanes.word[w][lane];
-    }
-  });
-}
+  // The first `count` from `first` on.
+  void make(const Sequence& sequence, uint64_t first, int64_t count) {
+    uint32_t* const to = word[0];
+    cpu::widest_register([=](auto wide) {
+      using Lanes = philox::Lanes<decltype(wide)::kWidth>;
+      for (int64_t i = 0; i < count; i += decltype(wide)::kWidth) {
+        const Lanes lanes(sequence, first + static_cast<uint64_t>(i));
+#pragma GCC unroll 4
+        for (int w = 0; w < 4; ++w) *reinterpret_cast<typename Lanes::Stored*>(to + w * kMost + i) = lanes.word[w];
+      }
+    });
+  }
+  Block operator[](int64_t i) const { return {{word[0][i], word[1][i], word[2][i], word[3][i]}}; }
+};
 
 // Elements come in pairs, one of a block each.
 template <class T, class Draw>
@@ -312,12 +308,20 @@ Launch launch_pairs(const KernelCall& call, const Draw& draw) {
     const Sequence sequence = source.at(launch);
     T* out = launch.output<T>(0);
     for_each_batch(count, cpu::kGrain / 16, [&](int64_t first, int64_t size) {
-      Block blocks[kBatch / 2];
-      T drawn[kBatch];
+      Blocks blocks;
+      T evens[kBatch / 2], odds[kBatch / 2];
       const int64_t pairs = (size + 1) / 2;
-      make_blocks(sequence, static_cast<uint64_t>(first / 2), pairs, blocks);
-      for (int64_t i = 0; i < pairs; ++i) draw.both(blocks[i], drawn[2 * i], drawn[2 * i + 1]);
-      std::copy_n(drawn, size, out + first);
+      blocks.make(sequence, static_cast<uint64_t>(first / 2), pairs);
+      cpu::widest([&, draw] {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < pairs; ++i) draw.both(blocks[i], evens[i], odds[i]);
+      });
+      T* const to = out + first;
+      for (int64_t i = 0; i < size / 2; ++i) {
+        to[2 * i] = evens[i];
+        to[2 * i + 1] = odds[i];
+      }
+      if (size % 2 != 0) to[size - 1] = evens[size / 2];
     });
   };
 }
@@ -336,10 +340,32 @@ Launch prepare_normal(KernelCall& call) {
   });
 }
 
+// An element takes as many blocks as it needs. Nearly always that is one, which is made for a batch at a time.
 Launch prepare_truncated(KernelCall& call) {
-  return visit_floating(call.outputs[0].dtype, [&](auto zero) {
+  return visit_floating(call.outputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return launch_each<T>(call, draws::TruncatedNormal<T>{{call.attrs.number("mean"), call.attrs.number("stddev")}});
+    const draws::Normal<T> normal{call.attrs.number("mean"), call.attrs.number("stddev")};
+    return [normal, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
+      const Sequence sequence = source.at(launch);
+      T* out = launch.output<T>(0);
+      for_each_batch(count, cpu::kGrain / 16, [&](int64_t first, int64_t size) {
+        Blocks blocks;
+        double drawn[kBatch];
+        blocks.make(sequence, static_cast<uint64_t>(first), size);
+        cpu::widest([&] {
+#pragma GCC ivdep
+          for (int64_t i = 0; i < size; ++i) {
+            const philox::NormalPair pair = philox::normal_pair(blocks[i]);
+            drawn[i] = std::fabs(pair.first) < 2 ? pair.first : pair.second;
+          }
+        });
+        for (int64_t i = 0; i < size; ++i) {
+          const bool is_refused = std::fabs(drawn[i]) >= 2;
+          if (is_refused) drawn[i] = philox::truncated_normal(sequence, static_cast<uint64_t>(first + i), 1);
+          out[first + i] = normal.of(drawn[i]);
+        }
+      });
+    };
   });
 }
 

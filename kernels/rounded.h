@@ -49,15 +49,29 @@ struct Rounded {
   }
 };
 
+// n from 0 to 2^53, exactly. Processors with AVX2 alone have no instruction for it, so no loop over it would be
+// compiled for wide registers: each half is put below the bits of a power of two, which is taken away again.
+MOONFLOW_HOST_DEVICE inline double double_of(int64_t n) {
+#ifdef __CUDA_ARCH__
+  return static_cast<double>(n);
+#else
+  constexpr uint64_t kLowPower = 0x4330000000000000, kHighPower = 0x4530000000000000;  // 2^52 and 2^84
+  const uint64_t bits = static_cast<uint64_t>(n);
+  const double low = __builtin_bit_cast(double, kLowPower | (bits & 0xFFFFFFFF)) - 0x1p52;
+  const double high = __builtin_bit_cast(double, kHighPower | bits >> 32) - 0x1p84;
+  return high + low;
+#endif
+}
+
 // ln(n / 2^53) for n from 1 to 2^53. With n = 2^k (1 + f), 1 + f nearest to 1, and s = f / (2 + f), ln(1 + f) is
 // 2 artanh(s) = 2 s + 2/3 s^3 + ...; 2 s is f - s f, and s f is f^2 / 2 - s f^2 / 2, so that only what is small beside
 // f is rounded twice.
 MOONFLOW_HOST_DEVICE inline Rounded log_of_fraction(int64_t n) {
   constexpr int64_t kSqrtHalf = 0x3FE6A09E667F3BCD;                           // as it lies in memory
   constexpr double kLn2High = 0x1.62e42p-1, kLn2Low = 0x1.fdf473de6af28p-22;  // products of the high part are exact
-  const int64_t bits = __builtin_bit_cast(int64_t, static_cast<double>(n));
-  const int64_t exponent = (bits - kSqrtHalf) >> 52;
-  const Rounded k{static_cast<double>(exponent - 53)};
+  const int64_t bits = __builtin_bit_cast(int64_t, double_of(n));
+  const int64_t exponent = static_cast<int64_t>(static_cast<uint64_t>(bits - kSqrtHalf) >> 52);  // of n, so 0 at least
+  const Rounded k{double_of(exponent) - 53};
   const Rounded f{__builtin_bit_cast(double, bits - exponent * (int64_t{1} << 52)) - 1};
   const Rounded s = f / (Rounded{2} + f), square = s * s, half_square = Rounded{0.5} * f * f;
   const Rounded rest =
@@ -74,8 +88,10 @@ struct Turn {
 };
 MOONFLOW_HOST_DEVICE inline Turn turn_of_fraction(int64_t n) {
   constexpr double kTurn = 0x1.921fb54442d18p+2, kTurnLow = 0x1.1a62633145c07p-52;  // 2 pi in two parts
-  const int64_t quarters = (n + (int64_t{1} << 50)) >> 51;
-  const Rounded r{static_cast<double>(n - quarters * (int64_t{1} << 51)) * 0x1p-53}, square = r * r;
+  constexpr int64_t kEighth = int64_t{1} << 50;
+  const int64_t quarters = static_cast<int64_t>(static_cast<uint64_t>(n + kEighth) >> 51);
+  const double beyond = double_of(n + kEighth - quarters * (2 * kEighth)) - static_cast<double>(kEighth);
+  const Rounded r{beyond * 0x1p-53}, square = r * r;
   const Rounded sine = r * Rounded{kTurn} +
                        r * (Rounded{kTurnLow} +
                             square * Rounded::polynomial({-41.341702240399680, 81.605249275968230, -76.705859708784700,
