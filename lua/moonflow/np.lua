@@ -505,24 +505,35 @@ end
 
 -- ---- files --------------------------------------------------------------------------------------------------------
 
-local function with_ending(path, ending)
+local function path_of(path, called)
+  if type(path) == "string" then return path end
+  fail("invalid_argument", called .. " wants the path of a file, got " .. arguments.describe(path))
+end
+
+local function with_ending(path, ending, called)
+  path = path_of(path, called)
   return path:sub(-#ending) == ending and path or path .. ending
 end
 
 --- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
 --- @return nil
 function np.save(path, a)
-  core.npy_write(with_ending(path, ".npy"), as_array(a, "np.save"))
+  core.npy_write(with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
 end
 
 --- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
 --- @return nil
 function np.savez(path, arrays)
+  path = with_ending(path, ".npz", "np.savez")
+  if arguments.kind(arrays) ~= "table" then
+    fail("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got "
+      .. arguments.describe(arrays))
+  end
   local named = {}
   for key, a in pairs(arrays) do
     named[type(key) == "number" and "arr_" .. key - 1 or key] = as_array(a, "np.savez")
   end
-  core.npz_write(with_ending(path, ".npz"), named)
+  core.npz_write(path, named)
 end
 
 --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
@@ -530,24 +541,19 @@ end
 --- is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
 --- @return nil
 function np.save_png(path, a)
-  core.png_write(with_ending(path, ".png"), as_array(a, "np.save_png"))
+  core.png_write(with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
 end
 
 --- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, channels)
 --- in the order of save_png. Palettes and 16 bits become that.
 function np.load_png(path)
-  if type(path) ~= "string" then
-    fail("invalid_argument", "np.load_png wants the path of a file, got " .. arguments.describe(path))
-  end
-  return core.png_read(path)
+  return core.png_read(path_of(path, "np.load_png"))
 end
 
 --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
 --- @return any
 function np.load(path)
-  if type(path) ~= "string" then
-    fail("invalid_argument", "np.load wants the path of a file, got " .. arguments.describe(path))
-  end
+  path = path_of(path, "np.load")
   return core.first_bytes(path, 2) == "PK" and core.npz_read(path) or core.npy_read(path)
 end
 

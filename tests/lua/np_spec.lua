@@ -630,6 +630,21 @@ describe("files", function()
     same(loaded.arr_1, "float32", { 2 })
   end)
 
+  it("say what they want in the place of a path, and of the arrays", function()
+    local a = np.ones({ 2 })
+    for name, call in pairs({ save = np.save, savez = np.savez, save_png = np.save_png }) do
+      raises("invalid_argument", "np." .. name .. " wants the path of a file, got an ndarray float32 (2)", function()
+        call(a, "swapped")
+      end)
+    end
+    raises("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got an ndarray", function()
+      np.savez(folder .. "/no", a)
+    end)
+    raises("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got nil", function()
+      np.savez(folder .. "/no")
+    end)
+  end)
+
   it("are written without a look at memory that was given back", function()
     process.write(folder .. "/save.lua", ([[
       local np = require("moonflow").np
