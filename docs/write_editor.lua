@@ -17,7 +17,7 @@ local KINDS = {
   list = "number|table", callable = "function", dictionary = "table<string, any>",
   blob = "moonflow.Blob", ndarray = "moonflow.NdArray", initializer = "moonflow.Initializer",
   regularizer = "moonflow.Regularizer", clipping = "moonflow.Clipping", loss_scale = "moonflow.LossScale",
-  warmup = "moonflow.Warmup",
+  warmup = "moonflow.Warmup", rate = "any",
 }
 
 -- What comments call our own objects.

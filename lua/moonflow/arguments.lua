@@ -100,6 +100,10 @@ arguments.floating = { float32 = true, float64 = true, bfloat16 = true, float16 
 --- Those of two bytes, which are computed with in float32.
 arguments.narrow = { bfloat16 = true, float16 = true }
 
+local function is_of_kind(kind)
+  return function(value) return kind_of(value) == kind end
+end
+
 -- kind -> { test, what is wanted }. A kind that is not here is the word that `kind` gives.
 local checks = {
   any = { function(value) return value ~= nil end, "a value" },
@@ -115,8 +119,11 @@ local checks = {
     local kind = kind_of(value)
     return kind == "blob" or kind == "number" or kind == "ndarray"
   end, "a blob" },
-  operands = { function(value) return kind_of(value) == "table" end, "a list of blobs" },
-  dictionary = { function(value) return kind_of(value) == "table" end, "a table with names as keys" },
+  operands = { is_of_kind "table", "a list of blobs" },
+  dictionary = { is_of_kind "table", "a table with names as keys" },
+  rate = { function(value) return value ~= nil end, "a learning rate such as 0.001 or a scheduler" },
+  clipping = { is_of_kind "clipping", "a clipping such as flow.optimizer.grad_clipping.by_global_norm(1)" },
+  regularizer = { is_of_kind "regularizer", "a regularizer such as flow.regularizers.l2(0.01)" },
 }
 
 local function fits(kind, value)

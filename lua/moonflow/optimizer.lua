@@ -60,7 +60,7 @@ end
 
 local function define(name, parameters, rule, settle)
   local where = "flow.optimizer." .. name
-  local list = { { "lr_scheduler", "any" } }
+  local list = { { "lr_scheduler", "rate" } }
   for _, parameter in ipairs(parameters) do list[#list + 1] = parameter end
   for _, parameter in ipairs(shared_parameters) do list[#list + 1] = parameter end
   local signature = arguments.signature(where, list)
@@ -201,8 +201,9 @@ function Optimizer:minimize(loss)
   need_training(t, where)
   if t.optimizer then
     errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' already minimises its loss (since "
-      .. (t.optimizer_site or "?") .. "); give minimize a list of losses, or flow.optimizer.CombinedOptimizer a list "
-      .. "of optimizers, each with its variables")
+      .. (t.optimizer_site or "?") .. "). Losses that are to be added up go to minimize as a list, optimizers for "
+      .. "several groups of variables to flow.optimizer.CombinedOptimizer, and a loss that only some variables are to "
+      .. "follow into a job of its own")
   end
   t.optimizer, t.optimizer_site = self, errors.site()
   local losses = blob.is(loss) and { loss } or loss

@@ -481,7 +481,10 @@ end)
       return "flow.global_function({ type = 'train', inputs = { x = tp.Numpy.Placeholder({ 2 }) } }, function(x)\n"
         .. text .. "\nend)"
     end
-    golden_start("flow.optimizer.Adam:minimize: the job ", train [[
+    golden("flow.optimizer.Adam:minimize: the job 'job@user.lua:1' already minimises its loss (since user.lua:2). "
+      .. "Losses that are to be added up go to minimize as a list, optimizers for several groups of variables to "
+      .. "flow.optimizer.CombinedOptimizer, and a loss that only some variables are to follow into a job of its own",
+      train [[
   flow.optimizer.SGD(0.1):minimize(x)
 >>  flow.optimizer.Adam(0.1):minimize(x)]])
     golden("flow.optimizer.SGD:minimize: the losses of a job must be alike: 'x' is float32 (2), 'Reduce_mean_0' is "
@@ -489,6 +492,15 @@ end)
 >>  flow.optimizer.SGD(0.1):minimize({ x, flow.math.reduce_mean(x, { name = "Reduce_mean_0" }) })]]))
     golden_start("flow.optimizer.SGD: lr_scheduler must be a scheduler", train [[
 >>  flow.optimizer.SGD("fast"):minimize(x)]])
+    golden("flow.optimizer.SGD: argument 1 ('lr_scheduler') must be a learning rate such as 0.001 or a scheduler, "
+      .. "got nil", train [[
+>>  flow.optimizer.SGD():minimize(x)]])
+    golden("flow.optimizer.SGD: argument 4 ('grad_clipping') must be a clipping such as "
+      .. "flow.optimizer.grad_clipping.by_global_norm(1), got 0.5", train [[
+>>  flow.optimizer.SGD(0.1, { grad_clipping = 0.5 }):minimize(x)]])
+    golden("flow.layers.dense: argument 7 ('kernel_regularizer') must be a regularizer such as "
+      .. "flow.regularizers.l2(0.01), got 0.01", train [[
+>>  flow.layers.dense(x, 2, { kernel_regularizer = 0.01 })]])
     golden("flow.optimizer.PiecewiseConstantScheduler: 1 boundaries need 2 values, got 1", train [[
 >>  flow.optimizer.PiecewiseConstantScheduler({ 5 }, { 0.1 })]])
   end)
