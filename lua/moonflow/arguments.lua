@@ -39,6 +39,14 @@ function arguments.describe(value)
   return article .. kind
 end
 
+--- "; np.array(0.5) makes one", of a number or a table in the place of an array of this dtype and shape, or nothing.
+function arguments.maker(value, dtype, shape)
+  local kind = kind_of(value)
+  if kind ~= "table" and not (kind == "number" and #shape == 0) then return "" end
+  return ("; np.array(%s%s) makes one"):format(kind == "number" and value or "it",
+    dtype == "float32" and "" or ", flow." .. dtype)
+end
+
 -- Distance of two words: inserted, left out, changed and swapped letters.
 local function distance(a, b)
   local before, last = {}, {}

@@ -97,6 +97,7 @@ function Placeholder:fault(feed, shape)
   local want = self.dtype .. " (" .. table.concat(shape, ", ") .. ")"
   if arguments.kind(feed) ~= "ndarray" or feed.released then
     return "is " .. arguments.describe(feed) .. ", its placeholder wants an ndarray " .. want
+      .. arguments.maker(feed, self.dtype, shape)
   end
   local fits = feed.dtype == self.dtype and same_shape(feed.shape, shape)
   if self.family == "ListNumpy" and feed.dtype == self.dtype then

@@ -274,7 +274,7 @@ function variable.load(values, where, unknown)
     local entry = types[name]
     if arguments.kind(value) ~= "ndarray" then
       errors.raise("invalid_argument", where .. ": the value of '" .. tostring(name) .. "' must be an ndarray, got "
-        .. arguments.describe(value))
+        .. arguments.describe(value) .. (entry and arguments.maker(value, entry.dtype, entry.shape) or ""))
     elseif entry and (entry.dtype ~= value.dtype or entry.shape ~= value.shape) then
       errors.raise("shape_mismatch", where .. ": variable '" .. name .. "' is " .. entry.dtype .. " "
         .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " " .. tostring(value.shape))

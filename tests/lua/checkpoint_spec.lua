@@ -73,7 +73,9 @@ describe("all variables", function()
     raises("variable 'w-m' is float32 (2), the value is float32 (3)", function()
       flow.load_variables { w = np.ones({ 2 }), ["w-m"] = np.ones({ 3 }) }
     end)
-    raises("the value of 'w' must be an ndarray, got a table", function() flow.load_variables { w = { 1, 2 } } end)
+    raises("the value of 'w' must be an ndarray, got a table; np.array(it) makes one", function()
+      flow.load_variables { w = { 1, 2 } }
+    end)
     raises("'v' is no variable of the jobs defined so far", function()
       flow.load_variables({ w = np.ones({ 2 }), v = np.ones({ 2 }) }, { ignore_mismatch = false })
     end)

@@ -116,8 +116,12 @@ local train_job = flow.global_function {
 >>train_job(np.zeros({ 4, 3 }), np.zeros({ 4 }, flow.double))]])
     golden("train_job: input 'images' is float32 (3, 4), its placeholder wants float32 (4, 3)", define .. [[
 >>train_job(np.zeros({ 3, 4 }), np.zeros({ 4 }, flow.int32))]])
-    golden("train_job: input 'labels' is a table, its placeholder wants an ndarray int32 (4)", define .. [[
+    golden("train_job: input 'labels' is a table, its placeholder wants an ndarray int32 (4); np.array(it, flow.int32) "
+      .. "makes one", define .. [[
 >>train_job(np.zeros({ 4, 3 }), { 1, 2, 3, 4 })]])
+    golden("job: input 'rate' is 0.5, its placeholder wants an ndarray float32 (); np.array(0.5) makes one", [[
+  local job = flow.global_function { inputs = { rate = tp.Numpy.Placeholder({}) } } (function(rate) return rate end)
+>>job(0.5)]])
     golden("train_job: takes 2 inputs (images, labels), got 1", define .. [[
 >>train_job(np.zeros({ 4, 3 }))]])
     golden("train_job: takes 2 inputs (images, labels), got 3", define .. [[
