@@ -514,6 +514,11 @@ end
 function metatable.assign(a, ...)
   own(a, "set")
   local given, count = { ... }, select("#", ...)
+  local place, row = given[1], given[2]
+  if count == 2 and type(place) == "number" and type(row) == "table" and not getmetatable(row) then
+    a[place] = core.array(row, a.dtype)  -- which comes back here where it has to be repeated
+    return
+  end
   local starts, steps, sizes, kept = picked(a, unpack(given, 1, count - 1))
   core.write_places(a, starts, steps, sizes, broadcast(value_for(given[count], a.dtype), kept, a.dtype))
 end
