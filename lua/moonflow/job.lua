@@ -126,8 +126,10 @@ local function named_inputs(inputs, names, count, site)
   for i, name in ipairs(names) do
     known[name] = true
     if inputs[name] == nil then
+      local given = keys_of(inputs)
+      local near = arguments.suggestion(name, given)
       errors.raise("invalid_argument", "parameter '" .. name .. "' has no placeholder in inputs"
-        .. arguments.suggestion(name, keys_of(inputs)), site)
+        .. (near == "" and #given > 0 and ", which go by name: " .. table.concat(given, ", ") or near), site)
     end
     list[i] = { name = name, type = inputs[name] }
   end

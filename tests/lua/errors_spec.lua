@@ -169,6 +169,11 @@ end)
 
 describe("the definition of a job", function()
   it("checks inputs against parameters, both ways", function()
+    golden("parameter 'x' has no placeholder in inputs, which go by name: images, labels", [[
+flow.global_function { inputs = { images = tp.Numpy.Placeholder({ 2 }), labels = tp.Numpy.Placeholder({ 2 }) } } (
+>>function(x, y) return x + y end)]])
+    golden("parameter 'x' has no placeholder in inputs", [[
+>>flow.global_function {} (function(x) return x end)]])
     golden("parameter 'lables' has no placeholder in inputs; did you mean 'labels'?", [[
 local spec = { inputs = { labels = tp.Numpy.Placeholder({ 2 }) } }
 local job = flow.global_function(spec,
