@@ -75,6 +75,7 @@ OpDef range() {
   op.doc =
       "Evenly spaced values.\n"
       "  out[i] = start + i * step, as long as that is before stop\n"
+      "In Lua also with stop alone, from 0: flow.range(stop).\n"
       "shapes: -> (ceil((stop - start) / step)), empty when stop lies behind start\n"
       "dtypes: all; computed in float64\n"
       "errors: step is 0; a bound that is not finite";

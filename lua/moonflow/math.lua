@@ -149,6 +149,21 @@ Elements of x, each from its own place but for the axis `dim`, along which an in
   out[i, j, k] = x[i, index[i, j, k], k] for dim = 1
 The other axes of x and index agree. An index out of bounds is an error that names its position.]])
 
+  -- range of the original takes the stop alone too, as NumPy's arange does.
+  local between = flow.range
+  local range_signature = arguments.signature("flow.range", { { "start", "number?" }, { "stop", "number?" },
+    { "step", "number?" }, { "dtype", "dtype?" }, { "name", "string?" } })
+  flow.range = function(...)
+    local given = range_signature:parse(...)
+    if not given.stop then given.start, given.stop = nil, given.start end
+    return between { start = given.start or 0, stop = given.stop, step = given.step, dtype = given.dtype,
+                     name = given.name }
+  end
+  ops.document(flow.range, "flow.range", range_signature, [[
+Evenly spaced values, start + i * step as long as that is before stop; flow.range(stop) counts from 0.
+defaults: start = 0, step = 1, dtype = float32
+errors: step is 0; a bound that is not finite]])
+
   define(flow, "masked_fill", { { "x", "blob" }, { "mask", "blob" }, { "value", "number" } }, [[
 x with `value` where the mask (int8, as comparisons give it) is not 0. The mask broadcasts against x.]],
     function(given)

@@ -725,6 +725,20 @@ describe("a square", function()
   end)
 end)
 
+describe("a range", function()
+  it("goes from 0 where it has a stop alone", function()
+    local job = flow.global_function { returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy } } (function()
+      return flow.range(3), flow.range { stop = 2, dtype = flow.int32 }, flow.range(4, { step = 2, name = "even" }),
+        flow.range(2, 8, 3)
+    end)
+    local a, b, c, d = job()
+    assert.same({ { 0, 1, 2 }, { 0, 1 }, { 0, 2 }, { 2, 5 } },
+      { a:totable(), b:totable(), c:totable(), d:totable() })
+    assert.same({ "float32", "int32" }, { a.dtype, b.dtype })
+    assert.truthy(job:summary():find("even", 1, true))
+  end)
+end)
+
 describe("slices", function()
   it("go by start, stop and step, each of which may be left out", function()
     local job = flow.global_function {
