@@ -2,6 +2,7 @@
 // CPU's family makes an OpDef of each row, the CUDA twin a kernel.
 #pragma once
 
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -168,12 +169,13 @@ void for_each_unary(const Visit& visit) {
   visit(Computes<Clip, ClipGrad, all>{},
         UnaryRow{"clip_by_value",
                  "clip_by_value",
-                 "Values moved into [min, max]; outside, the gradient is 0.",
+                 "Values moved into [min, max]; outside, the gradient is 0. A bound that is left out is none.",
                  "out = min(max(x, min), max)",
                  Reads::Input,
                  -2,
                  2,
-                 {{"min", 0.0, "least value of out", true}, {"max", 0.0, "largest value of out", true}},
+                 {{"min", -std::numeric_limits<double>::infinity(), "least value of out"},
+                  {"max", std::numeric_limits<double>::infinity(), "largest value of out"}},
                  {{"min", -0.5}, {"max", 1.0}}});
 }
 

@@ -739,6 +739,23 @@ describe("a range", function()
   end)
 end)
 
+describe("clip_by_value", function()
+  it("keeps to the bounds it is given", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 3 }), n = tp.Numpy.Placeholder({ 3 }, { dtype = flow.int32 }) },
+      returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy },
+    } (function(x, n)
+      return flow.clip_by_value(x, { min = 0 }), flow.clamp(x, { max = 0.5 }), flow.clip_by_value(n, { max = 1 }),
+        flow.clip(x, -1, 1)
+    end)
+    local above, below, whole, both = job(np.array({ -2, 0.25, 3 }), np.array({ -2147483648, 0, 7 }, flow.int32))
+    assert.same({ 0, 0.25, 3 }, above:totable())
+    assert.same({ -2, 0.25, 0.5 }, below:totable())
+    assert.same({ -2147483648, 0, 1 }, whole:totable())
+    assert.same({ -1, 0.25, 1 }, both:totable())
+  end)
+end)
+
 describe("slices", function()
   it("go by start, stop and step, each of which may be left out", function()
     local job = flow.global_function {
