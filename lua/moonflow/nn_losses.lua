@@ -1,6 +1,8 @@
 --- The losses of flow.nn, put together from ops. Each is an element-wise formula and then "mean", "sum" or "none".
 
+local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
+local session = require "moonflow.session"
 
 -- The least number whose logarithm is taken: float32's smallest normal one, so that a loss stays finite.
 local LEAST_PROBABILITY = 2 ^ -126
@@ -26,6 +28,25 @@ local function reduced(value, reduction, name, signature)
   signature:fail(": reduction must be 'mean', 'sum' or 'none', got '" .. reduction .. "'")
 end
 
+-- Is `shape` repeated along an axis to fit the other one?
+local function is_repeated(shape, other)
+  local rank, wanted = #shape, #other
+  for axis = 1, wanted do
+    local size = axis <= rank and shape[rank - axis] or 1
+    if size < other[wanted - axis] then return true end
+  end
+  return false
+end
+
+-- The value of each row, (rows, 1), and a target of (rows) would train all rows towards the mean of the targets.
+local function warn_of_pairs(where, input, target)
+  if is_repeated(input.shape, target.shape) and is_repeated(target.shape, input.shape) then
+    session.log(("moonflow: %s: %s: input is %s and target is %s, so each element of one meets all of the other; "
+      .. "flow.squeeze or flow.expand_dims makes them alike"):format(errors.site() or "?", where,
+      tostring(input.shape), tostring(target.shape)))
+  end
+end
+
 -- The p-norm over the last axis.
 local function norm(x, p)
   local function over_width(powers) return ops.apply("reduce_sum", { powers }, { axis = { -1 } }) end
@@ -46,6 +67,7 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
       for _, prediction in ipairs(predictions[name] or {}) do
         t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
       end
+      if given.input then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
       return reduced(make(given, signature), given.reduction, given.name, signature)
     end)
   end

@@ -190,6 +190,31 @@ describe("the losses", function()
     fails("p must be at least 1, got 0", function(a, b) return flow.nn.TripletMarginLoss(a, b, b, { p = 0 }) end)
   end)
 
+  it("warn where input and target meet in pairs", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    local function warnings(loss, input, target)
+      lines = {}
+      flow.global_function {
+        inputs = { a = tp.Numpy.Placeholder(input), b = tp.Numpy.Placeholder(target) },
+      } (function(a, b) return loss(a, b) end)
+      return lines
+    end
+    for _, name in ipairs { "MSELoss", "L1Loss", "BCELoss", "KLDivLoss" } do
+      local loss = flow.nn[name]
+      local warned = warnings(loss, { 4, 1 }, { 4 })
+      assert.equal(1, #warned)
+      assert.truthy(warned[1]:find("^moonflow: [^ ]*losses_spec.lua:%d+: flow.nn." .. name .. ": input is %(4, 1%) and "
+        .. "target is %(4%), so each element of one meets all of the other; flow.squeeze or flow.expand_dims makes "
+        .. "them alike$"), warned[1])
+      assert.equal(1, #warnings(loss, { 3, 1, 2 }, { 1, 5, 2 }))
+      for _, shapes in ipairs { { { 4 }, { 4 } }, { { 4, 3 }, { 3 } }, { { 4, 1 }, { 4, 3 } }, { { 1 }, { 4, 3 } } } do
+        assert.equal(0, #warnings(loss, shapes[1], shapes[2]))
+      end
+    end
+    flow.config.log(nil)
+  end)
+
   it("warn where what is trained is given as the labels", function()
     local function warnings(loss)
       local lines = {}
