@@ -17,6 +17,12 @@ local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
 end
 
+-- weight * x, and 0 where the weight is 0: a logit that a mask has made infinite does not make a NaN of it.
+local function weighed(weight, x)
+  local zero = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} })
+  return weight * ops.apply("where", { weight:ne(0), x, zero })
+end
+
 local function at_least_zero(x)
   return ops.apply("relu", { x })
 end
@@ -103,14 +109,15 @@ shapes: input and target alike; weight broadcasts to them]],
   }, [[
 The binary cross entropy of sigmoid(input), in nats, without overflow for any input:
   weight * (pos_weight * target * softplus(-input) + (1 - target) * softplus(input)), softplus(x) = log(1 + exp(x))
+An infinite input costs 0 where the target is the 1 or 0 that it stands for, and else infinity.
 shapes: input and target alike; weight and pos_weight (mostly one number per class, on the last axis) broadcast to them
 defaults: weight and pos_weight are 1]],
   function(given)
     local x, y = given.input, given.target
     local loss
     if given.pos_weight then
-      local positive = given.pos_weight * y * ops.apply("softplus", { -x })
-      loss = positive + (1 - y) * ops.apply("softplus", { x })
+      local positive = given.pos_weight * weighed(y, ops.apply("softplus", { -x }))
+      loss = positive + weighed(1 - y, ops.apply("softplus", { x }))
     else
       loss = ops.apply("sigmoid_cross_entropy_with_logits", { y, x })
     end
@@ -120,13 +127,13 @@ defaults: weight and pos_weight are 1]],
   define_loss("KLDivLoss", { { "input", "blob" }, { "target", "blob" }, { "log_target", "boolean", false } }, [[
 The Kullback-Leibler divergence of the target from the input, element by element, in nats. The input is log
 probabilities:
-  target * (log(target) - input), 0 where target is 0; with log_target exp(target) * (target - input)
+  target * (log(target) - input); with log_target exp(target) * (target - input); 0 where that probability is 0
 shapes: input and target alike
 note: "mean" is over all elements, not over the batch]],
   function(given)
     local x, y = given.input, given.target
-    if given.log_target then return ops.apply("exp", { y }) * (y - x) end
-    return ops.apply("xlogy", { y, y }) - y * x
+    if given.log_target then return weighed(ops.apply("exp", { y }), y - x) end
+    return ops.apply("xlogy", { y, y }) - weighed(y, x)
   end)
 
   define_loss("MarginRankingLoss", {

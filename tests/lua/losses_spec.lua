@@ -148,6 +148,33 @@ describe("the losses", function()
     assert.near(1, loss:at(0) / math.exp(-30), 1e-5)
   end)
 
+  it("take an infinite logit, as a mask leaves it, for the certainty that it is", function()
+    local inf = math.huge
+    local input = double { -inf, -inf, inf, inf, 2 }
+    local target = double { 0, 1, 0, 1, 0.25 }
+    for _, weighted in ipairs { false, true } do
+      flow.clear_default_session()  -- infinite inputs have left the factors of loss_of without a value
+      local loss, g = loss_of({ input, target }, function(a, b)
+        local pos_weight = weighted and flow.ones({ 1 }, flow.double) or nil
+        return flow.nn.BCEWithLogitsLoss(a, b, { reduction = "none", pos_weight = pos_weight })
+      end)
+      assert.same({ 0, inf, inf, 0 }, loss:rows(0, 4):totable())
+      near(loss:rows(4, 1), double { 0.25 * math.log(1 + math.exp(-2)) + 0.75 * math.log(1 + math.exp(2)) })
+      near(g[1], double { 0, -1, 1, 0, 1 / (1 + math.exp(-2)) - 0.25 })
+    end
+    flow.clear_default_session()
+    -- What neither of two distributions has adds nothing to how far they are apart.
+    local log_probability = double { -inf, math.log(0.5), math.log(0.5) }
+    local loss, g = loss_of({ log_probability, double { 0, 0.25, 0.75 } }, flow.nn.KLDivLoss, { reduction = "none" })
+    near(loss, double { 0, 0.25 * math.log(0.5), 0.75 * math.log(1.5) })
+    near(g[1], double { 0, -0.25, -0.75 })
+    flow.clear_default_session()
+    loss, g = loss_of({ log_probability, double { -inf, math.log(0.25), math.log(0.75) } }, flow.nn.KLDivLoss,
+      { reduction = "none", log_target = true })
+    near(loss, double { 0, 0.25 * math.log(0.5), 0.75 * math.log(1.5) })
+    near(g[1], double { 0, -0.25, -0.75 })
+  end)
+
   it("rank pairs by a margin", function()
     local target = double { { 1, -1, 1 }, { -1, 1, -1 } }
     for _, margin in ipairs { 0, 0.5 } do
