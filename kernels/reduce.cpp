@@ -112,9 +112,11 @@ ValueId variance_grad(GradCall& call) {
   return call.op("multiply", {deviation(call), beside_x(call, scaled)});
 }
 
+// Where all elements are equal the deviation has its smallest value, in a kink; the gradient is 0 there.
 ValueId std_grad(GradCall& call) {
   const ValueId scaled = call.op("multiply", {call.grads[0], number(call, 1 / inputs_per_output(call))});
-  return call.op("multiply", {deviation(call), beside_x(call, call.op("divide", {scaled, call.outputs[0]}))});
+  const ValueId inverse = call.op("reciprocal_no_nan", {call.outputs[0]});
+  return call.op("multiply", {deviation(call), beside_x(call, call.op("multiply", {scaled, inverse}))});
 }
 
 ValueId logsumexp_grad(GradCall& call) {
@@ -234,7 +236,9 @@ void add_reductions(Catalog& catalog) {
       catalog, {"reduce_all", "Whether no element is 0.", "out = all(x != 0)", "all -> int8, 1 for true"});
   add<Variance, floating>(catalog, {"reduce_variance", "Variance of the elements along axes, not of a sample.",
                                     "out = sum((x - mean(x)) ^ 2) / n", floats, variance_grad});
-  add<Std, floating>(catalog, {"reduce_std", "Standard deviation of the elements along axes, not of a sample.",
+  add<Std, floating>(catalog, {"reduce_std",
+                               "Standard deviation of the elements along axes, not of a sample. Its gradient is 0 "
+                               "where it is 0 itself.",
                                "out = sqrt(sum((x - mean(x)) ^ 2) / n)", floats, std_grad});
   add<LogSumExp, floating>(catalog, {"reduce_logsumexp", "Logarithm of the sum of exponentials, without overflow.",
                                      "out = log(sum(exp(x))), shifted by max(x)", floats, logsumexp_grad});

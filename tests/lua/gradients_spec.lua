@@ -73,6 +73,13 @@ describe("flow.gradients", function()
     near(got[2], np.array({ 0, -2 * 3 * 4 / 25 ^ 2, 0 }, flow.double), 1e-15)
   end)
 
+  it("of a standard deviation is 0 where all elements are equal, and beside that as ever", function()
+    local rows = np.array({ { 2, 2, 2 }, { 1, 2, 3 } }, flow.double)
+    local slope = run(rows, function(b) return { flow.gradients(flow.math.reduce_std(b, 1), b) } end)[1]
+    local side = 1 / math.sqrt(6)
+    near(slope, np.array({ { 0, 0, 0 }, { -side, 0, side } }, flow.double), 1e-12)
+  end)
+
   it("gives them in the form of the values, lists in lists", function()
     local got = run(x, function(b)
       local square, cube = b ^ 2, b * b * b
