@@ -1,5 +1,6 @@
 --- The losses of flow.nn, put together from ops. Each is an element-wise formula and then "mean", "sum" or "none".
 
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local session = require "moonflow.session"
@@ -9,7 +10,7 @@ local LEAST_PROBABILITY = 2 ^ -126
 
 -- What the losses predict by that are others where it changes places with the target.
 local predictions = {
-  BCELoss = { "input" }, BCEWithLogitsLoss = { "input" }, KLDivLoss = { "input" },
+  BCELoss = { "input" }, BCEWithLogitsLoss = { "input" }, CrossEntropyLoss = { "input" }, KLDivLoss = { "input" },
   MarginRankingLoss = { "input1", "input2" },
 }
 
@@ -27,8 +28,13 @@ local function at_least_zero(x)
   return ops.apply("relu", { x })
 end
 
-local function reduced(value, reduction, name, signature)
+-- `total` is what the sum is divided by for the mean, where that is not the number of elements.
+local function reduced(value, total, reduction, name, signature)
   if reduction == "none" then return ops.apply("identity", { value }, nil, name) end
+  if reduction == "mean" and total then
+    local sum, of_nothing_0 = ops.apply("reduce_sum", { value }), ops.apply("reciprocal_no_nan", { total })
+    return ops.apply("multiply", { sum, of_nothing_0 }, nil, name)
+  end
   if reduction == "mean" then return ops.apply("reduce_mean", { value }, nil, name) end
   if reduction == "sum" then return ops.apply("reduce_sum", { value }, nil, name) end
   signature:fail(": reduction must be 'mean', 'sum' or 'none', got '" .. reduction .. "'")
@@ -74,7 +80,8 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
         t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
       end
       if given.input then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
-      return reduced(make(given, signature), given.reduction, given.name, signature)
+      local value, total = make(given, signature)
+      return reduced(value, total, given.reduction, given.name, signature)
     end)
   end
 
@@ -122,6 +129,50 @@ defaults: weight and pos_weight are 1]],
       loss = ops.apply("sigmoid_cross_entropy_with_logits", { y, x })
     end
     return given.weight and loss * given.weight or loss
+  end)
+
+  define_loss("CrossEntropyLoss", {
+    { "input", "blob" }, { "target", "blob" }, { "weight", "blob?" }, { "ignore_index", "integer?" },
+    { "label_smoothing", "finite", 0 },
+  }, [[
+The cross entropy between class numbers and softmax(input), in nats, with s = label_smoothing and one weight per class:
+  sum_c weight[c] * q[c] * (log(sum_k exp(input[k])) - input[c]), q = s / classes, and 1 - s more for c = target
+Where target is ignore_index it is 0, without a gradient. "mean" is that of the others, weighed by the weights of their
+targets; of nothing it is 0.
+shapes: input (..., classes), the last axis as in all of flow.nn; target (...); weight (classes)
+dtypes: target of an integer dtype. What is probabilities goes to softmax_cross_entropy_with_logits
+defaults: no weight, no ignore_index, label_smoothing 0
+errors: a target outside [0, classes), but for ignore_index, names its row]],
+  function(given, signature)
+    local x, y, s = given.input, given.target, given.label_smoothing
+    if arguments.floating[y.dtype] then
+      signature:fail((": target '%s' is %s %s, wanted class numbers of an integer dtype; probabilities are for "
+        .. "flow.nn.softmax_cross_entropy_with_logits"):format(y.name, y.dtype, tostring(y.shape)))
+    end
+    if s < 0 or s > 1 then signature:fail(": label_smoothing must lie in [0, 1], got " .. s) end
+    local function scalar(value, dtype)
+      return ops.apply("constant", {}, { value = value, dtype = dtype, shape = {} })
+    end
+    local counts
+    if given.ignore_index then
+      counts = y:ne(given.ignore_index)
+      y = ops.apply("where", { counts, y, scalar(0, y.dtype) })
+    end
+    local share = given.weight and ops.apply("gather", { given.weight, y })
+    local loss
+    if s == 0 then
+      loss = ops.apply("sparse_softmax_cross_entropy_with_logits", { y, x })
+      if share then loss = share * loss end
+    else
+      local classes = x.shape[#x.shape - 1]
+      local q = ops.apply("one_hot", { y }, { depth = classes, on_value = 1 - s + s / classes,
+        off_value = s / classes, dtype = x.dtype })
+      loss = ops.apply("softmax_cross_entropy_with_logits", { given.weight and q * given.weight or q, x })
+    end
+    if not counts then return loss, share and ops.apply("reduce_sum", { share }) end
+    local none = scalar(0, x.dtype)
+    local shares = ops.apply("where", { counts, share or scalar(1, x.dtype), none })
+    return ops.apply("where", { counts, loss, none }), ops.apply("reduce_sum", { shares })
   end)
 
   define_loss("KLDivLoss", { { "input", "blob" }, { "target", "blob" }, { "log_target", "boolean", false } }, [[

@@ -175,6 +175,84 @@ describe("the losses", function()
     near(g[1], double { 0, -0.25, -0.75 })
   end)
 
+  describe("CrossEntropyLoss", function()
+    local logits = double { { 0.3, -2.5, 1.5 }, { 0, 4, -0.25 }, { 1, 2, 3 }, { 0.5, 0.25, -1 } }
+    local classes = np.array({ 2, 0, -100, 1 }, flow.int64)
+
+    -- The loss of the logits and its gradient for them.
+    local function entropy(options, target, dtype)
+      local weight = options.weight
+      local got = flow.global_function {
+        inputs = { a = tp.Numpy.Placeholder({ 4, 3 }, { dtype = dtype or flow.double }),
+                   b = tp.Numpy.Placeholder({ 4 }, { dtype = (target or classes).dtype }) },
+        returns = tp.List[tp.Numpy],
+      } (function(a, b)
+        if weight then options.weight = flow.get_variable("weight", { shape = { 3 }, dtype = flow.double,
+          trainable = false, initializer = flow.ones_initializer() }) * weight end
+        local loss = flow.nn.CrossEntropyLoss(a, b, options)
+        return { loss, flow.gradients(loss, a) }
+      end)(logits:astype(dtype or flow.double), target or classes)
+      return got[1], got[2]
+    end
+
+    -- The formula in plain Lua.
+    local function wanted(weight, s)
+      local losses, shares = { 0, 0, 0, 0 }, 0
+      for i = 0, 3 do
+        local class = classes[i]
+        if class ~= -100 then
+          local sum = 0
+          for c = 0, 2 do sum = sum + math.exp(logits:at(i, c)) end
+          for c = 0, 2 do
+            local q = s / 3 + (c == class and 1 - s or 0)
+            losses[i + 1] = losses[i + 1] + weight[c] * q * (math.log(sum) - logits:at(i, c))
+          end
+          shares = shares + weight[class]
+        end
+      end
+      return double(losses), shares
+    end
+
+    it("weighs classes, smooths labels and leaves out what is to be ignored", function()
+      for _, weight in ipairs { false, double { 1, 2, 0.5 } } do
+        for _, s in ipairs { 0, 0.2 } do
+          flow.clear_default_session()
+          local function with(reduction)
+            return entropy { weight = weight or nil, label_smoothing = s, ignore_index = -100, reduction = reduction }
+          end
+          local losses, shares = wanted(weight or double { 1, 1, 1 }, s)
+          near((with("none")), losses)
+          near((with("sum")), np.array(losses:sum(), flow.double))
+          local mean, slope = with("mean")
+          near(mean, np.array(losses:sum() / shares, flow.double))
+          near(slope[2], double { 0, 0, 0 }, 0)
+          near(slope:sum(1), double { 0, 0, 0, 0 })
+        end
+      end
+      -- PyTorch 2's F.cross_entropy of the same, for the last of these.
+      local mean, slope = entropy { weight = double { 1, 2, 0.5 }, label_smoothing = 0.2, ignore_index = -100 }
+      assert.near(1.7675046591046697, mean:item(), 1e-12)
+      near(slope[3], double { 0.24260452514025543, -0.2914632004522665, 0.04885867531201097 })
+    end)
+
+    it("of nothing but what is ignored is 0, and so is its gradient", function()
+      local mean, slope = entropy({ ignore_index = -1 }, np.array({ -1, -1, -1, -1 }, flow.int32), flow.float)
+      assert.equal(0, mean:item())
+      assert.equal(0, np.max(np.abs(slope)))
+    end)
+
+    it("names the row of a class that is not there, and what its arguments must be", function()
+      local function fails(pattern, ...)
+        local fine, problem = pcall(entropy, ...)
+        assert.is_false(fine)
+        assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem))
+      end
+      fails("-100", {})
+      fails("label_smoothing must lie in [0, 1], got 2", { label_smoothing = 2 })
+      fails("target 'b' is float64 (4), wanted class numbers", {}, double { 0, 1, 2, 0 })
+    end)
+  end)
+
   it("rank pairs by a margin", function()
     local target = double { { 1, -1, 1 }, { -1, 1, -1 } }
     for _, margin in ipairs { 0, 0.5 } do
