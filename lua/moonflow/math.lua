@@ -28,6 +28,37 @@ local function at(flow, path)
   return value
 end
 
+local matmul_signature = arguments.signature("flow.matmul", {
+  { "a", "blob" }, { "b", "blob" }, { "transpose_a", "boolean", false }, { "transpose_b", "boolean", false },
+  { "name", "string?" },
+})
+
+-- The product of each matrix of a stack with one matrix: that of all their rows, so nothing is repeated. A stack whose
+-- matrices are to be transposed is transposed first.
+local function stack_by_matrix(given)
+  local a, b = given.a, given.b
+  local rank = #a.shape
+  if given.transpose_a then
+    local turned = {}
+    for axis = 1, rank do turned[axis] = axis - 1 end
+    turned[rank - 1], turned[rank] = rank - 1, rank - 2
+    a = ops.apply("transpose", { a }, { perm = turned })
+  end
+  local sizes = a.shape:table()
+  local inner, columns = b.shape[0], b.shape[1]
+  if given.transpose_b then inner, columns = columns, inner end
+  if sizes[rank] ~= inner then
+    matmul_signature:fail((": inner sizes differ: a is %s, b is %s, so %d against %d"):format(
+      tostring(given.a.shape), tostring(b.shape), sizes[rank], inner))
+  end
+  local rows = 1
+  for axis = 1, rank - 1 do rows = rows * sizes[axis] end
+  local flat = ops.apply("reshape", { a }, { shape = { rows, inner } })
+  local out = ops.apply("matmul", { flat, b }, { transpose_b = given.transpose_b }, given.name)
+  sizes[rank] = columns
+  return ops.apply("reshape", { out }, { shape = sizes })
+end
+
 local function define(flow, path, parameters, doc, make)
   local where = "flow." .. path
   parameters[#parameters + 1] = { "name", "string?" }
@@ -42,6 +73,19 @@ end
 
 --- Puts them under `flow`.
 function mathematics.complete(flow)
+  local equal_ranks = flow.matmul
+  flow.matmul = function(a, b, ...)
+    if not (blob.is(a) and blob.is(b) and #a.shape > 2 and #b.shape == 2) then return equal_ranks(a, b, ...) end
+    return stack_by_matrix(matmul_signature:parse(a, b, ...))
+  end
+  ops.document(flow.matmul, "flow.matmul", matmul_signature, [[
+Matrix product, the products of two stacks of matrices pair by pair, or those of a stack with one matrix.
+  out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]
+shapes: a (..., rows, inner), b (..., inner, columns) or (inner, columns) -> (..., rows, columns); with transpose_a a is
+  (..., inner, rows), with transpose_b b is (..., columns, inner)
+dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32
+errors: inner or leading sizes differ; a rank below 2]])
+
   for path, of in pairs(aliases) do
     local value = at(flow, of)
     if value then ops.place(flow, path, ops.alias(value, path)) end

@@ -268,10 +268,16 @@ function np.clip(a, least, most)
   return a
 end
 
---- Matrix product of two arrays of rank 2, or batches of them.
+--- Matrix product of two arrays of rank 2, of batches of them, or of a batch and one matrix.
 function np.matmul(a, b)
   if not is_array(a) and not is_array(b) then a = as_array(a, "np.matmul") end
   a, b = ndarray.operands(a, b, "np.matmul")
+  local sizes, rank = a.shape:table(), a.rank
+  if rank > 2 and b.rank == 2 and sizes[rank] == b.shape[0] then
+    local flat = a:reshape({ a.shape:count() / math.max(sizes[rank], 1), sizes[rank] })
+    sizes[rank] = b.shape[1]
+    return np.matmul(flat, b):reshape(sizes)
+  end
   return (evaluate("matmul", { floating(a), floating(b) }, {}, "np.matmul"))
 end
 

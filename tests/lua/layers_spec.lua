@@ -360,6 +360,38 @@ describe("stop_gradient", function()
 end)
 
 describe("composed ops", function()
+  it("multiply each matrix of a stack with one matrix, turned or not, and give it all their gradients", function()
+    flow.set_seed(2)
+    local stack, matrix = np.random.normal(0, 1, { 2, 3, 4, 5 }), np.random.normal(0, 1, { 5, 6 })
+    for i = 0, 3 do
+      local turn_a, turn_b = i % 2 == 1, i > 1
+      local a = turn_a and stack:transpose({ 0, 1, 3, 2 }) or stack
+      local b = turn_b and matrix:transpose() or matrix
+      local function product(of)
+        return flow.global_function {
+          inputs = { x = tp.Numpy.Placeholder(a.shape:table()), w = tp.Numpy.Placeholder(b.shape:table()) },
+          returns = tp.List[tp.Numpy],
+        } (function(x, w)
+          local y = of(x, w)
+          local slopes = flow.gradients(y * y, { x, w })
+          return { y, slopes[1], slopes[2] }
+        end)(a, b)
+      end
+      local got = product(function(x, w) return flow.matmul(x, w, { transpose_a = turn_a, transpose_b = turn_b }) end)
+      local pairwise = product(function(x, w)
+        local many = flow.broadcast_to(w, { 2, 3, w.shape[0], w.shape[1] })
+        return flow.linalg.matmul(x, many, turn_a, turn_b)
+      end)
+      assert.equal("(2, 3, 4, 6)", tostring(got[1].shape))
+      for k = 1, 3 do assert.is_true(np.allclose(got[k], pairwise[k], 1e-4, 1e-4)) end
+    end
+    local fine, problem = pcall(run, stack, function(x) return flow.matmul(x, flow.ones({ 4, 5 })) end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find(
+      "flow.matmul: inner sizes differ: a is (2, 3, 4, 5), b is (4, 5), so 5 against 4", 1, true), tostring(problem))
+    assert.truthy(problem.where:find("layers_spec.lua:", 1, true))
+  end)
+
   it("compute what their names say", function()
     local x = np.array({ { 1, -2 }, { 3, 0.5 } }, flow.float)
     local function with(body)

@@ -427,6 +427,7 @@ describe("functions", function()
     same(np.matmul({ { 1, 2 } }, { { 3 }, { 4 } }), "float32", { { 11 } })
     same(np.dot({ { 1, 2 } }, { { 3 }, { 4 } }), "float32", { { 11 } })
     assert.equal(32, np.dot({ 1, 2, 3 }, { 4, 5, 6 }))
+    same(np.matmul({ { { 1, 2 } }, { { 5, 6 } } }, np.array({ { 3 }, { 4 } })), "float32", { { { 11 } }, { { 39 } } })
   end)
 
   it("compare", function()
