@@ -187,24 +187,35 @@ return function(np)
 
   -- ---- sums and counts ----------------------------------------------------------------------------------------------
 
+  -- What `join` makes of all elements up to each one along an axis; `neutral` changes nothing there.
+  local function cumulative(given, name, join, neutral)
+    local a = as_array(given.a, name)
+    if not given.axis then a = a:ravel() end
+    local axis = axis_of(a, given.axis or 0, name)
+    if not arguments.floating[a.dtype] then a = cast(a, "int64") end
+    local joined, size, reach = a:copy(), a.shape[axis], 1
+    local before = {}
+    for i = 1, 2 * a.rank do before[i] = 0 end
+    -- Each step joins what lies as far back as the results reach, so they reach twice as far after it.
+    while reach < size do
+      before[2 * axis + 1] = reach
+      local earlier = cut(joined, axis, { 0, size - reach })
+      joined = join(joined, evaluate("pad", { earlier }, { paddings = before, constant_value = neutral }, name))
+      reach = 2 * reach
+    end
+    return joined
+  end
+
   local cumsum_signature = signature("np.cumsum", { { "a", "any" }, { "axis", "integer?" } })
   --- The sums of the elements up to each one along `axis`, or of the flattened array; integers as int64.
   function np.cumsum(...)
-    local given = cumsum_signature:parse(...)
-    local a = as_array(given.a, "np.cumsum")
-    if not given.axis then a = a:ravel() end
-    local axis = axis_of(a, given.axis or 0, "np.cumsum")
-    if not arguments.floating[a.dtype] then a = cast(a, "int64") end
-    local sums, size, reach = a:copy(), a.shape[axis], 1
-    local before = {}
-    for i = 1, 2 * a.rank do before[i] = 0 end
-    -- Each step adds what lies as far back as the sums reach, so they reach twice as far after it.
-    while reach < size do
-      before[2 * axis + 1] = reach
-      sums = sums + evaluate("pad", { cut(sums, axis, { 0, size - reach }) }, { paddings = before }, "np.cumsum")
-      reach = 2 * reach
-    end
-    return sums
+    return cumulative(cumsum_signature:parse(...), "np.cumsum", function(a, b) return a + b end, 0)
+  end
+
+  local cumprod_signature = signature("np.cumprod", { { "a", "any" }, { "axis", "integer?" } })
+  --- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
+  function np.cumprod(...)
+    return cumulative(cumprod_signature:parse(...), "np.cumprod", function(a, b) return a * b end, 1)
   end
 
   local diff_signature = signature("np.diff", { { "a", "any" }, { "axis", "integer", -1 } })
