@@ -47,9 +47,10 @@ int64_t index_at(lua_State* L, int at) {
   int64_t index = 0;
   if (find_integer(L, at, index)) return index;
   const char* const instead =
-      find_box<Tensor>(L, at) != nullptr ? "; np.compress picks by a condition, a:take by places"
-      : lua_type(L, at) == LUA_TTABLE    ? "; a:at(i, j) takes several indices, a:slice(\"0:2, 1\") a part"
-                                         : "";
+      find_box<Tensor>(L, at) != nullptr
+          ? "; np.compress picks by a condition, np.where replaces, a:take picks by places"
+      : lua_type(L, at) == LUA_TTABLE ? "; a:at(i, j) takes several indices, a:slice(\"0:2, 1\") a part"
+                                      : "";
   fail(ErrorCode::InvalidArgument, "index: expected an integer, got ", describe(L, at), instead);
 }
 
