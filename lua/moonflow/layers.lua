@@ -143,7 +143,8 @@ end
 local convolution_doc = [[
 A convolution with bias and activation.
 shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels); bias (filters)
-padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs per axis
+padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs
+  { before, after } for all axes: { { 0, 0 }, { 0, 0 }, { 2, 0 } } lets a conv1d of 3 look at nothing that comes later
 ]]
 
 local transpose_doc = [[
