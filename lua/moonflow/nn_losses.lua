@@ -1,6 +1,7 @@
 --- The losses of flow.nn, put together from ops. Each is an element-wise formula and then "mean", "sum" or "none".
 
 local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local session = require "moonflow.session"
@@ -22,6 +23,13 @@ end
 local function weighed(weight, x)
   local zero = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} })
   return weight * ops.apply("where", { weight:ne(0), x, zero })
+end
+
+-- A weight: a value of the job, or an array or a number that stays as it is.
+local function as_blob(value, t, like, what)
+  if value == nil or blob.is(value) then return value end
+  if type(value) == "userdata" then value = value:astype(like.dtype) end
+  return blob.new(t, blob.operand(value, t, like.dtype, what), "Constant", errors.site())
 end
 
 local function at_least_zero(x)
@@ -80,6 +88,9 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
         t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
       end
       if given.input then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
+      for _, weight in ipairs { "weight", "pos_weight" } do
+        given[weight] = as_blob(given[weight], t, given.input, "flow.nn." .. name .. ": " .. weight)
+      end
       local value, total = make(given, signature)
       return reduced(value, total, given.reduction, given.name, signature)
     end)
@@ -99,12 +110,12 @@ shapes: input and target alike, or so that they broadcast]],
     return ops.apply("squared_difference", { given.input, given.target })
   end)
 
-  define_loss("BCELoss", { { "input", "blob" }, { "target", "blob" }, { "weight", "blob?" } }, [[
+  define_loss("BCELoss", { { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" } }, [[
 The binary cross entropy of probabilities, in nats:
   -weight * (target * log(input) + (1 - target) * log(1 - input))
 A logarithm is taken of 2^-126 or more, so that the loss is finite (87.3 at most per element, where weight is 1) also
 where input is 0 or 1. BCEWithLogitsLoss is exact there.
-shapes: input and target alike; weight broadcasts to them]],
+shapes: input and target alike; weight, a blob, an array or a number, broadcasts to them]],
   function(given)
     local x, y = given.input, given.target
     local loss = -(y * log_probability(x) + (1 - y) * log_probability(1 - x))
@@ -112,12 +123,13 @@ shapes: input and target alike; weight broadcasts to them]],
   end)
 
   define_loss("BCEWithLogitsLoss", {
-    { "input", "blob" }, { "target", "blob" }, { "weight", "blob?" }, { "pos_weight", "blob?" },
+    { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" }, { "pos_weight", "operand?" },
   }, [[
 The binary cross entropy of sigmoid(input), in nats, without overflow for any input:
   weight * (pos_weight * target * softplus(-input) + (1 - target) * softplus(input)), softplus(x) = log(1 + exp(x))
 An infinite input costs 0 where the target is the 1 or 0 that it stands for, and else infinity.
-shapes: input and target alike; weight and pos_weight (mostly one number per class, on the last axis) broadcast to them
+shapes: input and target alike; weight and pos_weight (mostly one number per class, on the last axis) broadcast to
+  them; each is a blob, an array or a number
 defaults: weight and pos_weight are 1]],
   function(given)
     local x, y = given.input, given.target
@@ -132,14 +144,15 @@ defaults: weight and pos_weight are 1]],
   end)
 
   define_loss("CrossEntropyLoss", {
-    { "input", "blob" }, { "target", "blob" }, { "weight", "blob?" }, { "ignore_index", "integer?" },
+    { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" }, { "ignore_index", "integer?" },
     { "label_smoothing", "finite", 0 },
   }, [[
 The cross entropy between class numbers and softmax(input), in nats, with s = label_smoothing and one weight per class:
   sum_c weight[c] * q[c] * (log(sum_k exp(input[k])) - input[c]), q = s / classes, and 1 - s more for c = target
 Where target is ignore_index it is 0, without a gradient. "mean" is that of the others, weighed by the weights of their
 targets; of nothing it is 0.
-shapes: input (..., classes), the last axis as in all of flow.nn; target (...); weight (classes)
+shapes: input (..., classes), the last axis as in all of flow.nn; target (...); weight (classes), a blob or
+  an array
 dtypes: target of an integer dtype. What is probabilities goes to softmax_cross_entropy_with_logits
 defaults: no weight, no ignore_index, label_smoothing 0
 errors: a target outside [0, classes), but for ignore_index, names its row]],
@@ -150,6 +163,12 @@ errors: a target outside [0, classes), but for ignore_index, names its row]],
         .. "flow.nn.softmax_cross_entropy_with_logits"):format(y.name, y.dtype, tostring(y.shape)))
     end
     if s < 0 or s > 1 then signature:fail(": label_smoothing must lie in [0, 1], got " .. s) end
+    local classes = x.shape[#x.shape - 1]
+    local wanted = "(" .. classes .. ")"
+    if given.weight and tostring(given.weight.shape) ~= wanted then
+      signature:fail((": weight is %s, wanted one for each class of input %s, so %s"):format(
+        tostring(given.weight.shape), tostring(x.shape), wanted))
+    end
     local function scalar(value, dtype)
       return ops.apply("constant", {}, { value = value, dtype = dtype, shape = {} })
     end
@@ -164,7 +183,6 @@ errors: a target outside [0, classes), but for ignore_index, names its row]],
       loss = ops.apply("sparse_softmax_cross_entropy_with_logits", { y, x })
       if share then loss = share * loss end
     else
-      local classes = x.shape[#x.shape - 1]
       local q = ops.apply("one_hot", { y }, { depth = classes, on_value = 1 - s + s / classes,
         off_value = s / classes, dtype = x.dtype })
       loss = ops.apply("softmax_cross_entropy_with_logits", { given.weight and q * given.weight or q, x })

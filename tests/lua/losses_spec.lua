@@ -125,6 +125,25 @@ describe("the losses", function()
       loss_of({ p, t }, flow.nn.BCELoss, { reduction = "none" }) * w)
   end)
 
+  it("take arrays and numbers as weights that stay as they are", function()
+    local w = double { 1, 2, 0.5 }
+    for name, loss in pairs { weight = flow.nn.BCELoss, pos_weight = flow.nn.BCEWithLogitsLoss } do
+      local input = name == "weight" and p or x
+      for _, weight in ipairs { w, 3 } do
+        local array = np.zeros({ 3 }, flow.double) + weight
+        local given = loss_of({ input, t, array }, function(a, b, c) return loss(a, b, { [name] = c }) end)
+        assert.is_true(given == loss_of({ input, t }, loss, { [name] = weight }))
+      end
+    end
+    -- Class weights written down as float32 fit logits of any dtype.
+    local rows, classes = double { { 0, 1 }, { 2, 0 } }, np.array({ 0, 1 }, flow.int32)
+    local got = flow.global_function {
+      inputs = { a = tp.Numpy.Placeholder({ 2, 2 }, { dtype = flow.double }),
+                 b = tp.Numpy.Placeholder({ 2 }, { dtype = flow.int32 }) }, returns = tp.Numpy,
+    } (function(a, b) return flow.nn.CrossEntropyLoss(a, b, np.array { 1, 3 }) end)(rows, classes)
+    near(got, np.array((math.log(1 + math.exp(1)) + 3 * math.log(1 + math.exp(2))) / 4, flow.double))
+  end)
+
   it("stay finite at the ends of the range", function()
     local ends = np.array({ 0, 0, 1, 1 }, flow.float)
     local wanted = np.array({ 0, 1, 0, 1 }, flow.float)
@@ -181,14 +200,11 @@ describe("the losses", function()
 
     -- The loss of the logits and its gradient for them.
     local function entropy(options, target, dtype)
-      local weight = options.weight
       local got = flow.global_function {
         inputs = { a = tp.Numpy.Placeholder({ 4, 3 }, { dtype = dtype or flow.double }),
                    b = tp.Numpy.Placeholder({ 4 }, { dtype = (target or classes).dtype }) },
         returns = tp.List[tp.Numpy],
       } (function(a, b)
-        if weight then options.weight = flow.get_variable("weight", { shape = { 3 }, dtype = flow.double,
-          trainable = false, initializer = flow.ones_initializer() }) * weight end
         local loss = flow.nn.CrossEntropyLoss(a, b, options)
         return { loss, flow.gradients(loss, a) }
       end)(logits:astype(dtype or flow.double), target or classes)
@@ -249,6 +265,7 @@ describe("the losses", function()
       end
       fails("-100", {})
       fails("label_smoothing must lie in [0, 1], got 2", { label_smoothing = 2 })
+      fails("weight is (2), wanted one for each class of input (4, 3), so (3)", { weight = double { 1, 2 } })
       fails("target 'b' is float64 (4), wanted class numbers", {}, double { 0, 1, 2, 0 })
     end)
   end)
