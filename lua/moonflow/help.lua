@@ -230,7 +230,7 @@ local foreign = {
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
   sum = "flow.math.reduce_sum", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
-  detach = "flow.stop_gradient", interpolate = "flow.layers.upsample_2d", chunk = "flow.split",
+  detach = "flow.stop_gradient", silu = "flow.nn.swish", interpolate = "flow.layers.upsample_2d", chunk = "flow.split",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
 }
 local foreign_of_arrays = {
