@@ -280,8 +280,6 @@ Launch prepare_few_columns(const Product& sizes, Finish finish) {
 
 // A product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr double kSmallFlops = 2e6;
-// And one this small before a primitive would have begun.
-constexpr double kTinyFlops = 120e3;
 
 Launch prepare_primitive_on_one_thread(const Product& sizes, Finish finish, KernelCall& call) {
   const cpu::ThreadLimit one(1);  // a primitive divides its work when it is made
@@ -354,7 +352,8 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
   if (!call.input_layouts[1].row_major()) return prepare_panels(sizes, finish);
-  if (cpu::is_small_stack(sizes)) return prepare_stack(sizes, finish, call);
+  const bool tiny = cpu::is_small_stack(sizes);
+  if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
   if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows(sizes, finish);
   try {
@@ -363,7 +362,7 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
     const bool small = flops_of(sizes) < kSmallFlops;
     if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
     if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
-    if (flops_of(sizes) < kTinyFlops && sizes.batch == 1) return prepare_stack(sizes, finish, call);
+    if (tiny) return prepare_stack(sizes, finish, call);
     if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
     if (is_deep(sizes)) return prepare_deep(sizes, finish, call);
     if (turns(sizes)) return prepare_turned(sizes, finish, call);

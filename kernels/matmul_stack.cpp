@@ -12,8 +12,7 @@
 namespace moonflow::cpu {
 namespace {
 
-// ---- side by side
-// ----------------------------------------------------------------------------------------------------
+// ---- side by side --------------------------------------------------------------------------------------------------
 
 // Numbers of a pair and its product, of which each lane has its own: together they fit into the nearest cache.
 constexpr int64_t kMostNumbers = 384;
@@ -87,10 +86,9 @@ void multiply_side_by_side(const Product& sizes, int64_t first, int64_t last, co
   }
 }
 
-// ---- one after the other
-// --------------------------------------------------------------------------------------------- Tiles read and write
-// whole registers of b and of the result. Where those as they lie do not end with one, or b is a transpose, they are
-// copied, which is little beside the product.
+// ---- one after the other -------------------------------------------------------------------------------------------
+// Tiles read and write whole registers of b and of the result. Where those as they lie do not end with one, or b is a
+// transpose, they are copied, which is little beside the product unless that has few rows, or few columns.
 
 bool reads_in_place(const Product& sizes) { return !sizes.transpose_b && sizes.columns % kRowMultiple == 0; }
 bool writes_in_place(const Product& sizes) { return sizes.columns % kRowMultiple == 0; }
@@ -153,9 +151,11 @@ int64_t scratch_floats(const Product& sizes) {
 }  // namespace
 
 bool is_small_stack(const Product& sizes) {
-  constexpr int64_t kMostTerms = 150'000, kRowsWorthTurning = 4;
-  if (sizes.batch == 1 || sizes.rows * sizes.columns * sizes.inner > kMostTerms) return false;
-  return fits_lanes(sizes) || !sizes.transpose_b || sizes.rows >= kRowsWorthTurning;
+  constexpr int64_t kMostTerms = 150'000, kMostOfOne = 60'000, kLeastColumns = 8, kRowsWorthTurning = 4;
+  const int64_t terms = sizes.rows * sizes.columns * sizes.inner;
+  if (terms > (sizes.batch > 1 ? kMostTerms : kMostOfOne)) return false;
+  if (fits_lanes(sizes)) return true;
+  return sizes.columns >= kLeastColumns && (!sizes.transpose_b || sizes.rows >= kRowsWorthTurning);
 }
 
 int64_t stack_scratch_bytes(const Product& sizes) {

@@ -6,7 +6,7 @@
 
 namespace moonflow::cpu {
 
-// Whether one pair is small enough for multiply_stack to be the faster way.
+// Whether a pair is so small that this is faster than a library's product.
 bool is_small_stack(const Product& sizes);
 
 // `scratch` is for stack_scratch_bytes(sizes). An element is summed in the order of k.
