@@ -15,7 +15,6 @@
 
 namespace moonflow::host {
 
-class HostPrepared;
 class LuaMemory;
 
 class HostSession : public std::enable_shared_from_this<HostSession> {
@@ -70,8 +69,6 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void drop_reference(int reference) noexcept;
 
   HostRuns runs;  // owner thread
-  // Those that flow.publish() serves; owner thread.
-  std::vector<std::weak_ptr<HostPrepared>> prepared;
   std::string last_name;  // what mf_variable_type gave
 
  private:

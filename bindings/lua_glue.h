@@ -31,8 +31,8 @@ namespace moonflow::lua {
 
 // ---- boxes ---------------------------------------------------------------------------------------------------
 
-enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Socket, Waiter };
-constexpr int kTags = 9;
+enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Prepared, Socket, Waiter };
+constexpr int kTags = 10;
 
 // The first word is zero because other libraries take any userdata for their own and follow its first word: with a
 // zero there they report a clean error instead of reading wild memory.
@@ -63,6 +63,17 @@ struct PlanBox {
   std::vector<Tensor> feeds, tapped;  // of a call under way; kept, so that the next one allocates nothing for them
 };
 
+struct PreparedBox {
+  std::weak_ptr<Session> session;  // whose weights it takes, as long as there is one
+  std::shared_ptr<PreparedCall> call;
+
+  void publish() const {
+    const std::shared_ptr<Session> open = session.lock();
+    require(open && !open->closed(), ErrorCode::WrongState, "the session of this prepared call is closed; prepare it again");
+    open->publish(*call);
+  }
+};
+
 template <class T>
 constexpr Tag kTagOf = Tag::None;
 template <>
@@ -77,6 +88,8 @@ template <>
 inline constexpr Tag kTagOf<GraphBox> = Tag::Graph;
 template <>
 inline constexpr Tag kTagOf<PlanBox> = Tag::Plan;
+template <>
+inline constexpr Tag kTagOf<PreparedBox> = Tag::Prepared;
 
 // An error on the C stack. Long messages are cut.
 struct PlainError {
@@ -102,7 +115,7 @@ struct State {
   std::optional<Error> fault;              // on its way from `protect` to Lua
   bool out_of_memory = false;              // the fault that needs no memory to be noted
   int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
-                               LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
+                               LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
   int methods_ref = LUA_NOREF;   // of arrays
   int error_ref = LUA_NOREF;     // the metatable of error tables
   int tostring_ref = LUA_NOREF;  // Lua's own tostring, to read 64-bit cdata

@@ -323,6 +323,8 @@ void add_session(lua_State* L, State& state) {
                                       {"op_paths", op_paths},
                                       {"graph", make_graph},
                                       {"compile", compile_graph},
+                                      {"prepare", prepare_graph},
+                                      {"publish", publish_weights},
                                       {"profile_start", profile_start},
                                       {"profile_note", profile_note},
                                       {"profile_stop", profile_stop},

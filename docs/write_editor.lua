@@ -23,7 +23,7 @@ local KINDS = {
 -- What comments call our own objects.
 local OURS = { ndarray = "moonflow.NdArray", placement = "moonflow.Placement" }
 for _, word in ipairs { "Blob", "Job", "Watch", "Task", "Server", "Regularizer", "Initializer", "Type", "Generator",
-                        "Dataset", "Batches", "CheckPoint", "Progress", "Pending", "Decorator" } do
+                        "Dataset", "Batches", "CheckPoint", "Progress", "Pending", "Prepared", "Decorator" } do
   OURS[word] = "moonflow." .. word
 end
 
@@ -231,6 +231,7 @@ objects.Job = flow.global_function {
 end)
 objects.Pending = objects.Job(flow.np.zeros({ 1, 1 }))
 objects.Pending:get()
+objects.Prepared = flow.global_function { inputs = {} } (function() end):prepare()
 objects.Task = flow.spawn(function() end)
 objects.Generator = flow.np.random.default_rng(1)
 objects.CheckPoint = flow.train.CheckPoint()
@@ -273,7 +274,7 @@ local CLASSES = {
 ---@field op_name string
 ---@field blob_name string
 ]] .. operators("moonflow.Blob", "moonflow.Operand") },
-  { "Job", { "summary", "watch", "value_names", "dump" }, [[
+  { "Job", { "prepare", "summary", "watch", "value_names", "dump" }, [[
 ---A job function: called with arrays it runs and gives what it was declared to return.
 ---@class moonflow.Job: function
 ---@overload fun(...): any]] },
@@ -284,6 +285,12 @@ local CLASSES = {
   { "Pending", { "get", "async_get", "on_error", "await", "ready" }, [[
 ---A result that may not be there yet; called with a function it is delivered to that.
 ---@class moonflow.Pending: function
+---@overload fun(...): any]] },
+  { "Prepared", { "publish", "generation" }, [[
+---A job with buffers and weights of its own; called with arrays, or with none, it runs on them at once.
+---@class moonflow.Prepared: function
+---@field inputs table<integer|string, moonflow.NdArray>
+---@field outputs moonflow.NdArray[]
 ---@overload fun(...): any]] },
   { "Watch", { "off", "on", "every" }, "---@class moonflow.Watch" },
   { "Task", { "done", "await" }, "---@class moonflow.Task" },

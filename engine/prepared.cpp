@@ -6,8 +6,8 @@
 
 namespace moonflow {
 
-PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token last_watch,
-                           const std::shared_ptr<HostMemory>& memory)
+PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first,
+                           Token last, const std::shared_ptr<HostMemory>& memory)
     : device_(std::move(device)) {
   device_->enter();
   plan_ = compile(graph, job, device_, variables_);
@@ -28,7 +28,7 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
   tapped_.resize(plan_->taps.size());
   std::vector<size_t> wanted;
   for (size_t i = 0; i < plan_->taps.size(); ++i)
-    if (plan_->taps[i].token > last_watch) wanted.push_back(i);
+    if (plan_->taps[i].token >= first && plan_->taps[i].token <= last) wanted.push_back(i);
   std::sort(wanted.begin(), wanted.end(),
             [&](size_t a, size_t b) { return plan_->taps[a].token < plan_->taps[b].token; });
   for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = zeroed(plan_->taps[tap].type));

@@ -16,9 +16,9 @@ namespace moonflow {
 
 class PreparedCall {
  public:
-  // Compiles the graph once more, for `device`, whose launches must neither allocate nor lock. Every tap is an output,
-  // in the order of their tokens; those up to `last_watch` are left out. A graph that writes variables is refused.
-  PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token last_watch,
+  // Compiles the graph once more, for `device`, whose launches must neither allocate nor lock. The taps with tokens from
+  // `first` to `last` are outputs, in this order; other taps are left out. A graph that writes variables is refused.
+  PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first, Token last,
                const std::shared_ptr<HostMemory>& memory);
 
   const std::vector<Tensor>& inputs() const { return inputs_; }

@@ -1,5 +1,7 @@
 #include "engine/session.h"
 
+#include <algorithm>
+
 #include "engine/compile.h"
 
 namespace moonflow {
@@ -26,6 +28,32 @@ std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& jo
   if (!device) device = device_;
   device->enter();
   return moonflow::compile(graph, job, device, variables_);
+}
+
+std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::string& job,
+                                               std::shared_ptr<Device> device, Token first, Token last) {
+  require(!closed_, ErrorCode::WrongState, "the session of ", job, " is closed");
+  auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, memory_);
+  publish(*call);
+  prepared_.push_back(call);
+  return call;
+}
+
+void Session::publish(PreparedCall& call) {
+  call.publish([&](const Variable& weight) { return read(weight.name); });
+}
+
+int Session::publish() {
+  const auto gone = [](const std::weak_ptr<PreparedCall>& call) { return call.expired(); };
+  prepared_.erase(std::remove_if(prepared_.begin(), prepared_.end(), gone), prepared_.end());
+  int count = 0;
+  for (const std::weak_ptr<PreparedCall>& held : prepared_) {
+    const std::shared_ptr<PreparedCall> call = held.lock();
+    if (!call) continue;  // closed by another thread meanwhile
+    publish(*call);
+    ++count;
+  }
+  return count;
 }
 
 RunId Session::submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/prepared.h"
 
 namespace moonflow {
 
@@ -32,6 +33,14 @@ class Session {
 
   // For a device of this session; without one, for its own.
   std::shared_ptr<Plan> compile(const Graph& graph, const std::string& job, std::shared_ptr<Device> device = nullptr);
+  // A call of the graph for a loop with deadlines, on a device made for it, with the weights as they are after the runs
+  // submitted so far; see PreparedCall.
+  std::shared_ptr<PreparedCall> prepare(const Graph& graph, const std::string& job, std::shared_ptr<Device> device,
+                                        Token first, Token last);
+  // Hands the weights, as they are after the runs submitted so far, to a prepared call, or to all that somebody holds;
+  // gives their number.
+  void publish(PreparedCall& call);
+  int publish();
   // Gives the run's number, or 0 when too much is in flight.
   RunId submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission);
   // The next completion and its removal, or both in one; see CompletionQueue.
@@ -61,6 +70,7 @@ class Session {
   CompletionQueue completions_;
   Executor executor_;               // last: its threads end before anything above goes
   std::unique_ptr<Stream> stream_;  // of evaluate
+  std::vector<std::weak_ptr<PreparedCall>> prepared_;
   bool closed_ = false;
 };
 

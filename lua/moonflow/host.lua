@@ -6,6 +6,7 @@ local checkpoint = require "moonflow.checkpoint"
 local config = require "moonflow.config"
 local errors = require "moonflow.errors"
 local job = require "moonflow.job"
+local prepared = require "moonflow.prepared"
 local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
@@ -92,7 +93,7 @@ function host.open(threads, log, receive, forget)
 end
 
 function host.close()
-  host.publisher, host.receive, host.forget = nil, nil, nil
+  host.receive, host.forget = nil, nil
   session.otherwise(nil)
   config.log(nil)
   session.shutdown()
@@ -160,19 +161,7 @@ function host.launch(of, ...)
   return run, watched
 end
 
---- What a prepared call of the job is made from: its graph, and how many of its taps are watches.
-function host.parts(of)
-  local plan = of.plan
-  if of.dynamic then
-    errors.raise("unsupported", of.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
-  end
-  if #plan.hidden > 0 then
-    errors.raise("unsupported", of.name .. ": draws random numbers, which a prepared call cannot; "
-      .. "draw them in the host, and make them an input of the job")
-  end
-  if not plan.ready then plan:prepare() end
-  return plan.graph, plan.watch_count
-end
+host.parts = prepared.parts
 
 -- ---- variables ----------------------------------------------------------------------------------------------------
 
@@ -184,13 +173,6 @@ end
 
 function host.load_checkpoint(path)
   checkpoint.CheckPoint():load(path)
-end
-
---- Copies the weights to the prepared calls that a host has made, where their next run takes them.
---- @return number  how many prepared calls there are
-function host.publish()
-  variable.initialise()
-  return host.publisher and host.publisher() or 0
 end
 
 --- What a checkpoint tells beside the variables.

@@ -19,7 +19,6 @@ local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
 local gradients = require "moonflow.gradients"
 local help = require "moonflow.help"
-local host = require "moonflow.host"
 local initializer = require "moonflow.initializer"
 local iterator = require "moonflow.iterator"
 local job = require "moonflow.job"
@@ -28,6 +27,7 @@ local mathematics = require "moonflow.math"
 local nn = require "moonflow.nn"
 local np = require "moonflow.np"
 local ops = require "moonflow.ops"
+local prepared = require "moonflow.prepared"
 local profiler = require "moonflow.profiler"
 local progress = require "moonflow.progress"
 local random_seed = require "moonflow.random_seed"
@@ -93,7 +93,7 @@ local flow = {
   serve_repl = serve.serve_repl,
   shutdown = session.shutdown,
   set_seed = random_seed.set,
-  publish = host.publish,
+  publish = prepared.publish,
   _finish = session.sync,  -- what the launcher calls when a script has ended
 
   -- data

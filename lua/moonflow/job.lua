@@ -6,6 +6,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
 local plan = require "moonflow.plan"
+local prepared = require "moonflow.prepared"
 local session = require "moonflow.session"
 local source = require "moonflow.source"
 local summary = require "moonflow.summary"
@@ -309,16 +310,19 @@ local function check_feed(self, leaf, feed, shape)
   errors.raise(code, self.name .. ": input '" .. leaf.name .. "' " .. fault)
 end
 
+--- Raises what is wrong with so many arguments, one array per input.
+function Job:check_feeds(count, ...)
+  check_count(self, count)
+  for i, leaf in ipairs(self.leaves) do check_feed(self, leaf, (select(i, ...))) end
+end
+
 --- Raises why a submission was refused, in the user's words.
 function Job:explain(of, problem, ...)
   if of.generation ~= session.generation() then
     errors.raise("wrong_state", "the job '" .. self.name .. "' belongs to a session that is closed; define it again")
   end
   of:retract()
-  if self.plain then
-    check_count(self, select("#", ...) - #of.hidden)
-    for i, leaf in ipairs(self.leaves) do check_feed(self, leaf, (select(i, ...))) end
-  end
+  if self.plain then self:check_feeds(select("#", ...) - #of.hidden, ...) end
   if errors.is_error(problem) then
     problem.where = errors.site() or problem.where
     if not problem.job or problem.job == "" then problem.job = self.name end
@@ -326,8 +330,8 @@ function Job:explain(of, problem, ...)
   error(problem, 0)
 end
 
--- Flat list of feeds out of the arguments of a call.
-local function gather(self, ...)
+--- The arrays in the arguments of a call, as one list.
+function Job:gather(...)
   local count = select("#", ...)
   check_count(self, count)
   local feeds = {}
@@ -377,7 +381,7 @@ local function plan_for(self, feeds)
 end
 
 local function call_gathered(self, ...)
-  local feeds = gather(self, ...)
+  local feeds = self:gather(...)
   local of = plan_for(self, feeds)
   return of:call(unpack(feeds, 1, of:supply(feeds, #feeds)))
 end
@@ -432,6 +436,17 @@ end
 function Job:start_flat(...)
   if self.plan.plain then return start(self.plan, ...) end
   return start(take_flat(self, ...))
+end
+
+--- Makes a form of the job for loops with deadlines: `local act = policy_job:prepare()`, then `act(state)` in each
+--- frame. It has buffers, weights and a plan of its own, for one thread of the CPU. A call runs at once, whatever
+--- is being trained, leaves no garbage, and gives the same arrays each time, which the next call writes again;
+--- `act.inputs` and `act.outputs` are its buffers. It computes with the weights it has until `act:publish()`, or
+--- `flow.publish()` for all, hands it those of the session.
+--- @return Prepared
+--- @error a job that writes variables, draws random numbers or takes lists
+function Job:prepare()
+  return prepared.new(self)
 end
 
 -- ---- looking at it ------------------------------------------------------------------------------------------------

@@ -232,6 +232,15 @@ local function relu_calls()
   end
 end
 
+local function prepared_calls(job, x)
+  local call = job:prepare()
+  return function(seconds)
+    return seconds_per_call(function(n)
+      for _ = 1, n do call(x) end
+    end, seconds)
+  end
+end
+
 local function watch_delivery()
   local plain, watched = relu_job(tp.Numpy), relu_job(tp.Numpy, function() end)
   return function(seconds)
@@ -316,6 +325,12 @@ local rows = {
   ["peak memory of LeNet training"] = peak_memory,
   ["delivery of a watch, beside its call"] = watch_delivery,
   ["asynchronous call with its callback"] = asynchronous_calls,
+  ["prepared call of relu(x + 1) on 5 floats"] = function() return prepared_calls(relu_job(tp.Numpy), five) end,
+  ["prepared call of the policy, batch 1"] = function()
+    local observation = first(1, observations)
+    local _, job = predict_job(models.policy, observation)
+    return prepared_calls(job, observation)
+  end,
 }
 
 for _, op in ipairs(ops) do

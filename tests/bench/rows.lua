@@ -33,4 +33,6 @@ return {
   -- Without a goal: what the calls of the language cost.
   { name = "delivery of a watch, beside its call", unit = "us" },
   { name = "asynchronous call with its callback", unit = "us" },
+  { name = "prepared call of relu(x + 1) on 5 floats", unit = "us" },
+  { name = "prepared call of the policy, batch 1", unit = "us" },
 }

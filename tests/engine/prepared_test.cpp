@@ -35,7 +35,7 @@ void feed(PreparedCall& call, std::vector<float> input) {
 
 TEST_CASE("a prepared call runs from its inputs to its outputs with the newest weights") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
   REQUIRE(call.outputs().size() == 2);
   REQUIRE(call.weights().size() == 1);
   CHECK(call.weights()[0]->name == "w");
@@ -57,12 +57,22 @@ TEST_CASE("a prepared call runs from its inputs to its outputs with the newest w
   CHECK(call.generation() == 5);
 }
 
+TEST_CASE("of what is tapped, a prepared call gives what it is asked for") {
+  Net net;
+  PreparedCall call(net.graph, "net", net.device, 2, 2, nullptr);
+  REQUIRE(call.outputs().size() == 1);
+  call.publish([&](const Variable&) { return floats({5, 7}); });
+  feed(call, {2, 3});
+  call.run();
+  CHECK(values(call.outputs()[0]) == std::vector<float>{15, 28});
+}
+
 TEST_CASE("a prepared call makes what follows from its weights once per publication") {
   Net net;
   Graph graph(*net.ops);
   const ValueId turned = graph.append("reversing", {graph.variable("w", vec(2))})[0];
   graph.tap(graph.append("add", {turned, graph.feed("x", vec(2))})[0], 1);
-  PreparedCall call(graph, "net", net.device, 0, nullptr);
+  PreparedCall call(graph, "net", net.device, 1, 1, nullptr);
   for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
     const int before = net.device->reorders;
     call.publish([&](const Variable&) { return floats({w, 2 * w}); });
@@ -76,7 +86,7 @@ TEST_CASE("a prepared call makes what follows from its weights once per publicat
 
 TEST_CASE("a prepared call takes no memory of its device once it is made") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
   const int live = net.device->live_buffers;
   net.device->refuse_above = 0;
   for (int i = 0; i < 10; ++i) {
@@ -91,13 +101,14 @@ TEST_CASE("a graph that writes variables cannot be prepared") {
   Graph graph(*net.ops);
   const ValueId w = graph.variable("w", vec(1));
   graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
-  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 0, nullptr), Catch::Contains("train_job writes some"));
+  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 1, 1, nullptr),
+                    Catch::Contains("train_job writes some"));
   CHECK(net.device->live_buffers == 0);
 }
 
 TEST_CASE("weights of the wrong type are refused and the old ones stay") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
   CHECK_THROWS_WITH(call.publish([](const Variable&) { return floats({1}); }), Catch::Contains("'w'"));
   call.run();
   CHECK(values(call.outputs()[1]) == std::vector<float>{0, 0});
@@ -105,7 +116,7 @@ TEST_CASE("weights of the wrong type are refused and the old ones stay") {
 
 TEST_CASE("a run never sees weights of two generations") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 1, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
   feed(call, {1, 1});
   std::atomic<bool> done{false};
   std::thread publisher([&] {

@@ -56,6 +56,36 @@ TEST_CASE("a variable counts as initialised once a run has written it") {
   CHECK(toy.session.variables().find("w")->initialised());
 }
 
+TEST_CASE("prepared calls take the weights that their session publishes, and outlive it") {
+  auto toy = std::make_unique<ToySession>();
+  Session& session = toy->session;
+  const std::shared_ptr<FakeDevice> device = toy->device;
+  session.variables().declare("w", vec(1), *device);
+  session.write("w", floats({3}));
+  Graph graph(session.catalog());
+  graph.tap(graph.append("add", {graph.variable("w", vec(1)), graph.feed("x", vec(1))})[0], 1);
+  const auto prepare = [&] { return session.prepare(graph, "net", std::make_shared<FakeDevice>(), 1, 1); };
+  std::shared_ptr<PreparedCall> one = prepare(), other = prepare();
+  const auto run = [](PreparedCall& call) {
+    call.run();
+    return values(call.outputs()[0])[0];
+  };
+  CHECK(run(*one) == 3);
+  session.write("w", floats({4}));
+  CHECK(run(*one) == 3);
+  session.publish(*one);
+  CHECK(run(*one) == 4);
+  CHECK(run(*other) == 3);
+  CHECK(session.publish() == 2);
+  CHECK(run(*other) == 4);
+  other.reset();
+  CHECK(session.publish() == 1);
+  session.close();
+  CHECK_THROWS_WITH(prepare(), "the session of net is closed");
+  toy.reset();
+  CHECK(run(*one) == 4);
+}
+
 TEST_CASE("one op runs at once on host tensors") {
   ToySession toy;
   CHECK(values(toy.session.evaluate("add", {floats({1, 2}), floats({3, 4})})[0]) == std::vector<float>{4, 6});

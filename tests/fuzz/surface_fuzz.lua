@@ -60,10 +60,13 @@ local steady = flow.global_function { inputs = { x = X }, returns = tp.Numpy, na
 method("ndarray", array, [[at set item reshape copy rows tobytes totable astype slice mean sum max min prod std argmax
   argmin any all transpose take ptr numpy tolist release squeeze expand_dims clip dot]])
 local watched = flow.global_function { inputs = { x = X }, returns = tp.Numpy, name = "watched" } (steady_body)
-method("job", function() return watched end, "watch summary value_names dump run_flat start_flat")
+method("job", function() return watched end, "watch summary value_names dump run_flat start_flat prepare")
+local prepared = steady:prepare()
+method("prepared", function() return prepared end, "publish generation")
 method("rng", function() return np.random.default_rng(3) end, "uniform normal randint rand randn permutation")
 method("optimizer", function() return flow.optimizer.SGD(0.1) end, "minimize")
 targets[#targets + 1] = { "job()", function(...) return steady(...) end }
+targets[#targets + 1] = { "prepared()", function(...) return prepared(...) end }
 targets[#targets + 1] = { "ndarray[]", function(key, value)
   local a = array()
   a[key] = value

@@ -1,0 +1,98 @@
+--- Prepared: a predict job with buffers, weights and a plan of its own, for loops with deadlines.
+-- A call waits for no run under way, leaves no garbage, and gives the same arrays each time.
+
+local errors = require "moonflow.errors"
+local session = require "moonflow.session"
+local typing = require "moonflow.typing"
+local variable = require "moonflow.variable"
+
+local prepared = {}
+
+local Prepared = { kind = "prepared call" }
+Prepared.__index = Prepared
+
+setmetatable(Prepared, { __index = function(_, key)
+  errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, publish and "
+    .. "generation; it is called as its job is")
+end })
+
+--- What a prepared call of the job is made from: its graph, and the tokens of its first and its last result.
+function prepared.parts(job)
+  local plan = job.plan
+  if plan.generation ~= session.generation() then
+    errors.raise("wrong_state", "the job '" .. job.name .. "' belongs to a session that is closed; define it again")
+  end
+  if job.dynamic then
+    errors.raise("unsupported", job.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
+  end
+  if #plan.hidden > 0 then
+    errors.raise("unsupported", job.name .. ": draws random numbers, which a prepared call cannot; "
+      .. "draw them outside, and make them an input of the job")
+  end
+  if not plan.ready then plan:prepare() end
+  return plan.graph, plan.watch_count + 1, plan.watch_count + plan.result_count
+end
+
+--- A prepared call of the job, for job:prepare().
+function prepared.new(job)
+  local handle = session.handle():prepare(prepared.parts(job))
+  local plan = job.plan
+  local self = setmetatable({
+    job = job, handle = handle, run = handle.run, inputs = handle:inputs(), outputs = handle:outputs(),
+    skeleton = plan.skeleton or false, flat_count = typing.is_flat(plan.skeleton) and plan.result_count,
+  }, Prepared)
+  for i, leaf in ipairs(job.leaves) do self.inputs[leaf.name] = self.inputs[i] end
+  return self
+end
+
+local function fail(self, problem, refused, ...)
+  if refused then self.job:check_feeds(select("#", ...), ...) end
+  error(problem, 0)
+end
+
+local function run(self, ...)
+  local done, a, b, c = self.run(self.handle, ...)
+  if not done then fail(self, a, b, ...) end
+  local count = self.flat_count
+  if count == 1 then return a end
+  if count == 0 then return end
+  if count == 2 then return a, b end
+  if count == 3 then return a, b, c end
+  self.outputs = self.handle:outputs()  -- a script may have released some
+  return typing.build(self.skeleton, self.outputs)
+end
+
+--- Runs the job on the calling thread, from copies of the arguments, or, called without any, from what lies in its
+--- inputs. Watches are not called.
+--- @return any  what the job gives, in arrays that the next call writes again
+--- @error an argument that does not fit its placeholder
+function Prepared:__call(...)
+  if self.job.plain or select("#", ...) == 0 then return run(self, ...) end
+  return run(self, unpack(self.job:gather(...)))
+end
+
+--- Takes over the weights as they are after the runs submitted so far. Until then it computes with those it has.
+--- @error its session is closed
+function Prepared:publish()
+  self.handle:publish()
+end
+
+--- How many times its calls have taken new weights.
+--- @return number
+function Prepared:generation()
+  return self.handle:generation()
+end
+
+--- "policy, prepared".
+function Prepared:__tostring()
+  return (tostring(self.job):gsub("%[[^%[]*$", "[prepared]"))
+end
+
+--- Hands the weights to all prepared calls of the session, in Lua and of a host, where their next run takes them.
+--- @return number  how many prepared calls there are
+function prepared.publish()
+  variable.initialise()
+  return session.handle():publish()
+end
+
+return prepared

@@ -1,0 +1,235 @@
+-- Prepared calls: what the job gives, in arrays that stay; published weights; independent of what is in flight.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+local function vector(...)
+  return np.array({ ... }, flow.float)
+end
+
+local function raises(code, text, ...)
+  local fine, problem = pcall(...)
+  assert.is_false(fine)
+  assert.equal(code, problem.code)
+  assert.truthy(tostring(problem):find(text, 1, true), tostring(problem))
+  return problem
+end
+
+local x2 = { x = tp.Numpy.Placeholder({ 2 }) }
+
+local function weight(initial)
+  return flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(initial) })
+end
+
+local function scaling()
+  return flow.global_function { name = "scale", inputs = x2, returns = tp.Numpy } (function(x) return x * weight(3) end)
+end
+
+-- Takes 1 from w; gives nothing before the script asks.
+local function learning()
+  return flow.global_function { type = "train", inputs = x2, returns = tp.Callback[tp.Numpy] } (function(x)
+    local loss = flow.math.reduce_sum(weight(3) * x)
+    flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 1 }), { momentum = 0 }):minimize(loss)
+    return loss
+  end)
+end
+
+before_each(function()
+  flow.clear_default_session()
+  flow.set_seed(7)
+end)
+
+describe("a prepared call", function()
+  it("gives what its job gives, whatever the form", function()
+    local shapes = {
+      { body = function(x) local _ = x + 1 end },
+      { returns = tp.Numpy, body = function(x) return x + 1 end },
+      { returns = tp.Tuple { tp.Numpy, tp.Numpy }, body = function(x) return x + 1, x end },
+      { returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy }, body = function(x) return x + 1, x, x + 1 end },
+      { returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy },
+        body = function(x) return x + 1, x + 2, x + 3, x + 4 end },
+    }
+    for count, shape in ipairs(shapes) do
+      local job = flow.global_function { inputs = x2, returns = shape.returns } (shape.body)
+      local call = job:prepare()
+      for start = 1, 3 do
+        local wanted, got = { job(vector(start, 0)) }, { call(vector(start, 0)) }
+        assert.equal(count - 1, #got)
+        for i, y in ipairs(wanted) do assert.is_true(y == got[i]) end
+      end
+    end
+    local named = flow.global_function {
+      inputs = x2,
+      returns = tp.Dict { twice = tp.Numpy, parts = tp.List[tp.Numpy] },
+    } (function(x) return { twice = 2 * x, parts = { x, -x } } end)
+    local got = named:prepare()(vector(1, 2))
+    assert.is_true(got.twice == vector(2, 4))
+    assert.is_true(got.parts[2] == vector(-1, -2))
+    local later = flow.global_function { inputs = x2, returns = tp.Callback[tp.Numpy] } (function(x) return x + 1 end)
+    assert.is_true(later:prepare()(vector(1, 2)) == vector(2, 3))
+  end)
+
+  it("agrees with its job for a network of convolutions and products", function()
+    local T = tp.Numpy.Placeholder({ 2, 1, 12, 12 })
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+      local maps = flow.layers.conv2d(x, 8, 5, { padding = "SAME", activation = flow.nn.relu, name = "conv" })
+      local pooled = flow.nn.max_pool2d(maps, { ksize = 2, strides = 2, padding = "SAME" })
+      return flow.nn.softmax(flow.layers.dense(flow.reshape(pooled, { 2, -1 }), 10, { name = "dense" }))
+    end)
+    local call = job:prepare()
+    for _ = 1, 3 do
+      local x = np.random.uniform(-1, 1, { 2, 1, 12, 12 }):astype(flow.float)
+      assert.is_true(np.max(np.abs(job(x) - call(x))) < 1e-5)
+    end
+  end)
+
+  it("takes lists of arrays where its job does", function()
+    local T = tp.Numpy.Placeholder({ 2 })
+    local job = flow.global_function { inputs = { pair = { T, T }, z = T }, returns = tp.Numpy } (function(pair, z)
+      return pair[1] - pair[2] + z
+    end)
+    local call = job:prepare()
+    assert.is_true(call({ vector(5, 5), vector(1, 2) }, vector(0, 1)) == vector(4, 4))
+    raises("invalid_argument", "wants a list of 2 arrays", call, vector(1, 2), vector(0, 1))
+  end)
+
+  it("gives the same arrays each time, and runs from its inputs when it is called without arguments", function()
+    local call = scaling():prepare()
+    local y = call(vector(1, 2))
+    assert.is_true(y == vector(3, 6))
+    assert.equal(y, call.outputs[1])
+    assert.equal(y, call(vector(2, 4)))
+    assert.is_true(y == vector(6, 12))
+    call.inputs.x[1] = 5
+    assert.equal(call.inputs.x, call.inputs[1])
+    call()
+    assert.is_true(y == vector(6, 15))
+    y:release()
+    assert.is_true(call(vector(1, 1)) == vector(3, 3)) -- is there again
+  end)
+
+  it("can be fed with what it gave", function()
+    local T = tp.Numpy.Placeholder({ 2 })
+    local job = flow.global_function { inputs = { x = T, h = T }, returns = tp.Numpy } (function(x, h)
+      return x + h / 2
+    end)
+    local call = job:prepare()
+    local h = np.zeros({ 2 }, flow.float)
+    for _ = 1, 3 do h = call(vector(4, 8), h) end
+    assert.is_true(h == vector(7, 14))
+  end)
+
+  it("computes with the weights that were published last", function()
+    local job, learn = scaling(), learning()
+    local call, other = job:prepare(), job:prepare()
+    assert.is_true(call(vector(1, 1)) == vector(3, 3))
+    learn(vector(1, 1))
+    assert.is_true(call(vector(1, 1)) == vector(3, 3))
+    call:publish() -- after the run that is under way
+    assert.is_true(call(vector(1, 1)) == vector(2, 2))
+    assert.is_true(other(vector(1, 1)) == vector(3, 3))
+    assert.equal(2, flow.publish())
+    assert.is_true(other(vector(1, 1)) == vector(2, 2))
+    assert.equal(2, other:generation())
+    other = nil -- luacheck: ignore
+    collectgarbage()
+    assert.equal(1, flow.publish())
+  end)
+
+  it("waits for nothing that is in flight, and delivers nothing", function()
+    local call, learn = scaling():prepare(), learning()
+    local delivered = 0
+    for _ = 1, 2 do learn(vector(1, 1))(function() delivered = delivered + 1 end) end
+    assert.is_true(call(vector(1, 2)) == vector(3, 6))
+    assert.equal(0, delivered)
+    assert.equal(2, flow.in_flight())
+    flow.sync()
+    assert.equal(2, delivered)
+  end)
+
+  it("may be called in a handler, in a task, and in a handler of its own job", function()
+    local seen = {}
+    local call
+    local job = flow.global_function { inputs = x2, returns = tp.Numpy } (function(x)
+      local y = x + 1
+      flow.watch(y, function(value) seen[#seen + 1] = call(value)[0] end)
+      return y
+    end)
+    call = job:prepare()
+    job(vector(1, 2))
+    assert.same({ 3 }, seen) -- and calls no watch itself
+    flow.spawn(function() seen[#seen + 1] = call(vector(10, 0))[0] end)
+    assert.same({ 3, 11 }, seen)
+  end)
+
+  it("does not give what is watched from outside", function()
+    local job = flow.global_function { inputs = x2, returns = tp.Numpy } (function(x)
+      return flow.nn.relu(flow.math.negative(x, { name = "negated" }))
+    end)
+    job:watch("negated", function() end)
+    local call = job:prepare()
+    assert.equal(1, #call.outputs)
+    assert.is_true(call(vector(1, -2)) == vector(0, 2))
+  end)
+
+  it("leaves no garbage", function()
+    jit.off()
+    local call, x = scaling():prepare(), vector(1, 2)
+    call(x)
+    collectgarbage()
+    collectgarbage("stop")
+    local before = collectgarbage("count")
+    for _ = 1, 100 do call(x) end
+    local after = collectgarbage("count")
+    collectgarbage("restart")
+    jit.on()
+    assert.equal(before, after)
+  end)
+
+  it("outlives its session, whose weights it then keeps", function()
+    local call = scaling():prepare()
+    flow.clear_default_session()
+    assert.is_true(call(vector(1, 2)) == vector(3, 6))
+    raises("wrong_state", "the session of this prepared call is closed; prepare it again", call.publish, call)
+    assert.equal(0, flow.publish())
+  end)
+
+  it("says what does not fit", function()
+    local call = scaling():prepare()
+    raises("invalid_argument", "scale: takes 1 input (x), got 2", call, vector(1, 2), vector(1, 2))
+    raises("shape_mismatch", "scale: input 'x' is float32 (3), its placeholder wants float32 (2)", call,
+      vector(1, 2, 3))
+    raises("dtype_mismatch", "scale: input 'x' is int32 (2)", call, np.array({ 1, 2 }, flow.int32))
+    raises("invalid_argument", "scale: input 'x' is 1", call, 1)
+    local gone = vector(1, 2)
+    gone:release()
+    raises("wrong_state", "released", call, gone)
+    raises("not_found", "a prepared call has no 'output'", function() return call.output end)
+    assert.equal("scale(x: float32[2]) -> Numpy  [prepared]", tostring(call))
+  end)
+
+  it("raises what its run raises, and runs again", function()
+    local job = flow.global_function { inputs = { x = x2.x, i = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },
+      returns = tp.Numpy } (function(x, i) return flow.gather(x, i) end)
+    local call = job:prepare()
+    local problem = raises("out_of_range", "gather", call, vector(1, 2), np.array({ 7 }, flow.int32))
+    assert.truthy(problem.where:find("prepared_spec.lua", 1, true))
+    assert.is_true(call(vector(1, 2), np.array({ 1 }, flow.int32)) == vector(2))
+  end)
+end)
+
+describe("a job that cannot be prepared", function()
+  it("says why", function()
+    local learn = learning()
+    raises("unsupported", "prepare a predict job", learn.prepare, learn)
+    local draws = flow.global_function { inputs = x2, returns = tp.Numpy } (function(x)
+      return x + flow.random.normal { shape = { 2 } }
+    end)
+    raises("unsupported", "draws random numbers", draws.prepare, draws)
+    local L = tp.ListNumpy.Placeholder({ 2 })
+    local list = flow.global_function { inputs = { x = L }, returns = tp.ListNumpy } (function(x) return x end)
+    raises("unsupported", "needs inputs of fixed shape", list.prepare, list)
+    local old = scaling()
+    flow.clear_default_session()
+    raises("wrong_state", "belongs to a session that is closed", old.prepare, old)
+  end)
+end)
