@@ -12,8 +12,8 @@ Session::Session(std::shared_ptr<const Catalog> catalog, std::shared_ptr<Device>
       device_(std::move(device)),
       open_gpu_(std::move(open_gpu)),
       memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()),
-      executor_(completions_, std::move(interrupted)),
-      stream_(device_->make_stream()) {}
+      evaluator_(device_),
+      executor_(completions_, std::move(interrupted)) {}
 
 Session::~Session() { close(); }
 
@@ -89,42 +89,14 @@ void Session::write(const std::string& name, const Tensor& value) {
   variable.write(value.data());
 }
 
-std::vector<Tensor> Session::evaluate(std::string_view op_name, std::vector<Tensor> inputs, Attrs given) {
-  const OpDef& op = catalog_->at(op_name);
-  std::vector<ValueId> places;
-  for (const Tensor& input : inputs) places.push_back(input ? static_cast<ValueId>(places.size()) : kNone);
-  fit_inputs(op, places);
-  inputs.resize(places.size());
-  const Attrs attrs = complete(op, std::move(given));
-  KernelCall call{*device_, attrs, {}, {}, {}, {}, {}};
-  std::vector<const TensorType*> types;
-  std::vector<void*> input_data, output_data;
-  for (const Tensor& input : inputs) {
-    types.push_back(input ? &input.type() : nullptr);
-    call.inputs.push_back(input.type());
-    call.present.push_back(static_cast<bool>(input));
-    input_data.push_back(input.data());
-  }
-  call.outputs = infer(op, OpCall{types, attrs});
-  call.input_layouts.resize(call.inputs.size());
-  call.output_layouts.resize(call.outputs.size());
+void Session::evaluate(const OpDef& op, const std::vector<Tensor>& inputs, const Attrs& attrs,
+                       std::vector<Tensor>& outputs) {
+  evaluator_.evaluate(op, inputs, attrs, memory_, outputs);
+}
+
+std::vector<Tensor> Session::evaluate(std::string_view op, const std::vector<Tensor>& inputs, const Attrs& attrs) {
   std::vector<Tensor> outputs;
-  if (!op.alias.empty()) {
-    for (const TensorType& type : call.outputs)
-      outputs.push_back(inputs.at(op.alias[0].input).copy(memory_).reshaped(type.shape));
-    return outputs;
-  }
-  require(static_cast<bool>(device_->kernel(op)), ErrorCode::Unsupported, op.name, " has no ",
-          moonflow::name(device_->kind()), " kernel");
-  device_->enter();
-  const Launch launch = device_->kernel(op).prepare(call);
-  for (const TensorType& type : call.outputs) {
-    outputs.push_back(Tensor::allocate(type, memory_));
-    output_data.push_back(outputs.back().data());
-  }
-  const Buffer scratch = call.scratch_bytes > 0 ? Buffer(*device_, call.scratch_bytes) : Buffer();
-  launch(LaunchCall{*stream_, input_data.data(), output_data.data(), scratch.data()});
-  stream_->wait();
+  evaluate(catalog_->at(op), inputs, attrs, outputs);
   return outputs;
 }
 

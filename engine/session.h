@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/evaluator.h"
 #include "engine/executor.h"
 #include "engine/prepared.h"
 
@@ -52,9 +53,9 @@ class Session {
   Tensor read(const std::string& variable);
   // Sets a variable after the runs submitted so far; shape and dtype must be its own.
   void write(const std::string& variable, const Tensor& value);
-  // One op on host tensors at once, on the calling thread: prepare and launch without a graph. A tensor without a value
-  // stands for a left-out optional input.
-  std::vector<Tensor> evaluate(std::string_view op, std::vector<Tensor> inputs, Attrs attrs = {});
+  // One op on host tensors at once, on the calling thread; see Evaluator.
+  void evaluate(const OpDef& op, const std::vector<Tensor>& inputs, const Attrs& attrs, std::vector<Tensor>& outputs);
+  std::vector<Tensor> evaluate(std::string_view op, const std::vector<Tensor>& inputs, const Attrs& attrs = {});
 
   // Refuses, cancels what is queued, waits for what runs. Idempotent; the destructor calls it.
   void close();
@@ -68,9 +69,9 @@ class Session {
   std::shared_ptr<HostMemory> memory_;
   Variables variables_;
   CompletionQueue completions_;
-  Executor executor_;               // last: its threads end before anything above goes
-  std::unique_ptr<Stream> stream_;  // of evaluate
   std::vector<std::weak_ptr<PreparedCall>> prepared_;
+  Evaluator evaluator_;
+  Executor executor_;  // last: its threads end before anything above goes
   bool closed_ = false;
 };
 
