@@ -80,7 +80,6 @@ Attrs attrs_at(lua_State* L, int index, const OpDef& op) {
   lua_pushnil(L);
   while (lua_next(L, index) != 0) {
     const std::string name(string_at(L, -2, "name of an attribute"));
-    const std::string what = "option '" + name + "'";
     const AttrDef* def = op.attr(name);
     if (def == nullptr) {
       std::vector<std::string> names;
@@ -89,11 +88,10 @@ Attrs attrs_at(lua_State* L, int index, const OpDef& op) {
       fail(ErrorCode::InvalidArgument, "has no option '", name, "'",
            near.empty() ? "" : "; did you mean '" + near + "'?");
     }
-    const AttrDef* table_form = def->table_form.empty() ? nullptr : op.attr(def->table_form);
-    if (table_form != nullptr && lua_type(L, -1) == LUA_TTABLE)
-      attrs.set(table_form->name, attr_at(L, -1, table_form->fallback, what.c_str()));
-    else
-      attrs.set(name, attr_at(L, -1, def->fallback, what.c_str()));
+    if (!def->table_form.empty() && lua_type(L, -1) == LUA_TTABLE) def = op.attr(def->table_form);
+    char what[80];  // an option that is in no error costs no allocation
+    std::snprintf(what, sizeof what, "option '%s'", name.c_str());
+    attrs.set(def->name, attr_at(L, -1, def->fallback, what));
     lua_pop(L, 1);
   }
   return attrs;

@@ -49,6 +49,7 @@ struct Box {
 
 struct SessionBox {
   std::shared_ptr<Session> session;  // shared: graphs and plans keep it, and finalizers run in any order
+  std::vector<Tensor> inputs, outputs;  // of an op that is being evaluated; kept as those of PlanBox are
 };
 
 struct GraphBox {
@@ -116,9 +117,11 @@ struct State {
   bool out_of_memory = false;              // the fault that needs no memory to be noted
   int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
                                LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
-  int methods_ref = LUA_NOREF;   // of arrays
-  int error_ref = LUA_NOREF;     // the metatable of error tables
-  int tostring_ref = LUA_NOREF;  // Lua's own tostring, to read 64-bit cdata
+  int methods_ref = LUA_NOREF;     // of arrays
+  int properties_ref = LUA_NOREF;  // name of a property of arrays -> its number
+  int dtypes_ref = LUA_NOREF;      // dtype -> its name, so that it need not be made a string again
+  int error_ref = LUA_NOREF;       // the metatable of error tables
+  int tostring_ref = LUA_NOREF;    // Lua's own tostring, to read 64-bit cdata
 
   // What tells the boxes of this state and tag from everything else: no other object has this address.
   const int* kind(Tag tag) const { return &metatable_refs[static_cast<int>(tag)]; }

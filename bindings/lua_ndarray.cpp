@@ -152,9 +152,32 @@ int64_t plain_index(lua_State* L, const Tensor* array) {
   return static_cast<double>(element) == number ? element : kNone;
 }
 
+// What a name that is no method may stand for.
+enum class Property { None, Shape, DType, Rank, Bytes, Released };
+
+// Pushes the value that the table with this reference has for the key at stack position 2.
+void push_looked_up(lua_State* L, int reference) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, reference);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, -2);
+}
+
+// Pushes the name of a dtype, which is made a string the first time.
+void push_name(lua_State* L, const State& state, DType dtype) {
+  const int place = static_cast<int>(dtype) + 1;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state.dtypes_ref);
+  lua_rawgeti(L, -1, place);
+  if (!lua_isnil(L, -1)) return;
+  lua_pop(L, 1);
+  lua_pushstring(L, name(dtype));
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, -3, place);
+}
+
 int index(lua_State* L) {
+  State& state = state_of(L);
+  const Tensor* const array = find_box<Tensor>(L, 1, state);
   if (lua_type(L, 2) != LUA_TSTRING) {
-    const Tensor* array = find_box<Tensor>(L, 1);
     const int64_t element = plain_index(L, array);
     if (element == kNone || array->dtype() == DType::Int64) return push_part(L, 1, "a[i]");
     lua_pushnumber(L, visit_stored(array->dtype(), [&](auto like) {
@@ -162,35 +185,40 @@ int index(lua_State* L) {
                    }));
     return 1;
   }
-  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).methods_ref);
-  lua_pushvalue(L, 2);
-  lua_rawget(L, -2);
-  if (!lua_isnil(L, -1)) return 1;
-  const char* key = lua_tostring(L, 2);
-  const auto is = [&](const char* property) { return std::strcmp(key, property) == 0; };
-  const bool asks_whether = is("released");
-  if (!asks_whether && !is("shape") && !is("dtype") && !is("nbytes") && !is("rank")) {
+  push_looked_up(L, state.properties_ref);
+  const auto property = static_cast<Property>(static_cast<int>(lua_tonumber(L, -1)));
+  if (property == Property::None) {
+    push_looked_up(L, state.methods_ref);
+    if (!lua_isnil(L, -1)) return 1;
     lua_pop(L, 1);
     lua_pushvalue(L, 2);
     lua_gettable(L, -2);  // the Lua side says what may have been meant
     return 1;
   }
-  TensorType type;
-  bool released = false;
-  protect(L, [&] {
-    const Tensor& array = *find_self(L, key);
-    released = !array;
-    require(!released || asks_whether, ErrorCode::WrongState, "a.", key, ": the ndarray was released");
-    if (!released) type = array.type();
-  });
-  if (asks_whether)
-    lua_pushboolean(L, released);
-  else if (is("shape"))
-    push_shape(L, type.shape);
-  else if (is("dtype"))
-    lua_pushstring(L, name(type.dtype));
-  else
-    lua_pushnumber(L, is("rank") ? type.shape.rank() : static_cast<double>(type.count() * size_of(type.dtype)));
+  if (array == nullptr || (!*array && property != Property::Released)) {
+    protect(L, [&] {  // raises
+      const char* const key = lua_tostring(L, 2);
+      find_self(L, key);
+      fail(ErrorCode::WrongState, "a.", key, ": the ndarray was released");
+    });
+  }
+  const TensorType type = array->type();  // a finalizer may release it
+  switch (property) {
+    case Property::Shape:
+      push_shape(L, type.shape);
+      break;
+    case Property::DType:
+      push_name(L, state, type.dtype);
+      break;
+    case Property::Rank:
+      lua_pushnumber(L, type.shape.rank());
+      break;
+    case Property::Bytes:
+      lua_pushnumber(L, static_cast<double>(type.count() * size_of(type.dtype)));
+      break;
+    default:
+      lua_pushboolean(L, !*array);
+  }
   return 1;
 }
 
@@ -443,6 +471,19 @@ void add_ndarray(lua_State* L, State& state) {
   lua_pushvalue(L, -1);
   state.methods_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_setfield(L, -2, "ndarray_methods");
+  static constexpr std::pair<const char*, Property> kProperties[] = {{"shape", Property::Shape},
+                                                                     {"dtype", Property::DType},
+                                                                     {"rank", Property::Rank},
+                                                                     {"nbytes", Property::Bytes},
+                                                                     {"released", Property::Released}};
+  lua_newtable(L);
+  for (const auto& [name, property] : kProperties) {
+    lua_pushnumber(L, static_cast<int>(property));
+    lua_setfield(L, -2, name);
+  }
+  state.properties_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+  lua_newtable(L);
+  state.dtypes_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   static const luaL_Reg kFunctions[] = {{"write_places", write_all_places}, {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }

@@ -244,35 +244,48 @@ int write(lua_State* L) {
 // `called` is what errors name in the place of the op: the function that the user has called.
 int evaluate(lua_State* L) {
   lua_settop(L, 5);
-  auto& results = keep<std::vector<Tensor>>(L);
+  const OpDef* op = nullptr;
+  protect(L, [&] { op = &open_session(L).catalog().at(string_at(L, 2, "op")); });
+  // One result is made in its box. Several are kept until each of them has one.
+  Tensor* const single = op->outputs.size() == 1 ? &push_array(L) : nullptr;
+  std::vector<Tensor>* const several = single ? nullptr : &keep<std::vector<Tensor>>(L);
   protect_allocating(L, [&] {
     lua_settop(L, 6);
     Session& session = open_session(L);
-    const std::string name(string_at(L, 2, "op"));
-    const OpDef& op = session.catalog().at(name);
+    SessionBox& box = box_at<SessionBox>(L, 1, "a session");
     const std::string_view called = optional_string_at(L, 5, "called");
+    box.inputs.clear();
+    box.outputs.clear();
     try {
       table_at(L, 3, "inputs");
-      std::vector<Tensor> inputs;
       const size_t count = lua_objlen(L, 3);
       for (size_t i = 1; i <= count; ++i) {
         lua_rawgeti(L, 3, static_cast<int>(i));
         const bool left_out = lua_isnil(L, -1) || (lua_isboolean(L, -1) && !lua_toboolean(L, -1));
-        inputs.push_back(left_out ? Tensor() : array_at(L, -1, "input"));
+        box.inputs.push_back(left_out ? Tensor() : array_at(L, -1, "input"));
         lua_pop(L, 1);
       }
-      results = session.evaluate(name, inputs, attrs_at(L, 4, op));
+      session.evaluate(*op, box.inputs, attrs_at(L, 4, *op), box.outputs);
     } catch (Error& error) {
+      box.inputs.clear();
+      box.outputs.clear();
       if (!called.empty())
         error.op = called;
       else if (error.op.empty())
-        error.op = name;
+        error.op = op->name;
       throw;
     }
+    box.inputs.clear();
+    if (single)
+      *single = std::move(box.outputs.at(0));
+    else
+      several->swap(box.outputs);
+    box.outputs.clear();
   });
-  const int count = static_cast<int>(results.size());
+  if (single) return 1;
+  const int count = static_cast<int>(several->size());
   luaL_checkstack(L, count, "too many results");
-  for (Tensor& result : results) {
+  for (Tensor& result : *several) {
     Tensor& array = push_array(L);
     array = std::move(result);
   }

@@ -40,7 +40,8 @@ function ndarray.promote(a, b)
 end
 local promote = ndarray.promote
 
---- Runs one op. `called` is what its errors name, where that is not the op: the function that the user has called.
+--- Runs one op. `attrs` may be left out. `called` is what its errors name, where that is not the op: the function that
+--- the user has called.
 function ndarray.evaluate(op, inputs, attrs, called)
   return session.handle():evaluate(op, inputs, attrs, called)
 end
@@ -81,30 +82,36 @@ local function number_dtype(number, dtype, what)
     :format(what, number, dtype))
 end
 
--- Both operands as arrays of one dtype. One of them is an array already.
+local SCALAR = {}  -- a shape
+
+-- Both operands as arrays of one dtype, and that. One of them is an array already.
 local function operands(a, b, what)
   if type(a) == "number" then
     local dtype = number_dtype(a, b.dtype, what)
-    return core.array(a, dtype, {}), cast(b, dtype)
+    return core.array(a, dtype, SCALAR), cast(b, dtype), dtype
   elseif type(b) == "number" then
     local dtype = number_dtype(b, a.dtype, what)
-    return cast(a, dtype), core.array(b, dtype, {})
+    return cast(a, dtype), core.array(b, dtype, SCALAR), dtype
   end
   a, b = as_array(a, what), as_array(b, what)
-  local dtype = promote(a.dtype, b.dtype)
-  return cast(a, dtype), cast(b, dtype)
+  local x, y = a.dtype, b.dtype
+  if x == y then return a, b, x end
+  local dtype = promote(x, y)
+  return cast(a, dtype), cast(b, dtype), dtype
 end
 ndarray.operands = operands
 
 function ndarray.binary(op, a, b)
   a, b = operands(a, b, op)
-  return (evaluate(op, { a, b }, {}))
+  return (evaluate(op, { a, b }))
 end
 local binary = ndarray.binary
 
 function ndarray.divide(a, b)
-  a, b = operands(a, b, "divide")
-  return (evaluate("divide", { floating(a), floating(b) }, {}))
+  local dtype
+  a, b, dtype = operands(a, b, "divide")
+  if not FLOATING[dtype] then a, b = floating(a), floating(b) end
+  return (evaluate("divide", { a, b }))
 end
 
 -- Integers raised to a whole number stay integers; everything else is a power of floats. A square is a product, which
@@ -118,11 +125,11 @@ function ndarray.pow(a, b)
       b = floor(b / 2)
       if b > 0 then square = binary("multiply", square, square) end
     end
-    if not result then return (evaluate("ones_like", { a }, {})) end
+    if not result then return (evaluate("ones_like", { a })) end
     return rawequal(result, a) and a:copy() or result
   end
   a, b = operands(a, b, "pow")
-  return (evaluate("pow", { floating(a), floating(b) }, {}))
+  return (evaluate("pow", { floating(a), floating(b) }))
 end
 
 -- An operator whose right side is a value of another kind (a Blob of a job) belongs to that kind.
@@ -146,7 +153,7 @@ operator("__div", ndarray.divide)
 operator("__pow", ndarray.pow)
 
 function metatable.__unm(a)
-  if FLOATING[a.dtype] then return (evaluate("negative", { a }, {})) end
+  if FLOATING[a.dtype] then return (evaluate("negative", { a })) end
   return binary("subtract", 0, a)
 end
 
@@ -169,7 +176,7 @@ for name, op in pairs({
 }) do
   methods[name] = function(a, b)
     a, b = operands(a, b, "compare")
-    return (evaluate(op, { a, b }, {}))
+    return (evaluate(op, { a, b }))
   end
 end
 
@@ -192,9 +199,8 @@ end
 
 local function reduce(op, a, given, called)
   local axes = axes_of(given)
-  local result = evaluate(op, { a }, { axis = axes, keepdims = given.keepdims }, called)
-  if #axes == 0 and not given.keepdims then return result:item() end
-  return result
+  if #axes == 0 and not given.keepdims then return evaluate(op, { a }, nil, called):item() end
+  return (evaluate(op, { a }, { axis = axes, keepdims = given.keepdims }, called))
 end
 
 local function refuse_empty(a, what)
@@ -297,8 +303,8 @@ function ndarray.places(indices, size, called)
       .. "; cast them first, with :astype")
   end
   if indices.dtype ~= "int32" then indices = cast(indices, "int64") end
-  if indices.nbytes > 0 and indices:min() < 0 then
-    indices = evaluate("where", { indices:lt(0), indices + size, indices }, {})
+  if indices.nbytes > 0 and evaluate("reduce_min", { indices }):item() < 0 then
+    indices = evaluate("where", { indices:lt(0), indices + size, indices })
   end
   return indices
 end
@@ -368,6 +374,11 @@ local function slice_entries(first, ...)
   return entries
 end
 
+local function check_whole(number, axis)
+  if number == nil or type(number) == "number" and number % 1 == 0 then return end
+  fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, tostring(number)))
+end
+
 -- Start, step and count of the positions that `entry` picks of `size`, as Python counts them.
 local function positions(entry, axis, size)
   if type(entry) == "number" then
@@ -383,21 +394,15 @@ local function positions(entry, axis, size)
       :format(axis, arguments.describe(entry)))
   end
   local start, stop, step = entry[1] or entry.start, entry[2] or entry.stop, entry[3] or entry.step or 1
-  for _, number in ipairs({ start or 0, stop or 0, step }) do
-    if type(number) ~= "number" or number % 1 ~= 0 then
-      fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, tostring(number)))
-    end
-  end
+  check_whole(start, axis)
+  check_whole(stop, axis)
+  check_whole(step, axis)
   if step == 0 then fail("invalid_argument", ("slice: the step of axis %d is 0"):format(axis)) end
-  local lowest, highest = 0, size -- of start and stop
-  if step < 0 then lowest, highest = -1, size - 1 end
-  local function place(number, otherwise)
-    if number == nil then return otherwise end
-    return max(lowest, min(highest, number < 0 and number + size or number))
-  end
-  start = place(start, step > 0 and 0 or size - 1)
-  stop = place(stop, step > 0 and size or -1)
-  return start, step, max(0, ceil((stop - start) / step))
+  local first, last, lowest, highest = 0, size, 0, size -- where nothing is said, and what may be
+  if step < 0 then first, last, lowest, highest = size - 1, -1, -1, size - 1 end
+  if start then first = max(lowest, min(highest, start < 0 and start + size or start)) end
+  if stop then last = max(lowest, min(highest, stop < 0 and stop + size or stop)) end
+  return first, step, max(0, ceil((last - first) / step))
 end
 
 -- One entry for each axis: an ellipsis stands for as many whole axes as are missing, and so does the end.
