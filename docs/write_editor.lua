@@ -42,6 +42,8 @@ local GIVES = {
   { "^flow%.typing%.%u", "moonflow.Type" }, { "^flow%.np%.", "moonflow.NdArray" },
   { "^moonflow%.NdArray:", "moonflow.NdArray" }, { "^moonflow%.Generator:", "moonflow.NdArray" },
   { "^moonflow%.Blob:", "moonflow.Blob" }, { "^flow%.config%." }, { "^flow%.profiler%." },
+  { "%.lstm$", "moonflow.Blob, moonflow.Blob, moonflow.Blob" },
+  { "%.lstm_cell$", "moonflow.Blob, moonflow.Blob" }, { "%.gru$", "moonflow.Blob, moonflow.Blob" },
 }
 
 local catalog = {}  -- "flow.nn.relu" -> what the catalog says about the op

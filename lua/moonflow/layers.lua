@@ -349,6 +349,8 @@ function(t, given, where, signature)
     names.name)
 end)
 
+require("moonflow.layers_recurrent")(define, naming, part, weight)
+
 --- Makes the layers whose ops are in the catalog.
 function layers.complete()
   if ops.has("conv1d") then convolution("conv1d", 1, "NCW", "Conv1d") end
