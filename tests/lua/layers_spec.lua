@@ -336,6 +336,58 @@ describe("attention", function()
     assert.truthy(np.max(np.abs(slope)) > 0.1)
   end)
 
+  -- The recipe of docs/training.md, "A text, word by word", with two layers: what one makes of earlier words is kept.
+  it("sees of kept keys and values, word by word, what it sees of the whole text at once", function()
+    local LENGTH, WORDS, HEADS, WIDTH = 7, 11, 2, 8
+    local function logits(words, length, attend)
+      local function heads_of(h, name)
+        return flow.reshape(flow.layers.dense(h, WIDTH, { name = name }), { 1, length, HEADS, WIDTH / HEADS })
+      end
+      local h = flow.layers.embedding(words, WORDS, WIDTH, { name = "table" })
+      for layer = 1, 2 do
+        local query, key = heads_of(h, "query" .. layer), heads_of(h, "key" .. layer)
+        local seen = attend(layer, query, key, heads_of(h, "value" .. layer))
+        h = h + flow.reshape(seen, { 1, length, WIDTH })
+      end
+      return flow.layers.dense(flow.reshape(h, { length, WIDTH }), WORDS, { name = "logits" })
+    end
+
+    local whole_job = flow.global_function {
+      inputs = { words = tp.Numpy.Placeholder({ 1, LENGTH }, { dtype = flow.int32 }) }, returns = tp.Numpy,
+    } (function(words)
+      return logits(words, LENGTH, function(_, query, key, value)
+        return flow.nn.dot_product_attention(query, key, value, { causal = true })
+      end)
+    end)
+    local one = tp.Numpy.Placeholder({ 1, 1 }, { dtype = flow.int32 })
+    local next_job = flow.global_function {
+      inputs = { word = one, place = one }, returns = tp.Numpy,
+    } (function(word, place)
+      local function with_earlier(name, new)
+        local rows = flow.get_variable(name, {
+          shape = { LENGTH, HEADS, WIDTH / HEADS }, trainable = false, initializer = flow.zeros_initializer() })
+        local now = flow.tensor_scatter_nd_update(rows, place, flow.squeeze(new, { 0 }))
+        flow.assign(rows, now)
+        return flow.expand_dims(now, 0)
+      end
+      local is_there = flow.math.less_equal(flow.range(0, LENGTH, { dtype = flow.int32 }), place)
+      return logits(word, 1, function(layer, query, key, value)
+        return flow.nn.dot_product_attention(query, with_earlier("keys" .. layer, key),
+          with_earlier("values" .. layer, value), { mask = flow.reshape(is_there, { 1, 1, 1, LENGTH }) })
+      end)
+    end)
+
+    -- A second text writes over what is left of the first one, which its mask hides until then.
+    for _ = 1, 2 do
+      local text = np.random.randint(0, WORDS, { 1, LENGTH }, { dtype = flow.int32 })
+      local whole = whole_job(text)
+      for place = 0, LENGTH - 1 do
+        local now = next_job(np.array({ { text[0][place] } }, flow.int32), np.array({ { place } }, flow.int32))
+        near(now[0], whole[place], 1e-5) -- sums of 8 in float32, through two layers
+      end
+    end
+  end)
+
   it("says which input has the wrong shape", function()
     local ok, message = pcall(run, x, function(b) return flow.nn.dot_product_attention(b, heads(b), heads(b)) end)
     assert.falsy(ok)
