@@ -6,6 +6,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/elementwise_cpu.h"
+#include "kernels/joined_products.h"
 #include "kernels/slice.h"
 
 namespace moonflow::elementwise {
@@ -135,7 +136,10 @@ void add_binary(const Family& family, const BinaryRow& row, MakeLoop loop, Dtype
                                      : infer_binary<Dtypes::Floating>;
   op.grad = grad_of(rule_of(row.name));
   op.cpu = broadcast_kernel(loop);
-  if (op.name == "add") op.rewrites.push_back({"sum of padded slices", {"concat"}, join_slices});
+  if (op.name == "add") {
+    op.rewrites = {{"sum of padded slices", {"concat"}, join_slices},
+                   {"sum of products", {"concat", "matmul", "add"}, join_products}};
+  }
   family.add_link(op, loop);
   op.narrow = narrow_use(row.name);
   op.inplace = {{0, 0}, {0, 1}};

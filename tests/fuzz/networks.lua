@@ -511,12 +511,26 @@ local function recurrent(g, x, name)
   return g.chance(2) and state or flow.stack(states, { axis = 1 })
 end
 
+-- A recurrent layer, or one for each way.
+local function recurrent_layer(g, x, name)
+  if #x.shape ~= 3 or x.shape[1] > 8 or x.shape[1] == 0 then return nil end
+  local layer, units = g.one_of { flow.layers.lstm, flow.layers.gru }, g.one_of { 1, 4, 8, 17 }
+  local function way(reverse, ending)
+    return layer(x, units, { name = name .. ending, reverse = reverse, use_bias = not g.chance(4),
+                             recurrent_regularizer = g.chance(6) and flow.regularizers.l2(0.01) or nil })
+  end
+  if g.chance(3) then return flow.concat({ way(false, "-on"), (way(true, "-back")) }, -1) end
+  local out, state = way(g.chance(3), "")
+  return g.chance(2) and out or state
+end
+
 local anywhere = { activation, activation, chain, chain, chain, add_earlier, add_earlier, broadcast, reduction, cut,
                    join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, embedded, rearranged,
                    rearranged, batch_norm, empty_part }
 local by_rank = {
   [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied, again, gates },
-  [3] = { dense, dense, product, attention, attention, convolution_1d, gates, recurrent },
+  [3] = { dense, dense, product, attention, attention, convolution_1d, gates, recurrent,
+          recurrent_layer },
   [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
           stage, stage, stage, upsampling, transposed_convolution, tied_convolution,
           dense, again },

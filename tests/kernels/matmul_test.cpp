@@ -166,6 +166,110 @@ TEST_CASE("products of a turned factor agree with float64, the same for any numb
   }
 }
 
+namespace {
+
+// The sum of products a^T b whose factors have as many rows as `rows` says, in the order of autodiff, and of `others`
+// after the second product.
+struct SumOfProducts {
+  Graph graph;
+  std::vector<ValueId> products;
+  ValueId sum = kNone;
+
+  SumOfProducts(const Catalog& catalog, DType dtype, const Shape& shape, const std::vector<int64_t>& rows, int others)
+      : graph(catalog) {
+    for (const int64_t count : rows) {
+      const std::string number = text(products.size());
+      const ValueId a = graph.feed("a" + number, {dtype, {count, shape[0]}});
+      const ValueId b = graph.feed("b" + number, {dtype, {count, shape[1]}});
+      products.push_back(graph.append("matmul", {a, b}, transposes(true, false), "product" + number)[0]);
+      add(products.back());
+      for (; products.size() == 2 && others > 0; --others) add(graph.feed(text("other", others), {dtype, shape}));
+    }
+    graph.tap(sum, 1);
+  }
+
+  std::vector<Tensor> feeds() const {
+    std::vector<Tensor> values;
+    for (const NodeId feed : graph.feeds())
+      values.push_back(random_values(graph.type(graph.node(feed).outputs[0]), static_cast<uint32_t>(values.size())));
+    return values;
+  }
+
+ private:
+  void add(ValueId value) { sum = sum == kNone ? value : graph.append("add", {sum, value}, {}, "sum")[0]; }
+};
+
+}  // namespace
+
+TEST_CASE("a sum of products is the product of all factors joined, and what else is added is added to it") {
+  Session session = make_session();
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const int others : {0, 1, 3}) {
+      CAPTURE(dtype, others);
+      const SumOfProducts sum(session.catalog(), dtype, {24, 40}, {3, 5, 1, 4, 3}, others);
+      const std::vector<Tensor> feeds = sum.feeds();
+      const auto plan = session.compile(sum.graph, "sum");
+      CHECK(count(*plan, "matmul") == 1);
+      CHECK(count(*plan, "concat") == 2);
+      CHECK(count(*plan, "add") == (others == 3 ? 0 : others));  // three of them are a chain
+      CHECK(count(*plan, "element_chain") == (others == 3 ? 1 : 0));
+
+      Tensor wanted = Tensor::zeros({DType::Float64, {24, 40}});
+      const auto add = [&](const Tensor& value) {
+        for (int64_t i = 0; i < wanted.count(); ++i) wanted.data<double>()[i] += value.data<double>()[i];
+      };
+      for (size_t i = 0; i < feeds.size(); ++i) {
+        if (feeds[i].shape()[0] == 24) {
+          add(as_double(feeds[i]));
+        } else {
+          add(session.evaluate("matmul", {as_double(feeds[i]), as_double(feeds[i + 1])}, transposes(true, false))[0]);
+          ++i;
+        }
+      }
+      // A sum of up to 19 terms, each rounded at 6e-8.
+      CHECK(distance(run(session, plan, feeds)[0], wanted) < (dtype == DType::Float32 ? 2e-6 : 1e-14));
+    }
+  }
+}
+
+TEST_CASE("products are joined where that is less work, and nobody wants one of them") {
+  Session session = make_session();
+  const auto products_of = [&](const Shape& shape, const std::vector<int64_t>& rows, int tapped) {
+    SumOfProducts sum(session.catalog(), DType::Float32, shape, rows, 0);
+    if (tapped >= 0) sum.graph.tap(sum.products[tapped], 2);
+    return count(*session.compile(sum.graph, "sum"), "matmul");
+  };
+  CHECK(products_of({80, 80}, {20, 20, 20}, -1) == 1);
+  CHECK(products_of({80, 80}, {20, 20, 20}, 1) == 2);   // the two others
+  CHECK(products_of({80, 80}, {20, 20}, 1) == 2);
+  CHECK(products_of({80, 80}, {400, 400}, -1) == 2);    // whose factors are larger than the results
+
+  Graph graph(session.catalog());  // each of these sums is read by somebody else
+  const TensorType type{DType::Float32, {20, 20}};
+  const auto product = [&](const std::string& name) {
+    const ValueId a = graph.feed("a-" + name, type), b = graph.feed("b-" + name, type);
+    return graph.append("matmul", {a, b}, transposes(true, false), name)[0];
+  };
+  const ValueId once = product("once"), inner = graph.append("add", {product("one"), product("two")}, {}, "inner")[0];
+  graph.tap(inner, 1);
+  graph.tap(graph.append("add", {once, once}, {}, "twice")[0], 2);
+  graph.tap(graph.append("add", {inner, product("three")}, {}, "outer")[0], 3);
+  const auto plan = session.compile(graph, "sums");
+  CHECK(count(*plan, "matmul") == 3);
+  std::vector<Tensor> feeds;
+  for (size_t i = 0; i < graph.feeds().size(); ++i) feeds.push_back(random_values(type, static_cast<uint32_t>(i)));
+  const std::vector<Tensor> sums = run(session, plan, feeds);
+  const auto value = [&](int feed) {
+    return numbers(session.evaluate("matmul", {feeds[feed], feeds[feed + 1]}, transposes(true, false))[0]);
+  };
+  const std::vector<double> doubled = value(0), one = value(2), two = value(4), three = value(6);
+  for (size_t i = 0; i < doubled.size(); ++i) {
+    CHECK(numbers(sums[0])[i] == Approx(one[i] + two[i]).margin(1e-5));
+    CHECK(numbers(sums[1])[i] == Approx(2 * doubled[i]).margin(1e-5));
+    CHECK(numbers(sums[2])[i] == Approx(one[i] + two[i] + three[i]).margin(1e-5));
+  }
+}
+
 TEST_CASE("products in bfloat16 are those of the rounded factors, summed in float32") {
   Session session = make_session(), alone = make_session(1);
   const auto as = [&](const Tensor& x, DType dtype) { return session.evaluate("cast", {x}, {{"dtype", dtype}})[0]; };
