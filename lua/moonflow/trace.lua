@@ -26,6 +26,7 @@ function trace.new(graph, about)
     count = 2 * (about.inputs or 0),
     counts = {},        -- of the newer dialect: one counter per kind
     taken = {},         -- name -> who has it, and where
+    numbers = {},       -- name -> the number from which on it may be free with one
     variables = {},     -- name -> blob
     variable_list = {}, -- the same in the order they were met, with what the optimizer asks
     records = {},       -- of variable.lua; the session's once the job is compiled
@@ -130,10 +131,11 @@ function Trace:reuses_variables()
   return #self.reuses > 0
 end
 
--- The first of name-1, name-2, ... that is free.
-local function numbered(taken, name)
-  local i = 1
-  while taken[name .. "-" .. i] do i = i + 1 end
+-- The first of name-1, name-2, ... that is free. A taken name stays so, and hundreds of steps may share one.
+local function numbered(self, name)
+  local i = self.numbers[name] or 1
+  while self.taken[name .. "-" .. i] do i = i + 1 end
+  self.numbers[name] = i + 1
   return name .. "-" .. i
 end
 
@@ -145,7 +147,7 @@ function Trace:claim(name, op, site)
     full = self:scoped(name)
     local owner = self.taken[full]
     if owner and self:reuses_variables() then
-      full = numbered(self.taken, full)
+      full = numbered(self, full)
     elseif owner then
       errors.raise("invalid_argument", "the name '" .. full .. "' is taken in this job by " .. owner
         .. "; give this one another name", site)

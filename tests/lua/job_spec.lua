@@ -148,6 +148,20 @@ describe("the definition", function()
     assert.is_nil(text:find("'hidden-activation-1'", 1, true))
   end)
 
+  it("numbers the ops of a net that is made again, past names that are taken", function()
+    local names = {}
+    flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+      return flow.scope.reuse_variables(function()
+        for _, name in ipairs { "y", "y-2", "y", "y", "y", "y-2" } do
+          x = flow.math.tanh(x, { name = name })
+          names[#names + 1] = x.name
+        end
+        return x
+      end)
+    end)
+    assert.same({ "y", "y-2", "y-1", "y-3", "y-4", "y-2-1" }, names)
+  end)
+
   it("may happen at any time, again under the same name, and in a handler", function()
     local function make(k)
       return flow.global_function { name = "f", inputs = { x = T }, returns = tp.Numpy } (function(x) return x * k end)
