@@ -71,7 +71,7 @@ struct PreparedBox {
   void publish() const {
     const std::shared_ptr<Session> open = session.lock();
     require(open && !open->closed(), ErrorCode::WrongState, "the session of this prepared call is closed; prepare it again");
-    open->publish(*call);
+    open->publish(call);
   }
 };
 

@@ -252,8 +252,9 @@ MF_EXPORT MF_ONE_THREAD mf_code mf_prepared_warm_up(mf_prepared* prepared);
 MF_EXPORT MF_REAL_TIME mf_code mf_prepared_run(mf_prepared* prepared);
 /* How many times new weights have been taken by a run. */
 MF_EXPORT MF_REAL_TIME uint64_t mf_prepared_generation(mf_prepared* prepared);
-/* Copies the session's weights to where the next mf_prepared_run takes them, without making it wait. In Lua:
- * flow.publish(), for all prepared calls of the session. */
+/* Copies the session's weights, as they are after the runs submitted so far, to where the next mf_prepared_run takes
+ * them. Neither waits: where runs are under way, this returns and the copy follows them. In Lua: flow.publish(), for
+ * all prepared calls of the session. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_prepared_publish(mf_prepared* prepared);
 /* Waits for a run under way on another thread. */
 MF_EXPORT MF_ANY_THREAD mf_code mf_prepared_close(mf_prepared* prepared);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +33,7 @@ struct Completion {
 struct Run {
   RunId id = 0;
   std::shared_ptr<Plan> plan;  // shared: a forgotten job's plan lives until its last run is pulled
+  std::function<void()> turn;  // in the place of a plan: what else has its turn among the runs, and is not posted
   std::vector<Tensor> feeds;
   std::vector<Tensor> tapped;  // one per tap; no value where the tap is off
   std::optional<Error> error;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 namespace moonflow {
 
@@ -82,11 +83,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
     } else {
       // The script may change its arrays once the call is over.
       for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
-      lock.lock();
-      if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-      queued_.push_back(std::move(run));
-      lock.unlock();
-      queue_changed_.notify_one();
+      queue(std::move(run));
     }
   }
   ++plan->in_flight;
@@ -94,11 +91,37 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   return id;
 }
 
+void Executor::queue(std::unique_ptr<Run> run) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    queued_.push_back(std::move(run));
+  }
+  queue_changed_.notify_one();
+}
+
+void Executor::in_turn(std::function<void()> work) {
+  require(!closed_, ErrorCode::WrongState, "the session is closed");
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (turn_failed_) {
+    const Error failed = *std::exchange(turn_failed_, std::nullopt);
+    throw failed;
+  }
+  const bool at_once = idle();  // and stays so, since only this thread submits
+  lock.unlock();
+  if (at_once) return work();
+  auto run = std::make_unique<Run>();
+  run->turn = std::move(work);
+  ++turns_;
+  queue(std::move(run));
+}
+
 bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tensor* tapped,
                        const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
   check_feeds(plan, feeds, feed_count);
   if (in_flight_ > 0) return false;
+  if (turns_ > 0) wait_idle();
   for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = Tensor::allocate(plan.taps[i].type, memory);
   Lanes& lanes = lanes_of(plan);
   completions_.skip(plan.taps.size() + 1);
@@ -147,12 +170,16 @@ void Executor::work() {
     std::unique_ptr<Run> run = std::move(queued_.front());
     queued_.pop_front();
     running_ = true;
-    if (!run->plan->asynchronous || started_in_ != run->lanes) progress_.wait(lock, [&] { return nothing_started(); });
+    if (run->turn || !run->plan->asynchronous || started_in_ != run->lanes)
+      progress_.wait(lock, [&] { return nothing_started(); });
     lock.unlock();
     ++workers_running;
     bool is_started = false;
     if (process_ends) {
       (void)run.release();  // even giving it up would use what may be gone
+    } else if (run->turn) {
+      take_turn(*run);
+      run.reset();
     } else if (run->plan->asynchronous) {
       start(*run, false);
       is_started = true;
@@ -169,6 +196,19 @@ void Executor::work() {
     running_ = false;
     progress_.notify_all();
   }
+}
+
+void Executor::take_turn(const Run& run) {
+  if (!run.cancelled.load(std::memory_order_acquire)) {
+    try {
+      run.turn();
+    } catch (const std::exception&) {
+      const Error error = current_error();
+      const std::lock_guard<std::mutex> lock(mutex_);
+      turn_failed_ = error;
+    }
+  }
+  --turns_;
 }
 
 // A failed run delivers no values.
@@ -318,7 +358,7 @@ std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
 
 void Executor::wait_idle() {
   std::unique_lock<std::mutex> lock(mutex_);
-  progress_.wait(lock, [&] { return queued_.empty() && !running_ && nothing_started(); });
+  progress_.wait(lock, [&] { return idle(); });
 }
 
 void Executor::close() {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,6 +46,11 @@ class Executor {
   // Throws when a feed does not fit. What the run itself fails with goes to `error`.
   bool run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tensor* tapped,
                const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error);
+
+  // Calls `work` when the runs submitted so far have ended, and before later ones begin: at once where none is under
+  // way, else on the worker, which leaves it out when the executor is closed before. What it throws there, the next call
+  // of this throws.
+  void in_turn(std::function<void()> work);
 
   int in_flight() const { return in_flight_; }  // submitted, end not pulled
   void pulled_end() { --in_flight_; }
@@ -82,6 +88,9 @@ class Executor {
   Slot& free_slot(Plan& plan);
   void release(Slot& slot);
   bool nothing_started() const { return started_.empty() && !finishing_; }
+  bool idle() const { return queued_.empty() && !running_ && nothing_started(); }  // with the mutex held
+  void take_turn(const Run& run);
+  void queue(std::unique_ptr<Run> run);
   template <class Work>
   std::optional<Error> attempt(const Plan& plan, const Work& work);
   template <class Stopped>
@@ -95,10 +104,12 @@ class Executor {
   std::deque<std::unique_ptr<Run>> queued_;
   std::deque<std::unique_ptr<Run>> started_;  // on one asynchronous device
   const Lanes* started_in_ = nullptr;         // where the newest of them is
-  bool running_ = false;                      // the worker has a run
+  bool running_ = false;                      // the worker has a run, or a turn
   bool finishing_ = false;                    // so has the finisher
   bool closed_ = false;
   bool all_started_ = false;  // closed, and the worker has ended
+  std::atomic<int> turns_{0};                 // queued, or under way
+  std::optional<Error> turn_failed_;
   const InterruptFlag interrupted_;
   std::atomic<bool> heeded_{false};
   std::atomic<uint64_t> handed_over_{0};  // runs

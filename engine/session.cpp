@@ -34,13 +34,23 @@ std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::st
                                                std::shared_ptr<Device> device, Token first, Token last) {
   require(!closed_, ErrorCode::WrongState, "the session of ", job, " is closed");
   auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, memory_);
-  publish(*call);
+  executor_.wait_idle();
+  publish(call);
   prepared_.push_back(call);
   return call;
 }
 
-void Session::publish(PreparedCall& call) {
-  call.publish([&](const Variable& weight) { return read(weight.name); });
+void Session::publish(const std::shared_ptr<PreparedCall>& call) {
+  std::vector<const Variable*> sources;
+  for (const Variable* weight : call->weights()) sources.push_back(&variables_.at(weight->name));
+  executor_.in_turn([call, sources] {
+    size_t next = 0;
+    call->publish([&](const Variable& weight) {
+      const Tensor value = Tensor::allocate(weight.type);
+      sources[next++]->read(value.data());
+      return value;
+    });
+  });
 }
 
 int Session::publish() {
@@ -50,7 +60,7 @@ int Session::publish() {
   for (const std::weak_ptr<PreparedCall>& held : prepared_) {
     const std::shared_ptr<PreparedCall> call = held.lock();
     if (!call) continue;  // closed by another thread meanwhile
-    publish(*call);
+    publish(call);
     ++count;
   }
   return count;

@@ -39,8 +39,8 @@ class Session {
   std::shared_ptr<PreparedCall> prepare(const Graph& graph, const std::string& job, std::shared_ptr<Device> device,
                                         Token first, Token last);
   // Hands the weights, as they are after the runs submitted so far, to a prepared call, or to all that somebody holds;
-  // gives their number.
-  void publish(PreparedCall& call);
+  // gives their number. Waits for none of the runs: see Executor::in_turn.
+  void publish(const std::shared_ptr<PreparedCall>& call);
   int publish();
   // Gives the run's number, or 0 when too much is in flight.
   RunId submit(const std::shared_ptr<Plan>& plan, Executor::Submission submission);

@@ -71,7 +71,8 @@ function Prepared:__call(...)
   return run(self, unpack(self.job:gather(...)))
 end
 
---- Takes over the weights as they are after the runs submitted so far. Until then it computes with those it has.
+--- Takes over the weights as they are after the runs submitted so far. Waits for none of them: calls compute with the
+--- weights they have until those are there, which they are after flow.sync, and at once where nothing is in flight.
 --- @error its session is closed
 function Prepared:publish()
   self.handle:publish()
@@ -88,7 +89,7 @@ function Prepared:__tostring()
   return (tostring(self.job):gsub("%[[^%[]*$", "[prepared]"))
 end
 
---- Hands the weights to all prepared calls of the session, in Lua and of a host, where their next run takes them.
+--- Hands the weights to all prepared calls of the session, in Lua and of a host, as `publish` of each one does.
 --- @return number  how many prepared calls there are
 function prepared.publish()
   variable.initialise()

@@ -433,7 +433,10 @@ function session.sync()
     if services[1] then serve() end
     if not handle then break end  -- a service has closed it
     if not step() then
-      if handle:in_flight() == 0 then break end
+      if handle:in_flight() == 0 then
+        handle:wait_idle()  -- weights may be on their way to prepared calls
+        break
+      end
       wait(handle, 50)
     end
     if failures[1] == "interrupted" then break end

@@ -69,6 +69,77 @@ TEST_CASE("a synchronous run happens on the calling thread, unless something is 
   CHECK(values(next(toy.session).tensor)[0] == 16);
 }
 
+TEST_CASE("what else has its turn comes after the runs before it and before those after it") {
+  ToySession toy;
+  Executor& executor = toy.session.executor();
+  std::vector<std::string> order;
+  const std::thread::id own = std::this_thread::get_id();
+  executor.in_turn([&] { order.push_back(std::this_thread::get_id() == own ? "at once" : "elsewhere"); });
+
+  Graph graph(toy.session.catalog());
+  const ValueId w = graph.variable("w", vec(1));
+  graph.append("assign_sub", {w, graph.append("slow", {graph.feed("x", vec(1))})[0]});
+  const auto plan = toy.session.compile(graph, "job");
+  plan->max_in_flight = 2;
+  Gate::close();
+  toy.session.submit(plan, {{floats({1})}});
+  executor.in_turn([&] {
+    Tensor value = Tensor::allocate(vec(1));
+    toy.session.variables().at("w").read(value.data());
+    order.push_back("w is " + std::to_string(static_cast<int>(values(value)[0])));
+  });
+  toy.session.submit(plan, {{floats({10})}});
+  CHECK(order == std::vector<std::string>{"at once"});
+  Gate::open();
+  while (executor.in_flight() > 0) toy.session.pull();
+  executor.wait_idle();
+  CHECK(order == std::vector<std::string>{"at once", "w is -1"});
+}
+
+TEST_CASE("a synchronous run waits for a turn before it, and the next turn throws what one threw") {
+  ToySession toy;
+  Executor& executor = toy.session.executor();
+  Graph graph(toy.session.catalog());
+  graph.tap(graph.append("slow", {graph.feed("x", vec(1))})[0], 1);
+  const auto plan = toy.session.compile(graph, "job");
+  Gate::close();
+  toy.session.submit(plan, {{floats({1})}});
+  bool taken = false;
+  std::atomic<bool> may_end{false};
+  executor.in_turn([&] {
+    while (!may_end) std::this_thread::yield();
+    taken = true;
+    fail(ErrorCode::OutOfMemory, "no room");
+  });
+  Gate::open();
+  while (executor.in_flight() > 0) toy.session.pull();
+  std::thread opener([&] { may_end = true; });
+  const Tensor feed = floats({2});
+  Tensor tapped;
+  std::optional<Error> error;
+  CHECK(executor.run_now(*plan, &feed, 1, &tapped, nullptr, error));
+  CHECK(taken);
+  opener.join();
+  CHECK_THROWS_WITH(executor.in_turn([] {}), "no room");
+  taken = false;
+  executor.in_turn([&] { taken = true; });
+  CHECK(taken);
+}
+
+TEST_CASE("closing does not wait for ever for turns that wait") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(graph.append("slow", {graph.feed("x", vec(1))})[0], 1);
+  const auto plan = toy.session.compile(graph, "job");
+  Gate::close();
+  toy.session.submit(plan, {{floats({1})}});
+  toy.session.executor().in_turn([] {});
+  std::thread opener([] { Gate::open(); });
+  toy.session.close();
+  opener.join();
+  CHECK_THROWS_WITH(toy.session.executor().in_turn([] {}), "the session is closed");
+}
+
 TEST_CASE("an array may be changed once an asynchronous call has returned") {
   ToySession toy;
   const auto plan = unary(toy, "slow");

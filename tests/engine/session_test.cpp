@@ -73,7 +73,7 @@ TEST_CASE("prepared calls take the weights that their session publishes, and out
   CHECK(run(*one) == 3);
   session.write("w", floats({4}));
   CHECK(run(*one) == 3);
-  session.publish(*one);
+  session.publish(one);
   CHECK(run(*one) == 4);
   CHECK(run(*other) == 3);
   CHECK(session.publish() == 2);
