@@ -7,6 +7,7 @@ robot=$1 policy=$2 folder=$3
 mkdir -p "$folder"
 cp "$policy" "$folder/policy.lua"
 out=$folder/out.txt
+: >"$out"  # the robot may begin after what an earlier one has said was read
 "$robot" --seconds 20 --policy "$folder/policy.lua" >"$out" 2>&1 &
 pid=$!
 trap 'kill $pid 2>/dev/null || true' EXIT
