@@ -124,11 +124,12 @@ describe("the launcher", function()
   end)
 
   describe("on Ctrl-C", function()
-    -- Sends SIGINT after a moment, and SIGKILL, which would give 137, a second and a bit later.
+    -- Sends SIGINT after a moment, and SIGKILL, which gives 137, where that does not end it. Without --foreground the
+    -- whole group gets the signal, so the script twice, and a second Ctrl-C ends it at once.
     local function interrupt(text, options, path)
       path = path or folder .. "/loop.lua"
       process.write(path, text)
-      local command = ("timeout --preserve-status -s INT -k 1.2 1 %s %s %s"):format(
+      local command = ("timeout --foreground --preserve-status -s INT -k 30 1 %s %s %s"):format(
         process.quote(process.launcher), options or "", process.quote(path))
       return process.shell(command, { folder = folder })
     end
