@@ -7,8 +7,7 @@
 //      place. A crash between the two leaves the target missing and the previous one whole: reading falls back to it,
 //      and the next save starts by putting it back.
 //   5. The parent is synced. What a killed process left under a temporary name is not locked by anyone, and the next
-//   save
-//      of the same target removes it.
+//      save into the same parent removes it: a target of its own for each save would otherwise never be cleaned up.
 #include "bindings/checkpoint_directory.h"
 
 #include <dirent.h>
@@ -99,14 +98,19 @@ void remove_checkpoint(const std::string& path) noexcept {
   }
 }
 
-// Removes temporary folders of `target` whose makers are gone, which their lock tells.
-void remove_leftovers(const std::string& target) {
-  const std::string parent = parent_of(target);
-  const std::string base = target.substr(target.find_last_of('/') + 1) + kTemporary;
+// <target>.moonflow-tmp-<process>-<number>
+bool is_temporary(const std::string& name) {
+  const size_t mark = name.rfind(kTemporary);
+  return mark != std::string::npos &&
+         name.find_first_not_of("0123456789-", mark + std::strlen(kTemporary)) == name.npos;
+}
+
+// Removes temporary folders whose makers are gone, which their lock tells.
+void remove_leftovers(const std::string& parent) {
   const Descriptor directory = open_folder(AT_FDCWD, parent.c_str(), 0);
   if (!directory) fail_errno(parent, "open the folder");
   for (const std::string& name : entries(directory, parent)) {
-    if (name.compare(0, base.size(), base) != 0) continue;
+    if (!is_temporary(name)) continue;
     const Descriptor leftover = open_folder(directory.get(), name.c_str());
     if (leftover && ::flock(leftover.get(), LOCK_EX | LOCK_NB) == 0) remove_checkpoint(parent + "/" + name);
   }
@@ -133,17 +137,28 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
       require_only_checkpoint(old, target_);
     }
   }
-  remove_leftovers(target_);
-  for (int number = 0;; ++number) {
-    beside_ = target_ + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
-    if (::mkdir(beside_.c_str(), 0777) == 0) break;
-    if (errno != EEXIST || number == 1000) fail_errno(target_, "make the folder");
+  remove_leftovers(parent_of(target_));
+  for (int number = 0; !make_beside(number); ++number)
+    if (number == 1000) fail_errno(target_, "make the folder");
+}
+
+// False where there is one already, and where another process took it for a leftover before it was locked.
+bool NewDirectory::make_beside(int number) {
+  beside_ = target_ + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
+  if (::mkdir(beside_.c_str(), 0777) != 0) {
+    if (errno != EEXIST) fail_errno(target_, "make the folder");
+    return false;
   }
   directory_ = open_folder(AT_FDCWD, beside_.c_str());
-  if (!directory_ || ::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0) {
-    ::rmdir(beside_.c_str());
-    fail_errno(beside_, "lock");
-  }
+  if (!directory_ && errno == ENOENT) return false;
+  struct stat facts;
+  if (directory_ && ::flock(directory_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(directory_.get(), &facts) == 0)
+    return facts.st_nlink > 0;
+  if (errno == EWOULDBLOCK) return false;
+  const int error = errno;
+  ::rmdir(beside_.c_str());
+  errno = error;
+  fail_errno(beside_, "lock");
 }
 
 NewDirectory::~NewDirectory() {

@@ -14,7 +14,7 @@ constexpr const char* kDone = "snapshot_done";  // the original's sign that a ch
 
 class NewDirectory {
  public:
-  // Makes a folder beside `target`. Removes what killed writers of the same target left there.
+  // Makes a folder beside `target`. Removes what killed writers left there.
   // Throws when the target is not empty and `overwrite` is false, or when it holds anything that is no checkpoint.
   NewDirectory(std::string target, bool overwrite);
   // Removes the folder, unless it was published.
@@ -30,6 +30,7 @@ class NewDirectory {
   void publish();
 
  private:
+  bool make_beside(int number);
   bool exchange();
 
   std::string target_;

@@ -181,7 +181,8 @@ function Manager:list_checkpoints()
   check_self(self, Manager, "SimpleCheckPointManager:list_checkpoints")
   local names = {}
   for _, name in ipairs(core.list_directory(self.root_path) or {}) do
-    local is_ours = name:sub(1, #self.prefix) == self.prefix
+    -- What is still being written, or was when its process ended, has a name of that form.
+    local is_ours = name:sub(1, #self.prefix) == self.prefix and not name:find(".moonflow-", #self.prefix + 1, true)
     if is_ours and is_whole(self.root_path .. "/" .. name) then names[#names + 1] = name end
   end
   table.sort(names)

@@ -456,4 +456,18 @@ describe("a checkpoint", function()
     assert.equal(5, session.handle():read("w"):item())
     assert.truthy(first:find("^snapshot_%d+_%d+"))
   end)
+
+  it("that a killed process left half written is none for the manager, whose next save removes it", function()
+    define({ 1 })
+    local many = folder .. "/many"
+    local manager = flow.train.SimpleCheckPointManager(many)
+    local first = manager:save()
+    for _, rest in ipairs { "1-0", "1-1" } do
+      os.execute(("cp -r %s/%s %s/%s_001.moonflow-tmp-%s"):format(many, first, many, first, rest))
+    end
+    os.execute(("rm %s/%s_001.moonflow-tmp-1-1/manifest.json"):format(many, first))
+    assert.same({ first }, manager:list_checkpoints())
+    local second = manager:save()
+    assert.same({ first, second }, core.list_directory(many))
+  end)
 end)
