@@ -60,12 +60,12 @@ function trace.need(what)
   return current
 end
 
--- Puts everything back as it was before the body.
+-- Puts everything back as it was before the body. First what needs no memory, since that may be why the body ended.
 function Trace:leave()
-  self.namespaces, self.placements, self.views, self.reuses, self.watch_scopes = {}, {}, {}, {}, {}
-  local source, line = core.leave_lines()
-  if source then self.last_site = errors.place(source, line) end
   current = nil
+  local source, line = core.leave_lines()
+  self.namespaces, self.placements, self.views, self.reuses, self.watch_scopes = {}, {}, {}, {}, {}
+  if source then self.last_site = errors.place(source, line) end
 end
 
 --- Gives up what a failure has left open since `outer` (what trace.current gave before), where memory ran out between

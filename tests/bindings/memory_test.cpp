@@ -74,9 +74,12 @@ mf_session_options on_one_thread() {
   return options;
 }
 
-// A host's allocator that counts, and fails the allocation that it counts down to.
+// A host's allocator that counts, and fails the allocation that it counts down to; where it stays out of memory, all
+// that follow too.
 struct Heap {
   std::atomic<int64_t> live{0}, allocations{0}, countdown{0};
+  std::atomic<bool> is_out{false};
+  bool stays_out = false;
 
   mf_session_options options() {
     mf_session_options options = on_one_thread();
@@ -84,7 +87,11 @@ struct Heap {
     options.allocator.allocate = [](void* user, size_t bytes, size_t alignment) -> void* {
       Heap& heap = *static_cast<Heap*>(user);
       ++heap.allocations;
-      if (heap.countdown > 0 && heap.countdown-- == 1) return nullptr;
+      if (heap.countdown > 0 && heap.countdown-- == 1) {
+        heap.is_out = heap.stays_out;
+        return nullptr;
+      }
+      if (heap.is_out) return nullptr;
       ++heap.live;
       return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     };
@@ -265,8 +272,9 @@ flow.global_function { name = "look", inputs = { x = tp.Numpy.Placeholder({ 1, 1
   CHECK(mf_job_close(job) == MF_OK);
 }
 
-TEST_CASE("each allocation of the host's allocator may fail") {
+TEST_CASE("each allocation of the host's allocator may fail, and all after it until the call is over") {
   Heap heap;
+  heap.stays_out = GENERATE(false, true);
   const mf_session_options options = heap.options();
   int64_t n = 1;
   for (bool reached = true; reached; n = next(n)) {
@@ -275,6 +283,7 @@ TEST_CASE("each allocation of the host's allocator may fail") {
         [&] {
           const bool was_reached = heap.countdown == 0;
           heap.countdown = 0;
+          heap.is_out = false;
           return was_reached;
         });
     REQUIRE(heap.live == 0);
