@@ -22,8 +22,8 @@ local data = {}
 local Dataset = {}
 
 -- A step function that gives the counter and one view (or gathered copy, when shuffled) of each array.
-local function batch_steps(arrays, count, size, order)
-  local i, first = -1, 0
+local function batch_steps(arrays, count, size, order, begin)
+  local i, first = begin - 1, begin * size
   return function()
     if first >= count then return nil end
     local rows = math.min(size, count - first)
@@ -70,7 +70,8 @@ local function check_batch(count, size, drop_last, what)
 end
 
 local batches_signature = arguments.signature("dataset:batches",
-  { { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" }, { "epoch", "integer?" } })
+  { { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" }, { "epoch", "integer?" },
+    { "first", "integer", 0 } })
 
 --- Goes through the data set once: `for i, images, labels in train:batches() do`, i from 0. `#train:batches()` counts.
 --- Without shuffling the batches are views of the arrays.
@@ -79,6 +80,7 @@ local batches_signature = arguments.signature("dataset:batches",
 --- @param drop_last? boolean   what to do with a rest that fills no batch: leave it out (true) or give it (false)
 --- @param epoch? integer       the order of this epoch, from 0, for a script that goes on where another one stopped;
 ---                             default: the one after the last
+--- @param first? integer       the batch to begin with, and so the first i: for a script that goes on within an epoch
 --- @return Batches
 function Dataset:batches(...)
   local given = batches_signature:parse(...)
@@ -96,8 +98,13 @@ function Dataset:batches(...)
   end
 
   local count = drop_last and self.count - self.count % size or self.count
+  local total = math.ceil(count / size)
+  if given.first < 0 or given.first > total then
+    fail("out_of_range", ("dataset:batches: there are %d batches, it cannot begin with batch %d")
+      :format(total, given.first))
+  end
   local order = permutation and permutation(self.count, given.epoch)
-  return iterator.new(math.ceil(count / size), batch_steps(self.arrays, count, size, order))
+  return iterator.new(total - given.first, batch_steps(self.arrays, count, size, order, given.first))
 end
 
 -- A data set is a proxy, so that `#` gives its number of examples.

@@ -44,6 +44,23 @@ describe("a data set", function()
     raises("invalid_argument", "give shuffle a seed", order, rest, { shuffle = true, epoch = 1 })
   end)
 
+  it("begins within an epoch, for a script that goes on there", function()
+    local function rows(options)
+      local set, list = data.Dataset({ xs }, { batch_size = 2, shuffle = 7, drop_last = false }), {}
+      for i, x in set:batches(options) do list[#list + 1] = ("%d: %s"):format(i, tostring(x)) end
+      return list, #set:batches(options)
+    end
+    local whole, count = rows { epoch = 3 }
+    for first = 0, count do
+      local rest, left = rows { epoch = 3, first = first }
+      assert.same({ unpack(whole, first + 1) }, rest)
+      assert.equal(count - first, left)
+    end
+    raises("out_of_range", ("there are %d batches, it cannot begin with batch %d"):format(count, count + 1),
+      rows, { first = count + 1 })
+    raises("out_of_range", "it cannot begin with batch -1", rows, { first = -1 })
+  end)
+
   it("shuffles by a seed: alike in every run, another order in every epoch", function()
     local function orders(shuffle)
       local set = data.Dataset({ xs, ys }, { batch_size = 2, shuffle = shuffle })
