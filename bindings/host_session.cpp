@@ -405,6 +405,8 @@ void HostSession::close() {
 }
 
 void HostSession::require_owner() const {
+  if (process_ != Executor::process())
+    refuse(MF_WRONG_THREAD, "the session stayed with the process that forked; open one of this process's own");
   if (!is_owner()) refuse(MF_WRONG_THREAD, "the session belongs to the thread that opened it");
   if (closed()) refuse(MF_INVALID_HANDLE, "the session is closed");
 }

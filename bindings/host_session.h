@@ -29,7 +29,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   int depth() const { return depth_; }  // calls under way on the owner's stack
   // Whether one of its callbacks is running: one that the host has called, or a script of the host's own state.
   bool delivering();
-  bool is_owner() const { return pthread_equal(pthread_self(), owner_); }
+  bool is_owner() const { return pthread_equal(pthread_self(), owner_) && process_ == Executor::process(); }
   // Refuses other threads, and a session that is closed.
   void require_owner() const;
 
@@ -86,6 +86,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void prepend_path(lua_State* L, const std::string& folder);
 
   pthread_t owner_;
+  uint32_t process_ = Executor::process();
   std::shared_ptr<HostMemory> memory_;
   std::shared_ptr<std::atomic<bool>> interrupted_;
   mf_log_function log_;

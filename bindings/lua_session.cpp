@@ -15,8 +15,15 @@ constexpr int kWaitMs = 50;  // a wait returns at least this often, so that hook
 
 Session& any_session(lua_State* L) { return *box_at<SessionBox>(L, 1, "a session").session; }
 
-Session& open_session(lua_State* L) {
+// For what waits or delivers, which a fork leaves to its parent.
+Session& session_here(lua_State* L) {
   Session& session = any_session(L);
+  session.executor().require_here();
+  return session;
+}
+
+Session& open_session(lua_State* L) {
+  Session& session = session_here(L);
   require(!session.closed(), ErrorCode::WrongState, "the session is closed");
   return session;
 }
@@ -53,7 +60,7 @@ int make_session(lua_State* L) {
 // A completion leaves the queue when Lua has all of it, so one that meets a full Lua heap is given again.
 int next(lua_State* L) {
   SessionBox* const self = find_box<SessionBox>(L, 1);
-  if (self == nullptr) protect(L, [&] { any_session(L); });  // raises
+  if (self == nullptr || !self->session->executor().is_here()) protect(L, [&] { session_here(L); });  // raises
   Session& session = *self->session;
   const bool with_end = lua_toboolean(L, 2) != 0;
   for (;;) {
@@ -94,7 +101,7 @@ int wait(lua_State* L) {
       const double wanted = number_at(L, 2, "timeout_ms");
       if (wanted >= 0 && wanted < kWaitMs) timeout_ms = static_cast<int>(wanted);
     }
-    ready = any_session(L).completions().wait(timeout_ms);
+    ready = session_here(L).completions().wait(timeout_ms);
   });
   lua_pushboolean(L, ready);
   return 1;
@@ -122,7 +129,7 @@ int descriptor(lua_State* L) {
 
 // Lua holds something to deliver itself: the descriptor becomes readable until the next pull.
 int announce(lua_State* L) {
-  protect(L, [&] { any_session(L).completions().announce(); });
+  protect(L, [&] { session_here(L).completions().announce(); });
   return 0;
 }
 

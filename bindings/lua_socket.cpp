@@ -27,6 +27,7 @@ struct SocketBox {
   int descriptor = -1;
   std::string path;      // of a listening one, removed with it
   std::string outgoing;  // not sent yet
+  pid_t process = ::getpid();
 
   SocketBox() = default;
   SocketBox(const SocketBox&) = delete;
@@ -36,7 +37,7 @@ struct SocketBox {
     if (descriptor < 0) return;
     ::close(descriptor);
     descriptor = -1;
-    if (!path.empty()) ::unlink(path.c_str());
+    if (!path.empty() && process == ::getpid()) ::unlink(path.c_str());  // a fork's is still served
     path.clear();
     outgoing.clear();
   }
@@ -44,10 +45,23 @@ struct SocketBox {
 
 struct WaiterBox {
   int descriptor = -1;
+  pid_t process = ::getpid();
 
   WaiterBox() = default;
   WaiterBox(const WaiterBox&) = delete;
   WaiterBox& operator=(const WaiterBox&) = delete;
+  // A fork shares with its parent what is watched, so it gets a waiter of its own under the same number.
+  void make() {
+    const int made = ::epoll_create1(EPOLL_CLOEXEC);
+    if (made < 0) fail_errno("epoll", "make");
+    if (descriptor < 0) {
+      descriptor = made;
+    } else {
+      ::dup3(made, descriptor, O_CLOEXEC);
+      ::close(made);
+    }
+    process = ::getpid();
+  }
   ~WaiterBox() {
     if (descriptor >= 0) ::close(descriptor);
   }
@@ -219,14 +233,15 @@ int close(lua_State* L) {
 int make_waiter(lua_State* L) {
   lua_settop(L, 0);
   WaiterBox& box = push_box<WaiterBox>(L);
-  protect(L, [&] {
-    box.descriptor = ::epoll_create1(EPOLL_CLOEXEC);
-    if (box.descriptor < 0) fail_errno("epoll", "make");
-  });
+  protect(L, [&] { box.make(); });
   return 1;
 }
 
-WaiterBox& waiter(lua_State* L) { return box_at<WaiterBox>(L, 1, "a waiter"); }
+WaiterBox& waiter(lua_State* L) {
+  WaiterBox& box = box_at<WaiterBox>(L, 1, "a waiter");
+  if (box.process != ::getpid()) box.make();
+  return box;
+}
 
 // waiter:watch(descriptor, also_for_writing)
 int watch(lua_State* L) {

@@ -11,7 +11,7 @@
  *    without the prefix MOONFLOW_.
  *  - Each function is marked with the thread that may call it:
  *      MF_ANY_THREAD    any thread, at any time
- *      MF_OWNER_THREAD  the thread that opened the session; another gets MF_WRONG_THREAD
+ *      MF_OWNER_THREAD  the thread that opened the session; another, or a fork, gets MF_WRONG_THREAD
  *      MF_ONE_THREAD    any thread, but one at a time for one handle
  *      MF_REAL_TIME     as MF_ONE_THREAD, and after mf_prepared_warm_up on that thread: no allocation,
  *                       no lock, no system call, no Lua

@@ -1,9 +1,12 @@
 #include "engine/executor.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 namespace moonflow {
@@ -11,10 +14,18 @@ namespace moonflow {
 namespace {
 
 // A process that exits without closing destroys what libraries below us hold, while a worker may still be inside them.
-// So an exit first lets the running step end, and lets no further one begin. These two belong to the process, and have
-// no destructor.
+// So an exit first lets the running step end, and lets no further one begin. These belong to the process, and have no
+// destructor.
 std::atomic<bool> process_ends{false};
 std::atomic<int> workers_running{0};
+std::atomic<uint32_t> process_number{0};
+
+void notice_forks() {
+  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] {
+    ++process_number;
+    workers_running = 0;  // they stayed behind
+  });
+}
 
 void stop_workers() {
   process_ends = true;
@@ -42,10 +53,25 @@ void check_feeds(const Plan& plan, const Tensor* feeds, size_t count) {
 
 }  // namespace
 
+Executor::Executor(CompletionQueue& completions, InterruptFlag interrupted)
+    : completions_(completions),
+      process_(process()),
+      interrupted_(interrupted ? std::move(interrupted) : std::make_shared<std::atomic<bool>>(false)) {
+  notice_forks();
+}
+
 Executor::~Executor() { close(); }
+
+uint32_t Executor::process() noexcept { return process_number.load(std::memory_order_relaxed); }
+
+void Executor::require_here() const {
+  require(is_here(), ErrorCode::WrongState,
+          "the session belongs to the process that opened it, and a fork has none of its threads; open one here");
+}
 
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
+  require_here();
   check_feeds(*plan, submission.feeds.data(), submission.feeds.size());
   require(submission.taps_on.empty() || submission.taps_on.size() == plan->taps.size(), ErrorCode::InvalidArgument,
           "the plan has ", plan->taps.size(), " taps, got ", submission.taps_on.size(), " switches");
@@ -102,6 +128,7 @@ void Executor::queue(std::unique_ptr<Run> run) {
 
 void Executor::in_turn(std::function<void()> work) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
+  require_here();
   std::unique_lock<std::mutex> lock(mutex_);
   if (turn_failed_) {
     const Error failed = *std::exchange(turn_failed_, std::nullopt);
@@ -119,6 +146,7 @@ void Executor::in_turn(std::function<void()> work) {
 bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tensor* tapped,
                        const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error) {
   require(!closed_, ErrorCode::WrongState, "the session is closed");
+  require_here();
   check_feeds(plan, feeds, feed_count);
   if (in_flight_ > 0) return false;
   if (turns_ > 0) wait_idle();
@@ -357,11 +385,13 @@ std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
 }
 
 void Executor::wait_idle() {
+  require_here();
   std::unique_lock<std::mutex> lock(mutex_);
   progress_.wait(lock, [&] { return idle(); });
 }
 
 void Executor::close() {
+  if (!is_here()) return forget_threads();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
@@ -375,6 +405,16 @@ void Executor::close() {
   }
   started_changed_.notify_all();
   if (finisher_.joinable()) finisher_.join();
+}
+
+// In a fork: nobody is left to be joined, to give back the mutex, or to leave a condition, whose destructor waits for
+// that. New ones in their place are never used.
+void Executor::forget_threads() {
+  closed_ = true;
+  new (&mutex_) std::mutex;
+  for (std::condition_variable* condition : {&queue_changed_, &started_changed_, &progress_})
+    new (condition) std::condition_variable;
+  for (std::thread* thread : {&worker_, &finisher_}) new (thread) std::thread;
 }
 
 }  // namespace moonflow

@@ -27,10 +27,14 @@ using InterruptFlag = std::shared_ptr<std::atomic<bool>>;
 
 class Executor {
  public:
-  explicit Executor(CompletionQueue& completions, InterruptFlag interrupted = nullptr)
-      : completions_(completions),
-        interrupted_(interrupted ? std::move(interrupted) : std::make_shared<std::atomic<bool>>(false)) {}
+  explicit Executor(CompletionQueue& completions, InterruptFlag interrupted = nullptr);
   ~Executor();
+
+  // A number of its own for each process that a fork makes: memory goes along with a fork, threads do not. Elsewhere
+  // than in its process an executor refuses what would wait for one of its threads, and is merely forgotten.
+  static uint32_t process() noexcept;
+  bool is_here() const noexcept { return process_ == process(); }
+  void require_here() const;
 
   struct Submission {
     std::vector<Tensor> feeds;       // kept alive, and not to be changed until the run has ended
@@ -87,6 +91,7 @@ class Executor {
   Lanes& lanes_of(const Plan& plan);
   Slot& free_slot(Plan& plan);
   void release(Slot& slot);
+  void forget_threads();
   bool nothing_started() const { return started_.empty() && !finishing_; }
   bool idle() const { return queued_.empty() && !running_ && nothing_started(); }  // with the mutex held
   void take_turn(const Run& run);
@@ -98,6 +103,7 @@ class Executor {
                                 const Stopped& stopped);
 
   CompletionQueue& completions_;
+  const uint32_t process_;
   std::mutex mutex_;
   std::condition_variable queue_changed_, started_changed_;
   std::condition_variable progress_;  // a run has ended

@@ -1,6 +1,7 @@
 #include "kernels/cpu.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -45,12 +46,20 @@ void prefer_large_pages(void* memory, size_t bytes) {
 #endif
 }
 
+// libgomp gives the threads of a loop back to the next one, and in a fork waits for them for ever, since there are none.
+// So whoever forks first lets go of its own; the next loop makes new ones, here as there.
+void leave_no_thread_to_forks() {
+  [[maybe_unused]] static const int once =
+      pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr);
+}
+
 class CpuDevice : public Device {
  public:
   CpuDevice(int threads, std::shared_ptr<HostMemory> memory, bool real_time)
       : engine(dnnl::engine::kind::cpu, 0),
         real_time(real_time),
         memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()) {
+    leave_no_thread_to_forks();
     const int available = std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);

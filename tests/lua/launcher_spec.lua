@@ -109,6 +109,42 @@ describe("the launcher", function()
     assert.equal("10", out[11])
   end)
 
+  it("tells a script that has forked that its session stayed with the parent, and opens another one", function()
+    script("fork.lua", [[
+      local ffi, flow = require "ffi", require "moonflow"
+      ffi.cdef "int fork(void); int waitpid(int process, int* status, int options); unsigned alarm(unsigned seconds);"
+      local tp, ones = flow.typing, flow.np.ones({ 200, 200 })
+      local function define(returns)
+        return flow.global_function {
+          inputs = { x = tp.Numpy.Placeholder({ 200, 200 }) }, returns = returns,
+        } (function(x) return flow.matmul(x, x) end)
+      end
+      local now, later = define(tp.Numpy), define(tp.Callback[tp.Numpy])
+      later(ones)(function() end)
+      flow.fd()
+      local child = ffi.C.fork()
+      if child == 0 then
+        ffi.C.alarm(100)
+        for _, call in ipairs { flow.poll, flow.sync, function() now(ones) end, function() later(ones) end } do
+          print((select(2, pcall(call))))
+        end
+        flow.shutdown()
+        print(define(tp.Numpy)(ones)[0][0])
+        return
+      end
+      local status = ffi.new("int[1]")
+      ffi.C.waitpid(child, status, 0)
+      print("the child's code", status[0])
+      flow.sync()
+      print(now(ones)[0][0])
+    ]])
+    local run = process.moonflow({ "fork.lua" }, { folder = folder, env = { OMP_NUM_THREADS = "2" } })
+    assert.equal("", run.err)
+    local out = lines(run.out)
+    for i = 1, 4 do assert.truthy(out[i]:find("the process that opened it", 1, true), out[i]) end
+    assert.same({ "200", "the child's code\t0", "200" }, { unpack(out, 5) })
+  end)
+
   it("ends with exit code 1 when a pending callback fails", function()
     script("late.lua", [[
       local flow = require "moonflow"
