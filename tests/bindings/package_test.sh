@@ -57,9 +57,11 @@ END
     ;;
   pkg-config)
     fresh pkg-config
-    "$CC" -std=c11 -Wall -Wextra -Werror "$source/tests/bindings/c_host.c" $(pkg-config --cflags --libs moonflow) \
+    "$CC" -std=c99 -pedantic -Wall -Wextra -Werror "$source/tests/bindings/c_host.c" $(pkg-config --cflags --libs moonflow) \
       -Wl,-rpath,"$(variable libdir)" -o host
     ./host "$jobs" .
+    echo '#include <moonflow.hpp>' | "$CXX" -std=c++20 -pedantic -Wall -Wextra -Werror $(pkg-config --cflags moonflow) \
+      -fsyntax-only -x c++ -
     grep -q "define MF_API_VERSION $(variable api_version)u" "$(variable includedir)/moonflow.h" ||
       fail "api_version is $(variable api_version)"
     ;;

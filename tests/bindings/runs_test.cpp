@@ -208,6 +208,28 @@ TEST_CASE("a poll keeps its budget, and counts what it delivers") {
   CHECK(delivered == 0);
 }
 
+TEST_CASE("an interrupt and a sync before the close bring every result function its call") {
+  Host host;
+  host.load("require('moonflow').config.inflight(200)");
+  host.load(kPair);
+  mf_job* job = host.find("pair");
+  constexpr size_t kRuns = 200;
+  int heard[kRuns] = {};  // what each run's `user` owns
+  for (int& mine : heard) {
+    host.ok(launch_pair(
+        job,
+        [](void* user, const mf_status* error, const mf_array*, int32_t) {
+          ++*static_cast<int*>(user);
+          CHECK((error == nullptr || mf_status_code(error) == MF_INTERRUPTED));
+        },
+        &mine));
+  }
+  CHECK(mf_session_interrupt(host.session) == MF_OK);
+  while (taken(mf_session_sync(host.session)) != MF_OK) {
+  }
+  for (const int calls : heard) CHECK(calls == 1);
+}
+
 TEST_CASE("what a session that its script shuts down has not delivered is never heard of") {
   Net host;
   int results = 0;
