@@ -76,23 +76,9 @@ function models.policy(observations)
   return flow.layers.dense(hidden(hidden(observations, "policy-1"), "policy-2"), 10, { name = "policy-actions" })
 end
 
---- A gated recurrent unit of width 32, step by step; its last state goes to 10 classes. Sequences (batch, length, 8).
+--- Gated recurrent units of width 32, whose last state goes to 10 classes. Sequences (batch, length, 8).
 function models.gru(sequences)
-  local batch, length, width = sequences.shape[0], sequences.shape[1], 32
-  local function gates(x, name)
-    local weight = flow.get_variable(name .. "-weight", {
-      shape = { 3 * width, x.shape[1] }, initializer = flow.xavier_uniform_initializer() })
-    local bias = flow.get_variable(name .. "-bias", { shape = { 3 * width }, initializer = flow.zeros_initializer() })
-    return flow.split(flow.nn.bias_add(flow.matmul(x, weight, { transpose_b = true }), bias), 3, { axis = 1 })
-  end
-  local state = flow.zeros({ batch, width })
-  for _, step in ipairs { flow.split(sequences, length, { axis = 1 }) } do
-    local reset, update, new = gates(flow.squeeze(step, { 1 }), "gru-input")
-    local old_reset, old_update, old = gates(state, "gru-state")
-    update = flow.math.sigmoid(update + old_update)
-    new = flow.math.tanh(new + flow.math.sigmoid(reset + old_reset) * old)
-    state = (1 - update) * new + update * state
-  end
+  local _, state = flow.layers.gru(sequences, 32, { name = "gru" })
   return flow.layers.dense(state, 10, { name = "gru-classes" })
 end
 
