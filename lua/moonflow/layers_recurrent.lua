@@ -122,8 +122,9 @@ end
 
 -- For each step (batch, 1), int8: 1 where a sequence is so long. And (batch, steps, 1) of them all.
 local function masks(lengths, batch, steps, named, signature)
-  if #lengths.shape ~= 1 or lengths.shape[0] ~= batch or arguments.floating[lengths.dtype] then
-    signature:fail((": lengths must be integers (%d), one for each sequence, '%s' is %s %s"):format(batch,
+  local counted = lengths.dtype == "int32" or lengths.dtype == "int64"
+  if not counted or #lengths.shape ~= 1 or lengths.shape[0] ~= batch then
+    signature:fail((": lengths must be int32 or int64 (%d), one for each sequence, '%s' is %s %s"):format(batch,
       lengths.name, lengths.dtype, tostring(lengths.shape)))
   end
   local counts = ops.apply("range", {}, { start = 0, stop = steps, dtype = lengths.dtype }, named "counts")
@@ -134,6 +135,39 @@ local function masks(lengths, batch, steps, named, signature)
     each[i] = ops.apply("slice", { all }, { begin = { 0, i - 1 }, size = { batch, 1 } }, named("mask_" .. i - 1))
   end
   return each, ops.apply("expand_dims", { all }, { axis = 2 }, named "all_masks")
+end
+
+-- What a layer begins with.
+local function first_states(cell, given, batch, units, named, signature)
+  local states, dtype = {}, given.inputs.dtype
+  for i, name in ipairs(cell.states) do
+    local option = "initial_" .. name
+    local state = given[option]
+    if state then need_state(state, option, dtype, batch, units, signature) end
+    states[i] = state
+      or ops.apply("constant", {}, { value = 0, dtype = dtype, shape = { batch, units } }, named(option))
+  end
+  return states
+end
+
+-- The states after each step, from 1 on, and after the last one. `inputs` is (batch, steps, width).
+local function go_through(cell, inputs, states, w, is_there, reverse, named)
+  local batch, steps, width = inputs.shape[0], inputs.shape[1], inputs.shape[2]
+  local outs = {}
+  for k = 1, steps do
+    local i = reverse and steps - k or k - 1
+    local function of_step(word) return named(word .. "_" .. i) end
+    local now = ops.apply("slice", { inputs }, { begin = { 0, i, 0 }, size = { batch, 1, width } }, of_step "inputs")
+    now = ops.apply("reshape", { now }, { shape = { batch, width } }, of_step "input")
+    local new = cell.step(now, states, w, of_step)
+    if is_there then
+      for s, state in ipairs(new) do
+        new[s] = ops.apply("where", { is_there[i + 1], state, states[s] }, nil, of_step("next_" .. cell.states[s]))
+      end
+    end
+    states, outs[i + 1] = new, new[1]
+  end
+  return outs, states
 end
 
 return function(define, naming, part, weight)
@@ -151,38 +185,16 @@ return function(define, naming, part, weight)
 
       local names = naming(t, given.name, cell.kind)
       local function named(word) return part(names, word) end
-      local states = {}
-      for i, name in ipairs(cell.states) do
-        local option = "initial_" .. name
-        if given[option] then need_state(given[option], option, x.dtype, batch, units, signature) end
-        states[i] = given[option]
-          or ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = { batch, units } }, named(option))
-      end
+      local states = first_states(cell, given, batch, units, named, signature)
       local is_there, all_there
       if given.lengths then is_there, all_there = masks(given.lengths, batch, steps, named, signature) end
 
       local w = variables_of(t, where, names, cell, given, features, units)
-      local width = cell.gates * units
       local flat = ops.apply("reshape", { x }, { shape = { batch * steps, features } }, named "flat")
-      local inputs = ops.apply("reshape", { cell.inputs(flat, w, named "inputs") }, { shape = { batch, steps, width } },
-        named "input_gates")
-      local outs = {}
-      for k = 1, steps do
-        local i = given.reverse and steps - k or k - 1
-        local function of_step(word) return named(word .. "_" .. i) end
-        local now = ops.apply("slice", { inputs }, { begin = { 0, i, 0 }, size = { batch, 1, width } },
-          of_step "inputs")
-        now = ops.apply("reshape", { now }, { shape = { batch, width } }, of_step "input")
-        local next_states = cell.step(now, states, w, of_step)
-        for s, state in ipairs(next_states) do
-          if is_there then
-            next_states[s] = ops.apply("where", { is_there[i + 1], state, states[s] }, nil,
-              of_step("next_" .. cell.states[s]))
-          end
-        end
-        states = next_states
-        outs[i + 1] = states[1]
-      end
+      local inputs = ops.apply("reshape", { cell.inputs(flat, w, named "inputs") },
+        { shape = { batch, steps, cell.gates * units } }, named "input_gates")
+      local outs
+      outs, states = go_through(cell, inputs, states, w, is_there, given.reverse, named)
       if not is_there then return ops.apply("stack", outs, { axis = 1 }, names.name), unpack(states) end
       local out = ops.apply("stack", outs, { axis = 1 }, named "states")
       local nothing = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} }, named "nothing")
@@ -217,7 +229,7 @@ A long short-term memory over the steps of sequences: out, hidden, cell = flow.l
 Formulas and order of the blocks are those of PyTorch's LSTM: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0.
 shapes: inputs (batch, steps, features) -> out (batch, steps, units), and hidden and cell of the last step (batch,
   units), as the initial ones; weight (4 * units, features); recurrent_weight (4 * units, units); biases (4 * units)
-lengths: integers (batch). A sequence keeps its state from there on, and its out is 0
+lengths: int32 or int64 (batch). A sequence keeps its state from there on, and its out is 0
 reverse: from the last step to the first; with lengths, from that of each sequence. Both ways are two layers:
   flow.concat({ flow.layers.lstm(x, 8), (flow.layers.lstm(x, 8, { reverse = true })) }, -1)
 defaults: initial_hidden and initial_cell zeros; kernel_initializer and recurrent_initializer xavier uniform,
