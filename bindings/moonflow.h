@@ -81,7 +81,7 @@ MF_EXPORT MF_ANY_THREAD const char* mf_status_where(const mf_status* status);
 MF_EXPORT MF_ANY_THREAD const char* mf_status_job(const mf_status* status);
 /* The op to blame with its name, or "". */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_op(const mf_status* status);
-/* The Lua frames of an error that a script raised, or "". */
+/* The Lua frames of an error that a script raised, without those of the library, or "". */
 MF_EXPORT MF_ANY_THREAD const char* mf_status_traceback(const mf_status* status);
 /* What else went wrong before: several callbacks may fail in one poll. NULL at the end; freed with the first. */
 MF_EXPORT MF_ANY_THREAD const mf_status* mf_status_cause(const mf_status* status);

@@ -27,6 +27,8 @@ function host.traced(value)
   return made
 end
 
+local library = debug.getinfo(1, "S").source:match("^@(.*[/\\])") or ""
+
 local function described(value)
   if type(value) ~= "table" then value = { code = "script_error", message = errors.text(value) } end
   local parts = {}
@@ -34,8 +36,10 @@ local function described(value)
     local part = value[field]
     if part and part ~= "" then parts[#parts + 1] = errors.text(part) end
   end
+  local traceback = value.traceback
+  if type(traceback) == "string" then traceback = core.fold_traceback(traceback:match("^\n?(.*)$"), library) end
   return { code = value.code, text = table.concat(parts, ": "), where = value.where, job = value.job, op = value.op,
-           traceback = value.traceback }
+           traceback = traceback }
 end
 
 --- The error and those that waited with it, first things first: a list of { code, text, where, job, op, traceback }.

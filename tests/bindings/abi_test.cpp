@@ -132,7 +132,8 @@ TEST_CASE("a script's error keeps its line, and the session stays usable") {
   CHECK(mf_status_code(status) == MF_SCRIPT_ERROR);
   CHECK(std::string(mf_status_message(status)) == "wrong.lua:2: no luck");
   CHECK(std::string(mf_status_where(status)) == "wrong.lua:2");
-  CHECK_THAT(mf_status_traceback(status), Catch::Contains("wrong.lua:2"));
+  CHECK(std::string(mf_status_traceback(status)) ==
+        "stack traceback:\n\t[C]: in function 'error'\n\twrong.lua:2: in main chunk");
   CHECK(mf_status_free(status) == MF_OK);
   CHECK(mf_status_free(status) == MF_INVALID_HANDLE);
   CHECK(std::string(mf_status_message(status)) == "this is no status, or it has been freed");
