@@ -289,6 +289,9 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
   const std::string folder = library_path ? library_path : library_folder();
   if (folder.empty())
     refuse(MF_NOT_FOUND, "moonflow/init.lua is not beside the library; name its folder in library_path");
+  std::error_code none;
+  if (library_path && !fs::exists(fs::path(folder) / "moonflow" / "init.lua", none))
+    refuse(MF_NOT_FOUND, "library_path is '", folder, "', and there is no moonflow/init.lua in it");
   struct Loading {
     HostSession* session;
     const std::string* folder;

@@ -40,7 +40,7 @@ local function declare(t, given, where)
   if known and (known.dtype ~= dtype or not same_list(known.shape, shape)) then
     errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
       .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
-      .. shape_text(shape))
+      .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape needs another name")
   end
   local site = errors.site()
   local id = t.graph:variable(given.name, dtype, shape, site or "")

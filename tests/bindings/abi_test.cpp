@@ -505,7 +505,10 @@ TEST_CASE("wrong arrays and structs give a status that names them") {
   CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
   options.threads = 1;
   options.library_path = "/nowhere";
-  CHECK(taken(mf_session_open(&options, &none)) == MF_SCRIPT_ERROR);
+  mf_status* nowhere = mf_session_open(&options, &none);
+  CHECK(std::string(mf_status_message(nowhere)) ==
+        "library_path is '/nowhere', and there is no moonflow/init.lua in it");
+  CHECK(taken(nowhere) == MF_NOT_FOUND);
   options.library_path = nullptr;
   options.allocator.allocate = [](void*, size_t, size_t) -> void* { return nullptr; };
   CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);

@@ -378,6 +378,18 @@ end)]])
   return y]])
   end)
 
+  it("variables keep their shape when a job is defined again", function()
+    golden("flow.layers.dense: variable 'd-weight' is float32 (2, 4) since user.lua:3, this asks for float32 (3, 4); "
+      .. "it lives on when its job is defined again, so another shape needs another name", [[
+local function define(units)
+  return flow.global_function { name = "net", inputs = { x = tp.Numpy.Placeholder({ 1, 4 }) } } (function(x)
+>>  return flow.layers.dense(x, units, { name = "d" })
+  end)
+end
+define(2)
+define(3)]])
+  end)
+
   it("variables must agree with what they are", function()
     golden("flow.get_variable: variable 'w' is float32 (2, 2) since user.lua:2, this asks for float32 (3)", body [[
   flow.get_variable("w", { shape = { 2, 2 }, initializer = flow.zeros_initializer() })
