@@ -1,6 +1,7 @@
 #include "bindings/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,11 +112,37 @@ void sync_directory(const std::string& path) {
   sync(directory.get(), path);
 }
 
+namespace {
+
+// An empty file beside `path`, locked while its maker lives. What a killed one has left is taken over, so that no save
+// leaves more behind than the next one clears away.
+Descriptor open_beside(const std::string& path, std::string& beside) {
+  constexpr int kMostWriters = 1000;
+  for (int number = 0; number < kMostWriters; ++number) {
+    beside = path + ".moonflow-tmp-" + std::to_string(number);
+    Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
+    struct stat ours, there;
+    if (!file) {
+      const int error = errno;
+      if (::lstat(beside.c_str(), &there) == 0) continue;  // not for us to write
+      errno = error;
+      fail_errno(path, "write");
+    }
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+    // Its maker may have put it in place, or removed it, before it was locked here.
+    const bool is_ours =
+        ::fstat(file.get(), &ours) == 0 && ::lstat(beside.c_str(), &there) == 0 && ours.st_ino == there.st_ino;
+    if (is_ours && ::ftruncate(file.get(), 0) == 0) return file;
+  }
+  fail(ErrorCode::Io, "cannot write '", path, "': there are ", kMostWriters, " unfinished files beside it");
+}
+
+}  // namespace
+
 void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes) {
-  const std::string beside = path + ".moonflow-tmp-" + std::to_string(::getpid());
-  ::unlink(beside.c_str());  // left by a process of the same number that was killed
-  Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file) fail_errno(path, "write");
+  std::string beside;
+  Descriptor file = open_beside(path, beside);
+  const Descriptor lock(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));  // until the file is in place
   try {
     write_all(file.get(), path, head.data(), static_cast<int64_t>(head.size()));
     write_all(file.get(), path, body, body_bytes);

@@ -366,6 +366,28 @@ describe("a checkpoint", function()
     assert.equal(3, #lines) -- two slots and a step that keep their values
   end)
 
+  it("as one file leaves no more behind when killed than the next save clears away", function()
+    define({ 2, 3 })
+    local path = folder .. "/all.safetensors"
+    process.write(path .. ".moonflow-tmp-0", ("x"):rep(10000))
+    assert.equal(0, os.execute("mkdir -p " .. path .. ".moonflow-tmp-1"))
+    flow.train.CheckPoint():init()
+    flow.train.CheckPoint():save(path)
+    flow.checkpoint.get(path)
+    assert.same({ "all.safetensors", "all.safetensors.moonflow-tmp-1" }, core.list_directory(folder))
+    -- One that is being written is locked, and left alone.
+    local held = path .. ".moonflow-tmp-0"
+    process.write(held, "another's")
+    local run = process.shell(("flock %s %s -e %s"):format(process.quote(held), process.quote(process.launcher),
+      process.quote(("require('moonflow').checkpoint.save(%q, { w = require('moonflow').np.ones({ 3 }) }, "
+        .. "{ overwrite = true })"):format(path))))
+    assert.equal("", run.err)
+    assert.equal("another's", process.read(held))
+    assert.same({ "w" }, names(flow.checkpoint.get(path)))
+    assert.same({ "all.safetensors", "all.safetensors.moonflow-tmp-0", "all.safetensors.moonflow-tmp-1" },
+      core.list_directory(folder))
+  end)
+
   it("gives no seed that is none", function()
     define({ 2, 3 })
     flow.train.CheckPoint():init()
