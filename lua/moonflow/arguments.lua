@@ -189,8 +189,13 @@ end
 
 --- The same parameters under another name of the function.
 function Signature:called(where)
-  return setmetatable({ where = where, parameters = self.parameters, by_name = self.by_name, names = self.names },
-    Signature)
+  return setmetatable({ where = where, parameters = self.parameters, by_name = self.by_name, names = self.names,
+                        elsewhere = self.elsewhere }, Signature)
+end
+
+--- What to write in place of options that there are not: name -> "; ..." at the end of the error.
+function Signature:instead(elsewhere)
+  self.elsewhere = elsewhere
 end
 
 function Signature:fail(message, site)
@@ -203,7 +208,7 @@ local function fail_option(self, name)
     self:fail((": a list has a hole: nothing stands at 1, but something at %g"):format(name)
       .. (self.by_name.shape and "; sizes cannot be left open" or ""))
   end
-  local near = arguments.suggestion(name, self.names)
+  local near = self.elsewhere and self.elsewhere[name] or arguments.suggestion(name, self.names)
   if near == "" then near = "; its parameters are " .. table.concat(self.names, ", ") end
   self:fail(" has no option '" .. tostring(name) .. "'" .. near)
 end
@@ -240,8 +245,12 @@ function Signature:parse(...)
       end
       values[parameter.name] = parameter.default
     elseif not fits(parameter.kind, value) then
-      local hint = parameter.kind == "blob" and kind_of(value) == "ndarray"
-        and "; inside a job body values are blobs: take it as an input of the job" or ""
+      local kind, hint = kind_of(value), ""
+      if parameter.kind == "blob" and kind == "ndarray" then
+        hint = "; inside a job body values are blobs: take it as an input of the job"
+      elseif parameter.kind == "operand" and kind == "table" then
+        hint = "; np.array(it) is a constant of the job, and goes here"
+      end
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
         .. arguments.describe(value) .. hint)
     end

@@ -389,6 +389,11 @@ local function positions(entry, axis, size)
     end
     return at, 1, 1
   end
+  if type(entry) == "string" then
+    fail("invalid_argument", ("slice: the entry of axis %d is '%s'; a text stands alone and is for all axes, as in "
+      .. "a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the table { 1, 3 }"):format(
+      axis, entry))
+  end
   if type(entry) ~= "table" then
     fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }")
       :format(axis, arguments.describe(entry)))

@@ -58,12 +58,26 @@ local function loss_scale_of(options)
   return options.loss_scale_policy or { factor = options.loss_scale_factor or 1 }
 end
 
+-- What other libraries call by other names, or have where we have a class of its own.
+local function instead(name)
+  local decays = { Adam = "AdamW", LazyAdam = "AdamW", SGD = "SGDW" }
+  return {
+    weight_decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
+      or "; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it",
+    lr = "; the learning rate is the first argument, or 'lr_scheduler'",
+    learning_rate = "; the learning rate is the first argument, or 'lr_scheduler'",
+    betas = name:find("Adam") and "; they are 'beta1' and 'beta2'" or nil,
+    params = "; 'variables' takes a list of names, and without it all are trained",
+  }
+end
+
 local function define(name, parameters, rule, settle)
   local where = "flow.optimizer." .. name
   local list = { { "lr_scheduler", "rate" } }
   for _, parameter in ipairs(parameters) do list[#list + 1] = parameter end
   for _, parameter in ipairs(shared_parameters) do list[#list + 1] = parameter end
   local signature = arguments.signature(where, list)
+  signature:instead(instead(name))
   optimizer[name] = function(...)
     local options = signature:parse(...)
     if settle then settle(options, signature) end

@@ -480,6 +480,19 @@ end)
         "flow.optimizer.SGD: argument 2 ('momentum') must be a finite number, got inf",
       ["flow.optimizer.Adam(0.1, { beta1 = 2 })"] = "flow.optimizer.Adam: beta1 must lie in [0, 1), got 2",
       ["flow.optimizer.AdamW(0.1, { beta2 = 1 })"] = "flow.optimizer.AdamW: beta2 must lie in [0, 1), got 1",
+      ["flow.optimizer.Adam(0.1, { weight_decay = 0.01 })"] =
+        "flow.optimizer.Adam has no option 'weight_decay'; flow.optimizer.AdamW has it",
+      ["flow.optimizer.SGD { lr_scheduler = 0.1, weight_decay = 0.01 }"] =
+        "flow.optimizer.SGD has no option 'weight_decay'; flow.optimizer.SGDW has it",
+      ["flow.optimizer.RMSProp(0.1, { weight_decay = 0.01 })"] = "flow.optimizer.RMSProp has no option 'weight_decay'; "
+        .. "regularizer = flow.regularizers.l2(rate) of a variable or layer decays it",
+      ["flow.optimizer.Adam { lr = 0.1 }"] =
+        "flow.optimizer.Adam has no option 'lr'; the learning rate is the first argument, or 'lr_scheduler'",
+      ["flow.optimizer.Adam(0.1, { betas = { 0.9, 0.99 } })"] =
+        "flow.optimizer.Adam has no option 'betas'; they are 'beta1' and 'beta2'",
+      ["flow.np.zeros({ 3, 3 }):set(0, '0, 1:3', 5)"] = "slice: the entry of axis 1 is '0, 1:3'; a text stands alone "
+        .. "and is for all axes, as in a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the "
+        .. "table { 1, 3 }",
       ["flow.optimizer.LazyAdam(0.1, { beta2 = -1 })"] = "flow.optimizer.LazyAdam: beta2 must lie in [0, 1), got -1",
       ["flow.optimizer.CosineScheduler(1 / 0, 10)"] =
         "flow.optimizer.CosineScheduler: argument 1 ('base_lr') must be a finite number, got inf",
@@ -492,6 +505,13 @@ end)
       local text, place = told(">>" .. program)
       assert.equal(place .. expected, (text:gsub("got %-nan", "got nan")))
     end
+    golden("flow.nn.L1Loss has no option 'weight'; its parameters are input, target, reduction, name", body [[
+>>  local y = flow.nn.L1Loss(x, x, { weight = { 1, 2 } })
+  return y]])
+    golden("flow.nn.BCELoss: argument 3 ('weight') must be a blob, got a table; np.array(it) is a constant of the job, "
+      .. "and goes here", body [[
+>>  local y = flow.nn.BCELoss(x, x, { weight = { 1, 2 } })
+  return y]])
     golden("flow.nn.dropout: argument 2 ('rate') must be a finite number, got inf", body [[
 >>  local y = flow.nn.dropout(x, 1 / 0)
   return y]])
@@ -595,8 +615,8 @@ end)
 
 describe("a list", function()
   it("of options names the parameters when none of them is near", function()
-    golden_start("flow.optimizer.SGD has no option 'learning_rate'; its parameters are lr_scheduler, momentum, ", [[
->>flow.optimizer.SGD { learning_rate = 0.1 }]])
+    golden_start("flow.optimizer.SGD has no option 'damping'; its parameters are lr_scheduler, momentum, ", [[
+>>flow.optimizer.SGD { damping = 0.1 }]])
   end)
 
   it("of sizes has none left open", function()
