@@ -484,6 +484,22 @@ function methods.slice(a, ...)
   return result:reshape(kept)
 end
 
+--- The axis counted from the front.
+function ndarray.axis_of(a, axis, called)
+  local counted = axis < 0 and axis + a.rank or axis
+  if counted < 0 or counted >= a.rank then
+    fail("out_of_range", ("%s: axis %d of an array of rank %d"):format(called, axis, a.rank))
+  end
+  return counted
+end
+
+--- A slice along one axis, { start, stop, step }, with the whole of the others.
+function ndarray.cut(a, axis, entry)
+  local entries = {}
+  for i = 1, a.rank do entries[i] = i == axis + 1 and entry or ALL end
+  return a:slice(unpack(entries))
+end
+
 -- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
 local function value_for(value, dtype)
   if type(value) == "number" then return core.array(value, dtype, {}) end

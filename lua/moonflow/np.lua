@@ -1,6 +1,6 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, draws random ones, applies
--- element-wise functions, reads and writes npy and npz files. What sorts, finds and cuts is in np_order.lua; methods
--- and operators of arrays are in ndarray.lua.
+-- element-wise functions, reads and writes npy and npz files. What sorts and finds is in np_order.lua, what cuts and
+-- repeats in np_shape.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -573,6 +573,7 @@ function np.set_printoptions(...)
 end
 
 require("moonflow.np_order")(np)
+require("moonflow.np_shape")(np)
 for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
 np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 
