@@ -234,11 +234,13 @@ local foreign = {
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
 }
 local foreign_of_arrays = {
-  dot = "flow.np.matmul", vstack = "flow.np.concat", hstack = "flow.np.concat", newaxis = "flow.np.expand_dims",
+  dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",
+  ["repeat"] = "flow.np.repeat_interleave", hypot = "flow.np.linalg.norm", identity = "flow.np.eye",
+  radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
+  digitize = "flow.np.searchsorted", row_stack = "flow.np.vstack",
   asarray = "flow.np.array", shuffle = "flow.np.random.permutation",
   choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", append = "flow.np.concat",
-  quantile = "flow.np.percentile", argwhere = "flow.np.nonzero", extract = "flow.np.compress",
-  array_split = "flow.np.split", amax = "flow.np.max", amin = "flow.np.min", logical_xor = "flow.np.ne",
+  extract = "flow.np.compress", array_split = "flow.np.split", amax = "flow.np.max", amin = "flow.np.min",
 }
 
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,

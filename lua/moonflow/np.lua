@@ -1,6 +1,6 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, draws random ones, applies
 -- element-wise functions, reads and writes npy and npz files. What sorts and finds is in np_order.lua, what cuts and
--- repeats in np_shape.lua; methods and operators of arrays are in ndarray.lua.
+-- repeats in np_shape.lua, and linear algebra in np_linear.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -207,6 +207,33 @@ elementwise("isnan", function(a) return a:ne(a) end)
 elementwise("isfinite", function(a) return (a - a):eq(0) end)
 elementwise("isinf", function(a) return (a - a):ne(0) * a:eq(a) end)
 np.absolute = np.abs
+elementwise("trunc", function(a) return np.where(a:lt(0), np.ceil(a), np.floor(a)) end)
+elementwise("deg2rad", function(a) return floating(a) * (math.pi / 180) end)
+elementwise("rad2deg", function(a) return floating(a) * (180 / math.pi) end)
+
+-- Other logarithms are quotients, so they are taken in double precision: those of powers are whole in float32.
+for name, base in pairs({ log2 = 2, log10 = 10 }) do
+  elementwise(name, function(a)
+    a = floating(a)
+    return cast(np.log(a:astype("float64")) / math.log(base), a.dtype)
+  end)
+end
+
+local GREATEST = { float32 = 2 ^ 128 - 2 ^ 104, float64 = 1.7976931348623157e308, bfloat16 = 2 ^ 128 - 2 ^ 120,
+                   float16 = 65504 }
+local number_signature = signature("np.nan_to_num",
+  { { "x", "any" }, { "nan", "number", 0 }, { "posinf", "number?" }, { "neginf", "number?" } })
+--- With `nan` in place of what is not a number, and in place of infinities `posinf` and `neginf`, or else the greatest
+--- and least number of the dtype.
+function np.nan_to_num(...)
+  local given = number_signature:parse(...)
+  local x = as_array(given.x, "np.nan_to_num")
+  local most = GREATEST[x.dtype]
+  if not most then return x:copy() end
+  x = np.where(np.isnan(x), given.nan, x)
+  x = np.where(x:eq(math.huge), given.posinf or most, x)
+  return np.where(x:eq(-math.huge), given.neginf or -most, x)
+end
 
 local round_signature = signature("np.round", { { "x", "any" }, { "decimals", "integer", 0 } })
 --- Rounded to `decimals` places, halves to even.
@@ -233,6 +260,7 @@ for name, op in pairs({
   pairwise(name, function(a, b) return ndarray.binary(op, a, b) end)
 end
 pairwise("divide", ndarray.divide)
+pairwise("floor_divide", function(a, b) return ndarray.binary("floordiv", a, b) end)
 pairwise("power", ndarray.pow)
 pairwise("arctan2", function(a, b)
   a, b = ndarray.operands(a, b, "np.arctan2")
@@ -249,6 +277,10 @@ end
 for _, name in ipairs({ "logical_and", "logical_or" }) do
   pairwise(name, function(a, b) return ndarray.binary(name, a, b) end)
 end
+pairwise("logical_xor", function(a, b)
+  a, b = ndarray.operands(a, b, "np.logical_xor")
+  return a:ne(0):ne(b:ne(0))
+end)
 --- 1 where an element is 0, else 0.
 function np.logical_not(a) return as_array(a, "np.logical_not"):eq(0) end
 
@@ -261,10 +293,13 @@ function np.where(condition, x, y)
   return (evaluate("where", { condition, x, y }, {}, "np.where"))
 end
 
---- Elements below `least` become `least`, those above `most` become `most`; either may be nil.
-function np.clip(a, least, most)
-  if least ~= nil then a = np.maximum(a, least) end
-  if most ~= nil then a = np.minimum(a, most) end
+local clip_signature = signature("np.clip", { { "a", "any" }, { "a_min", "any?" }, { "a_max", "any?" } })
+--- Elements below `a_min` become `a_min`, those above `a_max` become `a_max`; either may be nil, a number or an array.
+function np.clip(...)
+  local given = clip_signature:parse(...)
+  local a = given.a
+  if given.a_min ~= nil then a = np.maximum(a, given.a_min) end
+  if given.a_max ~= nil then a = np.minimum(a, given.a_max) end
   return a
 end
 
@@ -299,11 +334,25 @@ function np.array_equal(a, b)
   return a.shape == b.shape and a:eq(b):all()
 end
 
---- Whether |a - b| <= absolute + relative * |b| everywhere.
+local closeness = { { "a", "any" }, { "b", "any" }, { "rtol", "number", 1e-5 }, { "atol", "number", 1e-8 },
+                    { "equal_nan", "boolean", false } }
+local isclose_signature = signature("np.isclose", closeness)
+--- 1 where |a - b| <= atol + rtol * |b|, int8. An infinity is close to itself alone; so is a NaN with `equal_nan`, and
+--- else to nothing.
+function np.isclose(...)
+  local given = isclose_signature:parse(...)
+  local a, b = as_array(given.a, "np.isclose"):astype("float64"), as_array(given.b, "np.isclose"):astype("float64")
+  local is_near = np.abs(a - b):le(given.atol + given.rtol * np.abs(b)) * np.isfinite(b)
+  local is_close = np.logical_or(a:eq(b), is_near)
+  return given.equal_nan and np.logical_or(is_close, np.isnan(a) * np.isnan(b)) or is_close
+end
+
+local allclose_signature = signature("np.allclose", closeness)
+--- Whether np.isclose holds everywhere.
 --- @return boolean
-function np.allclose(a, b, relative, absolute)
-  a, b = as_array(a, "np.allclose"):astype("float64"), as_array(b, "np.allclose"):astype("float64")
-  return a:eq(b):all() or np.abs(a - b):le((absolute or 1e-8) + (relative or 1e-5) * np.abs(b)):all()
+function np.allclose(...)
+  local given = allclose_signature:parse(...)
+  return np.isclose(given):all()
 end
 
 -- ---- random arrays ------------------------------------------------------------------------------------------------
@@ -574,6 +623,7 @@ end
 
 require("moonflow.np_order")(np)
 require("moonflow.np_shape")(np)
+require("moonflow.np_linear")(np)
 for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
 np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 

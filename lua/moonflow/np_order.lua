@@ -81,31 +81,93 @@ return function(np)
     return type(given.v) == "number" and places:item() or places
   end
 
-  local percentile_signature = signature("np.percentile",
-    { { "a", "any" }, { "q", "number" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
-  --- What `q` percent of the values are not above, between two of them by their distances. Without an axis a number.
-  function np.percentile(...)
-    local given = percentile_signature:parse(...)
-    local a, q = ndarray.floating(as_array(given.a, "np.percentile")), given.q
-    if not (q >= 0 and q <= 100) then
-      fail("invalid_argument", ("np.percentile: q is from 0 to 100, got %g"):format(q))
+  local interp_signature = signature("np.interp",
+    { { "x", "any" }, { "xp", "any" }, { "fp", "any" }, { "left", "number?" }, { "right", "number?" } })
+  --- At `x` the value of the straight pieces between the points (xp[i], fp[i]), with xp ascending. Before the first one
+  --- `left`, behind the last one `right`, which without a word are the values there. Computed in float64; of a number a
+  --- number.
+  --- @return any
+  function np.interp(...)
+    local given = interp_signature:parse(...)
+    local xp, fp = as_array(given.xp, "np.interp"):astype("float64"), as_array(given.fp, "np.interp"):astype("float64")
+    local is_number = type(given.x) == "number"
+    local x = is_number and np.array(given.x, "float64") or ndarray.floating(as_array(given.x, "np.interp"))
+    local dtype, count = x.dtype, xp.rank == 1 and #xp or 0
+    x = x:astype("float64")
+    if count == 0 or xp.shape ~= fp.shape then
+      fail("shape_mismatch", ("np.interp: xp is %s and fp is %s, wanted one axis of the same size"):format(
+        tostring(xp.shape), tostring(fp.shape)))
     end
-    local axis = given.axis and axis_of(a, given.axis, "np.percentile") or 0
+    if not np.diff(xp):ge(0):all() then fail("invalid_argument", "np.interp: xp must ascend") end
+    local place = np.maximum(np.searchsorted(xp, x, "right") - 1, 0)
+    local behind = np.minimum(place + 1, count - 1)
+    local x0, f0 = xp:take(place), fp:take(place)
+    local share = (x - x0) / np.where(behind:eq(place), 1, xp:take(behind) - x0)
+    -- At a point its own value, also where the next one is infinite.
+    local result = np.where(x:eq(x0), f0, f0 + share * (fp:take(behind) - f0))
+    result = np.where(x:lt(xp[0]), given.left or fp[0], result)
+    result = np.where(x:gt(xp[count - 1]), given.right or fp[count - 1], result)
+    result = np.where(np.isnan(x), np.nan, result)
+    return is_number and result:item() or cast(result, dtype)
+  end
+
+  -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
+  local function quantiles(given, whole, called)
+    local a, q = ndarray.floating(as_array(given.a, called)), given.q
+    local axis = given.axis and axis_of(a, given.axis, called) or 0
+    if not given.axis and given.keepdims then
+      local ones = {}
+      for i = 1, a.rank do ones[i] = 1 end
+      local flat = quantiles({ a = a, q = q }, whole, called)
+      return type(flat) == "number" and np.array(flat, a.dtype):reshape(ones)
+        or flat:reshape({ flat.shape[0], unpack(ones) })
+    end
     if not given.axis then a = a:ravel() end
     local count = a.shape[axis]
-    if count == 0 then fail("invalid_argument", "np.percentile of no values") end
-    local sorted, place = np.sort(a, axis), (count - 1) * q / 100
+    if count == 0 then fail("invalid_argument", called .. " of no values") end
+    local sorted = np.sort(a, axis)
     local function at(i) return cut(sorted, axis, { i, i + 1 }) end
-    local below = at(math.floor(place))
-    local result = below + (at(math.ceil(place)) - below) * (place % 1)
-    result = np.where(np.isnan(at(count - 1)), np.nan, place % 1 == 0 and below or result)
-    if not given.axis and not given.keepdims then return result:item() end
-    return given.keepdims and result or np.squeeze(result, axis)
+    local is_unknown = np.isnan(at(count - 1))
+    local function one(share)
+      if not (share >= 0 and share <= whole) then
+        fail("invalid_argument", ("%s: q is from 0 to %d, got %g"):format(called, whole, share))
+      end
+      local place = (count - 1) * share / whole
+      local below = at(math.floor(place))
+      local result = place % 1 == 0 and below or below + (at(math.ceil(place)) - below) * (place % 1)
+      result = np.where(is_unknown, np.nan, result)
+      return given.keepdims and result or np.squeeze(result, axis)
+    end
+    if type(q) == "number" then
+      local result = one(q)
+      return given.axis and result or result:item()
+    end
+    local results = {}
+    for i, share in ipairs(as_array(q, called):ravel():totable()) do results[i] = one(share) end
+    return np.stack(results)
+  end
+
+  local percentile_signature = signature("np.percentile",
+    { { "a", "any" }, { "q", "any" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
+  --- What `q` percent of the values are not above, between two of them by their distances. Without an axis a number.
+  --- Of a list of percentages an array, with an axis for them before the others.
+  --- @return any
+  function np.percentile(...)
+    return quantiles(percentile_signature:parse(...), 100, "np.percentile")
+  end
+
+  local quantile_signature = signature("np.quantile",
+    { { "a", "any" }, { "q", "any" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
+  --- np.percentile with shares from 0 to 1 in place of percentages.
+  --- @return any
+  function np.quantile(...)
+    return quantiles(quantile_signature:parse(...), 1, "np.quantile")
   end
 
   local median_signature = signature("np.median",
     { { "a", "any" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
   --- The value in the middle of the others, or between the two that are. Without an axis a number.
+  --- @return any
   function np.median(...)
     local given = median_signature:parse(...)
     return np.percentile(given.a, 50, { axis = given.axis, keepdims = given.keepdims })
@@ -131,6 +193,22 @@ return function(np)
       rest = cast((rest - found[axis]) / math.max(size, 1), "int64")
     end
     return unpack(found)
+  end
+
+  --- The places of what is not 0, one in each row: (count, rank).
+  function np.argwhere(a)
+    a = as_array(a, "np.argwhere")
+    if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
+    return np.stack({ np.nonzero(a) }, 1)
+  end
+
+  --- 1 where an element of `a` is one of `values`, int8.
+  function np.isin(a, values)
+    a, values = ndarray.operands(as_array(a, "np.isin"), as_array(values, "np.isin"), "np.isin")
+    local sorted = np.sort(values:ravel())
+    if #sorted == 0 then return np.zeros(a.shape:table(), "int8") end
+    -- Of a number that searchsorted was given it would give a number.
+    return sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a)
   end
 
   local compress_signature = signature("np.compress",
@@ -275,10 +353,5 @@ return function(np)
   function np.count_nonzero(...)
     local given = count_signature:parse(...)
     return as_array(given.a, "np.count_nonzero"):ne(0):sum({ axis = given.axis })
-  end
-
-  --- The product of each element of one array with each of another, both flattened: (m, n).
-  function np.outer(a, b)
-    return as_array(a, "np.outer"):reshape({ -1, 1 }) * as_array(b, "np.outer"):ravel()
   end
 end

@@ -1,5 +1,6 @@
 --- The functions of flow.np that cut, join and repeat arrays or lay them out anew, in their own dtype.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
@@ -8,7 +9,121 @@ local evaluate, as_array = ndarray.evaluate, ndarray.as_array
 local axis_of, cut = ndarray.axis_of, ndarray.cut
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
+-- 1 where the column of a matrix is at most `diagonal` places to the right of its row.
+local function lower_triangle(np, given, called)
+  local a = as_array(given.a, called)
+  if a.rank < 2 then
+    fail("shape_mismatch", called .. " wants matrices in the last two axes, got " .. tostring(a.shape))
+  end
+  local rows, columns = np.arange(a.shape[a.rank - 2]), np.arange(a.shape[a.rank - 1])
+  return a, columns:le((rows + given.diagonal):reshape({ -1, 1 }))
+end
+
 return function(np)
+  -- ---- another order ------------------------------------------------------------------------------------------------
+
+  local swap_signature = signature("np.swapaxes",
+    { { "a", "any" }, { "axis1", "integer" }, { "axis2", "integer" } })
+  --- A copy with these two axes in each other's place.
+  function np.swapaxes(...)
+    local given = swap_signature:parse(...)
+    local a = as_array(given.a, "np.swapaxes")
+    local one, other = axis_of(a, given.axis1, "np.swapaxes"), axis_of(a, given.axis2, "np.swapaxes")
+    local order = {}
+    for i = 1, a.rank do order[i] = i - 1 end
+    order[one + 1], order[other + 1] = other, one
+    return a:transpose(order)
+  end
+
+  local move_signature = signature("np.moveaxis",
+    { { "a", "any" }, { "source", "integer" }, { "destination", "integer" } })
+  --- A copy with one axis in another place, and the others in their order: `np.moveaxis(images, 3, 1)` puts channels
+  --- that come last first.
+  function np.moveaxis(...)
+    local given = move_signature:parse(...)
+    local a = as_array(given.a, "np.moveaxis")
+    local source, place = axis_of(a, given.source, "np.moveaxis"), axis_of(a, given.destination, "np.moveaxis")
+    local order = {}
+    for i = 0, a.rank - 1 do
+      if i ~= source then order[#order + 1] = i end
+    end
+    table.insert(order, place + 1, source)
+    return a:transpose(order)
+  end
+
+  -- ---- triangles and grids ------------------------------------------------------------------------------------------
+
+  local tril_signature = signature("np.tril", { { "a", "any" }, { "diagonal", "integer", 0 } })
+  --- The matrices in the last two axes with 0 above a diagonal: 0 is the main one, 1 the one above it.
+  function np.tril(...)
+    local a, is_below = lower_triangle(np, tril_signature:parse(...), "np.tril")
+    return np.where(is_below, a, 0)
+  end
+
+  local triu_signature = signature("np.triu", { { "a", "any" }, { "diagonal", "integer", 0 } })
+  --- The matrices in the last two axes with 0 below a diagonal: 0 is the main one, 1 the one above it.
+  function np.triu(...)
+    local given = triu_signature:parse(...)
+    given.diagonal = given.diagonal - 1
+    local a, is_below = lower_triangle(np, given, "np.triu")
+    return np.where(is_below, 0, a)
+  end
+
+  --- The coordinates of a grid, an array for each axis: `local x, y = np.meshgrid(xs, ys)`, both (#ys, #xs), for the
+  --- first two axes change places, as rows are counted by y. A last `{ indexing = "ij" }` leaves them: (#xs, #ys).
+  --- @return any
+  function np.meshgrid(...)
+    local axes, indexing = { ... }, "xy"
+    local last = axes[#axes]
+    if type(last) == "table" and not getmetatable(last) and last.indexing ~= nil then
+      indexing, axes[#axes] = last.indexing, nil
+    end
+    if indexing ~= "xy" and indexing ~= "ij" then
+      fail("invalid_argument", "np.meshgrid: the indexing is \"xy\" or \"ij\", got " .. arguments.describe(indexing))
+    end
+    local rank, shape = #axes, {}
+    local function axis_at(i)
+      return indexing == "xy" and rank > 1 and i <= 2 and 3 - i or i
+    end
+    for i, axis in ipairs(axes) do
+      axes[i] = as_array(axis, "np.meshgrid"):ravel()
+      shape[axis_at(i)] = #axes[i]
+    end
+    for i, axis in ipairs(axes) do
+      local sizes = {}
+      for k = 1, rank do sizes[k] = k == axis_at(i) and #axis or 1 end
+      axes[i] = evaluate("broadcast_to", { axis:reshape(sizes) }, { shape = shape }, "np.meshgrid")
+    end
+    return unpack(axes)
+  end
+
+  -- ---- joining ------------------------------------------------------------------------------------------------------
+
+  local vstack_signature = signature("np.vstack", { { "arrays", "table" } })
+  --- The rows of the arrays one below the other; an array of rank 1 is one row.
+  function np.vstack(...)
+    local arrays = vstack_signature:parse(...).arrays
+    local list = {}
+    for i, a in ipairs(arrays) do
+      a = as_array(a, "np.vstack")
+      list[i] = a.rank < 2 and a:reshape({ 1, -1 }) or a
+    end
+    return np.concat(list, 0)
+  end
+
+  local hstack_signature = signature("np.hstack", { { "arrays", "table" } })
+  --- The arrays side by side: along axis 1, and those of rank 1 one behind the other.
+  function np.hstack(...)
+    local arrays = hstack_signature:parse(...).arrays
+    local list, axis = {}, 0
+    for i, a in ipairs(arrays) do
+      list[i] = as_array(a, "np.hstack")
+      if list[i].rank == 0 then list[i] = list[i]:reshape({ 1 }) end
+      if list[i].rank > 1 then axis = 1 end
+    end
+    return np.concat(list, axis)
+  end
+
   -- ---- cutting and repeating ----------------------------------------------------------------------------------------
 
   local split_signature = signature("np.split",
@@ -38,6 +153,38 @@ return function(np)
   function np.tile(...)
     local given = tile_signature:parse(...)
     return (evaluate("tile", { as_array(given.a, "np.tile") }, { reps = flat_list(given.reps) }, "np.tile"))
+  end
+
+  local repeat_signature = signature("np.repeat_interleave",
+    { { "a", "any" }, { "repeats", "any" }, { "axis", "integer?" } })
+  --- Each element, or each slice along `axis`, so often in a row: NumPy's `repeat`, a word that Lua keeps for itself,
+  --- under PyTorch's name. `repeats` is one number, or one for each. Without an axis of the flattened array.
+  function np.repeat_interleave(...)
+    local given = repeat_signature:parse(...)
+    local a = as_array(given.a, "np.repeat_interleave")
+    if not given.axis then a = a:ravel() end
+    local axis = axis_of(a, given.axis or 0, "np.repeat_interleave")
+    local size, times = a.shape[axis], as_array(given.repeats, "np.repeat_interleave"):ravel():totable()
+    if #times ~= 1 and #times ~= size then
+      fail("shape_mismatch", ("np.repeat_interleave: %d repeats for axis %d of size %d"):format(#times, axis, size))
+    end
+    local places = {}
+    for place = 0, size - 1 do
+      local count = times[#times == 1 and 1 or place + 1]
+      if not (count >= 0 and count < 2 ^ 31 and count % 1 == 0) then
+        fail("invalid_argument", ("np.repeat_interleave: nothing is repeated %g times"):format(count))
+      end
+      for _ = 1, count do places[#places + 1] = place end
+    end
+    return a:take(core.array(places, "int64", { #places }), axis)
+  end
+
+  local broadcast_signature = signature("np.broadcast_to", { { "a", "any" }, { "shape", "list" } })
+  --- The array repeated along axes of size 1, and along new ones before its own, as a copy.
+  function np.broadcast_to(...)
+    local given = broadcast_signature:parse(...)
+    return (evaluate("broadcast_to", { as_array(given.a, "np.broadcast_to") }, { shape = flat_list(given.shape) },
+      "np.broadcast_to"))
   end
 
   local flip_signature = signature("np.flip", { { "a", "any" }, { "axis", "list?" } })

@@ -565,7 +565,7 @@ describe("a name that is not there", function()
     golden("flow.nn has no 'silu'; did you mean flow.nn.swish?", ">>flow.nn.silu()")
     golden("flow has no 'randn'; did you mean flow.random.normal?", ">>flow.randn()")
     golden_start("flow.np has no 'relu'", ">>np.relu()")
-    golden("flow.np has no 'vstack'; did you mean flow.np.concat?", ">>np.vstack()")
+    golden("flow.np has no 'append'; did you mean flow.np.concat?", ">>np.append()")
     assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
     golden("np.exp wants an ndarray, a table or a number, got a blob; values of a job are computed by functions of "
       .. "flow, such as flow.math.exp", body [[

@@ -1,0 +1,222 @@
+--- The linear algebra of flow.np: products of vectors, norms, covariances, systems of a few equations.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+
+local as_array, floating = ndarray.as_array, ndarray.floating
+local axis_of, cut = ndarray.axis_of, ndarray.cut
+local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
+
+-- The rows of a square matrix as Lua tables of doubles.
+local function square_rows(a, called)
+  a = floating(as_array(a, called))
+  if a.rank ~= 2 or a.shape[0] ~= a.shape[1] then
+    fail("shape_mismatch", called .. " wants a square matrix, got " .. tostring(a.shape))
+  end
+  return a:totable(), a
+end
+
+-- Makes a matrix upper triangular by rows, the greatest pivot first, and does the same to the rows of `right`. Gives
+-- the sign of the order of rows, or 0 where the matrix is singular.
+local function eliminate(left, right)
+  local n, sign = #left, 1
+  local columns = right[1] and #right[1] or 0
+  for k = 1, n do
+    local best = k
+    for i = k + 1, n do
+      if math.abs(left[i][k]) > math.abs(left[best][k]) then best = i end
+    end
+    if left[best][k] == 0 then return 0 end
+    if best ~= k then
+      left[k], left[best], sign = left[best], left[k], -sign
+      right[k], right[best] = right[best], right[k]
+    end
+    local pivots, values = left[k], right[k]
+    for i = k + 1, n do
+      local row, factor = left[i], left[i][k] / pivots[k]
+      if factor ~= 0 then
+        for j = k, n do row[j] = row[j] - factor * pivots[j] end
+        local other = right[i]
+        for j = 1, columns do other[j] = other[j] - factor * values[j] end
+      end
+    end
+  end
+  return sign
+end
+
+return function(np)
+  --- The product of each element of one array with each of another, both flattened: (m, n).
+  function np.outer(a, b)
+    return as_array(a, "np.outer"):reshape({ -1, 1 }) * as_array(b, "np.outer"):ravel()
+  end
+
+  --- The vector product of the last axis, of size 3; the others broadcast.
+  function np.cross(a, b)
+    a, b = ndarray.operands(as_array(a, "np.cross"), as_array(b, "np.cross"), "np.cross")
+    for _, x in ipairs({ a, b }) do
+      if x.rank == 0 or x.shape[x.rank - 1] ~= 3 then
+        fail("shape_mismatch", "np.cross wants a last axis of size 3, got " .. tostring(x.shape))
+      end
+    end
+    local function part(x, i) return cut(x, x.rank - 1, { i, i + 1 }) end
+    local parts = {}
+    for i = 0, 2 do
+      local j, k = (i + 1) % 3, (i + 2) % 3
+      parts[i + 1] = part(a, j) * part(b, k) - part(a, k) * part(b, j)
+    end
+    return np.concat(parts, -1)
+  end
+
+  -- ---- covariances --------------------------------------------------------------------------------------------------
+
+  local function covariance(given, called)
+    local x = floating(as_array(given.m, called))
+    if x.rank > 2 then fail("shape_mismatch", called .. " wants rank 1 or 2, got " .. tostring(x.shape)) end
+    local function variables(a)
+      a = a.rank < 2 and a:reshape({ 1, -1 }) or a
+      return not given.rowvar and a.shape[0] ~= 1 and a:transpose() or a
+    end
+    local is_number = x.rank < 2 and given.y == nil
+    x = variables(x)
+    if given.y ~= nil then x = np.concat({ x, variables(floating(as_array(given.y, called))) }, 0) end
+    local count = x.shape[1] - (given.ddof or given.bias and 0 or 1)
+    if count <= 0 then
+      fail("invalid_argument", ("%s: %d observations are too few; the last axis counts them, or the first one with "
+        .. "rowvar = false"):format(called, x.shape[1]))
+    end
+    local centred = x - x:mean({ axis = 1, keepdims = true })
+    return np.matmul(centred, centred:transpose()) / count, is_number
+  end
+
+  local cov_signature = signature("np.cov", { { "m", "any" }, { "y", "any?" }, { "rowvar", "boolean", true },
+    { "bias", "boolean", false }, { "ddof", "integer?" } })
+  --- The covariances of variables, (variables, variables): each is a row of `m`, of observations, or with
+  --- `rowvar = false` a column; `y` has more of them. Divided by one less than there are observations, with
+  --- `bias = true` by all, else by `ddof` less. Of one variable of rank 1 its variance, a number.
+  --- @return any
+  function np.cov(...)
+    local result, is_number = covariance(cov_signature:parse(...), "np.cov")
+    return is_number and result:item() or result
+  end
+
+  local corrcoef_signature = signature("np.corrcoef",
+    { { "m", "any" }, { "y", "any?" }, { "rowvar", "boolean", true } })
+  --- The correlations of variables, from -1 to 1: np.cov divided by the deviations of both. Of what never changes NaN.
+  --- @return any
+  function np.corrcoef(...)
+    local result, is_number = covariance(corrcoef_signature:parse(...), "np.corrcoef")
+    local deviation = np.sqrt(np.diag(result))
+    -- One after the other, for the product of both deviations may be too large or too small for the dtype.
+    result = np.clip(result / deviation / deviation:reshape({ -1, 1 }), -1, 1)
+    return is_number and result:item() or result
+  end
+
+  -- ---- norms and equations ------------------------------------------------------------------------------------------
+
+  local linalg = {}
+  np.linalg = linalg
+
+  local function vector_norm(x, order, axes, keepdims)
+    local options = { axis = axes, keepdims = keepdims }
+    if order == 2 then return np.sqrt(np.sum(x * x, options)) end
+    if order == 0 then return np.sum(x:ne(0), options) end
+    local size = np.abs(x)
+    if order == math.huge then return np.max(size, options) end
+    if order == -math.huge then return np.min(size, options) end
+    if order == 1 then return np.sum(size, options) end
+    local sum = np.sum(np.power(size, order), options)
+    return type(sum) == "number" and sum ^ (1 / order) or np.power(sum, 1 / order)
+  end
+
+  -- Sums along one axis of matrices, and the greatest or least of them along the other.
+  local function matrix_norm(x, order, axes, keepdims)
+    if order == "fro" then return vector_norm(x, 2, axes, keepdims) end
+    local rows, columns = axis_of(x, axes[1], "np.linalg.norm"), axis_of(x, axes[2], "np.linalg.norm")
+    local size = math.abs(order == 2 and 2 or tonumber(order) or 2)
+    if size ~= 1 and size ~= math.huge then
+      fail("unsupported", ("np.linalg.norm: the order %s of matrices needs their singular values, which there are not; "
+        .. "\"fro\", 1, -1, inf and -inf are there"):format(tostring(order)))
+    end
+    local summed, other = rows, columns
+    if size == math.huge then summed, other = columns, rows end
+    local sums = np.sum(np.abs(x), { axis = summed, keepdims = true })
+    local result = order > 0 and np.max(sums, { axis = other, keepdims = true })
+      or np.min(sums, { axis = other, keepdims = true })
+    return keepdims and result or np.squeeze(result, { rows, columns })
+  end
+
+  local norm_signature = signature("np.linalg.norm",
+    { { "x", "any" }, { "ord", "any?" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
+  --- The length of a vector, (sum |x|^ord)^(1 / ord): of all elements, or of those along `axis`. `ord` is 2 without a
+  --- word; inf is the greatest, -inf the least and 0 how many are not 0. With two axes, or of rank 2 with `ord`, that
+  --- of matrices: "fro", 1 and -1 (the greatest and least sum of a column), inf and -inf (of a row). Without an axis a
+  --- number.
+  --- @return any
+  function linalg.norm(...)
+    local given = norm_signature:parse(...)
+    local x, order, keepdims = floating(as_array(given.x, "np.linalg.norm")), given.ord, given.keepdims
+    local axes = given.axis and flat_list(given.axis)
+    if type(order) ~= "number" and order ~= nil and order ~= "fro" and order ~= "nuc" then
+      fail("invalid_argument", "np.linalg.norm: ord is a number or \"fro\", got " .. arguments.describe(order))
+    end
+    local of_matrix = order ~= nil and (axes and #axes == 2 or not axes and x.rank == 2)
+    if axes and (#axes < 1 or #axes > 2) or order ~= nil and not axes and x.rank > 2
+        or type(order) == "string" and not of_matrix then
+      fail("shape_mismatch", ("np.linalg.norm: the norm %s of %s along %s: it is that of a vector, one axis, or of a "
+        .. "matrix, two"):format(tostring(order or 2), tostring(x.shape),
+        axes and "{ " .. table.concat(axes, ", ") .. " }" or "all axes"))
+    end
+    local result
+    if of_matrix then
+      result = matrix_norm(x, order, axes or { 0, 1 }, keepdims)
+    else
+      result = vector_norm(x, order or 2, axes, keepdims)
+    end
+    if axes or keepdims or type(result) == "number" then return result end
+    return result:item()
+  end
+
+  --- The x with a x = b, for a square matrix `a` and `b` (n) or (n, columns). Computed in double precision, by
+  --- elimination in Lua: for some hundred equations, not for thousands.
+  --- @error the matrix is singular
+  function linalg.solve(a, b)
+    local left, matrix = square_rows(a, "np.linalg.solve")
+    b = floating(as_array(b, "np.linalg.solve"))
+    local n = #left
+    if b.rank < 1 or b.rank > 2 or b.shape[0] ~= n then
+      fail("shape_mismatch", ("np.linalg.solve: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
+        tostring(matrix.shape), tostring(b.shape), n, n))
+    end
+    local dtype = ndarray.promote(matrix.dtype, b.dtype)
+    if b.nbytes == 0 then return np.zeros(b.shape:table(), dtype) end
+    local right = b:reshape({ n, -1 }):totable()
+    if eliminate(left, right) == 0 then fail("invalid_argument", "np.linalg.solve: the matrix is singular") end
+    for j = 1, #right[1] do
+      for i = n, 1, -1 do
+        local sum = right[i][j]
+        for k = i + 1, n do sum = sum - left[i][k] * right[k][j] end
+        right[i][j] = sum / left[i][i]
+      end
+    end
+    return core.array(right, dtype):reshape(b.shape:table())
+  end
+
+  --- The inverse of a square matrix, as np.linalg.solve computes it.
+  --- @error the matrix is singular
+  function linalg.inv(a)
+    a = floating(as_array(a, "np.linalg.inv"))
+    if a.rank ~= 2 or a.shape[0] ~= a.shape[1] then square_rows(a, "np.linalg.inv") end
+    return linalg.solve(a, np.eye(a.shape[0], a.dtype))
+  end
+
+  --- The determinant of a square matrix.
+  --- @return number
+  function linalg.det(a)
+    local left = square_rows(a, "np.linalg.det")
+    local product = eliminate(left, {})
+    for i = 1, product == 0 and 0 or #left do product = product * left[i][i] end
+    return product
+  end
+end
