@@ -32,11 +32,12 @@ local function policy(states)
   return flow.layers.dense(hidden, 3, { name = "catch-output" })  -- left, stay, right
 end
 
-local act_job = flow.global_function {
-  name = "act", inputs = { states = tp.Numpy.Placeholder({ COURTS, FEATURES }) }, returns = tp.Callback[tp.Numpy],
+-- Prepared, so that a frame has the answer at once, whatever is being learned, and leaves no garbage.
+local act = flow.global_function {
+  name = "act", inputs = { states = tp.Numpy.Placeholder({ COURTS, FEATURES }) }, returns = tp.Numpy,
 } (function(states)
   return flow.nn.softmax(policy(states))
-end)
+end):prepare()
 
 local ROWS = WINDOW * COURTS
 local learn_job = flow.global_function {
@@ -56,8 +57,9 @@ local learn_job = flow.global_function {
   return loss
 end)
 
--- What the policy sees and what the window remembers. A call copies its inputs, so they are filled anew each time.
-local seen = np.zeros({ COURTS, FEATURES })
+-- What the policy sees and what the window remembers. A call of a job copies its inputs, so they are filled anew each
+-- time.
+local seen = act.inputs.states
 local window = {
   states = np.zeros({ ROWS, FEATURES }), actions = np.zeros({ ROWS }, flow.int32), advantages = np.zeros({ ROWS }),
   rewards = {}, ends = {}, steps = 0,
@@ -133,6 +135,7 @@ local function learn()
   local call = learn_job(window.states, window.actions, window.advantages)
   if not call then return end  -- busy: these games are not learned from
   call(function()
+    act:publish()
     catch.updates = catch.updates + 1
     smooth_return = (smooth_return or mean_return) * 0.8 + mean_return * 0.2
     catch.caught_curve:add(catch.caught)
@@ -159,34 +162,25 @@ local function step(probabilities)
   end
 end
 
-local answer  -- the policy's, to what was seen last
-local asked = false
-
-local function ask()
+local function observe()
   local features = seen:ptr()
   for i = 1, COURTS do
     local at = FEATURES * (i - 1)
     features[at], features[at + 1] = 2 * catch.x[i] - 1, 2 * catch.y[i] - 1
     features[at + 2], features[at + 3] = drift[i] / DRIFT, 2 * catch.paddle[i] - 1
   end
-  local call = act_job(seen)
-  if not call then return end  -- busy: the next frame asks again
-  asked = true
-  call(function(probabilities) answer = probabilities end)
 end
 
 local due = 0  -- steps; so the games run at one speed on every screen
 
---- Once per frame: plays a step when it is time and the policy has answered, and asks it again.
+--- Once per frame: plays a step when it is time.
 --- @param dt number  seconds since the frame before
 function catch.update(dt)
   due = math.min(due + dt * STEPS_PER_SECOND, 2)
-  if answer and due >= 1 then
-    local probabilities = answer
-    answer, asked, due = nil, false, due - 1
-    step(probabilities)
-  end
-  if not asked then ask() end
+  if due < 1 then return end
+  due = due - 1
+  observe()
+  step(act())
 end
 
 return catch
