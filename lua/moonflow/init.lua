@@ -116,6 +116,7 @@ for _, name in ipairs {
 } do flow[name] = initializer[name] end
 
 ops.expose(flow)
+flow.einsum = require "moonflow.einsum"
 mathematics.complete(flow)
 help.close("flow", flow)
 

@@ -1,0 +1,291 @@
+--- flow.einsum: sums of products, as an equation of letters says. It is put together from transposes, reshapes, matrix
+-- products and sums, so it has their gradients.
+--
+-- A term is a value with one label for each of its axes. Terms are joined from left to right. Two of them are joined by
+-- what their labels are: of both and still wanted (a stack of matrices), of both and done with (what the product sums
+-- over), or of one alone (its rows or columns). What is of one term alone and not wanted is summed before.
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
+
+local signature = arguments.signature("flow.einsum", {
+  { "equation", "string" }, { "a", "any" }, { "b", "operand?" }, { "c", "operand?" }, { "d", "operand?" },
+  { "name", "string?" },
+})
+
+-- ---- labels -------------------------------------------------------------------------------------------------------
+
+local function set_of(labels)
+  local set = {}
+  for _, label in ipairs(labels) do set[label] = true end
+  return set
+end
+
+local function joined(...)
+  local all = {}
+  for i = 1, select("#", ...) do
+    for _, label in ipairs((select(i, ...))) do all[#all + 1] = label end
+  end
+  return all
+end
+
+local function place_of(labels, label)
+  for i, other in ipairs(labels) do
+    if other == label then return i end
+  end
+end
+
+-- The letters of one side of a comma, and how many of them stand before "...", if it is there.
+local function letters_of(text, equation, what)
+  local labels, dots = {}, nil
+  local rest = text
+  while rest ~= "" do
+    if rest:sub(1, 3) == "..." and not dots then
+      dots, rest = #labels, rest:sub(4)
+    else
+      local letter = rest:match("^%a")
+      if not letter then
+        signature:fail((": %s of \"%s\" has '%s', wanted letters and at most one \"...\""):format(what, equation,
+          rest:sub(1, 1)))
+      end
+      labels[#labels + 1], rest = letter, rest:sub(2)
+    end
+  end
+  return labels, dots
+end
+
+-- ---- terms --------------------------------------------------------------------------------------------------------
+
+local function sum_over(term, is_dropped)
+  local axes, kept = {}, {}
+  for i, label in ipairs(term.labels) do
+    if is_dropped(label) then axes[#axes + 1] = i - 1 else kept[#kept + 1] = label end
+  end
+  if #axes > 0 then term.value = ops.apply("reduce_sum", { term.value }, { axis = axes }) end
+  term.labels = kept
+end
+
+-- The diagonal of two axes with one letter: all else becomes 0, and the later axis is summed. Not a product with ones
+-- and zeros, for it would make a NaN of what is not finite beside the diagonal.
+local function take_diagonals(term)
+  local i = 2
+  while i <= #term.labels do
+    local first = place_of(term.labels, term.labels[i])
+    if first < i then
+      local size, rank = term.value.shape[i - 1], #term.labels
+      local function places(axis)
+        local sizes = {}
+        for k = 1, rank do sizes[k] = k == axis and size or 1 end
+        local range = ops.apply("range", {}, { start = 0, stop = size, dtype = "int32" })
+        return ops.apply("reshape", { range }, { shape = sizes })
+      end
+      local zero = ops.apply("constant", {}, { value = 0, dtype = term.value.dtype, shape = {} })
+      local diagonal = ops.apply("where", { places(first):eq(places(i)), term.value, zero })
+      term.value = ops.apply("reduce_sum", { diagonal }, { axis = { i - 1 } })
+      table.remove(term.labels, i)
+    else
+      i = i + 1
+    end
+  end
+end
+
+-- The axes in this order of labels.
+local function ordered(term, labels)
+  local order, is_same = {}, true
+  for i, label in ipairs(labels) do
+    order[i] = place_of(term.labels, label) - 1
+    is_same = is_same and order[i] == i - 1
+  end
+  return is_same and term.value or ops.apply("transpose", { term.value }, { perm = order })
+end
+
+local function reshaped(value, sizes)
+  local shape = value.shape
+  local is_same = #shape == #sizes
+  for i, size in ipairs(sizes) do is_same = is_same and shape[i - 1] == size end
+  return is_same and value or ops.apply("reshape", { value }, { shape = sizes })
+end
+
+-- The term as a stack of matrices of these labels. Where they lie the other way round they stay so, and it says so.
+local function as_matrices(term, batch, rows, columns, count)
+  local turned = joined(batch, columns, rows)
+  local is_turned = #term.labels > 0
+  for i, label in ipairs(turned) do is_turned = is_turned and term.labels[i] == label end
+  if #rows == 0 or #columns == 0 then is_turned = false end
+  local sizes = { count(rows), count(columns) }
+  if is_turned then sizes[1], sizes[2] = sizes[2], sizes[1] end
+  if #batch > 0 then table.insert(sizes, 1, count(batch)) end
+  return reshaped(ordered(term, is_turned and turned or joined(batch, rows, columns)), sizes), is_turned
+end
+
+-- One term out of two. `is_wanted` tells which labels are in the result or in a term that is to come.
+local function join(a, b, is_wanted, sizes)
+  local of_a, of_b = set_of(a.labels), set_of(b.labels)
+  sum_over(a, function(label) return not of_b[label] and not is_wanted[label] end)
+  sum_over(b, function(label) return not of_a[label] and not is_wanted[label] end)
+  local batch, summed, rows, columns = {}, {}, {}, {}
+  for _, label in ipairs(a.labels) do
+    local list = not of_b[label] and rows or is_wanted[label] and batch or summed
+    list[#list + 1] = label
+  end
+  for _, label in ipairs(b.labels) do
+    if not of_a[label] then columns[#columns + 1] = label end
+  end
+  local function sizes_of(labels)
+    local list = {}
+    for i, label in ipairs(labels) do list[i] = sizes[label] end
+    return list
+  end
+  local function count(labels)
+    local product = 1
+    for _, label in ipairs(labels) do product = product * sizes[label] end
+    return product
+  end
+  local labels = joined(batch, rows, columns)
+  if #summed > 0 and arguments.floating[a.value.dtype] then
+    local left, turned_a = as_matrices(a, batch, rows, summed, count)
+    local right, turned_b = as_matrices(b, batch, summed, columns, count)
+    local product = ops.apply("matmul", { left, right }, { transpose_a = turned_a, transpose_b = turned_b })
+    return { labels = labels, value = reshaped(product, sizes_of(labels)) }
+  end
+  -- Nothing to sum over, or integers, of which there are no matrix products.
+  local function spread(term, own, all)
+    local shape, has = {}, set_of(own)
+    for i, label in ipairs(all) do shape[i] = has[label] and sizes[label] or 1 end
+    return reshaped(ordered(term, own), shape)
+  end
+  local all = joined(labels, summed)
+  local product = { labels = all, value = spread(a, joined(batch, rows, summed), all)
+    * spread(b, joined(batch, columns, summed), all) }
+  local is_done = set_of(summed)
+  sum_over(product, function(label) return is_done[label] end)
+  return product
+end
+
+-- ---- the equation -------------------------------------------------------------------------------------------------
+
+-- The terms with their labels, the labels of the result, and the size of each label. An axis of "..." is a number,
+-- counted from its end; where it has size 1 and is longer in another term it is left out, and so repeated.
+local function read(equation, values)
+  local text = equation:gsub("%s", "")
+  local left, right = text:match("^(.-)%->(.*)$")
+  left = left or text
+  local terms, sizes, longest, found = {}, {}, 0, {}
+  for part in (left .. ","):gmatch("(.-),") do
+    local i = #terms + 1
+    local what = ("term %d, '%s',"):format(i, part)
+    local letters, dots = letters_of(part, equation, what)
+    terms[i] = { labels = letters, dots = dots, what = what, value = values[i] }
+  end
+  if #terms ~= #values then
+    signature:fail((": \"%s\" has %d term%s, and there %s %d value%s"):format(equation, #terms,
+      #terms == 1 and "" or "s", #values == 1 and "is" or "are", #values, #values == 1 and "" or "s"))
+  end
+  for _, term in ipairs(terms) do
+    local shape, extra = term.value.shape, #term.value.shape - #term.labels
+    if extra < 0 or extra > 0 and not term.dots then
+      signature:fail((": %s of \"%s\" names %d ax%s%s, and its value '%s' is %s"):format(term.what, equation,
+        #term.labels, #term.labels == 1 and "is" or "es", term.dots and " beside \"...\"" or "", term.value.name,
+        tostring(shape)))
+    end
+    for k = 1, extra do table.insert(term.labels, term.dots + k, extra + 1 - k) end
+    if extra > longest then longest = extra end
+    for k, label in ipairs(term.labels) do
+      local size, known = shape[k - 1], sizes[label]
+      if type(label) == "number" and (known == nil or known == 1) then
+        sizes[label] = size
+      elseif known == nil then
+        sizes[label], found[label] = size, term.what
+      elseif known ~= size and not (type(label) == "number" and size == 1) then
+        signature:fail((": %s of \"%s\": '%s' is %s, so %s is %d, and %d before%s"):format(term.what, equation,
+          term.value.name, tostring(shape), found[label] and "'" .. label .. "'" or "an axis of \"...\"", size, known,
+          found[label] and ", in " .. found[label]:gsub(",$", "") or ""))
+      end
+    end
+  end
+  local result, dots = {}, 0
+  if right then
+    result, dots = letters_of(right, equation, ("the result, '%s',"):format(right))
+    for i, label in ipairs(result) do
+      if not sizes[label] then
+        signature:fail((": the result of \"%s\" has '%s', which is in no term"):format(equation, label))
+      elseif place_of(result, label) < i then
+        signature:fail((": the result of \"%s\" has '%s' twice"):format(equation, label))
+      end
+    end
+  else
+    -- The letters that occur once, in the order of the alphabet.
+    local counts = {}
+    for letter in left:gmatch("%a") do counts[letter] = (counts[letter] or 0) + 1 end
+    for letter, count in pairs(counts) do
+      if count == 1 then result[#result + 1] = letter end
+    end
+    table.sort(result)
+  end
+  for k = 1, dots and longest or 0 do table.insert(result, dots + k, longest + 1 - k) end
+  return terms, result, sizes
+end
+
+-- The values as blobs of one dtype.
+local function values_of(given, t)
+  local list = {}
+  if arguments.kind(given.a) == "table" then
+    for i, value in ipairs(given.a) do list[i] = value end
+  else
+    list = { given.a, given.b, given.c, given.d }
+  end
+  local dtype
+  for _, value in ipairs(list) do dtype = dtype or blob.is(value) and value.dtype end
+  for i, value in ipairs(list) do
+    if not blob.is(value) then
+      value = blob.new(t, blob.operand(value, t, dtype or "float32", "flow.einsum"), "Constant", errors.site())
+    end
+    list[i] = value
+    dtype = dtype or value.dtype
+    if value.dtype ~= dtype then
+      signature:fail((": value %d, '%s', is %s, and another one %s; flow.cast makes them alike"):format(i, value.name,
+        value.dtype, dtype))
+    end
+  end
+  return list
+end
+
+local function einsum(...)
+  local t = trace.need("flow.einsum")
+  local given = signature:parse(...)
+  local terms, result, sizes = read(given.equation, values_of(given, t))
+  for _, term in ipairs(terms) do
+    take_diagonals(term)
+    sum_over(term, function(label)
+      return type(label) == "number" and sizes[label] ~= 1 and term.value.shape[place_of(term.labels, label) - 1] == 1
+    end)
+  end
+  local term = terms[1]
+  for i = 2, #terms do
+    local is_wanted = set_of(result)
+    for k = i + 1, #terms do
+      for _, label in ipairs(terms[k].labels) do is_wanted[label] = true end
+    end
+    term = join(term, terms[i], is_wanted, sizes)
+  end
+  local is_wanted = set_of(result)
+  sum_over(term, function(label) return not is_wanted[label] end)
+  local value = ordered(term, result)
+  return given.name and ops.apply("identity", { value }, nil, given.name) or value
+end
+
+ops.document(einsum, "flow.einsum", signature, [[
+The sum of products that an equation says, as NumPy and PyTorch have it: flow.einsum("bqhd,bkhd->bhqk", query, key).
+Each term names the axes of a value, one letter for each; what the result does not name is summed over.
+  "ij,jk->ik" a matrix product, "bij,bjk->bik" of stacks   "ij->ji" a transpose   "ij->i" sums of rows
+  "i,j->ij" all products   "ii->i" a diagonal, "ii" its sum   "...i,i->..." along the last of any axes
+Without "->" the result has the letters that occur once, in the order of the alphabet, behind "...".
+shapes: a letter has one size in all terms; "..." stands for any axes, which broadcast
+dtypes: all of one; floating ones are multiplied by flow.matmul, which computes terms from left to right. A longer list
+  of values than four goes as a table in the place of the first
+errors: names the term: another number of axes than its value has, a letter of two sizes, no letter]])
+
+return einsum
