@@ -231,6 +231,35 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
       return flow.where(kept, x, given.fill_value, given.name)
     end)
 
+  define(flow, "math.cumsum", { { "x", "blob" }, { "axis", "integer", 0 }, { "reverse", "boolean", false } }, [[
+The sums of the elements up to each one along an axis, itself included; with reverse = true of those from it on.
+  out[i] = x[0] + ... + x[i]
+shapes: x of one axis or more -> out of the same shape
+dtypes: those of flow.math.add
+cost: a sum of the whole array for each doubling of the axis' size, so ten for a thousand
+errors: x has no such axis]],
+    function(given, _, signature)
+      local x, sums = given.x, given.x
+      local rank, begin, size, paddings = #x.shape, {}, x.shape:table(), {}
+      local axis = given.axis < 0 and given.axis + rank or given.axis
+      if axis < 0 or axis >= rank then
+        signature:fail((": x is %s, it has no axis %d"):format(tostring(x.shape), given.axis))
+      end
+      for i = 1, rank do begin[i], paddings[2 * i - 1], paddings[2 * i] = 0, 0, 0 end
+      local count, reach = size[axis + 1], 1
+      -- Each step adds what lies as far off as the sums reach, so they reach twice as far after it. A product with a
+      -- triangle of ones would be one op, but make a NaN of every sum that an infinity is no part of.
+      while reach < count do
+        begin[axis + 1] = given.reverse and reach or 0
+        size[axis + 1] = count - reach
+        paddings[2 * axis + (given.reverse and 2 or 1)] = reach
+        local others = ops.apply("slice", { sums }, { begin = begin, size = size })
+        sums = sums + ops.apply("pad", { others }, { paddings = paddings, constant_value = 0 })
+        reach = 2 * reach
+      end
+      return given.name and ops.apply("identity", { sums }, nil, given.name) or sums
+    end)
+
   local function filled(value)
     return function(given)
       return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.shape }, given.name)

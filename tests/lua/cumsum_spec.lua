@@ -1,0 +1,51 @@
+-- flow.math.cumsum: sums of all elements up to each one, and from each one on.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+-- What `body` gives for an array.
+local function run(a, body)
+  return flow.global_function {
+    inputs = { x = tp.Numpy.Placeholder(a.shape:table(), { dtype = a.dtype }) }, returns = tp.Numpy,
+  } (body)(a)
+end
+
+describe("cumsum", function()
+  it("adds up along an axis, from either end", function()
+    local a = np.array({ { 1, 2, 3 }, { 4, 5, 6 } })
+    assert.same({ { 1, 2, 3 }, { 5, 7, 9 } }, run(a, function(x) return flow.math.cumsum(x) end):totable())
+    assert.same({ { 1, 3, 6 }, { 4, 9, 15 } }, run(a, function(x) return flow.math.cumsum(x, -1) end):totable())
+    assert.same({ { 6, 5, 3 }, { 15, 11, 6 } },
+      run(a, function(x) return flow.math.cumsum(x, { axis = 1, reverse = true }) end):totable())
+  end)
+
+  it("reaches over axes of any size, and keeps the dtype", function()
+    for size = 1, 17 do
+      local a = np.arange(1, size + 1):astype("int32"):reshape(size, 1)
+      local sums = run(a, function(x) return flow.math.cumsum(x, { name = "sums" }) end)
+      assert.equal("int32", sums.dtype)
+      assert.is_true(np.array_equal(sums, np.cumsum(a, 0)))
+    end
+  end)
+
+  it("keeps an infinity from the sums that it is no part of", function()
+    assert.same({ 1, 1 / 0, 1 / 0 },
+      run(np.array({ 1, 1 / 0, 2 }), function(x) return flow.math.cumsum(x) end):totable())
+  end)
+
+  it("has the sums from the other end as its gradient", function()
+    local dx = run(np.array({ 3, 1, 2, 5, 4 }), function(x)
+      return flow.gradients(flow.math.cumsum(x) * np.array({ 1, 10, 100, 1000, 10000 }), { x })[1]
+    end)
+    assert.same({ 11111, 11110, 11100, 11000, 10000 }, dx:totable())
+    dx = run(np.array({ 3, 1, 2 }), function(x)
+      return flow.gradients(flow.math.cumsum(x, 0, true) * np.array({ 1, 10, 100 }), { x })[1]
+    end)
+    assert.same({ 1, 11, 111 }, dx:totable())
+  end)
+
+  it("wants an axis that there is", function()
+    local fine, problem = pcall(run, np.zeros({ 2 }), function(x) return flow.math.cumsum(x, 1) end)
+    assert.is_false(fine)
+    assert.equal("flow.math.cumsum: x is (2), it has no axis 1", problem.message)
+  end)
+end)
