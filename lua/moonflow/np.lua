@@ -624,6 +624,7 @@ end
 require("moonflow.np_order")(np)
 require("moonflow.np_shape")(np)
 require("moonflow.np_linear")(np)
+require("moonflow.np_text")(np)
 for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
 np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 

@@ -1,0 +1,54 @@
+-- np.loadtxt: numbers in text files.
+local np = require("moonflow").np
+local process = require "process"
+
+local path
+
+local function load(text, options)
+  process.write(path, text)
+  return np.loadtxt(path, options or {})
+end
+
+local function fails(message, text, options)
+  local fine, problem = pcall(load, text, options)
+  assert.is_false(fine)
+  assert.equal("np.loadtxt: " .. path .. message, problem.message)
+end
+
+describe("numbers in a text file", function()
+  setup(function() path = process.folder("np_text") .. "/log.csv" end)
+
+  it("become rows", function()
+    local a = load("1 2.5\n\n -3e2\t.5 # why\r\n# no row\n")
+    assert.equal("float32", a.dtype)
+    assert.same({ { 1, 2.5 }, { -300, 0.5 } }, a:totable())
+    assert.same({ { 1, 2 } }, load("1;2", { delimiter = ";", dtype = "int32" }):totable())
+    assert.equal("(0, 0)", tostring(load("").shape))
+  end)
+
+  it("stand below a head, in columns of which some are wanted", function()
+    local text = "\239\187\191time,name,x\r\n0.5,start,-1\r\n1.5,end,inf\r\n"
+    local options = { delimiter = ",", skiprows = 1, usecols = { -1, 0 } }
+    assert.same({ { -1, 0.5 }, { math.huge, 1.5 } }, load(text, options):totable())
+    options.max_rows = 1
+    assert.same({ { -1, 0.5 } }, load(text, options):totable())
+    assert.same({ { 7 } }, load("\239\187\1917\n"):totable())
+    local unknown = load("nan\n-Infinity\n")
+    assert.is_true(unknown:at(0, 0) ~= unknown:at(0, 0))
+    assert.equal(-math.huge, unknown:at(1, 0))
+  end)
+
+  it("are refused by their line", function()
+    fails(":1: column 0 is 'time', which is no number; skiprows leaves out a head", "time,x\n1,2\n",
+      { delimiter = "," })
+    fails(":3: 1 columns, and 2 before", "1 2\n\n3\n")
+    fails(":2: column 1 is '', which is no number", "1,2\n3,\n", { delimiter = "," })
+    fails(":1: column 0 is '1,2', which is no number; delimiter = \",\" or \";\" parts columns", "1,2\n")
+    fails(":1: column 0 is '0x10', which is no number; skiprows leaves out a head", "0x10\n")
+    fails(":2: no column 1 among 1", "1 2\n3\n", { usecols = { 1 } })
+    local fine, problem = pcall(np.loadtxt, path .. ".none")
+    assert.is_false(fine)
+    assert.equal("io", problem.code)
+    assert.truthy(problem.message:find("np.loadtxt: " .. path .. ".none: No such file", 1, true))
+  end)
+end)
