@@ -121,7 +121,7 @@ return function(np)
   local function vector_norm(x, order, axes, keepdims)
     local options = { axis = axes, keepdims = keepdims }
     if order == 2 then return np.sqrt(np.sum(x * x, options)) end
-    if order == 0 then return np.sum(x:ne(0), options) end
+    if order == 0 then return np.sum(ndarray.cast(x:ne(0), x.dtype), options) end
     local size = np.abs(x)
     if order == math.huge then return np.max(size, options) end
     if order == -math.huge then return np.min(size, options) end

@@ -143,7 +143,8 @@ return function(np)
       return given.axis and result or result:item()
     end
     local results = {}
-    for i, share in ipairs(as_array(q, called):ravel():totable()) do results[i] = one(share) end
+    if not ndarray.is_array(q) then q = np.array(q, "float64") end
+    for i, share in ipairs(q:ravel():totable()) do results[i] = one(share) end
     return np.stack(results)
   end
 

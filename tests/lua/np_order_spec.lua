@@ -208,6 +208,9 @@ describe("quantiles", function()
   it("are percentiles by shares, one or a list of them", function()
     assert.equal(2.5, np.quantile({ 4, 1, 3, 2 }, 0.5))
     same(np.quantile({ 4, 1, 3, 2, 5 }, { 0, 0.25, 1 }), "float32", { 1, 2, 5 })
+    -- A list is as exact as a number.
+    local exact = np.arange(11):astype("float64") * 1e9
+    assert.equal(np.quantile(exact, 0.1), np.quantile(exact, { 0.1 })[0])
     same(np.percentile(a, { 0, 50 }, 1), "float32", { { 1, 7 }, { 2, 8 } })
     same(np.quantile(a, 0, { axis = 1, keepdims = true }), "float32", { { 1 }, { 7 } })
     same(np.quantile(a, 1, { keepdims = true }), "float32", { { 9 } })
