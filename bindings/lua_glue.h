@@ -70,7 +70,8 @@ struct PreparedBox {
 
   void publish() const {
     const std::shared_ptr<Session> open = session.lock();
-    require(open && !open->closed(), ErrorCode::WrongState, "the session of this prepared call is closed; prepare it again");
+    require(open && !open->closed(), ErrorCode::WrongState,
+            "the session of this prepared call is closed; prepare it again");
     open->publish(call);
   }
 };

@@ -1,6 +1,6 @@
-// Ops at once, without a graph: each is prepared for what it is given and launched on the calling thread. Those prepared
-// last are kept, since scripts ask for the same again and again, and for small arrays preparing is most of the work.
-// Used by one thread.
+// Ops at once, without a graph: each is prepared for what it is given and launched on the calling thread. Those
+// prepared last are kept, since scripts ask for the same again and again, and for small arrays preparing is most of the
+// work. Used by one thread.
 #pragma once
 
 #include <memory>

@@ -52,8 +52,8 @@ class Executor {
                const std::shared_ptr<HostMemory>& memory, std::optional<Error>& error);
 
   // Calls `work` when the runs submitted so far have ended, and before later ones begin: at once where none is under
-  // way, else on the worker, which leaves it out when the executor is closed before. What it throws there, the next call
-  // of this throws.
+  // way, else on the worker, which leaves it out when the executor is closed before. What it throws there, the next
+  // call of this throws.
   void in_turn(std::function<void()> work);
 
   int in_flight() const { return in_flight_; }  // submitted, end not pulled

@@ -16,8 +16,9 @@ namespace moonflow {
 
 class PreparedCall {
  public:
-  // Compiles the graph once more, for `device`, whose launches must neither allocate nor lock. The taps with tokens from
-  // `first` to `last` are outputs, in this order; other taps are left out. A graph that writes variables is refused.
+  // Compiles the graph once more, for `device`, whose launches must neither allocate nor lock. The taps with tokens
+  // from `first` to `last` are outputs, in this order; other taps are left out. A graph that writes variables is
+  // refused.
   PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first, Token last,
                const std::shared_ptr<HostMemory>& memory);
 

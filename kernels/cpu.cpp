@@ -46,8 +46,8 @@ void prefer_large_pages(void* memory, size_t bytes) {
 #endif
 }
 
-// libgomp gives the threads of a loop back to the next one, and in a fork waits for them for ever, since there are none.
-// So whoever forks first lets go of its own; the next loop makes new ones, here as there.
+// libgomp gives the threads of a loop back to the next one, and in a fork waits for them for ever, since there are
+// none. So whoever forks first lets go of its own; the next loop makes new ones, here as there.
 void leave_no_thread_to_forks() {
   [[maybe_unused]] static const int once =
       pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr);
