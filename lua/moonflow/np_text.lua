@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
+local open = io.open
 
 -- The pieces of a line between delimiters, without the white space around them; nil is any white space.
 local function fields_of(line, delimiter)
@@ -44,7 +45,7 @@ return function(np)
   function np.loadtxt(...)
     local given = loadtxt_signature:parse(...)
     if given.delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
-    local file, problem = io.open(given.path, "rb")
+    local file, problem = open(given.path, "rb")
     if not file then fail("io", "np.loadtxt: " .. problem) end
     local wanted, values, rows, width, line_number = given.usecols and flat_list(given.usecols), {}, 0, nil, 0
     local function refuse(text, ...)
