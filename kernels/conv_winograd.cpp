@@ -12,9 +12,10 @@
 //
 // Each thread has one contiguous part of the tiles, and takes a batch of them at a time: about a dozen, as many as one
 // product in registers has rows, so that points and products stay in the second-level cache with the weights; more
-// where the weights do not fit there, or are sums that each batch has to read and write. A tile is computed in the same
-// way in whatever batch it falls, so the result is the same for any number of threads, but for the filter's gradient,
-// which each thread sums over its own tiles.
+// where the weights do not fit there, or are sums that each batch has to read and write. A last row or column of tiles
+// of which only two outputs are needed is narrow: it has fewer points, and the tiles of a batch lie so that those with
+// a point are neighbours. A tile is computed in the same way in whatever batch it falls, so the result is the same for
+// any number of threads, but for the filter's gradient, which each thread sums over its own tiles.
 //
 // Images lie in blocks of 16 channels, so a register is a place in 16, 8 or 4 channels and transforms are plain
 // arithmetic on registers. Neighbouring input tiles overlap by n - 4; the vertical half of the transform is done once
@@ -35,6 +36,13 @@ namespace {
 
 using namespace winograd;
 
+// The tiles of a batch that have a point.
+template <int kTaps>
+Batch::Range tiles_at(const Batch& batch, int point) {
+  using W = Winograd<kTaps>;
+  return batch.tiles(W::is_narrow(point / W::kPoints), W::is_narrow(point % W::kPoints));
+}
+
 // ---- the image's direction -----------------------------------------------------------------------------------------
 
 struct Values {
@@ -51,33 +59,28 @@ void convolve_units(const Work& work, int64_t first, int64_t last, const Values&
   float *points = scratch, *products = points + n * n * work.points_step(),
         *strip = products + work.tiling.most_tiles() * work.products_tile(n);
   for (int64_t from = first; from < last; from += work.tiling.per_batch) {
-    const int64_t to = std::min(last, from + work.tiling.per_batch);
-    int64_t tiles = 0;
-    for (int64_t i = from; i < to; ++i) {
-      const Unit here = unit(work.tiling, i);
-      float* at = points + tiles * work.image.channels;
-      transform_image<R, kTaps>(work, here, values.image, values.image_places, strip, at);
-      tiles += here.tiles;
-    }
+    const Batch batch(work.tiling, from, std::min(last, from + work.tiling.per_batch));
+    batch.each_unit([&](const Unit& here) {
+      transform_image<R, kTaps>(work, here, values.image, values.image_places, strip, points);
+    });
     for (int64_t panel = 0; panel < work.out.channels; panel += kPanel) {
       const int64_t width = std::min(kPanel, work.out.channels - panel);
       for (int p = 0; p < n * n; ++p) {
-        multiply<R>(tiles, width, work.image.channels, points + p * work.points_step(), work.image.channels, 1,
-                    weights + p * work.weights_step() + panel * work.image.channels, width, products + p * kPanel,
-                    work.products_tile(n), Replace());
+        const Batch::Range tiles = tiles_at<kTaps>(batch, p);
+        multiply<R>(tiles.count, width, work.image.channels,
+                    points + p * work.points_step() + tiles.first * work.image.channels, work.image.channels, 1,
+                    weights + p * work.weights_step() + panel * work.image.channels, width,
+                    products + p * kPanel + tiles.first * work.products_tile(n), work.products_tile(n), Replace());
       }
-      tiles = 0;
-      for (int64_t i = from; i < to; ++i) {
-        const Unit here = unit(work.tiling, i);
-        const float* at = products + tiles * work.products_tile(n);
+      batch.each_unit([&](const Unit& here) {
         if (work.out_pooled) {
-          collect_tiles<R, kTaps, true>(work, here, panel, width, at, values.bias, nullptr, values.out,
+          collect_tiles<R, kTaps, true>(work, here, panel, width, products, values.bias, nullptr, values.out,
                                         values.out_places);
         } else {
-          collect_tiles<R, kTaps, false>(work, here, panel, width, at, values.bias, values.addend, values.out, nullptr);
+          collect_tiles<R, kTaps, false>(work, here, panel, width, products, values.bias, values.addend, values.out,
+                                         nullptr);
         }
-        tiles += here.tiles;
-      }
+      });
     }
   }
 }
@@ -140,23 +143,21 @@ void sum_units(const Work& work, int64_t first, int64_t last, const float* dy, c
   float *points = scratch, *gradients = points + n * n * work.points_step(),
         *strip = gradients + n * n * work.gradients_step();
   for (int64_t from = first; from < last; from += work.tiling.per_batch) {
-    const int64_t to = std::min(last, from + work.tiling.per_batch);
-    int64_t tiles = 0;
-    for (int64_t i = from; i < to; ++i) {
-      const Unit here = unit(work.tiling, i);
-      transform_image<R, kTaps>(work, here, image, nullptr, strip, points + tiles * work.image.channels);
-      float* at = gradients + tiles * work.out.channels;
+    const Batch batch(work.tiling, from, std::min(last, from + work.tiling.per_batch));
+    batch.each_unit([&](const Unit& here) {
+      transform_image<R, kTaps>(work, here, image, nullptr, strip, points);
       if (work.out_pooled) {
-        transform_gradient<R, kTaps, true>(work, here, dy, places, at, bias);
+        transform_gradient<R, kTaps, true>(work, here, dy, places, gradients, bias);
       } else {
-        transform_gradient<R, kTaps, false>(work, here, dy, nullptr, at, bias);
+        transform_gradient<R, kTaps, false>(work, here, dy, nullptr, gradients, bias);
       }
-      tiles += here.tiles;
-    }
+    });
     const auto multiply_points = [&](const auto& ending) {
       for (int p = 0; p < n * n; ++p) {
-        multiply<R>(work.image.channels, work.out.channels, tiles, points + p * work.points_step(), 1,
-                    work.image.channels, gradients + p * work.gradients_step(), work.out.channels,
+        const Batch::Range tiles = tiles_at<kTaps>(batch, p);
+        multiply<R>(work.image.channels, work.out.channels, tiles.count,
+                    points + p * work.points_step() + tiles.first * work.image.channels, 1, work.image.channels,
+                    gradients + p * work.gradients_step() + tiles.first * work.out.channels, work.out.channels,
                     sums + p * work.weights_step(), work.out.channels, ending);
       }
     };
@@ -277,13 +278,17 @@ bool winograd_is_faster(const Conv& conv, ConvKind kind) {
   const ImageSize& made = is_input_grad(kind) ? conv.image : conv.out;
   const double channels = static_cast<double>(round_up(conv.image.channels, kBlock)),
                filters = static_cast<double>(round_up(conv.out.channels, kBlock));
-  const double tiles = static_cast<double>(made.batch * ((made.height + 3) / 4) * ((made.width + 3) / 4));
+  const Tiling tiling(made.batch, made.height, made.width, kTiles);
+  const double tiles = static_cast<double>(made.batch * tiling.rows * tiling.columns);
+  const double all_points = (points * static_cast<double>(tiling.rows) - (tiling.narrow_row ? 2 : 0)) *
+                            (points * static_cast<double>(tiling.columns) - (tiling.narrow_column ? 2 : 0)) *
+                            static_cast<double>(made.batch);
   const double places = static_cast<double>(conv.out.batch * conv.out.height * conv.out.width);
   // What is produced fills registers there as here.
   const double summed = is_input_grad(kind) ? filters : static_cast<double>(conv.image.channels);
   const double direct = places * taps * taps * summed * (is_input_grad(kind) ? channels : filters) / 28;
   const double transforms = tiles * (channels + filters) / kBlock * 4 + channels * filters / kBlock * 10;
-  return 1.1 * points * points * (tiles * channels * filters / 28 + transforms) < direct;
+  return 1.1 * (all_points * channels * filters / 28 + points * points * transforms) < direct;
 }
 
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/conv.h"
 #include "kernels/image_layouts.h"
@@ -48,6 +49,9 @@ struct Tiling {
   int64_t units;      // in the whole batch of images
   int64_t per_batch;  // units that are multiplied together
 
+  // Whether the last row and the last column of tiles need only two outputs along their short side.
+  bool narrow_row, narrow_column;
+
   Tiling(int64_t images, int64_t height, int64_t width, int64_t most_tiles) {
     rows = (height + 3) / 4;
     columns = (width + 3) / 4;
@@ -56,19 +60,77 @@ struct Tiling {
     units_per_row = (columns + stretch - 1) / stretch;
     units = images * rows * units_per_row;
     per_batch = most_tiles / stretch;
+    narrow_row = 4 * rows - height >= 2;
+    narrow_column = 4 * columns - width >= 2;
   }
   int64_t most_tiles() const { return per_batch * stretch; }
 };
 
 struct Unit {
   int64_t image, row, column, tiles;
+  bool narrow_row, narrow_column;  // of all its tiles, and of its last one
+  int64_t place, narrow_place;     // of its first tile in the batch, and of that last one
+
+  int64_t wide_tiles() const { return tiles - narrow_column; }
+  bool is_narrow(int64_t tile) const { return tile >= wide_tiles(); }
+  int64_t place_of(int64_t tile) const { return is_narrow(tile) ? narrow_place : place + tile; }
 };
 
 inline Unit unit(const Tiling& tiling, int64_t index) {
   const int64_t column = index % tiling.units_per_row * tiling.stretch;
   const int64_t row = index / tiling.units_per_row % tiling.rows;
-  return {index / tiling.units_per_row / tiling.rows, row, column, std::min(tiling.stretch, tiling.columns - column)};
+  const int64_t tiles = std::min(tiling.stretch, tiling.columns - column);
+  return {index / tiling.units_per_row / tiling.rows,
+          row,
+          column,
+          tiles,
+          tiling.narrow_row && row == tiling.rows - 1,
+          tiling.narrow_column && column + tiles == tiling.columns,
+          0,
+          0};
 }
+
+// The units [first, last), whose tiles are multiplied together. The narrow ones lack points, so tiles lie in an order
+// in which those that have a point are neighbours: narrow across, wide, narrow down, narrow both ways.
+class Batch {
+ public:
+  Batch(const Tiling& tiling, int64_t first, int64_t last) : tiling_(tiling), first_(first), last_(last) {
+    for (int64_t i = first; i < last; ++i) {
+      const Unit here = unit(tiling, i);
+      start_[(here.narrow_row ? 2 : 1) + 1] += here.wide_tiles();
+      start_[(here.narrow_row ? 3 : 0) + 1] += here.narrow_column;
+    }
+    for (int i = 0; i < 4; ++i) start_[i + 1] += start_[i];
+  }
+
+  template <class Visit>
+  void each_unit(const Visit& visit) const {
+    int64_t place[4] = {start_[0], start_[1], start_[2], start_[3]};
+    for (int64_t i = first_; i < last_; ++i) {
+      Unit here = unit(tiling_, i);
+      int64_t &wide = place[here.narrow_row ? 2 : 1], &narrow = place[here.narrow_row ? 3 : 0];
+      here.place = wide;
+      here.narrow_place = narrow;
+      wide += here.wide_tiles();
+      narrow += here.narrow_column;
+      visit(here);
+    }
+  }
+
+  struct Range {
+    int64_t first, count;
+  };
+  // The tiles that have a point, by whether the narrow form has its row and its column.
+  Range tiles(bool narrow_row, bool narrow_column) const {
+    const int64_t first = start_[narrow_column ? 0 : 1];
+    return {first, start_[narrow_row ? (narrow_column ? 4 : 3) : 2] - first};
+  }
+
+ private:
+  const Tiling& tiling_;
+  int64_t first_, last_;
+  int64_t start_[5] = {};
+};
 
 // Everything a launch needs to know. For the gradient of the image, `image` is dy and `out` is dx.
 struct Work {
@@ -140,11 +202,20 @@ void transform_filter(const FilterPoints& form, const float* filter, int64_t blo
 
 // ---- images to points ----------------------------------------------------------------------------------------------
 
+template <class W, class V>
+void spread(bool narrow, V& d) {
+  if (narrow)
+    W::template spread<true>(d);
+  else
+    W::spread(d);
+}
+
 // The vertical half of the transform: strip[i][column][lane] for the columns [first, last) of a strip that starts at
-// (top, left), in one block of channels. Rows outside of the image are zeros.
+// (top, left), in one block of channels. Rows outside of the image are zeros; rows that the narrow form lacks are left
+// with anything.
 template <class R, int kTaps>
-void spread_columns(const Blocks& from, const float* image, int64_t top, int64_t left, int64_t first, int64_t last,
-                    int64_t strip_row, float* strip) {
+void spread_columns(const Blocks& from, const float* image, bool narrow, int64_t top, int64_t left, int64_t first,
+                    int64_t last, int64_t strip_row, float* strip) {
   using W = Winograd<kTaps>;
   constexpr int n = W::kPoints;
   static constexpr float kZeros[kBlock] = {};
@@ -162,7 +233,7 @@ void spread_columns(const Blocks& from, const float* image, int64_t top, int64_t
       for (int i = 0; i < n; ++i) d[i] = R::at(rows[i] + (left + x) * steps[i] + part);
 #pragma GCC unroll 4
       for (int i = n - 4; i < n; ++i) __builtin_prefetch(rows[i] + (left + x) * steps[i] + 4 * from.row);
-      W::spread(d);
+      spread<W>(narrow, d);
 #pragma GCC unroll 8
       for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
     }
@@ -171,8 +242,8 @@ void spread_columns(const Blocks& from, const float* image, int64_t top, int64_t
 
 // The same for a pooled image. kOdd says whether the strip starts with the lower row of a window.
 template <class R, int kTaps, bool kOdd>
-void spread_pooled_columns(const Blocks& from, const float* image, const uint8_t* image_places, int64_t top,
-                           int64_t left, int64_t first, int64_t last, int64_t strip_row, float* strip) {
+void spread_pooled_columns(const Blocks& from, const float* image, const uint8_t* image_places, bool narrow,
+                           int64_t top, int64_t left, int64_t first, int64_t last, int64_t strip_row, float* strip) {
   using W = Winograd<kTaps>;
   constexpr int n = W::kPoints, kRows = n / 2 + kOdd;
   static constexpr float kZeros[kBlock] = {};
@@ -206,7 +277,7 @@ void spread_pooled_columns(const Blocks& from, const float* image, const uint8_t
           const int row = i + kOdd;
           pass_to_place<R>(gradients[row / 2], places[row / 2], row % 2 * 2 + right, d[i]);
         }
-        W::spread(d);
+        spread<W>(narrow, d);
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) R::at(strip + i * strip_row + x * kBlock + part) = d[i];
       }
@@ -214,7 +285,7 @@ void spread_pooled_columns(const Blocks& from, const float* image, const uint8_t
   }
 }
 
-// points[p][tile][channel] for the tiles of a unit. `places` is there when the image is pooled.
+// points[p][place][channel] for the tiles of a unit. `places` is there when the image is pooled.
 template <class R, int kTaps>
 void transform_image(const Work& work, const Unit& unit, const float* image, const uint8_t* places, float* strip,
                      float* points) {
@@ -232,23 +303,24 @@ void transform_image(const Work& work, const Unit& unit, const float* image, con
   for (int64_t c = 0; c < from.channels; c += kBlock) {
     const int64_t block = unit.image * from.batch + c / kBlock * from.block;
     if (!places) {
-      spread_columns<R, kTaps>(from, image + block, top, left, first, last, strip_row, strip);
+      spread_columns<R, kTaps>(from, image + block, unit.narrow_row, top, left, first, last, strip_row, strip);
     } else if (work.before_row % 2 == 0) {
-      spread_pooled_columns<R, kTaps, false>(from, image + block, places + block, top, left, first, last, strip_row,
-                                             strip);
+      spread_pooled_columns<R, kTaps, false>(from, image + block, places + block, unit.narrow_row, top, left, first,
+                                             last, strip_row, strip);
     } else {
-      spread_pooled_columns<R, kTaps, true>(from, image + block, places + block, top, left, first, last, strip_row,
-                                            strip);
+      spread_pooled_columns<R, kTaps, true>(from, image + block, places + block, unit.narrow_row, top, left, first,
+                                            last, strip_row, strip);
     }
     for (int i = 0; i < n; ++i) {
+      if (unit.narrow_row && !W::is_narrow(i)) continue;
       for (int64_t tile = 0; tile < unit.tiles; ++tile) {
         const float* at = strip + i * strip_row + 4 * tile * kBlock;
-        float* to = points + i * n * work.points_step() + tile * from.channels + c;
+        float* to = points + i * n * work.points_step() + unit.place_of(tile) * from.channels + c;
         for (int64_t part = 0; part < kBlock; part += R::kWidth) {
           typename R::Vector d[n];
 #pragma GCC unroll 8
           for (int j = 0; j < n; ++j) d[j] = R::at(at + j * kBlock + part);
-          W::spread(d);
+          spread<W>(unit.is_narrow(tile), d);
 #pragma GCC unroll 8
           for (int j = 0; j < n; ++j) R::at(to + j * work.points_step() + part) = d[j];
         }
@@ -259,72 +331,90 @@ void transform_image(const Work& work, const Unit& unit, const float* image, con
 
 // ---- products to the image -----------------------------------------------------------------------------------------
 
-// The tiles of a unit, in the channels of a panel, out of products[tile][p][channel].
-template <class R, int kTaps, bool kPooled>
-void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
-                   const float* bias, const float* addend, float* out, uint8_t* places) {
+// A tile of a unit, in the channels of a panel, out of products[p][channel].
+template <class R, int kTaps, bool kPooled, bool kNarrowRow, bool kNarrowColumn>
+void collect_tile(const Work& work, const Unit& unit, int64_t tile, int64_t panel, int64_t width, const float* products,
+                  const float* bias, const float* addend, float* out, uint8_t* places) {
   using W = Winograd<kTaps>;
   using Vector = typename R::Vector;
-  constexpr int n = W::kPoints;
+  constexpr int n = W::kPoints, kRows = kNarrowRow ? 2 : 4, kColumns = kNarrowColumn ? 2 : 4;
   const Blocks& to = work.out;
-  const int64_t top = 4 * unit.row, rows = std::min<int64_t>(4, to.height - top);
-  for (int64_t tile = 0; tile < unit.tiles; ++tile) {
-    const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(4, to.width - left);
-    const int64_t corner =
-        unit.image * to.batch + (kPooled ? top / 2 : top) * to.row + (kPooled ? left / 2 : left) * to.column;
-    for (int64_t c = 0; c < width; c += R::kWidth) {
-      Vector half[4][n];
-      for (int j = 0; j < n; ++j) {
-        Vector from[n], four[4];
+  const int64_t top = 4 * unit.row, rows = std::min<int64_t>(kRows, to.height - top);
+  const int64_t left = 4 * (unit.column + tile), columns = std::min<int64_t>(kColumns, to.width - left);
+  const int64_t corner =
+      unit.image * to.batch + (kPooled ? top / 2 : top) * to.row + (kPooled ? left / 2 : left) * to.column;
+  for (int64_t c = 0; c < width; c += R::kWidth) {
+    Vector half[kRows][n];
+    for (int j = 0; j < n; ++j) {
+      if (kNarrowColumn && !W::is_narrow(j)) continue;
+      Vector from[n], down[kRows];
 #pragma GCC unroll 8
-        for (int i = 0; i < n; ++i) {
-          from[i] = R::at(products + tile * work.products_tile(n) + (i * n + j) * kPanel + c);
-        }
-        W::collect(from, four);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) half[i][j] = four[i];
+      for (int i = 0; i < n; ++i) {
+        if (!kNarrowRow || W::is_narrow(i)) from[i] = R::at(products + (i * n + j) * kPanel + c);
       }
-      Vector more = Vector{};
-      if (work.bias) more = R::at(bias + panel + c);
-      const int64_t at = corner + (panel + c) / kBlock * to.block + c % kBlock;
-      if constexpr (kPooled) {
-        for (int64_t i = 0; i < rows; i += 2) {
-          Vector above[4], below[4];
-          W::collect(half[i], above);
-          W::collect(half[i + 1], below);
+      W::template collect<kNarrowRow>(from, down);
 #pragma GCC unroll 4
-          for (int j = 0; j < 4; ++j) {
-            above[j] += more;
-            below[j] += more;
-          }
-#pragma GCC unroll 2
-          for (int j = 0; j < 4; j += 2) {
-            if (j >= columns) break;
-            const int64_t window = at + i / 2 * to.row + j / 2 * to.column;
-            pool_window<R>(above[j], above[j + 1], below[j], below[j + 1], out + window, places + window);
-          }
+      for (int i = 0; i < kRows; ++i) half[i][j] = down[i];
+    }
+    Vector more = Vector{};
+    if (work.bias) more = R::at(bias + panel + c);
+    const int64_t at = corner + (panel + c) / kBlock * to.block + c % kBlock;
+    if constexpr (kPooled) {
+      for (int64_t i = 0; i < rows; i += 2) {
+        Vector above[kColumns], below[kColumns];
+        W::template collect<kNarrowColumn>(half[i], above);
+        W::template collect<kNarrowColumn>(half[i + 1], below);
+#pragma GCC unroll 4
+        for (int j = 0; j < kColumns; ++j) {
+          above[j] += more;
+          below[j] += more;
         }
-      } else {
-        for (int64_t i = 0; i < rows; ++i) {
-          Vector four[4];
-          W::collect(half[i], four);
+#pragma GCC unroll 2
+        for (int j = 0; j < kColumns; j += 2) {
+          if (j >= columns) break;
+          const int64_t window = at + i / 2 * to.row + j / 2 * to.column;
+          pool_window<R>(above[j], above[j + 1], below[j], below[j + 1], out + window, places + window);
+        }
+      }
+    } else {
+      for (int64_t i = 0; i < rows; ++i) {
+        Vector across[kColumns];
+        W::template collect<kNarrowColumn>(half[i], across);
 #pragma GCC unroll 4
-          for (int j = 0; j < 4; ++j) {
-            if (j >= columns) break;
-            four[j] += more;
-            if (work.sum) four[j] += R::at(addend + at + i * to.row + j * to.column);
-            if (work.relu) four[j] = four[j] < 0 ? Vector{} : four[j];
-            R::at(out + at + i * to.row + j * to.column) = four[j];
-          }
+        for (int j = 0; j < kColumns; ++j) {
+          if (j >= columns) break;
+          across[j] += more;
+          if (work.sum) across[j] += R::at(addend + at + i * to.row + j * to.column);
+          if (work.relu) across[j] = across[j] < 0 ? Vector{} : across[j];
+          R::at(out + at + i * to.row + j * to.column) = across[j];
         }
       }
     }
   }
 }
 
+// The tiles of a unit, out of products[place][p][channel].
+template <class R, int kTaps, bool kPooled>
+void collect_tiles(const Work& work, const Unit& unit, int64_t panel, int64_t width, const float* products,
+                   const float* bias, const float* addend, float* out, uint8_t* places) {
+  const auto collect = [&](int64_t tile, auto narrow_row, auto narrow_column) {
+    collect_tile<R, kTaps, kPooled, narrow_row, narrow_column>(
+        work, unit, tile, panel, width, products + unit.place_of(tile) * work.products_tile(Winograd<kTaps>::kPoints),
+        bias, addend, out, places);
+  };
+  const auto collect_row = [&](auto narrow_row) {
+    for (int64_t tile = 0; tile < unit.wide_tiles(); ++tile) collect(tile, narrow_row, std::false_type());
+    if (unit.narrow_column) collect(unit.tiles - 1, narrow_row, std::true_type());
+  };
+  if (unit.narrow_row)
+    collect_row(std::true_type());
+  else
+    collect_row(std::false_type());
+}
+
 // ---- gradients to points, and back to the filter -------------------------------------------------------------------
 
-// gradients[p][tile][filter] for the tiles of a unit, and dy summed over its places into bias.
+// gradients[p][place][filter] for the tiles of a unit, and dy summed over its places into bias.
 template <class R, int kTaps, bool kPooled>
 void transform_gradient(const Work& work, const Unit& unit, const float* dy, const uint8_t* places, float* gradients,
                         float* bias) {
@@ -358,6 +448,7 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, con
         }
         sum += (four[0] + four[1]) + (four[2] + four[3]);
         W::evaluate(four, to);
+        if (unit.narrow_row) to[n - 1] = four[1];
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) half[i][j] = to[i];
       }
@@ -365,9 +456,10 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, con
       for (int i = 0; i < n; ++i) {
         Vector to[n];
         W::evaluate(half[i], to);
+        if (unit.is_narrow(tile)) to[n - 1] = half[i][1];
 #pragma GCC unroll 8
         for (int j = 0; j < n; ++j)
-          R::at(gradients + (i * n + j) * work.gradients_step() + tile * from.channels + c) = to[j];
+          R::at(gradients + (i * n + j) * work.gradients_step() + unit.place_of(tile) * from.channels + c) = to[j];
       }
     }
   }

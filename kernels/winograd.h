@@ -14,6 +14,10 @@
 // and the division by f = 2 a^2 q_a(a^2), or by q(0) at the point 0. Here the divisions are left out; whoever uses the
 // points multiplies by scale() once for each filter, which is cheaper than for each image.
 //
+// Where two outputs suffice, at the edge of an image whose sides 4 does not divide, the narrow form makes them of
+// r + 1 inputs at n - 2 points: those of the same algorithm without its last pair. It takes the same filter at those
+// points, whose scale() is that of all points, so what an input gives is multiplied by what lacks.
+//
 // Source: Lavin and Gray, arXiv:1509.09308; the pairs 1, 2, 1/2 are the usual ones and about the best for float32.
 #pragma once
 
@@ -56,12 +60,16 @@ struct Winograd {
     }
   }
 
+  // Whether the narrow form has this point.
+  static constexpr bool is_narrow(int point) { return point < 2 * kPairs - 1 || point == kPoints - 1; }
+
   // The transpose of evaluate.
-  template <int count, class V>
+  template <bool kNarrow = false, int count, class V>
   static void collect(const V (&from)[kPoints], V (&to)[count]) {
-    V sum[kPairs], difference[kPairs];
+    constexpr int pairs = kPairs - kNarrow;
+    V sum[pairs], difference[pairs];
 #pragma GCC unroll 8
-    for (int k = 0; k < kPairs; ++k) {
+    for (int k = 0; k < pairs; ++k) {
       sum[k] = from[1 + 2 * k] + from[2 + 2 * k];
       difference[k] = from[1 + 2 * k] - from[2 + 2 * k];
     }
@@ -69,7 +77,7 @@ struct Winograd {
     for (int i = 0; i < count; ++i) {
       V total = kNumbers.power[0][i] * (i % 2 == 0 ? sum[0] : difference[0]);
 #pragma GCC unroll 8
-      for (int k = 1; k < kPairs; ++k) total += kNumbers.power[k][i] * (i % 2 == 0 ? sum[k] : difference[k]);
+      for (int k = 1; k < pairs; ++k) total += kNumbers.power[k][i] * (i % 2 == 0 ? sum[k] : difference[k]);
       if (i == 0) total += from[0];
       if (i == count - 1) total += from[kPoints - 1];
       to[i] = total;
@@ -77,30 +85,36 @@ struct Winograd {
   }
 
   // The transpose of interpolation, but for scale(): inputs to points, in place.
-  template <class V>
+  template <bool kNarrow = false, class V>
   static void spread(V (&d)[kPoints]) {
-    V zero = d[2 * kPairs], infinity = d[2 * kPairs + 1], even[kPairs], odd[kPairs];
+    constexpr int pairs = kPairs - kNarrow;
+    constexpr const Numbers& numbers = kNarrow ? kNarrowNumbers : kNumbers;
+    V zero = d[2 * pairs], infinity = d[2 * pairs + 1], even[pairs], odd[pairs];
 #pragma GCC unroll 8
-    for (int j = 0; j < kPairs; ++j) {
-      zero += kNumbers.whole[j] * d[2 * j];
-      infinity += kNumbers.whole[j] * d[2 * j + 1];
+    for (int j = 0; j < pairs; ++j) {
+      zero += numbers.whole[j] * d[2 * j];
+      infinity += numbers.whole[j] * d[2 * j + 1];
     }
 #pragma GCC unroll 8
-    for (int k = 0; k < kPairs; ++k) {
-      even[k] = d[2 * kPairs];
-      odd[k] = kNumbers.odd[k][kPairs - 1] * d[2 * kPairs - 1];
+    for (int k = 0; k < pairs; ++k) {
+      even[k] = d[2 * pairs];
+      odd[k] = numbers.odd[k][pairs - 1] * d[2 * pairs - 1];
 #pragma GCC unroll 8
-      for (int j = 0; j < kPairs - 1; ++j) {
-        even[k] += kNumbers.even[k][j] * d[2 * j + 2];
-        odd[k] += kNumbers.odd[k][j] * d[2 * j + 1];
+      for (int j = 0; j < pairs - 1; ++j) {
+        even[k] += numbers.even[k][j] * d[2 * j + 2];
+        odd[k] += numbers.odd[k][j] * d[2 * j + 1];
       }
     }
     d[0] = zero;
     d[kPoints - 1] = infinity;
 #pragma GCC unroll 8
-    for (int k = 0; k < kPairs; ++k) {
+    for (int k = 0; k < pairs; ++k) {
       d[1 + 2 * k] = even[k] + odd[k];
       d[2 + 2 * k] = even[k] - odd[k];
+    }
+    if constexpr (kNarrow) {
+#pragma GCC unroll 8
+      for (int i = 0; i < 2 * pairs + 1; ++i) d[i] *= numbers.scale[i] / kNumbers.scale[i];
     }
   }
 
@@ -115,19 +129,19 @@ struct Winograd {
     float scale[kPoints];
   };
 
-  static constexpr Numbers numbers() {
+  static constexpr Numbers numbers(int pairs) {
     Numbers result{};
     double whole[kPairs + 1] = {1};  // lowest power first
-    for (int k = 0; k < kPairs; ++k) times_root(whole, k, square(k));
-    for (int j = 0; j <= kPairs; ++j) result.whole[j] = static_cast<float>(whole[j]);
+    for (int k = 0; k < pairs; ++k) times_root(whole, k, square(k));
+    for (int j = 0; j <= pairs; ++j) result.whole[j] = static_cast<float>(whole[j]);
     result.scale[0] = static_cast<float>(1 / whole[0]);
     result.scale[kPoints - 1] = 1;
-    for (int k = 0; k < kPairs; ++k) {
+    for (int k = 0; k < pairs; ++k) {
       double rest[kPairs + 1] = {1}, at_root = 0, power = 1;
-      for (int other = 0, degree = 0; other < kPairs; ++other) {
+      for (int other = 0, degree = 0; other < pairs; ++other) {
         if (other != k) times_root(rest, degree++, square(other));
       }
-      for (int j = 0; j < kPairs; ++j, power *= square(k)) {
+      for (int j = 0; j < pairs; ++j, power *= square(k)) {
         at_root += rest[j] * power;
         result.even[k][j] = static_cast<float>(rest[j]);
         result.odd[k][j] = static_cast<float>(rest[j] * Pairs<kTaps>::kValues[k]);
@@ -147,7 +161,7 @@ struct Winograd {
     }
   }
 
-  static constexpr Numbers kNumbers = numbers();
+  static constexpr Numbers kNumbers = numbers(kPairs), kNarrowNumbers = numbers(kPairs - 1);
 };
 
 }  // namespace moonflow::cpu

@@ -53,9 +53,23 @@ struct Case {
   }
 };
 
+// Whose last tiles have one to four rows and columns.
+void add_edges(std::vector<Case>& cases) {
+  for (const int64_t taps : {3, 5}) {
+    for (const int64_t height : {1, 2, 5, 6}) {
+      for (const int64_t width : {2, 3, 6, 8, 9}) {
+        cases.push_back({text("edges, ", height, " by ", width),
+                         {3, 16, height, width},
+                         {32, 16, taps, taps},
+                         {{"padding", std::string("SAME")}}});
+      }
+    }
+  }
+}
+
 std::vector<Case> cases() {
   const Attrs valid, same = {{"padding", std::string("SAME")}}, nhwc = {{"data_format", std::string("NHWC")}};
-  return {
+  std::vector<Case> cases = {
       {"one tile", {1, 16, 4, 4}, {16, 16, 3, 3}, same},
       {"less than a tile", {1, 16, 5, 3}, {16, 16, 3, 3}, valid},
       {"one place", {2, 16, 5, 5}, {16, 16, 5, 5}, valid},
@@ -73,6 +87,8 @@ std::vector<Case> cases() {
       {"weights beyond the cache", {3, 96, 20, 12}, {80, 96, 3, 3}, same},
       {"a residual block", {4, 64, 16, 16}, {64, 64, 3, 3}, same},
   };
+  add_edges(cases);
+  return cases;
 }
 
 // Whose outputs windows of 2x2 cover.
@@ -108,38 +124,46 @@ std::vector<Tensor> pooled_results(Session& session, const Case& sample, bool in
   return {out[0], grads[0], grads[1], out[1]};
 }
 
-template <int kTaps>
+template <int kTaps, bool kNarrow>
 void check_arithmetic() {
   using W = cpu::Winograd<kTaps>;
-  double taps[kTaps], inputs[W::kPoints], points[W::kPoints], weights[W::kPoints], outs[4], dtaps[kTaps];
+  constexpr int outputs = kNarrow ? 2 : 4;
+  double taps[kTaps], inputs[W::kPoints], points[W::kPoints], weights[W::kPoints], outs[outputs], dtaps[kTaps];
   for (int i = 0; i < kTaps; ++i) taps[i] = 1.25 * i - 2;
   for (int i = 0; i < W::kPoints; ++i) points[i] = inputs[i] = (i * 5 % 7) - 2.5;
-  W::spread(points);
+  W::template spread<kNarrow>(points);
+  for (int i = 0; i < W::kPoints; ++i) {
+    if (kNarrow && !W::is_narrow(i)) points[i] = 0;
+  }
   W::evaluate(taps, weights);
   for (int i = 0; i < W::kPoints; ++i) weights[i] *= points[i] * W::scale(i);
-  W::collect(weights, outs);
-  for (int y = 0; y < 4; ++y) {
+  W::template collect<kNarrow>(weights, outs);
+  for (int y = 0; y < outputs; ++y) {
     double sum = 0;
     for (int k = 0; k < kTaps; ++k) sum += inputs[y + k] * taps[k];
     CHECK(outs[y] == Approx(sum).epsilon(1e-6));  // its numbers are rounded to float32
   }
 
-  const double dy[4] = {1, -2, 0.5, 3};
+  double dy[4] = {1, -2, 0.5, 3};
+  for (int y = outputs; y < 4; ++y) dy[y] = 0;
   W::evaluate(dy, weights);
+  weights[W::kPoints - 1] = dy[outputs - 1];
   for (int i = 0; i < W::kPoints; ++i) weights[i] *= points[i] * W::scale(i);
   W::collect(weights, dtaps);
   for (int k = 0; k < kTaps; ++k) {
     double sum = 0;
-    for (int y = 0; y < 4; ++y) sum += inputs[y + k] * dy[y];
-    CHECK(dtaps[k] == Approx(sum).epsilon(1e-6));
+    for (int y = 0; y < outputs; ++y) sum += inputs[y + k] * dy[y];
+    CHECK(dtaps[k] == Approx(sum).epsilon(1e-6).margin(5e-6));
   }
 }
 
 }  // namespace
 
 TEST_CASE("along one axis Winograd's points give the outputs and the filter's gradient") {
-  check_arithmetic<3>();
-  check_arithmetic<5>();
+  check_arithmetic<3, false>();
+  check_arithmetic<3, true>();
+  check_arithmetic<5, false>();
+  check_arithmetic<5, true>();
 }
 
 TEST_CASE("Winograd's convolution agrees with float64 in all directions and at all edges") {
