@@ -68,8 +68,8 @@ struct Tiling {
 
 struct Unit {
   int64_t image, row, column, tiles;
-  bool narrow_row, narrow_column;  // of all its tiles, and of its last one
-  int64_t place, narrow_place;     // of its first tile in the batch, and of that last one
+  bool narrow_row, narrow_column;       // of all its tiles, and of its last one
+  int64_t place = 0, narrow_place = 0;  // of its first tile in the batch, and of that last one
 
   int64_t wide_tiles() const { return tiles - narrow_column; }
   bool is_narrow(int64_t tile) const { return tile >= wide_tiles(); }
@@ -85,9 +85,7 @@ inline Unit unit(const Tiling& tiling, int64_t index) {
           column,
           tiles,
           tiling.narrow_row && row == tiling.rows - 1,
-          tiling.narrow_column && column + tiles == tiling.columns,
-          0,
-          0};
+          tiling.narrow_column && column + tiles == tiling.columns};
 }
 
 // The units [first, last), whose tiles are multiplied together. The narrow ones lack points, so tiles lie in an order
@@ -97,8 +95,8 @@ class Batch {
   Batch(const Tiling& tiling, int64_t first, int64_t last) : tiling_(tiling), first_(first), last_(last) {
     for (int64_t i = first; i < last; ++i) {
       const Unit here = unit(tiling, i);
-      start_[(here.narrow_row ? 2 : 1) + 1] += here.wide_tiles();
-      start_[(here.narrow_row ? 3 : 0) + 1] += here.narrow_column;
+      start_[group(here.narrow_row, false) + 1] += here.wide_tiles();
+      start_[group(here.narrow_row, true) + 1] += here.narrow_column;
     }
     for (int i = 0; i < 4; ++i) start_[i + 1] += start_[i];
   }
@@ -108,7 +106,7 @@ class Batch {
     int64_t place[4] = {start_[0], start_[1], start_[2], start_[3]};
     for (int64_t i = first_; i < last_; ++i) {
       Unit here = unit(tiling_, i);
-      int64_t &wide = place[here.narrow_row ? 2 : 1], &narrow = place[here.narrow_row ? 3 : 0];
+      int64_t &wide = place[group(here.narrow_row, false)], &narrow = place[group(here.narrow_row, true)];
       here.place = wide;
       here.narrow_place = narrow;
       wide += here.wide_tiles();
@@ -122,11 +120,16 @@ class Batch {
   };
   // The tiles that have a point, by whether the narrow form has its row and its column.
   Range tiles(bool narrow_row, bool narrow_column) const {
-    const int64_t first = start_[narrow_column ? 0 : 1];
-    return {first, start_[narrow_row ? (narrow_column ? 4 : 3) : 2] - first};
+    const int64_t first = start_[group(false, narrow_column)];
+    return {first, start_[group(narrow_row, narrow_row && narrow_column) + 1] - first};
   }
 
  private:
+  static int group(bool narrow_row, bool narrow_column) {
+    if (narrow_column) return narrow_row ? 3 : 0;
+    return narrow_row ? 2 : 1;
+  }
+
   const Tiling& tiling_;
   int64_t first_, last_;
   int64_t start_[5] = {};
@@ -447,16 +450,14 @@ void transform_gradient(const Work& work, const Unit& unit, const float* dy, con
           }
         }
         sum += (four[0] + four[1]) + (four[2] + four[3]);
-        W::evaluate(four, to);
-        if (unit.narrow_row) to[n - 1] = four[1];
+        W::evaluate(four, to, unit.narrow_row ? 1 : 3);
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) half[i][j] = to[i];
       }
       R::at(bias + c) += sum;
       for (int i = 0; i < n; ++i) {
         Vector to[n];
-        W::evaluate(half[i], to);
-        if (unit.is_narrow(tile)) to[n - 1] = half[i][1];
+        W::evaluate(half[i], to, unit.is_narrow(tile) ? 1 : 3);
 #pragma GCC unroll 8
         for (int j = 0; j < n; ++j)
           R::at(gradients + (i * n + j) * work.gradients_step() + unit.place_of(tile) * from.channels + c) = to[j];

@@ -44,10 +44,11 @@ struct Winograd {
   static_assert(kPoints == 2 * kPairs + 2, "the points are 0, the pairs, and infinity");
 
   // What `count` numbers, as a polynomial, give at the points, which stand in the order 0, +a, -a, ..., infinity.
+  // Beyond its degree they are zeros.
   template <int count, class V>
-  static void evaluate(const V (&from)[count], V (&to)[kPoints]) {
+  static void evaluate(const V (&from)[count], V (&to)[kPoints], int degree = count - 1) {
     to[0] = from[0];
-    to[kPoints - 1] = from[count - 1];
+    to[kPoints - 1] = from[degree];
 #pragma GCC unroll 8
     for (int k = 0; k < kPairs; ++k) {
       V even = from[0], odd = kNumbers.power[k][1] * from[1];

@@ -146,14 +146,13 @@ void check_arithmetic() {
 
   double dy[4] = {1, -2, 0.5, 3};
   for (int y = outputs; y < 4; ++y) dy[y] = 0;
-  W::evaluate(dy, weights);
-  weights[W::kPoints - 1] = dy[outputs - 1];
+  W::evaluate(dy, weights, outputs - 1);
   for (int i = 0; i < W::kPoints; ++i) weights[i] *= points[i] * W::scale(i);
   W::collect(weights, dtaps);
   for (int k = 0; k < kTaps; ++k) {
     double sum = 0;
     for (int y = 0; y < outputs; ++y) sum += inputs[y + k] * dy[y];
-    CHECK(dtaps[k] == Approx(sum).epsilon(1e-6).margin(5e-6));
+    CHECK(dtaps[k] == Approx(sum).epsilon(1e-6).margin(kNarrow ? 5e-6 : 0));  // its sums cancel more
   }
 }
 
