@@ -1,6 +1,6 @@
 -- The page of the benchmark: the rounds of all sides as tables of medians, with the spread of the rounds.
 
-local scale = { ms = 1e3, us = 1e6, ["% slower"] = 1, MiB = 1 }
+local scale = { ms = 1e3, us = 1e6, ["% slower"] = 1, MiB = 1, x = 1 }
 
 local function median(values)
   local sorted = { unpack(values) }
