@@ -38,7 +38,7 @@ case $test in
     ;;
   cmake) # the robot is a project of its own; it learns, and its policy keeps the pole up
     fresh cmake
-    cmake -S "$source/samples/robot" -B . -Dmoonflow_DIR="$prefix/lib/cmake/moonflow" >/dev/null
+    cmake -G Ninja -S "$source/samples/robot" -B . -Dmoonflow_DIR="$prefix/lib/cmake/moonflow" >/dev/null
     cmake --build . >/dev/null
     ./robot --seconds 1
     ;;
@@ -51,7 +51,7 @@ find_package(moonflow 0.1 REQUIRED)
 add_executable(host ${HOST})
 target_link_libraries(host PRIVATE moonflow::moonflow)
 END
-    cmake -S . -B . -Dmoonflow_DIR="$build" -DHOST="$source/tests/bindings/c_host.c" >/dev/null
+    cmake -G Ninja -S . -B . -Dmoonflow_DIR="$build" -DHOST="$source/tests/bindings/c_host.c" >/dev/null
     cmake --build . >/dev/null
     ./host "$jobs" .
     ;;
