@@ -22,7 +22,7 @@ describe("the sample", function()
   -- The numbers of a printed array.
   local function numbers(text)
     local all = {}
-    for number in text:gmatch("%-?%d+%.%d*") do all[#all + 1] = tonumber(number) end
+    for number in text:gmatch("%-?%d+%.%d*[e%d+-]*") do all[#all + 1] = tonumber(number) end
     return all
   end
 
