@@ -12,6 +12,12 @@ namespace moonflow {
 namespace reduce {
 
 Geometry::Geometry(const Shape& shape, const std::vector<bool>& reduced) : Groups(shape, reduced) {
+  const bool one_run = columns == 1 && count <= kShort && folded.axes.size() == 1 && folded.axes[0].steps[0] == 1;
+  if (one_run && kept.axes.size() == 1 && kept.axes[0].steps[0] == count) {
+    column_step = count;
+    columns = outputs;
+    kept = cpu::Broadcast<1>({});
+  }
   // A shape without elements has no groups, or outputs that nothing is folded into.
   chunks = (columns + kChunk - 1) / kChunk;
   groups = columns > 0 ? outputs / columns * chunks : 0;
@@ -248,7 +254,7 @@ void add_reductions(Catalog& catalog) {
 
 // dx = dy * (product of the others). A zero among the others leaves 0, which dividing the product by x would not give.
 template <class T>
-Launch launch_prod_grad(const Geometry& g) {
+Launch launch_prod_grad(const Groups& g) {
   return [g](const LaunchCall& call) {
     const T* dy = static_cast<const T*>(call.inputs[0]);
     const T* x = static_cast<const T*>(call.inputs[1]);
@@ -327,7 +333,7 @@ OpDef prod_grad_op() {
   op.grad = gradient_of(prod_grad_formula);
   op.cpu = {[](KernelCall& call) -> Launch {
     const Shape& x = call.inputs[1].shape;
-    const Geometry g(x, reduced_axes(call.attrs, x));
+    const Groups g(x, reduced_axes(call.attrs, x));
     return visit_floating(call.inputs[1].dtype, [&](auto zero) { return launch_prod_grad<decltype(zero)>(g); });
   }};
   op.examples = {{{{DType::Float32, {2}}, {DType::Float32, {2, 3}}}, {{"axis", Ints{1}}}},

@@ -10,14 +10,17 @@
 
 namespace moonflow::reduce {
 
-// Two cases share one inner loop, `rows` of neighbouring columns added up: where the innermost axis is kept, the columns
-// are outputs; where it is reduced, a run of it is folded into lanes, which are merged at the end.
+// Three cases share one inner loop, `rows` of columns added up. Where the innermost axis is kept, the columns are
+// outputs. Where it is reduced, a run of it is folded into lanes, which are merged at the end; but short runs that lie one
+// behind the other, as the places of an image's channels do, are columns themselves, each an output.
 struct Geometry : Groups {
   Geometry(const Shape& shape, const std::vector<bool>& reduced);
 
   static constexpr int64_t kChunk = 128;  // columns of one job
   static constexpr int64_t kLanes = 64;
+  static constexpr int64_t kShort = 127;  // elements of a run; the rows of longer ones fall into too few sets of the cache
 
+  int64_t column_step = 1;
   int64_t chunks = 1;  // of columns
   int64_t groups = 1;  // of outputs: kept elements times chunks
   int64_t blocks = 1;  // parts of `count` that are reduced apart, where there are too few groups
@@ -25,18 +28,20 @@ struct Geometry : Groups {
 
 // ---- the loop ------------------------------------------------------------------------------------------------
 
-// acc[c] = fold(acc[c], x[c]) over `rows` rows of x that lie `step` apart.
-template <class Op, class T>
-void fold_rows(typename Op::Acc* acc, const T* x, int64_t rows, int64_t step, int64_t columns, const double* centers,
-               double center) {
+using Neighbours = std::integral_constant<int64_t, 1>;
+
+// acc[c] = fold(acc[c], x[c * apart]) over `rows` rows of x that lie `step` apart.
+template <class Op, class T, class Apart>
+void fold_rows(typename Op::Acc* acc, const T* x, int64_t rows, int64_t step, int64_t columns, Apart apart,
+               const double* centers, double center) {
   constexpr bool centered = !std::is_same_v<typename Op::Center, NoCenter>;
   for (int64_t row = 0; row < rows; ++row, x += step) {
     if (centered && centers) {
 #pragma GCC ivdep
-      for (int64_t c = 0; c < columns; ++c) acc[c] = Op::fold(acc[c], x[c], centers[c]);
+      for (int64_t c = 0; c < columns; ++c) acc[c] = Op::fold(acc[c], x[c * apart], centers[c]);
     } else {
 #pragma GCC ivdep
-      for (int64_t c = 0; c < columns; ++c) acc[c] = Op::fold(acc[c], x[c], center);
+      for (int64_t c = 0; c < columns; ++c) acc[c] = Op::fold(acc[c], x[c * apart], center);
     }
   }
 }
@@ -46,14 +51,16 @@ template <class Op, class T>
 void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int64_t last, const double* centers,
                 typename Op::Acc* acc) {
   const int64_t kept = group / g.chunks, column = group % g.chunks * Geometry::kChunk;
-  const T* origin = x + g.kept.offsets_of(kept)[0] + column;
+  const T* origin = x + g.kept.offsets_of(kept)[0] + column * g.column_step;
   const int64_t step = g.folded.axes.back().steps[0];
   if (g.columns > 1 || step != 1) {
     const int64_t columns = std::min(Geometry::kChunk, g.columns - column);
     std::fill(acc, acc + columns, Op::kStart);
     const double* own = centers ? centers + kept * g.columns + column : nullptr;
     g.folded.for_each_run(first, last, [&](int64_t, int64_t n, const std::array<int64_t, 1>& offsets) {
-      fold_rows<Op>(acc, origin + offsets[0], n, step, columns, own, 0);
+      const T* rows = origin + offsets[0];
+      if (g.column_step == 1) fold_rows<Op>(acc, rows, n, step, columns, Neighbours(), own, 0);
+      else fold_rows<Op>(acc, rows, n, step, columns, g.column_step, own, 0);
     });
     return;
   }
@@ -62,8 +69,8 @@ void fold_group(const Geometry& g, const T* x, int64_t group, int64_t first, int
   std::fill(acc, acc + lanes, Op::kStart);
   g.folded.for_each_run(first, last, [&](int64_t, int64_t n, const std::array<int64_t, 1>& offsets) {
     const T* run = origin + offsets[0];
-    fold_rows<Op>(acc, run, n / lanes, lanes, lanes, nullptr, center);
-    fold_rows<Op>(acc, run + n / lanes * lanes, 1, 0, n % lanes, nullptr, center);
+    fold_rows<Op>(acc, run, n / lanes, lanes, lanes, Neighbours(), nullptr, center);
+    fold_rows<Op>(acc, run + n / lanes * lanes, 1, 0, n % lanes, Neighbours(), nullptr, center);
   });
   for (int64_t width = lanes; width > 1; width = (width + 1) / 2) {
     for (int64_t lane = 0; lane < width / 2; ++lane) acc[lane] = Op::merge(acc[lane], acc[(width + 1) / 2 + lane]);
