@@ -1,5 +1,5 @@
 // Convolution over one or two spatial axes: what the ops mean, their gradients as graph code, and the fusions with
-// bias_add and relu. The plain loops are in conv_loops.cpp, oneDNN in conv_primitive.cpp.
+// bias_add and an activation. The plain loops are in conv_loops.cpp, oneDNN in conv_primitive.cpp.
 #include "kernels/conv.h"
 
 #include "engine/graph.h"
@@ -47,7 +47,6 @@ struct ConvOp {
   Conv sizes(const Attrs& attrs, const Shape& first, const Shape& second) const {
     return conv_of_inputs(kind, attrs, first, second, spatial_axes);
   }
-  bool relu(const Attrs& attrs) const { return kind == ConvKind::ForwardBias && attrs.string("activation") == "relu"; }
 
   // Of the own kernels; conv1d has none.
   std::string algorithm(const Attrs& attrs) const { return spatial_axes == 2 ? attrs.string("algorithm") : "direct"; }
@@ -62,9 +61,7 @@ struct ConvOp {
       if (kind == ConvKind::ForwardBias) {
         const TensorType bias{bias_dtype(dtype, call.dtype(2)), {conv.filters()}};
         require(call.type(2) == bias, ErrorCode::ShapeMismatch, "bias is ", call.type(2), ", wanted ", bias);
-        const std::string& activation = call.attrs.string("activation");
-        require(activation == "none" || activation == "relu", ErrorCode::InvalidArgument, "activation is \"",
-                activation, "\", wanted \"none\" or \"relu\"");
+        activation_of(call.attrs);  // checks it
       }
       return {{dtype, conv.out.shape(conv.format)}};
     }
@@ -77,14 +74,14 @@ struct ConvOp {
     const Conv conv = sizes(call.attrs, call.inputs[0].shape, call.inputs[1].shape);
     if (call.inputs[0].dtype == DType::Float32) {
       const std::string own = algorithm(call.attrs);
-      if (Launch launch = cpu::own_conv(conv, kind, own, relu(call.attrs), call)) return launch;
+      if (Launch launch = cpu::own_conv(conv, kind, own, activation_of(call.attrs), call)) return launch;
       try {
-        return cpu::conv_primitive(conv, kind, relu(call.attrs), call);
+        return cpu::conv_primitive(conv, kind, activation_of(call.attrs), call);
       } catch (const dnnl::error&) {
         // No kernel for these sizes: the loops have one. The layout question found the same and chose row-major.
       }
     }
-    return conv_loops(conv, kind, call.inputs[0].dtype, relu(call.attrs));
+    return conv_loops(conv, kind, call.inputs[0].dtype, activation_of(call.attrs));
   }
 
   void layouts(LayoutCall& call) const {
@@ -92,7 +89,7 @@ struct ConvOp {
       try {
         const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
         if (cpu::own_conv_layouts(conv, kind, algorithm(call.attrs), call)) return;
-        return cpu::conv_layouts(conv, kind, relu(call.attrs), call);
+        return cpu::conv_layouts(conv, kind, activation_of(call.attrs), call);
       } catch (const dnnl::error&) {
       }
     }
@@ -151,9 +148,10 @@ bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algori
   return chosen != OwnConv::None;
 }
 
-Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call) {
+Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation,
+                KernelCall& call) {
   const OwnConv chosen = choose(conv, kind, algorithm);
-  if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, relu, call);
+  if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, activation, call);
   if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, call);
   return {};
 }
@@ -204,7 +202,18 @@ bool same_channels(const Node& bias, const Node& conv) {
   return channel_axis(bias.attrs.string("data_format"), format.rank()) == format.channel_axis();
 }
 
-// conv2d, bias_add and perhaps relu, when nobody else reads what is between them.
+}  // namespace
+
+NodeId activation_behind(const Rewriter& graph, ValueId value) {
+  const NodeId reader = graph.sole_reader(value);
+  if (reader == kNone) return kNone;
+  const std::string& name = graph.node(reader).op->name;
+  return name == "relu" || name == "relu6" ? reader : kNone;
+}
+
+namespace {
+
+// conv2d, bias_add and perhaps an activation, when nobody else reads what is between them.
 bool fuse_bias(Rewriter& graph, NodeId id) {
   const Node& conv = graph.node(id);
   const NodeId bias_id = graph.sole_reader(conv.outputs[0]);
@@ -213,10 +222,11 @@ bool fuse_bias(Rewriter& graph, NodeId id) {
   if (bias_add.inputs[0] != conv.outputs[0] || !same_channels(bias_add, conv)) return false;
   const std::vector<ValueId> inputs{conv.inputs[0], conv.inputs[1], bias_add.inputs[1]};
 
-  const NodeId relu_id = graph.sole_reader(bias_add.outputs[0]);
-  if (relu_id != kNone && graph.node(relu_id).op->name == "relu") {
-    graph.fuse({id, bias_id, relu_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", std::string("relu")),
-               graph.node(relu_id).outputs);
+  const NodeId active_id = activation_behind(graph, bias_add.outputs[0]);
+  if (active_id != kNone) {
+    const Node& active = graph.node(active_id);
+    graph.fuse({id, bias_id, active_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", active.op->name),
+               active.outputs);
   } else {
     graph.fuse({id, bias_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", std::string("none")),
                bias_add.outputs);
@@ -346,8 +356,8 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   forward.doc = conv_doc(spatial_axes);
   forward.grad = [grads](GradCall& call) { return grads.of_forward(call); };
   if (spatial_axes == 2)
-    forward.rewrites = {{"conv2d + bias_add (+ relu)", {"conv2d_bias"}, fuse_bias},
-                        {"conv2d + batch_norm_infer (+ relu)",
+    forward.rewrites = {{"conv2d + bias_add (+ relu or relu6)", {"conv2d_bias"}, fuse_bias},
+                        {"conv2d + batch_norm_infer (+ relu or relu6)",
                          {"fold_batch_norm", "cast", "conv2d_bias"},
                          fuse_conv_norm}};
   forward.examples = examples;
@@ -389,8 +399,8 @@ void add_conv(Catalog& catalog) {
   add_conv(catalog, 2);
 
   OpDef fused = ConvOp{ConvKind::ForwardBias, 2}.def("conv2d_bias", {{"x"}, {"filter"}, {"bias"}});
-  fused.doc = "conv2d, bias_add over the filters and perhaps relu in one pass. Made by fusion, after gradients.";
-  fused.attrs = with(fused.attrs, {"activation", std::string("none"), "\"none\" or \"relu\""});
+  fused.doc = "conv2d, bias_add over the filters and perhaps an activation in one pass. Made by fusion, after gradients.";
+  fused.attrs = with(fused.attrs, activation_attr());
   fused.examples = with_bias(conv2d_examples(), "none");
   for (Example& example : with_bias(conv2d_examples(), "relu")) {
     fused.examples.push_back(example);
@@ -404,7 +414,7 @@ void add_conv(Catalog& catalog) {
                      {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "relu_max_pool2d", "relu_max_pool2d_grad",
                       "conv2d_filter_grad"},
                      fuse_conv_pool_on_card},
-                    {"conv2d_bias + add (+ relu)", {"conv2d_bias_add"}, fuse_conv_add}};
+                    {"conv2d_bias + add (+ relu or relu6)", {"conv2d_bias_add"}, fuse_conv_add}};
   catalog.add(std::move(fused));
 
   OpDef grads = ConvOp{ConvKind::FilterBiasGrad, 2}.def("conv2d_filter_bias_grad", {{"dy"}, {"x"}});

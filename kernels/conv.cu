@@ -26,11 +26,16 @@ template <class T>
 struct AddUp {
   const T *x, *addend;
   T* sum;
-  bool relu;
+  Activation activation;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
-    const Computed<T> value = Computed<T>(x[i]) + Computed<T>(addend[i]);
-    sum[i] = T(relu && !(value > 0) ? Computed<T>(0) : value);
+    sum[i] = T(activated(activation, Computed<T>(x[i]) + Computed<T>(addend[i])));
   }
+};
+
+template <class T>
+struct EndAtSix {
+  T* y;
+  MOONFLOW_DEVICE void operator()(int64_t i) const { y[i] = T(activated(Activation::Relu6, Computed<T>(y[i]))); }
 };
 
 template <class From, class To>
@@ -136,11 +141,6 @@ bool asks_for(const char* wanted, const Attrs& attrs) {
   return algorithm != nullptr && *algorithm == AttrValue(std::string(wanted));
 }
 
-bool has_relu(const Attrs& attrs) {
-  const AttrValue* const activation = attrs.find("activation");
-  return activation != nullptr && *activation == AttrValue(std::string("relu"));
-}
-
 ConvolutionCall wanted_of(const Conv& conv, ConvKind kind, const KernelCall& call) {
   ConvolutionCall wanted{conv, kind, call.inputs[0].dtype, false, false, asks_for("direct", call.attrs)};
   if (asks_for("timed", call.attrs)) wanted.timed_on = &call.device;
@@ -172,9 +172,17 @@ Launch prepare_out(Convolutions& library, ConvKind kind, int spatial_axes, Kerne
   const Conv conv = conv_of(call.attrs, call.inputs[0].shape, call.inputs[1].shape, spatial_axes);
   ConvolutionCall wanted = wanted_of(stored(conv, call.input_layouts[0]), ConvKind::Forward, call);
   wanted.bias = kind == ConvKind::ForwardBias;
-  wanted.relu = has_relu(call.attrs);
+  const Activation activation = activation_of(call.attrs);
+  wanted.relu = activation != Activation::None;
   const ForwardLaunch launch = prepare_forward(library, wanted, call, call.scratch_bytes);
-  return [launch](const LaunchCall& at) { launch(at, at.outputs[0], at.scratch); };
+  if (activation != Activation::Relu6) return [launch](const LaunchCall& at) { launch(at, at.outputs[0], at.scratch); };
+  return visit_fractions(wanted.dtype, [&](auto zero) -> Launch {
+    using T = decltype(zero);
+    return [launch, count = call.outputs[0].count()](const LaunchCall& at) {
+      launch(at, at.outputs[0], at.scratch);
+      for_each(at.stream, count, EndAtSix<T>{at.output<T>(0)});
+    };
+  });
 }
 
 // The output may be the addend's memory, so the convolution goes to scratch.
@@ -187,9 +195,9 @@ Launch prepare_sum(Convolutions& library, KernelCall& call) {
   call.scratch_bytes += bytes;
   return visit_fractions(wanted.dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [launch, bytes, count = call.outputs[0].count(), relu = has_relu(call.attrs)](const LaunchCall& at) {
+    return [launch, bytes, count = call.outputs[0].count(), activation = activation_of(call.attrs)](const LaunchCall& at) {
       launch(at, at.scratch, behind(at.scratch, bytes));
-      for_each(at.stream, count, AddUp<T>{static_cast<const T*>(at.scratch), at.input<T>(3), at.output<T>(0), relu});
+      for_each(at.stream, count, AddUp<T>{static_cast<const T*>(at.scratch), at.input<T>(3), at.output<T>(0), activation});
     };
   });
 }

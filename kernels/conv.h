@@ -2,6 +2,7 @@
 // devices (conv_sizes.cpp), the rest is the CPU's.
 #pragma once
 
+#include "kernels/activation.h"
 #include "kernels/window.h"
 
 namespace moonflow {
@@ -46,6 +47,9 @@ inline bool is_pooled(ConvKind kind) {
 // What all convolutions have alike: their attributes, and the checked sizes of x (*) filter.
 std::vector<AttrDef> conv_attrs(int spatial_axes);
 AttrDef shape_attr(const char* of);
+AttrDef activation_attr();
+// The activation of an op that may have one.
+Activation activation_of(const Attrs& attrs);
 Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatial_axes);
 // From the first two inputs of an op of this kind, nothing pooled. Gradients know the shape they are to give from the
 // attribute `shape`.
@@ -55,13 +59,15 @@ double conv_flops(const Conv& conv);
 int conv_parts(const Conv& conv);
 
 // For every floating dtype and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for,
-// above all float64. Nothing pooled. `relu` is for Forward and ForwardBias.
-Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu);
+// above all float64. Nothing pooled. The activation is for Forward and ForwardBias.
+Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, Activation activation);
 
 // The fusions of conv2d_bias with the pooling behind it, in conv_pool.cpp.
 void add_conv_pool(Catalog& catalog);
 bool fuse_conv_pool(Rewriter& graph, NodeId conv2d_bias);
 bool fuse_conv_pool_on_card(Rewriter& graph, NodeId conv2d_bias);
+// The relu or relu6 that alone reads a value, which a convolution can take over under its name, or kNone.
+NodeId activation_behind(const Rewriter& graph, ValueId value);
 // The fusions of conv2d with batch_norm_infer, and of conv2d_bias with a sum, in conv_norm.cpp.
 void add_conv_norm(Catalog& catalog);
 bool fuse_conv_norm(Rewriter& graph, NodeId conv2d);
@@ -69,20 +75,21 @@ bool fuse_conv_add(Rewriter& graph, NodeId conv2d_bias);
 
 namespace cpu {
 // Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.
-void conv_layouts(const Conv& conv, ConvKind kind, bool relu, LayoutCall& call);
-Launch conv_primitive(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
+void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call);
+Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 
 // Own kernels, float32 only, for two spatial axes; `algorithm` is the attribute. There may be none, and where the
 // layouts are not those that were asked for, the launch is empty. Layouts throw dnnl::error on a device without oneDNN.
 bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm);
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call);
-Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, bool relu, KernelCall& call);
+Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation,
+                KernelCall& call);
 
 // By Winograd's algorithm, where it fits: strides and dilations of 1, one group, 3x3 or 5x5.
 bool winograd_fits(const Conv& conv, ConvKind kind);
 bool winograd_is_faster(const Conv& conv, ConvKind kind);
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
-Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call);
+Launch conv_winograd(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 // Its filters have a layout of their own: what the algorithm makes of them. `winograd_filter` puts a row-major one
 // there.
 bool is_winograd_filter(const Layout& layout);

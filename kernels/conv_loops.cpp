@@ -171,10 +171,10 @@ void bias_grad(const Conv& conv, const T* dout, T* dbias) {
 
 }  // namespace
 
-Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu) {
+Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, Activation activation) {
   return visit_floating(dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [conv, kind, relu](const LaunchCall& call) {
+    return [conv, kind, activation](const LaunchCall& call) {
       const T* first = call.input<T>(0);
       const T* second = call.input<T>(1);
       T* out = call.output<T>(0);
@@ -186,9 +186,9 @@ Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, bool relu) {
       }
       convolve(conv, first, second, out);
       if (kind == ConvKind::ForwardBias) add_bias(conv, call.input<T>(2), out);
-      if (!relu) return;
+      if (activation == Activation::None) return;
       const int64_t count = conv.out.batch * conv.out.channels * conv.out.height * conv.out.width;
-      for (int64_t i = 0; i < count; ++i) out[i] = out[i] < 0 ? T(0) : out[i];
+      for (int64_t i = 0; i < count; ++i) out[i] = activated(activation, out[i]);
     };
   });
 }

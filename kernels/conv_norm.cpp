@@ -64,8 +64,6 @@ OpDef fold_batch_norm() {
 
 // ---- the sum with what else is added -----------------------------------------------------------------------------
 
-bool has_relu(const Attrs& attrs) { return attrs.string("activation") == "relu"; }
-
 Conv sizes(const Attrs& attrs, const std::vector<TensorType>& inputs) {
   return conv_of(attrs, inputs[0].shape, inputs[1].shape, 2);
 }
@@ -84,27 +82,24 @@ void sum_layouts(LayoutCall& call) {
 
 Launch prepare_sum(KernelCall& call) {
   const Conv conv = sizes(call.attrs, call.inputs);
-  const bool relu = has_relu(call.attrs);
+  const Activation activation = activation_of(call.attrs);
   const DType dtype = call.inputs[0].dtype;
   if (dtype == DType::Float32) {
     const std::string& algorithm = call.attrs.string("algorithm");
-    if (Launch launch = cpu::own_conv(conv, ConvKind::ForwardAdd, algorithm, relu, call)) return launch;
+    if (Launch launch = cpu::own_conv(conv, ConvKind::ForwardAdd, algorithm, activation, call)) return launch;
   }
   // The output may be the addend's memory, so the convolution goes to scratch.
   const int64_t count = call.outputs[0].count();
   call.scratch_bytes = call.outputs[0].bytes();
   return visit_floating(dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [=, inner = conv_loops(conv, ConvKind::ForwardBias, dtype, false)](const LaunchCall& launch) {
+    return [=, inner = conv_loops(conv, ConvKind::ForwardBias, dtype, Activation::None)](const LaunchCall& launch) {
       void* outputs[] = {launch.scratch};
       inner(LaunchCall{launch.stream, launch.inputs, outputs, nullptr});
       const T *sums = static_cast<T*>(launch.scratch), *addend = launch.input<T>(3);
       T* out = launch.output<T>(0);
       cpu::parallel_for(count, cpu::kGrain, [=](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const T value = sums[i] + addend[i];
-          out[i] = relu && !(value > 0) ? T(0) : value;
-        }
+        for (int64_t i = first; i < last; ++i) out[i] = activated(activation, sums[i] + addend[i]);
       });
     };
   });
@@ -114,11 +109,11 @@ OpDef conv2d_bias_add() {
   OpDef op;
   op.name = "conv2d_bias_add";
   op.doc =
-      "conv2d, bias_add over the filters, the sum with addend and perhaps relu in one pass. Made by fusion.\n"
+      "conv2d, bias_add over the filters, the sum with addend and perhaps an activation in one pass. Made by fusion.\n"
       "shapes: addend as the output";
   op.inputs = {{"x"}, {"filter"}, {"bias"}, {"addend"}};
   op.attrs = conv_attrs(2);
-  op.attrs.push_back({"activation", std::string("none"), "\"none\" or \"relu\""});
+  op.attrs.push_back(activation_attr());
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
     require_floating(call, 0, "x");
     const Conv conv = conv_of(call.attrs, call.shape(0), call.shape(1), 2);
@@ -151,7 +146,8 @@ OpDef conv2d_bias_add() {
 
 // ---- fusions -----------------------------------------------------------------------------------------------------
 
-// conv2d and batch_norm_infer over its filters, perhaps with relu: a convolution with another filter, and a bias.
+// conv2d and batch_norm_infer over its filters, perhaps with an activation: a convolution with another filter, and a
+// bias.
 bool fuse_conv_norm(Rewriter& graph, NodeId id) {
   const Node& conv = graph.node(id);
   const NodeId norm_id = graph.sole_reader(conv.outputs[0]);
@@ -169,13 +165,12 @@ bool fuse_conv_norm(Rewriter& graph, NodeId id) {
   if (graph.type(exact).dtype != graph.type(gamma).dtype) return false;
   const ValueId folded = graph.add_value(graph.type(exact)), bias = graph.add_value(graph.type(gamma));
   const ValueId rounded = rounds == kNone ? folded : graph.add_value(graph.type(filter));
-  const NodeId relu_id = graph.sole_reader(y);
-  const bool relu = relu_id != kNone && graph.node(relu_id).op->name == "relu";
-  const ValueId out = relu ? graph.node(relu_id).outputs[0] : y;
+  const NodeId active_id = activation_behind(graph, y);
+  const ValueId out = active_id == kNone ? y : graph.node(active_id).outputs[0];
   std::vector<NodeId> nodes{id};
-  if (relu) nodes.push_back(relu_id);
+  if (active_id != kNone) nodes.push_back(active_id);
   Attrs attrs = conv.attrs;
-  attrs.set("activation", std::string(relu ? "relu" : "none"));
+  attrs.set("activation", active_id == kNone ? std::string("none") : graph.node(active_id).op->name);
   graph.fuse({norm_id}, "fold_batch_norm", {exact, gamma, norm.inputs[2], norm.inputs[3], norm.inputs[4]},
              {{"epsilon", norm.attrs.number("epsilon")}}, {folded, bias});
   if (rounds != kNone) graph.fuse({rounds}, "cast", {folded}, {{"dtype", graph.type(filter).dtype}}, {rounded});
@@ -183,12 +178,12 @@ bool fuse_conv_norm(Rewriter& graph, NodeId id) {
   return true;
 }
 
-// conv2d_bias, a sum with a value of its type, and perhaps relu, where the kernel can add.
+// conv2d_bias, a sum with a value of its type, and perhaps an activation, where the kernel can add.
 bool fuse_conv_add(Rewriter& graph, NodeId id) {
   const Node& conv = graph.node(id);
   const ValueId out = conv.outputs[0];
   const NodeId add_id = graph.sole_reader(out);
-  if (has_relu(conv.attrs) || add_id == kNone || graph.node(add_id).op->name != "add") return false;
+  if (activation_of(conv.attrs) != Activation::None || add_id == kNone || graph.node(add_id).op->name != "add") return false;
   const Node& add = graph.node(add_id);
   const ValueId addend = add.inputs[add.inputs[0] == out ? 1 : 0];
   if (addend == out || graph.type(addend) != graph.type(out) || graph.type(out).dtype != DType::Float32) return false;
@@ -197,14 +192,13 @@ bool fuse_conv_add(Rewriter& graph, NodeId id) {
 
   std::vector<NodeId> nodes{id, add_id};
   ValueId last = add.outputs[0];
-  const NodeId relu_id = graph.sole_reader(last);
-  const bool relu = relu_id != kNone && graph.node(relu_id).op->name == "relu";
-  if (relu) {
-    nodes.push_back(relu_id);
-    last = graph.node(relu_id).outputs[0];
-  }
   Attrs attrs = conv.attrs;
-  attrs.set("activation", std::string(relu ? "relu" : "none"));
+  const NodeId active_id = activation_behind(graph, last);
+  if (active_id != kNone) {
+    nodes.push_back(active_id);
+    last = graph.node(active_id).outputs[0];
+    attrs.set("activation", graph.node(active_id).op->name);
+  }
   graph.fuse(nodes, "conv2d_bias_add", {conv.inputs[0], conv.inputs[1], conv.inputs[2], addend}, std::move(attrs),
              {last});
   return true;

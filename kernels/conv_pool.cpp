@@ -134,7 +134,7 @@ Launch loops(const Conv& conv, ConvKind kind, KernelCall& call) {
   const DType dtype = call.inputs[0].dtype;
   call.scratch_bytes = conv.out.shape(conv.format).count() * static_cast<int64_t>(sizeof(T));
   if (kind == ConvKind::ForwardPool) {
-    return [conv, inner = conv_loops(conv, ConvKind::ForwardBias, dtype, true)](const LaunchCall& launch) {
+    return [conv, inner = conv_loops(conv, ConvKind::ForwardBias, dtype, Activation::Relu)](const LaunchCall& launch) {
       T* all = static_cast<T*>(launch.scratch);
       void* outputs[] = {all};
       inner(LaunchCall{launch.stream, launch.inputs, outputs, nullptr});
@@ -142,7 +142,7 @@ Launch loops(const Conv& conv, ConvKind kind, KernelCall& call) {
     };
   }
   const ConvKind plain = kind == ConvKind::PoolInputGrad ? ConvKind::InputGrad : ConvKind::FilterBiasGrad;
-  return [conv, inner = conv_loops(conv, plain, dtype, false)](const LaunchCall& launch) {
+  return [conv, inner = conv_loops(conv, plain, dtype, Activation::None)](const LaunchCall& launch) {
     T* all = static_cast<T*>(launch.scratch);
     spread_windows<T>(conv.out, conv.format.channels_last, launch.input<T>(0), launch.input<uint8_t>(1), all);
     void* inputs[] = {all, launch.inputs[2]};
@@ -153,7 +153,8 @@ Launch loops(const Conv& conv, ConvKind kind, KernelCall& call) {
 Launch ConvPoolOp::prepare(KernelCall& call) const {
   const Conv conv = sizes(call.attrs, call.inputs);
   if (call.inputs[0].dtype == DType::Float32) {
-    if (Launch launch = cpu::own_conv(conv, kind, call.attrs.string("algorithm"), is_forward(), call)) return launch;
+    const Activation activation = is_forward() ? Activation::Relu : Activation::None;
+    if (Launch launch = cpu::own_conv(conv, kind, call.attrs.string("algorithm"), activation, call)) return launch;
   }
   return visit_floating(call.inputs[0].dtype, [&](auto zero) { return loops<decltype(zero)>(conv, kind, call); });
 }

@@ -70,7 +70,7 @@ struct ConvPrimitive {
   std::vector<Argument> arguments;
 };
 
-dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, bool relu, prop_kind kind,
+dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, Activation activation, prop_kind kind,
                                                   const dnnl::engine& engine) {
   const Geometry at(conv);
   const memory::desc x = preferred_image(conv.image, conv), out = preferred_image(conv.out, conv);
@@ -79,10 +79,10 @@ dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, b
   using Desc = dnnl::convolution_forward::desc;
   const Desc desc = bias ? Desc(kind, kDirect, x, filter, each_filter, out, at.strides, at.dilates, at.before, at.after)
                          : Desc(kind, kDirect, x, filter, out, at.strides, at.dilates, at.before, at.after);
-  return {desc, attributes(relu), engine};
+  return {desc, attributes(activation), engine};
 }
 
-ConvPrimitive make(const Conv& conv, ConvKind kind, bool relu, const dnnl::engine& engine) {
+ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const dnnl::engine& engine) {
   const Geometry at(conv);
   const memory::desc plain_x = plain_image(conv.image, conv.format), plain_out = plain_image(conv.out, conv.format);
   const memory::desc filter = plain_filter(conv), each_filter({conv.filters()}, kFloat, memory::format_tag::a);
@@ -92,7 +92,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, bool relu, const dnnl::engin
     const bool bias = kind == ConvKind::ForwardBias;
     // Also in jobs that only predict: forward_inference would choose channels last on AVX-512, which is no faster over
     // a whole network, and in a training job every gradient would then ask for a reorder.
-    const auto desc = forward(conv, bias, relu, prop_kind::forward_training, engine);
+    const auto desc = forward(conv, bias, activation, prop_kind::forward_training, engine);
     ConvPrimitive result{dnnl::convolution_forward(desc),
                          desc.scratchpad_desc(),
                          {{DNNL_ARG_SRC, false, 0, plain_x, desc.src_desc()},
@@ -102,7 +102,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, bool relu, const dnnl::engin
     return result;
   }
 
-  const auto hint = forward(conv, false, false, prop_kind::forward_training, engine);
+  const auto hint = forward(conv, false, Activation::None, prop_kind::forward_training, engine);
   if (kind == ConvKind::InputGrad) {
     const dnnl::convolution_backward_data::primitive_desc desc(
         {kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after}, user_scratchpad(), engine, hint);
@@ -130,8 +130,8 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, bool relu, const dnnl::engin
 
 }  // namespace
 
-void conv_layouts(const Conv& conv, ConvKind kind, bool relu, LayoutCall& call) {
-  for (const Argument& argument : make(conv, kind, relu, dnnl_engine(call.device)).arguments) {
+void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call) {
+  for (const Argument& argument : make(conv, kind, activation, dnnl_engine(call.device)).arguments) {
     const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
     Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
     const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;
@@ -139,8 +139,8 @@ void conv_layouts(const Conv& conv, ConvKind kind, bool relu, LayoutCall& call) 
   }
 }
 
-Launch conv_primitive(const Conv& conv, ConvKind kind, bool relu, KernelCall& call) {
-  const ConvPrimitive made = make(conv, kind, relu, dnnl_engine(call.device));
+Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+  const ConvPrimitive made = make(conv, kind, activation, dnnl_engine(call.device));
   PrimitiveLaunch launch(call, made.primitive, made.scratchpad);
   for (const Argument& argument : made.arguments) {
     const TensorType& type = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];

@@ -29,6 +29,16 @@ double conv_flops(const Conv& conv) {
   return 2 * taps * static_cast<double>(conv.out.batch * conv.out.channels * conv.out.height * conv.out.width);
 }
 
+AttrDef activation_attr() { return {"activation", std::string("none"), "\"none\", \"relu\" or \"relu6\""}; }
+
+Activation activation_of(const Attrs& attrs) {
+  const AttrValue* const given = attrs.find("activation");
+  if (given == nullptr || *given == AttrValue(std::string("none"))) return Activation::None;
+  if (*given == AttrValue(std::string("relu"))) return Activation::Relu;
+  if (*given == AttrValue(std::string("relu6"))) return Activation::Relu6;
+  fail(ErrorCode::InvalidArgument, "activation is ", str(*given), ", wanted \"none\", \"relu\" or \"relu6\"");
+}
+
 AttrDef shape_attr(const char* of) { return {"shape", Ints{}, std::string("shape of ") + of, true}; }
 
 // Checks everything there is to check about sizes.

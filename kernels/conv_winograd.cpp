@@ -4,8 +4,8 @@
 // both axes, becomes n^2 points in every channel; so does the filter. At each point the sum over the channels is then a
 // matrix product of its own,
 //     products[p] (tiles, filters) = points[p] (tiles, channels) * weights[p] (channels, filters),
-// and collecting the n^2 products along both axes gives the output tile, to which bias and relu are applied on its way
-// to memory. The gradient of the image is the same with the filter turned by 180 degrees, channels and filters
+// and collecting the n^2 products along both axes gives the output tile, to which bias and activation are applied on its
+// way to memory. The gradient of the image is the same with the filter turned by 180 degrees, channels and filters
 // exchanged. The gradient of the filter takes the products of both sides' points over the tiles,
 //     sums[p] (channels, filters) += points[p]^T (channels, tiles) * gradients[p] (tiles, filters),
 // and collects them once at the end.
@@ -310,7 +310,7 @@ void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
   }
 }
 
-Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& call) {
+Launch conv_winograd(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
   const bool filter = is_filter_grad(kind), turned = is_input_grad(kind), pooled = is_pooled(kind);
   const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
   const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
@@ -335,7 +335,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, bool relu, KernelCall& cal
                   Tiling(conv.image.batch, out->height, out->width, batch_tiles(conv, kind)),
                   kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::FilterBiasGrad ||
                       (pooled && !turned),
-                  relu,
+                  activation,
                   kind == ConvKind::ForwardAdd,
                   pooled && turned,
                   pooled && !turned,

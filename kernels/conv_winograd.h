@@ -142,8 +142,9 @@ struct Work {
   int64_t image_channels, out_channels;
   FilterSteps filter;
   Tiling tiling;
-  bool bias, relu;
-  bool sum;                       // with what lies as the output does, before the relu
+  bool bias;
+  Activation activation;
+  bool sum;                       // with what lies as the output does, before the activation
   bool image_pooled, out_pooled;  // only the largest of each 2x2 window is there, and where it was
   int parts;
 
@@ -388,7 +389,8 @@ void collect_tile(const Work& work, const Unit& unit, int64_t tile, int64_t pane
           if (j >= columns) break;
           across[j] += more;
           if (work.sum) across[j] += R::at(addend + at + i * to.row + j * to.column);
-          if (work.relu) across[j] = across[j] < 0 ? Vector{} : across[j];
+          if (work.activation != Activation::None) across[j] = across[j] < 0 ? Vector{} : across[j];
+          if (work.activation == Activation::Relu6) across[j] = across[j] > 6 ? Vector{} + 6 : across[j];
           R::at(out + at + i * to.row + j * to.column) = across[j];
         }
       }

@@ -370,7 +370,7 @@ struct Relu6 : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return x < 0 ? T(0) : x > 6 ? T(6) : x; }
 };
 struct Relu6Grad : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return x > 0 && x < 6 ? dy : T(0); }
+  template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return y > 0 && y < 6 ? dy : T(0); }
 };
 struct Hardtanh : Cheap {
   template <class T> MOONFLOW_BOTH T operator()(T x) const { return x < -1 ? T(-1) : x > 1 ? T(1) : x; }

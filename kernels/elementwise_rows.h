@@ -153,7 +153,7 @@ void for_each_unary(const Visit& visit) {
         UnaryRow{"elu", "nn.elu", "Exponential linear unit.", "out = x if x > 0 else alpha * (exp(x) - 1)",
                  Reads::Input, -2, 2, number("alpha", 1.0, "negative limit")});
   visit(Computes<Relu6, Relu6Grad>{},
-        UnaryRow{"relu6", "nn.relu6", "Relu that ends at 6.", "out = min(max(x, 0), 6)", Reads::Input, -2, 8});
+        UnaryRow{"relu6", "nn.relu6", "Relu that ends at 6.", "out = min(max(x, 0), 6)", Reads::Output, -2, 8});
   visit(Computes<Hardtanh, HardtanhGrad>{},
         UnaryRow{"hardtanh", "nn.hardtanh", "Identity between -1 and 1.", "out = min(max(x, -1), 1)"});
   visit(Computes<Hardsigmoid, HardsigmoidGrad>{},

@@ -202,7 +202,7 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
   const memory::desc bias = matrices(1, 1, sizes.columns, false);
   const dnnl::matmul::primitive_desc desc(
-      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out), cpu::attributes(finish.relu),
+      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out), cpu::attributes(finish.relu ? Activation::Relu : Activation::None),
       cpu::dnnl_engine(call.device));
   cpu::PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
   launch.read(DNNL_ARG_SRC, 0, a, a);

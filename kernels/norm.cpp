@@ -60,7 +60,8 @@ AttrDef epsilon_attr(double value) { return {"epsilon", value, "added to the var
 
 // ---- fusions ---------------------------------------------------------------------------------------------------
 
-// batch_norm_train, perhaps the sum with a value of its type, and relu, when nobody else reads what is between them.
+// batch_norm_train and relu or relu6, or the sum with a value of its type and relu, when nobody else reads what is
+// between them.
 bool fuse_relu(Rewriter& graph, NodeId id) {
   const Node& norm = graph.node(id);
   std::vector<NodeId> nodes{id};
@@ -75,19 +76,22 @@ bool fuse_relu(Rewriter& graph, NodeId id) {
     next = graph.sole_reader(add.outputs[0]);
   }
   // After a relu its output is what its gradient reads, so the only reader of its input is the relu itself.
-  if (next == kNone || graph.node(next).op->name != "relu") return false;
+  const bool added = inputs.size() > 3;
+  const std::string name = next == kNone ? "" : graph.node(next).op->name;
+  if (name != "relu" && (name != "relu6" || added)) return false;
   nodes.push_back(next);
-  graph.fuse(nodes, inputs.size() == 3 ? "batch_norm_relu" : "batch_norm_add_relu", inputs, norm.attrs,
+  graph.fuse(nodes, added ? "batch_norm_add_relu" : "batch_norm_" + name, inputs, norm.attrs,
              {graph.node(next).outputs[0], norm.outputs[1], norm.outputs[2]});
   return true;
 }
 
-// The gradients of both fusions. relu_grad(dy, y) is the dy of batch_norm_train_grad.
+// The gradients of these fusions. relu_grad(dy, y) is the dy of batch_norm_train_grad, or relu6_grad(dy, y) is.
 bool fuse_relu_grad(Rewriter& graph, NodeId id) {
   const Node& norm_grad = graph.node(id);
   if (norm_grad.inputs[5] != kNone || norm_grad.inputs[6] != kNone) return false;
   const ValueId x = norm_grad.inputs[0], gamma = norm_grad.inputs[1], mean = norm_grad.inputs[2];
-  const NodeId relu_id = graph.made_by(norm_grad.inputs[4], "relu_grad");
+  const bool six = graph.made_by(norm_grad.inputs[4], "relu6_grad") != kNone;
+  const NodeId relu_id = graph.made_by(norm_grad.inputs[4], six ? "relu6_grad" : "relu_grad");
   if (relu_id == kNone) return false;
   const Node& relu_grad = graph.node(relu_id);
   const ValueId dy = relu_grad.inputs[0], y = relu_grad.inputs[1], dsum = relu_grad.outputs[0];
@@ -96,9 +100,10 @@ bool fuse_relu_grad(Rewriter& graph, NodeId id) {
   };
   std::vector<ValueId> outputs = norm_grad.outputs;
 
-  const NodeId norm_id = graph.made_by(y, "batch_norm_relu");
+  const std::string fused = six ? "batch_norm_relu6" : "batch_norm_relu";
+  const NodeId norm_id = graph.made_by(y, fused);
   if (norm_id != kNone && graph.node(norm_id).outputs[1] == mean && graph.sole_reader(dsum) == id) {
-    graph.fuse({id, relu_id}, "batch_norm_relu_grad", inputs_of(graph.node(norm_id)), norm_grad.attrs, outputs);
+    graph.fuse({id, relu_id}, fused + "_grad", inputs_of(graph.node(norm_id)), norm_grad.attrs, outputs);
     return true;
   }
   // The sum's gradient goes to what was added as well, so it is an output. Of two normalisations that were added, only
@@ -209,7 +214,9 @@ void add_batch_norm_train(Catalog& catalog) {
   op.cpu = {[](KernelCall& call) { return cpu::batch_norm_train(call, checked_epsilon(call.attrs), Tail::None); },
             cpu::batch_norm_layouts};
   op.narrow = follows_with({1, 2});
-  op.rewrites = {{"batch_norm_train (+ add) + relu", {"batch_norm_relu", "batch_norm_add_relu"}, fuse_relu}};
+  op.rewrites = {{"batch_norm_train (+ add) + relu, or + relu6",
+                  {"batch_norm_relu", "batch_norm_relu6", "batch_norm_add_relu"},
+                  fuse_relu}};
   op.inplace = {{0, 0}};
   op.examples = {{{f32({3, 2, 4}), f32({2}), f32({2})}},
                  {{f32({5, 3}), f32({3}), f32({3})}, {{"axis", int64_t{-1}}}},
@@ -238,7 +245,9 @@ void add_batch_norm_train(Catalog& catalog) {
   grad.grad = gradient_of(batch_norm_train_grad_formula);
   grad.cpu = {[](KernelCall& call) { return cpu::batch_norm_train_grad(call, Tail::None); }, cpu::batch_norm_layouts};
   grad.rewrites = {
-      {"batch_norm_train_grad + relu_grad", {"batch_norm_relu_grad", "batch_norm_add_relu_grad"}, fuse_relu_grad}};
+      {"batch_norm_train_grad + relu_grad or relu6_grad",
+       {"batch_norm_relu_grad", "batch_norm_relu6_grad", "batch_norm_add_relu_grad"},
+       fuse_relu_grad}};
   grad.narrow = follows_with({1, 2, 3, 5, 6});
   grad.inplace = {{0, 0}, {0, 4}};
   const TensorType c = f32({2}), x = f32({3, 2, 4}), narrow = bf16({3, 2, 4});
@@ -253,10 +262,11 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
   const TensorType c = f32({2}), x = f32({3, 2, 4}), narrow = bf16({3, 2, 4});
 
   OpDef op;
-  op.name = added ? "batch_norm_add_relu" : "batch_norm_relu";
+  const std::string relu = tail == Tail::Relu6 ? "relu6" : "relu";
+  op.name = (added ? "batch_norm_add_" : "batch_norm_") + relu;
   op.doc = added ? "batch_norm_train, the sum with addend, and relu in one pass. Made by fusion, after gradients.\n"
                    "shapes: addend as x"
-                 : "batch_norm_train and relu in one pass. Made by fusion, after gradients.";
+                 : text("batch_norm_train and ", relu, " in one pass. Made by fusion, after gradients.");
   op.inputs = plain.inputs;
   if (added) op.inputs.push_back({"addend"});
   op.outputs = plain.outputs;
@@ -269,7 +279,8 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
             cpu::batch_norm_layouts};
   op.inplace = {{0, 0}};
   if (added) op.inplace.push_back({0, 3});
-  op.examples = {{{x, c, c}}, {{narrow, c, c}}};
+  const double far = tail == Tail::Relu6 ? 8 : 1;  // beyond where a relu6 ends
+  op.examples = {{{x, c, c}, {}, -far, far}, {{narrow, c, c}, {}, -far, far}};
   for (Example& example : op.examples)
     if (added) example.inputs.push_back(example.inputs[0]);
   catalog.add(op);
@@ -280,8 +291,8 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
                      "sum of dy and, where it is there, more_dy. Made by fusion.\n"
                      "shapes: x, dy, y, more_dy alike, the other inputs (channels) -> dx and daddend as x, the others "
                      "(channels)"
-                   : "Gradient of batch_norm_relu. Made by fusion.\n"
-                     "shapes: x, dy alike, the other inputs (channels) -> dx as x, dgamma and dbeta (channels)";
+                   : text("Gradient of ", op.name, ". Made by fusion.\n"
+                          "shapes: x, dy alike, the other inputs (channels) -> dx as x, dgamma and dbeta (channels)");
   grad.inputs = {{"x"}, {"gamma"}, {"beta"}, {"mean"}, {"inv_std"}, {"dy"}};
   if (added) grad.inputs.insert(grad.inputs.end(), {{"y"}, {"more_dy", InputDef::Optional}});
   grad.outputs = plain_grad.outputs;
@@ -299,7 +310,7 @@ void add_batch_norm_relu(Catalog& catalog, Tail tail) {
   grad.cpu = {[tail](KernelCall& call) { return cpu::batch_norm_train_grad(call, tail); }, cpu::batch_norm_layouts};
   grad.inplace = {{0, 0}};
   grad.inplace.push_back(added ? Sharing{3, 5} : Sharing{0, 5});
-  grad.examples = {{{x, c, c, c, c, x}}, {{narrow, c, c, c, c, narrow}}};
+  grad.examples = {{{x, c, c, c, c, x}, {}, -far, far}, {{narrow, c, c, c, c, narrow}, {}, -far, far}};
   for (Example& example : grad.examples)
     if (added) example.inputs.push_back(example.inputs[0]);
   if (added) {
@@ -410,6 +421,7 @@ void add_batch_norm_infer(Catalog& catalog) {
 void add_norm(Catalog& catalog) {
   add_batch_norm_train(catalog);
   add_batch_norm_relu(catalog, Tail::Relu);
+  add_batch_norm_relu(catalog, Tail::Relu6);
   add_batch_norm_relu(catalog, Tail::AddRelu);
   add_moving_statistics_update(catalog);
   add_batch_norm_infer(catalog);

@@ -10,6 +10,7 @@
 //   sum(d) = s + k t,  sum(d^2) = q + 2 t s + k t^2   for k elements with sums s, q, that begin t from the first
 #include <cmath>
 
+#include "kernels/activation.h"
 #include "kernels/cuda/channels.h"
 #include "kernels/cuda/fault.h"
 #include "kernels/cuda/kernels.h"
@@ -110,6 +111,17 @@ struct Statistics {
   }
 };
 
+// What follows the normalisation, and whether a gradient that arrives behind it passes, by what it was given and by what
+// it gave alike.
+template <Tail kTail>
+constexpr Activation kActivation = kTail == Tail::None    ? Activation::None
+                                   : kTail == Tail::Relu6 ? Activation::Relu6
+                                                          : Activation::Relu;
+template <Tail kTail, class Number>
+MOONFLOW_DEVICE bool passes(Number y) {
+  return kTail == Tail::None || (y > 0 && (kTail != Tail::Relu6 || y < 6));
+}
+
 template <class T, Tail kTail>
 struct Normalise {
   using Number = Computed<T>;
@@ -144,7 +156,7 @@ struct Normalise {
       for (int v = 0; v < kN; ++v) {
         Number value = own[v % kLanes](Number(xs.values[v]));
         if constexpr (kTail == Tail::AddRelu) value += Number(addends.values[v]);
-        ys[i].values[v] = static_cast<T>(kTail == Tail::None || value > 0 ? value : Number(0));
+        ys[i].values[v] = static_cast<T>(activated(kActivation<kTail>, value));
       }
     }
     chunk.store(ys, y);
@@ -203,10 +215,10 @@ struct GradSums {
         Number d = Number(ds.values[v]);
         if constexpr (kAdded) {
           if (more_dy) d += Number(more.values[v]);
-          if (!(Number(ys.values[v]) > 0)) d = 0;
+          if (!passes<kTail>(Number(ys.values[v]))) d = 0;
           dsums[i].values[v] = T(d);
         }
-        if (v >= there || (kTail == Tail::Relu && !(normalised(value) > 0))) d = 0;
+        if (v >= there || (!kAdded && !passes<kTail>(normalised(value)))) d = 0;
         first[v % kLanes] += d;
         second[v % kLanes] += d * (value - normalised.mean);
       }
@@ -281,7 +293,7 @@ struct TrainGrad {
         const Own& of = own[v % kLanes];
         const Number value = Number(xs.values[v]);
         Number arriving = Number(ds.values[v]);
-        if (kTail == Tail::Relu && !(of.normalised(value) > 0)) arriving = 0;
+        if (kTail != Tail::AddRelu && !passes<kTail>(of.normalised(value))) arriving = 0;
         dxs[i].values[v] = static_cast<T>(of.normalised.scale * arriving + of.constant +
                                           of.slope * (value - of.normalised.mean));
       }
@@ -480,9 +492,11 @@ CudaKernel along_channels(Launch (*prepare)(KernelCall&)) {
 void add_norm(Kernels& kernels) {
   kernels["batch_norm_train"] = along_channels(prepare_train<Tail::None>);
   kernels["batch_norm_relu"] = along_channels(prepare_train<Tail::Relu>);
+  kernels["batch_norm_relu6"] = along_channels(prepare_train<Tail::Relu6>);
   kernels["batch_norm_add_relu"] = along_channels(prepare_train<Tail::AddRelu>);
   kernels["batch_norm_train_grad"] = along_channels(prepare_train_grad<Tail::None>);
   kernels["batch_norm_relu_grad"] = along_channels(prepare_train_grad<Tail::Relu>);
+  kernels["batch_norm_relu6_grad"] = along_channels(prepare_train_grad<Tail::Relu6>);
   kernels["batch_norm_add_relu_grad"] = along_channels(prepare_train_grad<Tail::AddRelu>);
   kernels["batch_norm_infer"] = along_channels(prepare_infer);
   kernels["batch_norm_infer_grad"] = along_channels(prepare_infer_grad);

@@ -6,13 +6,14 @@
 // (Chan, Golub, LeVeque, Updating Formulae, COMPSTAT 1982), so a mean far larger than the deviation costs no digits,
 // and a variance cannot come out negative.
 //
-// The gradient of a relu behind the normalisation asks where its output was above zero. Where nothing was added in
-// between, that is computed again from x, which is read anyway, so neither the output nor the relu's gradient is ever
-// read or written for it.
+// The gradient of a relu behind the normalisation asks where its output was above zero, that of a relu6 also where it was
+// below 6. Where nothing was added in between, that is computed again from x, which is read anyway, so neither the output
+// nor the relu's gradient is ever read or written for it.
 #include "kernels/norm_kernels.h"
 
 #include <cmath>
 
+#include "kernels/activation.h"
 #include "kernels/channel_rows.h"
 #include "kernels/image_layouts.h"
 #include "kernels/types.h"
@@ -165,10 +166,15 @@ struct Normalised {
   T operator()(int64_t lane, T x) const { return (x - mean[lane]) * scale[lane] + beta[lane]; }
 };
 
-// The gradient behind a relu whose output is `y`. By value, so that dy is read in any case, which vectorises.
+// The gradient behind a relu, or one that ends at 6, whose output is `y`. By value, so that dy is read in any case, which
+// vectorises.
 template <class T>
 T where(T y, T dy) {
   return y > 0 ? dy : T(0);
+}
+template <class T>
+T where_below_six(T y, T dy) {
+  return y > 0 && y < 6 ? dy : T(0);
 }
 
 }  // namespace
@@ -218,11 +224,13 @@ Launch batch_norm_train(KernelCall& call, double epsilon, Tail tail) {
           rows.each(block, rows.first_place(chunk), rows.last_place(chunk),
                     [&](int64_t lane, int64_t i) { y[i] = value(lane, i); });
         };
-        const auto above_zero = [](T value) { return value > 0 ? value : T(0); };
+        const auto relu = [](T value) { return activated(Activation::Relu, value); };
+        const auto relu6 = [](T value) { return activated(Activation::Relu6, value); };
         if (tail == Tail::None) each([&](int64_t lane, int64_t i) { return normalised(lane, x[i]); });
-        if (tail == Tail::Relu) each([&](int64_t lane, int64_t i) { return above_zero(normalised(lane, x[i])); });
+        if (tail == Tail::Relu) each([&](int64_t lane, int64_t i) { return relu(normalised(lane, x[i])); });
+        if (tail == Tail::Relu6) each([&](int64_t lane, int64_t i) { return relu6(normalised(lane, x[i])); });
         if (tail == Tail::AddRelu)
-          each([&](int64_t lane, int64_t i) { return above_zero(normalised(lane, x[i]) + addend[i]); });
+          each([&](int64_t lane, int64_t i) { return relu(normalised(lane, x[i]) + addend[i]); });
       };
       rows.in_two_passes(
           [&](int64_t block, int64_t chunk) {
@@ -271,6 +279,10 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
           const Normalised<T> normalised(rows, block, mean, inv_std, gamma, beta);
           sums_with([&](int64_t lane, int64_t i) { return where(normalised(lane, x[i]), dy[i]); });
         }
+        if (tail == Tail::Relu6) {
+          const Normalised<T> normalised(rows, block, mean, inv_std, gamma, beta);
+          sums_with([&](int64_t lane, int64_t i) { return where_below_six(normalised(lane, x[i]), dy[i]); });
+        }
         if (tail == Tail::AddRelu && !more_dy)
           sums_with([&](int64_t, int64_t i) { return dsum[i] = where(y[i], dy[i]); });
         if (tail == Tail::AddRelu && more_dy)
@@ -311,6 +323,8 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
         if (tail == Tail::None) each([&](int64_t, int64_t i) { return dy[i]; });
         if (tail == Tail::Relu)
           each([&](int64_t lane, int64_t i) { return where(normalised(lane, x[i]), dy[i]); });
+        if (tail == Tail::Relu6)
+          each([&](int64_t lane, int64_t i) { return where_below_six(normalised(lane, x[i]), dy[i]); });
         if (tail == Tail::AddRelu) each([&](int64_t, int64_t i) { return dsum[i]; });
       };
       rows.in_two_passes(sum, combine, map);

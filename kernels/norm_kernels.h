@@ -6,7 +6,7 @@
 namespace moonflow::cpu {
 
 // What a batch normalisation has behind it in the same pass over memory.
-enum class Tail { None, Relu, AddRelu };
+enum class Tail { None, Relu, AddRelu, Relu6 };
 
 // Keeps the private layout of a value where it is a form of channels; all inputs of its type, and the outputs, follow.
 void batch_norm_layouts(LayoutCall& call);

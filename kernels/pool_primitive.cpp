@@ -35,14 +35,14 @@ dnnl::pooling_forward::primitive_desc forward(const Pool& pool, prop_kind kind, 
                                               const memory::desc& x, const memory::desc& out,
                                               const dnnl::engine& engine) {
   const Geometry at(pool);
-  return {{kind, algorithm, x, out, at.strides, at.kernel, at.before, at.after}, attributes(false), engine};
+  return {{kind, algorithm, x, out, at.strides, at.kernel, at.before, at.after}, attributes(), engine};
 }
 
 dnnl::pooling_backward::primitive_desc backward(const Pool& pool, dnnl::algorithm algorithm, const memory::desc& dx,
                                                 const memory::desc& dy, const dnnl::engine& engine,
                                                 const dnnl::pooling_forward::primitive_desc& hint) {
   const Geometry at(pool);
-  return {{algorithm, dx, dy, at.strides, at.kernel, at.before, at.after}, attributes(false), engine, hint};
+  return {{algorithm, dx, dy, at.strides, at.kernel, at.before, at.after}, attributes(), engine, hint};
 }
 
 Launch forward_launch(const Pool& pool, dnnl::algorithm algorithm, KernelCall& call) {

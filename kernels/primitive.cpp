@@ -34,11 +34,12 @@ struct PlacedPrimitive {
 
 }  // namespace
 
-dnnl::primitive_attr attributes(bool relu) {
+dnnl::primitive_attr attributes(Activation activation) {
   dnnl::primitive_attr attr = user_scratchpad();
-  if (!relu) return attr;
+  if (activation == Activation::None) return attr;
   dnnl::post_ops after;
-  after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (activation == Activation::Relu) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (activation == Activation::Relu6) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_clip, 0.0f, 6.0f);
   attr.set_post_ops(after);
   return attr;
 }

@@ -6,12 +6,13 @@
 
 #include <dnnl.hpp>
 
+#include "kernels/activation.h"
 #include "kernels/cpu.h"
 
 namespace moonflow::cpu {
 
-// The attributes of a primitive whose scratch is ours to give, and which may apply max(0, .) to its result.
-dnnl::primitive_attr attributes(bool relu);
+// The attributes of a primitive whose scratch is ours to give, and which may apply an activation to its result.
+dnnl::primitive_attr attributes(Activation activation = Activation::None);
 
 class PrimitiveLaunch {
  public:

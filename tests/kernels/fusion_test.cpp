@@ -225,12 +225,14 @@ TEST_CASE("a layer of matmul, bias and relu becomes one dense step, and gives th
 namespace {
 
 // x -> conv2d -> batch_norm_train -> relu -> conv2d -> batch_norm_train -> (+ x) -> relu, with all gradients: the block
-// of a residual network.
+// of a residual network. Its first relu may be a relu6.
 struct ResidualBlock {
   Graph graph;
   std::vector<ValueId> inner;
 
-  ResidualBlock(const Catalog& catalog, DType dtype, int64_t channels, const std::string& format) : graph(catalog) {
+  ResidualBlock(const Catalog& catalog, DType dtype, int64_t channels, const std::string& format,
+                const std::string& first = "relu")
+      : graph(catalog) {
     const bool last = format == "NHWC";
     const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}};
     const Attrs axis = {{"axis", int64_t{last ? 3 : 1}}};
@@ -249,7 +251,7 @@ struct ResidualBlock {
         value = graph.append("add", {value, wanted[0]}, {}, "sum")[0];
         inner.push_back(value);
       }
-      value = graph.append("relu", {value}, {}, "relu")[0];
+      value = graph.append(i == 0 ? first : "relu", {value}, {}, "relu")[0];
       wanted.insert(wanted.end(), {filter, gamma, beta});
     }
     const ValueId seed = graph.append("ones_like", {value}, {}, "seed")[0];
@@ -263,25 +265,29 @@ struct ResidualBlock {
 
 TEST_CASE("a residual block is fused around its batch norms, keeps one layout, and gives the values of its parts") {
   Session session = make_session();
+  const std::string first = GENERATE("relu", "relu6");
   for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
     for (const int64_t channels : {6, 32}) {  // 6 pads its blocks of channels
-      CAPTURE(format, channels);
-      ResidualBlock block(session.catalog(), DType::Float32, channels, format);
+      CAPTURE(first, format, channels);
+      ResidualBlock block(session.catalog(), DType::Float32, channels, format, first);
       const auto plan = session.compile(block.graph, "block");
-      const std::vector<Tensor> feeds = random_feeds(block.graph), values = run(session, plan, feeds);
+      const std::vector<Tensor> feeds = random_feeds(block.graph);
+      for (int64_t c = 0; c < channels; ++c) feeds[2].data<float>()[c] *= 8;  // so that the first gamma leads beyond 6
+      const std::vector<Tensor> values = run(session, plan, feeds);
 
-      ResidualBlock parts(session.catalog(), DType::Float64, channels, format);
+      ResidualBlock parts(session.catalog(), DType::Float64, channels, format, first);
       for (const ValueId inner : parts.inner) parts.graph.tap(inner, 3);
       const std::vector<Tensor> expected = run(session, session.compile(parts.graph, "parts"), as_double(feeds));
       REQUIRE(values.size() == 8);
       // Two layers deep, and divided by deviations below 1: some ten times the error of one layer.
       for (size_t i = 0; i < values.size(); ++i) CHECK(distance(values[i], expected[i]) < 10 * kFloat32);
 
-      for (const char* op :
-           {"batch_norm_relu", "batch_norm_add_relu", "batch_norm_relu_grad", "batch_norm_add_relu_grad"})
+      for (const std::string& op :
+           {"batch_norm_" + first, std::string("batch_norm_add_relu"), "batch_norm_" + first + "_grad",
+            std::string("batch_norm_add_relu_grad")})
         CHECK(count(*plan, op) == 1);
       // The two gradients of the square are summed in the pass that takes them.
-      for (const char* part : {"batch_norm_train", "batch_norm_train_grad", "relu", "relu_grad"})
+      for (const char* part : {"batch_norm_train", "batch_norm_train_grad", "relu", "relu_grad", "relu6", "relu6_grad"})
         CHECK(count(*plan, part) == 0);
       CHECK(count(*plan, "add") == 1);  // of the gradients of x
       for (const Step& step : plan->steps) {
@@ -304,14 +310,14 @@ TEST_CASE("a batch norm whose output is read elsewhere keeps its relu apart") {
 namespace {
 
 // conv2d -> batch_norm_infer -> relu -> conv2d -> batch_norm_infer -> + x -> relu over variables: a residual block that
-// predicts.
+// predicts, with relu or relu6.
 struct PredictingBlock {
   Graph graph;
   std::vector<std::pair<std::string, TensorType>> variables;
   std::vector<ValueId> inner;
 
   PredictingBlock(const Catalog& catalog, DType dtype, int64_t channels, const std::string& format,
-                  const std::string& algorithm)
+                  const std::string& algorithm, const std::string& activation)
       : graph(catalog) {
     const bool last = format == "NHWC";
     const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}, {"algorithm", algorithm}};
@@ -334,15 +340,16 @@ struct PredictingBlock {
         value = graph.append("add", {x, value}, {}, "sum")[0];
         inner.push_back(value);
       }
-      value = graph.append("relu", {value}, {}, "relu")[0];
+      value = graph.append(activation, {value}, {}, activation)[0];
     }
     graph.tap(value, 1);
   }
 
-  // Writes what drawing with the seed gives; variances are positive.
+  // Writes what drawing with the seed gives; variances are positive, and shifts lead beyond 6.
   void write(Session& session, uint32_t seed) const {
     for (const auto& [name, type] : variables) {
-      const Tensor drawn = random_values({DType::Float32, type.shape}, seed++, name[0] == 'v' ? 0.5 : -1, 1);
+      const double high = name[0] == 'b' ? 8 : 1, low = name[0] == 'v' ? 0.5 : -high;
+      const Tensor drawn = random_values({DType::Float32, type.shape}, seed++, low, high);
       session.write(name, type.dtype == DType::Float64 ? as_double({drawn})[0] : drawn);
     }
   }
@@ -364,21 +371,22 @@ TEST_CASE("a batch norm is folded into a filter that is cast to its dtype") {
 }
 
 TEST_CASE("batch norms of a network that predicts are folded into filters, which follow their variables") {
+  const std::string activation = GENERATE("relu", "relu6");
   for (const std::string& format : {std::string("NCHW"), std::string("NHWC")}) {
     for (const std::string& algorithm : {std::string("winograd"), std::string("direct")}) {
       for (const int64_t channels : {6, 32}) {
-        CAPTURE(format, algorithm, channels);
+        CAPTURE(activation, format, algorithm, channels);
         Session session = make_session(), exact = make_session();
-        PredictingBlock block(session.catalog(), DType::Float32, channels, format, algorithm),
-            parts(exact.catalog(), DType::Float64, channels, format, "direct");
+        PredictingBlock block(session.catalog(), DType::Float32, channels, format, algorithm, activation),
+            parts(exact.catalog(), DType::Float64, channels, format, "direct", activation);
         for (const ValueId inner : parts.inner) parts.graph.tap(inner, 3);
         const auto plan = session.compile(block.graph, "block"), plan_of_parts = exact.compile(parts.graph, "parts");
         CHECK(count(*plan, "fold_batch_norm") == 2);
         for (const char* part : {"conv2d", "batch_norm_infer"}) CHECK(count(*plan, part) == 0);
         const bool sums = count(*plan, "conv2d_bias_add") == 1;
         CHECK(sums == (algorithm == "winograd" && (format == "NCHW" || channels == 32)));
-        // Where the convolution takes no sum, the sum and its relu are a chain.
-        CHECK(count(*plan, "relu") + count(*plan, "element_chain") == (sums ? 0 : 1));
+        // Where the convolution takes no sum, the sum and its activation are a chain.
+        CHECK(count(*plan, activation) + count(*plan, "element_chain") == (sums ? 0 : 1));
 
         const std::vector<Tensor> feeds = random_feeds(block.graph);
         for (const uint32_t seed : {20, 40}) {  // the second time the filters are already folded

@@ -1,6 +1,7 @@
 // Batch norm, layer norm and moments: against their definitions in plain double loops, far from zero, and over layouts.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
 #include "values.h"
 
@@ -114,6 +115,15 @@ TEST_CASE("batch statistics hold over many places, in every form, though the fir
       CHECK(numbers(out[2])[c] == Approx(1 / std::sqrt(plain.variance[c] + kEpsilon)).epsilon(1e-6));
     }
   }
+}
+
+TEST_CASE("an activation behind a batch norm lets a NaN through") {
+  Session session = make_session();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = Tensor::of<float>({2, 2}, {1, 2, nan, 4}), one = filled({2}, 1), zero = filled({2}, 0);
+  for (const char* op : {"batch_norm_relu", "batch_norm_relu6"})
+    CHECK(std::isnan(numbers(session.evaluate(op, {x, one, zero})[0])[2]));
+  CHECK(std::isnan(numbers(session.evaluate("batch_norm_add_relu", {x, one, zero, x})[0])[2]));
 }
 
 TEST_CASE("moving statistics take in the batch's mean and its unbiased variance") {

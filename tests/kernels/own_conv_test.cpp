@@ -1,5 +1,6 @@
 // The own kernels for convolution: Winograd's arithmetic, the edges of images and blocks, the error, and what chooses
 // them. With pooling they are in fusion_test.cpp.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "kernels/conv.h"
@@ -179,6 +180,28 @@ TEST_CASE("Winograd's convolution agrees with float64 in all directions and at a
       if (i < 3) CHECK(distance(results[i], direct[i]) > 0);  // so it was another algorithm
     }
   }
+}
+
+TEST_CASE("Winograd's convolution with relu6 is that with relu, ended at 6") {
+  Session session = make_session();
+  bool ended = false;
+  for (const Case& sample : cases()) {
+    CAPTURE(sample.name, sample.filter);
+    const auto active = [&](const char* activation) {
+      const std::vector<Tensor> inputs{random_values({DType::Float32, sample.x}, 1),
+                                       random_values({DType::Float32, sample.filter}, 2),
+                                       random_values({DType::Float32, {sample.filter[0]}}, 3)};
+      return numbers(planned(session, "conv2d_bias", inputs,
+                             with(with(sample.attrs, "algorithm", "winograd"), "activation", activation))[0]);
+    };
+    std::vector<double> expected = active("relu");
+    for (double& value : expected) {
+      ended = ended || value > 6;
+      value = std::min(value, 6.0);
+    }
+    CHECK(active("relu6") == expected);
+  }
+  CHECK(ended);
 }
 
 TEST_CASE("Winograd's convolution has the same bits for any number of threads, but for the filter's gradient") {

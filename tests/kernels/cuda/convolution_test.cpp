@@ -173,7 +173,7 @@ TEST_CASE("a convolution on the card takes bias, sum and relu along, and gives t
   Beside beside;
   for_each_case([&](const Attrs& attrs, const TensorType& x, const TensorType& filter, const Conv& conv) {
     const TensorType dy{x.dtype, conv.out.shape(conv.format)}, bias{x.dtype, {conv.filters()}};
-    for (const char* activation : {"none", "relu"}) {
+    for (const char* activation : {"none", "relu", "relu6"}) {
       const Attrs active = with(attrs, "activation", std::string(activation));
       beside.check("conv2d_bias", {x, filter, bias}, active);
       beside.check("conv2d_bias_add", {x, filter, bias, dy}, active);

@@ -51,6 +51,8 @@ TEST_CASE("batch normalisation agrees with the CPU in either layout, in float32 
     check("batch_norm_train_grad", {x, gamma, mean, inv_std, dy, beta, variance});
     check("batch_norm_relu", {x, gamma, beta});
     check("batch_norm_relu_grad", {x, gamma, beta, mean, inv_std, dy});
+    check("batch_norm_relu6", {x, drawn(channel, 4, -8, 8), beta});
+    check("batch_norm_relu6_grad", {x, drawn(channel, 4, -8, 8), beta, mean, inv_std, dy});
     const Tensor y = check("batch_norm_add_relu", {x, gamma, beta, addend}).outputs[0];
     check("batch_norm_add_relu_grad", {x, gamma, beta, mean, inv_std, dy, y});
     // A sum that needs no rounding: the card takes dx from what it has stored of it.
