@@ -1,4 +1,6 @@
-// Files as Lua functions: npy, npz, IDX, PNG, safetensors, checkpoints.
+// Files as Lua functions: text, JSON, npy, npz, IDX, PNG, safetensors, checkpoints.
+#include <fcntl.h>
+
 #include <algorithm>
 
 #include "bindings/checkpoint.h"
@@ -31,6 +33,74 @@ int first_bytes(lua_State* L) {
   push_string(L, bytes);
   return 1;
 }
+
+// ---- text ----------------------------------------------------------------------------------------------------
+
+// core.text_read(path) -> all bytes of a regular file
+int text_read(lua_State* L) {
+  lua_settop(L, 1);
+  std::string& text = push_box<std::string>(L);
+  protect_allocating(L, [&] {
+    const std::string path = path_at(L, 1);
+    int64_t size = 0;
+    Descriptor descriptor = open_for_reading(path, size);
+    FileSource source(std::move(descriptor), path, size);
+    text.resize(static_cast<size_t>(size));
+    source.read(text.data(), size);
+  });
+  push_string(L, text);
+  return 1;
+}
+
+// core.text_write(path, text): in the place of what was there
+int text_write(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    replace_file(path, string_at(L, 2, "text"), nullptr, 0);
+  });
+  return 0;
+}
+
+// core.text_append(path, text): behind what is there, in one piece, so that whoever reads meanwhile, or after the
+// process was killed, sees all of it or nothing
+int text_append(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const std::string_view text = string_at(L, 2, "text");
+    Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666));
+    if (!file) fail_errno(path, "write");
+    write_all(file.get(), path, text.data(), static_cast<int64_t>(text.size()));
+    close_written(std::move(file), path);
+  });
+  return 0;
+}
+
+// core.json_read(text) -> value, or nil and what is wrong with it; a null is nil
+int json_read(lua_State* L) {
+  lua_settop(L, 1);
+  Json& value = keep<Json>(L);
+  JsonFault& fault = keep<JsonFault>(L);
+  bool fine = false;
+  protect(L, [&] { fine = read_json(string_at(L, 1, "text"), value, fault); });
+  if (fine) {
+    push_json(L, value);
+    return 1;
+  }
+  lua_pushnil(L);
+  push_string(L, fault.what);
+  return 2;
+}
+
+// core.json_write(value) -> text on one line, keys in their order; bytes that are not UTF-8 become U+FFFD
+int json_write(lua_State* L) {
+  lua_settop(L, 1);
+  std::string& text = push_box<std::string>(L);
+  protect(L, [&] { text = write_json(json_at(L, 1, "value"), JsonStyle::Line, InvalidUtf8::Replace); });
+  push_string(L, text);
+  return 1;
+}
+
+// ---- arrays --------------------------------------------------------------------------------------------------
 
 int npy_read(lua_State* L) {
   lua_settop(L, 1);
@@ -256,6 +326,11 @@ int checkpoint_read(lua_State* L) {
 
 void add_files(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"first_bytes", first_bytes},
+                                        {"text_read", text_read},
+                                        {"text_write", text_write},
+                                        {"text_append", text_append},
+                                        {"json_read", json_read},
+                                        {"json_write", json_write},
                                         {"npy_read", npy_read},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},

@@ -1,4 +1,5 @@
--- moonflow.core: npy, npz, IDX and checkpoints. Whatever a file holds, reading it gives the right array or an error.
+-- moonflow.core: text, JSON, npy, npz, IDX and checkpoints. Whatever a file holds, reading it gives the right value or
+-- an error.
 local bit = require "bit"
 local core = require "moonflow.core"
 
@@ -57,6 +58,52 @@ local function damage(bytes, reader, same, payload)
     end
   end
 end
+
+describe("text", function()
+  it("is written in the place of what was there, or behind it, and read whole", function()
+    local path = folder .. "/notes.txt"
+    core.text_append(path, "one\n")
+    core.text_append(path, "two\0\n")
+    assert.equal("one\ntwo\0\n", core.text_read(path))
+    core.text_write(path, "three")
+    assert.equal("three", read(path))
+    core.text_write(path, "")
+    assert.equal("", core.text_read(path))
+    assert.same({ "notes.txt" }, core.list_directory(folder))
+  end)
+
+  it("names the file that cannot be read or written", function()
+    assert.equal("not_found", fails("/none", core.text_read, folder .. "/none").code)
+    fails(folder, core.text_read, folder)
+    fails("/none/notes.txt", core.text_append, folder .. "/none/notes.txt", "x")
+    fails("/none/notes.txt", core.text_write, folder .. "/none/notes.txt", "x")
+    fails("text", core.text_append, folder .. "/notes.txt", {})
+  end)
+end)
+
+describe("JSON", function()
+  it("is plain data there and back, on one line", function()
+    local value = { name = "a \"b\"\n", list = { 1, 2.5, true }, none = {}, inner = { deep = { -3 } } }
+    local text = core.json_write(value)
+    assert.is_nil(text:find("\n", 1, true))
+    assert.same(value, core.json_read(text))
+    assert.equal('{"a":1,"b":[false]}', core.json_write { b = { false }, a = 1 })
+  end)
+
+  it("takes bytes of any kind for text, and refuses what is no plain data", function()
+    assert.equal('"\239\191\189"', core.json_write("\255"))
+    fails("value", core.json_write, { print })
+  end)
+
+  it("says what is wrong with a text, and makes nothing of null", function()
+    assert.same({ a = 1 }, core.json_read('{"a": 1, "b": null}'))
+    for _, text in ipairs { "", '{"a":1', "{a:1}", "[1] 2", "NaN", '"\255"', ("["):rep(100) } do
+      local value, problem = core.json_read(text)
+      assert.is_nil(value)
+      assert.equal("string", type(problem))
+    end
+  end)
+end)
 
 describe("npy", function()
   local function npy(header, data, version)
