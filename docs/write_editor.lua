@@ -276,7 +276,7 @@ local CLASSES = {
 ---@field op_name string
 ---@field blob_name string
 ]] .. operators("moonflow.Blob", "moonflow.Operand") },
-  { "Job", { "prepare", "summary", "watch", "value_names", "dump" }, [[
+  { "Job", { "prepare", "summary", "dot", "watch", "value_names", "dump" }, [[
 ---A job function: called with arrays it runs and gives what it was declared to return.
 ---@class moonflow.Job: function
 ---@overload fun(...): any]] },

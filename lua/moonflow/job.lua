@@ -12,7 +12,7 @@ local source = require "moonflow.source"
 local summary = require "moonflow.summary"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
-local debug = debug
+local debug, require = debug, require
 
 local job = {}
 
@@ -503,6 +503,20 @@ function Job:summary(...)
   local shows_plan = summary_signature:parse(...).plan
   return tostring(self) .. "\n" .. (shows_plan and summary.plan_text(self.plan.handle)
     or summary.text(self.plan.graph, self.plan.op_count, self.plan.frozen))
+end
+
+local dot_signature = arguments.signature("job:dot", { { "path", "string?" }, { "backward", "boolean", false } })
+
+--- The graph of the job as it was traced, in the language of Graphviz: `job:dot("train.dot")`, and then
+--- `dot -Tsvg train.dot -o train.svg`. A box is an op with its name, what it does and what it gives, and a frame is a
+--- layer or a namespace; the line of the script is its tooltip. Watched values are blue, results have a double border.
+--- @param path? string       a file to write
+--- @param backward? boolean  true: every op of the gradients and of the update too, dashed; default: one box for all
+--- @return string            the text
+--- @error the file cannot be written
+function Job:dot(...)
+  local given = dot_signature:parse(...)
+  return require("moonflow.drawing").dot(self, given)  -- read when first used: few programs draw
 end
 
 --- The compiled plan as text: steps, buffers, order.

@@ -81,13 +81,15 @@ local function add_taps(self, t, gradients, leaves)
   for _, handle in ipairs(t.diff_watches) do
     local id = gradients[handle]
     if id then
+      handle.shows_gradient = true
       self.watches[#self.watches + 1] = handle
       graph:tap(id, #self.watches)
     elseif not handle.optional then
       session.log("moonflow: " .. handle.what .. " of the job '" .. t.job .. "' shows nothing: no loss depends on it")
     end
   end
-  for _, handle in ipairs(self.watches) do
+  for token, handle in ipairs(self.watches) do
+    self.shown[token] = handle.blob.id
     handle.what = handle.what .. " in " .. t.job
     handle:join(self.board)
   end
@@ -112,8 +114,9 @@ function plan.make(job, leaves)
   local graph = session.handle():graph(job.name, job.config.mixed_precision, job.config.allow_tf32)
   local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
                                inputs = #leaves })
-  local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, values = {}, switches = {},
-                              board = job.board, ready = false, generation = session.generation() }, Plan)
+  local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, shown = {}, values = {},
+                              switches = {}, board = job.board, ready = false,
+                              generation = session.generation() }, Plan)
 
   local results = pack(t:run(function()
     scope.enter_default_placement(t, job.placement or job.config.placement)
@@ -134,6 +137,8 @@ function plan.make(job, leaves)
   for i, leaf in ipairs(context.leaves) do
     self.results[i] = { name = leaf.logical_blob_name, dtype = leaf.dtype, shape = leaf.shape:table() }
   end
+  self.losses = {}  -- the values that are minimised
+  for i, loss in ipairs(t.losses) do self.losses[i] = loss.id end
   add_taps(self, t, gradients, context.leaves)
 
   compile(self)
@@ -187,7 +192,7 @@ function Plan:watch(name, handler, earlier)
   compile(self)
   local handle = earlier or watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.job_name)
   if not earlier then handle:join(self.board) end
-  self.watches[token] = handle
+  self.watches[token], self.shown[token] = handle, id
   return handle
 end
 

@@ -33,8 +33,8 @@ local function table_text(rows, right)
   return table.concat(lines, "\n")
 end
 
--- The type of what users see of an op: its output "out" where it has one.
-local function output_text(graph, node)
+--- The type of what users see of a node: of an op's output "out" where it has one.
+function summary.output_text(graph, node)
   local shown = node.outputs[1]
   for _, id in ipairs(node.outputs) do
     if graph:blob_name(id):match("/out_0$") then shown = id end
@@ -43,20 +43,20 @@ local function output_text(graph, node)
   local dtype, shape = graph:type(shown)
   return dtype .. " " .. tostring(shape)
 end
+local output_text = summary.output_text
 
---- The first `count` ops of a graph (those of the body) with their outputs, the parameters each one reads, and the
---- lines they were made at; `frozen` is the set of names of variables that are not trained.
-function summary.text(graph, count, frozen)
-  local rows, readers = { { "name", "op", "output", "parameters", "made at" } }, {}
-  local total, kept, ops = 0, 0, 0
+--- The first `count` ops of a graph (those of the body), each as { id, name, op, output, parameters, site }: the number
+--- of its node, the type of its output as text, how many parameters it reads that none before it has read. Also how
+--- many parameters there are, and how many of them are not trained; `frozen` is the set of the names of those.
+function summary.layers(graph, count, frozen)
+  local layers, readers, total, kept = {}, {}, 0, 0
   local nodes = graph:nodes()
   for _, node in ipairs(nodes) do
     if node.kind == "variable" and not node.name:match("^System%-") then readers[node.outputs[1]] = node.name end
   end
-  for _, node in ipairs(nodes) do
+  for id, node in ipairs(nodes) do
     if node.kind == "op" then
-      ops = ops + 1
-      if ops > count then break end
+      if #layers == count then break end
       local parameters = 0
       for _, input in ipairs(node.inputs) do
         if input and readers[input] then
@@ -67,9 +67,20 @@ function summary.text(graph, count, frozen)
         end
       end
       total = total + parameters
-      local read = parameters > 0 and marked(parameters) or ""
-      rows[#rows + 1] = { node.name, node.op, output_text(graph, node), read, node.site or "" }
+      layers[#layers + 1] = { id = id, name = node.name, op = node.op, output = output_text(graph, node),
+                              parameters = parameters, site = node.site }
     end
+  end
+  return layers, total, kept
+end
+
+--- The same as a table of text.
+function summary.text(graph, count, frozen)
+  local rows = { { "name", "op", "output", "parameters", "made at" } }
+  local layers, total, kept = summary.layers(graph, count, frozen)
+  for i, layer in ipairs(layers) do
+    local read = layer.parameters > 0 and marked(layer.parameters) or ""
+    rows[i + 1] = { layer.name, layer.op, layer.output, read, layer.site or "" }
   end
   return table_text(rows, { parameters = true }) .. "\n  parameters: " .. marked(total)
     .. (kept > 0 and ", of them " .. marked(kept) .. " frozen" or "")
