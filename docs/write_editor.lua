@@ -23,7 +23,7 @@ local KINDS = {
 -- What comments call our own objects.
 local OURS = { ndarray = "moonflow.NdArray", placement = "moonflow.Placement" }
 for _, word in ipairs { "Blob", "Job", "Watch", "Task", "Server", "Regularizer", "Initializer", "Type", "Generator",
-                        "Dataset", "Batches", "CheckPoint", "Progress", "Pending", "Prepared", "Decorator" } do
+                        "Log", "Dataset", "Batches", "CheckPoint", "Progress", "Pending", "Prepared", "Decorator" } do
   OURS[word] = "moonflow." .. word
 end
 
@@ -238,6 +238,7 @@ objects.Task = flow.spawn(function() end)
 objects.Generator = flow.np.random.default_rng(1)
 objects.CheckPoint = flow.train.CheckPoint()
 objects.NdArray = flow.np.zeros({ 1 })
+objects.Log = require("moonflow.log_file").Log
 
 local function operators(of, with)
   local lines = {}
@@ -298,6 +299,7 @@ local CLASSES = {
   { "Task", { "done", "await" }, "---@class moonflow.Task" },
   { "Optimizer", { "minimize" }, "---@class moonflow.Optimizer" },
   { "CheckPoint", { "init", "save", "load" }, "---@class moonflow.CheckPoint" },
+  { "Log", { "write", "histogram", "histogram_of", "images", "job", "close" }, "---@class moonflow.Log" },
   { "Generator", { "uniform", "normal", "randint", "rand", "randn", "permutation", "shuffle", "choice" },
     "---@class moonflow.Generator" },
 }

@@ -44,8 +44,18 @@ local function is_own(node)
   return node.kind ~= "op" and node.name:find("^System%-") ~= nil
 end
 
+-- The steps of the compiled plan, with milliseconds where a profile has measured them.
+local function step_records(plan)
+  local steps = plan.handle:steps()
+  for i, step in ipairs(steps) do
+    steps[i] = { label = step.label, output = step.output, site = step.site ~= "" and step.site or nil,
+                 ms = step.launches > 0 and step.ns / step.launches / 1e6 or nil }
+  end
+  return steps
+end
+
 --- A job as plain data: its layers as job:summary() tells them, preceded by its inputs, each with the numbers (from 1)
---- of the ones that it reads.
+--- of the ones that it reads, and the steps of its plan.
 function drawing.record(job)
   local plan = job.plan
   local nodes, maker, last = read(plan)
@@ -72,7 +82,8 @@ function drawing.record(job)
   for i, value in ipairs(plan.losses) do losses[i] = place[maker[value]] end
   for id = last + 1, #nodes do backward = backward + (nodes[id].kind == "op" and 1 or 0) end
   return { name = job.name, type = job.type, signature = tostring(job), ops = ops, parameters = total,
-           frozen = frozen > 0 and frozen or nil, backward = backward, losses = losses[1] and losses or nil }
+           frozen = frozen > 0 and frozen or nil, backward = backward, losses = losses[1] and losses or nil,
+           steps = step_records(plan) }
 end
 
 -- ---- Graphviz -----------------------------------------------------------------------------------------------------

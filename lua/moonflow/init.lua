@@ -23,6 +23,7 @@ local initializer = require "moonflow.initializer"
 local iterator = require "moonflow.iterator"
 local job = require "moonflow.job"
 local layers = require "moonflow.layers"
+local log = require "moonflow.log"
 local mathematics = require "moonflow.math"
 local nn = require "moonflow.nn"
 local np = require "moonflow.np"
@@ -103,6 +104,7 @@ local flow = {
   train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
   profiler = profiler,
   progress = progress,
+  log = { open = log.open },
   zip = iterator.zip,
   help = help.text,
   is_error = errors.is_error,
