@@ -1,4 +1,5 @@
-// `moonflow`: runs a Lua script with the library on its path, or opens a prompt, here or inside another process.
+// `moonflow`: runs a Lua script with the library on its path, or opens a prompt, here or inside another process, or
+// makes the page of the logs of runs.
 // It promises: everything pending is delivered before the end, an uncaught error is one traceback and exit code 1, and
 // Ctrl-C ends a script within a second with exit code 130. The only program of the project that links LuaJIT.
 #include <sys/ioctl.h>
@@ -27,7 +28,8 @@ using moonflow::calling::call;
 using moonflow::calling::call_library;
 using moonflow::calling::loaded;
 
-constexpr const char* kAttach = "attach";  // in the place of a script
+constexpr const char* kAttach = "attach";  // these two in the place of a script
+constexpr const char* kReport = "report";
 
 enum Exit { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = interruption::kExitCode };
 
@@ -108,6 +110,16 @@ bool set_up_jit(lua_State* L, const std::vector<std::string>& commands) {
   return fine;
 }
 
+// Pushes require(module)[function].
+bool push_function(lua_State* L, const char* module, const char* function) {
+  lua_getglobal(L, "require");
+  lua_pushstring(L, module);
+  if (!call(L, 1, 1)) return false;
+  lua_getfield(L, -1, function);
+  lua_remove(L, -2);
+  return true;
+}
+
 // ---- the prompt --------------------------------------------------------------------------------------------------
 
 int write_to(std::FILE* file, lua_State* L) {
@@ -138,11 +150,7 @@ bool open_conversation(lua_State* L, const char* module, const char* function, c
                             {"width", columns},
                             {"describe", moonflow::lua::describe_error},
                             {"fold", moonflow::lua::fold_traceback}};
-  lua_getglobal(L, "require");
-  lua_pushstring(L, module);
-  if (!call(L, 1, 1)) return false;
-  lua_getfield(L, -1, function);
-  lua_remove(L, -2);
+  if (!push_function(L, module, function)) return false;
   lua_createtable(L, 0, 8);
   for (const luaL_Reg& entry : given) {
     lua_pushcfunction(L, entry.func);
@@ -167,6 +175,20 @@ bool prompt(lua_State* L, const char* module, const char* function, const std::s
   return fine;
 }
 
+// ---- the report --------------------------------------------------------------------------------------------------
+
+bool report(lua_State* L, const std::vector<std::string>& words) {
+  if (!push_function(L, "moonflow.report", "command")) return false;
+  lua_createtable(L, static_cast<int>(words.size()), 0);
+  for (size_t i = 1; i < words.size(); ++i) {
+    lua_pushstring(L, words[i].c_str());
+    lua_rawseti(L, -2, static_cast<int>(i));
+  }
+  return call(L, 1, 1) && lua_toboolean(L, -1);
+}
+
+// ---- one of them -------------------------------------------------------------------------------------------------
+
 bool run(lua_State* L, const Options& options) {
   if (!set_up_jit(L, options.jit)) return false;
   for (const std::string& statement : options.statements) {
@@ -175,6 +197,7 @@ bool run(lua_State* L, const Options& options) {
   if (!options.script.empty() && options.script[0] == kAttach) {
     return prompt(L, "moonflow.serve", "attach", options.script[1]);
   }
+  if (!options.script.empty() && options.script[0] == kReport) return report(L, options.script);
   if (!options.script.empty() && !run_script(L, options.script)) return false;
   bool fine = true;
   if (options.interactive || (options.script.empty() && options.statements.empty())) {
@@ -202,7 +225,8 @@ int main(int argc, char** argv) {
   app.add_flag("-v,--version", version, "Show the versions");
   app.footer(
       "Then: script.lua and its arguments; - reads the script from standard input.\n"
-      "Or: attach path.sock opens a prompt inside a process that called flow.serve_repl(\"path.sock\").");
+      "Or: attach path.sock opens a prompt inside a process that called flow.serve_repl(\"path.sock\").\n"
+      "Or: report folder... [-o page.html] makes a page of the logs in these folders and below them.");
   app.prefix_command();
   try {
     app.parse(argc, argv);
@@ -212,6 +236,9 @@ int main(int argc, char** argv) {
     }
     if (!options.script.empty() && options.script[0] == kAttach && options.script.size() != 2) {
       throw CLI::ValidationError(kAttach, "wants the path of one socket, as in: moonflow attach path.sock");
+    }
+    if (!options.script.empty() && options.script[0] == kReport && options.script.size() < 2) {
+      throw CLI::ValidationError(kReport, "wants the folder of a log, as in: moonflow report runs");
     }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;

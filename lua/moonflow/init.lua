@@ -105,6 +105,7 @@ local flow = {
   profiler = profiler,
   progress = progress,
   log = { open = log.open },
+  report = log.report,
   zip = iterator.zip,
   help = help.text,
   is_error = errors.is_error,
