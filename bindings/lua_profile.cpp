@@ -1,5 +1,8 @@
 // Looking at what ran: session:profile, the trace file that browsers show as a timeline, and the steps of a plan.
+#include <algorithm>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "bindings/file.h"
 #include "bindings/json.h"
@@ -101,15 +104,70 @@ std::string value_text(const Device& device, const TensorType& type, const Layou
 
 struct StepText {
   std::string label, site, inputs, output;
+  std::vector<int> reads;                     // the steps that made its inputs
+  std::vector<std::string> feeds, variables;  // those it reads; a variable may have been written by a step before
+  std::vector<std::string> written;           // variables
+  std::vector<Token> taps;                    // of what it makes
 };
 
 StepText describe_step(const Plan& plan, const Step& step) {
-  StepText text{step.label, step.site, "", ""};
+  StepText text;
+  text.label = step.label;
+  text.site = step.site;
   for (size_t i = 0; i < step.output_types.size(); ++i)
     text.output += (i > 0 ? ", " : "") + value_text(*plan.device, step.output_types[i], step.output_layouts[i]);
   for (size_t i = 0; i < step.input_types.size(); ++i)
     text.inputs += (i > 0 ? ", " : "") + value_text(*plan.device, step.input_types[i], step.input_layouts[i]);
   return text;
+}
+
+template <class Value>
+void add_once(std::vector<Value>& list, const Value& value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+}
+
+// Finds out what each step reads. A plan keeps addresses alone, so this is who wrote last what lies there. Those of
+// feeds and of values made for a tap alone change while the plan runs: they are not looked at, and known without it.
+void trace_reads(const Plan& plan, std::vector<StepText>& texts) {
+  std::map<const void*, std::string> variables;
+  for (const PlannedVariable& use : plan.variables) variables[use.copy->memory.data()] = use.variable->name;
+  std::set<std::pair<int, int>> fed, tapped;  // step and input, step and output
+  for (const PlannedFeed& feed : plan.feeds) {
+    for (const PlannedFeed::Place& place : feed.places) {
+      fed.emplace(place.step, place.input);
+      add_once(texts[place.step].feeds, feed.name);
+    }
+  }
+  for (const PlannedTap& tap : plan.taps) {
+    if (tap.after_step >= 0 && tap.feed < 0) texts[tap.after_step].taps.push_back(tap.token);
+    if (tap.output >= 0) tapped.emplace(tap.after_step, tap.output);
+  }
+  std::map<const void*, int> writer;
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const Step& step = plan.steps[s];
+    for (int i = 0; i < static_cast<int>(step.inputs.size()); ++i) {
+      if (fed.count({s, i})) continue;
+      const auto made = writer.find(step.inputs[i]);
+      if (made != writer.end()) add_once(texts[s].reads, made->second);
+      const auto variable = variables.find(step.inputs[i]);
+      if (variable == variables.end()) continue;
+      add_once(step.writes_input(i) ? texts[s].written : texts[s].variables, variable->second);
+    }
+    for (int i = 0; i < static_cast<int>(step.inputs.size()); ++i)
+      if (step.writes_input(i) && !fed.count({s, i})) writer[step.inputs[i]] = s;
+    for (int i = 0; i < static_cast<int>(step.outputs.size()); ++i)
+      if (!tapped.count({s, i}) && step.output_types[i].shape.count() > 0) writer[step.outputs[i]] = s;
+  }
+}
+
+template <class Value, class Push>
+void set_list(lua_State* L, const char* field, const std::vector<Value>& list, const Push& push) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    push(list[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_setfield(L, -2, field);
 }
 
 }  // namespace
@@ -148,7 +206,8 @@ int profile_stop(lua_State* L) {
   return 1;
 }
 
-// plan:steps() -> list of { label, site, inputs, output, branch, flops, bytes, ns, launches }
+// plan:steps() -> list of { label, site, inputs, output, branch, flops, bytes, ns, launches, reads, feeds, variables,
+// written, taps }: reads are places in this list, from 1
 int plan_steps(lua_State* L) {
   lua_settop(L, 1);
   auto& texts = keep<std::vector<StepText>>(L);
@@ -156,11 +215,12 @@ int plan_steps(lua_State* L) {
   protect(L, [&] {
     plan = box_at<PlanBox>(L, 1, "a plan").plan.get();
     for (const Step& step : plan->steps) texts.push_back(describe_step(*plan, step));
+    trace_reads(*plan, texts);
   });
   lua_createtable(L, static_cast<int>(texts.size()), 0);
   for (size_t i = 0; i < texts.size(); ++i) {
     const Step& step = plan->steps[i];
-    lua_createtable(L, 0, 9);
+    lua_createtable(L, 0, 14);
     push_string(L, texts[i].label);
     lua_setfield(L, -2, "label");
     push_string(L, texts[i].site);
@@ -174,6 +234,12 @@ int plan_steps(lua_State* L) {
     set_number(L, "bytes", static_cast<double>(step.bytes()));
     set_number(L, "ns", static_cast<double>(step.profiled_ns));
     set_number(L, "launches", static_cast<double>(step.profiled_launches));
+    const auto push_text = [L](const std::string& text) { push_string(L, text); };
+    set_list(L, "reads", texts[i].reads, [L](int place) { lua_pushinteger(L, place + 1); });
+    set_list(L, "feeds", texts[i].feeds, push_text);
+    set_list(L, "variables", texts[i].variables, push_text);
+    set_list(L, "written", texts[i].written, push_text);
+    set_list(L, "taps", texts[i].taps, [L](Token token) { lua_pushnumber(L, static_cast<double>(token)); });
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   return 1;

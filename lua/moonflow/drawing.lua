@@ -1,5 +1,5 @@
---- The graph of a job as it was traced, before any rewrite: for Graphviz (`job:dot`), and for a log, whose report draws
--- it.
+--- The graph of a job as it was traced, before any rewrite, and the steps of its plan: for Graphviz (`job:dot`), and
+-- for a log, whose report draws them.
 
 local core = require "moonflow.core"
 local summary = require "moonflow.summary"
@@ -44,12 +44,16 @@ local function is_own(node)
   return node.kind ~= "op" and node.name:find("^System%-") ~= nil
 end
 
--- The steps of the compiled plan, with milliseconds where a profile has measured them.
+local function milliseconds(step)
+  return step.launches > 0 and step.ns / step.launches / 1e6 or nil
+end
+
+-- The steps of the compiled plan, each with the numbers (from 1) of those whose values it reads.
 local function step_records(plan)
   local steps = plan.handle:steps()
   for i, step in ipairs(steps) do
     steps[i] = { label = step.label, output = step.output, site = step.site ~= "" and step.site or nil,
-                 ms = step.launches > 0 and step.ns / step.launches / 1e6 or nil }
+                 ms = milliseconds(step), inputs = #step.reads > 0 and step.reads or nil }
   end
   return steps
 end
@@ -89,6 +93,7 @@ end
 -- ---- Graphviz -----------------------------------------------------------------------------------------------------
 
 local COLOURS = { op = "#eef2f8", feed = "#dff3e6", variable = "#ffffff", constant = "#ffffff" }
+local WATCHED = "#cfe8fc"
 
 -- What stands in a label or name: a backslash begins an escape there, and a line break is one.
 local function quoted(text)
@@ -149,7 +154,7 @@ local function node_line(plan, id, node, mark)
   local kind = node.kind == "op" and node.op or node.kind == "feed" and "input" or node.kind
   local style = { "rounded,filled" }
   if mark.backward or node.kind == "variable" or node.kind == "constant" then style[1] = "rounded,filled,dashed" end
-  local colour = mark.watched and "#cfe8fc" or COLOURS[node.kind]
+  local colour = mark.watched and WATCHED or COLOURS[node.kind]
   local words = mark.watched and "watched: " .. mark.watched
   return ("n%d [label=%s, tooltip=%s, style=%s, fillcolor=%s%s%s];"):format(id,
     label(node.name, node.name ~= kind and kind, given, words), quoted(node.site ~= "" and node.site or node.name),
@@ -157,10 +162,21 @@ local function node_line(plan, id, node, mark)
     mark.backward and ', color="#9aa5b5", fontcolor="#5b6675"' or mark.watched and ', color="#0072b2"' or "")
 end
 
---- The graph of a job in the DOT language.
---- @param job Job
---- @param options table  path, backward: as job:dot has them
-function drawing.dot(job, options)
+-- A text in the making, and the function that adds a line to it.
+local function begin(name)
+  local out = {}
+  local function put(depth, line) out[#out + 1] = ("  "):rep(depth) .. line end
+  put(0, "digraph " .. quoted(name) .. " {")
+  put(1, 'graph [fontname="Helvetica", fontsize=11, labeljust="l", color="#c5ccd8", style="rounded", ranksep=0.35];')
+  put(1, 'node [shape="box", fontname="Helvetica", fontsize=10, color="#6b7686"];')
+  put(1, 'edge [color="#6b7686", arrowsize=0.7];')
+  return out, put
+end
+
+local LIGHT = ' [style="dashed", color="#9aa5b5"]'
+local WRITES = ' [style="dashed", color="#9aa5b5", constraint=false]'
+
+local function traced_dot(job, options)
   local plan = job.plan
   local nodes, maker, last = read(plan)
   local returned, watched = read_marks(plan, nodes, maker)
@@ -181,12 +197,7 @@ function drawing.dot(job, options)
     end
   end
 
-  local out = {}
-  local function put(depth, line) out[#out + 1] = ("  "):rep(depth) .. line end
-  put(0, "digraph " .. quoted(job.name) .. " {")
-  put(1, 'graph [fontname="Helvetica", fontsize=11, labeljust="l", color="#c5ccd8", style="rounded", ranksep=0.35];')
-  put(1, 'node [shape="box", fontname="Helvetica", fontsize=10, color="#6b7686"];')
-  put(1, 'edge [color="#6b7686", arrowsize=0.7];')
+  local out, put = begin(job.name)
   local clusters = 0
   local function put_frame(frame, depth)
     for _, child in ipairs(frame) do
@@ -204,18 +215,17 @@ function drawing.dot(job, options)
   end
   put_frame(frames_of(nodes, shown), 1)
 
-  local light = ' [style="dashed", color="#9aa5b5"]'
   for id = 1, until_ do
     local node = nodes[id]
     for _, value in ipairs(shown[id] and node.inputs or {}) do
       local source = value and maker[value]
       if source and shown[source] then
-        put(1, ("n%d -> n%d%s;"):format(source, id, id > last and light or ""))
+        put(1, ("n%d -> n%d%s;"):format(source, id, id > last and LIGHT or ""))
       end
     end
     local written = shown[id] and node.kind == "op" and #node.outputs == 0 and node.inputs[1]
     if written and shown[maker[written]] then
-      put(1, ('n%d -> n%d [style="dashed", color="#9aa5b5", constraint=false];'):format(id, maker[written]))
+      put(1, ("n%d -> n%d%s;"):format(id, maker[written], WRITES))
     end
   end
   local backward = 0
@@ -223,10 +233,72 @@ function drawing.dot(job, options)
   if backward > 0 and not options.backward then
     put(1, ('backward [label="gradients and update\\n%d ops", style="rounded,dashed", color="#9aa5b5", '
       .. 'fontcolor="#5b6675"];'):format(backward))
-    for _, value in ipairs(plan.losses) do put(1, ("n%d -> backward%s;"):format(maker[value], light)) end
+    for _, value in ipairs(plan.losses) do put(1, ("n%d -> backward%s;"):format(maker[value], LIGHT)) end
   end
   put(0, "}")
-  local text = table.concat(out, "\n") .. "\n"
+  return table.concat(out, "\n") .. "\n"
+end
+
+-- From pale to orange as a share of the longest time grows.
+local function heat(share)
+  local function mixed(pale, hot) return math.floor(pale + (hot - pale) * share + 0.5) end
+  return ("#%02x%02x%02x"):format(mixed(0xee, 0xf4), mixed(0xf2, 0xa2), mixed(0xf8, 0x5c))
+end
+
+-- How taps are called that are of values a step makes.
+local function tap_words(plan, taps)
+  local watched, returned
+  for _, token in ipairs(taps) do
+    if plan.watches[token] then watched = true else returned = true end
+  end
+  return watched, returned
+end
+
+local function plan_dot(job)
+  local plan, steps, longest = job.plan, job.plan.handle:steps(), 0
+  for _, step in ipairs(steps) do longest = math.max(longest, milliseconds(step) or 0) end
+  local out, put = begin(job.name)
+  local places, count = {}, 0
+
+  -- The box of a feed or variable, made where it is first used; nil for those of the library itself.
+  local function box(kind, name)
+    local key = kind .. name
+    if not places[key] and not name:find("^System%-") then
+      count = count + 1
+      places[key] = "b" .. count
+      put(1, ("b%d [label=%s, style=%s, fillcolor=%s];"):format(count, label(name, kind),
+        quoted(kind == "variable" and "rounded,filled,dashed" or "rounded,filled"),
+        quoted(COLOURS[kind == "variable" and "variable" or "feed"])))
+    end
+    return places[key]
+  end
+  local function edge(from, to, form)
+    if from and to then put(1, from .. " -> " .. to .. (form or "") .. ";") end
+  end
+
+  for i, step in ipairs(steps) do
+    local op, name = step.label:match("^(%S+) '(.*)'$")
+    local ms, place = milliseconds(step), "s" .. i
+    local watched, returned = tap_words(plan, step.taps)
+    put(1, ("%s [label=%s, tooltip=%s, style=\"rounded,filled\", fillcolor=%s%s%s];"):format(place,
+      label(name or step.label, op ~= name and op, step.output, ms and ("%.3f ms"):format(ms), watched and "watched"),
+      quoted(step.site ~= "" and step.site or step.label),
+      quoted(watched and WATCHED or ms and heat(ms / longest) or COLOURS.op), returned and ", peripheries=2" or "",
+      watched and ', color="#0072b2"' or ""))
+    for _, feed in ipairs(step.feeds) do edge(box("input", feed), place) end
+    for _, variable in ipairs(step.variables) do edge(box("variable", variable), place) end
+    for _, maker in ipairs(step.reads) do edge("s" .. maker, place) end
+    for _, written in ipairs(step.written) do edge(place, box("variable", written), WRITES) end
+  end
+  put(0, "}")
+  return table.concat(out, "\n") .. "\n"
+end
+
+--- The graph of a job in the DOT language.
+--- @param job Job
+--- @param options table  path, backward, plan: as job:dot has them
+function drawing.dot(job, options)
+  local text = options.plan and plan_dot(job) or traced_dot(job, options)
   if options.path then core.text_write(options.path, text) end
   return text
 end

@@ -505,13 +505,16 @@ function Job:summary(...)
     or summary.text(self.plan.graph, self.plan.op_count, self.plan.frozen))
 end
 
-local dot_signature = arguments.signature("job:dot", { { "path", "string?" }, { "backward", "boolean", false } })
+local dot_signature = arguments.signature("job:dot", { { "path", "string?" }, { "backward", "boolean", false },
+                                                           { "plan", "boolean", false } })
 
 --- The graph of the job as it was traced, in the language of Graphviz: `job:dot("train.dot")`, and then
 --- `dot -Tsvg train.dot -o train.svg`. A box is an op with its name, what it does and what it gives, and a frame is a
 --- layer or a namespace; the line of the script is its tooltip. Watched values are blue, results have a double border.
 --- @param path? string       a file to write
 --- @param backward? boolean  true: every op of the gradients and of the update too, dashed; default: one box for all
+--- @param plan? boolean      true: the steps of the compiled plan instead, all of them. A fused op is one box there,
+---                           and what took long in a profile is orange
 --- @return string            the text
 --- @error the file cannot be written
 function Job:dot(...)

@@ -406,15 +406,15 @@ function show_facts() {
   return () => {};
 }
 
-// ---- jobs: the ops in order, and beside them the graph as rails ----
+// ---- jobs: the ops, or the steps of a plan, in order, and beside them as rails what reads what ----
 
-// Each value runs down a lane from the op that makes it to the last one that reads it.
-function lanes_of(ops) {
-  const last = ops.map((op, i) => i), lane = [], until = [];
-  ops.forEach((op, i) => (op.inputs || []).forEach(k => { last[k - 1] = Math.max(last[k - 1], i); }));
-  ops.forEach((op, i) => {
-    const ending = (op.inputs || []).map(k => k - 1).filter(k => last[k] === i).map(k => lane[k]);
-    let free = ending.length ? Math.min(...ending) : until.findIndex(row => row <= i);
+// Each value runs down a lane from the row that makes it to the last one that reads it.
+function lanes_of(rows) {
+  const last = rows.map((row, i) => i), lane = [], until = [];
+  rows.forEach((row, i) => (row.inputs || []).forEach(k => { last[k - 1] = Math.max(last[k - 1], i); }));
+  rows.forEach((row, i) => {
+    const ending = (row.inputs || []).map(k => k - 1).filter(k => last[k] === i).map(k => lane[k]);
+    let free = ending.length ? Math.min(...ending) : until.findIndex(end => end <= i);
     if (free < 0) free = until.length;
     lane.push(free);
     until[free] = last[i];
@@ -422,31 +422,33 @@ function lanes_of(ops) {
   return { lane, count: until.length };
 }
 
-function draw_rails(job) {
-  const ROW = 24, GAP = 13, { lane, count } = lanes_of(job.ops), losses = job.losses || [];
-  const x = k => 9 + lane[k] * GAP, y = k => ROW * (k + 0.5);
-  const svg = draw('svg', { width: count * GAP + 8, height: ROW * job.ops.length });
-  job.ops.forEach((op, i) => (op.inputs || []).forEach(k => {
+// `mark` gives the circle of a row: its radius, its hue, and whether it is filled.
+function draw_rails(rows, mark) {
+  const ROW = 24, { lane, count } = lanes_of(rows), gap = Math.max(4, Math.min(13, 260 / count));
+  const x = k => 9 + lane[k] * gap, y = k => ROW * (k + 0.5);
+  const svg = draw('svg', { width: (count - 1) * gap + 20, height: ROW * rows.length });
+  rows.forEach((row, i) => (row.inputs || []).forEach(k => {
     const from = k - 1, turn = y(i) - ROW;
     svg.append(draw('path', { class: 'rail', d: x(from) === x(i) ? `M${x(i)} ${y(from)}V${y(i)}` :
       `M${x(from)} ${y(from)}V${turn}C${x(from)} ${turn + 14},${x(i)} ${turn + 10},${x(i)} ${y(i)}` }));
   }));
-  job.ops.forEach((op, i) => {
-    const hue = op.op === 'input' ? 'var(--run2)' : losses.includes(i + 1) ? 'var(--run1)' : 'var(--mark)';
-    svg.append(draw('circle', { cx: x(i), cy: y(i), r: op.parameters ? 5 : 4, 'stroke-width': 1.8,
-      style: `fill: ${op.parameters || op.op === 'input' || losses.includes(i + 1) ? hue : 'var(--card)'};` +
-        `stroke: ${hue}` }));
+  rows.forEach((row, i) => {
+    const [r, hue, is_filled] = mark(row, i);
+    svg.append(draw('circle', { cx: x(i), cy: y(i), r, 'stroke-width': 1.8,
+      style: `fill: ${is_filled ? hue : 'var(--card)'}; stroke: ${hue}` }));
   });
-  return svg;
+  return make('td', { class: 'rails', rowspan: rows.length }, svg);
 }
 
 function table_of_ops(job) {
   const losses = job.losses || [], number_cell = text => make('td', { class: 'number' }, text);
+  const mark = (op, i) => op.op === 'input' ? [4, 'var(--run2)', true] :
+    losses.includes(i + 1) ? [4, 'var(--run1)', true] : [op.parameters ? 5 : 4, 'var(--mark)', op.parameters > 0];
   return make('table', { class: 'ops' },
     make('thead', {}, make('tr', {}, make('th', {}), ['name', 'op', 'output'].map(t => make('th', {}, t)),
       make('th', { class: 'number' }, 'parameters'), make('th', {}, 'made at'))),
     make('tbody', {}, job.ops.map((op, i) => make('tr', {},
-      i === 0 ? make('td', { class: 'rails', rowspan: job.ops.length }, draw_rails(job)) : null,
+      i === 0 ? draw_rails(job.ops, mark) : null,
       make('td', {}, op.name, losses.includes(i + 1) ? make('span', { class: 'tag' }, 'minimised') : null,
         op.returned ? make('span', { class: 'tag' }, 'returned') : null,
         op.watched ? make('span', { class: 'tag' },
@@ -459,13 +461,16 @@ function table_of_steps(steps) {
   const most = Math.max(...steps.map(s => s.ms || 0)), total = steps.reduce((sum, s) => sum + (s.ms || 0), 0);
   return make('details', {}, make('summary', {}, `The compiled plan: ${steps.length} steps` +
       (most > 0 ? `, ${number(total)} ms in them` : '')),
-    make('div', { class: 'scroll' }, make('table', {},
-      make('thead', {}, make('tr', {}, ['step', 'output'].map(t => make('th', {}, t)),
-        most > 0 ? [make('th', { class: 'number' }, 'ms'), make('th', {})] : null, make('th', {}, 'made at'))),
-      make('tbody', {}, steps.map(s => make('tr', {}, make('td', {}, s.label), make('td', { class: 'mono' }, s.output),
+    make('div', { class: 'scroll' }, make('table', { class: 'ops' },
+      make('thead', {}, make('tr', {}, make('th', {}), make('th', {}, 'step'),
+        most > 0 ? [make('th', { class: 'number' }, 'ms'), make('th', {})] : null,
+        ['output', 'made at'].map(t => make('th', {}, t)))),
+      make('tbody', {}, steps.map((s, i) => make('tr', {},
+        i === 0 ? draw_rails(steps, () => [3, 'var(--mark)', true]) : null,
+        make('td', {}, s.label),
         most > 0 ? [make('td', { class: 'number' }, s.ms ? s.ms.toFixed(3) : ''), make('td', {},
-          make('span', { class: 'bar', style: `width: ${(120 * (s.ms || 0) / most).toFixed(0)}px` }))] : null,
-        make('td', { class: 'faint mono' }, s.site)))))));
+          make('span', { class: 'bar', style: `width: ${(100 * (s.ms || 0) / most).toFixed(0)}px` }))] : null,
+        make('td', { class: 'mono' }, s.output), make('td', { class: 'faint mono' }, s.site)))))));
 }
 
 // A job that several runs have alike is shown once.

@@ -185,6 +185,65 @@ describe("job:dot", function()
     assert.is_nil(read_dot(predict:dot()).nodes.backward)
   end)
 
+  it("has the steps of the compiled plan, with what was fused in one box", function()
+    local graph = read_dot(make_train_job():dot { plan = true })
+    local edges = edges_of(graph)
+    local function find(label)
+      for _, node in pairs(graph.nodes) do
+        if node.label:find(label) then return node end
+      end
+    end
+    assert.truthy(find("^hidden%-matmul\\ndense\\n"), "product, bias and relu are one")
+    assert.is_nil(find("^hidden%-bias_add\\n"))
+    for _, edge in ipairs { "x -> hidden-matmul", "hidden-weight -> hidden-matmul", "hidden-bias -> hidden-matmul" } do
+      assert.is_true(edges[edge], edge)
+    end
+    assert.truthy(find("update"))
+    assert.is_nil(graph.nodes.backward)
+  end)
+
+  it("knows what each step reads, also where values share their memory", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 8, 8 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x)
+      local a = flow.nn.softmax(x, { name = "a" })
+      local b = flow.nn.softmax(a, { name = "b" })
+      local c = flow.nn.softmax(b, { name = "c" })
+      local d = flow.matmul(c, b, { name = "d" })
+      local e = flow.nn.softmax(d, { name = "e" })
+      local f = flow.matmul(flow.reshape(e, { 8, 8 }), a, { name = "f" })
+      flow.watch(e, function() end)
+      return flow.matmul(f, x, { name = "g" }), f
+    end)
+    local graph = read_dot(job:dot { plan = true })
+    local edges, list = edges_of(graph), {}
+    for edge in pairs(edges) do list[#list + 1] = edge end
+    table.sort(list)
+    assert.same({ "a -> b", "a -> f", "b -> c", "b -> d", "c -> d", "d -> e", "e -> f", "f -> g", "x -> a", "x -> g" },
+      list)
+    local _, ids = names_of(graph)
+    assert.truthy(graph.nodes[ids.e].label:find("watched$"))
+    assert.equal("2", graph.nodes[ids.f].peripheries)
+    assert.equal("2", graph.nodes[ids.g].peripheries)
+    assert.is_nil(graph.nodes[ids.e].peripheries)
+  end)
+
+  it("is orange where a profile has measured most", function()
+    local job = flow.global_function { inputs = { x = X }, returns = tp.Numpy } (function(x)
+      return flow.nn.softmax(flow.layers.dense(flow.nn.softmax(x), 5, { name = "between" }))
+    end)
+    flow.profiler.start()
+    job(flow.np.ones({ 4, 3 }))
+    flow.profiler.stop()
+    local longest, hottest = 0, nil
+    for _, node in pairs(read_dot(job:dot { plan = true }).nodes) do
+      local ms = tonumber(node.label:match("([%d.]+) ms"))
+      if ms then longest = math.max(longest, ms) end
+      if node.fillcolor == "#f4a25c" then hottest = ms end
+    end
+    assert.equal(longest, hottest)
+  end)
+
   it("quotes whatever stands in a name", function()
     local job = flow.global_function { name = 'the "best" \\n', inputs = { x = X }, returns = tp.Numpy } (function(x)
       return flow.math.exp(x, { name = 'a "quoted" \\late\n]; }' })
@@ -209,5 +268,7 @@ describe("job:dot", function()
     assert.equal(0, run.code, run.err)
     assert.equal("", run.err)
     assert.truthy(run.out:find("<svg", 1, true))
+    run = process.shell("dot -Tsvg", { input = make_train_job():dot { plan = true } })
+    assert.same({ 0, "" }, { run.code, run.err })
   end)
 end)
