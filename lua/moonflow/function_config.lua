@@ -7,14 +7,21 @@ local initializer = require "moonflow.initializer"
 
 local function_config = {}
 
-local function check_switch(name, value)
+local function check_switch(name, value, hint)
   if type(value) ~= "boolean" then
-    errors.raise("invalid_argument", name .. " wants true or false, got " .. arguments.describe(value))
+    errors.raise("invalid_argument", name .. " wants true or false, got " .. arguments.describe(value) .. (hint or ""))
   end
   return value
 end
 
--- Options with an effect here. Each gives what is kept in the config.
+local function check_narrow(name, value)
+  if not arguments.narrow[value] then
+    errors.raise("invalid_argument", name .. " wants flow.bfloat16 or flow.float16, got " .. arguments.describe(value))
+  end
+  return value
+end
+
+-- Options with an effect here. Each gives the key and value to keep in the config, or two of both.
 local effective = {
   default_data_type = function(value)
     if not arguments.dtypes[value] then
@@ -49,16 +56,16 @@ local effective = {
     if value == nil then value = true end
     return "allow_tf32", check_switch("allow_tf32", value)
   end,
-  enable_auto_mixed_precision = function(value)
+  enable_auto_mixed_precision = function(value, dtype)
     if value == nil then value = true end
-    return "mixed_precision", check_switch("enable_auto_mixed_precision", value)
+    check_switch("enable_auto_mixed_precision", value,
+      arguments.narrow[value] and "; mixed_precision_dtype beside it takes the dtype")
+    if dtype == nil then return "mixed_precision", value end
+    return "mixed_precision", value,
+      "mixed_precision_dtype", check_narrow("enable_auto_mixed_precision's second argument", dtype)
   end,
   mixed_precision_dtype = function(value)
-    if not arguments.narrow[value] then
-      errors.raise("invalid_argument", "mixed_precision_dtype wants flow.bfloat16 or flow.float16, got "
-        .. arguments.describe(value))
-    end
-    return "mixed_precision_dtype", value
+    return "mixed_precision_dtype", check_narrow("mixed_precision_dtype", value)
   end,
 }
 
@@ -79,11 +86,12 @@ local names = {}
 for name in pairs(effective) do names[#names + 1] = name end
 for name in pairs(accepted) do names[#names + 1] = name end
 
-local function set(values, name, value)
+local function set(values, name, ...)
   local keep = effective[name]
   if keep then
-    local key, kept = keep(value)
-    values[key] = kept
+    local key, value, other_key, other_value = keep(...)
+    values[key] = value
+    if other_key then values[other_key] = other_value end
   elseif not accepted[name] then
     errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
       .. arguments.suggestion(name, names))
@@ -105,14 +113,23 @@ local function colon_needed(object, name)
   errors.raise("invalid_argument", "use ':' to call it: " .. object .. ":" .. name .. "(...)")
 end
 
+-- What is given to a method of these objects beyond what it takes would be lost without a word.
+local function check_count(where, most, ...)
+  if select("#", ...) > most then
+    errors.raise("invalid_argument", ("%s takes %s, got %d"):format(where,
+      most == 1 and "one argument" or "at most " .. most .. " arguments", select("#", ...)))
+  end
+end
+
 function TrainConfig.__index(self, name)
   local kind = train_options[name]
   if not kind then
     errors.raise("invalid_argument", "config.train has no option '" .. tostring(name) .. "'"
       .. arguments.suggestion(name, train_names))
   end
-  return function(receiver, value)
+  return function(receiver, value, ...)
     if receiver ~= self then colon_needed("config.train", name) end
+    check_count("config.train:" .. name, 1, value, ...)
     if type(value) ~= kind then
       errors.raise("invalid_argument", "config.train:" .. name .. " wants a " .. kind .. ", got "
         .. arguments.describe(value))
@@ -131,9 +148,10 @@ function FunctionConfig.__index(self, name)
     errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
       .. arguments.suggestion(name, names))
   end
-  return function(receiver, value)
+  return function(receiver, ...)
     if receiver ~= self then colon_needed("config", name) end
-    set(self.values, name, value)
+    check_count("config:" .. name, name == "enable_auto_mixed_precision" and 2 or 1, ...)
+    set(self.values, name, ...)
     return self
   end
 end
@@ -152,7 +170,8 @@ end
 --- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
 --- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (the dtype that ops
 --- may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision` allows:
---- bfloat16, or float16, whose losses want a loss_scale_policy), allow_tf32 (true: on a gpu, products and convolutions
+--- bfloat16, or float16, whose losses want a loss_scale_policy; of an object both are one call,
+--- `config:enable_auto_mixed_precision(true, flow.float16)`), allow_tf32 (true: on a gpu, products and convolutions
 --- may round their float32 factors to TF32, 10 bits of fraction; results are good to about 1e-3 instead of 1e-5),
 --- times_convolutions (by cudnn_conv_heuristic_search_algo = false: on a gpu the ways to compute each are timed when
 --- the job is made, and the fastest is kept, on disk too; runs of one machine are alike, those of another may differ in
@@ -180,6 +199,10 @@ function function_config.settle(given)
   elseif given ~= nil then
     errors.raise("invalid_argument", "function_config must be a table or flow.function_config(), got "
       .. arguments.describe(given))
+  end
+  if (settled.train.num_gradient_accumulation_steps or 1) ~= 1 then
+    errors.raise("unsupported", "num_gradient_accumulation_steps: gradients are not added up over several calls of a "
+      .. "job by a setting; a job that adds them up and one that makes the step do it (flow.gradients, flow.assign)")
   end
   settled.mixed_precision = settled.mixed_precision and (settled.mixed_precision_dtype or "bfloat16") or nil
   settled.times_convolutions = settled.conv_heuristics == false and not settled.deterministic_convs
