@@ -213,6 +213,13 @@ local function fail_option(self, name)
   self:fail(" has no option '" .. tostring(name) .. "'" .. near)
 end
 
+--- Raises that there are `count` arguments, more than parameters.
+--- @param hint? string  "; ..." at the end of the error
+function Signature:too_many(count, hint)
+  self:fail((" takes at most %d %s (%s), got %d"):format(#self.parameters,
+    #self.parameters == 1 and "argument" or "arguments", table.concat(self.names, ", "), count) .. (hint or ""))
+end
+
 --- The arguments by name, checked, with defaults filled in.
 function Signature:parse(...)
   local count = select("#", ...)
@@ -220,10 +227,7 @@ function Signature:parse(...)
   local parameters = self.parameters
   local options = count > 0 and select(count, ...) or nil
   if is_options(options, parameters[count]) then count = count - 1 else options = nil end
-  if count > #parameters then
-    self:fail(" takes at most " .. #parameters .. (#parameters == 1 and " argument" or " arguments") .. " ("
-      .. table.concat(self.names, ", ") .. "), got " .. count)
-  end
+  if count > #parameters then self:too_many(count) end
   for i = 1, count do
     values[parameters[i].name] = (select(i, ...))
   end

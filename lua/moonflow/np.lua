@@ -122,9 +122,10 @@ function np.eye(...)
   return cast(places:reshape({ given.size, 1 }):eq(places), given.dtype)
 end
 
+local diag_signature = signature("np.diag", { { "a", "any" } })
 --- The diagonal of a matrix; or of an array of rank 1 the square matrix that has it there and zeros elsewhere.
-function np.diag(a)
-  a = as_array(a, "np.diag")
+function np.diag(...)
+  local a = as_array(diag_signature:parse(...).a, "np.diag")
   if a.rank ~= 1 and a.rank ~= 2 then
     fail("shape_mismatch", "np.diag wants an array of rank 1 or 2, got " .. tostring(a.shape))
   end
@@ -159,14 +160,19 @@ np.concatenate = np.concat
 --- The arrays, all of one shape, along a new axis.
 np.stack = join("stack")
 
+local expand_signature = signature("np.expand_dims", { { "a", "any" }, { "axis", "integer" } })
 --- A new axis of size 1 before `axis`; -1 is after the last.
-function np.expand_dims(a, axis)
-  return (evaluate("expand_dims", { as_array(a, "np.expand_dims") }, { axis = axis }, "np.expand_dims"))
+function np.expand_dims(...)
+  local given = expand_signature:parse(...)
+  return (evaluate("expand_dims", { as_array(given.a, "np.expand_dims") }, { axis = given.axis }, "np.expand_dims"))
 end
 
+local squeeze_signature = signature("np.squeeze", { { "a", "any" }, { "axis", "list?" } })
 --- Without the axes of size 1, or without these.
-function np.squeeze(a, axis)
-  return (evaluate("squeeze", { as_array(a, "np.squeeze") }, { axis = axis and flat_list(axis) or {} }, "np.squeeze"))
+function np.squeeze(...)
+  local given = squeeze_signature:parse(...)
+  local axes = given.axis and flat_list(given.axis) or {}
+  return (evaluate("squeeze", { as_array(given.a, "np.squeeze") }, { axis = axes }, "np.squeeze"))
 end
 
 -- Functions that are methods of arrays too: np.sum(a, 1) is a:sum(1), and takes tables and numbers as well.
@@ -180,9 +186,14 @@ end
 
 -- ---- element-wise functions ---------------------------------------------------------------------------------------
 
+-- These take their arguments by position alone, and what is given beyond them would be lost without a word: the third
+-- array of a maximum, the base of a logarithm, NumPy's `out`.
+
 --- Element by element. Of a number a number, in double precision.
 local function elementwise(name, apply)
-  np[name] = function(x)
+  local one = signature("np." .. name, { { "x", "any" } })
+  np[name] = function(x, ...)
+    if ... ~= nil then one:too_many(1 + select("#", ...)) end
     if type(x) == "number" then return apply(core.array(x, "float64", {})):item() end
     return apply(as_array(x, "np." .. name))
   end
@@ -247,7 +258,9 @@ end
 
 --- Element by element, with broadcasting, as the operator or method of arrays of this meaning.
 local function pairwise(name, compute)
-  np[name] = function(a, b)
+  local two = signature("np." .. name, { { "a", "any" }, { "b", "any" } })
+  np[name] = function(a, b, ...)
+    if ... ~= nil then two:too_many(2 + select("#", ...)) end
     -- One of the two becomes an array, so that dtypes meet as they do in the operators.
     if not is_array(a) and not is_array(b) then a = as_array(a, "np." .. name) end
     return compute(a, b)
@@ -282,10 +295,12 @@ pairwise("logical_xor", function(a, b)
   return a:ne(0):ne(b:ne(0))
 end)
 --- 1 where an element is 0, else 0.
-function np.logical_not(a) return as_array(a, "np.logical_not"):eq(0) end
+elementwise("logical_not", function(a) return a:eq(0) end)
 
+local where_signature = signature("np.where", { { "condition", "any" }, { "x", "any" }, { "y", "any" } })
 --- `x` where `condition` is not 0, else `y`; the three broadcast.
-function np.where(condition, x, y)
+function np.where(condition, x, y, ...)
+  if ... ~= nil then where_signature:too_many(3 + select("#", ...)) end
   condition = as_array(condition, "np.where")
   if condition.dtype ~= "int8" then condition = condition:ne(0) end
   if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
@@ -303,8 +318,10 @@ function np.clip(...)
   return a
 end
 
+local matmul_signature = signature("np.matmul", { { "a", "any" }, { "b", "any" } })
 --- Matrix product of two arrays of rank 2, of batches of them, or of a batch and one matrix.
-function np.matmul(a, b)
+function np.matmul(a, b, ...)
+  if ... ~= nil then matmul_signature:too_many(2 + select("#", ...), "; a:transpose() turns a matrix") end
   if not is_array(a) and not is_array(b) then a = as_array(a, "np.matmul") end
   a, b = ndarray.operands(a, b, "np.matmul")
   local sizes, rank = a.shape:table(), a.rank
@@ -316,9 +333,11 @@ function np.matmul(a, b)
   return (evaluate("matmul", { floating(a), floating(b) }, {}, "np.matmul"))
 end
 
+local dot_signature = signature("np.dot", { { "a", "any" }, { "b", "any" } })
 --- The sum of the products of two arrays of rank 1, a number; of two matrices their product.
 --- @return any
-function np.dot(a, b)
+function np.dot(a, b, ...)
+  if ... ~= nil then dot_signature:too_many(2 + select("#", ...)) end
   a, b = as_array(a, "np.dot"), as_array(b, "np.dot")
   if a.rank ~= 1 or b.rank ~= 1 then return np.matmul(a, b) end
   if #a ~= #b then
@@ -327,10 +346,12 @@ function np.dot(a, b)
   return np.matmul(a:reshape({ 1, -1 }), b:reshape({ -1, 1 })):item()
 end
 
+local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "any" } })
 --- Same shape and all elements equal.
 --- @return boolean
-function np.array_equal(a, b)
-  a, b = as_array(a, "np.array_equal"), as_array(b, "np.array_equal")
+function np.array_equal(...)
+  local given = equal_signature:parse(...)
+  local a, b = as_array(given.a, "np.array_equal"), as_array(given.b, "np.array_equal")
   return a.shape == b.shape and a:eq(b):all()
 end
 

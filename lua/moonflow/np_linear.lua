@@ -47,14 +47,18 @@ local function eliminate(left, right)
 end
 
 return function(np)
+  local outer_signature = signature("np.outer", { { "a", "any" }, { "b", "any" } })
   --- The product of each element of one array with each of another, both flattened: (m, n).
-  function np.outer(a, b)
-    return as_array(a, "np.outer"):reshape({ -1, 1 }) * as_array(b, "np.outer"):ravel()
+  function np.outer(...)
+    local given = outer_signature:parse(...)
+    return as_array(given.a, "np.outer"):reshape({ -1, 1 }) * as_array(given.b, "np.outer"):ravel()
   end
 
+  local cross_signature = signature("np.cross", { { "a", "any" }, { "b", "any" } })
   --- The vector product of the last axis, of size 3; the others broadcast.
-  function np.cross(a, b)
-    a, b = ndarray.operands(as_array(a, "np.cross"), as_array(b, "np.cross"), "np.cross")
+  function np.cross(...)
+    local given = cross_signature:parse(...)
+    local a, b = ndarray.operands(as_array(given.a, "np.cross"), as_array(given.b, "np.cross"), "np.cross")
     for _, x in ipairs({ a, b }) do
       if x.rank == 0 or x.shape[x.rank - 1] ~= 3 then
         fail("shape_mismatch", "np.cross wants a last axis of size 3, got " .. tostring(x.shape))

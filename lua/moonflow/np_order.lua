@@ -203,9 +203,11 @@ return function(np)
     return np.stack({ np.nonzero(a) }, 1)
   end
 
+  local isin_signature = signature("np.isin", { { "a", "any" }, { "values", "any" } })
   --- 1 where an element of `a` is one of `values`, int8.
-  function np.isin(a, values)
-    a, values = ndarray.operands(as_array(a, "np.isin"), as_array(values, "np.isin"), "np.isin")
+  function np.isin(...)
+    local given = isin_signature:parse(...)
+    local a, values = ndarray.operands(as_array(given.a, "np.isin"), as_array(given.values, "np.isin"), "np.isin")
     local sorted = np.sort(values:ravel())
     if #sorted == 0 then return np.zeros(a.shape:table(), "int8") end
     -- Of a number that searchsorted was given it would give a number.

@@ -204,13 +204,19 @@ function optimizer.add_loss(loss, where)
   t.losses[#t.losses + 1] = loss
 end
 
+local minimize_signature = arguments.signature("minimize", { { "loss", "any" } })
+
 --- Makes the job minimise the mean over all elements of a loss, or the sum of the means of several alike.
 --- @param loss Blob|table  a blob or a list of blobs
-function Optimizer:minimize(loss)
+function Optimizer:minimize(loss, ...)
   if getmetatable(self) ~= Optimizer then
     errors.raise("invalid_argument", "use ':' to call it: optimizer:minimize(loss)")
   end
   local where = self.where .. ":minimize"
+  if ... ~= nil then
+    minimize_signature:called(where):too_many(1 + select("#", ...),
+      "; several losses go to it as a list, and what is to be trained to the optimizer's 'variables'")
+  end
   local t = trace.need(where)
   need_training(t, where)
   if t.optimizer then
@@ -229,8 +235,25 @@ end
 
 -- ---- the optimizer of the oldest dialect --------------------------------------------------------------------------
 
+local conf_names = {
+  "naive_conf", "momentum_conf", "adam_conf", "lazy_adam_conf", "rmsprop_conf", "lars_conf", "learning_rate_decay",
+  "warmup_conf", "clip_conf", "weight_decay_conf",
+}
+
+local function check_conf_names(conf)
+  local known = {}
+  for _, name in ipairs(conf_names) do known[name] = true end
+  for name in pairs(conf) do
+    if not known[name] then
+      errors.raise("invalid_argument", "model_update_conf has no entry '" .. tostring(name) .. "'"
+        .. arguments.suggestion(name, conf_names))
+    end
+  end
+end
+
 function optimizer.from_train_config(t, config)
   local conf = config.model_update_conf or { naive_conf = {} }
+  check_conf_names(conf)
   if not config.primary_lr then
     errors.raise("invalid_argument", "the job '" .. t.job .. "' has a model_update_conf but no learning rate; "
       .. "call config.train:primary_lr(0.1)")
@@ -239,7 +262,6 @@ function optimizer.from_train_config(t, config)
   local options = { loss_scale_factor = config.loss_scale_factor }
   local clip = conf.clip_conf and conf.clip_conf.clip_by_global_norm
   if clip then options.grad_clipping = optimizer.grad_clipping.by_global_norm(clip.clip_norm) end
-  local decay = conf.weight_decay_conf
   local function pick(name, allowed)
     local given = conf[name]
     for key, value in pairs(given) do
@@ -250,34 +272,42 @@ function optimizer.from_train_config(t, config)
     end
     options.lr_scheduler = rate
   end
-  local adam = { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon", do_bias_correction = "do_bias_correction" }
-  if conf.momentum_conf then
-    pick("momentum_conf", { beta = "momentum" })
-    return optimizer.SGD(options)
-  elseif conf.adam_conf then
-    pick("adam_conf", adam)
-    if not decay then return optimizer.Adam(options) end
+  -- The class, or with decoupled weight decay the one that has it.
+  local function with_decay(plain, decaying)
+    local decay = conf.weight_decay_conf
+    if not decay then return plain(options) end
+    if not decaying then
+      errors.raise("unsupported", "model_update_conf.weight_decay_conf goes with adam_conf, momentum_conf and "
+        .. "naive_conf; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it under any")
+    end
     options.weight_decay = decay.weight_decay_rate
     options.weight_decay_includes = decay.includes and decay.includes.pattern
     options.weight_decay_excludes = decay.excludes and decay.excludes.pattern
-    return optimizer.AdamW(options)
+    return decaying(options)
+  end
+  local adam = { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon", do_bias_correction = "do_bias_correction" }
+  if conf.momentum_conf then
+    pick("momentum_conf", { beta = "momentum" })
+    return with_decay(optimizer.SGD, optimizer.SGDW)
+  elseif conf.adam_conf then
+    pick("adam_conf", adam)
+    return with_decay(optimizer.Adam, optimizer.AdamW)
   elseif conf.lazy_adam_conf then
     pick("lazy_adam_conf", { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon" })
-    return optimizer.LazyAdam(options)
+    return with_decay(optimizer.LazyAdam)
   elseif conf.rmsprop_conf then
     pick("rmsprop_conf", { decay_rate = "decay_rate", epsilon = "epsilon", centered = "centered" })
-    return optimizer.RMSProp(options)
+    return with_decay(optimizer.RMSProp)
   elseif conf.lars_conf then
     pick("lars_conf", { momentum_beta = "momentum_beta", epsilon = "epsilon", lars_coefficient = "lars_coefficient" })
-    return optimizer.LARS(options)
+    return with_decay(optimizer.LARS)
   elseif conf.naive_conf then
     pick("naive_conf", {})
     options.momentum = 0
-    return optimizer.SGD(options)
+    return with_decay(optimizer.SGD, optimizer.SGDW)
   end
   errors.raise("invalid_argument", "model_update_conf names no optimizer; naive_conf, momentum_conf, adam_conf, "
     .. "lazy_adam_conf, rmsprop_conf or lars_conf is wanted")
 end
-
 
 return optimizer

@@ -41,6 +41,33 @@ teardown(function()
   os.remove("user.lua")
 end)
 
+describe("arguments that a function does not take", function()
+  it("are not lost without a word", function()
+    golden("np.maximum takes at most 2 arguments (a, b), got 3", ">>np.maximum(1, 2, 3)")
+    golden("np.log takes at most 1 argument (x), got 2", ">>np.log(8, 2)")
+    golden("np.where takes at most 3 arguments (condition, x, y), got 4", ">>np.where(1, 2, 3, { out = 4 })")
+    golden("np.matmul takes at most 2 arguments (a, b), got 3; a:transpose() turns a matrix",
+      ">>np.matmul({ { 1 } }, { { 2 } }, { transpose_b = true })")
+    golden("np.diag has no option 'k'; its parameters are a", ">>np.diag({ 1, 2 }, { k = 1 })")
+    golden("np.isin has no option 'invert'; its parameters are a, values", ">>np.isin({ 1 }, { 2 }, { invert = true })")
+    assert.equal("(2, 1)", tostring(np.squeeze(np.ones { 1, 2, 1 }, { axis = 0 }).shape))
+  end)
+
+  it("of minimize have a place of their own", function()
+    golden("flow.optimizer.SGD:minimize takes at most 1 argument (loss), got 2; several losses go to it as a list, and "
+      .. "what is to be trained to the optimizer's 'variables'", [[
+flow.global_function { type = "train", returns = tp.None } (function()
+  local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+>>flow.optimizer.SGD(0.1):minimize(w, "w")
+end)]])
+    golden("flow.losses.add_loss takes at most 1 argument (loss), got 2; each loss gets a call of its own", [[
+flow.global_function { type = "train", returns = tp.None } (function()
+  local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+>>flow.losses.add_loss(w, w)
+end)]])
+  end)
+end)
+
 describe("flow.gradients", function()
   local function within(body)
     return [[

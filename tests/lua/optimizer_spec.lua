@@ -684,6 +684,36 @@ describe("the oldest dialect", function()
       warmup_conf = { constant_conf = { warmup_batches = 1, multiplier = 0.1 } },
     } }), function(w, g, t) return w - (t < 1 and 0.001 or 0.01 * 0.5 ^ (t / 2)) * g end)
   end)
+
+  it("decays weights under plain descent too", function()
+    local decay = { weight_decay_rate = 0.1 }
+    check(train(nil, { function_config = config { naive_conf = {}, weight_decay_conf = decay } }),
+      function(w, g) return w - 0.01 * g - 0.01 * 0.1 * w end)
+  end)
+
+  it("loses nothing that it was told", function()
+    local function refuses(message, f)
+      local fine, problem = pcall(f)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
+      flow.clear_default_session()
+    end
+    refuses("model_update_conf has no entry 'learning_rate_decy'; did you mean 'learning_rate_decay'?", function()
+      train(nil, { function_config = config { naive_conf = {}, learning_rate_decy = {} } })
+    end)
+    refuses("weight_decay_conf goes with adam_conf, momentum_conf and naive_conf", function()
+      train(nil, { function_config = config { rmsprop_conf = {}, weight_decay_conf = { weight_decay_rate = 0.1 } } })
+    end)
+    refuses("num_gradient_accumulation_steps: gradients are not added up", function()
+      local c = config { naive_conf = {} }
+      c.train:num_gradient_accumulation_steps(4)
+      train(nil, { function_config = c })
+    end)
+    refuses("config.train:primary_lr takes one argument, got 2", function()
+      flow.function_config().train:primary_lr(0.1, 0.2)
+    end)
+    refuses("config:winograd takes one argument, got 2", function() flow.function_config():winograd(true, false) end)
+  end)
 end)
 
 describe("training", function()
