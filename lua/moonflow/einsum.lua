@@ -1,9 +1,10 @@
 --- flow.einsum: sums of products, as an equation of letters says. It is put together from transposes, reshapes, matrix
 -- products and sums, so it has their gradients.
 --
--- A term is a value with one label for each of its axes. Terms are joined from left to right. Two of them are joined by
--- what their labels are: of both and still wanted (a stack of matrices), of both and done with (what the product sums
--- over), or of one alone (its rows or columns). What is of one term alone and not wanted is summed before.
+-- A term is a value with one label for each of its axes. Two of them are joined by what their labels are: of both and
+-- still wanted (a stack of matrices), of both and done with (what the product sums over), or of one alone (its rows or
+-- columns). What is of one term alone and not wanted is summed before. Of more than two terms those are joined first
+-- that leave the least behind, as below.
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
@@ -121,6 +122,12 @@ local function as_matrices(term, batch, rows, columns, count)
   return reshaped(ordered(term, is_turned and turned or joined(batch, rows, columns)), sizes), is_turned
 end
 
+local function count_of(labels, sizes)
+  local product = 1
+  for _, label in ipairs(labels) do product = product * sizes[label] end
+  return product
+end
+
 -- One term out of two. `is_wanted` tells which labels are in the result or in a term that is to come.
 local function join(a, b, is_wanted, sizes)
   local of_a, of_b = set_of(a.labels), set_of(b.labels)
@@ -139,11 +146,7 @@ local function join(a, b, is_wanted, sizes)
     for i, label in ipairs(labels) do list[i] = sizes[label] end
     return list
   end
-  local function count(labels)
-    local product = 1
-    for _, label in ipairs(labels) do product = product * sizes[label] end
-    return product
-  end
+  local function count(labels) return count_of(labels, sizes) end
   local labels = joined(batch, rows, columns)
   if #summed > 0 and arguments.floating[a.value.dtype] then
     local left, turned_a = as_matrices(a, batch, rows, summed, count)
@@ -163,6 +166,46 @@ local function join(a, b, is_wanted, sizes)
   local is_done = set_of(summed)
   sum_over(product, function(label) return is_done[label] end)
   return product
+end
+
+-- ---- the order ----------------------------------------------------------------------------------------------------
+
+-- The labels that are in the result or in a term other than these two.
+local function wanted_beside(terms, i, j, result)
+  local is_wanted = set_of(result)
+  for k, term in ipairs(terms) do
+    for _, label in ipairs(k ~= i and k ~= j and term.labels or {}) do is_wanted[label] = true end
+  end
+  return is_wanted
+end
+
+-- By how many elements the product of two terms is larger than both together, and whether they share a label.
+local function growth(terms, i, j, result, sizes)
+  local a, b = terms[i].labels, terms[j].labels
+  local is_wanted, of_a, shares = wanted_beside(terms, i, j, result), set_of(a), false
+  local left = {}
+  for _, label in ipairs(a) do left[#left + 1] = is_wanted[label] and label or nil end
+  for _, label in ipairs(b) do
+    shares = shares or of_a[label]
+    left[#left + 1] = is_wanted[label] and not of_a[label] and label or nil
+  end
+  return count_of(left, sizes) - count_of(a, sizes) - count_of(b, sizes), shares
+end
+
+-- Which two terms are joined next: greedily those whose product grows least, the first of several such. Terms without a
+-- common label, of which all products are made, wait until there are no others. The best order is not always found so,
+-- but a bad one is avoided, and a product of matrices with vectors never makes a matrix of a vector.
+local function next_pair(terms, result, sizes)
+  local first, second, least, shared
+  for i = 1, #terms - 1 do
+    for j = i + 1, #terms do
+      local grows, shares = growth(terms, i, j, result, sizes)
+      if not least or shares and not shared or (not shared or shares) and grows < least then
+        first, second, least, shared = i, j, grows, shares
+      end
+    end
+  end
+  return first, second
 end
 
 -- ---- the equation -------------------------------------------------------------------------------------------------
@@ -263,14 +306,12 @@ local function einsum(...)
       return type(label) == "number" and sizes[label] ~= 1 and term.value.shape[place_of(term.labels, label) - 1] == 1
     end)
   end
-  local term = terms[1]
-  for i = 2, #terms do
-    local is_wanted = set_of(result)
-    for k = i + 1, #terms do
-      for _, label in ipairs(terms[k].labels) do is_wanted[label] = true end
-    end
-    term = join(term, terms[i], is_wanted, sizes)
+  while #terms > 1 do
+    local i, j = next_pair(terms, result, sizes)
+    terms[i] = join(terms[i], terms[j], wanted_beside(terms, i, j, result), sizes)
+    table.remove(terms, j)
   end
+  local term = terms[1]
   local is_wanted = set_of(result)
   sum_over(term, function(label) return not is_wanted[label] end)
   local value = ordered(term, result)
@@ -284,8 +325,10 @@ Each term names the axes of a value, one letter for each; what the result does n
   "i,j->ij" all products   "ii->i" a diagonal, "ii" its sum   "...i,i->..." along the last of any axes
 Without "->" the result has the letters that occur once, in the order of the alphabet, behind "...".
 shapes: a letter has one size in all terms; "..." stands for any axes, which broadcast
-dtypes: all of one; floating ones are multiplied by flow.matmul, which computes terms from left to right. A longer list
-  of values than four goes as a table in the place of the first
+dtypes: all of one; floating ones are multiplied by flow.matmul. A longer list of values than four goes as a table in
+  the place of the first
+order: of three values or more first those two are multiplied whose product is the smallest beside them, and so on
+  (opt_einsum's greedy order), so that "ij,jk,k->i" is two products of a matrix and a vector
 errors: names the term: another number of axes than its value has, a letter of two sizes, no letter]])
 
 return einsum

@@ -61,7 +61,33 @@ describe("an equation", function()
     assert.same({ { 7, 8 }, { 16, 17 } }, summed("ij,jk->ik", a:astype("int32"), b:astype("int32")))
   end)
 
-  it("of more joins them from left to right, and may have them in a list", function()
+  it("of more joins first what leaves least behind", function()
+    -- Gives the result and the sizes of all that is made on the way to it.
+    local function traced(equation, ...)
+      local made = {}
+      local result = run({ ... }, function(x, y, z)
+        return flow.watch_scope(function(array) made[#made + 1] = array.shape:count() end,
+          function() return flow.einsum(equation, { x, y, z }) end)
+      end)
+      return result, math.max(unpack(made))
+    end
+    local m, n, v = np.random.uniform(-1, 1, { 20, 30 }), np.random.uniform(-1, 1, { 30, 40 }), np.random.rand(40)
+    local result, largest = traced("ij,jk,k->i", m, n, v)
+    assert.equal(40, largest)  -- a column of 40, never the 20 x 40 of the first two
+    assert.is_true(np.allclose(result, np.matmul(m, np.matmul(n, v:reshape({ -1, 1 }))):ravel(), { rtol = 1e-5,
+      atol = 1e-5 }))
+    -- A bilinear form: from left to right it would be 8 x 30 x 40.
+    local left, right = np.random.uniform(-1, 1, { 8, 30 }), np.random.uniform(-1, 1, { 8, 40 })
+    result, largest = traced("bi,bj,ij->b", left, right, n)
+    assert.equal(240, largest)
+    assert.is_true(np.allclose(result, np.sum(np.matmul(left, n) * right, 1), { rtol = 1e-5, atol = 1e-5 }))
+    -- Those without a common letter come last.
+    result, largest = traced("i,j,jk->ik", np.random.rand(7), v:rows(0, 30), n)
+    assert.equal(7 * 40, largest)
+    assert.same({ 7, 40 }, result.shape:table())
+  end)
+
+  it("of more may have them in a list", function()
     assert.same(78, summed("i,ij,j->", np.array({ 1, 2 }), a, np.array({ 1, 2, 3 })))
     local y = run({ a, b }, function(x, y)
       return flow.einsum("ij,jk,k,l,l->i", { x, y, np.array({ 1, 1 }), np.array({ 1, 2 }), np.array({ 3, 4 }) })
