@@ -16,9 +16,14 @@ namespace moonflow::functor {
 struct Vectorised {};
 // Marks one of a few instructions: its loops are bound by memory, those of float64 too.
 struct Cheap : Vectorised {};
-// Marks one of an angle, its last argument, that has a float32 form of that kind for |x| up to elementary::kFarAngle:
-// `near`, which the CPU's loops call where they can.
-struct Angular {};
+// Marks one that has a float32 form of that kind for all but far values: `near`, which the CPU's loops call where
+// `is_far` of its arguments allows them to.
+struct Near {};
+// Such a one of an angle, its last argument.
+struct Angular : Near {
+  MOONFLOW_BOTH static bool is_far(float x) { return std::fabs(x) > elementary::kFarAngle; }
+  MOONFLOW_BOTH static bool is_far(float, float x) { return is_far(x); }
+};
 
 // Arithmetic of integers wraps around, as in NumPy; through unsigned numbers, because overflow of signed ones has no
 // meaning in C++. Products of 8-bit numbers fit int, so only the wider types need it.
@@ -79,20 +84,42 @@ struct SquaredDifference : Cheap {
     return Multiply{}(difference, difference);
   }
 };
-// Integers: x modulo 0 is 0, as in NumPy. -1 is taken out because lowest / -1 traps.
-struct Mod {
+// Mod and FloorDiv belong together: x = floordiv * y + mod, and mod is exact but for the one rounding of a sum with y.
+// So the quotient is not rounded before its floor is taken: 1 / 0.1f is 10 in float32, and a little less in truth.
+//
+// Of two float32 numbers the quotient in float64, below 2^29, has the floor of the exact one. Let |x| >= |y|, and u be
+// the last place of y: both are multiples of u, and so is the distance of x from any multiple of y. Where that is not 0
+// the exact quotient is u / |y| > 2^-24 or more away from a whole number, and rounding moves it by at most 2^-25.
+//
+// As in NumPy and Python: over infinity the quotient is -1 where the signs differ, and of infinity it is a NaN; over 0
+// it is x / y, and the remainder a NaN. A remainder of 0 has the sign of y. Integers: both are 0 where y is 0. -1 is
+// taken out because lowest / -1 traps.
+struct Mod : Near {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
-    T rest;
     if constexpr (std::is_integral_v<T>) {
       if (y == 0 || y == static_cast<T>(-1)) return std::is_signed_v<T> || y == 0 ? T(0) : static_cast<T>(x % y);
-      rest = static_cast<T>(x % y);
+      const T rest = static_cast<T>(x % y);
+      return rest != 0 && is_negative(rest) != is_negative(y) ? static_cast<T>(rest + y) : rest;
     } else {
-      rest = std::fmod(x, y);
+      return with_sign_of(y, std::fmod(x, y));
     }
-    return rest != 0 && is_negative(rest) != is_negative(y) ? static_cast<T>(rest + y) : rest;
+  }
+  // So a far pair is also each with a NaN, an infinite x, or a y of 0.
+  MOONFLOW_BOTH static bool is_far(float x, float y) { return !(std::fabs(x) < 0x1p29f * std::fabs(y)); }
+  MOONFLOW_BOTH static float near(float x, float y) {
+    // Products of 29 and 24 bits are exact, and a remainder always has a place. Whole times infinity is 0, or a NaN.
+    const double whole = std::trunc(static_cast<double>(x) / static_cast<double>(y));
+    const float rest = static_cast<float>(static_cast<double>(x) - whole * static_cast<double>(y));
+    return with_sign_of(y, whole == 0 ? x : rest);
+  }
+
+ private:
+  template <class T> MOONFLOW_BOTH static T with_sign_of(T y, T rest) {
+    const T moved = is_negative(rest) != is_negative(y) ? rest + y : rest;
+    return rest == 0 ? std::copysign(rest, y) : moved;
   }
 };
-struct FloorDiv {
+struct FloorDiv : Vectorised {
   template <class T> MOONFLOW_BOTH T operator()(T x, T y) const {
     if constexpr (std::is_integral_v<T>) {
       if (y == 0) return 0;
@@ -101,8 +128,18 @@ struct FloorDiv {
         return static_cast<T>(x / y - (x % y != 0 && (x < 0) != (y < 0)));
       }
       return static_cast<T>(x / y);
+    } else if constexpr (std::is_same_v<T, float>) {
+      const double quotient = static_cast<double>(x) / static_cast<double>(y);
+      // Only infinity divides a number so that nothing is left.
+      const bool is_below_0 = quotient == 0 && x != 0 && is_negative(x) != is_negative(y);
+      const float floor = is_below_0 ? -1.0f : static_cast<float>(std::floor(quotient));
+      return x - x == 0 ? floor : x - x;
     } else {
-      return std::floor(x / y);
+      if (y == 0) return x / y;
+      const T rest = std::fmod(x, y);
+      const bool moves = rest != 0 && is_negative(rest) != is_negative(y);
+      const T quotient = (x - rest) / y - moves;  // a whole number, but for its rounding
+      return quotient == 0 ? std::copysign(T(0), x / y) : std::rint(quotient);
     }
   }
 };

@@ -33,9 +33,9 @@ Grad gradient_of_unary_grad(const std::string& name);
 template <class F>
 constexpr bool kCheap = std::is_base_of_v<functor::Cheap, F>;
 template <class F, class T>
-constexpr bool kAngular = std::is_same_v<T, float> && std::is_base_of_v<functor::Angular, F>;
+constexpr bool kHasNear = std::is_same_v<T, float> && std::is_base_of_v<functor::Near, F>;
 template <class F, class T>
-constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F> || kAngular<F, T>
+constexpr bool kVectorised = std::is_same_v<T, float> ? std::is_base_of_v<functor::Vectorised, F> || kHasNear<F, T>
                                                       : kCheap<F> && kFloating<T>;
 
 // Elements that pay for another thread. A call of the math library costs as much as dozens of cheap elements.
@@ -64,23 +64,23 @@ struct Loop {
 };
 using MakeLoop = Loop (*)(const Attrs& attrs, DType dtype);
 
-// Calls element(i, form) for n elements, where `form` computes one: the functor, or its near form. Which of the two is
-// looked up for a block of angles at a time, and for each angle of a block that has a far one.
-template <class F, class T, class Element>
-void each(const F& f, const T* angles, int64_t n, const Element& element) {
-  if constexpr (kAngular<F, T>) {
+// Writes n elements of out, where at(i, form) is what `form` computes of the i-th values: the functor, or its near
+// form. Which of the two is looked up for a block at a time, and for each element of a block that has far values.
+template <class F, class T, class Out, class At>
+void each(const F& f, int64_t n, Out* out, const At& at) {
+  if constexpr (kHasNear<F, T>) {
     constexpr int64_t kBlock = 256;
     const auto near = [](auto... values) { return F::near(values...); };
-    const auto is_far = [](float x) { return std::fabs(x) > elementary::kFarAngle; };
+    const auto is_far = [](auto... values) { return F::is_far(values...); };
     for (int64_t start = 0; start < n; start += kBlock) {
       const int64_t end = std::min(start + kBlock, n);
       bool any_far = false;
-      for (int64_t i = start; i < end; ++i) any_far |= is_far(angles[i]);
+      for (int64_t i = start; i < end; ++i) any_far |= at(i, is_far);
       if (any_far) {
-        for (int64_t i = start; i < end; ++i) is_far(angles[i]) ? element(i, f) : element(i, near);
+        for (int64_t i = start; i < end; ++i) out[i] = at(i, is_far) ? at(i, f) : at(i, near);
       } else {
 #pragma GCC ivdep
-        for (int64_t i = start; i < end; ++i) element(i, near);
+        for (int64_t i = start; i < end; ++i) out[i] = at(i, near);
       }
     }
   } else {
@@ -88,9 +88,10 @@ void each(const F& f, const T* angles, int64_t n, const Element& element) {
     // loads its bounds anew for each.
     const F held = f;
     const int64_t count = n;
-    const Element compute = element;
+    Out* const to = out;
+    const At compute = at;
 #pragma GCC ivdep  // what is read and what is written are apart or the same, never shifted
-    for (int64_t i = 0; i < count; ++i) compute(i, held);
+    for (int64_t i = 0; i < count; ++i) to[i] = compute(i, held);
   }
 }
 
@@ -100,7 +101,7 @@ Loop unary_loop(F f) {
   const auto loop = [f](int64_t n, const Operand* operands, void* to) {
     const T* x = static_cast<const T*>(operands[0].data);
     Out* out = static_cast<Out*>(to);
-    run<F, T>([=] { each<F, T>(f, x, n, [=](int64_t i, const auto& form) { out[i] = form(x[i]); }); });
+    run<F, T>([=] { each<F, T>(f, n, out, [=](int64_t i, const auto& form) { return form(x[i]); }); });
   };
   return {loop, kFunctorGrain<F, T>};
 }
@@ -111,7 +112,7 @@ Loop pair_loop(F f) {
   const auto loop = [f](int64_t n, const Operand* operands, void* to) {
     const T *x = static_cast<const T*>(operands[0].data), *y = static_cast<const T*>(operands[1].data);
     T* out = static_cast<T*>(to);
-    run<F, T>([=] { each<F, T>(f, y, n, [=](int64_t i, const auto& form) { out[i] = form(x[i], y[i]); }); });
+    run<F, T>([=] { each<F, T>(f, n, out, [=](int64_t i, const auto& form) { return form(x[i], y[i]); }); });
   };
   return {loop, kFunctorGrain<F, T>};
 }
@@ -125,11 +126,11 @@ Loop binary_loop(F f) {
     const bool x_steps = operands[0].steps, y_steps = operands[1].steps;
     run<F, T>([=] {
       if (x_steps && y_steps) {
-        each<F, T>(f, y, n, [=](int64_t i, const auto& form) { out[i] = form(x[i], y[i]); });
+        each<F, T>(f, n, out, [=](int64_t i, const auto& form) { return form(x[i], y[i]); });
       } else if (x_steps) {
-        each<F, T>(f, x, n, [=, value = *y](int64_t i, const auto& form) { out[i] = form(x[i], value); });
+        each<F, T>(f, n, out, [=, value = *y](int64_t i, const auto& form) { return form(x[i], value); });
       } else if (y_steps) {
-        each<F, T>(f, y, n, [=, value = *x](int64_t i, const auto& form) { out[i] = form(value, y[i]); });
+        each<F, T>(f, n, out, [=, value = *x](int64_t i, const auto& form) { return form(value, y[i]); });
       } else {
         std::fill(out, out + n, static_cast<Out>(f(*x, *y)));
       }

@@ -196,11 +196,14 @@ void for_each_binary(const Visit& visit) {
   visit(Computes<Subtract, None, all>{}, BinaryRow{"subtract", "Difference. Integers wrap around.", "out = x - y"});
   visit(Computes<Multiply, None, all>{}, BinaryRow{"multiply", "Product. Integers wrap around.", "out = x * y"});
   visit(Computes<Divide>{}, BinaryRow{"divide", "Quotient.", "out = x / y", 0.5, 3});
-  visit(Computes<Mod, None, all>{}, BinaryRow{"mod", "Remainder with the sign of y; of integers, 0 where y is 0.",
-                                              "out = x - floor(x / y) * y", 0.5, 3});
+  visit(Computes<Mod, None, all>{},
+        BinaryRow{"mod", "Remainder with the sign of y, so that x = floordiv * y + mod; over 0 a NaN, of integers 0.",
+                  "out = x - floor(x / y) * y", 0.5, 3});
   visit(Computes<FloorDiv, None, all>{},
-        BinaryRow{"floordiv", "Quotient rounded down; of integers, 0 where y is 0. No gradient.", "out = floor(x / y)",
-                  0.5, 3});
+        BinaryRow{"floordiv",
+                  "The exact quotient rounded down, so 9 of 1 / 0.1, whose float32 is a little more than a tenth.\n"
+                  "Over 0 it is x / y, and of integers 0. No gradient.",
+                  "out = floor(x / y)", 0.5, 3});
   visit(Computes<Pow>{},
         BinaryRow{"pow", "Power. The gradient of y is 0 where x is not above 0.", "out = x ^ y", 0.5, 3});
   visit(Computes<Atan2>{}, BinaryRow{"atan2", "Angle of the point (y, x) in radians, in (-pi, pi].",

@@ -200,7 +200,7 @@ template <> struct numeric_limits<double> {
   std::string math = "#pragma once\nnamespace std {\n";
   for (const char* name :
        {"sqrt", "exp",  "expm1", "log",   "log1p", "sin", "cos",  "tan",  "asin",  "acos", "atan", "sinh",
-        "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "ceil", "floor", "rint", "fabs"}) {
+        "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "ceil", "floor", "trunc", "rint", "fabs"}) {
     math += text("__device__ inline float ", name, "(float x) { return ::", name, "f(x); }\n__device__ inline double ",
                  name, "(double x) { return ::", name, "(x); }\n");
   }

@@ -98,6 +98,86 @@ TEST_CASE("integers wrap around, and division by zero gives 0") {
         std::vector<uint8_t>{200, 0});
 }
 
+TEST_CASE("remainders are those of fmod for quotients of any size") {
+  // Float64 holds a float32's remainder for quotients below 2^29; beyond, the math library's loop does.
+  Ops ops;
+  constexpr int64_t kCount = 1000;
+  const Tensor xs = Tensor::allocate({DType::Float32, {kCount}}), ys = Tensor::allocate({DType::Float32, {kCount}});
+  float *const x = xs.data<float>(), *const y = ys.data<float>();
+  uint32_t state = 1;
+  const auto draw = [&](int lowest, int range) {
+    state = state * 1664525u + 1013904223u;
+    const float sign = (state >> 8 & 1) != 0 ? -1.0f : 1.0f;
+    const int exponent = lowest + static_cast<int>(state >> 9 & 0xffff) % range;
+    state = state * 1664525u + 1013904223u;
+    return sign * std::ldexp(1 + static_cast<float>(state >> 9) * 0x1p-23f, exponent);
+  };
+  for (int64_t i = 0; i < kCount; ++i) {  // blocks without far pairs, then such with some
+    y[i] = draw(i < 512 ? -8 : -140, i < 512 ? 20 : 260);
+    x[i] = i % 3 == 0 ? y[i] * static_cast<float>(i)  // a whole quotient, or one that is nearly whole
+                      : draw(i < 512 ? 0 : -140, i < 512 ? 20 : 260);
+  }
+  const std::vector<float> quotients = ops.call<float>("floordiv", {xs, ys}), rests = ops.call<float>("mod", {xs, ys});
+  for (int64_t i = 0; i < kCount; ++i) {
+    float rest = std::fmod(x[i], y[i]);
+    const bool moves = rest != 0 && (rest < 0) != (y[i] < 0);
+    const double whole = (static_cast<double>(x[i]) - rest) / y[i] - (moves ? 1 : 0);
+    if (moves) rest += y[i];
+    INFO(i << ": " << x[i] << " and " << y[i]);
+    CHECK(rests[i] == rest);
+    CHECK(std::signbit(rests[i]) == std::signbit(y[i]));
+    const float quotient = static_cast<float>(std::rint(whole));  // infinite where it has no place
+    const bool is_exact = std::fabs(whole) < 0x1p24 || std::isinf(quotient);
+    CHECK((quotients[i] == quotient || (!is_exact && quotients[i] == Approx(quotient).epsilon(1e-7))));
+  }
+}
+
+TEST_CASE("quotients are rounded down before they are rounded, and remainders agree, as in NumPy") {
+  Ops ops;
+  const auto check = [](float got, float wanted) {
+    INFO(got << ", wanted " << wanted);
+    const bool is_same = got == wanted && std::signbit(got) == std::signbit(wanted);
+    CHECK((is_same || (std::isnan(got) && std::isnan(wanted))));
+  };
+  const float rest = std::fmod(1.0f, 0.1f);  // nearly a tenth
+  const struct {
+    float x, y, quotient, rest;
+  } rows[] = {
+      {1, 0.1f, 9, rest},
+      {-1, 0.1f, -10, 0.1f - rest},
+      {1, -0.1f, -10, rest - 0.1f},
+      {-1, -0.1f, 9, -rest},
+      {-0.5f, 1, -1, 0.5f},
+      {-6, 3, -2, 0},
+      {6, -3, -2, -0.0f},
+      {0, 3, 0, 0},
+      {0, -3, -0.0f, -0.0f},
+      {-0.0f, 3, -0.0f, 0},
+      {1, 0, kInfinity, kNaN},
+      {-1, 0, -kInfinity, kNaN},
+      {1, -0.0f, -kInfinity, kNaN},
+      {0, 0, kNaN, kNaN},
+      {1, kInfinity, 0, 1},
+      {-1, kInfinity, -1, kInfinity},
+      {1, -kInfinity, -1, -kInfinity},
+      {-1, -kInfinity, 0, -1},
+      {0, kInfinity, 0, 0},
+      {kInfinity, 2, kNaN, kNaN},
+      {-kInfinity, 2, kNaN, kNaN},
+      {kInfinity, kInfinity, kNaN, kNaN},
+      {kNaN, 1, kNaN, kNaN},
+      {1, kNaN, kNaN, kNaN},
+  };
+  for (const auto& row : rows) {
+    INFO(row.x << " and " << row.y);
+    check(ops.call<float>("floordiv", {floats({row.x}), floats({row.y})})[0], row.quotient);
+    check(ops.call<float>("mod", {floats({row.x}), floats({row.y})})[0], row.rest);
+    const Tensor x = Tensor::of<double>({1}, {row.x}), y = Tensor::of<double>({1}, {row.y});
+    check(static_cast<float>(ops.call<double>("floordiv", {x, y})[0]), row.quotient);
+    check(static_cast<float>(ops.call<double>("mod", {x, y})[0]), row.rest);
+  }
+}
+
 TEST_CASE("a cast to an integer truncates, saturates and takes a NaN for 0") {
   Ops ops;
   CHECK(ops.call<int8_t>("cast", {floats({1.9f, -1.9f, 300, -300, kNaN, kInfinity})}, {{"dtype", DType::Int8}}) ==

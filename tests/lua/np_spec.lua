@@ -450,6 +450,7 @@ describe("functions", function()
     assert.equal(math.pi, np.deg2rad(180))
     assert.equal(180, np.rad2deg(math.pi))
     same(np.floor_divide(np.array({ -7, 7 }, "int32"), 2), "int32", { -4, 3 })
+    same(np.floor_divide(np.array({ 1, -1 }), 0.1), "float32", { 9, -10 }) -- float32's 0.1 is more than a tenth
     same(np.logical_xor({ 0, 2, 0, 3 }, { 0, 0, 1, 1 }), "int8", { 0, 1, 1, 0 })
     same(np.nan_to_num({ 0 / 0, math.huge, -math.huge, 2 }, { neginf = -1 }), "float32",
       { 0, 2 ^ 128 - 2 ^ 104, -1, 2 })
