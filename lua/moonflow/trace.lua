@@ -42,6 +42,7 @@ function trace.new(graph, about)
     targets = {},       -- what losses were given: { loss, site, names, target, prediction }
     hidden = {},        -- feeds that the job supplies itself: { name, id }
     optimizer = nil,
+    sums_of_steps = {}, -- of update.lua: names of other jobs' steps -> id of their sum with the job's own
   }, Trace)
 end
 

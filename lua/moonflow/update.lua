@@ -4,6 +4,7 @@
 -- whether it is to happen, and `unscale`, what its gradient is multiplied by; and `rows` where it is by rows.
 
 local core = require "moonflow.core"
+local trace = require "moonflow.trace"
 local variable = require "moonflow.variable"
 
 local update = {}
@@ -22,6 +23,24 @@ end
 -- A slot: a variable of the optimizer that belongs to the variable being updated, starting at zero.
 function Update:slot(word)
   return variable.system(self.t, self.name .. "-" .. word, self.dtype, self.shape, 0)
+end
+
+-- The steps that have moved the moment `m` before this one: the job's, and those of the jobs before it that train the
+-- variable with moments too. A job that is defined later adds its own, and its steps are not in what this one counts.
+function Update:steps_of_moments()
+  local t, names = self.t, {}
+  for _, job in ipairs(variable.moved_by(t, self.name .. "-m")) do
+    if job ~= t.job then names[#names + 1] = trace.step_name(job) end
+  end
+  local key = table.concat(names, " ")
+  if not t.sums_of_steps[key] then  -- one sum for all variables with the same history
+    local sum = t:step_id()
+    for _, name in ipairs(names) do
+      sum = t:append("add", { sum, variable.system(t, name, "int64", {}, 0) }, nil, "System-Train-AllSteps", "")
+    end
+    t.sums_of_steps[key] = sum
+  end
+  return t.sums_of_steps[key]
 end
 
 -- A number as a constant of the variable's dtype.
@@ -80,7 +99,8 @@ function update.sgdw(u, options)
 end
 
 function update.adam(u, options)
-  u:append("adam_update", { u.id, u:slot("m"), u:slot("v"), u.gradient, u.rate, u.t:step_id(), u.finite }, {
+  local m, v = u:slot("m"), u:slot("v")
+  u:append("adam_update", { u.id, m, v, u.gradient, u.rate, u:steps_of_moments(), u.finite }, {
     beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon,
     bias_correction = options.do_bias_correction, weight_decay = decays(options, u.name) and options.weight_decay or 0,
   }, "update")
@@ -91,8 +111,8 @@ function update.lazy_adam(u, options)
   local rows = u.rows
   if not rows then return update.adam(u, options) end
   local order = u:append("picks_by_row", { rows.indices }, { rows = u.shape[1] }, "order")
-  u:append("rows_adam_update", { u.id, u:slot("m"), u:slot("v"), rows.dy, u.rate, u.t:step_id(), u.unscale,
-                                  rows.indices, order }, {
+  local m, v = u:slot("m"), u:slot("v")
+  u:append("rows_adam_update", { u.id, m, v, rows.dy, u.rate, u:steps_of_moments(), u.unscale, rows.indices, order }, {
     beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon, gradient_scale = rows.scale,
     bias_correction = true }, "update")
 end

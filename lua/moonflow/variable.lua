@@ -13,7 +13,9 @@ local trace = require "moonflow.trace"
 
 local variable = {}
 
-local records = {}  -- name -> { name, shape (list), dtype, initializer, regularizer, trainable, seed, site }
+-- name -> { name, shape (list), dtype, initializer, regularizer, trainable, seed, site }; of a slot `system` and
+-- `moved_by` too
+local records = {}
 session.on_close(function() records = {} end)
 
 local function shape_text(shape)
@@ -147,6 +149,21 @@ function variable.system(t, name, dtype, shape, value)
                         initializer = initializer.constant_initializer(value), trainable = false }
   end
   return t.graph:variable(name, dtype, shape, "")
+end
+
+--- Notes that the steps of the job being traced move this slot, a system variable.
+--- @return table  names of all jobs that do, in the order of their definition
+function variable.moved_by(t, slot)
+  local record, jobs, is_new = {}, {}, true
+  for key, value in pairs(record_of(t, slot)) do record[key] = value end
+  for i, job in ipairs(record.moved_by or {}) do
+    jobs[i] = job
+    is_new = is_new and job ~= t.job
+  end
+  if is_new then jobs[#jobs + 1] = t.job end
+  record.moved_by = jobs
+  t.records[slot] = record
+  return jobs
 end
 
 --- Keeps the records of a trace whose job is compiled. A job whose definition failed leaves none.

@@ -105,6 +105,26 @@ describe("a checkpoint", function()
   end)
   after_each(function() session.settings.sink = before_sink end)
 
+  it("of two stages goes on as if there had been no stop", function()
+    local x = np.array({ 1, -2 })
+    local function stages() return define({ 2 }, "head"), define({ 2 }, "all") end
+    local head, all = stages()
+    for _ = 1, 5 do head(x) end
+    for _ = 1, 2 do all(x) end
+    local check_point = flow.train.CheckPoint()
+    check_point:save(folder .. "/stages")
+    for _ = 1, 3 do all(x) end
+    local wanted = variables()
+
+    flow.clear_default_session()
+    all = select(2, stages())
+    flow.train.CheckPoint():load(folder .. "/stages")
+    for _ = 1, 3 do all(x) end
+    local got = variables()
+    assert.same(names(wanted), names(got))
+    for name, value in pairs(wanted) do assert.is_true(value == got[name], name) end
+  end)
+
   it("brings every variable back bit by bit, slots and steps among them", function()
     local job = define({ 2, 3 })
     local check_point = flow.train.CheckPoint()

@@ -118,6 +118,56 @@ describe("Adam", function()
   end)
 end)
 
+-- Stages of training, each a job that trains w by Adam: the moments are w's, and so is the number of their steps.
+describe("Adam in several jobs", function()
+  local function stage(name, rate, make)
+    local define = flow.global_function {
+      name = name, type = "train", inputs = { x = tp.Numpy.Placeholder({ 2 }, flow.double) }, returns = tp.None,
+    }
+    return define(function(x)
+      local w = flow.get_variable("w", { shape = { 2 }, dtype = flow.double, initializer = flow.ones_initializer() })
+      ;(make or flow.optimizer.Adam)(rate):minimize(x * w)
+    end)
+  end
+
+  -- w after each of these jobs, in turn.
+  local function train_in(jobs)
+    local seen = {}
+    for t, job in ipairs(jobs) do
+      job(np.array({ 2, 4 * t }, flow.double))
+      seen[t] = session.handle():read("w"):totable()
+    end
+    return seen
+  end
+
+  it("goes on in a later one where the first has left off", function()
+    for _, make in ipairs { flow.optimizer.Adam, flow.optimizer.LazyAdam } do
+      flow.clear_default_session()
+      local head, all = stage("head", 0.01, make), stage("all", 0.01, make)
+      check(train_in { head, head, head, all, all }, adam(true))
+      assert.equal(3, session.handle():read("System-Train-TrainStep-head"):item())
+      assert.equal(2, session.handle():read("System-Train-TrainStep-all"):item())  -- its schedule is its own
+    end
+  end)
+
+  it("counts the steps of all that are defined before it, once each", function()
+    local first, second, third = stage("first", 0.01), stage("second", 0.01), stage("third", 0.01)
+    check(train_in { first, second, third, third }, adam(true))
+    flow.clear_default_session()
+    stage("first", 0.01)
+    second = stage("second", 0.01)
+    first = stage("first", 0.01)  -- defined anew, it knows of the second
+    check(train_in { first, second, first, second }, adam(true))
+  end)
+
+  it("begins anew with what another has not trained so", function()
+    local plain = stage("plain", 0.01, function(rate) return flow.optimizer.SGD(rate, { momentum = 0 }) end)
+    local later = stage("later", 0.01)
+    plain(np.zeros({ 2 }, flow.double))
+    check(train_in { later, later }, adam(true))
+  end)
+end)
+
 describe("LazyAdam of a table", function()
   local ROWS, WIDTH = 6, 2
 
