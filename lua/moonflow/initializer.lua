@@ -1,6 +1,7 @@
---- Initialisers: how the first value of a variable is made, as one op of the graph that initialises variables.
--- Random ones are keyed by (seed, name of the variable), so a variable starts equal on every machine.
+--- Initialisers: how the first value of a variable is made, by one op of the graph that initialises variables, or from
+-- an array. Random ones are keyed by (seed, name of the variable), so a variable starts equal on every machine.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 
@@ -13,9 +14,10 @@ function Initializer.__tostring(self)
   return self.text
 end
 
--- `lower(shape, dtype)` gives the op and its attributes; shape is a list.
-local function new(text, lower)
-  return setmetatable({ text = text, lower = lower }, Initializer)
+-- `lower(shape, dtype)` gives the op and its attributes, or the value as an array; shape is a list. `misfit(shape)`
+-- tells, where there is one, what is wrong with a shape.
+local function new(text, lower, misfit)
+  return setmetatable({ text = text, lower = lower, misfit = misfit }, Initializer)
 end
 
 --- Is `value` an initialiser?
@@ -23,23 +25,35 @@ function initializer.is(value)
   return getmetatable(value) == Initializer
 end
 
---- The op and the attributes that fill a variable of this shape (a list) and dtype.
+--- The op and the attributes that fill a variable of this shape (a list) and dtype; or an array, which is its value.
 function Initializer:op(shape, dtype)
   local op, attrs = self.lower(shape, dtype)
-  attrs.shape, attrs.dtype = shape, dtype
+  if attrs then attrs.shape, attrs.dtype = shape, dtype end
   return op, attrs
 end
 
 local function define(name, parameters, make)
   local signature = arguments.signature("flow." .. name, parameters)
+  signature:instead { seed = "; the variable has it: flow.get_variable takes random_seed, and flow.set_seed(n) is for "
+    .. "all" }
   initializer[name] = function(...)
     return make(signature:parse(...), signature)
   end
 end
 
---- Every element is `value`.
-define("constant_initializer", { { "value", "number", 0 }, { "dtype", "dtype?" } }, function(given)
-  return new("constant(" .. given.value .. ")", function() return "constant", { value = given.value } end)
+--- Every element is `value`, a number; or the variable begins as a copy of `value`, an array of its shape, such as
+--- vectors of words that another program has learned.
+define("constant_initializer", { { "value", "any", 0 }, { "dtype", "dtype?" } }, function(given, signature)
+  local value = given.value
+  if type(value) == "number" then
+    return new("constant(" .. value .. ")", function() return "constant", { value = value } end)
+  elseif arguments.kind(value) ~= "ndarray" then
+    signature:fail(": argument 1 ('value') must be a number or an ndarray, got " .. arguments.describe(value)
+      .. (arguments.kind(value) == "table" and "; np.array(it) makes one" or ""))
+  end
+  value = value:copy()
+  return new("constant(" .. arguments.describe(value) .. ")", function(_, dtype) return value:astype(dtype) end,
+    function(shape) return value.shape ~= core.shape(shape) and "its value is " .. tostring(value.shape) end)
 end)
 
 --- Every element is 0.
@@ -161,38 +175,86 @@ initializer.glorot_uniform_initializer = initializer.xavier_uniform_initializer
 --- Another name of xavier_normal_initializer.
 initializer.glorot_normal_initializer = initializer.xavier_normal_initializer
 
+--- He's initialisation as Keras has it, for layers before a relu: truncated normal of variance 2 / fan_in.
+define("he_normal_initializer", { { "data_format", "string", "" } }, function(given)
+  return initializer.variance_scaling_initializer(2, "fan_in", "truncated_normal", given.data_format)
+end)
+--- He's initialisation: uniform in +-sqrt(6 / fan_in).
+define("he_uniform_initializer", { { "data_format", "string", "" } }, function(given)
+  return initializer.variance_scaling_initializer(2, "fan_in", "random_uniform", given.data_format)
+end)
+--- LeCun's initialisation, for layers before a selu: truncated normal of variance 1 / fan_in.
+define("lecun_normal_initializer", { { "data_format", "string", "" } }, function(given)
+  return initializer.variance_scaling_initializer(1, "fan_in", "truncated_normal", given.data_format)
+end)
+--- LeCun's initialisation: uniform in +-sqrt(3 / fan_in).
+define("lecun_uniform_initializer", { { "data_format", "string", "" } }, function(given)
+  return initializer.variance_scaling_initializer(1, "fan_in", "random_uniform", given.data_format)
+end)
+
 local function gain_of(nonlinearity, slope)
   if nonlinearity == "relu" then return math.sqrt(2) end
   if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + slope * slope)) end
   if nonlinearity == "tanh" then return 5 / 3 end
+  if nonlinearity == "selu" then return 3 / 4 end
   return 1
 end
 
-local nonlinearities = { linear = true, sigmoid = true, tanh = true, relu = true, leaky_relu = true }
+local nonlinearities = { linear = true, sigmoid = true, tanh = true, relu = true, leaky_relu = true, selu = true }
 
---- He initialisation: standard deviation gain / sqrt(fan).
-define("kaiming_initializer", {
-  { "shape", "list" }, { "distribution", "string", "random_normal" }, { "mode", "string", "fan_in" },
-  { "nonlinearity", "string", "leaky_relu" }, { "negative_slope", "finite", 0 }, { "data_format", "string", "NCHW" },
-}, function(given, signature)
+-- With the fan of given.shape, or without one of the variable's.
+local function kaiming(given, distribution, signature)
   check_choice(signature, "mode", given.mode, modes)
-  check_choice(signature, "distribution", given.distribution, { random_normal = true, random_uniform = true })
   check_choice(signature, "nonlinearity", given.nonlinearity, nonlinearities)
-  local shape = arguments.flat_list(given.shape)
-  for _, size in ipairs(shape) do
-    if type(size) ~= "number" then
-      signature:fail(": shape must be a list of sizes, one of them is " .. arguments.describe(size))
-    end
-  end
-  local fan = fan_of(given.mode, shape, given.data_format)
-  local stddev = gain_of(given.nonlinearity, given.negative_slope) / math.sqrt(fan)
-  return new("kaiming(" .. given.distribution .. ", " .. given.mode .. ")", function()
-    if given.distribution == "random_uniform" then
+  local gain, fixed = gain_of(given.nonlinearity, given.negative_slope), given.shape
+  return new("kaiming(" .. distribution .. ", " .. given.mode .. ")", function(shape)
+    local stddev = gain / math.sqrt(fan_of(given.mode, fixed or shape, given.data_format))
+    if distribution == "random_uniform" then
       local limit = math.sqrt(3) * stddev
       return uniform(-limit, limit)
     end
     return normal(0, stddev)
   end)
+end
+
+local kaiming_parameters = {
+  { "mode", "string", "fan_in" }, { "nonlinearity", "string", "leaky_relu" }, { "negative_slope", "finite", 0 },
+  { "data_format", "string", "NCHW" },
+}
+
+--- He's initialisation as PyTorch has it: normal with the standard deviation gain / sqrt(fan). The gain is sqrt(2) of
+--- "relu", sqrt(2 / (1 + negative_slope^2)) of "leaky_relu", 5/3 of "tanh", 3/4 of "selu", and else 1.
+define("kaiming_normal_initializer", kaiming_parameters, function(given, signature)
+  return kaiming(given, "random_normal", signature)
+end)
+--- Uniform in +-gain * sqrt(3 / fan), with the gains of kaiming_normal_initializer.
+define("kaiming_uniform_initializer", kaiming_parameters, function(given, signature)
+  return kaiming(given, "random_uniform", signature)
+end)
+
+--- kaiming_normal_initializer or kaiming_uniform_initializer in the original's form, with the fan of a `shape`; without
+--- one it is that of the variable.
+define("kaiming_initializer", {
+  { "shape", "list?" }, { "distribution", "string", "random_normal" }, unpack(kaiming_parameters),
+}, function(given, signature)
+  check_choice(signature, "distribution", given.distribution, { random_normal = true, random_uniform = true })
+  given.shape = given.shape and arguments.flat_list(given.shape)
+  for _, size in ipairs(given.shape or {}) do
+    if type(size) ~= "number" then
+      signature:fail(": shape must be a list of sizes, one of them is " .. arguments.describe(size))
+    end
+  end
+  return kaiming(given, given.distribution, signature)
+end)
+
+--- `gain` on the diagonal of a matrix and 0 elsewhere.
+define("identity_initializer", { { "gain", "finite", 1 }, { "dtype", "dtype?" } }, function(given)
+  return new("identity(" .. given.gain .. ")", function(shape, dtype)
+    local rows, columns = unpack(shape)
+    local flat = core.zeros(dtype, { rows * columns })
+    for i = 0, math.min(rows, columns) - 1 do flat[i * (columns + 1)] = given.gain end
+    return flat:reshape(shape)
+  end, function(shape) return #shape ~= 2 and "a matrix has two axes" end)
 end)
 
 -- The spelling of the oldest dialect: { constant_conf = { value = 1 } }.

@@ -100,6 +100,11 @@ function variable.get(where, given)
     errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' has no initializer, and the job "
       .. "has no default one; give initializer = flow.truncated_normal(0.1)")
   end
+  local misfit = init and init.misfit and init.misfit(shape)
+  if misfit then
+    errors.raise("shape_mismatch", ("%s: the initializer %s does not fit the variable '%s' of shape %s: %s"):format(
+      where, tostring(init), given.name, shape_text(shape), misfit))
+  end
   return declare(t, {
     name = given.name, shape = shape, dtype = dtype, initializer = init or earlier.initializer,
     regularizer = given.regularizer, trainable = given.trainable ~= false, seed = given.seed,
@@ -175,23 +180,27 @@ end
 
 local random_fills = { random_uniform = true, random_normal = true, truncated_normal = true, random_int = true }
 
-local function append_assignment(graph, record, inputs)
-  local op, attrs = record.initializer:op(record.shape, record.dtype)
-  local fill = {}
-  if random_fills[op] then
-    attrs.key = record.name
-    inputs.step = inputs.step or graph:constant(core.array(0, "int64"), "step", "")
-    local seed
-    if record.seed then
-      seed = graph:constant(core.array(record.seed, "int64"), record.name .. "-seed", "")
-    else
-      inputs.seed = inputs.seed or graph:feed("System-Seed", "int64", {}, "")
-      seed = inputs.seed
-    end
-    fill = { seed, inputs.step }
+-- The inputs of the op that fills a variable: seed and step of a random one.
+local function fill_inputs(graph, record, op, inputs)
+  if not random_fills[op] then return {} end
+  inputs.step = inputs.step or graph:constant(core.array(0, "int64"), "step", "")
+  if record.seed then
+    return { graph:constant(core.array(record.seed, "int64"), record.name .. "-seed", ""), inputs.step }
   end
-  local site = record.site or ""
-  local value = graph:append(op, fill, attrs, record.name .. "-initializer", site)
+  inputs.seed = inputs.seed or graph:feed("System-Seed", "int64", {}, "")
+  return { inputs.seed, inputs.step }
+end
+
+local function append_assignment(graph, record, inputs)
+  local site, name = record.site or "", record.name .. "-initializer"
+  local op, attrs = record.initializer:op(record.shape, record.dtype)
+  local value
+  if attrs then
+    if random_fills[op] then attrs.key = record.name end
+    value = graph:append(op, fill_inputs(graph, record, op, inputs), attrs, name, site)
+  else
+    value = graph:constant(op, name, site)
+  end
   local id = graph:variable(record.name, record.dtype, record.shape, site)
   graph:append("assign", { id, value }, {}, record.name .. "-assign", site)
 end

@@ -508,6 +508,51 @@ describe("initialisers", function()
     assert.truthy(math.abs(k:std() - math.sqrt(2 / 100)) < 0.003)
   end)
 
+  it("have the names that users of other libraries look for", function()
+    local function std(init) return first(init):std() end
+    local function draws(wanted, init) assert.truthy(math.abs(std(init) - wanted) < 0.03 * wanted, std(init)) end
+    draws(math.sqrt(2 / 200), flow.he_normal_initializer())
+    draws(math.sqrt(2 / 200), flow.he_uniform_initializer())
+    draws(math.sqrt(1 / 200), flow.lecun_normal_initializer())
+    draws(math.sqrt(1 / 200), flow.lecun_uniform_initializer())
+    draws(math.sqrt(2 / 100), flow.kaiming_normal_initializer { mode = "fan_out", nonlinearity = "relu" })
+    draws(3 / 4 / math.sqrt(200), flow.kaiming_uniform_initializer { nonlinearity = "selu" })
+    draws(math.sqrt(2 / 200), flow.kaiming_initializer())  -- without a shape that of the variable
+    draws(math.sqrt(2 / 300), flow.glorot_normal_initializer())
+    assert.is_true(first(flow.identity_initializer(2), { 2, 3 }) == np.array({ { 2, 0, 0 }, { 0, 2, 0 } }))
+  end)
+
+  it("begin with an array, as it was when they were made", function()
+    local vectors = np.arange(6):reshape({ 2, 3 })
+    local init = flow.constant_initializer(vectors)
+    vectors[0] = 7
+    assert.is_true(first(init, { 2, 3 }) == np.arange(6):reshape({ 2, 3 }):astype("float32"))
+  end)
+
+  it("say what does not fit, where the variable is made", function()
+    local function refuses(message, init, shape)
+      local fine, problem = pcall(first, init, shape)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("layers_spec.lua:%d+: flow.get_variable: the initializer "), problem)
+      assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
+    end
+    refuses("identity(1) does not fit the variable 'v' of shape (3, 1, 1): a matrix has two axes",
+      flow.identity_initializer(), { 3, 1, 1 })
+    refuses("does not fit the variable 'v' of shape (3): its value is (2)",
+      flow.constant_initializer(np.zeros { 2 }), { 3 })
+  end)
+
+  it("say what they take", function()
+    local function refuses(message, ...)
+      local fine, problem = pcall(...)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
+    end
+    refuses("must be a number or an ndarray, got a table; np.array(it) makes one", flow.constant_initializer, { 1, 2 })
+    refuses("has no option 'seed'; the variable has it: flow.get_variable takes random_seed",
+      flow.identity_initializer, { gain = 1, seed = 3 })
+  end)
+
   it("count the fans of convolutions", function()
     local nchw = first(flow.variance_scaling_initializer(1, "fan_out", "random_normal"), { 64, 32, 3, 3 })
     assert.truthy(math.abs(nchw:std() - math.sqrt(1 / (64 * 9))) < 0.001)
