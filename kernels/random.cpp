@@ -3,12 +3,11 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/graph.h"
 #include "kernels/boxes.h"
-#include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/philox_lanes.h"
 #include "kernels/random_draws.h"
+#include "kernels/random_source.h"
 #include "kernels/simd.h"
 #include "kernels/types.h"
 
@@ -17,25 +16,6 @@ namespace {
 
 using philox::Block;
 using philox::Sequence;
-
-// The (seed, step) inputs of the run and the key of the op, which is hashed once.
-struct Source {
-  uint64_t key_hash;
-  int seed_input;  // the step is the input after it
-
-  Source(const KernelCall& call, int seed_input)
-      : key_hash(philox::hash_of(call.attrs.string("key"))), seed_input(seed_input) {}
-  Sequence at(const LaunchCall& launch) const {
-    return {*launch.input<int64_t>(seed_input), key_hash, *launch.input<int64_t>(seed_input + 1)};
-  }
-};
-
-void require_source(const OpCall& call, int seed) {
-  const TensorType scalar{DType::Int64, {}};
-  require(call.type(seed) == scalar, ErrorCode::ShapeMismatch, "seed must be ", scalar, ", got ", call.type(seed));
-  require(call.type(seed + 1) == scalar, ErrorCode::ShapeMismatch, "step must be ", scalar, ", got ",
-          call.type(seed + 1));
-}
 
 // ---- dropout and masks ------------------------------------------------------------------------------------------
 
@@ -87,7 +67,7 @@ void scale_kept(const T* x, const int8_t* mask, T scale, int64_t count, T* out) 
 }
 
 Launch prepare_dropout(KernelCall& call) {
-  const Source source(call, 1);
+  const RandomSource source(call, 1);
   const double rate = checked_rate(call.attrs);
   const int64_t count = call.inputs[0].count();
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
@@ -122,7 +102,7 @@ Launch prepare_dropout_grad(KernelCall& call) {
 }
 
 Launch prepare_mask(KernelCall& call) {
-  const Source source(call, static_cast<int>(call.inputs.size()) - 2);
+  const RandomSource source(call, static_cast<int>(call.inputs.size()) - 2);
   const uint32_t threshold = draws::threshold_of(checked_rate(call.attrs));
   const int64_t count = call.outputs[0].count();
   return [=](const LaunchCall& launch) {
@@ -133,10 +113,6 @@ Launch prepare_mask(KernelCall& call) {
       std::copy_n(flags, size, launch.output<int8_t>(0) + first);
     });
   };
-}
-
-AttrDef key_attr() {
-  return {"key", std::string(), "names this use of the seed, so that two ops draw different numbers", true};
 }
 
 AttrDef rate_attr() { return {"rate", 0.5, "the part that is dropped, in [0, 1)"}; }
@@ -255,7 +231,7 @@ void add_bernoulli(Catalog& catalog) {
     return {call.type(0)};
   };
   op.cpu = {[](KernelCall& call) -> Launch {
-    const Source source(call, 1);
+    const RandomSource source(call, 1);
     const int64_t count = call.inputs[0].count();
     return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
       using T = decltype(zero);
@@ -304,7 +280,7 @@ struct Blocks {
 // Elements come in pairs, one of a block each.
 template <class T, class Draw>
 Launch launch_pairs(const KernelCall& call, const Draw& draw) {
-  return [draw, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
+  return [draw, source = RandomSource(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
     const Sequence sequence = source.at(launch);
     T* out = launch.output<T>(0);
     for_each_batch(count, cpu::kGrain / 16, [&](int64_t first, int64_t size) {
@@ -345,7 +321,7 @@ Launch prepare_truncated(KernelCall& call) {
   return visit_floating(call.outputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     const draws::Normal<T> normal{call.attrs.number("mean"), call.attrs.number("stddev")};
-    return [normal, source = Source(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
+    return [normal, source = RandomSource(call, 0), count = call.outputs[0].count()](const LaunchCall& launch) {
       const Sequence sequence = source.at(launch);
       T* out = launch.output<T>(0);
       for_each_batch(count, cpu::kGrain / 16, [&](int64_t first, int64_t size) {
@@ -495,6 +471,7 @@ void add_random(Catalog& catalog) {
   add_dropout(catalog);
   add_bernoulli(catalog);
   add_fills(catalog);
+  add_orthogonal(catalog);
 }
 
 }  // namespace moonflow

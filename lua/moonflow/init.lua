@@ -116,7 +116,8 @@ for _, name in ipairs {
   "random_normal_initializer", "truncated_normal_initializer", "truncated_normal", "variance_scaling_initializer",
   "glorot_uniform_initializer", "glorot_normal_initializer", "xavier_uniform_initializer", "xavier_normal_initializer",
   "he_normal_initializer", "he_uniform_initializer", "lecun_normal_initializer", "lecun_uniform_initializer",
-  "kaiming_initializer", "kaiming_normal_initializer", "kaiming_uniform_initializer", "identity_initializer",
+  "kaiming_initializer", "kaiming_normal_initializer", "kaiming_uniform_initializer", "orthogonal_initializer",
+  "identity_initializer",
 } do flow[name] = initializer[name] end
 
 ops.expose(flow)

@@ -178,7 +178,9 @@ end
 
 -- ---- initialising -------------------------------------------------------------------------------------------------
 
-local random_fills = { random_uniform = true, random_normal = true, truncated_normal = true, random_int = true }
+local random_fills = {
+  random_uniform = true, random_normal = true, truncated_normal = true, random_int = true, random_orthogonal = true,
+}
 
 -- The inputs of the op that fills a variable: seed and step of a random one.
 local function fill_inputs(graph, record, op, inputs)

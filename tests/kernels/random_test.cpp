@@ -274,3 +274,65 @@ TEST_CASE("a longer fill begins with the shorter one, and float32 follows float6
     CHECK(distance(longer, fill(session, op, 1001, {{"dtype", DType::Float64}})) < 4e-7);
   }
 }
+
+TEST_CASE("an orthogonal matrix has orthogonal rows of one length, or columns where it is taller than wide") {
+  Session session = make_session();
+  const auto worst_product = [](const std::vector<double>& a, int64_t rows, int64_t columns, double square) {
+    const bool by_rows = rows <= columns;
+    const int64_t count = std::min(rows, columns), length = std::max(rows, columns);
+    const auto at = [&](int64_t vector, int64_t i) {
+      return by_rows ? a[vector * columns + i] : a[i * columns + vector];
+    };
+    double worst = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j <= i; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < length; ++k) sum += at(i, k) * at(j, k);
+        worst = std::max(worst, std::fabs(sum - (i == j ? square : 0)));
+      }
+    }
+    return worst;
+  };
+  // Panels that are full, begun and alone; a convolution's filter is (filters, all else).
+  for (const Ints& shape : {Ints{48, 48}, Ints{33, 70}, Ints{70, 33}, Ints{1, 5}, Ints{5, 1}, Ints{8, 3, 2, 2}}) {
+    const int64_t rows = shape[0];
+    Attrs attrs{{"shape", shape}, {"key", std::string("w")}, {"gain", 3.0}, {"dtype", DType::Float64}};
+    const std::vector<Tensor> source{scalar(7), scalar(0)};
+    const Tensor exact = session.evaluate("random_orthogonal", source, attrs)[0];
+    INFO(exact.shape());
+    CHECK(worst_product(numbers(exact), rows, exact.count() / rows, 9) < 1e-13);  // a few hundred roundings
+    attrs.set("dtype", DType::Float32);
+    CHECK(distance(session.evaluate("random_orthogonal", source, attrs)[0], exact) < 2e-7);
+  }
+}
+
+TEST_CASE("orthogonal matrices are any with the same likelihood") {
+  // Each element of one that is drawn uniformly has mean 0 and, in n dimensions, variance 1 / n. Without the signs of
+  // R's diagonal the first ones would lean to one side.
+  Session session = make_session();
+  double sum[4] = {}, squares[4] = {};
+  constexpr int kDraws = 4000;
+  for (int64_t draw = 0; draw < kDraws; ++draw) {
+    const Attrs attrs{{"shape", Ints{2, 2}}, {"key", std::string("w")}, {"dtype", DType::Float64}};
+    const std::vector<double> q = numbers(session.evaluate("random_orthogonal", {scalar(draw), scalar(0)}, attrs)[0]);
+    for (int i = 0; i < 4; ++i) sum[i] += q[i] / kDraws, squares[i] += q[i] * q[i] / kDraws;
+  }
+  for (int i = 0; i < 4; ++i) {
+    CHECK(std::fabs(sum[i]) < 5 * std::sqrt(0.5 / kDraws));
+    CHECK(std::fabs(squares[i] - 0.5) < 5 * std::sqrt(0.125 / kDraws));
+  }
+}
+
+TEST_CASE("an orthogonal matrix has the same bits for any number of threads and any registers") {
+  Session one = make_session(1), two = make_session(2);
+  const Attrs attrs{{"shape", Ints{200, 150}}, {"key", std::string("w")}};
+  const Tensor q = one.evaluate("random_orthogonal", {scalar(7), scalar(0)}, attrs)[0];
+  CHECK(same(q, two.evaluate("random_orthogonal", {scalar(7), scalar(0)}, attrs)[0]));
+  // The sum of its bits, as first computed here: each run of these tests finds it, with MOONFLOW_SIMD=plain too.
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < q.count(); ++i) bits += __builtin_bit_cast(uint32_t, q.data<float>()[i]);
+  CHECK(bits == 62740797344563);
+  CHECK(message_of([&] {
+          one.evaluate("random_orthogonal", {scalar(7), scalar(0)}, {{"shape", Ints{3}}, {"key", std::string("w")}});
+        }) == "an orthogonal matrix has two axes or more, got shape (3)");
+}

@@ -522,6 +522,14 @@ describe("initialisers", function()
     assert.is_true(first(flow.identity_initializer(2), { 2, 3 }) == np.array({ { 2, 0, 0 }, { 0, 2, 0 } }))
   end)
 
+  it("make matrices that neither stretch nor shrink", function()
+    local q = first(flow.orthogonal_initializer(2))
+    assert.is_true(np.allclose(np.matmul(q, q:transpose()), 4 * np.eye(100), { atol = 1e-5 }))
+    local filter = first(flow.orthogonal_initializer(), { 4, 3, 2, 2 }):reshape({ 4, -1 })
+    assert.is_true(np.allclose(np.matmul(filter, filter:transpose()), np.eye(4), { atol = 1e-6 }))
+    assert.is_true(first(flow.orthogonal_initializer(), { 30, 20 }) == first(flow.orthogonal_initializer(), { 30, 20 }))
+  end)
+
   it("begin with an array, as it was when they were made", function()
     local vectors = np.arange(6):reshape({ 2, 3 })
     local init = flow.constant_initializer(vectors)
@@ -536,6 +544,8 @@ describe("initialisers", function()
       assert.truthy(tostring(problem):find("layers_spec.lua:%d+: flow.get_variable: the initializer "), problem)
       assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
     end
+    refuses("orthogonal(1) does not fit the variable 'v' of shape (3): a matrix has two axes or more",
+      flow.orthogonal_initializer(), { 3 })
     refuses("identity(1) does not fit the variable 'v' of shape (3, 1, 1): a matrix has two axes",
       flow.identity_initializer(), { 3, 1, 1 })
     refuses("does not fit the variable 'v' of shape (3): its value is (2)",
