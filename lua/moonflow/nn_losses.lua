@@ -15,6 +15,9 @@ local predictions = {
   MarginRankingLoss = { "input1", "input2" },
 }
 
+-- Those that take input and target element by element, so that both should be of one shape.
+local by_element = { L1Loss = true, MSELoss = true, BCELoss = true, BCEWithLogitsLoss = true, KLDivLoss = true }
+
 local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
 end
@@ -87,7 +90,7 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
       for _, prediction in ipairs(predictions[name] or {}) do
         t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
       end
-      if given.input then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
+      if by_element[name] then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
       for _, weight in ipairs { "weight", "pos_weight" } do
         given[weight] = as_blob(given[weight], t, given.input, "flow.nn." .. name .. ": " .. weight)
       end
