@@ -39,8 +39,9 @@ local function at_least_zero(x)
   return ops.apply("relu", { x })
 end
 
--- `total` is what the sum is divided by for the mean, where that is not the number of elements.
-local function reduced(value, total, reduction, name, signature)
+-- `total` is what the sum is divided by for the mean, where that is not the number of elements; `batch`, where there is
+-- one, for "batchmean".
+local function reduced(value, total, batch, reduction, name, signature)
   if reduction == "none" then return ops.apply("identity", { value }, nil, name) end
   if reduction == "mean" and total then
     local sum, of_nothing_0 = ops.apply("reduce_sum", { value }), ops.apply("reciprocal_no_nan", { total })
@@ -48,7 +49,12 @@ local function reduced(value, total, reduction, name, signature)
   end
   if reduction == "mean" then return ops.apply("reduce_mean", { value }, nil, name) end
   if reduction == "sum" then return ops.apply("reduce_sum", { value }, nil, name) end
-  signature:fail(": reduction must be 'mean', 'sum' or 'none', got '" .. reduction .. "'")
+  if reduction == "batchmean" and batch then
+    local part = ops.apply("constant", {}, { value = 1 / batch, dtype = value.dtype, shape = {} })
+    return ops.apply("multiply", { ops.apply("reduce_sum", { value }), part }, nil, name)
+  end
+  signature:fail((": reduction must be 'mean', %s'sum' or 'none', got '%s'"):format(batch and "'batchmean', " or "",
+    reduction))
 end
 
 -- Is `shape` repeated along an axis to fit the other one?
@@ -95,7 +101,8 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
         given[weight] = as_blob(given[weight], t, given.input, "flow.nn." .. name .. ": " .. weight)
       end
       local value, total = make(given, signature)
-      return reduced(value, total, given.reduction, given.name, signature)
+      local batch = name == "KLDivLoss" and (#value.shape > 0 and value.shape[0] or 1)
+      return reduced(value, total, batch, given.reduction, given.name, signature)
     end)
   end
 
@@ -201,7 +208,8 @@ The Kullback-Leibler divergence of the target from the input, element by element
 probabilities:
   target * (log(target) - input); with log_target exp(target) * (target - input); 0 where that probability is 0
 shapes: input and target alike
-note: "mean" is over all elements, not over the batch]],
+note: reduction "batchmean" is the sum divided by the size of the first axis, which is the divergence where a row is a
+  distribution; "mean" divides by the number of all elements]],
   function(given)
     local x, y = given.input, given.target
     if given.log_target then return weighed(ops.apply("exp", { y }), y - x) end
