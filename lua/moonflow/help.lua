@@ -241,7 +241,7 @@ local foreign_of_arrays = {
   row_stack = "flow.np.vstack",
   asarray = "flow.np.array", shuffle = "flow.np.random.permutation",
   choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", append = "flow.np.concat",
-  extract = "flow.np.compress", array_split = "flow.np.split", amax = "flow.np.max", amin = "flow.np.min",
+  extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
 }
 
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,

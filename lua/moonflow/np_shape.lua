@@ -126,27 +126,46 @@ return function(np)
 
   -- ---- cutting and repeating ----------------------------------------------------------------------------------------
 
-  local split_signature = signature("np.split",
-    { { "a", "any" }, { "parts", "list" }, { "axis", "integer", 0 } })
-  --- A list of parts along `axis`: so many equal ones, or cut before each of a list of places.
-  function np.split(...)
-    local given = split_signature:parse(...)
-    local a = as_array(given.a, "np.split")
-    local axis = axis_of(a, given.axis, "np.split")
-    local size, places = a.shape[axis], flat_list(given.parts)
-    if type(given.parts) == "number" then
-      local count = given.parts
-      if count < 1 or count % 1 ~= 0 or size % count ~= 0 then
-        fail("invalid_argument", ("np.split: axis %d of size %d does not divide into %g equal parts; a list gives the "
-          .. "places to cut at"):format(axis, size, count))
-      end
-      places = {}
-      for i = 1, count - 1 do places[i] = i * size / count end
-    end
+  -- The parts of an array before, between and behind these places along an axis.
+  local function cut_at(places, a, axis)
     local parts = {}
-    for i = 0, #places do parts[i + 1] = cut(a, axis, { places[i] or 0, places[i + 1] or size }) end
+    for i = 0, #places do parts[i + 1] = cut(a, axis, { places[i] or 0, places[i + 1] or a.shape[axis] }) end
     return parts
   end
+
+  -- np.split and np.array_split: `places_of(size, count, axis)` gives the places where so many parts meet.
+  local function define_split(name, places_of)
+    local where = "np." .. name
+    local split_signature = signature(where, { { "a", "any" }, { "parts", "list" }, { "axis", "integer", 0 } })
+    np[name] = function(...)
+      local given = split_signature:parse(...)
+      local a = as_array(given.a, where)
+      local axis = axis_of(a, given.axis, where)
+      if type(given.parts) ~= "number" then return cut_at(flat_list(given.parts), a, axis) end
+      if given.parts < 1 or given.parts % 1 ~= 0 then
+        fail("invalid_argument", ("%s: parts must be a whole number above 0, got %g"):format(where, given.parts))
+      end
+      return cut_at(places_of(a.shape[axis], given.parts, axis), a, axis)
+    end
+  end
+
+  --- A list of parts along `axis`: so many equal ones, or cut before each of a list of places.
+  define_split("split", function(size, count, axis)
+    if size % count ~= 0 then
+      fail("invalid_argument", ("np.split: axis %d of size %d does not divide into %g equal parts; np.array_split "
+        .. "makes such as differ by one, and a list gives the places to cut at"):format(axis, size, count))
+    end
+    local places = {}
+    for i = 1, count - 1 do places[i] = i * size / count end
+    return places
+  end)
+
+  --- np.split into so many parts where the size does not divide: the first ones are then longer by one.
+  define_split("array_split", function(size, count)
+    local places, least, longer = {}, math.floor(size / count), size % count
+    for i = 1, count - 1 do places[i] = i * least + math.min(i, longer) end
+    return places
+  end)
 
   local tile_signature = signature("np.tile", { { "a", "any" }, { "reps", "list" } })
   --- The array laid side by side, so often along each axis.
