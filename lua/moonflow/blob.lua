@@ -22,6 +22,11 @@ local data_words = {}
 for word in ([[mean sum max min prod std item numpy ndarray totable tolist at set ptr any all argmax argmin copy astype
 numpy_list ndarray_list nbytes slice]]):gmatch("%S+") do data_words[word] = true end
 
+-- The function of a job that does what the word says. Help knows of all of them, and is made after this.
+local function function_called(word)
+  return require("moonflow.help").in_job(word)
+end
+
 function Blob.__index(self, key)
   local method = methods[key]
   if method then return method end
@@ -34,14 +39,18 @@ function Blob.__index(self, key)
   elseif key == "blob_name" then
     return (self.logical_blob_name:match("([^/]*)$"))
   elseif data_words[key] then
+    local name = function_called(key)
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no '" .. key
-      .. "'; return it from the job or watch it with flow.watch")
+      .. "'; return it from the job or watch it with flow.watch"
+      .. (name and ", or compute with it by " .. name .. "(x)" or ""))
   elseif type(key) == "number" then
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element " .. key
       .. "; flow.slice and flow.gather take parts of it")
   elseif type(key) == "string" and key ~= "site" then
+    local name = function_called(key)
     errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'"
-      .. arguments.suggestion(key, fields) .. "; what computes with it is a function, such as flow.transpose(x)")
+      .. (name and "" or arguments.suggestion(key, fields)) .. "; what computes with it is a function, "
+      .. (name or "such as flow.transpose") .. "(x)")
   end
   return nil
 end

@@ -228,7 +228,9 @@ local foreign = {
   embedding_lookup = "flow.gather", cross_entropy = "flow.nn.sparse_softmax_cross_entropy_with_logits",
   crossentropyloss = "flow.nn.sparse_softmax_cross_entropy_with_logits", cat = "flow.concat", view = "flow.reshape",
   permute = "flow.transpose", unsqueeze = "flow.expand_dims", mean = "flow.math.reduce_mean",
-  sum = "flow.math.reduce_sum", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
+  sum = "flow.math.reduce_sum", max = "flow.math.reduce_max", min = "flow.math.reduce_min",
+  prod = "flow.math.reduce_prod", std = "flow.math.reduce_std", all = "flow.math.reduce_all",
+  any = "flow.math.reduce_any", astype = "flow.cast", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
   detach = "flow.stop_gradient", silu = "flow.nn.swish", interpolate = "flow.layers.upsample_2d", chunk = "flow.split",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
@@ -244,10 +246,20 @@ local foreign_of_arrays = {
   extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
 }
 
+local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
+
+--- The function of a job with this name, or what a method of this name in other libraries is called here; else nil.
+function help.in_job(name)
+  if foreign[name] then return foreign[name] end
+  for _, full in ipairs(help.nearest(name)) do
+    if full:match("[%w_]+$") == name and not is_of_arrays(full) then return full end
+  end
+end
+
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
 -- what resembles it here, or anywhere. Functions of arrays stand for none of values in a job, nor the other way round.
 local function meant(path, folder, key)
-  local names, of_arrays = {}, path:find("^flow%.np") ~= nil
+  local names, of_arrays = {}, is_of_arrays(path)
   for name in next, folder do names[#names + 1] = type(name) == "string" and name or nil end
   table.sort(names)
   for _, name in ipairs(names) do
@@ -257,7 +269,7 @@ local function meant(path, folder, key)
   if ours then return { ours } end
   local elsewhere = {}
   for _, full in ipairs(help.nearest(key)) do
-    if (full:find("^flow%.np%.") ~= nil) == of_arrays then elsewhere[#elsewhere + 1] = full end
+    if is_of_arrays(full) == of_arrays then elsewhere[#elsewhere + 1] = full end
   end
   if elsewhere[1] and elsewhere[1]:match("[%w_]+$") == key then return elsewhere end
   local near = arguments.nearest(key, names)

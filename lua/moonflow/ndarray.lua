@@ -628,6 +628,7 @@ local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()"
 setmetatable(methods, { __index = function(_, key)
   local near = FOREIGN[key]
   if not near and key:find("^[%d%s:,.+-]+$") then near = ('a:slice("%s")'):format(key) end
+  if not near and type(rawget(require "moonflow.np", key)) == "function" then near = "np." .. key .. "(a)" end
   if not near then
     local names = { unpack(PROPERTIES) }
     for name in next, methods do names[#names + 1] = name end

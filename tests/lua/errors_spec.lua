@@ -436,9 +436,15 @@ define(3)]])
   local y = x + 1
 >>  if x < y then return x end]])
     golden("'Add_0' is a graph value with no data, so it has no 'mean'; return it from the job or watch it with "
-      .. "flow.watch", body [[
+      .. "flow.watch, or compute with it by flow.math.reduce_mean(x)", body [[
   local y = x + 1
 >>  print(y:mean())]])
+    golden("'x' is a graph value with no data, so it has no 'slice'; return it from the job or watch it with "
+      .. "flow.watch, or compute with it by flow.slice(x)", body [[
+>>  local y = x:slice("1:") - x]])
+    golden("'x' is a graph value with no data, so it has no 'item'; return it from the job or watch it with flow.watch",
+      body [[
+>>  local y = x:item()]])
     golden("'x' is a graph value, not a function", body [[
 >>  x(1)]])
     golden("operator '+' wants blobs, arrays or numbers, got 'text'", body [[
@@ -604,6 +610,13 @@ describe("a name that is not there", function()
     golden("'x' is a graph value and has no 'T'; what computes with it is a function, such as flow.transpose(x)",
       body [[
 >>  local y = x.T
+  return y]])
+    golden("'x' is a graph value and has no 'reshape'; what computes with it is a function, flow.reshape(x)", body [[
+>>  local y = x:reshape(3, 1)
+  return y]])
+    golden("'x' is a graph value and has no 'unsqueeze'; what computes with it is a function, flow.expand_dims(x)",
+      body [[
+>>  local y = x:unsqueeze(0)
   return y]])
     golden_start("'x' is a graph value and has no 'shapes'; did you mean 'shape'?", body [[
 >>  local n = x.shapes[0]
