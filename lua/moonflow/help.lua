@@ -233,6 +233,10 @@ local foreign = {
   any = "flow.math.reduce_any", astype = "flow.cast", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
   detach = "flow.stop_gradient", silu = "flow.nn.swish", interpolate = "flow.layers.upsample_2d", chunk = "flow.split",
+  dataloader = "flow.data.Dataset", tensordataset = "flow.data.Dataset", kfold = "flow.np.array_split",
+  imread = "flow.np.load_png", load_image = "flow.np.load_png", imwrite = "flow.np.save_png",
+  imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",
+  no_grad = "flow.stop_gradient", load = "flow.checkpoint.get", tensor = "flow.np.array",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
 }
 local foreign_of_arrays = {
@@ -240,7 +244,7 @@ local foreign_of_arrays = {
   ["repeat"] = "flow.np.repeat_interleave", hypot = "flow.np.linalg.norm", identity = "flow.np.eye",
   radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
   digitize = "flow.np.searchsorted", genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt",
-  row_stack = "flow.np.vstack",
+  row_stack = "flow.np.vstack", imread = "flow.np.load_png", imsave = "flow.np.save_png",
   asarray = "flow.np.array", shuffle = "flow.np.random.permutation",
   choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", append = "flow.np.concat",
   extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
@@ -250,7 +254,8 @@ local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
 
 --- The function of a job with this name, or what a method of this name in other libraries is called here; else nil.
 function help.in_job(name)
-  if foreign[name] then return foreign[name] end
+  local ours = foreign[name]
+  if ours and not is_of_arrays(ours) then return ours end
   for _, full in ipairs(help.nearest(name)) do
     if full:match("[%w_]+$") == name and not is_of_arrays(full) then return full end
   end
@@ -276,6 +281,14 @@ local function meant(path, folder, key)
   return near and { path .. "." .. near } or elsewhere
 end
 
+-- "; it has a, b" of a folder with few names; nothing of one that would fill the screen.
+local function all_of(folder)
+  local names = {}
+  for name in next, folder do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  return #names <= 24 and "; it has " .. table.concat(names, ", ") or ""
+end
+
 --- Makes it an error to read what a folder of the library, or one below it, does not have: a misspelt name would be
 --- nil, and a misspelt type no type at all. rawget asks without an error.
 function help.close(path, folder)
@@ -283,7 +296,7 @@ function help.close(path, folder)
   setmetatable(folder, { __index = function(_, key)
     local near = type(key) == "string" and meant(path, folder, key) or {}
     errors.raise("not_found", path .. " has no '" .. tostring(key) .. "'"
-      .. (near[1] and "; did you mean " .. table.concat(near, ", ") .. "?" or ""))
+      .. (near[1] and "; did you mean " .. table.concat(near, ", ") .. "?" or all_of(folder)))
   end })
   for name, value in next, folder do
     if type(name) == "string" and type(value) == "table" then help.close(path .. "." .. name, value) end
