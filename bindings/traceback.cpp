@@ -56,6 +56,12 @@ std::string for_reading(const std::string& text, const std::string& library, boo
   return only_place && !lines.empty() ? lines[0] : result;
 }
 
+// Lua compares two arrays by a function of ours, which says what to write; an array and a number it refuses itself.
+bool compares_array(const char* message) {
+  return std::strstr(message, "attempt to compare userdata with number") != nullptr ||
+         std::strstr(message, "attempt to compare number with userdata") != nullptr;
+}
+
 }  // namespace
 
 int describe_error(lua_State* L) {
@@ -74,6 +80,10 @@ int describe_error(lua_State* L) {
     if (lua_pcall(L, 1, 1, 0) != 0 || !lua_isstring(L, -1)) lua_pushliteral(L, "(an error whose __tostring fails)");
   } else if (lua_isstring(L, 1)) {
     lua_pushvalue(L, 1);
+    if (compares_array(lua_tostring(L, 1))) {
+      lua_pushliteral(L, "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y)");
+      lua_concat(L, 2);
+    }
   } else {
     lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
   }

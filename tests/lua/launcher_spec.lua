@@ -52,6 +52,17 @@ describe("the launcher", function()
     }, lines(run.err))
   end)
 
+  it("says how an array is compared with a number, of which Lua asks no array", function()
+    for _, comparison in ipairs { "x > 0", "x <= 0" } do
+      local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros { 2 } print(" .. comparison .. ")" })
+      assert.equal(1, run.code)
+      assert.truthy(lines(run.err)[1]:find("attempt to compare %a+ with %a+; elements of an array are compared by "
+        .. "x:gt%(y%), x:ge%(y%), x:lt%(y%) and x:le%(y%)$"), run.err)
+    end
+    local run = process.moonflow({ "-e", "print(1 < {})" })
+    assert.truthy(lines(run.err)[1]:find("attempt to compare number with table$"), run.err)
+  end)
+
   it("shows an error object by its __tostring, and survives one that fails", function()
     local run = process.moonflow({ "-e", "error(setmetatable({}, { __tostring = function() return 'my words' end }))" })
     assert.equal("my words", lines(run.err)[1])
