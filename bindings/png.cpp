@@ -44,8 +44,10 @@ void write_png(const std::string& path, const Tensor& picture) {
   require(dtype == DType::UInt8 || dtype == DType::Float32 || dtype == DType::Float64, ErrorCode::DtypeMismatch,
           "the picture is ", dtype, ", wanted uint8, or float32 or float64 from 0 to 1");
   const int64_t channels = shape.rank() == 3 ? shape[2] : 1;
+  const bool channels_first = shape.rank() == 3 && shape[0] >= 1 && shape[0] <= 4;  // as convolutions have it
   require((shape.rank() == 2 || shape.rank() == 3) && channels >= 1 && channels <= 4, ErrorCode::ShapeMismatch,
-          "the picture is ", shape, ", wanted (height, width) or (height, width, channels) with 1 to 4 channels");
+          "the picture is ", shape, ", wanted (height, width) or (height, width, channels) with 1 to 4 channels",
+          channels_first ? "; a:transpose({ 1, 2, 0 }) puts them last" : "");
   require(shape[0] >= 1 && shape[1] >= 1 && std::max(shape[0], shape[1]) <= kLongestSide && shape.count() < kMostBytes,
           ErrorCode::ShapeMismatch, "the picture is ", shape, ", wanted sides from 1 to ", kLongestSide,
           " and less than 2^30 elements in all");

@@ -781,6 +781,9 @@ for name in ['fortran', 'swapped', 'small']:
     end
     raises("shape_mismatch", "the picture is (2), wanted (height, width)", function() np.save_png(path, { 1, 2 }) end)
     raises("shape_mismatch", "with 1 to 4 channels", function() np.save_png(path, np.ones({ 1, 1, 5 })) end)
+    raises("shape_mismatch", "with 1 to 4 channels; a:transpose({ 1, 2, 0 }) puts them last", function()
+      np.save_png(path, np.ones({ 3, 8, 8 }))
+    end)
     raises("shape_mismatch", "wanted sides from 1", function() np.save_png(path, np.ones({ 0, 1 })) end)
     raises("dtype_mismatch", "the picture is int64", function() np.save_png(path, np.ones({ 1, 1 }, "int64")) end)
     raises("not_found", "nowhere", function() np.save_png(folder .. "/nowhere/a.png", { { 1 } }) end)
