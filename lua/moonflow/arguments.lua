@@ -202,13 +202,18 @@ function Signature:fail(message, site)
   errors.raise("invalid_argument", self.where .. message, site)
 end
 
+-- What options are called elsewhere that have one name throughout here.
+local foreign = { dim = "axis", dims = "axis", axes = "axis", kernel_size = "ksize" }
+
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.
 local function fail_option(self, name)
   if type(name) == "number" then
     self:fail((": a list has a hole: nothing stands at 1, but something at %g"):format(name)
       .. (self.by_name.shape and "; sizes cannot be left open" or ""))
   end
-  local near = self.elsewhere and self.elsewhere[name] or arguments.suggestion(name, self.names)
+  local near = self.elsewhere and self.elsewhere[name]
+  if not near and self.by_name[foreign[name]] then near = "; did you mean '" .. foreign[name] .. "'?" end
+  near = near or arguments.suggestion(name, self.names)
   if near == "" then near = "; its parameters are " .. table.concat(self.names, ", ") end
   self:fail(" has no option '" .. tostring(name) .. "'" .. near)
 end

@@ -78,6 +78,19 @@ local function names_of(variables)
   return names
 end
 
+-- The names of variables and of the layers and namespaces that they are in, all that may be chosen.
+local function choices(variables)
+  local names, is_known = {}, {}
+  for _, name in ipairs(names_of(variables)) do
+    for place in (name .. "-"):gmatch("()%-") do
+      local choice = name:sub(1, place - 1)
+      if not is_known[choice] then names[#names + 1] = choice end
+      is_known[choice] = true
+    end
+  end
+  return names
+end
+
 -- The trainable variables of the job that its optimizer is to train, and which part of it trains each.
 local function trained(t)
   local variables, owners, rest = {}, {}, nil
@@ -101,7 +114,7 @@ local function trained(t)
       end
       if not found then
         errors.raise("not_found", part.where .. ": the job '" .. t.job .. "' has no trainable variable '" .. chosen
-          .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, names_of(variables)),
+          .. "', and none in a layer or namespace of this name" .. arguments.suggestion(chosen, choices(variables)),
           t.optimizer_site)
       end
     end

@@ -283,8 +283,9 @@ function initializer.from(value, where)
     local name, conf = next(value)
     if confs[name] and type(conf) == "table" then return confs[name](conf) end
   end
+  local is_value = type(value) == "number" or arguments.kind(value) == "ndarray"
   errors.raise("invalid_argument", where .. " wants an initialiser such as flow.truncated_normal(0.1), got "
-    .. arguments.describe(value))
+    .. arguments.describe(value) .. (is_value and "; flow.constant_initializer(it) makes one" or ""))
 end
 
 return initializer

@@ -346,6 +346,12 @@ end)]])
     golden("flow.layers.dense has no option 'kernel_initialiser'; did you mean 'kernel_initializer'?", body [[
 >>  local y = flow.layers.dense(x, 4, { kernel_initialiser = flow.zeros_initializer() })
   return y]])
+    golden("flow.nn.softmax has no option 'dim'; did you mean 'axis'?", body [[
+>>  local y = flow.nn.softmax(x, { dim = -1 })
+  return y]])
+    golden("flow.nn.relu has no option 'dim'; its parameters are x, name", body [[
+>>  local y = flow.nn.relu(x, { dim = -1 })
+  return y]])
     golden("flow.nn.relu has no option 'nam'; did you mean 'name'?", body [[
 >>  local y = flow.nn.relu(x, { nam = "r" })
   return y]])

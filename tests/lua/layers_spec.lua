@@ -559,6 +559,9 @@ describe("initialisers", function()
       assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
     end
     refuses("must be a number or an ndarray, got a table; np.array(it) makes one", flow.constant_initializer, { 1, 2 })
+    refuses("wants an initialiser such as flow.truncated_normal(0.1), got an ndarray float32 (2); "
+      .. "flow.constant_initializer(it) makes one", first, np.ones { 2 }, { 2 })
+    refuses("got 0; flow.constant_initializer(it) makes one", first, 0, { 2 })
     refuses("has no option 'seed'; the variable has it: flow.get_variable takes random_seed",
       flow.identity_initializer, { gain = 1, seed = 3 })
   end)

@@ -518,6 +518,8 @@ describe("an optimizer with variables", function()
     end
     fails("flow.optimizer.SGD: the job 'train' has no trainable variable 'maker-weigth', and none in a layer or "
       .. "namespace of this name; did you mean 'maker-weight'?", { "maker-weigth" }, "train")
+    fails("no trainable variable 'makre', and none in a layer or namespace of this name; did you mean 'maker'?",
+      { "makre" }, "train")
     fails("variables must name at least one", {}, "train")
     fails("variables must be a list of names, entry 1 is 3", 3, "train")
   end)
