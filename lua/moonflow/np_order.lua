@@ -230,6 +230,32 @@ return function(np)
     return a:take(np.flatnonzero(condition), axis)
   end
 
+  local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
+  --- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
+  --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end.
+  function np.delete(...)
+    local given = delete_signature:parse(...)
+    local a = as_array(given.a, "np.delete")
+    if not given.axis then a = a:ravel() end
+    local axis = axis_of(a, given.axis or 0, "np.delete")
+    local size = a.shape[axis]
+    local places = ndarray.places(given.places, size, "np.delete"):ravel()
+    local wrong = np.flatnonzero(places:lt(0) + places:ge(size))
+    if #wrong > 0 then
+      local index = as_array(given.places, "np.delete"):ravel()[wrong[0]]
+      fail("out_of_range", ("np.delete: index %g is out of range for axis %d of size %d"):format(index, axis, size))
+    end
+    return np.compress(1 - np.isin(np.arange(size), places), a, axis)
+  end
+
+  local setdiff_signature = signature("np.setdiff1d", { { "a", "any" }, { "b", "any" } })
+  --- The values of `a` that are not in `b`, each once, sorted.
+  function np.setdiff1d(...)
+    local given = setdiff_signature:parse(...)
+    local values = np.unique(as_array(given.a, "np.setdiff1d"))
+    return np.compress(1 - np.isin(values, given.b), values)
+  end
+
   local unique_signature = signature("np.unique",
     { { "a", "any" }, { "return_inverse", "boolean", false }, { "return_counts", "boolean", false } })
   --- The values that occur, each once, sorted. On demand also the place among them of each element of `a`, flattened,
