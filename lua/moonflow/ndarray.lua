@@ -189,8 +189,9 @@ local function own(a, name)
     :format(name, arguments.describe(a)))
 end
 
-local function reduction(name)
-  return arguments.signature("a:" .. name, { { "axis", "list?" }, { "keepdims", "boolean", false } })
+local function reduction(name, more)
+  return arguments.signature("a:" .. name,
+    { { "axis", "list?" }, { "keepdims", "boolean", false }, unpack(more or {}) })
 end
 
 local function axes_of(given)
@@ -221,13 +222,31 @@ for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
   end
 end
 
---- Mean, standard deviation and variance (of the whole population); integers are taken as float64.
+local mean_signature = reduction("mean")
+--- Mean of the elements; integers are taken as float64.
 --- @overload fun(a: ndarray): number
-for name, op in pairs({ mean = "reduce_mean", std = "reduce_std", var = "reduce_variance" }) do
-  local signature = reduction(name)
+function methods.mean(a, ...)
+  refuse_empty(a, "mean")
+  return reduce("reduce_mean", floating(a), mean_signature:parse(...), mean_signature.where)
+end
+
+--- Standard deviation and variance; integers are taken as float64. The sum of squares is divided by the number of
+--- elements, or with `ddof = 1`, where they are a sample of what is to be described, by one less.
+--- @overload fun(a: ndarray): number
+for name, op in pairs({ std = "reduce_std", var = "reduce_variance" }) do
+  local signature = reduction(name, { { "ddof", "integer", 0 } })
   methods[name] = function(a, ...)
     refuse_empty(a, name)
-    return reduce(op, floating(a), signature:parse(...), signature.where)
+    local given = signature:parse(...)
+    local result = reduce(op, floating(a), given, signature.where)
+    if given.ddof == 0 then return result end
+    local count = a.shape:count() / (type(result) == "number" and 1 or result.shape:count())
+    if count <= given.ddof then
+      fail("invalid_argument", ("a:%s: ddof %d leaves nothing to divide by, of %d element%s"):format(name, given.ddof,
+        count, count == 1 and "" or "s"))
+    end
+    local factor = count / (count - given.ddof)
+    return result * (name == "std" and math.sqrt(factor) or factor)
   end
 end
 
