@@ -67,8 +67,11 @@ Descriptor open_for_reading(int directory, const char* name, const std::string& 
 
 class FileSource : public ByteSource {
  public:
-  FileSource(Descriptor file, std::string path, int64_t size)
-      : ByteSource(std::move(path), size), file_(std::move(file)) {}
+  // Reading begins at `offset`, which is within the file.
+  FileSource(Descriptor file, std::string path, int64_t size, int64_t offset = 0)
+      : ByteSource(std::move(path), size), file_(std::move(file)) {
+    position_ = offset;
+  }
   void expect_end() override;
 
  private:

@@ -1,0 +1,355 @@
+// ONNX files as Lua tables, and such tables as files. A model is
+//   { opset = 17, producer = "...", name = "...", inputs = { value... }, outputs = { value... },
+//     initializers = { { name = "...", value = ndarray }... },
+//     nodes = { { op = "...", domain = "...", name = "...", inputs = { name... }, outputs = { name... },
+//                 attributes = { name = { kind = value } } }... } }
+// where a value is { name = "...", dtype = "...", shape = { 1, "batch", "" } }, without what is unknown, and the kinds
+// of attributes have ONNX's names: i, f, s, t, ints, floats, strings.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "bindings/file.h"
+#include "bindings/lua_module.h"
+#include "bindings/onnx.h"
+
+namespace moonflow::lua {
+
+namespace {
+
+// ---- to Lua: in phase 3, from a model that a box holds -------------------------------------------------------------
+
+void set_string(lua_State* L, const char* field, std::string_view value) {
+  push_string(L, value);
+  lua_setfield(L, -2, field);
+}
+
+// A list with what `push(element)` leaves on the stack for each.
+template <class List, class Push>
+void push_list(lua_State* L, const List& list, const Push& push) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  int i = 0;
+  for (const auto& element : list) {
+    push(element);
+    lua_rawseti(L, -2, ++i);
+  }
+}
+
+// Beyond 2^53 numbers mean "to the end"; what they are exactly does not matter, but that they stay whole numbers does.
+double number_of(int64_t integer) {
+  constexpr int64_t kExact = int64_t{1} << 53;
+  return static_cast<double>(std::clamp(integer, -kExact, kExact));
+}
+
+void push_attribute(lua_State* L, const OnnxAttribute::Value& value) {
+  struct Visitor {
+    lua_State* L;
+    const char* operator()(int64_t integer) const { return lua_pushnumber(L, number_of(integer)), "i"; }
+    const char* operator()(double real) const { return lua_pushnumber(L, real), "f"; }
+    const char* operator()(const std::string& string) const { return push_string(L, string), "s"; }
+    const char* operator()(const Tensor& tensor) const { return push_array(L) = tensor, "t"; }
+    const char* operator()(const std::vector<int64_t>& ints) const {
+      push_list(L, ints, [this](int64_t integer) { lua_pushnumber(L, number_of(integer)); });
+      return "ints";
+    }
+    const char* operator()(const std::vector<double>& floats) const {
+      push_list(L, floats, [this](double real) { lua_pushnumber(L, real); });
+      return "floats";
+    }
+    const char* operator()(const std::vector<std::string>& strings) const {
+      push_list(L, strings, [this](const std::string& string) { push_string(L, string); });
+      return "strings";
+    }
+  };
+  lua_createtable(L, 0, 1);
+  const char* kind = std::visit(Visitor{L}, value);
+  lua_setfield(L, -2, kind);
+}
+
+void push_node(lua_State* L, const OnnxNode& node) {
+  const auto push_name = [L](const std::string& name) { push_string(L, name); };
+  lua_createtable(L, 0, 6);
+  set_string(L, "op", node.op);
+  set_string(L, "domain", node.domain);
+  set_string(L, "name", node.name);
+  push_list(L, node.inputs, push_name);
+  lua_setfield(L, -2, "inputs");
+  push_list(L, node.outputs, push_name);
+  lua_setfield(L, -2, "outputs");
+  lua_createtable(L, 0, static_cast<int>(node.attributes.size()));
+  for (const OnnxAttribute& attribute : node.attributes) {
+    push_string(L, attribute.name);
+    push_attribute(L, attribute.value);
+    lua_rawset(L, -3);
+  }
+  lua_setfield(L, -2, "attributes");
+}
+
+void push_value(lua_State* L, const OnnxValue& value) {
+  lua_createtable(L, 0, 3);
+  set_string(L, "name", value.name);
+  if (value.dtype) set_string(L, "dtype", name(*value.dtype));
+  if (!value.shape) return;
+  push_list(L, *value.shape, [L](const OnnxValue::Size& size) {
+    if (const auto* number = std::get_if<int64_t>(&size))
+      lua_pushnumber(L, number_of(*number));
+    else
+      push_string(L, std::get<std::string>(size));
+  });
+  lua_setfield(L, -2, "shape");
+}
+
+void push_initializer(lua_State* L, const OnnxInitializer& initializer) {
+  lua_createtable(L, 0, 2);
+  set_string(L, "name", initializer.name);
+  push_array(L) = initializer.value;
+  lua_setfield(L, -2, "value");
+}
+
+// Reads what tensors keep in files beside the model.
+class DataFiles {
+ public:
+  DataFiles(const std::string& model, const std::shared_ptr<HostMemory>& memory)
+      : folder_(parent_of(model)),
+        directory_(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
+        memory_(memory) {
+    if (!directory_) fail_errno(folder_, "open");
+  }
+
+  Tensor operator()(const std::string& name, int64_t offset, const TensorType& type) const {
+    const std::string path = folder_ + "/" + name;
+    int64_t size = 0;
+    Descriptor descriptor = open_for_reading(directory_.get(), name.c_str(), path, size);
+    require(offset <= size && type.bytes() <= size - offset, ErrorCode::Io, "file '", path, "' has ", size,
+            " bytes, and the model wants ", type.bytes(), " from byte ", offset, " on");
+    FileSource source(std::move(descriptor), path, size, offset);
+    Tensor tensor = Tensor::allocate(type, memory_);
+    source.read(tensor.data(), type.bytes());
+    return tensor;
+  }
+
+ private:
+  std::string folder_;
+  Descriptor directory_;
+  const std::shared_ptr<HostMemory>& memory_;
+};
+
+// core.onnx_read(path) -> model
+int onnx_read(lua_State* L) {
+  lua_settop(L, 1);
+  auto& model = keep<OnnxModel>(L);
+  protect_allocating(L, [&] {
+    const std::string path = path_at(L, 1);
+    int64_t size = 0;
+    Descriptor descriptor = open_for_reading(path, size);
+    FileSource source(std::move(descriptor), path, size);
+    require(size < int64_t{1} << 31, ErrorCode::Unsupported, "file '", path, "' is larger than 2 GiB");
+    std::string bytes(static_cast<size_t>(size), '\0');
+    source.read(bytes.data(), size);
+    const DataFiles files(path, state_of(L).memory);
+    try {
+      model = read_onnx(bytes, state_of(L).memory, std::cref(files));
+    } catch (const Error& error) {
+      fail(error.code, "file '", path, "': ", error.what());
+    }
+  });
+  lua_createtable(L, 0, 7);
+  lua_pushnumber(L, number_of(model.opset));
+  lua_setfield(L, -2, "opset");
+  set_string(L, "producer", model.producer);
+  set_string(L, "name", model.name);
+  push_list(L, model.inputs, [L](const OnnxValue& input) { push_value(L, input); });
+  lua_setfield(L, -2, "inputs");
+  push_list(L, model.outputs, [L](const OnnxValue& output) { push_value(L, output); });
+  lua_setfield(L, -2, "outputs");
+  push_list(L, model.initializers, [L](const OnnxInitializer& initializer) { push_initializer(L, initializer); });
+  lua_setfield(L, -2, "initializers");
+  push_list(L, model.nodes, [L](const OnnxNode& node) { push_node(L, node); });
+  lua_setfield(L, -2, "nodes");
+  return 1;
+}
+
+// ---- from Lua: in phase 2, so nothing may raise --------------------------------------------------------------------
+
+// Names of fields that are read, by number: making a string may raise, so they are made in phase 1.
+enum Field {
+  Opset = 1,
+  Producer,
+  Name,
+  Inputs,
+  Outputs,
+  Initializers,
+  Nodes,
+  Value,
+  Op,
+  Attributes,
+  DTypeName,
+  ShapeOf
+};
+constexpr const char* kFields[] = {"opset", "producer", "name", "inputs",     "outputs", "initializers",
+                                   "nodes", "value",    "op",   "attributes", "dtype",   "shape"};
+
+class ModelReader {
+ public:
+  ModelReader(lua_State* L, int names) : L_(L), names_(names) {}
+
+  OnnxModel read(int model) const {
+    OnnxModel read;
+    field(model, Opset, [&](int at) { read.opset = integer_at(L_, at, "opset", 1, 1000); });
+    field(model, Producer, [&](int at) { read.producer = string_at(L_, at, "producer"); });
+    field(model, Name, [&](int at) { read.name = string_at(L_, at, "name of the graph"); });
+    list(model, Inputs, [&](int at) { read.inputs.push_back(value(at)); });
+    list(model, Outputs, [&](int at) { read.outputs.push_back(value(at)); });
+    list(model, Initializers, [&](int at) { read.initializers.push_back(initializer(at)); });
+    list(model, Nodes, [&](int at) { read.nodes.push_back(node(at)); });
+    return read;
+  }
+
+ private:
+  // Calls read(index) with the field on the top of the stack.
+  template <class Read>
+  void field(int table, Field name, const Read& read) const {
+    lua_rawgeti(L_, names_, name);
+    lua_rawget(L_, table);
+    read(lua_gettop(L_));
+    lua_pop(L_, 1);
+  }
+  template <class Read>
+  void each(int list, const char* what, const Read& read) const {
+    table_at(L_, list, what);
+    const size_t count = lua_objlen(L_, list);
+    for (size_t i = 1; i <= count; ++i) {
+      lua_rawgeti(L_, list, static_cast<int>(i));
+      read(lua_gettop(L_));
+      lua_pop(L_, 1);
+    }
+  }
+  // The same of each table in the list that the field holds.
+  template <class Read>
+  void list(int table, Field name, const Read& read) const {
+    field(table, name, [&](int at) {
+      each(at, kFields[name - 1], [&](int entry) {
+        table_at(L_, entry, kFields[name - 1]);
+        read(entry);
+      });
+    });
+  }
+
+  std::string string_of(int table, Field name) const {
+    std::string text;
+    field(table, name, [&](int at) { text = string_at(L_, at, kFields[name - 1]); });
+    return text;
+  }
+
+  OnnxValue value(int table) const {
+    OnnxValue value;
+    value.name = string_of(table, Name);
+    field(table, DTypeName, [&](int at) {
+      if (!lua_isnil(L_, at)) value.dtype = dtype_at(L_, at, "dtype");
+    });
+    field(table, ShapeOf, [&](int at) {
+      if (lua_isnil(L_, at)) return;
+      value.shape.emplace();
+      each(at, "shape", [&](int size) {
+        if (lua_type(L_, size) == LUA_TSTRING)
+          value.shape->emplace_back(std::string(string_at(L_, size, "size")));
+        else
+          value.shape->emplace_back(integer_at(L_, size, "size", 0, int64_t{1} << 53));
+      });
+    });
+    return value;
+  }
+
+  OnnxInitializer initializer(int table) const {
+    OnnxInitializer initializer{string_of(table, Name), {}};
+    field(table, Value, [&](int at) { initializer.value = array_at(L_, at, "value of an initializer"); });
+    return initializer;
+  }
+
+  OnnxNode node(int table) const {
+    OnnxNode node;
+    node.op = string_of(table, Op);
+    node.name = string_of(table, Name);
+    const auto names = [&](std::vector<std::string>& to) {
+      return [&](int at) {
+        each(at, "names", [&](int name) { to.emplace_back(string_at(L_, name, "name of a value")); });
+      };
+    };
+    field(table, Inputs, names(node.inputs));
+    field(table, Outputs, names(node.outputs));
+    field(table, Attributes, [&](int at) {
+      table_at(L_, at, "attributes");
+      for (lua_pushnil(L_); lua_next(L_, at) != 0; lua_pop(L_, 1))
+        node.attributes.push_back(attribute(std::string(string_at(L_, -2, "name of an attribute")), lua_gettop(L_)));
+    });
+    // The order of a table's keys is nobody's choice, that of a file is.
+    std::sort(node.attributes.begin(), node.attributes.end(),
+              [](const OnnxAttribute& one, const OnnxAttribute& other) { return one.name < other.name; });
+    return node;
+  }
+
+  OnnxAttribute attribute(const std::string& name, int table) const {
+    table_at(L_, table, "an attribute");
+    lua_pushnil(L_);
+    require(lua_next(L_, table) != 0, ErrorCode::InvalidArgument, "attribute '", name, "' is empty");
+    const std::string kind(string_at(L_, -2, "kind of an attribute"));
+    OnnxAttribute attribute{name, attribute_value(name, kind, lua_gettop(L_))};
+    lua_pop(L_, 2);
+    return attribute;
+  }
+
+  OnnxAttribute::Value attribute_value(const std::string& name, const std::string& kind, int at) const {
+    const char* what = name.c_str();
+    if (kind == "i") return integer_at(L_, at, what);
+    if (kind == "f") return number_at(L_, at, what);
+    if (kind == "s") return std::string(string_at(L_, at, what));
+    if (kind == "t") return array_at(L_, at, what);
+    if (kind == "ints") {
+      std::vector<int64_t> ints;
+      each(at, what, [&](int entry) { ints.push_back(integer_at(L_, entry, what)); });
+      return ints;
+    }
+    if (kind == "floats") {
+      std::vector<double> floats;
+      each(at, what, [&](int entry) { floats.push_back(number_at(L_, entry, what)); });
+      return floats;
+    }
+    require(kind == "strings", ErrorCode::InvalidArgument, "attribute '", name, "' is of no kind: ", kind);
+    std::vector<std::string> strings;
+    each(at, what, [&](int entry) { strings.emplace_back(string_at(L_, entry, what)); });
+    return strings;
+  }
+
+  lua_State* L_;
+  int names_;
+};
+
+// core.onnx_write(path, model)
+int onnx_write(lua_State* L) {
+  lua_settop(L, 2);
+  luaL_checkstack(L, 32, "no room");
+  lua_createtable(L, static_cast<int>(std::size(kFields)), 0);
+  int i = 0;
+  for (const char* field : kFields) {
+    lua_pushstring(L, field);
+    lua_rawseti(L, -2, ++i);
+  }
+  constexpr int kNames = 3;
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    table_at(L, 2, "model");
+    const auto [head, graph] = write_onnx(ModelReader(L, kNames).read(2));
+    replace_file(path, head, graph.data(), static_cast<int64_t>(graph.size()));
+  });
+  return 0;
+}
+
+}  // namespace
+
+void add_onnx(lua_State* L, State& state) {
+  static const luaL_Reg kFunctions[] = {{"onnx_read", onnx_read}, {"onnx_write", onnx_write}, {nullptr, nullptr}};
+  set_functions(L, state, kFunctions);
+}
+
+}  // namespace moonflow::lua

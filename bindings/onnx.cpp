@@ -1,0 +1,653 @@
+#include "bindings/onnx.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <unordered_set>
+
+#include "bindings/wire.h"
+
+namespace moonflow {
+
+namespace {
+
+constexpr size_t kMaxFile = (size_t{1} << 31) - 1;  // of a protobuf message
+constexpr int64_t kMaxParts = 1 << 22;  // nodes, names and attributes: each takes more memory than it takes bytes
+constexpr int64_t kIrVersion = 8;       // of what is written, that of opset 17
+
+// ---- the numbers of fields and types, as onnx.proto has them -------------------------------------------------------
+
+namespace model {
+enum : uint32_t { IrVersion = 1, Producer = 2, ProducerVersion = 3, Graph = 7, Opset = 8 };
+}
+namespace opset {
+enum : uint32_t { Domain = 1, Version = 2 };
+}
+namespace graph {
+enum : uint32_t { Node = 1, Name = 2, Initializer = 5, Input = 11, Output = 12, SparseInitializer = 15 };
+}
+namespace node {
+enum : uint32_t { Input = 1, Output = 2, Name = 3, Op = 4, Attribute = 5, Domain = 7 };
+}
+namespace attribute {
+enum : uint32_t { Name = 1, F, I, S, T, G, Floats, Ints, Strings, Tensors, Graphs, Type = 20, Reference = 21 };
+// The value of field `Type`.
+enum Kind { Float = 1, Int, String, Tensor, Graph, FloatList, IntList, StringList, TensorList, GraphList };
+}  // namespace attribute
+namespace tensor {
+enum : uint32_t {
+  Dims = 1,
+  Type,
+  Segment,
+  Floats,
+  Int32s,
+  Strings,
+  Int64s,
+  Name,
+  Raw,
+  Doubles,
+  UInt64s,
+  External = 13,
+  Location
+};
+}
+namespace entry {
+enum : uint32_t { Key = 1, Value = 2 };
+}
+namespace value {
+enum : uint32_t { Name = 1, Type = 2, TensorType = 1, ElementType = 1, ElementShape = 2, Dim = 1, Size = 1, Param = 2 };
+}
+
+struct ElementType {
+  const char* name;
+  std::optional<DType> dtype;
+};
+constexpr int kBool = 9;
+// By the number of the type. ONNX's bool is our int8.
+const ElementType kElementTypes[] = {
+    {"undefined", {}},
+    {"float", DType::Float32},
+    {"uint8", DType::UInt8},
+    {"int8", DType::Int8},
+    {"uint16", {}},
+    {"int16", {}},
+    {"int32", DType::Int32},
+    {"int64", DType::Int64},
+    {"string", {}},
+    {"bool", DType::Int8},
+    {"float16", DType::Float16},
+    {"double", DType::Float64},
+    {"uint32", {}},
+    {"uint64", {}},
+    {"complex64", {}},
+    {"complex128", {}},
+    {"bfloat16", DType::BFloat16},
+};
+
+std::string element_name(int64_t type) {
+  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
+  return type >= 0 && type < kCount ? kElementTypes[type].name : text("the type of number ", type);
+}
+
+DType dtype_of(int64_t type, const std::string& what) {
+  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
+  if (type >= 0 && type < kCount && kElementTypes[type].dtype) return *kElementTypes[type].dtype;
+  fail(ErrorCode::Unsupported, what, " is of ", element_name(type), ", which there is none of here");
+}
+
+int64_t type_of(DType dtype) {
+  int64_t type = 0;
+  while (kElementTypes[type].dtype != dtype) ++type;  // int8 comes before bool
+  return type;
+}
+
+// A name as messages show it: of one line and not too long.
+std::string shown(std::string_view name) {
+  std::string text(name.substr(0, 100));
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
+  return "'" + text + "'";
+}
+
+// What all parts of a file are read with.
+struct Reading {
+  const std::shared_ptr<HostMemory>& memory;
+  const OnnxDataFile& data_file;
+  int64_t parts = 0;
+
+  // Counts what the file is made of.
+  void take(const WireReader& at) {
+    if (++parts > kMaxParts) at.damaged(text("the graph has more than ", kMaxParts, " parts"));
+  }
+};
+
+// ---- tensors -------------------------------------------------------------------------------------------------------
+
+// Where the elements of a tensor lie that are in another file.
+struct External {
+  std::string name;
+  int64_t offset = 0, length = -1;  // -1: it does not say
+};
+
+// What a tensor says of itself; its elements are read once that is known.
+struct TensorHead {
+  std::string name;
+  int64_t element = 0;
+  Shape shape;
+  uint32_t data = 0;  // the field that has the elements; 0: none, or there are no elements
+  bool is_external = false;
+  External external;
+};
+
+void read_external(WireReader reader, External& external) {
+  std::string key, value;
+  const WireReader whole = reader;
+  while (reader.next()) {
+    if (reader.number() == entry::Key) key = reader.bytes();
+    if (reader.number() == entry::Value) value = reader.bytes();
+  }
+  if (key == "location") external.name = value;
+  if (key != "offset" && key != "length") return;
+  const bool is_number = !value.empty() && value.size() < 19 && value.find_first_not_of("0123456789") == value.npos;
+  if (!is_number) whole.damaged(text("the ", key, " of data in another file is ", shown(value)));
+  (key == "offset" ? external.offset : external.length) = std::stoll(value);
+}
+
+TensorHead read_tensor_head(WireReader reader) {
+  TensorHead head;
+  while (reader.next()) switch (reader.number()) {
+      case tensor::Dims:
+        reader.integers([&](int64_t dim) {
+          if (dim < 0) reader.damaged(text("a tensor has the size ", dim));
+          if (head.shape.rank() == Shape::kMaxRank)
+            reader.damaged(text("a tensor has more than ", Shape::kMaxRank, " axes"));
+          head.shape.push_back(dim);
+        });
+        break;
+      case tensor::Type:
+        head.element = reader.integer();
+        break;
+      case tensor::Name:
+        head.name = reader.bytes();
+        break;
+      case tensor::Floats:
+      case tensor::Int32s:
+      case tensor::Strings:
+      case tensor::Int64s:
+      case tensor::Raw:
+      case tensor::Doubles:
+      case tensor::UInt64s:
+        if (head.data != 0 && (head.data != reader.number() || head.data == tensor::Raw))
+          reader.damaged("a tensor has two sets of elements");
+        head.data = reader.number();
+        break;
+      case tensor::Segment:
+        reader.damaged("a tensor in segments, which are not supported");
+      case tensor::Location:
+        head.is_external = reader.integer() != 0;
+        break;
+      case tensor::External:
+        read_external(reader.message(), head.external);
+        break;
+      default:
+        break;
+    }
+  return head;
+}
+
+uint32_t data_field_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float32:
+      return tensor::Floats;
+    case DType::Float64:
+      return tensor::Doubles;
+    case DType::Int64:
+      return tensor::Int64s;
+    default:
+      return tensor::Int32s;  // the narrow floats too, as bits
+  }
+}
+
+// The elements one by one, as the field of their dtype has them.
+void read_elements(WireReader reader, const TensorHead& head, const Tensor& to) {
+  const int64_t count = to.count();
+  int64_t at = 0;
+  const auto next = [&]() {
+    if (at == count) reader.damaged(text("tensor ", shown(head.name), " has more elements than ", to.type(), " holds"));
+    return at++;
+  };
+  while (reader.next()) {
+    if (reader.number() != head.data) continue;
+    switch (to.dtype()) {
+      case DType::Float32:
+        reader.fixed<uint32_t>([&](uint32_t bits) { to.data<uint32_t>()[next()] = bits; });
+        break;
+      case DType::Float64:
+        reader.fixed<uint64_t>([&](uint64_t bits) { to.data<uint64_t>()[next()] = bits; });
+        break;
+      case DType::Int64:
+        reader.integers([&](int64_t element) { to.data<int64_t>()[next()] = element; });
+        break;
+      case DType::BFloat16:
+      case DType::Float16:
+        reader.integers([&](int64_t bits) { to.data<uint16_t>()[next()] = static_cast<uint16_t>(bits); });
+        break;
+      default:
+        reader.integers([&](int64_t element) {
+          visit(to.dtype(), [&](auto like) {
+            using T = decltype(like);
+            if (element != static_cast<int64_t>(static_cast<T>(element)))
+              reader.damaged(text("tensor ", shown(head.name), " holds ", element, ", which is no ", to.dtype()));
+            to.data<T>()[next()] = static_cast<T>(element);
+          });
+        });
+    }
+  }
+  if (at < count)
+    reader.damaged(text("tensor ", shown(head.name), " is ", to.type(), ", but has ", at, " elements only"));
+}
+
+std::string_view raw_data(WireReader reader) {
+  while (reader.next())
+    if (reader.number() == tensor::Raw) return reader.bytes();
+  return {};
+}
+
+Tensor read_data_file(const WireReader& reader, const std::string& what, const External& external,
+                      const TensorType& type, const Reading& reading) {
+  const std::string& name = external.name;
+  // A plain name cannot lead out of the folder.
+  if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
+    reader.damaged(text(what, " keeps its data in ", shown(name), "; only files in the model's folder are read"));
+  if (external.length >= 0 && external.length != type.bytes())
+    reader.damaged(text(what, " is ", type, ", which takes ", type.bytes(), " bytes; it has ", external.length));
+  require(static_cast<bool>(reading.data_file), ErrorCode::Unsupported, what, " keeps its data in another file");
+  return reading.data_file(name, external.offset, type);
+}
+
+OnnxInitializer read_tensor(const WireReader& reader, const Reading& reading) {
+  const TensorHead head = read_tensor_head(reader);
+  const std::string what = "tensor " + shown(head.name);
+  const TensorType type{dtype_of(head.element, what), head.shape};
+  check_size(type);
+  if (head.is_external) return {head.name, read_data_file(reader, what, head.external, type, reading)};
+  const bool is_raw = head.data == tensor::Raw;
+  if (head.data != 0 && !is_raw && head.data != data_field_of(type.dtype))
+    reader.damaged(text(what, " is ", type, ", its elements are of another type"));
+  const std::string_view raw = is_raw ? raw_data(reader) : std::string_view();
+  if (is_raw && raw.size() != static_cast<size_t>(type.bytes()))
+    reader.damaged(text(what, " is ", type, ", which takes ", type.bytes(), " bytes; it has ", raw.size()));
+  // An element takes a byte of the file or more, so a size that is only claimed takes no memory.
+  if (!is_raw && type.count() > static_cast<int64_t>(reader.left()))
+    reader.damaged(text(what, " is ", type, ", more than the file has"));
+
+  OnnxInitializer read{head.name, Tensor::allocate(type, reading.memory)};
+  if (!raw.empty()) std::memcpy(read.value.data(), raw.data(), raw.size());
+  if (!is_raw) read_elements(reader, head, read.value);
+  if (head.element == kBool) {
+    auto* flags = read.value.data<int8_t>();
+    std::transform(flags, flags + type.count(), flags, [](int8_t flag) { return static_cast<int8_t>(flag != 0); });
+  }
+  return read;
+}
+
+// ---- nodes ---------------------------------------------------------------------------------------------------------
+
+// The value of an attribute, in the field that its type names. `what` names it, with its node.
+OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, Reading& reading) {
+  OnnxAttribute attribute;
+  int64_t kind = 0;
+  for (WireReader reader = whole; reader.next();) {
+    if (reader.number() == attribute::Name) attribute.name = reader.bytes();
+    if (reader.number() == attribute::Type) kind = reader.integer();
+    if (reader.number() == attribute::Reference)
+      fail(ErrorCode::Unsupported, node, " refers to an attribute of a function; functions are not supported");
+  }
+  const std::string what = node + ": attribute " + shown(attribute.name);
+  std::vector<int64_t> ints;
+  std::vector<double> floats;
+  std::vector<std::string> strings;
+  std::optional<OnnxAttribute::Value> single;
+  for (WireReader reader = whole; reader.next();) switch (reader.number()) {
+      case attribute::F:
+        if (kind == attribute::Float) single = static_cast<double>(reader.real());
+        break;
+      case attribute::I:
+        if (kind == attribute::Int) single = reader.integer();
+        break;
+      case attribute::S:
+        if (kind == attribute::String) single = std::string(reader.bytes());
+        break;
+      case attribute::T:
+        if (kind == attribute::Tensor) single = read_tensor(reader.message(), reading).value;
+        break;
+      case attribute::Floats:
+        reader.fixed<uint32_t>([&](uint32_t bits) {
+          float number;
+          std::memcpy(&number, &bits, sizeof number);
+          floats.push_back(static_cast<double>(number));
+        });
+        break;
+      case attribute::Ints:
+        reader.integers([&](int64_t number) { ints.push_back(number); });
+        break;
+      case attribute::Strings:
+        reading.take(reader);
+        strings.emplace_back(reader.bytes());
+        break;
+      default:
+        break;
+    }
+  switch (kind) {
+    case attribute::Float:
+    case attribute::Int:
+    case attribute::String:
+    case attribute::Tensor:
+      if (!single) whole.damaged(what + " has no value of its type");
+      attribute.value = *std::move(single);
+      break;
+    case attribute::FloatList:
+      attribute.value = std::move(floats);
+      break;
+    case attribute::IntList:
+      attribute.value = std::move(ints);
+      break;
+    case attribute::StringList:
+      attribute.value = std::move(strings);
+      break;
+    case attribute::Graph:
+    case attribute::GraphList:
+      fail(ErrorCode::Unsupported, what, " is a graph: control flow (If, Loop, Scan) is not supported; ",
+           "export a model that does without");
+    default:
+      fail(ErrorCode::Unsupported, what, " has the type of number ", kind, ", which is not supported");
+  }
+  return attribute;
+}
+
+OnnxNode read_node(const WireReader& whole, Reading& reading) {
+  OnnxNode node;
+  std::vector<WireReader> attributes;  // read once the node has its name
+  for (WireReader reader = whole; reader.next();) {
+    reading.take(reader);
+    switch (reader.number()) {
+      case node::Input:
+        node.inputs.emplace_back(reader.bytes());
+        break;
+      case node::Output:
+        node.outputs.emplace_back(reader.bytes());
+        break;
+      case node::Name:
+        node.name = reader.bytes();
+        break;
+      case node::Op:
+        node.op = reader.bytes();
+        break;
+      case node::Domain:
+        node.domain = reader.bytes();
+        break;
+      case node::Attribute:
+        attributes.push_back(reader.message());
+        break;
+      default:
+        break;
+    }
+  }
+  if (node.op.empty()) whole.damaged("a node has no operator");
+  if (node.domain == "ai.onnx") node.domain.clear();
+  const std::string& name = node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name;
+  const std::string what = "node " + shown(name) + " (" + shown(node.op) + ")";
+  std::unordered_set<std::string> names;
+  for (const WireReader& reader : attributes) {
+    node.attributes.push_back(read_attribute(reader, what, reading));
+    if (!names.insert(node.attributes.back().name).second)
+      reader.damaged(what + " has the attribute " + shown(node.attributes.back().name) + " twice");
+  }
+  return node;
+}
+
+// ---- the graph -----------------------------------------------------------------------------------------------------
+
+std::vector<OnnxValue::Size> read_shape(WireReader reader, Reading& reading) {
+  std::vector<OnnxValue::Size> shape;
+  while (reader.next()) {
+    if (reader.number() != value::Dim) continue;
+    reading.take(reader);
+    OnnxValue::Size size;
+    size = std::string();
+    for (WireReader dim = reader.message(); dim.next();) {
+      if (dim.number() == value::Size && dim.integer() >= 0) size = dim.integer();
+      if (dim.number() == value::Param) size = std::string(dim.bytes());
+    }
+    shape.push_back(std::move(size));
+  }
+  return shape;
+}
+
+OnnxValue read_value(WireReader reader, const char* role, Reading& reading) {
+  OnnxValue read;
+  std::optional<WireReader> type;
+  while (reader.next()) {
+    if (reader.number() == value::Name) read.name = reader.bytes();
+    if (reader.number() == value::Type) type = reader.message();
+  }
+  const std::string what = std::string(role) + " " + shown(read.name);
+  while (type && type->next()) {
+    if (type->number() > value::TensorType && type->number() <= 9 && type->number() != 6)
+      fail(ErrorCode::Unsupported, what, " is a sequence, a map or another type that is no dense tensor");
+    if (type->number() != value::TensorType) continue;
+    for (WireReader tensor = type->message(); tensor.next();) {
+      if (tensor.number() == value::ElementType && tensor.integer() != 0) read.dtype = dtype_of(tensor.integer(), what);
+      if (tensor.number() == value::ElementShape) read.shape = read_shape(tensor.message(), reading);
+    }
+  }
+  return read;
+}
+
+// What holds of every graph: each value has a name and is made once, before it is used. So there is no cycle either.
+void check_graph(const OnnxModel& model) {
+  std::unordered_set<std::string_view> made;
+  const auto make = [&](const std::string& name, const char* by) {
+    require(!name.empty(), ErrorCode::Io, by, " has no name");
+    require(made.insert(name).second, ErrorCode::Io, "the value ", shown(name), " is made twice, the second time as ",
+            by);
+  };
+  for (const OnnxValue& input : model.inputs) make(input.name, "an input");
+  for (const OnnxInitializer& initializer : model.initializers) make(initializer.name, "an initializer");
+  for (const OnnxNode& node : model.nodes) {
+    for (const std::string& input : node.inputs)
+      require(input.empty() || made.count(input) > 0, ErrorCode::Io, "the value ", shown(input), " is used by node ",
+              shown(node.name), " (", shown(node.op), "), but nothing before makes it");
+    for (const std::string& output : node.outputs)
+      if (!output.empty()) make(output, "an output of a node");
+  }
+  for (const OnnxValue& output : model.outputs)
+    require(made.count(output.name) > 0, ErrorCode::Io, "nothing makes the output ", shown(output.name));
+}
+
+void read_graph(WireReader reader, OnnxModel& model, Reading& reading) {
+  while (reader.next()) {
+    reading.take(reader);
+    switch (reader.number()) {
+      case graph::Node:
+        model.nodes.push_back(read_node(reader.message(), reading));
+        break;
+      case graph::Name:
+        model.name = reader.bytes();
+        break;
+      case graph::Initializer:
+        model.initializers.push_back(read_tensor(reader.message(), reading));
+        break;
+      case graph::Input:
+        model.inputs.push_back(read_value(reader.message(), "input", reading));
+        break;
+      case graph::Output:
+        model.outputs.push_back(read_value(reader.message(), "output", reading));
+        break;
+      case graph::SparseInitializer:
+        fail(ErrorCode::Unsupported, "the graph has sparse initializers, which are not supported");
+      default:
+        break;
+    }
+  }
+  std::unordered_set<std::string_view> initialized;
+  for (const OnnxInitializer& initializer : model.initializers) initialized.insert(initializer.name);
+  const auto is_initialized = [&](const OnnxValue& input) { return initialized.count(input.name) > 0; };
+  model.inputs.erase(std::remove_if(model.inputs.begin(), model.inputs.end(), is_initialized), model.inputs.end());
+}
+
+void read_opset(WireReader reader, OnnxModel& model) {
+  std::string_view domain;
+  int64_t version = 0;
+  while (reader.next()) {
+    if (reader.number() == opset::Domain) domain = reader.bytes();
+    if (reader.number() == opset::Version) version = reader.integer();
+  }
+  if (domain.empty() || domain == "ai.onnx") model.opset = version;
+}
+
+}  // namespace
+
+OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& memory, const OnnxDataFile& data_file) {
+  require(file.size() <= kMaxFile, ErrorCode::Unsupported, "the file is larger than 2 GiB");
+  OnnxModel model;
+  std::string version;
+  Reading reading{memory, data_file};
+  bool has_graph = false;
+  for (WireReader reader(file); reader.next();) switch (reader.number()) {
+      case model::Producer:
+        model.producer = reader.bytes();
+        break;
+      case model::ProducerVersion:
+        version = reader.bytes();
+        break;
+      case model::Opset:
+        read_opset(reader.message(), model);
+        break;
+      case model::Graph:
+        if (has_graph) reader.damaged("there is a second graph");
+        has_graph = true;
+        read_graph(reader.message(), model, reading);
+        break;
+      default:
+        break;
+    }
+  require(has_graph, ErrorCode::Io, "this is no ONNX model: there is no graph in it");
+  if (!version.empty()) model.producer += " " + version;
+  check_graph(model);
+  return model;
+}
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// All of a tensor but its elements, and how many bytes those take.
+std::pair<WireWriter, int64_t> tensor_head(const Tensor& value, const std::string& name) {
+  WireWriter head;
+  for (const int64_t dim : value.shape()) head.integer(tensor::Dims, dim);
+  head.integer(tensor::Type, type_of(value.dtype()));
+  if (!name.empty()) head.bytes(tensor::Name, name);
+  head.begin_bytes(tensor::Raw, static_cast<uint64_t>(value.bytes()));
+  return {std::move(head), value.bytes()};
+}
+
+void write_tensor(WireWriter& to, uint32_t number, const Tensor& value, const std::string& name) {
+  const auto [head, bytes] = tensor_head(value, name);
+  to.begin_bytes(number, head.text().size() + static_cast<uint64_t>(bytes));
+  to.append(head.text());
+  to.append({value.data<char>(), static_cast<size_t>(bytes)});
+}
+
+WireWriter attribute_message(const OnnxAttribute& attribute) {
+  WireWriter message;
+  message.bytes(attribute::Name, attribute.name);
+  struct Visitor {
+    WireWriter& message;
+    attribute::Kind operator()(int64_t integer) const {
+      message.integer(attribute::I, integer);
+      return attribute::Int;
+    }
+    attribute::Kind operator()(double real) const {
+      message.real(attribute::F, static_cast<float>(real));
+      return attribute::Float;
+    }
+    attribute::Kind operator()(const std::string& string) const {
+      message.bytes(attribute::S, string);
+      return attribute::String;
+    }
+    attribute::Kind operator()(const Tensor& value) const {
+      write_tensor(message, attribute::T, value, "");
+      return attribute::Tensor;
+    }
+    attribute::Kind operator()(const std::vector<int64_t>& ints) const {
+      for (const int64_t integer : ints) message.integer(attribute::Ints, integer);
+      return attribute::IntList;
+    }
+    attribute::Kind operator()(const std::vector<double>& floats) const {
+      for (const double real : floats) message.real(attribute::Floats, static_cast<float>(real));
+      return attribute::FloatList;
+    }
+    attribute::Kind operator()(const std::vector<std::string>& strings) const {
+      for (const std::string& string : strings) message.bytes(attribute::Strings, string);
+      return attribute::StringList;
+    }
+  };
+  message.integer(attribute::Type, std::visit(Visitor{message}, attribute.value));
+  return message;
+}
+
+WireWriter node_message(const OnnxNode& node) {
+  WireWriter message;
+  for (const std::string& input : node.inputs) message.bytes(node::Input, input);
+  for (const std::string& output : node.outputs) message.bytes(node::Output, output);
+  message.bytes(node::Name, node.name);
+  message.bytes(node::Op, node.op);
+  if (!node.domain.empty()) message.bytes(node::Domain, node.domain);
+  for (const OnnxAttribute& attribute : node.attributes) message.message(node::Attribute, attribute_message(attribute));
+  return message;
+}
+
+WireWriter value_message(const OnnxValue& value) {
+  WireWriter shape, tensor, type, message;
+  for (const OnnxValue::Size& size : value.shape.value_or(std::vector<OnnxValue::Size>())) {
+    WireWriter dim;
+    if (const auto* number = std::get_if<int64_t>(&size))
+      dim.integer(value::Size, *number);
+    else if (!std::get<std::string>(size).empty())
+      dim.bytes(value::Param, std::get<std::string>(size));
+    shape.message(value::Dim, dim);
+  }
+  if (value.dtype) tensor.integer(value::ElementType, type_of(*value.dtype));
+  if (value.shape) tensor.message(value::ElementShape, shape);
+  type.message(value::TensorType, tensor);
+  message.bytes(value::Name, value.name);
+  message.message(value::Type, type);
+  return message;
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> write_onnx(const OnnxModel& model) {
+  check_graph(model);
+  WireWriter graph;
+  for (const OnnxNode& node : model.nodes) graph.message(graph::Node, node_message(node));
+  graph.bytes(graph::Name, model.name);
+  for (const OnnxInitializer& initializer : model.initializers)
+    write_tensor(graph, graph::Initializer, initializer.value, initializer.name);
+  for (const OnnxValue& input : model.inputs) graph.message(graph::Input, value_message(input));
+  for (const OnnxValue& output : model.outputs) graph.message(graph::Output, value_message(output));
+
+  WireWriter opset, head;
+  opset.bytes(opset::Domain, "");
+  opset.integer(opset::Version, model.opset);
+  head.integer(model::IrVersion, kIrVersion);
+  head.bytes(model::Producer, model.producer);
+  head.message(model::Opset, opset);
+  head.begin_bytes(model::Graph, graph.text().size());
+  require(head.text().size() + graph.text().size() <= kMaxFile, ErrorCode::Unsupported,
+          "the model is larger than 2 GiB, which an ONNX file cannot hold");
+  return {head.text(), graph.text()};
+}
+
+}  // namespace moonflow

@@ -1,0 +1,65 @@
+// ONNX files: a graph of nodes, the values of its weights, and the types of what goes in and out.
+// Reading trusts nothing. A file that is read has no cycle, makes each value once and before its use, and took memory
+// in proportion to its size. What operators mean is not known here.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace moonflow {
+
+struct OnnxAttribute {
+  using Value = std::variant<int64_t, double, std::string, Tensor, std::vector<int64_t>, std::vector<double>,
+                             std::vector<std::string>>;
+  std::string name;
+  Value value;
+};
+
+// Inputs and outputs are names of values; an empty one is left out.
+struct OnnxNode {
+  std::string op, domain, name;
+  std::vector<std::string> inputs, outputs;
+  std::vector<OnnxAttribute> attributes;
+};
+
+// An input or output of the graph. A size is a number, the name of one that is open, or "" where nothing is said.
+struct OnnxValue {
+  using Size = std::variant<int64_t, std::string>;
+  std::string name;
+  std::optional<DType> dtype;  // bool is int8, as everywhere here
+  std::optional<std::vector<Size>> shape;
+};
+
+struct OnnxInitializer {
+  std::string name;
+  Tensor value;
+};
+
+struct OnnxModel {
+  int64_t opset = 0;  // of the operators of ONNX itself
+  std::string producer, name;
+  std::vector<OnnxValue> inputs, outputs;  // without the initializers that old files name among the inputs
+  std::vector<OnnxInitializer> initializers;
+  std::vector<OnnxNode> nodes;
+};
+
+// Gives a tensor whose elements lie in another file than the model, from the byte `offset` on. The name has no folder
+// in it: such files lie beside the model.
+using OnnxDataFile = std::function<Tensor(const std::string& name, int64_t offset, const TensorType& type)>;
+
+// Without `data_file` all data must be in the model's own.
+OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& memory,
+                    const OnnxDataFile& data_file = nullptr);
+
+// The file in two parts, one behind the other, so that the weights are copied once.
+std::pair<std::string, std::string> write_onnx(const OnnxModel& model);
+
+}  // namespace moonflow
