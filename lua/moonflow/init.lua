@@ -27,6 +27,7 @@ local log = require "moonflow.log"
 local mathematics = require "moonflow.math"
 local nn = require "moonflow.nn"
 local np = require "moonflow.np"
+local onnx = require "moonflow.onnx"
 local ops = require "moonflow.ops"
 local prepared = require "moonflow.prepared"
 local profiler = require "moonflow.profiler"
@@ -101,6 +102,7 @@ local flow = {
   np = np,
   data = data,
   checkpoint = { get = checkpoint.get, save = checkpoint.save },
+  onnx = onnx,
   train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
   profiler = profiler,
   progress = progress,

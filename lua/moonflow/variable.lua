@@ -128,6 +128,12 @@ local function adopt(given, t)
   if given.trainable == nil then given.trainable = known.trainable end
 end
 
+--- How a variable of this full name that is known already gets its first value, and where it was made; or nil.
+function variable.first_value(t, name)
+  local known = record_of(t, name)
+  if known then return known.initializer, known.site end
+end
+
 --- The variable of this name, made if it is new. Shared by name between all jobs of the session.
 --- @param name string            in the open namespaces
 --- @param shape? table           list of sizes; may be left out, with all else, where a job before this one has made it

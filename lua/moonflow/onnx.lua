@@ -1,0 +1,318 @@
+--- flow.onnx: networks from other systems. `flow.onnx.load` reads an ONNX file and gives a model, which is called in
+--- the body of a job as a layer is.
+-- A model is traced anew by each job that calls it: the job says the shapes, and its nodes become ops of the job.
+-- Weights become variables of the session, with the values of the file as their first ones.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local initializer = require "moonflow.initializer"
+local onnx_node = require "moonflow.onnx_node"
+local scope = require "moonflow.scope"
+local session = require "moonflow.session"
+local trace = require "moonflow.trace"
+local variable = require "moonflow.variable"
+
+local onnx = {}
+
+-- Loaded when a model is: most scripts read none.
+local function all_operators() return require "moonflow.onnx_operators" end
+
+local kOldest, kNewest = 6, 28  -- opsets whose operators are known
+
+local Model = { kind = "onnx model" }
+Model.__index = Model
+
+-- ---- loading ------------------------------------------------------------------------------------------------------
+
+-- The values that the outputs need, as a set of names, and the nodes that make them, in their order.
+local function needed(file)
+  local wanted, nodes = {}, {}
+  for _, output in ipairs(file.outputs) do wanted[output.name] = true end
+  for i = #file.nodes, 1, -1 do
+    local raw, is_wanted = file.nodes[i], false
+    for _, name in ipairs(raw.outputs) do is_wanted = is_wanted or wanted[name] == true end
+    if is_wanted then
+      table.insert(nodes, raw)
+      for _, name in ipairs(raw.inputs) do wanted[name] = true end
+    end
+  end
+  for i = 1, math.floor(#nodes / 2) do nodes[i], nodes[#nodes + 1 - i] = nodes[#nodes + 1 - i], nodes[i] end
+  return wanted, nodes
+end
+
+local function check_opset(name, opset)
+  if opset >= kOldest and opset <= kNewest then return end
+  errors.raise("unsupported", ("flow.onnx.load: %s is of opset %d, and those from %d to %d are read; export it with "
+    .. "opset_version = 17"):format(name, opset, kOldest, kNewest))
+end
+
+-- All operators that there are not here are named at once.
+local function check_operators(name, opset, nodes)
+  local unknown, is_named = {}, {}
+  for _, raw in ipairs(nodes) do
+    local op = raw.domain == "" and raw.op or raw.domain .. "." .. raw.op
+    if (raw.domain ~= "" or not all_operators()[raw.op]) and not is_named[op] then
+      is_named[op] = true
+      unknown[#unknown + 1] = ("%s (node '%s')"):format(op, raw.name ~= "" and raw.name or raw.outputs[1] or "")
+    end
+  end
+  if #unknown == 0 then return end
+  errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
+    .. "lists what is. An exporter may write it by others, with another opset or after a change of the network")
+    :format(name, opset, table.concat(unknown, ", ")))
+end
+
+--- The names of the operators that a model may consist of, in their order.
+--- @return string[]
+function onnx.operators()
+  local names = {}
+  for name in pairs(all_operators()) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+-- Statistics are not learned by descent.
+local statistics_of = { BatchNormalization = { 4, 5 } }
+
+-- The weights: initializers with a fraction that have an axis or more. Single numbers belong to the formula, and whole
+-- numbers are sizes, axes and places.
+local function weights_of(file, wanted, nodes, given)
+  local weights, by_variable, prefix = {}, {}, given.name and given.name .. "-" or ""
+  for _, entry in ipairs(file.initializers) do
+    local value = entry.value
+    if wanted[entry.name] and arguments.floating[value.dtype] and #value.shape > 0 and value.shape:count() > 0 then
+      local name = prefix .. onnx_node.plain(entry.name)
+      if by_variable[name] then
+        errors.raise("unsupported", ("flow.onnx.load: %s has two initializers for one variable '%s'"):format(given.file,
+          name))
+      end
+      local weight = { name = name, value = value, initializer = initializer.array_initializer(value),
+                       trainable = given.trainable }
+      if arguments.is_callable(given.trainable) then weight.trainable = given.trainable(name) and true or false end
+      weight.initializer.file = given.path
+      by_variable[name], weights[entry.name] = value, weight
+    end
+  end
+  for _, raw in ipairs(nodes) do
+    for _, i in ipairs(statistics_of[raw.op] or {}) do
+      local weight = weights[raw.inputs[i]]
+      if weight then weight.trainable = false end
+    end
+  end
+  return weights, by_variable
+end
+
+local load_signature = arguments.signature("flow.onnx.load",
+  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true } })
+
+--- Reads a network that another system has written as ONNX: `local policy = flow.onnx.load("policy.onnx")`. The model
+--- is called in the body of a job, with its inputs in their order or by name, and gives its outputs: `policy(obs)`,
+--- `policy { obs = x, state = h }`. `policy.inputs` and `policy.outputs` say names, dtypes and shapes, `policy.opset`
+--- the version of its operators; printing it shows all. Sizes that the file leaves open come from the placeholders of
+--- the job. An input whose values decide about shapes is given as an ndarray. A bool is an int8.
+--- Its weights become variables with the names they have in the file, "/" as ".", and its values. They are saved in
+--- checkpoints, published to prepared calls, and trained by train jobs. Those of an earlier load keep their values;
+--- `flow.load_variables(policy.variables)` gives them the file's again. Batch norms and dropouts are as in a
+--- prediction, also in train jobs.
+--- @param path string        the file; data that it keeps in others must lie in its folder
+--- @param name? string       stands before all names, as in "name-fc.weight"; two models whose weights have the same
+---                           names need it
+--- @param trainable? boolean|function  default true; false freezes all weights, a function decides by a variable's
+---                           name. Statistics of batch norms are always frozen. A file does not tell weights from
+---                           other tables that the network only reads, such as encodings of positions
+--- @return Model
+--- @error a damaged file; control flow, sequences, texts; an opset, an operator or an attribute that there is not here
+function onnx.load(...)
+  local given = load_signature:parse(...)
+  if type(given.trainable) ~= "boolean" and not arguments.is_callable(given.trainable) then
+    load_signature:fail(": argument 3 ('trainable') must be true, false or a function, got "
+      .. arguments.describe(given.trainable))
+  end
+  if given.name == "" then load_signature:fail(": argument 2 ('name') must not be empty") end
+  local file = core.onnx_read(given.path)
+  given.file = given.path:match("([^/\\]*)$")
+  check_opset(given.file, file.opset)
+  local wanted, nodes = needed(file)
+  check_operators(given.file, file.opset, nodes)
+  local weights, variables = weights_of(file, wanted, nodes, given)
+  local constants = {}
+  for _, entry in ipairs(file.initializers) do constants[entry.name] = entry.value end
+  return setmetatable({
+    path = given.path, file = given.file, name = given.name, opset = file.opset, producer = file.producer,
+    inputs = file.inputs, outputs = file.outputs, variables = variables,
+    _nodes = nodes, _wanted = wanted, _weights = weights, _constants = constants,
+  }, Model)
+end
+
+-- ---- looking at it ------------------------------------------------------------------------------------------------
+
+local function value_text(value)
+  local sizes = {}
+  for i, size in ipairs(value.shape or {}) do sizes[i] = size == "" and "?" or tostring(size) end
+  return value.name .. ": " .. (value.dtype or "?") .. (value.shape and "[" .. table.concat(sizes, ",") .. "]" or "")
+end
+
+local function values_text(values)
+  local texts = {}
+  for i, value in ipairs(values) do texts[i] = value_text(value) end
+  return table.concat(texts, ", ")
+end
+
+--- "policy.onnx(obs: float32[batch,8]) -> action: float32[batch,2]  [opset 17, 5 nodes, 4 variables]".
+function Model:__tostring()
+  local count = 0
+  for _ in pairs(self.variables) do count = count + 1 end
+  return ("%s(%s) -> %s  [opset %d, %d %s, %d %s]"):format(self.file, values_text(self.inputs),
+    values_text(self.outputs), self.opset, #self._nodes, #self._nodes == 1 and "node" or "nodes", count,
+    count == 1 and "variable" or "variables")
+end
+
+-- ---- tracing ------------------------------------------------------------------------------------------------------
+
+-- One call of a model in a job: its values by name, as far as they have been made.
+local Reading = {}
+Reading.__index = Reading
+
+-- Warns where another file of the same path has been loaded since.
+local function note_change(model, weight, known)
+  if model.noted or known == weight.initializer or known.values == weight.value then return end
+  model.noted = true
+  session.log(("flow.onnx: %s has changed since it was loaded before; its variables keep their values, and "
+    .. "flow.load_variables(model.variables) gives them the file's"):format(model.file))
+end
+
+-- The variable of a weight, in whatever namespace the model is called. One of the same name that does not come from the
+-- same file is another's.
+local function make_variable(self, weight)
+  local full = weight.name
+  local known, site = variable.first_value(self.trace, full)
+  if known and known.file ~= self.model.path then
+    errors.raise("invalid_argument", ("%s: the variable '%s' is there already, made at %s; give the model a name of "
+      .. "its own: flow.onnx.load(\"%s\", { name = \"...\" })"):format(self.file, full, site or "?", self.model.path))
+  end
+  if known then note_change(self.model, weight, known) end
+  return variable.get(self.file, {
+    name = full, shape = weight.value.shape, dtype = weight.value.dtype, initializer = weight.initializer,
+    trainable = weight.trainable,
+  })
+end
+
+--- The value of a name, as a blob or an ndarray.
+function Reading:value(name)
+  local value = self.values[name]
+  if value == nil then
+    local weight = self.model._weights[name]
+    value = weight and make_variable(self, weight) or self.model._constants[name]
+    self.values[name] = value
+  end
+  return value
+end
+
+--- The ndarray of a name, or nil where only a run knows it. A weight is what the file says.
+function Reading:constant(name)
+  local value = self.values[name]
+  if blob.is(value) or value == nil then value = self.model._constants[name] end
+  return value
+end
+
+local function check_input(model, declared, value)
+  local what = model.file .. ": input '" .. declared.name .. "'"
+  if not (blob.is(value) or arguments.kind(value) == "ndarray") then
+    errors.raise("invalid_argument", what .. " must be a blob, got " .. arguments.describe(value))
+  end
+  if declared.dtype and value.dtype ~= declared.dtype then
+    errors.raise("dtype_mismatch", what .. " is " .. declared.dtype .. ", got " .. value.dtype)
+  end
+  local sizes = value.shape:table()
+  local fits = not declared.shape or #declared.shape == #sizes
+  for i, size in ipairs(fits and declared.shape or {}) do
+    fits = fits and (type(size) == "string" or size == sizes[i])
+  end
+  if not fits then
+    errors.raise("shape_mismatch", ("%s wants %s, got %s; an exporter leaves a size open where it is told to, as in "
+      .. "dynamic_axes = {\"%s\": {0: \"batch\"}}"):format(what, value_text(declared), tostring(value.shape),
+      declared.name))
+  end
+end
+
+local function names_of(values)
+  local names = {}
+  for i, value in ipairs(values) do names[i] = value.name end
+  return names
+end
+
+-- The arguments of a call by the names of the inputs: in their order, or in one table.
+local function bind(model, ...)
+  local count, values = select("#", ...), {}
+  local first = ...
+  if count == 1 and type(first) == "table" and getmetatable(first) == nil then
+    local names = names_of(model.inputs)
+    for name, value in pairs(first) do values[name] = value end
+    for name in pairs(values) do
+      local is_known = false
+      for _, known in ipairs(names) do is_known = is_known or known == name end
+      if not is_known then
+        errors.raise("invalid_argument", model.file .. " has no input '" .. tostring(name) .. "'"
+          .. (arguments.nearest(tostring(name), names) and arguments.suggestion(tostring(name), names)
+            or "; its inputs are " .. table.concat(names, ", ")))
+      end
+    end
+  elseif count ~= #model.inputs then
+    errors.raise("invalid_argument", ("%s takes %d %s (%s), got %d"):format(model.file, #model.inputs,
+      #model.inputs == 1 and "input" or "inputs", values_text(model.inputs), count))
+  else
+    for i, input in ipairs(model.inputs) do values[input.name] = (select(i, ...)) end
+  end
+  for _, input in ipairs(model.inputs) do check_input(model, input, values[input.name]) end
+  return values
+end
+
+-- Gives the outputs of a node their names.
+local function keep(reading, node, ...)
+  for i, name in ipairs(node.raw.outputs) do
+    local value = (select(i, ...))
+    if name ~= "" then
+      if value == nil and reading.wanted[name] then
+        node:fail("output " .. i .. ", '" .. name .. "', is not supported")
+      end
+      reading.values[name] = value
+    end
+  end
+end
+
+local function run(reading, values)
+  local model = reading.model
+  reading.values = values
+  for _, raw in ipairs(model._nodes) do
+    local node = onnx_node.new(raw, reading)
+    keep(reading, node, all_operators()[raw.op](node))
+    node:check_attributes()
+  end
+  local results = {}
+  local last = onnx_node.new({ name = "", op = "output", inputs = {}, outputs = {}, attributes = {} }, reading)
+  for i, output in ipairs(model.outputs) do results[i] = last:blob(reading:value(output.name)) end
+  return unpack(results, 1, #model.outputs)
+end
+
+local function within_name(name, body)
+  if name then return scope.namespace(name, body) end
+  return body()
+end
+
+--- The outputs for these inputs, as values of the job that is being traced.
+--- @error outside of a job's body; inputs of another number, dtype or shape
+function Model:__call(...)
+  local t = trace.need(self.file)
+  local values = bind(self, ...)
+  local reading = setmetatable({
+    model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {},
+  }, Reading)
+  -- What is called twice has its ops numbered, as layers that share their variables.
+  return scope.reuse_variables(function()
+    return within_name(self.name, function() return run(reading, values) end)
+  end)
+end
+
+return onnx

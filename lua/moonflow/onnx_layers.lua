@@ -1,0 +1,370 @@
+--- ONNX operators that layers are made of: convolution, pooling, normalisation and matrix products. A table from an
+--- operator's name to the function that applies it to a node.
+-- Images have one or two axes of places. Those of one are taken as images of height 1.
+
+local einsum = require "moonflow.einsum"
+local onnx_node = require "moonflow.onnx_node"
+
+local operators = {}
+
+local count_of = onnx_node.count_of
+
+-- ---- windows ------------------------------------------------------------------------------------------------------
+
+-- How many axes of places an image has: 1 or 2.
+local function place_axes(node, x)
+  local count = #x.shape - 2
+  if count < 1 or count > 2 then
+    node:fail(("its input has %d axes; images of one and two axes of places are supported, so 3 or 4"):format(#x.shape))
+  end
+  return count
+end
+
+local function per_axis(node, name, count, default)
+  local list = node:ints(name)
+  if not list then
+    list = {}
+    for i = 1, count do list[i] = default end
+  elseif #list ~= count then
+    node:fail(("%s has %d numbers, wanted %d"):format(name, #list, count), "invalid_argument")
+  end
+  return list
+end
+
+-- The pads before and after each axis of places, as the node's auto_pad or pads say. A window of `reaches[i]` places
+-- goes over `sizes[i]` of them in steps of `strides[i]`.
+local function pads_of(node, sizes, reaches, strides)
+  local auto, count, before, after = node:text("auto_pad", "NOTSET"), #sizes, {}, {}
+  local pads = per_axis(node, "pads", 2 * count, 0)
+  for i = 1, count do
+    if auto == "SAME_UPPER" or auto == "SAME_LOWER" then
+      local total = math.max(0, (math.ceil(sizes[i] / strides[i]) - 1) * strides[i] + reaches[i] - sizes[i])
+      local less = math.floor(total / 2)
+      before[i] = auto == "SAME_UPPER" and less or total - less
+      after[i] = total - before[i]
+    elseif auto == "VALID" then
+      before[i], after[i] = 0, 0
+    elseif auto == "NOTSET" or auto == "" then
+      before[i], after[i] = pads[i], pads[count + i]
+    else
+      node:fail("auto_pad = " .. auto .. " is not supported", "invalid_argument")
+    end
+  end
+  return before, after
+end
+
+-- The numbers of an op's padding, for all four axes of an image.
+local function padding(before, after)
+  local list = { 0, 0, 0, 0 }
+  for i = 1, #before do list[#list + 1], list[#list + 2] = before[i], after[i] end
+  return list
+end
+
+-- What a window sees of an image, along each axis of places.
+local function reaches_of(kernel, dilations)
+  local reaches = {}
+  for i, size in ipairs(kernel) do reaches[i] = (size - 1) * dilations[i] + 1 end
+  return reaches
+end
+
+local function places_of(x)
+  local sizes = x.shape:table()
+  return { unpack(sizes, 3) }
+end
+
+-- An image of one axis as one of two, with its lists.
+local function as_image(node, x, word)
+  local sizes = x.shape:table()
+  table.insert(sizes, 3, 1)
+  return node:reshape(x, sizes, word)
+end
+
+local function with_height(number, list) return #list == 2 and list or { number, list[1] } end
+
+-- The result of an op on images of two axes as such of as many as there were.
+local function as_before(node, count, image)
+  if count == 2 then return image end
+  local sizes = image.shape:table()
+  table.remove(sizes, 3)
+  return node:reshape(image, sizes, "line")
+end
+
+-- ---- convolution --------------------------------------------------------------------------------------------------
+
+local function with_bias(node, image, count, word)
+  local bias = node:optional(3)
+  if bias then image = node:apply("bias_add", { image, bias }, {}, word) end
+  return as_before(node, count, image)
+end
+
+function operators.Conv(node)
+  node:ignore("kernel_shape")
+  local x, filter = node:input(1), node:input(2)
+  local count = place_axes(node, x)
+  if #filter.shape ~= #x.shape then node:fail("its filter has " .. #filter.shape .. " axes", "shape_mismatch") end
+  local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
+  local dilations = per_axis(node, "dilations", count, 1)
+  local before, after = pads_of(node, places_of(x), reaches_of(kernel, dilations), strides)
+  if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
+  local image = node:apply("conv2d", { x, filter }, {
+    strides = with_height(1, strides), dilations = with_height(1, dilations), groups = node:int("group", 1),
+    padding = padding(with_height(0, before), with_height(0, after)),
+  })
+  return with_bias(node, image, count, "bias")
+end
+
+-- The size that a transposed convolution has along each axis, and the pads that it is cut by.
+local function transposed_sizes(node, x, reaches, strides)
+  local count = #reaches
+  local extra, wanted = per_axis(node, "output_padding", count, 0), node:ints("output_shape")
+  local auto = node:text("auto_pad", "NOTSET")
+  local pads, places = per_axis(node, "pads", 2 * count, 0), places_of(x)
+  local sizes, before, after = {}, {}, {}
+  for i = 1, count do
+    local full = (places[i] - 1) * strides[i] + reaches[i] + extra[i]
+    local size = wanted and wanted[#wanted - count + i]
+      or (auto == "SAME_UPPER" or auto == "SAME_LOWER") and places[i] * strides[i]
+    if size then
+      local total = math.max(0, full - size)
+      local less = math.floor(total / 2)
+      before[i] = auto == "SAME_UPPER" and less or total - less
+      after[i] = total - before[i]
+    else
+      before[i], after[i] = auto == "VALID" and 0 or pads[i], auto == "VALID" and 0 or pads[count + i]
+    end
+    sizes[i] = size or full - before[i] - after[i]
+    if extra[i] >= strides[i] then after[i] = after[i] - extra[i] end
+  end
+  return sizes, before, after
+end
+
+function operators.ConvTranspose(node)
+  node:ignore("kernel_shape")
+  local x, filter = node:input(1), node:input(2)
+  local count, groups = place_axes(node, x), node:int("group", 1)
+  if #filter.shape ~= #x.shape then node:fail("its filter has " .. #filter.shape .. " axes", "shape_mismatch") end
+  if filter.shape[0] ~= x.shape[1] then
+    node:fail(("%d channels meet a filter for %d"):format(x.shape[1], filter.shape[0]), "shape_mismatch")
+  end
+  local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
+  local dilations = per_axis(node, "dilations", count, 1)
+  local sizes, before, after = transposed_sizes(node, x, reaches_of(kernel, dilations), strides)
+  for i = 1, count do
+    if before[i] < 0 or after[i] < 0 then node:fail("an output_padding as large as the stride is not supported") end
+  end
+  if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
+  local height, width = unpack(with_height(1, sizes))
+  local image = node:apply("conv2d_input_grad", { x, filter }, {
+    shape = { x.shape[0], filter.shape[1] * groups, height, width }, strides = with_height(1, strides),
+    dilations = with_height(1, dilations), groups = groups,
+    padding = padding(with_height(0, before), with_height(0, after)),
+  })
+  return with_bias(node, image, count, "bias")
+end
+
+-- ---- pooling ------------------------------------------------------------------------------------------------------
+
+-- The pads behind each axis that make place for windows which stick out of the image, as ceil_mode has them: all that
+-- begin in it or before it.
+local function ceiled(sizes, kernel, strides, before, after)
+  local list = {}
+  for i, size in ipairs(sizes) do
+    local count = math.ceil((size + before[i] + after[i] - kernel[i]) / strides[i]) + 1
+    if (count - 1) * strides[i] >= size + before[i] then count = count - 1 end
+    list[i] = math.max(after[i], (count - 1) * strides[i] + kernel[i] - size - before[i])
+  end
+  return list
+end
+
+local function pooled(node, op, counts_pads)
+  node:expect("storage_order", "i", 0)
+  local x = node:input(1)
+  local count = place_axes(node, x)
+  local kernel, strides = per_axis(node, "kernel_shape", count), per_axis(node, "strides", count, 1)
+  if #kernel == 0 then node:need(nil, "kernel_shape") end
+  for _, dilation in ipairs(per_axis(node, "dilations", count, 1)) do
+    if dilation ~= 1 then node:fail("dilations are not supported") end
+  end
+  local sizes = places_of(x)
+  local before, after = pads_of(node, sizes, kernel, strides)
+  local behind = node:int("ceil_mode", 0) ~= 0 and ceiled(sizes, kernel, strides, before, after) or after
+  if count == 1 then x = as_image(node, x, "image") end
+  if counts_pads then  -- then they are zeros of the image, and what sticks out still does not count
+    local rest = {}
+    for i = 1, count do rest[i] = behind[i] - after[i] end
+    x = node:apply("pad", { x }, { paddings = padding(with_height(0, before), with_height(0, after)) }, "pad")
+    before, behind = count == 2 and { 0, 0 } or { 0 }, rest
+  end
+  return as_before(node, count, node:apply(op, { x }, {
+    ksize = with_height(1, kernel), strides = with_height(1, strides),
+    padding = padding(with_height(0, before), with_height(0, behind)),
+  }))
+end
+
+function operators.MaxPool(node) return pooled(node, "max_pool2d") end
+function operators.AveragePool(node) return pooled(node, "avg_pool2d", node:int("count_include_pad", 0) ~= 0) end
+
+local function over_places(op)
+  return function(node)
+    local x = node:input(1)
+    local axes = {}
+    for axis = 2, #x.shape - 1 do axes[#axes + 1] = axis end
+    if #axes == 0 then node:fail("its input has no axis of places", "shape_mismatch") end
+    return node:apply(op, { x }, { axis = axes, keepdims = true })
+  end
+end
+operators.GlobalAveragePool = over_places("reduce_mean")
+operators.GlobalMaxPool = over_places("reduce_max")
+
+-- ---- normalisation ------------------------------------------------------------------------------------------------
+
+function operators.BatchNormalization(node)
+  node:ignore("momentum", "is_test")
+  if node:int("training_mode", 0) ~= 0 or node.opset < 7 and node:int("is_test", 0) == 0 then
+    node:fail("it is that of training; export the model in its eval mode")
+  end
+  if node.opset < 9 then node:expect("spatial", "i", 1) end
+  local inputs = {}
+  for i = 1, 5 do inputs[i] = node:input(i) end
+  return (node:apply("batch_norm_infer", inputs, { axis = 1, epsilon = node:float("epsilon", 1e-5) }))
+end
+
+-- One number for each channel, on axis 1 of `rank`.
+local function on_channels(node, value, rank, word)
+  local sizes = { value.shape:count() }
+  for i = 2, rank - 1 do sizes[i] = 1 end
+  return node:reshape(value, sizes, word)
+end
+
+-- x * scale + bias, for each channel.
+local function scaled_by_channel(node, x, scale, bias)
+  local rank = #x.shape
+  local product = node:apply("multiply", { x, on_channels(node, scale, rank, "scale") }, nil, "product")
+  return node:apply("add", { product, on_channels(node, bias, rank, "shift") })
+end
+
+-- Rows of mean 0 and variance 1; a row is everything from `axis` on.
+local function normal_rows(node, x, axis, epsilon, word)
+  return (node:apply("layer_norm_core", { x, false, false }, { begin_norm_axis = axis, epsilon = epsilon }, word))
+end
+
+function operators.InstanceNormalization(node)
+  local normal = normal_rows(node, node:input(1), 2, node:float("epsilon", 1e-5), "normal")
+  return scaled_by_channel(node, normal, node:input(2), node:input(3))
+end
+
+-- Opset 18 has a scale for each group, and from 21 on there is one for each channel.
+function operators.GroupNormalization(node)
+  node:ignore("stash_type")
+  local x, scale, bias, groups = node:input(1), node:input(2), node:input(3), node:int("num_groups")
+  local sizes = x.shape:table()
+  if #sizes < 2 or not groups or groups < 1 or sizes[2] % groups ~= 0 then
+    node:fail(("%s groups of the channels of %s"):format(tostring(groups), tostring(x.shape)), "shape_mismatch")
+  end
+  local width = count_of({ unpack(sizes, 2) }) / groups
+  local grouped = node:reshape(x, { sizes[1], groups, width }, "grouped")
+  local normal = normal_rows(node, grouped, 2, node:float("epsilon", 1e-5), "normal")
+  if node.opset < 21 then return node:reshape(scaled_by_channel(node, normal, scale, bias), sizes, "shape") end
+  return scaled_by_channel(node, node:reshape(normal, sizes, "apart"), scale, bias)
+end
+
+-- The means and deviations of the rows are outputs too, each of size 1 where x has what is normalised over.
+function operators.LayerNormalization(node)
+  node:ignore("stash_type")  -- statistics are computed in float32 or wider
+  local x = node:input(1)
+  local sizes = x.shape:table()
+  local axis = node:axis_of(node:int("axis", -1), #sizes)
+  local row, beside = { unpack(sizes, axis + 1) }, { unpack(sizes, 1, axis) }
+  for i = axis + 1, #sizes do beside[i] = 1 end
+  local width = count_of(row)
+  local function parameter(i, word)
+    local value = node:optional(i)
+    return value and node:reshape(node:spread(value, row, word .. "_row"), { width }, word)
+  end
+  local flat = node:flattened(x, axis, "rows")
+  local y, mean, inv_std = node:apply("layer_norm_core", { flat, parameter(2, "scale") or false,
+    parameter(3, "bias") or false }, { begin_norm_axis = 1, epsilon = node:float("epsilon", 1e-5) })
+  return node:reshape(y, sizes, "shape"), node:is_wanted(2) and node:reshape(mean, beside, "mean") or nil,
+    node:is_wanted(3) and node:reshape(inv_std, beside, "inv_std") or nil
+end
+
+-- Krizhevsky and others, 2012: x / (bias + alpha / size * (sum of squares of `size` neighbouring channels)) ^ beta.
+function operators.LRN(node)
+  local x, size = node:input(1), node:need(node:int("size"), "size")
+  if size < 1 or size > 1024 then node:fail("size = " .. size .. " is not supported") end
+  local channels = x.shape[1]
+  local paddings = {}
+  for i = 1, 2 * #x.shape do paddings[i] = 0 end
+  paddings[3], paddings[4] = math.floor((size - 1) / 2), math.ceil((size - 1) / 2)
+  local squares = node:apply("pad", { node:apply("square", { x }, nil, "square") }, { paddings = paddings }, "pad")
+  local sum = node:cut(squares, 1, 0, channels, "0")
+  for i = 1, size - 1 do
+    sum = node:apply("add", { sum, node:cut(squares, 1, i, channels, tostring(i)) }, nil, "sum_" .. i)
+  end
+  local function number(value) return node:filled(value, x.dtype) end
+  local mean = node:apply("multiply", { sum, number(node:float("alpha", 1e-4) / size) }, nil, "mean")
+  local base = node:apply("add", { mean, number(node:float("bias", 1)) }, nil, "base")
+  return node:apply("divide", { x, node:apply("pow", { base, number(node:float("beta", 0.75)) }, nil, "power") })
+end
+
+-- ---- matrix products ----------------------------------------------------------------------------------------------
+
+local function times(node, x, number, word)
+  return number == 1 and x or node:apply("multiply", { x, node:filled(number, x.dtype) }, nil, word)
+end
+
+-- A bias of one number for each column is added as layers do it, so that a plan computes both in one step.
+function operators.Gemm(node)
+  node:ignore("broadcast")
+  local a, b, c = node:input(1), node:input(2), node:optional(3)
+  local alpha, beta = node:float("alpha", 1), node:float("beta", 1)
+  local turns_a, turns_b = node:int("transA", 0) ~= 0, node:int("transB", 0) ~= 0
+  local adds = c and beta ~= 0
+  local product = node:apply("matmul", { a, b }, { transpose_a = turns_a, transpose_b = turns_b },
+    (adds or alpha ~= 1) and "product" or nil)
+  product = times(node, product, alpha, adds and "alpha" or nil)
+  if not adds then return product end
+  c = times(node, c, beta, "beta")
+  local is_bias = #c.shape == 1 and c.shape[0] == product.shape[1]
+  return node:apply(is_bias and "bias_add" or "add", { product, c })
+end
+
+-- Stacks of matrices whose leading axes broadcast. One matrix for all of a stack multiplies all of its rows at once.
+local function product(node, a, b)
+  local left, right = a.shape:table(), b.shape:table()
+  if #left == 2 and #right == 2 then return node:apply("matmul", { a, b }, {}) end
+  if #right == 2 then
+    local rows = node:flattened(a, #left - 1, "rows")
+    left[#left] = right[2]
+    return node:reshape(node:apply("matmul", { rows, b }, {}), left, "stack")
+  end
+  local stack = node:broadcast({ unpack(left, 1, #left - 2) }, { unpack(right, 1, #right - 2) })
+  local function spread(value, sizes, word)
+    local shape = { unpack(stack) }
+    shape[#stack + 1], shape[#stack + 2] = sizes[#sizes - 1], sizes[#sizes]
+    return node:spread(value, shape, word)
+  end
+  return node:apply("matmul", { spread(a, left, "left"), spread(b, right, "right") }, {})
+end
+
+-- As NumPy has it: a value of one axis is a row on the left and a column on the right, and the result lacks its axis.
+function operators.MatMul(node)
+  local a, b = node:input(1), node:input(2)
+  local is_row, is_column = #a.shape == 1, #b.shape == 1
+  if is_row then a = node:reshape(a, { 1, a.shape[0] }, "row") end
+  if is_column then b = node:reshape(b, { b.shape[0], 1 }, "column") end
+  if #a.shape < 2 or #b.shape < 2 then node:fail("a scalar cannot be multiplied as a matrix", "shape_mismatch") end
+  local result = product(node, a, b)
+  local sizes = result.shape:table()
+  if is_column then table.remove(sizes) end
+  if is_row then table.remove(sizes, #sizes - (is_column and 0 or 1)) end
+  return (is_row or is_column) and node:reshape(result, sizes, "vector") or result
+end
+
+function operators.Einsum(node)
+  local values = node:all_inputs()
+  for i, value in ipairs(values) do values[i] = node:blob(value) end
+  return einsum((node:text("equation", ""):gsub("%s", "")), values, { name = onnx_node.plain(node.name) })
+end
+
+return operators

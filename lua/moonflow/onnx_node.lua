@@ -1,0 +1,342 @@
+--- A node of an ONNX graph as its operator sees it while a job is traced: the values that come in, the attributes, and
+--- `apply`, which computes.
+-- A value is a blob of the job, or an ndarray where it is known already: a constant of the file, a shape, whatever
+-- follows from them. What is applied to ndarrays alone is computed at once, so that the chains of Shape, Gather and
+-- Concat that exporters write before a Reshape leave nothing in the job.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+local ops = require "moonflow.ops"
+
+local Node = {}
+Node.__index = Node
+
+--- A name of a file as one of ours: without slashes, which no variable has, since checkpoints make files of them.
+local function plain(name)
+  local text = name:gsub("^[/.]+", ""):gsub("[/\\]", "."):gsub("%c", "_")
+  return text == "" and "unnamed" or text
+end
+
+--- Makes one.
+--- @param raw table       as core.onnx_read gives it
+--- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
+---                        value(name), constant(name)
+local function new(raw, reading)
+  local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
+  return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },
+    Node)
+end
+
+--- "policy.onnx: node '/conv1/Conv' (Conv)".
+function Node:describe()
+  return ("%s: node '%s' (%s)"):format(self.reading.file, self.name, self.op)
+end
+
+--- Raises an error about this node.
+function Node:fail(text, code)
+  errors.raise(code or "unsupported", self:describe() .. ": " .. text)
+end
+
+-- ---- what comes in ------------------------------------------------------------------------------------------------
+
+--- The value, which an operator cannot do without.
+function Node:need(value, what)
+  if value == nil then self:fail("it has no " .. what, "invalid_argument") end
+  return value
+end
+
+--- How many inputs and outputs are named, with those left out between them.
+function Node:input_count() return #self.raw.inputs end
+function Node:output_count() return #self.raw.outputs end
+
+--- Is the i-th output, from 1 on, asked for by anybody?
+function Node:is_wanted(i)
+  local name = self.raw.outputs[i]
+  return name ~= nil and name ~= "" and self.reading.wanted[name] == true
+end
+
+--- The i-th input, from 1 on, or nil where it is left out.
+function Node:optional(i)
+  local name = self.raw.inputs[i]
+  if not name or name == "" then return nil end
+  return self.reading:value(name)
+end
+
+--- The i-th input.
+function Node:input(i)
+  return self:need(self:optional(i), "input " .. i)
+end
+
+--- All inputs in a list.
+function Node:all_inputs()
+  local list = {}
+  for i = 1, self:input_count() do list[i] = self:input(i) end
+  if #list == 0 then self:fail("it has no input", "invalid_argument") end
+  return list
+end
+
+--- The i-th input as an ndarray, or nil where it is left out. One that only a run knows is an error.
+function Node:constant(i)
+  local name = self.raw.inputs[i]
+  if not name or name == "" then return nil end
+  local value = self.reading:constant(name)
+  if not value then
+    self:fail("input " .. i .. ", '" .. name .. "', is computed in each run, and must be known when the job is traced; "
+      .. "export the model with sizes that do not depend on values")
+  end
+  return value
+end
+
+-- Beyond this a whole number means "to the end" in ONNX, and here.
+local kFar = 2 ^ 53
+
+--- The numbers of an ndarray in a list, those of int64 cut to what Lua has exactly.
+function Node.list_of(array)
+  local list = {}
+  local flat = ndarray.evaluate("reshape", { ndarray.cast(array, "float64") }, { shape = { -1 } }):totable()
+  for i, number in ipairs(flat) do list[i] = math.max(-kFar, math.min(kFar, number)) end
+  return list
+end
+
+--- Those of the i-th input, or nil where it is left out.
+function Node:numbers(i)
+  local array = self:constant(i)
+  if not array then return nil end
+  if array.shape:count() > 65536 then self:fail("input " .. i .. " has too many numbers to be a list of sizes") end
+  return self.list_of(array)
+end
+
+--- The single number of the i-th input, or nil where it is left out.
+function Node:number(i)
+  local list = self:numbers(i)
+  if list and #list ~= 1 then self:fail("input " .. i .. " must be one number", "invalid_argument") end
+  return list and list[1]
+end
+
+-- ---- attributes ---------------------------------------------------------------------------------------------------
+
+local kind_texts = {
+  i = "a whole number", f = "a number", s = "text", t = "a tensor", ints = "a list of whole numbers",
+  floats = "a list of numbers", strings = "a list of texts",
+}
+
+--- The attribute of this name and kind, as ONNX calls kinds, or `default`.
+function Node:attribute(name, kind, default)
+  self.asked[name] = true
+  local entry = self.raw.attributes[name]
+  if not entry then return default end
+  local value = entry[kind]
+  if value == nil then self:fail("attribute '" .. name .. "' is not " .. kind_texts[kind], "invalid_argument") end
+  return value
+end
+
+function Node:int(name, default) return self:attribute(name, "i", default) end
+function Node:float(name, default) return self:attribute(name, "f", default) end
+function Node:text(name, default) return self:attribute(name, "s", default) end
+function Node:ints(name, default) return self:attribute(name, "ints", default) end
+function Node:floats(name, default) return self:attribute(name, "floats", default) end
+
+-- By the number that an element type has in a file. Its bool is our int8.
+local kBool = 9
+local dtypes = {
+  "float32", "uint8", "int8", false, false, "int32", "int64", false, "int8", "float16", "float64", [16] = "bfloat16",
+}
+
+--- The dtype that an attribute names by ONNX's number, or `default`; and is it a bool?
+function Node:dtype(name, default)
+  local number = self:int(name)
+  if not number then return default, false end
+  local dtype = dtypes[number]
+  if not dtype then self:fail(name .. " is the type of number " .. number .. ", which there is none of here") end
+  return dtype, number == kBool
+end
+
+--- A list that older operators have as an attribute, and newer ones as an input; nil where it is left out.
+function Node:list(name, i)
+  return self:ints(name) or self:numbers(i)
+end
+
+--- Refuses an attribute that has another value than the only one there is here.
+function Node:expect(name, kind, only)
+  local value = self:attribute(name, kind, only)
+  if value ~= only then
+    self:fail(("%s = %s is not supported, only %s"):format(name, tostring(value), tostring(only)))
+  end
+end
+
+--- Says of attributes that they mean nothing here.
+function Node:ignore(...)
+  for i = 1, select("#", ...) do self.asked[select(i, ...)] = true end
+end
+
+--- Refuses attributes that nobody has asked for: they may change what the operator means.
+function Node:check_attributes()
+  for name in pairs(self.raw.attributes) do
+    if not self.asked[name] then self:fail("attribute '" .. name .. "' is not supported") end
+  end
+end
+
+--- An axis, counted from 0; a negative one counts from the end of `rank` axes.
+function Node:axis_of(axis, rank)
+  local wrapped = axis < 0 and axis + rank or axis
+  if wrapped < 0 or wrapped >= rank then
+    self:fail(("it names axis %d of %d"):format(axis, rank), "out_of_range")
+  end
+  return wrapped
+end
+
+--- Axes of a list in the same way.
+function Node:axes_of(axes, rank)
+  local list = {}
+  for i, axis in ipairs(axes) do list[i] = self:axis_of(axis, rank) end
+  return list
+end
+
+-- ---- computing ----------------------------------------------------------------------------------------------------
+
+-- Lists of places and of weights are made number by number, in a script.
+local kMostListed = 2 ^ 24
+
+--- Refuses to make a list of so many numbers, if they are too many.
+function Node:check_list(count)
+  if count > kMostListed or count ~= count then
+    self:fail(("it would need a list of %g numbers"):format(count), "out_of_range")
+  end
+end
+
+-- Arrays larger than this are made in the run, as whatever computes with them is.
+local kMostFolded = 2 ^ 20
+
+local function count_of(shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return count
+end
+
+--- The value as a blob: a constant of the job where it is an ndarray.
+function Node:blob(value)
+  if blob.is(value) then return value end
+  local constants, t = self.reading.constants, self.reading.trace
+  if not constants[value] then
+    constants[value] = blob.new(t, t:constant(value, nil, nil, errors.site()), "constant", errors.site())
+  end
+  return constants[value]
+end
+
+-- An op applied to ndarrays alone is computed now, unless it makes much of little.
+local function is_folded(inputs, attrs)
+  for _, value in ipairs(inputs) do
+    if blob.is(value) then return false end
+  end
+  return not (attrs and attrs.shape) or count_of(attrs.shape) <= kMostFolded
+end
+
+--- Applies an op of the catalog and gives its public outputs.
+--- @param op string       internal name
+--- @param inputs table    values, `false` for one that is left out
+--- @param attrs? table
+--- @param word? string    of a step on the way: its op is called "<node>_<word>"; without it the op has the node's name
+function Node:apply(op, inputs, attrs, word)
+  if is_folded(inputs, attrs) then return ndarray.evaluate(op, inputs, attrs or {}, self:describe()) end
+  local blobs = {}
+  for i, value in ipairs(inputs) do blobs[i] = value and self:blob(value) end
+  return ops.apply(op, blobs, attrs, plain(self.name) .. (word and "_" .. word or ""))
+end
+
+--- A constant of this dtype and shape (a list; default: a scalar), each element of which is `number`.
+function Node:filled(number, dtype, shape)
+  return self:apply("constant", {}, { value = number, dtype = dtype, shape = shape or {} }, "fill")
+end
+
+--- An ndarray out of a list of numbers.
+function Node.array(list, dtype)
+  if #list == 0 then return core.zeros(dtype, { 0 }) end
+  return core.array(list, dtype)
+end
+
+function Node:cast(value, dtype, word)
+  if value.dtype == dtype then return value end
+  return self:apply("cast", { value }, { dtype = dtype }, word or "cast")
+end
+
+function Node:reshape(value, shape, word)
+  return self:apply("reshape", { value }, { shape = shape }, word)
+end
+
+--- The axes of a value in another order, from 0 on; as it is where that is the order it has.
+function Node:transpose(value, perm, word)
+  for i, axis in ipairs(perm) do
+    if axis ~= i - 1 then return self:apply("transpose", { value }, { perm = perm }, word) end
+  end
+  return value
+end
+
+--- The matrix with the axes before `axis` as rows and the others as columns.
+function Node:flattened(value, axis, word)
+  local rows, columns = 1, 1
+  for i, size in ipairs(value.shape:table()) do
+    if i <= axis then rows = rows * size else columns = columns * size end
+  end
+  return self:reshape(value, { rows, columns }, word)
+end
+
+--- The value with two axes in each other's place.
+function Node:swapped(value, one, other, word)
+  local perm = {}
+  for i = 1, #value.shape do perm[i] = i - 1 end
+  perm[one + 1], perm[other + 1] = other, one
+  return self:transpose(value, perm, word)
+end
+
+--- Indices of an axis of `size`, which may count from its end, as such that do not.
+function Node:from_the_start(indices, size)
+  local below = self:apply("less", { indices, self:filled(0, indices.dtype) }, nil, "below")
+  local moved = self:apply("add", { indices, self:filled(size, indices.dtype) }, nil, "moved")
+  return self:apply("where", { below, moved, indices }, nil, "indices")
+end
+
+--- The box of a value that begins at `first` along one axis and has `size` there.
+function Node:cut(value, axis, first, size, word)
+  local begin, extent = {}, value.shape:table()
+  for i = 1, #extent do begin[i] = 0 end
+  begin[axis + 1], extent[axis + 1] = first, size
+  return self:apply("slice", { value }, { begin = begin, size = extent }, word)
+end
+
+--- The places of a value along one axis that `indices` (a list, from 0 on) names.
+function Node:pick(value, axis, indices, word)
+  return self:apply("gather", { value, self.array(indices, "int64") }, { axis = axis }, word)
+end
+
+--- The shape that two broadcast to, as lists.
+function Node:broadcast(a, b)
+  local rank, shape = math.max(#a, #b), {}
+  for i = 1, rank do
+    local x, y = a[#a - rank + i] or 1, b[#b - rank + i] or 1
+    if x ~= y and x ~= 1 and y ~= 1 then
+      self:fail(("shapes (%s) and (%s) do not broadcast"):format(table.concat(a, ", "), table.concat(b, ", ")),
+        "shape_mismatch")
+    end
+    shape[i] = x == 1 and y or x
+  end
+  return shape
+end
+
+--- A value repeated to a shape, as it is where it has it.
+function Node:spread(value, shape, word)
+  local sizes = value.shape:table()
+  local is_same = #sizes == #shape
+  for i, size in ipairs(shape) do is_same = is_same and sizes[i] == size end
+  if is_same then return value end
+  return self:apply("broadcast_to", { value }, { shape = shape }, word)
+end
+
+--- Is the dtype of a value one with fractions?
+function Node.is_floating(value)
+  return arguments.floating[value.dtype] == true
+end
+
+return { new = new, plain = plain, count_of = count_of }

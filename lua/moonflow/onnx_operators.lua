@@ -1,0 +1,10 @@
+--- The operators of ONNX that can be read: a table from a name to the function that applies the operator to a node
+--- (onnx_node) and gives its outputs in their order, as far as anybody wants them.
+
+local operators = {}
+
+for _, family in ipairs { "elementwise", "arrays", "layers", "resize" } do
+  for name, apply in pairs(require("moonflow.onnx_" .. family)) do operators[name] = apply end
+end
+
+return operators

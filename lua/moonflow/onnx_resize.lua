@@ -1,0 +1,221 @@
+--- ONNX's Resize, and Upsample before it.
+-- An image is resized along one axis after the other. Where the nearest place is taken, that picks places; else each
+-- new place is a sum of old ones, so it is a product with a matrix that is known when the job is traced. What enlarges
+-- an image by whole factors in the usual ways is an op of its own.
+
+local core = require "moonflow.core"
+
+local operators = {}
+
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
+-- ---- where a new place lies in the old axis -----------------------------------------------------------------------
+
+local coordinates = {
+  half_pixel = function(at, axis) return (at + 0.5) / axis.scale - 0.5 end,
+  asymmetric = function(at, axis) return at / axis.scale end,
+  align_corners = function(at, axis) return axis.to == 1 and 0 or at * (axis.from - 1) / (axis.to - 1) end,
+  pytorch_half_pixel = function(at, axis) return axis.to > 1 and (at + 0.5) / axis.scale - 0.5 or 0 end,
+  half_pixel_symmetric = function(at, axis)
+    local length = axis.from * axis.scale  -- of the new axis, which is rounded to a whole number
+    local offset = axis.from / 2 * (1 - axis.to / length)
+    return offset + (at + 0.5) / axis.scale - 0.5
+  end,
+}
+
+local roundings = {
+  round_prefer_floor = function(x) return ceil(x - 0.5) end,
+  round_prefer_ceil = function(x) return floor(x + 0.5) end,
+  floor = floor,
+  ceil = ceil,
+}
+
+-- The weights of the old places around `x`, as a list of { place, weight }.
+local function linear_weights(x)
+  local low = floor(x)
+  return { { low, 1 - (x - low) }, { low + 1, x - low } }
+end
+
+-- Keys, "Cubic convolution interpolation for digital image processing", 1981.
+local function cubic_weights(x, a)
+  local low, list = floor(x), {}
+  for place = low - 1, low + 2 do
+    local d = math.abs(x - place)
+    local weight = d <= 1 and ((a + 2) * d - (a + 3)) * d * d + 1 or (((d - 5) * d + 8) * d - 4) * a
+    list[#list + 1] = { place, weight }
+  end
+  return list
+end
+
+-- ---- along one axis -----------------------------------------------------------------------------------------------
+
+local function nearest(node, x, how, axis)
+  node:check_list(axis.to)
+  local places = {}
+  for at = 0, axis.to - 1 do
+    places[at + 1] = max(0, min(axis.from - 1, how.rounding(how.coordinate(at, axis))))
+  end
+  return node:pick(x, axis.index, places, "axis_" .. axis.index)
+end
+
+-- The matrix (to, from) by which an axis is multiplied. What lies outside of the image is its border, or nothing.
+local function weight_matrix(how, axis)
+  local values = {}
+  for i = 1, axis.to * axis.from do values[i] = 0 end
+  for at = 0, axis.to - 1 do
+    local row, sum = at * axis.from + 1, 0
+    for _, entry in ipairs(how.weights(how.coordinate(at, axis))) do
+      local place, weight = unpack(entry)
+      local is_outside = place < 0 or place >= axis.from
+      place = max(0, min(axis.from - 1, place))
+      if not (is_outside and how.excludes_outside) then
+        values[row + place], sum = values[row + place] + weight, sum + weight
+      end
+    end
+    for place = 0, axis.from - 1 do values[row + place] = values[row + place] / sum end
+  end
+  return values
+end
+
+local function weighted(node, x, how, axis)
+  node:check_list(axis.to * axis.from)
+  local rank = #x.shape
+  local matrix = node:reshape(core.array(weight_matrix(how, axis), x.dtype), { axis.to, axis.from })
+  local rows = node:swapped(x, axis.index, rank - 1, "turned_" .. axis.index)
+  local sizes = rows.shape:table()
+  local product = node:apply("matmul", { node:flattened(rows, rank - 1, "rows_" .. axis.index), matrix },
+    { transpose_b = true }, "axis_" .. axis.index)
+  sizes[rank] = axis.to
+  return node:swapped(node:reshape(product, sizes, "stack_" .. axis.index), axis.index, rank - 1, "back_" .. axis.index)
+end
+
+-- ---- the whole image ----------------------------------------------------------------------------------------------
+
+-- The attributes of upsample_2d where it is what is asked for, else nil.
+local function whole_factors(x, how, axes)
+  if #x.shape ~= 4 or #axes ~= 2 or axes[1].index ~= 2 or axes[2].index ~= 3 then return nil end
+  local size, mode, where = {}, how.mode, how.coordinate_name
+  for i, axis in ipairs(axes) do
+    size[i] = axis.to / axis.from
+    if size[i] % 1 ~= 0 or size[i] ~= axis.scale then return nil end
+  end
+  if mode == "nearest" then
+    local is_floor = where == "asymmetric" and how.rounding_name == "floor"
+      or where == "half_pixel" and how.rounding_name == "round_prefer_floor"
+    return is_floor and { size = size, interpolation = "nearest" } or nil
+  elseif mode == "linear" and (where == "half_pixel" or where == "align_corners") then
+    return { size = size, interpolation = "bilinear", align_corners = where == "align_corners" }
+  end
+end
+
+local function resize(node, x, how, axes)
+  local attrs = whole_factors(x, how, axes)
+  if attrs then return node:apply("upsample_2d", { x }, attrs) end
+  for _, axis in ipairs(axes) do
+    x = (how.mode == "nearest" and nearest or weighted)(node, x, how, axis)
+  end
+  return x
+end
+
+-- The axes whose size or scale says that they change, from their scales or their new sizes.
+local function changed_axes(node, x, named, how, scales, sizes)
+  local axes = {}
+  for i, index in ipairs(named) do
+    local from = x.shape[index]
+    local to = sizes and sizes[i] or floor(from * scales[i])
+    local scale = scales and scales[i] or to / from
+    if to < 1 or scale <= 0 then node:fail(("axis %d would have size %d"):format(index, to), "shape_mismatch") end
+    if how.coordinate_name == "align_corners" and not sizes and from * scale ~= to then
+      node:fail(("axis %d would have size %g, which is no whole number; export the model with sizes, not scales")
+        :format(index, from * scale))
+    end
+    if to ~= from or scale ~= 1 then axes[#axes + 1] = { index = index, from = from, to = to, scale = scale } end
+  end
+  table.sort(axes, function(one, other) return one.index < other.index end)
+  return axes
+end
+
+-- Sizes that keep the proportions of the image, where the node asks for that.
+local function proportioned(node, x, named, sizes)
+  local policy = node:text("keep_aspect_ratio_policy", "stretch")
+  if policy == "stretch" then return sizes end
+  local choose = policy == "not_larger" and min or policy == "not_smaller" and max
+  if not choose then node:fail("keep_aspect_ratio_policy = " .. policy .. " is not supported") end
+  local scale
+  for i, index in ipairs(named) do
+    local own = sizes[i] / x.shape[index]
+    scale = scale and choose(scale, own) or own
+  end
+  local kept, scales = {}, {}
+  for i, index in ipairs(named) do kept[i], scales[i] = floor(scale * x.shape[index] + 0.5), scale end
+  return kept, scales
+end
+
+local function lookup(node, table, name, word)
+  if not table[name] then node:fail(word .. " = " .. name .. " is not supported") end
+  return table[name]
+end
+
+local function manner(node, mode, coordinate, rounding)
+  local how = {
+    mode = mode, coordinate_name = coordinate, rounding_name = rounding,
+    coordinate = lookup(node, coordinates, coordinate, "coordinate_transformation_mode"),
+    rounding = lookup(node, roundings, rounding, "nearest_mode"),
+    excludes_outside = node:int("exclude_outside", 0) ~= 0,
+  }
+  local a = node:float("cubic_coeff_a", -0.75)
+  if mode == "linear" then
+    how.weights = linear_weights
+  elseif mode == "cubic" then
+    how.weights = function(x) return cubic_weights(x, a) end
+  elseif mode ~= "nearest" then
+    node:fail("mode = " .. mode .. " is not supported")
+  end
+  return how
+end
+
+local function all_axes(x)
+  local axes = {}
+  for i = 1, #x.shape do axes[i] = i - 1 end
+  return axes
+end
+
+local function checked_count(node, list, axes, word)
+  if list and #list ~= #axes then
+    node:fail(("%d %s for %d axes"):format(#list, word, #axes), "shape_mismatch")
+  end
+  return list
+end
+
+function operators.Upsample(node)
+  local x, mode = node:input(1), node:text("mode", "nearest")
+  local axes, scales = all_axes(x), node:floats("scales") or node:numbers(2)
+  checked_count(node, node:need(scales, "scales"), axes, "scales")
+  local how = manner(node, mode, "asymmetric", "floor")
+  return resize(node, x, how, changed_axes(node, x, axes, how, scales))
+end
+
+function operators.Resize(node)
+  node:ignore("extrapolation_value")  -- of a cut that is not supported
+  local x, mode = node:input(1), node:text("mode", "nearest")
+  if node.opset < 11 then
+    local how = manner(node, mode, "asymmetric", "floor")
+    local axes = all_axes(x)
+    return resize(node, x, how, changed_axes(node, x, axes, how, checked_count(node,
+      node:need(node:numbers(2), "scales"), axes, "scales")))
+  end
+  node:expect("antialias", "i", 0)
+  local how = manner(node, mode, node:text("coordinate_transformation_mode", "half_pixel"),
+    node:text("nearest_mode", "round_prefer_floor"))
+  local named = node:ints("axes")
+  named = named and node:axes_of(named, #x.shape) or all_axes(x)
+  local scales, sizes = node:numbers(3), node:numbers(4)
+  if scales and #scales == 0 then scales = nil end
+  if sizes and #sizes == 0 then sizes = nil end
+  if (scales == nil) == (sizes == nil) then node:fail("it wants either scales or sizes", "invalid_argument") end
+  checked_count(node, scales or sizes, named, scales and "scales" or "sizes")
+  if sizes then sizes, scales = proportioned(node, x, named, sizes) end
+  return resize(node, x, how, changed_axes(node, x, named, how, scales, sizes))
+end
+
+return operators

@@ -1,0 +1,312 @@
+-- flow.onnx: networks that other systems have written. The files are made here, out of tables.
+local flow = require "moonflow"
+local core = require "moonflow.core"
+
+local np, tp = flow.np, flow.typing
+
+local path
+before_each(function()
+  flow.clear_default_session()
+  path = os.tmpname()
+end)
+after_each(function() os.execute("rm -f " .. path .. "*") end)
+
+local function floats(list) return np.array(list):astype("float32") end
+local function whole(list) return np.array(list):astype("int64") end
+
+local function node(op, inputs, outputs, attributes)
+  return { op = op, name = "/" .. op, inputs = inputs, outputs = outputs, attributes = attributes or {} }
+end
+
+local function value(name, shape, dtype) return { name = name, shape = shape, dtype = dtype or "float32" } end
+
+-- Writes a model; initializers are { name = array }.
+local function write(given)
+  local initializers = {}
+  for name, array in pairs(given.weights or {}) do initializers[#initializers + 1] = { name = name, value = array } end
+  table.sort(initializers, function(one, other) return one.name < other.name end)
+  core.onnx_write(path, {
+    opset = given.opset or 17, producer = "spec", name = "net", nodes = given.nodes, initializers = initializers,
+    inputs = given.inputs or { value("x", given.shape) }, outputs = given.outputs or { value("y") },
+  })
+  return path
+end
+
+-- y = x weight^T + bias
+local function dense_model(opset)
+  return write {
+    opset = opset, shape = { "batch", 3 },
+    weights = { ["fc/weight"] = floats { { 1, 2, 3 }, { 4, 5, 6 } }, ["fc/bias"] = floats { 10, 20 } },
+    nodes = { node("Gemm", { "x", "fc/weight", "fc/bias" }, { "y" }, { transB = { i = 1 } }) },
+  }
+end
+
+-- A job that calls a model with one input, and what it gives for `x`.
+local function job_of(model, shape, dtype)
+  return flow.global_function {
+    name = "job", inputs = { x = tp.Numpy.Placeholder(shape, { dtype = dtype or "float32" }) }, returns = tp.Numpy,
+  } (function(x) return (model(x)) end)
+end
+
+local function result_of(x, given)
+  given.shape = given.shape or x.shape:table()
+  given.inputs = { value("x", given.shape, x.dtype) }
+  return job_of(flow.onnx.load(write(given)), x.shape:table(), x.dtype)(x)
+end
+
+local function raises(pattern, body)
+  local fine, problem = pcall(body)
+  assert.is_false(fine, "there was no error")
+  assert.is_true(flow.is_error(problem), tostring(problem))
+  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
+end
+
+local function same(wanted, array) assert.same(wanted, array:totable()) end
+
+describe("a loaded model", function()
+  it("says what goes in and out, its opset, and how much it is", function()
+    local model = flow.onnx.load(dense_model())
+    local name = path:match("[^/]*$")
+    assert.equal(name .. "(x: float32[batch,3]) -> y: float32  [opset 17, 1 node, 2 variables]", tostring(model))
+    assert.equal("x", model.inputs[1].name)
+    assert.same({ "batch", 3 }, model.inputs[1].shape)
+    same({ 10, 20 }, model.variables["fc.bias"])
+  end)
+
+  it("computes in a job, for the sizes of its placeholders", function()
+    local model = flow.onnx.load(dense_model())
+    same({ { 16, 35 } }, job_of(model, { 1, 3 })(np.ones({ 1, 3 }):astype("float32")))
+    same({ { 16, 35 }, { 16, 35 } }, job_of(model, { 2, 3 })(np.ones({ 2, 3 }):astype("float32")))
+  end)
+
+  it("has variables with the values of the file, which a train job changes", function()
+    local model = flow.onnx.load(dense_model(), { trainable = function(name) return name == "fc.bias" end })
+    local train = flow.global_function {
+      name = "train", type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy,
+    } (function(x)
+      local loss = flow.math.reduce_sum(model(x))
+      flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.5 })):minimize(loss)
+      return loss
+    end)
+    train(np.ones({ 1, 3 }):astype("float32"))
+    local values = flow.get_all_variables(false)
+    same({ 9.5, 19.5 }, values["fc.bias"])
+    same({ { 1, 2, 3 }, { 4, 5, 6 } }, values["fc.weight"])
+    same({ 10, 20 }, model.variables["fc.bias"])
+    flow.load_variables(model.variables)
+    same({ 10, 20 }, flow.get_all_variables()["fc.bias"])
+  end)
+
+  it("shares its variables with other jobs that call it, and with other calls", function()
+    local model = flow.onnx.load(dense_model())
+    local twice = flow.global_function {
+      name = "twice", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy,
+    } (function(x) return model(x) + model(x) end)
+    same({ { 32, 70 } }, twice(np.ones({ 1, 3 }):astype("float32")))
+    job_of(model, { 1, 3 })
+    local count = 0
+    for _ in pairs(flow.get_all_variables()) do count = count + 1 end
+    assert.equal(2, count)
+  end)
+
+  it("keeps the values that its variables have when the file has changed, and says so", function()
+    job_of(flow.onnx.load(dense_model()), { 1, 3 })(floats { { 0, 0, 0 } })
+    local said = {}
+    flow.config.log(function(text) said[#said + 1] = text end)
+    write {
+      shape = { 1, 3 },
+      weights = { ["fc/weight"] = floats { { 0, 0, 0 }, { 0, 0, 0 } }, ["fc/bias"] = floats { 7, 8 } },
+      nodes = { node("Gemm", { "x", "fc/weight", "fc/bias" }, { "y" }, { transB = { i = 1 } }) },
+    }
+    local model = flow.onnx.load(path)
+    local job = job_of(model, { 1, 3 })
+    flow.config.log(nil)
+    assert.equal(1, #said)
+    assert.truthy(said[1]:find("has changed since it was loaded before", 1, true))
+    same({ { 10, 20 } }, job(floats { { 0, 0, 0 } }))
+    flow.load_variables(model.variables)
+    same({ { 7, 8 } }, job(floats { { 0, 0, 0 } }))
+  end)
+
+  it("puts its own name before those of its variables", function()
+    local model = flow.onnx.load(dense_model(), { name = "policy" })
+    job_of(model, { 1, 3 })
+    assert.is_truthy(model.variables["policy-fc.weight"])
+    assert.is_truthy(flow.get_all_variables()["policy-fc.weight"])
+  end)
+
+  it("refuses a variable of another's", function()
+    local model = flow.onnx.load(dense_model())
+    flow.global_function { name = "other", inputs = {}, returns = tp.Numpy } (function()
+      return flow.get_variable("fc.bias", { shape = { 2 }, initializer = flow.zeros_initializer() })
+    end)
+    raises("give the model a name of its own", function() job_of(model, { 1, 3 }) end)
+  end)
+
+  it("takes inputs by name, and says which there are", function()
+    local model = flow.onnx.load(write {
+      inputs = { value("left", { 2 }), value("right", { 2 }) }, nodes = { node("Sub", { "left", "right" }, { "y" }) },
+    })
+    local job = flow.global_function {
+      name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+    } (function(x)
+      raises("has no input 'lef'; did you mean 'left'?", function() model { lef = x, right = x } end)
+      raises("takes 2 inputs (left: float32[2], right: float32[2]), got 1", function() model(x) end)
+      raises("input 'right' must be a blob, got nil", function() model { left = x } end)
+      return model { right = x, left = flow.math.multiply(x, x) }
+    end)
+    same({ 2, 6 }, job(floats { 2, 3 }))
+    raises("outside of a job function", function() model(1, 2) end)
+  end)
+
+  it("refuses another dtype or shape than the file has", function()
+    local model = flow.onnx.load(dense_model())
+    raises("input 'x' is float32, got float64", function() job_of(model, { 1, 3 }, "float64") end)
+    raises("wants x: float32[batch,3], got (1, 4)", function() job_of(model, { 1, 4 }) end)
+  end)
+
+  it("leaves nothing of shape arithmetic in the job", function()
+    local model = flow.onnx.load(write {
+      shape = { "batch", 2, 3 }, weights = { zero = whole(0), rest = whole { -1 } },
+      nodes = {
+        node("Shape", { "x" }, { "shape" }), node("Gather", { "shape", "zero" }, { "batch" }),
+        node("Constant", {}, { "axes" }, { value_ints = { ints = { 0 } } }),
+        node("Unsqueeze", { "batch", "axes" }, { "first" }),
+        node("Concat", { "first", "rest" }, { "wanted" }, { axis = { i = 0 } }),
+        node("Reshape", { "x", "wanted" }, { "y" }),
+      },
+    })
+    local job = job_of(model, { 4, 2, 3 })
+    assert.equal("job(x: float32[4,2,3]) -> Numpy  [predict, 1 op]", tostring(job))
+    assert.same({ 4, 6 }, job(np.ones({ 4, 2, 3 }):astype("float32")).shape:table())
+  end)
+
+  it("takes an array where its values decide about shapes", function()
+    local model = flow.onnx.load(write {
+      inputs = { value("x", { 2 }), value("shape", { "rank" }, "int64") },
+      nodes = { node("Expand", { "x", "shape" }, { "y" }) },
+    })
+    local function job(shape)
+      return flow.global_function {
+        name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+      } (function(x) return model(x, shape(x)) end)
+    end
+    same({ { 1, 2 }, { 1, 2 } }, job(function() return whole { 2, 1 } end)(floats { 1, 2 }))
+    raises("input 2, 'shape', is computed in each run", function()
+      job(function(x) return flow.cast(x, "int64") end)
+    end)
+  end)
+end)
+
+describe("operators", function()
+  it("pad at one side, and average without the pads", function()
+    local x = floats { { { { 1, 2, 3 }, { 4, 5, 6 }, { 7, 8, 9 } } } }
+    same({ { { { 1, 2.5 }, { 5.5, 7 } } } }, result_of(x, {
+      nodes = { node("AveragePool", { "x" }, { "y" },
+        { kernel_shape = { ints = { 2, 2 } }, strides = { ints = { 2, 2 } }, auto_pad = { s = "SAME_LOWER" } }) },
+    }))
+    same({ { { { 0, 1, 3, 5 } } } }, result_of(floats { { { { 1, 2, 3 } } } }, {
+      weights = { w = floats { { { { 1, 1 } } } } },
+      nodes = { node("Conv", { "x", "w" }, { "y" }, { pads = { ints = { 0, 2, 0, 0 } } }) },
+    }))
+  end)
+
+  it("mean what they mean at the file's opset", function()
+    local x = floats { { { 1, 1 }, { 1, 1 } } }
+    local nodes = { node("Softmax", { "x" }, { "y" }) }
+    same({ { { 0.25, 0.25 }, { 0.25, 0.25 } } }, result_of(x, { opset = 11, nodes = nodes }))
+    same({ { { 0.5, 0.5 }, { 0.5, 0.5 } } }, result_of(x, { opset = 13, nodes = nodes }))
+  end)
+
+  it("divide whole numbers towards zero", function()
+    same({ -3, 3, 3 }, result_of(whole { -7, 7, -7 }, {
+      weights = { d = whole { 2, 2, -2 } }, nodes = { node("Div", { "x", "d" }, { "y" }) },
+    }))
+  end)
+
+  it("count indices from the end", function()
+    same({ 3, 1 }, result_of(floats { 1, 2, 3 }, {
+      weights = { at = whole { -1, 0 } }, nodes = { node("Gather", { "x", "at" }, { "y" }) },
+    }))
+  end)
+
+  it("slice backwards and to the end", function()
+    same({ 4, 2 }, result_of(floats { 1, 2, 3, 4 }, {
+      weights = { from = whole { -1 }, to = whole { -2 ^ 40 }, axes = whole { 0 }, steps = whole { -2 } },
+      nodes = { node("Slice", { "x", "from", "to", "axes", "steps" }, { "y" }) },
+    }))
+  end)
+
+  it("resize by sums of places", function()
+    local function resized(attributes, sizes)
+      return result_of(floats { { { { 0, 3 } } } }, {
+        weights = { sizes = whole(sizes) }, nodes = { node("Resize", { "x", "", "", "sizes" }, { "y" }, attributes) },
+      })
+    end
+    same({ { { { 0, 1, 2, 3 } } } }, resized(
+      { mode = { s = "linear" }, coordinate_transformation_mode = { s = "align_corners" } }, { 1, 1, 1, 4 }))
+    same({ { { { 0, 0, 3 } } } }, resized(
+      { mode = { s = "nearest" }, coordinate_transformation_mode = { s = "asymmetric" },
+        nearest_mode = { s = "floor" } }, { 1, 1, 1, 3 }))
+  end)
+end)
+
+describe("what is refused", function()
+  it("is an operator that there is not, by its node, with all others like it", function()
+    write { shape = { 2 }, nodes = { node("Det", { "x" }, { "d" }), node("Unique", { "d" }, { "y" }) } }
+    raises("of opset 17, uses what is not supported: Det (node '/Det'), Unique (node '/Unique'); "
+      .. "flow.onnx.operators() lists what is", function() flow.onnx.load(path) end)
+  end)
+
+  it("is an attribute that nobody here asks for, since it may mean anything", function()
+    raises("node '/Relu' (Relu): attribute 'slope' is not supported", function()
+      result_of(floats { 1 }, { nodes = { node("Relu", { "x" }, { "y" }, { slope = { f = 1 } }) } })
+    end)
+  end)
+
+  it("is a batch norm that trains", function()
+    raises("export the model in its eval mode", function()
+      local c = floats { 1 }
+      result_of(floats { { 1 } }, {
+        weights = { c = c },
+        nodes = { node("BatchNormalization", { "x", "c", "c", "c", "c" }, { "y" }, { training_mode = { i = 1 } }) },
+      })
+    end)
+  end)
+
+  it("is an opset of other times", function()
+    dense_model(3)
+    raises("is of opset 3, and those from 6 to", function() flow.onnx.load(path) end)
+  end)
+
+  it("is data outside of the model's folder", function()
+    -- The bytes of a tensor "w" whose data lies in "../x", in a graph that has y = w.
+    local function field(number, text) return string.char(number * 8 + 2, #text) .. text end
+    local tensor = "\8\1\16\1" .. field(8, "w") .. field(13, field(1, "location") .. field(2, "../x")) .. "\112\1"
+    local graph = field(5, tensor) .. field(12, field(1, "w"))
+    local file = assert(io.open(path, "wb"))
+    file:write(field(8, "\16\17") .. field(7, graph))
+    file:close()
+    raises("keeps its data in '../x'; only files in the model's folder are read", function() flow.onnx.load(path) end)
+  end)
+end)
+
+it("reads data that lies in a file beside the model", function()
+  local function field(number, text) return string.char(number * 8 + 2, #text) .. text end
+  local name = path:match("[^/]*$") .. ".data"
+  local entries = field(13, field(1, "location") .. field(2, name)) .. field(13, field(1, "offset") .. field(2, "4"))
+  local tensor = "\8\2\16\1" .. field(8, "w") .. entries .. "\112\1"
+  local graph = field(11, field(1, "x")) .. field(5, tensor) .. field(12, field(1, "y"))
+    .. field(1, field(1, "x") .. field(1, "w") .. field(2, "y") .. field(4, "Add"))
+  local file = assert(io.open(path, "wb"))
+  file:write(field(8, "\16\17") .. field(7, graph))
+  file:close()
+  local data = assert(io.open(path .. ".data", "wb"))
+  data:write("????" .. "\0\0\128\63" .. "\0\0\0\64")
+  data:close()
+  same({ 11, 22 }, job_of(flow.onnx.load(path), { 2 })(floats { 10, 20 }))
+  data = assert(io.open(path .. ".data", "wb"))
+  data:write("????")
+  data:close()
+  raises("has 4 bytes, and the model wants 8 from byte 4 on", function() flow.onnx.load(path) end)
+end)
