@@ -156,8 +156,8 @@ int gradients_of(lua_State* L) {
   return 1;
 }
 
-// graph:stops_gradient(losses, value) -> "argmax 'best'", site of the first op on a way from the value to a loss that lets
-// no gradient by; nothing where there is none.
+// graph:stops_gradient(losses, value) -> "argmax 'best'", site of the first op on a way from the value to a loss that
+// lets no gradient by; nothing where there is none.
 int stops_gradient_at(lua_State* L) {
   lua_settop(L, 3);
   std::string& text = push_box<std::string>(L);
@@ -223,6 +223,20 @@ int made_by(lua_State* L) {
     lua_rawset(L, -3);
   }
   return 2;
+}
+
+// graph:constant_value(id) -> ndarray, or nothing where the value is no constant.
+int constant_value(lua_State* L) {
+  lua_settop(L, 2);
+  Tensor& array = push_array(L);
+  bool is_constant = false;
+  protect(L, [&] {
+    const Graph& graph = *self(L).graph;
+    const Node& node = graph.node(graph.value(value_at(L, 2, graph, "value")).node);
+    is_constant = node.kind == Node::Constant;
+    if (is_constant) array = node.constant;
+  });
+  return is_constant ? 1 : 0;
 }
 
 int blob_name(lua_State* L) {
@@ -303,6 +317,7 @@ void add_graph(lua_State* L, State& state) {
                                       {"stops_gradient", stops_gradient_at},
                                       {"type", type},
                                       {"made_by", made_by},
+                                      {"constant_value", constant_value},
                                       {"blob_name", blob_name},
                                       {"nodes", nodes},
                                       {"dump", dump},

@@ -449,6 +449,16 @@ function Job:prepare()
   return prepared.new(self)
 end
 
+--- Writes the job as an ONNX file (opset 17) with the weights it has now, for other systems to run:
+--- `policy_job:export_onnx("policy.onnx", { outputs = { "action" } })`. Inputs keep their names, and sizes are those of
+--- the placeholders. What a comparison gives is an int8 there too.
+--- @param path string     the file, which is replaced
+--- @param outputs? table  names of the results in their order; default: those of the ops that make them
+--- @error a train job, or one that takes lists; an op without a counterpart in ONNX, by name and line
+function Job:export_onnx(...)
+  return require("moonflow.onnx_export")(self, ...)
+end
+
 -- ---- looking at it ------------------------------------------------------------------------------------------------
 
 --- "train_job(images: float32[100,1,28,28]) -> Numpy  [train, 10 ops]".

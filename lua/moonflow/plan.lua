@@ -133,9 +133,9 @@ function plan.make(job, leaves)
   local gradients = job.type == "train" and descent.finish(t, job.site) or {}
   local context = { job = job.name, trace = t, site = t.last_site or job.site }
   self.skeleton = typing.flatten(context, job.returns, results)
-  self.results = {}  -- name, dtype and shape of each result
+  self.results = {}  -- name, dtype and shape of each result, and its id in the graph
   for i, leaf in ipairs(context.leaves) do
-    self.results[i] = { name = leaf.logical_blob_name, dtype = leaf.dtype, shape = leaf.shape:table() }
+    self.results[i] = { name = leaf.logical_blob_name, dtype = leaf.dtype, shape = leaf.shape:table(), id = leaf.id }
   end
   self.losses = {}  -- the values that are minimised
   for i, loss in ipairs(t.losses) do self.losses[i] = loss.id end

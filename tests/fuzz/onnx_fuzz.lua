@@ -1,13 +1,14 @@
 -- ONNX files that nobody means. Half of them are a good file with bytes turned, cut out, doubled and moved. The others
 -- are well formed, and their nodes have any operator with any inputs and attributes. Each is loaded, and traced in a
 -- job: that must work, or raise an error of ours; an error out of the library's own Lua code is a fault of the library,
--- and the process ends in no case.
+-- and the process ends in no case. Then random networks are written and read again, and must give what they gave.
 --   moonflow tests/fuzz/onnx_fuzz.lua [files] [seed] [first file to print]
 local here = arg[0]:match("^(.*)/") or "."
 package.path = here .. "/?.lua;" .. package.path
 local flow = require "moonflow"
 local core = require "moonflow.core"
 local draws = require "draws"
+local networks = require "networks"
 
 local np, tp = flow.np, flow.typing
 local FILES, SEED, LOUD = tonumber((...)) or 4000, tonumber((select(2, ...))) or 1, tonumber((select(3, ...)))
@@ -184,7 +185,40 @@ for number = 1, FILES do
   attempt(number, shape, dtype)
   if number % 50 == 0 then collectgarbage() end
 end
+-- ---- networks that come back ---------------------------------------------------------------------------------------
+
+local NETWORKS = math.floor(FILES / 50)
+
+local function come_back(seed)
+  flow.clear_default_session()
+  local net = networks.draw(seed)
+  net.input = "Numpy"
+  local function around(_, step) return step() end
+  local function job_of(body)
+    return flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder(net.shape) }, returns = tp.Numpy,
+    } (body)
+  end
+  local job = job_of(function(x) return networks.prediction(net, networks.body(net, x, around), around) end)
+  local values = np.random.default_rng(seed):uniform(-1, 1, net.shape)
+  local wanted = job(values)
+  job:export_onnx(path)
+  local model = flow.onnx.load(path, { name = "again" })
+  local got = job_of(function(x) return (model(x)) end)(values)
+  -- By the size of what is computed; fusions differ, and a Winograd convolution is good to 2e-5.
+  local size = wanted.shape:count() > 0 and math.max(1, np.abs(wanted):max()) or 1
+  if not np.allclose(got, wanted, { rtol = 0, atol = 2e-4 * size }) then
+    faults[#faults + 1] = ("network %d gives something else when it is read again"):format(seed)
+  end
+end
+
+for seed = SEED, SEED + NETWORKS - 1 do
+  local fine, problem = pcall(come_back, seed)
+  if not fine then faults[#faults + 1] = ("network %d: %s"):format(seed, tostring(problem)) end
+  collectgarbage()
+end
+
 os.remove(path)
-print(("%d files, %d of them were read, %d traced, the others failed with an error"):format(FILES, read_count,
-  traced_count))
-if #faults > 0 then error("these fail with what is no error of ours:\n" .. table.concat(faults, "\n"), 0) end
+print(("%d files, %d of them were read, %d traced, the others failed with an error; %d networks"):format(FILES,
+  read_count, traced_count, NETWORKS))
+if #faults > 0 then error("these are faults:\n" .. table.concat(faults, "\n"), 0) end

@@ -1,4 +1,5 @@
--- flow.onnx: networks that other systems have written. The files are made here, out of tables.
+-- flow.onnx and job:export_onnx: networks that other systems have written, whose files are made here out of tables, and
+-- our own, which are written and read again.
 local flow = require "moonflow"
 local core = require "moonflow.core"
 
@@ -309,4 +310,128 @@ it("reads data that lies in a file beside the model", function()
   data:write("????")
   data:close()
   raises("has 4 bytes, and the model wants 8 from byte 4 on", function() flow.onnx.load(path) end)
+end)
+
+describe("a job that is written", function()
+  -- Defines a job of a body, writes it, and gives it and the model that is read again.
+  local function written(shape, body, options, dtype)
+    local job = flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder(shape, { dtype = dtype or "float32" }) }, returns = tp.Numpy,
+    } (body)
+    job:export_onnx(path, options)
+    return job, flow.onnx.load(path, { name = "again" })
+  end
+
+  local function comes_back(shape, body, tolerance)
+    local job, model = written(shape, body)
+    local x = np.random.uniform(-1, 1, shape):astype("float32")
+    local want, got = job(x), job_of(model, shape)(x)
+    assert.same(want.shape:table(), got.shape:table())
+    assert.is_true(np.allclose(got, want, { rtol = tolerance or 1e-6, atol = tolerance or 1e-6 }))
+    return model
+  end
+
+  it("is a network of convolutions, whose biases and layers are one node each", function()
+    local model = comes_back({ 2, 1, 8, 8 }, function(x)
+      local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", activation = flow.nn.relu, name = "conv" })
+      y = flow.nn.max_pool2d(y, { ksize = 2, strides = 2 })
+      y = flow.layers.batch_normalization(y, { name = "norm" })
+      return flow.nn.softmax(flow.layers.dense(flow.reshape(y, { 2, -1 }), 3, { name = "out" }))
+    end)
+    local ops = {}
+    for i, entry in ipairs(model._nodes) do ops[i] = entry.op end
+    assert.same({ "Conv", "Relu", "MaxPool", "BatchNormalization", "Reshape", "Gemm", "Softmax" }, ops)
+    assert.is_truthy(model.variables["again-conv-weight"])
+  end)
+
+  it("is a transformer", function()
+    comes_back({ 2, 5, 8 }, function(x)
+      local function heads(y) return flow.reshape(y, { 2, 5, 2, 4 }) end
+      local normal = flow.layers.layer_norm(x, { begin_norm_axis = 2, begin_params_axis = 2, name = "norm" })
+      local function layer(name) return heads(flow.layers.dense(normal, 8, { name = name })) end
+      local y = flow.nn.dot_product_attention(layer("q"), layer("k"), layer("v"), { causal = true })
+      local sum = flow.layers.dense(flow.reshape(y, { 2, 5, 8 }), 8, { name = "o" }) + x
+      return flow.layers.dense(sum, 4, { activation = flow.math.gelu, name = "f" })
+    end, 1e-5)
+  end)
+
+  it("turns images whose channels are last, and pads as they do", function()
+    comes_back({ 1, 7, 6, 3 }, function(x)
+      local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", strides = 2, data_format = "NHWC", name = "conv" })
+      return flow.nn.avg_pool2d(y, { ksize = 3, strides = 2, padding = "SAME", data_format = "NHWC" })
+    end)
+  end)
+
+  it("keeps bools to itself, and gives int8", function()
+    local job, model = written({ 4 }, function(x)
+      return flow.math.logical_and(x:gt(0), flow.math.logical_not(x:gt(2)))
+    end)
+    assert.equal("int8", model.outputs[1].dtype)
+    local x = floats { -1, 1, 2, 3 }
+    same({ 0, 1, 1, 0 }, job(x))
+    same({ 0, 1, 1, 0 }, job_of(model, { 4 })(x))
+  end)
+
+  it("has the names of its inputs, and of its results those that are asked for", function()
+    local function body(x) return flow.layers.dense(x, 2, { name = "fc" }) end
+    local _, model = written({ 1, 3 }, body)
+    assert.equal("x", model.inputs[1].name)
+    assert.equal("fc-bias_add", model.outputs[1].name)
+    flow.clear_default_session()
+    _, model = written({ 1, 3 }, body, { outputs = { "action" } })
+    assert.equal("action", model.outputs[1].name)
+  end)
+
+  it("may give an input, a weight, and one value twice", function()
+    local job = flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy,
+                                                                                      tp.Numpy },
+    } (function(x)
+      local y = flow.math.exp(x)
+      return x, flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() }), y, y
+    end)
+    job:export_onnx(path, { outputs = { "a", "b", "c", "d" } })
+    local model = flow.onnx.load(path, { name = "again" })
+    local again = flow.global_function {
+      name = "again", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Dict {
+        a = tp.Numpy, b = tp.Numpy, c = tp.Numpy, d = tp.Numpy },
+    } (function(x)
+      local a, b, c, d = model(x)
+      return { a = a, b = b, c = c, d = d }
+    end)
+    local got = again(floats { 0, 0 })
+    for name, wanted in pairs { a = { 0, 0 }, b = { 1, 1 }, c = { 1, 1 }, d = { 1, 1 } } do same(wanted, got[name]) end
+  end)
+
+  it("has the weights of the moment, and leaves constants what they are", function()
+    local job = flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+    } (function(x)
+      return x * flow.get_variable("w", { shape = { 2 }, initializer = flow.zeros_initializer() }) + floats { 1, 2 }
+    end)
+    job(floats { 0, 0 })
+    flow.load_variables { w = floats { 3, 4 } }
+    job:export_onnx(path)
+    local model = flow.onnx.load(path)
+    local names = {}
+    for name in pairs(model.variables) do names[#names + 1] = name end
+    assert.same({ "w" }, names)
+    same({ 3, 4 }, model.variables.w)
+  end)
+
+  it("is refused where ONNX has no word for an op, or where it learns", function()
+    raises("lgamma 'lg' (", function() written({ 2 }, function(x) return flow.math.lgamma(x, { name = "lg" }) end) end)
+    raises("draws random numbers", function()
+      written({ 2 }, function(x) return flow.random.bernoulli(x) end)
+    end)
+    raises("outputs has 2 names, and net returns 1 values", function()
+      written({ 2 }, function(x) return x end, { outputs = { "a", "b" } })
+    end)
+    local train = flow.global_function { name = "train", type = "train", returns = tp.Numpy } (function()
+      local loss = flow.get_variable("w", { shape = { 1 }, initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(0.1):minimize(loss)
+      return loss
+    end)
+    raises("train trains; define a job of type \"predict\"", function() train:export_onnx(path) end)
+  end)
 end)

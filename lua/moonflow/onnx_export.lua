@@ -1,0 +1,143 @@
+--- job:export_onnx: a job as an ONNX file, for other systems to run.
+-- What is written is the graph as it was traced, and not as it was compiled, of which ONNX has no words. Values that no
+-- result needs are left out.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local onnx_writer = require "moonflow.onnx_writer"
+local session = require "moonflow.session"
+
+local kOpset = 17
+
+-- The nodes that the results need, in their order, and how often each value is read.
+local function needed(graph, results)
+  local uses, nodes, all = {}, {}, graph:nodes()
+  local function read(id) uses[id] = (uses[id] or 0) + 1 end
+  for _, result in ipairs(results) do read(result.id) end
+  for i = #all, 1, -1 do
+    local node, is_read = all[i], false
+    for _, id in ipairs(node.outputs) do is_read = is_read or uses[id] ~= nil end
+    if is_read then
+      table.insert(nodes, 1, node)
+      for _, id in ipairs(node.inputs) do
+        if id then read(id) end
+      end
+    end
+  end
+  return nodes, uses
+end
+
+local function value_entry(name, dtype, sizes) return { name = name, dtype = dtype, shape = sizes } end
+
+-- Inputs, variables and constants.
+local function write_source(writer, node, inputs)
+  local id = node.outputs[1]
+  local name
+  if node.kind == "feed" then
+    if node.name:match("^System%-") then
+      errors.raise("unsupported", writer.what .. " draws random numbers, which are not written")
+    end
+    local dtype, shape = writer.graph:type(id)
+    name = writer:fresh(node.name)
+    inputs[#inputs + 1] = value_entry(name, dtype, shape:table())
+  elseif node.kind == "variable" then
+    name = writer:initializer(node.name, session.handle():read(node.name))
+  else
+    writer.op = node
+    name = writer:array((writer.graph:constant_value(id)))
+  end
+  writer.names[id], writer.given[id] = name, node.kind ~= "constant"
+end
+
+local function write_op(writer, node)
+  local ops = require "moonflow.onnx_export_ops"
+  writer:begin(node)
+  local write = ops[node.op]
+  if not write then
+    local known = {}
+    for op in pairs(ops) do known[#known + 1] = op end
+    table.sort(known)
+    writer:fail("has no counterpart in ONNX; there are " .. table.concat(known, ", "))
+  end
+  local first, second = write(writer)
+  if first then
+    writer.names[node.outputs[1]], writer.makers[node.outputs[1]] = first, writer.last
+    if node.outputs[2] then writer.names[node.outputs[2]] = second end
+  else
+    writer.bools[node.outputs[1]] = second
+  end
+end
+
+-- A result has the name that is asked for, or that of its op. One that is an input, a weight or another result too is
+-- what an Identity gives.
+local function write_results(writer, results, names)
+  local outputs, renamed = {}, {}
+  for i, result in ipairs(results) do
+    local source = writer:name_of(result.id)
+    local name = names and names[i] or result.name:match("^(.*)/[^/]*$") or result.name
+    local is_own = writer.made[source] and not renamed[source]
+    if not names and not (is_own and name == source) then name = writer:fresh(name) end
+    if is_own then
+      renamed[source] = name
+    else
+      writer.nodes[#writer.nodes + 1] = { op = "Identity", name = writer:fresh(name .. "_result"), inputs = { source },
+                                          outputs = { name }, attributes = {} }
+    end
+    outputs[i] = value_entry(name, result.dtype, result.shape)
+  end
+  writer:rename(renamed)
+  return outputs
+end
+
+local signature = arguments.signature("job:export_onnx", { { "path", "string" }, { "outputs", "table?" } })
+
+local function check(job, given)
+  if job.type == "train" then
+    errors.raise("invalid_argument", "job:export_onnx: " .. job.name .. " trains; define a job of type \"predict\" "
+      .. "with the same network, whose variables it shares")
+  end
+  if job.dynamic then
+    errors.raise("unsupported", "job:export_onnx: " .. job.name .. " takes arrays of any shape; define it with "
+      .. "flow.typing.Numpy.Placeholder")
+  end
+  local plan = job.plan
+  if plan.generation ~= session.generation() then
+    errors.raise("wrong_state", "the job '" .. job.name .. "' belongs to a session that is closed; define it again")
+  end
+  if #plan.results == 0 then errors.raise("invalid_argument", "job:export_onnx: " .. job.name .. " returns nothing") end
+  for i, name in ipairs(given.outputs or {}) do
+    if type(name) ~= "string" or name == "" then
+      signature:fail(": entry " .. i .. " of outputs must be a name, got " .. arguments.describe(name))
+    end
+  end
+  if given.outputs and #given.outputs ~= #plan.results then
+    signature:fail((": outputs has %d names, and %s returns %d values"):format(#given.outputs, job.name, #plan.results))
+  end
+end
+
+--- Writes a job as ONNX.
+--- @param job Job
+--- @param ... any  as job:export_onnx is called
+return function(job, ...)
+  local given = signature:parse(...)
+  check(job, given)
+  local plan = job.plan
+  if not plan.ready then plan:prepare() end
+  local writer = onnx_writer.new(plan.graph, "job:export_onnx: " .. job.name)
+  for _, name in ipairs(given.outputs or {}) do
+    if writer.taken[name] then signature:fail(": two outputs have the name '" .. name .. "'") end
+    writer.taken[name] = true
+  end
+  local nodes, uses = needed(plan.graph, plan.results)
+  local inputs = {}
+  writer.uses = uses
+  for _, node in ipairs(nodes) do
+    if node.kind == "op" then write_op(writer, node) else write_source(writer, node, inputs) end
+  end
+  local outputs = write_results(writer, plan.results, given.outputs)
+  core.onnx_write(given.path, {
+    opset = kOpset, producer = "moonflow", name = job.name, inputs = inputs, outputs = outputs,
+    initializers = writer.initializers, nodes = writer.nodes,
+  })
+end

@@ -1,0 +1,543 @@
+--- The ops of the catalog as ONNX has them: a table from an op's name to the function that writes it and gives the name
+--- of its output, or of two; `nil, name` where that is a bool in ONNX. An op that is not here has no counterpart.
+
+local core = require "moonflow.core"
+local ndarray = require "moonflow.ndarray"
+
+local ops = {}
+
+local kWithout = -2 ^ 62  -- a bound of a slice below this is not given
+
+-- By name, as an element type has it in a file.
+local types = { float32 = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, float16 = 10, float64 = 11, bfloat16 = 16 }
+
+-- ---- element by element -------------------------------------------------------------------------------------------
+
+for op, operator in pairs {
+  abs = "Abs", acos = "Acos", acosh = "Acosh", asin = "Asin", asinh = "Asinh", atan = "Atan", atanh = "Atanh",
+  ceil = "Ceil", cos = "Cos", cosh = "Cosh", erf = "Erf", exp = "Exp", floor = "Floor", hardswish = "HardSwish",
+  identity = "Identity", log = "Log", negative = "Neg", reciprocal = "Reciprocal", relu = "Relu", rint = "Round",
+  round = "Round", sigmoid = "Sigmoid", sign = "Sign", sin = "Sin", sinh = "Sinh", softplus = "Softplus",
+  sqrt = "Sqrt", tan = "Tan", tanh = "Tanh",
+} do
+  ops[op] = function(w) return w:emit(operator, { w:input(1) }) end
+end
+
+for op, operator in pairs {
+  add = "Add", subtract = "Sub", multiply = "Mul", divide = "Div", pow = "Pow", maximum = "Max", minimum = "Min",
+} do
+  ops[op] = function(w) return w:emit(operator, { w:input(1), w:input(2) }) end
+end
+
+for op, operator in pairs {
+  equal = "Equal", less = "Less", less_equal = "LessOrEqual", greater = "Greater", greater_equal = "GreaterOrEqual",
+} do
+  ops[op] = function(w) return nil, w:emit(operator, { w:input(1), w:input(2) }) end
+end
+
+function ops.not_equal(w) return nil, w:emit("Not", { w:emit("Equal", { w:input(1), w:input(2) }, nil, "equal") }) end
+function ops.logical_not(w) return nil, w:emit("Not", { w:flag(1) }) end
+function ops.logical_and(w) return nil, w:emit("And", { w:flag(1), w:flag(2) }) end
+function ops.logical_or(w) return nil, w:emit("Or", { w:flag(1), w:flag(2) }) end
+
+function ops.where(w) return w:emit("Where", { w:flag(1), w:input(2), w:input(3) }) end
+
+function ops.cast(w)
+  local to = w.attrs.dtype
+  if w:dtype(1) == to then return w:emit("Identity", { w:input(1) }) end
+  return w:emit("Cast", { w:input(1) }, { to = { i = types[to] } })
+end
+
+function ops.square(w) return w:emit("Mul", { w:input(1), w:input(1) }) end
+function ops.rsqrt(w) return w:emit("Reciprocal", { w:emit("Sqrt", { w:input(1) }, nil, "root") }) end
+function ops.log1p(w) return w:emit("Log", { w:emit("Add", { w:input(1), w:number(1) }, nil, "sum") }) end
+function ops.expm1(w) return w:emit("Sub", { w:emit("Exp", { w:input(1) }, nil, "exp"), w:number(1) }) end
+function ops.erfc(w) return w:emit("Sub", { w:number(1), w:emit("Erf", { w:input(1) }, nil, "erf") }) end
+
+function ops.log_sigmoid(w)
+  return w:emit("Neg", { w:emit("Softplus", { w:emit("Neg", { w:input(1) }, nil, "negative") }, nil, "softplus") })
+end
+
+function ops.squared_difference(w)
+  local difference = w:emit("Sub", { w:input(1), w:input(2) }, nil, "difference")
+  return w:emit("Mul", { difference, difference })
+end
+
+-- x - floor(x / y) * y, of whole numbers what ONNX calls so.
+function ops.mod(w)
+  local x, y = w:input(1), w:input(2)
+  if not w:dtype(1):match("float") then return w:emit("Mod", { x, y }) end
+  local floor = w:emit("Floor", { w:emit("Div", { x, y }, nil, "quotient") }, nil, "floor")
+  return w:emit("Sub", { x, w:emit("Mul", { floor, y }, nil, "product") })
+end
+
+function ops.floordiv(w)
+  local x, y = w:input(1), w:input(2)
+  if w:dtype(1):match("float") then return w:emit("Floor", { w:emit("Div", { x, y }, nil, "quotient") }) end
+  return w:emit("Div", { w:emit("Sub", { x, w:emit("Mod", { x, y }, nil, "rest") }, nil, "multiple"), y })
+end
+
+function ops.elu(w) return w:emit("Elu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
+function ops.leaky_relu(w) return w:emit("LeakyRelu", { w:input(1) }, { alpha = { f = w.attrs.alpha } }) end
+
+function ops.hardsigmoid(w)
+  return w:emit("HardSigmoid", { w:input(1) }, { alpha = { f = 1 / 6 }, beta = { f = 0.5 } })
+end
+
+function ops.swish(w)
+  local x, beta = w:input(1), w.attrs.beta
+  local inner = beta == 1 and x or w:emit("Mul", { x, w:number(beta) }, nil, "inner")
+  return w:emit("Mul", { x, w:emit("Sigmoid", { inner }, nil, "sigmoid") })
+end
+
+function ops.mish(w)
+  local x = w:input(1)
+  return w:emit("Mul", { x, w:emit("Tanh", { w:emit("Softplus", { x }, nil, "softplus") }, nil, "tanh") })
+end
+
+-- As exporters write it, so that a runtime knows it again.
+function ops.gelu(w)
+  local x = w:input(1)
+  local erf = w:emit("Erf", { w:emit("Div", { x, w:number(math.sqrt(2)) }, nil, "inner") }, nil, "erf")
+  local product = w:emit("Mul", { x, w:emit("Add", { erf, w:number(1) }, nil, "sum") }, nil, "product")
+  return w:emit("Mul", { product, w:number(0.5) })
+end
+
+local function clip(w, least, most)
+  if least == -math.huge and most == math.huge then return w:emit("Identity", { w:input(1) }) end
+  return w:emit("Clip", { w:input(1), least > -math.huge and w:number(least) or "",
+    most < math.huge and w:number(most) or nil })
+end
+
+function ops.clip_by_value(w) return clip(w, w.attrs.min, w.attrs.max) end
+function ops.relu6(w) return clip(w, 0, 6) end
+function ops.hardtanh(w) return clip(w, -1, 1) end
+
+-- ---- along axes ---------------------------------------------------------------------------------------------------
+
+local function along_axis(operator)
+  return function(w) return w:emit(operator, { w:input(1) }, { axis = { i = w.attrs.axis } }) end
+end
+ops.softmax = along_axis("Softmax")
+ops.log_softmax = along_axis("LogSoftmax")
+
+local function extreme(operator)
+  return function(w)
+    return w:emit(operator, { w:input(1) }, { axis = { i = w.attrs.axis }, keepdims = { i = 0 } })
+  end
+end
+ops.argmax = extreme("ArgMax")
+ops.argmin = extreme("ArgMin")
+
+local function keepdims(w) return { i = w.attrs.keepdims and 1 or 0 } end
+
+local function reduction(operator)
+  return function(w)
+    local axes = w.attrs.axis
+    if #w:sizes(1) == 0 then return w:emit("Identity", { w:input(1) }) end
+    return w:emit(operator, { w:input(1) }, { keepdims = keepdims(w), axes = #axes > 0 and { ints = axes } or nil })
+  end
+end
+ops.reduce_mean = reduction("ReduceMean")
+ops.reduce_max = reduction("ReduceMax")
+ops.reduce_min = reduction("ReduceMin")
+ops.reduce_prod = reduction("ReduceProd")
+ops.reduce_logsumexp = reduction("ReduceLogSumExp")
+
+-- Its axes are an input since opset 13.
+function ops.reduce_sum(w)
+  local axes = w.attrs.axis
+  if #w:sizes(1) == 0 then return w:emit("Identity", { w:input(1) }) end
+  return w:emit("ReduceSum", { w:input(1), #axes > 0 and w:ints(axes) or nil }, { keepdims = keepdims(w) })
+end
+
+-- The mean of the squares of what is left without the mean.
+local function variance(w, word)
+  local axes = #w.attrs.axis > 0 and { ints = w.attrs.axis } or nil
+  local mean = w:emit("ReduceMean", { w:input(1) }, { keepdims = { i = 1 }, axes = axes }, "mean")
+  local difference = w:emit("Sub", { w:input(1), mean }, nil, "difference")
+  local square = w:emit("Mul", { difference, difference }, nil, "square")
+  return w:emit("ReduceMean", { square }, { keepdims = keepdims(w), axes = axes }, word)
+end
+
+function ops.reduce_variance(w) return variance(w) end
+function ops.reduce_std(w) return w:emit("Sqrt", { variance(w, "variance") }) end
+
+function ops.l2_normalize(w)
+  local x = w:input(1)
+  local square = w:emit("Mul", { x, x }, nil, "square")
+  local sum = w:emit("ReduceSum", { square, w:ints { w.attrs.axis } }, { keepdims = { i = 1 } }, "sum")
+  local norm = w:emit("Sqrt", { w:emit("Max", { sum, w:number(w.attrs.epsilon) }, nil, "least") }, nil, "norm")
+  return w:emit("Div", { x, norm })
+end
+
+function ops.top_k(w)
+  local _, places = w:emit("TopK", { w:input(1), w:ints { w.attrs.k } }, nil, nil, 2)
+  return places
+end
+
+-- All of a row are its largest, in their order.
+function ops.sort(w)
+  local sizes = w:sizes(1)
+  local largest = w.attrs.direction == "DESCENDING" and 1 or 0
+  return w:emit("TopK", { w:input(1), w:ints { sizes[#sizes] } }, { largest = { i = largest } }, nil, 2)
+end
+
+function ops.argsort(w)
+  local _, places = ops.sort(w)
+  return places
+end
+
+-- ---- shapes and parts ---------------------------------------------------------------------------------------------
+
+local function reshaped(w)
+  local _, sizes = w:result()
+  return w:emit("Reshape", { w:input(1), w:ints(sizes) }, { allowzero = { i = 1 } })
+end
+ops.reshape, ops.flatten, ops.squeeze, ops.expand_dims = reshaped, reshaped, reshaped, reshaped
+
+function ops.transpose(w)
+  local perm = w.attrs.perm
+  return w:emit("Transpose", { w:input(1) }, #perm > 0 and { perm = { ints = perm } } or nil)
+end
+
+local function all_inputs(w)
+  local names = {}
+  for i = 1, #w.op.inputs do names[i] = w:input(i) end
+  return names
+end
+
+function ops.concat(w) return w:emit("Concat", all_inputs(w), { axis = { i = w.attrs.axis } }) end
+
+function ops.stack(w)
+  local names, _, sizes = all_inputs(w), w:result()
+  local axis = w:axis(w.attrs.axis, #sizes)
+  for i, name in ipairs(names) do
+    names[i] = w:emit("Unsqueeze", { name, w:ints { axis } }, nil, tostring(i))
+  end
+  return w:emit("Concat", names, { axis = { i = axis } })
+end
+
+local function slice(w, starts, ends, steps)
+  local axes = {}
+  for i = 1, #starts do axes[i] = i - 1 end
+  if #starts == 0 then return w:emit("Identity", { w:input(1) }) end
+  return w:emit("Slice", { w:input(1), w:ints(starts), w:ints(ends), w:ints(axes), steps and w:ints(steps) or nil })
+end
+
+function ops.slice(w)
+  local sizes, _, result = w:sizes(1), w:result()
+  local starts, ends = {}, {}
+  for i, begin in ipairs(w.attrs.begin) do
+    starts[i] = begin < 0 and begin + sizes[i] or begin
+    ends[i] = starts[i] + result[i]
+  end
+  return slice(w, starts, ends)
+end
+
+function ops.strided_slice(w)
+  local sizes, starts, ends, steps = w:sizes(1), {}, {}, {}
+  for i, start in ipairs(w.attrs.start) do
+    local step, stop = w.attrs.step[i] or 1, w.attrs.stop[i]
+    steps[i] = step
+    starts[i] = start >= kWithout and start or step > 0 and 0 or sizes[i] - 1
+    ends[i] = stop >= kWithout and stop or step > 0 and sizes[i] or -sizes[i] - 1
+  end
+  return slice(w, starts, ends, steps)
+end
+
+function ops.reverse(w)
+  local axes, sizes = w.attrs.axis, w:sizes(1)
+  local starts, ends, steps = {}, {}, {}
+  for i, axis in ipairs(axes) do
+    starts[i], ends[i], steps[i] = -1, -sizes[w:axis(axis, #sizes) + 1] - 1, -1
+  end
+  return w:emit("Slice", { w:input(1), w:ints(starts), w:ints(ends), w:ints(axes), w:ints(steps) })
+end
+
+function ops.broadcast_to(w)
+  local _, sizes = w:result()
+  return w:emit("Expand", { w:input(1), w:ints(sizes) })
+end
+
+function ops.tile(w)
+  local _, result = w:result()
+  local x, sizes, repeats = w:input(1), w:sizes(1), {}
+  if #sizes < #result then
+    for _ = #sizes + 1, #result do table.insert(sizes, 1, 1) end
+    x = w:emit("Reshape", { x, w:ints(sizes) }, nil, "shape")
+  end
+  for i, size in ipairs(sizes) do repeats[i] = size > 0 and result[i] / size or 1 end
+  return w:emit("Tile", { x, w:ints(repeats) })
+end
+
+function ops.pad(w)
+  local pads, rank = {}, #w:sizes(1)
+  for i = 1, rank do pads[i], pads[rank + i] = w.attrs.paddings[2 * i - 1], w.attrs.paddings[2 * i] end
+  return w:emit("Pad", { w:input(1), w:ints(pads), w:number(w.attrs.constant_value) })
+end
+
+-- Left, right, top and bottom of the axes of places.
+function ops.reflection_pad2d(w)
+  local list, first = w.attrs.padding, w.attrs.data_format == "NHWC" and 1 or 2
+  if #list == 1 then list = { list[1], list[1], list[1], list[1] } end
+  local pads = { 0, 0, 0, 0, 0, 0, 0, 0 }
+  pads[first + 1], pads[first + 5], pads[first + 2], pads[first + 6] = list[3], list[4], list[1], list[2]
+  return w:emit("Pad", { w:input(1), w:ints(pads) }, { mode = { s = "reflect" } })
+end
+
+-- The second input as indices, which ONNX takes in int64 everywhere.
+local function indices(w)
+  return w:dtype(2) == "int64" and w:input(2) or w:emit("Cast", { w:input(2) }, { to = { i = 7 } }, "indices")
+end
+
+function ops.gather(w) return w:emit("Gather", { w:input(1), indices(w) }, { axis = { i = w.attrs.axis } }) end
+function ops.gather_nd(w) return w:emit("GatherND", { w:input(1), indices(w) }) end
+
+function ops.dim_gather(w)
+  return w:emit("GatherElements", { w:input(1), indices(w) }, { axis = { i = w.attrs.dim } })
+end
+
+function ops.one_hot(w)
+  local attrs = w.attrs
+  local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
+  return w:emit("OneHot", { w:input(1), w:number(attrs.depth, "int64"), values }, { axis = { i = attrs.axis } })
+end
+
+local function filled(w, value)
+  local dtype, sizes = w:result()
+  return w:emit("ConstantOfShape", { w:ints(sizes) }, { value = { t = core.array({ value }, dtype) } })
+end
+
+function ops.constant(w) return filled(w, w.attrs.value) end
+function ops.ones_like(w) return filled(w, 1) end
+function ops.zeros_like(w) return filled(w, 0) end
+
+function ops.range(w)
+  return w:array((ndarray.evaluate("range", {}, w.attrs)), "range")
+end
+
+-- ---- windows ------------------------------------------------------------------------------------------------------
+
+-- Channels last for ONNX, and back: a permutation of the axes.
+local function perm_to_first(rank)
+  local perm = { 0, rank - 1 }
+  for axis = 1, rank - 2 do perm[#perm + 1] = axis end
+  return perm
+end
+
+local function perm_to_last(rank)
+  local perm = { 0 }
+  for axis = 2, rank - 1 do perm[#perm + 1] = axis end
+  perm[#perm + 1] = 1
+  return perm
+end
+
+local function is_last(w) return w.attrs.data_format:sub(-1) == "C" and #w.attrs.data_format > 2 end
+
+-- The name of an image or filter with channels on axis 1, and its sizes in that order.
+local function channels_first(w, i, word)
+  local sizes = w:sizes(i)
+  if not is_last(w) then return w:input(i), sizes end
+  local perm, turned = perm_to_first(#sizes), {}
+  for k, axis in ipairs(perm) do turned[k] = sizes[axis + 1] end
+  return w:emit("Transpose", { w:input(i) }, { perm = { ints = perm } }, word), turned
+end
+
+local function places(w, sizes, from_last)
+  if from_last and is_last(w) then return { unpack(sizes, 2, #sizes - 1) } end
+  return { unpack(sizes, 3) }
+end
+
+local function per_axis(list, count)
+  local all = {}
+  for i = 1, count do all[i] = list[#list == 1 and 1 or i] end
+  return all
+end
+
+-- The pads before each axis of places, of windows that go from `large` to `small` places.
+local function pads_before(w, count, large, small, reaches, strides)
+  local pads, rule, before = w.attrs.pads, w.attrs.padding, {}
+  for i = 1, count do
+    if #pads == 1 or #pads == count then
+      before[i] = pads[#pads == 1 and 1 or i]
+    elseif #pads > 0 then
+      local sides = #pads / (count + 2)
+      before[i] = pads[(is_last(w) and i or i + 1) * sides + 1]
+    elseif rule == "VALID" then
+      before[i] = 0
+    else
+      local missing = math.max(0, (small[i] - 1) * strides[i] + reaches[i] - large[i])
+      before[i] = rule == "SAME_UPPER" and math.floor(missing / 2) or math.ceil(missing / 2)
+    end
+  end
+  return before
+end
+
+-- Attributes of a node whose windows go from `large` to `small` places, with pads that leave just these.
+local function window_attributes(w, kernel, large, small, strides, dilations)
+  local count, reaches, pads = #kernel, {}, {}
+  for i = 1, count do reaches[i] = (kernel[i] - 1) * dilations[i] + 1 end
+  local before = pads_before(w, count, large, small, reaches, strides)
+  local extra, has_extra = {}, false
+  for i = 1, count do
+    local after = (small[i] - 1) * strides[i] + reaches[i] - large[i] - before[i]
+    pads[i], pads[count + i], extra[i] = before[i], math.max(0, after), math.max(0, -after)
+    has_extra = has_extra or extra[i] > 0
+  end
+  return { kernel_shape = { ints = kernel }, strides = { ints = strides }, pads = { ints = pads } },
+    has_extra and extra or nil
+end
+
+-- What has been emitted with channels on axis 1, as the op gives it. `emit(word)` emits it.
+local function back(w, emit)
+  if not is_last(w) then return emit() end
+  local _, sizes = w:result()
+  return w:emit("Transpose", { emit("first") }, { perm = { ints = perm_to_last(#sizes) } })
+end
+
+local function convolution(w)
+  local x, x_sizes = channels_first(w, 1, "image")
+  local filter, filter_sizes = channels_first(w, 2, "filter")
+  local _, result = w:result()
+  local kernel = { unpack(filter_sizes, 3) }
+  local strides, dilations = per_axis(w.attrs.strides, #kernel), per_axis(w.attrs.dilations, #kernel)
+  local attributes = window_attributes(w, kernel, { unpack(x_sizes, 3) }, places(w, result, true), strides, dilations)
+  attributes.dilations, attributes.group = { ints = dilations }, { i = w.attrs.groups }
+  return back(w, function(word) return w:emit("Conv", { x, filter }, attributes, word) end)
+end
+ops.conv2d, ops.conv1d = convolution, convolution
+
+-- From few places to many: what the pads leave over is an output_padding.
+function ops.conv2d_input_grad(w)
+  local x, x_sizes = channels_first(w, 1, "image")
+  local filter, filter_sizes = channels_first(w, 2, "filter")
+  local _, result = w:result()
+  local kernel = { unpack(filter_sizes, 3) }
+  local strides, dilations = per_axis(w.attrs.strides, #kernel), per_axis(w.attrs.dilations, #kernel)
+  local attributes, extra = window_attributes(w, kernel, places(w, result, true), { unpack(x_sizes, 3) }, strides,
+    dilations)
+  attributes.dilations, attributes.group = { ints = dilations }, { i = w.attrs.groups }
+  attributes.output_padding = extra and { ints = extra } or nil
+  return back(w, function(word) return w:emit("ConvTranspose", { x, filter }, attributes, word) end)
+end
+
+local function pooling(operator)
+  return function(w)
+    local x, sizes = channels_first(w, 1, "image")
+    local _, result = w:result()
+    local kernel = per_axis(w.attrs.ksize, #sizes - 2)
+    local strides = #w.attrs.strides > 0 and per_axis(w.attrs.strides, #kernel) or kernel
+    local ones = per_axis({ 1 }, #kernel)
+    local attributes = window_attributes(w, kernel, { unpack(sizes, 3) }, places(w, result, true), strides, ones)
+    return back(w, function(word) return w:emit(operator, { x }, attributes, word) end)
+  end
+end
+ops.max_pool2d = pooling("MaxPool")
+ops.avg_pool2d = pooling("AveragePool")
+
+function ops.upsample_2d(w)
+  local x, sizes = channels_first(w, 1, "image")
+  local size, attrs = per_axis(w.attrs.size, 2), w.attrs
+  local mode = attrs.interpolation == "nearest" and "nearest" or "linear"
+  local where = mode == "nearest" and "asymmetric" or attrs.align_corners and "align_corners" or "half_pixel"
+  local wanted = w:ints { sizes[1], sizes[2], sizes[3] * size[1], sizes[4] * size[2] }
+  return back(w, function(word)
+    return w:emit("Resize", { x, "", "", wanted }, {
+      mode = { s = mode }, coordinate_transformation_mode = { s = where }, nearest_mode = { s = "floor" },
+    }, word)
+  end)
+end
+
+-- ---- layers -------------------------------------------------------------------------------------------------------
+
+-- A bias goes into the convolution or the product before it.
+function ops.bias_add(w)
+  local sizes = w:sizes(1)
+  local node = not is_last(w) and w:maker(1, "Conv") or #sizes == 2 and w:maker(1, "Gemm")
+  if node and not node.inputs[3] and w.given[w.op.inputs[2]] then
+    node.inputs[3] = w:input(2)
+    return node.outputs[1]
+  end
+  local bias = w:input(2)
+  if #sizes > 2 and not is_last(w) then
+    local shape = { sizes[2] }
+    for i = 2, #sizes - 1 do shape[i] = 1 end
+    bias = w:emit("Reshape", { bias, w:ints(shape) }, nil, "bias")
+  end
+  return w:emit("Add", { w:input(1), bias })
+end
+
+local function matrices_turned(w, i, word)
+  local perm, rank = {}, #w:sizes(i)
+  for axis = 1, rank do perm[axis] = axis - 1 end
+  perm[rank - 1], perm[rank] = rank - 1, rank - 2
+  return w:emit("Transpose", { w:input(i) }, { perm = { ints = perm } }, word)
+end
+
+function ops.matmul(w)
+  local turns_a, turns_b = w.attrs.transpose_a, w.attrs.transpose_b
+  if #w:sizes(1) == 2 then
+    return w:emit("Gemm", { w:input(1), w:input(2) },
+      { transA = turns_a and { i = 1 } or nil, transB = turns_b and { i = 1 } or nil })
+  end
+  return w:emit("MatMul", {
+    turns_a and matrices_turned(w, 1, "left") or w:input(1), turns_b and matrices_turned(w, 2, "right") or w:input(2),
+  })
+end
+
+function ops.batch_norm_infer(w)
+  local rank = #w:sizes(1)
+  local axis, inputs = w:axis(w.attrs.axis, rank), all_inputs(w)
+  local attributes = { epsilon = { f = w.attrs.epsilon } }
+  if axis == 1 then return w:emit("BatchNormalization", inputs, attributes) end
+  if axis ~= rank - 1 then w:fail("normalises axis " .. axis .. ", and ONNX only axis 1") end
+  inputs[1] = w:emit("Transpose", { inputs[1] }, { perm = { ints = perm_to_first(rank) } }, "first")
+  local normal = w:emit("BatchNormalization", inputs, attributes, "normal")
+  return w:emit("Transpose", { normal }, { perm = { ints = perm_to_last(rank) } })
+end
+
+function ops.layer_norm_core(w)
+  for i = 2, 3 do
+    if w.uses[w.op.outputs[i]] then w:fail("is asked for its means or deviations, which ONNX has in another form") end
+  end
+  local sizes = w:sizes(1)
+  local axis = w:axis(w.attrs.begin_norm_axis, #sizes)
+  local ones = { value = 1, dtype = w:dtype(1), shape = { unpack(sizes, axis + 1) } }
+  local gamma = w:has(2) and w:input(2) or w:array((ndarray.evaluate("constant", {}, ones)), "ones")
+  return w:emit("LayerNormalization", { w:input(1), gamma, w:has(3) and w:input(3) or nil },
+    { axis = { i = axis }, epsilon = { f = w.attrs.epsilon } })
+end
+
+-- The int8 of a triangle: 1 where the key is not behind the query.
+local function causal_mask(queries, keys)
+  local rows = ndarray.evaluate("reshape", { ndarray.evaluate("range", {}, { start = 0, stop = queries,
+    dtype = "int64" }) }, { shape = { queries, 1 } })
+  local columns = ndarray.evaluate("range", {}, { start = 0, stop = keys, dtype = "int64" })
+  return (ndarray.evaluate("less_equal", { columns, rows }))
+end
+
+-- As the formula has it, for each head: softmax(scale * query . key^T) . value.
+function ops.dot_product_attention(w)
+  if w:has(5) then w:fail("has a dropout; write a predict job") end
+  local function heads_first(i, perm, word)
+    return w:emit("Transpose", { w:input(i) }, { perm = { ints = perm } }, word)
+  end
+  local query, key = heads_first(1, { 0, 2, 1, 3 }, "query"), heads_first(2, { 0, 2, 3, 1 }, "key")
+  local value = heads_first(3, { 0, 2, 1, 3 }, "value")
+  local scores = w:emit("MatMul", { query, key }, nil, "scores")
+  scores = w:emit("Mul", { scores, w:number(w.attrs.scale) }, nil, "scaled")
+  local function masked(mask, word)
+    return w:emit("Where", { mask, scores, w:number(-math.huge) }, nil, word)
+  end
+  if w.attrs.causal then
+    local triangle = w:array(causal_mask(w:sizes(1)[2], w:sizes(2)[2]), "causal")
+    scores = masked(w:emit("Cast", { triangle }, { to = { i = 9 } }, "triangle"), "behind")
+  end
+  if w:has(4) then scores = masked(w:flag(4), "masked") end
+  local weights = w:emit("Softmax", { scores }, { axis = { i = -1 } }, "weights")
+  return w:emit("Transpose", { w:emit("MatMul", { weights, value }, nil, "sums") },
+    { perm = { ints = { 0, 2, 1, 3 } } })
+end
+
+return ops
