@@ -252,6 +252,15 @@ describe("operators", function()
   end)
 end)
 
+it("lists the operators there are, as the recipe does", function()
+  local file = assert(io.open(os.getenv("MOONFLOW_SOURCE") .. "/docs/training.md"))
+  local block = file:read("*a"):match("These operators are read[^\n]*\n\n```\n(.-)```")
+  file:close()
+  local listed = {}
+  for name in block:gmatch("%S+") do listed[#listed + 1] = name end
+  assert.same(flow.onnx.operators(), listed)
+end)
+
 describe("what is refused", function()
   it("is an operator that there is not, by its node, with all others like it", function()
     write { shape = { 2 }, nodes = { node("Det", { "x" }, { "d" }), node("Unique", { "d" }, { "y" }) } }
