@@ -238,6 +238,40 @@ describe("operators", function()
     }))
   end)
 
+  it("go from step to step, in both directions", function()
+    -- One unit, whose gates have weights of 1 for the input and 0.5 for the state, and no biases.
+    local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
+    local function lstm(inputs)
+      local h, c = 0, 0
+      for _, x in ipairs(inputs) do
+        local g = x + 0.5 * h
+        c = sigmoid(g) * c + sigmoid(g) * math.tanh(g)
+        h = sigmoid(g) * math.tanh(c)
+      end
+      return h
+    end
+    local function gru(inputs)
+      local h = 0
+      for _, x in ipairs(inputs) do
+        local z = sigmoid(x + 0.5 * h)
+        h = (1 - z) * math.tanh(x + 0.5 * z * h) + z * h
+      end
+      return h
+    end
+    for op, by_hand in pairs { LSTM = lstm, GRU = gru } do
+      local gates = op == "LSTM" and 4 or 3
+      local weight = np.ones({ 2, gates, 1 }):astype("float32")
+      flow.clear_default_session()
+      local got = result_of(floats { { { 0.3 } }, { { -0.8 } } }, {
+        weights = { w = weight, r = weight * 0.5 },
+        nodes = { node(op, { "x", "w", "r" }, { "y" }, { direction = { s = "bidirectional" } }) },
+      })
+      assert.same({ 2, 2, 1, 1 }, got.shape:table())
+      assert.near(by_hand { 0.3, -0.8 }, got:at(1, 0, 0, 0), 1e-6)
+      assert.near(by_hand { -0.8, 0.3 }, got:at(0, 1, 0, 0), 1e-6)
+    end
+  end)
+
   it("resize by sums of places", function()
     local function resized(attributes, sizes)
       return result_of(floats { { { { 0, 3 } } } }, {
