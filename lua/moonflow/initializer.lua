@@ -1,5 +1,6 @@
---- Initialisers: how the first value of a variable is made, by one op of the graph that initialises variables, or from
--- an array. Random ones are keyed by (seed, name of the variable), so a variable starts equal on every machine.
+--- Initialisers: how the first value of a variable is made, by one op of the graph that initialises variables; or an
+-- array, which is written as it is. Random ones are keyed by (seed, name of the variable), so a variable starts equal
+-- on every machine.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -41,6 +42,14 @@ local function define(name, parameters, make)
   end
 end
 
+--- The elements of an array, which must not change from here on.
+function initializer.from_array(array)
+  local self = new("constant(" .. arguments.describe(array) .. ")", function(_, dtype) return array:astype(dtype) end,
+    function(shape) return array.shape ~= core.shape(shape) and "its value is " .. tostring(array.shape) end)
+  self.array = array
+  return self
+end
+
 --- Every element is `value`, a number; or the variable begins as a copy of `value`, an array of its shape, such as
 --- vectors of words that another program has learned.
 define("constant_initializer", { { "value", "any", 0 }, { "dtype", "dtype?" } }, function(given, signature)
@@ -51,9 +60,7 @@ define("constant_initializer", { { "value", "any", 0 }, { "dtype", "dtype?" } },
     signature:fail(": argument 1 ('value') must be a number or an ndarray, got " .. arguments.describe(value)
       .. (arguments.kind(value) == "table" and "; np.array(it) makes one" or ""))
   end
-  value = value:copy()
-  return new("constant(" .. arguments.describe(value) .. ")", function(_, dtype) return value:astype(dtype) end,
-    function(shape) return value.shape ~= core.shape(shape) and "its value is " .. tostring(value.shape) end)
+  return initializer.from_array(value:copy())
 end)
 
 --- Every element is 0.

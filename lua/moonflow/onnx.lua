@@ -88,7 +88,7 @@ local function weights_of(file, wanted, nodes, given)
         errors.raise("unsupported", ("flow.onnx.load: %s has two initializers for one variable '%s'"):format(given.file,
           name))
       end
-      local weight = { name = name, value = value, initializer = initializer.array_initializer(value),
+      local weight = { name = name, value = value, initializer = initializer.from_array(value),
                        trainable = given.trainable }
       if arguments.is_callable(given.trainable) then weight.trainable = given.trainable(name) and true or false end
       weight.initializer.file = given.path
@@ -177,7 +177,7 @@ Reading.__index = Reading
 
 -- Warns where another file of the same path has been loaded since.
 local function note_change(model, weight, known)
-  if model.noted or known == weight.initializer or known.values == weight.value then return end
+  if model.noted or known == weight.initializer or known.array == weight.value then return end
   model.noted = true
   session.log(("flow.onnx: %s has changed since it was loaded before; its variables keep their values, and "
     .. "flow.load_variables(model.variables) gives them the file's"):format(model.file))

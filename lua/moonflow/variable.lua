@@ -1,6 +1,6 @@
 --- Variables: named values that outlive runs and are shared by name between the jobs of the session.
 -- Their records (initialiser, regulariser, trainable) live as long as the session. What has no value yet is
--- initialised by one graph of assignments: at a checkpoint's init, or before the first call of a job that needs it.
+-- initialised: at a checkpoint's init, or before the first call of a job that needs it.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -200,15 +200,10 @@ local function fill_inputs(graph, record, op, inputs)
 end
 
 local function append_assignment(graph, record, inputs)
-  local site, name = record.site or "", record.name .. "-initializer"
+  local site = record.site or ""
   local op, attrs = record.initializer:op(record.shape, record.dtype)
-  local value
-  if attrs then
-    if random_fills[op] then attrs.key = record.name end
-    value = graph:append(op, fill_inputs(graph, record, op, inputs), attrs, name, site)
-  else
-    value = graph:constant(op, name, site)
-  end
+  if random_fills[op] then attrs.key = record.name end
+  local value = graph:append(op, fill_inputs(graph, record, op, inputs), attrs, record.name .. "-initializer", site)
   local id = graph:variable(record.name, record.dtype, record.shape, site)
   graph:append("assign", { id, value }, {}, record.name .. "-assign", site)
 end
@@ -234,6 +229,20 @@ local function run_assignments(list)
   if problem then error(problem, 0) end
 end
 
+-- Arrays are written as they are, and all else by one run of assignments.
+local function give_first_values(list)
+  local rest = {}
+  for _, record in ipairs(list) do
+    local value, attrs = record.initializer:op(record.shape, record.dtype)
+    if attrs then
+      rest[#rest + 1] = record
+    else
+      session.handle():write(record.name, value)
+    end
+  end
+  if #rest > 0 then run_assignments(rest) end
+end
+
 --- Initialises what has no value yet.
 --- @param names? table  set of names ([name] = true) to look at; default: all variables of the session
 --- @return number        how many were initialised
@@ -243,7 +252,7 @@ function variable.initialise(names)
     local record = records[entry.name]
     if not entry.initialised and record and (not names or names[entry.name]) then list[#list + 1] = record end
   end
-  if #list > 0 then run_assignments(list) end
+  give_first_values(list)
   return #list
 end
 
@@ -253,7 +262,7 @@ function variable.reset()
   for _, entry in ipairs(session.handle():variables()) do
     if records[entry.name] then list[#list + 1] = records[entry.name] end
   end
-  if #list > 0 then run_assignments(list) end
+  give_first_values(list)
   return #list
 end
 
