@@ -1,12 +1,13 @@
 // Host memory for a session, which makes arrays and drops them all the time: a garbage collector drops hundreds in a
 // row. What is given back is spare, and given out again.
 //
-// Small blocks, of the session's own thread, go without a question to malloc, which keeps fewer at hand. Large ones, of
-// any thread, go without one to the system: it would clear each page anew and map it when it is first touched, which
-// takes ten times as long as a simple op that fills it. Others are served as by any host memory.
+// Small blocks, of the thread that the session belongs to, go without a question to malloc, which keeps fewer at hand.
+// Large ones, of any thread, go without one to the system: it would clear each page anew and map it when it is first
+// touched, which takes ten times as long as a simple op that fills it. Others are served as by any host memory.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -29,6 +30,9 @@ class RecyclingMemory final : public HostMemory {
 
   // The small ones are the owner's to ask about.
   size_t spare_bytes() const;
+  // Whose small blocks are recycled: at first those of the thread that made this. Called by the owner, which lets go
+  // when it names another thread or none; then by whoever comes after it.
+  void set_owner(std::thread::id owner) noexcept { owner_.store(owner, std::memory_order_relaxed); }
 
  private:
   // Spare blocks of one size are a list, linked through their first words. Small sizes are so many lines of kAlignment
@@ -50,9 +54,9 @@ class RecyclingMemory final : public HostMemory {
   void keep(void* block, size_t list);
   void drop_large(size_t wanted, size_t except);
 
-  bool is_owner() const noexcept { return std::this_thread::get_id() == owner_; }
+  bool is_owner() const noexcept { return std::this_thread::get_id() == owner_.load(std::memory_order_relaxed); }
 
-  const std::thread::id owner_ = std::this_thread::get_id();
+  std::atomic<std::thread::id> owner_{std::this_thread::get_id()};  // read by every thread that gives a block back
   std::array<Spare*, 1 + kSmallSizes + kLargeSizes> spare_{};  // of small sizes the owner's alone, so without a lock
   size_t small_bytes_ = 0;
   mutable std::mutex large_mutex_;

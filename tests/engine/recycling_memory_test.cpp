@@ -123,6 +123,25 @@ TEST_CASE("what one thread has dropped of large blocks serves another") {
   other.join();
 }
 
+TEST_CASE("memory that recycles does so for its next owner, and for nobody in between") {
+  const auto memory = std::make_shared<RecyclingMemory>();
+  const void* first = five(memory).data();
+  const size_t spare = memory->spare_bytes();
+  memory->set_owner({});
+  Tensor kept = five(memory);
+  CHECK(memory->spare_bytes() == spare);
+  kept = {};
+  CHECK(memory->spare_bytes() == spare);
+  std::thread next([&] {
+    memory->set_owner(std::this_thread::get_id());
+    const Tensor tensor = five(memory);
+    if (kRecycles) CHECK(tensor.data() == first);
+    CHECK(memory->spare_bytes() == 0);
+    memory->set_owner({});
+  });
+  next.join();
+}
+
 TEST_CASE("memory that recycles serves several threads at once") {
   const auto memory = std::make_shared<RecyclingMemory>();
   std::vector<Tensor> made(1000);
