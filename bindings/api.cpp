@@ -57,6 +57,8 @@ const mf_api kApi = {
     mf_prepared_close,
     mf_gpu_count,
     mf_gpu_info,
+    mf_session_hand_over,
+    mf_session_take_over,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -66,6 +68,7 @@ static_assert(offsetof(mf_api, job_find) == 8 + 20 * sizeof(void*));
 static_assert(offsetof(mf_api, variable_count) == 8 + 28 * sizeof(void*));
 static_assert(offsetof(mf_api, prepared_close) == 8 + 46 * sizeof(void*));
 static_assert(offsetof(mf_api, gpu_info) == 8 + 48 * sizeof(void*));
+static_assert(offsetof(mf_api, session_take_over) == 8 + 50 * sizeof(void*));
 
 }  // namespace
 

@@ -228,10 +228,7 @@ void HostSession::set_delivering(bool delivering) {
 // ---- opening -----------------------------------------------------------------------------------------------------
 
 HostSession::HostSession(const mf_session_options& options)
-    : owner_(pthread_self()),
-      interrupted_(std::make_shared<std::atomic<bool>>(false)),
-      log_(options.log),
-      log_user_(options.log_user) {
+    : interrupted_(std::make_shared<std::atomic<bool>>(false)), log_(options.log), log_user_(options.log_user) {
   if (options.allocator.allocate != nullptr) {
     if (options.allocator.release == nullptr) refuse(MF_INVALID_ARGUMENT, "the allocator has no release function");
     const auto allocator = std::make_shared<HostAllocator>(options.allocator);
@@ -361,6 +358,7 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
     lua_pushboolean(L, 1);
     lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
     self.lua_ = thread;
+    self.is_root_ = lua_pushthread(L) != 0;
     return 0;
   };
   const int code = lua_cpcall(host_state, load, &loading);
@@ -380,6 +378,7 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
   if (state_->newest) interrupted_ = state_->newest->executor().interrupt_flag();  // it was required before
   state_->interrupted = interrupted_;
   memory_ = state_->memory;
+  recycle_for(std::this_thread::get_id());  // not for the thread that had required the library
 }
 
 void HostSession::close() {
@@ -407,11 +406,44 @@ void HostSession::close() {
   --depth_;
 }
 
+// ---- its thread ------------------------------------------------------------------------------------------------
+
+const char* HostSession::why_not_owner() const {
+  if (!is_here()) return "the session stayed with the process that forked; open one of this process's own";
+  if (owner_.load(std::memory_order_relaxed) == std::thread::id())
+    return "the session has been handed over, and belongs to the thread that takes it over next";
+  return "the session belongs to another thread, which has not handed it over";
+}
+
 void HostSession::require_owner() const {
-  if (process_ != Executor::process())
-    refuse(MF_WRONG_THREAD, "the session stayed with the process that forked; open one of this process's own");
-  if (!is_owner()) refuse(MF_WRONG_THREAD, "the session belongs to the thread that opened it");
+  if (!is_owner()) refuse(MF_WRONG_THREAD, why_not_owner());
   if (closed()) refuse(MF_INVALID_HANDLE, "the session is closed");
+}
+
+// Whether this thread has come here from a function of Lua's. Not known where the host itself resumes coroutines.
+bool HostSession::inside_lua() const {
+  lua_Debug frame;
+  return is_root_ && lua_getstack(main_, 0, &frame) != 0;
+}
+
+void HostSession::hand_over() {
+  if (delivering() || inside_lua())
+    refuse(MF_WRONG_STATE, "a call of the session, or of its lua_State, is under way on this thread; ",
+           "hand the session over when that has returned");
+  recycle_for({});  // this thread may still drop small arrays, those of prepared calls
+  owner_.store({}, std::memory_order_release);
+}
+
+bool HostSession::take_over() noexcept {
+  std::thread::id owner;  // none
+  const std::thread::id self = std::this_thread::get_id();
+  if (!is_here() || !owner_.compare_exchange_strong(owner, self, std::memory_order_acquire)) return false;
+  recycle_for(self);
+  return true;
+}
+
+void HostSession::recycle_for(std::thread::id owner) {
+  if (auto* recycling = dynamic_cast<RecyclingMemory*>(memory_.get())) recycling->set_owner(owner);
 }
 
 Session& HostSession::engine() const {
@@ -500,11 +532,25 @@ mf_code mf_session_close(mf_session* handle) {
     const Pinned<SessionHandle, mf_session> pinned(handle);
     if (!pinned) return MF_INVALID_HANDLE;
     HostSession& session = *pinned->session;
-    if (!session.is_owner()) return MF_WRONG_THREAD;
+    if (!session.is_owner() && !session.take_over()) return MF_WRONG_THREAD;
     if (session.delivering()) return MF_WRONG_STATE;
     session.close();
   }
   return close_handle<SessionHandle>(handle, true) ? MF_OK : MF_INVALID_HANDLE;
+}
+
+mf_status* mf_session_hand_over(mf_session* handle) {
+  return guarded([&] { Entered(handle)->hand_over(); });
+}
+
+mf_status* mf_session_take_over(mf_session* handle) {
+  return guarded([&] {
+    const Checked<SessionHandle, mf_session> pinned(handle, "a session");
+    HostSession& session = *pinned->session;
+    if (session.take_over()) return;
+    if (session.is_owner()) refuse(MF_WRONG_STATE, "the session belongs to this thread already");
+    refuse(MF_WRONG_THREAD, session.why_not_owner());
+  });
 }
 
 mf_status* mf_session_lua_state(mf_session* handle, void** lua_state) {

@@ -1,13 +1,15 @@
 // A session of the C ABI: a lua_State, its own or the host's, with the library loaded into it, and the thread that may
 // enter it. Everything that runs Lua goes through `enter`, so no Lua error leaves this file's callers as such.
+//
+// One thread at a time owns it. An owner hands it over by ceasing to be one, and what it has written is seen by the
+// next owner, who takes over; in between nobody touches anything here but `owner_`.
 #pragma once
-
-#include <pthread.h>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -29,9 +31,15 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   int depth() const { return depth_; }  // calls under way on the owner's stack
   // Whether one of its callbacks is running: one that the host has called, or a script of the host's own state.
   bool delivering();
-  bool is_owner() const { return pthread_equal(pthread_self(), owner_) && process_ == Executor::process(); }
+  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id() && is_here(); }
   // Refuses other threads, and a session that is closed.
   void require_owner() const;
+  // Owner thread, with nothing of the session or its lua_State under way on it.
+  void hand_over();
+  // Any thread. False when another one owns it, or this one already does.
+  bool take_over() noexcept;
+  // What the calling thread, which does not own the session, is to be told.
+  const char* why_not_owner() const;
 
   // Runs `work(L)` protected. In it Lua may be used freely, arguments are read with the glue, and C++ objects with a
   // destructor belong outside. An error of either kind leaves as a thrown Status.
@@ -84,8 +92,11 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void set_delivering(bool delivering);
   void load_library(lua_State* host_state, const char* library_path);
   void prepend_path(lua_State* L, const std::string& folder);
+  bool is_here() const { return process_ == Executor::process(); }
+  bool inside_lua() const;
+  void recycle_for(std::thread::id owner);
 
-  pthread_t owner_;
+  std::atomic<std::thread::id> owner_{std::this_thread::get_id()};  // the id of no thread: handed over
   uint32_t process_ = Executor::process();
   std::shared_ptr<HostMemory> memory_;
   std::shared_ptr<std::atomic<bool>> interrupted_;
@@ -93,6 +104,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void* log_user_;
   lua_State* lua_ = nullptr;   // a thread of its own within the state; nullptr once closed
   lua_State* main_ = nullptr;  // the state, the host's or the session's own
+  bool is_root_ = false;       // main_ is no coroutine, which might be collected
   std::unique_ptr<LuaMemory> lua_memory_;
   lua_State* owned_ = nullptr;   // the state, when it is the session's own
   lua::State* state_ = nullptr;  // of the glue

@@ -11,7 +11,8 @@
  *    without the prefix MOONFLOW_.
  *  - Each function is marked with the thread that may call it:
  *      MF_ANY_THREAD    any thread, at any time
- *      MF_OWNER_THREAD  the thread that opened the session; another, or a fork, gets MF_WRONG_THREAD
+ *      MF_OWNER_THREAD  the thread that the session belongs to: the one that opened it, or the last that has taken it
+ *                       over; another, or a fork, gets MF_WRONG_THREAD
  *      MF_ONE_THREAD    any thread, but one at a time for one handle
  *      MF_REAL_TIME     as MF_ONE_THREAD, and after mf_prepared_warm_up on that thread: no allocation,
  *                       no lock, no system call, no Lua
@@ -42,7 +43,7 @@ extern "C" {
 #define MF_REAL_TIME
 #define MF_SIGNAL_SAFE
 
-typedef struct mf_session mf_session;   /* an engine with its Lua state; belongs to the thread that opened it */
+typedef struct mf_session mf_session;   /* an engine with its Lua state; belongs to one thread at a time */
 typedef struct mf_job mf_job;           /* a job function, as it was defined when it was looked up */
 typedef struct mf_prepared mf_prepared; /* a job with fixed buffers and weights of its own */
 typedef struct mf_bytes mf_bytes;       /* memory that the library hands out */
@@ -67,7 +68,7 @@ enum {
   MF_INTERNAL = 12,       /* a fault of a library below this one */
   MF_SCRIPT_ERROR = 13,   /* the script raised it, or it does not compile */
   MF_INVALID_HANDLE = 14, /* NULL, of another kind, or closed */
-  MF_WRONG_THREAD = 15    /* the session belongs to another thread */
+  MF_WRONG_THREAD = 15    /* the session belongs to another thread, or to none */
 };
 
 /* The code of a status: MF_OK for NULL, MF_INVALID_HANDLE for what is no status. */
@@ -123,8 +124,18 @@ typedef struct mf_session_options {
  * NULL. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_session_open(const mf_session_options* options, mf_session** session);
 /* Refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered, closes its own Lua
- * state. Jobs and prepared calls of it stay valid handles; prepared calls can even be run on. */
+ * state. Jobs and prepared calls of it stay valid handles; prepared calls can even be run on. A session that has been
+ * handed over may be closed by any thread. */
 MF_EXPORT MF_OWNER_THREAD mf_code mf_session_close(mf_session* session);
+/* Gives the session up, with its jobs, its lua_State and what is in flight, for another thread to take over; until one
+ * has, its functions for the owner give MF_WRONG_THREAD. Runs go on meanwhile, and the next owner's polls deliver them.
+ * MF_WRONG_STATE while a call of the session is under way on this thread, in a callback for instance, or a function in
+ * its lua_State. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_hand_over(mf_session* session);
+/* Makes the calling thread the owner of a session that has been handed over, and lets it see all that the one before
+ * has done. Does not wait: MF_WRONG_THREAD while the session belongs to another thread, MF_WRONG_STATE when it belongs
+ * to this one. Of several threads that try, one succeeds. */
+MF_EXPORT MF_ANY_THREAD mf_status* mf_session_take_over(mf_session* session);
 /* The lua_State* that was given, or the session's own: for a host that wants to add functions of its own. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_lua_state(mf_session* session, void** lua_state);
 
@@ -331,6 +342,8 @@ typedef struct mf_api {
   mf_code (*prepared_close)(mf_prepared*);
   mf_status* (*gpu_count)(int32_t*);
   mf_status* (*gpu_info)(int32_t, mf_gpu*);
+  mf_status* (*session_hand_over)(mf_session*);
+  mf_status* (*session_take_over)(mf_session*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

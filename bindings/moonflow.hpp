@@ -7,8 +7,8 @@
 //
 // Every class owns one handle and is moved, never copied; they may end in any order. What fails throws moonflow::Error;
 // what is noexcept gives a code. Whatever delivers results may also throw what a handler threw. Which thread may call
-// what is said in moonflow.h: a Session, its Jobs and all that they launch belong to the thread that made the Session;
-// a Prepared goes to the thread that runs it.
+// what is said in moonflow.h: a Session, its Jobs and all that they launch belong to the thread that made the Session,
+// until another one takes them over; a Prepared goes to the thread that runs it.
 #ifndef MOONFLOW_HPP
 #define MOONFLOW_HPP
 
@@ -380,7 +380,8 @@ struct Options {
   std::function<void(const char*)> log;  // takes warnings, line by line; what it throws is dropped
 };
 
-// An engine with its Lua state. Belongs to the thread that made it, which is also the one to destroy it.
+// An engine with its Lua state. Belongs to the thread that made it, or that has taken it over last, which is also the
+// one to destroy it; handed over, any thread is.
 class Session {
  public:
   explicit Session(Options options = {})
@@ -407,6 +408,11 @@ class Session {
   }
 
   mf_session* handle() const noexcept { return handle_.get(); }  // for the C interface
+
+  // From thread to thread, with jobs, launched runs and their handlers: the owner gives it up, another takes it over.
+  // Neither waits; to take over what has not been given up throws MF_WRONG_THREAD.
+  void hand_over() { check(mf_session_hand_over(handle())); }
+  void take_over() { check(mf_session_take_over(handle())); }
 
   void load_file(const std::string& path) { deliver(mf_session_load_file(handle(), path.c_str())); }
   void load_text(const std::string& text, const std::string& name) {

@@ -47,6 +47,8 @@ std::vector<Use> uses_of_session() {
       {"sync", [=](void* h) { return taken(mf_session_sync(as(h))); }},
       {"in_flight", [=](void* h) { return taken(mf_session_in_flight(as(h), &number)); }},
       {"descriptor", [=](void* h) { return taken(mf_session_descriptor(as(h), &number)); }},
+      {"hand_over", [=](void* h) { return taken(mf_session_hand_over(as(h))); }},
+      {"take_over", [=](void* h) { return taken(mf_session_take_over(as(h))); }},
       {"find", [=](void* h) { return taken(mf_job_find(as(h), "predict", &job)); }},
       {"variable_count", [=](void* h) { return taken(mf_variable_count(as(h), &number)); }},
       {"variable_type", [=](void* h) { return taken(mf_variable_type(as(h), 0, &type)); }},
@@ -437,6 +439,24 @@ TEST_CASE("another thread is told so") {
   });
   other.join();
   CHECK(mf_prepared_close(prepared) == MF_OK);
+}
+
+TEST_CASE("a session that has been handed over is nobody's until it is taken over") {
+  Net host;
+  mf_job* job = host.find("predict");
+  host.ok(mf_session_hand_over(host.session));
+  for (const Use& use : uses_of_session()) {
+    INFO(use.name);
+    if (std::strcmp(use.name, "take_over") != 0) CHECK(use.call(host.session) == MF_WRONG_THREAD);
+  }
+  for (const Use& use : uses_of_job()) {
+    INFO(use.name);
+    const bool any_thread = std::strstr(use.name, "put") != nullptr;
+    CHECK(use.call(job) == (any_thread ? MF_OK : MF_WRONG_THREAD));
+  }
+  host.ok(mf_session_take_over(host.session));
+  CHECK(host.predict({1, 2, 3}).size() == 2);
+  CHECK(mf_job_close(job) == MF_OK);
 }
 
 TEST_CASE("wrong arrays and structs give a status that names them") {

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -237,6 +238,25 @@ TEST_CASE("the log goes to the host's function, wherever the session is moved to
       "  function(x) return flow.scope.placement('gpu', '0:0', function() return flow.nn.relu(x) end) end)\n",
       "gpu.lua");
   CHECK(log.find("gpu") != std::string::npos);
+}
+
+TEST_CASE("a session is loaded beside the rest of a program, and goes on where it is wanted") {
+  Floats got;
+  std::future<moonflow::Session> loading = std::async(std::launch::async, [&got] {
+    moonflow::Session host = session();
+    host.job("scale").launch({Floats{1, 2, 3}}, [&got](const moonflow::Result& result) {
+      got.assign(result.output(0).begin(), result.output(0).end());
+    });
+    host.hand_over();
+    return host;
+  });
+  moonflow::Session host = loading.get();
+  CHECK(code_of([&] { host.poll(); }) == MF_WRONG_THREAD);
+  host.take_over();
+  CHECK(code_of([&] { host.take_over(); }) == MF_WRONG_STATE);
+  host.sync();
+  CHECK(got == Floats{2, 4, 6});
+  CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
 }
 
 TEST_CASE("another thread is told that the session is not its own, but may interrupt it") {

@@ -60,6 +60,8 @@ static void the_session_is_refused(void) {
   refused(mf_job_call_async(learn, in, 2, ignore, NULL));
   refused(mf_session_poll(session, -1, NULL));
   refused(mf_session_sync(session));
+  refused(mf_session_hand_over(session));
+  refused(mf_session_take_over(session));
   refused(mf_prepared_publish(prepared));
   CHECK(mf_session_close(session) == MF_WRONG_THREAD);
 }
