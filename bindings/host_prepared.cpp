@@ -1,5 +1,10 @@
 // Prepared calls of the C ABI: a job's graph compiled once more, for the control loop of a host.
+#include <cstdio>
+#include <mutex>
+#include <optional>
+
 #include "bindings/host_job.h"
+#include "bindings/latest.h"
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
 
@@ -13,7 +18,16 @@ struct PreparedHandle {
   static constexpr Kind kKind = Kind::Prepared;
   std::shared_ptr<HostSession> session;
   lua::PreparedBox prepared;
+  Latest<std::optional<lua::PlainError>> failure;  // of a run; left by the thread that runs
+  std::mutex asking;                               // between threads that ask for it
 };
+
+// For the thread that runs, which takes no memory for it beyond what was thrown.
+mf_code note(PreparedHandle& handle, const lua::PlainError& error) {
+  handle.failure.draft() = error;
+  handle.failure.leave();
+  return code_of(error.code);
+}
 
 void prepare(const HostJob& job, lua::PreparedBox& prepared) {
   const std::shared_ptr<HostSession>& session = job.session;
@@ -78,12 +92,29 @@ mf_code mf_prepared_run(mf_prepared* handle) {
     pinned->prepared.call->run();
     return MF_OK;
   } catch (const Error& error) {
-    return code_of(error.code);
+    return note(*pinned, lua::PlainError(error));
   } catch (const std::bad_alloc&) {
-    return MF_OUT_OF_MEMORY;
-  } catch (const std::exception&) {
-    return MF_INTERNAL;
+    return note(*pinned, lua::PlainError());
+  } catch (const std::exception& exception) {
+    lua::PlainError error;
+    error.code = ErrorCode::Internal;
+    std::snprintf(error.message, sizeof error.message, "%s", exception.what());
+    return note(*pinned, error);
   }
+}
+
+mf_status* mf_prepared_failure(mf_prepared* handle) {
+  return guarded([&] {
+    const Checked<PreparedHandle, mf_prepared> pinned(handle, "a prepared call");
+    const std::lock_guard<std::mutex> lock(pinned->asking);
+    const std::optional<lua::PlainError>& failure = pinned->failure.read();
+    if (!failure) return;
+    Error error(failure->code, failure->message);
+    error.op = failure->op;
+    error.job = failure->job;
+    error.where = failure->where;
+    throw error;
+  });
 }
 
 mf_code mf_prepared_warm_up(mf_prepared* handle) {

@@ -259,8 +259,13 @@ MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_output(mf_prepared* prepared, int
 /* Runs it a few times on the calling thread, so that caches, stack and thread-local state are there. Once per thread.
  */
 MF_EXPORT MF_ONE_THREAD mf_code mf_prepared_warm_up(mf_prepared* prepared);
-/* From the input buffers to the output buffers, with the newest weights published. */
+/* From the input buffers to the output buffers, with the newest weights published. A run that fails, at an index
+ * outside of what it picks from for instance, puts its error into words, and so allocates; its outputs are not to be
+ * used. */
 MF_EXPORT MF_REAL_TIME mf_code mf_prepared_run(mf_prepared* prepared);
+/* What the last run that failed has failed with, whatever runs came after it; NULL when none has. May be asked beside
+ * the thread that runs, which does not notice. */
+MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_failure(mf_prepared* prepared);
 /* How many times new weights have been taken by a run. */
 MF_EXPORT MF_REAL_TIME uint64_t mf_prepared_generation(mf_prepared* prepared);
 /* Copies the session's weights, as they are after the runs submitted so far, to where the next mf_prepared_run takes
@@ -344,6 +349,7 @@ typedef struct mf_api {
   mf_status* (*gpu_info)(int32_t, mf_gpu*);
   mf_status* (*session_hand_over)(mf_session*);
   mf_status* (*session_take_over)(mf_session*);
+  mf_status* (*prepared_failure)(mf_prepared*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

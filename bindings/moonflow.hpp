@@ -19,6 +19,7 @@
 #include <initializer_list>
 #include <list>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -217,6 +218,12 @@ class Prepared {
 
   mf_code warm_up() noexcept { return mf_prepared_warm_up(handle_.get()); }
   mf_code run() noexcept { return mf_prepared_run(handle_.get()); }
+  // What the last run that failed has failed with, if any has. From any thread, beside the one that runs.
+  std::optional<Error> failure() const {
+    const std::unique_ptr<mf_status, mf_code (*)(mf_status*)> status(mf_prepared_failure(handle_.get()),
+                                                                     mf_status_free);
+    return status ? std::optional<Error>(status.get()) : std::nullopt;
+  }
   uint64_t generation() noexcept { return mf_prepared_generation(handle_.get()); }
   void publish() { check(mf_prepared_publish(handle_.get())); }  // on the session's thread
 

@@ -77,7 +77,12 @@ void PreparedCall::take_newest() {
 void PreparedCall::run() {
   device_->enter();
   take_newest();
-  plan_->launch(*stream_, tapped_.data(), [] { return false; });
+  try {
+    plan_->launch(*stream_, tapped_.data(), [] { return false; });
+  } catch (Error& error) {
+    error.job = plan_->job;
+    throw;
+  }
 }
 
 }  // namespace moonflow

@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -88,6 +89,7 @@ std::vector<Use> uses_of_prepared() {
       {"output", [=](void* h) { return taken(mf_prepared_output(as(h), 0, &array)); }},
       {"warm_up", [=](void* h) { return mf_prepared_warm_up(as(h)); }},
       {"run", [=](void* h) { return mf_prepared_run(as(h)); }},
+      {"failure", [=](void* h) { return taken(mf_prepared_failure(as(h))); }},
       {"publish", [=](void* h) { return taken(mf_prepared_publish(as(h))); }},
   };
 }
@@ -368,6 +370,75 @@ TEST_CASE("a prepared call gives what the job gives, takes published weights, an
   CHECK(taken(mf_prepared_publish(prepared)) == MF_INVALID_HANDLE);
   CHECK(mf_prepared_close(prepared) == MF_OK);
   CHECK(mf_prepared_close(prepared) == MF_INVALID_HANDLE);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("what a prepared call has failed with is told whole, also beside the thread that runs it") {
+  Host host;
+  host.load(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { name = 'pick', inputs = { row = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },\n"
+      "  returns = tp.Numpy } (function(row)\n"
+      "  local rows = flow.get_variable('rows', { shape = { 4, 2 }, initializer = flow.ones_initializer() })\n"
+      "  return flow.gather(rows, row, { name = 'picked' })\n"
+      "end)");
+  mf_job* job = host.find("pick");
+  mf_prepared* prepared = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  mf_array input{};
+  host.ok(mf_prepared_input(prepared, 0, &input));
+  int32_t& row = *static_cast<int32_t*>(input.data);
+  CHECK(mf_prepared_run(prepared) == MF_OK);
+  CHECK(mf_prepared_failure(prepared) == nullptr);
+
+  row = 7;
+  CHECK(mf_prepared_run(prepared) == MF_OUT_OF_RANGE);
+  row = 0;
+  CHECK(mf_prepared_run(prepared) == MF_OK);
+  for (int i = 0; i < 2; ++i) {  // it stays
+    mf_status* failure = mf_prepared_failure(prepared);
+    CHECK(std::string(mf_status_where(failure)) == "net.lua:5");
+    CHECK(std::string(mf_status_job(failure)) == "pick");
+    CHECK_THAT(mf_status_op(failure), Catch::Contains("'picked'"));
+    CHECK_THAT(mf_status_message(failure),
+               Catch::Contains("net.lua:5: pick: gather 'picked': ") && Catch::Contains("7"));
+    CHECK(taken(failure) == MF_OUT_OF_RANGE);
+  }
+
+  const auto text_of = [&](int32_t wrong) {
+    row = wrong;
+    CHECK(mf_prepared_run(prepared) == MF_OUT_OF_RANGE);
+    mf_status* const failure = mf_prepared_failure(prepared);
+    const std::string text = mf_status_message(failure);
+    mf_status_free(failure);
+    return text;
+  };
+  const std::string short_text = text_of(9), long_text = text_of(2000000000);
+  std::atomic<bool> done{false};
+  std::thread control([&] {
+    for (int i = 0; i < 2000; ++i) {
+      row = i % 2 ? 9 : 2000000000;
+      mf_prepared_run(prepared);
+    }
+    done = true;
+  });
+  const auto ask = [&] {
+    bool whole = true;
+    while (!done) {
+      mf_status* const failure = mf_prepared_failure(prepared);
+      const std::string text = mf_status_message(failure);
+      whole = whole && (text == short_text || text == long_text);
+      mf_status_free(failure);
+    }
+    return whole;
+  };
+  bool whole_there = false;
+  std::thread another([&] { whole_there = ask(); });
+  CHECK(ask());
+  another.join();
+  control.join();
+  CHECK(whole_there);
+  CHECK(mf_prepared_close(prepared) == MF_OK);
   CHECK(mf_job_close(job) == MF_OK);
 }
 

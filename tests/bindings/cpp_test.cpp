@@ -223,6 +223,19 @@ TEST_CASE("weights are read, written, kept in memory and published") {
   CHECK(code_of([&] { host.read("factors"); }) == MF_NOT_FOUND);
 }
 
+TEST_CASE("a prepared call says what it has failed with") {
+  moonflow::Session host = session();
+  moonflow::Prepared pick = host.job("pick").prepare();
+  CHECK(!pick.failure());
+  pick.input<int32_t>(1)[1] = 5;
+  CHECK(pick.run() == MF_OUT_OF_RANGE);
+  const std::optional<moonflow::Error> failure = pick.failure();
+  REQUIRE(failure);
+  CHECK(failure->code() == MF_OUT_OF_RANGE);
+  CHECK(failure->job() == "pick");
+  CHECK(failure->where().find("jobs.lua:") != std::string::npos);
+}
+
 TEST_CASE("the log goes to the host's function, wherever the session is moved to") {
   std::string log;
   moonflow::Options options;

@@ -114,6 +114,19 @@ TEST_CASE("weights of the wrong type are refused and the old ones stay") {
   CHECK(values(call.outputs()[1]) == std::vector<float>{0, 0});
 }
 
+TEST_CASE("the error of a run names its job") {
+  Net net;
+  net.graph.tap(net.graph.append("bad", {net.graph.feed("z", vec(1))})[0], 4);
+  PreparedCall call(net.graph, "net", net.device, 4, 4, nullptr);
+  std::string job;
+  try {
+    call.run();
+  } catch (const Error& error) {
+    job = error.job;
+  }
+  CHECK(job == "net");
+}
+
 TEST_CASE("a run never sees weights of two generations") {
   Net net;
   PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);

@@ -210,10 +210,11 @@ describe("a prepared call", function()
   end)
 
   it("raises what its run raises, and runs again", function()
-    local job = flow.global_function { inputs = { x = x2.x, i = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },
-      returns = tp.Numpy } (function(x, i) return flow.gather(x, i) end)
+    local job = flow.global_function { name = "pick", inputs = {
+      x = x2.x, i = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }),
+    }, returns = tp.Numpy } (function(x, i) return flow.gather(x, i) end)
     local call = job:prepare()
-    local problem = raises("out_of_range", "gather", call, vector(1, 2), np.array({ 7 }, flow.int32))
+    local problem = raises("out_of_range", ": pick: gather", call, vector(1, 2), np.array({ 7 }, flow.int32))
     assert.truthy(problem.where:find("prepared_spec.lua", 1, true))
     assert.is_true(call(vector(1, 2), np.array({ 1 }, flow.int32)) == vector(2))
   end)
