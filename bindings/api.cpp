@@ -60,6 +60,7 @@ const mf_api kApi = {
     mf_session_hand_over,
     mf_session_take_over,
     mf_prepared_failure,
+    mf_session_sync_for,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -69,7 +70,7 @@ static_assert(offsetof(mf_api, job_find) == 8 + 20 * sizeof(void*));
 static_assert(offsetof(mf_api, variable_count) == 8 + 28 * sizeof(void*));
 static_assert(offsetof(mf_api, prepared_close) == 8 + 46 * sizeof(void*));
 static_assert(offsetof(mf_api, gpu_info) == 8 + 48 * sizeof(void*));
-static_assert(offsetof(mf_api, prepared_failure) == 8 + 51 * sizeof(void*));
+static_assert(offsetof(mf_api, session_sync_for) == 8 + 52 * sizeof(void*));
 
 }  // namespace
 

@@ -606,12 +606,17 @@ mf_status* mf_session_poll(mf_session* handle, double budget_ms, int32_t* delive
   });
 }
 
-mf_status* mf_session_sync(mf_session* handle) {
+mf_status* mf_session_sync(mf_session* handle) { return mf_session_sync_for(handle, -1, nullptr); }
+
+mf_status* mf_session_sync_for(mf_session* handle, double max_ms, int32_t* done) {
+  if (done) *done = 0;
   return guarded([&] {
     const Entered session(handle);
     session->enter([&](lua_State* L) {
       session->push_function(L, "sync");
-      lua_call(L, 0, 0);
+      if (max_ms >= 0) lua_pushnumber(L, max_ms);
+      lua_call(L, max_ms >= 0 ? 1 : 0, 1);
+      if (done) *done = lua_toboolean(L, -1);
     });
   });
 }

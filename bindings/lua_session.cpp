@@ -1,4 +1,5 @@
 // The session userdata: variables, immediate evaluation, and the pull side of the completion queue.
+#include <algorithm>
 #include <climits>
 
 #include "bindings/lua_attrs.h"
@@ -96,10 +97,10 @@ int next(lua_State* L) {
 int wait(lua_State* L) {
   bool ready = false;
   protect(L, [&] {
-    int timeout_ms = kWaitMs;
+    double timeout_ms = kWaitMs;
     if (!lua_isnoneornil(L, 2)) {
       const double wanted = number_at(L, 2, "timeout_ms");
-      if (wanted >= 0 && wanted < kWaitMs) timeout_ms = static_cast<int>(wanted);
+      if (wanted >= 0 && wanted < kWaitMs) timeout_ms = wanted;
     }
     ready = session_here(L).completions().wait(timeout_ms);
   });
@@ -114,9 +115,16 @@ int in_flight(lua_State* L) {
   return 1;
 }
 
+// session:wait_idle(timeout_ms) -> whether it is idle; without a time it waits until it is
 int wait_idle(lua_State* L) {
-  protect(L, [&] { any_session(L).executor().wait_idle(); });
-  return 0;
+  bool idle = false;
+  protect(L, [&] {
+    constexpr double kLongestMs = 1e9;  // the clock's numbers end somewhere beyond
+    const double timeout_ms = lua_isnoneornil(L, 2) ? -1 : std::min(number_at(L, 2, "timeout_ms"), kLongestMs);
+    idle = any_session(L).executor().wait_idle(timeout_ms);
+  });
+  lua_pushboolean(L, idle);
+  return 1;
 }
 
 int descriptor(lua_State* L) {

@@ -150,8 +150,12 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_load_text(mf_session* session, c
  * all that is ready. An empty poll costs a few nanoseconds. `delivered` may be NULL. The status is the first error that
  * a callback, a watch or an unattended run has left. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_poll(mf_session* session, double budget_ms, int32_t* delivered);
-/* Waits until nothing is in flight and everything is delivered. */
+/* Waits until nothing is in flight, everything is delivered, and published weights have reached their prepared calls. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_sync(mf_session* session);
+/* The same for as long as there is time: what is not done after `max_ms` goes on, and waits for the next poll or sync.
+ * Like a poll it delivers something, if that is ready, in no time too; a time below 0 has no end. *done is 1 when all
+ * is done, else 0, also with a status; `done` may be NULL. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_sync_for(mf_session* session, double max_ms, int32_t* done);
 /* Runs whose end has not been delivered. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_in_flight(mf_session* session, int32_t* count);
 /* A descriptor that is readable while there is something to deliver, for poll(2) and event loops. Not to be closed. */
@@ -350,6 +354,7 @@ typedef struct mf_api {
   mf_status* (*session_hand_over)(mf_session*);
   mf_status* (*session_take_over)(mf_session*);
   mf_status* (*prepared_failure)(mf_prepared*);
+  mf_status* (*session_sync_for)(mf_session*, double, int32_t*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

@@ -444,7 +444,12 @@ class Session {
     deliver(mf_session_poll(handle(), budget_ms, &delivered));
     return delivered;
   }
-  void sync() { deliver(mf_session_sync(handle())); }
+  // Waits until all is done, or the time is over, below 0: until all is done. Gives whether it is.
+  bool sync(double max_ms = -1) {
+    int32_t done = 0;
+    deliver(mf_session_sync_for(handle(), max_ms, &done));
+    return done != 0;
+  }
   int32_t in_flight() {
     int32_t count = 0;
     check(mf_session_in_flight(handle(), &count));

@@ -103,7 +103,7 @@ std::optional<Completion> CompletionQueue::pull() {
   return completion;
 }
 
-bool CompletionQueue::wait(int timeout_ms) {
+bool CompletionQueue::wait(double timeout_ms) {
   if (!empty()) return true;
   if (timeout_ms != 0) {
     using Clock = std::chrono::steady_clock;
@@ -112,7 +112,7 @@ bool CompletionQueue::wait(int timeout_ms) {
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto something = [&] { return !empty(); };
-  if (timeout_ms >= 0) return posted_.wait_for(lock, std::chrono::milliseconds(timeout_ms), something);
+  if (timeout_ms >= 0) return posted_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), something);
   posted_.wait(lock, something);
   return true;
 }

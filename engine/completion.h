@@ -68,7 +68,7 @@ class CompletionQueue {
   // The next completion is the end of the run whose values have been pulled.
   bool at_end() const { return pulling_ && pulling_->delivered == pulling_->tapped.size(); }
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.
-  bool wait(int timeout_ms);
+  bool wait(double timeout_ms);
   // How long a wait looks out before it sleeps: not at all where its run needs this core. The pulling thread's own.
   std::chrono::microseconds patience{0};
   // One atomic load.

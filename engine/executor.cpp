@@ -384,10 +384,13 @@ std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
   return profile;
 }
 
-void Executor::wait_idle() {
+bool Executor::wait_idle(double timeout_ms) {
   require_here();
   std::unique_lock<std::mutex> lock(mutex_);
-  progress_.wait(lock, [&] { return idle(); });
+  const auto is_idle = [&] { return idle(); };
+  if (timeout_ms >= 0) return progress_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), is_idle);
+  progress_.wait(lock, is_idle);
+  return true;
 }
 
 void Executor::close() {

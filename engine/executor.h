@@ -58,8 +58,9 @@ class Executor {
 
   int in_flight() const { return in_flight_; }  // submitted, end not pulled
   void pulled_end() { --in_flight_; }
-  // Until nothing is queued or running. What finished waits in the completion queue.
-  void wait_idle();
+  // Until nothing is queued or running, or the time is over (negative: no limit). False when the time is over. What
+  // finished waits in the completion queue.
+  bool wait_idle(double timeout_ms = -1);
   // Asks the running step and everything queued to stop. Takes effect before the first write of a run, or after its
   // last. Any thread; async-signal-safe.
   void interrupt() noexcept { interrupted_->store(true, std::memory_order_release); }

@@ -401,22 +401,33 @@ local function refuse_inside(what)
 end
 session.refuse_inside = refuse_inside
 
+-- The time at which so many milliseconds are over, on core.clock; nil without a limit.
+local function end_of(max_ms, what)
+  if max_ms == nil then return nil end
+  if type(max_ms) ~= "number" then
+    errors.raise("invalid_argument", what .. " wants milliseconds, got " .. arguments.describe(max_ms))
+  end
+  return max_ms > 0 and core.clock() + max_ms / 1000 or 0
+end
+
+-- Leaves what a poll or a sync has no time for, so that a later one is called for it.
+local function leave_rest()
+  if late[1] or stash_first <= stash_last then handle:announce() end
+end
+
 --- Delivers what is ready, without waiting.
 --- @param max_ms? number  stops after the delivery that uses up this budget; default: all that is ready
 --- @return number          how many handlers were called
 --- @error what a handler raised, after the queue is consistent; inside a callback
 function session.poll(max_ms)
   refuse_inside("flow.poll")
-  if max_ms ~= nil and type(max_ms) ~= "number" then
-    errors.raise("invalid_argument", "flow.poll wants milliseconds, got " .. arguments.describe(max_ms))
-  end
+  local stop = end_of(max_ms, "flow.poll")
   if services[1] then serve() end
   if not handle then return 0 end
   local before = delivered
-  local stop = max_ms and (max_ms > 0 and core.clock() + max_ms / 1000 or 0)
   while step() do
     if stop and delivered > before and (stop == 0 or core.clock() >= stop) then
-      if late[1] or stash_first <= stash_last then handle:announce() end
+      leave_rest()
       break
     end
   end
@@ -424,24 +435,34 @@ function session.poll(max_ms)
   return delivered - before
 end
 
---- Waits until nothing is in flight and everything is delivered.
---- @error what handlers and runs raised: the first, the others in its field `also`; inside a callback
-function session.sync()
-  refuse_inside("flow.sync")
-  if not handle then return end
-  while true do
+-- Waits until all is done, or it is so late; says whether all is.
+local function finish_until(stop)
+  repeat
     if services[1] then serve() end
-    if not handle then break end  -- a service has closed it
+    if not handle then return true end  -- a service has closed it
     if not step() then
-      if handle:in_flight() == 0 then
-        handle:wait_idle()  -- weights may be on their way to prepared calls
-        break
-      end
-      wait(handle, 50)
+      local left_ms = stop and math.max(0, 1000 * (stop - core.clock()))
+      if handle:in_flight() == 0 then return handle:wait_idle(left_ms) end  -- for weights that are being published
+      wait(handle, left_ms)
     end
-    if failures[1] == "interrupted" then break end
-  end
+    if failures[1] == "interrupted" then return false end
+  until stop and core.clock() >= stop
+  leave_rest()
+  return session.in_flight() == 0 and not late[1] and handle:wait_idle(0)
+end
+
+--- Waits until nothing is in flight, everything is delivered, and published weights have reached their prepared calls;
+--- or until the time is over: what is left then goes on, for a later poll or sync.
+--- @param max_ms? number  delivers nothing more once so much time is over, and something in no time, as flow.poll does;
+---                        default: waits until all is done
+--- @return boolean        whether all is done
+--- @error what handlers and runs raised: the first, the others in its field `also`; inside a callback
+function session.sync(max_ms)
+  refuse_inside("flow.sync")
+  local stop = end_of(max_ms, "flow.sync")
+  local done = not handle or finish_until(stop)
   raise_failures()
+  return done
 end
 
 -- ---- interrupts ---------------------------------------------------------------------------------------------------

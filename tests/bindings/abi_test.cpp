@@ -46,6 +46,7 @@ std::vector<Use> uses_of_session() {
       {"load_text", [=](void* h) { return taken(mf_session_load_text(as(h), "x = 1", 5, "x")); }},
       {"poll", [=](void* h) { return taken(mf_session_poll(as(h), 0, &number)); }},
       {"sync", [=](void* h) { return taken(mf_session_sync(as(h))); }},
+      {"sync_for", [=](void* h) { return taken(mf_session_sync_for(as(h), 0, &number)); }},
       {"in_flight", [=](void* h) { return taken(mf_session_in_flight(as(h), &number)); }},
       {"descriptor", [=](void* h) { return taken(mf_session_descriptor(as(h), &number)); }},
       {"hand_over", [=](void* h) { return taken(mf_session_hand_over(as(h))); }},

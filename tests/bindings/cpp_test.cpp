@@ -95,6 +95,18 @@ TEST_CASE("a launched call brings its result to the handler, and keeps the handl
   CHECK(token.use_count() == 1);
 }
 
+TEST_CASE("a sync with a time says whether all is done") {
+  moonflow::Session host = session();
+  moonflow::Job scale = host.job("scale");
+  int results = 0;
+  for (int i = 0; i < 3; ++i) scale.launch({Floats{1, 2, 3}}, [&results](const moonflow::Result&) { ++results; });
+  CHECK(!host.sync(0));
+  while (!host.sync(1)) {
+  }
+  CHECK(results == 3);
+  CHECK(host.sync());
+}
+
 TEST_CASE("what handlers throw is thrown by the polls, one by one, and harms nothing") {
   moonflow::Session host = session();
   moonflow::Job scale = host.job("scale");

@@ -1,6 +1,7 @@
 // Runs that a host launches, and the functions that hear of them: straight from the queue, or through Lua.
 #include <lua.hpp>
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -60,6 +61,49 @@ TEST_CASE("asynchronous results come to their function, in order, inside poll an
   CHECK(busy > 0);
   REQUIRE(got.size() == 50);
   for (int i = 0; i < 50; ++i) CHECK(got[i] == static_cast<float>(i * i));
+}
+
+TEST_CASE("a sync with a time leaves what it has no time for to the next one") {
+  using Clock = std::chrono::steady_clock;
+  Host host;
+  host.load(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { name = 'slow', inputs = { x = tp.Numpy.Placeholder({ 256, 256 }) },\n"
+      "  returns = tp.Callback[tp.Numpy] } (function(x)\n"
+      "  for _ = 1, 20 do x = flow.matmul(x, x) end\n"
+      "  return flow.math.reduce_sum(x)\n"
+      "end)");
+  mf_job* job = host.find("slow");
+  const std::vector<float> x(256 * 256);
+  const mf_array input = mf_floats(x.data(), x.size());
+  int results = 0;
+  const auto launch = [&] {
+    const mf_result_function on_result = [](void* user, const mf_status*, const mf_array*, int32_t) {
+      ++*static_cast<int*>(user);
+    };
+    for (int i = 0; i < 3; ++i) host.ok(mf_job_call_async(job, &input, 1, on_result, &results));
+  };
+  launch();
+  int32_t done = 1;
+  host.ok(mf_session_sync_for(host.session, 0, &done));
+  CHECK(done == 0);
+  CHECK(results <= 1);
+  while (!done) {
+    const Clock::time_point begin = Clock::now();
+    host.ok(mf_session_sync_for(host.session, 0.5, &done));
+    CHECK((done || Clock::now() - begin >= std::chrono::microseconds(500)));
+  }
+  CHECK(results == 3);
+  host.ok(mf_session_sync_for(host.session, 0, &done));
+  CHECK(done == 1);
+  launch();
+  host.ok(mf_session_sync_for(host.session, -1, &done));
+  CHECK(done == 1);
+  CHECK(results == 6);
+  launch();
+  host.ok(mf_session_sync_for(host.session, 1e300, nullptr));
+  CHECK(results == 9);
+  CHECK(mf_job_close(job) == MF_OK);
 }
 
 TEST_CASE("inside a result function launching and calling works, and waiting and closing are refused") {

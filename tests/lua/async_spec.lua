@@ -444,6 +444,50 @@ describe("poll with a budget", function()
   end)
 end)
 
+describe("sync with a time", function()
+  local handled
+  local function launch()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    handled = 0
+    for i = 1, 3 do job(number(i))(function() handled = handled + 1 end) end
+  end
+
+  it("says whether all is done, and leaves the rest to the next one", function()
+    launch()
+    assert.is_false(flow.sync(0))
+    assert.truthy(handled <= 1)
+    repeat local done = flow.sync(1) until done
+    assert.equal(3, handled)
+    assert.is_true(flow.sync(0))
+    launch()
+    assert.is_true(flow.sync(math.huge))
+    assert.equal(3, handled)
+    assert.is_true(flow.sync())
+  end)
+
+  it("keeps flow.fd readable while something is left", function()
+    launch()
+    local waiter = require("moonflow.session").waiter()
+    while not flow.sync(0) do assert.is_true(waiter:wait(60000)) end
+    assert.equal(3, handled)
+  end)
+
+  it("raises what a handler raised, as ever", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    job(number(1))(function() error("bad one") end)
+    local fine, problem = pcall(flow.sync, 60000)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("bad one", 1, true))
+    assert.is_true(flow.sync(0))
+  end)
+
+  it("wants milliseconds", function()
+    local fine, problem = pcall(flow.sync, "soon")
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("flow.sync wants milliseconds, got ", 1, true))
+  end)
+end)
+
 describe("an interrupt", function()
   local function in_library()
     return require("moonflow.errors").is_own(debug.getinfo(3, "S").source)
