@@ -134,19 +134,21 @@ function operators.IsNaN(node)
   return node:apply("not_equal", { x, x })
 end
 
+-- Between numbers. From 0 to 6 it is how relu6 is written, which convolutions take along.
+local function clipped(node, x, least, most)
+  if least == 0 and most == 6 then return node:apply("relu6", { x }) end
+  return node:apply("clip_by_value", { x }, { min = math.min(least, most), max = most })
+end
+
 -- Numbers of the node, as older files have them, or values that come in, as newer ones do.
 function operators.Clip(node)
   local x = node:input(1)
-  if node.opset < 11 then
-    return node:apply("clip_by_value", { x },
-      { min = node:float("min", -math.huge), max = node:float("max", math.huge) })
-  end
+  if node.opset < 11 then return clipped(node, x, node:float("min", -math.huge), node:float("max", math.huge)) end
   local least, most = node:optional(2), node:optional(3)
   local least_known = least == nil or arguments.kind(least) == "ndarray"
   local most_known = most == nil or arguments.kind(most) == "ndarray"
   if node.is_floating(x) and least_known and most_known then
-    return node:apply("clip_by_value", { x },
-      { min = math.min(node:number(2) or -math.huge, node:number(3) or math.huge), max = node:number(3) or math.huge })
+    return clipped(node, x, node:number(2) or -math.huge, node:number(3) or math.huge)
   end
   if least then x = node:apply("maximum", { x, least }, nil, "least") end
   return most and node:apply("minimum", { x, most }) or x

@@ -74,6 +74,16 @@ describe("a loaded model", function()
     same({ 10, 20 }, model.variables["fc.bias"])
   end)
 
+  it("takes a clip from 0 to 6 for the relu6 that it is", function()
+    local model = flow.onnx.load(write {
+      shape = { 4 }, weights = { least = np.array(0):astype("float32"), most = np.array(6):astype("float32") },
+      nodes = { node("Clip", { "x", "least", "most" }, { "y" }) },
+    })
+    local job = job_of(model, { 4 })
+    same({ 0, 0.5, 6, 6 }, job(floats { -1, 0.5, 6, 7 }))
+    assert.truthy(job:summary():find(" relu6 ", 1, true))
+  end)
+
   it("computes in a job, for the sizes of its placeholders", function()
     local model = flow.onnx.load(dense_model())
     same({ { 16, 35 } }, job_of(model, { 1, 3 })(np.ones({ 1, 3 }):astype("float32")))
