@@ -95,6 +95,12 @@ inline std::vector<Gpu> gpus(std::string* reason = nullptr) {
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
+// The dtype of a type of C++. The language has none for bfloat16 and float16; a host that has one of two bytes, out of a
+// library or its own, tells it here:
+//   template <>
+//   struct moonflow::DtypeOf<Eigen::bfloat16> {
+//     static constexpr mf_dtype value = MF_BFLOAT16;
+//   };
 template <typename T>
 struct DtypeOf;
 template <>

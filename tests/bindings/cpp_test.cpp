@@ -15,6 +15,20 @@
 
 namespace {
 
+// A type of the host's own.
+struct Narrow {
+  uint16_t bits;
+};
+
+}  // namespace
+
+template <>
+struct moonflow::DtypeOf<Narrow> {
+  static constexpr mf_dtype value = MF_BFLOAT16;
+};
+
+namespace {
+
 moonflow::Session session() {
   moonflow::Options options;
   options.threads = 1;
@@ -79,6 +93,21 @@ TEST_CASE("an error of the script arrives whole") {
   CHECK(code_of([&] { host.job("scales"); }) == MF_NOT_FOUND);
   CHECK(code_of([&] { host.job("scale")({Floats{1, 2}}); }) == MF_SHAPE_MISMATCH);
   CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}
+
+TEST_CASE("a host's own type of two bytes is a dtype") {
+  moonflow::Session host = session();
+  const std::string text =
+      "local flow = require 'moonflow'\n"
+      "local tp = flow.typing\n"
+      "flow.global_function { name = 'twice', returns = tp.Numpy,\n"
+      "  inputs = { x = tp.Numpy.Placeholder({ 2 }, { dtype = 'bfloat16' }) } } (function(x) return x + x end)";
+  host.load_text(text, "twice.lua");
+  const std::vector<Narrow> x = {{0x3f80}, {0xc040}};  // 1 and -3
+  std::vector<Narrow> twice(2);
+  host.job("twice").call({x}, {twice});
+  CHECK(twice[0].bits == 0x4000);  // 2
+  CHECK(twice[1].bits == 0xc0c0);  // -6
 }
 
 TEST_CASE("a launched call brings its result to the handler, and keeps the handler until then") {
