@@ -341,13 +341,13 @@ class Job {
   }
   // Copies the inputs, starts the run and returns. `handler` is called once, inside a later poll(), sync() or call; not
   // at all if the session ends first. Throws MF_BUSY when too much is in flight: poll, and try again.
-  void launch(std::initializer_list<Input> inputs, Handler handler) {
-    const std::vector<mf_array> arrays(inputs.begin(), inputs.end());
-    Deliveries::Waiting* entry = deliveries_->expect(std::move(handler));
-    mf_status* status = mf_job_call_async(handle_.get(), arrays.data(), static_cast<int32_t>(arrays.size()),
-                                          Deliveries::deliver, entry);
-    if (status) deliveries_->forget(entry);
+  void launch(std::initializer_list<Input> inputs, Handler handler) { check(start(inputs, std::move(handler))); }
+  // The same for a loop that launches what there is room for: false instead of MF_BUSY.
+  bool try_launch(std::initializer_list<Input> inputs, Handler handler) {
+    mf_status* status = start(inputs, std::move(handler));
+    if (mf_status_code(status) == MF_BUSY) return mf_status_free(status), false;
     check(status);
+    return true;
   }
 
   Prepared prepare() {
@@ -363,6 +363,15 @@ class Job {
   void run(const std::vector<mf_array>& inputs, std::vector<mf_array> outputs) {
     deliveries_->check(mf_job_call(handle_.get(), inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(),
                                    static_cast<int32_t>(outputs.size())));
+  }
+
+  mf_status* start(std::initializer_list<Input> inputs, Handler handler) {
+    const std::vector<mf_array> arrays(inputs.begin(), inputs.end());
+    Deliveries::Waiting* entry = deliveries_->expect(std::move(handler));
+    mf_status* status = mf_job_call_async(handle_.get(), arrays.data(), static_cast<int32_t>(arrays.size()),
+                                          Deliveries::deliver, entry);
+    if (status) deliveries_->forget(entry);
+    return status;
   }
 
   std::vector<Type> types(mf_status* (*count_of)(mf_job*, int32_t*),
@@ -502,6 +511,7 @@ class Session {
     return bytes;
   }
   void load_memory(const void* data, size_t size) { deliver(mf_session_load_memory(handle(), data, size)); }
+  void load_memory(const Bytes& bytes) { load_memory(bytes.data(), bytes.size()); }
 
  private:
   static void write_log(void* user, const char* line) noexcept {

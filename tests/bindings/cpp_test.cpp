@@ -211,6 +211,11 @@ TEST_CASE("too many calls in flight are refused, and none is lost") {
   CHECK(code == MF_BUSY);
   host.sync();
   CHECK(delivered == launched);
+  while (scale.try_launch({Floats{1, 2, 3}}, [&](const moonflow::Result&) { --delivered; })) --launched;
+  CHECK(launched < delivered);
+  host.sync();
+  CHECK(delivered == launched);
+  CHECK(code_of([&] { scale.try_launch({Floats{1, 2}}, [](const moonflow::Result&) {}); }) == MF_SHAPE_MISMATCH);
 }
 
 TEST_CASE("a session that ends takes the handlers of what was not delivered with it") {
@@ -256,7 +261,7 @@ TEST_CASE("weights are read, written, kept in memory and published") {
   prepared.publish();
   CHECK(prepared.run() == MF_OK);
   CHECK(y[2] == 10);
-  host.load_memory(before.data(), before.size());
+  host.load_memory(before);
   CHECK(scale({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
   host.load_text("require('moonflow').publish()", "publish.lua");
   CHECK(prepared.run() == MF_OK);
