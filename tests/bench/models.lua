@@ -49,6 +49,35 @@ function models.resnet18(images)
   return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "resnet-output" })
 end
 
+--- MobileNetV2 (Sandler and others, 2018) in full width, as cameras and robots have it: each block widens its channels
+--- six times, convolves them one by one, and narrows them again. Images (batch, 3, height, width).
+function models.mobilenet(images)
+  local count = 0
+  local function conv(x, filters, size, strides, groups)
+    count = count + 1
+    local pad, name = math.floor(size / 2), "mobilenet-" .. count
+    x = flow.layers.conv2d(x, filters, size, { strides = strides, padding = { pad, pad }, groups = groups,
+                                               use_bias = false, name = name })
+    return flow.layers.batch_normalization(x, { name = name .. "-norm" })
+  end
+  local function block(x, filters, strides, widening)
+    local y, channels = x, x.shape[1] * widening
+    if widening > 1 then y = flow.nn.relu6(conv(y, channels, 1, 1, 1)) end
+    y = flow.nn.relu6(conv(y, channels, 3, strides, channels))
+    y = conv(y, filters, 1, 1, 1)
+    return strides == 1 and x.shape[1] == filters and x + y or y
+  end
+  local x = flow.nn.relu6(conv(images, 32, 3, 2, 1))
+  for _, stage in ipairs {  -- widening, filters, blocks, strides of the first
+    { 1, 16, 1, 1 }, { 6, 24, 2, 2 }, { 6, 32, 3, 2 }, { 6, 64, 4, 2 }, { 6, 96, 3, 1 }, { 6, 160, 3, 2 },
+    { 6, 320, 1, 1 },
+  } do
+    for i = 1, stage[3] do x = block(x, stage[2], i == 1 and stage[4] or 1, stage[1]) end
+  end
+  x = flow.nn.relu6(conv(x, 1280, 1, 1, 1))
+  return flow.layers.dense(flow.math.reduce_mean(x, { axis = { 2, 3 } }), 10, { name = "mobilenet-output" })
+end
+
 --- Two layers of width 256 with 4 heads and 1024 hidden units, normalised after each part, dropout 0.1; the mean over
 --- the sequence goes to 10 classes. Inputs (batch, length, 256).
 function models.transformer(x)

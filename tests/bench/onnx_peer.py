@@ -33,13 +33,16 @@ class Net:
     def weight(self, *shape):
         return self.constant(self.random.randn(*shape) / numpy.sqrt(numpy.prod(shape[1:]) or 1))
 
-    def conv(self, x, channels, filters, size, stride=1):
+    def conv(self, x, channels, filters, size, stride=1, groups=1):
         pads = [size // 2] * 4
-        return self.op("Conv", x, self.weight(filters, channels, size, size), self.weight(filters),
-                       kernel_shape=[size, size], strides=[stride, stride], pads=pads)
+        return self.op("Conv", x, self.weight(filters, channels // groups, size, size), self.weight(filters),
+                       kernel_shape=[size, size], strides=[stride, stride], pads=pads, group=groups)
 
     def relu(self, x):
         return self.op("Relu", x)
+
+    def relu6(self, x):
+        return self.op("Clip", x, self.constant(numpy.array(0)), self.constant(numpy.array(6)))
 
     def pool(self, x):
         return self.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
@@ -95,6 +98,21 @@ def resnet18(batch):
     return net.session(net.dense(net.flat(net.op("GlobalAveragePool", x)), 512, 10), [batch, 10])
 
 
+def mobilenet(batch):
+    """As it is exported for prediction."""
+    net = Net(batch, 3, 96, 96)
+    x, channels = net.relu6(net.conv("x", 3, 32, 3, 2)), 32
+    for widening, filters, blocks, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+                                              (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):
+        for stride in [stride] + [1] * (blocks - 1):
+            wide = channels * widening
+            y = net.relu6(net.conv(x, channels, wide, 1)) if widening > 1 else x
+            y = net.conv(net.relu6(net.conv(y, wide, wide, 3, stride, wide)), wide, filters, 1)
+            x, channels = net.op("Add", x, y) if stride == 1 and channels == filters else y, filters
+    x = net.relu6(net.conv(x, 320, 1280, 1))
+    return net.session(net.dense(net.flat(net.op("GlobalAveragePool", x)), 1280, 10), [batch, 10])
+
+
 def relu(size):
     net = Net(size)
     return net.session(net.relu(net.op("Add", "x", net.constant(numpy.ones(1)))), [size])
@@ -119,6 +137,7 @@ ROWS = {
     "MLP predict, batch 1": lambda: calls(mlp, 1),
     "MLP predict, batch 100": lambda: calls(mlp, 100),
     "ResNet-18 predict": lambda: calls(resnet18, 100),
+    "MobileNetV2 predict, batch 1": lambda: calls(mobilenet, 1),
     "policy predict, batch 1": lambda: calls(policy, 1),
     "call of relu(x + 1) on 5 floats": lambda: calls(relu, 5),
 }

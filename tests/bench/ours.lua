@@ -38,6 +38,7 @@ local BATCH = 100
 np.random.seed(1)
 local digits = np.random.uniform(0, 1, { BATCH, 1, 28, 28 }):astype(flow.float)
 local pictures = np.random.uniform(0, 1, { BATCH, 3, 32, 32 }):astype(flow.float)
+local photos = np.random.uniform(0, 1, { 32, 3, 96, 96 }):astype(flow.float)
 local targets = np.random.randint(0, 10, { BATCH }):astype(flow.int32)
 local sequences = np.random.uniform(0, 1, { 16, 128, 256 }):astype(flow.float)
 local steps = np.random.uniform(-1, 1, { 16, 20, 8 }):astype(flow.float)
@@ -325,6 +326,8 @@ local rows = {
   ["MLP predict, batch 1, bf16"] = function() return predicting(models.mlp, first(1, digits), "bf16") end,
   ["MLP predict, batch 100"] = function() return predicting(models.mlp, digits) end,
   ["ResNet-18 training"] = function() return training(models.resnet18, pictures) end,
+  ["MobileNetV2 training, batch 32"] = function() return training(models.mobilenet, photos) end,
+  ["MobileNetV2 predict, batch 1"] = function() return predicting(models.mobilenet, first(1, photos)) end,
   ["transformer training"] = function() return training(models.transformer, sequences) end,
   ["policy predict, batch 1"] = function() return predicting(models.policy, first(1, observations)) end,
   ["policy training, batch 32"] = function() return training(models.policy, observations) end,

@@ -19,6 +19,8 @@ return {
   { name = "ResNet-18 training", unit = "ms", floor = both(1.2), target = both(1.8) },
   { name = "ResNet-18 predict", unit = "ms", floor = both(1.1), target = both(1.5) },
   { name = "transformer training", unit = "ms", floor = both(1.3), target = both(2) },
+  { name = "MobileNetV2 training, batch 32", unit = "ms" },
+  { name = "MobileNetV2 predict, batch 1", unit = "ms" },
   { name = "policy predict, batch 1", unit = "us" },
   { name = "policy training, batch 32", unit = "us" },
   { name = "GRU training, 20 steps", unit = "us" },

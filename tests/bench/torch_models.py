@@ -60,6 +60,40 @@ class ResNet18(nn.Module):
         return self.output(self.blocks(self.stem(x)).mean((2, 3)))
 
 
+def norm_conv(channels, filters, size, stride=1, groups=1):
+    return [nn.Conv2d(channels, filters, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(filters)]
+
+
+class InvertedBlock(nn.Module):
+    def __init__(self, channels, filters, stride, widening):
+        super().__init__()
+        wide = channels * widening
+        layers = norm_conv(channels, wide, 1) + [nn.ReLU6()] if widening > 1 else []
+        layers += norm_conv(wide, wide, 3, stride, wide) + [nn.ReLU6()] + norm_conv(wide, filters, 1)
+        self.layers = nn.Sequential(*layers)
+        self.adds = stride == 1 and channels == filters
+
+    def forward(self, x):
+        return x + self.layers(x) if self.adds else self.layers(x)
+
+
+class MobileNet(nn.Module):
+    """MobileNetV2 in full width."""
+    def __init__(self):
+        super().__init__()
+        layers, channels = norm_conv(3, 32, 3, 2) + [nn.ReLU6()], 32
+        for widening, filters, blocks, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+                                                  (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):
+            for stride in [stride] + [1] * (blocks - 1):
+                layers.append(InvertedBlock(channels, filters, stride, widening))
+                channels = filters
+        self.layers = nn.Sequential(*layers, *norm_conv(320, 1280, 1), nn.ReLU6())
+        self.output = nn.Linear(1280, 10)
+
+    def forward(self, x):
+        return self.output(self.layers(x).mean((2, 3)))
+
+
 class Transformer(nn.Module):
     """Two layers of width 256 with 4 heads and 1024 hidden units, normalised after each part, dropout 0.1; the mean
     over the sequence goes to 10 classes."""

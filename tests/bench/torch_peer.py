@@ -12,7 +12,7 @@ import torch
 import torch_ops
 from torch import nn
 from torch.nn import functional as F
-from torch_models import GRU, MLP, LeNet, Policy, ResNet18, Transformer
+from torch_models import GRU, MLP, LeNet, MobileNet, Policy, ResNet18, Transformer
 
 threads = int(sys.argv[1])
 torch.set_num_threads(threads)
@@ -131,6 +131,8 @@ ROWS = {
     "MLP predict, batch 100": lambda: predicting(MLP, 100, 1, 28, 28),
     "ResNet-18 training": lambda: training(ResNet18, 100, 3, 32, 32),
     "ResNet-18 predict": lambda: predicting(ResNet18, 100, 3, 32, 32),
+    "MobileNetV2 training, batch 32": lambda: training(MobileNet, 32, 3, 96, 96),
+    "MobileNetV2 predict, batch 1": lambda: predicting(MobileNet, 1, 3, 96, 96),
     "transformer training": lambda: training(Transformer, 16, 128, 256),
     "policy predict, batch 1": lambda: predicting(Policy, 1, 8),
     "policy training, batch 32": lambda: training(Policy, 32, 8),
