@@ -1,9 +1,7 @@
-// The latest value that one thread leaves for another. Neither waits for the other, takes memory, or sees half of a
-// value: of three places one is being written and one read, and the third lies between and is exchanged by either side
-// in one atomic operation, as the weights of a PreparedCall are.
+// The latest value that one thread leaves for another, which waits for nothing and takes no memory.
 #pragma once
 
-#include <atomic>
+#include "engine/triple_buffer.h"
 
 namespace moonflow::host {
 
@@ -11,22 +9,17 @@ template <class T>
 class Latest {
  public:
   // The writing thread fills this, then leaves it.
-  T& draft() { return places_[writing_]; }
-  void leave() { writing_ = between_.exchange(writing_ | kFresh, std::memory_order_acq_rel) & ~kFresh; }
+  T& draft() { return places_[buffer_.writing()]; }
+  void leave() { buffer_.leave(); }
   // The reading thread's, until it asks again. What nobody has left yet is a T() like any.
   const T& read() {
-    if (between_.load(std::memory_order_relaxed) & kFresh)
-      reading_ = between_.exchange(reading_, std::memory_order_acq_rel) & ~kFresh;
-    return places_[reading_];
+    buffer_.take();
+    return places_[buffer_.reading()];
   }
 
  private:
-  static constexpr int kFresh = 1 << 2;  // beside the index of the place between: it has not been read
-
-  T places_[3];
-  int writing_ = 0;
-  int reading_ = 1;
-  std::atomic<int> between_{2};
+  T places_[TripleBuffer::kPlaces];
+  TripleBuffer buffer_;
 };
 
 }  // namespace moonflow::host

@@ -34,9 +34,9 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
   for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = zeroed(plan_->taps[tap].type));
 
   for (const std::string& name : variables_.names()) weights_.push_back(variables_.find(name));
-  sets_.resize(kSets);
+  sets_.resize(TripleBuffer::kPlaces);
   for (const Variable* weight : weights_) sets_[0].push_back(weight->home->memory.data());
-  for (int set = 1; set < kSets; ++set) {
+  for (int set = 1; set < TripleBuffer::kPlaces; ++set) {
     for (const Variable* weight : weights_) {
       spares_.emplace_back(*device_, weight->type.bytes());
       sets_[set].push_back(spares_.back().data());
@@ -59,17 +59,15 @@ void PreparedCall::publish(const std::function<Tensor(const Variable&)>& value) 
     const Tensor tensor = value(*weights_[i]);
     require(tensor.type() == weights_[i]->type, ErrorCode::ShapeMismatch, "variable '", weights_[i]->name, "' is ",
             weights_[i]->type, " in the prepared call of ", plan_->job, ", its new value is ", tensor.type());
-    device_->copy(*publishing_stream_, sets_[writing_][i], tensor.data(), tensor.bytes());
+    device_->copy(*publishing_stream_, sets_[turns_.writing()][i], tensor.data(), tensor.bytes());
   }
   publishing_stream_->wait();
-  writing_ = between_.exchange(writing_ | kFresh, std::memory_order_acq_rel) & ~kFresh;
+  turns_.leave();
 }
 
-// The set between and the one being read change places. Neither side ever waits for the other.
 void PreparedCall::take_newest() {
-  if (!(between_.load(std::memory_order_relaxed) & kFresh)) return;
-  reading_ = between_.exchange(reading_, std::memory_order_acq_rel) & ~kFresh;
-  for (const Place& place : places_) *place.pointer = sets_[reading_][place.weight];
+  if (!turns_.take()) return;
+  for (const Place& place : places_) *place.pointer = sets_[turns_.reading()][place.weight];
   plan_->forget_kept();
   generation_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/plan.h"
+#include "engine/triple_buffer.h"
 
 namespace moonflow {
 
@@ -36,9 +37,6 @@ class PreparedCall {
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr int kSets = 3;        // of weights: one being read, one being written, one between them
-  static constexpr int kFresh = 1 << 2;  // flag beside the index of the set between
-
   struct Place {  // where a step, or a tap, holds the address of a weight
     const void** pointer;
     int weight;
@@ -56,9 +54,7 @@ class PreparedCall {
   std::vector<Place> places_;
   std::vector<Buffer> spares_;            // sets 1 and 2, set by set
   std::vector<std::vector<void*>> sets_;  // [set][weight]
-  int reading_ = 0;                       // the running thread's own
-  int writing_ = 1;                       // guarded by publishing_
-  std::atomic<int> between_{2};           // a set, and whether it is newer than the one being read
+  TripleBuffer turns_;                    // of the sets; whose writing is guarded by publishing_
   std::mutex publishing_;                 // between publishers; a run never takes it
   std::unique_ptr<Stream> publishing_stream_;
   std::atomic<uint64_t> generation_{0};
