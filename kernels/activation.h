@@ -15,4 +15,10 @@ MOONFLOW_BOTH T activated(Activation activation, T y) {
   return activation == Activation::Relu6 && y > 6 ? T(6) : y;
 }
 
+// Whether a gradient passes it, by what it was given and by what it gave alike.
+template <class T>
+MOONFLOW_BOTH bool passes(Activation activation, T y) {
+  return activation == Activation::None || (y > 0 && (activation != Activation::Relu6 || y < 6));
+}
+
 }  // namespace moonflow

@@ -195,9 +195,11 @@ Launch prepare_sum(Convolutions& library, KernelCall& call) {
   call.scratch_bytes += bytes;
   return visit_fractions(wanted.dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [launch, bytes, count = call.outputs[0].count(), activation = activation_of(call.attrs)](const LaunchCall& at) {
+    return [launch, bytes, count = call.outputs[0].count(),
+            activation = activation_of(call.attrs)](const LaunchCall& at) {
       launch(at, at.scratch, behind(at.scratch, bytes));
-      for_each(at.stream, count, AddUp<T>{static_cast<const T*>(at.scratch), at.input<T>(3), at.output<T>(0), activation});
+      const T* const sums = static_cast<const T*>(at.scratch);
+      for_each(at.stream, count, AddUp<T>{sums, at.input<T>(3), at.output<T>(0), activation});
     };
   });
 }

@@ -183,7 +183,8 @@ bool fuse_conv_add(Rewriter& graph, NodeId id) {
   const Node& conv = graph.node(id);
   const ValueId out = conv.outputs[0];
   const NodeId add_id = graph.sole_reader(out);
-  if (activation_of(conv.attrs) != Activation::None || add_id == kNone || graph.node(add_id).op->name != "add") return false;
+  if (activation_of(conv.attrs) != Activation::None) return false;
+  if (add_id == kNone || graph.node(add_id).op->name != "add") return false;
   const Node& add = graph.node(add_id);
   const ValueId addend = add.inputs[add.inputs[0] == out ? 1 : 0];
   if (addend == out || graph.type(addend) != graph.type(out) || graph.type(out).dtype != DType::Float32) return false;

@@ -111,16 +111,11 @@ struct Statistics {
   }
 };
 
-// What follows the normalisation, and whether a gradient that arrives behind it passes, by what it was given and by what
-// it gave alike.
+// What follows the normalisation, or the sum.
 template <Tail kTail>
 constexpr Activation kActivation = kTail == Tail::None    ? Activation::None
                                    : kTail == Tail::Relu6 ? Activation::Relu6
                                                           : Activation::Relu;
-template <Tail kTail, class Number>
-MOONFLOW_DEVICE bool passes(Number y) {
-  return kTail == Tail::None || (y > 0 && (kTail != Tail::Relu6 || y < 6));
-}
 
 template <class T, Tail kTail>
 struct Normalise {
@@ -215,10 +210,10 @@ struct GradSums {
         Number d = Number(ds.values[v]);
         if constexpr (kAdded) {
           if (more_dy) d += Number(more.values[v]);
-          if (!passes<kTail>(Number(ys.values[v]))) d = 0;
+          if (!passes(kActivation<kTail>, Number(ys.values[v]))) d = 0;
           dsums[i].values[v] = T(d);
         }
-        if (v >= there || (!kAdded && !passes<kTail>(normalised(value)))) d = 0;
+        if (v >= there || (!kAdded && !passes(kActivation<kTail>, normalised(value)))) d = 0;
         first[v % kLanes] += d;
         second[v % kLanes] += d * (value - normalised.mean);
       }
@@ -293,7 +288,7 @@ struct TrainGrad {
         const Own& of = own[v % kLanes];
         const Number value = Number(xs.values[v]);
         Number arriving = Number(ds.values[v]);
-        if (kTail != Tail::AddRelu && !passes<kTail>(of.normalised(value))) arriving = 0;
+        if (kTail != Tail::AddRelu && !passes(kActivation<kTail>, of.normalised(value))) arriving = 0;
         dxs[i].values[v] = static_cast<T>(of.normalised.scale * arriving + of.constant +
                                           of.slope * (value - of.normalised.mean));
       }

@@ -166,16 +166,12 @@ struct Normalised {
   T operator()(int64_t lane, T x) const { return (x - mean[lane]) * scale[lane] + beta[lane]; }
 };
 
-// The gradient behind a relu, or one that ends at 6, whose output is `y`. By value, so that dy is read in any case, which
-// vectorises.
-template <class T>
+// The gradient behind an activation whose output is `y`. By value, so that dy is read in any case, which vectorises.
+template <Activation kActivation, class T>
 T where(T y, T dy) {
-  return y > 0 ? dy : T(0);
+  return passes(kActivation, y) ? dy : T(0);
 }
-template <class T>
-T where_below_six(T y, T dy) {
-  return y > 0 && y < 6 ? dy : T(0);
-}
+constexpr Activation kRelu = Activation::Relu, kRelu6 = Activation::Relu6;
 
 }  // namespace
 
@@ -224,8 +220,8 @@ Launch batch_norm_train(KernelCall& call, double epsilon, Tail tail) {
           rows.each(block, rows.first_place(chunk), rows.last_place(chunk),
                     [&](int64_t lane, int64_t i) { y[i] = value(lane, i); });
         };
-        const auto relu = [](T value) { return activated(Activation::Relu, value); };
-        const auto relu6 = [](T value) { return activated(Activation::Relu6, value); };
+        const auto relu = [](T value) { return activated(kRelu, value); };
+        const auto relu6 = [](T value) { return activated(kRelu6, value); };
         if (tail == Tail::None) each([&](int64_t lane, int64_t i) { return normalised(lane, x[i]); });
         if (tail == Tail::Relu) each([&](int64_t lane, int64_t i) { return relu(normalised(lane, x[i])); });
         if (tail == Tail::Relu6) each([&](int64_t lane, int64_t i) { return relu6(normalised(lane, x[i])); });
@@ -277,16 +273,16 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
         if (tail == Tail::None) sums_with([&](int64_t, int64_t i) { return dy[i]; });
         if (tail == Tail::Relu) {
           const Normalised<T> normalised(rows, block, mean, inv_std, gamma, beta);
-          sums_with([&](int64_t lane, int64_t i) { return where(normalised(lane, x[i]), dy[i]); });
+          sums_with([&](int64_t lane, int64_t i) { return where<kRelu>(normalised(lane, x[i]), dy[i]); });
         }
         if (tail == Tail::Relu6) {
           const Normalised<T> normalised(rows, block, mean, inv_std, gamma, beta);
-          sums_with([&](int64_t lane, int64_t i) { return where_below_six(normalised(lane, x[i]), dy[i]); });
+          sums_with([&](int64_t lane, int64_t i) { return where<kRelu6>(normalised(lane, x[i]), dy[i]); });
         }
         if (tail == Tail::AddRelu && !more_dy)
-          sums_with([&](int64_t, int64_t i) { return dsum[i] = where(y[i], dy[i]); });
+          sums_with([&](int64_t, int64_t i) { return dsum[i] = where<kRelu>(y[i], dy[i]); });
         if (tail == Tail::AddRelu && more_dy)
-          sums_with([&](int64_t, int64_t i) { return dsum[i] = where(y[i], dy[i] + more_dy[i]); });
+          sums_with([&](int64_t, int64_t i) { return dsum[i] = where<kRelu>(y[i], dy[i] + more_dy[i]); });
       };
       const auto combine = [&](int64_t block) {
         const Partial total = sum_of_chunks(rows, partials + block * rows.chunks);
@@ -322,9 +318,9 @@ Launch batch_norm_train_grad(KernelCall& call, Tail tail) {
         };
         if (tail == Tail::None) each([&](int64_t, int64_t i) { return dy[i]; });
         if (tail == Tail::Relu)
-          each([&](int64_t lane, int64_t i) { return where(normalised(lane, x[i]), dy[i]); });
+          each([&](int64_t lane, int64_t i) { return where<kRelu>(normalised(lane, x[i]), dy[i]); });
         if (tail == Tail::Relu6)
-          each([&](int64_t lane, int64_t i) { return where_below_six(normalised(lane, x[i]), dy[i]); });
+          each([&](int64_t lane, int64_t i) { return where<kRelu6>(normalised(lane, x[i]), dy[i]); });
         if (tail == Tail::AddRelu) each([&](int64_t, int64_t i) { return dsum[i]; });
       };
       rows.in_two_passes(sum, combine, map);
