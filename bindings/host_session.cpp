@@ -614,8 +614,9 @@ mf_status* mf_session_sync_for(mf_session* handle, double max_ms, int32_t* done)
     const Entered session(handle);
     session->enter([&](lua_State* L) {
       session->push_function(L, "sync");
-      if (max_ms >= 0) lua_pushnumber(L, max_ms);
-      lua_call(L, max_ms >= 0 ? 1 : 0, 1);
+      const bool is_endless = max_ms < 0;
+      if (!is_endless) lua_pushnumber(L, max_ms);
+      lua_call(L, is_endless ? 0 : 1, 1);
       if (done) *done = lua_toboolean(L, -1);
     });
   });

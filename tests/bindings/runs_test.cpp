@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,8 @@ TEST_CASE("a sync with a time leaves what it has no time for to the next one") {
   host.ok(mf_session_sync_for(host.session, 0, &done));
   CHECK(done == 0);
   CHECK(results <= 1);
+  host.ok(mf_session_sync_for(host.session, std::numeric_limits<double>::quiet_NaN(), &done));  // is no time
+  CHECK(done == 0);
   while (!done) {
     const Clock::time_point begin = Clock::now();
     host.ok(mf_session_sync_for(host.session, 0.5, &done));
