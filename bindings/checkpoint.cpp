@@ -74,8 +74,7 @@ Json read_manifest(const Descriptor& directory, const std::string& path) {
   }
   FileSource source(std::move(file), file_path, size);
   if (size > kManifestBytes) source.fail_at(0, size, " bytes, at most ", kManifestBytes, " are read");
-  std::string text(static_cast<size_t>(size), '\0');
-  source.read(text.data(), size);
+  const std::string text = source.read_rest();
   Json manifest;
   JsonFault fault;
   if (!read_json(text, manifest, fault)) source.fail_at(fault.position, fault.what);

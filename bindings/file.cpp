@@ -75,6 +75,12 @@ int64_t FileSource::fetch(void* to, int64_t bytes) {
   }
 }
 
+std::string FileSource::read_rest() {
+  std::string bytes(static_cast<size_t>(remaining()), '\0');
+  read(bytes.data(), remaining());
+  return bytes;
+}
+
 void FileSource::expect_end() {
   if (position_ != size_) fail_at(position_, size_ - position_, " bytes too many");
 }

@@ -72,6 +72,7 @@ class FileSource : public ByteSource {
       : ByteSource(std::move(path), size), file_(std::move(file)) {
     position_ = offset;
   }
+  std::string read_rest();  // all bytes from here on
   void expect_end() override;
 
  private:

@@ -44,9 +44,7 @@ int text_read(lua_State* L) {
     const std::string path = path_at(L, 1);
     int64_t size = 0;
     Descriptor descriptor = open_for_reading(path, size);
-    FileSource source(std::move(descriptor), path, size);
-    text.resize(static_cast<size_t>(size));
-    source.read(text.data(), size);
+    text = FileSource(std::move(descriptor), path, size).read_rest();
   });
   push_string(L, text);
   return 1;
@@ -193,9 +191,7 @@ int safetensors_read(lua_State* L) {
     const std::string path = path_at(L, 1);
     int64_t size = 0;
     Descriptor descriptor = open_for_reading(path, size);
-    FileSource source(std::move(descriptor), path, size);
-    std::string bytes(static_cast<size_t>(size), '\0');
-    source.read(bytes.data(), size);
+    const std::string bytes = FileSource(std::move(descriptor), path, size).read_rest();
     try {
       file = read_safetensors(bytes, state_of(L).memory);
     } catch (const Error& error) {

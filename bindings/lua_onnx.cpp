@@ -143,10 +143,8 @@ int onnx_read(lua_State* L) {
     const std::string path = path_at(L, 1);
     int64_t size = 0;
     Descriptor descriptor = open_for_reading(path, size);
-    FileSource source(std::move(descriptor), path, size);
     require(size < int64_t{1} << 31, ErrorCode::Unsupported, "file '", path, "' is larger than 2 GiB");
-    std::string bytes(static_cast<size_t>(size), '\0');
-    source.read(bytes.data(), size);
+    const std::string bytes = FileSource(std::move(descriptor), path, size).read_rest();
     const DataFiles files(path, state_of(L).memory);
     try {
       model = read_onnx(bytes, state_of(L).memory, std::cref(files));

@@ -77,8 +77,7 @@ Tensor read_png(const std::string& path, const std::shared_ptr<HostMemory>& memo
   FileSource source(std::move(descriptor), path, size);
   require(size < kMostBytes, ErrorCode::Io, "file '", path, "' has ", size, " bytes, which is too large for a picture");
   require(size > 0, ErrorCode::Io, "file '", path, "' is no PNG picture: it is empty");  // libpng blames its caller
-  std::string file(static_cast<size_t>(size), '\0');
-  source.read(file.data(), size);
+  const std::string file = source.read_rest();
 
   Reading reading;
   png_image& image = reading.image;
