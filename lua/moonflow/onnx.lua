@@ -8,7 +8,6 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
-local onnx_node = require "moonflow.onnx_node"
 local scope = require "moonflow.scope"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
@@ -18,6 +17,7 @@ local onnx = {}
 
 -- Loaded when a model is: most scripts read none.
 local function all_operators() return require "moonflow.onnx_operators" end
+local function nodes_module() return require "moonflow.onnx_node" end
 
 local kOldest, kNewest = 6, 28  -- opsets whose operators are known
 
@@ -83,7 +83,7 @@ local function weights_of(file, wanted, nodes, given)
   for _, entry in ipairs(file.initializers) do
     local value = entry.value
     if wanted[entry.name] and arguments.floating[value.dtype] and #value.shape > 0 and value.shape:count() > 0 then
-      local name = prefix .. onnx_node.plain(entry.name)
+      local name = prefix .. nodes_module().plain(entry.name)
       if by_variable[name] then
         errors.raise("unsupported", ("flow.onnx.load: %s has two initializers for one variable '%s'"):format(given.file,
           name))
@@ -286,12 +286,12 @@ local function run(reading, values)
   local model = reading.model
   reading.values = values
   for _, raw in ipairs(model._nodes) do
-    local node = onnx_node.new(raw, reading)
+    local node = nodes_module().new(raw, reading)
     keep(reading, node, all_operators()[raw.op](node))
     node:check_attributes()
   end
   local results = {}
-  local last = onnx_node.new({ name = "", op = "output", inputs = {}, outputs = {}, attributes = {} }, reading)
+  local last = nodes_module().new({ name = "", op = "output", inputs = {}, outputs = {}, attributes = {} }, reading)
   for i, output in ipairs(model.outputs) do results[i] = last:blob(reading:value(output.name)) end
   return unpack(results, 1, #model.outputs)
 end
