@@ -148,6 +148,12 @@ local function check_name(name, called)
   return name
 end
 
+-- Writes by `put(step)`: at once for a step that was given, else with the row that comes next.
+local function at_step(self, what, step, called, put)
+  if step then return put(check_step(step, called)) end
+  self.waiting[what] = put
+end
+
 -- ---- rows of numbers ----------------------------------------------------------------------------------------------
 
 local function number_of(name, value)
@@ -240,8 +246,9 @@ function Log:histogram(...)
   local given = histogram_signature:parse(...)
   check_name(given.name, "log:histogram")
   local record = histogram_record(given.name, ndarray.as_array(given.array, "log:histogram"))
-  if given.step then return put_histogram(self, record, check_step(given.step, "log:histogram")) end
-  self.waiting["histogram " .. given.name] = function(step) put_histogram(self, record, step) end
+  at_step(self, "histogram " .. given.name, given.step, "log:histogram", function(step)
+    put_histogram(self, record, step)
+  end)
 end
 
 --- A handler for watches that writes the histogram of what it is given with the next row:
@@ -338,8 +345,9 @@ function Log:images(...)
   local given = images_signature:parse(...)
   local name = check_name(given.name, "log:images")
   local sheet, count = sheet_of(ndarray.as_array(given.array, "log:images"))
-  if given.step then return put_images(self, name, sheet, count, check_step(given.step, "log:images")) end
-  self.waiting["images " .. name] = function(step) put_images(self, name, sheet, count, step) end
+  at_step(self, "images " .. name, given.step, "log:images", function(step)
+    put_images(self, name, sheet, count, step)
+  end)
 end
 
 -- ---- jobs, and the end --------------------------------------------------------------------------------------------

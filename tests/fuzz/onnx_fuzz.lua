@@ -41,15 +41,8 @@ local function good_model()
   }
 end
 
-local function read(file_path)
-  local file = assert(io.open(file_path, "rb"))
-  local bytes = file:read("*a")
-  file:close()
-  return bytes
-end
-
 core.onnx_write(path, good_model())
-local good = read(path)
+local good = core.text_read(path)
 
 local function damaged()
   local bytes = good
@@ -181,7 +174,7 @@ for number = 1, FILES do
     local written, problem = pcall(core.onnx_write, path, drawn_model(shape, dtype))
     if not written and not flow.is_error(problem) then error(problem, 0) end
   end
-  if LOUD and number >= LOUD then io.stderr:write(("%d: %d bytes\n"):format(number, #read(path))) end
+  if LOUD and number >= LOUD then io.stderr:write(("%d: %d bytes\n"):format(number, #core.text_read(path))) end
   attempt(number, shape, dtype)
   if number % 50 == 0 then collectgarbage() end
 end
