@@ -123,7 +123,11 @@ describe("the launcher", function()
   it("tells a script that has forked that its session stayed with the parent, and opens another one", function()
     script("fork.lua", [[
       local ffi, flow = require "ffi", require "moonflow"
-      ffi.cdef "int fork(void); int waitpid(int process, int* status, int options); unsigned alarm(unsigned seconds);"
+      ffi.cdef [=[
+        struct pollfd { int fd; short events, revents; };
+        int poll(struct pollfd* descriptors, unsigned long count, int milliseconds);
+        int fork(void); int waitpid(int process, int* status, int options); unsigned alarm(unsigned seconds);
+      ]=]
       local tp, ones = flow.typing, flow.np.ones({ 200, 200 })
       local function define(returns)
         return flow.global_function {
@@ -132,7 +136,11 @@ describe("the launcher", function()
       end
       local now, later = define(tp.Numpy), define(tp.Callback[tp.Numpy])
       later(ones)(function() end)
-      flow.fd()
+      local delivered = ffi.new("struct pollfd", { flow.fd(), 1 })
+      if arg[1] == "quiet" then
+        ffi.C.poll(delivered, 1, 60000)
+        ffi.C.poll(nil, 0, 200)
+      end
       local child = ffi.C.fork()
       if child == 0 then
         ffi.C.alarm(100)
@@ -151,7 +159,10 @@ describe("the launcher", function()
     ]])
     -- What only the stacks of the parent's threads held looks leaked in the child, so no sanitizer looks for leaks.
     local env = { OMP_NUM_THREADS = "2", ASAN_OPTIONS = "detect_leaks=0:allocator_may_return_null=1" }
-    local run = process.moonflow({ "fork.lua" }, { folder = folder, env = env })
+    -- The sanitizer of GCC 12 hands a child the locks that threads of the parent held in its own allocator, and nobody
+    -- ever opens them: there the child begins while the parent's threads wait, with a callback to deliver.
+    local quiet = process.sanitizer ~= "" and "quiet" or nil
+    local run = process.moonflow({ "fork.lua", quiet }, { folder = folder, env = env })
     assert.equal("", run.err)
     local out = lines(run.out)
     for i = 1, 4 do assert.truthy(out[i]:find("the process that opened it", 1, true), out[i]) end
