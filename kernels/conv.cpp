@@ -125,12 +125,13 @@ namespace cpu {
 
 namespace {
 
-enum class OwnConv { None, Winograd, FewChannels };
+enum class OwnConv { None, Winograd, FewChannels, Sparse };
 
 OwnConv choose(const Conv& conv, ConvKind kind, const std::string& algorithm) {
   const bool winograd = algorithm != "direct" && winograd_fits(conv, kind);
   if (winograd && algorithm == "winograd") return OwnConv::Winograd;
   if (few_channels_fits(conv, kind)) return OwnConv::FewChannels;
+  if (sparse_fits(conv, kind)) return OwnConv::Sparse;
   return winograd && winograd_is_faster(conv, kind) ? OwnConv::Winograd : OwnConv::None;
 }
 
@@ -145,6 +146,7 @@ bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algori
   const OwnConv chosen = choose(conv, kind, algorithm);
   if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
   if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);
+  if (chosen == OwnConv::Sparse) sparse_layouts(conv, call);
   return chosen != OwnConv::None;
 }
 
@@ -153,6 +155,7 @@ Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, A
   const OwnConv chosen = choose(conv, kind, algorithm);
   if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, activation, call);
   if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, call);
+  if (chosen == OwnConv::Sparse) return conv_sparse(conv, call);
   return {};
 }
 

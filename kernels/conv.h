@@ -99,6 +99,11 @@ Launch winograd_filter(const Layout& layout);
 bool few_channels_fits(const Conv& conv, ConvKind kind);
 void few_channels_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
 Launch conv_few_channels(const Conv& conv, ConvKind kind, KernelCall& call);
+
+// By direct sums over the windows that pass something, for PoolFilterGrad with 3x3 and 5x5 filters.
+bool sparse_fits(const Conv& conv, ConvKind kind);
+void sparse_layouts(const Conv& conv, LayoutCall& call);
+Launch conv_sparse(const Conv& conv, KernelCall& call);
 }  // namespace cpu
 
 }  // namespace moonflow

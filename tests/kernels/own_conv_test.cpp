@@ -109,6 +109,24 @@ std::vector<Case> cases_of_few_channels() {
   };
 }
 
+// The same, with channels enough for a sparse gradient of the filter.
+std::vector<Case> cases_of_sparse_gradients() {
+  const Attrs valid, same = {{"padding", std::string("SAME")}}, nhwc = {{"data_format", std::string("NHWC")}};
+  return {
+      {"LeNet", {20, 32, 14, 14}, {64, 32, 5, 5}, same},
+      {"channels that do not fill blocks", {3, 21, 6, 8}, {19, 21, 3, 3}, same},
+      {"the same for 5x5", {2, 5, 10, 6}, {37, 5, 5, 5}, same},
+      {"one window", {1, 16, 4, 4}, {16, 16, 3, 3}, valid},
+      {"tiles that do not fill, in both directions", {2, 16, 18, 34}, {16, 16, 3, 3}, same},
+      {"the same for 5x5", {2, 16, 34, 18}, {16, 16, 5, 5}, same},
+      {"uneven pads", {2, 16, 9, 11}, {16, 16, 3, 3}, {{"pads", Ints{0, 0, 0, 0, 2, 1, 0, 1}}}},
+      {"pads wider than the filter", {1, 16, 6, 4}, {16, 16, 3, 3}, {{"pads", Ints{5, 4}}}},
+      {"channels last", {2, 8, 10, 32}, {48, 3, 3, 32}, with(nhwc, "padding", "SAME")},
+      {"sums beyond the cache", {2, 48, 8, 8}, {80, 48, 5, 5}, same},
+      {"more tiles than notes are kept of", {8, 5, 96, 96}, {32, 5, 3, 3}, same},
+  };
+}
+
 // The output, the gradient of the filter and that of the bias, with pooling. In float64 the loops compute them.
 std::vector<Tensor> pooled_results(Session& session, const Case& sample, bool in_double) {
   const Attrs attrs = with(sample.attrs, "algorithm", "direct");
@@ -234,6 +252,22 @@ TEST_CASE("pooled sums over few channels agree with float64 at all edges, and ha
       const std::vector<Tensor> together = pooled_results(*session, sample, false);
       CHECK(distance(together[0], results[0]) == 0);
       CHECK(distance(together[1], results[1]) < 5e-6);
+    }
+  }
+}
+
+TEST_CASE("a pooled filter's gradient is summed as it is sparse, with the same bits for any number of threads") {
+  Session one = make_session(1), two = make_session(2), three = make_session(3);
+  for (const Case& sample : cases_of_sparse_gradients()) {
+    CAPTURE(sample.name);
+    const Conv conv = conv_of(complete(one.catalog().at("conv2d"), sample.attrs), sample.x, sample.filter, 2);
+    CHECK(cpu::sparse_fits(conv, ConvKind::PoolFilterGrad));
+    const std::vector<Tensor> results = pooled_results(one, sample, false), exact = pooled_results(one, sample, true);
+    // Sums of at most some thousand products of values below 1, each rounded at 6e-8.
+    for (size_t i = 1; i < 3; ++i) CHECK(distance(results[i], exact[i]) < 5e-6);
+    for (Session* session : {&two, &three}) {
+      const std::vector<Tensor> together = pooled_results(*session, sample, false);
+      for (size_t i = 1; i < 3; ++i) CHECK(distance(together[i], results[i]) == 0);
     }
   }
 }
