@@ -8,6 +8,7 @@
 #include "kernels/matmul.h"
 #include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
+#include "kernels/matmul_sparse.h"
 #include "kernels/matmul_stack.h"
 #include "kernels/matmul_tiles.h"
 #include "kernels/narrow.h"
@@ -348,10 +349,27 @@ Launch prepare_stack(const Product& sizes, Finish finish, KernelCall& call) {
   };
 }
 
+cpu::ProductSizes tiled_sizes(const Product& product) {
+  return {product.rows, product.columns, product.inner, product.transpose_a, product.transpose_b};
+}
+
+// The kernel that has been chosen, unless the first factor turns out to be mostly zeros.
+Launch unless_sparse(const cpu::SparseProduct& sparse, const Product& sizes, Finish finish, KernelCall& call,
+                     Launch dense) {
+  if (sizes.batch > 1 || !sparse.may_pay()) return dense;
+  call.scratch_bytes = std::max(call.scratch_bytes, sparse.scratch_bytes());
+  return [=](const LaunchCall& at) {
+    float* out = at.output<float>(0);
+    if (!cpu::multiply_sparse(sparse, at.input<float>(0), at.input<float>(1), out, at.scratch)) return dense(at);
+    finish_rows(sizes, finish, finish.bias ? at.input<float>(2) : nullptr, out);
+  };
+}
+
 Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& call) {
   const bool empty = sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0;
   if (call.inputs[0].dtype != DType::Float32 || empty) return prepare_loops(sizes, finish, call.inputs[0].dtype);
-  if (!call.input_layouts[1].row_major()) return prepare_panels(sizes, finish);
+  if (!call.input_layouts[1].row_major())
+    return unless_sparse({tiled_sizes(sizes), true}, sizes, finish, call, prepare_panels(sizes, finish));
   const bool tiny = cpu::is_small_stack(sizes);
   if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
@@ -364,9 +382,10 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
     if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
     if (tiny) return prepare_stack(sizes, finish, call);
     if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
-    if (is_deep(sizes)) return prepare_deep(sizes, finish, call);
-    if (turns(sizes)) return prepare_turned(sizes, finish, call);
-    return prepare_primitive(sizes, finish, call);
+    Launch dense = is_deep(sizes)  ? prepare_deep(sizes, finish, call)
+                   : turns(sizes) ? prepare_turned(sizes, finish, call)
+                                  : prepare_primitive(sizes, finish, call);
+    return unless_sparse({tiled_sizes(sizes)}, sizes, finish, call, std::move(dense));
   } catch (const dnnl::error&) {
     return prepare_loops(sizes, finish, DType::Float32);
   }
@@ -398,7 +417,7 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow,
   const bool widens_bias = finish.bias && is_stored_narrow(call.inputs[2]);
   const int64_t product_bytes = (cpu::narrow_scratch_bytes(product) + kAlignment - 1) / kAlignment * kAlignment;
   call.scratch_bytes = product_bytes + (widens_bias ? sizes.columns * static_cast<int64_t>(sizeof(float)) : 0);
-  return [=](const LaunchCall& at) {
+  Launch dense = [=](const LaunchCall& at) {
     cpu::NarrowEnding ending;
     ending.relu = finish.relu;
     if (finish.bias) ending.bias = at.input<float>(2);
@@ -409,6 +428,8 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow,
     }
     cpu::multiply_narrow(product, at.inputs[0], at.inputs[1], ending, at.outputs[0], at.scratch);
   };
+  if (product.narrow_a || product.narrow_b || product.narrow_out || widens_bias) return dense;
+  return unless_sparse({tiled_sizes(sizes), false, true}, sizes, finish, call, std::move(dense));
 }
 
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {

@@ -3,10 +3,12 @@
 // once.
 #include "kernels/matmul_update.h"
 
+#include <algorithm>
+
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
-#include "kernels/matmul_tiles.h"
+#include "kernels/matmul_sparse.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -59,10 +61,14 @@ Launch prepare_update(KernelCall& call) {
                        static_cast<double*>(launch.inputs[0]));
     };
   }
-  call.scratch_bytes = cpu::spread_scratch_bytes(sizes);
-  return [sizes, scale = static_cast<float>(scale)](const LaunchCall& launch) {
-    cpu::descend_spread(sizes, launch.input<float>(1), launch.input<float>(2), *launch.input<float>(3) * scale,
-                        static_cast<float*>(launch.inputs[0]), static_cast<float*>(launch.scratch));
+  const cpu::SparseProduct sparse{sizes};
+  call.scratch_bytes = std::max(cpu::spread_scratch_bytes(sizes), sparse.scratch_bytes());
+  return [=, scale = static_cast<float>(scale)](const LaunchCall& launch) {
+    const float *a = launch.input<float>(1), *b = launch.input<float>(2);
+    const float factor = *launch.input<float>(3) * scale;
+    float* const variable = static_cast<float*>(launch.inputs[0]);
+    if (cpu::descend_sparse(sparse, a, b, factor, variable, launch.scratch)) return;
+    cpu::descend_spread(sizes, a, b, factor, variable, static_cast<float*>(launch.scratch));
   };
 }
 

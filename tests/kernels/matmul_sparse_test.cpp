@@ -1,0 +1,166 @@
+// Products that leave out the zeros of their first factor: against float64, and what is not to be left out.
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/cpu.h"
+#include "kernels/matmul_sparse.h"
+#include "values.h"
+
+using namespace moonflow;
+using namespace moonflow::testing;
+
+namespace {
+
+// Of which about that part is not zero.
+Tensor sparse_values(const Shape& shape, double share, uint32_t seed) {
+  Tensor values = random_values({DType::Float32, shape}, seed);
+  const Tensor kept = random_values({DType::Float32, shape}, seed + 1000, 0, 1);
+  for (int64_t i = 0; i < values.count(); ++i) {
+    if (kept.data<float>()[i] >= static_cast<float>(share)) values.data<float>()[i] = i % 2 == 0 ? 0.0f : -0.0f;
+  }
+  return values;
+}
+
+// b^T, of columns in whole panels, as multiply_panels has it.
+Tensor in_panels(const Tensor& b) {
+  constexpr int64_t lanes = cpu::kPanelLanes;
+  const int64_t columns = b.shape()[0], inner = b.shape()[1];
+  Tensor panels = Tensor::allocate({DType::Float32, {columns, inner}});
+  for (int64_t j = 0; j < columns; ++j)
+    for (int64_t k = 0; k < inner; ++k)
+      panels.data<float>()[(j / lanes * inner + k) * lanes + j % lanes] = b.data<float>()[j * inner + k];
+  return panels;
+}
+
+struct Sample {
+  int64_t rows, columns, inner;
+  bool transpose_a = false, transpose_b = false;
+
+  cpu::SparseProduct product() const { return {{rows, columns, inner, transpose_a, transpose_b}}; }
+  Shape left() const { return transpose_a ? Shape{inner, rows} : Shape{rows, inner}; }
+  Shape right() const { return transpose_b ? Shape{columns, inner} : Shape{inner, columns}; }
+  Attrs attrs() const { return {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}}; }
+};
+
+// Rows and columns that fill registers, panels and blocks of rows and that do not; one slice of terms and many, and
+// more than are listed together.
+std::vector<Sample> samples() {
+  std::vector<Sample> all;
+  for (const auto& [rows, columns, inner] :
+       {std::array<int64_t, 3>{100, 128, 100}, {37, 80, 700}, {300, 64, 61}, {33, 1040, 105}, {129, 208, 209}}) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) all.push_back({rows, columns, inner, ta, tb});
+    }
+  }
+  return all;
+}
+
+// With as many threads; empty where it was declined.
+std::optional<Tensor> multiplied(const cpu::SparseProduct& product, const Tensor& a, const Tensor& b, int threads = 1) {
+  const cpu::ThreadLimit limit(threads);
+  std::vector<char> scratch(static_cast<size_t>(product.scratch_bytes()));
+  Tensor out = Tensor::zeros({DType::Float32, {product.sizes.rows, product.sizes.columns}});
+  if (!cpu::multiply_sparse(product, a.data<float>(), b.data<float>(), out.data<float>(), scratch.data()))
+    return std::nullopt;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("sparse products agree with float64 in all directions, the same for any number of threads") {
+  Session session = make_session();
+  for (const Sample& sample : samples()) {
+    for (const double share : {0.0, 0.05, 0.4}) {
+      CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b, share);
+      const Tensor a = sparse_values(sample.left(), share, 1), b = random_values({DType::Float32, sample.right()}, 2);
+      const std::optional<Tensor> c = multiplied(sample.product(), a, b);
+      REQUIRE(c);
+      const Tensor exact = session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0];
+      CHECK(distance(*c, exact) < 5e-6);  // sums of up to 300 terms, each rounded at 6e-8
+      for (const int threads : {2, 3}) CHECK(same(*multiplied(sample.product(), a, b, threads), *c));
+      CHECK(distance(session.evaluate("matmul", {a, b}, sample.attrs())[0], exact) < 5e-6);
+      if (!sample.transpose_b) continue;
+      cpu::SparseProduct of_panels = sample.product();
+      of_panels.b_in_panels = true;
+      CHECK(same(*multiplied(of_panels, a, in_panels(b)), *c));
+    }
+  }
+}
+
+TEST_CASE("a descent along a sparse product is the product, and then the descent") {
+  Session session = make_session();
+  for (const Sample& sample : samples()) {
+    CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b);
+    const Tensor a = sparse_values(sample.left(), 0.3, 1), b = random_values({DType::Float32, sample.right()}, 2);
+    const Tensor start = random_values({DType::Float32, {sample.rows, sample.columns}}, 3);
+    const auto descended = [&](int threads) {
+      const cpu::ThreadLimit limit(threads);
+      std::vector<char> scratch(static_cast<size_t>(sample.product().scratch_bytes()));
+      Tensor variable = start.copy();
+      REQUIRE(cpu::descend_sparse(sample.product(), a.data<float>(), b.data<float>(), 0.25f, variable.data<float>(),
+                                  scratch.data()));
+      return variable;
+    };
+    const Tensor gradient = session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0];
+    Tensor expected = as_double(start);
+    for (int64_t i = 0; i < expected.count(); ++i) expected.data<double>()[i] -= 0.25 * gradient.data<double>()[i];
+    const Tensor variable = descended(1);
+    CHECK(distance(variable, expected) < 5e-6);
+    CHECK(same(descended(2), variable));
+  }
+}
+
+TEST_CASE("a zero of a sparse factor still meets an infinity and a NaN") {
+  Session session = make_session();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const Sample& sample : samples()) {
+    CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b);
+    Tensor a = sparse_values(sample.left(), 0.3, 1), b = random_values({DType::Float32, sample.right()}, 2);
+    for (const float strange : {kInfinity, -kInfinity, kNaN}) {
+      b.data<float>()[b.count() - 3] = strange;
+      a.data<float>()[7] = strange;
+      const std::vector<double> got = numbers(*multiplied(sample.product(), a, b)),
+                                exact = numbers(
+                                    session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0]);
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (std::isfinite(exact[i])) {
+          REQUIRE(got[i] == Approx(exact[i]).margin(1e-4));
+        } else {
+          REQUIRE((std::isnan(exact[i]) ? std::isnan(got[i]) : got[i] == exact[i]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a factor that is not sparse is declined, and nothing is written") {
+  for (const Sample& sample : samples()) {
+    const Tensor b = random_values({DType::Float32, sample.right()}, 2);
+    cpu::SparseProduct product = sample.product();
+    CHECK_FALSE(multiplied(product, random_values({DType::Float32, sample.left()}, 1), b));
+    CHECK_FALSE(multiplied(product, sparse_values(sample.left(), 0.8, 1), b));
+    product.or_bfloat16 = true;
+    CHECK_FALSE(multiplied(product, sparse_values(sample.left(), 0.4, 1), b));
+    CHECK(multiplied(product, sparse_values(sample.left(), 0.2, 1), b));
+  }
+  for (const Sample& small : {Sample{31, 640, 640}, Sample{640, 72, 640}, Sample{640, 640, 31}, Sample{64, 64, 64}})
+    CHECK_FALSE(small.product().may_pay());
+}
+
+TEST_CASE("layers behind relu and dropout give what float64 gives, whichever way they are multiplied") {
+  Session session = make_session();
+  const Tensor weight = random_values({DType::Float32, {96, 300}}, 2), bias = random_values({DType::Float32, {96}}, 3);
+  for (const double share : {0.2, 0.9}) {
+    CAPTURE(share);
+    const Tensor x = sparse_values({64, 300}, share, 1);
+    const Attrs relu{{"activation", std::string("relu")}};
+    const Tensor exact = session.evaluate("dense", {as_double(x), as_double(weight), as_double(bias)}, relu)[0];
+    CHECK(distance(session.evaluate("dense", {x, weight, bias}, relu)[0], exact) < 5e-6);
+    const Attrs mixed{{"activation", std::string("relu")}, {"mixed", std::string("float32")}};
+    CHECK(distance(session.evaluate("dense", {x, weight, bias}, mixed)[0], exact) < 1e-2);
+  }
+}
