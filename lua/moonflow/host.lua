@@ -117,13 +117,14 @@ host.kept = {}
 --- jobs that were there before it stay what their names mean.
 function host.load(chunk, name)
   local made, before = {}, {}
+  local outer_define = job.on_define -- of a file whose function of the host loads this one
   job.on_define = function(defined, earlier)
     made[#made + 1] = defined
     if before[defined.name] == nil then before[defined.name] = earlier or false end
   end
   local outer = trace.current()
   local fine, problem = xpcall(chunk, host.traced)
-  job.on_define = nil
+  job.on_define = outer_define
   if not fine then trace.abandon(outer) end
   if fine then
     host.kept[name] = made

@@ -276,6 +276,29 @@ TEST_CASE("a callback that a script of the host's own state delivers does not cl
   }
 }
 
+TEST_CASE("a script whose function of the host loads another file keeps the jobs of both") {
+  moonflow::Session session;
+  auto* const L = static_cast<lua_State*>(session.lua_state());
+  lua_pushlightuserdata(L, &session);
+  const auto include = [](lua_State* L) {
+    const std::string text = lua_tostring(L, 1);
+    static_cast<moonflow::Session*>(lua_touserdata(L, lua_upvalueindex(1)))->load_text(text, "inner.lua");
+    return 0;
+  };
+  lua_pushcclosure(L, include, 1);
+  lua_setglobal(L, "include");
+  session.load_text(
+      "local flow = require 'moonflow'\n"
+      "function define(name)\n"
+      "  flow.global_function { name = name, inputs = { x = flow.typing.Numpy.Placeholder({ 1 }) },\n"
+      "    returns = flow.typing.Numpy } (function(x) return x + 1 end)\n"
+      "end\n"
+      "define('before') include \"define('inner')\" define('after')\n",
+      "outer.lua");
+  session.load_text("collectgarbage()", "collect.lua");
+  for (const char* name : {"before", "inner", "after"}) CHECK(session.job(name)({std::vector<float>{1}})[0][0] == 2);
+}
+
 TEST_CASE("the library is required, and jobs are called, from inside a coroutine") {
   const auto state = new_state();
   lua_State* const L = state.get();
