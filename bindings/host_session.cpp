@@ -533,7 +533,7 @@ mf_code mf_session_close(mf_session* handle) {
     if (!pinned) return MF_INVALID_HANDLE;
     HostSession& session = *pinned->session;
     if (!session.is_owner() && !session.take_over()) return MF_WRONG_THREAD;
-    if (session.delivering()) return MF_WRONG_STATE;
+    if (!session.may_close()) return MF_WRONG_STATE;
     session.close();
   }
   return close_handle<SessionHandle>(handle, true) ? MF_OK : MF_INVALID_HANDLE;

@@ -24,13 +24,15 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   explicit HostSession(const mf_session_options& options);
   ~HostSession();
 
-  // Owner thread, outside of callbacks.
+  // Owner thread, where `may_close`.
   void close();
   bool closed() const { return lua_ == nullptr; }
   lua_State* state() const { return main_; }
   int depth() const { return depth_; }  // calls under way on the owner's stack
   // Whether one of its callbacks is running: one that the host has called, or a script of the host's own state.
   bool delivering();
+  // Not in a callback, nor below a function of a state that would be gone when it goes on.
+  bool may_close() { return !delivering() && !(owned_ != nullptr && inside_lua()); }
   bool is_owner() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id() && is_here(); }
   // Refuses other threads, and a session that is closed.
   void require_owner() const;

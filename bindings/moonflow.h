@@ -125,7 +125,8 @@ typedef struct mf_session_options {
 MF_EXPORT MF_ANY_THREAD mf_status* mf_session_open(const mf_session_options* options, mf_session** session);
 /* Refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered, closes its own Lua
  * state. Jobs and prepared calls of it stay valid handles; prepared calls can even be run on. A session that has been
- * handed over may be closed by any thread. */
+ * handed over may be closed by any thread. MF_WRONG_STATE, and it stays open, inside a callback or another of its
+ * calls, and below a function in its own lua_State. */
 MF_EXPORT MF_OWNER_THREAD mf_code mf_session_close(mf_session* session);
 /* Gives the session up, with its jobs, its lua_State and what is in flight, for another thread to take over; until one
  * has, its functions for the owner give MF_WRONG_THREAD. Runs go on meanwhile, and the next owner's polls deliver them.

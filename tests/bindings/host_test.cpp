@@ -276,6 +276,22 @@ TEST_CASE("a callback that a script of the host's own state delivers does not cl
   }
 }
 
+TEST_CASE("a script that the host runs in the session's own state does not close the session") {
+  mf_session* session = nullptr;
+  REQUIRE(mf_session_open(nullptr, &session) == nullptr);
+  void* state = nullptr;
+  REQUIRE(mf_session_lua_state(session, &state) == nullptr);
+  lua_State* const L = static_cast<lua_State*>(state);
+  give_quit(L, session);
+  for (const char* script : {"code = quit()", "coroutine.wrap(function() code = quit() end)()"}) {
+    run(L, script);  // whose state would be gone when it goes on
+    lua_getglobal(L, "code");
+    CHECK(lua_tointeger(L, -1) == MF_WRONG_STATE);
+    lua_settop(L, 0);
+  }
+  CHECK(mf_session_close(session) == MF_OK);
+}
+
 TEST_CASE("a script whose function of the host loads another file keeps the jobs of both") {
   moonflow::Session session;
   auto* const L = static_cast<lua_State*>(session.lua_state());
