@@ -592,6 +592,10 @@ TEST_CASE("wrong arrays and structs give a status that names them") {
   mf_session* none = nullptr;
   mf_session_options options{};
   CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
+  for (uint32_t size = 1; size < sizeof options; ++size) {  // ends within a pointer, for instance
+    options.struct_size = size;
+    CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
+  }
   options.struct_size = sizeof options;
   options.threads = -1;
   CHECK(taken(mf_session_open(&options, &none)) == MF_INVALID_ARGUMENT);
