@@ -84,8 +84,13 @@ Tensor tensor_of(const mf_array& array, const TensorType& signature, const Role&
   return tensor;
 }
 
+void check_destination(const mf_array& array, const TensorType& type, const Role& role) {
+  const TensorType given = check_array(array, type, role);
+  if (given != type) refuse(MF_SHAPE_MISMATCH, role.str(), " is ", given, ", wanted ", type);
+}
+
 void fill_array(const mf_array& array, const Tensor& value, const Role& role) {
-  check_array(array, value.type(), role);
+  check_destination(array, value.type(), role);
   if (value.bytes() > 0) std::memcpy(array.data, value.data(), static_cast<size_t>(value.bytes()));
 }
 
@@ -198,7 +203,7 @@ mf_status* mf_job_call(mf_job* handle, const mf_array* inputs, int32_t input_cou
     if (outputs == nullptr && output_count > 0) refuse(MF_INVALID_ARGUMENT, job->name, ": outputs is NULL");
     // Before the run, so that a training step is not made for nothing.
     for (int32_t i = 0; i < output_count && !job->dynamic; ++i)
-      check_array(outputs[i], job->outputs[i].type, output_role(*job, i));
+      check_destination(outputs[i], job->outputs[i].type, output_role(*job, i));
     const std::vector<Tensor> feeds = read_inputs(*job, inputs, input_count);
     std::vector<Tensor> results;
     job->session->enter([&](lua_State* L) {

@@ -53,10 +53,12 @@ struct Role {
 
 // An array of the host with every field checked; the shape is `signature`'s where the array has none.
 TensorType check_array(const mf_array& array, const TensorType& signature, const Role& role);
+// The same for one that is to be filled, whose shape is known: one of another would be read wrongly afterwards.
+void check_destination(const mf_array& array, const TensorType& type, const Role& role);
 // The array's elements in a tensor of the library.
 Tensor tensor_of(const mf_array& array, const TensorType& signature, const Role& role,
                  const std::shared_ptr<HostMemory>& memory);
-// The other way: dtype and count must fit.
+// The other way: dtype, count and shape must fit.
 void fill_array(const mf_array& array, const Tensor& value, const Role& role);
 mf_array view_of(const Tensor& value);
 void fill_type(mf_type* type, const NamedValue& value);

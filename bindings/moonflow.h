@@ -178,7 +178,7 @@ typedef struct mf_array {
   mf_dtype dtype;
   void* data;          /* never written when the array is an input */
   uint64_t count;      /* elements at `data` */
-  const int64_t* dims; /* NULL: the shape that the signature says */
+  const int64_t* dims; /* NULL: the shape that the signature says; else an output's must be that one */
   int32_t rank;        /* of dims */
   int32_t reserved;
 } mf_array;

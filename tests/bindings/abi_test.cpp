@@ -614,6 +614,32 @@ TEST_CASE("wrong arrays and structs give a status that names them") {
   CHECK(taken(mf_session_open(nullptr, nullptr)) == MF_INVALID_ARGUMENT);
 }
 
+TEST_CASE("an array that says another shape than what is put into it is refused, and not filled") {
+  Net host;
+  host.train({1, 2, 3});
+  mf_job* job = host.find("predict");
+  float x[3] = {1, 2, 3}, y[2] = {7, 7}, weight[6] = {7};
+  const mf_array in = mf_floats(x, 3);
+  mf_array out = mf_floats(y, 2), value = mf_floats(weight, 6);
+  const int64_t of_y[] = {1, 2}, turned_y[] = {2, 1}, of_weight[] = {2, 3}, turned_weight[] = {3, 2};
+  out.rank = value.rank = 2;
+  out.dims = turned_y;
+  mf_status* status = mf_job_call(job, &in, 1, &out, 1);
+  CHECK_THAT(mf_status_message(status),
+             Catch::Contains("predict: output ") && Catch::Contains("is float32 (2, 1), wanted float32 (1, 2)"));
+  CHECK(taken(status) == MF_SHAPE_MISMATCH);
+  value.dims = turned_weight;
+  CHECK(taken(mf_variable_read(host.session, "out-weight", &value)) == MF_SHAPE_MISMATCH);
+  CHECK(y[0] == 7);
+  CHECK(weight[0] == 7);
+  out.dims = of_y;
+  host.ok(mf_job_call(job, &in, 1, &out, 1));
+  value.dims = of_weight;
+  host.ok(mf_variable_read(host.session, "out-weight", &value));
+  CHECK(weight[0] != 7);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
 TEST_CASE("warnings go to the host's log and nowhere else") {
   std::vector<std::string> lines;
   mf_session_options options{};
