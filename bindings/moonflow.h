@@ -154,8 +154,10 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_poll(mf_session* session, double
 /* Waits until nothing is in flight, everything is delivered, and published weights have reached their prepared calls. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_sync(mf_session* session);
 /* The same for as long as there is time: what is not done after `max_ms` goes on, and waits for the next poll or sync.
- * Like a poll it delivers something, if that is ready, in no time too; a time below 0 has no end. *done is 1 when all
- * is done, else 0; with a status it is 0, and the next call tells. `done` may be NULL. */
+ * Like a poll it delivers something, if that is ready, in no time too. A time below 0 has no end, in
+ * mf_session_sync_for as in a budget of mf_session_poll; in Lua, flow.sync(-1) and flow.poll(-1) have no time instead,
+ * and it is leaving the number out that has no end. *done is 1 when all is done, else 0; with a status it is 0, and the
+ * next call tells. `done` may be NULL. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_sync_for(mf_session* session, double max_ms, int32_t* done);
 /* Runs whose end has not been delivered. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_in_flight(mf_session* session, int32_t* count);

@@ -416,7 +416,8 @@ local function leave_rest()
 end
 
 --- Delivers what is ready, without waiting.
---- @param max_ms? number  stops after the delivery that uses up this budget; default: all that is ready
+--- @param max_ms? number  stops after the delivery that uses up this budget. 0 or less, unlike in C, is no time: one
+---                        delivery. Default: all that is ready
 --- @return number          how many handlers were called
 --- @error what a handler raised, after the queue is consistent; inside a callback
 function session.poll(max_ms)
@@ -453,8 +454,9 @@ end
 
 --- Waits until nothing is in flight, everything is delivered, and published weights have reached their prepared calls;
 --- or until the time is over: what is left then goes on, for a later poll or sync.
---- @param max_ms? number  delivers nothing more once so much time is over, and something in no time, as flow.poll does;
----                        default: waits until all is done
+--- @param max_ms? number  delivers nothing more once so much time is over. 0 or less, unlike in C, is no time: then it
+---                        does not wait, and delivers something all the same, as flow.poll does. Default: waits until
+---                        all is done
 --- @return boolean        whether all is done
 --- @error what handlers and runs raised: the first, the others in its field `also`; inside a callback
 function session.sync(max_ms)
