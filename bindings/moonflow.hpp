@@ -322,6 +322,13 @@ class Job {
  public:
   Job(mf_job* job, std::shared_ptr<Deliveries> deliveries) noexcept
       : deliveries_(std::move(deliveries)), handle_(job) {}
+  // Not the default: what is moved from keeps the deliveries, and so can say that it has no handle.
+  Job(Job&& other) noexcept : deliveries_(other.deliveries_), handle_(std::move(other.handle_)) {}
+  Job& operator=(Job&& other) noexcept {
+    handle_ = std::move(other.handle_);
+    deliveries_ = other.deliveries_;
+    return *this;
+  }
 
   // Runs the job and gives its outputs, all of which must be float32.
   std::vector<std::vector<float>> operator()(std::initializer_list<Input> inputs) {
@@ -421,11 +428,12 @@ class Session {
     check(mf_session_open(&plain, &session));
     handle_.reset(session);
   }
-  Session(Session&&) = default;
-  Session& operator=(Session&& other) noexcept {  // not the default: the old handle goes before what its callbacks use
+  Session(Session&& other) noexcept  // as of a Job
+      : deliveries_(other.deliveries_), log_(std::move(other.log_)), handle_(std::move(other.handle_)) {}
+  Session& operator=(Session&& other) noexcept {  // the old handle goes before what its callbacks use
     handle_ = std::move(other.handle_);
     log_ = std::move(other.log_);
-    deliveries_ = std::move(other.deliveries_);
+    deliveries_ = other.deliveries_;
     return *this;
   }
 

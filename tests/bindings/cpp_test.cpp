@@ -241,6 +241,19 @@ TEST_CASE("objects are moved, and end in any order") {
   CHECK(host.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
 }
 
+TEST_CASE("what has been moved away says that it has no handle") {
+  moonflow::Session session;
+  session.load_file(MOONFLOW_TEST_JOBS);
+  moonflow::Job job = session.job("scale");
+  const moonflow::Job kept = std::move(job);
+  const moonflow::Session moved = std::move(session);
+  const std::vector<float> x = {1, 2, 3};
+  std::vector<float> y(3);
+  CHECK_THROWS_WITH(job.launch({x}, [](const moonflow::Result&) {}), "NULL is no handle of a job");
+  CHECK_THROWS_WITH(job.call({x}, {y}), "NULL is no handle of a job");
+  CHECK_THROWS_WITH(session.poll(), "NULL is no handle of a session");
+}
+
 TEST_CASE("weights are read, written, kept in memory and published") {
   moonflow::Session host = session();
   moonflow::Job scale = host.job("scale");
