@@ -146,6 +146,10 @@ Descriptor open_beside(const std::string& path, std::string& beside) {
 }  // namespace
 
 void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes) {
+  // A rename takes the place of a device or a pipe as well, and of all that others write to it.
+  struct stat there;
+  const bool is_other = ::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+  require(!is_other, ErrorCode::Io, "cannot write '", path, "': it is no regular file");
   std::string beside;
   Descriptor file = open_beside(path, beside);
   const Descriptor lock(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));  // until the file is in place

@@ -72,6 +72,14 @@ describe("text", function()
     assert.same({ "notes.txt" }, core.list_directory(folder))
   end)
 
+  it("is not written in the place of a pipe or a device, which others write to", function()
+    local pipe = folder .. "/pipe"
+    assert.equal(0, os.execute("mkfifo " .. pipe))
+    fails({ "cannot write '" .. pipe, "it is no regular file" }, core.text_write, pipe, "text")
+    fails("it is no regular file", core.npy_write, pipe, core.array({ 1, 2 }, "float32"))
+    assert.equal(0, os.execute("test -p " .. pipe))
+  end)
+
   it("names the file that cannot be read or written", function()
     assert.equal("not_found", fails("/none", core.text_read, folder .. "/none").code)
     fails(folder, core.text_read, folder)
