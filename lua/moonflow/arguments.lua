@@ -98,6 +98,11 @@ local function is_callable(value)
 end
 arguments.is_callable = is_callable
 
+--- Is it a size of an axis that is not empty?
+function arguments.is_size(value)
+  return is_integer(value) and value >= 1
+end
+
 local dtypes = {
   float32 = true, float64 = true, bfloat16 = true, float16 = true,
   int8 = true, uint8 = true, int32 = true, int64 = true,
@@ -146,20 +151,40 @@ local function wanted(kind)
   return (kind:find("^[aeiou]") and "an " or "a ") .. kind
 end
 
+--- What ipairs would leave out of a list without a word, as the end of a message; nil where that is nothing.
+function arguments.flaw_of_list(list)
+  local count = 0
+  while list[count + 1] ~= nil do count = count + 1 end
+  for key in pairs(list) do
+    if type(key) ~= "number" then
+      return " has the key " .. arguments.describe(key) .. " among its entries"
+    elseif key == 0 then
+      return " has an entry 0; Lua tables count from 1"
+    elseif key < 1 or key > count or key % 1 ~= 0 then
+      return (" has a hole: nothing stands at %d, but something at %g"):format(count + 1, key)
+    end
+  end
+end
+
+local kDeepest = 8  -- of nested lists; those of arrays have no more
+
+local function append_flat(flat, list, depth)
+  if depth > kDeepest then errors.raise("invalid_argument", "lists are nested more than 8 deep") end
+  local flaw = arguments.flaw_of_list(list)
+  if flaw then errors.raise("invalid_argument", "a list" .. flaw) end
+  for _, item in ipairs(list) do
+    if type(item) == "table" then append_flat(flat, item, depth + 1) else flat[#flat + 1] = item end
+  end
+  return flat
+end
+
 --- A list of numbers out of a number, a shape, or a list that may be nested.
+--- @error a hole, a key that is no place in a list, a list that holds itself
 function arguments.flat_list(value)
   local kind = kind_of(value)
   if kind == "shape" then return value:table() end
   if kind ~= "table" then return { value } end
-  local flat = {}
-  for _, item in ipairs(value) do
-    if type(item) == "table" then
-      for _, inner in ipairs(arguments.flat_list(item)) do flat[#flat + 1] = inner end
-    else
-      flat[#flat + 1] = item
-    end
-  end
-  return flat
+  return append_flat({}, value, 1)
 end
 
 -- Is a last argument the options? They have only string keys and no metatable of their own, so they are neither a list
@@ -169,6 +194,8 @@ local function is_options(value, parameter)
   if parameter and parameter.kind == "dictionary" then return false end
   return next(value) ~= nil or parameter == nil or not (parameter.required or fits(parameter.kind, value))
 end
+
+local is_list = { list = true, operands = true }  -- kinds whose tables count from 1 to their end
 
 local Signature = {}
 Signature.__index = Signature
@@ -262,6 +289,9 @@ function Signature:parse(...)
       end
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
         .. arguments.describe(value) .. hint)
+    elseif is_list[parameter.kind] and kind_of(value) == "table" then
+      local flaw = arguments.flaw_of_list(value)
+      if flaw then self:fail(": argument " .. i .. " ('" .. parameter.name .. "')" .. flaw) end
     end
   end
   return values

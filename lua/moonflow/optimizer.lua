@@ -199,7 +199,9 @@ function optimizer.add_loss(loss, where)
   if first and (first.shape ~= loss.shape or first.dtype ~= loss.dtype) then
     errors.raise("shape_mismatch", where .. ": the losses of a job must be alike: '" .. first.name .. "' is "
       .. first.dtype .. " " .. tostring(first.shape) .. ", '" .. loss.name .. "' is " .. loss.dtype .. " "
-      .. tostring(loss.shape))
+      .. tostring(loss.shape) .. (first.dtype ~= loss.dtype
+        and "; flow.cast(loss, \"" .. first.dtype .. "\") makes them so"
+        or "; flow.math.reduce_mean(loss) of each makes one number of it"))
   end
   t.losses[#t.losses + 1] = loss
 end
@@ -230,6 +232,8 @@ function Optimizer:minimize(loss, ...)
   if type(losses) ~= "table" or #losses == 0 then
     errors.raise("invalid_argument", where .. " wants a blob or a list of blobs, got " .. arguments.describe(loss))
   end
+  local flaw = arguments.flaw_of_list(losses)
+  if flaw then errors.raise("invalid_argument", where .. ": the list of losses" .. flaw) end
   for _, item in ipairs(losses) do optimizer.add_loss(item, where) end
 end
 

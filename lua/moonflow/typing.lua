@@ -59,7 +59,7 @@ local function placeholder(where, family, legacy)
     local shape = arguments.flat_list(values.shape)
     if #shape > 8 then signature:fail((": shape has %d axes, at most 8 are possible"):format(#shape)) end
     for i, size in ipairs(shape) do
-      if type(size) ~= "number" or size < 1 or size ~= math.floor(size) then
+      if not arguments.is_size(size) then
         signature:fail(": shape must be a list of positive whole numbers, entry " .. i .. " is "
           .. arguments.describe(size))
       end

@@ -73,7 +73,7 @@ function variable.get(where, given)
   local t = trace.need(where)
   local shape = arguments.flat_list(given.shape)
   for i, size in ipairs(shape) do
-    if type(size) ~= "number" or size < 1 or size ~= math.floor(size) then
+    if not arguments.is_size(size) then
       errors.raise("invalid_argument", where .. ": shape of '" .. given.name .. "' must be a list of positive whole "
         .. "numbers, entry " .. i .. " is " .. arguments.describe(size))
     end

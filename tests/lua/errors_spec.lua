@@ -509,6 +509,8 @@ end)
 >>  flow.scope.placement("gpuu", "0:0", function() return x end)]])
     golden_start("flow.scope.namespace: the last argument must be the function that runs in the scope, got nil", body [[
 >>  flow.scope.namespace("a")]])
+    golden("flow.scope.placement: the list of devices is empty", body [[
+>>  flow.scope.placement("cpu", {}, function() return x end)]])
   end)
 
   it("numbers that would make every weight a NaN are refused where they are given", function()
@@ -568,8 +570,14 @@ end)
   flow.optimizer.SGD(0.1):minimize(x)
 >>  flow.optimizer.Adam(0.1):minimize(x)]])
     golden("flow.optimizer.SGD:minimize: the losses of a job must be alike: 'x' is float32 (2), 'Reduce_mean_0' is "
-      .. "float32 ()", (train [[
+      .. "float32 (); flow.math.reduce_mean(loss) of each makes one number of it", (train [[
 >>  flow.optimizer.SGD(0.1):minimize({ x, flow.math.reduce_mean(x, { name = "Reduce_mean_0" }) })]]))
+    golden("flow.optimizer.SGD:minimize: the losses of a job must be alike: 'x' is float32 (2), 'wide' is float64 (2); "
+      .. 'flow.cast(loss, "float32") makes them so', (train [[
+>>  flow.optimizer.SGD(0.1):minimize({ x, flow.cast(x, "float64", { name = "wide" }) })]]))
+    golden("flow.optimizer.SGD:minimize: the list of losses has a hole: nothing stands at 2, but something at 3",
+      train [[
+>>  flow.optimizer.SGD(0.1):minimize({ x, nil, x })]])
     golden_start("flow.optimizer.SGD: lr_scheduler must be a scheduler", train [[
 >>  flow.optimizer.SGD("fast"):minimize(x)]])
     golden("flow.optimizer.SGD: argument 1 ('lr_scheduler') must be a learning rate such as 0.001 or a scheduler, "
@@ -674,6 +682,37 @@ describe("a list", function()
   it("of sizes has none left open", function()
     golden("flow.typing.Numpy.Placeholder: a list has a hole: nothing stands at 1, but something at 2; sizes cannot be "
       .. "left open", ">>tp.Numpy.Placeholder({ nil, 3 })")
+    golden("flow.typing.Numpy.Placeholder: argument 1 ('shape') has a hole: nothing stands at 2, but something at 3",
+      ">>tp.Numpy.Placeholder({ 2, [3] = 3 })")
+    golden("a list has a hole: nothing stands at 1, but something at 2",
+      ">>local x = np.zeros({ { [2] = 3 }, 4 })")
+    golden("flow.get_variable: argument 2 ('shape') has a hole: nothing stands at 1, but something at 2", [[
+local job = flow.global_function {} (function()
+>>  flow.get_variable("w", { shape = { nil, 2 } })
+end)]])
+  end)
+
+  it("is whole where some of its entries would be lost", function()
+    golden("np.zeros: argument 1 ('shape') has an entry 0; Lua tables count from 1", ">>np.zeros({ [0] = 1, 2 })")
+    golden("np.zeros: argument 1 ('shape') has the key 'dtype' among its entries",
+      ">>np.zeros({ 2, dtype = flow.int32 })")
+    golden("flow.concat: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
+>>  flow.concat({ x, nil, x }, 0)
+end)]])
+  end)
+
+  it("that holds itself has no end", function()
+    for _, call in ipairs { "np.zeros(list)", "np.zeros({ 2, 3 }):transpose(list)", "tp.Numpy.Placeholder(list)" } do
+      golden("lists are nested more than 8 deep", "local list = {}; list[1] = list\n>>local x = " .. call)
+    end
+  end)
+
+  it("of sizes has none that no array can have", function()
+    for _, size in ipairs { 1 / 0, 2 ^ 62 } do
+      golden("flow.typing.Numpy.Placeholder: shape must be a list of positive whole numbers, entry 1 is " .. size,
+        (">>tp.Numpy.Placeholder({ %s })"):format(size == 1 / 0 and "1 / 0" or "2 ^ 62"))
+    end
   end)
 
   it("of what makes a job has keys", function()
