@@ -506,6 +506,14 @@ void read_opset(WireReader reader, OnnxModel& model) {
   if (domain.empty() || domain == "ai.onnx") model.opset = version;
 }
 
+// Pages that say why there was no download, and the pointers that git keeps in the place of large files, are text.
+bool is_text(std::string_view file) {
+  constexpr size_t kEnough = 64;
+  const std::string_view begin = file.substr(0, kEnough);
+  const auto is_written = [](char c) { return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~'); };
+  return !begin.empty() && std::all_of(begin.begin(), begin.end(), is_written);
+}
+
 }  // namespace
 
 OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& memory, const OnnxDataFile& data_file) {
@@ -513,8 +521,19 @@ OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& me
   OnnxModel model;
   std::string version;
   Reading reading{memory, data_file};
+  require(!is_text(file), ErrorCode::Io, "this is no ONNX model but text: ", shown(file.substr(0, file.find('\n'))));
+  bool is_model = false;  // so far it may be anything
   bool has_graph = false;
-  for (WireReader reader(file); reader.next();) switch (reader.number()) {
+  WireReader reader(file);
+  const auto next = [&] {
+    try {
+      return reader.next();
+    } catch (const Error& error) {
+      if (is_model) throw;
+      fail(error.code, "this is no ONNX model: ", error.what());
+    }
+  };
+  for (; next(); is_model = is_model || reader.number() <= model::Opset) switch (reader.number()) {
       case model::Producer:
         model.producer = reader.bytes();
         break;

@@ -229,6 +229,20 @@ TEST_CASE("lengths and numbers that cannot be are errors") {
   check_fault("\x3a\x02\x08\x01", "is neither text nor a message");
 }
 
+TEST_CASE("a file of another kind is no damaged model") {
+  check_fault("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n",
+              "this is no ONNX model but text: 'version https://git-lfs.github.com/spec/v1'");
+  check_fault("<!DOCTYPE html>", "this is no ONNX model but text: '<!DOCTYPE html>'");
+  check_fault("PK\x03\x04", "this is no ONNX model: byte 2: a field has the number 0");
+  check_fault(std::string(100, '\0'), "this is no ONNX model: byte 0: a field has the number 0");
+  const std::string whole = relu_and(kNode, node("Relu", {"x"}, "z"));
+  for (size_t length = 2; length < whole.size(); ++length) {
+    INFO(length);
+    const std::string fault = fault_of(whole.substr(0, length));
+    CHECK(fault.find("no ONNX model: byte") == fault.npos);
+  }
+}
+
 TEST_CASE("a tensor that claims more than it has takes no memory") {
   const auto host = memory();
   const std::string huge = relu_and(kInitializer, tensor("w", kFloat, {int64_t{1} << 30, 4}).text(9, "1234"));
