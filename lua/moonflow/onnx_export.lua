@@ -19,12 +19,13 @@ local function needed(graph, results)
     local node, is_read = all[i], false
     for _, id in ipairs(node.outputs) do is_read = is_read or uses[id] ~= nil end
     if is_read then
-      table.insert(nodes, 1, node)
+      nodes[#nodes + 1] = node
       for _, id in ipairs(node.inputs) do
         if id then read(id) end
       end
     end
   end
+  for i = 1, math.floor(#nodes / 2) do nodes[i], nodes[#nodes + 1 - i] = nodes[#nodes + 1 - i], nodes[i] end
   return nodes, uses
 end
 
