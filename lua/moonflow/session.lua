@@ -319,12 +319,19 @@ function session.begin()
   return epoch
 end
 
+-- A handler that yields suspends the wait that it was called from. Whoever delivers meanwhile delivers for that too.
+local function fail_lost()
+  errors.raise("wrong_state", "a call waits for a run whose end came while one of its handlers had yielded, so it has "
+    .. "no result; a handler must not yield: flow.spawn a task in it, which may await")
+end
+
 --- Waits for a run of the caller's and gives its values to `take(owner, token, value, sequence)`.
 -- Outside of handlers whatever else becomes ready is delivered too; inside one it is put aside for later.
 -- Gives the error of the run, or nil.
 function session.finish(run, take, owner)
-  local pull = inside_handler() and take_own or take_next
+  local pull, opened = inside_handler() and take_own or take_next, handle
   while true do
+    if handle ~= opened then fail_lost() end
     local other, token, value, sequence = pull(run)
     if other == run then
       if token == 0 then
@@ -336,6 +343,7 @@ function session.finish(run, take, owner)
       hand(other, token, value, sequence)
     else
       if stopping and not inside_handler() then error("interrupted", 0) end
+      if handle:in_flight() == 0 then fail_lost() end
       wait(handle, 50)
     end
   end

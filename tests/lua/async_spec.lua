@@ -302,6 +302,26 @@ describe("a handler that yields", function()
     flow.sync()
     assert.equal(5, seen)
   end)
+
+  it("leaves its call without a result where others deliver meanwhile, and not waiting for good", function()
+    for _, deliver in ipairs { flow.sync, flow.shutdown } do
+      local job = define(tp.Numpy, function(x)
+        flow.watch(x, function() coroutine.yield() end)
+        return x
+      end)
+      local sleeper = coroutine.create(function()
+        local y = job(number(1))
+        return y[0]
+      end)
+      assert.is_true(coroutine.resume(sleeper))
+      deliver()
+      local fine, problem = coroutine.resume(sleeper)
+      assert.is_false(fine)
+      assert.equal("wrong_state", problem.code)
+      assert.truthy(tostring(problem):find("async_spec.lua:%d+: .*a handler must not yield"), tostring(problem))
+      assert.equal(2, define(tp.Numpy, function(x) return x * 2 end)(number(1))[0])
+    end
+  end)
 end)
 
 describe("a synchronous call", function()
