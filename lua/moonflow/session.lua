@@ -10,6 +10,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
 local debug, io = debug, io
 
 local session = {}
@@ -562,16 +563,26 @@ local function close()
   for _, forget in ipairs(on_close) do forget() end
 end
 
+-- Does a job's body, or a handler, ask for the end of the session that it belongs to?
+local function refuse_end(what)
+  refuse_inside(what)
+  local body = trace.current()
+  if body then
+    errors.raise("wrong_state", what .. " ends the session that the job '" .. body.job .. "' belongs to, and so cannot "
+      .. "be called in its body")
+  end
+end
+
 --- Ends the session: refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered.
 -- Its jobs and variables are gone. Idempotent.
 function session.shutdown()
-  refuse_inside("flow.shutdown")
+  refuse_end("flow.shutdown")
   close()
 end
 
 --- Delivers everything, ends the session and forgets its jobs and variables; the next use opens a fresh one.
 function session.clear()
-  refuse_inside("flow.clear_default_session")
+  refuse_end("flow.clear_default_session")
   session.sync()
   close()
 end

@@ -256,6 +256,15 @@ local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) },
 end)]])
   end)
 
+  it("does not end its session in its body", function()
+    for _, call in ipairs { "flow.shutdown", "flow.clear_default_session" } do
+      golden(call .. " ends the session that the job 'unfinished' belongs to, and so cannot be called in its body", [[
+local job = flow.global_function { name = "unfinished" } (function()
+>>  ]] .. call .. [[()
+end)]])
+    end
+  end)
+
   it("is refused inside the body of another job, and so is a call", function()
     -- With every job placed, that line is run.lua's.
     if not os.getenv("MOONFLOW_TEST_PLACEMENT") then
@@ -696,6 +705,8 @@ end)]])
     golden("np.zeros: argument 1 ('shape') has an entry 0; Lua tables count from 1", ">>np.zeros({ [0] = 1, 2 })")
     golden("np.zeros: argument 1 ('shape') has the key 'dtype' among its entries",
       ">>np.zeros({ 2, dtype = flow.int32 })")
+    golden("Tuple: the list of types has a hole: nothing stands at 2, but something at 3",
+      ">>local T = tp.Tuple { tp.Numpy, nil, tp.Numpy }")
     golden("flow.concat: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
 >>  flow.concat({ x, nil, x }, 0)
