@@ -33,12 +33,25 @@ function Initializer:op(shape, dtype)
   return op, attrs
 end
 
+local function check_choice(signature, name, value, choices)
+  if choices[value] then return end
+  local names = {}
+  for choice in pairs(choices) do names[#names + 1] = choice end
+  table.sort(names)
+  signature:fail(": " .. name .. " must be one of " .. table.concat(names, ", ") .. ", got '" .. tostring(value) .. "'"
+    .. arguments.suggestion(value, names))
+end
+
+local formats = { NCW = true, NCHW = true, NCDHW = true, NWC = true, NHWC = true, NDHWC = true }
+
 local function define(name, parameters, make)
   local signature = arguments.signature("flow." .. name, parameters)
   signature:instead { seed = "; the variable has it: flow.get_variable takes random_seed, and flow.set_seed(n) is for "
     .. "all" }
   initializer[name] = function(...)
-    return make(signature:parse(...), signature)
+    local given = signature:parse(...)
+    if (given.data_format or "") ~= "" then check_choice(signature, "data_format", given.data_format, formats) end
+    return make(given, signature)
   end
 end
 
@@ -136,15 +149,6 @@ end
 
 local modes = { fan_in = true, fan_out = true, fan_avg = true }
 local distributions = { truncated_normal = true, random_normal = true, random_uniform = true }
-
-local function check_choice(signature, name, value, choices)
-  if choices[value] then return end
-  local names = {}
-  for choice in pairs(choices) do names[#names + 1] = choice end
-  table.sort(names)
-  signature:fail(": " .. name .. " must be one of " .. table.concat(names, ", ") .. ", got '" .. tostring(value) .. "'"
-    .. arguments.suggestion(value, names))
-end
 
 --- Variance `scale / fan` (truncated: corrected for what is cut off; uniform: with the same variance).
 define("variance_scaling_initializer", {

@@ -551,6 +551,8 @@ end)
       ["flow.regularizers.l2(1 / 0)"] = "flow.regularizers.l2: argument 1 ('l') must be a finite number, got inf",
       ["flow.random_normal_initializer(0, 1 / 0)"] =
         "flow.random_normal_initializer: argument 2 ('stddev') must be a finite number, got inf",
+      ["flow.xavier_uniform_initializer('HNWC')"] = "flow.xavier_uniform_initializer: data_format must be one of "
+        .. "NCDHW, NCHW, NCW, NDHWC, NHWC, NWC, got 'HNWC'; did you mean 'NHWC'?",
     } do
       local text, place = told(">>" .. program)
       assert.equal(place .. expected, (text:gsub("got %-nan", "got nan")))
