@@ -43,6 +43,8 @@ local shared_parameters = {
 local function chosen_names(value, signature)
   if value == nil then return nil end
   local list = type(value) == "table" and value or { value }
+  local flaw = arguments.flaw_of_list(list)
+  if flaw then signature:fail(": the list of variables" .. flaw) end
   for i, name in ipairs(list) do
     if type(name) ~= "string" then
       signature:fail(": variables must be a list of names, entry " .. i .. " is " .. arguments.describe(name))
@@ -152,6 +154,8 @@ local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer
 --- leave these out, and trains all others. A loss scale is that of the whole.
 function optimizer.CombinedOptimizer(...)
   local given = combined_signature:parse(...)
+  local flaw = arguments.flaw_of_list(given.optimizers)
+  if flaw then combined_signature:fail(": the list of optimizers" .. flaw) end
   local parts, places, rest = {}, {}, nil
   for i, part in ipairs(given.optimizers) do
     local place = ": entry " .. i .. " of the optimizers "

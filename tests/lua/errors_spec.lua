@@ -707,6 +707,11 @@ end)]])
     golden("np.zeros: argument 1 ('shape') has an entry 0; Lua tables count from 1", ">>np.zeros({ [0] = 1, 2 })")
     golden("np.zeros: argument 1 ('shape') has the key 'dtype' among its entries",
       ">>np.zeros({ 2, dtype = flow.int32 })")
+    golden("flow.optimizer.SGD: the list of variables has a hole: nothing stands at 2, but something at 3",
+      ">>flow.optimizer.SGD(0.1, { variables = { 'a', nil, 'b' } })")
+    golden("flow.optimizer.CombinedOptimizer: the list of optimizers has a hole: nothing stands at 2, but something "
+      .. "at 3",
+      ">>flow.optimizer.CombinedOptimizer({ flow.optimizer.SGD(0.1), nil, flow.optimizer.SGD(0.2) })")
     golden("Tuple: the list of types has a hole: nothing stands at 2, but something at 3",
       ">>local T = tp.Tuple { tp.Numpy, nil, tp.Numpy }")
     golden("flow.concat: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
