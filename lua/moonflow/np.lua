@@ -141,7 +141,8 @@ local function join(op)
   local join_signature = signature(called, { { "arrays", "table" }, { "axis", "integer", 0 } })
   return function(...)
     local given = join_signature:parse(...)
-    local list, dtype = {}, nil
+    local flaw, list, dtype = arguments.flaw_of_list(given.arrays), {}, nil
+    if flaw then fail("invalid_argument", called .. ": the list of arrays" .. flaw) end
     for i, a in ipairs(given.arrays) do
       list[i] = as_array(a, called)
       dtype = dtype and ndarray.promote(dtype, list[i].dtype) or list[i].dtype

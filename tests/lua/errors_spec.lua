@@ -114,6 +114,8 @@ local job = flow.global_function {
 >>local g = flow.gradients(3, x)]])
     golden("flow.gradients: values must be a blob or a list of blobs, got an empty one", within [[
 >>local g = flow.gradients(x, {})]])
+    golden("flow.gradients: the list of values has a hole: nothing stands at 2, but something at 3", within [[
+>>local g = flow.gradients(x, { x, nil, y })]])
     golden("flow.gradients: entry 2.1 of values must be a blob, got 'y'", within [[
 >>local g = flow.gradients(x, { x, { "y" } })]])
     golden("flow.gradients: entry 2 of values must be a blob, got 'y'", within [[
@@ -712,6 +714,8 @@ end)]])
     golden("flow.optimizer.CombinedOptimizer: the list of optimizers has a hole: nothing stands at 2, but something "
       .. "at 3",
       ">>flow.optimizer.CombinedOptimizer({ flow.optimizer.SGD(0.1), nil, flow.optimizer.SGD(0.2) })")
+    golden("np.stack: the list of arrays has a hole: nothing stands at 2, but something at 3",
+      ">>np.stack({ np.ones { 2 }, nil, np.ones { 2 } })")
     golden("Tuple: the list of types has a hole: nothing stands at 2, but something at 3",
       ">>local T = tp.Tuple { tp.Numpy, nil, tp.Numpy }")
     golden("flow.concat: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
