@@ -99,7 +99,7 @@ TEST_CASE("a thousand sessions are opened and closed without a trace") {
     REQUIRE(prepared.run() == MF_OK);
   };
   for (int i = 0; i < 200; ++i) live();  // what is kept for good is there by now
-  const long memory = resident_kib();
+  [[maybe_unused]] const long memory = resident_kib();
   const int descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
   for (int i = 0; i < 800; ++i) live();
   CHECK(entries("/proc/self/fd") == descriptors);
