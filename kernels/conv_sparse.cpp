@@ -185,8 +185,7 @@ struct Room {
     const int64_t passed_bytes = filters * tiling.windows() * static_cast<int64_t>(sizeof(Passed));
     group = std::clamp<int64_t>(kNoted / passed_bytes, 1, tiling.count);
     const auto place = [&](int64_t more) {
-      constexpr int64_t kLine = 64;
-      return std::exchange(bytes, bytes + (more + kLine - 1) / kLine * kLine);
+      return std::exchange(bytes, bytes + (more + kAlignment - 1) / kAlignment * kAlignment);
     };
     constexpr int64_t kFloat = sizeof(float);
     sums = place(work.blocks() * filters * work.sums() * kFloat);

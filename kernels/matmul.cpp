@@ -256,8 +256,12 @@ void dense_layouts(LayoutCall& call) {
   prefer_panels(call, dense_product(call.input_types[0].shape, call.input_types[1].shape));
 }
 
+cpu::ProductSizes tiled_sizes(const Product& product) {
+  return {product.rows, product.columns, product.inner, product.transpose_a, product.transpose_b};
+}
+
 Launch prepare_panels(const Product& product, Finish finish) {
-  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, false, true};
+  const cpu::ProductSizes sizes = tiled_sizes(product);
   return [sizes, finish](const LaunchCall& call) {
     cpu::multiply_panels(sizes, call.input<float>(0), call.input<float>(1),
                          finish.bias ? call.input<float>(2) : nullptr, finish.relu, call.output<float>(0));
@@ -292,7 +296,7 @@ Launch prepare_primitive_on_one_thread(const Product& sizes, Finish finish, Kern
 
 // As it is small, each of the tiles' numbers is near, and a primitive would take longer to begin.
 Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
-  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, product.transpose_a, false};
+  const cpu::ProductSizes sizes = tiled_sizes(product);
   call.scratch_bytes = cpu::spread_scratch_bytes(sizes);
   return [sizes, product, finish](const LaunchCall& at) {
     float* out = at.output<float>(0);
@@ -313,7 +317,7 @@ bool is_deep(const Product& sizes) {
 }
 
 Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
-  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, product.transpose_a, false};
+  const cpu::ProductSizes sizes = tiled_sizes(product);
   call.scratch_bytes = cpu::deep_scratch_bytes();
   return [sizes, product, finish](const LaunchCall& at) {
     float* out = at.output<float>(0);
@@ -332,7 +336,7 @@ bool turns(const Product& sizes) {
 }
 
 Launch prepare_turned(const Product& product, Finish finish, KernelCall& call) {
-  const cpu::ProductSizes sizes{product.rows, product.columns, product.inner, false, true};
+  const cpu::ProductSizes sizes = tiled_sizes(product);
   call.scratch_bytes = cpu::turned_scratch_bytes(sizes);
   return [sizes, finish](const LaunchCall& at) {
     cpu::multiply_turned(sizes, at.input<float>(0), at.input<float>(1), finish.bias ? at.input<float>(2) : nullptr,
@@ -347,10 +351,6 @@ Launch prepare_stack(const Product& sizes, Finish finish, KernelCall& call) {
     cpu::multiply_stack(sizes, at.input<float>(0), at.input<float>(1), out, static_cast<float*>(at.scratch));
     finish_rows(sizes, finish, finish.bias ? at.input<float>(2) : nullptr, out);
   };
-}
-
-cpu::ProductSizes tiled_sizes(const Product& product) {
-  return {product.rows, product.columns, product.inner, product.transpose_a, product.transpose_b};
 }
 
 // The kernel that has been chosen, unless the first factor turns out to be mostly zeros.

@@ -41,7 +41,7 @@ int64_t lists(const ProductSizes& sizes) {
 
 int64_t part_bytes(const ProductSizes& sizes) {
   const int64_t bytes = 4 * (kPanelFloats + 2 * listed_terms(sizes) + lists(sizes) + 1);
-  return (bytes + 63) / 64 * 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 Scratch scratch_of(const ProductSizes& sizes, void* memory) {
@@ -321,7 +321,7 @@ struct Division {
   int64_t count, parts;
 
   explicit Division(const ProductSizes& sizes) {
-    constexpr int64_t kPartFlops = 500'000, kLeastRows = 32, kLeastColumns = 64;
+    constexpr int64_t kLeastRows = 32, kLeastColumns = 64;
     by_rows = sizes.columns <= 4 * sizes.rows;
     count = by_rows ? sizes.rows : sizes.columns / kPanelLanes;
     const int64_t flops = 2 * sizes.rows * sizes.columns * sizes.inner;

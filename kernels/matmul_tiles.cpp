@@ -10,9 +10,6 @@
 namespace moonflow::cpu {
 namespace {
 
-// A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
-constexpr int64_t kPartFlops = 500'000;
-
 constexpr int64_t kPanel = 32;
 
 // Calls body(R, part, first row, last row, first column, last column) for each part of the result: some of its rows, or

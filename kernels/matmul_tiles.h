@@ -16,6 +16,9 @@ struct ProductSizes {
   bool transpose_b = false;
 };
 
+// A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
+constexpr int64_t kPartFlops = 500'000;
+
 // The product a b^T, plus a bias per column unless that is nullptr, and 0 instead of what is negative with `relu`. The
 // columns of b^T stand side by side: `panels` holds element (j, k) of b, which is (columns, inner), at
 //   (j / kPanelLanes * inner + k) * kPanelLanes + j % kPanelLanes,
