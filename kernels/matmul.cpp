@@ -1,11 +1,11 @@
 // Matrix products: matmul (also batched), and dense, its fusion with bias and relu. The sizes are in matmul_sizes.cpp.
+#include "kernels/matmul.h"
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"
 #include "kernels/dense_back.h"
 #include "kernels/dense_pair.h"
-#include "kernels/matmul.h"
 #include "kernels/matmul_bfloat16.h"
 #include "kernels/matmul_few_rows.h"
 #include "kernels/matmul_sparse.h"
@@ -203,8 +203,8 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
   const memory::desc bias = matrices(1, 1, sizes.columns, false);
   const dnnl::matmul::primitive_desc desc(
-      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out), cpu::attributes(finish.relu ? Activation::Relu : Activation::None),
-      cpu::dnnl_engine(call.device));
+      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out),
+      cpu::attributes(finish.relu ? Activation::Relu : Activation::None), cpu::dnnl_engine(call.device));
   cpu::PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
   launch.read(DNNL_ARG_SRC, 0, a, a);
   launch.read(DNNL_ARG_WEIGHTS, 1, b, b);
@@ -382,7 +382,7 @@ Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& cal
     if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
     if (tiny) return prepare_stack(sizes, finish, call);
     if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
-    Launch dense = is_deep(sizes)  ? prepare_deep(sizes, finish, call)
+    Launch dense = is_deep(sizes) ? prepare_deep(sizes, finish, call)
                    : turns(sizes) ? prepare_turned(sizes, finish, call)
                                   : prepare_primitive(sizes, finish, call);
     return unless_sparse({tiled_sizes(sizes)}, sizes, finish, call, std::move(dense));
@@ -417,7 +417,7 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow,
   const bool widens_bias = finish.bias && is_stored_narrow(call.inputs[2]);
   const int64_t product_bytes = (cpu::narrow_scratch_bytes(product) + kAlignment - 1) / kAlignment * kAlignment;
   call.scratch_bytes = product_bytes + (widens_bias ? sizes.columns * static_cast<int64_t>(sizeof(float)) : 0);
-  Launch dense = [=](const LaunchCall& at) {
+  return [=](const LaunchCall& at) {
     cpu::NarrowEnding ending;
     ending.relu = finish.relu;
     if (finish.bias) ending.bias = at.input<float>(2);
@@ -428,8 +428,6 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow,
     }
     cpu::multiply_narrow(product, at.inputs[0], at.inputs[1], ending, at.outputs[0], at.scratch);
   };
-  if (product.narrow_a || product.narrow_b || product.narrow_out || widens_bias) return dense;
-  return unless_sparse({tiled_sizes(sizes), false, true}, sizes, finish, call, std::move(dense));
 }
 
 Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {

@@ -1,36 +1,24 @@
 #include "kernels/matmul_bfloat16.h"
 
 #include <algorithm>
-#include <array>
 
-#include "kernels/avx512.h"
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
+#include "kernels/matmul_bfloat16_sparse.h"
 
 namespace moonflow::cpu {
 
 #ifdef MOONFLOW_BFLOAT16
 namespace {
 
-using Pair = uint32_t;  // two bfloat16, neighbours along the inner axis; the first in the lower half
-
-constexpr int64_t kLanes = 16;
-constexpr int64_t kVectors = 4;  // of a panel
-constexpr int64_t kPanel = kVectors * kLanes;
 constexpr int kTileRows = 6;   // with kVectors sums each, and a row of the panel, these fill the 32 registers
 constexpr int64_t kLine = 64;  // bytes of a line of the cache
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-int64_t pairs(const NarrowProduct& product) { return (product.inner + 1) / 2; }
 int64_t panels(const NarrowProduct& product) { return (product.columns + kPanel - 1) / kPanel; }
 // Panels differ by one vector at most: one that is narrower than the others would leave registers idle.
 int64_t panel_begin(const NarrowProduct& product, int64_t panel) {
   const int64_t vectors = (product.columns + kLanes - 1) / kLanes;
   return std::min(product.columns, vectors * panel / panels(product) * kLanes);
-}
-
-__mmask16 lanes(int64_t count) {
-  return static_cast<__mmask16>(count >= kLanes ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
 }
 
 // ---- packing ---------------------------------------------------------------------------------------------------
@@ -160,12 +148,6 @@ struct Stored {
   }
 }
 
-// Where the pairs of a' lie: those of row i and pair k at data[i * row + k * step].
-struct LeftPairs {
-  const Pair* data;
-  int64_t row, step;
-};
-
 // In pairs as it is: no row begins in the middle of one.
 bool left_is_packed(const NarrowProduct& product) {
   return product.narrow_a && !product.transpose_a && product.inner % 2 == 0;
@@ -217,11 +199,10 @@ inline void fetch_tile(const float* out, int64_t rows, int64_t row, int64_t colu
   }
 }
 
-// One tile of the result in registers. `columns` of its kCount vectors' are stored, from `out` on.
+// One tile of the result in registers, from row `row` on.
 template <int kRows, int kCount>
-[[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_tile(const NarrowProduct& product, const LeftPairs& left,
-                                                        const Pair* panel, const NarrowEnding& ending, int64_t columns,
-                                                        const float* bias, void* out) {
+[[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_tile(const Terms& left, const Pair* panel, const PanelEnding& end,
+                                                        int64_t begin) {
   __m512 sum[kRows][kCount];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
@@ -231,9 +212,11 @@ template <int kRows, int kCount>
   const Pair* base[kBases];
 #pragma GCC unroll 2
   for (int i = 0; i < kBases; ++i) base[i] = left.data + 3 * i * left.row;
-  if (ending.descends) fetch_tile(static_cast<const float*>(out), kRows, product.columns, columns);
+  const int64_t columns = end.product.columns;
+  if (end.ending.descends)
+    fetch_tile(static_cast<const float*>(end.out) + begin * columns, kRows, columns, end.columns);
   const int64_t row = left.row, step = left.step;
-  for (int64_t k = pairs(product); k > 0; --k, panel += kPanel) {
+  for (int64_t k = pairs(end.product); k > 0; --k, panel += kPanel) {
     __m512bh right[kCount];
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) right[v] = (__m512bh)_mm512_loadu_si512(panel + v * kLanes);
@@ -246,51 +229,23 @@ template <int kRows, int kCount>
 #pragma GCC unroll 2
     for (int i = 0; i < kBases; ++i) base[i] += step;
   }
-  if (ending.is_plain() && !product.narrow_out && columns == kCount * kLanes) {  // as most tiles are
-    float* const to = static_cast<float*>(out);
-    const __m512 factor = _mm512_set1_ps(ending.factor);
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kCount; ++v) {
-        float* const place = to + i * product.columns + v * kLanes;
-        if (ending.descends) sum[i][v] = _mm512_fnmadd_ps(factor, sum[i][v], _mm512_loadu_ps(place));
-        _mm512_storeu_ps(place, sum[i][v]);
-      }
-    }
-    return;
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kCount; ++v) {
-      const __mmask16 mask = lanes(columns - v * kLanes);
-      const int64_t at = i * product.columns + v * kLanes;
-      __m512 y = sum[i][v];
-      if (bias) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, bias + v * kLanes));
-      // Written so that a NaN stays one.
-      if (ending.relu) y = _mm512_max_ps(_mm512_setzero_ps(), y);
-      if (product.narrow_out) {
-        _mm256_mask_storeu_epi16(static_cast<uint16_t*>(out) + at, mask, (__m256i)_mm512_cvtneps_pbh(y));
-      } else {
-        float* const to = static_cast<float*>(out) + at;
-        if (ending.descends) y = _mm512_fnmadd_ps(_mm512_set1_ps(ending.factor), y, _mm512_maskz_loadu_ps(mask, to));
-        _mm512_mask_storeu_ps(to, mask, y);
-      }
-    }
-  }
+  for (int i = 0; i < kRows; ++i) end_row<kCount>(end, begin + i, sum[i]);
 }
 
-using Tile = void (*)(const NarrowProduct&, const LeftPairs&, const Pair*, const NarrowEnding&, int64_t, const float*,
-                      void*);
+using Tile = void (*)(const Terms&, const Pair*, const PanelEnding&, int64_t);
+
+struct TilesOfRows {
+  Tile of[kVectors];
+};
 
 template <int kRows>
-constexpr std::array<Tile, kVectors> tiles_of() {
-  return {multiply_tile<kRows, 1>, multiply_tile<kRows, 2>, multiply_tile<kRows, 3>, multiply_tile<kRows, 4>};
+constexpr TilesOfRows tiles_of() {
+  return {{multiply_tile<kRows, 1>, multiply_tile<kRows, 2>, multiply_tile<kRows, 3>, multiply_tile<kRows, 4>}};
 }
 
-constexpr std::array<Tile, kVectors> kTiles[kTileRows] = {tiles_of<1>(), tiles_of<2>(), tiles_of<3>(),
-                                                          tiles_of<4>(), tiles_of<5>(), tiles_of<6>()};
+constexpr TilesOfRows kTiles[kTileRows] = {tiles_of<1>(), tiles_of<2>(), tiles_of<3>(),
+                                           tiles_of<4>(), tiles_of<5>(), tiles_of<6>()};
 
 // What a panel is packed from. The columns of a b' that lies in rows are short pieces far apart, which the hardware
 // does not guess; so while one panel is multiplied, those of the next are fetched.
@@ -313,18 +268,16 @@ PiecesOfRows pieces_of_panel(const NarrowProduct& product, const char* b, int64_
   return {b + first * size, product.inner, product.columns * size, width * size};
 }
 
-// Rows [first, last) of one product, through one packed panel of `width` columns from column j on.
-void multiply_panel(const NarrowProduct& product, const LeftPairs& left, const Pair* panel, const NarrowEnding& ending,
-                    int64_t first, int64_t last, int64_t j, int64_t width, const PiecesOfRows& next_panel, char* out) {
-  const int64_t vectors = (width + kLanes - 1) / kLanes;
+// Rows [first, last) of one product, through one packed panel.
+void multiply_panel(const Terms& left, const Pair* panel, const PanelEnding& end, int64_t first, int64_t last,
+                    const PiecesOfRows& next_panel) {
+  const int64_t vectors = (end.columns + kLanes - 1) / kLanes;
   const int64_t rows = last - first, groups = (rows + kTileRows - 1) / kTileRows;
-  const int64_t bytes = product.narrow_out ? 2 : 4;
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t i = first + rows * group / groups, next = first + rows * (group + 1) / groups;
-    const LeftPairs from{left.data + i * left.row, left.row, left.step};
+    const Terms from{left.data + i * left.row, left.row, left.step};
     next_panel.fetch(next_panel.rows * group / groups, next_panel.rows * (group + 1) / groups);
-    kTiles[next - i - 1][vectors - 1](product, from, panel, ending, width, ending.bias ? ending.bias + j : nullptr,
-                                      out + (i * product.columns + j) * bytes);
+    kTiles[next - i - 1].of[vectors - 1](from, panel, end, i);
   }
 }
 
@@ -353,9 +306,9 @@ bool is_few_rows(const NarrowProduct& product) {
 }
 
 // Columns [first, last) of every row; `left` lies in rows.
-[[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_dots(const NarrowProduct& product, const LeftPairs& left,
-                                                        const void* b, const NarrowEnding& ending, int64_t first,
-                                                        int64_t last, void* out) {
+[[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_dots(const NarrowProduct& product, const Terms& left, const void* b,
+                                                        const NarrowEnding& ending, int64_t first, int64_t last,
+                                                        void* out) {
   const Stored right{b, product.inner, true};
   constexpr int64_t kStep = 2 * kLanes;
   for (int64_t j = first; j < last; j += 4) {
@@ -413,6 +366,39 @@ bool columns_divide(const NarrowProduct& product, int64_t parts) {
   return static_cast<double>(most * parts) < kUneven * static_cast<double>(product.columns);
 }
 
+struct Range {
+  int64_t first, last;
+};
+
+// Threads take parts of the panels of the whole batch; of one product whose panels do not divide well, parts of the
+// rows, each then packing every panel for itself.
+struct Division {
+  const NarrowProduct& product;
+  int64_t rows, together;  // which are not to be parted
+  int64_t parts;
+  bool by_rows;
+
+  Division(const NarrowProduct& product, int64_t rows, int64_t together)
+      : product(product), rows(rows), together(together) {
+    constexpr double kFlopsOfThread = 2e6;  // some microseconds
+    constexpr int64_t kLeastRows = 32;      // that pay for packing a panel
+    const double flops =
+        2.0 * static_cast<double>(product.batch * rows) * static_cast<double>(product.columns * product.inner);
+    parts = std::clamp<int64_t>(static_cast<int64_t>(flops / kFlopsOfThread), 1, threads());
+    by_rows = product.batch == 1 && rows >= parts * kLeastRows && !columns_divide(product, parts);
+  }
+
+  Range rows_of(int64_t part) const {
+    if (!by_rows) return {0, rows};
+    const int64_t groups = (rows + together - 1) / together;
+    return {groups * part / parts * together, std::min(rows, groups * (part + 1) / parts * together)};
+  }
+  Range panels_of(int64_t part) const {
+    const int64_t all = product.batch * panels(product);
+    return by_rows ? Range{0, all} : Range{all * part / parts, all * (part + 1) / parts};
+  }
+};
+
 }  // namespace
 
 bool multiplies_bfloat16() {
@@ -422,7 +408,8 @@ bool multiplies_bfloat16() {
 
 int64_t narrow_scratch_bytes(const NarrowProduct& product) {
   const int64_t panel = is_few_rows(product) ? 0 : pairs(product) * kPanel;
-  return (product.batch * left_pairs(product) + threads() * panel) * static_cast<int64_t>(sizeof(Pair)) + kAlignment;
+  return (product.batch * left_pairs(product) + threads() * panel) * static_cast<int64_t>(sizeof(Pair)) +
+         ListedPairs::scratch_bytes(product) + kAlignment;
 }
 
 void multiply_narrow(const NarrowProduct& product, const void* a, const void* b, const NarrowEnding& ending, void* out,
@@ -432,7 +419,7 @@ void multiply_narrow(const NarrowProduct& product, const void* a, const void* b,
   if (!left_is_packed(product)) pack_left(product, a, packed);
   const int64_t each = left_is_packed(product) ? product.rows * product.inner / 2 : left_pairs(product);
   const Pair* const left_data = left_is_packed(product) ? static_cast<const Pair*>(a) : packed;
-  const auto left_of = [=](int64_t n) -> LeftPairs {
+  const auto left_of = [=](int64_t n) -> Terms {
     if (product.transpose_a) return {left_data + n * each, 1, round_up(product.rows, kLanes)};
     return {left_data + n * each, left_is_packed(product) ? product.inner / 2 : round_up(pairs(product), kLanes), 1};
   };
@@ -443,36 +430,39 @@ void multiply_narrow(const NarrowProduct& product, const void* a, const void* b,
     });
   }
 
-  // Threads take parts of the panels of the whole batch; of one product whose panels do not divide well, parts of the
-  // rows, each then packing every panel for itself.
   const int64_t panel_pairs = pairs(product) * kPanel;
-  const double flops =
-      2.0 * static_cast<double>(product.batch * product.rows) * static_cast<double>(product.columns * product.inner);
-  constexpr double kFlopsOfThread = 2e6;  // some microseconds
-  constexpr int64_t kLeastRows = 32;      // that pay for packing a panel
-  const int64_t parts = std::clamp<int64_t>(static_cast<int64_t>(flops / kFlopsOfThread), 1, threads());
-  const bool by_rows = product.batch == 1 && product.rows >= parts * kLeastRows && !columns_divide(product, parts);
   Pair* const panel_scratch = packed + product.batch * left_pairs(product);
+  ListedPairs listed(product, left_of(0), panel_scratch + threads() * panel_pairs);
   const int64_t b_bytes = product.inner * product.columns * (product.narrow_b ? 2 : 4);
-  const int64_t out_bytes = product.rows * product.columns * (product.narrow_out ? 2 : 4);
-  parallel_for(parts, 1, [&](int64_t first_part, int64_t last_part) {
-    for (int64_t part = first_part; part < last_part; ++part) {
-      Pair* const panel = panel_scratch + part * panel_pairs;
-      const int64_t all = product.batch * panels(product);
-      const int64_t from = by_rows ? 0 : all * part / parts, to = by_rows ? all : all * (part + 1) / parts;
-      const int64_t first = by_rows ? product.rows * part / parts : 0;
-      const int64_t last = by_rows ? product.rows * (part + 1) / parts : product.rows;
-      for (int64_t unit = from; unit < to; ++unit) {
-        const int64_t n = unit / panels(product), at = unit % panels(product);
-        const int64_t j = panel_begin(product, at), width = panel_begin(product, at + 1) - j;
-        const char* const right = static_cast<const char*>(b) + n * b_bytes;
-        pack_panel(product, right, j, width, panel);
-        const PiecesOfRows next = pieces_of_panel(product, right, at + 1);
-        multiply_panel(product, left_of(n), panel, ending, first, last, j, width, next,
-                       static_cast<char*>(out) + n * out_bytes);
+  const int64_t row_bytes = product.columns * (product.narrow_out ? 2 : 4);
+  const int64_t block = listed.pays() ? listed.most_rows() : product.rows;
+  for (int64_t begin = 0; begin < product.rows; begin += block) {
+    const int64_t rows = std::min(block, product.rows - begin);
+    if (listed.pays()) listed.list(begin, rows);
+    const Division division(product, rows, listed.pays() ? kRowsTogether : 1);
+    parallel_for(division.parts, 1, [&](int64_t first_part, int64_t last_part) {
+      for (int64_t part = first_part; part < last_part; ++part) {
+        Pair* const panel = panel_scratch + part * panel_pairs;
+        const Range own = division.rows_of(part), units = division.panels_of(part);
+        for (int64_t unit = units.first; unit < units.last; ++unit) {
+          const int64_t n = unit / panels(product), at = unit % panels(product);
+          const int64_t j = panel_begin(product, at), width = panel_begin(product, at + 1) - j;
+          const char* const right = static_cast<const char*>(b) + n * b_bytes;
+          pack_panel(product, right, j, width, panel);
+          char* const to = static_cast<char*>(out) + (n * product.rows + begin) * row_bytes;
+          const PanelEnding end{product, ending, width, ending.bias ? ending.bias + j : nullptr,
+                                to + j * (product.narrow_out ? 2 : 4)};
+          if (listed.pays() && is_finite(panel, pairs(product), width)) {
+            listed.multiply(panel, end, own.first, own.last);
+          } else {
+            const Terms left = left_of(n);
+            multiply_panel({left.data + begin * left.row, left.row, left.step}, panel, end, own.first, own.last,
+                           pieces_of_panel(product, right, at + 1));
+          }
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 #else

@@ -6,7 +6,6 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/matmul_bfloat16.h"
-#include "kernels/matmul_sparse.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -59,18 +58,11 @@ Launch prepare_update(KernelCall& call) {
   const cpu::NarrowProduct product = product_of(call.attrs, call.inputs[1], call.inputs[2]);
   const float scale = static_cast<float>(call.attrs.number("gradient_scale"));
   if (cpu::multiplies_bfloat16() && product.inner > 0) {
-    const cpu::SparseProduct sparse{
-        {product.rows, product.columns, product.inner, product.transpose_a, product.transpose_b}, false, true};
-    const bool stored_wide = !product.narrow_a && !product.narrow_b;
-    call.scratch_bytes = std::max(cpu::narrow_scratch_bytes(product), stored_wide ? sparse.scratch_bytes() : 0);
+    call.scratch_bytes = cpu::narrow_scratch_bytes(product);
     return [=](const LaunchCall& launch) {
       cpu::NarrowEnding ending;
       ending.descends = true;
       ending.factor = *launch.input<float>(3) * scale;
-      if (stored_wide && cpu::descend_sparse(sparse, launch.input<float>(1), launch.input<float>(2), ending.factor,
-                                             static_cast<float*>(launch.inputs[0]), launch.scratch)) {
-        return;
-      }
       cpu::multiply_narrow(product, launch.inputs[1], launch.inputs[2], ending, launch.inputs[0], launch.scratch);
     };
   }

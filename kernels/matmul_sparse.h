@@ -11,7 +11,6 @@ namespace moonflow::cpu {
 struct SparseProduct {
   ProductSizes sizes;
   bool b_in_panels = false;  // b^T as multiply_panels has it
-  bool or_bfloat16 = false;  // whether the other kernel is one for bfloat16, which is faster
 
   // Whether it is large enough to look.
   bool may_pay() const;

@@ -7,10 +7,17 @@
 #include <cstdint>
 
 // Under a sanitizer MOONFLOW_SIMULATED_AVX512 is defined: there is one version of each loop then, which saves minutes,
-// and it is the one for AVX-512, made by GCC of narrower registers. That has the most in it, and few machines at hand run
-// it.
+// and it is the one for AVX-512, made by GCC of narrower registers. That has the most in it, and few machines at hand
+// run it.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MOONFLOW_SIMULATED_AVX512)
 #define MOONFLOW_SIMD_VERSIONS 1
+#endif
+
+// GCC reads an operand from memory wherever it is used, unless it is told to read it into a register once.
+#ifdef MOONFLOW_SIMD_VERSIONS
+#define MOONFLOW_IN_REGISTER(vector) asm("" : "+v"(vector))
+#else
+#define MOONFLOW_IN_REGISTER(vector)
 #endif
 
 namespace moonflow::cpu {
@@ -48,6 +55,7 @@ struct Register {
   typedef float Vector __attribute__((vector_size(4 * kFloats), may_alias));
   typedef int Integers __attribute__((vector_size(4 * kFloats)));
   typedef float Stored __attribute__((vector_size(4 * kFloats), may_alias, aligned(4)));  // in memory, anywhere
+  typedef int StoredIntegers __attribute__((vector_size(4 * kFloats), may_alias, aligned(4)));
 
   static const Stored& at(const float* place) { return *reinterpret_cast<const Stored*>(place); }
   static Stored& at(float* place) { return *reinterpret_cast<Stored*>(place); }
@@ -77,7 +85,9 @@ struct Register {
  private:
   typedef uint8_t Bytes __attribute__((vector_size(kFloats), may_alias, aligned(1)));
   template <class From, class To>
-  static void convert(const From& from, To& to) { to = __builtin_convertvector(from, To); }
+  static void convert(const From& from, To& to) {
+    to = __builtin_convertvector(from, To);
+  }
 };
 
 // The widest instructions to use: what the processor has, or less where the environment variable MOONFLOW_SIMD says
@@ -129,8 +139,8 @@ template <class Body>
   body();
 }
 template <class Body>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"), gnu::flatten,
-  gnu::noinline]] void stand_alone(Register<16>, const Body& body) {
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"), gnu::flatten, gnu::noinline]] void
+stand_alone(Register<16>, const Body& body) {
   body();
 }
 

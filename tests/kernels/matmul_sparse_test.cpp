@@ -1,12 +1,14 @@
 // Products that leave out the zeros of their first factor: against float64, and what is not to be left out.
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 
 #include <catch2/catch.hpp>
 
 #include "kernels/cpu.h"
+#include "kernels/matmul_bfloat16_sparse.h"
 #include "kernels/matmul_sparse.h"
 #include "values.h"
 
@@ -140,16 +142,144 @@ TEST_CASE("a zero of a sparse factor still meets an infinity and a NaN") {
 TEST_CASE("a factor that is not sparse is declined, and nothing is written") {
   for (const Sample& sample : samples()) {
     const Tensor b = random_values({DType::Float32, sample.right()}, 2);
-    cpu::SparseProduct product = sample.product();
+    const cpu::SparseProduct product = sample.product();
     CHECK_FALSE(multiplied(product, random_values({DType::Float32, sample.left()}, 1), b));
     CHECK_FALSE(multiplied(product, sparse_values(sample.left(), 0.8, 1), b));
-    product.or_bfloat16 = true;
-    CHECK_FALSE(multiplied(product, sparse_values(sample.left(), 0.4, 1), b));
-    CHECK(multiplied(product, sparse_values(sample.left(), 0.2, 1), b));
   }
   for (const Sample& small : {Sample{31, 640, 640}, Sample{640, 72, 640}, Sample{640, 640, 31}, Sample{64, 64, 64}})
     CHECK_FALSE(small.product().may_pay());
 }
+
+#ifdef MOONFLOW_BFLOAT16
+
+namespace {
+
+// Slices of 104 pairs, one and several; an odd number of rows, of terms, and columns that fill no register.
+std::vector<Sample> narrow_samples() {
+  std::vector<Sample> all;
+  for (const auto& [rows, columns, inner] :
+       {std::array<int64_t, 3>{100, 128, 208}, {37, 83, 701}, {300, 65, 211}, {129, 208, 209}}) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) all.push_back({rows, columns, inner, ta, tb});
+    }
+  }
+  return all;
+}
+
+cpu::NarrowProduct narrow_product(const Sample& sample) {
+  return {1, sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b};
+}
+
+Tensor multiplied_narrow(const cpu::NarrowProduct& product, const cpu::NarrowEnding& ending, const Tensor& a,
+                         const Tensor& b, const Tensor& start, int threads = 1) {
+  const cpu::ThreadLimit limit(threads);
+  const Tensor scratch = Tensor::allocate({DType::Int8, {cpu::narrow_scratch_bytes(product)}});
+  Tensor out = start.copy();
+  cpu::multiply_narrow(product, a.data(), b.data(), ending, out.data(), scratch.data());
+  return out;
+}
+
+// As it is multiplied: all in float32, whose values bfloat16 has.
+Tensor rounded(const Tensor& values) {
+  Tensor result = values.copy();
+  for (int64_t i = 0; i < result.count(); ++i)
+    result.data<float>()[i] = static_cast<float>(BFloat16(result.data<float>()[i]));
+  return result;
+}
+
+// Whether the lists would be followed.
+bool is_sparse(const cpu::NarrowProduct& product, const Tensor& rows) {
+  const Tensor scratch = Tensor::allocate({DType::Int8, {cpu::narrow_scratch_bytes(product)}});
+  Tensor pairs = Tensor::allocate({DType::BFloat16, {product.rows, cpu::turned_row(cpu::pairs(product)) * 2}});
+  std::memset(pairs.data(), 0, static_cast<size_t>(pairs.bytes()));
+  for (int64_t i = 0; i < product.rows; ++i)
+    for (int64_t k = 0; k < product.inner; ++k)
+      pairs.data<BFloat16>()[i * pairs.shape()[1] + k] = BFloat16(rows.data<float>()[i * product.inner + k]);
+  const cpu::Terms terms{static_cast<const cpu::Term*>(pairs.data()), pairs.shape()[1] / 2, 1};
+  return cpu::ListedPairs(product, terms, scratch.data()).pays();
+}
+
+}  // namespace
+
+TEST_CASE("sparse products in bfloat16 agree with float64, the same for any number of threads") {
+  if (!cpu::multiplies_bfloat16()) return;
+  Session session = make_session();
+  for (const Sample& sample : narrow_samples()) {
+    for (const double share : {0.0, 0.05, 0.3, 0.9}) {
+      CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b, share);
+      const Tensor a = rounded(sparse_values(sample.left(), share, 1)),
+                   b = rounded(random_values({DType::Float32, sample.right()}, 2)),
+                   start = random_values({DType::Float32, {sample.rows, sample.columns}}, 3),
+                   bias = random_values({DType::Float32, {sample.columns}}, 4);
+      const cpu::NarrowProduct product = narrow_product(sample);
+      if (!sample.transpose_a) CHECK(is_sparse(product, a) == (share < 0.5));
+      const Tensor exact = session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0];
+      cpu::NarrowEnding descends, relu;
+      descends.descends = true;
+      descends.factor = 0.25f;
+      relu.relu = true;
+      relu.bias = bias.data<float>();
+      Tensor descended = as_double(start), layer = exact.copy();
+      for (int64_t i = 0; i < exact.count(); ++i) {
+        descended.data<double>()[i] -= 0.25 * exact.data<double>()[i];
+        layer.data<double>()[i] = std::max(0.0, exact.data<double>()[i] + bias.data<float>()[i % sample.columns]);
+      }
+      for (const auto& [ending, expected] :
+           {std::pair<cpu::NarrowEnding, Tensor>{{}, exact}, {descends, descended}, {relu, layer}}) {
+        const Tensor c = multiplied_narrow(product, ending, a, b, start);
+        CHECK(distance(c, expected) < 5e-6);
+        for (const int threads : {2, 3}) {
+          CAPTURE(threads, ending.descends, ending.relu);
+          CHECK(same(multiplied_narrow(product, ending, a, b, start, threads), c));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a sparse product in bfloat16 lists as many rows at a time as it has room for") {
+  if (!cpu::multiplies_bfloat16()) return;
+  Session session = make_session();
+  const Sample sample{1045, 64, 520};
+  const Tensor a = rounded(sparse_values(sample.left(), 0.1, 1)),
+               b = rounded(random_values({DType::Float32, sample.right()}, 2)),
+               start = Tensor::zeros({DType::Float32, {sample.rows, sample.columns}});
+  const cpu::NarrowProduct product = narrow_product(sample);
+  CHECK(is_sparse(product, a));
+  const Tensor c = multiplied_narrow(product, {}, a, b, start);
+  CHECK(distance(c, session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0]) < 5e-6);
+  CHECK(same(multiplied_narrow(product, {}, a, b, start, 2), c));
+}
+
+TEST_CASE("a zero of a sparse factor in bfloat16 still meets an infinity and a NaN") {
+  if (!cpu::multiplies_bfloat16()) return;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const Sample& sample : narrow_samples()) {
+    if (sample.transpose_a || sample.transpose_b) continue;
+    const Tensor a = rounded(sparse_values(sample.left(), 0.3, 1)),
+                 start = Tensor::zeros({DType::Float32, {sample.rows, sample.columns}});
+    for (const float strange : {kInfinity, -kInfinity, kNaN}) {
+      Tensor b = rounded(random_values({DType::Float32, sample.right()}, 2));
+      const int64_t column = 3, term = sample.inner - 2;
+      b.data<float>()[term * sample.columns + column] = strange;
+      const Tensor c = multiplied_narrow(narrow_product(sample), {}, a, b, start);
+      for (int64_t i = 0; i < sample.rows; ++i) {
+        for (int64_t j = 0; j < sample.columns; ++j) {
+          const float got = c.data<float>()[i * sample.columns + j], left = a.data<float>()[i * sample.inner + term];
+          CAPTURE(sample.rows, sample.inner, strange, i, j, left);
+          if (j != column)
+            REQUIRE(std::isfinite(got));
+          else if (left == 0 || std::isnan(strange))
+            REQUIRE(std::isnan(got));
+          else
+            REQUIRE(got == left * strange);
+        }
+      }
+    }
+  }
+}
+
+#endif
 
 TEST_CASE("layers behind relu and dropout give what float64 gives, whichever way they are multiplied") {
   Session session = make_session();
