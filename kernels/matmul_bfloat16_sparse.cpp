@@ -94,13 +94,11 @@ template <int kCount>
       }
     }
     const uint8_t *const of_first = lists.own(pair, 0), *const of_second = lists.own(pair, 1);
-    int32_t t = 0;
-    for (; t < std::min(two->own[0], two->own[1]); ++t) {
+    for (int32_t t = 0; t < two->own[1]; ++t) {
       add_pair<kCount>(first, of_first[t], panel, sum[0]);
       add_pair<kCount>(second, of_second[t], panel, sum[1]);
     }
-    for (int32_t rest = t; rest < two->own[0]; ++rest) add_pair<kCount>(first, of_first[rest], panel, sum[0]);
-    for (; t < two->own[1]; ++t) add_pair<kCount>(second, of_second[t], panel, sum[1]);
+    for (int32_t t = two->own[1]; t < two->own[0]; ++t) add_pair<kCount>(first, of_first[t], panel, sum[0]);
     end_row<kCount>(end, two->rows[0], sum[0]);
     if (!two->alone) end_row<kCount>(end, two->rows[1], sum[1]);
   }

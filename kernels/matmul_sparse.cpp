@@ -211,14 +211,11 @@ void sum_two(const Listed& listed, int64_t pair, const float* panel, float* cons
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) sum[i][v] += x * R::at(panel + k * kPanel<R> + v * R::kWidth);
   };
-  const int32_t count[2] = {two.own[0], two.own[1]};
-  int32_t t = 0;
-  for (; t < std::min(count[0], count[1]); ++t) {
+  for (int32_t t = 0; t < two.own[1]; ++t) {
     add(0, t);
     add(1, t);
   }
-  for (int32_t rest = t; rest < count[0]; ++rest) add(0, rest);
-  for (; t < count[1]; ++t) add(1, t);
+  for (int32_t t = two.own[1]; t < two.own[0]; ++t) add(0, t);
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
     if (out[i] == nullptr) continue;

@@ -18,7 +18,8 @@ struct Terms {
   int64_t row, step;
 };
 
-// Of two rows' terms that are not zero: how many both have at a place, and how many only one of them has there.
+// Of two rows' terms that are not zero: how many both have at a place, and how many only one of them has there. The
+// first has as many as the second, or more.
 struct TermsOfTwo {
   int32_t rows[2];
   bool alone;  // the first is both rows, and nothing is the second's
