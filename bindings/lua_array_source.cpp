@@ -1,5 +1,4 @@
 // Fresh arrays: core.array from nested tables, numbers, bytes or another array; core.empty; core.zeros; core.format.
-#include <cmath>
 #include <cstring>
 
 #include "bindings/format.h"
@@ -27,23 +26,6 @@ Shape shape_of_lists(lua_State* L, int index) {
   return shape;
 }
 
-// What lies beyond a hole, at 0 or at another key would be lost without a word, for Lua counts from 1 to an end before
-// some hole. So the table on the top of the stack, whose entries 1 to `size` are there, must hold nothing else.
-void require_no_more(lua_State* L, int64_t size, int axis) {
-  int64_t count = 0;
-  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) ++count;
-  if (count == size) return;
-  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) {
-    const bool is_number = lua_type(L, -2) == LUA_TNUMBER;
-    const double key = is_number ? lua_tonumber(L, -2) : -1;
-    if (key >= 1 && key <= static_cast<double>(size) && key == std::floor(key)) continue;
-    require(key != 0, ErrorCode::InvalidArgument, "a list on axis ", axis, " has an entry 0; Lua tables count from 1");
-    require(key < static_cast<double>(size), ErrorCode::InvalidArgument, "a list on axis ", axis,
-            " has a hole: nothing stands at ", size + 1, ", but something at ", key);
-    fail(ErrorCode::InvalidArgument, "a list on axis ", axis, " has other keys than 1, 2, 3, ...: ", describe(L, -2));
-  }
-}
-
 // Copies the list on the top of the stack, whose shape is the rest of `shape` from `axis` on.
 template <class T>
 void read_list(lua_State* L, const Shape& shape, int axis, T*& out) {
@@ -68,7 +50,8 @@ void read_list(lua_State* L, const Shape& shape, int axis, T*& out) {
     }
     lua_pop(L, 1);
   }
-  require_no_more(L, size, axis);
+  if (const std::string flaw = flaw_of_list(L, -1, size); !flaw.empty())
+    fail(ErrorCode::InvalidArgument, "a list on axis ", axis, flaw);
 }
 
 Tensor from_lists(lua_State* L, DType dtype, const std::optional<Shape>& wanted) {

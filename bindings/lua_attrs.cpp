@@ -5,16 +5,16 @@ namespace moonflow::lua {
 namespace {
 
 constexpr int kDepth = 8;             // of nested lists
-constexpr size_t kNumbers = 1 << 20;  // in one attribute
+constexpr int64_t kNumbers = 1 << 20;  // in one attribute
 
 // Reads the numbers of a nested list in order, through `read(index)` of one element.
 template <class Read>
 void flatten(lua_State* L, int index, const char* what, int depth, Read& read) {
   require(depth <= kDepth, ErrorCode::InvalidArgument, what, ": lists are nested more than ", kDepth, " deep");
-  const size_t count = lua_objlen(L, index);
+  const int64_t count = list_size_at(L, index, what);
   require(count <= kNumbers, ErrorCode::InvalidArgument, what, ": a list of ", count, " numbers is too long");
   const int list = index < 0 ? lua_gettop(L) + index + 1 : index;
-  for (size_t i = 1; i <= count; ++i) {
+  for (int64_t i = 1; i <= count; ++i) {
     lua_rawgeti(L, list, static_cast<int>(i));
     if (lua_type(L, -1) == LUA_TTABLE)
       flatten(L, -1, what, depth + 1, read);

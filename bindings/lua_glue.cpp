@@ -213,6 +213,37 @@ void table_at(lua_State* L, int index, const char* what) {
     fail(ErrorCode::InvalidArgument, what, ": expected a table, got ", describe(L, index));
 }
 
+std::string flaw_of_list(lua_State* L, int index, int64_t size) {
+  const int list = index < 0 ? lua_gettop(L) + index + 1 : index;
+  int64_t count = 0;
+  for (lua_pushnil(L); lua_next(L, list) != 0; lua_pop(L, 1)) ++count;
+  if (count == size) return {};
+  std::string flaw;
+  for (lua_pushnil(L); lua_next(L, list) != 0; lua_pop(L, 1)) {
+    const bool is_number = lua_type(L, -2) == LUA_TNUMBER;
+    const double key = is_number ? lua_tonumber(L, -2) : 0.5;
+    if (key >= 1 && key <= static_cast<double>(size) && key == std::floor(key)) continue;
+    if (key == 0)
+      flaw = " has an entry 0; Lua tables count from 1";
+    else if (is_number)
+      flaw = text(" has a hole: nothing stands at ", size + 1, ", but something at ", key);
+    else if (lua_type(L, -2) == LUA_TSTRING)
+      flaw = text(" has the key '", lua_tostring(L, -2), "' among its entries");
+    else
+      flaw = text(" has the key ", describe(L, -2), " among its entries");
+    lua_pop(L, 2);
+    break;
+  }
+  return flaw;
+}
+
+int64_t list_size_at(lua_State* L, int index, const char* what) {
+  const auto size = static_cast<int64_t>(lua_objlen(L, index));
+  if (const std::string flaw = flaw_of_list(L, index, size); !flaw.empty())
+    fail(ErrorCode::InvalidArgument, what, ": the list", flaw);
+  return size;
+}
+
 std::string path_at(lua_State* L, int index) {
   const std::string_view path = string_at(L, index, "path");
   if (path.empty() || path.find('\0') != path.npos)
@@ -229,10 +260,10 @@ std::vector<int64_t> dims_at(lua_State* L, int index, const char* what) {
   }
   if (lua_type(L, index) != LUA_TTABLE)
     fail(ErrorCode::InvalidArgument, what, ": expected a list of sizes or a shape, got ", describe(L, index));
-  const size_t count = lua_objlen(L, index);
+  const int64_t count = list_size_at(L, index, what);
   require(count <= Shape::kMaxRank, ErrorCode::InvalidArgument, what, ": has ", count, " axes, at most ",
           Shape::kMaxRank, " are possible");
-  for (size_t i = 1; i <= count; ++i) {
+  for (int64_t i = 1; i <= count; ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
     dims.push_back(integer_at(L, -1, what));
     lua_pop(L, 1);

@@ -273,6 +273,11 @@ std::string_view string_at(lua_State* L, int index, const char* what);
 std::string_view optional_string_at(lua_State* L, int index, const char* what);
 DType dtype_at(lua_State* L, int index, const char* what);
 void table_at(lua_State* L, int index, const char* what);
+// What of the table at `index` lies beyond a list of `size` entries, as the end of a message: it would be lost without a
+// word, since a list of Lua ends before some hole. Empty where there is nothing.
+std::string flaw_of_list(lua_State* L, int index, int64_t size);
+// The size of the list at `index`, which must hold nothing else.
+int64_t list_size_at(lua_State* L, int index, const char* what);
 // A path: a string without a zero byte, and not empty.
 std::string path_at(lua_State* L, int index);
 

@@ -133,6 +133,7 @@ local checks = {
     return kind == "blob" or kind == "number" or kind == "ndarray"
   end, "a blob" },
   operands = { is_of_kind "table", "a list of blobs" },
+  entries = { is_of_kind "table", "a list" },
   dictionary = { is_of_kind "table", "a table with names as keys" },
   rate = { function(value) return value ~= nil end, "a learning rate such as 0.001 or a scheduler" },
   clipping = { is_of_kind "clipping", "a clipping such as flow.optimizer.grad_clipping.by_global_norm(1)" },
@@ -151,8 +152,8 @@ local function wanted(kind)
   return (kind:find("^[aeiou]") and "an " or "a ") .. kind
 end
 
---- What ipairs would leave out of a list without a word, as the end of a message; nil where that is nothing.
-function arguments.flaw_of_list(list)
+-- What ipairs would leave out of a list without a word, as the end of a message; nil where that is nothing.
+local function flaw_of_list(list)
   local count = 0
   while list[count + 1] ~= nil do count = count + 1 end
   for key in pairs(list) do
@@ -166,13 +167,18 @@ function arguments.flaw_of_list(list)
   end
 end
 
+--- Raises where ipairs would leave out something of a list without a word. `what` begins the error.
+function arguments.check_list(list, what)
+  local flaw = flaw_of_list(list)
+  if flaw then errors.raise("invalid_argument", what .. flaw) end
+  return list
+end
+
 local kDeepest = 8  -- of nested lists; those of arrays have no more
 
 local function append_flat(flat, list, depth)
   if depth > kDeepest then errors.raise("invalid_argument", "lists are nested more than 8 deep") end
-  local flaw = arguments.flaw_of_list(list)
-  if flaw then errors.raise("invalid_argument", "a list" .. flaw) end
-  for _, item in ipairs(list) do
+  for _, item in ipairs(arguments.check_list(list, "a list")) do
     if type(item) == "table" then append_flat(flat, item, depth + 1) else flat[#flat + 1] = item end
   end
   return flat
@@ -195,7 +201,7 @@ local function is_options(value, parameter)
   return next(value) ~= nil or parameter == nil or not (parameter.required or fits(parameter.kind, value))
 end
 
-local is_list = { list = true, operands = true }  -- kinds whose tables count from 1 to their end
+local is_list = { list = true, operands = true, entries = true }  -- kinds whose tables count from 1 to their end
 
 local Signature = {}
 Signature.__index = Signature
@@ -290,8 +296,7 @@ function Signature:parse(...)
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
         .. arguments.describe(value) .. hint)
     elseif is_list[parameter.kind] and kind_of(value) == "table" then
-      local flaw = arguments.flaw_of_list(value)
-      if flaw then self:fail(": argument " .. i .. " ('" .. parameter.name .. "')" .. flaw) end
+      arguments.check_list(value, self.where .. ": argument " .. i .. " ('" .. parameter.name .. "')")
     end
   end
   return values

@@ -135,8 +135,8 @@ local function dataset(arrays, names, options)
 end
 
 local dataset_signature = arguments.signature("flow.data.Dataset", {
-  { "arrays", "table" }, { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" },
-  { "names", "table", {} },
+  { "arrays", "entries" }, { "batch_size", "integer?" }, { "shuffle", "any?" }, { "drop_last", "boolean?" },
+  { "names", "entries", {} },
 })
 
 --- A data set of own arrays with equally many rows: `flow.data.Dataset({ xs, ys }, { batch_size = 32, shuffle = 1 })`.

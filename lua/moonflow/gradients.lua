@@ -23,9 +23,9 @@ local function collect(given, list, name, entry)
     signature:fail(": " .. (entry and "entry " .. entry .. " of " or "") .. name .. " must be a blob"
       .. (entry and "" or " or a list of blobs") .. ", got " .. arguments.describe(given))
   else
-    local flaw = arguments.flaw_of_list(given)
-    if flaw then signature:fail(": the list of " .. name .. flaw) end
-    for i, value in ipairs(given) do collect(value, list, name, (entry and entry .. "." or "") .. i) end
+    for i, value in ipairs(arguments.check_list(given, signature.where .. ": the list of " .. name)) do
+      collect(value, list, name, (entry and entry .. "." or "") .. i)
+    end
   end
   return list
 end

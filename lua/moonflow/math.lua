@@ -91,7 +91,7 @@ errors: inner or leading sizes differ; a rank below 2]])
     if value then ops.place(flow, path, ops.alias(value, path)) end
   end
 
-  define(flow, "math.add_n", { { "inputs", "table" } }, "The sum of a list of blobs of one shape.",
+  define(flow, "math.add_n", { { "inputs", "operands" } }, "The sum of a list of blobs of one shape.",
     function(given, _, signature)
       local inputs = given.inputs
       if #inputs == 0 then signature:fail(": inputs must be a list of blobs, got an empty one") end
@@ -160,7 +160,7 @@ Their gradients are joined again.]],
   local plain_slice = flow.slice_v2
   if plain_slice then
     local signature = arguments.signature("flow.slice_v2",
-      { { "x", "blob" }, { "slices", "table" }, { "name", "string?" } })
+      { { "x", "blob" }, { "slices", "entries" }, { "name", "string?" } })
     flow.slice_v2 = function(x, slices, ...)
       if type(slices) ~= "table" or type(slices[1]) ~= "table" then return plain_slice(x, slices, ...) end
       local given = signature:parse(x, slices, ...)

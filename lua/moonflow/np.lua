@@ -138,11 +138,10 @@ end
 
 local function join(op)
   local called = "np." .. op
-  local join_signature = signature(called, { { "arrays", "table" }, { "axis", "integer", 0 } })
+  local join_signature = signature(called, { { "arrays", "entries" }, { "axis", "integer", 0 } })
   return function(...)
     local given = join_signature:parse(...)
-    local flaw, list, dtype = arguments.flaw_of_list(given.arrays), {}, nil
-    if flaw then fail("invalid_argument", called .. ": the list of arrays" .. flaw) end
+    local list, dtype = {}, nil
     for i, a in ipairs(given.arrays) do
       list[i] = as_array(a, called)
       dtype = dtype and ndarray.promote(dtype, list[i].dtype) or list[i].dtype

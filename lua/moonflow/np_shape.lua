@@ -99,7 +99,7 @@ return function(np)
 
   -- ---- joining ------------------------------------------------------------------------------------------------------
 
-  local vstack_signature = signature("np.vstack", { { "arrays", "table" } })
+  local vstack_signature = signature("np.vstack", { { "arrays", "entries" } })
   --- The rows of the arrays one below the other; an array of rank 1 is one row.
   function np.vstack(...)
     local arrays = vstack_signature:parse(...).arrays
@@ -111,7 +111,7 @@ return function(np)
     return np.concat(list, 0)
   end
 
-  local hstack_signature = signature("np.hstack", { { "arrays", "table" } })
+  local hstack_signature = signature("np.hstack", { { "arrays", "entries" } })
   --- The arrays side by side: along axis 1, and those of rank 1 one behind the other.
   function np.hstack(...)
     local arrays = hstack_signature:parse(...).arrays

@@ -91,7 +91,7 @@ local function write_results(writer, results, names)
   return outputs
 end
 
-local signature = arguments.signature("job:export_onnx", { { "path", "string" }, { "outputs", "table?" } })
+local signature = arguments.signature("job:export_onnx", { { "path", "string" }, { "outputs", "entries?" } })
 
 local function check(job, given)
   if job.type == "train" then

@@ -43,9 +43,7 @@ local shared_parameters = {
 local function chosen_names(value, signature)
   if value == nil then return nil end
   local list = type(value) == "table" and value or { value }
-  local flaw = arguments.flaw_of_list(list)
-  if flaw then signature:fail(": the list of variables" .. flaw) end
-  for i, name in ipairs(list) do
+  for i, name in ipairs(arguments.check_list(list, signature.where .. ": the list of variables")) do
     if type(name) ~= "string" then
       signature:fail(": variables must be a list of names, entry " .. i .. " is " .. arguments.describe(name))
     end
@@ -148,14 +146,12 @@ define("LARS", { { "momentum_beta", "finite", 0.9 }, { "epsilon", "finite", 1e-9
                  { "lars_coefficient", "finite", 0.0001 } }, update.lars)
 
 local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer",
-  { { "optimizers", "table" }, { "loss_scale_factor", "finite?" }, { "loss_scale_policy", "loss_scale?" } })
+  { { "optimizers", "entries" }, { "loss_scale_factor", "finite?" }, { "loss_scale_policy", "loss_scale?" } })
 
 --- Several optimizers for one loss, each for its `variables`, with its own rate, decay and clipping. One of them may
 --- leave these out, and trains all others. A loss scale is that of the whole.
 function optimizer.CombinedOptimizer(...)
   local given = combined_signature:parse(...)
-  local flaw = arguments.flaw_of_list(given.optimizers)
-  if flaw then combined_signature:fail(": the list of optimizers" .. flaw) end
   local parts, places, rest = {}, {}, nil
   for i, part in ipairs(given.optimizers) do
     local place = ": entry " .. i .. " of the optimizers "
@@ -236,9 +232,9 @@ function Optimizer:minimize(loss, ...)
   if type(losses) ~= "table" or #losses == 0 then
     errors.raise("invalid_argument", where .. " wants a blob or a list of blobs, got " .. arguments.describe(loss))
   end
-  local flaw = arguments.flaw_of_list(losses)
-  if flaw then errors.raise("invalid_argument", where .. ": the list of losses" .. flaw) end
-  for _, item in ipairs(losses) do optimizer.add_loss(item, where) end
+  for _, item in ipairs(arguments.check_list(losses, where .. ": the list of losses")) do
+    optimizer.add_loss(item, where)
+  end
 end
 
 -- ---- the optimizer of the oldest dialect --------------------------------------------------------------------------

@@ -71,9 +71,8 @@ function scope.new_placement(device, ids, where)
   end
   if ids == nil then ids = "0:0" end
   local list = type(ids) == "table" and ids or { ids }
-  local flaw = list[1] == nil and " is empty" or arguments.flaw_of_list(list)
-  if flaw then errors.raise("invalid_argument", where .. ": the list of devices" .. flaw) end
-  for _, id in ipairs(list) do
+  if next(list) == nil then errors.raise("invalid_argument", where .. ": the list of devices is empty") end
+  for _, id in ipairs(arguments.check_list(list, where .. ": the list of devices")) do
     if type(id) ~= "string" or not id:match("^%d+:%d+$") and not id:match("^%d+:%d+%-%d+$") then
       errors.raise("invalid_argument", where .. ": devices are named \"machine:device\" or \"machine:first-last\", got "
         .. arguments.describe(id))

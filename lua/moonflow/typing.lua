@@ -179,9 +179,8 @@ function typing.Tuple(types)
   if type(types) ~= "table" or getmetatable(types) then
     errors.raise("invalid_argument", "Tuple wants a list of types: tp.Tuple { tp.Numpy, tp.Numpy }")
   end
-  local flaw, texts = arguments.flaw_of_list(types), {}
-  if flaw then errors.raise("invalid_argument", "Tuple: the list of types" .. flaw) end
-  for i, item in ipairs(types) do texts[i] = need_type(item, "Tuple").text end
+  local texts = {}
+  for i, item in ipairs(arguments.check_list(types, "Tuple: the list of types")) do texts[i] = need_type(item, "Tuple").text end
   if #texts == 0 then errors.raise("invalid_argument", "Tuple wants at least one type") end
   return new_type("Tuple", "Tuple{" .. table.concat(texts, ", ") .. "}", { items = types })
 end

@@ -711,13 +711,23 @@ end)]])
       ">>np.zeros({ 2, dtype = flow.int32 })")
     golden("flow.optimizer.SGD: the list of variables has a hole: nothing stands at 2, but something at 3",
       ">>flow.optimizer.SGD(0.1, { variables = { 'a', nil, 'b' } })")
-    golden("flow.optimizer.CombinedOptimizer: the list of optimizers has a hole: nothing stands at 2, but something "
+    golden("flow.optimizer.CombinedOptimizer: argument 1 ('optimizers') has a hole: nothing stands at 2, but something "
       .. "at 3",
       ">>flow.optimizer.CombinedOptimizer({ flow.optimizer.SGD(0.1), nil, flow.optimizer.SGD(0.2) })")
-    golden("np.stack: the list of arrays has a hole: nothing stands at 2, but something at 3",
+    golden("np.stack: argument 1 ('arrays') has a hole: nothing stands at 2, but something at 3",
       ">>np.stack({ np.ones { 2 }, nil, np.ones { 2 } })")
+    golden("np.vstack: argument 1 ('arrays') has a hole: nothing stands at 2, but something at 3",
+      ">>np.vstack({ np.ones { 2 }, nil, np.ones { 2 } })")
+    golden("flow.data.Dataset: argument 1 ('arrays') has a hole: nothing stands at 2, but something at 3",
+      ">>flow.data.Dataset({ np.ones { 2 }, nil, np.ones { 2 } })")
+    golden("a:reshape: the list has a hole: nothing stands at 2, but something at 3",
+      ">>np.ones({ 6 }):reshape({ 2, [3] = 3 })")
     golden("Tuple: the list of types has a hole: nothing stands at 2, but something at 3",
       ">>local T = tp.Tuple { tp.Numpy, nil, tp.Numpy }")
+    golden("flow.math.add_n: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
+>>  flow.math.add_n({ x, nil, x })
+end)]])
     golden("flow.concat: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
 >>  flow.concat({ x, nil, x }, 0)
