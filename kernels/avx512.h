@@ -106,6 +106,14 @@ inline __m512i _mm512_cvtne2ps_pbh(__m512 upper, __m512 lower) {
   std::memcpy(&both, halves, sizeof both);
   return both;
 }
+inline __mmask32 _mm512_cmpeq_epi16_mask(__m512i a, __m512i b) {
+  uint16_t left[32], right[32];
+  std::memcpy(left, &a, sizeof left);
+  std::memcpy(right, &b, sizeof right);
+  __mmask32 equal = 0;
+  for (size_t i = 0; i < std::size(left); ++i) equal |= static_cast<__mmask32>(left[i] == right[i]) << i;
+  return equal;
+}
 inline __m256 _mm512_extractf32x8_ps(__m512 from, int half) {
   __m256 part;
   std::memcpy(&part, reinterpret_cast<const char*>(&from) + 32 * half, sizeof part);

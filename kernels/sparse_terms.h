@@ -48,9 +48,9 @@ constexpr int kFloatDigits = 0x7fffffff, kPairDigits = 0x7fff7fff;
 // Bit i tells whether lane i is not zero, of either sign.
 template <class R, int kDigits>
 uint32_t find_terms(const Term* lanes) {
+#ifdef MOONFLOW_SIMD_VERSIONS
   const typename R::Integers from = *reinterpret_cast<const typename R::StoredIntegers*>(lanes);
   const typename R::Integers digits = typename R::Integers{} + kDigits;
-#ifdef MOONFLOW_SIMD_VERSIONS
   if constexpr (R::kWidth == 16) {
     uint16_t found;
     asm("vptestmd %1, %2, %0" : "=Yk"(found) : "v"(from), "v"(digits));

@@ -180,7 +180,9 @@ function typing.Tuple(types)
     errors.raise("invalid_argument", "Tuple wants a list of types: tp.Tuple { tp.Numpy, tp.Numpy }")
   end
   local texts = {}
-  for i, item in ipairs(arguments.check_list(types, "Tuple: the list of types")) do texts[i] = need_type(item, "Tuple").text end
+  for i, item in ipairs(arguments.check_list(types, "Tuple: the list of types")) do
+    texts[i] = need_type(item, "Tuple").text
+  end
   if #texts == 0 then errors.raise("invalid_argument", "Tuple wants at least one type") end
   return new_type("Tuple", "Tuple{" .. table.concat(texts, ", ") .. "}", { items = types })
 end
