@@ -182,11 +182,8 @@ local function need_training(t, where)
   end
 end
 
---- Marks a value as a loss of the job.
-function optimizer.add_loss(loss, where)
-  where = where or "flow.losses.add_loss"
-  local t = trace.need(where)
-  need_training(t, where)
+-- Raises unless a value can be a loss beside `first`, another one, if there is any.
+local function check_loss(loss, first, t, where)
   if not blob.is(loss) then
     errors.raise("invalid_argument", where .. " wants a blob, got " .. arguments.describe(loss))
   end
@@ -195,7 +192,6 @@ function optimizer.add_loss(loss, where)
     errors.raise("dtype_mismatch", where .. ": the loss '" .. loss.name .. "' is " .. loss.dtype
       .. "; a loss is float32 or float64")
   end
-  local first = t.losses[1]
   if first and (first.shape ~= loss.shape or first.dtype ~= loss.dtype) then
     errors.raise("shape_mismatch", where .. ": the losses of a job must be alike: '" .. first.name .. "' is "
       .. first.dtype .. " " .. tostring(first.shape) .. ", '" .. loss.name .. "' is " .. loss.dtype .. " "
@@ -203,6 +199,14 @@ function optimizer.add_loss(loss, where)
         and "; flow.cast(loss, \"" .. first.dtype .. "\") makes them so"
         or "; flow.math.reduce_mean(loss) of each makes one number of it"))
   end
+end
+
+--- Marks a value as a loss of the job.
+function optimizer.add_loss(loss, where)
+  where = where or "flow.losses.add_loss"
+  local t = trace.need(where)
+  need_training(t, where)
+  check_loss(loss, t.losses[1], t, where)
   t.losses[#t.losses + 1] = loss
 end
 
@@ -227,14 +231,16 @@ function Optimizer:minimize(loss, ...)
       .. "several groups of variables to flow.optimizer.CombinedOptimizer, and a loss that only some variables are to "
       .. "follow into a job of its own")
   end
-  t.optimizer, t.optimizer_site = self, errors.site()
   local losses = blob.is(loss) and { loss } or loss
   if type(losses) ~= "table" or #losses == 0 then
     errors.raise("invalid_argument", where .. " wants a blob or a list of blobs, got " .. arguments.describe(loss))
   end
-  for _, item in ipairs(arguments.check_list(losses, where .. ": the list of losses")) do
-    optimizer.add_loss(item, where)
+  for i, item in ipairs(arguments.check_list(losses, where .. ": the list of losses")) do
+    check_loss(item, t.losses[1] or i > 1 and losses[1] or nil, t, where)
   end
+  -- From here on nothing fails, so a script that catches an error has a job as it was.
+  for _, item in ipairs(losses) do t.losses[#t.losses + 1] = item end
+  t.optimizer, t.optimizer_site = self, errors.site()
 end
 
 -- ---- the optimizer of the oldest dialect --------------------------------------------------------------------------

@@ -47,6 +47,20 @@ local function check(seen, update, options, tolerance)
   end
 end
 
+describe("an optimizer", function()
+  it("leaves a job as it was where its losses are refused", function()
+    local job = flow.global_function { type = "train", returns = tp.Numpy } (function()
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(1) })
+      assert.falsy((pcall(function() flow.optimizer.SGD(1):minimize({ w, flow.math.reduce_mean(w) }) end)))
+      assert.falsy((pcall(function() flow.optimizer.SGD(1):minimize("w") end)))
+      flow.optimizer.SGD(0.5, { momentum = 0 }):minimize(w)
+      return w
+    end)
+    job()
+    assert.same({ 0.75, 0.75 }, job():totable())  -- one loss, whose mean has a gradient of a half
+  end)
+end)
+
 describe("SGD", function()
   it("without momentum subtracts rate times gradient", function()
     check(train(function() return flow.optimizer.SGD(0.1, { momentum = 0 }) end),
