@@ -232,8 +232,8 @@ int plan_steps(lua_State* L) {
     set_number(L, "branch", step.branch);
     set_number(L, "flops", step.flops);
     set_number(L, "bytes", static_cast<double>(step.bytes()));
-    set_number(L, "ns", static_cast<double>(step.profiled_ns));
-    set_number(L, "launches", static_cast<double>(step.profiled_launches));
+    set_number(L, "ns", static_cast<double>(step.spent.ns.load()));
+    set_number(L, "launches", static_cast<double>(step.spent.launches.load()));
     const auto push_text = [L](const std::string& text) { push_string(L, text); };
     set_list(L, "reads", texts[i].reads, [L](int place) { lua_pushinteger(L, place + 1); });
     set_list(L, "feeds", texts[i].feeds, push_text);

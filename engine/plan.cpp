@@ -17,10 +17,7 @@ int64_t Step::bytes() const {
 }
 
 void Plan::note(Profile& profile, int step, uint64_t run, int64_t begin_ns) {
-  if (step >= 0) {
-    steps[step].profiled_ns += Profile::now_ns() - begin_ns;
-    ++steps[step].profiled_launches;
-  }
+  if (step >= 0) steps[step].spent.add(Profile::now_ns() - begin_ns);
   ProfileEvent event;
   event.plan = shared_from_this();
   event.step = step;

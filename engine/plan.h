@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,18 @@
 namespace moonflow {
 
 class Slot;
+
+// The thread that launches adds to it while others read.
+struct ProfiledTime {
+  std::atomic<int64_t> ns{0}, launches{0};
+
+  ProfiledTime() = default;
+  ProfiledTime(ProfiledTime&& other) noexcept : ns(other.ns.load()), launches(other.launches.load()) {}
+  void add(int64_t more_ns) {
+    ns.fetch_add(more_ns, std::memory_order_relaxed);
+    launches.fetch_add(1, std::memory_order_relaxed);
+  }
+};
 
 // One prepared launch with its buffers. The pointers of feeds are filled in at the start of each run.
 struct Step {
@@ -32,9 +45,8 @@ struct Step {
   // For whoever looks at the plan.
   std::vector<TensorType> input_types, output_types;  // a left-out input has no dims
   std::vector<Layout> input_layouts, output_layouts;
-  double flops = 0;         // of one launch; 0 where moving the data is the work
-  int64_t profiled_ns = 0;  // of all launches while a profile was attached
-  int64_t profiled_launches = 0;
+  double flops = 0;    // of one launch; 0 where moving the data is the work
+  ProfiledTime spent;  // in all launches while a profile was attached
 
   int64_t bytes() const;  // read and written by one launch
   bool writes_input(size_t i) const { return i < updates.size() && updates[i]; }

@@ -361,7 +361,7 @@ TEST_CASE("a profile sees each step on an asynchronous device, and the recording
   CHECK(profile->events()[0].step == 0);
   CHECK(profile->events()[1].step == 1);
   CHECK(profile->events()[2].run == 4);
-  CHECK(plan->steps[0].profiled_launches == 1);
+  CHECK(plan->steps[0].spent.launches == 1);
   toy.call(plan, {floats({1, 1})});
   CHECK(toy.device->replays == 3);
   CHECK(values(toy.session.read("w"))[0] == -5);
