@@ -15,16 +15,19 @@ local signature = arguments.signature(where, {
   { "loss_scale_policy", "loss_scale?" },
 })
 
--- Appends what `given`, a blob or a list that may hold lists, has of blobs to `list`.
-local function collect(given, list, name, entry)
+local kDeepest = 8  -- of nested lists; one may hold itself
+
+-- Appends what `given`, a blob or a list that may hold lists, has of blobs to `list`. `entry` is its place, "2.1".
+local function collect(given, list, name, entry, depth)
+  if depth > kDeepest then signature:fail(": " .. name .. " are nested more than 8 deep") end
   if blob.is(given) then
     list[#list + 1] = given
   elseif type(given) ~= "table" or getmetatable(given) then
     signature:fail(": " .. (entry and "entry " .. entry .. " of " or "") .. name .. " must be a blob"
       .. (entry and "" or " or a list of blobs") .. ", got " .. arguments.describe(given))
   else
-    for i, value in ipairs(arguments.check_list(given, signature.where .. ": the list of " .. name)) do
-      collect(value, list, name, (entry and entry .. "." or "") .. i)
+    for i, value in ipairs(arguments.check_list(given, where .. ": the list of " .. name)) do
+      collect(value, list, name, (entry and entry .. "." or "") .. i, depth + 1)
     end
   end
   return list
@@ -40,7 +43,7 @@ end
 
 -- A blob, or the blobs of a list and of the lists in it, as a list.
 local function list_of(given, name, t)
-  local list = collect(given, {}, name)
+  local list = collect(given, {}, name, nil, 0)
   if #list == 0 then signature:fail(": " .. name .. " must be a blob or a list of blobs, got an empty one") end
   for _, value in ipairs(list) do
     blob.id_of(value, t, where)

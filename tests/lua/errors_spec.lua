@@ -116,6 +116,10 @@ local job = flow.global_function {
 >>local g = flow.gradients(x, {})]])
     golden("flow.gradients: the list of values has a hole: nothing stands at 2, but something at 3", within [[
 >>local g = flow.gradients(x, { x, nil, y })]])
+    golden("flow.gradients: values are nested more than 8 deep", within [[
+local list = { x }
+list[2] = list
+>>local g = flow.gradients(x, list)]])
     golden("flow.gradients: entry 2.1 of values must be a blob, got 'y'", within [[
 >>local g = flow.gradients(x, { x, { "y" } })]])
     golden("flow.gradients: entry 2 of values must be a blob, got 'y'", within [[
