@@ -4,7 +4,7 @@ namespace moonflow::lua {
 
 namespace {
 
-constexpr int kDepth = 8;             // of nested lists
+constexpr int kDepth = 8;              // of nested lists
 constexpr int64_t kNumbers = 1 << 20;  // in one attribute
 
 // Reads the numbers of a nested list in order, through `read(index)` of one element.
