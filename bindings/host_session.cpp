@@ -1,39 +1,17 @@
 #include "bindings/host_session.h"
 
-#include <dlfcn.h>
-
 #include <chrono>
-#include <filesystem>
 
+#include "bindings/host_library.h"
 #include "bindings/lua_memory.h"
 #include "bindings/lua_module.h"
 #include "engine/recycling_memory.h"
-
-extern "C" int luaopen_moonflow_core(lua_State* L);
 
 namespace moonflow::host {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kAttached = "moonflow.host";  // registry: a session lives in this state
-
-// ---- where the Lua files are -------------------------------------------------------------------------------------
-
-// The folder that holds moonflow/init.lua, from where this library lies: a build tree or an installation.
-std::string library_folder() {
-  Dl_info here{};
-  std::error_code none;
-  if (dladdr(reinterpret_cast<const void*>(&luaopen_moonflow_core), &here) == 0 || !here.dli_fname) return {};
-  const fs::path folder = fs::canonical(here.dli_fname, none).parent_path();
-  for (const char* candidate :
-       {"lua", "../share/lua/5.1", "../../share/lua/5.1", "../..", "../../../../share/lua/5.1"}) {
-    const fs::path found = fs::weakly_canonical(folder / candidate, none);
-    if (fs::exists(found / "moonflow" / "init.lua", none)) return found.string();
-  }
-  return {};
-}
 
 int log_line(lua_State* L) {
   const HostSession* session = HostSession::held(L, lua_upvalueindex(1));
@@ -165,7 +143,9 @@ void HostSession::push_function(lua_State* L, const char* name) const {
 
 void HostSession::push_self(lua_State* L) const { lua_rawgeti(L, LUA_REGISTRYINDEX, self_ref_); }
 
-HostSession* HostSession::held(lua_State* L, int index) { return *static_cast<HostSession**>(lua_touserdata(L, index)); }
+HostSession* HostSession::held(lua_State* L, int index) {
+  return *static_cast<HostSession**>(lua_touserdata(L, index));
+}
 
 void HostSession::set_function(lua_State* L, const char* name) const {
   lua_rawgeti(L, LUA_REGISTRYINDEX, host_ref_);
@@ -272,22 +252,9 @@ HostSession::~HostSession() {
   if (!closed() && is_owner()) close();
 }
 
-void HostSession::prepend_path(lua_State* L, const std::string& folder) {
-  lua_getglobal(L, "package");
-  lua_getfield(L, -1, "path");
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", folder.c_str(), folder.c_str(), lua_tostring(L, -1));
-  lua_setfield(L, -3, "path");
-  lua_pop(L, 2);
-}
-
 // Loads the library into the state, unless it is there, and takes the references that `enter` needs.
 void HostSession::load_library(lua_State* host_state, const char* library_path) {
-  const std::string folder = library_path ? library_path : library_folder();
-  if (folder.empty())
-    refuse(MF_NOT_FOUND, "moonflow/init.lua is not beside the library; name its folder in library_path");
-  std::error_code none;
-  if (library_path && !fs::exists(fs::path(folder) / "moonflow" / "init.lua", none))
-    refuse(MF_NOT_FOUND, "library_path is '", folder, "', and there is no moonflow/init.lua in it");
+  const std::string folder = library_folder(library_path);
   struct Loading {
     HostSession* session;
     const std::string* folder;
@@ -304,31 +271,7 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
       loading->refusal = "this lua_State has a session already";
       return 0;
     }
-    const auto need = [L](const char* library) {
-      lua_getglobal(L, library);
-      if (!lua_istable(L, -1))
-        luaL_error(L, "this lua_State lacks Lua's library '%s'; open it before the session", library);
-    };
-    need("package");
-    lua_getfield(L, -1, "loaded");
-    lua_getfield(L, -1, "moonflow.core");
-    const bool was_loaded = lua_istable(L, -1);
-    if (!was_loaded) {
-      // Here, and not by the failure of `require`, after which this state could not try again.
-      for (const char* library : {"debug", "io", "os"}) {
-        need(library);
-        lua_pop(L, 1);
-      }
-      lua_getfield(L, -3, "preload");
-      lua_pushcfunction(L, luaopen_moonflow_core);
-      lua_setfield(L, -2, "moonflow.core");
-      self.prepend_path(L, *loading->folder);
-      lua_pushlightuserdata(L, &loading->given);
-      lua_setfield(L, LUA_REGISTRYINDEX, lua::kGivenKey);
-      lua_getglobal(L, "require");
-      lua_pushliteral(L, "moonflow.core");
-      lua_call(L, 1, 1);
-    }
+    push_core(L, *loading->folder, loading->given);
     lua_getfield(L, -1, "build_info");
     if (lua_tocfunction(L, -1) != lua::build_info) {
       loading->refusal = "this lua_State has loaded another copy of the library";

@@ -93,7 +93,6 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void drop_references();
   void set_delivering(bool delivering);
   void load_library(lua_State* host_state, const char* library_path);
-  void prepend_path(lua_State* L, const std::string& folder);
   bool is_here() const { return process_ == Executor::process(); }
   bool inside_lua() const;
   void recycle_for(std::thread::id owner);
