@@ -1,0 +1,215 @@
+-- flow.np.random: generators of random arrays, and the one that all scripts share.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+local random_seed = require "moonflow.random_seed"
+local trace = require "moonflow.trace"
+
+local evaluate, as_array, is_array = ndarray.evaluate, ndarray.as_array, ndarray.is_array
+local signature, flat_list = arguments.signature, arguments.flat_list
+local fail = errors.raise
+
+local random = {}
+
+local Generator = {}
+Generator.__index = Generator
+
+-- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
+-- Without a shape a draw is one number.
+function Generator:draw(op, given, attrs, called)
+  local seed, step = core.array(self.seed, "int64", {}), core.array(self.draws, "int64", {})
+  self.draws = self.draws + 1
+  attrs.shape, attrs.dtype, attrs.key = given.shape and flat_list(given.shape) or {}, given.dtype, "np.random"
+  local result = evaluate(op, { seed, step }, attrs, called)
+  return given.shape and result or result:item()
+end
+
+local uniform_signature = signature("np.random.uniform",
+  { { "low", "number", 0 }, { "high", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Uniform in [low, high). Without a shape one number.
+--- @return any
+function Generator:uniform(...)
+  local given = uniform_signature:parse(...)
+  return self:draw("random_uniform", given, { low = given.low, high = given.high }, "np.random.uniform")
+end
+
+local normal_signature = signature("np.random.normal",
+  { { "mean", "number", 0 }, { "deviation", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Normal with this mean and standard deviation. Without a shape one number.
+--- @return any
+function Generator:normal(...)
+  local given = normal_signature:parse(...)
+  return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation }, "np.random.normal")
+end
+
+local randint_signature = signature("np.random.randint",
+  { { "low", "integer" }, { "high", "integer?" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- Whole numbers in [low, high); with one number, in [0, low). Without a shape one of them.
+--- @return any
+function Generator:randint(...)
+  local given = randint_signature:parse(...)
+  local low, high = given.low, given.high
+  if not high then low, high = 0, low end
+  if high <= low then
+    fail("invalid_argument", ("np.random.randint: no whole number lies in [%d, %d)"):format(low, high))
+  end
+  return self:draw("random_int", given, { low = low, high = high }, "np.random.randint")
+end
+
+--- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
+--- @return any
+function Generator:rand(...) return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+--- Normal with mean 0 and deviation 1; sizes as arguments.
+--- @return any
+function Generator:randn(...) return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+
+--- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.
+function Generator:permutation(n)
+  if is_array(n) then return n:take(self:permutation(#n), 0) end
+  if type(n) ~= "number" or n < 0 or n % 1 ~= 0 then
+    fail("invalid_argument", "np.random.permutation wants an array or how many numbers, got " .. arguments.describe(n))
+  end
+  if n == 0 then return core.empty("int64", { 0 }) end
+  local chances = self:uniform(0, 1, { n }, "float64"):totable()
+  local order = {}
+  for i = 1, n do
+    local j = 1 + math.floor(chances[i] * i)
+    order[i] = order[j]
+    order[j] = i - 1
+  end
+  return core.array(order, "int64", { n })
+end
+
+--- Puts the rows of an array, or the entries of a list, in random order, in their own place: that of `permutation`.
+--- @return nil
+function Generator:shuffle(a)
+  if not is_array(a) and (type(a) ~= "table" or getmetatable(a)) then
+    fail("invalid_argument", "np.random.shuffle wants an array or a list, got " .. arguments.describe(a))
+  end
+  if is_array(a) then return a:set("...", self:permutation(a)) end
+  local before = {}
+  for i, entry in ipairs(a) do before[i] = entry end
+  for i, place in ipairs(self:permutation(#a):totable()) do a[i] = before[place + 1] end
+end
+
+-- The sums of the chances up to each of n places, and the last of them; chances are used in proportion.
+local function summed_chances(p, n)
+  local chances = as_array(p, "np.random.choice"):astype("float64")
+  if #chances.shape ~= 1 or #chances ~= n then
+    fail("invalid_argument", ("np.random.choice: p must be %d chances, one for each, and has the shape %s"):format(
+      n, tostring(chances.shape)))
+  end
+  local sums, total = chances:totable(), 0
+  for i, chance in ipairs(sums) do
+    if not (chance >= 0 and chance < math.huge) then
+      fail("invalid_argument", ("np.random.choice: a chance is at least 0, and that of %d is %g"):format(i - 1, chance))
+    end
+    total = total + chance
+    sums[i] = total
+  end
+  if math.abs(total - 1) > 1e-3 then
+    fail("invalid_argument", ("np.random.choice: the chances add up to %g, not to 1"):format(total))
+  end
+  return sums
+end
+
+-- The first place whose sum is above `chance` of the whole.
+local function place_of(sums, chance)
+  local low, high = 1, #sums
+  local wanted = chance * sums[high]
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if sums[middle] > wanted then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- `count` of n places, each of which may come again.
+local function with_replacement(generator, n, count, sums)
+  if not sums then return generator:randint(0, n, { count }) end
+  local list = generator:uniform(0, 1, { count }, "float64"):totable()
+  for i, chance in ipairs(list) do list[i] = place_of(sums, chance) - 1 end
+  return core.array(list, "int64", { count })
+end
+
+-- `count` different ones of n places. With chances each waits for a time of its own, exponential with its chance as the
+-- rate, and who waits least comes first: P. S. Efraimidis and P. G. Spirakis, "Weighted random sampling with a
+-- reservoir", Information Processing Letters 2006.
+local function without_replacement(generator, n, count, sums)
+  local list, possible = generator:permutation(n):totable(), n
+  if sums then
+    local waits = generator:uniform(0, 1, { n }, "float64"):totable()
+    for i = 1, n do
+      local chance = sums[i] - (sums[i - 1] or 0)
+      if chance == 0 then possible = possible - 1 end
+      waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
+    end
+    table.sort(list, function(one, other) return waits[one + 1] < waits[other + 1] end)
+  end
+  if count > possible then
+    fail("invalid_argument", ("np.random.choice: %d cannot be drawn without replacement from %d%s"):format(
+      count, possible, sums and " with a chance" or ""))
+  end
+  for i = count + 1, n do list[i] = nil end
+  return core.array(list, "int64", { count })
+end
+
+local choice_signature = signature("np.random.choice",
+  { { "a", "any" }, { "shape", "list?" }, { "replace", "boolean", true }, { "p", "any?" } })
+--- Draws from the numbers 0 .. a - 1, int64, or from the rows of an array; without a shape, one. `p` has the chance of
+--- each, and all are equal without it. `replace = false` draws none twice.
+--- @return any
+function Generator:choice(...)
+  local given = choice_signature:parse(...)
+  local rows = type(given.a) ~= "number" and as_array(given.a, "np.random.choice") or nil
+  local n = rows and rows.shape[0] or given.a
+  if not n or n < 1 or n % 1 ~= 0 then
+    fail("invalid_argument", "np.random.choice wants an array with a row, or how many numbers, got "
+      .. arguments.describe(given.a))
+  end
+  local shape, count = given.shape and flat_list(given.shape) or {}, 1
+  for _, size in ipairs(shape) do count = count * size end
+  local sums = given.p ~= nil and summed_chances(given.p, n) or nil
+  local places = (given.replace and with_replacement or without_replacement)(self, n, count, sums)
+  if not given.shape then
+    local place = places:item()
+    return rows and rows[place] or place
+  end
+  places = places:reshape(shape)
+  return rows and rows:take(places, 0) or places
+end
+
+--- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
+--- @return Generator
+function random.default_rng(seed)
+  if type(seed) ~= "number" or seed % 1 ~= 0 then
+    fail("invalid_argument", "np.random wants a whole number as seed, got " .. arguments.describe(seed))
+  end
+  return setmetatable({ seed = seed, draws = 0 }, Generator)
+end
+
+-- The generator of np.random itself follows the one seed: flow.set_seed makes its draws repeatable.
+local shared
+
+--- Sets the seed of np.random alone.
+--- @return nil
+function random.seed(seed)
+  shared = random.default_rng(seed)
+end
+random_seed.on_set(random.seed)
+
+for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation", "choice", "shuffle" }) do
+  random[name] = function(...)
+    -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
+    if trace.current() then
+      fail("wrong_state", "np.random." .. name .. " in the body of a job would draw once for all runs; flow.random "
+        .. "draws anew in each, and np.random.default_rng(seed)'s numbers are constants")
+    end
+    shared = shared or random.default_rng(random_seed.value())
+    return shared[name](shared, ...)
+  end
+end
+
+return random
