@@ -1,0 +1,249 @@
+-- Slices of ndarrays: a:slice, a:set and a[i] = value with places, and a:rows. Half open, counted from 0, negative from
+-- the end, as NumPy has them.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+
+local methods, metatable = core.ndarray_methods, core.ndarray_metatable
+local ceil, min, max = math.ceil, math.min, math.max
+local fail = errors.raise
+
+-- One entry of a slice: a whole number picks one position and drops the axis; { start, stop, step } keeps it, each part
+-- may be nil; ALL stands for every position.
+local ALL = {}
+local ELLIPSIS = {}
+
+local function not_a_slice(text, piece)
+  fail("invalid_argument", ("slice \"%s\": '%s' is not start, start:stop or start:stop:step"):format(text, piece))
+end
+
+local function parse_slice(text)
+  local entries = {}
+  for piece in (text .. ","):gmatch("%s*(.-)%s*,") do
+    local parts = {}
+    for part in (piece .. ":"):gmatch("%s*(.-)%s*:") do parts[#parts + 1] = part end
+    local numbers = {}
+    for i, part in ipairs(parts) do
+      if part ~= "" then
+        numbers[i] = part:match("^[+-]?%d+$") and tonumber(part)
+        if not numbers[i] and piece ~= "..." then
+          not_a_slice(text, piece)
+        end
+      end
+    end
+    if piece == "..." then
+      entries[#entries + 1] = ELLIPSIS
+    elseif piece == "" or #parts > 3 then
+      not_a_slice(text, piece)
+    else
+      entries[#entries + 1] = #parts == 1 and numbers[1] or numbers
+    end
+  end
+  return entries
+end
+
+local parsed_slices, parsed_count = {}, 0
+local function slice_entries(first, ...)
+  if type(first) ~= "string" then return { first, ... } end
+  if select("#", ...) > 0 then
+    fail("invalid_argument", "slice wants one text for all axes, as in a:slice(\"0:10, ::2\"), or tables and numbers")
+  end
+  local entries = parsed_slices[first]
+  if not entries then
+    entries = parse_slice(first)
+    if parsed_count >= 256 then parsed_slices, parsed_count = {}, 0 end
+    parsed_slices[first], parsed_count = entries, parsed_count + 1
+  end
+  return entries
+end
+
+local function check_whole(number, axis)
+  if number == nil or type(number) == "number" and number % 1 == 0 then return end
+  fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, tostring(number)))
+end
+
+-- Start, step and count of the positions that `entry` picks of `size`, as Python counts them.
+local function positions(entry, axis, size)
+  if type(entry) == "number" then
+    local at = entry < 0 and entry + size or entry
+    if at < 0 or at >= size or at % 1 ~= 0 then
+      fail("out_of_range", ("slice: index %g is out of range for axis %d of size %d (0..%d; arrays count from 0, Lua "
+        .. "tables from 1)"):format(entry, axis, size, size - 1))
+    end
+    return at, 1, 1
+  end
+  if type(entry) == "string" then
+    fail("invalid_argument", ("slice: the entry of axis %d is '%s'; a text stands alone and is for all axes, as in "
+      .. "a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the table { 1, 3 }"):format(
+      axis, entry))
+  end
+  if type(entry) ~= "table" then
+    fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }")
+      :format(axis, arguments.describe(entry)))
+  end
+  local start, stop, step = entry[1] or entry.start, entry[2] or entry.stop, entry[3] or entry.step or 1
+  check_whole(start, axis)
+  check_whole(stop, axis)
+  check_whole(step, axis)
+  if step == 0 then fail("invalid_argument", ("slice: the step of axis %d is 0"):format(axis)) end
+  local first, last, lowest, highest = 0, size, 0, size -- where nothing is said, and what may be
+  if step < 0 then first, last, lowest, highest = size - 1, -1, -1, size - 1 end
+  if start then first = max(lowest, min(highest, start < 0 and start + size or start)) end
+  if stop then last = max(lowest, min(highest, stop < 0 and stop + size or stop)) end
+  return first, step, max(0, ceil((last - first) / step))
+end
+
+-- One entry for each axis: an ellipsis stands for as many whole axes as are missing, and so does the end.
+local function spread(entries, count, rank)
+  local ellipsis
+  for i = 1, count do
+    if entries[i] == ELLIPSIS then
+      if ellipsis then fail("invalid_argument", "slice: \"...\" may stand only once") end
+      ellipsis = i
+    end
+  end
+  local given = ellipsis and count - 1 or count
+  if given > rank then
+    fail("out_of_range", ("slice: %d entries for an array of rank %d"):format(given, rank))
+  end
+  local full = {}
+  for axis = 1, rank do
+    if not ellipsis or axis < ellipsis then
+      full[axis] = axis <= count and entries[axis] or ALL
+    else
+      full[axis] = axis < ellipsis + rank - given and ALL or entries[axis - rank + count]
+    end
+  end
+  return full
+end
+
+-- Where a slice lies: start, step and count of each axis, and the sizes of the axes that it keeps.
+local function picked(a, ...)
+  local entries = slice_entries(...)
+  local full = spread(entries, type((...)) == "string" and #entries or select("#", ...), a.rank)
+  local starts, steps, sizes, kept, shape = {}, {}, {}, {}, a.shape
+  for axis = 1, a.rank do
+    starts[axis], steps[axis], sizes[axis] = positions(full[axis], axis - 1, shape[axis - 1])
+    if type(full[axis]) ~= "number" then kept[#kept + 1] = sizes[axis] end
+  end
+  return starts, steps, sizes, kept
+end
+
+return function(ndarray)
+  local own, evaluate, cast, is_array = ndarray.own, ndarray.evaluate, ndarray.cast, ndarray.is_array
+  local core_rows = methods.rows
+
+  --- Part of an array, as a copy: NumPy's text for all axes, `a:slice("0:10, ::2, -1")`, or for each a number or a
+  --- table { start, stop, step }, `a:slice({ low, high }, {}, 3)`. Half open, negative from the end, "..." for axes
+  --- between. A number drops its axis; numbers for all axes give the element. A view of whole rows is
+  --- `a:rows(first, count)`.
+  --- @return any
+  function methods.slice(a, ...)
+    own(a, "slice")
+    local begin, steps, sizes, kept = picked(a, ...)
+    local stop, reversed, plain, of_rows, shape = {}, {}, true, a.rank > 0, a.shape
+    for axis, size in ipairs(sizes) do
+      -- Backwards is forwards and then reversed.
+      if steps[axis] < 0 and size > 0 then
+        begin[axis], steps[axis] = begin[axis] + (size - 1) * steps[axis], -steps[axis]
+        reversed[#reversed + 1] = axis - 1
+      end
+      stop[axis] = begin[axis] + (size - 1) * steps[axis] + 1
+      plain = plain and steps[axis] == 1
+      of_rows = of_rows and steps[axis] == 1 and (axis == 1 or size == shape[axis - 1])
+    end
+    for _, size in ipairs(sizes) do
+      if size == 0 then return core.empty(a.dtype, kept) end
+    end
+    local result
+    if a.rank == 0 then
+      result = a:copy()
+    elseif of_rows and #reversed == 0 then
+      result = core_rows(a, begin[1], sizes[1]):copy()
+    elseif plain then
+      result = evaluate("slice", { a }, { begin = begin, size = sizes })
+    else
+      result = evaluate("strided_slice", { a }, { start = begin, stop = stop, step = steps })
+    end
+    if #reversed > 0 then result = evaluate("reverse", { result }, { axis = reversed }) end
+    if #kept == 0 and a.rank > 0 then return result:item() end
+    return result:reshape(kept)
+  end
+
+  --- The axis counted from the front.
+  function ndarray.axis_of(a, axis, called)
+    local counted = axis < 0 and axis + a.rank or axis
+    if counted < 0 or counted >= a.rank then
+      fail("out_of_range", ("%s: axis %d of an array of rank %d"):format(called, axis, a.rank))
+    end
+    return counted
+  end
+
+  --- A slice along one axis, { start, stop, step }, with the whole of the others.
+  function ndarray.cut(a, axis, entry)
+    local entries = {}
+    for i = 1, a.rank do entries[i] = i == axis + 1 and entry or ALL end
+    return a:slice(unpack(entries))
+  end
+
+  -- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
+  local function value_for(value, dtype)
+    if type(value) == "number" then return core.array(value, dtype, {}) end
+    if type(value) == "table" and not getmetatable(value) then return core.array(value, dtype) end
+    if not is_array(value) then
+      fail("invalid_argument", "a:set: the value must be a number, a table or an ndarray, got "
+        .. arguments.describe(value))
+    end
+    if arguments.floating[dtype] or value.dtype == dtype then return cast(value, dtype) end
+    if arguments.floating[value.dtype] then
+      fail("dtype_mismatch", ("a:set: the place is %s, the value is %s; :astype says that it is to be cut"):format(
+        dtype, value.dtype))
+    end
+    if value.nbytes > 0 and (value:min() < ndarray.least[dtype] or value:max() > ndarray.most[dtype]) then
+      fail("out_of_range", ("a:set: the value has numbers from %d to %d, and the place is %s"):format(
+        value:min(), value:max(), dtype))
+    end
+    return cast(value, dtype)
+  end
+
+  -- `source` repeated into `shape`, a list, by NumPy's rules.
+  local function broadcast(source, shape, dtype)
+    local from, missing = source.shape, #shape - source.rank
+    local is_same, fits = missing == 0, missing >= 0
+    for axis = 1, source.rank do
+      local size, wanted = from[axis - 1], shape[axis + missing]
+      is_same, fits = is_same and size == wanted, fits and (size == wanted or size == 1)
+    end
+    if is_same then return source end
+    if not fits then
+      fail("shape_mismatch", ("the place is %s (%s), the value is %s %s"):format(dtype, table.concat(shape, ", "),
+        source.dtype, tostring(from)))
+    end
+    return (evaluate("broadcast_to", { source }, { shape = shape }))
+  end
+
+  --- What a:set and a[i] = value do with slices, tables, and arrays that are not as their place is.
+  function metatable.assign(a, ...)
+    own(a, "set")
+    local given, count = { ... }, select("#", ...)
+    local place, row = given[1], given[2]
+    if count == 2 and type(place) == "number" and type(row) == "table" and not getmetatable(row) then
+      a[place] = core.array(row, a.dtype)  -- which comes back here where it has to be repeated
+      return
+    end
+    local starts, steps, sizes, kept = picked(a, unpack(given, 1, count - 1))
+    core.write_places(a, starts, steps, sizes, broadcast(value_for(given[count], a.dtype), kept, a.dtype))
+  end
+
+  --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.
+  --- @overload fun(a: ndarray): any
+  function methods.rows(a, first, count)
+    if first ~= nil then return core_rows(own(a, "rows"), first, count) end
+    local i, n = -1, #own(a, "rows")
+    return function()
+      i = i + 1
+      if i < n then return i, a[i] end
+    end
+  end
+end
