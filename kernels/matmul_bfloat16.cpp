@@ -199,7 +199,7 @@ inline void fetch_tile(const float* out, int64_t rows, int64_t row, int64_t colu
   }
 }
 
-// One tile of the result in registers, from row `row` on.
+// One tile of the result in registers, from row `begin` on.
 template <int kRows, int kCount>
 [[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_tile(const Terms& left, const Pair* panel, const PanelEnding& end,
                                                         int64_t begin) {

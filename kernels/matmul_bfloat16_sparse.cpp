@@ -20,14 +20,12 @@ int64_t rows_together(const NarrowProduct& product) {
   return std::min(std::max(most, kRowsTogether), (product.rows + 1) / 2 * 2);
 }
 
-// What each of these takes ends with a line of the cache.
-int64_t lines(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 int64_t turned_bytes(const NarrowProduct& product) {
-  return product.transpose_a ? lines(4 * rows_together(product) * turned_row(pairs(product))) : 0;
+  return product.transpose_a ? scratch_piece(4 * rows_together(product) * turned_row(pairs(product))) : 0;
 }
 int64_t listed(const NarrowProduct& product) { return rows_together(product) / 2 * slices(product); }
 int64_t two_bytes(const NarrowProduct& product) {
-  return lines(listed(product) * static_cast<int64_t>(sizeof(TermsOfTwo)));
+  return scratch_piece(listed(product) * static_cast<int64_t>(sizeof(TermsOfTwo)));
 }
 
 // What is summed so far is in out until the last slice, so that must hold it.
@@ -108,7 +106,7 @@ template <int kCount>
 
 int64_t ListedPairs::scratch_bytes(const NarrowProduct& product) {
   if (!may_pay(product)) return 0;
-  return turned_bytes(product) + two_bytes(product) + lines(TermLists::bytes(listed(product), depth(product)));
+  return turned_bytes(product) + two_bytes(product) + scratch_piece(TermLists::bytes(listed(product), depth(product)));
 }
 
 ListedPairs::ListedPairs(const NarrowProduct& product, const Terms& left, void* scratch)
@@ -137,17 +135,15 @@ void ListedPairs::list(int64_t first, int64_t count) {
     const int64_t begin = first_group * kRowsTogether, here = std::min(last_group * kRowsTogether, count) - begin;
     widest_register([&](auto wide) {
       using R = decltype(wide);
-      const Terms rows{rows_.data + begin * rows_.row, rows_.row, 1};
       if (is_turned) {
-        turn_terms<R>(left_.data + first + begin, left_.step, here, pairs(product_), turned_ + begin * rows.row,
-                      rows.row);
+        turn_terms<R>(left_.data + first + begin, left_.step, here, pairs(product_), turned_ + begin * rows_.row,
+                      rows_.row);
       }
       for (int64_t slice = 0; slice < slices(product_); ++slice) {
         const int64_t term = slice * depth(product_), terms = std::min(depth(product_), pairs(product_) - term);
         const int64_t pair = slice * two + begin / 2;
-        list_rows<R, kPairDigits>(rows.data + term, rows.row, here, terms, is_turned, false, lists_, pair, two_ + pair);
-        for (int64_t i = pair; i < pair + (here + 1) / 2; ++i)
-          for (int32_t& row : two_[i].rows) row += static_cast<int32_t>(begin);
+        list_rows<R, kPairDigits>(rows_.data + term, rows_.row, begin, here, terms, is_turned, false, lists_.from(pair),
+                                  two_ + pair);
       }
     });
   });

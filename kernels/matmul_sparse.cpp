@@ -43,18 +43,16 @@ int64_t listed_pairs(const ProductSizes& sizes) {
   return listed_rows(sizes) / 2 * (listed_terms(sizes) / kLeastDepth + 1);
 }
 
-// What each of these takes ends with a line of the cache.
-int64_t lines(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 int64_t turned_bytes(const ProductSizes& sizes) {
-  return sizes.transpose_a ? lines(4 * listed_rows(sizes) * turned_row(listed_terms(sizes))) : 0;
+  return sizes.transpose_a ? scratch_piece(4 * listed_rows(sizes) * turned_row(listed_terms(sizes))) : 0;
 }
 int64_t pairs_bytes(const ProductSizes& sizes) {
-  return lines(listed_pairs(sizes) * static_cast<int64_t>(sizeof(TermsOfTwo)));
+  return scratch_piece(listed_pairs(sizes) * static_cast<int64_t>(sizeof(TermsOfTwo)));
 }
 int64_t part_bytes(const ProductSizes& sizes) {
   const int64_t pairs = listed_pairs(sizes);
   const int64_t lists = TermLists::bytes(pairs, 1) + 3 * listed_rows(sizes) / 2 * listed_terms(sizes);
-  return 4 * kPanelFloats + turned_bytes(sizes) + pairs_bytes(sizes) + lines(lists);
+  return 4 * kPanelFloats + turned_bytes(sizes) + pairs_bytes(sizes) + scratch_piece(lists);
 }
 
 Scratch scratch_of(const ProductSizes& sizes, void* memory) {
@@ -116,7 +114,7 @@ template <class R>
 void list_slice(const Block& block, int64_t slice, const Listed& listed, bool all) {
   stand_alone(R(), [&] {
     const Listed part = listed.slice(block, slice);
-    list_rows<R, kFloatDigits>(part.terms, part.row, block.rows, block.depth_of(slice), part.padded, all, part.lists, 0,
+    list_rows<R, kFloatDigits>(part.terms, part.row, 0, block.rows, block.depth_of(slice), part.padded, all, part.lists,
                                part.pairs);
   });
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/tensor.h"
 #include "kernels/simd.h"
 #include "kernels/square.h"
 
@@ -41,6 +42,9 @@ struct TermLists {
 
 // Of rows that are turned, which end with a register.
 constexpr int64_t turned_row(int64_t terms) { return (terms + 15) / 16 * 16; }
+
+// A piece of scratch, which ends with a line of the cache.
+constexpr int64_t scratch_piece(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // What a term has beside its sign, or the signs of its two numbers.
 constexpr int kFloatDigits = 0x7fffffff, kPairDigits = 0x7fff7fff;
@@ -105,15 +109,17 @@ void turn_terms(const Term* from, int64_t step, int64_t count, int64_t depth, Te
 // Of so many rows those with about as many terms are paired, which have the most in common.
 constexpr int64_t kRowsTogether = 16;
 
-// Lists `terms` terms of each of `count` rows, which lie `row` apart: pairs of rows, counted from the first. To the end
-// of a register they are read only where they are `padded`. With `all` zeros are listed too.
+// Lists `terms` terms of each of `count` rows from row `begin` of `rows` on, which lie `row` apart: pairs of rows. To
+// the end of a register they are read only where they are `padded`. With `all` zeros are listed too.
 template <class R, int kDigits>
-void list_rows(const Term* rows, int64_t row, int64_t count, int64_t terms, bool padded, bool all,
-               const TermLists& lists, int64_t pair, TermsOfTwo* pairs) {
+void list_rows(const Term* rows, int64_t row, int64_t begin, int64_t count, int64_t terms, bool padded, bool all,
+               const TermLists& lists, TermsOfTwo* pairs) {
   uint16_t has[kRowsTogether][TermLists::kMostTerms / R::kWidth + 1];
   Term rest[R::kWidth] = {};  // of a row, and zeros
-  for (int64_t i = 0; i < count; i += kRowsTogether) {
-    const int64_t here = std::min(kRowsTogether, count - i);
+  const int64_t end = begin + count;
+  int64_t pair = 0;
+  for (int64_t i = begin; i < end; i += kRowsTogether) {
+    const int64_t here = std::min(kRowsTogether, end - i);
     uint32_t order[kRowsTogether];  // of the rows by their terms: how many, and the row
     for (int64_t l = 0; l < here; ++l) {
       const Term* const from = rows + (i + l) * row;
@@ -135,7 +141,7 @@ void list_rows(const Term* rows, int64_t row, int64_t count, int64_t terms, bool
       order[place] = entry;
     }
 
-    for (int64_t l = 0; l < here; l += 2, ++pair, ++pairs) {
+    for (int64_t l = 0; l < here; l += 2, ++pair) {
       const bool has_second = l + 1 < here;
       const auto first = static_cast<int64_t>(order[l] % kRowsTogether);
       const auto second = has_second ? static_cast<int64_t>(order[l + 1] % kRowsTogether) : first;
@@ -146,11 +152,11 @@ void list_rows(const Term* rows, int64_t row, int64_t count, int64_t terms, bool
         own[0] = list_bits<R>(of_first & ~of_second, k, own[0]);
         own[1] = list_bits<R>(of_second & ~of_first, k, own[1]);
       }
-      pairs->rows[0] = static_cast<int32_t>(i + first);
-      pairs->rows[1] = static_cast<int32_t>(i + second);
-      pairs->alone = !has_second;
-      pairs->both = static_cast<int32_t>(both - lists.both(pair));
-      for (int j = 0; j < 2; ++j) pairs->own[j] = static_cast<int32_t>(own[j] - lists.own(pair, j));
+      pairs[pair].rows[0] = static_cast<int32_t>(i + first);
+      pairs[pair].rows[1] = static_cast<int32_t>(i + second);
+      pairs[pair].alone = !has_second;
+      pairs[pair].both = static_cast<int32_t>(both - lists.both(pair));
+      for (int j = 0; j < 2; ++j) pairs[pair].own[j] = static_cast<int32_t>(own[j] - lists.own(pair, j));
     }
   }
 }
