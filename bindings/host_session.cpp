@@ -373,6 +373,7 @@ void HostSession::hand_over() {
     refuse(MF_WRONG_STATE, "a call of the session, or of its lua_State, is under way on this thread; ",
            "hand the session over when that has returned");
   recycle_for({});  // this thread may still drop small arrays, those of prepared calls
+  if (state_->newest) state_->newest->device().rest();
   owner_.store({}, std::memory_order_release);
 }
 

@@ -116,6 +116,9 @@ class Device {
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.
   virtual void enter() {}
+  // Called on such a thread when it has no work for a while, or another one is about to launch: gives back what would
+  // slow that one down. Cheap where there is nothing, and may be called again and again.
+  virtual void rest() noexcept {}
 
   virtual void* allocate(int64_t bytes) = 0;  // kAlignment-aligned and zeroed; throws OutOfMemory
   virtual void free(void* memory) noexcept = 0;

@@ -109,6 +109,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
     } else {
       // The script may change its arrays once the call is over.
       for (Tensor& feed : run->feeds) feed = feed.copy(submission.memory);
+      plan->device->rest();
       queue(std::move(run));
     }
   }
@@ -191,9 +192,18 @@ void leave_signals_to_the_host() {
 
 void Executor::work() {
   leave_signals_to_the_host();
+  constexpr std::chrono::milliseconds kPatience(2);  // more than between the steps of a training loop
+  std::shared_ptr<Device> entered;                   // on which this thread has launched, and not rested since
+  const auto has_work = [&] { return closed_ || !queued_.empty(); };
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    queue_changed_.wait(lock, [&] { return closed_ || !queued_.empty(); });
+    if (entered && !queue_changed_.wait_for(lock, kPatience, has_work)) {
+      lock.unlock();
+      entered->rest();
+      entered.reset();
+      lock.lock();
+    }
+    queue_changed_.wait(lock, has_work);
     if (queued_.empty()) return;
     std::unique_ptr<Run> run = std::move(queued_.front());
     queued_.pop_front();
@@ -213,6 +223,7 @@ void Executor::work() {
       is_started = true;
     } else {
       execute(*run);
+      entered = run->plan->device;
       completions_.post(std::move(run));
     }
     --workers_running;

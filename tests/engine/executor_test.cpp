@@ -69,6 +69,25 @@ TEST_CASE("a synchronous run happens on the calling thread, unless something is 
   CHECK(values(next(toy.session).tensor)[0] == 16);
 }
 
+TEST_CASE("a device rests on the thread that hands a run over, and on the worker when no further one comes") {
+  ToySession toy;
+  const auto plan = unary(toy, "square");
+  const auto run = [&](bool may_run_inline) {
+    toy.session.submit(plan, feed({3, 0}, may_run_inline));
+    next(toy.session);
+    next(toy.session);
+  };
+  run(true);
+  CHECK(toy.device->rests_here == 0);
+  for (int rests = 1; rests <= 2; ++rests) {
+    run(false);
+    CHECK(toy.device->rests_here == rests);
+    while (toy.device->rests_elsewhere < rests) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(toy.device->rests_elsewhere == 2);  // once for all the time without a run
+}
+
 TEST_CASE("what else has its turn comes after the runs before it and before those after it") {
   ToySession toy;
   Executor& executor = toy.session.executor();

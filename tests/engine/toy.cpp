@@ -312,6 +312,8 @@ void FakeDevice::free(void* memory) noexcept {
   std::free(memory);
 }
 
+void FakeDevice::rest() noexcept { ++(std::this_thread::get_id() == own_ ? rests_here : rests_elsewhere); }
+
 std::unique_ptr<Stream> FakeDevice::make_stream() { return std::make_unique<FakeStream>(); }
 
 void FakeDevice::copy(Stream&, void* to, const void* from, int64_t bytes) {

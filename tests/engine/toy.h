@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/session.h"
@@ -21,11 +22,16 @@ class FakeDevice final : public Device {
   std::unique_ptr<Stream> make_stream() override;
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
+  void rest() noexcept override;
 
   int live_buffers = 0;
-  int reorders = 0;            // launches of reorder steps
-  std::atomic<int> copies{0};  // which the threads of a prepared call make side by side
-  int64_t refuse_above = -1;   // allocations larger than this fail; negative: none do
+  std::atomic<int> rests_here{0}, rests_elsewhere{0};  // on the thread that made the device, and on others
+  int reorders = 0;                                    // launches of reorder steps
+  std::atomic<int> copies{0};                          // which the threads of a prepared call make side by side
+  int64_t refuse_above = -1;                           // allocations larger than this fail; negative: none do
+
+ private:
+  const std::thread::id own_ = std::this_thread::get_id();
 };
 
 // A layout in which a value stands back to front.

@@ -2,8 +2,12 @@
 #include "kernels/cpu.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <thread>
 
 #include "kernels/catalog.h"
 
@@ -25,6 +29,10 @@ std::vector<float> reordered(Device& device, const TensorType& type, const Layou
   launch(LaunchCall{*stream, inputs, outputs, nullptr});
   stream->wait();
   return output;
+}
+
+int64_t threads_of_this_process() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
 
 }  // namespace
@@ -59,6 +67,22 @@ TEST_CASE("a loop is cut into parts that cover it once, and stays whole where it
   int calls = 0;
   cpu::parallel_for(1000, 1000, [&](int64_t, int64_t) { ++calls; });
   CHECK(calls == 1);
+}
+
+TEST_CASE("a thread that rests has given back the other threads of its loops, and gets new ones") {
+  const auto device = make_cpu_device(3);
+  device->enter();
+  device->rest();
+  const int64_t alone = threads_of_this_process();
+  for (int round = 0; round < 2; ++round) {
+    const Buffer cleared(*device, 64 << 20);  // by all of them
+    CHECK(threads_of_this_process() == alone + cpu::threads() - 1);
+    device->rest();
+    device->rest();
+    for (int ms = 0; threads_of_this_process() > alone && ms < 2000; ++ms)  // they may end a little later
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(threads_of_this_process() == alone);
+  }
 }
 
 TEST_CASE("two descriptions of one layout are equal, and row-major has none") {
