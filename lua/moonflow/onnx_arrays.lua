@@ -367,12 +367,35 @@ function operators.GatherND(node)
   return node:apply("gather_nd", { x, coordinates(node, indices, x) })
 end
 
-function operators.ScatterND(node)
-  local x, indices, updates = node:input(1), node:input(2), node:input(3)
+local function scattered(node, x, indices, updates)
   local reduction = node:text("reduction", "none")
   if reduction ~= "add" then node:expect("reduction", "s", "none") end
   return node:apply(reduction == "add" and "tensor_scatter_nd_add" or "tensor_scatter_nd_update",
     { x, coordinates(node, indices, x), updates })
+end
+
+function operators.ScatterND(node) return scattered(node, node:input(1), node:input(2), node:input(3)) end
+
+-- An update goes to the place that it has among the updates, but for one axis, along which its index says where.
+function operators.ScatterElements(node)
+  local x, indices, updates = node:input(1), node:input(2), node:input(3)
+  local rank, sizes = #x.shape, indices.shape:table()
+  local axis = node:axis_of(node:int("axis", 0), rank)
+  local column = indices.shape:table()
+  column[rank + 1] = 1
+  local parts = {}
+  for i = 0, rank - 1 do
+    local place = indices
+    if i ~= axis then
+      local line = {}
+      for j = 1, rank do line[j] = j - 1 == i and sizes[j] or 1 end
+      local range = node:apply("range", {}, { start = 0, stop = sizes[i + 1], dtype = indices.dtype }, "range_" .. i)
+      place = node:spread(node:reshape(range, line, "line_" .. i), sizes, "places_" .. i)
+    end
+    parts[i + 1] = node:reshape(place, column, "column_" .. i)
+  end
+  local places = rank == 1 and parts[1] or node:apply("concat", parts, { axis = rank }, "places")
+  return scattered(node, x, places, updates)
 end
 
 -- values is { off, on }; an index outside of the depth is an error of the run, where ONNX lets it pass.

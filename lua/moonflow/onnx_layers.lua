@@ -288,6 +288,19 @@ function operators.LayerNormalization(node)
     node:is_wanted(3) and node:reshape(inv_std, beside, "inv_std") or nil
 end
 
+-- Zhang and Sennrich, 2019: x / sqrt(mean(x^2) + epsilon) * scale, over the axes from `axis` on.
+function operators.RMSNormalization(node)
+  node:ignore("stash_type")
+  local x = node:input(1)
+  local axes = {}
+  for i = node:axis_of(node:int("axis", -1), #x.shape), #x.shape - 1 do axes[#axes + 1] = i end
+  local square = node:apply("square", { x }, nil, "square")
+  local mean = node:apply("reduce_mean", { square }, { axis = axes, keepdims = true }, "mean")
+  local safe = node:apply("add", { mean, node:filled(node:float("epsilon", 1e-5), x.dtype) }, nil, "safe")
+  local row = node:apply("multiply", { x, node:apply("rsqrt", { safe }, nil, "factor") }, nil, "row")
+  return node:apply("multiply", { row, node:input(2) })
+end
+
 -- Krizhevsky and others, 2012: x / (bias + alpha / size * (sum of squares of `size` neighbouring channels)) ^ beta.
 function operators.LRN(node)
   local x, size = node:input(1), node:need(node:int("size"), "size")

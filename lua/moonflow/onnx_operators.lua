@@ -3,7 +3,7 @@
 
 local operators = {}
 
-for _, family in ipairs { "elementwise", "arrays", "layers", "resize", "recurrent" } do
+for _, family in ipairs { "elementwise", "arrays", "layers", "resize", "recurrent", "attention", "quantized" } do
   for name, apply in pairs(require("moonflow.onnx_" .. family)) do operators[name] = apply end
 end
 

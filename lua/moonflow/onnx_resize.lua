@@ -196,7 +196,8 @@ function operators.Upsample(node)
 end
 
 function operators.Resize(node)
-  node:ignore("extrapolation_value")  -- of a cut that is not supported
+  node:ignore("extrapolation_value")       -- of a cut that is not supported
+  node:ignore("keep_aspect_ratio_policy")  -- of sizes, where they are given
   local x, mode = node:input(1), node:text("mode", "nearest")
   if node.opset < 11 then
     local how = manner(node, mode, "asymmetric", "floor")

@@ -1,37 +1,16 @@
 -- flow.onnx and job:export_onnx: networks that other systems have written, whose files are made here out of tables, and
 -- our own, which are written and read again.
 local flow = require "moonflow"
-local core = require "moonflow.core"
+local models = require "onnx_models"
 
 local np, tp = flow.np, flow.typing
+local floats, whole, node, value = models.floats, models.whole, models.node, models.value
+local write, job_of, result_of, raises, same =
+  models.write, models.job_of, models.result_of, models.raises, models.same
 
 local path
-before_each(function()
-  flow.clear_default_session()
-  path = os.tmpname()
-end)
-after_each(function() os.execute("rm -f " .. path .. "*") end)
-
-local function floats(list) return np.array(list):astype("float32") end
-local function whole(list) return np.array(list):astype("int64") end
-
-local function node(op, inputs, outputs, attributes)
-  return { op = op, name = "/" .. op, inputs = inputs, outputs = outputs, attributes = attributes or {} }
-end
-
-local function value(name, shape, dtype) return { name = name, shape = shape, dtype = dtype or "float32" } end
-
--- Writes a model; initializers are { name = array }.
-local function write(given)
-  local initializers = {}
-  for name, array in pairs(given.weights or {}) do initializers[#initializers + 1] = { name = name, value = array } end
-  table.sort(initializers, function(one, other) return one.name < other.name end)
-  core.onnx_write(path, {
-    opset = given.opset or 17, producer = "spec", name = "net", nodes = given.nodes, initializers = initializers,
-    inputs = given.inputs or { value("x", given.shape) }, outputs = given.outputs or { value("y") },
-  })
-  return path
-end
+before_each(function() path = models.begin() end)
+after_each(models.finish)
 
 -- y = x weight^T + bias
 local function dense_model(opset)
@@ -41,29 +20,6 @@ local function dense_model(opset)
     nodes = { node("Gemm", { "x", "fc/weight", "fc/bias" }, { "y" }, { transB = { i = 1 } }) },
   }
 end
-
--- A job that calls a model with one input, and what it gives for `x`.
-local function job_of(model, shape, dtype)
-  return flow.global_function {
-    name = "job", inputs = { x = tp.Numpy.Placeholder(shape, { dtype = dtype or "float32" }) }, returns = tp.Numpy,
-  } (function(x) return (model(x)) end)
-end
-
-local function result_of(x, given)
-  given.shape = given.shape or x.shape:table()
-  given.inputs = { value("x", given.shape, x.dtype) }
-  return job_of(flow.onnx.load(write(given)), x.shape:table(), x.dtype)(x)
-end
-
-local function raises(pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine, "there was no error")
-  assert.is_true(flow.is_error(problem), tostring(problem))
-  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
-end
-
-local function same(wanted, array) assert.same(wanted, array:totable()) end
-
 describe("a loaded model", function()
   it("says what goes in and out, its opset, and how much it is", function()
     local model = flow.onnx.load(dense_model())
@@ -206,93 +162,6 @@ describe("a loaded model", function()
     raises("input 2, 'shape', is computed in each run", function()
       job(function(x) return flow.cast(x, "int64") end)
     end)
-  end)
-end)
-
-describe("operators", function()
-  it("pad at one side, and average without the pads", function()
-    local x = floats { { { { 1, 2, 3 }, { 4, 5, 6 }, { 7, 8, 9 } } } }
-    same({ { { { 1, 2.5 }, { 5.5, 7 } } } }, result_of(x, {
-      nodes = { node("AveragePool", { "x" }, { "y" },
-        { kernel_shape = { ints = { 2, 2 } }, strides = { ints = { 2, 2 } }, auto_pad = { s = "SAME_LOWER" } }) },
-    }))
-    same({ { { { 0, 1, 3, 5 } } } }, result_of(floats { { { { 1, 2, 3 } } } }, {
-      weights = { w = floats { { { { 1, 1 } } } } },
-      nodes = { node("Conv", { "x", "w" }, { "y" }, { pads = { ints = { 0, 2, 0, 0 } } }) },
-    }))
-  end)
-
-  it("mean what they mean at the file's opset", function()
-    local x = floats { { { 1, 1 }, { 1, 1 } } }
-    local nodes = { node("Softmax", { "x" }, { "y" }) }
-    same({ { { 0.25, 0.25 }, { 0.25, 0.25 } } }, result_of(x, { opset = 11, nodes = nodes }))
-    same({ { { 0.5, 0.5 }, { 0.5, 0.5 } } }, result_of(x, { opset = 13, nodes = nodes }))
-  end)
-
-  it("divide whole numbers towards zero", function()
-    same({ -3, 3, 3 }, result_of(whole { -7, 7, -7 }, {
-      weights = { d = whole { 2, 2, -2 } }, nodes = { node("Div", { "x", "d" }, { "y" }) },
-    }))
-  end)
-
-  it("count indices from the end", function()
-    same({ 3, 1 }, result_of(floats { 1, 2, 3 }, {
-      weights = { at = whole { -1, 0 } }, nodes = { node("Gather", { "x", "at" }, { "y" }) },
-    }))
-  end)
-
-  it("slice backwards and to the end", function()
-    same({ 4, 2 }, result_of(floats { 1, 2, 3, 4 }, {
-      weights = { from = whole { -1 }, to = whole { -2 ^ 40 }, axes = whole { 0 }, steps = whole { -2 } },
-      nodes = { node("Slice", { "x", "from", "to", "axes", "steps" }, { "y" }) },
-    }))
-  end)
-
-  it("go from step to step, in both directions", function()
-    -- One unit, whose gates have weights of 1 for the input and 0.5 for the state, and no biases.
-    local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
-    local function lstm(inputs)
-      local h, c = 0, 0
-      for _, x in ipairs(inputs) do
-        local g = x + 0.5 * h
-        c = sigmoid(g) * c + sigmoid(g) * math.tanh(g)
-        h = sigmoid(g) * math.tanh(c)
-      end
-      return h
-    end
-    local function gru(inputs)
-      local h = 0
-      for _, x in ipairs(inputs) do
-        local z = sigmoid(x + 0.5 * h)
-        h = (1 - z) * math.tanh(x + 0.5 * z * h) + z * h
-      end
-      return h
-    end
-    for op, by_hand in pairs { LSTM = lstm, GRU = gru } do
-      local gates = op == "LSTM" and 4 or 3
-      local weight = np.ones({ 2, gates, 1 }):astype("float32")
-      flow.clear_default_session()
-      local got = result_of(floats { { { 0.3 } }, { { -0.8 } } }, {
-        weights = { w = weight, r = weight * 0.5 },
-        nodes = { node(op, { "x", "w", "r" }, { "y" }, { direction = { s = "bidirectional" } }) },
-      })
-      assert.same({ 2, 2, 1, 1 }, got.shape:table())
-      assert.near(by_hand { 0.3, -0.8 }, got:at(1, 0, 0, 0), 1e-6)
-      assert.near(by_hand { -0.8, 0.3 }, got:at(0, 1, 0, 0), 1e-6)
-    end
-  end)
-
-  it("resize by sums of places", function()
-    local function resized(attributes, sizes)
-      return result_of(floats { { { { 0, 3 } } } }, {
-        weights = { sizes = whole(sizes) }, nodes = { node("Resize", { "x", "", "", "sizes" }, { "y" }, attributes) },
-      })
-    end
-    same({ { { { 0, 1, 2, 3 } } } }, resized(
-      { mode = { s = "linear" }, coordinate_transformation_mode = { s = "align_corners" } }, { 1, 1, 1, 4 }))
-    same({ { { { 0, 0, 3 } } } }, resized(
-      { mode = { s = "nearest" }, coordinate_transformation_mode = { s = "asymmetric" },
-        nearest_mode = { s = "floor" } }, { 1, 1, 1, 3 }))
   end)
 end)
 

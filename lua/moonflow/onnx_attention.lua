@@ -1,0 +1,228 @@
+--- ONNX operators of transformers, since opset 23: Attention, and RotaryEmbedding, which turns what attention compares.
+--- A table from an operator's name to the function that applies it to a node.
+-- Heads are taken as (batch, length, heads, width), as the op of the catalog has them. ONNX has them so where a value
+-- has three axes, and with heads before length where it has four.
+
+local operators = {}
+
+-- ---- heads --------------------------------------------------------------------------------------------------------
+
+local function lengths_first(node, x, word) return node:transpose(x, { 0, 2, 1, 3 }, word) end
+
+-- (batch, length, heads, width) of a value of three or four axes, of which `heads` names how many heads it has.
+local function heads_of(node, x, heads, word)
+  local sizes = x.shape:table()
+  if #sizes == 4 then return lengths_first(node, x, word) end
+  if #sizes ~= 3 then node:fail(word .. " has " .. #sizes .. " axes, wanted 3 or 4", "shape_mismatch") end
+  local count = node:need(heads, "number of heads for " .. word .. ", which has three axes")
+  if count < 1 or sizes[3] % count ~= 0 then
+    node:fail(("%s has %d columns for %d heads"):format(word, sizes[3], count), "shape_mismatch")
+  end
+  return node:reshape(x, { sizes[1], sizes[2], count, sizes[3] / count }, word)
+end
+
+-- As many heads as queries have: each one of keys and values is several queries' own.
+local function shared(node, x, heads, word)
+  local batch, length, own, width = unpack(x.shape:table())
+  if own == heads then return x end
+  if own == 0 or heads % own ~= 0 then
+    node:fail(("%d heads of %s for %d of queries"):format(own, word, heads), "shape_mismatch")
+  end
+  local column = node:reshape(x, { batch, length, own, 1, width }, word .. "_column")
+  local repeated = node:spread(column, { batch, length, own, heads / own, width }, word .. "_columns")
+  return node:reshape(repeated, { batch, length, heads, width }, word .. "_shared")
+end
+
+-- What keys or values of earlier calls and those of this one are together.
+local function after_past(node, x, past, word)
+  if not past then return x end
+  return node:apply("concat", { lengths_first(node, past, word .. "_past"), x }, { axis = 1 }, word .. "_all")
+end
+
+-- ---- which keys a query looks at ----------------------------------------------------------------------------------
+
+local function places(node, count, shape, word)
+  return node:reshape(node:apply("range", {}, { start = 0, stop = count, dtype = "int64" }, word), shape, word)
+end
+
+local function both(node, one, other, word)
+  return one and other and node:apply("logical_and", { one, other }, nil, word) or one or other
+end
+
+-- A mask that is too short for the keys is filled up with what lets none of the others be looked at.
+local function padded(node, mask, keys, number)
+  local sizes = mask.shape:table()
+  local lacks = keys - sizes[#sizes]
+  if lacks <= 0 then return mask end
+  sizes[#sizes] = lacks
+  return node:apply("concat", { mask, node:filled(number, mask.dtype, sizes) }, { axis = #sizes - 1 }, "mask_padded")
+end
+
+-- An int8 mask of what the node's attributes and the lengths of its sequences allow, or nil; and does a query, besides,
+-- look at no key behind it, none of them being of an earlier call?
+local function allowed_keys(node, queries, keys, past)
+  local lengths = node:optional(7)
+  local is_causal = node:int("is_causal", 0) ~= 0
+  local left, right = node:int("left_window_size", -1), node:int("right_window_size", -1)
+  if not lengths and not past and left < 0 and right < 0 then return nil, is_causal end
+
+  local column = places(node, keys, { 1, 1, 1, keys }, "keys")
+  local row = places(node, queries, { 1, 1, queries, 1 }, "queries")
+  if lengths then lengths = node:reshape(node:cast(lengths, "int64", "lengths"), { -1, 1, 1, 1 }, "lengths") end
+  if past then
+    row = node:apply("add", { row, node:filled(past.shape[2], "int64") }, nil, "rows")
+  elseif lengths then
+    local first = node:apply("subtract", { lengths, node:filled(queries, "int64") }, nil, "first_rows")
+    row = node:apply("add", { row, first }, nil, "rows")
+  end
+  local function bounded(word, by, op)
+    local bound = by == 0 and row or node:apply("add", { row, node:filled(by, "int64") }, nil, word .. "_bounds")
+    return node:apply(op, { column, bound }, nil, word)
+  end
+  local allowed = is_causal and bounded("before", 0, "less_equal") or nil
+  if left >= 0 then allowed = both(node, allowed, bounded("not_far_before", -left, "greater_equal"), "window_left") end
+  if right >= 0 then allowed = both(node, allowed, bounded("not_far_behind", right, "less_equal"), "window_right") end
+  if lengths then
+    allowed = both(node, allowed, node:apply("less", { column, lengths }, nil, "there"), "window_there")
+  end
+  return allowed, false
+end
+
+-- ---- the formula in simple ops ------------------------------------------------------------------------------------
+
+local function triangle(node, queries, keys)
+  return node:apply("less_equal", { places(node, keys, { 1, keys }, "keys"),
+    places(node, queries, { queries, 1 }, "queries") }, nil, "triangle")
+end
+
+-- Where the op of the catalog does not do: with a bias that is added to the scores, with scores that are bounded, or
+-- where somebody asks for them. Gives the sums and what the node calls qk_matmul_output.
+local function in_steps(node, query, key, value, given)
+  local queries, keys = query.shape[1], key.shape[1]
+  local function number(x) return node:filled(x, query.dtype) end
+  query, key, value = lengths_first(node, query, "query_heads"), lengths_first(node, key, "key_heads"),
+    lengths_first(node, value, "value_heads")
+  local scores = node:apply("matmul", { query, key }, { transpose_b = true }, "scores")
+  scores = node:apply("multiply", { scores, number(given.scale) }, nil, "scaled")
+  local asked = { [0] = scores }
+  if given.softcap > 0 then
+    local cap = number(given.softcap)
+    local tanh = node:apply("tanh", { node:apply("divide", { scores, cap }, nil, "part") }, nil, "tanh")
+    scores = node:apply("multiply", { tanh, cap }, nil, "capped")
+  end
+  asked[1] = scores
+
+  local allowed, bias = given.allowed, given.bias
+  if given.is_causal then allowed = both(node, allowed, triangle(node, queries, keys), "allowed") end
+  if allowed then bias = node:apply("where", { allowed, bias or number(0), number(-math.huge) }, nil, "bias") end
+  local weights
+  if bias then
+    scores = node:apply("add", { scores, bias }, nil, "biased")
+    -- A query that may look at nothing has weights of 0.
+    local most = node:apply("reduce_max", { bias }, { axis = { -1 }, keepdims = true }, "most")
+    local is_any = node:apply("greater", { most, number(-math.huge) }, nil, "looks_at_any")
+    local safe = node:apply("where", { is_any, scores, number(0) }, nil, "safe")
+    weights = node:apply("where", { is_any, node:apply("softmax", { safe }, { axis = -1 }, "softmax"), number(0) }, nil,
+      "weights")
+  else
+    weights = node:apply("softmax", { scores }, { axis = -1 }, "weights")
+  end
+  asked[2], asked[3] = scores, weights
+  return lengths_first(node, node:apply("matmul", { weights, value }, {}, "sums"), "sums_first"), asked
+end
+
+-- ---- the operators ------------------------------------------------------------------------------------------------
+
+-- softmax(scale * query . key^T + mask) . value for each head, with keys and values of earlier calls before them.
+function operators.Attention(node)
+  node:ignore("softmax_precision")  -- sums are in float32 or wider
+  local x = node:input(1)
+  local query = heads_of(node, x, node:int("q_num_heads"), "query")
+  local key = heads_of(node, node:input(2), node:int("kv_num_heads"), "key")
+  local value = heads_of(node, node:input(3), node:int("kv_num_heads"), "value")
+  local past, mask = node:optional(5), node:optional(4)
+  key, value = after_past(node, key, past, "key"), after_past(node, value, node:optional(6), "value")
+  local queries, keys, heads = query.shape[1], key.shape[1], query.shape[2]
+
+  local given = { scale = node:float("scale", query.shape[3] ^ -0.5), softcap = node:float("softcap", 0) }
+  given.allowed, given.is_causal = allowed_keys(node, queries, keys, past)
+  if mask and node.is_floating(mask) then
+    given.bias = padded(node, mask, keys, -math.huge)
+  elseif mask then
+    given.allowed = both(node, padded(node, mask, keys, 0), given.allowed, "allowed_mask")
+  end
+
+  local all_keys, all_values = shared(node, key, heads, "key"), shared(node, value, heads, "value")
+  local mode, asked = node:int("qk_matmul_output_mode", 0), {}
+  local y
+  if given.bias or given.softcap > 0 or node:is_wanted(4) then
+    y, asked = in_steps(node, query, all_keys, all_values, given)
+  else
+    y = node:apply("dot_product_attention", { query, all_keys, all_values, given.allowed or false, false },
+      { scale = given.scale, causal = given.is_causal, rate = 0 }, "heads")
+  end
+  if #x.shape == 3 then
+    y = node:reshape(y, { x.shape[0], queries, heads * value.shape[3] })
+  else
+    y = lengths_first(node, y)
+  end
+  return y, node:is_wanted(2) and lengths_first(node, key, "present_key") or nil,
+    node:is_wanted(3) and lengths_first(node, value, "present_value") or nil,
+    node:is_wanted(4) and node:need(asked[mode], "qk_matmul_output_mode " .. mode) or nil
+end
+
+-- Su and others, 2021: each pair of a head's numbers is turned by an angle that grows with the place in the sequence.
+-- A pair is neighbours, or the i-th numbers of both halves.
+function operators.RotaryEmbedding(node)
+  local x, cos, sin, at = node:input(1), node:input(2), node:input(3), node:optional(4)
+  local heads = node:int("num_heads", 0)
+  local rows = heads_of(node, x, heads > 0 and heads or nil, "heads")
+  local batch, length, count, width = unpack(rows.shape:table())
+  local turned = node:int("rotary_embedding_dim", 0)
+  if turned == 0 then turned = width end
+  if turned < 0 or turned > width or turned % 2 ~= 0 then
+    node:fail(("rotary_embedding_dim is %d of %d, wanted an even number of them"):format(turned, width), "out_of_range")
+  end
+  local function angles(table, word)
+    if at then table = node:apply("gather", { table, at }, { axis = 0 }, word) end
+    local sizes = table.shape:table()
+    if #sizes ~= 3 or sizes[3] ~= turned / 2 then
+      node:fail(("%s is %s, wanted %d of each place"):format(word, tostring(table.shape), turned / 2), "shape_mismatch")
+    end
+    return node:reshape(table, { sizes[1], sizes[2], 1, sizes[3] }, word .. "_column")
+  end
+  cos, sin = angles(cos, "cos"), angles(sin, "sin")
+
+  local part = turned < width and node:cut(rows, 3, 0, turned, "part") or rows
+  local half, is_neighbours = turned / 2, node:int("interleaved", 0) ~= 0
+  local single = { batch, length, count, half }
+  local one, other
+  if is_neighbours then
+    local pairs = node:reshape(part, { batch, length, count, half, 2 }, "pairs")
+    one = node:reshape(node:cut(pairs, 4, 0, 1, "firsts"), single, "first")
+    other = node:reshape(node:cut(pairs, 4, 1, 1, "seconds"), single, "second")
+  else
+    one, other = node:cut(part, 3, 0, half, "first"), node:cut(part, 3, half, half, "second")
+  end
+  local function times(a, b, word) return node:apply("multiply", { a, b }, nil, word) end
+  local real = node:apply("subtract", { times(cos, one, "cos_first"), times(sin, other, "sin_second") }, nil, "real")
+  local imaginary = node:apply("add", { times(sin, one, "sin_first"), times(cos, other, "cos_second") }, nil,
+    "imaginary")
+  local result
+  if is_neighbours then
+    local column = { batch, length, count, half, 1 }
+    local pairs = node:apply("concat", { node:reshape(real, column, "real_column"),
+      node:reshape(imaginary, column, "imaginary_column") }, { axis = 4 }, "turned_pairs")
+    result = node:reshape(pairs, { batch, length, count, turned }, "turned")
+  else
+    result = node:apply("concat", { real, imaginary }, { axis = 3 }, "turned")
+  end
+  if turned < width then
+    local rest = node:cut(rows, 3, turned, width - turned, "rest")
+    result = node:apply("concat", { result, rest }, { axis = 3 }, "with_rest")
+  end
+  if #x.shape == 3 then return node:reshape(result, x.shape:table()) end
+  return lengths_first(node, result)
+end
+
+return operators

@@ -1,0 +1,225 @@
+-- What the operators of ONNX mean.
+local flow = require "moonflow"
+local models = require "onnx_models"
+
+local np = flow.np
+local floats, whole, node, value = models.floats, models.whole, models.node, models.value
+local write, job_of, result_of, raises, same =
+  models.write, models.job_of, models.result_of, models.raises, models.same
+
+before_each(models.begin)
+after_each(models.finish)
+
+describe("operators", function()
+  it("pad at one side, and average without the pads", function()
+    local x = floats { { { { 1, 2, 3 }, { 4, 5, 6 }, { 7, 8, 9 } } } }
+    same({ { { { 1, 2.5 }, { 5.5, 7 } } } }, result_of(x, {
+      nodes = { node("AveragePool", { "x" }, { "y" },
+        { kernel_shape = { ints = { 2, 2 } }, strides = { ints = { 2, 2 } }, auto_pad = { s = "SAME_LOWER" } }) },
+    }))
+    same({ { { { 0, 1, 3, 5 } } } }, result_of(floats { { { { 1, 2, 3 } } } }, {
+      weights = { w = floats { { { { 1, 1 } } } } },
+      nodes = { node("Conv", { "x", "w" }, { "y" }, { pads = { ints = { 0, 2, 0, 0 } } }) },
+    }))
+  end)
+
+  it("mean what they mean at the file's opset", function()
+    local x = floats { { { 1, 1 }, { 1, 1 } } }
+    local nodes = { node("Softmax", { "x" }, { "y" }) }
+    same({ { { 0.25, 0.25 }, { 0.25, 0.25 } } }, result_of(x, { opset = 11, nodes = nodes }))
+    same({ { { 0.5, 0.5 }, { 0.5, 0.5 } } }, result_of(x, { opset = 13, nodes = nodes }))
+  end)
+
+  it("divide whole numbers towards zero", function()
+    same({ -3, 3, 3 }, result_of(whole { -7, 7, -7 }, {
+      weights = { d = whole { 2, 2, -2 } }, nodes = { node("Div", { "x", "d" }, { "y" }) },
+    }))
+  end)
+
+  it("count indices from the end", function()
+    same({ 3, 1 }, result_of(floats { 1, 2, 3 }, {
+      weights = { at = whole { -1, 0 } }, nodes = { node("Gather", { "x", "at" }, { "y" }) },
+    }))
+  end)
+
+  it("slice backwards and to the end", function()
+    same({ 4, 2 }, result_of(floats { 1, 2, 3, 4 }, {
+      weights = { from = whole { -1 }, to = whole { -2 ^ 40 }, axes = whole { 0 }, steps = whole { -2 } },
+      nodes = { node("Slice", { "x", "from", "to", "axes", "steps" }, { "y" }) },
+    }))
+  end)
+
+  it("put updates where their indices say, along one axis", function()
+    local function scattered(attributes)
+      return result_of(floats { { 1, 2, 3 }, { 4, 5, 6 } }, {
+        opset = 18, weights = { at = whole { { -1, 0 } }, new = floats { { 10, 20 } } },
+        nodes = { node("ScatterElements", { "x", "at", "new" }, { "y" }, attributes) },
+      })
+    end
+    same({ { 20, 2, 10 }, { 4, 5, 6 } }, scattered { axis = { i = 1 } })
+    same({ { 1, 22, 3 }, { 14, 5, 6 } }, scattered { axis = { i = 0 }, reduction = { s = "add" } })
+  end)
+
+  it("divide rows by their root mean square", function()
+    same({ { 0.5, 3.5 } }, result_of(floats { { 1, 7 } }, {
+      opset = 23, weights = { scale = floats { 2.5, 2.5 } },
+      nodes = { node("RMSNormalization", { "x", "scale" }, { "y" }, { epsilon = { f = 0 } }) },
+    }))
+  end)
+
+  it("go from step to step, in both directions", function()
+    -- One unit, whose gates have weights of 1 for the input and 0.5 for the state, and no biases.
+    local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
+    local function lstm(inputs)
+      local h, c = 0, 0
+      for _, x in ipairs(inputs) do
+        local g = x + 0.5 * h
+        c = sigmoid(g) * c + sigmoid(g) * math.tanh(g)
+        h = sigmoid(g) * math.tanh(c)
+      end
+      return h
+    end
+    local function gru(inputs)
+      local h = 0
+      for _, x in ipairs(inputs) do
+        local z = sigmoid(x + 0.5 * h)
+        h = (1 - z) * math.tanh(x + 0.5 * z * h) + z * h
+      end
+      return h
+    end
+    for op, by_hand in pairs { LSTM = lstm, GRU = gru } do
+      local gates = op == "LSTM" and 4 or 3
+      local weight = np.ones({ 2, gates, 1 }):astype("float32")
+      flow.clear_default_session()
+      local got = result_of(floats { { { 0.3 } }, { { -0.8 } } }, {
+        weights = { w = weight, r = weight * 0.5 },
+        nodes = { node(op, { "x", "w", "r" }, { "y" }, { direction = { s = "bidirectional" } }) },
+      })
+      assert.same({ 2, 2, 1, 1 }, got.shape:table())
+      assert.near(by_hand { 0.3, -0.8 }, got:at(1, 0, 0, 0), 1e-6)
+      assert.near(by_hand { -0.8, 0.3 }, got:at(0, 1, 0, 0), 1e-6)
+    end
+  end)
+
+  it("resize by sums of places", function()
+    local function resized(attributes, sizes)
+      return result_of(floats { { { { 0, 3 } } } }, {
+        weights = { sizes = whole(sizes) }, nodes = { node("Resize", { "x", "", "", "sizes" }, { "y" }, attributes) },
+      })
+    end
+    same({ { { { 0, 1, 2, 3 } } } }, resized(
+      { mode = { s = "linear" }, coordinate_transformation_mode = { s = "align_corners" } }, { 1, 1, 1, 4 }))
+    same({ { { { 0, 0, 3 } } } }, resized(
+      { mode = { s = "nearest" }, coordinate_transformation_mode = { s = "asymmetric" },
+        nearest_mode = { s = "floor" } }, { 1, 1, 1, 3 }))
+    same({ { { { 0, 0, 3, 3 } } } }, result_of(floats { { { { 0, 3 } } } }, {
+      weights = { scales = floats { 1, 1, 1, 2 } }, nodes = { node("Resize", { "x", "", "scales" }, { "y" },
+        { mode = { s = "nearest" }, keep_aspect_ratio_policy = { s = "stretch" } }) },  -- as PyTorch writes it
+    }))
+  end)
+end)
+
+describe("attention", function()
+  -- Two queries of 0 look at all keys alike, so each one's sum is the mean of the values it may look at.
+  local function seen(given)
+    local weights = { k = floats { { { { 1 }, { 2 } } } }, v = floats { { { { 2 }, { 4 } } } } }
+    local inputs = { "x", "k", "v", "", "", "", "" }
+    for name, at in pairs { mask = 4, past_k = 5, past_v = 6, lengths = 7 } do
+      if given[name] then inputs[at], weights[name] = name, given[name] end
+    end
+    for name, array in pairs(given.weights or {}) do weights[name] = array end
+    return result_of(given.x or floats { { { { 0 }, { 0 } } } }, {
+      opset = 25, weights = weights, nodes = { node("Attention", inputs, { "y" }, given.attributes) },
+    })
+  end
+  local function both(one, other) return { { { { one }, { other } } } } end
+
+  it("looks where it is allowed to", function()
+    same(both(3, 3), seen {})
+    same(both(2, 3), seen { attributes = { is_causal = { i = 1 } } })
+    same(both(4, 0), seen { mask = np.array { { 0, 1 }, { 0, 0 } }:astype("int8") })
+    same(both(2, 2), seen { mask = np.array { { 1 }, { 1 } }:astype("int8") })
+    same(both(2, 4), seen { attributes = { left_window_size = { i = 0 }, right_window_size = { i = 0 } } })
+    same(both(2, 2), seen { lengths = whole { 1 } })
+    same(both(0, 2), seen { lengths = whole { 1 }, attributes = { is_causal = { i = 1 } } })
+  end)
+
+  it("adds a bias to what it compares", function()
+    local below = -math.huge
+    same(both(4, 0), seen { mask = floats { { below, 0 }, { below, below } } })
+    same(both(2, 4), seen { mask = floats { { 0, 0 }, { below, 0 } }, attributes = { is_causal = { i = 1 } } })
+  end)
+
+  it("looks at keys of calls before it", function()
+    local past = { past_k = floats { { { { 5 } } } }, past_v = floats { { { { 6 } } } } }
+    same(both(4, 4), seen(past))
+    past.attributes = { is_causal = { i = 1 } }
+    same(both(4, 4), seen(past))  -- (6 + 2) / 2 and (6 + 2 + 4) / 3
+  end)
+
+  it("takes heads side by side, and keys that several of them share", function()
+    local weights = { k = floats { { { 1 }, { 2 } } }, v = floats { { { 2 }, { 4 } } } }
+    same({ { { 2, 2 }, { 3, 3 } } }, seen { x = floats { { { 0, 0 }, { 0, 0 } } }, weights = weights, attributes = {
+      q_num_heads = { i = 2 }, kv_num_heads = { i = 1 }, is_causal = { i = 1 } } })
+    raises("query has 3 columns for 2 heads", function()
+      seen { x = floats { { { 0, 0, 0 } } }, weights = weights, attributes = {
+        q_num_heads = { i = 2 }, kv_num_heads = { i = 1 } } }
+    end)
+  end)
+
+  it("bounds scores, and gives them where they are asked for", function()
+    local function scores(mode)
+      local model = flow.onnx.load(write {
+        opset = 23, shape = { 1, 1, 1, 1 }, outputs = { value("s") },
+        weights = { k = floats { { { { 1 }, { 2 } } } }, v = floats { { { { 2 }, { 4 } } } } },
+        nodes = { node("Attention", { "x", "k", "v" }, { "y", "", "", "s" }, {
+          scale = { f = 3 }, softcap = { f = 5 }, qk_matmul_output_mode = { i = mode } }) },
+      })
+      return job_of(model, { 1, 1, 1, 1 })(floats { { { { 1 } } } }):reshape(-1)
+    end
+    same({ 3, 6 }, scores(0))
+    for i, x in ipairs { 3, 6 } do assert.near(5 * math.tanh(x / 5), scores(1)[i - 1], 1e-6) end
+    local e = math.exp(5 * math.tanh(6 / 5) - 5 * math.tanh(3 / 5))
+    assert.near(e / (1 + e), scores(3)[1], 1e-6)
+  end)
+
+  it("turns pairs of numbers by the place they have", function()
+    local function turned(attributes)
+      return result_of(floats { { { { 1, 2, 3, 4, 5 } } } }, {
+        opset = 23, weights = { cos = floats { { 9, 9 }, { 0, 1 } }, sin = floats { { 9, 9 }, { 1, 0 } },
+          at = whole { { 1 } } },
+        nodes = { node("RotaryEmbedding", { "x", "cos", "sin", "at" }, { "y" }, attributes) },
+      })
+    end
+    same({ { { { -3, 2, 1, 4, 5 } } } }, turned { rotary_embedding_dim = { i = 4 } })
+    same({ { { { -2, 1, 3, 4, 5 } } } }, turned { rotary_embedding_dim = { i = 4 }, interleaved = { i = 1 } })
+    raises("cos is (1, 1, 2), wanted 1 of each place", function() turned { rotary_embedding_dim = { i = 2 } } end)
+  end)
+end)
+
+describe("quantised models", function()
+  it("round halves to the even number, and stay in range", function()
+    local function whole_numbers(zero, dtype)
+      return result_of(floats { -3, -1, 1, 3, 1000 }, {
+        weights = { scale = floats { 2 }, zero = np.array { zero }:astype(dtype) },
+        nodes = { node("QuantizeLinear", { "x", "scale", "zero" }, { "y" }) },
+      })
+    end
+    same({ -1, 1, 1, 3, 127 }, whole_numbers(1, "int8"))
+    same({ 8, 10, 10, 12, 255 }, whole_numbers(10, "uint8"))
+  end)
+
+  it("have a scale of all, of each place along an axis, or of each block there", function()
+    local function real_numbers(scale, zero, attributes)
+      return result_of(np.array { { 1, 2, 3 }, { 4, 5, 6 } }:astype("int8"), {
+        opset = 23, weights = { scale = floats(scale), zero = np.array(zero):astype("int8") },
+        nodes = { node("DequantizeLinear", { "x", "scale", "zero" }, { "y" }, attributes) },
+      })
+    end
+    same({ { 0, 0.5, 1 }, { 1.5, 2, 2.5 } }, real_numbers({ 0.5 }, { 1 }))
+    same({ { 1, 2, 3 }, { 6, 8, 10 } }, real_numbers({ 1, 2 }, { 0, 1 }, { axis = { i = 0 } }))
+    same({ { 1, 2, 30 }, { 8, 10, 60 } }, real_numbers({ { 1, 10 }, { 2, 10 } }, { { 0, 0 }, { 0, 0 } },
+      { axis = { i = 1 }, block_size = { i = 2 } }))
+    raises("zero_point has 2 numbers for 3 places of axis 1", function() real_numbers({ 1, 2 }, { 0, 0 }) end)
+  end)
+end)
