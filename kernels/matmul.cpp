@@ -353,7 +353,7 @@ Launch prepare_stack(const Product& sizes, Finish finish, KernelCall& call) {
   };
 }
 
-// The kernel that has been chosen, unless the first factor turns out to be mostly zeros.
+// The kernel that has been chosen, unless a factor turns out to be mostly zeros.
 Launch unless_sparse(const cpu::SparseProduct& sparse, const Product& sizes, Finish finish, KernelCall& call,
                      Launch dense) {
   if (sizes.batch > 1 || !sparse.may_pay()) return dense;

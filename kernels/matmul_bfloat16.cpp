@@ -213,7 +213,7 @@ template <int kRows, int kCount>
 #pragma GCC unroll 2
   for (int i = 0; i < kBases; ++i) base[i] = left.data + 3 * i * left.row;
   const int64_t columns = end.product.columns;
-  if (end.ending.descends)
+  if (end.ending.descends && !end.turned)
     fetch_tile(static_cast<const float*>(end.out) + begin * columns, kRows, columns, end.columns);
   const int64_t row = left.row, step = left.step;
   for (int64_t k = pairs(end.product); k > 0; --k, panel += kPanel) {
@@ -406,14 +406,16 @@ bool multiplies_bfloat16() {
   return has;
 }
 
-int64_t narrow_scratch_bytes(const NarrowProduct& product) {
+namespace {
+
+int64_t scratch_bytes(const NarrowProduct& product) {
   const int64_t panel = is_few_rows(product) ? 0 : pairs(product) * kPanel;
   return (product.batch * left_pairs(product) + threads() * panel) * static_cast<int64_t>(sizeof(Pair)) +
          ListedPairs::scratch_bytes(product) + kAlignment;
 }
 
-void multiply_narrow(const NarrowProduct& product, const void* a, const void* b, const NarrowEnding& ending, void* out,
-                     void* scratch) {
+void multiply(const NarrowProduct& product, const void* a, const void* b, const NarrowEnding& ending, bool turned,
+              void* out, void* scratch) {
   if (product.batch * product.rows * product.columns == 0) return;
   Pair* const packed = static_cast<Pair*>(scratch);
   if (!left_is_packed(product)) pack_left(product, a, packed);
@@ -434,7 +436,7 @@ void multiply_narrow(const NarrowProduct& product, const void* a, const void* b,
   Pair* const panel_scratch = packed + product.batch * left_pairs(product);
   ListedPairs listed(product, left_of(0), panel_scratch + threads() * panel_pairs);
   const int64_t b_bytes = product.inner * product.columns * (product.narrow_b ? 2 : 4);
-  const int64_t row_bytes = product.columns * (product.narrow_out ? 2 : 4);
+  const int64_t out_bytes = product.narrow_out ? 2 : 4;
   const int64_t block = listed.pays() ? listed.most_rows() : product.rows;
   for (int64_t begin = 0; begin < product.rows; begin += block) {
     const int64_t rows = std::min(block, product.rows - begin);
@@ -449,9 +451,10 @@ void multiply_narrow(const NarrowProduct& product, const void* a, const void* b,
           const int64_t j = panel_begin(product, at), width = panel_begin(product, at + 1) - j;
           const char* const right = static_cast<const char*>(b) + n * b_bytes;
           pack_panel(product, right, j, width, panel);
-          char* const to = static_cast<char*>(out) + (n * product.rows + begin) * row_bytes;
-          const PanelEnding end{product, ending, width, ending.bias ? ending.bias + j : nullptr,
-                                to + j * (product.narrow_out ? 2 : 4)};
+          const int64_t to = turned ? j * product.rows + begin : (n * product.rows + begin) * product.columns + j;
+          const PanelEnding end{
+              product, ending, width, ending.bias ? ending.bias + j : nullptr, static_cast<char*>(out) + to * out_bytes,
+              turned};
           if (listed.pays() && is_finite(panel, pairs(product), width)) {
             listed.multiply(panel, end, own.first, own.last);
           } else {
@@ -463,6 +466,20 @@ void multiply_narrow(const NarrowProduct& product, const void* a, const void* b,
       }
     });
   }
+}
+
+}  // namespace
+
+int64_t narrow_scratch_bytes(const NarrowProduct& product) {
+  return std::max(scratch_bytes(product), scratch_bytes(turned(product)));
+}
+
+void multiply_narrow(const NarrowProduct& product, const void* a, const void* b, const NarrowEnding& ending, void* out,
+                     void* scratch) {
+  if (ending.is_plain() && is_better_turned(product, a, b))
+    multiply(turned(product), b, a, ending, true, out, scratch);
+  else
+    multiply(product, a, b, ending, false, out, scratch);
 }
 
 #else

@@ -24,19 +24,30 @@ inline __mmask16 lanes(int64_t count) {
   return static_cast<__mmask16>(count >= kLanes ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
 }
 
-// Where sums over a panel end: in `columns` columns of out, for which `bias` is, if there is one.
+// Where sums over a panel end: in `columns` columns of out, for which `bias` is, if there is one. Where the product was
+// turned over those are rows of out, which is float32 then.
 struct PanelEnding {
   const NarrowProduct& product;
   const NarrowEnding& ending;
   int64_t columns;
   const float* bias;
   void* out;
+  bool turned;
 
   template <int kCount>
   bool is_whole() const {  // as most are
-    return ending.is_plain() && !product.narrow_out && columns == kCount * kLanes;
+    return ending.is_plain() && !product.narrow_out && !turned && columns == kCount * kLanes;
   }
 };
+
+// One row's sums as a column of out.
+inline void end_turned_row(const PanelEnding& end, int64_t row, const float* sums) {
+  float* const to = static_cast<float*>(end.out) + row;
+  for (int64_t j = 0; j < end.columns; ++j) {
+    float& number = to[j * end.product.rows];
+    number = end.ending.descends ? number - end.ending.factor * sums[j] : sums[j];
+  }
+}
 
 // One row's sums in kCount registers.
 template <int kCount>
@@ -52,6 +63,12 @@ template <int kCount>
       _mm512_storeu_ps(to + v * kLanes, sum[v]);
     }
     return;
+  }
+  if (end.turned) {
+    alignas(kAlignment) float sums[kCount * kLanes];
+#pragma GCC unroll 4
+    for (int v = 0; v < kCount; ++v) _mm512_store_ps(sums + v * kLanes, sum[v]);
+    return end_turned_row(end, row, sums);
   }
 #pragma GCC unroll 4
   for (int v = 0; v < kCount; ++v) {

@@ -1,6 +1,10 @@
 #include "kernels/matmul_bfloat16_sparse.h"
 
+#include <type_traits>
+
 #include "kernels/cpu.h"
+#include "kernels/product.h"
+#include "kernels/turned_sums.h"
 
 namespace moonflow::cpu {
 
@@ -60,16 +64,52 @@ template <int kCount>
     sum[v] = _mm512_dpbf16_ps(sum[v], x, (__m512bh)_mm512_loadu_si512(panel + k * kPanel + v * kLanes));
 }
 
-// `count` pairs of rows over a slice of a panel of kCount registers.
+// What follows the lists of a slice: the terms of the rows, and a panel of kCount registers.
+struct Sources {
+  const TermsOfTwo* two;
+  Terms left;
+  TermLists lists;
+  const Pair* panel;
+};
+
+// Adds what a pair of rows has in a slice to their sums.
 template <int kCount>
-[[MOONFLOW_BFLOAT16, gnu::noinline]] void sum_listed(const TermsOfTwo* two, int64_t count, const Terms& left,
-                                                     const TermLists& lists, const Pair* panel, const PanelEnding& end,
+[[MOONFLOW_BFLOAT16, gnu::always_inline]] inline void add_two(const Sources& from, int64_t pair,
+                                                              __m512 (&sum)[2][kCount]) {
+  const TermsOfTwo& two = from.two[pair];
+  const Pair* const first = from.left.data + two.rows[0] * from.left.row;
+  const Pair* const second = from.left.data + two.rows[1] * from.left.row;
+  const uint8_t* const both = from.lists.both(pair);
+  for (int32_t t = 0; t < two.both; ++t) {
+    const int64_t k = both[t];
+    const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(first[k]));
+    const auto y = (__m512bh)_mm512_set1_epi32(static_cast<int>(second[k]));
+#pragma GCC unroll 4
+    for (int v = 0; v < kCount; ++v) {
+      __m512i right = _mm512_loadu_si512(from.panel + k * kPanel + v * kLanes);
+      MOONFLOW_IN_REGISTER(right);  // or it would be read for each of the two
+      sum[0][v] = _mm512_dpbf16_ps(sum[0][v], x, (__m512bh)right);
+      sum[1][v] = _mm512_dpbf16_ps(sum[1][v], y, (__m512bh)right);
+    }
+  }
+  const uint8_t *const of_first = from.lists.own(pair, 0), *const of_second = from.lists.own(pair, 1);
+  for (int32_t t = 0; t < two.own[1]; ++t) {
+    add_pair<kCount>(first, of_first[t], from.panel, sum[0]);
+    add_pair<kCount>(second, of_second[t], from.panel, sum[1]);
+  }
+  for (int32_t t = two.own[1]; t < two.own[0]; ++t) add_pair<kCount>(first, of_first[t], from.panel, sum[0]);
+}
+
+// `count` pairs of rows.
+template <int kCount>
+[[MOONFLOW_BFLOAT16, gnu::noinline]] void sum_listed(const Sources& from, int64_t count, const PanelEnding& end,
                                                      bool begins) {
-  for (int64_t pair = 0; pair < count; ++pair, ++two) {
+  for (int64_t pair = 0; pair < count; ++pair) {
+    const TermsOfTwo& two = from.two[pair];
     __m512 sum[2][kCount];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
-      const float* const so_far = static_cast<const float*>(end.out) + two->rows[i] * end.product.columns;
+      const float* const so_far = static_cast<const float*>(end.out) + two.rows[i] * end.product.columns;
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) {
         sum[i][v] = _mm512_setzero_ps();
@@ -77,28 +117,50 @@ template <int kCount>
         if (end.ending.descends) __builtin_prefetch(so_far + v * kLanes, 1);
       }
     }
-    const Pair *const first = left.data + two->rows[0] * left.row, *const second = left.data + two->rows[1] * left.row;
-    const uint8_t* const both = lists.both(pair);
-    for (int32_t t = 0; t < two->both; ++t) {
-      const int64_t k = both[t];
-      const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(first[k]));
-      const auto y = (__m512bh)_mm512_set1_epi32(static_cast<int>(second[k]));
+    add_two<kCount>(from, pair, sum);
+    end_row<kCount>(end, two.rows[0], sum[0]);
+    if (!two.alone) end_row<kCount>(end, two.rows[1], sum[1]);
+  }
+}
+
+// Sums of rows that are listed together, from row `first` on.
+template <int kCount>
+[[MOONFLOW_BFLOAT16, gnu::noinline]] void sum_together(const Sources& from, int64_t pair, int64_t count, int64_t first,
+                                                       float (*sums)[kPanel]) {
+  for (const int64_t last = pair + count; pair < last; ++pair) {
+    __m512 sum[2][kCount];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kCount; ++v) {
-        __m512i right = _mm512_loadu_si512(panel + k * kPanel + v * kLanes);
-        MOONFLOW_IN_REGISTER(right);  // or it would be read for each of the two
-        sum[0][v] = _mm512_dpbf16_ps(sum[0][v], x, (__m512bh)right);
-        sum[1][v] = _mm512_dpbf16_ps(sum[1][v], y, (__m512bh)right);
-      }
+      for (int v = 0; v < kCount; ++v) sum[i][v] = _mm512_setzero_ps();
+    add_two<kCount>(from, pair, sum);
+    const TermsOfTwo& two = from.two[pair];
+#pragma GCC unroll 4
+    for (int v = 0; v < kCount; ++v) {
+      _mm512_store_ps(sums[two.rows[0] - first] + v * kLanes, sum[0][v]);
+      if (!two.alone) _mm512_store_ps(sums[two.rows[1] - first] + v * kLanes, sum[1][v]);
     }
-    const uint8_t *const of_first = lists.own(pair, 0), *const of_second = lists.own(pair, 1);
-    for (int32_t t = 0; t < two->own[1]; ++t) {
-      add_pair<kCount>(first, of_first[t], panel, sum[0]);
-      add_pair<kCount>(second, of_second[t], panel, sum[1]);
-    }
-    for (int32_t t = two->own[1]; t < two->own[0]; ++t) add_pair<kCount>(first, of_first[t], panel, sum[0]);
-    end_row<kCount>(end, two->rows[0], sum[0]);
-    if (!two->alone) end_row<kCount>(end, two->rows[1], sum[1]);
+  }
+}
+
+// Rows [first, last) of a product that was turned over.
+template <int kCount>
+void sum_turned(const Sources& from, int64_t first, int64_t last, const PanelEnding& end, bool begins) {
+  using R = Register<kLanes>;
+  alignas(kAlignment) float sums[kRowsTogether][kPanel] = {};
+  for (int64_t i = first; i < last; i += kRowsTogether) {
+    const int64_t here = std::min(kRowsTogether, last - i);
+    sum_together<kCount>(from, (i - first) / 2, (here + 1) / 2, i, sums);
+    float* const out = static_cast<float*>(end.out) + i;
+    const auto finish = [&](const auto& ending) {
+      stand_alone(R(), [&] { end_as_columns<R>(sums[0], kPanel, here, end.columns, out, end.product.rows, ending); });
+    };
+    if (end.ending.descends)
+      finish(Descend{end.ending.factor});
+    else if (begins)
+      finish(Replace());
+    else
+      finish(Add());
   }
 }
 
@@ -153,26 +215,77 @@ void ListedPairs::multiply(const Pair* panel, const PanelEnding& end, int64_t fi
   const int64_t count = (last + 1) / 2 - first / 2;
   for (int64_t slice = 0; slice < slices(product_); ++slice) {
     const Slice part(product_, end.ending, slice);
-    const PanelEnding here{product_, part.ending, end.columns, part.ending.bias ? end.bias : nullptr, end.out};
+    const PanelEnding here{product_, part.ending, end.columns, part.ending.bias ? end.bias : nullptr,
+                           end.out,  end.turned};
     const int64_t pair = slice * ((count_ + 1) / 2) + first / 2, term = slice * depth(product_);
-    const auto sum = [&](auto* sum_in_registers) {
-      sum_in_registers(two_ + pair, count, {rows_.data + term, rows_.row, 1}, lists_.from(pair), panel + term * kPanel,
-                       here, part.begins);
+    const Sources from{two_ + pair, {rows_.data + term, rows_.row, 1}, lists_.from(pair), panel + term * kPanel};
+    const auto sum = [&](auto registers) {
+      constexpr int kCount = decltype(registers)::value;
+      if (end.turned)
+        sum_turned<kCount>(from, first, last, here, part.begins);
+      else
+        sum_listed<kCount>(from, count, here, part.begins);
     };
     switch ((end.columns + kLanes - 1) / kLanes) {
       case 1:
-        sum(sum_listed<1>);
+        sum(std::integral_constant<int, 1>());
         break;
       case 2:
-        sum(sum_listed<2>);
+        sum(std::integral_constant<int, 2>());
         break;
       case 3:
-        sum(sum_listed<3>);
+        sum(std::integral_constant<int, 3>());
         break;
       default:
-        sum(sum_listed<kVectors>);
+        sum(std::integral_constant<int, kVectors>());
     }
   }
+}
+
+NarrowProduct turned(const NarrowProduct& product) {
+  NarrowProduct other = product;
+  std::swap(other.rows, other.columns);
+  std::swap(other.narrow_a, other.narrow_b);
+  other.transpose_a = !product.transpose_b;
+  other.transpose_b = !product.transpose_a;
+  return other;
+}
+
+namespace {
+
+// About the part of the pairs of a matrix (inner, length) that is not two zeros, by `looks` short pieces of two rows.
+template <class T>
+double share_of_pairs(const T* data, int64_t inner, int64_t length, int64_t looks) {
+  constexpr int64_t kPiece = 16;
+  constexpr uint64_t kScatter = 0x9e3779b97f4a7c15;  // as of share_of_terms
+  const auto pieces = static_cast<uint64_t>(length / kPiece), all = pieces * static_cast<uint64_t>(inner / 2);
+  int64_t found = 0;
+  for (int64_t look = 0; look < looks; ++look) {
+    const uint64_t at = static_cast<uint64_t>(look) * kScatter % all;
+    const T* const first = data + 2 * static_cast<int64_t>(at / pieces) * length + at % pieces * kPiece;
+    for (int64_t i = 0; i < kPiece; ++i) found += !(first[i] == T(0)) || !(first[length + i] == T(0));
+  }
+  return static_cast<double>(found) / static_cast<double>(looks * kPiece);
+}
+
+double share_of_pairs(const void* data, bool narrow, int64_t inner, int64_t length, int64_t looks) {
+  return narrow ? share_of_pairs(static_cast<const BFloat16*>(data), inner, length, looks)
+                : share_of_pairs(static_cast<const float*>(data), inner, length, looks);
+}
+
+}  // namespace
+
+bool is_better_turned(const NarrowProduct& product, const void* a, const void* b) {
+  constexpr double kTurning = 0.8;              // as much less must it take, to pay for turning the result
+  constexpr double kSurely = kMostShare - 0.1;  // so that its pairs are listed, which other ones of them decide
+  constexpr int64_t kFew = 32, kMany = 256;
+  if (!product.transpose_a || product.transpose_b || product.narrow_out || !may_pay(turned(product))) return false;
+  const auto of_b = [&](int64_t looks) {
+    return share_of_pairs(b, product.narrow_b, product.inner, product.columns, looks);
+  };
+  if (of_b(kFew) > kMostShare + 0.1) return false;
+  const double share = of_b(kMany);
+  return share <= kSurely && share < kTurning * share_of_pairs(a, product.narrow_a, product.inner, product.rows, kMany);
 }
 
 [[MOONFLOW_BFLOAT16]] bool is_finite(const Pair* panel, int64_t pairs, int64_t columns) {

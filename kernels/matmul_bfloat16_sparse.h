@@ -37,6 +37,12 @@ class ListedPairs {
   int64_t count_ = 0;
 };
 
+// Whether the second factor has more zeros to leave out than the first, so that the product is better turned over. Of
+// factors whose pairs lie across rows, as those of a weight's gradient do, which is what they are seen in as stored.
+bool is_better_turned(const NarrowProduct& product, const void* a, const void* b);
+// That product: of the second factor's transpose and the first one's.
+NarrowProduct turned(const NarrowProduct& product);
+
 // Of a panel, the columns that are packed.
 bool is_finite(const Pair* panel, int64_t pairs, int64_t columns);
 

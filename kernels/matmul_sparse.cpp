@@ -7,11 +7,13 @@
 #include "kernels/product.h"
 #include "kernels/sparse_terms.h"
 #include "kernels/square.h"
+#include "kernels/turned_sums.h"
 
 namespace moonflow::cpu {
 namespace {
 
-// What of two rows of a' is not zero is listed, with where the row of b' lies that it is multiplied with. The sums of
+// What of two rows of a' is not zero is listed, with where the row of b' lies that it is multiplied with. Where b' is
+// the one with the zeros, the product is turned over: that of b'^T and a'^T, whose rows are columns of out. The sums of
 // both rows in some columns, a panel, stay in registers along such a list, while that part of b' lies in the
 // first-level cache: a panel of as many terms as fit there, a slice.
 
@@ -63,14 +65,23 @@ Scratch scratch_of(const ProductSizes& sizes, void* memory) {
           reinterpret_cast<uint8_t*>(pairs + pairs_bytes(sizes))};
 }
 
+// What becomes of the sums: they are put into out, or out descends by `factor` times them.
+struct Aim {
+  float* out;
+  bool descends;
+  float factor;
+  bool turned;  // a row of a' is a column of out
+};
+
 struct Work {
   const SparseProduct& product;
   const float *a, *b;
-  bool descends;
-  float factor;
-  float* out;
+  Aim aim;
 
   const ProductSizes& sizes() const { return product.sizes; }
+  // Where an element of the result lies, and how far it is from one row of out to the next.
+  float* out(int64_t i, int64_t j) const { return aim.out + (aim.turned ? j * out_row() + i : i * out_row() + j); }
+  int64_t out_row() const { return aim.turned ? sizes().rows : sizes().columns; }
 };
 
 // Some rows from `row` on, and some terms from `term` on, in slices of `depth`.
@@ -237,37 +248,57 @@ void sum_lists(const Listed& listed, int64_t pairs, const float* panel, float* o
   });
 }
 
-template <class R, class Ending>
-void sum_panel(const Listed& listed, int64_t pairs, const float* panel, int64_t vectors, float* out, int64_t row,
+// The same where out has a column for each row: kRowsTogether rows are summed before they are turned over.
+template <class R, int kCount, class Ending>
+void sum_turned(const Listed& listed, int64_t rows, const float* panel, float* out, int64_t row, const Ending& ending) {
+  stand_alone(R(), [=] {
+    alignas(kAlignment) float sums[kRowsTogether][kCount * R::kWidth] = {};
+    for (int64_t i = 0; i < rows; i += kRowsTogether) {
+      const int64_t here = std::min(kRowsTogether, rows - i);
+      for (int64_t pair = i / 2; pair < (i + here + 1) / 2; ++pair) {
+        const TermsOfTwo& two = listed.pairs[pair];
+        float* const to[2] = {sums[two.rows[0] - i], two.alone ? nullptr : sums[two.rows[1] - i]};
+        sum_two<R, kCount>(listed, pair, panel, to, Replace());
+      }
+      end_as_columns<R>(sums[0], kCount * R::kWidth, here, kCount * R::kWidth, out + i, row, ending);
+    }
+  });
+}
+
+template <class R, int kCount, class Ending>
+void sum_panel(const Work& work, const Block& block, const Listed& listed, const float* panel, int64_t column,
                const Ending& ending) {
-  switch (vectors) {
-    case 1:
-      return sum_lists<R, 1>(listed, pairs, panel, out, row, ending);
-    case 2:
-      return sum_lists<R, 2>(listed, pairs, panel, out, row, ending);
-    case 3:
-      return sum_lists<R, 3>(listed, pairs, panel, out, row, ending);
-    default:
-      return sum_lists<R, kVectors>(listed, pairs, panel, out, row, ending);
-  }
+  float* const out = work.out(block.row, column);
+  if (work.aim.turned)
+    sum_turned<R, kCount>(listed, block.rows, panel, out, work.out_row(), ending);
+  else
+    sum_lists<R, kCount>(listed, block.pairs(), panel, out, work.out_row(), ending);
 }
 
 // The columns [first, last) of a block's rows.
 template <class R>
 void sum_block(const Work& work, const Block& block, const Listed& listed, int64_t first, int64_t last, float* panel) {
-  const int64_t row = work.sizes().columns;
   for (int64_t column = first; column < last; column += kPanel<R>) {
     const int64_t width = std::min(kPanel<R>, last - column);
     for (int64_t slice = 0; slice < block.slices(); ++slice) {
       const auto sum = [&](const auto& ending) {
-        sum_panel<R>(listed.slice(block, slice), block.pairs(), panel, width / R::kWidth,
-                     work.out + block.row * row + column, row, ending);
+        const Listed part = listed.slice(block, slice);
+        switch (width / R::kWidth) {
+          case 1:
+            return sum_panel<R, 1>(work, block, part, panel, column, ending);
+          case 2:
+            return sum_panel<R, 2>(work, block, part, panel, column, ending);
+          case 3:
+            return sum_panel<R, 3>(work, block, part, panel, column, ending);
+          default:
+            return sum_panel<R, kVectors>(work, block, part, panel, column, ending);
+        }
       };
       const bool finite =
           copy_panel<R>(work, block.term + slice * block.depth, block.depth_of(slice), column, width, panel);
       if (!finite) list_slice<R>(block, slice, listed, true);
-      if (work.descends)
-        sum(Descend{work.factor});
+      if (work.aim.descends)
+        sum(Descend{work.aim.factor});
       else if (block.term + slice == 0)
         sum(Replace());
       else
@@ -295,10 +326,32 @@ void multiply_part(const Work& work, int64_t first_row, int64_t last_row, int64_
 
 // ---- looking -------------------------------------------------------------------------------------------------------
 
-bool is_sparse(const SparseProduct& product, const float* a) {
+// Whether the first factor may be listed.
+bool lists(const SparseProduct& product) {
+  constexpr int64_t kLeast = 32, kLeastColumns = 64, kLeastFlops = 2'000'000;
+  const ProductSizes& sizes = product.sizes;
+  return sizes.columns % kPanelLanes == 0 && sizes.columns >= kLeastColumns && sizes.rows >= kLeast &&
+         sizes.inner >= kLeast && 2 * sizes.rows * sizes.columns * sizes.inner >= kLeastFlops;
+}
+
+// The same product turned over: its first factor is the transpose of the second one.
+SparseProduct turned(const SparseProduct& product) {
+  const ProductSizes& sizes = product.sizes;
+  return {{sizes.columns, sizes.rows, sizes.inner, !sizes.transpose_b, !sizes.transpose_a}};
+}
+
+// The part of a factor that is not zero, or 1 where that is too much; seen soon where it is.
+double share_of(const SparseProduct& product, const float* a) {
+  if (!lists(product)) return 1;
   const double most = simd() == Simd::Avx512 ? 0.65 : 0.45;
-  return share_of_terms<kFloatDigits>(reinterpret_cast<const Term*>(a), 1, 0,
-                                      product.sizes.rows * product.sizes.inner / 16) <= most;
+  constexpr int64_t kFew = 32, kMany = 256;
+  for (const int64_t looks : {kFew, kMany}) {
+    const double share = share_of_terms<kFloatDigits>(reinterpret_cast<const Term*>(a), 1, 0,
+                                                      product.sizes.rows * product.sizes.inner / 16, looks);
+    if (looks == kMany) return share <= most ? share : 1;
+    if (share > (1 + most) / 2) return 1;
+  }
+  return 1;
 }
 
 // How the result is divided: by columns, where each thread lists all rows, or by rows, where each copies all of b'. So
@@ -317,8 +370,7 @@ struct Division {
   }
 };
 
-bool multiply(const Work& work, void* scratch) {
-  if (!is_sparse(work.product, work.a)) return false;
+void multiply(const Work& work, void* scratch) {
   const ProductSizes& sizes = work.sizes();
   const Division division(sizes);
   parallel_for(division.parts, 1, [&](int64_t first_part, int64_t last_part) {
@@ -335,26 +387,37 @@ bool multiply(const Work& work, void* scratch) {
       });
     }
   });
+}
+
+// Leaves out the zeros of the factor that has more of them.
+bool multiply_either(const SparseProduct& product, const float* a, const float* b, Aim aim, void* scratch) {
+  constexpr double kTurning = 0.8;  // as much less must it take, to pay for turning the result
+  const SparseProduct other = turned(product);
+  const double of_a = share_of(product, a), of_b = product.b_in_panels ? 1 : share_of(other, b);
+  if (std::min(of_a, of_b) == 1) return false;
+  aim.turned = of_b < kTurning * of_a;
+  multiply(aim.turned ? Work{other, b, a, aim} : Work{product, a, b, aim}, scratch);
   return true;
 }
 
 }  // namespace
 
-bool SparseProduct::may_pay() const {
-  constexpr int64_t kLeast = 32, kLeastColumns = 64, kLeastFlops = 2'000'000;
-  return sizes.columns % kPanelLanes == 0 && sizes.columns >= kLeastColumns && sizes.rows >= kLeast &&
-         sizes.inner >= kLeast && 2 * sizes.rows * sizes.columns * sizes.inner >= kLeastFlops;
+bool SparseProduct::may_pay() const { return lists(*this) || lists(turned(*this)); }
+
+int64_t SparseProduct::scratch_bytes() const {
+  int64_t bytes = 0;
+  for (const SparseProduct& way : {*this, turned(*this)})
+    if (lists(way)) bytes = std::max(bytes, Division(way.sizes).parts * part_bytes(way.sizes));
+  return bytes;
 }
 
-int64_t SparseProduct::scratch_bytes() const { return may_pay() ? Division(sizes).parts * part_bytes(sizes) : 0; }
-
 bool multiply_sparse(const SparseProduct& product, const float* a, const float* b, float* out, void* scratch) {
-  return product.may_pay() && multiply({product, a, b, false, 0, out}, scratch);
+  return multiply_either(product, a, b, {out, false, 0, false}, scratch);
 }
 
 bool descend_sparse(const SparseProduct& product, const float* a, const float* b, float factor, float* out,
                     void* scratch) {
-  return product.may_pay() && multiply({product, a, b, true, factor, out}, scratch);
+  return multiply_either(product, a, b, {out, true, factor, false}, scratch);
 }
 
 }  // namespace moonflow::cpu

@@ -1,7 +1,8 @@
-// Products of float32 matrices of which the first is mostly zeros, as relu and dropout leave them: what is zero is left
-// out. Whether it is so is seen when the matrices are there, by looking at some of the first, so each of these may
-// decline and do nothing; then another kernel is to multiply. Which one it is depends on values and sizes alone, and
-// each element is summed in one order whatever the number of threads. A zero still meets an infinity or a NaN.
+// Products of float32 matrices of which one is mostly zeros, as relu and dropout leave them, and as pictures of letters
+// and counts of words are: what is zero is left out. Whether it is so is seen when the matrices are there, by looking
+// at some of both, so each of these may decline and do nothing; then another kernel is to multiply. Which one it is
+// depends on values and sizes alone, and each element is summed in one order whatever the number of threads. A zero
+// still meets an infinity or a NaN.
 #pragma once
 
 #include "kernels/matmul_tiles.h"

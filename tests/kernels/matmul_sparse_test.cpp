@@ -1,4 +1,4 @@
-// Products that leave out the zeros of their first factor: against float64, and what is not to be left out.
+// Products that leave out the zeros of a factor: against float64, and what is not to be left out.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -41,6 +41,16 @@ Tensor in_panels(const Tensor& b) {
 struct Sample {
   int64_t rows, columns, inner;
   bool transpose_a = false, transpose_b = false;
+  bool left_is_sparse = true;
+
+  // The same turned over, so that the zeros are in the second factor.
+  Sample turned() const { return {columns, rows, inner, !transpose_b, !transpose_a, !left_is_sparse}; }
+  Tensor a(double share) const {
+    return left_is_sparse ? sparse_values(left(), share, 1) : random_values({DType::Float32, left()}, 1);
+  }
+  Tensor b(double share) const {
+    return left_is_sparse ? random_values({DType::Float32, right()}, 2) : sparse_values(right(), share, 2);
+  }
 
   cpu::SparseProduct product() const { return {{rows, columns, inner, transpose_a, transpose_b}}; }
   Shape left() const { return transpose_a ? Shape{inner, rows} : Shape{rows, inner}; }
@@ -58,6 +68,7 @@ std::vector<Sample> samples() {
       for (const bool tb : {false, true}) all.push_back({rows, columns, inner, ta, tb});
     }
   }
+  for (size_t i = 0, count = all.size(); i < count; ++i) all.push_back(all[i].turned());
   return all;
 }
 
@@ -78,14 +89,15 @@ TEST_CASE("sparse products agree with float64 in all directions, the same for an
   for (const Sample& sample : samples()) {
     for (const double share : {0.0, 0.05, 0.4}) {
       CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b, share);
-      const Tensor a = sparse_values(sample.left(), share, 1), b = random_values({DType::Float32, sample.right()}, 2);
+      CAPTURE(sample.left_is_sparse);
+      const Tensor a = sample.a(share), b = sample.b(share);
       const std::optional<Tensor> c = multiplied(sample.product(), a, b);
       REQUIRE(c);
       const Tensor exact = session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0];
       CHECK(distance(*c, exact) < 5e-6);  // sums of up to 300 terms, each rounded at 6e-8
       for (const int threads : {2, 3}) CHECK(same(*multiplied(sample.product(), a, b, threads), *c));
       CHECK(distance(session.evaluate("matmul", {a, b}, sample.attrs())[0], exact) < 5e-6);
-      if (!sample.transpose_b) continue;
+      if (!sample.transpose_b || !sample.left_is_sparse) continue;
       cpu::SparseProduct of_panels = sample.product();
       of_panels.b_in_panels = true;
       CHECK(same(*multiplied(of_panels, a, in_panels(b)), *c));
@@ -97,7 +109,7 @@ TEST_CASE("a descent along a sparse product is the product, and then the descent
   Session session = make_session();
   for (const Sample& sample : samples()) {
     CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b);
-    const Tensor a = sparse_values(sample.left(), 0.3, 1), b = random_values({DType::Float32, sample.right()}, 2);
+    const Tensor a = sample.a(0.3), b = sample.b(0.3);
     const Tensor start = random_values({DType::Float32, {sample.rows, sample.columns}}, 3);
     const auto descended = [&](int threads) {
       const cpu::ThreadLimit limit(threads);
@@ -121,7 +133,7 @@ TEST_CASE("a zero of a sparse factor still meets an infinity and a NaN") {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (const Sample& sample : samples()) {
     CAPTURE(sample.rows, sample.columns, sample.inner, sample.transpose_a, sample.transpose_b);
-    Tensor a = sparse_values(sample.left(), 0.3, 1), b = random_values({DType::Float32, sample.right()}, 2);
+    Tensor a = sample.a(0.3), b = sample.b(0.3);
     for (const float strange : {kInfinity, -kInfinity, kNaN}) {
       b.data<float>()[b.count() - 3] = strange;
       a.data<float>()[7] = strange;
@@ -139,14 +151,23 @@ TEST_CASE("a zero of a sparse factor still meets an infinity and a NaN") {
   }
 }
 
+TEST_CASE("of two sparse factors either is listed, to the same end") {
+  Session session = make_session();
+  const Sample sample{128, 96, 200};
+  for (const auto& [of_a, of_b] : {std::array<double, 2>{0.1, 0.5}, {0.5, 0.1}, {0.3, 0.3}}) {
+    CAPTURE(of_a, of_b);
+    const Tensor a = sparse_values(sample.left(), of_a, 1), b = sparse_values(sample.right(), of_b, 2);
+    const Tensor exact = session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0];
+    CHECK(distance(*multiplied(sample.product(), a, b), exact) < 5e-6);
+  }
+}
+
 TEST_CASE("a factor that is not sparse is declined, and nothing is written") {
   for (const Sample& sample : samples()) {
-    const Tensor b = random_values({DType::Float32, sample.right()}, 2);
     const cpu::SparseProduct product = sample.product();
-    CHECK_FALSE(multiplied(product, random_values({DType::Float32, sample.left()}, 1), b));
-    CHECK_FALSE(multiplied(product, sparse_values(sample.left(), 0.8, 1), b));
+    for (const double share : {0.8, 1.0}) CHECK_FALSE(multiplied(product, sample.a(share), sample.b(share)));
   }
-  for (const Sample& small : {Sample{31, 640, 640}, Sample{640, 72, 640}, Sample{640, 640, 31}, Sample{64, 64, 64}})
+  for (const Sample& small : {Sample{31, 640, 640}, Sample{72, 72, 640}, Sample{640, 640, 31}, Sample{64, 64, 64}})
     CHECK_FALSE(small.product().may_pay());
 }
 
@@ -237,6 +258,34 @@ TEST_CASE("sparse products in bfloat16 agree with float64, the same for any numb
   }
 }
 
+TEST_CASE("in bfloat16 a weight's gradient leaves out zeros of what the layer read") {
+  if (!cpu::multiplies_bfloat16()) return;
+  Session session = make_session();
+  for (const Sample& whole : narrow_samples()) {
+    if (!whole.transpose_a || whole.transpose_b) continue;
+    const Sample sample = whole.turned();  // transposes the same one
+    for (const double share : {0.0, 0.1, 0.3}) {
+      CAPTURE(sample.rows, sample.columns, sample.inner, share);
+      const Tensor a = rounded(sample.a(share)), b = rounded(sample.b(share)),
+                   start = random_values({DType::Float32, {sample.rows, sample.columns}}, 3);
+      const cpu::NarrowProduct product = narrow_product(sample);
+      CHECK(cpu::is_better_turned(product, a.data(), b.data()));
+      CHECK_FALSE(cpu::is_better_turned(cpu::turned(product), b.data(), a.data()));
+      const Tensor exact = session.evaluate("matmul", {as_double(a), as_double(b)}, sample.attrs())[0];
+      cpu::NarrowEnding descends;
+      descends.descends = true;
+      descends.factor = 0.25f;
+      Tensor descended = as_double(start);
+      for (int64_t i = 0; i < exact.count(); ++i) descended.data<double>()[i] -= 0.25 * exact.data<double>()[i];
+      for (const auto& [ending, expected] : {std::pair<cpu::NarrowEnding, Tensor>{{}, exact}, {descends, descended}}) {
+        const Tensor c = multiplied_narrow(product, ending, a, b, start);
+        CHECK(distance(c, expected) < 5e-6);
+        for (const int threads : {2, 3}) CHECK(same(multiplied_narrow(product, ending, a, b, start, threads), c));
+      }
+    }
+  }
+}
+
 TEST_CASE("a sparse product in bfloat16 lists as many rows at a time as it has room for") {
   if (!cpu::multiplies_bfloat16()) return;
   Session session = make_session();
@@ -254,6 +303,31 @@ TEST_CASE("a sparse product in bfloat16 lists as many rows at a time as it has r
 TEST_CASE("a zero of a sparse factor in bfloat16 still meets an infinity and a NaN") {
   if (!cpu::multiplies_bfloat16()) return;
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const Sample& sample : narrow_samples()) {
+    if (!sample.transpose_a || sample.transpose_b) continue;
+    const Sample turned = sample.turned();  // whose strange row is the column here
+    const Tensor b = rounded(sparse_values(turned.right(), 0.3, 1)),
+                 start = Tensor::zeros({DType::Float32, {turned.rows, turned.columns}});
+    for (const float strange : {kInfinity, -kInfinity, kNaN}) {
+      Tensor a = rounded(random_values({DType::Float32, turned.left()}, 2));
+      const int64_t row = 3, term = turned.inner - 2;
+      a.data<float>()[term * turned.rows + row] = strange;
+      const Tensor c = multiplied_narrow(narrow_product(turned), {}, a, b, start);
+      for (int64_t i = 0; i < turned.rows; ++i) {
+        for (int64_t j = 0; j < turned.columns; ++j) {
+          const float got = c.data<float>()[i * turned.columns + j];
+          const float right = b.data<float>()[term * turned.columns + j];
+          CAPTURE(turned.rows, turned.inner, strange, i, j, right);
+          if (i != row)
+            REQUIRE(std::isfinite(got));
+          else if (right == 0 || std::isnan(strange))
+            REQUIRE(std::isnan(got));
+          else
+            REQUIRE(got == right * strange);
+        }
+      }
+    }
+  }
   for (const Sample& sample : narrow_samples()) {
     if (sample.transpose_a || sample.transpose_b) continue;
     const Tensor a = rounded(sparse_values(sample.left(), 0.3, 1)),
