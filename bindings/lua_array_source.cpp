@@ -176,14 +176,26 @@ int format_array(lua_State* L) {
   return 1;
 }
 
+// What ipairs would leave out of a list without a word, as the end of a message; nil where that is nothing.
+int list_flaw(lua_State* L) {
+  lua_settop(L, 1);
+  std::string& flaw = push_box<std::string>(L);
+  protect(L, [&] {
+    table_at(L, 1, "list");
+    flaw = flaw_of_list(L, 1, entries_at(L, 1));
+  });
+  if (flaw.empty())
+    lua_pushnil(L);
+  else
+    push_string(L, flaw);
+  return 1;
+}
+
 }  // namespace
 
 void add_array_sources(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {{"array", make_array},
-                                        {"empty", make_empty},
-                                        {"zeros", make_zeros},
-                                        {"format", format_array},
-                                        {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {{"array", make_array},    {"empty", make_empty},    {"zeros", make_zeros},
+                                        {"format", format_array}, {"list_flaw", list_flaw}, {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
 

@@ -237,8 +237,18 @@ std::string flaw_of_list(lua_State* L, int index, int64_t size) {
   return flaw;
 }
 
+int64_t entries_at(lua_State* L, int index) {
+  int64_t count = 0;
+  for (bool is_there = true; is_there; lua_pop(L, 1)) {
+    lua_rawgeti(L, index, static_cast<int>(count + 1));
+    is_there = !lua_isnil(L, -1);
+    count += is_there;
+  }
+  return count;
+}
+
 int64_t list_size_at(lua_State* L, int index, const char* what) {
-  const auto size = static_cast<int64_t>(lua_objlen(L, index));
+  const int64_t size = entries_at(L, index);
   if (const std::string flaw = flaw_of_list(L, index, size); !flaw.empty())
     fail(ErrorCode::InvalidArgument, what, ": the list", flaw);
   return size;

@@ -48,7 +48,7 @@ struct Box {
 };
 
 struct SessionBox {
-  std::shared_ptr<Session> session;  // shared: graphs and plans keep it, and finalizers run in any order
+  std::shared_ptr<Session> session;     // shared: graphs and plans keep it, and finalizers run in any order
   std::vector<Tensor> inputs, outputs;  // of an op that is being evaluated; kept as those of PlanBox are
 };
 
@@ -108,14 +108,14 @@ struct PlainError {
 // One per lua_State: the first upvalue of every function of the module. When the lua_State closes it gives up what it
 // owns, but stays usable, since finalizers run in any order and may still call the module.
 struct State {
-  std::shared_ptr<HostMemory> memory;      // shared with the blocks it gave
-  InterruptFlag interrupted;               // of all sessions of this lua_State, or nullptr: each has its own
-  std::shared_ptr<Session> newest;         // the session made last, until it is closed
-  bool looks_at_each_poll = false;         // Lua looks at something else in each poll, so none may be spared it
+  std::shared_ptr<HostMemory> memory;  // shared with the blocks it gave
+  InterruptFlag interrupted;           // of all sessions of this lua_State, or nullptr: each has its own
+  std::shared_ptr<Session> newest;     // the session made last, until it is closed
+  bool looks_at_each_poll = false;     // Lua looks at something else in each poll, so none may be spared it
   static constexpr int64_t kLeastWatermark = int64_t{64} << 20;
   int64_t collect_above = kLeastWatermark;  // live bytes at which the next array first collects garbage
-  std::optional<Error> fault;              // on its way from `protect` to Lua
-  bool out_of_memory = false;              // the fault that needs no memory to be noted
+  std::optional<Error> fault;               // on its way from `protect` to Lua
+  bool out_of_memory = false;               // the fault that needs no memory to be noted
   int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
                                LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
   int methods_ref = LUA_NOREF;     // of arrays
@@ -273,9 +273,11 @@ std::string_view string_at(lua_State* L, int index, const char* what);
 std::string_view optional_string_at(lua_State* L, int index, const char* what);
 DType dtype_at(lua_State* L, int index, const char* what);
 void table_at(lua_State* L, int index, const char* what);
-// What of the table at `index` lies beyond a list of `size` entries, as the end of a message: it would be lost without a
-// word, since a list of Lua ends before some hole. Empty where there is nothing.
+// What of the table at `index` lies beyond a list of `size` entries, as the end of a message: it would be lost without
+// a word, since a list of Lua ends before some hole. Empty where there is nothing.
 std::string flaw_of_list(lua_State* L, int index, int64_t size);
+// How many entries the list at `index` has before the first that is nil, which Lua's own length need not be.
+int64_t entries_at(lua_State* L, int index);
 // The size of the list at `index`, which must hold nothing else.
 int64_t list_size_at(lua_State* L, int index, const char* what);
 // A path: a string without a zero byte, and not empty.

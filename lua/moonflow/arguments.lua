@@ -152,24 +152,9 @@ local function wanted(kind)
   return (kind:find("^[aeiou]") and "an " or "a ") .. kind
 end
 
--- What ipairs would leave out of a list without a word, as the end of a message; nil where that is nothing.
-local function flaw_of_list(list)
-  local count = 0
-  while list[count + 1] ~= nil do count = count + 1 end
-  for key in pairs(list) do
-    if type(key) ~= "number" then
-      return " has the key " .. arguments.describe(key) .. " among its entries"
-    elseif key == 0 then
-      return " has an entry 0; Lua tables count from 1"
-    elseif key < 1 or key > count or key % 1 ~= 0 then
-      return (" has a hole: nothing stands at %d, but something at %g"):format(count + 1, key)
-    end
-  end
-end
-
 --- Raises where ipairs would leave out something of a list without a word. `what` begins the error.
 function arguments.check_list(list, what)
-  local flaw = flaw_of_list(list)
+  local flaw = core.list_flaw(list)
   if flaw then errors.raise("invalid_argument", what .. flaw) end
   return list
 end

@@ -726,6 +726,8 @@ end)]])
       ">>flow.data.Dataset({ np.ones { 2 }, nil, np.ones { 2 } })")
     golden("a:reshape: the list has a hole: nothing stands at 2, but something at 3",
       ">>np.ones({ 6 }):reshape({ 2, [3] = 3 })")
+    golden("a:reshape: the list has a hole: nothing stands at 2, but something at 3",
+      ">>np.ones({ 6 }):reshape({ 2, nil, 3 })")
     golden("Tuple: the list of types has a hole: nothing stands at 2, but something at 3",
       ">>local T = tp.Tuple { tp.Numpy, nil, tp.Numpy }")
     golden("flow.math.add_n: argument 1 ('inputs') has a hole: nothing stands at 2, but something at 3", [[
