@@ -154,8 +154,8 @@ padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME
 output_shape: (batch, filters, height, width), where strides leave several
 ]]
 
--- `transposed` is the function of flow.nn where the filter is taken backwards.
-local function convolution(name, axes, default_format, kind, transposed)
+-- `convolve` is the function of flow.nn where it is no op of the catalog; is its filter `transposed`, taken backwards?
+local function convolution(name, axes, default_format, kind, convolve, transposed)
   define(name, {
     { "inputs", "blob" }, { "filters", "integer" }, { "kernel_size", "list", 1 }, { "strides", "list", 1 },
     { "padding", "any", "VALID" }, { "data_format", "string", default_format }, { "dilation_rate", "list", 1 },
@@ -201,9 +201,9 @@ name-activation]],
       dilations = per_axis(given.dilation_rate, axes), groups = given.groups,
     }
     local out
-    if transposed then
+    if convolve then
       options.output_shape, options.name = given.output_shape, names.name
-      out = transposed(x, w, options)
+      out = convolve(x, w, options)
     else
       out = ops.apply(name, { x, w }, options, names.name)
     end
@@ -355,7 +355,8 @@ require("moonflow.layers_recurrent")(define, naming, part, weight)
 function layers.complete()
   if ops.has("conv1d") then convolution("conv1d", 1, "NCW", "Conv1d") end
   convolution("conv2d", 2, "NCHW", "Conv2d")
-  convolution("conv2d_transpose", 2, "NCHW", "Conv2dTranspose", nn.conv2d_transpose)
+  convolution("conv3d", 3, "NCDHW", "Conv3d", nn.conv3d)
+  convolution("conv2d_transpose", 2, "NCHW", "Conv2dTranspose", nn.conv2d_transpose, true)
 end
 
 return layers

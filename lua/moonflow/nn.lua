@@ -1,5 +1,5 @@
 --- The part of flow.nn that is put together from ops: dropout, attention, normalisation with given statistics. What is
--- about images and what is a loss have files of their own.
+-- about images, about volumes and what is a loss have files of their own.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -119,6 +119,7 @@ function(given)
 end)
 
 require("moonflow.nn_images")(define)
+require("moonflow.nn_volumes")(define)
 require("moonflow.nn_losses")(define)
 
 return nn

@@ -1,9 +1,10 @@
 --- ONNX operators that layers are made of: convolution, pooling, normalisation and matrix products. A table from an
 --- operator's name to the function that applies it to a node.
--- Images have one or two axes of places. Those of one are taken as images of height 1.
+-- Images have one, two or three axes of places. Those of one are taken as images of height 1, of three as volumes.
 
 local einsum = require "moonflow.einsum"
 local onnx_node = require "moonflow.onnx_node"
+local volumes = require "moonflow.volumes"
 
 local operators = {}
 
@@ -11,11 +12,12 @@ local count_of = onnx_node.count_of
 
 -- ---- windows ------------------------------------------------------------------------------------------------------
 
--- How many axes of places an image has: 1 or 2.
-local function place_axes(node, x)
+-- How many axes of places an image has: 1 to `most`.
+local function place_axes(node, x, most)
   local count = #x.shape - 2
-  if count < 1 or count > 2 then
-    node:fail(("its input has %d axes; images of one and two axes of places are supported, so 3 or 4"):format(#x.shape))
+  if count < 1 or count > most then
+    node:fail(("its input has %d axes; images of up to %d axes of places are supported, so 3 to %d")
+      :format(#x.shape, most, most + 2))
   end
   return count
 end
@@ -79,11 +81,18 @@ local function as_image(node, x, word)
   return node:reshape(x, sizes, word)
 end
 
-local function with_height(number, list) return #list == 2 and list or { number, list[1] } end
+local function with_height(number, list) return #list == 1 and { number, list[1] } or list end
 
--- The result of an op on images of two axes as such of as many as there were.
+-- { before, after } of each axis of places.
+local function pairs_of(before, after)
+  local list = {}
+  for i = 1, #before do list[i] = { before[i], after[i] } end
+  return list
+end
+
+-- The result of an op on images of two axes as such of one, if they had one before.
 local function as_before(node, count, image)
-  if count == 2 then return image end
+  if count ~= 1 then return image end
   local sizes = image.shape:table()
   table.remove(sizes, 3)
   return node:reshape(image, sizes, "line")
@@ -100,11 +109,16 @@ end
 function operators.Conv(node)
   node:ignore("kernel_shape")
   local x, filter = node:input(1), node:input(2)
-  local count = place_axes(node, x)
+  local count = place_axes(node, x, 3)
   if #filter.shape ~= #x.shape then node:fail("its filter has " .. #filter.shape .. " axes", "shape_mismatch") end
   local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
   local dilations = per_axis(node, "dilations", count, 1)
   local before, after = pads_of(node, places_of(x), reaches_of(kernel, dilations), strides)
+  if count == 3 then
+    return with_bias(node, volumes.conv(node, x, filter, {
+      strides = strides, dilations = dilations, groups = node:int("group", 1), padding = pairs_of(before, after),
+    }), count, "bias")
+  end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
   local image = node:apply("conv2d", { x, filter }, {
     strides = with_height(1, strides), dilations = with_height(1, dilations), groups = node:int("group", 1),
@@ -141,7 +155,7 @@ end
 function operators.ConvTranspose(node)
   node:ignore("kernel_shape")
   local x, filter = node:input(1), node:input(2)
-  local count, groups = place_axes(node, x), node:int("group", 1)
+  local count, groups = place_axes(node, x, 2), node:int("group", 1)
   if #filter.shape ~= #x.shape then node:fail("its filter has " .. #filter.shape .. " axes", "shape_mismatch") end
   if filter.shape[0] ~= x.shape[1] then
     node:fail(("%d channels meet a filter for %d"):format(x.shape[1], filter.shape[0]), "shape_mismatch")
@@ -179,7 +193,7 @@ end
 local function pooled(node, op, counts_pads)
   node:expect("storage_order", "i", 0)
   local x = node:input(1)
-  local count = place_axes(node, x)
+  local count = place_axes(node, x, 3)
   local kernel, strides = per_axis(node, "kernel_shape", count), per_axis(node, "strides", count, 1)
   if #kernel == 0 then node:need(nil, "kernel_shape") end
   for _, dilation in ipairs(per_axis(node, "dilations", count, 1)) do
@@ -190,10 +204,13 @@ local function pooled(node, op, counts_pads)
   local behind = node:int("ceil_mode", 0) ~= 0 and ceiled(sizes, kernel, strides, before, after) or after
   if count == 1 then x = as_image(node, x, "image") end
   if counts_pads then  -- then they are zeros of the image, and what sticks out still does not count
-    local rest = {}
-    for i = 1, count do rest[i] = behind[i] - after[i] end
+    local none, rest = {}, {}
+    for i = 1, count do none[i], rest[i] = 0, behind[i] - after[i] end
     x = node:apply("pad", { x }, { paddings = padding(with_height(0, before), with_height(0, after)) }, "pad")
-    before, behind = count == 2 and { 0, 0 } or { 0 }, rest
+    before, behind = none, rest
+  end
+  if count == 3 then
+    return volumes.pool(node, op, x, { ksize = kernel, strides = strides, padding = pairs_of(before, behind) })
   end
   return as_before(node, count, node:apply(op, { x }, {
     ksize = with_height(1, kernel), strides = with_height(1, strides),

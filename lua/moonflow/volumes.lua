@@ -1,0 +1,88 @@
+--- Convolution and pooling of volumes, (batch, channels, depth, height, width), by way of those of images.
+-- The depths that a window of a convolution spans become channels of an image, and each place along the depth an image:
+-- so every way there is to convolve images, on any device and in any precision, is one for volumes. Pooling goes over
+-- height and width first, and then over the depth.
+--
+-- `tools` computes: apply(op, inputs, attrs, word), where `word` names a step on the way and the last one has none, and
+-- pick(x, axis, indices, word). `padding` is a word of conv2d's, or { before, after } of depth, height and width.
+
+local volumes = {}
+
+-- The pads before and behind the depth.
+local function depth_pads(padding, size, reach, stride)
+  if type(padding) ~= "string" then return padding[1][1], padding[1][2] end
+  if padding == "VALID" then return 0, 0 end
+  local missing = math.max(0, (math.ceil(size / stride) - 1) * stride + reach - size)
+  local less = math.floor(missing / 2)
+  if padding == "SAME_UPPER" then return less, missing - less end
+  return missing - less, less
+end
+
+-- The padding that an image is left with, of height and width.
+local function image_padding(padding)
+  if type(padding) == "string" then return padding end
+  return { 0, 0, 0, 0, padding[2][1], padding[2][2], padding[3][1], padding[3][2] }
+end
+
+-- The depths that each place of the result sees: those of the first, then of the second, and so on.
+local function depths_seen(places, taps, stride, dilation)
+  local list = {}
+  for place = 0, places - 1 do
+    for tap = 0, taps - 1 do list[#list + 1] = place * stride + tap * dilation end
+  end
+  return list
+end
+
+--- The convolution. filter is (filters, channels / groups, kernel depth, kernel height, kernel width); given.strides
+--- and given.dilations have three numbers.
+function volumes.conv(tools, x, filter, given)
+  local function apply(op, inputs, attrs, word) return tools:apply(op, inputs, attrs, word) end
+  local function reshape(value, shape, word) return apply("reshape", { value }, { shape = shape }, word) end
+  local function swapped(value, word) return apply("transpose", { value }, { perm = { 0, 2, 1, 3, 4 } }, word) end
+  local batch, channels, depth, height, width = unpack(x.shape:table())
+  local filters, part, taps, kernel_height, kernel_width = unpack(filter.shape:table())
+  local stride, dilation = given.strides[1], given.dilations[1]
+  local before, after = depth_pads(given.padding, depth, (taps - 1) * dilation + 1, stride)
+  local places = math.floor((depth + before + after - (taps - 1) * dilation - 1) / stride) + 1
+
+  if before > 0 or after > 0 then
+    x = apply("pad", { x }, { paddings = { 0, 0, 0, 0, before, after, 0, 0, 0, 0 } }, "padded")
+  end
+  local images = swapped(x, "depths")
+  if taps > 1 or stride > 1 then
+    images = tools:pick(images, 1, depths_seen(places, taps, stride, dilation), "seen")
+  end
+  if taps > 1 and given.groups > 1 then  -- each group's channels stand together
+    local apart = { batch * places, taps, given.groups, channels / given.groups * height * width }
+    images = apply("transpose", { reshape(images, apart, "taps") }, { perm = { 0, 2, 1, 3 } }, "groups")
+  end
+  images = reshape(images, { batch * places, taps * channels, height, width }, "images")
+  if taps > 1 then filter = swapped(filter, "filter_depths") end
+  filter = reshape(filter, { filters, taps * part, kernel_height, kernel_width }, "filter")
+  local result = apply("conv2d", { images, filter }, {
+    strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
+    groups = given.groups, padding = image_padding(given.padding),
+  }, "conv2d")
+  return swapped(reshape(result, { batch, places, filters, result.shape[2], result.shape[3] }, "places"))
+end
+
+--- Pooling by an op of images; given.ksize and given.strides have three numbers.
+function volumes.pool(tools, op, x, given)
+  local batch, channels, depth, height, width = unpack(x.shape:table())
+  local function pooled(value, sizes, kernel, strides, padding, word)
+    local image = tools:apply("reshape", { value }, { shape = sizes }, word .. "_image")
+    return tools:apply(op, { image }, {
+      ksize = kernel, strides = strides, padding = padding, ceil_mode = given.ceil_mode,
+    }, word)
+  end
+  local kernel, strides, padding = given.ksize, given.strides, given.padding
+  local flat = pooled(x, { batch, channels * depth, height, width }, { kernel[2], kernel[3] },
+    { strides[2], strides[3] }, image_padding(padding), "flat")
+  height, width = flat.shape[2], flat.shape[3]
+  local along = type(padding) == "string" and padding or { 0, 0, 0, 0, padding[1][1], padding[1][2], 0, 0 }
+  local deep = pooled(flat, { batch, channels, depth, height * width }, { kernel[1], 1 }, { strides[1], 1 }, along,
+    "deep")
+  return tools:apply("reshape", { deep }, { shape = { batch, channels, deep.shape[2], height, width } })
+end
+
+return volumes
