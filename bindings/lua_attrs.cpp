@@ -88,7 +88,8 @@ Attrs attrs_at(lua_State* L, int index, const OpDef& op) {
       fail(ErrorCode::InvalidArgument, "has no option '", name, "'",
            near.empty() ? "" : "; did you mean '" + near + "'?");
     }
-    if (!def->table_form.empty() && lua_type(L, -1) == LUA_TTABLE) def = op.attr(def->table_form);
+    if (!def->table_form.empty() && (lua_type(L, -1) == LUA_TTABLE || lua_type(L, -1) == LUA_TNUMBER))
+      def = op.attr(def->table_form);
     char what[80];  // an option that is in no error costs no allocation
     std::snprintf(what, sizeof what, "option '%s'", name.c_str());
     attrs.set(def->name, attr_at(L, -1, def->fallback, what));

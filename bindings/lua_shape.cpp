@@ -63,6 +63,13 @@ int to_table(lua_State* L) {
   return 1;
 }
 
+int unpack(lua_State* L) {
+  Shape shape;
+  protect(L, [&] { shape = self(L); });
+  for (int axis = 0; axis < shape.rank(); ++axis) lua_pushnumber(L, static_cast<double>(shape[axis]));
+  return shape.rank();
+}
+
 int count(lua_State* L) {
   int64_t count = 0;
   protect(L, [&] { count = self(L).count(); });
@@ -76,8 +83,8 @@ void push_shape(lua_State* L, const Shape& shape) { push_box<Shape>(L) = shape; 
 
 void add_shape(lua_State* L, State& state) {
   static const luaL_Reg kMethods[] = {{"__index", index},        {"__len", length},   {"__eq", equal},
-                                      {"__tostring", to_string}, {"table", to_table}, {"count", count},
-                                      {nullptr, nullptr}};
+                                      {"__tostring", to_string}, {"table", to_table}, {"totable", to_table},
+                                      {"unpack", unpack},        {"count", count},    {nullptr, nullptr}};
   static const luaL_Reg kFunctions[] = {{"shape", make_shape}, {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
   new_metatable(L, state, Tag::Shape, finalize<Shape>, "moonflow shape");

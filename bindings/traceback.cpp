@@ -81,7 +81,9 @@ int describe_error(lua_State* L) {
   } else if (lua_isstring(L, 1)) {
     lua_pushvalue(L, 1);
     if (compares_array(lua_tostring(L, 1))) {
-      lua_pushliteral(L, "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y)");
+      lua_pushliteral(L,
+                      "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), and an array "
+                      "of one element is a number by x:item()");
       lua_concat(L, 2);
     }
   } else {

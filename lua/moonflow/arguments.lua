@@ -243,6 +243,22 @@ function Signature:too_many(count, hint)
     #self.parameters == 1 and "argument" or "arguments", table.concat(self.names, ", "), count) .. (hint or ""))
 end
 
+-- What to do about a value of another kind than the one wanted, as the end of a message.
+local function hint_of(wanted_kind, value)
+  local kind = kind_of(value)
+  if kind == "table" and (wanted_kind == "blob" or wanted_kind == "operand") then
+    if kind_of(value[1]) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
+    return wanted_kind == "operand" and "; np.array(it) is a constant of the job, and goes here" or ""
+  elseif wanted_kind == "blob" and kind == "ndarray" then
+    return "; inside a job body values are blobs: take it as an input of the job"
+  elseif wanted_kind == "callable" and kind == "string" then
+    return "; write the function itself, such as flow.nn.relu"
+  elseif wanted_kind == "initializer" and kind == "function" then
+    return "; such a function gives one when it is called, as flow.zeros_initializer() does"
+  end
+  return ""
+end
+
 --- The arguments by name, checked, with defaults filled in.
 function Signature:parse(...)
   local count = select("#", ...)
@@ -272,14 +288,8 @@ function Signature:parse(...)
       end
       values[parameter.name] = parameter.default
     elseif not fits(parameter.kind, value) then
-      local kind, hint = kind_of(value), ""
-      if parameter.kind == "blob" and kind == "ndarray" then
-        hint = "; inside a job body values are blobs: take it as an input of the job"
-      elseif parameter.kind == "operand" and kind == "table" then
-        hint = "; np.array(it) is a constant of the job, and goes here"
-      end
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
-        .. arguments.describe(value) .. hint)
+        .. arguments.describe(value) .. hint_of(parameter.kind, value))
     elseif is_list[parameter.kind] and kind_of(value) == "table" then
       arguments.check_list(value, self.where .. ": argument " .. i .. " ('" .. parameter.name .. "')")
     end

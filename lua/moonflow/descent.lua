@@ -123,8 +123,41 @@ local function trained(t)
   for _, entry in ipairs(variables) do
     owners[entry] = owners[entry] or rest
     if owners[entry] then list[#list + 1] = entry end
+    local assigned = owners[entry] and t.assigned[entry.record.name]
+    if assigned then
+      errors.raise("wrong_state", ("%s: the job '%s' trains '%s' and assigns it too (at %s), and only one of them can "
+        .. "last; assign it in a job of its own, called after this one, or leave it out of the optimizer's 'variables'")
+        :format(t.optimizer.where, t.job, entry.record.name, assigned), t.optimizer_site)
+    end
   end
   return list, owners
+end
+
+-- Up to four names, and how many others there are.
+local function listed(names)
+  local text = table.concat(names, ", ", 1, math.min(#names, 4))
+  return #names > 4 and text .. " and " .. #names - 4 .. " more" or text
+end
+
+-- Says so where none of the words that choose what decays is part of a name: there may be a slip in them.
+local function warn_of_decay(t, owners, variables)
+  for _, part in ipairs(t.optimizer.parts) do
+    for _, option in ipairs { "weight_decay_includes", "weight_decay_excludes" } do
+      local given = part.options[option]
+      local words, names, found = type(given) == "table" and given or { given }, {}, given == nil
+      for _, entry in ipairs(variables) do
+        if owners[entry] == part then
+          local name = entry.record.name
+          names[#names + 1] = name
+          for _, word in ipairs(words) do found = found or name:find(word, 1, true) ~= nil end
+        end
+      end
+      if not found then
+        session.log(("moonflow: %s: %s: nothing of %s { %s } is part of a name that it trains: %s"):format(
+          t.optimizer_site, part.where, option, table.concat(words, ", "), listed(names)))
+      end
+    end
+  end
 end
 
 -- A target and a prediction of one type can be told apart by what is trained alone.
@@ -142,12 +175,6 @@ local function warn_of_swapped(t, variables)
         noted.prediction.name))
     end
   end
-end
-
--- Up to four names, and how many others there are.
-local function listed(names)
-  local text = table.concat(names, ", ", 1, math.min(#names, 4))
-  return #names > 4 and text .. " and " .. #names - 4 .. " more" or text
 end
 
 -- Raises that a train job would change nothing, and what keeps it from that.
@@ -188,6 +215,7 @@ function descent.finish(t, site)
   end
 
   local variables, owners = trained(t)
+  warn_of_decay(t, owners, variables)
   warn_of_swapped(t, variables)
   local wanted, losses, seeds = {}, {}, {}
   for i, entry in ipairs(variables) do wanted[i] = entry.id end

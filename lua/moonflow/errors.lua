@@ -45,6 +45,12 @@ function errors.raise(code, message, site)
   error(errors.new(code, message, site or errors.site()), 0)
 end
 
+-- What is asked of strings is asked of its text: scripts look into errors by err:find and err:match.
+function core.error_metatable.__index(_, key)
+  local of_text = string[key]
+  return of_text and function(self, ...) return of_text(tostring(self), ...) end or nil
+end
+
 --- Is `value` an error object of the library or the engine?
 function errors.is_error(value)
   return type(value) == "table" and getmetatable(value) == core.error_metatable

@@ -74,12 +74,14 @@ end
 -- A placeholder, or a list of them for an input that is a tuple.
 local function check_input_type(name, value)
   if typing.is_placeholder(value) then return end
-  if type(value) == "table" and getmetatable(value) == nil and #value > 0 then
+  if type(value) == "table" and getmetatable(value) == nil and type(value[1]) == "table" then
     for _, item in ipairs(value) do check_input_type(name, item) end
     return
   end
   local hint = typing.is(value) and value.Placeholder
-    and "; write tp." .. value.text .. ".Placeholder({ ...shape })" or ""
+    and "; write tp." .. value.text .. ".Placeholder({ ...shape })"
+    or type(value) == "table" and getmetatable(value) == nil and type(value[1]) == "number"
+    and "; tp.Numpy.Placeholder(it) is one of these sizes" or ""
   errors.raise("invalid_argument", "flow.global_function: inputs." .. name .. " must be a placeholder, got "
     .. arguments.describe(value) .. hint)
 end

@@ -59,6 +59,12 @@ local function stack_by_matrix(given)
   return ops.apply("reshape", { out }, { shape = sizes })
 end
 
+-- A value of few bits as one that sums of it fit into.
+local function widened(x)
+  if x.dtype ~= "int8" and x.dtype ~= "uint8" then return x end
+  return (ops.apply("cast", { x }, { dtype = "int64" }))
+end
+
 local function define(flow, path, parameters, doc, make)
   local where = "flow." .. path
   parameters[#parameters + 1] = { "name", "string?" }
@@ -85,6 +91,27 @@ shapes: a (..., rows, inner), b (..., inner, columns) or (inner, columns) -> (..
   (..., inner, rows), with transpose_b b is (..., columns, inner)
 dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the last two are float32
 errors: inner or leading sizes differ; a rank below 2]])
+
+  -- Comparisons give int8, of whose ones a sum would go over 127 in a batch.
+  for _, name in ipairs { "reduce_sum", "reduce_prod" } do
+    local as_it_is = flow.math[name]
+    local function reduce(x, ...) return as_it_is(blob.is(x) and widened(x) or x, ...) end
+    ops.document(reduce, "flow.math." .. name, ops.signature(as_it_is), ops.doc(as_it_is)
+      .. "\nint8 and uint8, as comparisons give them, are taken as int64.")
+    flow.math[name] = reduce
+  end
+
+  -- What the optimizer would write too is found when the job is compiled.
+  for _, name in ipairs { "assign", "assign_add" } do
+    local as_it_is = flow[name]
+    local function assign(variable, ...)
+      as_it_is(variable, ...)
+      trace.current().assigned[variable.name] = errors.site() or "?"
+    end
+    ops.document(assign, "flow." .. name, ops.signature(as_it_is), ops.doc(as_it_is)
+      .. "\nA variable that the job also trains is an error: that takes a job of its own, called after this one.")
+    flow[name] = assign
+  end
 
   for path, of in pairs(aliases) do
     local value = at(flow, of)
@@ -235,11 +262,12 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
 The sums of the elements up to each one along an axis, itself included; with reverse = true of those from it on.
   out[i] = x[0] + ... + x[i]
 shapes: x of one axis or more -> out of the same shape
-dtypes: those of flow.math.add
+dtypes: those of flow.math.add; int8 and uint8 are taken as int64
 cost: a sum of the whole array for each doubling of the axis' size, so ten for a thousand
 errors: x has no such axis]],
     function(given, _, signature)
-      local x, sums = given.x, given.x
+      local x = widened(given.x)
+      local sums = x
       local rank, begin, size, paddings = #x.shape, {}, x.shape:table(), {}
       local axis = given.axis < 0 and given.axis + rank or given.axis
       if axis < 0 or axis >= rank then
@@ -267,19 +295,6 @@ errors: x has no such axis]],
   end
   define(flow, "zeros", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Zeros.", filled(0))
   define(flow, "ones", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Ones.", filled(1))
-
-  define(flow, "assign", { { "ref", "blob" }, { "value", "blob" } }, [[
-Sets a variable of the job to a value at the end of the run; what reads the variable in the run sees the old value.]],
-    function(given, t)
-      local variable = t.variables[given.ref.name]
-      if variable ~= given.ref then
-        errors.raise("invalid_argument", "flow.assign: '" .. given.ref.name .. "' is not a variable of the job")
-      end
-      local value = blob.id_of(given.value, t, "flow.assign")
-      local site = errors.site()
-      local name = t:claim(given.name, "assign", site)
-      t:append("assign", { given.ref.id, value }, nil, name, site)
-    end)
 end
 
 return mathematics

@@ -162,9 +162,12 @@ end
 -- Lua makes one boolean of a comparison, so only whole-array equality (of the C module) can be an operator.
 local function no_order()
   return fail("invalid_argument", "< and <= would give one boolean for two whole arrays; compare their elements with "
-    .. "a:lt(b), a:le(b), a:gt(b) or a:ge(b)")
+    .. "a:lt(b), a:le(b), a:gt(b) or a:ge(b), and arrays of one element as numbers, by a:item() < b:item()")
 end
 metatable.__lt, metatable.__le = no_order, no_order
+
+-- "loss " .. loss
+function metatable.__concat(a, b) return tostring(a) .. tostring(b) end
 
 -- What `for row in a do` comes to, or a(i).
 metatable.uncallable = true

@@ -207,12 +207,17 @@ function ops.signature(public)
   return entry and entry.signature
 end
 
---- The help text of a function made from the catalog or documented by `document`, or nil.
-function ops.help(public)
+--- What is said of a function made here or documented by `document`, or nil.
+function ops.doc(public)
   local entry = help[public]
-  if type(entry) == "string" then return definition_of(entry).signature:text() .. "\n" .. handle():op(entry).doc end
-  if not entry then return nil end
-  return entry.signature:text() .. "\n" .. (entry.doc or "")
+  if type(entry) == "string" then return handle():op(entry).doc end
+  return entry and (entry.doc or "")
+end
+
+--- The same with its signature before it.
+function ops.help(public)
+  local doc = ops.doc(public)
+  return doc and ops.signature(public):text() .. "\n" .. doc
 end
 
 return ops

@@ -49,6 +49,9 @@ function schedule.from(value, where)
   if type(value) == "number" then
     if value - value ~= 0 then
       errors.raise("invalid_argument", where .. ": a learning rate must be a finite number, got " .. tostring(value))
+    elseif value < 0 then
+      errors.raise("invalid_argument", where .. ": a learning rate must be 0 or more, got " .. value
+        .. "; minimize(-x) makes x grow")
     end
     return new(nil, value)
   end

@@ -28,6 +28,7 @@ function trace.new(graph, about)
     taken = {},         -- name -> who has it, and where
     numbers = {},       -- name -> the number from which on it may be free with one
     variables = {},     -- name -> blob
+    assigned = {},      -- names of variables that flow.assign sets -> where
     variable_list = {}, -- the same in the order they were met, with what the optimizer asks
     records = {},       -- of variable.lua; the session's once the job is compiled
     namespaces = {},
@@ -95,13 +96,33 @@ local function finish(self, ok, ...)
   return ...
 end
 
+-- What Lua itself refuses to do with a value of a job, and what does it.
+local instead = {
+  { "attempt to compare .*table", "; a value of the job is compared by x:greater(y), x:less(y), x:equal(y) and the "
+    .. "like, and chosen by flow.where" },
+  { "bad argument #%d+ to '[%w_? ]+' %(number expected, got table%)", "; Lua's own functions take no value of the job: "
+    .. "flow.math has those that do, such as flow.math.exp" },
+}
+
+-- Lua's error in a body, with a word of help. One that a tail call has put into this file is the script's.
+local function explained(value)
+  if type(value) == "string" then
+    local text = value:match("trace%.lua:%d+: (.*)$")
+    if text then value = (errors.site() or "?") .. ": " .. text:gsub("to 'body'", "to 'a function'") end
+    for _, entry in ipairs(instead) do
+      if value:find(entry[1]) then value = value .. entry[2] break end
+    end
+  end
+  return errors.traced(value)
+end
+
 --- Runs `body(...)` as the body of this trace and gives what it returns.
 function Trace:run(body, ...)
   if trace.current() then
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. current.job
       .. "')")
   end
-  return finish(self, xpcall(begin, errors.traced, self, body, ...))
+  return finish(self, xpcall(begin, explained, self, body, ...))
 end
 
 --- "Conv2d" of "conv2d", for names that are made up.

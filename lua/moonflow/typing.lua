@@ -104,7 +104,8 @@ function Placeholder:fault(feed, shape)
     fits = #feed.shape == #self.shape and feed.shape:count() <= self:count()
   end
   if not fits then
-    return "is " .. feed.dtype .. " " .. tostring(feed.shape) .. ", its placeholder wants " .. want
+    local hint = same_shape(feed.shape, shape) and "; x:astype(flow." .. self.dtype .. ") makes one" or ""
+    return "is " .. feed.dtype .. " " .. tostring(feed.shape) .. ", its placeholder wants " .. want .. hint
   end
   return nil
 end

@@ -42,7 +42,9 @@ local function declare(t, given, where)
   if known and (known.dtype ~= dtype or not same_list(known.shape, shape)) then
     errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
       .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
-      .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape needs another name")
+      .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape needs another name"
+      .. (given.name:find("^%u%w*_%d+%-") and ". It is of a layer without a name, and those of all jobs are numbered "
+        .. "alike: name it, or begin anew by flow.clear_default_session()" or ""))
   end
   local site = errors.site()
   local id = t.graph:variable(given.name, dtype, shape, site or "")

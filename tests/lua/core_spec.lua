@@ -38,6 +38,14 @@ describe("a shape", function()
     assert.is_false(s == core.shape { 10, 100 })
   end)
 
+  it("gives its sizes as a list and one by one", function()
+    local shape = core.shape { 2, 3, 4 }
+    assert.same({ 2, 3, 4 }, shape:table())
+    assert.same({ 2, 3, 4 }, shape:totable())
+    assert.same({ 2, 3, 4 }, { shape:unpack() })
+    assert.same({}, { core.shape({}):unpack() })
+  end)
+
   it("refuses what is no shape", function()
     fails("out_of_range", "axis 2 is outside rank 2", get, s, 2)
     fails("invalid_argument", "expected an integer", get, s, 0.5)

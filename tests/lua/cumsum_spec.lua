@@ -27,6 +27,18 @@ describe("cumsum", function()
     end
   end)
 
+  it("counts what a comparison gives beyond what its dtype holds, as other sums do", function()
+    local a = np.ones { 300 }
+    local function of_mask(sum) return run(a, function(x) return sum(x:greater(0)) end) end
+    assert.equal(300, of_mask(flow.math.cumsum)[299])
+    assert.equal(300, of_mask(flow.math.reduce_sum):item())
+    assert.equal("int64", of_mask(flow.math.reduce_sum).dtype)
+    assert.same({ 300 }, of_mask(function(mask) return flow.math.reduce_sum(mask, { axis = 0, keepdims = true }) end)
+      :totable())
+    assert.equal(2 ^ 8, run(np.full({ 8 }, 2):astype("uint8"), function(x) return flow.math.reduce_prod(x) end)
+      :item())
+  end)
+
   it("keeps an infinity from the sums that it is no part of", function()
     assert.same({ 1, 1 / 0, 1 / 0 },
       run(np.array({ 1, 1 / 0, 2 }), function(x) return flow.math.cumsum(x) end):totable())

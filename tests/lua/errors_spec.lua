@@ -145,7 +145,8 @@ local train_job = flow.global_function {
 ]]
 
   it("of the wrong dtype, shape, kind or number is refused at the call", function()
-    golden("train_job: input 'labels' is float64 (4), its placeholder wants int32 (4)", define .. [[
+    golden("train_job: input 'labels' is float64 (4), its placeholder wants int32 (4); x:astype(flow.int32) makes one",
+      define .. [[
 >>train_job(np.zeros({ 4, 3 }), np.zeros({ 4 }, flow.double))]])
     golden("train_job: input 'images' is float32 (3, 4), its placeholder wants float32 (4, 3)", define .. [[
 >>train_job(np.zeros({ 3, 4 }), np.zeros({ 4 }, flow.int32))]])
@@ -687,6 +688,82 @@ local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) },
     golden("the callback of job must be a function, got an ndarray float32 (2)", call .. [[
 >>job(np.ones({ 2 }))(np.ones({ 2 }))]])
     flow.sync()
+  end)
+end)
+
+describe("a value of a job", function()
+  local function within(lines)
+    return "flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy } (function(x)\n"
+      .. lines .. "\nend)"
+  end
+
+  it("takes nothing at a place or under a name", function()
+    golden("'x' is a graph value with no data, so nothing can be put at place 0; flow.where, flow.stack, "
+      .. "flow.concat and "
+      .. "flow.tensor_scatter_nd_update make a new value", within ">>x[0] = 1")
+    golden_start("'x' is a graph value with no data, so nothing can be put at 'rate'; ", within ">>x.rate = 3")
+  end)
+
+  it("is nothing for Lua's own functions and comparisons", function()
+    local instead = "; Lua's own functions take no value of the job: flow.math has those that do, such as flow.math.exp"
+    golden("bad argument #1 to 'exp' (number expected, got table)" .. instead, within [[
+>>  local y = math.exp(x)
+  return y]])
+    golden("bad argument #1 to 'a function' (number expected, got table)" .. instead, within ">>  return math.exp(x)")
+    golden("attempt to compare number with table; a value of the job is compared by x:greater(y), x:less(y), "
+      .. "x:equal(y) "
+      .. "and the like, and chosen by flow.where", within [[
+>>  if x > 0 then return x end
+  return x]])
+  end)
+
+  it("is one, where an op takes one", function()
+    golden("flow.math.reduce_mean: argument 1 ('x') must be a blob, got a table; flow.stack(it) and flow.concat(it) "
+      .. "make "
+      .. "one of several", within ">>  return flow.math.reduce_mean { x, x }")
+  end)
+end)
+
+describe("an error", function()
+  it("answers what strings are asked", function()
+    local _, _, problem = told(">>np.zeros(-1)")
+    assert.truthy(problem:find("user.lua", 1, true))
+    assert.equal("user.lua:1", problem:match("^[^ ]+:%d+"))
+    assert.equal(#tostring(problem), problem:len())
+    assert.is_nil(problem.nothing)
+  end)
+end)
+
+describe("what is not called", function()
+  it("is said where a function's name or the function was meant", function()
+    local function layer(options)
+      return "flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } "
+        .. "(function(x)\n"
+        .. ">>  return flow.layers.dense(x, 2, " .. options .. ")\nend)"
+    end
+    golden("flow.layers.dense: argument 3 ('activation') must be a function, got 'relu'; write the function itself, "
+      .. "such "
+      .. "as flow.nn.relu", layer "{ activation = 'relu' }")
+    golden("flow.layers.dense: argument 5 ('kernel_initializer') must be an initializer, got a function; such a "
+      .. "function "
+      .. "gives one when it is called, as flow.zeros_initializer() does",
+      layer "{ kernel_initializer = flow.ones_initializer }")
+    golden("flow.global_function: inputs.x must be a placeholder, got a table; tp.Numpy.Placeholder(it) is one of "
+      .. "these "
+      .. "sizes", ">>flow.global_function { inputs = { x = { 2, 3 } }, returns = tp.Numpy } (function(x) return x end)")
+  end)
+
+  it("is said of layers without a name, which jobs have in common", function()
+    golden("flow.layers.dense: variable 'Dense_0-weight' is float32 (2, 3) since user.lua:1, this asks for float32 "
+      .. "(2, 4); "
+      .. "it lives on when its job is defined again, so another shape needs another name. It is of a layer without a "
+      .. "name, and those of all jobs are numbered alike: name it, or begin anew by flow.clear_default_session()", [[
+local function body(x) return (flow.layers.dense(x, 2)) end
+flow.global_function { name = "a", inputs = { x = tp.Numpy.Placeholder({ 2, 3 }) }, returns = tp.Numpy } (body)
+flow.global_function { name = "b", inputs = { x = tp.Numpy.Placeholder({ 2, 4 }) }, returns = tp.Numpy } (function(x)
+>>  local y = flow.layers.dense(x, 2)
+  return y
+end)]])
   end)
 end)
 

@@ -57,7 +57,8 @@ describe("the launcher", function()
       local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros { 2 } print(" .. comparison .. ")" })
       assert.equal(1, run.code)
       assert.truthy(lines(run.err)[1]:find("attempt to compare %a+ with %a+; elements of an array are compared by "
-        .. "x:gt%(y%), x:ge%(y%), x:lt%(y%) and x:le%(y%)$"), run.err)
+        .. "x:gt%(y%), x:ge%(y%), x:lt%(y%) and x:le%(y%), and an array of one element is a number by x:item%(%)$"),
+        run.err)
     end
     local run = process.moonflow({ "-e", "print(1 < {})" })
     assert.truthy(lines(run.err)[1]:find("attempt to compare number with table$"), run.err)

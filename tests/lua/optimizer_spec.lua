@@ -130,6 +130,25 @@ describe("Adam", function()
       })
     end), adam(false))
   end)
+
+  it("says where no name has what is to decay in it", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() flow.config.log(nil) end)
+    local function warned(options)
+      lines = {}
+      flow.clear_default_session()
+      options.weight_decay = 0.3
+      train(function() return flow.optimizer.AdamW(0.01, options) end)
+      return #lines
+    end
+    assert.equal(1, warned { weight_decay_excludes = { "biass", "norm" } })
+    assert.truthy(lines[1]:find("flow.optimizer.AdamW: nothing of weight_decay_excludes { biass, norm } is part of "
+      .. "a name "
+      .. "that it trains: w", 1, true), lines[1])
+    assert.equal(0, warned { weight_decay_excludes = { "biass", "w" } })
+    assert.equal(0, warned {})
+  end)
 end)
 
 -- Stages of training, each a job that trains w by Adam: the moments are w's, and so is the number of their steps.
@@ -625,7 +644,29 @@ describe("a combined optimizer", function()
   end)
 end)
 
+describe("a variable", function()
+  it("is either trained or assigned by a job", function()
+    local fine, problem = pcall(flow.global_function { name = "job", type = "train", returns = tp.None }, function()
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(0.1):minimize(w ^ 2)
+      flow.assign(w, w * 0)
+    end)
+    assert.is_false(fine)
+    local begin = "flow.optimizer.SGD: the job 'job' trains 'w' and assigns it too (at "
+    assert.truthy(tostring(problem):find(begin, 1, true), tostring(problem))
+    assert.truthy(tostring(problem):find("; assign it in a job of its own, called after this one", 1, true))
+  end)
+end)
+
 describe("a learning rate", function()
+  it("does not go up", function()
+    local fine, problem = pcall(flow.optimizer.SGD, -0.1)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("flow.optimizer.SGD: a learning rate must be 0 or more, got -0.1; "
+      .. "minimize(-x) "
+      .. "makes x grow", 1, true), tostring(problem))
+  end)
+
   local function define(make)
     return flow.global_function {
       name = "train", type = "train", returns = tp.Numpy,

@@ -55,7 +55,8 @@ describe("placeholders", function()
     local T = tp.Numpy.Placeholder({ 2, 3 })
     assert.is_nil(T:fault(np.zeros({ 2, 3 })))
     assert.equal("is float32 (3, 2), its placeholder wants float32 (2, 3)", T:fault(np.zeros({ 3, 2 })))
-    assert.equal("is float64 (2, 3), its placeholder wants float32 (2, 3)", T:fault(np.zeros({ 2, 3 }, flow.double)))
+    assert.equal("is float64 (2, 3), its placeholder wants float32 (2, 3); x:astype(flow.float32) makes one",
+      T:fault(np.zeros({ 2, 3 }, flow.double)))
     assert.equal("is a table, its placeholder wants an ndarray float32 (2, 3); np.array(it) makes one",
       T:fault({ 1, 2 }))
     assert.equal("is 1, its placeholder wants an ndarray float32 (2, 3)", T:fault(1))
