@@ -61,6 +61,7 @@ const mf_api kApi = {
     mf_session_take_over,
     mf_prepared_failure,
     mf_session_sync_for,
+    mf_variable_find,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -71,6 +72,7 @@ static_assert(offsetof(mf_api, variable_count) == 8 + 28 * sizeof(void*));
 static_assert(offsetof(mf_api, prepared_close) == 8 + 46 * sizeof(void*));
 static_assert(offsetof(mf_api, gpu_info) == 8 + 48 * sizeof(void*));
 static_assert(offsetof(mf_api, session_sync_for) == 8 + 52 * sizeof(void*));
+static_assert(offsetof(mf_api, variable_find) == 8 + 53 * sizeof(void*));
 
 }  // namespace
 

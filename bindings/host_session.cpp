@@ -1,5 +1,8 @@
 #include "bindings/host_session.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 
 #include "bindings/host_library.h"
@@ -389,6 +392,8 @@ void HostSession::recycle_for(std::thread::id owner) {
   if (auto* recycling = dynamic_cast<RecyclingMemory*>(memory_.get())) recycling->set_owner(owner);
 }
 
+const std::shared_ptr<Session>& HostSession::newest() const { return state_->newest; }
+
 Session& HostSession::engine() const {
   if (!state_->newest) refuse(MF_WRONG_STATE, "the script has shut the session down");
   return *state_->newest;
@@ -503,6 +508,7 @@ mf_status* mf_session_load_file(mf_session* handle, const char* path) {
   return guarded([&] {
     const Entered session(handle);
     if (path == nullptr) refuse(MF_INVALID_ARGUMENT, "path is NULL");
+    if (access(path, F_OK) != 0 && errno == ENOENT) refuse(MF_NOT_FOUND, "there is no file '", path, "'");
     load(*session, path, [&](lua_State* L) { return luaL_loadfilex(L, path, "t"); });
   });
 }

@@ -63,6 +63,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
 
   // The engine below: the latest session of the lua_State.
   Session& engine() const;
+  const std::shared_ptr<Session>& newest() const;
   // Nothing to deliver, and nobody would be told: a poll need not enter Lua.
   bool idle() const;
   // Delivers the next run without Lua, by the rules of a handler. False when there is none, or when Lua wants a say.
@@ -79,6 +80,12 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void drop_reference(int reference) noexcept;
 
   HostRuns runs;  // owner thread
+  // What mf_variable_type goes through: the names of the variables of an engine, of which there were that many.
+  struct Listing {
+    std::weak_ptr<const Session> of;
+    std::vector<std::string> names;
+  };
+  Listing variables;      // owner thread
   std::string last_name;  // what mf_variable_type gave
 
  private:
@@ -107,8 +114,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   lua_State* main_ = nullptr;  // the state, the host's or the session's own
   bool is_root_ = false;       // main_ is no coroutine, which might be collected
   std::unique_ptr<LuaMemory> lua_memory_;
-  lua_State* owned_ = nullptr;   // the state, when it is the session's own
-  lua::State* state_ = nullptr;  // of the glue
+  lua_State* owned_ = nullptr;    // the state, when it is the session's own
+  lua::State* state_ = nullptr;   // of the glue
   HostSession** self_ = nullptr;  // a userdata
   int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF,
       delivering_ref_ = LUA_NOREF, self_ref_ = LUA_NOREF;

@@ -28,12 +28,32 @@ void initialise(HostSession& session) {
   });
 }
 
-std::vector<NamedValue> variables_of(HostSession& session) {
+// The names of all variables, by rising name.
+const std::vector<std::string>& names_of(HostSession& session) {
   initialise(session);
+  session.variables = {session.newest(), session.engine().variables().names()};
+  return session.variables.names;
+}
+
+// The same for a host that goes through them: without looking again for each where nothing has come since.
+const std::vector<std::string>& names_listed(HostSession& session) {
+  const HostSession::Listing& listed = session.variables;
+  const bool is_known = !listed.names.empty() && listed.of.lock() == session.newest() &&
+                        listed.names.size() == session.engine().variables().size();
+  return is_known ? listed.names : names_of(session);
+}
+
+std::vector<NamedValue> variables_of(HostSession& session) {
   std::vector<NamedValue> values;
   Variables& variables = session.engine().variables();
-  for (const std::string& name : variables.names()) values.push_back({name, variables.at(name).type});
+  for (const std::string& name : names_of(session)) values.push_back({name, variables.at(name).type});
   return values;
+}
+
+// `name` lives as long as what the host gets.
+void fill_type_of(mf_type* type, HostSession& session, const char* name) {
+  fill_type(type, {name, session.engine().variables().at(name).type});
+  type->name = name;
 }
 
 }  // namespace
@@ -44,19 +64,27 @@ mf_status* mf_variable_count(mf_session* handle, int32_t* count) {
   return guarded([&] {
     require_out(count, "count");
     const Entered session(handle);
-    *count = static_cast<int32_t>(variables_of(*session).size());
+    *count = static_cast<int32_t>(names_of(*session).size());
   });
 }
 
 mf_status* mf_variable_type(mf_session* handle, int32_t index, mf_type* type) {
   return guarded([&] {
     const Entered session(handle);
-    std::vector<NamedValue> values = variables_of(*session);
-    if (index < 0 || index >= static_cast<int32_t>(values.size()))
-      refuse(MF_OUT_OF_RANGE, "there are ", values.size(), " variables, none at index ", index);
-    fill_type(type, values[index]);
-    session->last_name = std::move(values[index].name);
-    type->name = session->last_name.c_str();
+    const std::vector<std::string>& names = index == 0 ? names_of(*session) : names_listed(*session);
+    if (index < 0 || index >= static_cast<int32_t>(names.size()))
+      refuse(MF_OUT_OF_RANGE, "there are ", names.size(), " variables, none at index ", index);
+    session->last_name = names[static_cast<size_t>(index)];
+    fill_type_of(type, *session, session->last_name.c_str());
+  });
+}
+
+mf_status* mf_variable_find(mf_session* handle, const char* name, mf_type* type) {
+  return guarded([&] {
+    const Entered session(handle);
+    require_name(name);
+    if (session->engine().variables().find(name) == nullptr) initialise(*session);
+    fill_type_of(type, *session, name);
   });
 }
 
@@ -76,8 +104,7 @@ mf_status* mf_variable_write(mf_session* handle, const char* name, const mf_arra
     require_name(name);
     require_out(value, "value");
     Session& engine = session->engine();
-    engine.write(name,
-                 tensor_of(*value, engine.variables().at(name).type, of_variable(name), session->memory()));
+    engine.write(name, tensor_of(*value, engine.variables().at(name).type, of_variable(name), session->memory()));
   });
 }
 

@@ -237,6 +237,8 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_call_async(mf_job* job, const mf_arr
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_variable_count(mf_session* session, int32_t* count);
 /* Variables by rising name; those of optimizers are among them. The name lives until the next call of this function. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_variable_type(mf_session* session, int32_t index, mf_type* type);
+/* The type of one of them; its name is the one given. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_variable_find(mf_session* session, const char* name, mf_type* type);
 /* The value after all runs submitted so far. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_variable_read(mf_session* session, const char* name, mf_array* value);
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_variable_write(mf_session* session, const char* name, const mf_array* value);
@@ -257,7 +259,8 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_bytes_free(mf_bytes* bytes);
 
 /* Makes a form of a predict job for a control loop: buffers, weights and plan of its own, one thread, kernels that
  * neither allocate nor lock. A job that writes variables, draws random numbers or needs a kernel that is not fit for
- * real time is refused, with the op's line. Watches are not called. Costs a compilation; the session goes on as before.
+ * real time is refused, with the op's line. Watches are not called. Costs a compilation, after the runs under way; the
+ * session goes on as before.
  */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_prepare(mf_job* job, mf_prepared** prepared);
 /* The fixed buffer of an input or output: its memory, dtype and count. Constant from here to the end of the handle. */
@@ -358,6 +361,7 @@ typedef struct mf_api {
   mf_status* (*session_take_over)(mf_session*);
   mf_status* (*prepared_failure)(mf_prepared*);
   mf_status* (*session_sync_for)(mf_session*, double, int32_t*);
+  mf_status* (*variable_find)(mf_session*, const char*, mf_type*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

@@ -95,8 +95,8 @@ inline std::vector<Gpu> gpus(std::string* reason = nullptr) {
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
-// The dtype of a type of C++. The language has none for bfloat16 and float16; a host that has one of two bytes, out of a
-// library or its own, tells it here:
+// The dtype of a type of C++. The language has none for bfloat16 and float16; a host that has one of two bytes, out of
+// a library or its own, tells it here:
 //   template <>
 //   struct moonflow::DtypeOf<Eigen::bfloat16> {
 //     static constexpr mf_dtype value = MF_BFLOAT16;
@@ -233,6 +233,8 @@ class Prepared {
   uint64_t generation() noexcept { return mf_prepared_generation(handle_.get()); }
   void publish() { check(mf_prepared_publish(handle_.get())); }  // on the session's thread
 
+  mf_prepared* handle() const noexcept { return handle_.get(); }  // for the C interface; stays this object's
+
  private:
   template <typename T>
   Span<T> buffer(mf_status* (*ask)(mf_prepared*, int32_t, mf_array*), int32_t index) const {
@@ -330,8 +332,8 @@ class Job {
     return *this;
   }
 
-  // Runs the job and gives its outputs, all of which must be float32.
-  std::vector<std::vector<float>> operator()(std::initializer_list<Input> inputs) {
+  // Runs the job and gives its outputs, all of which must be float32. These all take a list or a vector of inputs.
+  std::vector<std::vector<float>> operator()(const std::vector<Input>& inputs) {
     const std::vector<Type> types = outputs();
     std::vector<std::vector<float>> values;
     std::vector<mf_array> into;
@@ -342,15 +344,25 @@ class Job {
     run({inputs.begin(), inputs.end()}, std::move(into));
     return values;
   }
+  std::vector<std::vector<float>> operator()(std::initializer_list<Input> inputs) {
+    return (*this)(std::vector<Input>(inputs));
+  }
   // Runs the job and fills memory of the host, whatever the dtypes.
+  void call(const std::vector<Input>& inputs, const std::vector<Output>& outputs) {
+    run({inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()});
+  }
   void call(std::initializer_list<Input> inputs, std::initializer_list<Output> outputs) {
     run({inputs.begin(), inputs.end()}, {outputs.begin(), outputs.end()});
   }
   // Copies the inputs, starts the run and returns. `handler` is called once, inside a later poll(), sync() or call; not
   // at all if the session ends first. Throws MF_BUSY when too much is in flight: poll, and try again.
+  void launch(const std::vector<Input>& inputs, Handler handler) { check(start(inputs, std::move(handler))); }
   void launch(std::initializer_list<Input> inputs, Handler handler) { check(start(inputs, std::move(handler))); }
   // The same for a loop that launches what there is room for: false instead of MF_BUSY.
   bool try_launch(std::initializer_list<Input> inputs, Handler handler) {
+    return try_launch(std::vector<Input>(inputs), std::move(handler));
+  }
+  bool try_launch(const std::vector<Input>& inputs, Handler handler) {
     mf_status* status = start(inputs, std::move(handler));
     if (mf_status_code(status) == MF_BUSY) return mf_status_free(status), false;
     check(status);
@@ -366,13 +378,15 @@ class Job {
   std::vector<Type> inputs() const { return types(mf_job_input_count, mf_job_input); }
   std::vector<Type> outputs() const { return types(mf_job_output_count, mf_job_output); }
 
+  mf_job* handle() const noexcept { return handle_.get(); }  // for the C interface; stays this object's
+
  private:
   void run(const std::vector<mf_array>& inputs, std::vector<mf_array> outputs) {
     deliveries_->check(mf_job_call(handle_.get(), inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(),
                                    static_cast<int32_t>(outputs.size())));
   }
 
-  mf_status* start(std::initializer_list<Input> inputs, Handler handler) {
+  mf_status* start(const std::vector<Input>& inputs, Handler handler) {
     const std::vector<mf_array> arrays(inputs.begin(), inputs.end());
     Deliveries::Waiting* entry = deliveries_->expect(std::move(handler));
     mf_status* status = mf_job_call_async(handle_.get(), arrays.data(), static_cast<int32_t>(arrays.size()),
@@ -494,11 +508,11 @@ class Session {
   }
   template <typename T = float>
   std::vector<T> read(const std::string& name) {
-    size_t count = 0;  // of an unknown variable: the library names it in its error
-    for (const Type& type : variables())
-      if (type.name == name) count = type.count;
-    std::vector<T> value(count);
-    mf_array array = mf_array_of(DtypeOf<T>::value, value.data(), count);
+    mf_type type{};
+    type.struct_size = sizeof type;
+    check(mf_variable_find(handle(), name.c_str(), &type));
+    std::vector<T> value(static_cast<size_t>(type.count));
+    mf_array array = mf_array_of(DtypeOf<T>::value, value.data(), value.size());
     deliver(mf_variable_read(handle(), name.c_str(), &array));
     return value;
   }

@@ -14,7 +14,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fixed numbers are take
 
 }  // namespace
 
-void WireReader::damaged(const std::string& what) const { fail(ErrorCode::Io, "byte ", field_ - file_, ": ", what); }
+void WireReader::damaged(const std::string& what) const {
+  fail(ErrorCode::Io, "cut short, or damaged, at byte ", field_ - file_, ": ", what);
+}
 
 std::string_view WireReader::take(uint64_t bytes) {
   if (bytes > rest_.size())

@@ -52,6 +52,7 @@ class Variables {
   Variable* find(const std::string& name);
   Variable& at(const std::string& name);   // NotFound, with the nearest name
   std::vector<std::string> names() const;  // sorted
+  size_t size() const { return variables_.size(); }
   // Whether any variable has a second copy, so that copies may be behind. Any thread.
   bool have_copies() const { return have_copies_.load(std::memory_order_relaxed); }
 

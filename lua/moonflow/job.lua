@@ -240,8 +240,13 @@ function job.find(name)
   if found then return found end
   local names = {}
   for known in pairs(job.named) do names[#names + 1] = known end
-  errors.raise("not_found", "there is no job '" .. tostring(name) .. "'" .. arguments.suggestion(name, names)
-    .. (#names == 0 and "; no script has defined one" or ""))
+  table.sort(names)
+  local hint = #names == 0 and "; no script has defined one" or arguments.suggestion(name, names)
+  if hint == "" then
+    hint = "; there are " .. table.concat(names, ", ", 1, math.min(#names, 6)) .. (#names > 6 and ", ..." or "")
+      .. ". A job is called by `name` of its flow.global_function"
+  end
+  errors.raise("not_found", "there is no job '" .. tostring(name) .. "'" .. hint)
 end
 
 local Decorator = { kind = "decorator" }

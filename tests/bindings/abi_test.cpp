@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <atomic>
 #include <cstdlib>
@@ -54,6 +55,7 @@ std::vector<Use> uses_of_session() {
       {"find", [=](void* h) { return taken(mf_job_find(as(h), "predict", &job)); }},
       {"variable_count", [=](void* h) { return taken(mf_variable_count(as(h), &number)); }},
       {"variable_type", [=](void* h) { return taken(mf_variable_type(as(h), 0, &type)); }},
+      {"variable_find", [=](void* h) { return taken(mf_variable_find(as(h), "out-bias", &type)); }},
       {"variable_read", [=](void* h) { return taken(mf_variable_read(as(h), "out-bias", &array)); }},
       {"variable_write", [=](void* h) { return taken(mf_variable_write(as(h), "out-bias", &array)); }},
       {"save", [=](void* h) { return taken(mf_session_save(as(h), "/nowhere/x", 0)); }},
@@ -146,7 +148,8 @@ TEST_CASE("a script's error keeps its line, and the session stays usable") {
   status = mf_session_load_text(host.session, "x = = 1", 7, "wrong.lua");
   CHECK(std::string(mf_status_where(status)) == "wrong.lua:1");
   CHECK(taken(status) == MF_SCRIPT_ERROR);
-  CHECK(taken(mf_session_load_file(host.session, "/nowhere.lua")) == MF_IO);
+  CHECK(taken(mf_session_load_file(host.session, "/nowhere.lua")) == MF_NOT_FOUND);
+  CHECK(taken(mf_session_load_file(host.session, "/")) == MF_IO);
   status = mf_session_load_text(host.session, "\x1bLJ bytecode", 12, "b");
   CHECK(taken(status) == MF_SCRIPT_ERROR);
   CHECK(host.predict({1, 2, 3}).size() == 2);
@@ -240,6 +243,14 @@ TEST_CASE("variables are read and written by name") {
     host.ok(mf_variable_type(host.session, i, &type));
     names.push_back(type.name);
   }
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  mf_type type{};
+  type.struct_size = sizeof type;
+  host.ok(mf_variable_find(host.session, "out-bias", &type));
+  CHECK((type.count == 2 && type.rank == 1 && type.name == std::string("out-bias")));
+  mf_status* unknown = mf_variable_find(host.session, "out-bais", &type);
+  CHECK_THAT(mf_status_message(unknown), Catch::Contains("did you mean 'out-bias'"));
+  CHECK(taken(unknown) == MF_NOT_FOUND);
   CHECK_THAT(names, Catch::VectorContains(std::string("out-bias")));
   CHECK_THAT(names, Catch::VectorContains(std::string("out-weight")));
   const float bias[] = {10, 20};

@@ -276,6 +276,11 @@ TEST_CASE("weights are read, written, kept in memory and published") {
   CHECK(y[2] == 10);
   host.load_memory(before);
   CHECK(scale({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+  const Floats ones{1, 1, 1};
+  const std::vector<moonflow::Input> known_at_run_time(1, ones);
+  CHECK(scale(known_at_run_time)[0] == Floats{2, 2, 2});
+  int32_t inputs = 0;
+  CHECK((mf_job_input_count(scale.handle(), &inputs) == nullptr && inputs == 1));
   host.load_text("require('moonflow').publish()", "publish.lua");
   CHECK(prepared.run() == MF_OK);
   CHECK(y[2] == 4);
