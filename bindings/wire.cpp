@@ -14,13 +14,12 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fixed numbers are take
 
 }  // namespace
 
-void WireReader::damaged(const std::string& what) const {
-  fail(ErrorCode::Io, "cut short, or damaged, at byte ", field_ - file_, ": ", what);
-}
+void WireReader::damaged(const std::string& what) const { fail(ErrorCode::Io, "byte ", field_ - file_, ": ", what); }
 
 std::string_view WireReader::take(uint64_t bytes) {
   if (bytes > rest_.size())
-    damaged(text("a field of ", bytes, " bytes stands where ", rest_.size(), " are left of its message"));
+    damaged(text("a field of ", bytes, " bytes stands where ", rest_.size(),
+                 " are left of its message; the file is cut short or damaged"));
   const std::string_view taken = rest_.substr(0, static_cast<size_t>(bytes));
   rest_.remove_prefix(static_cast<size_t>(bytes));
   return taken;
