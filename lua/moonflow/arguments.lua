@@ -169,6 +169,16 @@ local function append_flat(flat, list, depth)
   return flat
 end
 
+--- Lets a class answer words that users know from elsewhere: what to write in their place is the error of reading one.
+--- @param class table    whose metatable it becomes
+--- @param what string    "an optimizer"
+--- @param words table    { word = "what to do" }
+function arguments.answer(class, what, words)
+  setmetatable(class, { __index = function(_, key)
+    if words[key] then errors.raise("not_found", what .. " has no '" .. key .. "'; " .. words[key]) end
+  end })
+end
+
 --- A list of numbers out of a number, a shape, or a list that may be nested.
 --- @error a hole, a key that is no place in a list, a list that holds itself
 function arguments.flat_list(value)

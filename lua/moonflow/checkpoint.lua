@@ -71,6 +71,10 @@ end
 
 local CheckPoint = { kind = "checkpoint" }
 CheckPoint.__index = CheckPoint
+arguments.answer(CheckPoint, "a checkpoint", {
+  restore = "check_point:load(path) reads one", read = "check_point:load(path) reads one",
+  write = "check_point:save(path) writes one", init_or_load = "check_point:init() and check_point:load(path) are two",
+})
 
 --- The variables of the session, on disk: `check_point:init()`, `check_point:save(path)`, `check_point:load(path)`;
 --- `? check_point.save` explains one.

@@ -20,6 +20,10 @@ local data = {}
 -- ---- data sets and batches ----------------------------------------------------------------------------------------
 
 local Dataset = {}
+arguments.answer(Dataset, "a data set", {
+  shuffle = "flow.data.Dataset(arrays, size, { shuffle = true }) takes its rows in random order",
+  batch = "set:batches() goes through its batches", map = "a loop over set:batches() changes what it gets",
+})
 
 -- A step function that gives the counter and one view (or gathered copy, when shuffled) of each array.
 local function batch_steps(arrays, count, size, order, begin)

@@ -14,7 +14,7 @@ local variable = require "moonflow.variable"
 
 local descent = {}
 
--- divide, unscale, regularise; then clip all together.
+-- divide, unscale, regularise; then clip, each element for itself or all together.
 local function prepare(t, updates, scale, part, name)
   local function scaled(u, l1, l2)
     if scale == 1 and l1 == 0 and l2 == 0 and not u.unscale then return end
@@ -22,21 +22,24 @@ local function prepare(t, updates, scale, part, name)
       { scale = scale, l1 = l1, l2 = l2 }, "gradient")
   end
   local clipping = part.clipping
+  local limit = clipping and clipping.clip_value
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
     local dy, indices
-    if part.rule == update.lazy_adam and l1 == 0 and l2 == 0 then dy, indices = picked_rows.of(u) end
+    -- Of a row that is picked twice the elements are sums, which are what is limited.
+    if part.rule == update.lazy_adam and l1 == 0 and l2 == 0 and not limit then dy, indices = picked_rows.of(u) end
     if dy then
       u.rows = picked_rows.joined(u, dy, indices)
       u.rows.scale = scale
     else
       picked_rows.join_gathers(u)
     end
-    u.picks = clipping and picked_rows.to_clip(u, part)
+    u.picks = clipping and not limit and picked_rows.to_clip(u, part)
     scaled(u, l1, l2)
+    if limit then u.gradient = u:append("clip_by_value", { u.gradient }, { min = -limit, max = limit }, "clipped") end
   end
-  if not clipping or #updates == 0 then return end
+  if not clipping or limit or #updates == 0 then return end
   -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
   -- overflow, or be rounded to a few bits.
   local dtype, wide = "float32", {}

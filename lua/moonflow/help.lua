@@ -243,10 +243,9 @@ local foreign_of_arrays = {
   dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",
   ["repeat"] = "flow.np.repeat_interleave", hypot = "flow.np.linalg.norm", identity = "flow.np.eye",
   radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
-  digitize = "flow.np.searchsorted", genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt",
-  row_stack = "flow.np.vstack", imread = "flow.np.load_png", imsave = "flow.np.save_png",
-  asarray = "flow.np.array", shuffle = "flow.np.random.permutation",
-  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", append = "flow.np.concat",
+  genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt", row_stack = "flow.np.vstack",
+  imread = "flow.np.load_png", imsave = "flow.np.save_png", shuffle = "flow.np.random.permutation",
+  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", insert = "flow.np.concat",
   extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
 }
 

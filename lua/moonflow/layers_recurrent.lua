@@ -127,6 +127,9 @@ local function masks(lengths, batch, steps, named, signature)
     signature:fail((": lengths must be int32 or int64 (%d), one for each sequence, '%s' is %s %s"):format(batch,
       lengths.name, lengths.dtype, tostring(lengths.shape)))
   end
+  -- Picked from all there can be, so that one which cannot be is an error of the run.
+  local possible = ops.apply("range", {}, { start = 0, stop = steps + 1, dtype = lengths.dtype }, named "possible")
+  lengths = ops.apply("gather", { possible, lengths }, { axis = 0 }, named "lengths")
   local counts = ops.apply("range", {}, { start = 0, stop = steps, dtype = lengths.dtype }, named "counts")
   local column = ops.apply("expand_dims", { lengths }, { axis = 1 }, named "column")
   local all = ops.apply("less", { counts, column }, nil, named "mask")
@@ -234,7 +237,8 @@ reverse: from the last step to the first; with lengths, from that of each sequen
   flow.concat({ flow.layers.lstm(x, 8), (flow.layers.lstm(x, 8, { reverse = true })) }, -1)
 defaults: initial_hidden and initial_cell zeros; kernel_initializer and recurrent_initializer xavier uniform,
   bias_initializer zeros
-errors: inputs of another rank; an initial state or lengths of another shape or dtype
+errors: inputs of another rank; an initial state or lengths of another shape or dtype; in a run, a length outside of
+  [0, steps], with its position
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias, as of flow.layers.lstm_cell; ops: name]])
 
   one_step(lstm, { { "inputs", "blob" }, { "hidden", "blob" }, { "cell", "blob" } }, [[
@@ -257,7 +261,7 @@ shapes: inputs (batch, steps, features) -> out (batch, steps, units), and the st
   the initial one; weight (3 * units, features); recurrent_weight (3 * units, units); biases (3 * units)
 lengths, reverse: as flow.layers.lstm
 defaults: initial_state zeros; kernel_initializer and recurrent_initializer xavier uniform, bias_initializer zeros
-errors: inputs of another rank; an initial state or lengths of another shape or dtype
+errors: those of flow.layers.lstm
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias, as of flow.layers.gru_cell; ops: name]])
 
   one_step(gru, { { "inputs", "blob" }, { "state", "blob" } }, [[

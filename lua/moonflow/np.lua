@@ -1,6 +1,7 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
 -- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and finds in np_order.lua, what cuts
--- and repeats in np_shape.lua, and linear algebra in np_linear.lua; methods and operators of arrays are in ndarray.lua.
+-- and repeats in np_shape.lua, what sums up data in np_statistics.lua, and linear algebra in np_linear.lua; methods and
+-- operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -27,6 +28,15 @@ function np.array(source, ...)
     return dtype and cast(stacked, dtype) or stacked
   end
   return core.array(source, dtype)
+end
+
+local asarray_signature = signature("np.asarray", { { "source", "any" }, { "dtype", "dtype?" } })
+--- The array itself where it has the dtype, else an array of it as np.array makes one.
+function np.asarray(...)
+  local given = asarray_signature:parse(...)
+  local source = given.source
+  if is_array(source) and (given.dtype == nil or given.dtype == source.dtype) then return source end
+  return np.array(source, given.dtype)
 end
 
 local from_string_signature = signature("np.from_string",
@@ -440,7 +450,12 @@ end
 require("moonflow.np_order")(np)
 require("moonflow.np_shape")(np)
 require("moonflow.np_linear")(np)
+require("moonflow.np_statistics")(np)
 require("moonflow.np_text")(np)
+--- The product with another array, and the elements no less than one number and no more than another, as np has them.
+for _, name in ipairs({ "dot", "clip" }) do
+  core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end
+end
 for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
 np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
 

@@ -54,6 +54,28 @@ return function(np)
     return as_array(given.a, "np.outer"):reshape({ -1, 1 }) * as_array(given.b, "np.outer"):ravel()
   end
 
+  local trace_signature = signature("np.trace", { { "a", "any" } })
+  --- The sum of the main diagonal of a matrix.
+  --- @return number
+  function np.trace(...)
+    local a = as_array(trace_signature:parse(...).a, "np.trace")
+    if a.rank ~= 2 then fail("shape_mismatch", "np.trace wants a matrix, got " .. tostring(a.shape)) end
+    return np.diag(a):sum()
+  end
+
+  local kron_signature = signature("np.kron", { { "a", "any" }, { "b", "any" } })
+  --- Kronecker's product of two matrices: b times each element of a, side by side as a's elements are.
+  function np.kron(...)
+    local given = kron_signature:parse(...)
+    local a, b = as_array(given.a, "np.kron"), as_array(given.b, "np.kron")
+    if a.rank ~= 2 or b.rank ~= 2 then
+      fail("shape_mismatch", ("np.kron wants two matrices, got %s and %s"):format(tostring(a.shape), tostring(b.shape)))
+    end
+    local rows, columns, others, across = a.shape[0], a.shape[1], b.shape[0], b.shape[1]
+    return (a:reshape({ rows, 1, columns, 1 }) * b:reshape({ 1, others, 1, across })):reshape({ rows * others,
+      columns * across })
+  end
+
   local cross_signature = signature("np.cross", { { "a", "any" }, { "b", "any" } })
   --- The vector product of the last axis, of size 3; the others broadcast.
   function np.cross(...)

@@ -256,6 +256,22 @@ return function(np)
     return np.compress(1 - np.isin(values, given.b), values)
   end
 
+  local intersect_signature = signature("np.intersect1d", { { "a", "any" }, { "b", "any" } })
+  --- The values of `a` that are in `b` too, each once, sorted.
+  function np.intersect1d(...)
+    local given = intersect_signature:parse(...)
+    local values = np.unique(as_array(given.a, "np.intersect1d"))
+    return np.compress(np.isin(values, given.b), values)
+  end
+
+  local union_signature = signature("np.union1d", { { "a", "any" }, { "b", "any" } })
+  --- The values of either, each once, sorted.
+  function np.union1d(...)
+    local given = union_signature:parse(...)
+    local a, b = ndarray.operands(as_array(given.a, "np.union1d"), as_array(given.b, "np.union1d"), "np.union1d")
+    return (np.unique(np.concat({ a:ravel(), b:ravel() })))
+  end
+
   local unique_signature = signature("np.unique",
     { { "a", "any" }, { "return_inverse", "boolean", false }, { "return_counts", "boolean", false } })
   --- The values that occur, each once, sorted. On demand also the place among them of each element of `a`, flattened,

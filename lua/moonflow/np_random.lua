@@ -58,6 +58,76 @@ function Generator:randint(...)
   return self:draw("random_int", given, { low = low, high = high }, "np.random.randint")
 end
 
+-- A draw of a distribution made of others: `make(shape)` gives it in double precision.
+local function composed(given, make)
+  local result = make(given.shape and flat_list(given.shape) or { 1 })
+  return given.shape and (given.dtype == "float64" and result or result:astype(given.dtype)) or result:item()
+end
+
+local function check_above_0(value, name, where)
+  if not (value > 0 and value < math.huge) then
+    fail("invalid_argument", ("%s: %s must be above 0, got %g"):format(where, name, value))
+  end
+end
+
+local exponential_signature = signature("np.random.exponential",
+  { { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Exponential with this mean: the times between what happens at random. Without a shape one number.
+--- @return any
+function Generator:exponential(...)
+  local given = exponential_signature:parse(...)
+  check_above_0(given.scale, "scale", "np.random.exponential")
+  return composed(given, function(shape)
+    local u = self:uniform(0, 1, shape, "float64")
+    return evaluate("log1p", { -u }) * -given.scale
+  end)
+end
+
+-- Draws with form `form` and scale 1, by squeezing: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma
+-- variables", ACM Transactions on Mathematical Software 2000. Below 1 a draw of form + 1 is brought down.
+local function gamma_draws(generator, form, shape)
+  local d = (form < 1 and form + 1 or form) - 1 / 3
+  local c = 1 / math.sqrt(9 * d)
+  local result = core.zeros("float64", shape)
+  local pending = result:eq(0)
+  while pending:any() do
+    local x, u = generator:normal(0, 1, shape, "float64"), generator:uniform(0, 1, shape, "float64")
+    local root = x * c + 1
+    local v = root * root * root
+    local log_v = evaluate("log", { evaluate("where", { v:gt(0), v, 1 + v * 0 }) })
+    local fits = v:gt(0) * evaluate("log", { u }):lt(x * x * 0.5 + d * (1 - v + log_v)) * pending
+    result = evaluate("where", { fits, v * d, result })
+    pending = pending - fits
+  end
+  if form >= 1 then return result end
+  return result * generator:uniform(0, 1, shape, "float64") ^ (1 / form)
+end
+
+local gamma_signature = signature("np.random.gamma",
+  { { "form", "number" }, { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Gamma with this form, which NumPy calls its shape, and scale; its mean is their product. Without a shape one number.
+--- @return any
+function Generator:gamma(...)
+  local given = gamma_signature:parse(...)
+  check_above_0(given.form, "form", "np.random.gamma")
+  check_above_0(given.scale, "scale", "np.random.gamma")
+  return composed(given, function(shape) return gamma_draws(self, given.form, shape) * given.scale end)
+end
+
+local beta_signature = signature("np.random.beta",
+  { { "a", "number" }, { "b", "number" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Beta in [0, 1], with mean a / (a + b): the shares that mixup draws. Without a shape one number.
+--- @return any
+function Generator:beta(...)
+  local given = beta_signature:parse(...)
+  check_above_0(given.a, "a", "np.random.beta")
+  check_above_0(given.b, "b", "np.random.beta")
+  return composed(given, function(shape)
+    local x, y = gamma_draws(self, given.a, shape), gamma_draws(self, given.b, shape)
+    return x / (x + y)
+  end)
+end
+
 --- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
 --- @return any
 function Generator:rand(...) return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
@@ -200,7 +270,8 @@ function random.seed(seed)
 end
 random_seed.on_set(random.seed)
 
-for _, name in ipairs({ "uniform", "normal", "randint", "rand", "randn", "permutation", "choice", "shuffle" }) do
+for _, name in ipairs({ "uniform", "normal", "randint", "exponential", "gamma", "beta", "rand", "randn", "permutation",
+  "choice", "shuffle" }) do
   random[name] = function(...)
     -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
     if trace.current() then

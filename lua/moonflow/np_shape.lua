@@ -124,6 +124,26 @@ return function(np)
     return np.concat(list, axis)
   end
 
+  local column_signature = signature("np.column_stack", { { "arrays", "entries" } })
+  --- The arrays as columns of a matrix: one of rank 1 is a column, one of rank 2 several.
+  function np.column_stack(...)
+    local list = {}
+    for i, a in ipairs(column_signature:parse(...).arrays) do
+      a = as_array(a, "np.column_stack")
+      list[i] = a.rank < 2 and a:reshape({ -1, 1 }) or a
+    end
+    return np.concat(list, 1)
+  end
+
+  local append_signature = signature("np.append", { { "a", "any" }, { "values", "any" }, { "axis", "integer?" } })
+  --- The array with values behind it along `axis`, as a copy; without an axis both flattened.
+  function np.append(...)
+    local given = append_signature:parse(...)
+    local a, values = ndarray.operands(as_array(given.a, "np.append"), as_array(given.values, "np.append"), "np.append")
+    if given.axis then return np.concat({ a, values }, given.axis) end
+    return np.concat({ a:ravel(), values:ravel() })
+  end
+
   -- ---- cutting and repeating ----------------------------------------------------------------------------------------
 
   -- The parts of an array before, between and behind these places along an axis.

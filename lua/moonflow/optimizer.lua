@@ -29,10 +29,27 @@ function optimizer.grad_clipping.by_global_norm(...)
   return setmetatable({ clip_norm = given.clip_norm }, Clipping)
 end
 
+local value_signature = arguments.signature("flow.optimizer.grad_clipping.by_value", { { "clip_value", "finite" } })
+
+--- Cuts every element of every gradient to lie between -clip_value and clip_value.
+function optimizer.grad_clipping.by_value(...)
+  local given = value_signature:parse(...)
+  if given.clip_value <= 0 then value_signature:fail(": clip_value must be above 0, got " .. given.clip_value) end
+  return setmetatable({ clip_value = given.clip_value }, Clipping)
+end
+
 -- ---- the classes --------------------------------------------------------------------------------------------------
 
 local Optimizer = { kind = "optimizer" }
 Optimizer.__index = Optimizer
+
+local steps = "optimizer:minimize(loss) in the body of a train job says what is trained, and each call of the job is a "
+  .. "step"
+arguments.answer(Optimizer, "an optimizer", {
+  step = steps, zero_grad = steps, backward = steps, apply_gradients = steps,
+  lr = "what its schedule gives is rate:at(step)",
+  state_dict = "its moments are variables, which a checkpoint has beside the weights",
+})
 
 local shared_parameters = {
   { "loss_scale_factor", "finite?" }, { "grad_clipping", "clipping?" }, { "loss_scale_policy", "loss_scale?" },

@@ -5,6 +5,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
 
 local schedule = { warmup = {} }
 
@@ -37,6 +38,24 @@ function Scheduler:lower(t)
   if not warmup then return rate end
   warmup.attrs.base_lr = self.base_lr
   return append(t, warmup.op, { t:step_id(), rate }, warmup.attrs)
+end
+
+local at_signature = arguments.signature("at", { { "step", "integer" } })
+--- The rate that step `step` has, from 0 on, as a number: for a log, or to see a schedule before it is used.
+--- @return number
+function Scheduler:at(...)
+  local step = core.array(at_signature:parse(...).step, "int64", {})
+  if self.blob then
+    errors.raise("wrong_state", ("the learning rate is '%s', a value of the job; watch or return it")
+      :format(self.blob.name))
+  end
+  local rate = self.op and ndarray.evaluate(self.op, { step }, self.attrs) or core.array(self.base_lr, "float32", {})
+  local warmup = self.warmup
+  if warmup then
+    warmup.attrs.base_lr = self.base_lr
+    rate = ndarray.evaluate(warmup.op, { step, rate }, warmup.attrs)
+  end
+  return rate:item()
 end
 
 local function new(op, base_lr, attrs, warmup)

@@ -489,6 +489,37 @@ describe("the way of a gradient", function()
   end)
 end)
 
+describe("a gradient clipped by value", function()
+  it("has no element beyond it, for dense variables and for picked rows", function()
+    local function moved(make)
+      flow.clear_default_session()
+      local job = flow.global_function { type = "train", returns = tp.None } (function()
+        local w = flow.get_variable("w", { shape = { 3, 2 }, initializer = flow.ones_initializer() })
+        local rows = flow.gather(w, flow.cast(flow.range(0, 2), "int32"))
+        local again = flow.gather(w, flow.cast(flow.range(0, 1), "int32"))
+        -- The sum of the elements' gradients: 5 for row 0, which is picked twice, 0.5 for row 1.
+        local scale = np.array { { 3, 3 }, { 0.5, -0.5 } }
+        make():minimize(flow.math.reduce_sum(rows * scale) + flow.math.reduce_sum(again) * 2)
+      end)
+      job()
+      return (1 - flow.get_all_variables().w):totable()
+    end
+    local clipping = flow.optimizer.grad_clipping.by_value(4)
+    assert.same({ { 4, 4 }, { 0.5, -0.5 }, { 0, 0 } }, moved(function()
+      return flow.optimizer.SGD(1, { momentum = 0, grad_clipping = clipping })
+    end))
+    local dense = moved(function() return flow.optimizer.Adam(1, { grad_clipping = clipping }) end)
+    local lazy = moved(function() return flow.optimizer.LazyAdam(1, { grad_clipping = clipping }) end)
+    assert.same(dense[1], lazy[1])
+  end)
+
+  it("has a bound above 0", function()
+    local fine, problem = pcall(flow.optimizer.grad_clipping.by_value, 0)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("clip_value must be above 0, got 0", 1, true), tostring(problem))
+  end)
+end)
+
 describe("an optimizer with variables", function()
   -- A job whose loss has a gradient for each of four variables in two namespaces.
   local function job(variables, name, optimizer)

@@ -292,6 +292,21 @@ for _, kind in ipairs({ "lstm", "gru" }) do
       assert.truthy(job(x, y):mean() < 0.1 * first)
     end)
 
+    it("says which length no sequence can have", function()
+      local job = flow.global_function {
+        returns = tp.Numpy,
+        inputs = { x = tp.Numpy.Placeholder { 2, 3, 4 }, lengths = tp.Numpy.Placeholder({ 2 }, { dtype = "int32" }) },
+      } (function(x, lengths) return (flow.layers[kind](x, 5, { lengths = lengths, name = "net" })) end)
+      local x = np.ones { 2, 3, 4 }
+      job(x, np.array({ 3, 0 }, flow.int32))
+      for _, wrong in ipairs { { 3, 4 }, { 3, -1 } } do
+        local fine, problem = pcall(job, x, np.array(wrong, flow.int32))
+        assert.is_false(fine, "there was no error")
+        assert.truthy(tostring(problem):find("net-lengths", 1, true), tostring(problem))
+        assert.truthy(tostring(problem):find(tostring(wrong[2]), 1, true), tostring(problem))
+      end
+    end)
+
     it("says what it cannot take", function()
       local function fails(pattern, shape, body)
         flow.clear_default_session()

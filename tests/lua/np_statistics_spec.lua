@@ -1,0 +1,134 @@
+-- What of flow.np sums up data, joins and compares sets of values, and draws from other distributions.
+local flow = require "moonflow"
+local np = flow.np
+
+local function same(wanted, array) assert.same(wanted, array:totable()) end
+
+local function raises(pattern, body, ...)
+  local fine, problem = pcall(body, ...)
+  assert.is_false(fine, "there was no error")
+  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
+end
+
+describe("a weighted mean", function()
+  local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
+
+  it("counts each element by its weight", function()
+    assert.equal(4, np.average(a))
+    same({ 2.5, 3.5, 6 }, np.average(a, 0))
+    assert.equal(7, np.average(a, { weights = { { 0, 0, 1 }, { 1, 1, 1 } } }) * 4 / 3)
+    same({ 2.75, 8 }, np.average(a, { axis = 1, weights = { 0, 1, 3 } }))
+    same({ 4, 5, 9 }, np.average(a, { axis = 0, weights = { 0, 2 } }))
+  end)
+
+  it("wants a weight for each", function()
+    raises("np.average: weights are (2) for (2, 3)", np.average, a, { axis = 1, weights = { 1, 2 } })
+  end)
+end)
+
+describe("without NaN", function()
+  local a = np.array { { 1, 0 / 0, 3 }, { 0 / 0, 0 / 0, 5 } }
+
+  it("are sums, means and extremes", function()
+    assert.equal(9, np.nansum(a))
+    assert.equal(3, np.nanmean(a))
+    assert.equal(5, np.nanmax(a))
+    assert.equal(1, np.nanmin(a))
+    same({ 4, 5 }, np.nansum(a, 1))
+    same({ 2, 5 }, np.nanmean(a, { axis = 1 }))
+    same({ 3, 5 }, np.nanmax(a, 1))
+    same({ 1, 0, 3 }, np.where(np.isfinite(np.nanmin(a, 0)), np.nanmin(a, 0), 0))
+  end)
+end)
+
+it("digitize gives the class between bounds", function()
+  same({ 0, 1, 1, 2, 3 }, np.digitize({ -1, 0, 0.5, 1, 7 }, { 0, 1, 2 }))
+  same({ 0, 0, 1, 1, 3 }, np.digitize({ -1, 0, 0.5, 1, 7 }, { 0, 1, 2 }, { right = true }))
+end)
+
+it("sets of values have what both have, and what either has", function()
+  same({ 2, 5 }, np.intersect1d({ 5, 2, 5, 9 }, { 2, 3, 5 }))
+  same({ 2, 3, 5, 9 }, np.union1d({ 5, 2, 5, 9 }, { 2, 3, 5 }))
+end)
+
+it("arrays become columns, and go on behind their end", function()
+  same({ { 1, 3, 5 }, { 2, 4, 6 } }, np.column_stack { { 1, 2 }, np.array { { 3, 5 }, { 4, 6 } } })
+  same({ 1, 2, 3, 4 }, np.append({ { 1, 2 } }, { 3, 4 }))
+  same({ { 1, 2 }, { 3, 4 } }, np.append({ { 1, 2 } }, { { 3, 4 } }, 0))
+end)
+
+it("matrices have a trace and a product of each element with another matrix", function()
+  assert.equal(5, np.trace { { 1, 2 }, { 3, 4 } })
+  same({ { 0, 1, 0, 2 }, { 1, 0, 2, 0 } }, np.kron({ { 1, 2 } }, { { 0, 1 }, { 1, 0 } }))
+  raises("np.trace wants a matrix, got (2)", np.trace, { 1, 2 })
+  raises("np.kron wants two matrices, got (1) and (1, 1)", np.kron, { 1 }, { { 1 } })
+end)
+
+it("an array is itself where an array is wanted", function()
+  local a = np.ones { 2 }
+  assert.equal(a:ptr(), np.asarray(a):ptr())
+  assert.equal("int32", np.asarray(a, flow.int32).dtype)
+  same({ 1, 2 }, np.asarray { 1, 2 })
+  assert.equal(11, np.array({ 1, 2 }):dot({ 3, 4 }))
+  same({ 1, 2, 2 }, np.array({ 0, 2, 5 }):clip(1, 2))
+end)
+
+describe("draws", function()
+  local rng = np.random.default_rng(5)
+  local count = 20000
+
+  -- Within five deviations of the mean's own error.
+  local function about(mean, deviation, draws)
+    assert.near(mean, draws:mean(), 5 * deviation / math.sqrt(count))
+    assert.near(deviation, draws:std(), 0.1 * deviation)
+  end
+
+  it("have the mean and the deviation of their distribution", function()
+    about(2, 2, rng:exponential(2, { count }))
+    for _, form in ipairs { 0.3, 1, 4.5 } do
+      about(form * 3, math.sqrt(form) * 3, rng:gamma(form, 3, { count }))
+    end
+    for _, ab in ipairs { { 0.2, 0.2 }, { 2, 5 } } do
+      local a, b = unpack(ab)
+      local draws = rng:beta(a, b, { count })
+      about(a / (a + b), math.sqrt(a * b / ((a + b) ^ 2 * (a + b + 1))), draws)
+      assert.is_true(draws:min() >= 0 and draws:max() <= 1)
+    end
+  end)
+
+  it("are numbers without a shape, of a dtype with one, and the same for equal seeds", function()
+    assert.equal("number", type(rng:beta(1, 1)))
+    assert.equal("float32", rng:gamma(2, 1, { 3 }).dtype)
+    assert.equal("float64", rng:exponential(1, { 3 }, "float64").dtype)
+    assert.is_true(np.array_equal(np.random.default_rng(3):beta(0.4, 0.4, { 50 }),
+      np.random.default_rng(3):beta(0.4, 0.4, { 50 })))
+  end)
+
+  it("have parameters above 0", function()
+    raises("np.random.beta: a must be above 0, got 0", rng.beta, rng, 0, 1)
+    raises("np.random.gamma: form must be above 0, got -1", rng.gamma, rng, -1)
+    raises("np.random.exponential: scale must be above 0, got 0", rng.exponential, rng, 0)
+  end)
+end)
+
+it("a schedule says its rates", function()
+  local plain = flow.optimizer.CosineScheduler(0.5, 10)
+  assert.near(0.5, plain:at(0), 1e-7)
+  assert.near(0.25, plain:at(5), 1e-7)
+  assert.near(0, plain:at(10), 1e-7)
+  local warm = flow.optimizer.PiecewiseConstantScheduler({ 100 }, { 1, 0.1 }, {
+    warmup = flow.optimizer.warmup.linear(10, 0) })
+  assert.near(0.5, warm:at(5), 1e-6)
+  assert.near(1, warm:at(50), 1e-7)
+  assert.near(0.1, warm:at(101), 1e-7)
+end)
+
+it("words of other libraries lead to ours", function()
+  raises("an optimizer has no 'step'; optimizer:minimize(loss) in the body of a train job says what is trained",
+    function() flow.optimizer.SGD(0.1):step() end)
+  raises("a checkpoint has no 'restore'; check_point:load(path) reads one",
+    function() flow.train.CheckPoint():restore("x") end)
+  raises("a data set has no 'shuffle'; flow.data.Dataset(arrays, size, { shuffle = true })",
+    function() flow.data.Dataset({ np.ones { 4 } }, 2):shuffle() end)
+  assert.is_nil(flow.optimizer.SGD(0.1).nothing)
+end)
