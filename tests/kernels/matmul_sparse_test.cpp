@@ -304,49 +304,30 @@ TEST_CASE("a zero of a sparse factor in bfloat16 still meets an infinity and a N
   if (!cpu::multiplies_bfloat16()) return;
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (const Sample& sample : narrow_samples()) {
-    if (!sample.transpose_a || sample.transpose_b) continue;
-    const Sample turned = sample.turned();  // whose strange row is the column here
-    const Tensor b = rounded(sparse_values(turned.right(), 0.3, 1)),
-                 start = Tensor::zeros({DType::Float32, {turned.rows, turned.columns}});
-    for (const float strange : {kInfinity, -kInfinity, kNaN}) {
-      Tensor a = rounded(random_values({DType::Float32, turned.left()}, 2));
-      const int64_t row = 3, term = turned.inner - 2;
-      a.data<float>()[term * turned.rows + row] = strange;
-      const Tensor c = multiplied_narrow(narrow_product(turned), {}, a, b, start);
-      for (int64_t i = 0; i < turned.rows; ++i) {
-        for (int64_t j = 0; j < turned.columns; ++j) {
-          const float got = c.data<float>()[i * turned.columns + j];
-          const float right = b.data<float>()[term * turned.columns + j];
-          CAPTURE(turned.rows, turned.inner, strange, i, j, right);
-          if (i != row)
-            REQUIRE(std::isfinite(got));
-          else if (right == 0 || std::isnan(strange))
-            REQUIRE(std::isnan(got));
-          else
-            REQUIRE(got == right * strange);
-        }
-      }
-    }
-  }
-  for (const Sample& sample : narrow_samples()) {
-    if (sample.transpose_a || sample.transpose_b) continue;
-    const Tensor a = rounded(sparse_values(sample.left(), 0.3, 1)),
-                 start = Tensor::zeros({DType::Float32, {sample.rows, sample.columns}});
-    for (const float strange : {kInfinity, -kInfinity, kNaN}) {
-      Tensor b = rounded(random_values({DType::Float32, sample.right()}, 2));
-      const int64_t column = 3, term = sample.inner - 2;
-      b.data<float>()[term * sample.columns + column] = strange;
-      const Tensor c = multiplied_narrow(narrow_product(sample), {}, a, b, start);
-      for (int64_t i = 0; i < sample.rows; ++i) {
-        for (int64_t j = 0; j < sample.columns; ++j) {
-          const float got = c.data<float>()[i * sample.columns + j], left = a.data<float>()[i * sample.inner + term];
-          CAPTURE(sample.rows, sample.inner, strange, i, j, left);
-          if (j != column)
-            REQUIRE(std::isfinite(got));
-          else if (left == 0 || std::isnan(strange))
-            REQUIRE(std::isnan(got));
-          else
-            REQUIRE(got == left * strange);
+    for (const bool turned : {false, true}) {
+      if (sample.transpose_b || (turned && !sample.transpose_a)) continue;
+      // The other factor has one strange number, in a column of its own.
+      const Sample used = turned ? sample.turned() : sample;
+      const int64_t rows = sample.rows, columns = sample.columns, column = 3, term = sample.inner - 2;
+      const Tensor sparse = rounded(sparse_values(turned ? used.right() : used.left(), 0.3, 1)),
+                   start = Tensor::zeros({DType::Float32, {used.rows, used.columns}});
+      for (const float strange : {kInfinity, -kInfinity, kNaN}) {
+        Tensor other = rounded(random_values({DType::Float32, turned ? used.left() : used.right()}, 2));
+        other.data<float>()[term * columns + column] = strange;
+        const Tensor c =
+            multiplied_narrow(narrow_product(used), {}, turned ? other : sparse, turned ? sparse : other, start);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < columns; ++j) {
+            const float got = c.data<float>()[turned ? j * rows + i : i * columns + j];
+            const float met = sparse.data<float>()[sample.transpose_a ? term * rows + i : i * sample.inner + term];
+            CAPTURE(rows, sample.inner, turned, strange, i, j, met);
+            if (j != column)
+              REQUIRE(std::isfinite(got));
+            else if (met == 0 || std::isnan(strange))
+              REQUIRE(std::isnan(got));
+            else
+              REQUIRE(got == met * strange);
+          }
         }
       }
     }
