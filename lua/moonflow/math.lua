@@ -77,6 +77,17 @@ local function define(flow, path, parameters, doc, make)
   ops.place(flow, path, call)
 end
 
+-- A function that does more than one of the catalog's: `make(as_it_is, values)`, with the arguments by their names.
+local function extended(as_it_is, where, doc, make)
+  local signature = ops.signature(as_it_is):called(where)
+  local function call(...)
+    trace.need(where)
+    return make(as_it_is, signature:parse(...))
+  end
+  ops.document(call, where, signature, ops.doc(as_it_is) .. "\n" .. doc)
+  return call
+end
+
 --- Puts them under `flow`.
 function mathematics.complete(flow)
   local equal_ranks = flow.matmul
@@ -94,23 +105,20 @@ errors: inner or leading sizes differ; a rank below 2]])
 
   -- Comparisons give int8, of whose ones a sum would go over 127 in a batch.
   for _, name in ipairs { "reduce_sum", "reduce_prod" } do
-    local as_it_is = flow.math[name]
-    local function reduce(x, ...) return as_it_is(blob.is(x) and widened(x) or x, ...) end
-    ops.document(reduce, "flow.math." .. name, ops.signature(as_it_is), ops.doc(as_it_is)
-      .. "\nint8 and uint8, as comparisons give them, are taken as int64.")
-    flow.math[name] = reduce
+    flow.math[name] = extended(flow.math[name], "flow.math." .. name, "int8 and uint8, as comparisons give them, are "
+      .. "taken as int64.", function(as_it_is, values)
+        values.x = widened(values.x)
+        return as_it_is(values)
+      end)
   end
 
   -- What the optimizer would write too is found when the job is compiled.
   for _, name in ipairs { "assign", "assign_add" } do
-    local as_it_is = flow[name]
-    local function assign(variable, ...)
-      as_it_is(variable, ...)
-      trace.current().assigned[variable.name] = errors.site() or "?"
-    end
-    ops.document(assign, "flow." .. name, ops.signature(as_it_is), ops.doc(as_it_is)
-      .. "\nA variable that the job also trains is an error: that takes a job of its own, called after this one.")
-    flow[name] = assign
+    flow[name] = extended(flow[name], "flow." .. name, "A variable that the job also trains is an error: that takes a "
+      .. "job of its own, called after this one.", function(as_it_is, values)
+        as_it_is(values)
+        trace.current().assigned[values.variable.name] = errors.site() or "?"
+      end)
   end
 
   for path, of in pairs(aliases) do

@@ -107,7 +107,7 @@ local instead = {
 -- Lua's error in a body, with a word of help. One that a tail call has put into this file is the script's.
 local function explained(value)
   if type(value) == "string" then
-    local text = value:match("trace%.lua:%d+: (.*)$")
+    local text = value:match("trace%.lua:%d+: (bad argument #%d+ to 'body' .*)$")
     if text then value = (errors.site() or "?") .. ": " .. text:gsub("to 'body'", "to 'a function'") end
     for _, entry in ipairs(instead) do
       if value:find(entry[1]) then value = value .. entry[2] break end
