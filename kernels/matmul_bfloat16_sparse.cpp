@@ -257,7 +257,6 @@ namespace {
 template <class T>
 double share_of_pairs(const T* data, int64_t inner, int64_t length, int64_t looks) {
   constexpr int64_t kPiece = 16;
-  constexpr uint64_t kScatter = 0x9e3779b97f4a7c15;  // as of share_of_terms
   const auto pieces = static_cast<uint64_t>(length / kPiece), all = pieces * static_cast<uint64_t>(inner / 2);
   int64_t found = 0;
   for (int64_t look = 0; look < looks; ++look) {
@@ -278,14 +277,14 @@ double share_of_pairs(const void* data, bool narrow, int64_t inner, int64_t leng
 bool is_better_turned(const NarrowProduct& product, const void* a, const void* b) {
   constexpr double kTurning = 0.8;              // as much less must it take, to pay for turning the result
   constexpr double kSurely = kMostShare - 0.1;  // so that its pairs are listed, which other ones of them decide
-  constexpr int64_t kFew = 32, kMany = 256;
   if (!product.transpose_a || product.transpose_b || product.narrow_out || !may_pay(turned(product))) return false;
   const auto of_b = [&](int64_t looks) {
     return share_of_pairs(b, product.narrow_b, product.inner, product.columns, looks);
   };
-  if (of_b(kFew) > kMostShare + 0.1) return false;
-  const double share = of_b(kMany);
-  return share <= kSurely && share < kTurning * share_of_pairs(a, product.narrow_a, product.inner, product.rows, kMany);
+  if (of_b(kFewLooks) > kMostShare + 0.1) return false;
+  const double share = of_b(kManyLooks);
+  return share <= kSurely &&
+         share < kTurning * share_of_pairs(a, product.narrow_a, product.inner, product.rows, kManyLooks);
 }
 
 [[MOONFLOW_BFLOAT16]] bool is_finite(const Pair* panel, int64_t pairs, int64_t columns) {

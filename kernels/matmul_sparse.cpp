@@ -344,14 +344,13 @@ SparseProduct turned(const SparseProduct& product) {
 double share_of(const SparseProduct& product, const float* a) {
   if (!lists(product)) return 1;
   const double most = simd() == Simd::Avx512 ? 0.65 : 0.45;
-  constexpr int64_t kFew = 32, kMany = 256;
-  for (const int64_t looks : {kFew, kMany}) {
-    const double share = share_of_terms<kFloatDigits>(reinterpret_cast<const Term*>(a), 1, 0,
-                                                      product.sizes.rows * product.sizes.inner / 16, looks);
-    if (looks == kMany) return share <= most ? share : 1;
-    if (share > (1 + most) / 2) return 1;
-  }
-  return 1;
+  const auto seen = [&](int64_t looks) {
+    return share_of_terms<kFloatDigits>(reinterpret_cast<const Term*>(a), 1, 0,
+                                        product.sizes.rows * product.sizes.inner / 16, looks);
+  };
+  if (seen(kFewLooks) > (1 + most) / 2) return 1;
+  const double share = seen(kManyLooks);
+  return share <= most ? share : 1;
 }
 
 // How the result is divided: by columns, where each thread lists all rows, or by rows, where each copies all of b'. So

@@ -161,12 +161,16 @@ void list_rows(const Term* rows, int64_t row, int64_t begin, int64_t count, int6
   }
 }
 
+// How much there is to leave out is seen by looking at scattered places: `look` times this, by how many there are. It
+// is 2^64 by the golden ratio, so neighbours fall far apart.
+constexpr uint64_t kScatter = 0x9e3779b97f4a7c15;
+constexpr int64_t kFewLooks = 32, kManyLooks = 256;  // to see that it is nothing, and how much it is
+
 // How much of the terms is not zero, as a part of 1, by one line of the cache in sixteen, scattered, and by `most` of
 // them at most. `lines` neighbours of 16 terms each stand at one of `count` places, `step` terms apart.
 template <int kDigits>
-double share_of_terms(const Term* terms, int64_t count, int64_t step, int64_t lines, int64_t most = 256) {
+double share_of_terms(const Term* terms, int64_t count, int64_t step, int64_t lines, int64_t most = kManyLooks) {
   constexpr int64_t kLine = 16;
-  constexpr uint64_t kScatter = 0x9e3779b97f4a7c15;  // 2^64 by the golden ratio: neighbours fall far apart
   const int64_t all = count * lines, looks = std::clamp<int64_t>(all / 16, std::min(all, kLine), most);
   int64_t found = 0;
   for (int64_t look = 0; look < looks; ++look) {

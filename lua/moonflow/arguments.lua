@@ -169,6 +169,15 @@ local function append_flat(flat, list, depth)
   return flat
 end
 
+--- A list of numbers out of a number, a shape, or a list that may be nested.
+--- @error a hole, a key that is no place in a list, a list that holds itself
+function arguments.flat_list(value)
+  local kind = kind_of(value)
+  if kind == "shape" then return value:table() end
+  if kind ~= "table" then return { value } end
+  return append_flat({}, value, 1)
+end
+
 --- Lets a class answer words that users know from elsewhere: what to write in their place is the error of reading one.
 --- @param class table    whose metatable it becomes
 --- @param what string    "an optimizer"
@@ -177,15 +186,6 @@ function arguments.answer(class, what, words)
   setmetatable(class, { __index = function(_, key)
     if words[key] then errors.raise("not_found", what .. " has no '" .. key .. "'; " .. words[key]) end
   end })
-end
-
---- A list of numbers out of a number, a shape, or a list that may be nested.
---- @error a hole, a key that is no place in a list, a list that holds itself
-function arguments.flat_list(value)
-  local kind = kind_of(value)
-  if kind == "shape" then return value:table() end
-  if kind ~= "table" then return { value } end
-  return append_flat({}, value, 1)
 end
 
 -- Is a last argument the options? They have only string keys and no metatable of their own, so they are neither a list

@@ -55,11 +55,7 @@ function Blob.__index(self, key)
   return nil
 end
 
--- What the library keeps of a value beside what it is made with.
-local own_fields = { logical_blob_name = true }
-
-function Blob.__newindex(self, key, value)
-  if own_fields[key] then return rawset(self, key, value) end
+function Blob.__newindex(self, key)
   errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so nothing can be put at "
     .. (type(key) == "number" and "place " .. key or arguments.describe(key))
     .. "; flow.where, flow.stack, flow.concat and flow.tensor_scatter_nd_update make a new value")
