@@ -5,34 +5,9 @@ local arguments = require "moonflow.arguments"
 local initializer = require "moonflow.initializer"
 local ops = require "moonflow.ops"
 local variable = require "moonflow.variable"
+local windows = require "moonflow.windows"
 
 -- ---- transposed convolution ---------------------------------------------------------------------------------------
-
--- The numbers of a list, or of one number for height and width.
-local function for_height_and_width(value, what, signature)
-  local list = arguments.flat_list(value)
-  if #list == 1 then list[2] = list[1] end
-  if #list ~= 2 then
-    signature:fail(": " .. what .. " must be one number, or one each for height and width, got " .. #list)
-  end
-  return list
-end
-
--- { before, after } of height and of width, where padding is a list; nil where it is a word.
-local function explicit_pads(padding, first_axis, signature)
-  if type(padding) == "string" then return nil end
-  local list = arguments.flat_list(padding)
-  local function pair(i) return { list[i], list[i] } end
-  if #list == 1 then return { pair(1), pair(1) } end
-  if #list == 2 then return { pair(1), pair(2) } end
-  if #list == 4 then return { pair(first_axis + 1), pair(first_axis + 2) } end
-  if #list == 8 then
-    local at = 2 * first_axis
-    return { { list[at + 1], list[at + 2] }, { list[at + 3], list[at + 4] } }
-  end
-  signature:fail(": padding has " .. #list .. " numbers, wanted a pair { before, after } for each of 4 axes, one "
-    .. "number for each of them, or one or two for height and width")
-end
 
 local transpose_doc = [[
 Transposed convolution: conv2d with the same filter, taken backwards from its result to its image. Each place of the
@@ -79,14 +54,15 @@ local function define_transpose(define)
     local shape = { value.shape[0] }
     shape[channel_axis + 1] = filter.shape[channel_axis] * given.groups
     local wanted = given.output_shape and arguments.flat_list(given.output_shape)
-    local strides = for_height_and_width(given.strides, "strides", signature)
-    local dilations = for_height_and_width(given.dilations, "dilations", signature)
-    local pads = explicit_pads(given.padding, first_axis, signature)
-    local same = not pads and given.padding ~= "VALID"
+    local strides = windows.numbers(given.strides, 2, "strides", signature)
+    local dilations = windows.numbers(given.dilations, 2, "dilations", signature)
+    local pads = windows.pads(given.padding, 2, first_axis, signature)
+    local is_word = type(pads) == "string"
+    local same = is_word and pads ~= "VALID"
     for i = 1, 2 do
       local axis, stride = first_axis + i - 1, strides[i]
       local reach = same and 1 or (filter.shape[axis] - 1) * dilations[i] + 1
-      local padded = pads and pads[i][1] + pads[i][2] or 0
+      local padded = is_word and 0 or pads[i][1] + pads[i][2]
       local least = (value.shape[axis] - 1) * stride + reach - padded
       local size = same and least + stride - 1 or least
       local asked = wanted and wanted[axis + 1]
@@ -113,27 +89,12 @@ local function define_transpose(define)
     end
     return (ops.apply("conv2d_input_grad", { value, filter }, {
       shape = shape, strides = strides, dilations = dilations, groups = given.groups, data_format = format,
-      padding = pads and arguments.flat_list(given.padding) or given.padding == "SAME" and "SAME_UPPER"
-        or given.padding,
+      padding = pads == "SAME" and "SAME_UPPER" or windows.listed(pads, 4, first_axis),
     }, given.name or t:unnamed("Conv2dTranspose")))
   end)
 end
 
 -- ---- pooling along one axis ---------------------------------------------------------------------------------------
-
--- The paddings of an image whose height is 1.
-local function with_height(padding, last, signature)
-  if type(padding) == "string" then return padding end
-  local list = arguments.flat_list(padding)
-  if #list == 1 then return { 0, list[1] } end
-  if #list ~= 3 and #list ~= 6 then
-    signature:fail(": padding has " .. #list .. " numbers, wanted a pair { before, after } for each of 3 axes, or one "
-      .. "number for each of them or for the width")
-  end
-  local sides = #list / 3
-  for _ = 1, sides do table.insert(list, (last and 1 or 2) * sides + 1, 0) end
-  return list
-end
 
 local function define_pooling(define, kind, doc)
   define(kind .. "_pool1d", {
@@ -151,18 +112,18 @@ The rest is as in flow.nn.]] .. kind .. "_pool2d: strides (default: ksize), padd
     if #x.shape ~= 3 then
       signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted rank 3 (" .. given.data_format .. ")")
     end
-    local function along_width(value)
-      local list = arguments.flat_list(value)
-      if #list ~= 1 then signature:fail(": ksize and strides are one number each, got a list of " .. #list) end
-      return { 1, list[1] }
+    local function along_width(word)
+      return { 1, windows.numbers(given[word], 1, word, signature)[1] }
     end
-    local height_at = last and 2 or 3
+    local first_axis = last and 1 or 2
+    local pads = windows.pads(given.padding, 1, first_axis, signature)
+    local height_at = first_axis + 1
     local sizes = x.shape:table()
     table.insert(sizes, height_at, 1)
     local image = ops.apply("reshape", { x }, { shape = sizes })
     local pooled = ops.apply(kind .. "_pool2d", { image }, {
-      ksize = along_width(given.ksize), strides = given.strides and along_width(given.strides),
-      padding = with_height(given.padding, last, signature), data_format = last and "NHWC" or "NCHW",
+      ksize = along_width "ksize", strides = given.strides and along_width "strides",
+      padding = windows.listed(pads, 4, first_axis), data_format = last and "NHWC" or "NCHW",
       ceil_mode = given.ceil_mode,
     })
     sizes = pooled.shape:table()

@@ -1,58 +1,11 @@
 --- The part of flow.nn that is about volumes: convolution and pooling along three axes.
 
 local core = require "moonflow.core"
-local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local volumes = require "moonflow.volumes"
-
-local words = { VALID = true, SAME = true, SAME_LOWER = true, SAME_UPPER = true }
-
--- Three numbers out of a list, or of one number for all axes.
-local function for_each_axis(value, what, signature)
-  local list = arguments.flat_list(value)
-  if #list == 1 then list[2], list[3] = list[1], list[1] end
-  if #list ~= 3 then
-    signature:fail(": " .. what .. " must be one number, or one each for depth, height and width, got " .. #list)
-  end
-  for _, number in ipairs(list) do
-    if type(number) ~= "number" or number < 1 or number % 1 ~= 0 then
-      signature:fail(": " .. what .. " must be positive whole numbers, got " .. tostring(number))
-    end
-  end
-  return list
-end
-
--- A word, or { before, after } of depth, height and width.
-local function padding_of(padding, first_axis, signature)
-  if type(padding) == "string" then
-    if not words[padding] then
-      signature:fail(": padding is '" .. padding .. "', wanted VALID, SAME, SAME_LOWER, SAME_UPPER or a list")
-    end
-    return padding
-  end
-  local list = arguments.flat_list(padding)
-  for _, number in ipairs(list) do
-    if type(number) ~= "number" or number < 0 or number % 1 ~= 0 then
-      signature:fail(": padding must be whole numbers from 0 on, got " .. tostring(number))
-    end
-  end
-  local pairs_of_axes = {}
-  for i = 1, 3 do
-    local at = first_axis + i
-    local number = #list == 1 and list[1] or #list == 3 and list[i] or #list == 5 and list[at]
-    if number then
-      pairs_of_axes[i] = { number, number }
-    elseif #list == 10 then
-      pairs_of_axes[i] = { list[2 * at - 1], list[2 * at] }
-    else
-      signature:fail(": padding has " .. #list .. " numbers, wanted a pair { before, after } for each of 5 axes, one "
-        .. "number for each of them, or one or three for depth, height and width")
-    end
-  end
-  return pairs_of_axes
-end
+local windows = require "moonflow.windows"
 
 -- How a body of a job computes, for `volumes`.
 local Tools = {}
@@ -87,12 +40,11 @@ local function check_volume(x, what, format, signature)
 end
 
 -- The window must lie within the padded depth; of height and width the op of images says it.
-local function check_depth(x, depth, reach, padding, signature)
-  if type(padding) == "string" and padding ~= "VALID" then return end
-  local pads = type(padding) == "string" and { 0, 0 } or padding[1]
-  if depth + pads[1] + pads[2] < reach then
+local function check_depth(x, depth, reach, pads, signature)
+  local before, after = volumes.depth_pads(pads, depth, reach, 1)
+  if depth + before + after < reach then
     signature:fail((": a window of %d is larger than the depth of '%s' %s, padded by %d and %d"):format(reach, x.name,
-      tostring(x.shape), pads[1], pads[2]))
+      tostring(x.shape), before, after))
   end
 end
 
@@ -125,13 +77,13 @@ local function define_conv(define)
         channels, filter.name, tostring(filter.shape), part * groups, groups, groups == 1 and "group" or "groups"))
     end
     local settings = {
-      strides = for_each_axis(given.strides, "strides", signature), groups = groups,
-      dilations = for_each_axis(given.dilations, "dilations", signature),
-      padding = padding_of(given.padding, last and 1 or 2, signature),
+      strides = windows.numbers(given.strides, 3, "strides", signature), groups = groups,
+      dilations = windows.numbers(given.dilations, 3, "dilations", signature),
+      pads = windows.pads(given.padding, 3, last and 1 or 2, signature),
     }
     local depth_axis = last and 1 or 2
     local reach = (filter.shape[depth_axis] - 1) * settings.dilations[1] + 1
-    check_depth(x, x.shape[depth_axis], reach, settings.padding, signature)
+    check_depth(x, x.shape[depth_axis], reach, settings.pads, signature)
     return with_channels_first(t, x, given.name or t:unnamed("Conv3d"), format, function(tools, volume)
       if last then filter = tools:apply("transpose", { filter }, { perm = { 0, 4, 1, 2, 3 } }, "filter_first") end
       return volumes.conv(tools, volume, filter, settings)
@@ -153,10 +105,10 @@ The rest is as in flow.nn.]] .. kind .. "_pool2d along each axis: strides (defau
     local x, format = given.x, given.data_format
     check_volume(x, "x", format, signature)
     local first_axis = format == "NDHWC" and 1 or 2
-    local settings = { ksize = for_each_axis(given.ksize, "ksize", signature), ceil_mode = given.ceil_mode }
-    settings.strides = given.strides and for_each_axis(given.strides, "strides", signature) or settings.ksize
-    settings.padding = padding_of(given.padding, first_axis, signature)
-    check_depth(x, x.shape[first_axis], settings.ksize[1], settings.padding, signature)
+    local settings = { ksize = windows.numbers(given.ksize, 3, "ksize", signature), ceil_mode = given.ceil_mode }
+    settings.strides = given.strides and windows.numbers(given.strides, 3, "strides", signature) or settings.ksize
+    settings.pads = windows.pads(given.padding, 3, first_axis, signature)
+    check_depth(x, x.shape[first_axis], settings.ksize[1], settings.pads, signature)
     return with_channels_first(t, x, given.name or t:unnamed(title), format, function(tools, volume)
       return volumes.pool(tools, kind .. "_pool2d", volume, settings)
     end)

@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
+local windows = require "moonflow.windows"
 
 local ops = {}
 
@@ -357,18 +358,14 @@ end
 
 -- The pads before each axis of places, of windows that go from `large` to `small` places.
 local function pads_before(w, count, large, small, reaches, strides)
-  local pads, rule, before = w.attrs.pads, w.attrs.padding, {}
+  local pads, before = windows.pairs_of(w.attrs.pads, count, is_last(w) and 1 or 2), {}
   for i = 1, count do
-    if #pads == 1 or #pads == count then
-      before[i] = pads[#pads == 1 and 1 or i]
-    elseif #pads > 0 then
-      local sides = #pads / (count + 2)
-      before[i] = pads[(is_last(w) and i or i + 1) * sides + 1]
-    elseif rule == "VALID" then
+    if pads then
+      before[i] = pads[i][1]
+    elseif w.attrs.padding == "VALID" then
       before[i] = 0
     else
-      local missing = math.max(0, (small[i] - 1) * strides[i] + reaches[i] - large[i])
-      before[i] = rule == "SAME_UPPER" and math.floor(missing / 2) or math.ceil(missing / 2)
+      before[i] = windows.split(math.max(0, (small[i] - 1) * strides[i] + reaches[i] - large[i]), w.attrs.padding)
     end
   end
   return before

@@ -5,6 +5,7 @@
 local einsum = require "moonflow.einsum"
 local onnx_node = require "moonflow.onnx_node"
 local volumes = require "moonflow.volumes"
+local windows = require "moonflow.windows"
 
 local operators = {}
 
@@ -33,33 +34,21 @@ local function per_axis(node, name, count, default)
   return list
 end
 
--- The pads before and after each axis of places, as the node's auto_pad or pads say. A window of `reaches[i]` places
--- goes over `sizes[i]` of them in steps of `strides[i]`.
+-- The pads of each axis of places, as the node's auto_pad or pads say. A window of `reaches[i]` places goes over
+-- `sizes[i]` of them in steps of `strides[i]`.
 local function pads_of(node, sizes, reaches, strides)
-  local auto, count, before, after = node:text("auto_pad", "NOTSET"), #sizes, {}, {}
-  local pads = per_axis(node, "pads", 2 * count, 0)
+  local auto, count, pads = node:text("auto_pad", "NOTSET"), #sizes, {}
+  local given = per_axis(node, "pads", 2 * count, 0)
   for i = 1, count do
-    if auto == "SAME_UPPER" or auto == "SAME_LOWER" then
-      local total = math.max(0, (math.ceil(sizes[i] / strides[i]) - 1) * strides[i] + reaches[i] - sizes[i])
-      local less = math.floor(total / 2)
-      before[i] = auto == "SAME_UPPER" and less or total - less
-      after[i] = total - before[i]
-    elseif auto == "VALID" then
-      before[i], after[i] = 0, 0
+    if auto == "SAME_UPPER" or auto == "SAME_LOWER" or auto == "VALID" then
+      pads[i] = { windows.around(auto, sizes[i], reaches[i], strides[i]) }
     elseif auto == "NOTSET" or auto == "" then
-      before[i], after[i] = pads[i], pads[count + i]
+      pads[i] = { given[i], given[count + i] }
     else
       node:fail("auto_pad = " .. auto .. " is not supported", "invalid_argument")
     end
   end
-  return before, after
-end
-
--- The numbers of an op's padding, for all four axes of an image.
-local function padding(before, after)
-  local list = { 0, 0, 0, 0 }
-  for i = 1, #before do list[#list + 1], list[#list + 2] = before[i], after[i] end
-  return list
+  return pads
 end
 
 -- What a window sees of an image, along each axis of places.
@@ -82,13 +71,6 @@ local function as_image(node, x, word)
 end
 
 local function with_height(number, list) return #list == 1 and { number, list[1] } or list end
-
--- { before, after } of each axis of places.
-local function pairs_of(before, after)
-  local list = {}
-  for i = 1, #before do list[i] = { before[i], after[i] } end
-  return list
-end
 
 -- The result of an op on images of two axes as such of one, if they had one before.
 local function as_before(node, count, image)
@@ -113,16 +95,16 @@ function operators.Conv(node)
   if #filter.shape ~= #x.shape then node:fail("its filter has " .. #filter.shape .. " axes", "shape_mismatch") end
   local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
   local dilations = per_axis(node, "dilations", count, 1)
-  local before, after = pads_of(node, places_of(x), reaches_of(kernel, dilations), strides)
+  local pads = pads_of(node, places_of(x), reaches_of(kernel, dilations), strides)
   if count == 3 then
     return with_bias(node, volumes.conv(node, x, filter, {
-      strides = strides, dilations = dilations, groups = node:int("group", 1), padding = pairs_of(before, after),
+      strides = strides, dilations = dilations, groups = node:int("group", 1), pads = pads,
     }), count, "bias")
   end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
   local image = node:apply("conv2d", { x, filter }, {
     strides = with_height(1, strides), dilations = with_height(1, dilations), groups = node:int("group", 1),
-    padding = padding(with_height(0, before), with_height(0, after)),
+    padding = windows.listed(pads, 4, 2),
   })
   return with_bias(node, image, count, "bias")
 end
@@ -132,24 +114,23 @@ local function transposed_sizes(node, x, reaches, strides)
   local count = #reaches
   local extra, wanted = per_axis(node, "output_padding", count, 0), node:ints("output_shape")
   local auto = node:text("auto_pad", "NOTSET")
-  local pads, places = per_axis(node, "pads", 2 * count, 0), places_of(x)
-  local sizes, before, after = {}, {}, {}
+  local given, places = per_axis(node, "pads", 2 * count, 0), places_of(x)
+  local sizes, pads = {}, {}
   for i = 1, count do
     local full = (places[i] - 1) * strides[i] + reaches[i] + extra[i]
     local size = wanted and wanted[#wanted - count + i]
       or (auto == "SAME_UPPER" or auto == "SAME_LOWER") and places[i] * strides[i]
+    local before, after = given[i], given[count + i]
     if size then
-      local total = math.max(0, full - size)
-      local less = math.floor(total / 2)
-      before[i] = auto == "SAME_UPPER" and less or total - less
-      after[i] = total - before[i]
-    else
-      before[i], after[i] = auto == "VALID" and 0 or pads[i], auto == "VALID" and 0 or pads[count + i]
+      before, after = windows.split(math.max(0, full - size), auto)
+    elseif auto == "VALID" then
+      before, after = 0, 0
     end
-    sizes[i] = size or full - before[i] - after[i]
-    if extra[i] >= strides[i] then after[i] = after[i] - extra[i] end
+    sizes[i] = size or full - before - after
+    if extra[i] >= strides[i] then after = after - extra[i] end
+    pads[i] = { before, after }
   end
-  return sizes, before, after
+  return sizes, pads
 end
 
 function operators.ConvTranspose(node)
@@ -162,30 +143,30 @@ function operators.ConvTranspose(node)
   end
   local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
   local dilations = per_axis(node, "dilations", count, 1)
-  local sizes, before, after = transposed_sizes(node, x, reaches_of(kernel, dilations), strides)
-  for i = 1, count do
-    if before[i] < 0 or after[i] < 0 then node:fail("an output_padding as large as the stride is not supported") end
+  local sizes, pads = transposed_sizes(node, x, reaches_of(kernel, dilations), strides)
+  for _, pair in ipairs(pads) do
+    if pair[1] < 0 or pair[2] < 0 then node:fail("an output_padding as large as the stride is not supported") end
   end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
   local height, width = unpack(with_height(1, sizes))
   local image = node:apply("conv2d_input_grad", { x, filter }, {
     shape = { x.shape[0], filter.shape[1] * groups, height, width }, strides = with_height(1, strides),
-    dilations = with_height(1, dilations), groups = groups,
-    padding = padding(with_height(0, before), with_height(0, after)),
+    dilations = with_height(1, dilations), groups = groups, padding = windows.listed(pads, 4, 2),
   })
   return with_bias(node, image, count, "bias")
 end
 
 -- ---- pooling ------------------------------------------------------------------------------------------------------
 
--- The pads behind each axis that make place for windows which stick out of the image, as ceil_mode has them: all that
--- begin in it or before it.
-local function ceiled(sizes, kernel, strides, before, after)
+-- Pads that also make place for windows which stick out behind the image, as ceil_mode has them: all that begin in it
+-- or before it.
+local function ceiled(sizes, kernel, strides, pads)
   local list = {}
   for i, size in ipairs(sizes) do
-    local count = math.ceil((size + before[i] + after[i] - kernel[i]) / strides[i]) + 1
-    if (count - 1) * strides[i] >= size + before[i] then count = count - 1 end
-    list[i] = math.max(after[i], (count - 1) * strides[i] + kernel[i] - size - before[i])
+    local before, after = pads[i][1], pads[i][2]
+    local count = math.ceil((size + before + after - kernel[i]) / strides[i]) + 1
+    if (count - 1) * strides[i] >= size + before then count = count - 1 end
+    list[i] = { before, math.max(after, (count - 1) * strides[i] + kernel[i] - size - before) }
   end
   return list
 end
@@ -200,21 +181,20 @@ local function pooled(node, op, counts_pads)
     if dilation ~= 1 then node:fail("dilations are not supported") end
   end
   local sizes = places_of(x)
-  local before, after = pads_of(node, sizes, kernel, strides)
-  local behind = node:int("ceil_mode", 0) ~= 0 and ceiled(sizes, kernel, strides, before, after) or after
+  local said = pads_of(node, sizes, kernel, strides)
+  local pads = node:int("ceil_mode", 0) ~= 0 and ceiled(sizes, kernel, strides, said) or said
   if count == 1 then x = as_image(node, x, "image") end
   if counts_pads then  -- then they are zeros of the image, and what sticks out still does not count
-    local none, rest = {}, {}
-    for i = 1, count do none[i], rest[i] = 0, behind[i] - after[i] end
-    x = node:apply("pad", { x }, { paddings = padding(with_height(0, before), with_height(0, after)) }, "pad")
-    before, behind = none, rest
+    x = node:apply("pad", { x }, { paddings = windows.listed(said, #x.shape, 2) }, "pad")
+    local beyond = {}
+    for i, pair in ipairs(pads) do beyond[i] = { 0, pair[2] - said[i][2] } end
+    pads = beyond
   end
   if count == 3 then
-    return volumes.pool(node, op, x, { ksize = kernel, strides = strides, padding = pairs_of(before, behind) })
+    return volumes.pool(node, op, x, { ksize = kernel, strides = strides, pads = pads })
   end
   return as_before(node, count, node:apply(op, { x }, {
-    ksize = with_height(1, kernel), strides = with_height(1, strides),
-    padding = padding(with_height(0, before), with_height(0, behind)),
+    ksize = with_height(1, kernel), strides = with_height(1, strides), padding = windows.listed(pads, 4, 2),
   }))
 end
 

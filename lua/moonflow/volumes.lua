@@ -4,24 +4,21 @@
 -- height and width first, and then over the depth.
 --
 -- `tools` computes: apply(op, inputs, attrs, word), where `word` names a step on the way and the last one has none, and
--- pick(x, axis, indices, word). `padding` is a word of conv2d's, or { before, after } of depth, height and width.
+-- pick(x, axis, indices, word). The pads are those of `windows`.
+
+local windows = require "moonflow.windows"
 
 local volumes = {}
 
--- The pads before and behind the depth.
-local function depth_pads(padding, size, reach, stride)
-  if type(padding) ~= "string" then return padding[1][1], padding[1][2] end
-  if padding == "VALID" then return 0, 0 end
-  local missing = math.max(0, (math.ceil(size / stride) - 1) * stride + reach - size)
-  local less = math.floor(missing / 2)
-  if padding == "SAME_UPPER" then return less, missing - less end
-  return missing - less, less
+--- The pads before and behind the depth.
+function volumes.depth_pads(pads, size, reach, stride)
+  if type(pads) == "string" then return windows.around(pads, size, reach, stride) end
+  return pads[1][1], pads[1][2]
 end
 
--- The padding that an image is left with, of height and width.
-local function image_padding(padding)
-  if type(padding) == "string" then return padding end
-  return { 0, 0, 0, 0, padding[2][1], padding[2][2], padding[3][1], padding[3][2] }
+-- The pads that an image is left with.
+local function of_image(pads)
+  return windows.listed(type(pads) == "string" and pads or { pads[2], pads[3] }, 4, 2)
 end
 
 -- The depths that each place of the result sees: those of the first, then of the second, and so on.
@@ -42,7 +39,7 @@ function volumes.conv(tools, x, filter, given)
   local batch, channels, depth, height, width = unpack(x.shape:table())
   local filters, part, taps, kernel_height, kernel_width = unpack(filter.shape:table())
   local stride, dilation = given.strides[1], given.dilations[1]
-  local before, after = depth_pads(given.padding, depth, (taps - 1) * dilation + 1, stride)
+  local before, after = volumes.depth_pads(given.pads, depth, (taps - 1) * dilation + 1, stride)
   local places = math.floor((depth + before + after - (taps - 1) * dilation - 1) / stride) + 1
 
   if before > 0 or after > 0 then
@@ -61,7 +58,7 @@ function volumes.conv(tools, x, filter, given)
   filter = reshape(filter, { filters, taps * part, kernel_height, kernel_width }, "filter")
   local result = apply("conv2d", { images, filter }, {
     strides = { given.strides[2], given.strides[3] }, dilations = { given.dilations[2], given.dilations[3] },
-    groups = given.groups, padding = image_padding(given.padding),
+    groups = given.groups, padding = of_image(given.pads),
   }, "conv2d")
   return swapped(reshape(result, { batch, places, filters, result.shape[2], result.shape[3] }, "places"))
 end
@@ -75,11 +72,11 @@ function volumes.pool(tools, op, x, given)
       ksize = kernel, strides = strides, padding = padding, ceil_mode = given.ceil_mode,
     }, word)
   end
-  local kernel, strides, padding = given.ksize, given.strides, given.padding
+  local kernel, strides, pads = given.ksize, given.strides, given.pads
   local flat = pooled(x, { batch, channels * depth, height, width }, { kernel[2], kernel[3] },
-    { strides[2], strides[3] }, image_padding(padding), "flat")
+    { strides[2], strides[3] }, of_image(pads), "flat")
   height, width = flat.shape[2], flat.shape[3]
-  local along = type(padding) == "string" and padding or { 0, 0, 0, 0, padding[1][1], padding[1][2], 0, 0 }
+  local along = windows.listed(type(pads) == "string" and pads or { pads[1], { 0, 0 } }, 4, 2)
   local deep = pooled(flat, { batch, channels, depth, height * width }, { kernel[1], 1 }, { strides[1], 1 }, along,
     "deep")
   return tools:apply("reshape", { deep }, { shape = { batch, channels, deep.shape[2], height, width } })

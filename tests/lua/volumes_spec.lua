@@ -163,7 +163,7 @@ describe("a convolution of volumes", function()
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 1, 1, 1 }, { padding = { 1, 1, 1, 1 } }) end)
     raises("flow.nn.conv3d: strides must be one number, or one each for depth, height and width, got 2",
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 1, 1, 1 }, { strides = { 1, 1 } }) end)
-    raises("flow.nn.conv3d: padding is 'valid', wanted VALID, SAME, SAME_LOWER, SAME_UPPER or a list",
+    raises('flow.nn.conv3d: padding is "valid", wanted "VALID", "SAME", "SAME_LOWER", "SAME_UPPER" or a pair',
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 1, 1, 1 }, { padding = "valid" }) end)
   end)
 end)
