@@ -4,16 +4,19 @@ local flow = require "moonflow"
 local models = {}
 
 --- Two 5x5 convolutions of 32 and 64 filters with pooling, 512 hidden units, dropout 0.5. Images (batch, 1, 28, 28).
-function models.lenet(images, train)
+--- init: of the weights; nil: the layers' own.
+function models.lenet(images, train, init)
   local function block(x, filters, name)
-    local conv = flow.layers.conv2d(x, filters, 5, { padding = "SAME", activation = flow.nn.relu, name = name })
+    local conv = flow.layers.conv2d(x, filters, 5, {
+      padding = "SAME", activation = flow.nn.relu, kernel_initializer = init, name = name })
     return flow.nn.max_pool2d(conv, { ksize = 2, strides = 2, padding = "SAME" })
   end
   local pooled = block(block(images, 32, "lenet-conv1"), 64, "lenet-conv2")
   local flat = flow.reshape(pooled, { pooled.shape[0], -1 })
-  local hidden = flow.layers.dense(flat, 512, { activation = flow.nn.relu, name = "lenet-dense1" })
+  local hidden = flow.layers.dense(flat, 512, {
+    activation = flow.nn.relu, kernel_initializer = init, name = "lenet-dense1" })
   if train then hidden = flow.nn.dropout(hidden, { rate = 0.5 }) end
-  return flow.layers.dense(hidden, 10, { name = "lenet-dense2" })
+  return flow.layers.dense(hidden, 10, { kernel_initializer = init, name = "lenet-dense2" })
 end
 
 --- 784-512-10. Images (batch, 1, 28, 28).
