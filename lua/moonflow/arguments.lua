@@ -178,13 +178,24 @@ function arguments.flat_list(value)
   return append_flat({}, value, 1)
 end
 
---- Lets a class answer words that users know from elsewhere: what to write in their place is the error of reading one.
+--- Lets a class answer words that it lacks: what users know from elsewhere, and its own methods misspelt. What to write
+--- in their place is the error of reading one; all other words are nil.
 --- @param class table    whose metatable it becomes
 --- @param what string    "an optimizer"
---- @param words table    { word = "what to do" }
+--- @param words? table   { word = "what to do" }
 function arguments.answer(class, what, words)
+  local strange = {}  -- words that are near to no method
   setmetatable(class, { __index = function(_, key)
-    if words[key] then errors.raise("not_found", what .. " has no '" .. key .. "'; " .. words[key]) end
+    if strange[key] or type(key) ~= "string" then return nil end
+    if words and words[key] then errors.raise("not_found", what .. " has no '" .. key .. "'; " .. words[key]) end
+    local methods = {}
+    for name, value in next, class do
+      if type(value) == "function" and name:sub(1, 2) ~= "__" then methods[#methods + 1] = name end
+    end
+    table.sort(methods)
+    local near = arguments.nearest(key, methods)
+    if near then errors.raise("not_found", what .. " has no '" .. key .. "'; did you mean " .. near .. "?") end
+    strange[key] = true
   end })
 end
 

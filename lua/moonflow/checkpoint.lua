@@ -158,6 +158,7 @@ end
 
 local Manager = { kind = "checkpoint manager" }
 Manager.__index = Manager
+arguments.answer(Manager, "a manager of checkpoints")
 
 local manager_signature = arguments.signature("flow.train.SimpleCheckPointManager",
   { { "root_path", "string" }, { "prefix", "string", "snapshot_" } })

@@ -18,6 +18,17 @@ local job = {}
 
 local Job = { kind = "job" }
 Job.__index = Job
+do
+  local called = "a job is called, job(x)"
+  local mode = "a job trains when its type is \"train\", one step at each call; another of type \"predict\" shares its "
+    .. "variables by their names"
+  arguments.answer(Job, "a job", {
+    call = called, forward = called, run = called, predict = called, train = mode, eval = mode, fit = mode,
+    parameters = "flow.get_all_variables() has all variables",
+    save = "flow.train.CheckPoint():save(path) writes all variables",
+    load = "flow.train.CheckPoint():load(path) reads variables",
+  })
+end
 
 local kMaxPlans = 8
 
@@ -216,7 +227,7 @@ local function define(spec, name, site, body)
   local self = setmetatable({
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"),
-    inputs = settle_inputs(spec.inputs, body), board = { selective = 0 },
+    inputs = settle_inputs(spec.inputs, body), board = { selective = 0 }, watched = {}, plans = {},
   }, Job)
   self.leaves = leaves_of(self.inputs)
   self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
@@ -226,7 +237,7 @@ local function define(spec, name, site, body)
     if leaf.placeholder ~= (self.inputs[i] or {}).type then self.plain = false end
   end
   self.plan = plan.make(self, self.leaves)
-  if self.dynamic then self.plans = { { signature = self:signature_of(self.leaves), plan = self.plan } } end
+  if self.dynamic then self.plans[1] = { signature = self:signature_of(self.leaves), plan = self.plan } end
   local earlier = job.named[name]
   job.named[name] = self
   if job.on_define then job.on_define(self, earlier) end
@@ -381,7 +392,7 @@ local function plan_for(self, feeds)
     end
   end
   local made = plan.make(self, leaves)
-  for _, watched in ipairs(self.watched or {}) do made:watch(watched.name, watched.handler, watched.handle) end
+  for _, watched in ipairs(self.watched) do made:watch(watched.name, watched.handler, watched.handle) end
   table.insert(plans, 1, { signature = signature, plan = made })
   plans[kMaxPlans + 1] = nil
   return made
@@ -497,10 +508,9 @@ function Job:watch(name, handler)
     errors.raise("invalid_argument", "job:watch: the handler must be a function, got " .. arguments.describe(handler))
   end
   local handle = self.plan:watch(name, handler)
-  for _, entry in ipairs(self.plans or {}) do
+  for _, entry in ipairs(self.plans) do
     if entry.plan ~= self.plan then entry.plan:watch(name, handler, handle) end
   end
-  self.watched = self.watched or {}
   table.insert(self.watched, { name = name, handler = handler, handle = handle })
   return handle
 end

@@ -26,6 +26,7 @@ local reserved = { kind = true, seconds = true, not_finite = true }
 
 local Log = { kind = "log" }
 Log.__index = Log
+arguments.answer(Log, "a log")
 
 -- ---- lines --------------------------------------------------------------------------------------------------------
 
@@ -108,7 +109,8 @@ function log_file.open(given, time, remove)
   end
   local self = setmetatable({
     path = path, file = file, name = path:match("[^/]+$") or path, time = time, start = core.clock(),
-    config = given.config, step = -1, begun = false, torn = false, waiting = {},
+    config = given.config, step = -1, begun = false, torn = false, closed = false,
+    waiting = {},
   }, Log)
   if given.config then core.json_write(given.config) end -- raises what cannot be written
   core.make_directory(path)

@@ -15,6 +15,7 @@ local random = {}
 
 local Generator = {}
 Generator.__index = Generator
+arguments.answer(Generator, "a generator")
 
 -- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
 -- Without a shape a draw is one number.

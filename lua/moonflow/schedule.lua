@@ -11,6 +11,10 @@ local schedule = { warmup = {} }
 
 local Scheduler = { kind = "scheduler" }
 Scheduler.__index = Scheduler
+arguments.answer(Scheduler, "a schedule", {
+  step = "it follows the steps of the job that trains", get_lr = "what it gives is rate:at(step)",
+  get_last_lr = "what it gives is rate:at(step)",
+})
 local Warmup = { kind = "warmup" }
 Warmup.__index = Warmup
 

@@ -13,6 +13,7 @@ local watch = {}
 
 local Watch = { kind = "watch" }
 Watch.__index = Watch
+arguments.answer(Watch, "the handle of a watch", { remove = "watch:off() stops it", stop = "watch:off() stops it" })
 
 -- A handle that asks for each run needs no look before a call; the others are counted in the board of their job.
 local function note_change(self, before)
@@ -72,7 +73,8 @@ end
 
 --- A handle: `handler` receives each value, `what` names it in errors.
 function watch.new(value, handler, what)
-  return setmetatable({ blob = value, handler = handler, what = what, enabled = true, period = 1, count = 0 }, Watch)
+  return setmetatable({ blob = value, handler = handler, what = what, enabled = true, period = 1, count = 0,
+                        board = false }, Watch)
 end
 
 -- ---- flow.watch, flow.watch_diff ----------------------------------------------------------------------------------

@@ -879,6 +879,46 @@ describe("outside of a body", function()
   end)
 end)
 
+describe("a word that an object lacks", function()
+  it("leads to ours, where other libraries have it", function()
+    golden("an optimizer has no 'step'; optimizer:minimize(loss) in the body of a train job says what is trained, and "
+      .. "each call of the job is a step", [[
+>>flow.optimizer.SGD(0.1):step()]])
+    golden("a checkpoint has no 'restore'; check_point:load(path) reads one", [[
+>>flow.train.CheckPoint():restore("x")]])
+    golden("a data set has no 'shuffle'; flow.data.Dataset(arrays, size, { shuffle = true }) takes its rows in random "
+      .. "order", [[
+>>flow.data.Dataset({ np.ones { 4 } }, 2):shuffle()]])
+    golden("a schedule has no 'get_lr'; what it gives is rate:at(step)", [[
+>>flow.optimizer.CosineScheduler(0.1, 5):get_lr()]])
+    golden("a job has no 'predict'; a job is called, job(x)", [[
+local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+  function(x) return x end)
+>>job:predict(np.ones({ 1 }))]])
+  end)
+
+  it("leads to the nearest method, where it is misspelt", function()
+    golden("an optimizer has no 'minimise'; did you mean minimize?", [[
+>>flow.optimizer.SGD(0.1):minimise()]])
+    golden("a checkpoint has no 'sav'; did you mean save?", [[
+>>flow.train.CheckPoint():sav("x")]])
+    golden("a data set has no 'batchs'; did you mean batches?", [[
+>>flow.data.Dataset({ np.ones { 4 } }, 2):batchs()]])
+    golden("a job has no 'sumary'; did you mean summary?", [[
+local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+  function(x) return x end)
+>>job:sumary()]])
+    golden("the handle of a watch has no 'of'; did you mean off?", [[
+local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (
+  function(x) return flow.nn.relu(x, { name = "y" }) end)
+>>job:watch("y", print):of()]])
+  end)
+
+  it("is nil, where it is near to none", function()
+    assert.is_nil(flow.optimizer.SGD(0.1).nothing)
+  end)
+end)
+
 describe("an error", function()
   it("is a table with a code, which may be joined to strings", function()
     local _, _, problem = told(">>flow.nn.relu(1)")

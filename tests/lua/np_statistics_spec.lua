@@ -110,25 +110,3 @@ describe("draws", function()
     raises("np.random.exponential: scale must be above 0, got 0", rng.exponential, rng, 0)
   end)
 end)
-
-it("a schedule says its rates", function()
-  local plain = flow.optimizer.CosineScheduler(0.5, 10)
-  assert.near(0.5, plain:at(0), 1e-7)
-  assert.near(0.25, plain:at(5), 1e-7)
-  assert.near(0, plain:at(10), 1e-7)
-  local warm = flow.optimizer.PiecewiseConstantScheduler({ 100 }, { 1, 0.1 }, {
-    warmup = flow.optimizer.warmup.linear(10, 0) })
-  assert.near(0.5, warm:at(5), 1e-6)
-  assert.near(1, warm:at(50), 1e-7)
-  assert.near(0.1, warm:at(101), 1e-7)
-end)
-
-it("words of other libraries lead to ours", function()
-  raises("an optimizer has no 'step'; optimizer:minimize(loss) in the body of a train job says what is trained",
-    function() flow.optimizer.SGD(0.1):step() end)
-  raises("a checkpoint has no 'restore'; check_point:load(path) reads one",
-    function() flow.train.CheckPoint():restore("x") end)
-  raises("a data set has no 'shuffle'; flow.data.Dataset(arrays, size, { shuffle = true })",
-    function() flow.data.Dataset({ np.ones { 4 } }, 2):shuffle() end)
-  assert.is_nil(flow.optimizer.SGD(0.1).nothing)
-end)

@@ -983,3 +983,15 @@ describe("a dense layer's weight", function()
     end
   end)
 end)
+
+it("a schedule says its rates", function()
+  local plain = flow.optimizer.CosineScheduler(0.5, 10)
+  assert.near(0.5, plain:at(0), 1e-7)
+  assert.near(0.25, plain:at(5), 1e-7)
+  assert.near(0, plain:at(10), 1e-7)
+  local warm = flow.optimizer.PiecewiseConstantScheduler({ 100 }, { 1, 0.1 }, {
+    warmup = flow.optimizer.warmup.linear(10, 0) })
+  assert.near(0.5, warm:at(5), 1e-6)
+  assert.near(1, warm:at(50), 1e-7)
+  assert.near(0.1, warm:at(101), 1e-7)
+end)
