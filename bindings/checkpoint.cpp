@@ -5,10 +5,8 @@
 
 #include <cerrno>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "bindings/checkpoint_directory.h"
+#include "bindings/checksum.h"
 #include "bindings/file.h"
 
 namespace moonflow {
@@ -20,14 +18,6 @@ constexpr int kVersion = 1;
 constexpr int64_t kManifestBytes = int64_t{16} << 20;
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are written as they lie in memory");
-
-std::string hash(const void* data, size_t bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  XXH64_hash_t value = XXH3_64bits(data, bytes);
-  std::string digits(16, '0');
-  for (size_t i = 16; i-- > 0; value >>= 4) digits[i] = kDigits[value & 15];
-  return digits;
-}
 
 // A variable's name becomes the name of a folder, so it must not lead anywhere else.
 void check_name(const std::string& name) {
@@ -45,7 +35,7 @@ void check_name(const std::string& name) {
 std::string sealed(Json::Object manifest) {
   manifest["checksum"] = "";
   const std::string open = write_json(manifest, JsonStyle::Indented);
-  manifest["checksum"] = hash(open.data(), open.size());
+  manifest["checksum"] = checksum_of(open.data(), open.size());
   return write_json(manifest, JsonStyle::Indented) + "\n";
 }
 
@@ -151,7 +141,7 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
     variables[name] = Json::Object{{"dtype", moonflow::name(value.dtype())},
                                    {"shape", Json::Array(dims.begin(), dims.end())},
                                    {"bytes", value.bytes()},
-                                   {"xxh3_64", hash(value.data(), static_cast<size_t>(value.bytes()))}};
+                                   {"xxh3_64", checksum_of(value.data(), static_cast<size_t>(value.bytes()))}};
   }
   std::string text;
   try {
@@ -194,7 +184,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
             where, " is ", entry.type, ", the program wants ", type != nullptr ? *type : entry.type);
     const Tensor value = read_value(directory, path, name, entry.type, memory);
     require(static_cast<bool>(value), ErrorCode::Io, where, " is in the manifest, but its file is missing");
-    require(hash(value.data(), static_cast<size_t>(value.bytes())) == entry.checksum, ErrorCode::Io, where,
+    require(checksum_of(value.data(), static_cast<size_t>(value.bytes())) == entry.checksum, ErrorCode::Io, where,
             ": the bytes do not match their checksum");
     checkpoint.values.emplace(name, value);
   };
@@ -210,17 +200,11 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
     check_name(variable.name);
     if (variables != nullptr) {
       const auto found = variables->find(variable.name);
-      if (found != variables->end())
-        read_known(variable.name, found->second, &variable.type);
-      else
-        checkpoint.missing.push_back(variable.name);
+      if (found != variables->end()) read_known(variable.name, found->second, &variable.type);
       continue;
     }
     const Tensor value = read_value(directory, path, variable.name, variable.type, memory);
-    if (value)
-      checkpoint.values.emplace(variable.name, value);
-    else
-      checkpoint.missing.push_back(variable.name);
+    if (value) checkpoint.values.emplace(variable.name, value);
   }
   return checkpoint;
 }

@@ -20,15 +20,14 @@ struct NamedType {
 
 struct Checkpoint {
   std::map<std::string, Tensor> values;
-  Json manifest;                     // null for a folder that the original system wrote
-  std::vector<std::string> missing;  // wanted, but not there
+  Json manifest;  // null for a folder that the original system wrote
 };
 
 // On any error the old checkpoint stays as it was, and nothing new is left behind.
 void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const Json& meta,
                       bool overwrite);
 
-// The values of the wanted variables, or all of them. A wrong shape, dtype, size or checksum is an error.
+// The values of those wanted variables that are there, or of all that are. A wrong shape, dtype, size or checksum is an error.
 Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
                            const std::shared_ptr<HostMemory>& memory);
 

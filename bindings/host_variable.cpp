@@ -159,27 +159,13 @@ mf_status* mf_session_load_memory(mf_session* handle, const void* data, size_t s
   return guarded([&] {
     const Entered session(handle);
     if (data == nullptr) refuse(MF_INVALID_ARGUMENT, "data is NULL");
-    const Safetensors read = read_safetensors({static_cast<const char*>(data), size}, session->memory());
-    const std::vector<NamedValue> variables = variables_of(*session);
-    if (variables.empty()) refuse(MF_WRONG_STATE, "there are no variables to load into; load a script first");
-    // Everything is checked before the first variable changes.
-    for (const NamedValue& variable : variables) {
-      const auto found = read.tensors.find(variable.name);
-      if (found != read.tensors.end() && found->second.type() != variable.type)
-        refuse(MF_SHAPE_MISMATCH, "variable '", variable.name, "' is ", variable.type, ", in the checkpoint ",
-               found->second.type());
-    }
-    for (const NamedValue& variable : variables) {
-      const auto found = read.tensors.find(variable.name);
-      if (found != read.tensors.end()) session->engine().write(variable.name, found->second);
-    }
-    if (const auto seed = read.metadata.find("seed"); seed != read.metadata.end()) {
-      session->enter([&](lua_State* L) {
-        session->push_function(L, "adopt_seed");
-        lua_pushstring(L, seed->second.c_str());
-        lua_call(L, 1, 0);
-      });
-    }
+    Safetensors read = read_safetensors({static_cast<const char*>(data), size}, session->memory());
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "load_values");
+      lua::push_arrays(L, read.tensors);
+      lua_pushstring(L, read.metadata["seed"].c_str());
+      lua_call(L, 2, 0);
+    });
   });
 }
 

@@ -139,15 +139,18 @@ int png_write(lua_State* L) {
   return 0;
 }
 
-// Pushes { name -> ndarray }. `arrays` must be held by a box.
-void push_arrays(lua_State* L, std::map<std::string, Tensor>& arrays) {
+}  // namespace
+
+void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays) {
   lua_createtable(L, 0, static_cast<int>(arrays.size()));
-  for (auto& [name, array] : arrays) {
+  for (const auto& [name, array] : arrays) {
     push_string(L, name);
     push_array(L) = array;
     lua_rawset(L, -3);
   }
 }
+
+namespace {
 
 // core.npz_read(path, budget_bytes or nil) -> { name -> ndarray }
 int npz_read(lua_State* L) {
@@ -280,8 +283,7 @@ int checkpoint_write(lua_State* L) {
   return 0;
 }
 
-// core.checkpoint_read(path, { { name =, dtype =, shape = }, ... } or nil) -> { name -> ndarray }, manifest or nil,
-// missing
+// core.checkpoint_read(path, { { name =, dtype =, shape = }, ... } or nil) -> { name -> ndarray }, manifest or nil
 int checkpoint_read(lua_State* L) {
   lua_settop(L, 2);
   push_field_names(L, {"name", "dtype", "shape"});
@@ -309,13 +311,7 @@ int checkpoint_read(lua_State* L) {
   });
   push_arrays(L, checkpoint.values);
   push_json(L, checkpoint.manifest);
-  lua_createtable(L, static_cast<int>(checkpoint.missing.size()), 0);
-  int i = 0;
-  for (const std::string& name : checkpoint.missing) {
-    push_string(L, name);
-    lua_rawseti(L, -2, ++i);
-  }
-  return 3;
+  return 2;
 }
 
 }  // namespace

@@ -38,4 +38,7 @@ int plan_steps(lua_State* L);
 // Pushes a shape userdata.
 void push_shape(lua_State* L, const Shape& shape);
 
+// Pushes { name -> ndarray }. `arrays` must be held by a box, or by a caller of C.
+void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays);
+
 }  // namespace moonflow::lua

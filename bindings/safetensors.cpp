@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/checksum.h"
 #include "bindings/json.h"
 
 namespace moonflow {
@@ -12,6 +13,8 @@ namespace moonflow {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
+constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kChecksum = "xxh3_64";        // of the data, in the metadata
 constexpr uint64_t kMaxHeader = 100 * 1000 * 1000;  // as other readers of the format have it
 
 struct DTypeName {
@@ -83,11 +86,10 @@ void check_places(std::vector<Entry>& entries, uint64_t data_bytes) {
   if (end < data_bytes) damaged(text("nothing is said of the last ", data_bytes - end, " bytes"));
 }
 
-}  // namespace
-
-std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
-  Json::Object header;
-  if (!metadata.empty()) header["__metadata__"] = Json::Object(metadata.begin(), metadata.end());
+// The header, as long for one checksum as for any other.
+std::string header_of(const std::map<std::string, Tensor>& tensors, Metadata metadata, const std::string& checksum) {
+  metadata[kChecksum] = checksum;
+  Json::Object header{{kMetadata, Json::Object(metadata.begin(), metadata.end())}};
   int64_t end = 0;
   for (const auto& [name, tensor] : tensors) {
     const std::vector<int64_t> dims = tensor.shape().dims();
@@ -98,12 +100,34 @@ std::string write_safetensors(const std::map<std::string, Tensor>& tensors, cons
   }
   std::string text = write_json(header, JsonStyle::Line);
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');  // so that the data is aligned
-  const uint64_t length = text.size();
+  return text;
+}
+
+// Takes the checksum out of the metadata, and looks at it.
+void check_sum(Metadata& metadata, std::string_view data) {
+  const auto checksum = metadata.find(kChecksum);
+  if (checksum == metadata.end()) return;
+  if (checksum->second != checksum_of(data.data(), data.size()))
+    fail(ErrorCode::Io, "the bytes do not match their checksum, ", kChecksum,
+         " of the metadata. Whoever has changed "
+         "them on purpose leaves it out");
+  metadata.erase(checksum);
+}
+
+}  // namespace
+
+std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
+  size_t data_bytes = 0;
+  for (const auto& [name, tensor] : tensors) data_bytes += static_cast<size_t>(tensor.bytes());
+  const std::string any = header_of(tensors, metadata, checksum_of(nullptr, 0));
+  const uint64_t length = any.size();
   std::string bytes(kLengthBytes, '\0');
-  bytes.reserve(kLengthBytes + text.size() + static_cast<size_t>(end));
   std::memcpy(bytes.data(), &length, kLengthBytes);
-  bytes += text;
+  bytes.reserve(kLengthBytes + any.size() + data_bytes);
+  bytes += any;
   for (const auto& [name, tensor] : tensors) bytes.append(tensor.data<char>(), static_cast<size_t>(tensor.bytes()));
+  const std::string checksum = checksum_of(bytes.data() + kLengthBytes + any.size(), data_bytes);
+  bytes.replace(kLengthBytes, any.size(), header_of(tensors, metadata, checksum));
   return bytes;
 }
 
@@ -122,7 +146,7 @@ Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostM
   Safetensors result;
   std::vector<Entry> tensors;
   for (const auto& [name, entry] : *entries) {
-    if (name != "__metadata__") {
+    if (name != kMetadata) {
       tensors.push_back(read_entry(name, entry));
     } else if (const auto* metadata = entry.as<Json::Object>()) {
       for (const auto& [key, value] : *metadata)
@@ -130,6 +154,7 @@ Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostM
     }
   }
   check_places(tensors, data.size());
+  check_sum(result.metadata, data);
   for (const Entry& entry : tensors) {
     const Tensor tensor = Tensor::allocate(entry.type, memory);
     if (tensor.bytes() > 0) std::memcpy(tensor.data(), data.data() + entry.begin, static_cast<size_t>(tensor.bytes()));

@@ -109,21 +109,57 @@ function CheckPoint:save(...)
   write("CheckPoint:save", given.path, variable.values(given.slots), given.overwrite)
 end
 
--- What `path` has of the variables wanted, the seed it was made with, and the names of what it lacks.
+-- What `path` has of the variables wanted, or all of a file; the seed it was made with; a table by all of its names.
 local function read(path, wanted)
-  if not is_file(path) then
-    local values, manifest, missing = core.checkpoint_read(path, wanted)
-    if manifest then return values, manifest.meta and manifest.meta.seed, missing end
-    session.log(("CheckPoint:load: %s has no manifest, so its dtypes and checksums could not be checked"):format(path))
-    return values, nil, missing
+  if is_file(path) then
+    local values, metadata = core.safetensors_read(path)
+    return values, tonumber(metadata.seed), values
   end
-  local all, metadata = core.safetensors_read(path)
-  local values, missing = {}, {}
-  for _, entry in ipairs(wanted) do
-    values[entry.name] = all[entry.name]
-    if not all[entry.name] then missing[#missing + 1] = entry.name end
+  local values, manifest = core.checkpoint_read(path, wanted)
+  if manifest then return values, manifest.meta and manifest.meta.seed, manifest.variables end
+  session.log(("CheckPoint:load: %s has no manifest, so its dtypes and checksums could not be checked"):format(path))
+  return values, nil, values
+end
+
+-- A step that a job counts has the job's name, so that it may be in a checkpoint of another network.
+local function is_system(name) return name:find("^System%-") ~= nil end
+
+-- Some of these keys, for messages.
+local function examples(held)
+  local names = {}
+  for name in pairs(held) do
+    if not is_system(name) then names[#names + 1] = name end
   end
-  return values, tonumber(metadata.seed), missing
+  table.sort(names)
+  return names[1] and "'" .. names[1] .. "'" .. (names[2] and " and others" or "") or "nothing"
+end
+
+--- Sets variables of the jobs defined so far to what a checkpoint has of them. One that it lacks keeps its value, or
+--- gets its first one, and the log sink is told.
+--- @param where string    the checkpoint, for messages
+--- @param values table    { name -> ndarray }, of more variables maybe
+--- @param seed? number    which it was made with
+--- @param held table      by the names of all it has
+--- @error nothing of them in it, another shape or dtype: nothing is changed
+function checkpoint.adopt(where, values, seed, held)
+  local wanted, found, missing, is_ours = {}, {}, {}, false
+  for _, entry in ipairs(variable.known(where)) do
+    local name = entry.name
+    wanted[name], found[name] = true, values[name]
+    if not values[name] then missing[#missing + 1] = entry end
+    is_ours = is_ours or values[name] ~= nil and not is_system(name)
+  end
+  if not is_ours then
+    errors.raise("not_found", ("%s has none of the variables of the jobs defined so far, %s; it has %s"):format(where,
+      examples(wanted), examples(held)))
+  end
+  variable.load(found, where)
+  for _, entry in ipairs(missing) do
+    session.log(("%s has no variable '%s'; it %s"):format(where, entry.name,
+      entry.initialised and "keeps its value" or "gets its first value"))
+  end
+  random_seed.adopt(seed)
+  variable.initialise()
 end
 
 local load_signature = arguments.signature("CheckPoint:load", { { "path", "string" } })
@@ -132,26 +168,12 @@ local load_signature = arguments.signature("CheckPoint:load", { { "path", "strin
 --- that the checkpoint lacks keeps its value, or gets its first one, and the log sink is told; what the checkpoint has
 --- beyond them is left alone. The seed of random numbers goes on too, unless the script has called flow.set_seed.
 --- @param path string  the directory that save made, or a file whose name ends in ".safetensors"
---- @error another shape or dtype, a damaged or missing file: nothing is changed
+--- @error none of the variables in it, another shape or dtype, a damaged or missing file: nothing is changed
 function CheckPoint:load(...)
   check_self(self, CheckPoint, "CheckPoint:load")
   local path = load_signature:parse(...).path
-  local wanted, initialised = {}, {}
-  for i, entry in ipairs(session.handle():variables()) do
-    wanted[i] = { name = entry.name, dtype = entry.dtype, shape = entry.shape }
-    initialised[entry.name] = entry.initialised
-  end
-  if #wanted == 0 then
-    errors.raise("wrong_state", "CheckPoint:load: there are no variables to load into; define the job functions first")
-  end
-  local values, seed, missing = read(path, wanted)
-  variable.load(values, "CheckPoint:load: " .. path)
-  for _, name in ipairs(missing) do
-    session.log(("CheckPoint:load: %s has no variable '%s'; it %s")
-      :format(path, name, initialised[name] and "keeps its value" or "gets its first value"))
-  end
-  random_seed.adopt(seed)
-  variable.initialise()
+  local where = "CheckPoint:load: " .. path
+  checkpoint.adopt(where, read(path, variable.known(where)))
 end
 
 -- ---- SimpleCheckPointManager --------------------------------------------------------------------------------------

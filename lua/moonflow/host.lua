@@ -185,8 +185,9 @@ function host.meta()
   return random_seed.text(), core.version
 end
 
-function host.adopt_seed(text)
-  random_seed.adopt(tonumber(text))
+--- Sets the variables to those of a checkpoint in memory.
+function host.load_values(values, seed)
+  checkpoint.adopt("the checkpoint in memory", values, tonumber(seed), values)
 end
 
 return host

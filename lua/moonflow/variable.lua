@@ -307,13 +307,19 @@ function variable.load_variables(...)
   end)
 end
 
+--- The variables of the jobs defined so far; an error where there are none.
+function variable.known(where)
+  local known = session.handle():variables()
+  if #known == 0 then
+    errors.raise("wrong_state", where .. ": there are no variables to load into; define the job functions first")
+  end
+  return known
+end
+
 --- Checks all values, calls `unknown(name)` for those without a variable, and sets the others.
 function variable.load(values, where, unknown)
   local handle, types = session.handle(), {}
-  for _, entry in ipairs(handle:variables()) do types[entry.name] = entry end
-  if next(types) == nil then
-    errors.raise("wrong_state", where .. ": there are no variables to load into; define the job functions first")
-  end
+  for _, entry in ipairs(variable.known(where)) do types[entry.name] = entry end
   local names = {}
   for name, value in pairs(values) do
     local entry = types[name]

@@ -290,6 +290,11 @@ TEST_CASE("a checkpoint in memory carries the weights to another session, and a 
     damaged[i] = static_cast<char>(damaged[i] ^ 0x15);
     taken(mf_session_load_memory(other.session, damaged.data(), damaged.size()));  // a status, or harmless
   }
+  std::string turned = copy;
+  turned.back() = static_cast<char>(turned.back() ^ 1);
+  mf_status* status = mf_session_load_memory(other.session, turned.data(), turned.size());
+  CHECK_THAT(mf_status_message(status), Catch::Contains("the bytes do not match their checksum"));
+  CHECK(taken(status) == MF_IO);
   other.ok(mf_session_load_memory(other.session, copy.data(), copy.size()));
   CHECK(other.predict({1, 2, 3}) == one.predict({1, 2, 3}));
   CHECK(other.predict({1, 2, 3}) != before);
@@ -297,6 +302,18 @@ TEST_CASE("a checkpoint in memory carries the weights to another session, and a 
   CHECK(mf_bytes_free(bytes) == MF_INVALID_HANDLE);
   CHECK(mf_bytes_data(bytes) == nullptr);
   CHECK(mf_bytes_size(bytes) == 0);
+}
+
+TEST_CASE("a checkpoint in memory of other variables is refused") {
+  Net one;
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  std::string others(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
+  mf_bytes_free(bytes);
+  for (size_t at = 0; (at = others.find("out-", at)) != std::string::npos;) others[at] = 'a';
+  mf_status* status = mf_session_load_memory(one.session, others.data(), others.size());
+  CHECK_THAT(mf_status_message(status), Catch::Contains("the checkpoint in memory has none of the variables"));
+  CHECK(taken(status) == MF_NOT_FOUND);
 }
 
 TEST_CASE("a checkpoint in memory keeps every digit of the seed") {

@@ -454,6 +454,23 @@ describe("a checkpoint", function()
     raises("variable 'w' is float32 (2, 3), the value is float32 (3, 2)", function()
       flow.train.CheckPoint():load(folder .. "/b.safetensors")
     end)
+    process.write(path, text:sub(1, -2) .. string.char((text:byte(-1) + 1) % 256))
+    raises("a.safetensors': the bytes do not match their checksum, xxh3_64 of the metadata", function()
+      flow.train.CheckPoint():load(path)
+    end)
+    assert.is_true(before == variables().w)
+  end)
+
+  it("without any variable of the jobs is refused", function()
+    define({ 2, 3 })
+    flow.train.CheckPoint():init()
+    local before = variables().w
+    local others = { v = np.ones({ 2 }), u = np.ones({ 3 }) }
+    for _, path in ipairs { folder .. "/others", folder .. "/others.safetensors" } do
+      flow.checkpoint.save(path, others)
+      raises(path .. " has none of the variables of the jobs defined so far, 'w' and others; it has 'u' and others"
+        .. "", function() flow.train.CheckPoint():load(path) end)
+    end
     assert.is_true(before == variables().w)
   end)
 
