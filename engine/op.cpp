@@ -1,6 +1,7 @@
 #include "engine/op.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "engine/graph.h"
@@ -35,6 +36,18 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+bool alike(const AttrValue& a, const AttrValue& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* number = std::get_if<double>(&a)) return same_bits(*number, std::get<double>(b));
+  if (const auto* numbers = std::get_if<Floats>(&a)) {
+    const auto& others = std::get<Floats>(b);
+    return std::equal(numbers->begin(), numbers->end(), others.begin(), others.end(), same_bits);
+  }
+  return a == b;
+}
+
 }  // namespace
 
 std::string str(const AttrValue& value) {
@@ -54,7 +67,11 @@ Attrs::Attrs(std::initializer_list<std::pair<const std::string, AttrValue>> valu
 
 void Attrs::set(std::string name, AttrValue value) { values_[std::move(name)] = std::move(value); }
 
-bool operator==(const Attrs& a, const Attrs& b) { return a.values_ == b.values_; }
+bool operator==(const Attrs& a, const Attrs& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
+    return one.first == other.first && alike(one.second, other.second);
+  });
+}
 
 const AttrValue* Attrs::find(std::string_view name) const {
   const auto found = values_.find(name);

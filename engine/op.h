@@ -59,6 +59,7 @@ class Attrs {
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
   bool empty() const { return values_.empty(); }
+  // Do they ask for the same bits? 0 is not -0 here, and a NaN is itself.
   friend bool operator==(const Attrs& a, const Attrs& b);
 
  private:

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
+
 #include "toy.h"
 
 using namespace moonflow;
@@ -64,6 +66,14 @@ TEST_CASE("an op is prepared once for what it is asked again") {
   CHECK(counted({floats({3, 4})}) == std::vector<float>{6, 8});
   CHECK(counted({floats({1, 1})}, {{"factor", 3.0}}) == std::vector<float>{3, 3});
   CHECK(counted.prepared == 7);
+}
+
+TEST_CASE("an op is prepared anew for a zero of another sign, and once for a number that is none") {
+  Counted counted;
+  for (const double factor : {0.0, -0.0, 0.0, -0.0}) counted({vector_of(1)}, {{"factor", factor}});
+  CHECK(counted.prepared == 2);
+  for (int i = 0; i < 3; ++i) counted({vector_of(1)}, {{"factor", std::nan("")}});
+  CHECK(counted.prepared == 3);
 }
 
 TEST_CASE("what was asked for last is kept, and no more than a bounded number") {
