@@ -13,17 +13,12 @@ namespace {
 constexpr int64_t kExact = int64_t{1} << 53;  // integers up to here are exact as Lua numbers
 constexpr int kCData = 10;                    // LuaJIT's type number of FFI objects
 
-// Frames of the library itself are not where the user's fault is.
-bool is_library(const char* source) {
-  return std::strstr(source, "lua/moonflow/") != nullptr || std::strstr(source, "5.1/moonflow/") != nullptr;
-}
-
 // "file:line" of the innermost script line that is not the library's; left empty when there is none.
-void find_where(lua_State* L, char* where, size_t size) {
+void find_where(lua_State* L, const State& state, char* where, size_t size) {
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
-    if (frame.currentline <= 0 || is_library(frame.source)) continue;
+    if (frame.currentline <= 0 || state.is_own(frame.source)) continue;
     std::snprintf(where, size, "%s:%d", frame.short_src, frame.currentline);
     return;
   }
@@ -90,7 +85,7 @@ void raise(lua_State* L) {
   static_assert(std::is_trivially_destructible_v<PlainError>);
   PlainError error = state.take_fault();
   lua_settop(L, 0);  // what the call had on the stack is no longer needed, and may be large
-  if (error.where[0] == '\0') find_where(L, error.where, sizeof error.where);
+  if (error.where[0] == '\0') find_where(L, state, error.where, sizeof error.where);
   push_error(L, error);
   lua_error(L);
   __builtin_unreachable();

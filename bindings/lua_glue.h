@@ -13,6 +13,7 @@
 #include <lua.hpp>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
@@ -114,6 +115,7 @@ struct State {
   bool looks_at_each_poll = false;     // Lua looks at something else in each poll, so none may be spared it
   static constexpr int64_t kLeastWatermark = int64_t{64} << 20;
   int64_t collect_above = kLeastWatermark;  // live bytes at which the next array first collects garbage
+  std::string own_folder;                   // chunk names of the library's own files start with it
   std::optional<Error> fault;               // on its way from `protect` to Lua
   bool out_of_memory = false;               // the fault that needs no memory to be noted
   int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
@@ -126,6 +128,10 @@ struct State {
 
   // What tells the boxes of this state and tag from everything else: no other object has this address.
   const int* kind(Tag tag) const { return &metatable_refs[static_cast<int>(tag)]; }
+  // Frames of the library itself are not where the user's fault is.
+  bool is_own(const char* source) const {
+    return !own_folder.empty() && std::strncmp(source, own_folder.c_str(), own_folder.size()) == 0;
+  }
   void note(const Error& error) noexcept;
   void note(ErrorCode code, const char* message) noexcept;
   PlainError take_fault() noexcept;

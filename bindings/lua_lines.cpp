@@ -1,7 +1,5 @@
 // Which line of the user's runs: the nearest frame outside of the library's own files. A tail call takes that frame off
 // the stack, so while a job is traced a line hook keeps the line that the user ran last.
-#include <cstring>
-
 #include "bindings/lua_module.h"
 
 namespace moonflow::lua {
@@ -9,7 +7,7 @@ namespace moonflow::lua {
 // In the registry, by the address of kKey: a hook is given nothing else. The functions that it names are kept alive in
 // the userdata's environment, so an address means one function.
 struct Lines {
-  std::string own_folder;  // chunk names of the library's files start with this
+  const State& state;
 
   bool following = false;
   lua_Hook earlier = nullptr;  // of coverage tools, debuggers, a Ctrl-C
@@ -34,10 +32,6 @@ Lines* lines_of(lua_State* L) {
   return static_cast<Lines*>(lua_touserdata(L, -1));  // and leaves it on the stack
 }
 
-bool is_own(const Lines& lines, const char* source) {
-  return std::strncmp(source, lines.own_folder.c_str(), lines.own_folder.size()) == 0;
-}
-
 // Keeps what is at the top alive, in place of what was kept there; the userdata of the lines is below it. The slots
 // exist, so this takes no memory.
 void keep(lua_State* L, Kept slot) {
@@ -55,7 +49,7 @@ void on_event(lua_State* L, lua_Debug* event) {
     if (function != lines.last) {
       lua_getinfo(L, "S", event);
       lines.last = function;
-      lines.last_is_own = is_own(lines, event->source);
+      lines.last_is_own = lines.state.is_own(event->source);
       keep(L, kLast);
     }
     if (!lines.last_is_own) {
@@ -76,8 +70,7 @@ void on_event(lua_State* L, lua_Debug* event) {
 // core.own_lines(folder): what the library's chunk names start with.
 int own_lines(lua_State* L) {
   protect(L, [&] {
-    const std::string folder(string_at(L, 1, "folder"));
-    lines_of(L)->own_folder = folder;
+    state_of(L).own_folder = std::string(string_at(L, 1, "folder"));
   });
   return 0;
 }
@@ -122,7 +115,7 @@ int user_line(lua_State* L) {
   lua_Debug frame;
   for (int level = 1; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
-    if (frame.currentline <= 0 || is_own(lines, frame.source)) continue;
+    if (frame.currentline <= 0 || lines.state.is_own(frame.source)) continue;
     lua_getinfo(L, "f", &frame);
     // Another function ran the last line: it has left the stack by a tail call.
     if (lines.user && lines.user != lua_topointer(L, -1)) break;
@@ -136,21 +129,12 @@ int user_line(lua_State* L) {
   return 2;
 }
 
-int finalize_lines(lua_State* L) {
-  static_cast<Lines*>(lua_touserdata(L, 1))->~Lines();
-  return 0;
-}
-
 }  // namespace
 
 void add_lines(lua_State* L, State& state) {
   lua_pushlightuserdata(L, const_cast<char*>(&kKey));
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, finalize_lines);
-  lua_setfield(L, -2, "__gc");
-  new (lua_newuserdata(L, sizeof(Lines))) Lines();
-  lua_insert(L, -2);
-  lua_setmetatable(L, -2);
+  static_assert(std::is_trivially_destructible_v<Lines>);
+  new (lua_newuserdata(L, sizeof(Lines))) Lines{state};
   lua_createtable(L, 2, 0);
   for (const int slot : {kLast, kUser}) {
     lua_pushboolean(L, 0);

@@ -81,6 +81,13 @@ describe("the launcher", function()
     assert.truthy(run.err:find("inside.lua:3:", 1, true))
   end)
 
+  it("takes a script in a folder that is called as the library's for the user's", function()
+    assert.equal(0, os.execute("mkdir -p " .. process.quote(folder .. "/lua/moonflow")))
+    script("lua/moonflow/own.lua", "local np = require('moonflow').np\nlocal a = np.ones({ 5 })\nprint(a[100])\n")
+    local run = process.moonflow({ "lua/moonflow/own.lua" }, { folder = folder })
+    assert.truthy(run.err:find("own.lua:3: index 100 is out of range", 1, true), run.err)
+  end)
+
   it("says a missing file, a syntax error and an unknown option without a traceback", function()
     local run = process.moonflow({ "missing.lua" }, { folder = folder })
     assert.equal(1, run.code)
