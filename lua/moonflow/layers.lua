@@ -142,14 +142,16 @@ end
 
 local convolution_doc = [[
 A convolution with bias and activation.
-shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels); bias (filters)
+shapes: weight (filters, channels / groups, kernel...), channels last (filters, kernel..., channels / groups);
+  bias (filters)
 padding: "VALID", "SAME" (= "SAME_LOWER": an odd pad goes to the top and left), "SAME_UPPER", or pairs
   { before, after } for all axes: { { 0, 0 }, { 0, 0 }, { 2, 0 } } lets a conv1d of 3 look at nothing that comes later
 ]]
 
 local transpose_doc = [[
 A transposed convolution (flow.nn.conv2d_transpose) with bias and activation.
-shapes: weight (channels, filters / groups, kernel...), channels last (channels, kernel..., filters); bias (filters)
+shapes: weight (channels, filters / groups, kernel...), channels last (channels, kernel...,
+  filters / groups); bias (filters)
 padding: "VALID", "SAME" (= "SAME_UPPER": height and width times strides), "SAME_LOWER", or pairs per axis
 output_shape: (batch, filters, height, width), where strides leave several
 ]]
@@ -177,7 +179,6 @@ name-activation]],
     end
     if given.filters < 1 or given.groups < 1 then signature:fail(": filters and groups must be at least 1") end
     local last = given.data_format:sub(-1) == "C"
-    if last and given.groups ~= 1 then signature:fail(": groups must be 1 when channels come last") end
     local channels = last and sizes[axes + 2] or sizes[2]
     if channels % given.groups ~= 0 or given.filters % given.groups ~= 0 then
       signature:fail(": " .. channels .. " channels and " .. given.filters .. " filters cannot be split into "
@@ -189,7 +190,7 @@ name-activation]],
     local shape = { to }
     if not last then shape[2] = from / given.groups end
     for _, size in ipairs(kernel) do shape[#shape + 1] = size end
-    if last then shape[#shape + 1] = from end
+    if last then shape[#shape + 1] = from / given.groups end
 
     local names = naming(t, given.name, kind)
     local w = weight(t, where, names, "weight", shape,

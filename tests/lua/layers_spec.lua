@@ -155,6 +155,15 @@ describe("conv2d", function()
     assert.equal(24, y:at(0, 1, 1, 5))
   end)
 
+  it("splits channels into groups, wherever they stand", function()
+    local y = run(np.ones({ 1, 5, 5, 4 }), function(b)
+      return flow.layers.conv2d(b, 6, { 3, 2 }, { name = "c", data_format = "NHWC", groups = 2,
+                                                  kernel_initializer = flow.ones_initializer() })
+    end)
+    assert.same({ "c-bias (6)", "c-weight (6, 3, 2, 2)" }, names())
+    assert.equal(12, y:at(0, 1, 1, 5))
+  end)
+
   it("puts the odd pad of SAME at the top and left", function()
     local x = np.arange(4):astype(flow.float):reshape({ 1, 1, 2, 2 })
     local function conv(padding)
