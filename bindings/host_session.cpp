@@ -169,7 +169,7 @@ bool HostSession::delivering() {
       lua_call(L, 0, 1);
       inside = lua_toboolean(L, -1) != 0;
     });
-  } catch (...) {
+  } catch (const Status&) {
     // A state that cannot tell is to be closed all the same.
   }
   return inside;

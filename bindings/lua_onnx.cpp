@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "bindings/file.h"
 #include "bindings/lua_module.h"
@@ -117,12 +118,16 @@ class DataFiles {
     if (!directory_) fail_errno(folder_, "open");
   }
 
-  Tensor operator()(const std::string& name, int64_t offset, const TensorType& type) const {
+  Tensor operator()(const std::string& name, int64_t offset, const TensorType& type) {
     const std::string path = folder_ + "/" + name;
     int64_t size = 0;
     Descriptor descriptor = open_for_reading(directory_.get(), name.c_str(), path, size);
     require(offset <= size && type.bytes() <= size - offset, ErrorCode::Io, "file '", path, "' has ", size,
             " bytes, and the model wants ", type.bytes(), " from byte ", offset, " on");
+    int64_t& read = read_[name];
+    read += type.bytes();
+    require(read / kMostShares <= size, ErrorCode::Io, "file '", path, "' has ", size, " bytes, of which ", read,
+            " or more are to be made");
     FileSource source(std::move(descriptor), path, size, offset);
     Tensor tensor = Tensor::allocate(type, memory_);
     source.read(tensor.data(), type.bytes());
@@ -130,9 +135,12 @@ class DataFiles {
   }
 
  private:
+  static constexpr int64_t kMostShares = 8;  // of tensors in the same bytes, for a small file must not fill the memory
+
   std::string folder_;
   Descriptor directory_;
   const std::shared_ptr<HostMemory>& memory_;
+  std::map<std::string, int64_t> read_;  // bytes of each file
 };
 
 // core.onnx_read(path) -> model
@@ -145,9 +153,9 @@ int onnx_read(lua_State* L) {
     Descriptor descriptor = open_for_reading(path, size);
     require(size < int64_t{1} << 31, ErrorCode::Unsupported, "file '", path, "' is larger than 2 GiB");
     const std::string bytes = FileSource(std::move(descriptor), path, size).read_rest();
-    const DataFiles files(path, state_of(L).memory);
+    DataFiles files(path, state_of(L).memory);
     try {
-      model = read_onnx(bytes, state_of(L).memory, std::cref(files));
+      model = read_onnx(bytes, state_of(L).memory, std::ref(files));
     } catch (const Error& error) {
       fail(error.code, "file '", path, "': ", error.what());
     }

@@ -181,7 +181,7 @@ Tensor from_fortran(const Tensor& stored, const Shape& shape, const std::shared_
   const int rank = shape.rank();
   std::vector<int64_t> index(static_cast<size_t>(rank), 0), strides(static_cast<size_t>(rank), 1);
   for (int axis = 1; axis < rank; ++axis) strides[axis] = strides[axis - 1] * shape[axis - 1];
-  visit(stored.dtype(), [&](auto like) {
+  visit_stored(stored.dtype(), [&](auto like) {
     using T = decltype(like);
     const T* from = stored.data<T>();
     T* to = result.data<T>();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <unordered_set>
 #include <vector>
 
 #include "bindings/file.h"
@@ -79,6 +80,7 @@ std::vector<zip_stat_t> checked_members(zip_t* archive, const std::string& path,
   require(count >= 0 && count <= kMembers, ErrorCode::Io, "file '", path, "': ", count, " members, at most ", kMembers,
           " are read");
   std::vector<zip_stat_t> members;
+  std::unordered_set<std::string> names;
   int64_t compressed = 0, inflated = 0;
   for (zip_int64_t i = 0; i < count; ++i) {
     zip_stat_t member;
@@ -97,8 +99,7 @@ std::vector<zip_stat_t> checked_members(zip_t* archive, const std::string& path,
     if (member.comp_method != ZIP_CM_STORE && member.comp_method != ZIP_CM_DEFLATE)
       refuse("compression method ", member.comp_method, " is not supported");
     if ((member.valid & ZIP_STAT_ENCRYPTION_METHOD) && member.encryption_method != ZIP_EM_NONE) refuse("is encrypted");
-    for (const zip_stat_t& other : members)
-      if (name == other.name) refuse("there are two of this name");
+    if (!names.insert(name).second) refuse("there are two of this name");
     // Members that overlap in the file are the way to bombs of unbounded size; their sum shows them.
     if (member.comp_size > static_cast<zip_uint64_t>(file_bytes - compressed)) refuse("overlaps other members");
     compressed += static_cast<int64_t>(member.comp_size);

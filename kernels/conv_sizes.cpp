@@ -25,8 +25,11 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
 }
 
 double conv_flops(const Conv& conv) {
-  const double taps = static_cast<double>(conv.windows[0].size * conv.windows[1].size * conv.channels_per_group());
-  return 2 * taps * static_cast<double>(conv.out.batch * conv.out.channels * conv.out.height * conv.out.width);
+  double flops = 2;
+  for (const int64_t size : {conv.windows[0].size, conv.windows[1].size, conv.channels_per_group(), conv.out.batch,
+                             conv.out.channels, conv.out.height, conv.out.width})
+    flops *= static_cast<double>(size);
+  return flops;
 }
 
 AttrDef activation_attr() { return {"activation", std::string("none"), "\"none\", \"relu\" or \"relu6\""}; }

@@ -94,6 +94,8 @@ Windows windows(const ImageSize& image, const ImageFormat& format, const WindowR
   const int64_t in[2] = {image.height, image.width};
   require(image.height < kLargest && image.width < kLargest, ErrorCode::ShapeMismatch,
           "the image is larger than 2^24 along one axis");
+  require(rule.size[0] < kLargest && rule.size[1] < kLargest, ErrorCode::ShapeMismatch,
+          "the window is larger than 2^24 along one axis");
   std::array<Pads, 2> pads;
   if (!rule.pads.empty()) pads = explicit_pads(rule.pads, format);
   const bool same = rule.pads.empty() && rule.padding != "VALID";

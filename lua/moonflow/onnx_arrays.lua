@@ -86,7 +86,10 @@ end
 
 -- The sizes of the parts: a list of the node, or as many as it has outputs, of which the last may be smaller.
 local function part_sizes(node, size)
-  local count = node:int("num_outputs", node:output_count())
+  local count = node:output_count()
+  if node:int("num_outputs", count) ~= count then
+    node:fail(("num_outputs is %d, but it has %d outputs"):format(node:int("num_outputs"), count), "invalid_argument")
+  end
   local sizes = node:list("split", 2)
   if sizes then return sizes end
   local part = math.ceil(size / count)

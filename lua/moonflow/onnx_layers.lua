@@ -23,13 +23,19 @@ local function place_axes(node, x, most)
   return count
 end
 
-local function per_axis(node, name, count, default)
-  local list = node:ints(name)
-  if not list then
-    list = {}
-    for i = 1, count do list[i] = default end
+-- A number for each axis, from `least` on; `least` for all where the node says nothing.
+local function per_axis(node, name, count, least)
+  local list = node:ints(name) or {}
+  if #list == 0 then
+    for i = 1, count do list[i] = least end
   elseif #list ~= count then
     node:fail(("%s has %d numbers, wanted %d"):format(name, #list, count), "invalid_argument")
+  end
+  for _, number in ipairs(list) do
+    if not windows.is_whole(number, least) then
+      node:fail(("%s has %s, wanted whole numbers from %d on"):format(name, tostring(number), least),
+        "invalid_argument")
+    end
   end
   return list
 end
@@ -175,8 +181,8 @@ local function pooled(node, op, counts_pads)
   node:expect("storage_order", "i", 0)
   local x = node:input(1)
   local count = place_axes(node, x, 3)
-  local kernel, strides = per_axis(node, "kernel_shape", count), per_axis(node, "strides", count, 1)
-  if #kernel == 0 then node:need(nil, "kernel_shape") end
+  node:need(node:ints("kernel_shape"), "kernel_shape")
+  local kernel, strides = per_axis(node, "kernel_shape", count, 1), per_axis(node, "strides", count, 1)
   for _, dilation in ipairs(per_axis(node, "dilations", count, 1)) do
     if dilation ~= 1 then node:fail("dilations are not supported") end
   end

@@ -10,10 +10,17 @@ local windows = {}
 local names = { "the width", "height and width", "depth, height and width" }
 local words = { VALID = true, SAME = true, SAME_LOWER = true, SAME_UPPER = true }
 
+local kMost = 2 ^ 24 - 1  -- above it a number is a mistake
+
+--- Is it one of `windows.numbers` (least = 1) or of the pads (0)?
+function windows.is_whole(number, least)
+  return type(number) == "number" and number >= least and number <= kMost and number % 1 == 0
+end
+
 local function check_whole(list, least, what, signature)
   for _, number in ipairs(list) do
-    if type(number) ~= "number" or number < least or number % 1 ~= 0 then
-      signature:fail((": %s must be whole numbers from %d on, got %s"):format(what, least, tostring(number)))
+    if not windows.is_whole(number, least) then
+      signature:fail((": %s must be whole numbers from %d to %d, got %s"):format(what, least, kMost, tostring(number)))
     end
   end
 end

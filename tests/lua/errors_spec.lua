@@ -879,6 +879,15 @@ describe("outside of a body", function()
   end)
 end)
 
+it("a window larger than any image is refused where it is asked for", function()
+  golden("conv2d 'Conv2d_0': the window is larger than 2^24 along one axis", [[
+flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 1, 8, 8 }),
+                                  filter = tp.Numpy.Placeholder({ 1, 1, 2 ^ 41 + 1, 1 }) }, returns = tp.Numpy } (
+  function(x, filter)
+>>  return flow.nn.conv2d(x, filter, { dilations = { 2 ^ 23, 1 } })
+  end)]])
+end)
+
 describe("a word that an object lacks", function()
   it("leads to ours, where other libraries have it", function()
     golden("an optimizer has no 'step'; optimizer:minimize(loss) in the body of a train job says what is trained, and "

@@ -23,6 +23,30 @@ describe("operators", function()
     }))
   end)
 
+  it("refuse windows that no one can have, along any number of axes", function()
+    local function convolved(attributes)
+      local x = floats { { { { { 1 }, { 2 }, { 3 } } } } }
+      return result_of(x, { weights = { w = floats { { { { { 1 } } } } } },
+                            nodes = { node("Conv", { "x", "w" }, { "y" }, attributes) } })
+    end
+    same({ { { { { 1 }, { 3 } } } } }, convolved { strides = { ints = { 1, 2, 1 } } })
+    raises("strides has 0, wanted whole numbers from 1 on", function()
+      convolved { strides = { ints = { 0, 1, 1 } } }
+    end)
+    raises("dilations has -1, wanted", function() convolved { dilations = { ints = { -1, 1, 1 } } } end)
+    raises("pads has -1, wanted", function() convolved { pads = { ints = { -1, 0, 0, 0, 0, 0 } } } end)
+    raises("strides has 2 numbers, wanted 3", function() convolved { strides = { ints = { 1, 1 } } } end)
+  end)
+
+  it("split into as many parts as there are outputs", function()
+    local function split(count)
+      return result_of(floats { 1, 2, 3 }, { opset = 18, nodes = {
+        node("Split", { "x" }, { "y", "z" }, { num_outputs = { i = count } }) } })
+    end
+    same({ 1, 2 }, split(2))
+    raises("num_outputs is 9007199254740992, but it has 2 outputs", function() split(2 ^ 53) end)
+  end)
+
   it("mean what they mean at the file's opset", function()
     local x = floats { { { 1, 1 }, { 1, 1 } } }
     local nodes = { node("Softmax", { "x" }, { "y" }) }

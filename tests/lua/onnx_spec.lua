@@ -9,6 +9,18 @@ local write, job_of, result_of, raises, same =
   models.write, models.job_of, models.result_of, models.raises, models.same
 
 local path
+-- A field of a message of Protocol Buffers, and a file of bytes.
+local function field(number, text)
+  local length = #text < 128 and string.char(#text) or string.char(128 + #text % 128, math.floor(#text / 128))
+  return string.char(number * 8 + 2) .. length .. text
+end
+
+local function write_bytes(file_path, bytes)
+  local file = assert(io.open(file_path, "wb"))
+  file:write(bytes)
+  file:close()
+end
+
 before_each(function() path = models.begin() end)
 after_each(models.finish)
 
@@ -203,34 +215,38 @@ describe("what is refused", function()
   end)
 
   it("is data outside of the model's folder", function()
-    -- The bytes of a tensor "w" whose data lies in "../x", in a graph that has y = w.
-    local function field(number, text) return string.char(number * 8 + 2, #text) .. text end
+    -- A tensor "w" whose data lies in "../x", in a graph that has y = w.
     local tensor = "\8\1\16\1" .. field(8, "w") .. field(13, field(1, "location") .. field(2, "../x")) .. "\112\1"
-    local graph = field(5, tensor) .. field(12, field(1, "w"))
-    local file = assert(io.open(path, "wb"))
-    file:write(field(8, "\16\17") .. field(7, graph))
-    file:close()
+    write_bytes(path, field(8, "\16\17") .. field(7, field(5, tensor) .. field(12, field(1, "w"))))
     raises("keeps its data in '../x'; only files in the model's folder are read", function() flow.onnx.load(path) end)
+  end)
+
+  it("is a small file that is the data of many tensors", function()
+    local function load_with(count)
+      local tensors = {}
+      for i = 1, count do
+        tensors[i] = field(5, "\8\2\16\1" .. field(8, "w" .. i)
+          .. field(13, field(1, "location") .. field(2, path:match("[^/]*$") .. ".data")) .. "\112\1")
+      end
+      write_bytes(path, field(8, "\16\17") .. field(7, table.concat(tensors) .. field(12, field(1, "w1"))))
+      return flow.onnx.load(path)
+    end
+    write_bytes(path .. ".data", "\0\0\128\63\0\0\0\64")
+    load_with(8)
+    raises("has 8 bytes, of which 72 or more are to be made", function() load_with(9) end)
   end)
 end)
 
 it("reads data that lies in a file beside the model", function()
-  local function field(number, text) return string.char(number * 8 + 2, #text) .. text end
   local name = path:match("[^/]*$") .. ".data"
   local entries = field(13, field(1, "location") .. field(2, name)) .. field(13, field(1, "offset") .. field(2, "4"))
   local tensor = "\8\2\16\1" .. field(8, "w") .. entries .. "\112\1"
   local graph = field(11, field(1, "x")) .. field(5, tensor) .. field(12, field(1, "y"))
     .. field(1, field(1, "x") .. field(1, "w") .. field(2, "y") .. field(4, "Add"))
-  local file = assert(io.open(path, "wb"))
-  file:write(field(8, "\16\17") .. field(7, graph))
-  file:close()
-  local data = assert(io.open(path .. ".data", "wb"))
-  data:write("????" .. "\0\0\128\63" .. "\0\0\0\64")
-  data:close()
+  write_bytes(path, field(8, "\16\17") .. field(7, graph))
+  write_bytes(path .. ".data", "????" .. "\0\0\128\63" .. "\0\0\0\64")
   same({ 11, 22 }, job_of(flow.onnx.load(path), { 2 })(floats { 10, 20 }))
-  data = assert(io.open(path .. ".data", "wb"))
-  data:write("????")
-  data:close()
+  write_bytes(path .. ".data", "????")
   raises("has 4 bytes, and the model wants 8 from byte 4 on", function() flow.onnx.load(path) end)
 end)
 
