@@ -83,7 +83,8 @@ local function public_outputs(def, t, name, site, ...)
   return unpack(blobs)
 end
 
--- Adds seed, step and key to an op with random numbers.
+-- Adds seed, step and key to an op with random numbers. Ops of two jobs draw different numbers, unless they are given
+-- one seed.
 local function supply_random(def, t, ids, attrs, name, seed)
   for i, input in ipairs(def.inputs) do
     if input == "seed" then
@@ -92,7 +93,7 @@ local function supply_random(def, t, ids, attrs, name, seed)
       ids[i] = t:step_id()
     end
   end
-  if def.has_key then attrs.key = name end
+  if def.has_key then attrs.key = seed and name or t.job .. "/" .. name end
 end
 
 -- A job may forbid what its ops would choose, or have it tried out.

@@ -23,6 +23,8 @@ local plan = {}
 local Plan = {}
 Plan.__index = Plan
 
+local counted = setmetatable({}, { __mode = "k" })  -- all plans, whose calls are counted for what they draw
+
 -- ---- making -------------------------------------------------------------------------------------------------------
 
 -- The blob that stands for a placeholder in this plan.
@@ -146,6 +148,7 @@ function plan.make(job, leaves)
   self.hidden = t.hidden
   self.plain = #t.hidden == 0 and job.plain
   self.calls = 0
+  counted[self] = true
   self:choose_call()
   return self
 end
@@ -406,6 +409,10 @@ function Plan:retract()
     if hidden.name ~= "System-Seed" then self.calls = self.calls - 1 end
   end
 end
+
+random_seed.on_set(function()
+  for plan_of_job in pairs(counted) do plan_of_job.calls = 0 end
+end)
 
 session.keep_whole(Plan.launch)
 

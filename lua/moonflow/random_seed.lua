@@ -43,7 +43,7 @@ local function is_seed(number)
 end
 
 --- Sets the seed of everything random: initialisers, dropout, random ops, flow.np.random. Without it the seed differs
---- from process to process.
+--- from process to process. What draws without a step to go by begins anew: np.random, and jobs that do not train.
 function random_seed.set(number)
   if not is_seed(number) then
     errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(number))
