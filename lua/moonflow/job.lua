@@ -317,8 +317,8 @@ local function check_feed(self, leaf, feed, shape)
   local fault = leaf.placeholder:fault(feed, shape)
   if not fault then return end
   if arguments.kind(feed) == "blob" then
-    errors.raise("wrong_state", self.name .. ": input '" .. leaf.name .. "' is a blob; a job cannot be called inside "
-      .. "the body of another one")
+    errors.raise("wrong_state", self.name .. ": input '" .. leaf.name .. "' is a blob, which has no data outside of "
+      .. "its job's body")
   end
   local code = "invalid_argument"
   if arguments.kind(feed) == "ndarray" then
@@ -412,9 +412,40 @@ local function call_supplied(self, of, ...)
   return of:call(unpack(feeds, 1, of:supply(feeds, count)))
 end
 
---- Runs the job. What it gives is decided by its return type: values, nothing, a callbacker, or a future.
---- @error an input that does not fit its placeholder; what the run or a handler raised
+-- The arguments of job { x = a, y = b } in the order of the inputs; nil where it is not called so.
+local function named_arguments(self, first, ...)
+  if select("#", ...) > 0 or getmetatable(first) or type(next(first)) ~= "string" then return nil end
+  local values, inputs = {}, {}
+  for i, input in ipairs(self.inputs) do
+    values[i], inputs[input.name] = first[input.name], true
+    if values[i] == nil then
+      errors.raise("invalid_argument", self.name .. ": input '" .. input.name .. "' has no value")
+    end
+  end
+  for name in pairs(first) do
+    if not inputs[name] then
+      local names = {}
+      for i, input in ipairs(self.inputs) do names[i] = input.name end
+      errors.raise("invalid_argument", self.name .. ": has no input '" .. tostring(name) .. "'"
+        .. arguments.suggestion(tostring(name), names))
+    end
+  end
+  return values
+end
+
+--- Runs the job: job(a, b), or by the names of its inputs, job { x = a, y = b }. What it gives is decided by its return
+--- type: values, nothing, a callbacker, or a future.
+--- @error an input that does not fit its placeholder; what the run or a handler raised; a call in the body of a job
 function Job:__call(...)
+  if type((...)) == "table" then
+    local values = named_arguments(self, ...)
+    if values then return self(unpack(values)) end
+  end
+  local outer = trace.current()
+  if outer then
+    errors.raise("wrong_state", ("%s: a job cannot be called inside the body of another one ('%s'), which runs once "
+      .. "and would keep the result"):format(self.name, outer.job))
+  end
   local of = self.plan
   if of.plain then return of:call(...) end
   if self.plain then return call_supplied(self, of, ...) end

@@ -1,6 +1,7 @@
 --- Prepared: a predict job with buffers, weights and a plan of its own, for loops with deadlines.
 -- A call waits for no run under way, leaves no garbage, and gives the same arrays each time.
 
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 local typing = require "moonflow.typing"
@@ -33,6 +34,24 @@ function prepared.parts(job)
   return plan.graph, plan.watch_count + 1, plan.watch_count + plan.result_count
 end
 
+-- Lets buffers be had by name, and filled so: act.inputs.x = array copies it.
+local function inputs_by_name(job, named)
+  local function fail_at(key)
+    local names = {}
+    for name in pairs(named) do names[#names + 1] = name end
+    table.sort(names)
+    errors.raise("not_found", "a prepared call of '" .. job.name .. "' has no input '" .. tostring(key) .. "'"
+      .. arguments.suggestion(tostring(key), names))
+  end
+  return {
+    __index = function(_, key) return named[key] or type(key) == "string" and fail_at(key) or nil end,
+    __newindex = function(_, key, value)
+      local buffer = named[key] or fail_at(key)
+      if buffer.rank == 0 then buffer:set(value) else buffer:set("...", value) end
+    end,
+  }
+end
+
 --- A prepared call of the job, for job:prepare().
 function prepared.new(job)
   local handle = session.handle():prepare(prepared.parts(job))
@@ -41,7 +60,9 @@ function prepared.new(job)
     job = job, handle = handle, run = handle.run, inputs = handle:inputs(), outputs = handle:outputs(),
     skeleton = plan.skeleton or false, flat_count = typing.is_flat(plan.skeleton) and plan.result_count,
   }, Prepared)
-  for i, leaf in ipairs(job.leaves) do self.inputs[leaf.name] = self.inputs[i] end
+  local named = {}
+  for i, leaf in ipairs(job.leaves) do named[leaf.name] = self.inputs[i] end
+  setmetatable(self.inputs, inputs_by_name(job, named))
   return self
 end
 

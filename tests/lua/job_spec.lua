@@ -44,6 +44,14 @@ describe("a synchronous job", function()
     assert.is_true(result.parts[2] == vector(-1, -2))
   end)
 
+  it("may be called by the names of its inputs", function()
+    local T = tp.Numpy.Placeholder({ 2 })
+    local job = flow.global_function { inputs = { left = T, right = T }, returns = tp.Numpy } (function(left, right)
+      return left - right
+    end)
+    assert.is_true(job { right = vector(1, 2), left = vector(5, 5) } == vector(4, 3))
+  end)
+
   it("gives nothing when declared so, and has delivered its watches", function()
     local seen
     local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.None } (function(x)

@@ -68,6 +68,25 @@ describe("a prepared call", function()
     assert.is_true(later:prepare()(vector(1, 2)) == vector(2, 3))
   end)
 
+  it("is filled by the names of its inputs", function()
+    local job = flow.global_function { inputs = { state = x2.x }, returns = tp.Numpy } (function(state)
+      return state + 1
+    end)
+    local call = job:prepare()
+    local buffer = call.inputs.state
+    call.inputs.state = vector(1, 2)
+    assert.is_true(call() == vector(2, 3))
+    assert.is_true(buffer == vector(1, 2))
+    assert.equal(1, #call.inputs)
+    raises("not_found", "a prepared call of 'job' has no input 'stat'; did you mean 'state'?", function()
+      call.inputs.stat = buffer
+    end)
+    raises("not_found", "a prepared call of 'job' has no input 'stat'", function() return call.inputs.stat end)
+    raises("shape_mismatch", "the place is float32 (2), the value is float32 (3)", function()
+      call.inputs.state = np.ones({ 3 })
+    end)
+  end)
+
   it("agrees with its job for a network of convolutions and products", function()
     local T = tp.Numpy.Placeholder({ 2, 1, 12, 12 })
     local job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
