@@ -116,8 +116,13 @@ errors: inner or leading sizes differ; a rank below 2]])
   for _, name in ipairs { "assign", "assign_add" } do
     flow[name] = extended(flow[name], "flow." .. name, "A variable that the job also trains is an error: that takes a "
       .. "job of its own, called after this one.", function(as_it_is, values)
+        local assigned, variable = trace.current().assigned, values.variable.name
+        if name == "assign" and assigned[variable] then
+          errors.raise("invalid_argument", ("flow.assign: '%s' is written at %s already, which would be lost; a run "
+            .. "leaves a variable one value"):format(variable, assigned[variable]))
+        end
         as_it_is(values)
-        trace.current().assigned[values.variable.name] = errors.site() or "?"
+        assigned[variable] = errors.site() or "?"
       end)
   end
 

@@ -106,6 +106,12 @@ local function check(job, given)
   if plan.generation ~= session.generation() then
     errors.raise("wrong_state", "the job '" .. job.name .. "' belongs to a session that is closed; define it again")
   end
+  for _, node in ipairs(plan.graph:nodes()) do
+    if node.op == "assign" or node.op == "assign_add" then
+      errors.raise("unsupported", ("job:export_onnx: %s writes a variable in each run (%s at %s), of which ONNX has no "
+        .. "word; take the value as an input, and return what it becomes"):format(job.name, node.op, node.site))
+    end
+  end
   if #plan.results == 0 then errors.raise("invalid_argument", "job:export_onnx: " .. job.name .. " returns nothing") end
   for i, name in ipairs(given.outputs or {}) do
     if type(name) ~= "string" or name == "" then

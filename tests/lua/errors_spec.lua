@@ -280,11 +280,24 @@ local outer = flow.global_function { returns = tp.None } (function()
 >>  flow.global_function({}, function() end)
 end)]])
     end
-    golden("inner: input 'x' is a blob; a job cannot be called inside the body of another one", [[
+    for _, value in ipairs { "x", "np.ones({ 2 })" } do
+      golden("inner: a job cannot be called inside the body of another one ('outer'), which runs once and would keep "
+        .. "the result", ([[
 local spec = { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy }
 local inner = flow.global_function(spec, function(x) return x end)
 local outer = flow.global_function(spec, function(x)
->>  return (inner(x))
+>>  return (inner(%s))
+end)]]):format(value))
+    end
+  end)
+
+  it("has two values for one variable", function()
+    golden("flow.assign: 'v' is written at user.lua:3 already, which would be lost; a run leaves a variable one "
+      .. "value", [[
+flow.global_function({}, function()
+  local v = flow.get_variable("v", { shape = { 1 }, initializer = flow.zeros_initializer() })
+  flow.assign_add(v, v)
+>>  flow.assign(v, v + 1)
 end)]])
   end)
 
@@ -886,6 +899,16 @@ flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 1, 8, 8 }),
   function(x, filter)
 >>  return flow.nn.conv2d(x, filter, { dilations = { 2 ^ 23, 1 } })
   end)]])
+end)
+
+it("a call by the names of the inputs names what is missing or unknown", function()
+  local job = [[
+local job = flow.global_function { inputs = { left = tp.Numpy.Placeholder({ 1 }), right = tp.Numpy.Placeholder({ 1 }) },
+                                   returns = tp.Numpy } (function(left, right) return left - right end)
+local one = np.ones({ 1 })
+]]
+  golden("job: input 'right' has no value", job .. ">>job { left = one }")
+  golden("job: has no input 'rihgt'; did you mean 'right'?", job .. ">>job { left = one, right = one, rihgt = one }")
 end)
 
 describe("a word that an object lacks", function()
