@@ -19,16 +19,25 @@ constexpr int64_t kManifestBytes = int64_t{16} << 20;
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are written as they lie in memory");
 
-// A variable's name becomes the name of a folder, so it must not lead anywhere else.
-void check_name(const std::string& name) {
-  bool plain = !name.empty() && name.size() <= 255 && name[0] != '.' && name != kManifest && name != kDone;
-  std::string shown = name.substr(0, 300);
-  for (char& c : shown) {
-    const bool printable = static_cast<unsigned char>(c) >= ' ' && c != 127;
-    plain = plain && printable && c != '/' && c != '\\';
-    if (!printable) c = '?';
+// The name of a variable's folder: its own, with what leads elsewhere, or means something else here, as % and two
+// hexadecimal digits.
+std::string folder_of(const std::string& name) {
+  static constexpr char kDigits[] = "0123456789ABCDEF";
+  constexpr size_t kLongest = 255;  // of file systems
+  const bool is_taken = name == kManifest || name == kDone;
+  std::string folder;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_first = folder.empty();
+    if (byte < ' ' || byte == 127 || c == '/' || c == '\\' || c == '%' || (is_first && (c == '.' || is_taken)))
+      folder.append({'%', kDigits[byte >> 4], kDigits[byte & 15]});
+    else
+      folder += c;
   }
-  require(plain, ErrorCode::InvalidArgument, "'", shown, "' cannot name a variable in a checkpoint");
+  require(!folder.empty() && folder.size() <= kLongest, ErrorCode::InvalidArgument, "the name '", name.substr(0, 300),
+          "' of a variable cannot be that of a folder, which has 1 to ", kLongest,
+          " bytes; a checkpoint in one file, whose name ends in .safetensors, takes it");
+  return folder;
 }
 
 // The manifest carries the checksum of itself, taken while that field is empty.
@@ -106,13 +115,14 @@ Entry entry_of(const Json& facts, const std::string& where) {
   return entry;
 }
 
-// The value in `<name>/out`, or none when there is no such file.
+// The value in the variable's folder, in the file `out`, or none when there is no such file.
 Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& name, const TensorType& type,
                   const std::shared_ptr<HostMemory>& memory) {
-  const std::string file_path = path + "/" + name + "/out";
-  const Descriptor folder(::openat(directory.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const std::string folder_name = folder_of(name), file_path = path + "/" + folder_name + "/out";
+  const Descriptor folder(
+      ::openat(directory.get(), folder_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder && errno == ENOENT) return Tensor();
-  if (!folder) fail(ErrorCode::Io, "'", path, "/", name, "' is no folder, or a link, which is not followed here");
+  if (!folder) fail(ErrorCode::Io, "'", path, "/", folder_name, "' is no folder, or a link, which is not followed here");
   int64_t size = 0;
   Descriptor file;
   try {
@@ -136,7 +146,7 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
                       bool overwrite) {
   Json::Object variables;
   for (const auto& [name, value] : values) {
-    check_name(name);
+    folder_of(name);  // before anything is written
     const std::vector<int64_t> dims = value.shape().dims();
     variables[name] = Json::Object{{"dtype", moonflow::name(value.dtype())},
                                    {"shape", Json::Array(dims.begin(), dims.end())},
@@ -154,9 +164,10 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
 
   NewDirectory directory(path, overwrite);
   for (const auto& [name, value] : values) {
-    directory.make_folder(name);
-    directory.write(name + "/out", value.data(), value.bytes());
-    directory.sync_folder(name);
+    const std::string folder = folder_of(name);
+    directory.make_folder(folder);
+    directory.write(folder + "/out", value.data(), value.bytes());
+    directory.sync_folder(folder);
   }
   directory.write(kManifest, text.data(), static_cast<int64_t>(text.size()));
   directory.write(kDone, nullptr, 0);
@@ -190,14 +201,10 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
   };
 
   if (!wanted) {
-    for (const auto& [name, facts] : *variables) {
-      check_name(name);
-      read_known(name, facts, nullptr);
-    }
+    for (const auto& [name, facts] : *variables) read_known(name, facts, nullptr);
     return checkpoint;
   }
   for (const NamedType& variable : *wanted) {
-    check_name(variable.name);
     if (variables != nullptr) {
       const auto found = variables->find(variable.name);
       if (found != variables->end()) read_known(variable.name, found->second, &variable.type);
