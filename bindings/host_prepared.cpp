@@ -88,6 +88,7 @@ mf_status* mf_prepared_output(mf_prepared* handle, int32_t index, mf_array* buff
 mf_code mf_prepared_run(mf_prepared* handle) {
   const Pinned<PreparedHandle, mf_prepared> pinned(handle);
   if (!pinned) return MF_INVALID_HANDLE;
+  const KeptThreads kept;
   try {
     pinned->prepared.call->run();
     return MF_OK;

@@ -7,6 +7,7 @@
 #include "bindings/handle.h"
 #include "bindings/moonflow.h"
 #include "engine/error.h"
+#include "kernels/kept_threads.h"
 
 namespace moonflow::host {
 
@@ -49,9 +50,10 @@ mf_status* status_from(Make&& make) noexcept {
 // The exception being handled, as a status.
 mf_status* current_status() noexcept;
 
-// Runs the body of an ABI function. Whatever it throws becomes its status.
+// Runs the body of an ABI function. Whatever it throws becomes its status; the host's own loops keep their threads.
 template <class Body>
 mf_status* guarded(Body&& body) noexcept {
+  const KeptThreads kept;
   try {
     body();
     return nullptr;

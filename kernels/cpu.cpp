@@ -10,10 +10,12 @@
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/conv.h"
+#include "kernels/kept_threads.h"
 #include "kernels/simd.h"
 
 namespace moonflow {
@@ -63,6 +65,7 @@ class CpuDevice : public Device {
     const int available = std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
+    if (omp_get_max_active_levels() == 0) threads_ = 1;  // no loop has more
 #ifndef _OPENMP
     threads_ = 1;
 #endif
@@ -79,9 +82,11 @@ class CpuDevice : public Device {
 
   std::string describe(const Layout& layout) const override;
 
-  // oneDNN and parallel_for both ask OpenMP, which keeps the count per thread.
+  // oneDNN and parallel_for both ask OpenMP, which keeps the count per thread. There must not be fewer than that: a
+  // primitive has divided its work among so many when it was made, and each waits for the others.
   void enter() override {
     if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+    if (omp_get_dynamic() != 0) omp_set_dynamic(0);
   }
 
   // libgomp's threads hardly spin when there are more than cores, and those a thread has used count until it gives them
@@ -364,12 +369,31 @@ int Bound::add(int argument, const dnnl::memory::desc& desc) {
 }
 
 void Bound::execute(Stream& stream) const {
-  const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(),
-                                                      static_cast<int>(arguments_.size()), arguments_.data());
+  dnnl_status_t status = dnnl_success;
+  const auto run = [&] {
+    status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(), static_cast<int>(arguments_.size()),
+                                    arguments_.data());
+  };
+  if (threads() > 1 && omp_in_parallel()) {
+    // Called in a loop of the host's, whose threads get no team of their own: another thread does.
+    std::thread([&, threads = threads()] {
+      const ThreadLimit all(threads);
+      run();
+    }).join();
+  } else {
+    run();
+  }
   require(status == dnnl_success, ErrorCode::Unsupported, "oneDNN could not run its primitive, status ", status);
 }
 
 }  // namespace cpu
+
+KeptThreads::KeptThreads() : threads_(omp_get_max_threads()), dynamic_(omp_get_dynamic()) {}
+
+KeptThreads::~KeptThreads() {
+  if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+  if (omp_get_dynamic() != dynamic_) omp_set_dynamic(dynamic_);
+}
 
 std::unique_ptr<Device> make_cpu_device(int threads, std::shared_ptr<HostMemory> memory) {
   return std::make_unique<cpu::CpuDevice>(threads, std::move(memory), false);
