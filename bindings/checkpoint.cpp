@@ -122,7 +122,8 @@ Tensor read_value(const Descriptor& directory, const std::string& path, const st
   const Descriptor folder(
       ::openat(directory.get(), folder_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder && errno == ENOENT) return Tensor();
-  if (!folder) fail(ErrorCode::Io, "'", path, "/", folder_name, "' is no folder, or a link, which is not followed here");
+  if (!folder)
+    fail(ErrorCode::Io, "'", path, "/", folder_name, "' is no folder, or a link, which is not followed here");
   int64_t size = 0;
   Descriptor file;
   try {

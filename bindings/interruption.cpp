@@ -47,7 +47,7 @@ bool ask(lua_State* L, const char* module, const char* function, bool otherwise)
 // The library knows where an error would make it lose something; without it nothing does.
 bool may_stop(lua_State* L) {
   lua_pushinteger(L, 0);
-  return ask(L, "moonflow.session", "may_stop", true);
+  return ask(L, "moonflow.interrupts", "may_stop", true);
 }
 
 bool is_own(lua_State* L, const char* source) {
@@ -83,10 +83,7 @@ void on_interrupt(int) {
   state.raised = false;
   state.engine.interrupted->store(true, std::memory_order_release);
   lua_sethook(state.lua, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
-  if (state.ends_process) {
-    const itimerval patience = {{0, 0}, {0, kPatienceUs}};
-    setitimer(ITIMER_REAL, &patience, nullptr);
-  }
+  if (state.ends_process) end_soon();
 }
 
 }  // namespace
@@ -109,9 +106,16 @@ void ends_process(bool ends) { state.ends_process = ends; }
 
 bool asked() { return state.asked != 0; }
 
+void end_soon() {
+  const itimerval patience = {{0, 0}, {0, kPatienceUs}};
+  setitimer(ITIMER_REAL, &patience, nullptr);
+}
+
 bool take() {
   if (!state.asked) return false;
   state.asked = 0;
+  const itimerval no_limit = {};
+  setitimer(ITIMER_REAL, &no_limit, nullptr);
   state.engine.interrupted->store(false, std::memory_order_release);
   lua_sethook(state.lua, nullptr, 0, 0);
   return true;

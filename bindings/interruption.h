@@ -16,5 +16,7 @@ void ends_process(bool ends);
 bool asked();
 // True once per Ctrl-C; the state runs on as if nothing had happened.
 bool take();
+// Ends the process soon, if it does not end by itself.
+void end_soon();
 
 }  // namespace moonflow::interruption

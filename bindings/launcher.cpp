@@ -249,6 +249,7 @@ int main(int argc, char** argv) {
   }
 
   choose_spinning();
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // so that a file shows how far a script is, and keeps it if it is killed
   lua_State* L = luaL_newstate();
   if (!L) {
     std::fputs("moonflow: not enough memory\n", stderr);
@@ -265,7 +266,11 @@ int main(int argc, char** argv) {
   interruption::listen(L);
 
   const bool fine = run(L, options);
-  const bool interrupted = interruption::asked();
-  lua_close(L);  // the patience of an interrupt covers this too
+  const bool interrupted = interruption::take();
+  if (interrupted) {
+    call_library(L, "_interrupted");
+    interruption::end_soon();
+  }
+  lua_close(L);
   return interrupted ? kInterrupted : fine ? kOk : kFailed;
 }

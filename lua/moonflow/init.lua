@@ -20,6 +20,7 @@ local function_config = require "moonflow.function_config"
 local gradients = require "moonflow.gradients"
 local help = require "moonflow.help"
 local initializer = require "moonflow.initializer"
+local interrupts = require "moonflow.interrupts"
 local iterator = require "moonflow.iterator"
 local job = require "moonflow.job"
 local layers = require "moonflow.layers"
@@ -96,7 +97,10 @@ local flow = {
   shutdown = session.shutdown,
   set_seed = random_seed.set,
   publish = prepared.publish,
-  _finish = session.sync,  -- what the launcher calls when a script has ended
+  on_interrupt = interrupts.on_interrupt,
+  -- what the launcher calls when a script has ended, and when a Ctrl-C has ended it
+  _finish = session.sync,
+  _interrupted = interrupts.ended,
 
   -- data
   np = np,

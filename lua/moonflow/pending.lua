@@ -4,6 +4,7 @@
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local interrupts = require "moonflow.interrupts"
 local session = require "moonflow.session"
 local spawn = require "moonflow.spawn"
 local typing = require "moonflow.typing"
@@ -131,6 +132,6 @@ function Pending:__tostring()
   return "pending call of " .. self.plan.job_name .. (self.ended and " (done)" or "")
 end
 
-session.keep_whole(Pending.get, Pending.await)
+interrupts.keep_whole(Pending.get, Pending.await)
 
 return pending

@@ -8,6 +8,7 @@ local blob = require "moonflow.blob"
 local core = require "moonflow.core"
 local descent = require "moonflow.descent"
 local errors = require "moonflow.errors"
+local interrupts = require "moonflow.interrupts"
 local pending = require "moonflow.pending"
 local random_seed = require "moonflow.random_seed"
 local scope = require "moonflow.scope"
@@ -414,6 +415,6 @@ random_seed.on_set(function()
   for plan_of_job in pairs(counted) do plan_of_job.calls = 0 end
 end)
 
-session.keep_whole(Plan.launch)
+interrupts.keep_whole(Plan.launch)
 
 return plan

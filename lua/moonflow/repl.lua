@@ -436,7 +436,7 @@ end
 --- @param given table  as for `new`; terminal: whether a person types, lua_version
 function repl.at_prompt(given)
   local problem = repl.load_library()
-  if not problem then require("moonflow.session").keep_open(show) end  -- a large table may be stopped
+  if not problem then require("moonflow.interrupts").keep_open(show) end  -- a large table may be stopped
   local self = repl.new(given)
   if given.terminal then
     given.write(repl.banner(given.lua_version, problem, not problem and repl.gpu_line() or nil))

@@ -9,6 +9,7 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
+local interrupts = require "moonflow.interrupts"
 local session = require "moonflow.session"
 local debug = debug
 
@@ -116,7 +117,7 @@ local function look_for_interrupts(self)
     if self.interrupting then
       -- A chunk may catch every error, so it is raised again, though not where the library passes it on.
       local info = raised and debug.getinfo(2, "Sl")
-      if raised and (info.currentline <= 0 or errors.is_own(info.source)) or not session.may_stop(1) then return end
+      if raised and (info.currentline <= 0 or errors.is_own(info.source)) or not interrupts.may_stop(1) then return end
       raised = true
       error("interrupted", 0)
     end
@@ -298,7 +299,7 @@ local function await(self, word, seconds)
     self.waiter:wait(50)
   end
 end
-session.keep_open(await)  -- a Ctrl-C is for the other side
+interrupts.keep_open(await)  -- a Ctrl-C is for the other side
 
 local function farewell(self)
   if not self.parted and not self.refused then self.complain("the process has closed the connection\n") end

@@ -9,6 +9,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local interrupts = require "moonflow.interrupts"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 local debug, io = debug, io
@@ -478,39 +479,9 @@ end
 
 -- ---- interrupts ---------------------------------------------------------------------------------------------------
 
--- A Ctrl-C, here or at an attached terminal, raises "interrupted" from a hook, between any two instructions. Between
--- the pull of a completion and the end of a wait that would lose a result, or the error of a run. So some functions are
--- kept whole: a hook does not raise in them and in what they call of the library, only in code of users that they call.
-local whole = setmetatable({}, { __mode = "k" })
-
---- Keeps functions whole.
-function session.keep_whole(...)
-  for i = 1, select("#", ...) do whole[(select(i, ...))] = true end
-end
-
---- Lets a hook raise in `fn`, whoever calls it.
-function session.keep_open(fn)
-  whole[fn] = false
-end
-
-session.keep_whole(session.traced, session.deliver, session.finish, session.wait_for, session.make_room, session.poll,
-  session.sync)
-session.keep_open(serve)
-
---- May a hook raise where it was called? It may in code of users, and in what that calls unless it is kept whole; where
---- no user has called, only in what is kept open.
---- @param frames number  of the hook itself on the stack: 1 for a hook in Lua, 0 for one in C
-function session.may_stop(frames)
-  local level = 2 + frames
-  while true do
-    local info = debug.getinfo(level, "Slf")
-    if not info then return false end
-    local kept = whole[info.func]
-    if kept ~= nil then return not kept end
-    if info.currentline > 0 and not errors.is_own(info.source) then return true end
-    level = level + 1
-  end
-end
+interrupts.keep_whole(session.traced, session.deliver, session.finish, session.wait_for, session.make_room,
+  session.poll, session.sync)
+interrupts.keep_open(serve)
 
 --- Lets waits outside of handlers raise "interrupted" from now on, or no longer. The launcher's Ctrl-C needs it not: it
 --- ends the runs that are waited for.

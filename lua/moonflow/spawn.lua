@@ -5,6 +5,7 @@
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local interrupts = require "moonflow.interrupts"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 local debug = debug
@@ -243,6 +244,6 @@ function spawn.spawn(fn, ...)
   return task
 end
 
-session.keep_whole(body, advance, spawn.await, Task.await)
+interrupts.keep_whole(body, advance, spawn.await, Task.await)
 
 return spawn

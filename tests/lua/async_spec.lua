@@ -520,7 +520,7 @@ describe("an interrupt", function()
     local count, raised = 0, false
     local function look()
       count = count + 1
-      if raised or count < moment or not in_library() or not require("moonflow.session").may_stop(1) then return end
+      if raised or count < moment or not in_library() or not require("moonflow.interrupts").may_stop(1) then return end
       raised = true
       error("interrupted", 0)
     end

@@ -236,6 +236,35 @@ describe("the launcher", function()
       assert.is_nil(run.err:find("stack traceback", 1, true))
     end)
 
+    it("lets a script save what it has learnt, however it was stopped", function()
+      local script_text = [[
+        local flow = require "moonflow"
+        local job = flow.global_function { type = "train", returns = flow.typing.Numpy } (function()
+          local w = flow.get_variable("w", { shape = { 64, 64 }, initializer = flow.ones_initializer() })
+          flow.optimizer.SGD(0.1):minimize(flow.math.reduce_sum(w))
+          return flow.math.reduce_sum(w)
+        end)
+        flow.on_interrupt(function()
+          local before = job():item()
+          print("steps on", job():item() < before)
+          flow.train.CheckPoint():save("stopped", { overwrite = true })
+          print("saved", flow.checkpoint.get("stopped").w.rank)
+        end)
+        print("begun")
+      ]]
+      for _, loop in ipairs { "while true do job() end", "while true do pcall(job) end", "while true do end" } do
+        local run = interrupt(script_text .. loop, loop == "while true do end" and "-joff" or nil)
+        assert.equal(130, run.code)
+        assert.equal("begun\nsteps on\ttrue\nsaved\t2\n", run.out)
+      end
+    end)
+
+    it("has shown in a file what was printed, also where it ends at once", function()
+      local run = interrupt("print('said') while true do for i = 1, 1e9 do local _ = i end end")
+      assert.equal(130, run.code)
+      assert.equal("said\n", run.out)
+    end)
+
     it("leaves the last checkpoint whole", function()
       local job = [[
         local flow = require "moonflow"
