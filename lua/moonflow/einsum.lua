@@ -194,11 +194,15 @@ end
 
 -- Which two terms are joined next: greedily those whose product grows least, the first of several such. Terms without a
 -- common label, of which all products are made, wait until there are no others. The best order is not always found so,
--- but a bad one is avoided, and a product of matrices with vectors never makes a matrix of a vector.
+-- but a bad one is avoided, and a product of matrices with vectors never makes a matrix of a vector. Of many terms only
+-- the first are looked at.
+local kMostCompared = 16
+
 local function next_pair(terms, result, sizes)
   local first, second, least, shared
-  for i = 1, #terms - 1 do
-    for j = i + 1, #terms do
+  local count = math.min(#terms, kMostCompared)
+  for i = 1, count - 1 do
+    for j = i + 1, count do
       local grows, shares = growth(terms, i, j, result, sizes)
       if not least or shares and not shared or (not shared or shares) and grows < least then
         first, second, least, shared = i, j, grows, shares
