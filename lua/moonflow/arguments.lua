@@ -13,6 +13,9 @@ local arguments = {}
 local floor = math.floor
 local shape_metatable = getmetatable(core.shape { 1 })
 
+-- Of a userdata this one is asked: where the other is compiled, LuaJIT 2.1.0-beta3 reads wild for a file of io.
+local metatable_of = debug.getmetatable
+
 --- What a value is, as a word: a Lua type, or "blob", "ndarray", "initializer", ... for the library's own objects.
 function arguments.kind(value)
   local kind = type(value)
@@ -20,7 +23,7 @@ function arguments.kind(value)
     local meta = getmetatable(value)
     return type(meta) == "table" and rawget(meta, "kind") or kind
   elseif kind == "userdata" then
-    local meta = getmetatable(value)
+    local meta = metatable_of(value)
     if meta == core.ndarray_metatable then return "ndarray" end
     if meta == shape_metatable then return "shape" end
   end
@@ -69,6 +72,7 @@ end
 --- counts as near to it.
 function arguments.nearest(name, candidates)
   local best, best_distance
+  if #name > 100 then return nil end  -- looking would take long
   for _, candidate in ipairs(candidates) do
     local d = distance(name:lower(), candidate:lower())
     local shorter = math.min(#name, #candidate)
@@ -92,8 +96,9 @@ end
 
 -- What has a __call only to say that it cannot be called is marked `uncallable`.
 local function is_callable(value)
-  if type(value) == "function" then return true end
-  local meta = getmetatable(value)
+  local kind = type(value)
+  if kind == "function" then return true end
+  local meta = kind == "userdata" and metatable_of(value) or kind == "table" and getmetatable(value)
   return type(meta) == "table" and type(meta.__call) == "function" and not rawget(meta, "uncallable")
 end
 arguments.is_callable = is_callable
