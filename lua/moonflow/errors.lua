@@ -32,8 +32,12 @@ function errors.site()
   return source and errors.place(source, line)
 end
 
---- An error object. `site` defaults to the user's line.
+local kLongest = 4000  -- bytes of a message; whatever it quotes may be of any length
+
+--- An error object. `site` defaults to the user's line. The message goes to terminals: what is no text shows as "?".
 function errors.new(code, message, site)
+  if #message > kLongest then message = message:sub(1, kLongest - 500) .. " ... " .. message:sub(-490) end
+  message = message:gsub("[%z\1-\8\11-\31\127]", "?")
   return setmetatable({ code = code, message = message, where = site or errors.site() }, core.error_metatable)
 end
 

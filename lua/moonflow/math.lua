@@ -61,7 +61,7 @@ end
 
 -- A value of few bits as one that sums of it fit into.
 local function widened(x)
-  if x.dtype ~= "int8" and x.dtype ~= "uint8" then return x end
+  if not blob.is(x) or x.dtype ~= "int8" and x.dtype ~= "uint8" then return x end
   return (ops.apply("cast", { x }, { dtype = "int64" }))
 end
 
@@ -116,6 +116,10 @@ errors: inner or leading sizes differ; a rank below 2]])
   for _, name in ipairs { "assign", "assign_add" } do
     flow[name] = extended(flow[name], "flow." .. name, "A variable that the job also trains is an error: that takes a "
       .. "job of its own, called after this one.", function(as_it_is, values)
+        if not blob.is(values.variable) then
+          errors.raise("invalid_argument", "flow." .. name .. ": argument 1 ('variable') must be a variable, got "
+            .. arguments.describe(values.variable))
+        end
         local assigned, variable = trace.current().assigned, values.variable.name
         if name == "assign" and assigned[variable] then
           errors.raise("invalid_argument", ("flow.assign: '%s' is written at %s already, which would be lost; a run "

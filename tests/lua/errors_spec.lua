@@ -892,6 +892,19 @@ describe("outside of a body", function()
   end)
 end)
 
+it("a message is text of some length, whatever it quotes", function()
+  local text = told('>>flow.data.Dataset({ np.ones { 2 } }, { ["a\\27[31m" .. ("x"):rep(1e6)] = 1 })')
+  assert.truthy(text:find("a?[31mxxx", 1, true))
+  assert.truthy(#text < 4100)
+end)
+
+it("what is no variable is not written", function()
+  for _, name in ipairs { "assign", "assign_add" } do
+    golden("flow." .. name .. ": argument 1 ('variable') must be a variable, got 5",
+      "flow.global_function({}, function()\n>>  flow." .. name .. "(5, 1)\nend)")
+  end
+end)
+
 it("a window larger than any image is refused where it is asked for", function()
   golden("conv2d 'Conv2d_0': the window is larger than 2^24 along one axis", [[
 flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 1, 8, 8 }),
