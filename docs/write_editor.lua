@@ -55,7 +55,7 @@ local function gives(path, f)
   for _, entry in ipairs(GIVES) do
     if path:find(entry[1]) then return entry[2] end
   end
-  return ops.help(f) and "moonflow.Blob" or "any"
+  return ops.doc(f) and "moonflow.Blob" or "any"
 end
 
 -- ---- what is known about a function -------------------------------------------------------------------------------
@@ -91,23 +91,16 @@ local function read_comment(lines)
   return said
 end
 
-local function shown(value)
-  if type(value) == "table" then return "{" .. table.concat(value, ", ") .. "}" end
-  return arguments.describe(value)
-end
-
 -- The parameters of a function with a signature: by position or as a key of a trailing table.
-local function by_signature(signature, said, op)
-  local attrs, list = {}, {}
-  for _, attr in ipairs(op and op.attrs or {}) do attrs[attr.name] = attr end
+local function by_signature(signature, said)
+  local list = {}
   for i, parameter in ipairs(signature.parameters) do
-    local comment, attr = said.params[parameter.name], attrs[parameter.name]
+    local comment = said.params[parameter.name]
     local kind = KINDS[parameter.kind] or parameter.kind
-    local text = comment and comment.text or attr and attr.doc or ""
-    local default = parameter.default
-    if default == nil and attr and not attr.required then default = attr.default end
+    local text = comment and comment.text or parameter.text or ""
+    local default = arguments.default_of(parameter)
     if default ~= nil and default ~= "" then
-      text = text .. (text ~= "" and "; " or "") .. "default " .. shown(default)
+      text = text .. (text ~= "" and "; " or "") .. "default " .. arguments.written(default)
     end
     list[i] = { name = parameter.name, type = kind == "any" and comment and comment.type or kind,
                 optional = not parameter.required, text = text }
@@ -164,10 +157,10 @@ end
 
 -- What the catalog, or else a comment, says in words.
 local function text_of(f, said)
-  local documented = ops.help(f)
-  if not documented then return said.text end
+  local doc = ops.doc(f)
+  if not doc then return said.text end
   local lines = {}
-  for line in documented:gsub("^[^\n]*\n?", "", 1):gmatch("[^\n]+") do lines[#lines + 1] = line end
+  for line in doc:gmatch("[^\n]+") do lines[#lines + 1] = line end
   return lines
 end
 
@@ -189,7 +182,7 @@ local function put_function(path, owner, f)
   local op = signature and catalog[signature.where]
   local said = read_comment(help.comment(f, called or path) or {})
   local is_method = method ~= nil or path:find(":", 1, true) ~= nil
-  local parameters = signature and by_signature(signature, said, op) or by_comment(f, said, is_method)
+  local parameters = signature and by_signature(signature, said) or by_comment(f, said, is_method)
   local result = op and outputs_of(op) or said.gives or gives(path, f)
   local class = path:gsub("^flow%.", "moonflow."):gsub(":", ".") .. ".Options"
   if signature then

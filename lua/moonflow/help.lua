@@ -62,6 +62,32 @@ function help.comment(f, path)
   return at and comment_at(lines, at) or comment_at(lines, info.linedefined)
 end
 
+-- A text in lines of at most 100 columns, where it has a blank; those after the first are indented.
+local function wrapped(text)
+  local lines, line = {}, ""
+  for blanks, word in text:gmatch("(%s*)(%S+)") do
+    if #line + #blanks + #word > 100 and line:find("%S") then
+      lines[#lines + 1] = line
+      line, blanks = "   ", " "
+    end
+    line = line .. blanks .. word
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
+-- The whole text about a function: how it is called, what is said of it, and what of its parameters.
+local function whole(called, lines, signature)
+  local parts, texts = { called }, { "parameters:" }
+  for _, line in ipairs(lines) do parts[#parts + 1] = line end
+  for _, parameter in ipairs(signature and signature.parameters or {}) do
+    if parameter.text then
+      texts[#texts + 1] = wrapped("  " .. arguments.parameter_text(parameter) .. ": " .. parameter.text)
+    end
+  end
+  return table.concat(parts, "\n") .. (#texts > 1 and "\n" .. table.concat(texts, "\n") or "")
+end
+
 -- "(a, b, ...)"; a method's without the value before the colon.
 local function parameters_text(f, info, path)
   local names = {}
@@ -87,23 +113,22 @@ end
 local path_of
 
 local function function_text(f, path)
-  local documented = ops.help(f)
-  if documented then return documented end
+  local doc = ops.doc(f)
+  if doc then return whole(ops.signature(f):text(), source.split((doc:gsub("%s+$", ""))), ops.signature(f)) end
   path = path or path_of(f)
-  local method, called = help.method(f, path)
-  if method then f, path = method, called end
+  local method, method_path = help.method(f, path)
+  if method then f, path = method, method_path end
   local info = debug.getinfo(f, "Su")
   local is_lua = info.what ~= "C"
   if not is_lua and not ndarray.texts[f] then return (path or "function") .. "(...)\na function written in C" end
   local signature = arguments.signature_of(f)
-  local parts = { is_lua and (signature and signature:text() or (path or "function") .. parameters_text(f, info, path))
-    or nil }
-  for _, line in ipairs(help.comment(f, path) or {}) do parts[#parts + 1] = without_marks(line) end
-  if is_lua then
-    local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
-    parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
-  end
-  return table.concat(parts, "\n")
+  local lines = {}
+  for _, line in ipairs(help.comment(f, path) or {}) do lines[#lines + 1] = without_marks(line) end
+  -- The comment of a method in C begins with how it is called.
+  if not is_lua then return table.concat(lines, "\n") end
+  local called = signature and signature:text() or (path or "function") .. parameters_text(f, info, path)
+  local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
+  return whole(called, lines, signature) .. ("\ndefined at %s:%d"):format(place, info.linedefined)
 end
 
 -- ---- other values -------------------------------------------------------------------------------------------------
@@ -161,8 +186,8 @@ end
 
 -- ---- finding by name ----------------------------------------------------------------------------------------------
 
--- Every path below `flow`, once: { path = value }.
-local function all_paths(flow)
+--- Every path below `flow`, once: { path = value }.
+function help.paths()
   local paths, seen = {}, {}
   local function walk(folder, path, depth)
     if seen[folder] or depth > 3 then return end
@@ -176,7 +201,7 @@ local function all_paths(flow)
       end
     end
   end
-  walk(flow, "flow", 1)
+  walk(package.loaded.moonflow or {}, "flow", 1)
   return paths
 end
 
@@ -184,7 +209,7 @@ end
 -- of the library's.
 function path_of(f)
   local first
-  for path, value in pairs(all_paths(package.loaded.moonflow or {})) do
+  for path, value in pairs(help.paths()) do
     if value == f and (not first or path < first) then first = path end
   end
   for name, method in next, core.ndarray_methods do
@@ -197,7 +222,7 @@ end
 --- @return any, string  the value and its full path; nil when there is none
 function help.find(path)
   local full = path:match("^flow%.") and path or "flow." .. path
-  local value = all_paths(package.loaded.moonflow or {})[full]
+  local value = help.paths()[full]
   return value, full
 end
 
@@ -205,7 +230,7 @@ end
 function help.nearest(path)
   local leaf = path:match("([%w_]+)$") or path
   local exact, leaves, by_leaf = {}, {}, {}
-  for full in pairs(all_paths(package.loaded.moonflow or {})) do
+  for full in pairs(help.paths()) do
     local last = full:match("([%w_]+)$")
     if last == leaf then exact[#exact + 1] = full end
     if not by_leaf[last] then
