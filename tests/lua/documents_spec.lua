@@ -86,8 +86,8 @@ describe("what editors are told", function()
 
   it("has the parameters, types, defaults and options of a call, and what it gives", function()
     for _, line in ipairs({
-      "---@param inputs moonflow.Blob\n", "---@param units integer\n",
-      "---@field use_bias? boolean # default true\n",
+      "---@param inputs moonflow.Blob\n", "---@param units integer # size of the last axis of the result\n",
+      "---@field use_bias? boolean # add a bias; default true\n",
       "function flow.layers.dense(inputs, units, activation, use_bias,",
       "---@overload fun(inputs: moonflow.Blob, units: integer, options: moonflow.layers.dense.Options): moonflow.Blob",
       "---@return moonflow.NdArray\n---@overload fun(self: moonflow.NdArray): number\n",
