@@ -179,6 +179,21 @@ function arguments.flat_list(value)
   return append_flat({}, value, 1)
 end
 
+--- Classes of which scripts hold objects, for help: { name, receiver, class, methods }.
+arguments.classes = {}
+
+--- Tells help which methods of a class are for scripts.
+--- @param name string      of the class: "Job"
+--- @param receiver string  what help writes before the colon: "job"
+--- @param class table      which has the methods, then or later
+--- @param methods string   their names, with blanks between them
+function arguments.publish(name, receiver, class, methods)
+  local list = {}
+  for method in methods:gmatch("%S+") do list[#list + 1] = method end
+  table.sort(list)
+  table.insert(arguments.classes, { name = name, receiver = receiver, class = class, methods = list })
+end
+
 --- Lets a class answer words that it lacks: what users know from elsewhere, and its own methods misspelt. What to write
 --- in their place is the error of reading one; all other words are nil.
 --- @param class table    whose metatable it becomes

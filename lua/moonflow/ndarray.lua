@@ -10,6 +10,9 @@ local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 
 local methods, metatable = core.ndarray_methods, core.ndarray_metatable
+arguments.publish("NdArray", "a", methods, [[
+  address all any argmax argmin astype at copy eq ge gt item le lt max mean min ne prod ptr ravel release reshape rows
+  set slice std sum take tobytes totable transpose var]])
 local floor = math.floor
 local fail = errors.raise
 

@@ -44,6 +44,7 @@ end
 
 local Optimizer = { kind = "optimizer" }
 Optimizer.__index = Optimizer
+arguments.publish("Optimizer", "optimizer", Optimizer, "minimize")
 
 local steps = "optimizer:minimize(loss) in the body of a train job says what is trained, and each call of the job is a "
   .. "step"

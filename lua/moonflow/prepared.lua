@@ -1,6 +1,7 @@
 --- Prepared: a predict job with buffers, weights and a plan of its own, for loops with deadlines.
 -- A call waits for no run under way, leaves no garbage, and gives the same arrays each time.
 
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 local typing = require "moonflow.typing"
@@ -10,6 +11,7 @@ local prepared = {}
 
 local Prepared = { kind = "prepared call" }
 Prepared.__index = Prepared
+arguments.publish("Prepared", "prepared", Prepared, "publish generation")
 
 setmetatable(Prepared, { __index = function(_, key)
   errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, publish and "

@@ -8,6 +8,7 @@
 --                    | candidates <number, word, choices> | refused <reason>
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 local debug = debug
@@ -97,6 +98,7 @@ end
 
 local Server = { kind = "served prompt" }
 Server.__index = Server
+arguments.publish("Server", "server", Server, "close")
 
 local function interrupted_by(client)
   if not client:receive() then return true end
