@@ -245,9 +245,7 @@ end
 
 -- What there is beside functions, in the order in which it is written. The methods of each are those of its object.
 local CLASSES = {
-  { "NdArray", { "address", "all", "any", "argmax", "argmin", "astype", "at", "copy", "eq", "ge", "gt", "item", "le",
-                 "lt", "max", "mean", "min", "ne", "prod", "ptr", "ravel", "release", "reshape", "rows", "set", "slice",
-                 "std", "sum", "take", "tobytes", "totable", "transpose", "var" }, [[
+  { "NdArray", [[
 ---Numbers in memory: a[i] is the row or the number at i, from 0, and #a counts the rows.
 ---@class moonflow.NdArray
 ---@field shape moonflow.Shape
@@ -258,8 +256,7 @@ local CLASSES = {
 ---@field [integer] any
 ---@operator len: integer
 ]] .. operators("moonflow.NdArray", "moonflow.Array") },
-  { "Blob", { "eq", "ge", "gt", "le", "lt", "ne", "equal", "greater", "greater_equal", "less", "less_equal",
-              "not_equal" }, [[
+  { "Blob", [[
 ---A value of a job while the job is traced. It has a shape, a dtype and a name, and no data.
 ---@class moonflow.Blob
 ---@field shape moonflow.Shape
@@ -270,31 +267,30 @@ local CLASSES = {
 ---@field op_name string
 ---@field blob_name string
 ]] .. operators("moonflow.Blob", "moonflow.Operand") },
-  { "Job", { "prepare", "summary", "dot", "watch", "value_names", "dump" }, [[
+  { "Job", [[
 ---A job function: called with arrays it runs and gives what it was declared to return.
 ---@class moonflow.Job: function
 ---@overload fun(...): any]] },
-  { "Decorator", {}, [[
+  { "Decorator", [[
 ---What takes the body of a job function, `(function(x) ... end)`, and gives the job.
 ---@class moonflow.Decorator: function
 ---@overload fun(body: function): moonflow.Job]] },
-  { "Pending", { "get", "async_get", "on_error", "await", "ready" }, [[
+  { "Pending", [[
 ---A result that may not be there yet; called with a function it is delivered to that.
 ---@class moonflow.Pending: function
 ---@overload fun(...): any]] },
-  { "Prepared", { "publish", "generation" }, [[
+  { "Prepared", [[
 ---A job with buffers and weights of its own; called with arrays, or with none, it runs on them at once.
 ---@class moonflow.Prepared: function
 ---@field inputs table<integer|string, moonflow.NdArray>
 ---@field outputs moonflow.NdArray[]
 ---@overload fun(...): any]] },
-  { "Watch", { "off", "on", "every" }, "---@class moonflow.Watch" },
-  { "Task", { "done", "await" }, "---@class moonflow.Task" },
-  { "Optimizer", { "minimize" }, "---@class moonflow.Optimizer" },
-  { "CheckPoint", { "init", "save", "load" }, "---@class moonflow.CheckPoint" },
-  { "Log", { "write", "histogram", "histogram_of", "images", "job", "close" }, "---@class moonflow.Log" },
-  { "Generator", { "uniform", "normal", "randint", "rand", "randn", "permutation", "shuffle", "choice" },
-    "---@class moonflow.Generator" },
+  { "Watch", "---@class moonflow.Watch" },
+  { "Task", "---@class moonflow.Task" },
+  { "Optimizer", "---@class moonflow.Optimizer" },
+  { "CheckPoint", "---@class moonflow.CheckPoint" },
+  { "Log", "---@class moonflow.Log" },
+  { "Generator", "---@class moonflow.Generator" },
 }
 
 put [[
@@ -358,11 +354,13 @@ function Shape:table() end
 local Dataset = {}
 ]]
 put_function("moonflow.Dataset:batches", "Dataset", flow.data.Dataset({ objects.NdArray }).batches)
+local methods_of = {}
+for _, class in ipairs(arguments.classes) do methods_of[class.name] = class.methods end
 for _, class in ipairs(CLASSES) do
-  local name, methods, head = unpack(class)
+  local name, head = unpack(class)
   put(head)
   put(("local %s = {}\n"):format(name))
-  for _, method in ipairs(methods) do
+  for _, method in ipairs(methods_of[name] or {}) do
     put_function(("moonflow.%s:%s"):format(name, method), name, objects[name][method])
   end
 end

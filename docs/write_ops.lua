@@ -21,6 +21,7 @@ print([[
 Every function that computes in a job, as `? flow.nn.relu` at the prompt and `flow.help` explain it: written by
 `docs/write_ops.lua` from the catalog of ops and from what is put together from them. Any parameter may be positional,
 in the order given, or a key of the trailing table. One in brackets may be left out, and so may one with a default.
+Everything else is in [reference.md](reference.md).
 
 What takes float32 takes bfloat16 and float16 as well, and gives either where it would give float32: it computes in
 float32 and rounds its result once, to the nearest. Learning rates and other scalars of an update stay float32.]])

@@ -7,7 +7,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local source = require "moonflow.source"
-local debug, package = debug, package
+local debug, package, require = debug, package, require
 
 local help = {}
 
@@ -42,7 +42,7 @@ local function without_marks(line)
   local name, kind, rest = line:match("^@param%s+(%S+)%s+(%S+)%s*(.*)$")
   if name then return ("  %s (%s)%s"):format(name, kind, rest ~= "" and ": " .. rest or "") end
   local word, text = line:match("^@(%a+)%s+(.*)$")
-  if word == "return" then return text ~= "nil" and "  gives " .. text or nil end
+  if word == "return" then return text ~= "nil" and "  gives " .. text:gsub("%s+", " ") or nil end
   if word == "error" then return "errors: " .. text end
   if word ~= "overload" then return line end
 end
@@ -130,7 +130,12 @@ local function function_text(f, path)
   if not is_lua and not ndarray.texts[f] then return (path or "function") .. "(...)\na function written in C" end
   local signature = arguments.signature_of(f)
   local lines = {}
-  for _, line in ipairs(help.comment(f, path) or {}) do lines[#lines + 1] = without_marks(line) end
+  local is_parameter = false
+  for _, line in ipairs(help.comment(f, path) or {}) do
+    is_parameter = line:find("^@param") ~= nil or is_parameter and line:find("^%s") ~= nil
+    -- What goes on about a parameter stands under its text in the source.
+    lines[#lines + 1] = without_marks(is_parameter and line:gsub("^%s+", "    ") or line)
+  end
   -- The comment of a method in C begins with how it is called.
   if not is_lua then return table.concat(lines, "\n") end
   if signature and path and path:find(":", 1, true) then signature = signature:called(path) end
@@ -220,6 +225,7 @@ end
 
 --- The methods of all that scripts hold: { ["optimizer:minimize"] = function }.
 function help.methods()
+  pcall(require, "moonflow.log_file")  -- read when it is first needed; a host may have taken away what it needs
   local methods = {}
   for _, known in ipairs(arguments.classes) do
     for _, name in ipairs(known.methods) do

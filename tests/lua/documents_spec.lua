@@ -206,10 +206,45 @@ describe("the help of a function", function()
   end)
 end)
 
-describe("docs/ops.md", function()
-  it("is what the catalog says; if not: build/moonflow docs/write_ops.lua > docs/ops.md", function()
-    local run = process.moonflow({ process.source .. "/docs/write_ops.lua" })
-    assert.equal(0, run.code, run.err)
-    assert.equal(process.read(process.source .. "/docs/ops.md"), run.out)
+for _, page in ipairs({ "ops", "reference" }) do
+  describe("docs/" .. page .. ".md", function()
+    it(("is what help says; if not: build/moonflow docs/write_%s.lua > docs/%s.md"):format(page, page), function()
+      local run = process.moonflow({ process.source .. "/docs/write_" .. page .. ".lua" })
+      assert.equal(0, run.code, run.err)
+      assert.equal(process.read(process.source .. "/docs/" .. page .. ".md"), run.out)
+    end)
+  end)
+end
+
+describe("docs/ops.md and docs/reference.md", function()
+  local function headings(page, before)
+    local found = {}
+    for line in process.read(process.source .. "/docs/" .. page .. ".md"):gmatch("[^\n]+") do
+      local name = line:match("^##+ ([%w_.:]+)$")
+      if name then found[before .. name] = true end
+      for other in line:find("^Also `") and line:gmatch("`([%w_.]+)`") or function() end do found[other] = true end
+      if line:match("^%* `") then found[line:match("`([%w_.]+)`")] = true end
+    end
+    return found
+  end
+
+  it("have every function and method between them, each with a text", function()
+    local help = require "moonflow.help"
+    local ops, others, lacking = headings("ops", "flow."), headings("reference", ""), {}
+    local function check(path, value)
+      local is_there = ops[path] or others[path]
+      local said = type(value) == "function" and help.text_only(value, path):match("^[^\n]+\n[^\n]+")
+      if not is_there or not said then lacking[#lacking + 1] = path end
+    end
+    for path, value in pairs(help.paths()) do
+      if type(value) == "function" then check(path, value) end
+    end
+    for path, value in pairs(help.methods()) do check(path, value) end
+    for _, class in ipairs(require("moonflow.arguments").classes) do
+      for _, name in ipairs(class.methods) do
+        if type(rawget(class.class, name)) ~= "function" then lacking[#lacking + 1] = class.name .. ":" .. name end
+      end
+    end
+    assert.same({}, lacking)
   end)
 end)
