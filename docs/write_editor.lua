@@ -55,7 +55,7 @@ local function gives(path, f)
   for _, entry in ipairs(GIVES) do
     if path:find(entry[1]) then return entry[2] end
   end
-  return ops.help(f) and "moonflow.Blob" or "any"
+  return ops.doc(f) and "moonflow.Blob" or "any"
 end
 
 -- ---- what is known about a function -------------------------------------------------------------------------------
@@ -91,23 +91,16 @@ local function read_comment(lines)
   return said
 end
 
-local function shown(value)
-  if type(value) == "table" then return "{" .. table.concat(value, ", ") .. "}" end
-  return arguments.describe(value)
-end
-
 -- The parameters of a function with a signature: by position or as a key of a trailing table.
-local function by_signature(signature, said, op)
-  local attrs, list = {}, {}
-  for _, attr in ipairs(op and op.attrs or {}) do attrs[attr.name] = attr end
+local function by_signature(signature, said)
+  local list = {}
   for i, parameter in ipairs(signature.parameters) do
-    local comment, attr = said.params[parameter.name], attrs[parameter.name]
+    local comment = said.params[parameter.name]
     local kind = KINDS[parameter.kind] or parameter.kind
-    local text = comment and comment.text or attr and attr.doc or ""
-    local default = parameter.default
-    if default == nil and attr and not attr.required then default = attr.default end
+    local text = comment and comment.text or parameter.text or ""
+    local default = arguments.default_of(parameter)
     if default ~= nil and default ~= "" then
-      text = text .. (text ~= "" and "; " or "") .. "default " .. shown(default)
+      text = text .. (text ~= "" and "; " or "") .. "default " .. arguments.written(default)
     end
     list[i] = { name = parameter.name, type = kind == "any" and comment and comment.type or kind,
                 optional = not parameter.required, text = text }
@@ -164,10 +157,10 @@ end
 
 -- What the catalog, or else a comment, says in words.
 local function text_of(f, said)
-  local documented = ops.help(f)
-  if not documented then return said.text end
+  local doc = ops.doc(f)
+  if not doc then return said.text end
   local lines = {}
-  for line in documented:gsub("^[^\n]*\n?", "", 1):gmatch("[^\n]+") do lines[#lines + 1] = line end
+  for line in doc:gmatch("[^\n]+") do lines[#lines + 1] = line end
   return lines
 end
 
@@ -189,7 +182,7 @@ local function put_function(path, owner, f)
   local op = signature and catalog[signature.where]
   local said = read_comment(help.comment(f, called or path) or {})
   local is_method = method ~= nil or path:find(":", 1, true) ~= nil
-  local parameters = signature and by_signature(signature, said, op) or by_comment(f, said, is_method)
+  local parameters = signature and by_signature(signature, said) or by_comment(f, said, is_method)
   local result = op and outputs_of(op) or said.gives or gives(path, f)
   local class = path:gsub("^flow%.", "moonflow."):gsub(":", ".") .. ".Options"
   if signature then
@@ -252,9 +245,7 @@ end
 
 -- What there is beside functions, in the order in which it is written. The methods of each are those of its object.
 local CLASSES = {
-  { "NdArray", { "address", "all", "any", "argmax", "argmin", "astype", "at", "copy", "eq", "ge", "gt", "item", "le",
-                 "lt", "max", "mean", "min", "ne", "prod", "ptr", "ravel", "release", "reshape", "rows", "set", "slice",
-                 "std", "sum", "take", "tobytes", "totable", "transpose", "var" }, [[
+  { "NdArray", [[
 ---Numbers in memory: a[i] is the row or the number at i, from 0, and #a counts the rows.
 ---@class moonflow.NdArray
 ---@field shape moonflow.Shape
@@ -265,8 +256,7 @@ local CLASSES = {
 ---@field [integer] any
 ---@operator len: integer
 ]] .. operators("moonflow.NdArray", "moonflow.Array") },
-  { "Blob", { "eq", "ge", "gt", "le", "lt", "ne", "equal", "greater", "greater_equal", "less", "less_equal",
-              "not_equal" }, [[
+  { "Blob", [[
 ---A value of a job while the job is traced. It has a shape, a dtype and a name, and no data.
 ---@class moonflow.Blob
 ---@field shape moonflow.Shape
@@ -277,31 +267,30 @@ local CLASSES = {
 ---@field op_name string
 ---@field blob_name string
 ]] .. operators("moonflow.Blob", "moonflow.Operand") },
-  { "Job", { "prepare", "summary", "dot", "watch", "value_names", "dump" }, [[
+  { "Job", [[
 ---A job function: called with arrays it runs and gives what it was declared to return.
 ---@class moonflow.Job: function
 ---@overload fun(...): any]] },
-  { "Decorator", {}, [[
+  { "Decorator", [[
 ---What takes the body of a job function, `(function(x) ... end)`, and gives the job.
 ---@class moonflow.Decorator: function
 ---@overload fun(body: function): moonflow.Job]] },
-  { "Pending", { "get", "async_get", "on_error", "await", "ready" }, [[
+  { "Pending", [[
 ---A result that may not be there yet; called with a function it is delivered to that.
 ---@class moonflow.Pending: function
 ---@overload fun(...): any]] },
-  { "Prepared", { "publish", "generation" }, [[
+  { "Prepared", [[
 ---A job with buffers and weights of its own; called with arrays, or with none, it runs on them at once.
 ---@class moonflow.Prepared: function
 ---@field inputs table<integer|string, moonflow.NdArray>
 ---@field outputs moonflow.NdArray[]
 ---@overload fun(...): any]] },
-  { "Watch", { "off", "on", "every" }, "---@class moonflow.Watch" },
-  { "Task", { "done", "await" }, "---@class moonflow.Task" },
-  { "Optimizer", { "minimize" }, "---@class moonflow.Optimizer" },
-  { "CheckPoint", { "init", "save", "load" }, "---@class moonflow.CheckPoint" },
-  { "Log", { "write", "histogram", "histogram_of", "images", "job", "close" }, "---@class moonflow.Log" },
-  { "Generator", { "uniform", "normal", "randint", "rand", "randn", "permutation", "shuffle", "choice" },
-    "---@class moonflow.Generator" },
+  { "Watch", "---@class moonflow.Watch" },
+  { "Task", "---@class moonflow.Task" },
+  { "Optimizer", "---@class moonflow.Optimizer" },
+  { "CheckPoint", "---@class moonflow.CheckPoint" },
+  { "Log", "---@class moonflow.Log" },
+  { "Generator", "---@class moonflow.Generator" },
 }
 
 put [[
@@ -365,11 +354,13 @@ function Shape:table() end
 local Dataset = {}
 ]]
 put_function("moonflow.Dataset:batches", "Dataset", flow.data.Dataset({ objects.NdArray }).batches)
+local methods_of = {}
+for _, class in ipairs(arguments.classes) do methods_of[class.name] = class.methods end
 for _, class in ipairs(CLASSES) do
-  local name, methods, head = unpack(class)
+  local name, head = unpack(class)
   put(head)
   put(("local %s = {}\n"):format(name))
-  for _, method in ipairs(methods) do
+  for _, method in ipairs(methods_of[name] or {}) do
     put_function(("moonflow.%s:%s"):format(name, method), name, objects[name][method])
   end
 end

@@ -1,8 +1,9 @@
 --- Arguments: any parameter may be given by position or as a key of a trailing options table.
 -- A signature is made once per function; parsing checks names (with suggestions), kinds, and fills in defaults.
 --
--- A parameter is { name, kind, default }. A kind that ends in "?" may be left out; so may one with a default. A table
--- in the place of a dictionary is never the options.
+-- A parameter is { name, kind, default, text = what help says of it }. A kind that ends in "?" may be left out; so may
+-- one with a default. `engine_default` is one that the engine fills in, for help. A table in the place of a dictionary
+-- is never the options.
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
@@ -183,6 +184,21 @@ function arguments.flat_list(value)
   return append_flat({}, value, 1)
 end
 
+--- Classes of which scripts hold objects, for help: { name, receiver, class, methods }.
+arguments.classes = {}
+
+--- Tells help which methods of a class are for scripts.
+--- @param name string      of the class: "Job"
+--- @param receiver string  what help writes before the colon: "job"
+--- @param class table      which has the methods, then or later
+--- @param methods string   their names, with blanks between them
+function arguments.publish(name, receiver, class, methods)
+  local list = {}
+  for method in methods:gmatch("%S+") do list[#list + 1] = method end
+  table.sort(list)
+  table.insert(arguments.classes, { name = name, receiver = receiver, class = class, methods = list })
+end
+
 --- Lets a class answer words that it lacks: what users know from elsewhere, and its own methods misspelt. What to write
 --- in their place is the error of reading one; all other words are nil.
 --- @param class table    whose metatable it becomes
@@ -224,8 +240,8 @@ function arguments.signature(where, list)
   local parameters, by_name, names = {}, {}, {}
   for i, entry in ipairs(list) do
     local kind, optional = entry[2]:gsub("%?$", "")
-    local parameter = { name = entry[1], kind = kind, default = entry[3],
-                        required = optional == 0 and entry[3] == nil }
+    local parameter = { name = entry[1], kind = kind, default = entry[3], engine_default = entry.engine_default,
+                        text = entry.text, required = optional == 0 and entry[3] == nil }
     parameters[i], by_name[entry[1]], names[i] = parameter, parameter, entry[1]
   end
   return setmetatable({ where = where, parameters = parameters, by_name = by_name, names = names }, Signature)
@@ -323,18 +339,33 @@ function Signature:parse(...)
   return values
 end
 
---- "flow.nn.max_pool2d(x, ksize, strides, padding = 'VALID')", for help.
+--- A value as a script writes it: "VALID", {1, 2}, 0.9.
+function arguments.written(value)
+  if type(value) == "string" then return '"' .. value .. '"' end
+  if type(value) ~= "table" then return tostring(value) end
+  local items = {}
+  for i, item in ipairs(value) do items[i] = arguments.written(item) end
+  return "{" .. table.concat(items, ", ") .. "}"
+end
+
+--- What a parameter is when it is left out, or nil.
+function arguments.default_of(parameter)
+  if parameter.default ~= nil then return parameter.default end
+  return parameter.engine_default
+end
+
+--- A parameter as help writes it: "x", "{ inputs... }", "padding = "VALID"", "[name]".
+function arguments.parameter_text(parameter)
+  local default = arguments.default_of(parameter)
+  if default ~= nil then return parameter.name .. " = " .. arguments.written(default) end
+  local name = parameter.kind == "operands" and "{ " .. parameter.name .. "... }" or parameter.name
+  return parameter.required and name or "[" .. name .. "]"
+end
+
+--- "flow.nn.max_pool2d(x, ksize, strides = {}, padding = "VALID", [name])", for help.
 function Signature:text()
   local parts = {}
-  for i, parameter in ipairs(self.parameters) do
-    local default = parameter.default
-    if default ~= nil then
-      default = type(default) == "table" and "{" .. table.concat(default, ", ") .. "}" or arguments.describe(default)
-      parts[i] = parameter.name .. " = " .. default
-    else
-      parts[i] = parameter.required and parameter.name or "[" .. parameter.name .. "]"
-    end
-  end
+  for i, parameter in ipairs(self.parameters) do parts[i] = arguments.parameter_text(parameter) end
   return self.where .. "(" .. table.concat(parts, ", ") .. ")"
 end
 

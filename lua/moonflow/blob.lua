@@ -11,6 +11,8 @@ local blob = {}
 local Blob = { kind = "blob" }
 
 local methods = {}
+arguments.publish("Blob", "blob", methods,
+  "eq ge gt le lt ne equal greater greater_equal less less_equal not_equal")
 
 local kind_of = arguments.kind
 

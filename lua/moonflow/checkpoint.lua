@@ -71,6 +71,7 @@ end
 
 local CheckPoint = { kind = "checkpoint" }
 CheckPoint.__index = CheckPoint
+arguments.publish("CheckPoint", "check_point", CheckPoint, "init save load")
 arguments.answer(CheckPoint, "a checkpoint", {
   restore = "check_point:load(path) reads one", read = "check_point:load(path) reads one",
   write = "check_point:save(path) writes one", init_or_load = "check_point:init() and check_point:load(path) are two",
@@ -180,6 +181,8 @@ end
 
 local Manager = { kind = "checkpoint manager" }
 Manager.__index = Manager
+arguments.publish("SimpleCheckPointManager", "manager", Manager,
+  "list_checkpoints latest_checkpoint initialize_or_restore save")
 arguments.answer(Manager, "a manager of checkpoints")
 
 local manager_signature = arguments.signature("flow.train.SimpleCheckPointManager",

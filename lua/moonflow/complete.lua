@@ -112,6 +112,27 @@ local function called_with_options(list)
   return nil
 end
 
+--- The path of the function that a text calls: that whose arguments its end is among, else the first one; nil where it
+--- calls none.
+function complete.function_called(text)
+  local open, first = {}, nil
+  local list = tokens.scan(text)
+  for i, token in ipairs(list) do
+    local symbol = token.kind == "symbol" and token.text
+    if symbol == "(" or symbol == "{" then
+      local path = path_before(list, i - 1)
+      first = first or path
+      open[#open + 1] = path or false
+    elseif symbol == ")" or symbol == "}" then
+      open[#open] = nil
+    end
+  end
+  for i = #open, 1, -1 do
+    if open[i] then return open[i] end
+  end
+  return first
+end
+
 local function option_names(f)
   local arguments = package.loaded["moonflow.arguments"]
   if type(f) ~= "function" or not arguments then return nil end

@@ -20,6 +20,7 @@ local data = {}
 -- ---- data sets and batches ----------------------------------------------------------------------------------------
 
 local Dataset = {}
+arguments.publish("Dataset", "set", Dataset, "batches")
 arguments.answer(Dataset, "a data set", {
   shuffle = "flow.data.Dataset(arrays, size, { shuffle = true }) takes its rows in random order",
   batch = "set:batches() goes through its batches", map = "a loop over set:batches() changes what it gets",

@@ -7,7 +7,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local source = require "moonflow.source"
-local debug, package = debug, package
+local debug, package, require = debug, package, require
 
 local help = {}
 
@@ -31,12 +31,18 @@ local function line_of(lines, path)
   end
 end
 
+-- Does a line define a function of this name itself: "function CheckPoint:save("?
+local function defines(line, leaf)
+  return line and (line:find("^function [%w_.]+[.:]" .. leaf .. "%s*%(")
+    or line:find("^local function " .. leaf .. "%s*%("))
+end
+
 -- "@param name type  text" and the like as plain lines; nil for what is for editors alone.
 local function without_marks(line)
   local name, kind, rest = line:match("^@param%s+(%S+)%s+(%S+)%s*(.*)$")
   if name then return ("  %s (%s)%s"):format(name, kind, rest ~= "" and ": " .. rest or "") end
   local word, text = line:match("^@(%a+)%s+(.*)$")
-  if word == "return" then return text ~= "nil" and "  gives " .. text or nil end
+  if word == "return" then return text ~= "nil" and "  gives " .. text:gsub("%s+", " ") or nil end
   if word == "error" then return "errors: " .. text end
   if word ~= "overload" then return line end
 end
@@ -58,8 +64,35 @@ function help.comment(f, path)
   local info = debug.getinfo(f, "S")
   local lines = info.what ~= "C" and source.lines(info.source)
   if not lines then return nil end
-  local at = line_of(lines, path)
+  local leaf = path and path:match("([%a_][%w_]*)$")
+  local at = not (leaf and defines(lines[info.linedefined], leaf)) and line_of(lines, path)
   return at and comment_at(lines, at) or comment_at(lines, info.linedefined)
+end
+
+-- A text in lines of at most 100 columns, where it has a blank; those after the first are indented.
+local function wrapped(text)
+  local lines, line = {}, ""
+  for blanks, word in text:gmatch("(%s*)(%S+)") do
+    if #line + #blanks + #word > 100 and line:find("%S") then
+      lines[#lines + 1] = line
+      line, blanks = "   ", " "
+    end
+    line = line .. blanks .. word
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
+-- The whole text about a function: how it is called, what is said of it, and what of its parameters.
+local function whole(called, lines, signature)
+  local parts, texts = { called }, { "parameters:" }
+  for _, line in ipairs(lines) do parts[#parts + 1] = line end
+  for _, parameter in ipairs(signature and signature.parameters or {}) do
+    if parameter.text then
+      texts[#texts + 1] = wrapped("  " .. arguments.parameter_text(parameter) .. ": " .. parameter.text)
+    end
+  end
+  return table.concat(parts, "\n") .. (#texts > 1 and "\n" .. table.concat(texts, "\n") or "")
 end
 
 -- "(a, b, ...)"; a method's without the value before the colon.
@@ -87,23 +120,28 @@ end
 local path_of
 
 local function function_text(f, path)
-  local documented = ops.help(f)
-  if documented then return documented end
+  local doc = ops.doc(f)
+  if doc then return whole(ops.signature(f):text(), source.split((doc:gsub("%s+$", ""))), ops.signature(f)) end
   path = path or path_of(f)
-  local method, called = help.method(f, path)
-  if method then f, path = method, called end
+  local method, method_path = help.method(f, path)
+  if method then f, path = method, method_path end
   local info = debug.getinfo(f, "Su")
   local is_lua = info.what ~= "C"
   if not is_lua and not ndarray.texts[f] then return (path or "function") .. "(...)\na function written in C" end
   local signature = arguments.signature_of(f)
-  local parts = { is_lua and (signature and signature:text() or (path or "function") .. parameters_text(f, info, path))
-    or nil }
-  for _, line in ipairs(help.comment(f, path) or {}) do parts[#parts + 1] = without_marks(line) end
-  if is_lua then
-    local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
-    parts[#parts + 1] = ("defined at %s:%d"):format(place, info.linedefined)
+  local lines = {}
+  local is_parameter = false
+  for _, line in ipairs(help.comment(f, path) or {}) do
+    is_parameter = line:find("^@param") ~= nil or is_parameter and line:find("^%s") ~= nil
+    -- What goes on about a parameter stands under its text in the source.
+    lines[#lines + 1] = without_marks(is_parameter and line:gsub("^%s+", "    ") or line)
   end
-  return table.concat(parts, "\n")
+  -- The comment of a method in C begins with how it is called.
+  if not is_lua then return table.concat(lines, "\n") end
+  if signature and path and path:find(":", 1, true) then signature = signature:called(path) end
+  local called = signature and signature:text() or (path or "function") .. parameters_text(f, info, path)
+  local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
+  return whole(called, lines, signature) .. ("\ndefined at %s:%d"):format(place, info.linedefined)
 end
 
 -- ---- other values -------------------------------------------------------------------------------------------------
@@ -148,6 +186,11 @@ function help.text(value, path)
   return nil
 end
 
+--- The help text of a function without where it is defined.
+function help.text_only(f, path)
+  return (function_text(f, path):gsub("\ndefined at [^\n]*$", ""))
+end
+
 --- The text of the function itself.
 function help.source_text(value)
   if type(value) ~= "function" then return nil end
@@ -161,8 +204,8 @@ end
 
 -- ---- finding by name ----------------------------------------------------------------------------------------------
 
--- Every path below `flow`, once: { path = value }.
-local function all_paths(flow)
+--- Every path below `flow`, once: { path = value }.
+function help.paths()
   local paths, seen = {}, {}
   local function walk(folder, path, depth)
     if seen[folder] or depth > 3 then return end
@@ -176,36 +219,60 @@ local function all_paths(flow)
       end
     end
   end
-  walk(flow, "flow", 1)
+  walk(package.loaded.moonflow or {}, "flow", 1)
   return paths
 end
 
--- The first of the paths of a function, in their order, or "a:" and its name where arrays have it; nil where it is none
--- of the library's.
-function path_of(f)
-  local first
-  for path, value in pairs(all_paths(package.loaded.moonflow or {})) do
-    if value == f and (not first or path < first) then first = path end
+--- The methods of all that scripts hold: { ["optimizer:minimize"] = function }.
+function help.methods()
+  pcall(require, "moonflow.log_file")  -- read when it is first needed; a host may have taken away what it needs
+  local methods = {}
+  for _, known in ipairs(arguments.classes) do
+    for _, name in ipairs(known.methods) do
+      methods[known.receiver .. ":" .. name] = rawget(known.class, name)
+    end
   end
-  for name, method in next, core.ndarray_methods do
-    if method == f then first = first or "a:" .. name end
-  end
-  return first
+  return methods
 end
 
---- The value of `flow` at a path, with or without "flow." before it.
+-- The first of the paths of a function, in their order, or that of a method; nil where it is none of the library's.
+function path_of(f)
+  local first
+  for _, found in ipairs({ help.paths(), help.methods() }) do
+    for path, value in pairs(found) do
+      if value == f and (not first or path < first) then first = path end
+    end
+    if first then return first end
+  end
+end
+
+--- The value of `flow` at a path, with or without "flow." before it, or the method of a path such as
+--- "optimizer:minimize".
 --- @return any, string  the value and its full path; nil when there is none
 function help.find(path)
+  local method = help.methods()[path]
+  if method then return method, path end
   local full = path:match("^flow%.") and path or "flow." .. path
-  local value = all_paths(package.loaded.moonflow or {})[full]
+  local value = help.paths()[full]
   return value, full
+end
+
+--- What a wrong path may have meant: methods of what the function before its last name gives, else paths below `flow`.
+function help.meant(path)
+  local before, leaf = path:match("^(.*)[.:]([%w_]+)$")
+  local made, found = before and help.find(before), {}
+  for method in pairs(type(made) == "function" and help.methods() or {}) do
+    if method:match("[%w_]+$") == leaf then found[#found + 1] = method end
+  end
+  table.sort(found)
+  return #found > 0 and found or help.nearest(path)
 end
 
 --- Paths below `flow` that a wrong one may have meant, nearest first; at most five.
 function help.nearest(path)
   local leaf = path:match("([%w_]+)$") or path
   local exact, leaves, by_leaf = {}, {}, {}
-  for full in pairs(all_paths(package.loaded.moonflow or {})) do
+  for full in pairs(help.paths()) do
     local last = full:match("([%w_]+)$")
     if last == leaf then exact[#exact + 1] = full end
     if not by_leaf[last] then
@@ -259,6 +326,89 @@ function help.in_job(name)
     if full:match("[%w_]+$") == name and not is_of_arrays(full) then return full end
   end
 end
+
+-- ---- finding by words ---------------------------------------------------------------------------------------------
+
+-- A text as words: small letters, without "_" and with one blank before, between and behind them.
+local function as_words(text)
+  return " " .. text:lower():gsub("[^%w]+", " ") .. " "
+end
+
+-- How well a text about the function at `path` answers words, whose forms are lists of " padding ", " paddings "; nil
+-- where it lacks one of them. Its name counts most, then its first two lines: how it is called and what it does.
+local function score_of(forms, phrase, path, text)
+  local leaf = path:match("[%w_]+$")
+  local name = as_words(leaf .. " " .. leaf:gsub("(%l)(%u)", "%1 %2"))
+  local head, all = as_words(text:match("^[^\n]*\n?[^\n]*")), as_words(text)
+  local score = all:find(phrase, 1, true) and 10 or 0
+  if head:find(phrase, 1, true) then score = score + 10 end
+  for _, word in ipairs(forms) do
+    local in_all, found = 0, 0
+    for _, form in ipairs(word) do
+      local at = 1
+      while at do
+        at = all:find(form, at, true)
+        if at then in_all, at = in_all + 1, at + 1 end
+      end
+      if as_words(leaf) == form then found = math.max(found, 50) end
+      if name:find(form, 1, true) then found = math.max(found, 20) end
+      if as_words(path):find(form, 1, true) then found = math.max(found, 10) end
+      if head:find(form, 1, true) then found = math.max(found, 6) end
+    end
+    if in_all == 0 then return nil end
+    score = score + found + math.min(in_all, 5)
+  end
+  return score
+end
+
+--- The functions and methods in whose help all of some words are, best first: a list of { path, what it does }.
+function help.search(words)
+  local forms = {}
+  for word in as_words(words):gmatch("%w+") do
+    local one = #word > 3 and word:match("^(.*[^s])s$") or word
+    forms[#forms + 1] = { " " .. one .. " ", " " .. one .. "s ", word ~= one and " " .. word .. " " or nil }
+  end
+  if #forms == 0 then return {} end
+  local phrase, by_text, found = as_words(words), {}, {}
+  local known = foreign[words:lower()]
+  for _, values in ipairs({ help.paths(), help.methods() }) do
+    for path, value in pairs(values) do
+      local text = type(value) == "function" and help.text_only(value, path)
+      local score = text and (path == known and 1000 or score_of(forms, phrase, path, text))
+      -- Of several names of one function that which its text gives it.
+      local same = score and by_text[text]
+      if score and not same then
+        by_text[text] = { path = path, score = score, text = text }
+        found[#found + 1] = by_text[text]
+      elseif same and (text:find(path .. "(", 1, true) == 1 or same.score < score) then
+        same.path, same.score = path, math.max(same.score, score)
+      end
+    end
+  end
+  table.sort(found, function(one, other)
+    if one.score ~= other.score then return one.score > other.score end
+    return one.path < other.path
+  end)
+  local list = {}
+  for i, entry in ipairs(found) do list[i] = { entry.path, entry.text:match("^[^\n]*\n([^\n]*)") or "" } end
+  return list
+end
+
+local kScreen = 20  -- lines
+
+--- What `search` finds as lines for a screen of this width; nil when that is nothing.
+function help.found_text(words, width)
+  local found, lines, widest = help.search(words), {}, 0
+  for i = 1, math.min(#found, kScreen) do widest = math.max(widest, #found[i][1]) end
+  for i = 1, math.min(#found, kScreen) do
+    local line = found[i][1] .. (" "):rep(widest + 2 - #found[i][1]) .. found[i][2]
+    lines[i] = #line > width and line:sub(1, width - 3) .. "..." or line
+  end
+  if #found > kScreen then lines[#lines + 1] = ("and %d more"):format(#found - kScreen) end
+  return #found > 0 and table.concat(lines, "\n") or nil
+end
+
+-- ---- names that there are not -------------------------------------------------------------------------------------
 
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
 -- what resembles it here, or anywhere. Functions of arrays stand for none of values in a job, nor the other way round.

@@ -18,6 +18,7 @@ local job = {}
 
 local Job = { kind = "job" }
 Job.__index = Job
+arguments.publish("Job", "job", Job, "prepare summary dot watch value_names dump export_onnx")
 do
   local called = "a job is called, job(x)"
   local mode = "a job trains when its type is \"train\", one step at each call; another of type \"predict\" shares its "

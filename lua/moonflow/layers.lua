@@ -48,8 +48,57 @@ end
 local zeros = initializer.zeros_initializer()
 local ones = initializer.ones_initializer()
 
+-- What help says of parameters that mean the same in all layers.
+local texts = {
+  activation = "a function such as flow.nn.relu, applied to the result",
+  use_bias = "add a bias",
+  kernel_initializer = "of the weight; xavier uniform when left out",
+  recurrent_initializer = "of the state's weight; xavier uniform when left out",
+  bias_initializer = "of the bias; zeros when left out",
+  beta_initializer = "of what is added; zeros when left out",
+  gamma_initializer = "of what multiplies; ones when left out",
+  moving_mean_initializer = "of the running mean; zeros when left out",
+  moving_variance_initializer = "of the running variance; ones when left out",
+  alpha_initializer = "of the slopes; zeros when left out",
+  embeddings_initializer = "of the vectors; random normal of deviation 1 when left out",
+  kernel_regularizer = "of the weight, such as flow.regularizers.l2(0.01)",
+  recurrent_regularizer = "of the state's weight",
+  bias_regularizer = "of the bias",
+  beta_regularizer = "of what is added",
+  gamma_regularizer = "of what multiplies",
+  alpha_regularizer = "of the slopes",
+  embeddings_regularizer = "of the vectors",
+  trainable = "false: no optimizer changes the variables",
+  name = "what its variables and ops are called after; else it is numbered",
+  model_distribute = "the original's, without effect",
+  units = "size of the last axis of the result",
+  filters = "channels of the result",
+  kernel_size = "size of the window: one number, or one for each axis",
+  strides = "steps of the window: one number, or one for each axis",
+  padding = "see above",
+  data_format = "where the channels are: on axis 1, or last when it ends in C",
+  dilation_rate = "distance between neighbours in the window: one number, or one for each axis",
+  groups = "parts into which channels and filters are split; each filter sees the channels of its part",
+  weight_name = "the whole name of the weight",
+  bias_name = "the whole name of the bias",
+  output_shape = "see above",
+  center = "add a learned beta",
+  scale = "multiply by a learned gamma",
+  epsilon = "added to the variance under the root",
+  lengths = "how many steps each sequence has; all of them when left out",
+  reverse = "from the last step to the first",
+  num_embeddings = "how many vectors there are",
+  embedding_dim = "how long each is",
+  dtype = "of the vectors and the result; the job's default_data_type when left out",
+  shared_axes = "axes, counted from the batch as 0, that have a single alpha",
+  addend = "what is added before the relu",
+  begin_norm_axis = "the first axis of what is normalised together",
+  begin_params_axis = "the first axis that beta and gamma have",
+}
+
 local function define(name, parameters, doc, make)
   local where = "flow.layers." .. name
+  for _, parameter in ipairs(parameters) do parameter.text = parameter.text or texts[parameter[1]] end
   local signature = arguments.signature(where, parameters)
   layers[name] = function(...)
     local t = trace.need(where)
@@ -236,11 +285,14 @@ local function fixed(t, value, dtype, size)
 end
 
 local normalisation_parameters = {
-  { "inputs", "blob" }, { "axis", "integer", 1 }, { "momentum", "finite", 0.99 }, { "epsilon", "finite", 0.001 },
-  { "center", "boolean", true }, { "scale", "boolean", true }, { "beta_initializer", "initializer?" },
+  { "inputs", "blob" }, { "axis", "integer", 1, text = "that of the channels; a negative one counts from the end" },
+  { "momentum", "finite", 0.99, text = "share of the running statistics that a step keeps; PyTorch's is 1 minus this" },
+  { "epsilon", "finite", 0.001 }, { "center", "boolean", true }, { "scale", "boolean", true },
+  { "beta_initializer", "initializer?" },
   { "gamma_initializer", "initializer?" }, { "beta_regularizer", "regularizer?" },
   { "gamma_regularizer", "regularizer?" }, { "moving_mean_initializer", "initializer?" },
-  { "moving_variance_initializer", "initializer?" }, { "trainable", "boolean", true }, { "training", "boolean", true },
+  { "moving_variance_initializer", "initializer?" }, { "trainable", "boolean", true },
+  { "training", "boolean", true, text = "false: with the running statistics in a train job too" },
   { "name", "string?" },
 }
 

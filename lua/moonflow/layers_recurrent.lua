@@ -222,7 +222,9 @@ return function(define, naming, part, weight)
   end
 
   layer(lstm, {
-    { "inputs", "blob" }, { "units", "integer" }, { "initial_hidden", "blob?" }, { "initial_cell", "blob?" },
+    { "inputs", "blob" }, { "units", "integer" },
+    { "initial_hidden", "blob?", text = "before the first step; zeros when left out" },
+    { "initial_cell", "blob?", text = "before the first step; zeros when left out" },
     { "lengths", "blob?" }, { "reverse", "boolean", false },
   }, [[
 A long short-term memory over the steps of sequences: out, hidden, cell = flow.layers.lstm(x, units).
@@ -248,7 +250,8 @@ defaults: as flow.layers.lstm
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias]])
 
   layer(gru, {
-    { "inputs", "blob" }, { "units", "integer" }, { "initial_state", "blob?" }, { "lengths", "blob?" },
+    { "inputs", "blob" }, { "units", "integer" },
+    { "initial_state", "blob?", text = "before the first step; zeros when left out" }, { "lengths", "blob?" },
     { "reverse", "boolean", false },
   }, [[
 Gated recurrent units over the steps of sequences: out, state = flow.layers.gru(x, units).

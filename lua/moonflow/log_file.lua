@@ -26,6 +26,7 @@ local reserved = { kind = true, seconds = true, not_finite = true }
 
 local Log = { kind = "log" }
 Log.__index = Log
+arguments.publish("Log", "log", Log, "write histogram histogram_of images job close")
 arguments.answer(Log, "a log")
 
 -- ---- lines --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ local loss_scale = { policies = {} }
 
 local LossScale = { kind = "loss_scale" }
 local scale_signature = arguments.signature("flow.optimizer.loss_scale.static_loss_scale",
-  { { "loss_scale_factor", "finite" } })
+  { { "loss_scale_factor", "finite", text = "the factor, above 0" } })
 
 --- Multiplies the loss's gradient by a factor that is divided out again before the update.
 function loss_scale.policies.static_loss_scale(...)
@@ -23,8 +23,9 @@ function loss_scale.policies.static_loss_scale(...)
 end
 
 local dynamic_signature = arguments.signature("flow.optimizer.loss_scale.dynamic_loss_scale",
-  { { "initial_loss_scale", "finite", 2 ^ 30 }, { "increment_period", "integer", 2000 },
-    { "multiplier", "finite", 2 } })
+  { { "initial_loss_scale", "finite", 2 ^ 30, text = "the scale at the beginning, at least 1" },
+    { "increment_period", "integer", 2000, text = "steps in a row without an overflow after which it grows" },
+    { "multiplier", "finite", 2, text = "what it grows and falls by, above 1" } })
 
 --- A loss scale that finds its own size, for gradients in half precision. A step with an infinity or a NaN in any
 --- variable's gradient changes nothing, as if it had not been, and divides the scale by `multiplier` (down to 1).

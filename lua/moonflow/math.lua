@@ -29,7 +29,9 @@ local function at(flow, path)
 end
 
 local matmul_signature = arguments.signature("flow.matmul", {
-  { "a", "blob" }, { "b", "blob" }, { "transpose_a", "boolean", false }, { "transpose_b", "boolean", false },
+  { "a", "blob" }, { "b", "blob" },
+  { "transpose_a", "boolean", false, text = "take the transpose of a's last two axes" },
+  { "transpose_b", "boolean", false, text = "take the transpose of b's last two axes" },
   { "name", "string?" },
 })
 
@@ -203,8 +205,10 @@ Their gradients are joined again.]],
   -- slice_v2 of the original takes one { start, stop, step } per leading axis; nil is "not given".
   local plain_slice = flow.slice_v2
   if plain_slice then
-    local signature = arguments.signature("flow.slice_v2",
-      { { "x", "blob" }, { "slices", "entries" }, { "name", "string?" } })
+    local signature = arguments.signature("flow.slice_v2", {
+      { "x", "blob" }, { "slices", "entries", text = "{ start, stop, step } for each leading axis; nil is not given" },
+      { "name", "string?" },
+    })
     flow.slice_v2 = function(x, slices, ...)
       if type(slices) ~= "table" or type(slices[1]) ~= "table" then return plain_slice(x, slices, ...) end
       local given = signature:parse(x, slices, ...)
@@ -219,14 +223,21 @@ Their gradients are joined again.]],
       end
       return ops.apply("strided_slice", { given.x }, { start = start, stop = stop, step = step }, given.name)
     end
-    ops.document(flow.slice_v2, "flow.slice_v2", signature,
-      "Every step-th element of the leading axes: flow.slice_v2(x, { { 0, 10, 2 }, { 1 } }).")
+    ops.document(flow.slice_v2, "flow.slice_v2", signature, [[
+Every step-th element of the leading axes, by Python's rules for start:stop:step.
+  flow.slice_v2(x, { { 0, 10, 2 }, { nil, -1 } }) is x[0:10:2, :-1]
+Also as lists of all starts, stops and steps: flow.slice_v2(x, start, stop, step = {}); without steps these are 1, and
+-2^63 is not given.
+shapes: x (4, 6) with { { 3, nil, -2 }, { 0, 5, 3 } } -> (2, 2); axes not named are whole
+dtypes: any -> the same
+errors: a step of 0; lists that differ in length. An index beyond the axis is cut to it]])
   end
 
-  -- dim_gather of the original takes the axis before the index.
+  -- dim_gather of the original takes the axis before the index, that of the catalog after it.
   local by_index = flow.dim_gather
   local original = arguments.signature("flow.dim_gather",
-    { { "x", "blob" }, { "dim", "integer" }, { "index", "blob" }, { "name", "string?" } })
+    { { "x", "blob" }, { "dim", "integer", text = "the axis that is picked from; negative counts from the last" },
+      { "index", "blob", text = "where along it, counted from 0" }, { "name", "string?" } })
   flow.dim_gather = function(x, dim, ...)
     if type(dim) ~= "number" then return by_index(x, dim, ...) end
     local given = original:parse(x, dim, ...)
@@ -235,12 +246,19 @@ Their gradients are joined again.]],
   ops.document(flow.dim_gather, "flow.dim_gather", original, [[
 Elements of x, each from its own place but for the axis `dim`, along which an index says where:
   out[i, j, k] = x[i, index[i, j, k], k] for dim = 1
-The other axes of x and index agree. An index out of bounds is an error that names its position.]])
+Also with the axis last: flow.dim_gather(x, index, dim).
+shapes: x (3, 10, 4), index (3, 5, 4) -> (3, 5, 4); the other axes agree
+dtypes: x any -> the same; index of an integer dtype
+errors: shapes that differ along another axis; an index out of bounds names its position, nothing is written]])
 
   -- range of the original takes the stop alone too, as NumPy's arange does.
   local between = flow.range
-  local range_signature = arguments.signature("flow.range", { { "start", "number?" }, { "stop", "number?" },
-    { "step", "number?" }, { "dtype", "dtype?" }, { "name", "string?" } })
+  local range_signature = arguments.signature("flow.range", {
+    { "start", "number?", engine_default = 0, text = "the first value; alone it is `stop`" },
+    { "stop", "number?", text = "the end, not included" },
+    { "step", "number?", engine_default = 1, text = "distance of neighbours, may be negative" },
+    { "dtype", "dtype?", engine_default = "float32", text = "of the result" }, { "name", "string?" },
+  })
   flow.range = function(...)
     local given = range_signature:parse(...)
     if not given.stop then given.start, given.stop = nil, given.start end
@@ -249,7 +267,8 @@ The other axes of x and index agree. An index out of bounds is an error that nam
   end
   ops.document(flow.range, "flow.range", range_signature, [[
 Evenly spaced values, start + i * step as long as that is before stop; flow.range(stop) counts from 0.
-defaults: start = 0, step = 1, dtype = float32
+shapes: -> (ceil((stop - start) / step)), empty when stop lies behind start
+dtypes: all; computed in float64
 errors: step is 0; a bound that is not finite]])
 
   define(flow, "masked_fill", { { "x", "blob" }, { "mask", "blob" }, { "value", "number" } }, [[

@@ -10,6 +10,9 @@ local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 
 local methods, metatable = core.ndarray_methods, core.ndarray_metatable
+arguments.publish("NdArray", "a", methods, [[
+  address all any argmax argmin astype at copy eq ge gt item le lt max mean min ne prod ptr ravel release reshape rows
+  set slice std sum take tobytes totable transpose var]])
 local floor = math.floor
 local fail = errors.raise
 
@@ -175,10 +178,10 @@ function metatable.__call()
   return fail("invalid_argument", "an ndarray is no function; for its rows write: for i, row in a:rows() do")
 end
 
---- Element-wise comparisons with an array, a table or a number: int8, 1 where it holds. With broadcasting.
 for name, op in pairs({
   eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
 }) do
+  --- Element by element with an array, a table or a number, with broadcasting: int8, 1 where it holds and 0 elsewhere.
   methods[name] = function(a, b)
     a, b = operands(a, b, "compare")
     return (evaluate(op, { a, b }))

@@ -10,9 +10,19 @@ local trace = require "moonflow.trace"
 
 local nn = {}
 
+-- What help says of parameters that mean the same throughout.
+local texts = {
+  rate = "share of the elements that become 0, in [0, 1)",
+  noise_shape = "not supported",
+  seed = "a seed of its own, in place of that of flow.set_seed",
+  epsilon = "added to the variance under the root", eps = "added to the variance under the root",
+  variance_epsilon = "added to the variance under the root",
+}
+
 local function define(name, parameters, doc, make)
   local where = "flow.nn." .. name
   parameters[#parameters + 1] = { "name", "string?" }
+  for _, parameter in ipairs(parameters) do parameter.text = parameter.text or texts[parameter[1]] end
   local signature = arguments.signature(where, parameters)
   nn[name] = function(...)
     local t = trace.need(where)
@@ -52,7 +62,8 @@ end)
 
 define("dot_product_attention", {
   { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "blob?" }, { "causal", "boolean", false },
-  { "scale", "finite?" }, { "rate", "finite", 0 }, { "seed", "integer?" },
+  { "scale", "finite?" }, { "rate", "finite", 0, text = "share of the weights that dropout sets to 0, in train jobs" },
+  { "seed", "integer?" },
 }, [[
 softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
@@ -86,7 +97,7 @@ end)
 
 define("batch_normalization", {
   { "x", "blob" }, { "mean", "blob" }, { "variance", "blob" }, { "offset", "blob?" }, { "scale", "blob?" },
-  { "variance_epsilon", "finite", 1e-5 }, { "axis", "integer", 1 },
+  { "variance_epsilon", "finite", 1e-5 }, { "axis", "integer", 1, text = "that of the channels" },
 }, "scale * (x - mean) / sqrt(variance + variance_epsilon) + offset, along `axis`.",
 function(given, t)
   local function filled(value, size)

@@ -47,7 +47,7 @@ function np.from_string(...)
   return core.array(given.bytes, given.dtype, flat_list(given.shape))
 end
 
---- An array of this shape. What `empty` holds is left open.
+-- np.zeros(shape) and np.zeros_like(a), and so on.
 local function filled(name, make)
   local called = "np." .. name
   local shape_and_dtype = signature(called, { { "shape", "list" }, { "dtype", "dtype", "float32" } })
@@ -55,7 +55,7 @@ local function filled(name, make)
     local given = shape_and_dtype:parse(...)
     return make(given.dtype, flat_list(given.shape), called)
   end
-  --- The same, in the shape and dtype of another array.
+  --- What np.zeros, np.ones or np.empty makes, in the shape and dtype of another array.
   local array_and_dtype = signature(called .. "_like", { { "a", "ndarray" }, { "dtype", "dtype?" } })
   np[name .. "_like"] = function(...)
     local given = array_and_dtype:parse(...)
@@ -67,8 +67,11 @@ local function full(dtype, shape, value, called)
   return (evaluate("broadcast_to", { core.array(value, dtype, {}) }, { shape = shape }, called))
 end
 
+--- Zeros in this shape: np.zeros({ 2, 3 }).
 filled("zeros", core.zeros)
+--- An array of this shape whose elements are left open, for one that is written as a whole.
 filled("empty", core.empty)
+--- Ones in this shape: np.ones({ 2, 3 }).
 filled("ones", function(dtype, shape, called) return full(dtype, shape, 1, called) end)
 
 local full_signature = signature("np.full",
@@ -80,7 +83,7 @@ function np.full(...)
 end
 local full_like_signature = signature("np.full_like",
   { { "a", "ndarray" }, { "value", "number" }, { "dtype", "dtype?" } })
---- The same, in the shape and dtype of another array.
+--- One value everywhere, in the shape and dtype of another array.
 function np.full_like(...)
   local given = full_like_signature:parse(...)
   return full(given.dtype or given.a.dtype, given.a.shape:table(), given.value, "np.full_like")

@@ -41,10 +41,14 @@ local function parameters_of(op)
   for _, attr in ipairs(op.attrs) do
     if not hidden[attr.name] then
       local kind = attr.table_form and "any" or kinds[attr.type]
-      list[#list + 1] = { attr.name, attr.required and kind or kind .. "?" }
+      -- The engine fills in what is left out, and some defaults are one only where a job does not choose.
+      list[#list + 1] = attr.required and { attr.name, kind, text = attr.doc }
+        or { attr.name, kind .. "?", engine_default = attr.default, text = attr.doc }
     end
   end
-  if op.random then list[#list + 1] = { "seed", "integer?" } end
+  if op.random then
+    list[#list + 1] = { "seed", "integer?", text = "a seed of its own, in place of that of flow.set_seed" }
+  end
   list[#list + 1] = { "name", "string?" }
   return list
 end
@@ -213,12 +217,6 @@ function ops.doc(public)
   local entry = help[public]
   if type(entry) == "string" then return handle():op(entry).doc end
   return entry and (entry.doc or "")
-end
-
---- The same with its signature before it.
-function ops.help(public)
-  local doc = ops.doc(public)
-  return doc and ops.signature(public):text() .. "\n" .. doc
 end
 
 return ops

@@ -19,7 +19,8 @@ end
 -- ---- clipping -----------------------------------------------------------------------------------------------------
 
 local Clipping = { kind = "clipping" }
-local clip_signature = arguments.signature("flow.optimizer.grad_clipping.by_global_norm", { { "clip_norm", "number" } })
+local clip_signature = arguments.signature("flow.optimizer.grad_clipping.by_global_norm",
+  { { "clip_norm", "number", text = "what the norm of all gradients together is kept to, above 0" } })
 
 --- Multiplies every gradient by min(1, clip_norm / norm), with the norm over all of them together.
 function optimizer.grad_clipping.by_global_norm(...)
@@ -29,7 +30,8 @@ function optimizer.grad_clipping.by_global_norm(...)
   return setmetatable({ clip_norm = given.clip_norm }, Clipping)
 end
 
-local value_signature = arguments.signature("flow.optimizer.grad_clipping.by_value", { { "clip_value", "finite" } })
+local value_signature = arguments.signature("flow.optimizer.grad_clipping.by_value",
+  { { "clip_value", "finite", text = "the largest size of an element, above 0" } })
 
 --- Cuts every element of every gradient to lie between -clip_value and clip_value.
 function optimizer.grad_clipping.by_value(...)
@@ -42,6 +44,7 @@ end
 
 local Optimizer = { kind = "optimizer" }
 Optimizer.__index = Optimizer
+arguments.publish("Optimizer", "optimizer", Optimizer, "minimize")
 
 local steps = "optimizer:minimize(loss) in the body of a train job says what is trained, and each call of the job is a "
   .. "step"
@@ -51,9 +54,19 @@ arguments.answer(Optimizer, "an optimizer", {
   state_dict = "its moments are variables, which a checkpoint has beside the weights",
 })
 
+local scale_parameters = {
+  { "loss_scale_factor", "finite?", engine_default = 1,
+    text = "what multiplies the loss on the way to the gradients and is divided out of them again" },
+  { "loss_scale_policy", "loss_scale?",
+    text = "the same as a policy, such as flow.optimizer.loss_scale.dynamic_loss_scale(), for half precision" },
+}
 local shared_parameters = {
-  { "loss_scale_factor", "finite?" }, { "grad_clipping", "clipping?" }, { "loss_scale_policy", "loss_scale?" },
-  { "variables", "any?" },
+  scale_parameters[1],
+  { "grad_clipping", "clipping?", text = "what becomes of long gradients before the update: "
+    .. "flow.optimizer.grad_clipping.by_global_norm(1) or by_value(1); nothing when left out" },
+  scale_parameters[2],
+  { "variables", "any?", text = "what it trains: names of variables, or of the layers and namespaces they are in; all "
+    .. "that are trainable when left out" },
 }
 
 -- The names that an optimizer is to keep to, or nil for all.
@@ -90,7 +103,8 @@ end
 
 local function define(name, parameters, rule, settle)
   local where = "flow.optimizer." .. name
-  local list = { { "lr_scheduler", "rate" } }
+  local list = { { "lr_scheduler", "rate", text = "the learning rate: a number, a schedule such as "
+    .. "flow.optimizer.CosineScheduler(0.1, 1000), or a value of the job" } }
   for _, parameter in ipairs(parameters) do list[#list + 1] = parameter end
   for _, parameter in ipairs(shared_parameters) do list[#list + 1] = parameter end
   local signature = arguments.signature(where, list)
@@ -115,7 +129,12 @@ local function one_choice(options, signature)
 end
 
 local decay_parameters = {
-  { "weight_decay", "finite?" }, { "weight_decay_includes", "any?" }, { "weight_decay_excludes", "any?" },
+  { "weight_decay", "finite?", engine_default = 0,
+    text = "share of itself, times the learning rate, that a step takes off a variable (PyTorch's AdamW: 0.01)" },
+  { "weight_decay_includes", "any?", text = "parts of names, taken as they are: only variables with one of them in "
+    .. "their name decay" },
+  { "weight_decay_excludes", "any?", text = "parts of names: only variables without any of them decay, such as "
+    .. '{ "bias", "gamma", "beta" }; not beside weight_decay_includes' },
 }
 
 local function with(parameters, more)
@@ -123,9 +142,20 @@ local function with(parameters, more)
   return parameters
 end
 
-local function adam_parameters(epsilon)
-  return { { "beta1", "finite", 0.9 }, { "beta2", "finite", 0.999 }, { "epsilon", "finite", epsilon or 1e-8 },
-           { "do_bias_correction", "boolean", true } }
+local function adam_parameters()
+  return {
+    { "beta1", "finite", 0.9, text = "share of the mean gradient m that a step keeps, in [0, 1)" },
+    { "beta2", "finite", 0.999, text = "share of the mean square v that a step keeps, in [0, 1)" },
+    { "epsilon", "finite", 1e-8, text = "added to sqrt(v), before the correction" },
+    { "do_bias_correction", "boolean", true, text = "make up for m and v starting at 0 (the original: false)" },
+  }
+end
+local lazy_parameters = adam_parameters()
+lazy_parameters[4] = nil
+
+local function momentum_parameter(name)
+  return { name, "finite", 0.9, text = "share of the last step that is added to the next one; "
+    .. "the rate is inside of it" }
 end
 
 -- Outside of [0, 1) a mean over past gradients grows without end, or its square root has no real value.
@@ -136,13 +166,25 @@ local function check_betas(options, signature)
   end
 end
 
---- momentum 0: w = w - rate * g. Else m = momentum * m - rate * g, w = w + m.
-define("SGD", { { "momentum", "finite", 0.9 } }, update.sgd)
---- SGD with decoupled weight decay: additionally w = w - rate * weight_decay * w.
-define("SGDW", with({ { "momentum", "finite", 0.9 } }, decay_parameters), update.sgdw, one_choice)
---- w = w - rate * m / (sqrt(v) + epsilon); bias correction is on by default (the original: off).
+--- Gradient descent with momentum, of 0.9 where none is given (PyTorch's SGD: 0).
+---   m = momentum * m - rate * g,  w = w + m;  with momentum 0  w = w - rate * g
+define("SGD", { momentum_parameter "momentum" }, update.sgd)
+--- SGD with decoupled weight decay, where w is that from before the step:
+---   m = momentum * m - rate * g,  w = w + m - rate * weight_decay * w
+define("SGDW", with({ momentum_parameter "momentum" }, decay_parameters), update.sgdw, one_choice)
+--- Adam (Kingma and Ba, arXiv:1412.6980).
+---   m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
+---   w = w - rate * c * m / (sqrt(v) + epsilon)
+---   with c = sqrt(1 - beta2^t) / (1 - beta1^t) in step t, from 1 on; c = 1 without do_bias_correction
+--- epsilon is added to sqrt(v) before the correction, which the rate carries, as in section 2 of the paper. PyTorch
+--- adds it after that: this one stands for one there that is 1 / sqrt(1 - beta2^t) times as large, 32 times in the
+--- first step and no larger in the end.
 define("Adam", adam_parameters(), update.adam, check_betas)
---- Adam with decoupled weight decay.
+--- Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), which is 0 where none is given.
+---   m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
+---   w = w - rate * c * m / (sqrt(v) + epsilon) - rate * weight_decay * w
+---   with c = sqrt(1 - beta2^t) / (1 - beta1^t) in step t, from 1 on; c = 1 without do_bias_correction
+--- epsilon is added to sqrt(v) before the correction, which the rate carries, as flow.optimizer.Adam has it.
 define("AdamW", with(adam_parameters(), decay_parameters), update.adam, function(options, signature)
   check_betas(options, signature)
   one_choice(options, signature)
@@ -150,20 +192,32 @@ end)
 --- Adam, always with bias correction. Of a variable from which rows are picked, as an embedding's weight is by
 --- flow.gather along axis 0 and in no other way, a step changes only the rows it has picked, and of `m` and `v` only
 --- theirs. A regularizer gives every row a gradient, and so makes it Adam.
-define("LazyAdam", { { "beta1", "finite", 0.9 }, { "beta2", "finite", 0.999 }, { "epsilon", "finite", 1e-8 } },
-  update.lazy_adam, function(options, signature)
-    check_betas(options, signature)
-    options.do_bias_correction = true
-  end)
---- w = w - rate * g / sqrt(mean square [- mean gradient^2] + epsilon).
-define("RMSProp", { { "decay_rate", "finite", 0.99 }, { "epsilon", "finite", 1e-8 }, { "centered", "boolean", false } },
-  update.rmsprop)
---- Momentum with a rate per variable: rate * lars_coefficient * |w| / (epsilon + |g|).
-define("LARS", { { "momentum_beta", "finite", 0.9 }, { "epsilon", "finite", 1e-9 },
-                 { "lars_coefficient", "finite", 0.0001 } }, update.lars)
+define("LazyAdam", lazy_parameters, update.lazy_adam, function(options, signature)
+  check_betas(options, signature)
+  options.do_bias_correction = true
+end)
+--- The gradient over the root of its mean square.
+---   s = decay_rate * s + (1 - decay_rate) * g^2,  w = w - rate * g / sqrt(s + epsilon)
+---   centered: a = decay_rate * a + (1 - decay_rate) * g,  w = w - rate * g / sqrt(s - a^2 + epsilon)
+define("RMSProp", {
+  { "decay_rate", "finite", 0.99, text = "share of the means that a step keeps" },
+  { "epsilon", "finite", 1e-8, text = "added to the mean square, inside the root (PyTorch: to the root)" },
+  { "centered", "boolean", false, text = "subtract the square of the mean gradient" },
+}, update.rmsprop)
+--- Momentum with a rate of its own for each variable.
+---   local_rate = rate * lars_coefficient * |w| / (|g| + epsilon), with |x| the root of the mean of squares
+---   m = momentum_beta * m - local_rate * g,  w = w + m
+define("LARS", {
+  momentum_parameter "momentum_beta",
+  { "epsilon", "finite", 1e-9, text = "added to the size of the gradient" },
+  { "lars_coefficient", "finite", 0.0001, text = "the rate where weight and gradient are equally large, over the rate "
+    .. "that is given" },
+}, update.lars)
 
-local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer",
-  { { "optimizers", "entries" }, { "loss_scale_factor", "finite?" }, { "loss_scale_policy", "loss_scale?" } })
+local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer", {
+  { "optimizers", "entries", text = "a list of optimizers, each with `variables`, but one at most" },
+  unpack(scale_parameters),
+})
 
 --- Several optimizers for one loss, each for its `variables`, with its own rate, decay and clipping. One of them may
 --- leave these out, and trains all others. A loss scale is that of the whole.

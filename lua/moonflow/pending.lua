@@ -15,6 +15,7 @@ local pending = {}
 local Pending = { kind = "pending call", callback = false, error_handler = false, attached = false, awaited = false,
                   waiters = false, problem = false, sequence = false }
 Pending.__index = Pending
+arguments.publish("Pending", "pending", Pending, "get async_get on_error await ready")
 
 setmetatable(Pending, { __index = function(_, key)
   errors.raise("not_found", "a call that is under way has no '" .. tostring(key) .. "'; its result comes to a "

@@ -11,6 +11,7 @@ local prepared = {}
 
 local Prepared = { kind = "prepared call" }
 Prepared.__index = Prepared
+arguments.publish("Prepared", "prepared", Prepared, "publish generation")
 
 setmetatable(Prepared, { __index = function(_, key)
   errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, publish and "

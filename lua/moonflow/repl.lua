@@ -220,17 +220,23 @@ end
 local function value_help(self, path, wants_source)
   local fine, help = pcall(require, "moonflow.help")
   if not fine then return nil, "the help needs the engine, which is not there" end
-  local value, full = resolve(self, path), path
-  if value == nil then value, full = help.find(path) end
+  path = complete.function_called(path) or path
+  local is_path = path:find("^[%w_.:]+$")
+  local value, full = is_path and resolve(self, path) or nil, path
+  if value == nil and is_path then value, full = help.find(path) end
   if value == nil then
-    local near = help.nearest(path)
+    local found = not path:find("^[%w_]+[.:]") and help.found_text(path, self.width())
+    if found then return found end
+    if not is_path then return nil, "no help has all of the words '" .. path .. "'" end
+    local near = help.meant(path)
     return nil, "nothing is called '" .. path .. "'"
       .. (#near > 0 and "; did you mean " .. table.concat(near, ", ") .. "?" or "")
   end
   return wants_source and help.source_text(value) or help.text(value, full) or inspect.text(value, self.width())
 end
 
---- Answers `?name`, `name?`, and with two marks with the text of the function.
+--- Answers `?name`, `name?`, and with two marks with the text of the function; a call that is half typed with the help
+--- of its function, and words with the functions in whose help they are.
 function Evaluator:help(text)
   local before, name, after = text:match("^%s*(%?*)%s*(.-)%s*(%?*)%s*$")
   if name == "" then return self:command("help", "") end
@@ -271,6 +277,7 @@ end
 function commands.help(self)
   self.write([[
 ? name, name?       signature, shapes, defaults and errors of a function; ?? name shows its text
+? some words        the functions in whose help they are
 :time expr          evaluate and say how long it took
 :summary job        the layers of a job
 :watch job.name     print that value each time the job runs; `:watch off` ends all, `:watch` lists them

@@ -11,6 +11,7 @@ local schedule = { warmup = {} }
 
 local Scheduler = { kind = "scheduler" }
 Scheduler.__index = Scheduler
+arguments.publish("Scheduler", "scheduler", Scheduler, "at")
 arguments.answer(Scheduler, "a schedule", {
   step = "it follows the steps of the job that trains", get_lr = "what it gives is rate:at(step)",
   get_last_lr = "what it gives is rate:at(step)",
@@ -89,8 +90,19 @@ function schedule.from(value, where)
     .. "flow.optimizer.CosineScheduler, a number, or a value of the job, got " .. arguments.describe(value))
 end
 
+-- What help says of parameters that mean the same in several schedules.
+local texts = {
+  base_lr = "the learning rate at the beginning",
+  steps = "how many steps it takes",
+  boundaries = "the last step of each piece but the last one, rising",
+  decay_rate = "strength of the decay",
+  staircase = "decay in jumps, every `steps` steps",
+  warmup = "what the first steps have in its place, such as flow.optimizer.warmup.linear(100, 0.1)",
+}
+
 local function define(name, parameters, make)
   parameters[#parameters + 1] = { "warmup", "warmup?" }
+  for _, parameter in ipairs(parameters) do parameter.text = parameter.text or texts[parameter[1]] end
   local signature = arguments.signature("flow.optimizer." .. name, parameters)
   schedule[name] = function(...)
     local given = signature:parse(...)
@@ -106,9 +118,11 @@ local function rising(list)
   return true
 end
 
---- values[i] up to and including step boundaries[i]; the last value afterwards.
+--- Learning rates by pieces: values[i] up to and including step boundaries[i]; the last value afterwards.
 --- `PiecewiseConstantScheduler({}, { 0.1 })` is a fixed rate.
-define("PiecewiseConstantScheduler", { { "boundaries", "list" }, { "values", "list" } }, function(given, signature)
+define("PiecewiseConstantScheduler", {
+  { "boundaries", "list" }, { "values", "list", text = "learning rates, one more than boundaries" },
+}, function(given, signature)
   local boundaries, values = arguments.flat_list(given.boundaries), arguments.flat_list(given.values)
   if #values ~= #boundaries + 1 then
     signature:fail(": " .. #boundaries .. " boundaries need " .. #boundaries + 1 .. " values, got " .. #values)
@@ -118,8 +132,12 @@ define("PiecewiseConstantScheduler", { { "boundaries", "list" }, { "values", "li
   return new("schedule_piecewise_constant", values[1], { boundaries = boundaries, values = values }, given.warmup)
 end)
 
---- base_lr, times scale[i] from after step boundaries[i] on; one number scales again at each boundary.
-define("PiecewiseScalingScheduler", { { "base_lr", "finite" }, { "boundaries", "list" }, { "scale", "list" } },
+--- A learning rate by pieces: base_lr, times scale[i] from after step boundaries[i] on; one number scales again at each
+--- boundary.
+define("PiecewiseScalingScheduler", {
+    { "base_lr", "finite" }, { "boundaries", "list" },
+    { "scale", "list", text = "a factor of base_lr for each boundary, or one number" },
+  },
   function(given, signature)
     local boundaries, scale = arguments.flat_list(given.boundaries), arguments.flat_list(given.scale)
     if type(given.scale) == "number" then
@@ -146,29 +164,41 @@ local function plain(name, op, parameters)
   end)
 end
 
---- base_lr * ((1 - alpha) * (1 + cos(pi * min(t, steps) / steps)) / 2 + alpha).
-plain("CosineScheduler", "schedule_cosine", { { "alpha", "finite", 0 } })
---- A cosine of num_periods over a linear decay.
-plain("LinearCosineScheduler", "schedule_linear_cosine",
-  { { "num_periods", "finite", 0.5 }, { "alpha", "finite", 0 }, { "beta", "finite", 0.001 } })
---- base_lr * decay_rate ^ (t / steps); staircase: whole powers only.
+--- A learning rate that falls by half a cosine wave, from base_lr down to alpha * base_lr at step `steps`, and stays:
+---   base_lr * ((1 - alpha) * (1 + cos(pi * min(t, steps) / steps)) / 2 + alpha) in step t, from 0 on.
+plain("CosineScheduler", "schedule_cosine",
+  { { "alpha", "finite", 0, text = "share of base_lr that is left at the end" } })
+--- A learning rate that goes by a cosine wave under a falling line:
+---   base_lr * ((alpha + 1 - p) * (1 + cos(2 pi * num_periods * p)) / 2 + beta), p = min(t, steps) / steps.
+plain("LinearCosineScheduler", "schedule_linear_cosine", {
+  { "num_periods", "finite", 0.5, text = "how many waves" }, { "alpha", "finite", 0, text = "added to the line" },
+  { "beta", "finite", 0.001, text = "added to the product" },
+})
+--- A learning rate that decays: base_lr * decay_rate ^ (t / steps) in step t, from 0 on; staircase: whole powers only.
 plain("ExponentialScheduler", "schedule_exponential", { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
---- base_lr / (1 + decay_rate * t / steps).
+--- A learning rate that decays with time: base_lr / (1 + decay_rate * t / steps).
 plain("InverseTimeScheduler", "schedule_inverse_time",
   { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
---- base_lr * exp(-decay_rate * t / steps).
+--- A learning rate that decays: base_lr * exp(-decay_rate * t / steps).
 plain("NaturalExpScheduler", "schedule_natural_exp", { { "decay_rate", "finite" }, { "staircase", "boolean", false } })
---- From base_lr to end_learning_rate over `steps`; cycle starts again.
-plain("PolynomialScheduler", "schedule_polynomial",
-  { { "end_learning_rate", "finite", 0.0001 }, { "power", "finite", 1 }, { "cycle", "boolean", false } })
+--- A learning rate that falls from base_lr to end_learning_rate, in step t from 0 on:
+---   (base_lr - end_learning_rate) * (1 - min(t, n) / n) ^ power + end_learning_rate
+---   with n = steps, or with cycle steps * max(1, ceil(t / steps))
+plain("PolynomialScheduler", "schedule_polynomial", {
+  { "end_learning_rate", "finite", 0.0001, text = "the learning rate at the end" },
+  { "power", "finite", 1, text = "1 is a straight line" },
+  { "cycle", "boolean", false, text = "start again each time the end is reached, over one length more" },
+})
 --- PolynomialScheduler in the original's spelling.
 schedule.PolynomialSchduler = schedule.PolynomialScheduler
 
 -- ---- warm-ups -----------------------------------------------------------------------------------------------------
 
 local function define_warmup(name, parameter, make)
-  local signature = arguments.signature("flow.optimizer.warmup." .. name,
-    { { "steps", "integer" }, { parameter, "finite" } })
+  local signature = arguments.signature("flow.optimizer.warmup." .. name, {
+    { "steps", "integer", text = "how many steps it lasts" },
+    { parameter, "finite", text = "share of the schedule's base_lr at the beginning" },
+  })
   schedule.warmup[name] = function(...)
     local given = signature:parse(...)
     if given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
@@ -176,7 +206,7 @@ local function define_warmup(name, parameter, make)
   end
 end
 
---- base_lr * multiplier while t < steps.
+--- A lower learning rate at first: base_lr * multiplier while t < steps; then the schedule as it is from there on.
 define_warmup("constant", "multiplier", function(given, signature)
   if given.multiplier <= 0 or given.multiplier >= 1 then
     signature:fail(": multiplier must lie between 0 and 1, got " .. given.multiplier)
@@ -184,7 +214,8 @@ define_warmup("constant", "multiplier", function(given, signature)
   return { op = "schedule_warmup_constant", attrs = { steps = given.steps, multiplier = given.multiplier } }
 end)
 
---- From base_lr * start_multiplier up to base_lr while t < steps.
+--- A learning rate that rises in a line, from base_lr * start_multiplier to base_lr, while t < steps; then the schedule
+--- as it is from there on.
 define_warmup("linear", "start_multiplier", function(given, signature)
   if given.start_multiplier < 0 or given.start_multiplier >= 1 then
     signature:fail(": start_multiplier must lie in [0, 1), got " .. given.start_multiplier)

@@ -8,6 +8,7 @@
 --                    | candidates <number, word, choices> | refused <reason>
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local interrupts = require "moonflow.interrupts"
 local session = require "moonflow.session"
@@ -98,6 +99,7 @@ end
 
 local Server = { kind = "served prompt" }
 Server.__index = Server
+arguments.publish("Server", "server", Server, "close")
 
 local function interrupted_by(client)
   if not client:receive() then return true end

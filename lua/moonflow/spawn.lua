@@ -18,6 +18,7 @@ local running, resume, yield, can_yield = coroutine.running, coroutine.resume, c
 local Task = { kind = "task", thread = false, awake = false, awaits = false, awaited = false, waiters = false,
                failed = false, problem = false }
 Task.__index = Task
+arguments.publish("Task", "task", Task, "done await")
 
 setmetatable(Task, { __index = function(_, key)
   errors.raise("not_found", "a task has no '" .. tostring(key) .. "'; task:await() gives what it returns, and "

@@ -13,6 +13,7 @@ local watch = {}
 
 local Watch = { kind = "watch" }
 Watch.__index = Watch
+arguments.publish("Watch", "watch", Watch, "off on every")
 arguments.answer(Watch, "the handle of a watch", { remove = "watch:off() stops it", stop = "watch:off() stops it" })
 
 -- A handle that asks for each run needs no look before a call; the others are counted in the board of their job.

@@ -86,8 +86,8 @@ describe("what editors are told", function()
 
   it("has the parameters, types, defaults and options of a call, and what it gives", function()
     for _, line in ipairs({
-      "---@param inputs moonflow.Blob\n", "---@param units integer\n",
-      "---@field use_bias? boolean # default true\n",
+      "---@param inputs moonflow.Blob\n", "---@param units integer # size of the last axis of the result\n",
+      "---@field use_bias? boolean # add a bias; default true\n",
       "function flow.layers.dense(inputs, units, activation, use_bias,",
       "---@overload fun(inputs: moonflow.Blob, units: integer, options: moonflow.layers.dense.Options): moonflow.Blob",
       "---@return moonflow.NdArray\n---@overload fun(self: moonflow.NdArray): number\n",
@@ -99,10 +99,152 @@ describe("what editors are told", function()
   end)
 end)
 
-describe("docs/ops.md", function()
-  it("is what the catalog says; if not: build/moonflow docs/write_ops.lua > docs/ops.md", function()
-    local run = process.moonflow({ process.source .. "/docs/write_ops.lua" })
-    assert.equal(0, run.code, run.err)
-    assert.equal(process.read(process.source .. "/docs/ops.md"), run.out)
+-- How a value stands in a script; written here anew, so that what is compared has two sources.
+local function written(value)
+  if type(value) == "string" then return '"' .. value .. '"' end
+  if type(value) ~= "table" then return tostring(value) end
+  local items = {}
+  for i, item in ipairs(value) do items[i] = written(item) end
+  return "{" .. table.concat(items, ", ") .. "}"
+end
+
+describe("the help of a function", function()
+  local flow = require "moonflow"
+  local core, arguments, ops = require "moonflow.core", require "moonflow.arguments", require "moonflow.ops"
+
+  -- "flow.nn.relu" and its parts as { path, function }, of folders of the library.
+  local function functions_of(folder, path, list)
+    for name, value in next, folder do
+      if type(value) == "function" then list[#list + 1] = { path .. "." .. name, value } end
+      if type(value) == "table" then functions_of(value, path .. "." .. name, list) end
+    end
+    return list
+  end
+
+  it("has what the catalog says of an op: its defaults, and the texts of its parameters", function()
+    -- These take more or other forms than the op, and say so in their own words.
+    local own = { slice_v2 = true, range = true, dim_gather = true, matmul = true }
+    local lacking, count = {}, 0
+    local function expect(text, part, what)
+      count = count + 1
+      if not text:find(part, 1, true) then lacking[#lacking + 1] = what end
+    end
+    for _, op in ipairs(core.session { threads = 1 }:ops()) do
+      local text = op.lua and not own[op.lua] and flow.help(op.lua)
+      local flat = text and text:gsub("%s+", " ")
+      local fills_in = {}  -- for the list that another one may be
+      for _, attr in ipairs(op.attrs) do fills_in[attr.table_form or ""] = true end
+      for _, attr in ipairs(text and op.attrs or {}) do
+        local shown = attr.required and attr.name or attr.name .. " = " .. written(attr.default)
+        if not fills_in[attr.name] and not (op.random and attr.name == "key") then
+          expect(text:match("^[^\n]+"), shown, op.lua .. "(" .. shown)
+          expect(flat, shown .. ": " .. attr.doc:gsub("%s+", " "), op.lua .. ": " .. shown)
+        end
+      end
+      if text and op.random then expect(flat, "[seed]: a seed of its own", op.lua .. ": seed") end
+    end
+    assert.same({}, lacking)
+    assert.truthy(count > 200, count)
+  end)
+
+  it("names each parameter with its default", function()
+    local lacking, count = {}, 0
+    local list = {}
+    for _, folder in ipairs({ "nn", "layers", "math", "optimizer", "random" }) do
+      functions_of(flow[folder], "flow." .. folder, list)
+    end
+    for _, op in ipairs(core.session { threads = 1 }:ops()) do
+      list[#list + 1] = op.lua and { "flow." .. op.lua, loadstring("return (...)." .. op.lua)(flow) } or nil
+    end
+    for _, entry in ipairs(list) do
+      local path, f = unpack(entry)
+      local text = flow.help(f, path)
+      local first = "," .. text:match("^[^\n]+%b()"):match("%((.*)%)$") .. ","
+      local signature = ops.signature(f) or arguments.signature_of(f)
+      count = count + 1
+      for _, parameter in ipairs(signature and signature.parameters or {}) do
+        local default = parameter.default
+        if default == nil then default = parameter.engine_default end
+        local name = parameter.name
+        local shown = default ~= nil and name .. " = " .. written(default)
+          or parameter.kind == "operands" and "{ " .. name .. "... }" or name
+        if default == nil and not parameter.required then shown = "[" .. shown .. "]" end
+        local is_there = first:gsub(", ", ","):find("," .. shown:gsub(", ", ",") .. ",", 1, true)
+        if not is_there then lacking[#lacking + 1] = path .. ": " .. shown end
+      end
+      if not signature then lacking[#lacking + 1] = path .. ": no signature" end
+    end
+    assert.same({}, lacking)
+    assert.truthy(count > 300, count)
+  end)
+
+  it("says what each parameter of an optimizer, a schedule and a layer means", function()
+    local lacking = {}
+    local list = functions_of(flow.layers, "flow.layers", functions_of(flow.optimizer, "flow.optimizer", {}))
+    for _, entry in ipairs(list) do
+      local text = flow.help(entry[2], entry[1])
+      local signature = ops.signature(entry[2]) or arguments.signature_of(entry[2])
+      for _, parameter in ipairs(signature.parameters) do
+        local is_value = parameter.kind == "blob" or parameter.kind == "operand"
+        if not is_value and parameter.name ~= "name"
+          and not text:find("\n  %[?" .. parameter.name .. "[^\n]*: ") then
+          lacking[#lacking + 1] = entry[1] .. ": " .. parameter.name
+        end
+      end
+    end
+    assert.same({}, lacking)
+    local adam = flow.help("optimizer.AdamW")
+    for _, said in ipairs({
+      "weight_decay = 0: share of itself", "PyTorch's AdamW: 0.01", "c = sqrt(1 - beta2^t) / (1 - beta1^t)",
+      "w = w - rate * c * m / (sqrt(v) + epsilon) - rate * weight_decay * w",
+    }) do assert.truthy(adam:find(said, 1, true), said) end
+  end)
+
+  it("says the order that calls take", function()
+    assert.equal("flow.dim_gather(x, dim, index, [name])", flow.help("dim_gather"):match("^[^\n]+"))
+    assert.truthy(flow.help("dim_gather"):find("flow.dim_gather(x, index, dim)", 1, true))
+  end)
+end)
+
+for _, page in ipairs({ "ops", "reference" }) do
+  describe("docs/" .. page .. ".md", function()
+    it(("is what help says; if not: build/moonflow docs/write_%s.lua > docs/%s.md"):format(page, page), function()
+      local run = process.moonflow({ process.source .. "/docs/write_" .. page .. ".lua" })
+      assert.equal(0, run.code, run.err)
+      assert.equal(process.read(process.source .. "/docs/" .. page .. ".md"), run.out)
+    end)
+  end)
+end
+
+describe("docs/ops.md and docs/reference.md", function()
+  local function headings(page, before)
+    local found = {}
+    for line in process.read(process.source .. "/docs/" .. page .. ".md"):gmatch("[^\n]+") do
+      local name = line:match("^##+ ([%w_.:]+)$")
+      if name then found[before .. name] = true end
+      for other in line:find("^Also `") and line:gmatch("`([%w_.]+)`") or function() end do found[other] = true end
+      if line:match("^%* `") then found[line:match("`([%w_.]+)`")] = true end
+    end
+    return found
+  end
+
+  it("have every function and method between them, each with a text", function()
+    local help = require "moonflow.help"
+    local ops, others, lacking = headings("ops", "flow."), headings("reference", ""), {}
+    local function check(path, value)
+      local is_there = ops[path] or others[path]
+      local said = type(value) == "function" and help.text_only(value, path):match("^[^\n]+\n[^\n]+")
+      if not is_there or not said then lacking[#lacking + 1] = path end
+    end
+    for path, value in pairs(help.paths()) do
+      if type(value) == "function" then check(path, value) end
+    end
+    for path, value in pairs(help.methods()) do check(path, value) end
+    for _, class in ipairs(require("moonflow.arguments").classes) do
+      for _, name in ipairs(class.methods) do
+        if type(rawget(class.class, name)) ~= "function" then lacking[#lacking + 1] = class.name .. ":" .. name end
+      end
+    end
+    assert.same({}, lacking)
   end)
 end)

@@ -141,6 +141,35 @@ job(x)
     assert.truthy(run.err:find("did you mean flow.layers.conv2d, flow.nn.conv2d?", 1, true))
   end)
 
+  it("finds functions by words of their help, best first and a screen of them", function()
+    local run = typed("? learning rate\n? padding\n? gradient clipping\n?Linear\n? nothing has these words\n? shapes\n")
+    local function first_of(pattern) return run.out:find(pattern) end
+    assert.truthy(first_of("^flow%.optimizer%.%a+Scheduler +%S"), run.out)
+    assert.truthy(first_of("\nflow%.layers%.conv2d +A convolution with bias and activation%.\n"))
+    assert.truthy(first_of("\nflow%.pad +x with a border of one value%.\n"))
+    assert.truthy(first_of("\nflow%.optimizer%.grad_clipping%.by_global_norm +%S"))
+    assert.truthy(first_of("\nflow%.layers%.dense +A linear layer"))
+    local list, more = run.out:match("([^\n]*\n[^\n]*)\nand (%d+) more\n$")
+    assert.truthy(list and tonumber(more) > 100, run.out)
+    for line in run.out:gmatch("[^\n]+") do assert.truthy(#line <= 80, line) end
+    assert.equal("no help has all of the words 'nothing has these words'\n", run.err)
+  end)
+
+  it("explains the function of a call under way, and methods of what functions give", function()
+    local run = typed("? flow.layers.conv2d(x, 32\n? y = flow.layers.dense(flow.nn.relu(x), 10, { use_bi\n"
+      .. "? flow.optimizer.Adam.minimize\n? optimizer:minimize\ncheck_point = flow.train.CheckPoint()\n"
+      .. "? check_point.save\n? flow.np.zeros\n")
+    local texts = {
+      "flow.layers.conv2d(inputs, filters", "\nflow.layers.dense(inputs, units", "\noptimizer:minimize(loss)\n",
+      "\nCheckPoint:save(path, overwrite = false, slots = true)\nWrites all variables", "\n  slots? (boolean)",
+      "\nnp.zeros(shape, dtype = \"float32\")\nZeros in this shape",
+    }
+    for _, text in ipairs(texts) do assert.truthy(run.out:find(text, 1, true), text) end
+    assert.falsy(run.out:find("values? (table)", 1, true))
+    assert.falsy(run.out:find("flow.nn.relu(x", 1, true))
+    assert.equal("nothing is called 'flow.optimizer.Adam.minimize'; did you mean optimizer:minimize?\n", run.err)
+  end)
+
   it("says what each function of the library does", function()
     local run = process.moonflow({ "-e", [[
       local flow = require "moonflow"
