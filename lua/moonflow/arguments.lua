@@ -210,14 +210,20 @@ function arguments.answer(class, what, words)
     if strange[key] or type(key) ~= "string" then return nil end
     if words and words[key] then errors.raise("not_found", what .. " has no '" .. key .. "'; " .. words[key]) end
     local methods = {}
-    for name, value in next, class do
-      if type(value) == "function" and name:sub(1, 2) ~= "__" then methods[#methods + 1] = name end
+    for _, known in ipairs(arguments.classes) do
+      if known.class == class then methods = known.methods end
     end
-    table.sort(methods)
     local near = arguments.nearest(key, methods)
     if near then errors.raise("not_found", what .. " has no '" .. key .. "'; did you mean " .. near .. "?") end
     strange[key] = true
   end })
+end
+
+--- Checks what a method is called on; `called` is how: "job:prepare".
+--- @error a call with "." in place of ":"
+function arguments.check_self(self, class, called)
+  if type(self) == "table" and getmetatable(self) == class then return end
+  errors.raise("invalid_argument", called .. " is a method: call it with ':'")
 end
 
 -- Is a last argument the options? They have only string keys and no metatable of their own, so they are neither a list

@@ -12,14 +12,6 @@ local io, os = io, os
 
 local checkpoint = {}
 
--- The object of a method call; a call with a dot has none.
-local function check_self(self, class, call)
-  if getmetatable(self) ~= class then
-    local name = call:match("[%w_]+$")
-    errors.raise("invalid_argument", call .. " is a method: call it with ':', as in check_point:" .. name .. "(...)")
-  end
-end
-
 -- ---- files --------------------------------------------------------------------------------------------------------
 
 -- One file in the safetensors format, or a folder.
@@ -91,7 +83,7 @@ end
 --- Gives every variable of the jobs defined so far its first value. Variables of jobs that are defined later get theirs
 --- before the first call of such a job.
 function CheckPoint:init()
-  check_self(self, CheckPoint, "CheckPoint:init")
+  arguments.check_self(self, CheckPoint, "CheckPoint:init")
   variable.reset()
 end
 
@@ -105,7 +97,7 @@ local save_signature = arguments.signature("CheckPoint:save",
 --- @param slots? boolean      default true; false leaves out what optimizers remember and the steps of train jobs,
 ---                            which a program that only predicts does not need
 function CheckPoint:save(...)
-  check_self(self, CheckPoint, "CheckPoint:save")
+  arguments.check_self(self, CheckPoint, "CheckPoint:save")
   local given = save_signature:parse(...)
   write("CheckPoint:save", given.path, variable.values(given.slots), given.overwrite)
 end
@@ -171,7 +163,7 @@ local load_signature = arguments.signature("CheckPoint:load", { { "path", "strin
 --- @param path string  the directory that save made, or a file whose name ends in ".safetensors"
 --- @error none of the variables in it, another shape or dtype, a damaged or missing file: nothing is changed
 function CheckPoint:load(...)
-  check_self(self, CheckPoint, "CheckPoint:load")
+  arguments.check_self(self, CheckPoint, "CheckPoint:load")
   local path = load_signature:parse(...).path
   local where = "CheckPoint:load: " .. path
   checkpoint.adopt(where, read(path, variable.known(where)))
@@ -208,7 +200,7 @@ end
 
 --- The names of the whole checkpoints, oldest first.
 function Manager:list_checkpoints()
-  check_self(self, Manager, "SimpleCheckPointManager:list_checkpoints")
+  arguments.check_self(self, Manager, "SimpleCheckPointManager:list_checkpoints")
   local names = {}
   for _, name in ipairs(core.list_directory(self.root_path) or {}) do
     -- What is still being written, or was when its process ended, has a name of that form.
@@ -221,14 +213,14 @@ end
 
 --- The name of the newest whole checkpoint, or nil.
 function Manager:latest_checkpoint()
-  check_self(self, Manager, "SimpleCheckPointManager:latest_checkpoint")
+  arguments.check_self(self, Manager, "SimpleCheckPointManager:latest_checkpoint")
   local names = self:list_checkpoints()
   return names[#names]
 end
 
 --- Loads the newest checkpoint, or initialises when there is none. Gives the name of what was loaded, or nil.
 function Manager:initialize_or_restore()
-  check_self(self, Manager, "SimpleCheckPointManager:initialize_or_restore")
+  arguments.check_self(self, Manager, "SimpleCheckPointManager:initialize_or_restore")
   local name = self:latest_checkpoint()
   if name then
     checkpoint.CheckPoint():load(self.root_path .. "/" .. name)
@@ -240,7 +232,7 @@ end
 
 --- Saves under a new name made of the prefix and the time (UTC), and gives the name.
 function Manager:save()
-  check_self(self, Manager, "SimpleCheckPointManager:save")
+  arguments.check_self(self, Manager, "SimpleCheckPointManager:save")
   local stem = self.prefix .. os.date("!%Y%m%d_%H%M%S")
   local name, count = stem, 0
   -- Several within one second are numbered, so that the order of names stays the order of time.

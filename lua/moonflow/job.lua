@@ -496,6 +496,7 @@ end
 --- @return Prepared
 --- @error a job that writes variables, draws random numbers or takes lists
 function Job:prepare()
+  arguments.check_self(self, Job, "job:prepare")
   return prepared.new(self)
 end
 
@@ -506,6 +507,7 @@ end
 --- @param outputs? table  names of the results in their order; default: those of the ops that make them
 --- @error a train job, or one that takes lists; an op without a counterpart in ONNX, by name and line
 function Job:export_onnx(...)
+  arguments.check_self(self, Job, "job:export_onnx")
   return require("moonflow.onnx_export")(self, ...)
 end
 
@@ -533,6 +535,7 @@ end
 --- @return Watch            `:off()`, `:on()`, `:every(n)`
 --- @error no value of that name; handler not callable
 function Job:watch(name, handler)
+  arguments.check_self(self, Job, "job:watch")
   if type(name) ~= "string" then
     errors.raise("invalid_argument", "job:watch: the name must be a string, got " .. arguments.describe(name))
   end
@@ -550,6 +553,7 @@ end
 --- The names that `watch` knows.
 --- @return string[]
 function Job:value_names()
+  arguments.check_self(self, Job, "job:value_names")
   return self.plan:value_names()
 end
 
@@ -559,6 +563,7 @@ local summary_signature = arguments.signature("job:summary", { { "plan", "boolea
 --- @param plan? boolean  true: the steps of the compiled plan instead, with the layouts of their values, and what a
 ---                       profile has measured: milliseconds, GFLOP/s and the share of the machine's peak
 function Job:summary(...)
+  arguments.check_self(self, Job, "job:summary")
   local shows_plan = summary_signature:parse(...).plan
   return tostring(self) .. "\n" .. (shows_plan and summary.plan_text(self.plan.handle)
     or summary.text(self.plan.graph, self.plan.op_count, self.plan.frozen))
@@ -577,6 +582,7 @@ local dot_signature = arguments.signature("job:dot", { { "path", "string?" }, { 
 --- @return string            the text
 --- @error the file cannot be written
 function Job:dot(...)
+  arguments.check_self(self, Job, "job:dot")
   local given = dot_signature:parse(...)
   return require("moonflow.drawing").dot(self, given)  -- read when first used: few programs draw
 end
@@ -584,6 +590,7 @@ end
 --- The compiled plan as text: steps, buffers, order.
 --- @return string
 function Job:dump()
+  arguments.check_self(self, Job, "job:dump")
   return self.plan.handle:dump()
 end
 

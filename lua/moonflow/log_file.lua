@@ -129,9 +129,7 @@ function log_file.open(given, time, remove)
 end
 
 local function check(self, called)
-  if getmetatable(self) ~= Log then
-    errors.raise("invalid_argument", called .. " is a method: call it with ':'")
-  end
+  arguments.check_self(self, Log, called)
   if self.closed then errors.raise("wrong_state", called .. ": the log '" .. self.path .. "' is closed") end
 end
 

@@ -23,7 +23,6 @@ local kOldest, kNewest = 6, 28  -- opsets whose operators are known
 
 local Model = { kind = "onnx model" }
 Model.__index = Model
-arguments.answer(Model, "a model")
 
 -- ---- loading ------------------------------------------------------------------------------------------------------
 

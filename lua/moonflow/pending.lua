@@ -104,6 +104,7 @@ end
 --- Waits for the run and gives its results, delivering other things meanwhile.
 --- @error what the run failed with; inside a callback, unless the run has ended
 function Pending:get()
+  arguments.check_self(self, Pending, "pending:get")
   if not self.ended then
     session.refuse_inside("get")
     if not session.wait_for(self) then
@@ -119,6 +120,7 @@ end
 --- waits as :get does.
 --- @error what the run failed with; unless it has ended: inside a plain callback, and in host mode outside of a task
 function Pending:await()
+  arguments.check_self(self, Pending, "pending:await")
   if not self.ended then spawn.await(self) end
   return self:get()
 end

@@ -97,12 +97,14 @@ end
 --- weights they have until those are there, which they are after flow.sync, and at once where nothing is in flight.
 --- @error its session is closed
 function Prepared:publish()
+  arguments.check_self(self, Prepared, "prepared:publish")
   self.handle:publish()
 end
 
 --- How many times its calls have taken new weights.
 --- @return number
 function Prepared:generation()
+  arguments.check_self(self, Prepared, "prepared:generation")
   return self.handle:generation()
 end
 

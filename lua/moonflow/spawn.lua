@@ -208,12 +208,14 @@ session.on_room(admit)
 
 --- Has the task ended?
 function Task:done()
+  arguments.check_self(self, Task, "task:done")
   return self.ended
 end
 
 --- Gives what the task returns, waiting for its end as a future's :await does.
 --- @error what the task raised; where a future's :await is refused; when nothing is in flight that could resume it
 function Task:await()
+  arguments.check_self(self, Task, "task:await")
   if not self.ended then spawn.await(self) end
   if not self.ended then
     if not session.wait_for(self) then

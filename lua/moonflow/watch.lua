@@ -28,6 +28,7 @@ end
 
 --- Stops the handler from the next run on. The value is then not even copied.
 function Watch:off()
+  arguments.check_self(self, Watch, "watch:off")
   local before = is_selective(self)
   self.enabled = false
   note_change(self, before)
@@ -36,6 +37,7 @@ end
 
 --- Starts it again.
 function Watch:on()
+  arguments.check_self(self, Watch, "watch:on")
   local before = is_selective(self)
   self.enabled = true
   note_change(self, before)
@@ -44,6 +46,7 @@ end
 
 --- Calls the handler only in each n-th run, beginning with the next one.
 function Watch:every(period)
+  arguments.check_self(self, Watch, "watch:every")
   if type(period) ~= "number" or period < 1 or period ~= math.floor(period) then
     errors.raise("invalid_argument", "watch:every wants a whole number from 1 on, got " .. arguments.describe(period))
   end

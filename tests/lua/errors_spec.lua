@@ -959,6 +959,23 @@ local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placehold
 >>job:watch("y", print):of()]])
   end)
 
+  it("is a method, which is called with a colon", function()
+    local job = [[
+local job = flow.global_function { name = "j", inputs = { x = tp.Numpy.Placeholder({ 1 }) } } (
+  function(x) return flow.nn.relu(x, { name = "y" }) end)
+]]
+    for call, method in pairs {
+      ["job.prepare()"] = "job:prepare", ["job.summary()"] = "job:summary", ["job.dot('x')"] = "job:dot",
+      ["job.watch('y', print)"] = "job:watch", ["job:prepare().publish()"] = "prepared:publish",
+      ["job(np.ones({ 1 })).get()"] = "pending:get", ["job:watch('y', print).off()"] = "watch:off",
+      ["flow.data.Dataset({ np.ones { 4 } }, 2).batches()"] = "dataset:batches",
+      ["flow.spawn(function() end).done()"] = "task:done",
+    } do
+      golden(method .. " is a method: call it with ':'", job .. ">>" .. call)
+      flow.clear_default_session()
+    end
+  end)
+
   it("is nil, where it is near to none", function()
     assert.is_nil(flow.optimizer.SGD(0.1).nothing)
   end)
