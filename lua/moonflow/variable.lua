@@ -44,7 +44,7 @@ local function declare(t, given, where)
       .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
       .. shape_text(shape) .. "; it lives on when its job is defined again, so another shape needs another name"
       .. (given.name:find("^%u%w*_%d+%-") and ". It is of a layer without a name, and those of all jobs are numbered "
-        .. "alike: name it, or begin anew by flow.clear_default_session()" or ""))
+        .. "alike: name it" or "") .. ", or begin anew by flow.clear_default_session()")
   end
   local site = errors.site()
   local id = t.graph:variable(given.name, dtype, shape, site or "")

@@ -442,7 +442,8 @@ end)]])
 
   it("variables keep their shape when a job is defined again", function()
     golden("flow.layers.dense: variable 'd-weight' is float32 (2, 4) since user.lua:3, this asks for float32 (3, 4); "
-      .. "it lives on when its job is defined again, so another shape needs another name", [[
+      .. "it lives on when its job is defined again, so another shape needs another name, or begin "
+      .. "anew by flow.clear_default_session()", [[
 local function define(units)
   return flow.global_function { name = "net", inputs = { x = tp.Numpy.Placeholder({ 1, 4 }) } } (function(x)
 >>  return flow.layers.dense(x, units, { name = "d" })
