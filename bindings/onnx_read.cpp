@@ -1,113 +1,18 @@
-#include "bindings/onnx.h"
-
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <unordered_set>
 
+#include "bindings/onnx_format.h"
 #include "bindings/wire.h"
 
 namespace moonflow {
 
+using namespace onnx;
+
 namespace {
 
-constexpr size_t kMaxFile = (size_t{1} << 31) - 1;  // of a protobuf message
 constexpr int64_t kMaxParts = 1 << 22;  // nodes, names and attributes: each takes more memory than it takes bytes
-constexpr int64_t kIrVersion = 8;       // of what is written, that of opset 17
-
-// ---- the numbers of fields and types, as onnx.proto has them -------------------------------------------------------
-
-namespace model {
-enum : uint32_t { IrVersion = 1, Producer = 2, ProducerVersion = 3, Graph = 7, Opset = 8 };
-}
-namespace opset {
-enum : uint32_t { Domain = 1, Version = 2 };
-}
-namespace graph {
-enum : uint32_t { Node = 1, Name = 2, Initializer = 5, Input = 11, Output = 12, SparseInitializer = 15 };
-}
-namespace node {
-enum : uint32_t { Input = 1, Output = 2, Name = 3, Op = 4, Attribute = 5, Domain = 7 };
-}
-namespace attribute {
-enum : uint32_t { Name = 1, F, I, S, T, G, Floats, Ints, Strings, Tensors, Graphs, Type = 20, Reference = 21 };
-// The value of field `Type`.
-enum Kind { Float = 1, Int, String, Tensor, Graph, FloatList, IntList, StringList, TensorList, GraphList };
-}  // namespace attribute
-namespace tensor {
-enum : uint32_t {
-  Dims = 1,
-  Type,
-  Segment,
-  Floats,
-  Int32s,
-  Strings,
-  Int64s,
-  Name,
-  Raw,
-  Doubles,
-  UInt64s,
-  External = 13,
-  Location
-};
-}
-namespace entry {
-enum : uint32_t { Key = 1, Value = 2 };
-}
-namespace value {
-enum : uint32_t { Name = 1, Type = 2, TensorType = 1, ElementType = 1, ElementShape = 2, Dim = 1, Size = 1, Param = 2 };
-}
-
-struct ElementType {
-  const char* name;
-  std::optional<DType> dtype;
-};
-constexpr int kBool = 9;
-// By the number of the type. ONNX's bool is our int8.
-const ElementType kElementTypes[] = {
-    {"undefined", {}},
-    {"float", DType::Float32},
-    {"uint8", DType::UInt8},
-    {"int8", DType::Int8},
-    {"uint16", {}},
-    {"int16", {}},
-    {"int32", DType::Int32},
-    {"int64", DType::Int64},
-    {"string", {}},
-    {"bool", DType::Int8},
-    {"float16", DType::Float16},
-    {"double", DType::Float64},
-    {"uint32", {}},
-    {"uint64", {}},
-    {"complex64", {}},
-    {"complex128", {}},
-    {"bfloat16", DType::BFloat16},
-};
-
-std::string element_name(int64_t type) {
-  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
-  return type >= 0 && type < kCount ? kElementTypes[type].name : text("the type of number ", type);
-}
-
-DType dtype_of(int64_t type, const std::string& what) {
-  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
-  if (type >= 0 && type < kCount && kElementTypes[type].dtype) return *kElementTypes[type].dtype;
-  fail(ErrorCode::Unsupported, what, " is of ", element_name(type), ", which there is none of here");
-}
-
-int64_t type_of(DType dtype) {
-  int64_t type = 0;
-  while (kElementTypes[type].dtype != dtype) ++type;  // int8 comes before bool
-  return type;
-}
-
-// A name as messages show it: of one line and not too long.
-std::string shown(std::string_view name) {
-  std::string text(name.substr(0, 100));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
-  return "'" + text + "'";
-}
 
 // What all parts of a file are read with.
 struct Reading {
@@ -444,27 +349,6 @@ OnnxValue read_value(WireReader reader, const char* role, Reading& reading) {
   return read;
 }
 
-// What holds of every graph: each value has a name and is made once, before it is used. So there is no cycle either.
-void check_graph(const OnnxModel& model) {
-  std::unordered_set<std::string_view> made;
-  const auto make = [&](const std::string& name, const char* by) {
-    require(!name.empty(), ErrorCode::Io, by, " has no name");
-    require(made.insert(name).second, ErrorCode::Io, "the value ", shown(name), " is made twice, the second time as ",
-            by);
-  };
-  for (const OnnxValue& input : model.inputs) make(input.name, "an input");
-  for (const OnnxInitializer& initializer : model.initializers) make(initializer.name, "an initializer");
-  for (const OnnxNode& node : model.nodes) {
-    for (const std::string& input : node.inputs)
-      require(input.empty() || made.count(input) > 0, ErrorCode::Io, "the value ", shown(input), " is used by node ",
-              shown(node.name), " (", shown(node.op), "), but nothing before makes it");
-    for (const std::string& output : node.outputs)
-      if (!output.empty()) make(output, "an output of a node");
-  }
-  for (const OnnxValue& output : model.outputs)
-    require(made.count(output.name) > 0, ErrorCode::Io, "nothing makes the output ", shown(output.name));
-}
-
 void read_graph(WireReader reader, OnnxModel& model, Reading& reading) {
   while (reader.next()) {
     reading.take(reader);
@@ -555,118 +439,6 @@ OnnxModel read_onnx(std::string_view file, const std::shared_ptr<HostMemory>& me
   if (!version.empty()) model.producer += " " + version;
   check_graph(model);
   return model;
-}
-
-// ---- writing -------------------------------------------------------------------------------------------------------
-
-namespace {
-
-// All of a tensor but its elements, and how many bytes those take.
-std::pair<WireWriter, int64_t> tensor_head(const Tensor& value, const std::string& name) {
-  WireWriter head;
-  for (const int64_t dim : value.shape()) head.integer(tensor::Dims, dim);
-  head.integer(tensor::Type, type_of(value.dtype()));
-  if (!name.empty()) head.bytes(tensor::Name, name);
-  head.begin_bytes(tensor::Raw, static_cast<uint64_t>(value.bytes()));
-  return {std::move(head), value.bytes()};
-}
-
-void write_tensor(WireWriter& to, uint32_t number, const Tensor& value, const std::string& name) {
-  const auto [head, bytes] = tensor_head(value, name);
-  to.begin_bytes(number, head.text().size() + static_cast<uint64_t>(bytes));
-  to.append(head.text());
-  to.append({value.data<char>(), static_cast<size_t>(bytes)});
-}
-
-WireWriter attribute_message(const OnnxAttribute& attribute) {
-  WireWriter message;
-  message.bytes(attribute::Name, attribute.name);
-  struct Visitor {
-    WireWriter& message;
-    attribute::Kind operator()(int64_t integer) const {
-      message.integer(attribute::I, integer);
-      return attribute::Int;
-    }
-    attribute::Kind operator()(double real) const {
-      message.real(attribute::F, static_cast<float>(real));
-      return attribute::Float;
-    }
-    attribute::Kind operator()(const std::string& string) const {
-      message.bytes(attribute::S, string);
-      return attribute::String;
-    }
-    attribute::Kind operator()(const Tensor& value) const {
-      write_tensor(message, attribute::T, value, "");
-      return attribute::Tensor;
-    }
-    attribute::Kind operator()(const std::vector<int64_t>& ints) const {
-      for (const int64_t integer : ints) message.integer(attribute::Ints, integer);
-      return attribute::IntList;
-    }
-    attribute::Kind operator()(const std::vector<double>& floats) const {
-      for (const double real : floats) message.real(attribute::Floats, static_cast<float>(real));
-      return attribute::FloatList;
-    }
-    attribute::Kind operator()(const std::vector<std::string>& strings) const {
-      for (const std::string& string : strings) message.bytes(attribute::Strings, string);
-      return attribute::StringList;
-    }
-  };
-  message.integer(attribute::Type, std::visit(Visitor{message}, attribute.value));
-  return message;
-}
-
-WireWriter node_message(const OnnxNode& node) {
-  WireWriter message;
-  for (const std::string& input : node.inputs) message.bytes(node::Input, input);
-  for (const std::string& output : node.outputs) message.bytes(node::Output, output);
-  message.bytes(node::Name, node.name);
-  message.bytes(node::Op, node.op);
-  if (!node.domain.empty()) message.bytes(node::Domain, node.domain);
-  for (const OnnxAttribute& attribute : node.attributes) message.message(node::Attribute, attribute_message(attribute));
-  return message;
-}
-
-WireWriter value_message(const OnnxValue& value) {
-  WireWriter shape, tensor, type, message;
-  for (const OnnxValue::Size& size : value.shape.value_or(std::vector<OnnxValue::Size>())) {
-    WireWriter dim;
-    if (const auto* number = std::get_if<int64_t>(&size))
-      dim.integer(value::Size, *number);
-    else if (!std::get<std::string>(size).empty())
-      dim.bytes(value::Param, std::get<std::string>(size));
-    shape.message(value::Dim, dim);
-  }
-  if (value.dtype) tensor.integer(value::ElementType, type_of(*value.dtype));
-  if (value.shape) tensor.message(value::ElementShape, shape);
-  type.message(value::TensorType, tensor);
-  message.bytes(value::Name, value.name);
-  message.message(value::Type, type);
-  return message;
-}
-
-}  // namespace
-
-std::pair<std::string, std::string> write_onnx(const OnnxModel& model) {
-  check_graph(model);
-  WireWriter graph;
-  for (const OnnxNode& node : model.nodes) graph.message(graph::Node, node_message(node));
-  graph.bytes(graph::Name, model.name);
-  for (const OnnxInitializer& initializer : model.initializers)
-    write_tensor(graph, graph::Initializer, initializer.value, initializer.name);
-  for (const OnnxValue& input : model.inputs) graph.message(graph::Input, value_message(input));
-  for (const OnnxValue& output : model.outputs) graph.message(graph::Output, value_message(output));
-
-  WireWriter opset, head;
-  opset.bytes(opset::Domain, "");
-  opset.integer(opset::Version, model.opset);
-  head.integer(model::IrVersion, kIrVersion);
-  head.bytes(model::Producer, model.producer);
-  head.message(model::Opset, opset);
-  head.begin_bytes(model::Graph, graph.text().size());
-  require(head.text().size() + graph.text().size() <= kMaxFile, ErrorCode::Unsupported,
-          "the model is larger than 2 GiB, which an ONNX file cannot hold");
-  return {head.text(), graph.text()};
 }
 
 }  // namespace moonflow

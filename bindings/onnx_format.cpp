@@ -1,0 +1,80 @@
+#include "bindings/onnx_format.h"
+
+#include <unordered_set>
+
+namespace moonflow::onnx {
+
+namespace {
+
+struct ElementType {
+  const char* name;
+  std::optional<DType> dtype;
+};
+// By the number of the type.
+const ElementType kElementTypes[] = {
+    {"undefined", {}},
+    {"float", DType::Float32},
+    {"uint8", DType::UInt8},
+    {"int8", DType::Int8},
+    {"uint16", {}},
+    {"int16", {}},
+    {"int32", DType::Int32},
+    {"int64", DType::Int64},
+    {"string", {}},
+    {"bool", DType::Int8},
+    {"float16", DType::Float16},
+    {"double", DType::Float64},
+    {"uint32", {}},
+    {"uint64", {}},
+    {"complex64", {}},
+    {"complex128", {}},
+    {"bfloat16", DType::BFloat16},
+};
+
+}  // namespace
+
+std::string element_name(int64_t type) {
+  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
+  return type >= 0 && type < kCount ? kElementTypes[type].name : text("the type of number ", type);
+}
+
+DType dtype_of(int64_t type, const std::string& what) {
+  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
+  if (type >= 0 && type < kCount && kElementTypes[type].dtype) return *kElementTypes[type].dtype;
+  fail(ErrorCode::Unsupported, what, " is of ", element_name(type), ", which there is none of here");
+}
+
+int64_t type_of(DType dtype) {
+  int64_t type = 0;
+  while (kElementTypes[type].dtype != dtype) ++type;  // int8 comes before bool
+  return type;
+}
+
+std::string shown(std::string_view name) {
+  std::string text(name.substr(0, 100));
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
+  return "'" + text + "'";
+}
+
+void check_graph(const OnnxModel& model) {
+  std::unordered_set<std::string_view> made;
+  const auto make = [&](const std::string& name, const char* by) {
+    require(!name.empty(), ErrorCode::Io, by, " has no name");
+    require(made.insert(name).second, ErrorCode::Io, "the value ", shown(name), " is made twice, the second time as ",
+            by);
+  };
+  for (const OnnxValue& input : model.inputs) make(input.name, "an input");
+  for (const OnnxInitializer& initializer : model.initializers) make(initializer.name, "an initializer");
+  for (const OnnxNode& node : model.nodes) {
+    for (const std::string& input : node.inputs)
+      require(input.empty() || made.count(input) > 0, ErrorCode::Io, "the value ", shown(input), " is used by node ",
+              shown(node.name), " (", shown(node.op), "), but nothing before makes it");
+    for (const std::string& output : node.outputs)
+      if (!output.empty()) make(output, "an output of a node");
+  }
+  for (const OnnxValue& output : model.outputs)
+    require(made.count(output.name) > 0, ErrorCode::Io, "nothing makes the output ", shown(output.name));
+}
+
+}  // namespace moonflow::onnx
