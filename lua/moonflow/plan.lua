@@ -191,13 +191,14 @@ function Plan:watch(name, handler, earlier)
       .. arguments.suggestion(name, self:value_names()))
   end
   local token = self.tap_count + 1
-  self.graph:tap(id, token)
-  self.tap_count = token
-  compile(self)
   local handle = earlier or watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.job_name)
   if not earlier then handle:join(self.board) end
-  self.watches[token], self.shown[token] = handle, id
-  return handle
+  self.graph:tap(id, token)
+  self.tap_count, self.watches[token], self.shown[token] = token, handle, id
+  local fine, problem = pcall(compile, self)
+  if fine then return handle end
+  handle:off()  -- the tap stays in the graph, for the next who compiles it
+  error(problem, 0)
 end
 
 -- ---- calling ------------------------------------------------------------------------------------------------------

@@ -388,6 +388,28 @@ describe("a watch from outside", function()
     assert.same({ 1, 2, 3, 4 }, sizes)
   end)
 
+  it("that cannot be compiled leaves the job as it was, for the next one too", function()
+    local session = require "moonflow.session"
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function(x)
+      return flow.nn.relu(x, { name = "rectified" }), x
+    end)
+    local lost, seen = 0, 0
+    local handle_of = session.handle
+    session.handle = function() return { compile = function() error("no memory for a plan", 0) end } end
+    local fine, problem = pcall(job.watch, job, "rectified", function() lost = lost + 1 end)
+    session.handle = handle_of
+    assert.is_false(fine)
+    assert.equal("no memory for a plan", problem)
+    for _ = 1, 2 do
+      local y, x = job(vector(-1, 2))
+      assert.is_true(y == vector(0, 2) and x == vector(-1, 2))
+      job:watch("rectified", function() seen = seen + 1 end)
+    end
+    job(vector(1, 1))
+    assert.equal(0, lost)
+    assert.equal(3, seen)
+  end)
+
   it("names what it does not find", function()
     local job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
       return flow.nn.relu(x, { name = "rectified" })
