@@ -259,6 +259,15 @@ function Signature:called(where)
                         elsewhere = self.elsewhere }, Signature)
 end
 
+--- An axis of a value of this rank, counted from the beginning; a negative one counts from the end.
+function Signature:axis(axis, rank)
+  local wrapped = axis < 0 and axis + rank or axis
+  if wrapped < 0 or wrapped >= rank then
+    self:fail(": axis " .. axis .. " is out of range for rank " .. rank .. " (axes 0.." .. rank - 1 .. ")")
+  end
+  return wrapped
+end
+
 --- What to write in place of options that there are not: name -> "; ..." at the end of the error.
 function Signature:instead(elsewhere)
   self.elsewhere = elsewhere

@@ -2,7 +2,6 @@
 -- A named layer calls its parts name-weight, name-bias, name-bias_add; an unnamed one is numbered per job, as in the
 -- oldest dialect: Dense_6-weight, Dense_6_matmul, Dense_6_bias_add.
 
-local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
@@ -269,21 +268,6 @@ end
 
 -- ---- normalisation ------------------------------------------------------------------------------------------------
 
-local function wrap_axis(axis, rank, signature)
-  local wrapped = axis < 0 and axis + rank or axis
-  if wrapped < 0 or wrapped >= rank then
-    signature:fail(": axis " .. axis .. " is out of range for rank " .. rank .. " (axes 0.." .. rank - 1 .. ")")
-  end
-  return wrapped
-end
-
--- A constant vector where center or scale is off.
-local function fixed(t, value, dtype, size)
-  local array = core.zeros(dtype, { size })
-  for i = 0, size - 1 do array[i] = value end
-  return blob.new(t, t:constant(array), "constant", errors.site())
-end
-
 local normalisation_parameters = {
   { "inputs", "blob" }, { "axis", "integer", 1, text = "that of the channels; a negative one counts from the end" },
   { "momentum", "finite", 0.99, text = "share of the running statistics that a step keeps; PyTorch's is 1 minus this" },
@@ -298,7 +282,7 @@ local normalisation_parameters = {
 
 local function batch_normalization(t, given, where, signature)
   local x = given.inputs
-  local axis = wrap_axis(given.axis, #x.shape, signature)
+  local axis = signature:axis(given.axis, #x.shape)
   local size = x.shape[axis]
   local dtype = arguments.narrow[x.dtype] and "float32" or x.dtype
   local names = naming(t, given.name, "BatchNorm")
@@ -308,10 +292,10 @@ local function batch_normalization(t, given, where, signature)
   end
   local beta = given.center
     and parameter("beta", given.beta_initializer or zeros, given.beta_regularizer, given.trainable)
-    or fixed(t, 0, dtype, size)
+    or ops.filled(t, 0, dtype, size)
   local gamma = given.scale
     and parameter("gamma", given.gamma_initializer or ones, given.gamma_regularizer, given.trainable)
-    or fixed(t, 1, dtype, size)
+    or ops.filled(t, 1, dtype, size)
   local mean = parameter("moving_mean", given.moving_mean_initializer or zeros, nil, false)
   local variance = parameter("moving_variance", given.moving_variance_initializer or ones, nil, false)
   if t.type == "train" and given.trainable and given.training then
@@ -360,22 +344,16 @@ variables: name-gamma (ones), name-beta (zeros)]],
 function(t, given, where, signature)
   local x = given.inputs
   local rank = #x.shape
-  local norm_axis = wrap_axis(given.begin_norm_axis, rank, signature)
-  local params_axis = wrap_axis(given.begin_params_axis, rank, signature)
   local shape = {}
-  for axis = params_axis, rank - 1 do shape[#shape + 1] = x.shape[axis] end
+  for axis = signature:axis(given.begin_params_axis, rank), rank - 1 do shape[#shape + 1] = x.shape[axis] end
   local names = naming(t, given.name, "LayerNorm")
   local options = { dtype = x.dtype, trainable = given.trainable }
-  local gamma = given.scale and weight(t, where, names, "gamma", shape, ones, options)
-  local beta = given.center and weight(t, where, names, "beta", shape, zeros, options)
-  local attrs = { begin_norm_axis = norm_axis, epsilon = given.epsilon }
-  if params_axis == norm_axis then
-    return (ops.apply("layer_norm_core", { x, gamma, beta }, attrs, names.name))
-  end
-  local out = ops.apply("layer_norm_core", { x, false, false }, attrs, names.name)
-  if gamma then out = ops.apply("multiply", { out, gamma }, nil, part(names, "scale")) end
-  if beta then out = ops.apply("add", { out, beta }, nil, part(names, "shift")) end
-  return out
+  return nn.layer_norm(x, {
+    gamma = given.scale and weight(t, where, names, "gamma", shape, ones, options) or nil,
+    beta = given.center and weight(t, where, names, "beta", shape, zeros, options) or nil,
+    begin_norm_axis = signature:axis(given.begin_norm_axis, rank), begin_params_axis = given.begin_params_axis,
+    epsilon = given.epsilon, name = names.name,
+  })
 end)
 
 define("prelu", {
@@ -391,7 +369,7 @@ function(t, given, where, signature)
   local shape = {}
   for axis = 1, rank - 1 do shape[axis] = x.shape[axis] end
   for _, axis in ipairs(given.shared_axes and arguments.flat_list(given.shared_axes) or {}) do
-    shape[wrap_axis(axis, rank, signature)] = 1
+    shape[signature:axis(axis, rank)] = 1
   end
   local names = naming(t, given.name, "PRelu")
   local alpha = weight(t, where, names, "alpha", shape, given.alpha_initializer or zeros,

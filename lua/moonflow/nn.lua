@@ -1,10 +1,7 @@
 --- The part of flow.nn that is put together from ops: dropout, attention, normalisation with given statistics. What is
 -- about images, about volumes and what is a loss have files of their own.
 
-local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
-local blob = require "moonflow.blob"
-local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 
@@ -100,13 +97,8 @@ define("batch_normalization", {
   { "variance_epsilon", "finite", 1e-5 }, { "axis", "integer", 1, text = "that of the channels" },
 }, "scale * (x - mean) / sqrt(variance + variance_epsilon) + offset, along `axis`.",
 function(given, t)
-  local function filled(value, size)
-    local array = core.zeros(given.mean.dtype, { size })
-    for i = 0, size - 1 do array[i] = value end
-    return blob.new(t, t:constant(array), "constant", errors.site())
-  end
-  local size = given.mean.shape[0]
-  local gamma, beta = given.scale or filled(1, size), given.offset or filled(0, size)
+  local dtype, size = given.mean.dtype, given.mean.shape[0]
+  local gamma, beta = given.scale or ops.filled(t, 1, dtype, size), given.offset or ops.filled(t, 0, dtype, size)
   return ops.apply("batch_norm_infer", { given.x, gamma, beta, given.mean, given.variance },
     { axis = given.axis, epsilon = given.variance_epsilon }, given.name)
 end)
@@ -115,17 +107,15 @@ define("layer_norm", {
   { "inputs", "blob" }, { "gamma", "blob?" }, { "beta", "blob?" }, { "begin_norm_axis", "integer", 1 },
   { "begin_params_axis", "integer", -1 }, { "epsilon", "finite", 1e-5 },
 }, "Normalises each sample over the axes from begin_norm_axis on, then gamma * x + beta where they are given.",
-function(given)
-  local rank = #given.inputs.shape
-  local function wrap(axis) return axis < 0 and axis + rank or axis end
-  local attrs = { begin_norm_axis = wrap(given.begin_norm_axis), epsilon = given.epsilon }
-  if wrap(given.begin_params_axis) == wrap(given.begin_norm_axis) then
-    local inputs = { given.inputs, given.gamma or false, given.beta or false }
-    return (ops.apply("layer_norm_core", inputs, attrs, given.name))
+function(given, _, signature)
+  local rank, gamma, beta, name = #given.inputs.shape, given.gamma, given.beta, given.name
+  local attrs = { begin_norm_axis = signature:axis(given.begin_norm_axis, rank), epsilon = given.epsilon }
+  if signature:axis(given.begin_params_axis, rank) == attrs.begin_norm_axis then
+    return (ops.apply("layer_norm_core", { given.inputs, gamma or false, beta or false }, attrs, name))
   end
-  local out = ops.apply("layer_norm_core", { given.inputs, false, false }, attrs, given.name)
-  if given.gamma then out = out * given.gamma end
-  if given.beta then out = out + given.beta end
+  local out = ops.apply("layer_norm_core", { given.inputs, false, false }, attrs, name)
+  if gamma then out = ops.apply("multiply", { out, gamma }, nil, name and name .. "-scale") end
+  if beta then out = ops.apply("add", { out, beta }, nil, name and name .. "-shift") end
   return out
 end)
 

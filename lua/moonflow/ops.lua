@@ -3,6 +3,7 @@
 -- op. Ops with random numbers get their seed and step from the job. Helper ops have no function here; layers and
 -- optimizers append them with `ops.apply`.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
@@ -127,6 +128,13 @@ function ops.apply(op, inputs, attrs, name, seed)
   if def.random then supply_random(def, t, ids, attrs, full, seed) end
   supply_algorithm(def, t, attrs)
   return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
+end
+
+--- A vector of one number, `size` times, as a constant of the job.
+function ops.filled(t, value, dtype, size)
+  local array = core.zeros(dtype, { size })
+  if size > 0 then array:set(":", value) end
+  return blob.new(t, t:constant(array), "constant", errors.site())
 end
 
 -- The dtype that a number among the inputs takes: that of the last blob, for a condition comes first.
