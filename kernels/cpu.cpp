@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -55,6 +56,24 @@ void leave_no_thread_to_forks() {
       pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr);
 }
 
+// How many of so many threads there can be now, this one among them. Where the system gives libgomp none, that ends the
+// process; so it is asked for no more.
+int obtainable(int wanted) {
+  std::vector<std::thread> others;
+  std::mutex gate;
+  {
+    const std::lock_guard<std::mutex> closed(gate);  // so that all of them live at once
+    try {
+      for (int i = 1; i < wanted; ++i) others.emplace_back([&] { const std::lock_guard<std::mutex> passed(gate); });
+    } catch (const std::exception&) {
+      // It has given what it has.
+    }
+  }
+  for (std::thread& other : others) other.join();
+  const int all = 1 + static_cast<int>(others.size());
+  return all == wanted ? wanted : std::max(1, all / 2);  // what is left is for others who come later
+}
+
 class CpuDevice : public Device {
  public:
   CpuDevice(int threads, std::shared_ptr<HostMemory> memory, bool real_time)
@@ -66,6 +85,7 @@ class CpuDevice : public Device {
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
     if (omp_get_max_active_levels() == 0) threads_ = 1;  // no loop has more
+    threads_ = obtainable(threads_);
 #ifndef _OPENMP
     threads_ = 1;
 #endif

@@ -81,6 +81,19 @@ describe("the launcher", function()
     assert.truthy(run.err:find("inside.lua:3:", 1, true))
   end)
 
+  it("runs where the system gives no second thread", function()
+    script("alone.lua", "local np = require('moonflow').np\nprint(np.matmul(np.ones({ 300, 300 }), "
+      .. "np.ones({ 300, 300 })):sum())\n")
+    -- A limit of processes holds for other users than root.
+    local limited = "setpriv --reuid=12345 --clear-groups prlimit --nproc=1 "
+    local command = process.quote(process.launcher) .. " " .. process.quote(folder .. "/alone.lua")
+    if process.shell("chmod a+rx " .. process.quote(folder) .. " && " .. limited .. "test -r "
+      .. process.quote(process.launcher)).code ~= 0 then return pending("only root can be another user") end
+    local run = process.shell(limited .. "env OMP_NUM_THREADS=4 " .. command)
+    assert.equal("27000000\n", run.out, run.err)
+    assert.equal(0, run.code)
+  end)
+
   it("takes a script in a folder that is called as the library's for the user's", function()
     assert.equal(0, os.execute("mkdir -p " .. process.quote(folder .. "/lua/moonflow")))
     script("lua/moonflow/own.lua", "local np = require('moonflow').np\nlocal a = np.ones({ 5 })\nprint(a[100])\n")
