@@ -504,7 +504,8 @@ end
 --- `policy_job:export_onnx("policy.onnx", { outputs = { "action" } })`. Inputs keep their names, and sizes are those of
 --- the placeholders. What a comparison gives is an int8 there too.
 --- @param path string     the file, which is replaced
---- @param outputs? table  names of the results in their order; default: those of the ops that make them
+--- @param outputs? table  names of the results in their order; default: the keys of a Dict, else the names of
+---                         the ops that make them
 --- @error a train job, or one that takes lists; an op without a counterpart in ONNX, by name and line
 function Job:export_onnx(...)
   arguments.check_self(self, Job, "job:export_onnx")

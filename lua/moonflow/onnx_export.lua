@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local onnx_writer = require "moonflow.onnx_writer"
 local session = require "moonflow.session"
+local typing = require "moonflow.typing"
 
 local kOpset = 17
 
@@ -70,13 +71,13 @@ local function write_op(writer, node)
   end
 end
 
--- A result has the name that is asked for, or that of its op. One that is an input, a weight or another result too is
--- what an Identity gives.
-local function write_results(writer, results, names)
+-- A result has the name that is asked for, or its key, or the name of its op. One that is an input, a weight or another
+-- result too is what an Identity gives.
+local function write_results(writer, results, names, keys)
   local outputs, renamed = {}, {}
   for i, result in ipairs(results) do
     local source = writer:name_of(result.id)
-    local name = names and names[i] or result.name:match("^(.*)/[^/]*$") or result.name
+    local name = names and names[i] or keys[i] or result.name:match("^(.*)/[^/]*$") or result.name
     local is_own = writer.made[source] and not renamed[source]
     if not names and not (is_own and name == source) then name = writer:fresh(name) end
     if is_own then
@@ -142,7 +143,7 @@ return function(job, ...)
   for _, node in ipairs(nodes) do
     if node.kind == "op" then write_op(writer, node) else write_source(writer, node, inputs) end
   end
-  local outputs = write_results(writer, plan.results, given.outputs)
+  local outputs = write_results(writer, plan.results, given.outputs, typing.keys(plan.skeleton))
   core.onnx_write(given.path, {
     opset = kOpset, producer = "moonflow", name = job.name, inputs = inputs, outputs = outputs,
     initializers = writer.initializers, nodes = writer.nodes,

@@ -336,6 +336,15 @@ local function build(node, values)
   return result
 end
 
+--- The keys of the values that a dictionary delivers: { [number of the value] = key }.
+function typing.keys(node)
+  local keys = {}
+  for key, child in pairs(type(node) == "table" and node.kind == "dict" and node.keys or {}) do
+    if type(child) == "number" then keys[child] = tostring(key) end
+  end
+  return keys
+end
+
 --- Are the values given one by one, as they are delivered?
 function typing.is_flat(node)
   if type(node) ~= "table" then return true end

@@ -357,6 +357,16 @@ describe("a job that is written", function()
     same({ 3, 4 }, model.variables.w)
   end)
 
+  it("has the keys of its results as their names", function()
+    local job = flow.global_function {
+      name = "both", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Dict { twice = tp.Numpy, x = tp.Numpy },
+    } (function(x) return { twice = 2 * x, x = -x } end)
+    job:export_onnx(path)
+    local names = {}
+    for _, output in ipairs(flow.onnx.load(path).outputs) do names[output.name] = true end
+    assert.same({ twice = true, x_1 = true }, names)  -- one name is the input's
+  end)
+
   it("is refused where ONNX has no word for an op, or where it learns", function()
     raises("lgamma 'lg' (", function() written({ 2 }, function(x) return flow.math.lgamma(x, { name = "lg" }) end) end)
     raises("draws random numbers", function()
