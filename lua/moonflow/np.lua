@@ -1,7 +1,7 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
 -- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and finds in np_order.lua, what cuts
--- and repeats in np_shape.lua, what sums up data in np_statistics.lua, and linear algebra in np_linear.lua; methods and
--- operators of arrays are in ndarray.lua.
+-- and repeats in np_shape.lua, what sums up data in np_statistics.lua; linear algebra is in np_linear.lua and
+-- np_equations.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -450,6 +450,7 @@ end
 require("moonflow.np_order")(np)
 require("moonflow.np_shape")(np)
 require("moonflow.np_linear")(np)
+require("moonflow.np_equations")(np)
 require("moonflow.np_statistics")(np)
 require("moonflow.np_text")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.

@@ -1,6 +1,5 @@
---- The linear algebra of flow.np: products of vectors, norms, covariances, systems of a few equations.
+--- The linear algebra of flow.np: products of vectors, norms and covariances.
 
-local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
@@ -8,43 +7,6 @@ local ndarray = require "moonflow.ndarray"
 local as_array, floating = ndarray.as_array, ndarray.floating
 local axis_of, cut = ndarray.axis_of, ndarray.cut
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
-
--- The rows of a square matrix as Lua tables of doubles.
-local function square_rows(a, called)
-  a = floating(as_array(a, called))
-  if a.rank ~= 2 or a.shape[0] ~= a.shape[1] then
-    fail("shape_mismatch", called .. " wants a square matrix, got " .. tostring(a.shape))
-  end
-  return a:totable(), a
-end
-
--- Makes a matrix upper triangular by rows, the greatest pivot first, and does the same to the rows of `right`. Gives
--- the sign of the order of rows, or 0 where the matrix is singular.
-local function eliminate(left, right)
-  local n, sign = #left, 1
-  local columns = right[1] and #right[1] or 0
-  for k = 1, n do
-    local best = k
-    for i = k + 1, n do
-      if math.abs(left[i][k]) > math.abs(left[best][k]) then best = i end
-    end
-    if left[best][k] == 0 then return 0 end
-    if best ~= k then
-      left[k], left[best], sign = left[best], left[k], -sign
-      right[k], right[best] = right[best], right[k]
-    end
-    local pivots, values = left[k], right[k]
-    for i = k + 1, n do
-      local row, factor = left[i], left[i][k] / pivots[k]
-      if factor ~= 0 then
-        for j = k, n do row[j] = row[j] - factor * pivots[j] end
-        local other = right[i]
-        for j = 1, columns do other[j] = other[j] - factor * values[j] end
-      end
-    end
-  end
-  return sign
-end
 
 return function(np)
   local outer_signature = signature("np.outer", { { "a", "any" }, { "b", "any" } })
@@ -139,7 +101,7 @@ return function(np)
     return is_number and result:item() or result
   end
 
-  -- ---- norms and equations ------------------------------------------------------------------------------------------
+  -- ---- norms ------------------------------------------------------------------------------------------
 
   local linalg = {}
   np.linalg = linalg
@@ -202,47 +164,5 @@ return function(np)
     end
     if axes or keepdims or type(result) == "number" then return result end
     return result:item()
-  end
-
-  --- The x with a x = b, for a square matrix `a` and `b` (n) or (n, columns). Computed in double precision, by
-  --- elimination in Lua: for some hundred equations, not for thousands.
-  --- @error the matrix is singular
-  function linalg.solve(a, b)
-    local left, matrix = square_rows(a, "np.linalg.solve")
-    b = floating(as_array(b, "np.linalg.solve"))
-    local n = #left
-    if b.rank < 1 or b.rank > 2 or b.shape[0] ~= n then
-      fail("shape_mismatch", ("np.linalg.solve: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
-        tostring(matrix.shape), tostring(b.shape), n, n))
-    end
-    local dtype = ndarray.promote(matrix.dtype, b.dtype)
-    if b.nbytes == 0 then return np.zeros(b.shape:table(), dtype) end
-    local right = b:reshape({ n, -1 }):totable()
-    if eliminate(left, right) == 0 then fail("invalid_argument", "np.linalg.solve: the matrix is singular") end
-    for j = 1, #right[1] do
-      for i = n, 1, -1 do
-        local sum = right[i][j]
-        for k = i + 1, n do sum = sum - left[i][k] * right[k][j] end
-        right[i][j] = sum / left[i][i]
-      end
-    end
-    return core.array(right, dtype):reshape(b.shape:table())
-  end
-
-  --- The inverse of a square matrix, as np.linalg.solve computes it.
-  --- @error the matrix is singular
-  function linalg.inv(a)
-    a = floating(as_array(a, "np.linalg.inv"))
-    if a.rank ~= 2 or a.shape[0] ~= a.shape[1] then square_rows(a, "np.linalg.inv") end
-    return linalg.solve(a, np.eye(a.shape[0], a.dtype))
-  end
-
-  --- The determinant of a square matrix.
-  --- @return number
-  function linalg.det(a)
-    local left = square_rows(a, "np.linalg.det")
-    local product = eliminate(left, {})
-    for i = 1, product == 0 and 0 or #left do product = product * left[i][i] end
-    return product
   end
 end

@@ -91,5 +91,59 @@ describe("equations", function()
       np.linalg.inv(np.ones({ 2, 3 }))
     end)
     raises("shape_mismatch", "b is (3), wanted (2) or (2, columns)", function() np.linalg.solve(a, { 1, 2, 3 }) end)
+    raises("invalid_argument", "np.linalg.solve: argument 2 ('b') must be a value", function() np.linalg.solve(a) end)
+  end)
+
+  -- A panel has 64 columns, the last one those that are left, and 8 at a time are eliminated one by one.
+  it("of any number are solved as exactly as double precision allows", function()
+    local draws = np.random.default_rng(5)
+    for _, n in ipairs({ 1, 8, 9, 63, 64, 65, 130, 200 }) do
+      local matrix = draws:normal(0, 1, { n, n }, "float64")
+      matrix[0] = 0
+      matrix:set(0, n - 1, 3)
+      local b, eye = draws:normal(0, 1, { n, 70 }, "float64"), np.eye(n, "float64")
+      -- The condition of such matrices is some thousands, so that many times 2^-53 is lost.
+      local x, inverse = np.linalg.solve(matrix, b), np.linalg.inv(matrix)
+      assert.is_true(np.abs(np.matmul(matrix, x) - b):max() < 1e-9, n)
+      assert.is_true(np.abs(np.matmul(matrix, inverse) - eye):max() < 1e-10, n)
+      assert.is_true(np.allclose(np.linalg.solve(matrix, b:slice(":, 3")), x:slice(":, 3"), 0, 1e-10), n)
+    end
+  end)
+
+  it("whose rows stand in any order are only put in order", function()
+    local n = 150
+    local order = np.random.default_rng(6):permutation(n)
+    local shuffled = np.eye(n):take(order, 0)
+    assert.equal(shuffled:transpose(), np.linalg.inv(shuffled))
+    local turned = np.eye(n):take(np.arange(n) * -1 + (n - 1), 0)
+    assert.equal(-1, np.linalg.det(turned)) -- 75 pairs change places
+    assert.equal(1, np.linalg.det(np.eye(n)))
+  end)
+
+  it("of singular matrices are refused in the name of what was called", function()
+    local singular = np.ones({ 100, 100 }, "float64")
+    raises("invalid_argument", "np.linalg.inv: the matrix is singular", function() np.linalg.inv(singular) end)
+    raises("invalid_argument", "np.linalg.solve: the matrix is singular", function()
+      np.linalg.solve(singular, singular)
+    end)
+    assert.equal(0, np.linalg.det(singular))
+    local sign, log_size = np.linalg.slogdet(singular)
+    assert.equal(0, sign)
+    assert.equal(-math.huge, log_size)
+  end)
+
+  it("of none are solved", function()
+    local none = np.zeros({ 0, 0 })
+    assert.equal("(0, 0)", tostring(np.linalg.inv(none).shape))
+    assert.equal("(0)", tostring(np.linalg.solve(none, np.zeros({ 0 })).shape))
+    assert.equal("(0, 3)", tostring(np.linalg.solve(none, np.zeros({ 0, 3 })).shape))
+    assert.equal(1, np.linalg.det(none))
+  end)
+
+  it("have determinants beyond what a number holds, as logarithms", function()
+    local sign, log_size = np.linalg.slogdet(np.eye(300, "float64") * -1e-3)
+    assert.equal(1, sign)
+    assert.is_true(math.abs(log_size - 300 * math.log(1e-3)) < 1e-9)
+    assert.equal(-1, (np.linalg.slogdet({ { 0, 2 }, { 4, 2 } })))
   end)
 end)
