@@ -1,4 +1,4 @@
--- flow.np: products, norms, covariances and equations. Golden values are NumPy's.
+-- flow.np: norms, covariances and equations. Golden values are NumPy's.
 local np = require("moonflow").np
 
 local function raises(code, pattern, body)
@@ -14,17 +14,6 @@ local function same(array, dtype, table)
 end
 
 local a = np.array({ { 3, -4 }, { 0, 12 } })
-
-describe("products", function()
-  it("of all pairs, and of vectors of three", function()
-    same(np.outer({ 1, 2 }, { 3, 4 }), "float32", { { 3, 4 }, { 6, 8 } })
-    same(np.cross({ 1, 0, 0 }, { { 0, 1, 0 }, { 0, 0, 2 } }), "float32", { { 0, 0, 1 }, { 0, -2, 0 } })
-    same(np.cross(np.array({ 1, 2, 3 }, "int32"), np.array({ 4, 5, 6 }, "int32")), "int32", { -3, 6, -3 })
-    raises("shape_mismatch", "np.cross wants a last axis of size 3, got (2)", function()
-      np.cross({ 1, 2 }, { 1, 2 })
-    end)
-  end)
-end)
 
 describe("norms", function()
   it("of all elements or along an axis", function()

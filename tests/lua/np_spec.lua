@@ -310,7 +310,7 @@ describe("a mistake", function()
       ["np.concat: axis 2 is outside rank 2"] = function() np.concat({ a, a }, 2) end,
       ["np.stack: axis 7 is outside rank 3"] = function() np.stack({ a, a }, 7) end,
       ["np.matmul: "] = function() np.matmul(a, a) end,
-      ["np.dot: a has 1 elements, b has 2"] = function() np.dot({ 1 }, { 1, 2 }) end,
+      ["np.dot: inner sizes differ: a is (1), b is (2), so 1 against 2"] = function() np.dot({ 1 }, { 1, 2 }) end,
       ["np.diag wants an array of rank 1 or 2, got ()"] = function() np.diag(3) end,
       ["np.random.uniform: shape has the size -1"] = function() np.random.uniform(0, 1, { -1 }) end,
       ["np.random.normal: mean must be finite"] = function() np.random.normal(0 / 0, 1) end,
