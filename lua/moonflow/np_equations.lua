@@ -1,95 +1,25 @@
---- The systems of linear equations of flow.np.linalg: solve, inv, det and slogdet, by elimination in double precision.
---
--- A matrix is kept as panels, arrays of all rows and some columns side by side. A panel is made triangular by loops
--- here; what it takes from the panels right of it is a product of matrices, which the engine computes. So nearly all of
--- the work is the engine's, and between two panels a script can be interrupted. The loops read memory by pointers,
--- counted in elements from the beginning of a panel, which LuaJIT turns into code without garbage.
+--- The systems of linear equations of flow.np.linalg, solve, inv, det and slogdet, and matrix_power, which may need an
+-- inverse. By elimination in double precision.
+-- A matrix is kept as panels, as panels.lua tells; one is eliminated at a time, by halves.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local panels = require "moonflow.panels"
 
-local as_array, floating, cut, evaluate = ndarray.as_array, ndarray.floating, ndarray.cut, ndarray.evaluate
-local abs, floor, min, fail, signature = math.abs, math.floor, math.min, errors.raise, arguments.signature
+local as_array, floating = ndarray.as_array, ndarray.floating
+local subtract_product, solve_lower, solve_upper = panels.subtract_product, panels.solve_lower, panels.solve_upper
+local abs, floor, fail, signature = math.abs, math.floor, errors.raise, arguments.signature
 
-local PANEL = 64  -- columns: its square is in the first cache, and a product of panels worth a call of the engine
-local FEW = 8     -- columns that are eliminated one by one
+local FEW = 8  -- columns that are eliminated one by one
 
--- ---- panels -------------------------------------------------------------------------------------------------------
-
--- A matrix as panels { array, p = its pointer, first = its first column, width }, copied.
-local function panels_of(a)
-  local panels, columns = {}, a.shape[1]
-  for first = 0, columns - 1, PANEL do
-    local width = min(PANEL, columns - first)
-    local array = cut(a, 1, { first, first + width })
-    panels[#panels + 1] = { array = array, p = array:ptr(), first = first, width = width }
-  end
-  return panels
-end
-
-local function joined(panels)
-  local arrays = {}
-  for i, panel in ipairs(panels) do arrays[i] = panel.array end
-  return (evaluate("concat", arrays, { axis = 1 }))
-end
-
--- c -= a b for a part of memory each, which begins at an element and has its rows so far apart.
-local function subtract_product(c, c_at, c_apart, a, a_at, a_apart, b, b_at, b_apart, rows, inner, columns)
-  local last = columns - 1
-  for _ = 1, rows do
-    local k, b_row = 0, b_at
-    -- Four at once, since what is stored is read again by the next.
-    while k + 3 < inner do
-      local f, g, h, l = a[a_at + k], a[a_at + k + 1], a[a_at + k + 2], a[a_at + k + 3]
-      local b1, b2, b3 = b_row + b_apart, b_row + 2 * b_apart, b_row + 3 * b_apart
-      for j = 0, last do
-        c[c_at + j] = c[c_at + j] - f * b[b_row + j] - g * b[b1 + j] - h * b[b2 + j] - l * b[b3 + j]
-      end
-      k, b_row = k + 4, b_row + 4 * b_apart
-    end
-    while k < inner do
-      local f = a[a_at + k]
-      for j = 0, last do c[c_at + j] = c[c_at + j] - f * b[b_row + j] end
-      k, b_row = k + 1, b_row + b_apart
-    end
-    c_at, a_at = c_at + c_apart, a_at + a_apart
-  end
-end
-
--- Takes the product of these rows of a panel with `count` rows of another one from as many rows of the other.
-local function subtract_rows(other, rows, row_count, panel, from)
-  if row_count == 0 then return end
-  local product = evaluate("matmul", { panel.array:rows(rows, row_count), other.array:rows(from, panel.width) })
-  local p, q, at = other.p, product:ptr(), rows * other.width
-  for i = 0, row_count * other.width - 1 do p[at + i] = p[at + i] - q[i] end
-  product:release()
-end
+-- ---- elimination --------------------------------------------------------------------------------------------------
 
 local function swap_rows(p, width, i, j)
   if i == j then return end
   local one, other = i * width, j * width
   for k = 0, width - 1 do p[one + k], p[other + k] = p[other + k], p[one + k] end
-end
-
--- ---- elimination --------------------------------------------------------------------------------------------------
-
--- x = L^-1 x for `count` rows of `x` from this element on, where L has ones on its diagonal, at an element of `p`.
-local function solve_lower(p, at, apart, count, x, x_at, x_apart, columns)
-  for i = 1, count - 1 do
-    subtract_product(x, x_at + i * x_apart, x_apart, p, at + i * apart, apart, x, x_at, x_apart, 1, i, columns)
-  end
-end
-
--- x = U^-1 x likewise, where U is upper triangular.
-local function solve_upper(p, at, apart, count, x, x_at, x_apart, columns)
-  for i = count - 1, 0, -1 do
-    local row, diagonal = x_at + i * x_apart, at + i * (apart + 1)
-    subtract_product(x, row, x_apart, p, diagonal + 1, apart, x, row + x_apart, x_apart, 1, count - 1 - i, columns)
-    local pivot = p[diagonal]
-    for j = row, row + columns - 1 do x[j] = x[j] / pivot end
-  end
 end
 
 -- Eliminates `count` columns of a panel one by one, the greatest pivot first. Below the diagonal stay the factors of
@@ -135,13 +65,19 @@ local function eliminate_panel(panel, n, from, count, rows)
   return eliminate_panel(panel, n, from + left, right, rows) and whole
 end
 
+-- Takes the product of these rows of a panel with as many rows of `other` as it has columns from other rows of that.
+local function subtract_part(other, rows, count, panel, from)
+  if count == 0 then return end
+  panels.subtract(other, rows, panels.product(panel.array:rows(rows, count), other.array:rows(from, panel.width)))
+end
+
 -- The panels of P a = L U, both triangles in the place of `a`, the order P that its rows have there, the sign of that,
 -- and whether `a` is regular.
 local function factors_of(a)
-  local n, panels, regular = a.shape[0], panels_of(a), true
+  local n, list, regular = a.shape[0], panels.of(a), true
   local rows, order, sign = {}, {}, 1
   for i = 0, n - 1 do order[i + 1] = i end
-  for number, panel in ipairs(panels) do
+  for number, panel in ipairs(list) do
     local k, width = panel.first, panel.width
     regular = eliminate_panel(panel, n, 0, width, rows) and regular
     for i = k, k + width - 1 do
@@ -149,34 +85,34 @@ local function factors_of(a)
       order[i + 1], order[j + 1] = order[j + 1], order[i + 1]
       if i ~= j then sign = -sign end
     end
-    for other_number, other in ipairs(panels) do
+    for other_number, other in ipairs(list) do
       if other_number ~= number then
         for i = k, k + width - 1 do swap_rows(other.p, other.width, i, rows[i]) end
       end
       if other_number > number then
         solve_lower(panel.p, k * width, width, width, other.p, k * other.width, other.width, other.width)
-        subtract_rows(other, k + width, n - k - width, panel, k)
+        subtract_part(other, k + width, n - k - width, panel, k)
       end
     end
   end
-  return panels, order, sign, regular
+  return list, order, sign, regular
 end
 
--- Solves L U x = b for each panel of `b`, in its place. With `from_diagonal` what is above the diagonal of b is 0.
-local function substitute(panels, right, n, from_diagonal)
+-- Solves L U x = b for each panel of `right`, which is b, in its place. With `from_diagonal` b is 0 above its diagonal.
+local function substitute(list, right, n, from_diagonal)
   for _, x in ipairs(right) do
-    for _, panel in ipairs(panels) do
+    for _, panel in ipairs(list) do
       local k, width = panel.first, panel.width
       if not (from_diagonal and k + width <= x.first) then
         solve_lower(panel.p, k * width, width, width, x.p, k * x.width, x.width, x.width)
-        subtract_rows(x, k + width, n - k - width, panel, k)
+        subtract_part(x, k + width, n - k - width, panel, k)
       end
     end
-    for i = #panels, 1, -1 do
-      local panel = panels[i]
+    for i = #list, 1, -1 do
+      local panel = list[i]
       local k, width = panel.first, panel.width
       solve_upper(panel.p, k * width, width, width, x.p, k * x.width, x.width, x.width)
-      subtract_rows(x, 0, k, panel, k)
+      subtract_part(x, 0, k, panel, k)
     end
   end
 end
@@ -191,9 +127,9 @@ local function square(a, called)
 end
 
 local function regular_factors(a, called)
-  local panels, order, _, regular = factors_of(a)
+  local list, order, _, regular = factors_of(a)
   if not regular then fail("invalid_argument", called .. ": the matrix is singular") end
-  return panels, core.array(order, "int64")
+  return list, core.array(order, "int64")
 end
 
 return function(np)
@@ -213,10 +149,20 @@ return function(np)
     end
     dtype = ndarray.promote(dtype, b.dtype)
     if b.nbytes == 0 then return np.zeros(b.shape:table(), dtype) end
-    local panels, order = regular_factors(a, "np.linalg.solve")
-    local right = panels_of(b:reshape({ n, -1 }):astype("float64"):take(order, 0))
-    substitute(panels, right, n)
-    return ndarray.cast(joined(right), dtype):reshape(b.shape:table())
+    local list, order = regular_factors(a, "np.linalg.solve")
+    local right = panels.of(b:reshape({ n, -1 }):astype("float64"):take(order, 0))
+    substitute(list, right, n)
+    return ndarray.cast(panels.joined(right), dtype):reshape(b.shape:table())
+  end
+
+  local function inverse_of(a, called)
+    local n = a.shape[0]
+    if n == 0 then return a end
+    local list, order = regular_factors(a, called)
+    local right = panels.of(np.eye(n, "float64"))
+    substitute(list, right, n, true)
+    -- That is the inverse of the matrix with its rows in order, which has the columns in that order.
+    return panels.joined(right):take(np.argsort(order), 1)
   end
 
   local inv_signature = signature("np.linalg.inv", { { "a", "any" } })
@@ -224,21 +170,15 @@ return function(np)
   --- @error the matrix is singular
   function linalg.inv(...)
     local a, dtype = square(inv_signature:parse(...).a, "np.linalg.inv")
-    local n = a.shape[0]
-    if n == 0 then return np.zeros({ 0, 0 }, dtype) end
-    local panels, order = regular_factors(a, "np.linalg.inv")
-    local right = panels_of(np.eye(n, "float64"))
-    substitute(panels, right, n, true)
-    -- That is the inverse of the matrix with its rows in order, which has the columns in that order.
-    return ndarray.cast(joined(right):take(np.argsort(order), 1), dtype)
+    return inverse_of(a, "np.linalg.inv"):astype(dtype)
   end
 
   local det_signature = signature("np.linalg.det", { { "a", "any" } })
   --- The determinant of a square matrix.
   --- @return number
   function linalg.det(...)
-    local panels, _, product = factors_of((square(det_signature:parse(...).a, "np.linalg.det")))
-    for _, panel in ipairs(panels) do
+    local list, _, product = factors_of((square(det_signature:parse(...).a, "np.linalg.det")))
+    for _, panel in ipairs(list) do
       for i = 0, panel.width - 1 do product = product * panel.p[(panel.first + i) * panel.width + i] end
     end
     return product
@@ -249,9 +189,9 @@ return function(np)
   --- too large or too small for a number: `local sign, log_size = np.linalg.slogdet(a)`. Of a singular matrix 0, -inf.
   --- @return number, number
   function linalg.slogdet(...)
-    local panels, _, sign = factors_of((square(slogdet_signature:parse(...).a, "np.linalg.slogdet")))
+    local list, _, sign = factors_of((square(slogdet_signature:parse(...).a, "np.linalg.slogdet")))
     local sum = 0
-    for _, panel in ipairs(panels) do
+    for _, panel in ipairs(list) do
       for i = 0, panel.width - 1 do
         local pivot = panel.p[(panel.first + i) * panel.width + i]
         sign = pivot < 0 and -sign or pivot == 0 and 0 or sign
@@ -259,5 +199,22 @@ return function(np)
       end
     end
     return sign, sum
+  end
+
+  local power_signature = signature("np.linalg.matrix_power", { { "a", "any" }, { "n", "integer" } })
+  --- The square matrix `a` multiplied with itself, n times over; the identity for n = 0, and for negative n the power
+  --- of the inverse.
+  --- @error n below 0 and a singular matrix
+  function linalg.matrix_power(...)
+    local given = power_signature:parse(...)
+    local a, dtype = square(given.a, "np.linalg.matrix_power")
+    local n, result = abs(given.n), np.eye(a.shape[0], "float64")
+    if given.n < 0 then a = inverse_of(a, "np.linalg.matrix_power") end
+    while n > 0 do
+      if n % 2 == 1 then result = panels.product(result, a) end
+      n = floor(n / 2)
+      if n > 0 then a = panels.product(a, a) end
+    end
+    return ndarray.cast(result, dtype)
   end
 end

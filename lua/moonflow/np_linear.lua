@@ -70,14 +70,27 @@ return function(np)
     return type(sum) == "number" and sum ^ (1 / order) or np.power(sum, 1 / order)
   end
 
+  -- Of the singular values of a matrix the greatest, the least, or the sum.
+  local function singular_norm(x, order, keepdims)
+    if x.rank ~= 2 then
+      fail("unsupported", ("np.linalg.norm: the order %s is that of one matrix at a time, got %s"):format(
+        tostring(order), tostring(x.shape)))
+    end
+    local _, s = linalg.svd(x)
+    local options = { axis = 0, keepdims = true }
+    local result = order == "nuc" and np.sum(s, options) or order == 2 and np.max(s, options) or np.min(s, options)
+    return result:reshape(keepdims and { 1, 1 } or {})
+  end
+
   -- Sums along one axis of matrices, and the greatest or least of them along the other.
   local function matrix_norm(x, order, axes, keepdims)
     if order == "fro" then return vector_norm(x, 2, axes, keepdims) end
     local rows, columns = axis_of(x, axes[1], "np.linalg.norm"), axis_of(x, axes[2], "np.linalg.norm")
-    local size = math.abs(order == 2 and 2 or tonumber(order) or 2)
+    if order == 2 or order == -2 or order == "nuc" then return singular_norm(x, order, keepdims) end
+    local size = math.abs(order)
     if size ~= 1 and size ~= math.huge then
-      fail("unsupported", ("np.linalg.norm: the order %s of matrices needs their singular values, which there are not; "
-        .. "\"fro\", 1, -1, inf and -inf are there"):format(tostring(order)))
+      fail("invalid_argument", ("np.linalg.norm: there is no order %s of matrices; \"fro\", \"nuc\", 1, -1, 2, -2, inf "
+        .. "and -inf are there"):format(tostring(order)))
     end
     local summed, other = rows, columns
     if size == math.huge then summed, other = columns, rows end
@@ -91,15 +104,15 @@ return function(np)
     { { "x", "any" }, { "ord", "any?" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
   --- The length of a vector, (sum |x|^ord)^(1 / ord): of all elements, or of those along `axis`. `ord` is 2 without a
   --- word; inf is the greatest, -inf the least and 0 how many are not 0. With two axes, or of rank 2 with `ord`, that
-  --- of matrices: "fro", 1 and -1 (the greatest and least sum of a column), inf and -inf (of a row). Without an axis a
-  --- number.
+  --- of matrices: "fro", 1 and -1 (the greatest and least sum of a column), inf and -inf (of a row), and of a single
+  --- matrix 2, -2 and "nuc" (the greatest and least singular value, and their sum). Without an axis a number.
   --- @return any
   function linalg.norm(...)
     local given = norm_signature:parse(...)
     local x, order, keepdims = floating(as_array(given.x, "np.linalg.norm")), given.ord, given.keepdims
     local axes = given.axis and flat_list(given.axis)
     if type(order) ~= "number" and order ~= nil and order ~= "fro" and order ~= "nuc" then
-      fail("invalid_argument", "np.linalg.norm: ord is a number or \"fro\", got " .. arguments.describe(order))
+      fail("invalid_argument", "np.linalg.norm: ord is a number, \"fro\" or \"nuc\", got " .. arguments.describe(order))
     end
     local of_matrix = order ~= nil and (axes and #axes == 2 or not axes and x.rank == 2)
     if axes and (#axes < 1 or #axes > 2) or order ~= nil and not axes and x.rank > 2
