@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local einsum = require "moonflow.einsum"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -195,6 +196,8 @@ return function(np)
     end
     return contracted(a, b, axes, others, "np.tensordot")
   end
+
+  np.einsum = einsum.of_arrays
 
   local outer_signature = signature("np.outer", { { "a", "any" }, { "b", "any" } })
   --- The product of each element of one array with each of another, both flattened: (m, n).
