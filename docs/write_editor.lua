@@ -60,6 +60,16 @@ end
 
 -- ---- what is known about a function -------------------------------------------------------------------------------
 
+-- The types that a text begins with: words, of which all but the last end in a comma.
+local function types_at(text)
+  local types = {}
+  for word in text:gmatch("%S+") do
+    types[#types + 1] = word
+    if word:sub(-1) ~= "," then break end
+  end
+  return table.concat(types, " ")
+end
+
 -- Of a comment: its text, the type and text of each parameter by name, their names, what is given, and other ways to
 -- call the function.
 local function read_comment(lines)
@@ -79,7 +89,7 @@ local function read_comment(lines)
       said.params[name] = param
       said.names[#said.names + 1] = name
     elseif word == "return" then
-      said.gives = written(rest:match("^%S+,%s*%S+") or rest:match("^%S+"))
+      said.gives = written(types_at(rest))
     elseif word == "overload" then
       said.overloads[#said.overloads + 1] = written(rest)
     elseif word == "error" then

@@ -1,5 +1,5 @@
---- flow.einsum: sums of products, as an equation of letters says. It is put together from transposes, reshapes, matrix
--- products and sums, so it has their gradients.
+--- flow.einsum and np.einsum: sums of products, as an equation of letters says. They are put together from transposes,
+-- reshapes, matrix products and sums, in a job of its ops, which have gradients, and of arrays at once.
 --
 -- A term is a value with one label for each of its axes. Two of them are joined by what their labels are: of both and
 -- still wanted (a stack of matrices), of both and done with (what the product sums over), or of one alone (its rows or
@@ -9,6 +9,7 @@
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 
@@ -16,6 +17,17 @@ local signature = arguments.signature("flow.einsum", {
   { "equation", "string" }, { "a", "any" }, { "b", "operand?" }, { "c", "operand?" }, { "d", "operand?" },
   { "name", "string?" },
 })
+
+-- One op, of the job or at once, as `like` is a value of a job or an array.
+local function apply(like, op, inputs, attrs)
+  if ndarray.is_array(like) then return (ndarray.evaluate(op, inputs, attrs, "np.einsum")) end
+  return ops.apply(op, inputs, attrs)
+end
+
+-- What errors call the value of a term: that of a job has a name.
+local function title(value, before)
+  return ndarray.is_array(value) and "its value" or ("%s'%s'"):format(before or "", value.name)
+end
 
 -- ---- labels -------------------------------------------------------------------------------------------------------
 
@@ -40,7 +52,7 @@ local function place_of(labels, label)
 end
 
 -- The letters of one side of a comma, and how many of them stand before "...", if it is there.
-local function letters_of(text, equation, what)
+local function letters_of(text, equation, what, called)
   local labels, dots = {}, nil
   local rest = text
   while rest ~= "" do
@@ -49,7 +61,7 @@ local function letters_of(text, equation, what)
     else
       local letter = rest:match("^%a")
       if not letter then
-        signature:fail((": %s of \"%s\" has '%s', wanted letters and at most one \"...\""):format(what, equation,
+        called:fail((": %s of \"%s\" has '%s', wanted letters and at most one \"...\""):format(what, equation,
           rest:sub(1, 1)))
       end
       labels[#labels + 1], rest = letter, rest:sub(2)
@@ -65,7 +77,7 @@ local function sum_over(term, is_dropped)
   for i, label in ipairs(term.labels) do
     if is_dropped(label) then axes[#axes + 1] = i - 1 else kept[#kept + 1] = label end
   end
-  if #axes > 0 then term.value = ops.apply("reduce_sum", { term.value }, { axis = axes }) end
+  if #axes > 0 then term.value = apply(term.value, "reduce_sum", { term.value }, { axis = axes }) end
   term.labels = kept
 end
 
@@ -80,12 +92,12 @@ local function take_diagonals(term)
       local function places(axis)
         local sizes = {}
         for k = 1, rank do sizes[k] = k == axis and size or 1 end
-        local range = ops.apply("range", {}, { start = 0, stop = size, dtype = "int32" })
-        return ops.apply("reshape", { range }, { shape = sizes })
+        local range = apply(term.value, "range", {}, { start = 0, stop = size, dtype = "int32" })
+        return apply(range, "reshape", { range }, { shape = sizes })
       end
-      local zero = ops.apply("constant", {}, { value = 0, dtype = term.value.dtype, shape = {} })
-      local diagonal = ops.apply("where", { places(first):eq(places(i)), term.value, zero })
-      term.value = ops.apply("reduce_sum", { diagonal }, { axis = { i - 1 } })
+      local zero = apply(term.value, "constant", {}, { value = 0, dtype = term.value.dtype, shape = {} })
+      local diagonal = apply(term.value, "where", { places(first):eq(places(i)), term.value, zero })
+      term.value = apply(diagonal, "reduce_sum", { diagonal }, { axis = { i - 1 } })
       table.remove(term.labels, i)
     else
       i = i + 1
@@ -100,14 +112,14 @@ local function ordered(term, labels)
     order[i] = place_of(term.labels, label) - 1
     is_same = is_same and order[i] == i - 1
   end
-  return is_same and term.value or ops.apply("transpose", { term.value }, { perm = order })
+  return is_same and term.value or apply(term.value, "transpose", { term.value }, { perm = order })
 end
 
 local function reshaped(value, sizes)
   local shape = value.shape
   local is_same = #shape == #sizes
   for i, size in ipairs(sizes) do is_same = is_same and shape[i - 1] == size end
-  return is_same and value or ops.apply("reshape", { value }, { shape = sizes })
+  return is_same and value or apply(value, "reshape", { value }, { shape = sizes })
 end
 
 -- The term as a stack of matrices of these labels. Where they lie the other way round they stay so, and it says so.
@@ -151,7 +163,7 @@ local function join(a, b, is_wanted, sizes)
   if #summed > 0 and arguments.floating[a.value.dtype] then
     local left, turned_a = as_matrices(a, batch, rows, summed, count)
     local right, turned_b = as_matrices(b, batch, summed, columns, count)
-    local product = ops.apply("matmul", { left, right }, { transpose_a = turned_a, transpose_b = turned_b })
+    local product = apply(left, "matmul", { left, right }, { transpose_a = turned_a, transpose_b = turned_b })
     return { labels = labels, value = reshaped(product, sizes_of(labels)) }
   end
   -- Nothing to sum over, or integers, of which there are no matrix products.
@@ -216,7 +228,7 @@ end
 
 -- The terms with their labels, the labels of the result, and the size of each label. An axis of "..." is a number,
 -- counted from its end; where it has size 1 and is longer in another term it is left out, and so repeated.
-local function read(equation, values)
+local function read(equation, values, called)
   local text = equation:gsub("%s", "")
   local left, right = text:match("^(.-)%->(.*)$")
   left = left or text
@@ -224,18 +236,18 @@ local function read(equation, values)
   for part in (left .. ","):gmatch("(.-),") do
     local i = #terms + 1
     local what = ("term %d, '%s',"):format(i, part)
-    local letters, dots = letters_of(part, equation, what)
+    local letters, dots = letters_of(part, equation, what, called)
     terms[i] = { labels = letters, dots = dots, what = what, value = values[i] }
   end
   if #terms ~= #values then
-    signature:fail((": \"%s\" has %d term%s, and there %s %d value%s"):format(equation, #terms,
+    called:fail((": \"%s\" has %d term%s, and there %s %d value%s"):format(equation, #terms,
       #terms == 1 and "" or "s", #values == 1 and "is" or "are", #values, #values == 1 and "" or "s"))
   end
   for _, term in ipairs(terms) do
     local shape, extra = term.value.shape, #term.value.shape - #term.labels
     if extra < 0 or extra > 0 and not term.dots then
-      signature:fail((": %s of \"%s\" names %d ax%s%s, and its value '%s' is %s"):format(term.what, equation,
-        #term.labels, #term.labels == 1 and "is" or "es", term.dots and " beside \"...\"" or "", term.value.name,
+      called:fail((": %s of \"%s\" names %d ax%s%s, and %s is %s"):format(term.what, equation, #term.labels,
+        #term.labels == 1 and "is" or "es", term.dots and " beside \"...\"" or "", title(term.value, "its value "),
         tostring(shape)))
     end
     for k = 1, extra do table.insert(term.labels, term.dots + k, extra + 1 - k) end
@@ -247,20 +259,20 @@ local function read(equation, values)
       elseif known == nil then
         sizes[label], found[label] = size, term.what
       elseif known ~= size and not (type(label) == "number" and size == 1) then
-        signature:fail((": %s of \"%s\": '%s' is %s, so %s is %d, and %d before%s"):format(term.what, equation,
-          term.value.name, tostring(shape), found[label] and "'" .. label .. "'" or "an axis of \"...\"", size, known,
+        called:fail((": %s of \"%s\": %s is %s, so %s is %d, and %d before%s"):format(term.what, equation,
+          title(term.value), tostring(shape), found[label] and "'" .. label .. "'" or "an axis of \"...\"", size, known,
           found[label] and ", in " .. found[label]:gsub(",$", "") or ""))
       end
     end
   end
   local result, dots = {}, 0
   if right then
-    result, dots = letters_of(right, equation, ("the result, '%s',"):format(right))
+    result, dots = letters_of(right, equation, ("the result, '%s',"):format(right), called)
     for i, label in ipairs(result) do
       if not sizes[label] then
-        signature:fail((": the result of \"%s\" has '%s', which is in no term"):format(equation, label))
+        called:fail((": the result of \"%s\" has '%s', which is in no term"):format(equation, label))
       elseif place_of(result, label) < i then
-        signature:fail((": the result of \"%s\" has '%s' twice"):format(equation, label))
+        called:fail((": the result of \"%s\" has '%s' twice"):format(equation, label))
       end
     end
   else
@@ -300,10 +312,9 @@ local function values_of(given, t)
   return list
 end
 
-local function einsum(...)
-  local t = trace.need("flow.einsum")
-  local given = signature:parse(...)
-  local terms, result, sizes = read(given.equation, values_of(given, t))
+-- What the equation makes of values, all of one job or all arrays.
+local function evaluated(equation, values, called)
+  local terms, result, sizes = read(equation, values, called)
   for _, term in ipairs(terms) do
     take_diagonals(term)
     sum_over(term, function(label)
@@ -318,7 +329,13 @@ local function einsum(...)
   local term = terms[1]
   local is_wanted = set_of(result)
   sum_over(term, function(label) return not is_wanted[label] end)
-  local value = ordered(term, result)
+  return ordered(term, result)
+end
+
+local function einsum(...)
+  local t = trace.need("flow.einsum")
+  local given = signature:parse(...)
+  local value = evaluated(given.equation, values_of(given, t), signature)
   return given.name and ops.apply("identity", { value }, nil, given.name) or value
 end
 
@@ -335,4 +352,31 @@ order: of three values or more first those two are multiplied whose product is t
   (opt_einsum's greedy order), so that "ij,jk,k->i" is two products of a matrix and a vector
 errors: names the term: another number of axes than its value has, a letter of two sizes, no letter]])
 
-return einsum
+local array_signature = arguments.signature("np.einsum",
+  { { "equation", "string" }, { "a", "any" }, { "b", "any?" }, { "c", "any?" }, { "d", "any?" } })
+
+--- The sum of products that an equation of letters says, as flow.einsum has it for values of a job:
+--- `np.einsum("ij,jk->ik", a, b)`. Each term names the axes of an array, one letter for each; what the result does not
+--- name is summed over. Without "->" the result has the letters that occur once, in the order of the alphabet; "..."
+--- stands for any axes, which broadcast. A longer list of arrays than four goes as a table in the place of the first.
+--- dtypes: that of all together. Where no axis is left, a number.
+--- @return any
+--- @error names the term: another number of axes than its array has, a letter of two sizes, no letter
+local function einsum_of_arrays(...)
+  local given = array_signature:parse(...)
+  local values, dtype = { given.a, given.b, given.c, given.d }, nil
+  if given.b == nil and arguments.kind(given.a) == "table" and given.equation:find(",", 1, true) then
+    values = { unpack(given.a) }
+  end
+  for i, value in ipairs(values) do
+    values[i] = ndarray.as_array(value, "np.einsum")
+    dtype = dtype and ndarray.promote(dtype, values[i].dtype) or values[i].dtype
+  end
+  for i, value in ipairs(values) do values[i] = ndarray.cast(value, dtype) end
+  local result = evaluated(given.equation, values, array_signature)
+  if result.rank == 0 then return result:item() end
+  -- Of "ij->ij" it is the array that was given.
+  return rawequal(result, given.a) and result:copy() or result
+end
+
+return { of_values = einsum, of_arrays = einsum_of_arrays }

@@ -127,7 +127,7 @@ for _, name in ipairs {
 } do flow[name] = initializer[name] end
 
 ops.expose(flow)
-flow.einsum = require "moonflow.einsum"
+flow.einsum = require("moonflow.einsum").of_values
 mathematics.complete(flow)
 help.close("flow", flow)
 

@@ -1,7 +1,7 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
 -- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and finds in np_order.lua, what cuts
--- and repeats in np_shape.lua, what sums up data in np_statistics.lua, and linear algebra in np_linear.lua; methods and
--- operators of arrays are in ndarray.lua.
+-- and repeats in np_shape.lua, what sums up data in np_statistics.lua; linear algebra is in np_products.lua,
+-- np_linear.lua, np_equations.lua and np_factors.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -330,34 +330,6 @@ function np.clip(...)
   return a
 end
 
-local matmul_signature = signature("np.matmul", { { "a", "any" }, { "b", "any" } })
---- Matrix product of two arrays of rank 2, of batches of them, or of a batch and one matrix.
-function np.matmul(a, b, ...)
-  if ... ~= nil then matmul_signature:too_many(2 + select("#", ...), "; a:transpose() turns a matrix") end
-  if not is_array(a) and not is_array(b) then a = as_array(a, "np.matmul") end
-  a, b = ndarray.operands(a, b, "np.matmul")
-  local sizes, rank = a.shape:table(), a.rank
-  if rank > 2 and b.rank == 2 and sizes[rank] == b.shape[0] then
-    local flat = a:reshape({ a.shape:count() / math.max(sizes[rank], 1), sizes[rank] })
-    sizes[rank] = b.shape[1]
-    return np.matmul(flat, b):reshape(sizes)
-  end
-  return (evaluate("matmul", { floating(a), floating(b) }, {}, "np.matmul"))
-end
-
-local dot_signature = signature("np.dot", { { "a", "any" }, { "b", "any" } })
---- The sum of the products of two arrays of rank 1, a number; of two matrices their product.
---- @return any
-function np.dot(a, b, ...)
-  if ... ~= nil then dot_signature:too_many(2 + select("#", ...)) end
-  a, b = as_array(a, "np.dot"), as_array(b, "np.dot")
-  if a.rank ~= 1 or b.rank ~= 1 then return np.matmul(a, b) end
-  if #a ~= #b then
-    fail("shape_mismatch", ("np.dot: a has %d elements, b has %d"):format(#a, #b))
-  end
-  return np.matmul(a:reshape({ 1, -1 }), b:reshape({ -1, 1 })):item()
-end
-
 local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "any" } })
 --- Same shape and all elements equal.
 --- @return boolean
@@ -453,7 +425,10 @@ end
 
 require("moonflow.np_order")(np)
 require("moonflow.np_shape")(np)
+require("moonflow.np_products")(np)
 require("moonflow.np_linear")(np)
+require("moonflow.np_equations")(np)
+require("moonflow.np_factors")(np)
 require("moonflow.np_statistics")(np)
 require("moonflow.np_text")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.

@@ -1,100 +1,14 @@
---- The linear algebra of flow.np: products of vectors, norms, covariances, systems of a few equations.
+--- The norms and covariances of flow.np.
 
-local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
 local as_array, floating = ndarray.as_array, ndarray.floating
-local axis_of, cut = ndarray.axis_of, ndarray.cut
+local axis_of = ndarray.axis_of
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
--- The rows of a square matrix as Lua tables of doubles.
-local function square_rows(a, called)
-  a = floating(as_array(a, called))
-  if a.rank ~= 2 or a.shape[0] ~= a.shape[1] then
-    fail("shape_mismatch", called .. " wants a square matrix, got " .. tostring(a.shape))
-  end
-  return a:totable(), a
-end
-
--- Makes a matrix upper triangular by rows, the greatest pivot first, and does the same to the rows of `right`. Gives
--- the sign of the order of rows, or 0 where the matrix is singular.
-local function eliminate(left, right)
-  local n, sign = #left, 1
-  local columns = right[1] and #right[1] or 0
-  for k = 1, n do
-    local best = k
-    for i = k + 1, n do
-      if math.abs(left[i][k]) > math.abs(left[best][k]) then best = i end
-    end
-    if left[best][k] == 0 then return 0 end
-    if best ~= k then
-      left[k], left[best], sign = left[best], left[k], -sign
-      right[k], right[best] = right[best], right[k]
-    end
-    local pivots, values = left[k], right[k]
-    for i = k + 1, n do
-      local row, factor = left[i], left[i][k] / pivots[k]
-      if factor ~= 0 then
-        for j = k, n do row[j] = row[j] - factor * pivots[j] end
-        local other = right[i]
-        for j = 1, columns do other[j] = other[j] - factor * values[j] end
-      end
-    end
-  end
-  return sign
-end
-
 return function(np)
-  local outer_signature = signature("np.outer", { { "a", "any" }, { "b", "any" } })
-  --- The product of each element of one array with each of another, both flattened: (m, n).
-  function np.outer(...)
-    local given = outer_signature:parse(...)
-    return as_array(given.a, "np.outer"):reshape({ -1, 1 }) * as_array(given.b, "np.outer"):ravel()
-  end
-
-  local trace_signature = signature("np.trace", { { "a", "any" } })
-  --- The sum of the main diagonal of a matrix.
-  --- @return number
-  function np.trace(...)
-    local a = as_array(trace_signature:parse(...).a, "np.trace")
-    if a.rank ~= 2 then fail("shape_mismatch", "np.trace wants a matrix, got " .. tostring(a.shape)) end
-    return np.diag(a):sum()
-  end
-
-  local kron_signature = signature("np.kron", { { "a", "any" }, { "b", "any" } })
-  --- Kronecker's product of two matrices: b times each element of a, side by side as a's elements are.
-  function np.kron(...)
-    local given = kron_signature:parse(...)
-    local a, b = as_array(given.a, "np.kron"), as_array(given.b, "np.kron")
-    if a.rank ~= 2 or b.rank ~= 2 then
-      fail("shape_mismatch", ("np.kron wants two matrices, got %s and %s"):format(tostring(a.shape), tostring(b.shape)))
-    end
-    local rows, columns, others, across = a.shape[0], a.shape[1], b.shape[0], b.shape[1]
-    return (a:reshape({ rows, 1, columns, 1 }) * b:reshape({ 1, others, 1, across })):reshape({ rows * others,
-      columns * across })
-  end
-
-  local cross_signature = signature("np.cross", { { "a", "any" }, { "b", "any" } })
-  --- The vector product of the last axis, of size 3; the others broadcast.
-  function np.cross(...)
-    local given = cross_signature:parse(...)
-    local a, b = ndarray.operands(as_array(given.a, "np.cross"), as_array(given.b, "np.cross"), "np.cross")
-    for _, x in ipairs({ a, b }) do
-      if x.rank == 0 or x.shape[x.rank - 1] ~= 3 then
-        fail("shape_mismatch", "np.cross wants a last axis of size 3, got " .. tostring(x.shape))
-      end
-    end
-    local function part(x, i) return cut(x, x.rank - 1, { i, i + 1 }) end
-    local parts = {}
-    for i = 0, 2 do
-      local j, k = (i + 1) % 3, (i + 2) % 3
-      parts[i + 1] = part(a, j) * part(b, k) - part(a, k) * part(b, j)
-    end
-    return np.concat(parts, -1)
-  end
-
   -- ---- covariances --------------------------------------------------------------------------------------------------
 
   local function covariance(given, called)
@@ -139,7 +53,7 @@ return function(np)
     return is_number and result:item() or result
   end
 
-  -- ---- norms and equations ------------------------------------------------------------------------------------------
+  -- ---- norms ------------------------------------------------------------------------------------------
 
   local linalg = {}
   np.linalg = linalg
@@ -156,14 +70,27 @@ return function(np)
     return type(sum) == "number" and sum ^ (1 / order) or np.power(sum, 1 / order)
   end
 
+  -- Of the singular values of a matrix the greatest, the least, or the sum.
+  local function singular_norm(x, order, keepdims)
+    if x.rank ~= 2 then
+      fail("unsupported", ("np.linalg.norm: the order %s is that of one matrix at a time, got %s"):format(
+        tostring(order), tostring(x.shape)))
+    end
+    local _, s = linalg.svd(x)
+    local options = { axis = 0, keepdims = true }
+    local result = order == "nuc" and np.sum(s, options) or order == 2 and np.max(s, options) or np.min(s, options)
+    return result:reshape(keepdims and { 1, 1 } or {})
+  end
+
   -- Sums along one axis of matrices, and the greatest or least of them along the other.
   local function matrix_norm(x, order, axes, keepdims)
     if order == "fro" then return vector_norm(x, 2, axes, keepdims) end
     local rows, columns = axis_of(x, axes[1], "np.linalg.norm"), axis_of(x, axes[2], "np.linalg.norm")
-    local size = math.abs(order == 2 and 2 or tonumber(order) or 2)
+    if order == 2 or order == -2 or order == "nuc" then return singular_norm(x, order, keepdims) end
+    local size = math.abs(order)
     if size ~= 1 and size ~= math.huge then
-      fail("unsupported", ("np.linalg.norm: the order %s of matrices needs their singular values, which there are not; "
-        .. "\"fro\", 1, -1, inf and -inf are there"):format(tostring(order)))
+      fail("invalid_argument", ("np.linalg.norm: there is no order %s of matrices; \"fro\", \"nuc\", 1, -1, 2, -2, inf "
+        .. "and -inf are there"):format(tostring(order)))
     end
     local summed, other = rows, columns
     if size == math.huge then summed, other = columns, rows end
@@ -177,15 +104,15 @@ return function(np)
     { { "x", "any" }, { "ord", "any?" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
   --- The length of a vector, (sum |x|^ord)^(1 / ord): of all elements, or of those along `axis`. `ord` is 2 without a
   --- word; inf is the greatest, -inf the least and 0 how many are not 0. With two axes, or of rank 2 with `ord`, that
-  --- of matrices: "fro", 1 and -1 (the greatest and least sum of a column), inf and -inf (of a row). Without an axis a
-  --- number.
+  --- of matrices: "fro", 1 and -1 (the greatest and least sum of a column), inf and -inf (of a row), and of a single
+  --- matrix 2, -2 and "nuc" (the greatest and least singular value, and their sum). Without an axis a number.
   --- @return any
   function linalg.norm(...)
     local given = norm_signature:parse(...)
     local x, order, keepdims = floating(as_array(given.x, "np.linalg.norm")), given.ord, given.keepdims
     local axes = given.axis and flat_list(given.axis)
     if type(order) ~= "number" and order ~= nil and order ~= "fro" and order ~= "nuc" then
-      fail("invalid_argument", "np.linalg.norm: ord is a number or \"fro\", got " .. arguments.describe(order))
+      fail("invalid_argument", "np.linalg.norm: ord is a number, \"fro\" or \"nuc\", got " .. arguments.describe(order))
     end
     local of_matrix = order ~= nil and (axes and #axes == 2 or not axes and x.rank == 2)
     if axes and (#axes < 1 or #axes > 2) or order ~= nil and not axes and x.rank > 2
@@ -202,47 +129,5 @@ return function(np)
     end
     if axes or keepdims or type(result) == "number" then return result end
     return result:item()
-  end
-
-  --- The x with a x = b, for a square matrix `a` and `b` (n) or (n, columns). Computed in double precision, by
-  --- elimination in Lua: for some hundred equations, not for thousands.
-  --- @error the matrix is singular
-  function linalg.solve(a, b)
-    local left, matrix = square_rows(a, "np.linalg.solve")
-    b = floating(as_array(b, "np.linalg.solve"))
-    local n = #left
-    if b.rank < 1 or b.rank > 2 or b.shape[0] ~= n then
-      fail("shape_mismatch", ("np.linalg.solve: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
-        tostring(matrix.shape), tostring(b.shape), n, n))
-    end
-    local dtype = ndarray.promote(matrix.dtype, b.dtype)
-    if b.nbytes == 0 then return np.zeros(b.shape:table(), dtype) end
-    local right = b:reshape({ n, -1 }):totable()
-    if eliminate(left, right) == 0 then fail("invalid_argument", "np.linalg.solve: the matrix is singular") end
-    for j = 1, #right[1] do
-      for i = n, 1, -1 do
-        local sum = right[i][j]
-        for k = i + 1, n do sum = sum - left[i][k] * right[k][j] end
-        right[i][j] = sum / left[i][i]
-      end
-    end
-    return core.array(right, dtype):reshape(b.shape:table())
-  end
-
-  --- The inverse of a square matrix, as np.linalg.solve computes it.
-  --- @error the matrix is singular
-  function linalg.inv(a)
-    a = floating(as_array(a, "np.linalg.inv"))
-    if a.rank ~= 2 or a.shape[0] ~= a.shape[1] then square_rows(a, "np.linalg.inv") end
-    return linalg.solve(a, np.eye(a.shape[0], a.dtype))
-  end
-
-  --- The determinant of a square matrix.
-  --- @return number
-  function linalg.det(a)
-    local left = square_rows(a, "np.linalg.det")
-    local product = eliminate(left, {})
-    for i = 1, product == 0 and 0 or #left do product = product * left[i][i] end
-    return product
   end
 end

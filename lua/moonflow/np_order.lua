@@ -1,6 +1,7 @@
 --- The functions of flow.np that sort, count and find. All in the array's own dtype, but for what counts and for
 -- places, which are int64.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
@@ -16,6 +17,72 @@ local function along(a, axis, apply)
   for i = 1, a.rank do swapped[i] = i - 1 end
   swapped[axis + 1], swapped[a.rank] = a.rank - 1, axis
   return apply(a:transpose(swapped)):transpose(swapped)
+end
+
+local MOST_OF_TABLE = 2 ^ 20  -- entries of what tells which integers there are
+
+-- ---- loops over memory --------------------------------------------------------------------------------------------
+
+-- What an op of the catalog does not do in one pass. Each array is kept in a local for as long as its pointer is used.
+
+-- An array of a dtype that Lua reads and compares: those of two bytes, which C has not, as float32.
+local function readable(a)
+  return arguments.narrow[a.dtype] and cast(a, "float32") or a
+end
+
+-- A NaN is above all numbers, as np.sort has it, and integers are never one.
+local function is_below(x, y) return x < y or y ~= y and x == x end
+local function is_not_above(x, y) return not is_below(y, x) end
+
+-- Writes how many of the `count` ascending values `a` precede each of `v`. `order` has the places of `v` by its values,
+-- so each is looked for from the one before it, in steps of twice the length until one is too long, and then of half.
+local function find_all(a, count, v, order, many, places, precedes)
+  local place = 0
+  for i = 0, many - 1 do
+    local at = tonumber(order[i])
+    local x, step = v[at], 1
+    while place + step <= count and precedes(a[place + step - 1], x) do place, step = place + step, 2 * step end
+    while step > 1 do
+      step = step / 2
+      if place + step <= count and precedes(a[place + step - 1], x) then place = place + step end
+    end
+    places[at] = place
+  end
+end
+
+-- Writes the places of what is 1 and not 0. One more is written than there are.
+local function write_places(holds, count, places)
+  local found = 0
+  for i = 0, count - 1 do
+    places[found] = i
+    found = found + holds[i]
+  end
+end
+
+-- Marks those of `count` integers that a table of 0 and 1 has, which begins with that for `least`.
+local function look_up(a, count, is_there, least, most, out)
+  for i = 0, count - 1 do
+    local x = tonumber(a[i])
+    if x >= least and x <= most then out[i] = is_there[x - least] end
+  end
+end
+
+local function add(x, y) return x + y end
+local function multiply(x, y) return x * y end
+
+-- Joins each of `count` slices of `inner` elements with what the ones before it come to.
+local function accumulate(p, outer, count, inner, sums, join)
+  for i = 0, outer - 1 do
+    local at = i * count * inner
+    for j = 0, inner - 1 do sums[j] = p[at + j] end
+    for _ = 1, count - 1 do
+      at = at + inner
+      for j = 0, inner - 1 do
+        local sum = join(sums[j], p[at + j])
+        sums[j], p[at + j] = sum, sum
+      end
+    end
+  end
 end
 
 return function(np)
@@ -63,21 +130,12 @@ return function(np)
         .. arguments.suggestion(given.side, { "left", "right" }))
     end
     if type(given.v) == "number" then a, v = ndarray.operands(a, given.v, "np.searchsorted") end
-    -- A NaN is above all numbers, as np.sort has it.
-    local function is_before(one, other)
-      return np.logical_or(one:lt(other), np.isnan(other) * (1 - np.isnan(one)))
-    end
-    local count, step = #a, 1
-    local places = np.zeros(v.shape:table(), "int64")
-    while 2 * step <= count do step = 2 * step end
-    -- As far as all before it is before the value, in steps of halving length.
-    while count > 0 and step >= 1 do
-      local further = places + step
-      local last = a:take(np.minimum(further, count) - 1)
-      local goes_on = given.side == "left" and is_before(last, v) or 1 - is_before(v, last)
-      places = np.where(further:le(count) * goes_on, further, places)
-      step = step / 2
-    end
+    local one, other = ndarray.operands(a, v, "np.searchsorted")
+    one, other = readable(one), readable(other)
+    local order = np.argsort(other:ravel())
+    local places = core.zeros("int64", v.shape:table())
+    find_all(one:ptr(), #one, other:ptr(), order:ptr(), #order, places:ptr(),
+      given.side == "left" and is_below or is_not_above)
     return type(given.v) == "number" and places:item() or places
   end
 
@@ -179,9 +237,10 @@ return function(np)
   --- The places in the flattened array of what is not 0, in order.
   function np.flatnonzero(a)
     local holds = as_array(a, "np.flatnonzero"):ravel():ne(0)
-    -- Of what is 0 the place is behind all others.
-    local places = np.sort(np.where(holds, np.arange(#holds), #holds))
-    return places:slice({ 0, holds:sum() })
+    local count = holds:sum()
+    local places = core.empty("int64", { count + 1 })
+    write_places(holds:ptr(), #holds, places:ptr())
+    return places:rows(0, count)
   end
 
   --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
@@ -203,13 +262,28 @@ return function(np)
     return np.stack({ np.nonzero(a) }, 1)
   end
 
+  -- Those of these values that an integer may be equal to, as int64.
+  local function whole_values(values)
+    if not arguments.floating[values.dtype] then return cast(values, "int64") end
+    return cast(np.compress(values:eq(np.rint(values)) * np.abs(values):le(2 ^ 53), values), "int64")
+  end
+
   local isin_signature = signature("np.isin", { { "a", "any" }, { "values", "any" } })
   --- 1 where an element of `a` is one of `values`, int8.
   function np.isin(...)
     local given = isin_signature:parse(...)
-    local a, values = ndarray.operands(as_array(given.a, "np.isin"), as_array(given.values, "np.isin"), "np.isin")
-    local sorted = np.sort(values:ravel())
-    if #sorted == 0 then return np.zeros(a.shape:table(), "int8") end
+    local a, values = as_array(given.a, "np.isin"), as_array(given.values, "np.isin"):ravel()
+    local is_whole = not arguments.floating[a.dtype]
+    if is_whole then values = whole_values(values) end
+    if #values == 0 then return np.zeros(a.shape:table(), "int8") end
+    local least, most = values:min(), values:max()
+    if is_whole and most - least < MOST_OF_TABLE then
+      local is_there, out = np.bincount(values - least):ne(0), core.zeros("int8", a.shape:table())
+      look_up(a:ptr(), a.shape:count(), is_there:ptr(), least, most, out:ptr())
+      return out
+    end
+    a, values = ndarray.operands(a, values, "np.isin")
+    local sorted = np.sort(values)
     -- Of a number that searchsorted was given it would give a number.
     return sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a)
   end
@@ -227,7 +301,47 @@ return function(np)
       fail("shape_mismatch", ("np.compress: a condition %s for %d %s"):format(tostring(condition.shape), size,
         axis and "slices along axis " .. axis or "elements"))
     end
-    return a:take(np.flatnonzero(condition), axis)
+    local places = np.flatnonzero(condition)
+    if not axis then a, axis = a:ravel(), 0 end
+    return (evaluate("gather", { a, places }, { axis = axis }, "np.compress"))
+  end
+
+  -- An array in the dtype of its place, where nothing would be lost but digits of a fraction.
+  local function fitting(values, dtype, called)
+    if arguments.floating[dtype] or values.dtype == dtype then return cast(values, dtype) end
+    if arguments.floating[values.dtype] then
+      fail("dtype_mismatch", ("%s: the place is %s, the values are %s; :astype says that they are to be cut"):format(
+        called, dtype, values.dtype))
+    end
+    if values.nbytes > 0 and (values:min() < ndarray.least[dtype] or values:max() > ndarray.most[dtype]) then
+      fail("out_of_range", ("%s: the values are from %d to %d, and the place is %s"):format(called, values:min(),
+        values:max(), dtype))
+    end
+    return cast(values, dtype)
+  end
+
+  local putmask_signature = signature("np.putmask", { { "a", "ndarray" }, { "mask", "any" }, { "values", "any" } })
+  --- Puts values in the place of those where `mask` is not 0: `np.putmask(a, a:lt(0), 0)`. The array is changed itself;
+  --- nothing is given back.
+  --- shapes: the mask that of `a`; the values broadcast to it
+  --- dtypes: integers take no fractions, and nothing outside their range
+  --- @return nil
+  --- @error the mask has another shape
+  function np.putmask(...)
+    local given = putmask_signature:parse(...)
+    local a, mask, values = given.a, as_array(given.mask, "np.putmask"), given.values
+    if mask.shape ~= a.shape then
+      fail("shape_mismatch", ("np.putmask: the mask is %s, the array %s"):format(tostring(mask.shape),
+        tostring(a.shape)))
+    end
+    if ndarray.is_array(values) then
+      values = fitting(values, a.dtype, "np.putmask")
+    else
+      as_array(values, "np.putmask")
+      values = core.array(values, a.dtype, type(values) == "number" and {} or nil)
+    end
+    values = evaluate("broadcast_to", { values }, { shape = a.shape:table() }, "np.putmask")
+    a:set("...", np.where(mask, values, a))
   end
 
   local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
@@ -295,35 +409,35 @@ return function(np)
 
   -- ---- sums and counts ----------------------------------------------------------------------------------------------
 
-  -- What `join` makes of all elements up to each one along an axis; `neutral` changes nothing there.
-  local function cumulative(given, name, join, neutral)
+  -- What `join` makes of all elements up to each one along an axis: floats in double precision, integers as int64.
+  local function cumulative(given, name, join)
     local a = as_array(given.a, name)
     if not given.axis then a = a:ravel() end
-    local axis = axis_of(a, given.axis or 0, name)
-    if not arguments.floating[a.dtype] then a = cast(a, "int64") end
-    local joined, size, reach = a:copy(), a.shape[axis], 1
-    local before = {}
-    for i = 1, 2 * a.rank do before[i] = 0 end
-    -- Each step joins what lies as far back as the results reach, so they reach twice as far after it.
-    while reach < size do
-      before[2 * axis + 1] = reach
-      local earlier = cut(joined, axis, { 0, size - reach })
-      joined = join(joined, evaluate("pad", { earlier }, { paddings = before, constant_value = neutral }, name))
-      reach = 2 * reach
+    local axis, dtype = axis_of(a, given.axis or 0, name), a.dtype
+    local is_floating = arguments.floating[dtype]
+    local joined = is_floating and readable(a) or cast(a, "int64")
+    if rawequal(joined, a) then joined = a:copy() end
+    local outer, inner = 1, 1
+    for i = 0, a.rank - 1 do
+      if i < axis then outer = outer * a.shape[i] elseif i > axis then inner = inner * a.shape[i] end
     end
-    return joined
+    if a.nbytes > 0 then
+      local sums = core.zeros(is_floating and "float64" or "int64", { inner })
+      accumulate(joined:ptr(), outer, a.shape[axis], inner, sums:ptr(), join)
+    end
+    return is_floating and cast(joined, dtype) or joined
   end
 
   local cumsum_signature = signature("np.cumsum", { { "a", "any" }, { "axis", "integer?" } })
   --- The sums of the elements up to each one along `axis`, or of the flattened array; integers as int64.
   function np.cumsum(...)
-    return cumulative(cumsum_signature:parse(...), "np.cumsum", function(a, b) return a + b end, 0)
+    return cumulative(cumsum_signature:parse(...), "np.cumsum", add)
   end
 
   local cumprod_signature = signature("np.cumprod", { { "a", "any" }, { "axis", "integer?" } })
   --- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
   function np.cumprod(...)
-    return cumulative(cumprod_signature:parse(...), "np.cumprod", function(a, b) return a * b end, 1)
+    return cumulative(cumprod_signature:parse(...), "np.cumprod", multiply)
   end
 
   local diff_signature = signature("np.diff", { { "a", "any" }, { "axis", "integer", -1 } })

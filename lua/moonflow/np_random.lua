@@ -4,6 +4,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
+local counts = require "moonflow.np_random_counts"
 local random_seed = require "moonflow.random_seed"
 local trace = require "moonflow.trace"
 
@@ -61,10 +62,10 @@ function Generator:randint(...)
   return self:draw("random_int", given, { low = low, high = high }, "np.random.randint")
 end
 
--- A draw of a distribution made of others: `make(shape)` gives it in double precision.
+-- A draw of a distribution made of others: `make(shape)` gives it in double precision, or as int64.
 local function composed(given, make)
   local result = make(given.shape and flat_list(given.shape) or { 1 })
-  return given.shape and (given.dtype == "float64" and result or result:astype(given.dtype)) or result:item()
+  return given.shape and ndarray.cast(result, given.dtype) or result:item()
 end
 
 local function check_above_0(value, name, where)
@@ -129,6 +130,55 @@ function Generator:beta(...)
     local x, y = gamma_draws(self, given.a, shape), gamma_draws(self, given.b, shape)
     return x / (x + y)
   end)
+end
+
+local binomial_signature = signature("np.random.binomial",
+  { { "n", "integer" }, { "p", "number" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- How many of `n` tries succeed, each with chance `p`. Without a shape one number.
+--- @return any
+--- @error n below 0; p outside [0, 1]; a variance above 1e10
+function Generator:binomial(...)
+  local given = binomial_signature:parse(...)
+  if given.n < 0 then
+    fail("invalid_argument", ("np.random.binomial: n must be at least 0, got %d"):format(given.n))
+  end
+  if not (given.p >= 0 and given.p <= 1) then
+    fail("invalid_argument", ("np.random.binomial: p is a chance from 0 to 1, got %g"):format(given.p))
+  end
+  return composed(given, function(shape)
+    return counts.binomial(given.n, given.p, self:uniform(0, 1, shape, "float64"), "np.random.binomial")
+  end)
+end
+
+local poisson_signature = signature("np.random.poisson",
+  { { "lam", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- How often something happens that happens `lam` times on average, each time by itself. Without a shape one number.
+--- @return any
+--- @error lam below 0 or above 1e10
+function Generator:poisson(...)
+  local given = poisson_signature:parse(...)
+  if given.lam ~= given.lam or given.lam < 0 then
+    fail("invalid_argument", ("np.random.poisson: lam must be at least 0, got %g"):format(given.lam))
+  end
+  return composed(given, function(shape)
+    return counts.poisson(given.lam, self:uniform(0, 1, shape, "float64"), "np.random.poisson")
+  end)
+end
+
+local random_signature = signature("np.random.random", { { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Uniform in [0, 1). Without a shape one number.
+--- @return any
+function Generator:random(...)
+  return self:draw("random_uniform", random_signature:parse(...), { low = 0, high = 1 }, "np.random.random")
+end
+
+local standard_signature = signature("np.random.standard_normal",
+  { { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Normal with mean 0 and deviation 1. Without a shape one number.
+--- @return any
+function Generator:standard_normal(...)
+  return self:draw("random_normal", standard_signature:parse(...), { mean = 0, stddev = 1 },
+    "np.random.standard_normal")
 end
 
 --- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
@@ -254,6 +304,24 @@ function Generator:choice(...)
   return rows and rows:take(places, 0) or places
 end
 
+--- What the draws to come depend on, int64 (2): the seed and how many draws there have been. Kept beside a checkpoint,
+--- it lets a script that is started again go on with the draws that it would have had:
+--- `np.save("draws", np.random.get_state())`, and then `np.random.set_state(np.load("draws.npy"))`.
+function Generator:get_state()
+  return core.array({ self.seed, self.draws }, "int64")
+end
+
+local state_signature = signature("np.random.set_state", { { "state", "any" } })
+--- Goes on with the draws that followed when `get_state` gave this state.
+--- @return nil
+function Generator:set_state(...)
+  local state = as_array(state_signature:parse(...).state, "np.random.set_state")
+  if #state.shape ~= 1 or #state ~= 2 or state[0] % 1 ~= 0 or state[1] % 1 ~= 0 or state[1] < 0 then
+    fail("invalid_argument", "np.random.set_state wants what np.random.get_state gives, two whole numbers")
+  end
+  self.seed, self.draws = state[0], state[1]
+end
+
 --- A generator of its own: equal seeds give equal draws. `np.random.default_rng(7):uniform(-1, 1, { 5 })`.
 --- @return Generator
 function random.default_rng(seed)
@@ -273,16 +341,24 @@ function random.seed(seed)
 end
 random_seed.on_set(random.seed)
 
-for _, name in ipairs({ "uniform", "normal", "randint", "exponential", "gamma", "beta", "rand", "randn", "permutation",
-  "choice", "shuffle" }) do
+local function of_all_scripts()
+  shared = shared or random.default_rng(random_seed.value())
+  return shared
+end
+
+for _, name in ipairs({ "get_state", "set_state" }) do
+  random[name] = function(...) return Generator[name](of_all_scripts(), ...) end
+end
+
+for _, name in ipairs({ "uniform", "normal", "randint", "exponential", "gamma", "beta", "binomial", "poisson", "rand",
+  "randn", "random", "standard_normal", "permutation", "choice", "shuffle" }) do
   random[name] = function(...)
     -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
     if trace.current() then
       fail("wrong_state", "np.random." .. name .. " in the body of a job would draw once for all runs; flow.random "
         .. "draws anew in each, and np.random.default_rng(seed)'s numbers are constants")
     end
-    shared = shared or random.default_rng(random_seed.value())
-    return shared[name](shared, ...)
+    return Generator[name](of_all_scripts(), ...)
   end
 end
 

@@ -2,7 +2,7 @@
 --- operator's name to the function that applies it to a node.
 -- Images have one, two or three axes of places. Those of one are taken as images of height 1, of three as volumes.
 
-local einsum = require "moonflow.einsum"
+local einsum = require("moonflow.einsum").of_values
 local onnx_node = require "moonflow.onnx_node"
 local volumes = require "moonflow.volumes"
 local windows = require "moonflow.windows"

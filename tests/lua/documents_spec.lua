@@ -93,6 +93,7 @@ describe("what editors are told", function()
       "---@return moonflow.NdArray\n---@overload fun(self: moonflow.NdArray): number\n",
       "function flow.np.random.uniform(low, high, shape, dtype)",
       "---@return moonflow.Dataset, moonflow.Dataset\n",
+      "---@return moonflow.NdArray, moonflow.NdArray, moonflow.NdArray\n",
       "---@return moonflow.Blob, moonflow.Blob, moonflow.Blob\n---@overload fun(inputs: moonflow.Blob, "
         .. "options: moonflow.layers.lstm.Options)",
     }) do assert.truthy(text:find(line, 1, true), line) end

@@ -310,7 +310,7 @@ describe("a mistake", function()
       ["np.concat: axis 2 is outside rank 2"] = function() np.concat({ a, a }, 2) end,
       ["np.stack: axis 7 is outside rank 3"] = function() np.stack({ a, a }, 7) end,
       ["np.matmul: "] = function() np.matmul(a, a) end,
-      ["np.dot: a has 1 elements, b has 2"] = function() np.dot({ 1 }, { 1, 2 }) end,
+      ["np.dot: inner sizes differ: a is (1), b is (2), so 1 against 2"] = function() np.dot({ 1 }, { 1, 2 }) end,
       ["np.diag wants an array of rank 1 or 2, got ()"] = function() np.diag(3) end,
       ["np.random.uniform: shape has the size -1"] = function() np.random.uniform(0, 1, { -1 }) end,
       ["np.random.normal: mean must be finite"] = function() np.random.normal(0 / 0, 1) end,
@@ -569,6 +569,68 @@ describe("random arrays", function()
     fails("p must be 3 chances, one for each, and has the shape (2)", 3, { 2 }, { p = { 0.5, 0.5 } })
     fails("the chances add up to 3, not to 1", 3, { 2 }, { p = { 1, 1, 1 } })
     fails("that of 1 is -1", 2, { 2 }, { p = { 2, -1 } })
+  end)
+
+  it("count what succeeds, and what happens at random", function()
+    np.random.seed(4)
+    -- Of 40000 draws the mean is off by a 200th of the deviation, the variance by a 100th or so of itself.
+    local function counts(of, mean, variance, ...)
+      local drawn = np.random[of](...)
+      assert.equal("int64", drawn.dtype)
+      assert.is_true(math.abs(drawn:mean() - mean) <= 0.03 * math.sqrt(variance), of .. " " .. drawn:mean())
+      assert.is_true(math.abs(drawn:var() - variance) <= 0.05 * variance, of .. " " .. drawn:var())
+      assert.is_true(drawn:min() >= 0)
+    end
+    local many = { 200, 200 }
+    counts("binomial", 3, 2.1, 10, 0.3, many)
+    counts("binomial", 9, 0.9, 10, 0.9, many)
+    counts("binomial", 5e5, 2.5e5, 1e6, 0.5, many)
+    counts("binomial", 7, 0, 7, 1, many)
+    counts("binomial", 0, 0, 7, 0, many)
+    counts("poisson", 0.2, 0.2, 0.2, many)
+    counts("poisson", 4, 4, 4, many)
+    counts("poisson", 1e6, 1e6, 1e6, many)
+    counts("poisson", 0, 0, 0, many)
+    -- 1 / 32 of five fair tries all succeed, and of e^-2 nothing happens.
+    assert.is_true(math.abs(np.random.binomial(5, 0.5, many):eq(5):mean() * 32 - 1) < 0.1)
+    assert.is_true(math.abs(np.random.poisson(2, many):eq(0):mean() - math.exp(-2)) < 0.01)
+    assert.equal("number", type(np.random.binomial(10, 0.5)))
+    assert.equal("number", type(np.random.poisson()))
+    assert.equal("int32", np.random.poisson(4, { 2 }, { dtype = "int32" }).dtype)
+    raises("invalid_argument", "n must be at least 0, got -1", function() np.random.binomial(-1, 0.5) end)
+    raises("invalid_argument", "p is a chance from 0 to 1, got 2", function() np.random.binomial(1, 2) end)
+    raises("invalid_argument", "lam must be at least 0, got -1", function() np.random.poisson(-1) end)
+    raises("out_of_range", "np.random.poisson: the variance is 1e+11", function() np.random.poisson(1e11) end)
+  end)
+
+  it("have NumPy's other names too", function()
+    np.random.seed(6)
+    local a = np.random.random({ 2, 3 })
+    np.random.seed(6)
+    assert.equal(np.random.uniform(0, 1, { 2, 3 }), a)
+    np.random.seed(6)
+    a = np.random.standard_normal({ 4 }, { dtype = "float64" })
+    np.random.seed(6)
+    assert.equal(np.random.normal(0, 1, { 4 }, "float64"), a)
+    assert.equal("number", type(np.random.random()))
+    assert.equal("number", type(np.random.standard_normal()))
+  end)
+
+  it("go on from a state that was kept", function()
+    np.random.seed(7)
+    np.random.normal()
+    local state = np.random.get_state()
+    local a = np.random.permutation(9)
+    np.random.seed(8)
+    np.random.set_state(np.array(state:totable(), "int64"))
+    assert.equal(a, np.random.permutation(9))
+    local own = np.random.default_rng(1)
+    own:set_state(state)
+    assert.equal(a, own:permutation(9))
+    assert.equal(np.random.get_state(), own:get_state())
+    raises("invalid_argument", "set_state wants what np.random.get_state gives", function()
+      np.random.set_state({ 1 })
+    end)
   end)
 end)
 

@@ -1,0 +1,60 @@
+--- Draws of counts for flow.np.random: binomial and Poisson, by looking up one uniform draw among the summed chances.
+
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+
+local floor, max, min = math.floor, math.max, math.min
+local require = require  -- np needs this file, and so comes later
+
+local counts = {}
+
+local MOST_VARIANCE = 1e10  -- of which the chances take some 16 MB
+
+-- The sums of the chances of the counts from `low` on, up to a factor. Those further than ten deviations and fifty from
+-- the mode are less likely than a uniform draw can tell. `up(k)` is the chance of k + 1 divided by that of k.
+local function summed(mode, deviation, most, up)
+  local reach = floor(10 * deviation) + 50
+  local low, high = max(0, mode - reach), min(most, mode + reach)
+  local sums = core.zeros("float64", { high - low + 1 })
+  local p, top = sums:ptr(), mode - low
+  p[top] = 1
+  for i = top - 1, 0, -1 do p[i] = p[i + 1] / up(low + i) end
+  for i = top + 1, high - low do p[i] = p[i - 1] * up(low + i - 1) end
+  for i = 1, high - low do p[i] = p[i] + p[i - 1] end
+  return sums, low
+end
+
+local function draw(sums, low, uniform)
+  local last = #sums - 1
+  local places = require("moonflow.np").searchsorted(sums, uniform * sums[last], "right")
+  -- The last sum itself may come of rounding.
+  return low + (ndarray.evaluate("minimum", { places, core.array(last, "int64", {}) }))
+end
+
+local function check_variance(variance, called)
+  if variance > MOST_VARIANCE then
+    errors.raise("out_of_range", ("%s: the variance is %g, and must be at most %g"):format(called, variance,
+      MOST_VARIANCE))
+  end
+end
+
+--- How many of n tries succeed, each with chance p, for each element of a float64 array of draws from [0, 1): int64.
+function counts.binomial(n, p, uniform, called)
+  if p > 0.5 then return n - counts.binomial(n, 1 - p, uniform, called) end
+  check_variance(n * p, called)
+  local odds = p / (1 - p)
+  local sums, low = summed(min(n, floor((n + 1) * p)), math.sqrt(n * p), n, function(k)
+    return (n - k) / (k + 1) * odds
+  end)
+  return draw(sums, low, uniform)
+end
+
+--- How often something happens that happens `mean` times on average: int64.
+function counts.poisson(mean, uniform, called)
+  check_variance(mean, called)
+  local sums, low = summed(floor(mean), math.sqrt(mean), math.huge, function(k) return mean / (k + 1) end)
+  return draw(sums, low, uniform)
+end
+
+return counts

@@ -1,0 +1,122 @@
+--- Householder's reflections, of which orthogonal factors of matrices are made, for flow.np.linalg.
+-- Those of a panel are applied to the others as one block, by products of the engine.
+
+local core = require "moonflow.core"
+local panels = require "moonflow.panels"
+
+local product = panels.product
+local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt
+
+local reflections = {}
+
+--- A reflection I - tau v v^T, with 1 as the first element of v, that leaves nothing of `count` numbers, which lie
+--- `apart` from each other, but the first. That is put in its place and the rest of v in the place of the others.
+--- Gives tau.
+function reflections.of(p, at, apart, count)
+  local most = 0
+  for i = 1, count - 1 do most = max(most, abs(p[at + i * apart])) end
+  if most == 0 then return 0 end
+  local head, sum = p[at], 0
+  most = max(most, abs(head))  -- so that no square is too large or too small
+  for i = 0, count - 1 do
+    local share = p[at + i * apart] / most
+    sum = sum + share * share
+  end
+  local length = (head > 0 and -1 or 1) * sqrt(sum) * most
+  local scale = 1 / (head - length)
+  if scale == math.huge or scale == -math.huge then  -- of numbers below the normal ones
+    for i = 1, count - 1 do p[at + i * apart] = p[at + i * apart] / (head - length) end
+  else
+    for i = 1, count - 1 do p[at + i * apart] = p[at + i * apart] * scale end
+  end
+  p[at] = length
+  return (length - head) / length
+end
+
+-- Makes the columns of a panel triangular from its diagonal down. Gives the tau of each reflection.
+local function reflect_panel(panel, rows)
+  local p, first, width, taus = panel.p, panel.first, panel.width, {}
+  local sums = core.zeros("float64", { width })
+  local s = sums:ptr()
+  for c = 0, min(width, rows - first) - 1 do
+    local top = (first + c) * width
+    local tau = reflections.of(p, top + c, width, rows - first - c)
+    taus[c + 1] = tau
+    for j = c + 1, width - 1 do s[j] = p[top + j] end
+    for i = first + c + 1, rows - 1 do
+      local at = i * width
+      local v = p[at + c]
+      for j = c + 1, width - 1 do s[j] = s[j] + v * p[at + j] end
+    end
+    for j = c + 1, width - 1 do p[top + j] = p[top + j] - tau * s[j] end
+    for i = first + c + 1, rows - 1 do
+      local at = i * width
+      local v = tau * p[at + c]
+      for j = c + 1, width - 1 do p[at + j] = p[at + j] - v * s[j] end
+    end
+  end
+  return taus
+end
+
+--- Reflections one after the other as one product, I - V T V^T: R. Schreiber and C. Van Loan, "A storage-efficient WY
+--- representation for products of Householder transformations", SIAM Journal on Scientific and Statistical Computing
+--- 1989. `v` (rows, count) has the vectors as columns, and is applied to the rows from `first` on.
+function reflections.block(v, taus, first)
+  local count = #taus
+  local products, t = product(v, v, true), core.zeros("float64", { count, count })
+  local g, p = products:ptr(), t:ptr()
+  for j = 0, count - 1 do
+    for i = 0, j - 1 do
+      local sum = 0
+      for k = i, j - 1 do sum = sum + p[i * count + k] * g[k * count + j] end
+      p[i * count + j] = -taus[j + 1] * sum
+    end
+    p[j * count + j] = taus[j + 1]
+  end
+  return { v = v, v_transposed = v:transpose(), t = t, t_transposed = t:transpose(), first = first }
+end
+
+-- The vectors of a panel's reflections, with their ones, and zeros above them.
+local function block_of_panel(panel, rows, taus)
+  local first, width, count = panel.first, panel.width, #taus
+  local v = core.zeros("float64", { rows - first, count })
+  local to, from = v:ptr(), panel.p
+  for i = 0, rows - first - 1 do
+    for j = 0, min(i, count) - 1 do to[i * count + j] = from[(first + i) * width + j] end
+    if i < count then to[i * count + i] = 1 end
+  end
+  return reflections.block(v, taus, first)
+end
+
+-- Applies a block of reflections to a panel, or with the transposed `t` those in the other order.
+local function reflect(panel, block, t)
+  local part = panel.array:rows(block.first, block.v.shape[0])
+  panels.subtract(panel, block.first, product(block.v, product(t, product(block.v_transposed, part))))
+end
+
+--- The first columns of the product of blocks, (rows, columns).
+function reflections.product(np, blocks, rows, columns)
+  local list = panels.of(np.arange(rows):reshape({ -1, 1 }):eq(np.arange(columns)):astype("float64"))
+  for i = #blocks, 1, -1 do
+    for _, panel in ipairs(list) do
+      -- Before, a column is that of the identity, on whose zeros the block does nothing.
+      if panel.first + panel.width > blocks[i].first then reflect(panel, blocks[i], blocks[i].t) end
+    end
+  end
+  return panels.joined(list)
+end
+
+--- Q (rows, k) and R (k, columns) of a matrix that has elements, where k is the smaller of its sizes.
+function reflections.factors(np, a)
+  local rows, columns = a.shape[0], a.shape[1]
+  local k, list, blocks = min(rows, columns), panels.of(a), {}
+  for number, panel in ipairs(list) do
+    if panel.first >= k then break end
+    local block = block_of_panel(panel, rows, reflect_panel(panel, rows))
+    blocks[number] = block
+    for i = number + 1, #list do reflect(list[i], block, block.t_transposed) end
+  end
+  return reflections.product(np, blocks, rows, k), np.triu(panels.joined(list):rows(0, k))
+end
+
+return reflections

@@ -1,0 +1,167 @@
+-- flow.np.linalg: factors of matrices, and what is made of them. Golden values are NumPy's.
+local np = require("moonflow").np
+local linalg = np.linalg
+
+local function raises(code, pattern, body)
+  local fine, problem = pcall(body)
+  assert.is_false(fine)
+  assert.equal(code, problem.code)
+  assert.truthy(problem.message:find(pattern, 1, true), problem.message .. "\nlacks: " .. pattern)
+end
+
+local function same(array, dtype, table)
+  assert.equal(dtype, array.dtype)
+  assert.same(table, array:totable())
+end
+
+-- Elements about 1, of which sums are as long as the matrices are large.
+local function near(a, b, what)
+  assert.equal(tostring(b.shape), tostring(a.shape), what)
+  local far = a.nbytes > 0 and np.abs(a - b):max() or 0
+  assert.is_true(far < 1e-12, ("%s: %g apart"):format(what, far))
+end
+
+local function has_orthogonal_columns(a, what)
+  near(np.matmul(a:transpose(), a), np.eye(a.shape[1], "float64"), what)
+end
+
+-- A panel has 64 columns; matrices of less than full rank, and with much smaller and larger elements, are among these.
+local draws = np.random.default_rng(4)
+local function normal(rows, columns) return draws:normal(0, 1, { rows, columns }, "float64") end
+local matrices = {
+  one = normal(1, 1), row = normal(1, 5), column = normal(5, 1), square = normal(65, 65), tall = normal(140, 70),
+  wide = normal(70, 140), none = np.zeros({ 0, 3 }, "float64"), nothing = np.zeros({ 3, 0 }, "float64"),
+  zeros = np.zeros({ 5, 4 }, "float64"), ones = np.ones({ 7, 9 }, "float64"), eye = np.eye(66, "float64"),
+  deficient = np.matmul(normal(80, 7), normal(7, 70)), twice = np.concat({ normal(30, 1), normal(30, 1) * 1e-160 }, 1),
+  graded = normal(12, 12) * 10 ^ (np.arange(12):astype("float64") * -25),
+}
+
+describe("cholesky", function()
+  it("is the root of a positive definite matrix, of which it reads the lower triangle", function()
+    same(linalg.cholesky({ { 4, 99 }, { 2, 5 } }), "float32", { { 2, 0 }, { 1, 2 } })
+    for _, n in ipairs({ 1, 64, 65, 150 }) do
+      local x = normal(n, n)
+      local a = np.matmul(x, x:transpose()) / n + np.eye(n, "float64")
+      local l = linalg.cholesky(a)
+      near(np.matmul(l, l:transpose()), a, n)
+      near(np.tril(l), l, n)
+    end
+    assert.equal("(0, 0)", tostring(linalg.cholesky(np.zeros({ 0, 0 })).shape))
+    raises("invalid_argument", "np.linalg.cholesky: the matrix is not positive definite, as its first 2 rows and",
+      function() linalg.cholesky({ { 1, 2 }, { 2, 1 } }) end)
+    raises("invalid_argument", "as its first 1 row and", function() linalg.cholesky({ { 0 / 0 } }) end)
+    raises("shape_mismatch", "np.linalg.cholesky wants a square matrix, got (2, 3)", function()
+      linalg.cholesky(np.ones({ 2, 3 }))
+    end)
+  end)
+end)
+
+describe("qr", function()
+  it("gives orthogonal columns and a triangle, whose product is the matrix", function()
+    for name, a in pairs(matrices) do
+      local q, r = linalg.qr(a)
+      near(np.matmul(q, r), a, name)
+      has_orthogonal_columns(q, name)
+      near(np.triu(r), r, name)
+    end
+  end)
+
+  it("has the signs of LAPACK, and the dtype of the matrix", function()
+    local q, r = linalg.qr({ { 3, 1 }, { 4, 2 } })
+    assert.equal("float32", q.dtype)
+    assert.is_true(np.allclose(q, { { -0.6, -0.8 }, { -0.8, 0.6 } }))
+    assert.is_true(np.allclose(r, { { -5, -2.2 }, { 0, 0.4 } }))
+    raises("shape_mismatch", "np.linalg.qr wants a matrix, got (2)", function() linalg.qr({ 1, 2 }) end)
+  end)
+end)
+
+describe("eigh", function()
+  it("gives the eigenvalues of a symmetric matrix, ascending, and its eigenvectors", function()
+    local values, vectors = linalg.eigh({ { 2, 99 }, { 1, 2 } })
+    assert.equal("float32", vectors.dtype)
+    assert.is_true(np.allclose(values, { 1, 3 }))
+    assert.is_true(np.allclose(np.abs(vectors), math.sqrt(0.5)))
+    for _, n in ipairs({ 1, 2, 3, 65, 130 }) do
+      local x = normal(n, n)
+      local a = (x + x:transpose()) / math.sqrt(n)
+      local w, v = linalg.eigh(a)
+      near(np.matmul(a, v), v * w, n)
+      has_orthogonal_columns(v, n)
+      near(np.sort(w), w, n)
+    end
+    near((linalg.eigh(np.diag(np.array({ 3, 1, 2 }, "float64")))), np.array({ 1, 2, 3 }, "float64"))
+    near((linalg.eigh(np.zeros({ 4, 4 }, "float64"))), np.zeros({ 4 }, "float64"))
+    -- Elements whose squares are no numbers, beside one that is.
+    near((linalg.eigh(np.array({ { 1, 0, 0 }, { 0, 0, 1e-200 }, { 0, 1e-200, 0 } }, "float64"))),
+      np.array({ 0, 0, 1 }, "float64"))
+    assert.equal("(0)", tostring(linalg.eigh(np.zeros({ 0, 0 })).shape))
+    raises("invalid_argument", "np.linalg.eigh: the matrix has elements that are not finite", function()
+      linalg.eigh({ { 1, 0 }, { 1 / 0, 1 } })
+    end)
+  end)
+end)
+
+describe("svd", function()
+  it("gives factors whose product is the matrix, of any shape and rank", function()
+    for name, a in pairs(matrices) do
+      local u, s, vt = linalg.svd(a)
+      near(np.matmul(u * s, vt), a, name)
+      has_orthogonal_columns(u, name)
+      has_orthogonal_columns(vt:transpose(), name)
+      near(-np.sort(-np.abs(s)), s, name)
+    end
+  end)
+
+  it("takes very large and very small elements", function()
+    for _, scale in ipairs({ 1e300, 1e-300 }) do
+      local _, s = linalg.svd(np.array({ { 3, 0 }, { 0, -4 } }, "float64") * scale)
+      assert.is_true(np.allclose(s, np.array({ 4, 3 }, "float64") * scale, 1e-14, 0))
+    end
+    raises("invalid_argument", "np.linalg.svd: the matrix has elements that are not finite", function()
+      linalg.svd({ { 0 / 0 } })
+    end)
+  end)
+
+  it("tells the rank", function()
+    local ranks = {}
+    for name, a in pairs(matrices) do ranks[name] = linalg.matrix_rank(a) end
+    assert.same({ one = 1, row = 1, column = 1, square = 65, tall = 70, wide = 70, none = 0, nothing = 0, zeros = 0,
+      ones = 1, eye = 66, deficient = 7, twice = 1, graded = 1 }, ranks)
+    assert.equal(7, linalg.matrix_rank(matrices.ones * np.arange(9) + np.eye(9):rows(0, 7), 0.1))
+    assert.equal(1, linalg.matrix_rank({ 0, 2 }))
+    -- float32 leaves more of 0.
+    assert.equal(7, linalg.matrix_rank(matrices.deficient:astype("float32")))
+  end)
+end)
+
+describe("least squares", function()
+  it("fit a line to points", function()
+    local x = np.array({ 0, 1, 2, 3 }, "float64")
+    local line, residuals, rank, s = linalg.lstsq(np.stack({ x, np.ones({ 4 }, "float64") }, 1),
+      np.array({ -1, 0.2, 0.9, 2.1 }, "float64"))
+    near(line, np.array({ 1, -0.95 }, "float64"))
+    near(residuals, np.array({ 0.05 }, "float64"))
+    assert.equal(2, rank)
+    assert.is_true(np.allclose(s, np.array({ 4.10003045, 1.09075677 }, "float64")))
+  end)
+
+  it("are the shortest of all solutions, for columns of their own", function()
+    local x, residuals, rank = linalg.lstsq({ { 1, 1 } }, { { 2, 4 } })
+    assert.is_true(np.allclose(x, { { 1, 2 }, { 1, 2 } }))
+    assert.equal("(0)", tostring(residuals.shape))
+    assert.equal(1, rank)
+    raises("shape_mismatch", "np.linalg.lstsq: a is (1, 2), b is (2), wanted (1) or (1, columns)", function()
+      linalg.lstsq({ { 1, 1 } }, { 1, 2 })
+    end)
+  end)
+
+  it("are what the pseudoinverse gives", function()
+    for name, a in pairs(matrices) do
+      local x = linalg.pinv(a)
+      near(np.matmul(np.matmul(a, x), a), a, name)
+      near(np.matmul(a, x):transpose(), np.matmul(a, x), name)
+      near(np.matmul(x, a):transpose(), np.matmul(x, a), name)
+    end
+    assert.is_true(np.allclose(linalg.pinv({ { 2, 0 }, { 0, 0.001 } }, 0.01), { { 0.5, 0 }, { 0, 0 } }))
+  end)
+end)
