@@ -17,7 +17,8 @@ local random = {}
 local Generator = {}
 Generator.__index = Generator
 arguments.publish("Generator", "generator", Generator,
-  "uniform normal randint exponential gamma beta rand randn permutation shuffle choice")
+  "uniform normal randint exponential gamma beta binomial poisson random standard_normal rand randn permutation "
+    .. "shuffle choice")
 arguments.answer(Generator, "a generator")
 
 -- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
