@@ -27,7 +27,8 @@ struct Checkpoint {
 void write_checkpoint(const std::string& path, const std::map<std::string, Tensor>& values, const Json& meta,
                       bool overwrite);
 
-// The values of those wanted variables that are there, or of all that are. A wrong shape, dtype, size or checksum is an error.
+// The values of those wanted variables that are there, or of all that are. A wrong shape, dtype, size or checksum is an
+// error.
 Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
                            const std::shared_ptr<HostMemory>& memory);
 

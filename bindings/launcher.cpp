@@ -249,7 +249,8 @@ int main(int argc, char** argv) {
   }
 
   choose_spinning();
-  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // so that a file shows how far a script is, and keeps it if it is killed
+  // Line by line, so that a file shows how far a script is, and keeps it if the script is killed.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   lua_State* L = luaL_newstate();
   if (!L) {
     std::fputs("moonflow: not enough memory\n", stderr);

@@ -69,9 +69,7 @@ void on_event(lua_State* L, lua_Debug* event) {
 
 // core.own_lines(folder): what the library's chunk names start with.
 int own_lines(lua_State* L) {
-  protect(L, [&] {
-    state_of(L).own_folder = std::string(string_at(L, 1, "folder"));
-  });
+  protect(L, [&] { state_of(L).own_folder = std::string(string_at(L, 1, "folder")); });
   return 0;
 }
 
