@@ -15,6 +15,7 @@ int finalize_state(lua_State* L) {
   state.interrupted.reset();
   state.newest.reset();
   state.fault.reset();
+  std::string().swap(state.own_folder);
   return 0;
 }
 
