@@ -26,7 +26,10 @@ struct Host {
     REQUIRE(message == "");
   }
 
-  void load(const char* script) { ok(mf_session_load_text(session, script, std::strlen(script), "net.lua")); }
+  // Jobs are kept until a text of the same name is loaded.
+  void load(const char* script, const char* name = "net.lua") {
+    ok(mf_session_load_text(session, script, std::strlen(script), name));
+  }
 
   mf_job* find(const char* name) {
     mf_job* job = nullptr;
@@ -77,7 +80,7 @@ end)
 struct Net : Host {
   Net() {
     load(kNet);
-    load(kPair);
+    load(kPair, "pair.lua");
   }
 };
 
