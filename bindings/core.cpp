@@ -95,6 +95,26 @@ void add_errors(lua_State* L, State& state) {
   lua_setfield(L, -2, "error_metatable");
 }
 
+// core.nearest(name, { candidate, ... }) -> the place in the list of the one that was meant, or nil
+int nearest_name(lua_State* L) {
+  lua_settop(L, 2);
+  int place = 0;
+  protect(L, [&] {
+    const std::string name(string_at(L, 1, "name"));
+    table_at(L, 2, "candidates");
+    std::vector<std::string> candidates;
+    for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+      lua_rawgeti(L, 2, static_cast<int>(i));
+      candidates.emplace_back(string_at(L, -1, "candidate"));
+      lua_pop(L, 1);
+    }
+    if (const std::string* near = nearest(name, candidates)) place = static_cast<int>(near - candidates.data()) + 1;
+  });
+  if (place == 0) return 0;
+  lua_pushinteger(L, place);
+  return 1;
+}
+
 }  // namespace
 
 int build_info(lua_State* L) {
@@ -126,6 +146,7 @@ extern "C" __attribute__((visibility("default"))) int luaopen_moonflow_core(lua_
   static const luaL_Reg kFunctions[] = {{"build_info", build_info},
                                         {"describe_error", describe_error},
                                         {"fold_traceback", fold_traceback},
+                                        {"nearest", nearest_name},
                                         {nullptr, nullptr}};
   State& state = new_state(L);
   lua_newtable(L);

@@ -84,9 +84,7 @@ Attrs attrs_at(lua_State* L, int index, const OpDef& op) {
     if (def == nullptr) {
       std::vector<std::string> names;
       for (const AttrDef& known : op.attrs) names.push_back(known.name);
-      const std::string near = nearest(name, names);
-      fail(ErrorCode::InvalidArgument, "has no option '", name, "'",
-           near.empty() ? "" : "; did you mean '" + near + "'?");
+      fail(ErrorCode::InvalidArgument, "has no option '", name, "'", did_you_mean(name, names));
     }
     if (!def->table_form.empty() && (lua_type(L, -1) == LUA_TTABLE || lua_type(L, -1) == LUA_TNUMBER))
       def = op.attr(def->table_form);

@@ -20,20 +20,27 @@ std::string list(const std::vector<T>& values) {
   return line + "}";
 }
 
-// Number of single-letter edits from a to b.
+std::string in_small_letters(std::string_view word) {
+  std::string letters(word);
+  for (char& c : letters)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return letters;
+}
+
+// How many letters are put in, left out, changed or swapped between two words.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+  std::vector<size_t> before, last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
     }
+    before = last;
+    std::swap(last, row);
   }
-  return row.back();
+  return last.back();
 }
 
 bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
@@ -183,22 +190,29 @@ const OpDef& Catalog::at(std::string_view name) const {
   fail(ErrorCode::NotFound, "there is no op '", name, "'", did_you_mean(name, names));
 }
 
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t best_distance = name.size() / 3 + 1;  // farther than about a third of the letters is another word
+const std::string* nearest(std::string_view name, const std::vector<std::string>& candidates) {
+  constexpr size_t kLongest = 100;  // looking at more would take long
+  if (name.size() > kLongest) return nullptr;
+  const std::string wanted = in_small_letters(name);
+  const std::string* best = nullptr;
+  size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(name, candidate);
-    if (distance <= best_distance && (best.empty() || distance < best_distance)) {
-      best = candidate;
-      best_distance = distance;
-    }
+    size_t distance = edit_distance(wanted, in_small_letters(candidate));
+    const size_t shorter = std::min(name.size(), candidate.size());
+    if (shorter >= 3 && name.substr(0, shorter) == std::string_view(candidate).substr(0, shorter))
+      distance = std::min<size_t>(distance, 2);
+    const bool is_near =
+        distance <= std::max<size_t>(2, candidate.size() / 3) && 2 * distance < std::max(name.size(), candidate.size());
+    if (!is_near || (best != nullptr && distance >= best_distance)) continue;
+    best = &candidate;
+    best_distance = distance;
   }
   return best;
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  const std::string near = nearest(name, candidates);
-  return near.empty() ? "" : "; did you mean '" + near + "'?";
+  const std::string* const near = nearest(name, candidates);
+  return near == nullptr ? "" : "; did you mean '" + *near + "'?";
 }
 
 }  // namespace moonflow

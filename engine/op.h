@@ -291,8 +291,9 @@ class Catalog {
   std::map<std::string, OpDef, std::less<>> ops_;
 };
 
-// The candidate nearest to `name`, or empty when none is near. For "did you mean".
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
+// The candidate nearest to `name`, or nullptr when none is near: half of it must be the same, in letters of any size.
+// The beginning of a word counts as near to it.
+const std::string* nearest(std::string_view name, const std::vector<std::string>& candidates);
 // "; did you mean 'strides'?", or nothing when no candidate is near.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 

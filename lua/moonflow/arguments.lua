@@ -11,7 +11,6 @@ local debug = debug
 
 local arguments = {}
 
-local floor = math.floor
 local shape_metatable = getmetatable(core.shape { 1 })
 
 -- Of a userdata this one is asked: where the other is compiled, LuaJIT 2.1.0-beta3 reads wild for a file of io.
@@ -51,37 +50,11 @@ function arguments.maker(value, dtype, shape)
     dtype == "float32" and "" or ", flow." .. dtype)
 end
 
--- Distance of two words: inserted, left out, changed and swapped letters.
-local function distance(a, b)
-  local before, last = {}, {}
-  for j = 0, #b do last[j] = j end
-  for i = 1, #a do
-    local row = { [0] = i }
-    for j = 1, #b do
-      local cost = a:byte(i) == b:byte(j) and 0 or 1
-      row[j] = math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + cost)
-      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        row[j] = math.min(row[j], before[j - 2] + 1)
-      end
-    end
-    before, last = last, row
-  end
-  return last[#b]
-end
-
 --- The candidate nearest to `name`, or nil when none is near: half of it must be the same. The beginning of a word
 --- counts as near to it.
 function arguments.nearest(name, candidates)
-  local best, best_distance
-  if #name > 100 then return nil end  -- looking would take long
-  for _, candidate in ipairs(candidates) do
-    local d = distance(name:lower(), candidate:lower())
-    local shorter = math.min(#name, #candidate)
-    if shorter >= 3 and name:sub(1, shorter) == candidate:sub(1, shorter) then d = math.min(d, 2) end
-    local is_near = d <= math.max(2, floor(#candidate / 3)) and 2 * d < math.max(#name, #candidate)
-    if is_near and (not best or d < best_distance) then best, best_distance = candidate, d end
-  end
-  return best
+  local place = core.nearest(name, candidates)
+  return place and candidates[place]
 end
 
 --- "; did you mean 'x'?", or nothing.

@@ -61,3 +61,13 @@ TEST_CASE("a variable asked for twice is one value, and keeps its type") {
   CHECK(graph.variable("w", vec(3)) == w);
   CHECK_THROWS_WITH(graph.variable("w", vec(4)), Catch::Contains("is float32 (3) already"));
 }
+
+TEST_CASE("the nearest name is the one that was meant") {
+  const std::vector<std::string> names{"elu", "relu", "minimize", "reduce_sum"};
+  CHECK(nearest("rleu", names) == &names[1]);   // swapped
+  CHECK(nearest("RELU", names) == &names[1]);   // in other letters
+  CHECK(nearest("minim", names) == &names[2]);  // the beginning
+  CHECK(nearest("reduce_smu", names) == &names[3]);
+  CHECK(nearest("softmax", names) == nullptr);
+  CHECK(nearest(std::string(1000, 'e'), names) == nullptr);
+}
