@@ -56,10 +56,16 @@ std::string for_reading(const std::string& text, const std::string& library, boo
   return only_place && !lines.empty() ? lines[0] : result;
 }
 
-// Lua compares two arrays by a function of ours, which says what to write; an array and a number it refuses itself.
-bool compares_array(const char* message) {
-  return std::strstr(message, "attempt to compare userdata with number") != nullptr ||
-         std::strstr(message, "attempt to compare number with userdata") != nullptr;
+// What to write where Lua itself refuses an array in the place of a number; two arrays it compares by a function of
+// ours, which says so.
+const char* advice_for(const char* message) {
+  const auto has = [&](const char* part) { return std::strstr(message, part) != nullptr; };
+  if (has("attempt to compare userdata with number") || has("attempt to compare number with userdata"))
+    return "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), and an array of one element "
+           "is "
+           "a number by x:item()";
+  if (has("(number expected, got userdata)")) return "; an array of one element is a number by x:item()";
+  return "";
 }
 
 }  // namespace
@@ -80,12 +86,8 @@ int describe_error(lua_State* L) {
     if (lua_pcall(L, 1, 1, 0) != 0 || !lua_isstring(L, -1)) lua_pushliteral(L, "(an error whose __tostring fails)");
   } else if (lua_isstring(L, 1)) {
     lua_pushvalue(L, 1);
-    if (compares_array(lua_tostring(L, 1))) {
-      lua_pushliteral(L,
-                      "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), and an array "
-                      "of one element is a number by x:item()");
-      lua_concat(L, 2);
-    }
+    lua_pushstring(L, advice_for(lua_tostring(L, 1)));
+    lua_concat(L, 2);
   } else {
     lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
   }

@@ -60,6 +60,11 @@ describe("the launcher", function()
         .. "x:gt%(y%), x:ge%(y%), x:lt%(y%) and x:le%(y%), and an array of one element is a number by x:item%(%)$"),
         run.err)
     end
+    for _, use in ipairs { "('%.3f'):format(x)", "math.exp(x)" } do
+      local run = process.moonflow({ "-e", "local x = require('moonflow').np.zeros {} print(" .. use .. ")" })
+      assert.truthy(lines(run.err)[1]:find("number expected, got userdata); an array of one element is a number by "
+        .. "x:item()", 1, true), run.err)
+    end
     local run = process.moonflow({ "-e", "print(1 < {})" })
     assert.truthy(lines(run.err)[1]:find("attempt to compare number with table$"), run.err)
   end)
