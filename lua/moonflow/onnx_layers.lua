@@ -25,8 +25,9 @@ end
 
 -- A number for each axis, from `least` on; `least` for all where the node says nothing.
 local function per_axis(node, name, count, least)
-  local list = node:ints(name) or {}
-  if #list == 0 then
+  local list = node:ints(name)
+  if not list then
+    list = {}
     for i = 1, count do list[i] = least end
   elseif #list ~= count then
     node:fail(("%s has %d numbers, wanted %d"):format(name, #list, count), "invalid_argument")

@@ -35,6 +35,7 @@ describe("operators", function()
     end)
     raises("dilations has -1, wanted", function() convolved { dilations = { ints = { -1, 1, 1 } } } end)
     raises("pads has -1, wanted", function() convolved { pads = { ints = { -1, 0, 0, 0, 0, 0 } } } end)
+    raises("strides has 0 numbers, wanted 3", function() convolved { strides = { ints = {} } } end)
     raises("strides has 2 numbers, wanted 3", function() convolved { strides = { ints = { 1, 1 } } } end)
   end)
 
