@@ -1,18 +1,9 @@
 -- flow.np.linalg: factors of matrices, and what is made of them. Golden values are NumPy's.
+local checks = require "np_checks"
 local np = require("moonflow").np
 local linalg = np.linalg
 
-local function raises(code, pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine)
-  assert.equal(code, problem.code)
-  assert.truthy(problem.message:find(pattern, 1, true), problem.message .. "\nlacks: " .. pattern)
-end
-
-local function same(array, dtype, table)
-  assert.equal(dtype, array.dtype)
-  assert.same(table, array:totable())
-end
+local raises, same = checks.raises, checks.same
 
 -- Elements about 1, of which sums are as long as the matrices are large.
 local function near(a, b, what)

@@ -1,17 +1,8 @@
 -- flow.np: what sorts, counts, finds, cuts, joins and repeats. Golden values are NumPy's.
+local checks = require "np_checks"
 local np = require("moonflow").np
 
-local function raises(code, pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine)
-  assert.equal(code, problem.code)
-  assert.truthy(problem.message:find(pattern, 1, true), problem.message .. "\nlacks: " .. pattern)
-end
-
-local function same(array, dtype, table)
-  assert.equal(dtype, array.dtype)
-  assert.same(table, array:totable())
-end
+local raises, same = checks.raises, checks.same
 
 local a = np.array({ { 3, 1, 2 }, { 9, 7, 8 } })
 local none = np.zeros({ 0 })

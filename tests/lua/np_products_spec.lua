@@ -1,17 +1,8 @@
 -- flow.np: products and sums of products. Golden values are NumPy's.
+local checks = require "np_checks"
 local np = require("moonflow").np
 
-local function raises(code, pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine)
-  assert.equal(code, problem.code)
-  assert.truthy(problem.message:find(pattern, 1, true), problem.message .. "\nlacks: " .. pattern)
-end
-
-local function same(array, dtype, table)
-  assert.equal(dtype, array.dtype)
-  assert.same(table, array:totable())
-end
+local raises, same = checks.raises, checks.same
 
 local m, eye = np.array({ { 1, 2, 3 }, { 4, 5, 6 } }), np.eye(2)
 

@@ -1,20 +1,10 @@
 -- flow.np: arrays, their operators, reductions, slices and files. Golden values are NumPy's.
+local checks = require "np_checks"
 local core = require "moonflow.core"
 local np = require "moonflow.np"
 local process = require "process"
 
-local function raises(code, pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine)
-  assert.equal(code, problem.code)
-  assert.truthy(problem.message:find(pattern, 1, true), problem.message .. "\nlacks: " .. pattern)
-  return problem
-end
-
-local function same(array, dtype, table)
-  assert.equal(dtype, array.dtype)
-  assert.same(table, array:totable())
-end
+local raises, same = checks.raises, checks.same
 
 describe("making arrays", function()
   it("takes tables, numbers, arrays and tables of arrays", function()
