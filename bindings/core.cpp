@@ -95,7 +95,7 @@ void add_errors(lua_State* L, State& state) {
   lua_setfield(L, -2, "error_metatable");
 }
 
-// core.nearest(name, { candidate, ... }) -> the place in the list of the one that was meant, or nil
+// core.nearest(name, { candidate, ... }) -> the candidate that was meant, or nil
 int nearest_name(lua_State* L) {
   lua_settop(L, 2);
   int place = 0;
@@ -110,8 +110,7 @@ int nearest_name(lua_State* L) {
     }
     if (const std::string* near = nearest(name, candidates)) place = static_cast<int>(near - candidates.data()) + 1;
   });
-  if (place == 0) return 0;
-  lua_pushinteger(L, place);
+  lua_rawgeti(L, 2, place);  // nothing is at 0
   return 1;
 }
 

@@ -61,9 +61,8 @@ std::string for_reading(const std::string& text, const std::string& library, boo
 const char* advice_for(const char* message) {
   const auto has = [&](const char* part) { return std::strstr(message, part) != nullptr; };
   if (has("attempt to compare userdata with number") || has("attempt to compare number with userdata"))
-    return "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), and an array of one element "
-           "is "
-           "a number by x:item()";
+    return "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), "
+           "and an array of one element is a number by x:item()";
   if (has("(number expected, got userdata)")) return "; an array of one element is a number by x:item()";
   return "";
 }

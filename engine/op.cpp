@@ -29,7 +29,7 @@ std::string in_small_letters(std::string_view word) {
 
 // How many letters are put in, left out, changed or swapped between two words.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> before, last(b.size() + 1), row(b.size() + 1);
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   std::iota(last.begin(), last.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
@@ -37,7 +37,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
     }
-    before = last;
+    std::swap(before, last);
     std::swap(last, row);
   }
   return last.back();

@@ -16,7 +16,6 @@
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/conv.h"
-#include "kernels/kept_threads.h"
 #include "kernels/simd.h"
 
 namespace moonflow {
@@ -85,10 +84,10 @@ class CpuDevice : public Device {
     // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
     threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
     if (omp_get_max_active_levels() == 0) threads_ = 1;  // no loop has more
-    threads_ = obtainable(threads_);
 #ifndef _OPENMP
     threads_ = 1;
 #endif
+    threads_ = obtainable(threads_);
     enter();
   }
 
@@ -326,8 +325,7 @@ Simd simd() {
   return chosen;
 }
 
-ThreadLimit::ThreadLimit(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-ThreadLimit::~ThreadLimit() { omp_set_num_threads(before_); }
+ThreadLimit::ThreadLimit(int threads) { omp_set_num_threads(threads); }
 
 const dnnl::engine& dnnl_engine(Device& device) {
   const CpuDevice& cpu = static_cast<CpuDevice&>(device);

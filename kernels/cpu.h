@@ -9,6 +9,7 @@
 
 #include "engine/device.h"
 #include "engine/op.h"
+#include "kernels/kept_threads.h"
 
 namespace moonflow::cpu {
 
@@ -33,12 +34,9 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
 class ThreadLimit {
  public:
   explicit ThreadLimit(int threads);
-  ~ThreadLimit();
-  ThreadLimit(const ThreadLimit&) = delete;
-  ThreadLimit& operator=(const ThreadLimit&) = delete;
 
  private:
-  const int before_;
+  const KeptThreads before_;
 };
 
 // About as many elements of simple work as pay for waking a second thread.

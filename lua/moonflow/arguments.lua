@@ -52,10 +52,7 @@ end
 
 --- The candidate nearest to `name`, or nil when none is near: half of it must be the same. The beginning of a word
 --- counts as near to it.
-function arguments.nearest(name, candidates)
-  local place = core.nearest(name, candidates)
-  return place and candidates[place]
-end
+arguments.nearest = core.nearest
 
 --- "; did you mean 'x'?", or nothing.
 function arguments.suggestion(name, candidates)
@@ -192,11 +189,15 @@ function arguments.answer(class, what, words)
   end })
 end
 
+--- Raises that a method was called with ".".
+function arguments.want_colon(called)
+  errors.raise("invalid_argument", called .. " is a method: call it with ':'")
+end
+
 --- Checks what a method is called on; `called` is how: "job:prepare".
 --- @error a call with "." in place of ":"
 function arguments.check_self(self, class, called)
-  if type(self) == "table" and getmetatable(self) == class then return end
-  errors.raise("invalid_argument", called .. " is a method: call it with ':'")
+  if type(self) ~= "table" or getmetatable(self) ~= class then arguments.want_colon(called) end
 end
 
 -- Is a last argument the options? They have only string keys and no metatable of their own, so they are neither a list
@@ -211,6 +212,13 @@ local is_list = { list = true, operands = true, entries = true }  -- kinds whose
 
 local Signature = {}
 Signature.__index = Signature
+
+--- Gives parameters that have no text of their own that of their name.
+--- @param list table   parameters, as a signature is made of them
+--- @param texts table  { name = text }, of what means the same throughout
+function arguments.explain(list, texts)
+  for _, parameter in ipairs(list) do parameter.text = parameter.text or texts[parameter[1]] end
+end
 
 --- Makes a signature.
 --- @param where string    what the user calls, such as "flow.layers.dense"

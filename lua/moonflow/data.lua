@@ -88,7 +88,7 @@ local batches_signature = arguments.signature("dataset:batches",
 --- @param first? integer       the batch to begin with, and so the first i: for a script that goes on within an epoch
 --- @return Batches
 function Dataset:batches(...)
-  if type(self) ~= "userdata" then fail("invalid_argument", "dataset:batches is a method: call it with ':'") end
+  if type(self) ~= "userdata" then arguments.want_colon("dataset:batches") end
   local given = batches_signature:parse(...)
   local size = given.batch_size or self.batch_size
   if not size then

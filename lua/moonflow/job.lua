@@ -306,10 +306,15 @@ end
 
 -- ---- calling ------------------------------------------------------------------------------------------------------
 
-local function check_count(self, count)
-  if count == #self.inputs then return end
+local function input_names(self)
   local names = {}
   for i, input in ipairs(self.inputs) do names[i] = input.name end
+  return names
+end
+
+local function check_count(self, count)
+  if count == #self.inputs then return end
+  local names = input_names(self)
   errors.raise("invalid_argument", self.name .. ": takes " .. #names .. (#names == 1 and " input" or " inputs")
     .. (#names > 0 and " (" .. table.concat(names, ", ") .. ")" or "") .. ", got " .. count)
 end
@@ -416,17 +421,13 @@ end
 -- The arguments of job { x = a, y = b } in the order of the inputs; nil where it is not called so.
 local function named_arguments(self, first, ...)
   if select("#", ...) > 0 or getmetatable(first) or type(next(first)) ~= "string" then return nil end
-  local values, inputs = {}, {}
-  for i, input in ipairs(self.inputs) do
-    values[i], inputs[input.name] = first[input.name], true
-    if values[i] == nil then
-      errors.raise("invalid_argument", self.name .. ": input '" .. input.name .. "' has no value")
-    end
+  local values, names, known = {}, input_names(self), {}
+  for i, name in ipairs(names) do
+    values[i], known[name] = first[name], true
+    if values[i] == nil then errors.raise("invalid_argument", self.name .. ": input '" .. name .. "' has no value") end
   end
   for name in pairs(first) do
-    if not inputs[name] then
-      local names = {}
-      for i, input in ipairs(self.inputs) do names[i] = input.name end
+    if not known[name] then
       errors.raise("invalid_argument", self.name .. ": has no input '" .. tostring(name) .. "'"
         .. arguments.suggestion(tostring(name), names))
     end

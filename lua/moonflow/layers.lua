@@ -97,7 +97,7 @@ local texts = {
 
 local function define(name, parameters, doc, make)
   local where = "flow.layers." .. name
-  for _, parameter in ipairs(parameters) do parameter.text = parameter.text or texts[parameter[1]] end
+  arguments.explain(parameters, texts)
   local signature = arguments.signature(where, parameters)
   layers[name] = function(...)
     local t = trace.need(where)

@@ -19,7 +19,7 @@ local texts = {
 local function define(name, parameters, doc, make)
   local where = "flow.nn." .. name
   parameters[#parameters + 1] = { "name", "string?" }
-  for _, parameter in ipairs(parameters) do parameter.text = parameter.text or texts[parameter[1]] end
+  arguments.explain(parameters, texts)
   local signature = arguments.signature(where, parameters)
   nn[name] = function(...)
     local t = trace.need(where)

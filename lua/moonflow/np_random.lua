@@ -16,9 +16,9 @@ local random = {}
 
 local Generator = {}
 Generator.__index = Generator
-arguments.publish("Generator", "generator", Generator,
-  "uniform normal randint exponential gamma beta binomial poisson random standard_normal rand randn permutation "
-    .. "shuffle choice")
+local DRAWS = "uniform normal randint exponential gamma beta binomial poisson random standard_normal rand randn "
+  .. "permutation shuffle choice"
+arguments.publish("Generator", "generator", Generator, DRAWS)
 arguments.answer(Generator, "a generator")
 
 -- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
@@ -351,8 +351,7 @@ for _, name in ipairs({ "get_state", "set_state" }) do
   random[name] = function(...) return Generator[name](of_all_scripts(), ...) end
 end
 
-for _, name in ipairs({ "uniform", "normal", "randint", "exponential", "gamma", "beta", "binomial", "poisson", "rand",
-  "randn", "random", "standard_normal", "permutation", "choice", "shuffle" }) do
+for name in DRAWS:gmatch("%S+") do
   random[name] = function(...)
     -- The body of a job runs once, so what looks like noise would be one array, the same in every run.
     if trace.current() then

@@ -36,35 +36,31 @@ function prepared.parts(job)
 end
 
 -- Lets buffers be had by name, and filled so: act.inputs.x = array copies it.
-local function inputs_by_name(job, named)
+local function inputs_by_name(job, buffers)
+  local named, names = {}, {}
+  for i, leaf in ipairs(job.leaves) do named[leaf.name], names[i] = buffers[i], leaf.name end
   local function fail_at(key)
-    local names = {}
-    for name in pairs(named) do names[#names + 1] = name end
-    table.sort(names)
     errors.raise("not_found", "a prepared call of '" .. job.name .. "' has no input '" .. tostring(key) .. "'"
       .. arguments.suggestion(tostring(key), names))
   end
-  return {
+  return setmetatable(buffers, {
     __index = function(_, key) return named[key] or type(key) == "string" and fail_at(key) or nil end,
     __newindex = function(_, key, value)
       local buffer = named[key] or fail_at(key)
       if buffer.rank == 0 then buffer:set(value) else buffer:set("...", value) end
     end,
-  }
+  })
 end
 
 --- A prepared call of the job, for job:prepare().
 function prepared.new(job)
   local handle = session.handle():prepare(prepared.parts(job))
   local plan = job.plan
-  local self = setmetatable({
-    job = job, handle = handle, run = handle.run, inputs = handle:inputs(), outputs = handle:outputs(),
+  return setmetatable({
+    job = job, handle = handle, run = handle.run,
+    inputs = inputs_by_name(job, handle:inputs()), outputs = handle:outputs(),
     skeleton = plan.skeleton or false, flat_count = typing.is_flat(plan.skeleton) and plan.result_count,
   }, Prepared)
-  local named = {}
-  for i, leaf in ipairs(job.leaves) do named[leaf.name] = self.inputs[i] end
-  setmetatable(self.inputs, inputs_by_name(job, named))
-  return self
 end
 
 local function fail(self, problem, refused, ...)

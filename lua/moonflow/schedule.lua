@@ -102,7 +102,7 @@ local texts = {
 
 local function define(name, parameters, make)
   parameters[#parameters + 1] = { "warmup", "warmup?" }
-  for _, parameter in ipairs(parameters) do parameter.text = parameter.text or texts[parameter[1]] end
+  arguments.explain(parameters, texts)
   local signature = arguments.signature("flow.optimizer." .. name, parameters)
   schedule[name] = function(...)
     local given = signature:parse(...)
