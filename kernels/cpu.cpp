@@ -328,11 +328,10 @@ Simd simd() {
 ThreadLimit::ThreadLimit(int threads) { omp_set_num_threads(threads); }
 
 const dnnl::engine& dnnl_engine(Device& device) {
-  const CpuDevice& cpu = static_cast<CpuDevice&>(device);
-  // A primitive allocates whenever it runs. Whoever asks for one has loops for the sizes that oneDNN lacks.
-  if (cpu.real_time) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
-  return cpu.engine;
+  if (!has_primitives(device)) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
+  return static_cast<CpuDevice&>(device).engine;
 }
+bool has_primitives(Device& device) { return !static_cast<CpuDevice&>(device).real_time; }
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
 
 dnnl::memory::data_type dnnl_type(DType dtype) {

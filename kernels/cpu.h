@@ -47,7 +47,10 @@ constexpr int64_t kWideGrain = 4 * kGrain;
 
 // ---- oneDNN --------------------------------------------------------------------------------------------------
 
+// A device for real time has none: they allocate when they run. There this throws dnnl::error, as primitives do of what
+// oneDNN has no kernel for.
 const dnnl::engine& dnnl_engine(Device& device);
+bool has_primitives(Device& device);
 dnnl::stream& dnnl_stream(Stream& stream);
 
 // The descriptor of a value in a layout; row-major gives plain strides. oneDNN knows float32, int8, uint8 and int32.

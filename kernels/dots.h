@@ -1,5 +1,5 @@
-// Products a b^T of float32 matrices whose rows are long and few: registers go along the rows of both, so nothing is
-// packed, and each element of the result is the sum of one register's lanes.
+// Products a b^T of float32 or float64 matrices whose rows are long and few: registers go along the rows of both, so
+// nothing is packed, and each element of the result is the sum of one register's lanes.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,17 @@ inline FourLanes folded(const Register<16>::Vector& x) {
 
 // The sum of each register's lanes, in pairs, so that the error grows with the logarithm of the lanes.
 template <class R, int kCount>
+inline void sums_of_lanes(const typename R::Vector (&x)[kCount], double* out) {
+  for (int i = 0; i < kCount; ++i) {
+    double lanes[R::kWidth];
+    Doubles<R::kWidth>::at(lanes) = x[i];
+#pragma GCC unroll 4
+    for (int half = R::kWidth / 2; half > 0; half /= 2)
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    out[i] = lanes[0];
+  }
+}
+template <class R, int kCount>
 inline void sums_of_lanes(const typename R::Vector (&x)[kCount], float* out) {
   int i = 0;
 #pragma GCC unroll 8
@@ -45,7 +56,8 @@ inline void sums_of_lanes(const typename R::Vector (&x)[kCount], float* out) {
 // registers by turns, where that many are needed to hide the latency of one; the order of its terms is the same for any
 // kRows and kColumns.
 template <class R, int kRows, int kColumns, int kChains>
-inline void dots(int64_t inner, const float* a, int64_t a_row, const float* b, int64_t b_row, float* out) {
+inline void dots(int64_t inner, const typename R::Element* a, int64_t a_row, const typename R::Element* b,
+                 int64_t b_row, typename R::Element* out) {
   using Vector = typename R::Vector;
   constexpr int kWidth = R::kWidth;
   Vector sums[kChains][kRows * kColumns] = {};
@@ -73,7 +85,7 @@ inline void dots(int64_t inner, const float* a, int64_t a_row, const float* b, i
   if (k == inner) return;
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < kColumns; ++j) {
-      float rest = 0;
+      typename R::Element rest = 0;
       for (int64_t l = k; l < inner; ++l) rest += a[i * a_row + l] * b[j * b_row + l];
       out[i * kColumns + j] += rest;
     }

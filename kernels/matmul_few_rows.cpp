@@ -11,7 +11,7 @@ namespace {
 
 // out[j] for `count` (one or four) neighbouring rows of b.
 template <class R, int count>
-inline void dot(int64_t inner, const float* a, const float* b, float* out) {
+inline void dot(int64_t inner, const typename R::Element* a, const typename R::Element* b, typename R::Element* out) {
   dots<R, 1, count, 2>(inner, a, inner, b, inner, out);
 }
 
@@ -52,12 +52,12 @@ void multiply_few_columns(int64_t rows, int64_t columns, int64_t inner, const fl
   });
 }
 
-void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out,
-                       bool backwards) {
+template <class T>
+void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const T* a, const T* b, T* out, bool backwards) {
   const int64_t grain = std::max<int64_t>(4, kWideGrain / std::max<int64_t>(1, inner * rows));
   parallel_for(columns, grain, [=](int64_t first, int64_t last) {
     widest_register([=](auto wide) {
-      using R = decltype(wide);
+      using R = Holding<T, decltype(wide)>;
       const int64_t fours = (last - first) / 4;
       for (int64_t step = 0; step < fours; ++step) {
         const int64_t j = first + 4 * (backwards ? fours - 1 - step : step);
@@ -68,5 +68,8 @@ void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float
     });
   });
 }
+
+template void multiply_few_rows(int64_t, int64_t, int64_t, const float*, const float*, float*, bool);
+template void multiply_few_rows(int64_t, int64_t, int64_t, const double*, const double*, double*, bool);
 
 }  // namespace moonflow::cpu

@@ -5,10 +5,11 @@
 
 namespace moonflow::cpu {
 
-// out[i, j] = sum over k of a[i, k] * b[j, k], all row-major and dense. Neither allocates nor locks. Each element is
-// summed in one order whatever the number of threads. With `backwards`, the last rows of b are read first.
-void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out,
-                       bool backwards);
+// out[i, j] = sum over k of a[i, k] * b[j, k], all row-major and dense, of float or double. Neither allocates nor
+// locks. Each element is summed in one order whatever the number of threads. With `backwards`, the last rows of b are
+// read first.
+template <class T>
+void multiply_few_rows(int64_t rows, int64_t columns, int64_t inner, const T* a, const T* b, T* out, bool backwards);
 
 // The same product for few rows of b, as the last layer of a classifier has them.
 void multiply_few_columns(int64_t rows, int64_t columns, int64_t inner, const float* a, const float* b, float* out);

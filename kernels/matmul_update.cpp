@@ -9,6 +9,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
 #include "kernels/matmul_sparse.h"
+#include "kernels/packed_product.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -35,30 +36,17 @@ std::vector<TensorType> infer_update(const OpCall& call) {
   return {};
 }
 
-// One row of the variable at a time, down along each of the gradient's terms in turn.
-void descend_in_loops(const cpu::ProductSizes& sizes, const double* a, const double* b, double factor,
-                      double* variable) {
-  const int64_t a_row = sizes.transpose_a ? 1 : sizes.inner, a_step = sizes.transpose_a ? sizes.rows : 1;
-  const int64_t work = std::max<int64_t>(1, sizes.inner * sizes.columns);
-  cpu::parallel_for(sizes.rows, cpu::kGrain / work + 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      for (int64_t k = 0; k < sizes.inner; ++k) {
-        const double down = factor * a[i * a_row + k * a_step];
-        for (int64_t j = 0; j < sizes.columns; ++j) {
-          variable[i * sizes.columns + j] -= down * b[k * sizes.columns + j];
-        }
-      }
-    }
-  });
-}
-
 Launch prepare_update(KernelCall& call) {
   const cpu::ProductSizes sizes = sizes_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
   const double scale = call.attrs.number("gradient_scale");
   if (call.inputs[0].dtype == DType::Float64) {
-    return [sizes, scale](const LaunchCall& launch) {
-      descend_in_loops(sizes, launch.input<double>(1), launch.input<double>(2), *launch.input<float>(3) * scale,
-                       static_cast<double*>(launch.inputs[0]));
+    const Product product{1, sizes.rows, sizes.columns, sizes.inner, sizes.transpose_a, sizes.transpose_b};
+    const cpu::PackedSizes packed = cpu::packed_sizes(product);
+    call.scratch_bytes = cpu::packed_scratch_bytes<double>(packed);
+    return [=](const LaunchCall& launch) {
+      cpu::descend_packed(packed, cpu::left_factor(product, launch.input<double>(1)),
+                          cpu::right_factor(product, launch.input<double>(2)), *launch.input<float>(3) * scale,
+                          cpu::packed_result(product, static_cast<double*>(launch.inputs[0])), launch.scratch);
     };
   }
   const cpu::SparseProduct sparse{sizes};

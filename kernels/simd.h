@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 // Under a sanitizer MOONFLOW_SIMULATED_AVX512 is defined: there is one version of each loop then, which saves minutes,
 // and it is the one for AVX-512, made by GCC of narrower registers. That has the most in it, and few machines at hand
@@ -46,6 +47,8 @@ inline const Feature* features() {
 // GCC compiles arithmetic on it for whatever instructions the function around it may use.
 template <int kFloats>
 struct Register {
+  using Element = float;
+  using Floats = Register;
   static constexpr int kWidth = kFloats;
 #ifdef __aarch64__
   static constexpr int kCount = 32;  // how many there are
@@ -89,6 +92,22 @@ struct Register {
     to = __builtin_convertvector(from, To);
   }
 };
+
+// The same register of doubles.
+template <int kDoubles>
+struct Doubles {
+  using Element = double;
+  using Floats = Register<2 * kDoubles>;
+  static constexpr int kWidth = kDoubles, kCount = Floats::kCount;
+  typedef double Vector __attribute__((vector_size(8 * kDoubles), may_alias));
+  typedef double Stored __attribute__((vector_size(8 * kDoubles), may_alias, aligned(8)));
+  static const Stored& at(const double* place) { return *reinterpret_cast<const Stored*>(place); }
+  static Stored& at(double* place) { return *reinterpret_cast<Stored*>(place); }
+};
+
+// A Register as it holds numbers of type T, float or double.
+template <class T, class R>
+using Holding = std::conditional_t<std::is_same_v<T, double>, Doubles<R::kWidth / 2>, R>;
 
 // The widest instructions to use: what the processor has, or less where the environment variable MOONFLOW_SIMD says
 // "avx2" or "plain", so that tests reach every version on one machine.

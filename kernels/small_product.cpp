@@ -9,14 +9,6 @@
 namespace moonflow::cpu {
 namespace {
 
-// float64 has no registers of its own: tests and gradient checks use it.
-struct Single {
-  static constexpr int kWidth = 1, kCount = 16;
-  using Vector = double;
-  static const double& at(const double* place) { return *place; }
-  static double& at(double* place) { return *place; }
-};
-
 constexpr int kTileRows = 6;
 
 template <class R, int kRows, int kRegisters, class T>
@@ -92,6 +84,8 @@ void multiply(const SmallProduct<float>& product) {
   widest_register([&](auto wide) { multiply_strips<decltype(wide)>(product); });
 }
 
-void multiply(const SmallProduct<double>& product) { multiply_strips<Single>(product); }
+void multiply(const SmallProduct<double>& product) {
+  widest_register([&](auto wide) { multiply_strips<Holding<double, decltype(wide)>>(product); });
+}
 
 }  // namespace moonflow::cpu
