@@ -9,7 +9,7 @@ namespace {
 
 int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
 
-constexpr int64_t kFaultBytes = (sizeof(Fault) + kAlignment - 1) / kAlignment * kAlignment;
+constexpr int64_t kFaultBytes = aligned(sizeof(Fault));
 
 bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
 

@@ -177,6 +177,7 @@ std::ostream& operator<<(std::ostream& out, const TensorType& type);
 void check_size(const TensorType& type);
 
 constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector register
+constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Where arrays and the memory of CPU plans come from, and how much of the arrays is alive, for whoever decides when to
 // collect garbage. Shared with the blocks it gave. Called from any thread.

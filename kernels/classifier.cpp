@@ -84,7 +84,7 @@ Launch prepare_classifier(const Kernel& sparse, const Kernel& dense, KernelCall&
                   std::vector<Layout>(3),
                   std::vector<Layout>(2)};
   const Launch end = (is_floating(call.inputs[kLabels].dtype) ? dense : sparse).prepare(loss);
-  const int64_t logits_bytes = (logits.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t logits_bytes = aligned(logits.bytes());
   call.scratch_bytes = logits_bytes + loss.scratch_bytes;
   const double scale = 1 / (1 - call.attrs.number("rate"));
   return visit_floating(logits.dtype, [&](auto zero) -> Launch {

@@ -1,5 +1,5 @@
 // Convolution over one or two spatial axes: what the ops mean, their gradients as graph code, and the fusions with
-// bias_add and an activation. The plain loops are in conv_loops.cpp, oneDNN in conv_primitive.cpp.
+// bias_add and an activation. The packed products are in conv_packed.cpp, oneDNN in conv_primitive.cpp.
 #include "kernels/conv.h"
 
 #include "engine/graph.h"
@@ -78,10 +78,10 @@ struct ConvOp {
       try {
         return cpu::conv_primitive(conv, kind, activation_of(call.attrs), call);
       } catch (const dnnl::error&) {
-        // No kernel for these sizes: the loops have one. The layout question found the same and chose row-major.
+        // No kernel for these sizes: products have one. The layout question found the same and chose row-major.
       }
     }
-    return conv_loops(conv, kind, call.inputs[0].dtype, activation_of(call.attrs));
+    return conv_packed(conv, kind, call.inputs[0].dtype, activation_of(call.attrs), call);
   }
 
   void layouts(LayoutCall& call) const {

@@ -1,4 +1,4 @@
-// The sizes of a convolution, and the ways to compute it: plain loops, oneDNN, own kernels. The sizes are for all
+// The sizes of a convolution, and the ways to compute it: packed products, oneDNN, own kernels. The sizes are for all
 // devices (conv_sizes.cpp), the rest is the CPU's.
 #pragma once
 
@@ -58,9 +58,10 @@ double conv_flops(const Conv& conv);
 // How many threads pay, each of which takes a microsecond or two to begin and end with.
 int conv_parts(const Conv& conv);
 
-// For every floating dtype and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for,
-// above all float64. Nothing pooled. The activation is for Forward and ForwardBias.
-Launch conv_loops(const Conv& conv, ConvKind kind, DType dtype, Activation activation);
+// For float32 and float64 and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for, above
+// all float64, and on a device for real time. Nothing pooled. The activation is for Forward and ForwardBias. Sets
+// call.scratch_bytes.
+Launch conv_packed(const Conv& conv, ConvKind kind, DType dtype, Activation activation, KernelCall& call);
 
 // The fusions of conv2d_bias with the pooling behind it, in conv_pool.cpp.
 void add_conv_pool(Catalog& catalog);
@@ -74,6 +75,13 @@ bool fuse_conv_norm(Rewriter& graph, NodeId conv2d);
 bool fuse_conv_add(Rewriter& graph, NodeId conv2d_bias);
 
 namespace cpu {
+// Each channel with a filter of its own, forwards, over row-major float or double values.
+bool is_depthwise(const Conv& conv);
+template <class T>
+int64_t depthwise_scratch_bytes(const Conv& conv);
+template <class T>
+void convolve_depthwise(const Conv& conv, const T* image, const T* filter, T* out, T* scratch);
+
 // Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.
 void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call);
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
@@ -82,8 +90,7 @@ Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, Ke
 // layouts are not those that were asked for, the launch is empty. Layouts throw dnnl::error on a device without oneDNN.
 bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm);
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call);
-Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation,
-                KernelCall& call);
+Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation, KernelCall& call);
 
 // By Winograd's algorithm, where it fits: strides and dilations of 1, one group, 3x3 or 5x5.
 bool winograd_fits(const Conv& conv, ConvKind kind);

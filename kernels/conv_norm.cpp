@@ -88,15 +88,16 @@ Launch prepare_sum(KernelCall& call) {
     const std::string& algorithm = call.attrs.string("algorithm");
     if (Launch launch = cpu::own_conv(conv, ConvKind::ForwardAdd, algorithm, activation, call)) return launch;
   }
-  // The output may be the addend's memory, so the convolution goes to scratch.
-  const int64_t count = call.outputs[0].count();
-  call.scratch_bytes = call.outputs[0].bytes();
+  const Launch inner = conv_packed(conv, ConvKind::ForwardBias, dtype, Activation::None, call);
+  // The output may be the addend's memory, so the convolution goes to scratch, behind its own.
+  const int64_t count = call.outputs[0].count(), sums_at = aligned(call.scratch_bytes);
+  call.scratch_bytes = checked_sum(sums_at, call.outputs[0].bytes());
   return visit_floating(dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [=, inner = conv_loops(conv, ConvKind::ForwardBias, dtype, Activation::None)](const LaunchCall& launch) {
-      void* outputs[] = {launch.scratch};
-      inner(LaunchCall{launch.stream, launch.inputs, outputs, nullptr});
-      const T *sums = static_cast<T*>(launch.scratch), *addend = launch.input<T>(3);
+    return [=](const LaunchCall& launch) {
+      void* outputs[] = {static_cast<char*>(launch.scratch) + sums_at};
+      inner(LaunchCall{launch.stream, launch.inputs, outputs, launch.scratch});
+      const T *sums = static_cast<T*>(outputs[0]), *addend = launch.input<T>(3);
       T* out = launch.output<T>(0);
       cpu::parallel_for(count, cpu::kGrain, [=](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) out[i] = activated(activation, sums[i] + addend[i]);

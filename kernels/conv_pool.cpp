@@ -1,8 +1,9 @@
 // Convolution with bias, relu and max pooling of 2x2 windows in one pass, and its gradients, as fusion makes them. What
 // lies between is never stored: the forward pass keeps the largest of each window and where it was, and the gradients
 // spread what comes back over the windows while they read it. A quarter of the memory goes in and out.
-// On the CPU there are own kernels for float32; the loops here are for everything else. A card has kernels for images
-// with few channels; others its library convolves, and then the pooling has ops of its own, with the same places.
+// On the CPU there are own kernels for float32; products of matrices are for everything else. A card has kernels for
+// images with few channels; others its library convolves, and then the pooling has ops of its own, with the same
+// places.
 #include <array>
 #include <limits>
 #include <optional>
@@ -83,7 +84,7 @@ struct ConvPoolOp {
   Launch prepare(KernelCall& call) const;
 };
 
-// ---- loops ---------------------------------------------------------------------------------------------------
+// ---- pooling -------------------------------------------------------------------------------------------------
 
 // Calls body(element of the pooled image, elements of its window) for each window of images of this size; each channel
 // of each image is one thread's.
@@ -128,25 +129,29 @@ void spread_windows(const ImageSize& size, bool channels_last, const T* dy, cons
   });
 }
 
-// The convolution's own loops over all places, which are in scratch.
+// The convolution over all places, which are in scratch behind its own, and the pooling one after the other.
 template <class T>
-Launch loops(const Conv& conv, ConvKind kind, KernelCall& call) {
-  const DType dtype = call.inputs[0].dtype;
-  call.scratch_bytes = conv.out.shape(conv.format).count() * static_cast<int64_t>(sizeof(T));
+Launch in_turn(const Conv& conv, ConvKind kind, KernelCall& call) {
+  const ConvKind plain = kind == ConvKind::ForwardPool     ? ConvKind::ForwardBias
+                         : kind == ConvKind::PoolInputGrad ? ConvKind::InputGrad
+                                                           : ConvKind::FilterBiasGrad;
+  const Activation activation = plain == ConvKind::ForwardBias ? Activation::Relu : Activation::None;
+  const Launch inner = conv_packed(conv, plain, call.inputs[0].dtype, activation, call);
+  const int64_t all_at = aligned(call.scratch_bytes);
+  call.scratch_bytes =
+      checked_sum(all_at, checked_product(conv.out.shape(conv.format).count(), static_cast<int64_t>(sizeof(T))));
+  const bool last = conv.format.channels_last;
   if (kind == ConvKind::ForwardPool) {
-    return [conv, inner = conv_loops(conv, ConvKind::ForwardBias, dtype, Activation::Relu)](const LaunchCall& launch) {
-      T* all = static_cast<T*>(launch.scratch);
-      void* outputs[] = {all};
-      inner(LaunchCall{launch.stream, launch.inputs, outputs, nullptr});
-      pool_windows<T>(conv.out, conv.format.channels_last, all, launch.output<T>(0), launch.output<uint8_t>(1));
+    return [=](const LaunchCall& launch) {
+      void* all[] = {static_cast<char*>(launch.scratch) + all_at};
+      inner(LaunchCall{launch.stream, launch.inputs, all, launch.scratch});
+      pool_windows<T>(conv.out, last, static_cast<T*>(all[0]), launch.output<T>(0), launch.output<uint8_t>(1));
     };
   }
-  const ConvKind plain = kind == ConvKind::PoolInputGrad ? ConvKind::InputGrad : ConvKind::FilterBiasGrad;
-  return [conv, inner = conv_loops(conv, plain, dtype, Activation::None)](const LaunchCall& launch) {
-    T* all = static_cast<T*>(launch.scratch);
-    spread_windows<T>(conv.out, conv.format.channels_last, launch.input<T>(0), launch.input<uint8_t>(1), all);
-    void* inputs[] = {all, launch.inputs[2]};
-    inner(LaunchCall{launch.stream, inputs, launch.outputs, nullptr});
+  return [=](const LaunchCall& launch) {
+    void* inputs[] = {static_cast<char*>(launch.scratch) + all_at, launch.inputs[2]};
+    spread_windows<T>(conv.out, last, launch.input<T>(0), launch.input<uint8_t>(1), static_cast<T*>(inputs[0]));
+    inner(LaunchCall{launch.stream, inputs, launch.outputs, launch.scratch});
   };
 }
 
@@ -156,7 +161,7 @@ Launch ConvPoolOp::prepare(KernelCall& call) const {
     const Activation activation = is_forward() ? Activation::Relu : Activation::None;
     if (Launch launch = cpu::own_conv(conv, kind, call.attrs.string("algorithm"), activation, call)) return launch;
   }
-  return visit_floating(call.inputs[0].dtype, [&](auto zero) { return loops<decltype(zero)>(conv, kind, call); });
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) { return in_turn<decltype(zero)>(conv, kind, call); });
 }
 
 // ---- examples ------------------------------------------------------------------------------------------------
@@ -360,8 +365,8 @@ std::optional<PooledConv> find_pooled(Rewriter& graph, NodeId id) {
   const Node& grad = graph.node(found.pool_grad);
   const bool fits = grad.inputs[1] == active && grad.inputs[0] != active && grad.attrs.flag("relu") &&
                     pools_by_two(grad.attrs, type.shape) && !graph.tapped(grad.outputs[0]) &&
-                    sort(grad.outputs[0], {{"conv2d_filter_bias_grad", &found.filter_grad},
-                                           {"conv2d_input_grad", &found.input_grad}});
+                    sort(grad.outputs[0],
+                         {{"conv2d_filter_bias_grad", &found.filter_grad}, {"conv2d_input_grad", &found.input_grad}});
   if (!fits || found.filter_grad == kNone) return std::nullopt;
   if (graph.node(found.filter_grad).inputs[1] != conv.inputs[0]) return std::nullopt;
   if (found.input_grad != kNone && graph.node(found.input_grad).inputs[1] != conv.inputs[1]) return std::nullopt;
@@ -394,12 +399,12 @@ void fuse_all(Rewriter& graph, const PooledConv& found) {
   const Node& filter_grad = graph.node(found.filter_grad);
   std::vector<NodeId> replaced{found.filter_grad};
   if (found.input_grad == kNone) replaced.push_back(found.pool_grad);
-  graph.fuse(replaced, "conv2d_relu_pool_filter_grad", {dy, places, x},
-             without(filter_grad.attrs, "mixed"), filter_grad.outputs);
+  graph.fuse(replaced, "conv2d_relu_pool_filter_grad", {dy, places, x}, without(filter_grad.attrs, "mixed"),
+             filter_grad.outputs);
   if (found.input_grad == kNone) return;
   const Node& input_grad = graph.node(found.input_grad);
-  graph.fuse({found.input_grad, found.pool_grad}, "conv2d_relu_pool_input_grad", {dy, places, filter},
-             input_grad.attrs, input_grad.outputs);
+  graph.fuse({found.input_grad, found.pool_grad}, "conv2d_relu_pool_input_grad", {dy, places, filter}, input_grad.attrs,
+             input_grad.outputs);
 }
 
 }  // namespace

@@ -184,9 +184,7 @@ struct Room {
     const int64_t filters = (work.filters + work.parts - 1) / work.parts;
     const int64_t passed_bytes = filters * tiling.windows() * static_cast<int64_t>(sizeof(Passed));
     group = std::clamp<int64_t>(kNoted / passed_bytes, 1, tiling.count);
-    const auto place = [&](int64_t more) {
-      return std::exchange(bytes, bytes + (more + kAlignment - 1) / kAlignment * kAlignment);
-    };
+    const auto place = [&](int64_t more) { return std::exchange(bytes, bytes + aligned(more)); };
     constexpr int64_t kFloat = sizeof(float);
     sums = place(work.blocks() * filters * work.sums() * kFloat);
     under = place(kUnder * kFloat);

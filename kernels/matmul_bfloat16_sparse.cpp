@@ -25,11 +25,11 @@ int64_t rows_together(const NarrowProduct& product) {
 }
 
 int64_t turned_bytes(const NarrowProduct& product) {
-  return product.transpose_a ? scratch_piece(4 * rows_together(product) * turned_row(pairs(product))) : 0;
+  return product.transpose_a ? aligned(4 * rows_together(product) * turned_row(pairs(product))) : 0;
 }
 int64_t listed(const NarrowProduct& product) { return rows_together(product) / 2 * slices(product); }
 int64_t two_bytes(const NarrowProduct& product) {
-  return scratch_piece(listed(product) * static_cast<int64_t>(sizeof(TermsOfTwo)));
+  return aligned(listed(product) * static_cast<int64_t>(sizeof(TermsOfTwo)));
 }
 
 // What is summed so far is in out until the last slice, so that must hold it.
@@ -168,7 +168,7 @@ void sum_turned(const Sources& from, int64_t first, int64_t last, const PanelEnd
 
 int64_t ListedPairs::scratch_bytes(const NarrowProduct& product) {
   if (!may_pay(product)) return 0;
-  return turned_bytes(product) + two_bytes(product) + scratch_piece(TermLists::bytes(listed(product), depth(product)));
+  return turned_bytes(product) + two_bytes(product) + aligned(TermLists::bytes(listed(product), depth(product)));
 }
 
 ListedPairs::ListedPairs(const NarrowProduct& product, const Terms& left, void* scratch)

@@ -301,7 +301,7 @@ Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow,
                               is_stored_narrow(call.inputs[1]),
                               is_stored_narrow(call.outputs[0])};
   const bool widens_bias = finish.bias && is_stored_narrow(call.inputs[2]);
-  const int64_t product_bytes = (narrow_scratch_bytes(product) + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t product_bytes = aligned(narrow_scratch_bytes(product));
   call.scratch_bytes = product_bytes + (widens_bias ? sizes.columns * static_cast<int64_t>(sizeof(float)) : 0);
   return [=](const LaunchCall& at) {
     NarrowEnding ending;

@@ -46,15 +46,15 @@ int64_t listed_pairs(const ProductSizes& sizes) {
 }
 
 int64_t turned_bytes(const ProductSizes& sizes) {
-  return sizes.transpose_a ? scratch_piece(4 * listed_rows(sizes) * turned_row(listed_terms(sizes))) : 0;
+  return sizes.transpose_a ? aligned(4 * listed_rows(sizes) * turned_row(listed_terms(sizes))) : 0;
 }
 int64_t pairs_bytes(const ProductSizes& sizes) {
-  return scratch_piece(listed_pairs(sizes) * static_cast<int64_t>(sizeof(TermsOfTwo)));
+  return aligned(listed_pairs(sizes) * static_cast<int64_t>(sizeof(TermsOfTwo)));
 }
 int64_t part_bytes(const ProductSizes& sizes) {
   const int64_t pairs = listed_pairs(sizes);
   const int64_t lists = TermLists::bytes(pairs, 1) + 3 * listed_rows(sizes) / 2 * listed_terms(sizes);
-  return 4 * kPanelFloats + turned_bytes(sizes) + pairs_bytes(sizes) + scratch_piece(lists);
+  return 4 * kPanelFloats + turned_bytes(sizes) + pairs_bytes(sizes) + aligned(lists);
 }
 
 Scratch scratch_of(const ProductSizes& sizes, void* memory) {

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kBlockTerms = 192, kBlockRows = 224;
 constexpr int64_t kMostLanes = 32;  // of a panel of b
-constexpr int64_t kEndless = int64_t{1} << 62;
 // A panel that no more tiles than this read is not worth its copy.
 constexpr int64_t kFewReads = 2;
 
@@ -295,7 +294,7 @@ template <class T>
 Factor<T> matrix_factor(const T* data, int64_t lane_step, int64_t term_step, int64_t group) {
   Factor<T> factor;
   factor.data = data;
-  factor.lanes.inners = factor.terms.inners = kEndless;
+  factor.lanes.inners = factor.terms.inners = Walk::kEndless;
   factor.lanes.inner_step = lane_step;
   factor.terms.inner_step = term_step;
   factor.runs_along_lanes = lane_step == 1;

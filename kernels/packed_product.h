@@ -12,6 +12,7 @@ namespace moonflow::cpu {
 // Indices along one side of a factor, a nest of four counts from the slowest to the fastest: (outer, y, x, inner). Each
 // moves its element in memory, and y and x in an image besides.
 struct Walk {
+  static constexpr int64_t kEndless = int64_t{1} << 62;  // of inners that are all there is
   int64_t ys = 1, xs = 1, inners = 1;
   int64_t outer_step = 0, inner_step = 0;  // in elements
   int64_t y = 0, y_step = 0, x = 0, x_step = 0;
@@ -29,7 +30,7 @@ struct Factor {
   bool runs_along_lanes = true;  // where neighbours lie close in memory; else along terms
   int64_t group = 0;             // from one group's elements to those of the next
 
-  bool is_matrix() const { return lanes.ys * lanes.xs * terms.ys * terms.xs == 1; }
+  bool is_matrix() const { return lanes.inners == Walk::kEndless && terms.inners == Walk::kEndless; }
 };
 
 template <class T>

@@ -186,7 +186,7 @@ Launch max_grad_launch(const Pool& pool, bool relu, KernelCall& call) {
 
   const auto reserve = [&](size_t bytes) {
     const int64_t at = call.scratch_bytes;
-    call.scratch_bytes = checked_sum(at, (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment);
+    call.scratch_bytes = checked_sum(at, aligned(static_cast<int64_t>(bytes)));
     return at;
   };
   call.scratch_bytes = 0;

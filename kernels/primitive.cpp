@@ -83,7 +83,7 @@ void PrimitiveLaunch::add(int arg, int index, bool is_output, const dnnl::memory
 }
 
 int64_t PrimitiveLaunch::reserve(const dnnl::memory::desc& desc) {
-  const int64_t bytes = (static_cast<int64_t>(desc.get_size()) + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t bytes = aligned(static_cast<int64_t>(desc.get_size()));
   const int64_t offset = scratch_bytes_;
   scratch_bytes_ = checked_sum(offset, bytes);
   return offset;

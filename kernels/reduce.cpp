@@ -148,7 +148,7 @@ Launch launch_reduce(const Geometry& g, int64_t& scratch) {
       reduce<Op>(g, static_cast<const T*>(call.inputs[0]), nullptr, call.scratch, static_cast<Out*>(call.outputs[0]));
     };
   } else {
-    const int64_t center_bytes = (g.outputs * 8 + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t center_bytes = aligned(g.outputs * 8);
     scratch = center_bytes + std::max(scratch_bytes<Op>(g), scratch_bytes<typename Op::Center>(g));
     return [g, center_bytes](const LaunchCall& call) {
       const T* x = static_cast<const T*>(call.inputs[0]);

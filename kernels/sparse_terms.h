@@ -43,9 +43,6 @@ struct TermLists {
 // Of rows that are turned, which end with a register.
 constexpr int64_t turned_row(int64_t terms) { return (terms + 15) / 16 * 16; }
 
-// A piece of scratch, which ends with a line of the cache.
-constexpr int64_t scratch_piece(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // What a term has beside its sign, or the signs of its two numbers.
 constexpr int kFloatDigits = 0x7fffffff, kPairDigits = 0x7fff7fff;
 

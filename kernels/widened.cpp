@@ -33,7 +33,7 @@ std::vector<Twin> widen_types(std::vector<TensorType>& types, int64_t& bytes) {
     if (!is_narrow(types[i].dtype)) continue;
     twins.push_back({static_cast<int>(i), types[i].dtype, types[i].count(), bytes});
     types[i].dtype = DType::Float32;
-    bytes = checked_sum(bytes, (types[i].bytes() + kAlignment - 1) / kAlignment * kAlignment);
+    bytes = checked_sum(bytes, aligned(types[i].bytes()));
   }
   return twins;
 }

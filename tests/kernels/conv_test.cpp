@@ -1,4 +1,4 @@
-// Convolution: golden values, and oneDNN in float32 against the plain loops in float64.
+// Convolution: golden values, and float32 through oneDNN and for real time against packed products in float64.
 #include <catch2/catch.hpp>
 
 #include "values.h"
@@ -46,6 +46,17 @@ std::vector<Case> sweep() {
       {"odd groups", {2, 9, 8, 8}, {15, 3, 3, 3}, {{"groups", int64_t{3}}, {"strides", Ints{2}}}},
       {"channels last", {2, 9, 8, 32}, {48, 3, 3, 32}, {{"data_format", nhwc}, {"padding", same}}},
       {"channels last, groups", {2, 9, 8, 32}, {16, 3, 3, 16}, {{"data_format", nhwc}, {"groups", int64_t{2}}}},
+      {"channels last, depthwise", {2, 9, 8, 35}, {35, 3, 3, 1}, {{"data_format", nhwc}, {"groups", int64_t{35}}}},
+      {"channels last, one filter to a group",
+       {2, 9, 8, 8},
+       {4, 3, 3, 2},
+       {{"data_format", nhwc}, {"groups", int64_t{4}}}},
+      {"channels last, 1x1", {2, 7, 5, 17}, {19, 1, 1, 17}, {{"data_format", nhwc}}},
+      {"deep", {2, 300, 4, 4}, {20, 300, 3, 3}, {{"padding", same}}},
+      {"depthwise, stride 2",
+       {2, 5, 19, 9},
+       {5, 1, 3, 5},
+       {{"groups", int64_t{5}}, {"padding", same}, {"strides", Ints{2}}}},
       {"channels last, odd", {2, 9, 8, 3}, {5, 2, 3, 3}, {{"data_format", nhwc}, {"strides", Ints{2, 1}}}},
   };
   for (const std::string& padding : {std::string("VALID"), lower, upper}) {
@@ -65,6 +76,41 @@ std::vector<Case> sweep() {
 
 // A sum of n products of values below 1 carries an error of about sqrt(n) roundings of 6e-8; the longest here has 800.
 constexpr double kFloat32 = 5e-6;
+
+// Of float32 on the session's device and of float64, which are products of another order.
+void check_sweep(Session& session) {
+  for (const Case& sample : sweep()) {
+    CAPTURE(sample.name);
+    const Tensor x = random_values({DType::Float32, sample.x}, 1),
+                 filter = random_values({DType::Float32, sample.filter}, 2);
+    const Tensor y = session.evaluate("conv2d", {x, filter}, sample.attrs)[0];
+    CHECK(distance(y, session.evaluate("conv2d", {as_double(x), as_double(filter)}, sample.attrs)[0]) < kFloat32);
+
+    const Tensor dy = random_values({DType::Float32, y.shape()}, 3);
+    const Attrs for_x = with(sample.attrs, "shape", sample.x.dims());
+    const Tensor dx = session.evaluate("conv2d_input_grad", {dy, filter}, for_x)[0];
+    const Tensor dx64 = session.evaluate("conv2d_input_grad", {as_double(dy), as_double(filter)}, for_x)[0];
+    CHECK(distance(dx, dx64) < kFloat32);
+
+    const Attrs for_filter = with(sample.attrs, "shape", sample.filter.dims());
+    const std::vector<Tensor> grads = session.evaluate("conv2d_filter_bias_grad", {dy, x}, for_filter);
+    const std::vector<Tensor> grads64 =
+        session.evaluate("conv2d_filter_bias_grad", {as_double(dy), as_double(x)}, for_filter);
+    CHECK(distance(grads[0], grads64[0]) < kFloat32);
+    CHECK(distance(grads[1], grads64[1]) < kFloat32);
+    CHECK(distance(session.evaluate("conv2d_filter_grad", {dy, x}, for_filter)[0], grads64[0]) < kFloat32);
+
+    for (const std::string activation : {"relu", "relu6"}) {
+      const double shift = activation == "relu6" ? 6 : 0;  // to where a relu6 ends
+      const Tensor bias = random_values({DType::Float32, {sample.filter[0]}}, 4, shift - 1, shift + 1);
+      const Attrs active = with(sample.attrs, "activation", activation);
+      // Sums that end at 6 were larger, and so were their roundings.
+      CHECK(distance(session.evaluate("conv2d_bias", {x, filter, bias}, active)[0],
+                     session.evaluate("conv2d_bias", {as_double(x), as_double(filter), as_double(bias)}, active)[0]) <
+            (activation == "relu6" ? 4 * kFloat32 : kFloat32));
+    }
+  }
+}
 
 }  // namespace
 
@@ -103,39 +149,14 @@ TEST_CASE("padding may be pairs for each axis, one number for each axis, or one 
   CHECK(conv({1}).shape() == Shape{1, 1, 3, 3});
 }
 
-TEST_CASE("float32 through oneDNN agrees with the plain loops in float64") {
+TEST_CASE("float32 through oneDNN agrees with packed products in float64") {
   Session session = make_session();
-  for (const Case& sample : sweep()) {
-    CAPTURE(sample.name);
-    const Tensor x = random_values({DType::Float32, sample.x}, 1),
-                 filter = random_values({DType::Float32, sample.filter}, 2);
-    const Tensor y = session.evaluate("conv2d", {x, filter}, sample.attrs)[0];
-    CHECK(distance(y, session.evaluate("conv2d", {as_double(x), as_double(filter)}, sample.attrs)[0]) < kFloat32);
+  check_sweep(session);
+}
 
-    const Tensor dy = random_values({DType::Float32, y.shape()}, 3);
-    const Attrs for_x = with(sample.attrs, "shape", sample.x.dims());
-    const Tensor dx = session.evaluate("conv2d_input_grad", {dy, filter}, for_x)[0];
-    const Tensor dx64 = session.evaluate("conv2d_input_grad", {as_double(dy), as_double(filter)}, for_x)[0];
-    CHECK(distance(dx, dx64) < kFloat32);
-
-    const Attrs for_filter = with(sample.attrs, "shape", sample.filter.dims());
-    const std::vector<Tensor> grads = session.evaluate("conv2d_filter_bias_grad", {dy, x}, for_filter);
-    const std::vector<Tensor> grads64 =
-        session.evaluate("conv2d_filter_bias_grad", {as_double(dy), as_double(x)}, for_filter);
-    CHECK(distance(grads[0], grads64[0]) < kFloat32);
-    CHECK(distance(grads[1], grads64[1]) < kFloat32);
-    CHECK(distance(session.evaluate("conv2d_filter_grad", {dy, x}, for_filter)[0], grads64[0]) < kFloat32);
-
-    for (const std::string activation : {"relu", "relu6"}) {
-      const double shift = activation == "relu6" ? 6 : 0;  // to where a relu6 ends
-      const Tensor bias = random_values({DType::Float32, {sample.filter[0]}}, 4, shift - 1, shift + 1);
-      const Attrs active = with(sample.attrs, "activation", activation);
-      // Sums that end at 6 were larger, and so were their roundings.
-      CHECK(distance(session.evaluate("conv2d_bias", {x, filter, bias}, active)[0],
-                     session.evaluate("conv2d_bias", {as_double(x), as_double(filter), as_double(bias)}, active)[0]) <
-            (activation == "relu6" ? 4 * kFloat32 : kFloat32));
-    }
-  }
+TEST_CASE("float32 on the device for real time agrees with float64") {
+  Session session(all_ops(), make_real_time_cpu_device());
+  check_sweep(session);
 }
 
 TEST_CASE("the gradients are the transposes of the convolution") {

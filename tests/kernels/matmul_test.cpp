@@ -1,4 +1,4 @@
-// Matrix products and bias: golden values, and oneDNN in float32 against the plain loops in float64.
+// Matrix products and bias: golden values, and oneDNN in float32 against packed products in float64.
 #include <array>
 #include <cmath>
 #include <cstring>

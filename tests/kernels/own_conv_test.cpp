@@ -127,7 +127,7 @@ std::vector<Case> cases_of_sparse_gradients() {
   };
 }
 
-// The output, the gradient of the filter and that of the bias, with pooling. In float64 the loops compute them.
+// The output, the gradient of the filter and that of the bias, with pooling. In float64 packed products compute them.
 std::vector<Tensor> pooled_results(Session& session, const Case& sample, bool in_double) {
   const Attrs attrs = with(sample.attrs, "algorithm", "direct");
   const auto given = [&](const Tensor& tensor) { return in_double ? as_double(tensor) : tensor; };
