@@ -76,11 +76,24 @@ bool fuse_conv_add(Rewriter& graph, NodeId conv2d_bias);
 
 namespace cpu {
 // Each channel with a filter of its own, forwards, over row-major float or double values.
-bool is_depthwise(const Conv& conv);
-template <class T>
-int64_t depthwise_scratch_bytes(const Conv& conv);
-template <class T>
-void convolve_depthwise(const Conv& conv, const T* image, const T* filter, T* out, T* scratch);
+class DepthwiseConv {
+ public:
+  static bool fits(const Conv& conv);
+  explicit DepthwiseConv(const Conv& conv);  // that fits
+  template <class T>
+  int64_t scratch_bytes() const;
+  template <class T>
+  void run(const T* image, const T* filter, T* out, T* scratch) const;
+
+ private:
+  template <class T>
+  void run_planes(const T* image, const T* filter, T* out, T* scratch) const;
+  template <class T>
+  void run_rows(const T* image, const T* filter, T* out, T* scratch) const;
+
+  Conv conv_;
+  std::vector<int64_t> taps_;  // with channels first, where output 0 finds each
+};
 
 // Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.
 void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call);

@@ -9,36 +9,75 @@
 namespace moonflow::cpu {
 namespace {
 
-// The outputs along an axis whose windows reach the image with place k.
-struct Reach {
-  int64_t first, last;
-  Reach(const Window& window, int64_t k) {
-    const int64_t at = k * window.dilation - window.before;  // of output 0
-    first = at >= 0 ? 0 : std::min(window.out, (-at + window.stride - 1) / window.stride);
-    last = at >= window.in ? 0 : std::min(window.out, (window.in - 1 - at) / window.stride + 1);
-    last = std::max(first, last);
+constexpr int64_t kRegisters = 4;  // of places, summed at once
+constexpr int64_t kMostPlaces = kRegisters * Register<16>::kWidth;
+
+// A plane with its padding, cut by the strides: the places that one tap reads for neighbouring outputs lie side by
+// side, and those of all outputs in one stretch, which goes on from row to row.
+struct Phases {
+  const Conv& conv;
+  int64_t rows = of_axis(conv.windows[0]), columns = of_axis(conv.windows[1]);
+
+  static int64_t reach(const Window& w) { return (w.out - 1) * w.stride + (w.size - 1) * w.dilation + 1; }
+  static int64_t of_axis(const Window& w) { return (reach(w) + w.stride - 1) / w.stride; }
+  int64_t count() const { return conv.windows[0].stride * conv.windows[1].stride; }
+  // Registers read beyond what there is.
+  int64_t size() const { return (rows + 1) * columns + kMostPlaces; }
+  int64_t outputs() const { return conv.out.height * columns; }
+  int64_t elements() const { return count() * size() + outputs() + kMostPlaces; }
+  // Where tap (i, j) of output 0 lies.
+  int64_t tap(int64_t i, int64_t j) const {
+    const Window &down = conv.windows[0], &across = conv.windows[1];
+    const int64_t y = i * down.dilation, x = j * across.dilation;
+    return (y % down.stride * across.stride + x % across.stride) * size() + y / down.stride * columns +
+           x / across.stride;
   }
 };
 
 template <class T>
-void convolve_plane(const Conv& conv, const T* image, const T* filter, T* out) {
-  const Window &down = conv.windows[0], &across = conv.windows[1];
-  std::fill_n(out, conv.out.height * conv.out.width, T(0));
-  for (int64_t j = 0; j < across.size; ++j) {
-    const Reach reach(across, j);
-    for (int64_t y = 0; y < conv.out.height; ++y) {
-      T* const to = out + y * conv.out.width;
-      for (int64_t i = down.first(y); i < down.last(y); ++i) {
-        const T weight = filter[i * across.size + j];
-        const T* from =
-            image + (down.start(y) + i * down.dilation) * conv.image.width + j * across.dilation - across.before;
-        if (across.stride == 1)
-          for (int64_t x = reach.first; x < reach.last; ++x) to[x] += weight * from[x];
-        else
-          for (int64_t x = reach.first; x < reach.last; ++x) to[x] += weight * from[x * across.stride];
-      }
+void cut(const Phases& phases, const T* image, T* to) {
+  const Window &down = phases.conv.windows[0], &across = phases.conv.windows[1];
+  const int64_t width = std::min(across.in, Phases::reach(across) - across.before);
+  const int64_t height = std::min(down.in, Phases::reach(down) - down.before);
+  for (int64_t y = std::max<int64_t>(0, -down.before); y < height; ++y) {
+    const T* row = image + y * across.in;
+    const int64_t at_y = y + down.before;
+    T* const rows = to + at_y % down.stride * across.stride * phases.size() + at_y / down.stride * phases.columns;
+    const int64_t begin = std::max<int64_t>(0, -across.before);
+    for (int64_t first = begin; first < std::min(begin + across.stride, width); ++first) {
+      const int64_t at_x = first + across.before, count = (width - first + across.stride - 1) / across.stride;
+      T* const place = rows + at_x % across.stride * phases.size() + at_x / across.stride;
+      const T* const from = row + first;
+      if (across.stride == 1)
+        for (int64_t x = 0; x < count; ++x) place[x] = from[x];
+      else if (across.stride == 2)
+        for (int64_t x = 0; x < count; ++x) place[x] = from[2 * x];
+      else
+        for (int64_t x = 0; x < count; ++x) place[x] = from[x * across.stride];
     }
   }
+}
+
+// `scratch` has zeros where the padding lies.
+template <class R, class T>
+void convolve_plane(const Phases& phases, const std::vector<int64_t>& taps, const T* image, const T* filter, T* out,
+                    T* scratch) {
+  const Conv& conv = phases.conv;
+  T* const sums = scratch + phases.count() * phases.size();
+  cut(phases, image, scratch);
+  for (int64_t place = 0; place < phases.outputs(); place += kRegisters * R::kWidth) {
+    typename R::Vector sum[kRegisters] = {};
+    for (size_t tap = 0; tap < taps.size(); ++tap) {
+      const T weight = filter[tap];
+      const T* from = scratch + taps[tap] + place;
+#pragma GCC unroll 4
+      for (int r = 0; r < kRegisters; ++r) sum[r] += weight * R::at(from + r * R::kWidth);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; ++r) R::at(sums + place + r * R::kWidth) = sum[r];
+  }
+  for (int64_t y = 0; y < conv.out.height; ++y)
+    for (int64_t x = 0; x < conv.out.width; ++x) out[y * conv.out.width + x] = sums[y * phases.columns + x];
 }
 
 // So many registers of channels of a row of the result; `filter` is (taps, channels) there.
@@ -73,44 +112,73 @@ int64_t taps(const Conv& conv) { return conv.windows[0].size * conv.windows[1].s
 
 }  // namespace
 
-bool is_depthwise(const Conv& conv) { return conv.channels_per_group() == 1 && conv.filters_per_group() == 1; }
+// Padding is stored, so there must not be much of it.
+bool DepthwiseConv::fits(const Conv& conv) {
+  if (conv.channels_per_group() != 1 || conv.filters_per_group() != 1) return false;
+  const double stored = static_cast<double>(Phases::reach(conv.windows[0])) * Phases::reach(conv.windows[1]);
+  constexpr double kMostPadding = 1 << 16;
+  return stored < 4.0 * conv.image.height * conv.image.width + kMostPadding;
+}
 
-template <class T>
-int64_t depthwise_scratch_bytes(const Conv& conv) {
-  return conv.format.channels_last ? taps(conv) * conv.filters() * static_cast<int64_t>(sizeof(T)) : 0;
+DepthwiseConv::DepthwiseConv(const Conv& conv) : conv_(conv) {
+  for (int64_t i = 0; i < conv.windows[0].size; ++i)
+    for (int64_t j = 0; j < conv.windows[1].size; ++j) taps_.push_back(Phases{conv}.tap(i, j));
 }
 
 template <class T>
-void convolve_depthwise(const Conv& conv, const T* image, const T* filter, T* out, T* scratch) {
-  const int64_t channels = conv.image.channels, in_plane = conv.image.height * conv.image.width;
-  const int64_t out_plane = conv.out.height * conv.out.width;
-  if (!conv.format.channels_last) {
-    const int64_t grain = kGrain / std::max<int64_t>(1, out_plane * taps(conv)) + 1;
-    parallel_for(conv.image.batch * channels, grain, [&](int64_t first, int64_t last) {
-      widest([&] {
-        for (int64_t plane = first; plane < last; ++plane)
-          convolve_plane(conv, image + plane * in_plane, filter + plane % channels * taps(conv),
-                         out + plane * out_plane);
-      });
-    });
-    return;
-  }
-  for (int64_t c = 0; c < channels; ++c)
-    for (int64_t tap = 0; tap < taps(conv); ++tap) scratch[tap * channels + c] = filter[c * taps(conv) + tap];
-  const int64_t row = conv.out.width * channels;
-  const int64_t grain = kGrain / std::max<int64_t>(1, row * taps(conv)) + 1;
-  parallel_for(conv.out.batch * conv.out.height, grain, [&](int64_t first, int64_t last) {
+int64_t DepthwiseConv::scratch_bytes() const {
+  const int64_t elements =
+      conv_.format.channels_last ? taps(conv_) * conv_.filters() : threads() * Phases{conv_}.elements();
+  return elements * static_cast<int64_t>(sizeof(T));
+}
+
+template <class T>
+void DepthwiseConv::run(const T* image, const T* filter, T* out, T* scratch) const {
+  if (conv_.format.channels_last)
+    run_rows(image, filter, out, scratch);
+  else
+    run_planes(image, filter, out, scratch);
+}
+
+template <class T>
+void DepthwiseConv::run_planes(const T* image, const T* filter, T* out, T* scratch) const {
+  const Phases phases{conv_};
+  const int64_t channels = conv_.image.channels, planes = conv_.image.batch * channels, tap_count = taps(conv_);
+  const int64_t in_plane = conv_.image.height * conv_.image.width, out_plane = conv_.out.height * conv_.out.width;
+  const int64_t parts = std::clamp<int64_t>(planes * out_plane * tap_count / kWideGrain, 1, threads());
+  parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto wide) {
-      for (int64_t i = first; i < last; ++i)
-        convolve_row<Holding<T, decltype(wide)>>(conv, image + i / conv.out.height * in_plane * channels, scratch,
-                                                 i % conv.out.height, out + i * row);
+      for (int64_t part = first; part < last; ++part) {
+        T* const mine = scratch + part * phases.elements();
+        std::fill_n(mine, phases.elements(), T(0));
+        for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane)
+          convolve_plane<Holding<T, decltype(wide)>>(phases, taps_, image + plane * in_plane,
+                                                     filter + plane % channels * tap_count, out + plane * out_plane,
+                                                     mine);
+      }
     });
   });
 }
 
-template int64_t depthwise_scratch_bytes<float>(const Conv&);
-template int64_t depthwise_scratch_bytes<double>(const Conv&);
-template void convolve_depthwise(const Conv&, const float*, const float*, float*, float*);
-template void convolve_depthwise(const Conv&, const double*, const double*, double*, double*);
+template <class T>
+void DepthwiseConv::run_rows(const T* image, const T* filter, T* out, T* scratch) const {
+  const int64_t channels = conv_.image.channels, tap_count = taps(conv_);
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t tap = 0; tap < tap_count; ++tap) scratch[tap * channels + c] = filter[c * tap_count + tap];
+  const int64_t in_image = conv_.image.height * conv_.image.width * channels, out_row = conv_.out.width * channels;
+  const int64_t grain = kWideGrain / std::max<int64_t>(1, out_row * tap_count) + 1;
+  parallel_for(conv_.out.batch * conv_.out.height, grain, [&](int64_t first, int64_t last) {
+    widest_register([&](auto wide) {
+      for (int64_t i = first; i < last; ++i)
+        convolve_row<Holding<T, decltype(wide)>>(conv_, image + i / conv_.out.height * in_image, scratch,
+                                                 i % conv_.out.height, out + i * out_row);
+    });
+  });
+}
+
+template int64_t DepthwiseConv::scratch_bytes<float>() const;
+template int64_t DepthwiseConv::scratch_bytes<double>() const;
+template void DepthwiseConv::run(const float*, const float*, float*, float*) const;
+template void DepthwiseConv::run(const double*, const double*, double*, double*) const;
 
 }  // namespace moonflow::cpu

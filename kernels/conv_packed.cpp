@@ -1,6 +1,8 @@
 // The convolution as a product of matrices, over row-major values of either data format: what the windows see is a
 // factor that is never stored, but packed for the product straight from the image. Its result is what lies together in
 // memory: with channels first, filters times places, with channels last, places times filters.
+#include <optional>
+
 #include "kernels/conv.h"
 #include "kernels/cpu.h"
 #include "kernels/packed_product.h"
@@ -216,9 +218,9 @@ void bias_grad(const Conv& conv, const T* dy, T* dbias) {
 template <class T>
 Launch prepare(const Conv& original, ConvKind kind, Activation activation, KernelCall& call) {
   const PackedConv<T> packed{flattened(original)};
-  const bool depthwise = is_forward(kind) && cpu::is_depthwise(original);
-  call.scratch_bytes =
-      depthwise ? cpu::depthwise_scratch_bytes<T>(original) : cpu::packed_scratch_bytes<T>(packed.sizes(kind));
+  std::optional<cpu::DepthwiseConv> depthwise;
+  if (is_forward(kind) && cpu::DepthwiseConv::fits(original)) depthwise.emplace(original);
+  call.scratch_bytes = depthwise ? depthwise->scratch_bytes<T>() : cpu::packed_scratch_bytes<T>(packed.sizes(kind));
   return [=](const LaunchCall& launch) {
     const T *first = launch.input<T>(0), *second = launch.input<T>(1);
     T* out = launch.output<T>(0);
@@ -229,7 +231,7 @@ Launch prepare(const Conv& original, ConvKind kind, Activation activation, Kerne
       return;
     }
     if (depthwise)
-      cpu::convolve_depthwise(original, first, second, out, static_cast<T*>(launch.scratch));
+      depthwise->run(first, second, out, static_cast<T*>(launch.scratch));
     else
       packed.forward(first, second, out, launch.scratch);
     finish(original, kind == ConvKind::ForwardBias ? launch.input<T>(2) : nullptr, activation, out);

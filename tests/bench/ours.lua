@@ -274,6 +274,12 @@ local function prepared_calls(job, x)
   end
 end
 
+local function prepared_net(body, data)
+  local x = first(1, data)
+  local _, job = predict_job(body, x)
+  return prepared_calls(job, x)
+end
+
 local function watch_delivery()
   local plain, watched = relu_job(tp.Numpy), relu_job(tp.Numpy, function() end)
   return function(seconds)
@@ -362,11 +368,9 @@ local rows = {
   ["delivery of a watch, beside its call"] = watch_delivery,
   ["asynchronous call with its callback"] = asynchronous_calls,
   ["prepared call of relu(x + 1) on 5 floats"] = function() return prepared_calls(relu_job(tp.Numpy), five) end,
-  ["prepared call of the policy, batch 1"] = function()
-    local observation = first(1, observations)
-    local _, job = predict_job(models.policy, observation)
-    return prepared_calls(job, observation)
-  end,
+  ["prepared call of the policy, batch 1"] = function() return prepared_net(models.policy, observations) end,
+  ["prepared call of LeNet, batch 1"] = function() return prepared_net(models.lenet, digits) end,
+  ["prepared call of MobileNetV2, batch 1"] = function() return prepared_net(models.mobilenet, photos) end,
 }
 
 for _, op in ipairs(ops) do

@@ -38,4 +38,6 @@ return {
   { name = "asynchronous call with its callback", unit = "us" },
   { name = "prepared call of relu(x + 1) on 5 floats", unit = "us" },
   { name = "prepared call of the policy, batch 1", unit = "us" },
+  { name = "prepared call of LeNet, batch 1", unit = "us" },
+  { name = "prepared call of MobileNetV2, batch 1", unit = "ms" },
 }
