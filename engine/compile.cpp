@@ -142,11 +142,12 @@ void keep(const Draft& draft, LaidOut& laid_out) {
 
 // What stands for a value that no step makes, by its origin.
 struct Sources {
-  explicit Sources(size_t values) : address(values, nullptr), variable(values, nullptr), feed(values, -1) {}
+  explicit Sources(size_t values) : address(values, nullptr), variable(values, -1), feed(values, -1) {}
 
-  std::vector<char*> address;       // of variables and constants
-  std::vector<Variable*> variable;  // nullptr: none
-  std::vector<int> feed;            // -1: none
+  std::vector<char*> address;  // of constants, and of variables once they are declared
+  std::vector<int> variable;   // index into `variables`, -1: none
+  std::vector<int> feed;       // -1: none
+  std::vector<Variables::Wanted> variables;
 };
 
 Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
@@ -194,9 +195,8 @@ Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Draf
 }
 
 // Finds what no step makes, and prepares every launch.
-Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, Variables& variables) {
+Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out) {
   Device& device = *plan.device;
-  plan.all_variables = &variables;
   Sources sources(draft.value_count());
   const std::unique_ptr<Stream> stream = device.make_stream();
   for (NodeId id = 0; id < draft.node_count(); ++id) {
@@ -207,10 +207,8 @@ Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, Variabl
     }
     if (!draft.live(id)) continue;
     if (node.kind == Node::Variable) {
-      Variable& variable = variables.declare(node.name, draft.type(node.outputs[0]), device);
-      sources.variable[node.outputs[0]] = &variable;
-      plan.variables.push_back({&variable, variable.on(device)});
-      sources.address[node.outputs[0]] = static_cast<char*>(plan.variables.back().copy->memory.data());
+      sources.variable[node.outputs[0]] = static_cast<int>(sources.variables.size());
+      sources.variables.push_back({node.name, draft.type(node.outputs[0])});
     } else if (node.kind == Node::Constant) {
       plan.constants.push_back(constant_memory(node, device, *stream));
       sources.address[node.outputs[0]] = static_cast<char*>(plan.constants.back().data());
@@ -220,12 +218,6 @@ Sources prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, Variabl
   for (const DraftStep& drafted : laid_out.steps) {
     plan.steps.push_back(prepare(plan, draft, laid_out, drafted));
     plan.kept_steps += drafted.kept ? 1 : 0;
-    for (size_t i = 0; i < drafted.inputs.size(); ++i) {
-      if (drafted.inputs[i] == kNone) continue;
-      Variable* const variable = sources.variable[laid_out.origins[drafted.inputs[i]]];
-      if (drafted.kept && variable) plan.kept_from.push_back(variable);
-      if (plan.steps.back().writes_input(i)) plan.written.push_back({variable, variable->on(device)});
-    }
   }
   return sources;
 }
@@ -240,8 +232,8 @@ std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut&
     int writer = -1;
     std::vector<int> readers = {};  // since then
   };
-  const Variable* const fault_note = nullptr;
-  std::map<const Variable*, Uses> uses;
+  constexpr int kFaultNote = -1;
+  std::map<int, Uses> uses;                          // by variable
   std::vector<int> makers(draft.value_count(), -1);  // by origin
   std::vector<StepWork> works;
   for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
@@ -255,7 +247,7 @@ std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut&
       work.after.push_back(before);
       work.phase = std::max(work.phase, works[before].phase);
     };
-    const auto use = [&](const Variable* what, bool writes) {
+    const auto use = [&](int what, bool writes) {
       Uses& known = uses[what];
       needs(known.writer);
       if (!writes) return known.readers.push_back(at);
@@ -266,10 +258,10 @@ std::vector<StepWork> weigh(const Plan& plan, const Draft& draft, const LaidOut&
       if (drafted.inputs[i] == kNone) continue;
       const ValueId origin = laid_out.origins[drafted.inputs[i]];
       needs(makers[origin]);
-      if (const Variable* const variable = sources.variable[origin]) use(variable, step.writes_input(i));
+      if (sources.variable[origin] >= 0) use(sources.variable[origin], step.writes_input(i));
     }
-    if (step.explain) use(fault_note, true);
-    if (step.writes_any()) use(fault_note, false);
+    if (step.explain) use(kFaultNote, true);
+    if (step.writes_any()) use(kFaultNote, false);
     for (const ValueId output : drafted.outputs) makers[output] = at;
     works.push_back(std::move(work));
   }
@@ -308,12 +300,34 @@ Storage branch(Plan& plan, const Draft& draft, LaidOut& laid_out, const Sources&
 
 // ---- bind ----------------------------------------------------------------------------------------------------
 
-// Makes the arena, and binds the pointers of steps, feeds and taps.
-void bind_steps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Sources& sources,
-                const Storage& storage) {
+void make_arena(Plan& plan, const Storage& storage) {
   plan.arena_lower_bound = storage.arena.lower_bound;
   plan.arena_bytes = storage.arena.bytes;
   plan.arena = Buffer(*plan.device, std::max<int64_t>(plan.arena_bytes, kAlignment));
+}
+
+// Last of what may fail: others see the variables of a plan that can run.
+void declare(Plan& plan, const LaidOut& laid_out, Sources& sources, Variables& variables) {
+  plan.all_variables = &variables;
+  for (Variable* const variable : variables.declare(sources.variables, *plan.device))
+    plan.variables.push_back({variable, variable->on(*plan.device)});
+  for (size_t value = 0; value < sources.variable.size(); ++value)
+    if (const int variable = sources.variable[value]; variable >= 0)
+      sources.address[value] = static_cast<char*>(plan.variables[variable].copy->memory.data());
+  for (size_t at = 0; at < plan.steps.size(); ++at) {
+    const DraftStep& drafted = laid_out.steps[at];
+    for (size_t i = 0; i < drafted.inputs.size(); ++i) {
+      const int index = drafted.inputs[i] == kNone ? -1 : sources.variable[laid_out.origins[drafted.inputs[i]]];
+      if (index < 0) continue;
+      if (drafted.kept) plan.kept_from.push_back(plan.variables[index].variable);
+      if (plan.steps[at].writes_input(i)) plan.written.push_back(plan.variables[index]);
+    }
+  }
+}
+
+// Binds the pointers of steps, feeds and taps.
+void bind_steps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Sources& sources,
+                const Storage& storage) {
   const auto block_memory = [&](int block) {
     return block < 0 ? nullptr : static_cast<char*>(plan.arena.data()) + storage.blocks[block].offset;
   };
@@ -376,8 +390,11 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     place(draft, sequence, *device);
     LaidOut laid_out = lay_out(draft, sequence, *device);
     keep(draft, laid_out);
-    const Sources sources = prepare(*plan, draft, laid_out, variables);
-    bind_steps(*plan, draft, laid_out, sources, branch(*plan, draft, laid_out, sources));
+    Sources sources = prepare(*plan, draft, laid_out);
+    const Storage storage = branch(*plan, draft, laid_out, sources);
+    make_arena(*plan, storage);
+    declare(*plan, laid_out, sources, variables);
+    bind_steps(*plan, draft, laid_out, sources, storage);
   } catch (Error& error) {
     if (error.job.empty()) error.job = job;
     throw;

@@ -1,5 +1,7 @@
 #include "engine/variable.h"
 
+#include <algorithm>
+
 #include "engine/op.h"
 
 namespace moonflow {
@@ -66,24 +68,42 @@ void Variable::write(const void* from) {
   note_write(*to);
 }
 
-Variable& Variables::declare(const std::string& name, const TensorType& type, Device& device) {
-  expect(name, type);
-  Variable* variable = find(name);
-  if (variable && variable->on(device)) return *variable;
+std::vector<Variable*> Variables::declare(const std::vector<Wanted>& wanted, Device& device) {
+  for (const Wanted& each : wanted) expect(each.name, each.type);
   std::unique_ptr<Stream>& stream = streams_[&device];
   if (!stream) stream = device.make_stream();
-  auto copy = std::make_unique<Variable::Copy>(Variable::Copy{device, *stream, Buffer(device, type.bytes())});
-  if (!variable) {
-    auto made = std::make_unique<Variable>();
-    made->name = name;
-    made->type = type;
-    made->home = copy.get();
-    variable = variables_.emplace(name, std::move(made)).first->second.get();
-  } else {
-    have_copies_ = true;
+  // Whatever may fail comes first: new variables are made apart, and the others have room for a copy.
+  decltype(variables_) made;
+  std::vector<std::pair<Variable*, std::unique_ptr<Variable::Copy>>> copies;
+  std::vector<Variable*> declared;
+  for (const Wanted& each : wanted) {
+    Variable* variable = find(each.name);
+    if (!variable) {
+      std::unique_ptr<Variable>& place = made[each.name];
+      if (!place) {
+        place = std::make_unique<Variable>();
+        place->name = each.name;
+        place->type = each.type;
+      }
+      variable = place.get();
+    }
+    const bool has_copy = variable->on(device) != nullptr;
+    const bool repeated = std::find(declared.begin(), declared.end(), variable) != declared.end();
+    declared.push_back(variable);
+    if (has_copy || repeated) continue;
+    variable->copies.reserve(variable->copies.size() + 1);
+    copies.emplace_back(
+        variable, std::make_unique<Variable::Copy>(Variable::Copy{device, *stream, Buffer(device, each.type.bytes())}));
   }
-  variable->copies.push_back(std::move(copy));
-  return *variable;
+  for (auto& [variable, copy] : copies) {
+    if (variable->home)
+      have_copies_ = true;
+    else
+      variable->home = copy.get();
+    variable->copies.push_back(std::move(copy));
+  }
+  variables_.merge(made);
+  return declared;
 }
 
 void Variables::expect(const std::string& name, const TensorType& type) {

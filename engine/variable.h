@@ -45,8 +45,13 @@ struct Variable {
 
 class Variables {
  public:
-  // Finds the variable or makes it, with a copy on `device`. Another shape or dtype under the same name is an error.
-  Variable& declare(const std::string& name, const TensorType& type, Device& device);
+  struct Wanted {
+    std::string name;
+    TensorType type;
+  };
+  // Finds these variables or makes them, with copies on `device`: all or none. Another shape or dtype under the same
+  // name is an error.
+  std::vector<Variable*> declare(const std::vector<Wanted>& wanted, Device& device);
   // Throws when the name stands for a variable of another type.
   void expect(const std::string& name, const TensorType& type);
   Variable* find(const std::string& name);

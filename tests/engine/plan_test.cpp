@@ -634,6 +634,31 @@ TEST_CASE("a plan that does not fit in memory is an error, and nothing stays all
   CHECK(toy.device->live_buffers == before);
 }
 
+TEST_CASE("a plan that cannot be had leaves no variable behind, so another shape may follow") {
+  ToySession toy;
+  const Variables& variables = toy.session.variables();
+  const auto graph_of = [&](const TensorType& type) {
+    Graph graph(toy.session.catalog());
+    const ValueId sum = append(graph, "add", {graph.variable("v", vec(1)), graph.variable("v", vec(1))});
+    graph.tap(sum, 1);
+    graph.tap(append(graph, "square", {graph.variable("w", type)}), 2);
+    return graph;
+  };
+  toy.device->refuse_above = 1 << 16;
+  CHECK_THROWS_AS(toy.session.compile(graph_of(vec(1 << 20)), "job"), Error);
+  CHECK(variables.size() == 0);
+  CHECK(toy.device->live_buffers == 0);
+  toy.session.compile(graph_of(vec(2)), "job");
+  CHECK(variables.names() == std::vector<std::string>{"v", "w"});
+
+  // Nor does one whose variable is another here.
+  Graph graph(toy.session.catalog());
+  graph.tap(graph.variable("a", vec(1)), 1);
+  graph.tap(graph.variable("w", vec(3)), 2);
+  CHECK_THROWS_WITH(toy.session.compile(graph, "job"), Catch::Contains("variable 'w' is float32 (2)"));
+  CHECK(variables.size() == 2);
+}
+
 TEST_CASE("the dump tells steps, writes and taps") {
   ToySession toy;
   Graph graph(toy.session.catalog());

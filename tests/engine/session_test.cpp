@@ -37,7 +37,7 @@ TEST_CASE("a variable has one type in all jobs") {
 
 TEST_CASE("variables are read and written from the host, with their type checked") {
   ToySession toy;
-  toy.session.variables().declare("conv1-weight", vec(2), *toy.device);
+  toy.session.variables().declare({{"conv1-weight", vec(2)}}, *toy.device);
   toy.session.write("conv1-weight", floats({3, 4}));
   CHECK(values(toy.session.read("conv1-weight")) == std::vector<float>{3, 4});
   CHECK_THROWS_WITH(toy.session.write("conv1-weight", floats({1})), Catch::Contains("is float32 (2), the value is"));
@@ -60,7 +60,7 @@ TEST_CASE("prepared calls take the weights that their session publishes, and out
   auto toy = std::make_unique<ToySession>();
   Session& session = toy->session;
   const std::shared_ptr<FakeDevice> device = toy->device;
-  session.variables().declare("w", vec(1), *device);
+  session.variables().declare({{"w", vec(1)}}, *device);
   session.write("w", floats({3}));
   Graph graph(session.catalog());
   graph.tap(graph.append("add", {graph.variable("w", vec(1)), graph.feed("x", vec(1))})[0], 1);
