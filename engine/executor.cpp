@@ -27,10 +27,11 @@ void notice_forks() {
   });
 }
 
+// Registered by each plan, and patient once.
 void stop_workers() {
   process_ends = true;
-  constexpr int kPatienceMs = 2000;  // a step that takes longer must not keep the process
-  for (int waited = 0; workers_running > 0 && waited < kPatienceMs; ++waited)
+  static int patience_ms = 2000;  // a step that takes longer must not keep the process
+  for (; workers_running > 0 && patience_ms > 0; --patience_ms)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
@@ -100,10 +101,13 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
     completions_.post(std::move(run));
   } else {
     stop_workers_before_exit_destroys(*plan);
+    if (plan->asynchronous && !finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
     if (starts_here) {
-      start(*run, alone);
+      Runs place;
+      place.push_back(std::move(run));
+      start(*place.front(), alone);
       lock.lock();
-      hand_over(std::move(run));
+      hand_over(std::move(place));
       lock.unlock();
       started_changed_.notify_one();
     } else {
@@ -205,8 +209,9 @@ void Executor::work() {
     }
     queue_changed_.wait(lock, has_work);
     if (queued_.empty()) return;
-    std::unique_ptr<Run> run = std::move(queued_.front());
-    queued_.pop_front();
+    Runs place;
+    place.splice(place.end(), queued_, queued_.begin());
+    std::unique_ptr<Run>& run = place.front();
     running_ = true;
     if (run->turn || !run->plan->asynchronous || started_in_ != run->lanes)
       progress_.wait(lock, [&] { return nothing_started(); });
@@ -229,7 +234,7 @@ void Executor::work() {
     --workers_running;
     lock.lock();
     if (is_started) {
-      hand_over(std::move(run));
+      hand_over(std::move(place));
       started_changed_.notify_one();
     }
     running_ = false;
@@ -308,11 +313,10 @@ void Executor::finish(Run& run) {
   run.slot = nullptr;
 }
 
-void Executor::hand_over(std::unique_ptr<Run> run) {
-  started_in_ = run->lanes;
-  started_.push_back(std::move(run));
+void Executor::hand_over(Runs&& started) {
+  started_in_ = started.front()->lanes;
+  started_.splice(started_.end(), started);
   handed_over_.fetch_add(1, std::memory_order_release);
-  if (!finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
 }
 
 // Until something is handed over. To be woken takes longer than short runs do, and costs whoever submits one some

@@ -9,8 +9,8 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -87,7 +87,10 @@ class Executor {
   void execute(Run& run);
   void start(Run& run, bool alone);  // is no other under way on its device?
   void finish(Run& run);
-  void hand_over(std::unique_ptr<Run> run);  // started; with the mutex held. The finisher is to be told afterwards
+  // A run in a place of its own, which moves to a list without an allocation: what has been accepted or started is
+  // never lost.
+  using Runs = std::list<std::unique_ptr<Run>>;
+  void hand_over(Runs&& started);  // one; with the mutex held. The finisher is to be told afterwards
   void wait_for_started(std::unique_lock<std::mutex>& lock);
   Lanes& lanes_of(const Plan& plan);
   Slot& free_slot(Plan& plan);
@@ -108,14 +111,14 @@ class Executor {
   std::mutex mutex_;
   std::condition_variable queue_changed_, started_changed_;
   std::condition_variable progress_;  // a run has ended
-  std::deque<std::unique_ptr<Run>> queued_;
-  std::deque<std::unique_ptr<Run>> started_;  // on one asynchronous device
-  const Lanes* started_in_ = nullptr;         // where the newest of them is
-  bool running_ = false;                      // the worker has a run, or a turn
-  bool finishing_ = false;                    // so has the finisher
+  Runs queued_;
+  Runs started_;                       // on one asynchronous device
+  const Lanes* started_in_ = nullptr;  // where the newest of them is
+  bool running_ = false;               // the worker has a run, or a turn
+  bool finishing_ = false;             // so has the finisher
   bool closed_ = false;
-  bool all_started_ = false;  // closed, and the worker has ended
-  std::atomic<int> turns_{0};                 // queued, or under way
+  bool all_started_ = false;   // closed, and the worker has ended
+  std::atomic<int> turns_{0};  // queued, or under way
   std::optional<Error> turn_failed_;
   const InterruptFlag interrupted_;
   std::atomic<bool> heeded_{false};
