@@ -6,6 +6,7 @@
 -- is never the options.
 
 local core = require "moonflow.core"
+local call_forms = require "moonflow.call_forms"
 local errors = require "moonflow.errors"
 local debug = debug
 
@@ -220,6 +221,24 @@ function arguments.explain(list, texts)
   for _, parameter in ipairs(list) do parameter.text = parameter.text or texts[parameter[1]] end
 end
 
+-- The original's form of a call: by name what is another parameter here, and in its order all parameters.
+local function form_of(where, by_name)
+  local list = call_forms[where]
+  if not list then return nil end
+  local form = { order = {}, of = {}, named_after = list.named_after }
+  for i, entry in ipairs(list) do
+    if type(entry) == "table" then
+      form.order[i] = { name = entry[1], kind = entry[2], only = entry[3], hint = entry[4], foreign = true }
+      form.of[entry[1]] = form.order[i]
+    else
+      local name, ours = entry:match("^([%w_]+)=?([%w_]*)$")
+      form.order[i] = by_name[ours ~= "" and ours or name]
+      form.of[name] = form.order[i]
+    end
+  end
+  return form
+end
+
 --- Makes a signature.
 --- @param where string    what the user calls, such as "flow.layers.dense"
 --- @param list table      parameters in their order: { name, kind, default }
@@ -231,13 +250,14 @@ function arguments.signature(where, list)
                         text = entry.text, required = optional == 0 and entry[3] == nil }
     parameters[i], by_name[entry[1]], names[i] = parameter, parameter, entry[1]
   end
-  return setmetatable({ where = where, parameters = parameters, by_name = by_name, names = names }, Signature)
+  return setmetatable({ where = where, parameters = parameters, by_name = by_name, names = names,
+                        form = form_of(where, by_name) }, Signature)
 end
 
 --- The same parameters under another name of the function.
 function Signature:called(where)
   return setmetatable({ where = where, parameters = self.parameters, by_name = self.by_name, names = self.names,
-                        elsewhere = self.elsewhere }, Signature)
+                        elsewhere = self.elsewhere, form = self.form }, Signature)
 end
 
 --- An axis of a value of this rank, counted from the beginning; a negative one counts from the end.
@@ -297,6 +317,45 @@ local function hint_of(wanted_kind, value)
   return ""
 end
 
+-- Does each of `count` values fit the parameter at its place?
+local function all_fit(parameters, count, ...)
+  if count > #parameters then return false end
+  for i = 1, count do
+    local value = select(i, ...)
+    if value ~= nil and not fits(parameters[i].kind, value) then return false end
+  end
+  return true
+end
+
+-- The parameters that `count` values given by position are for: ours, or the original's where only these fit.
+local function order_of(self, count, ...)
+  local form, ours = self.form, self.parameters
+  if not form then return ours end
+  if form.named_after and count > form.named_after then
+    self:fail((": arguments after the first %d go by name, as OneFlow has them in another order: { %s = ... }"):format(
+      form.named_after, ours[form.named_after + 1].name))
+  end
+  if not all_fit(ours, count, ...) and all_fit(form.order, count, ...) then return form.order end
+  return ours
+end
+
+-- Of a parameter that there is none of here: passes over its value where that changes nothing.
+local function pass_over(self, parameter, value)
+  if not fits(parameter.kind, value) or parameter.only ~= nil and value ~= parameter.only then
+    self:fail((": '%s' can only be %s here, got %s"):format(parameter.name,
+      parameter.only == nil and wanted(parameter.kind) or tostring(parameter.only), arguments.describe(value))
+      .. (parameter.hint and "; " .. parameter.hint or ""))
+  end
+end
+
+local function fail_twice(self, parameter, order, count)
+  local how = "under two names"
+  for i = 1, count do
+    if order[i] == parameter then how = "by position and as an option" end
+  end
+  self:fail(": '" .. parameter.name .. "' is given " .. how)
+end
+
 --- The arguments by name, checked, with defaults filled in.
 function Signature:parse(...)
   local count = select("#", ...)
@@ -304,15 +363,26 @@ function Signature:parse(...)
   local parameters = self.parameters
   local options = count > 0 and select(count, ...) or nil
   if is_options(options, parameters[count]) then count = count - 1 else options = nil end
-  if count > #parameters then self:too_many(count) end
+  local order = order_of(self, count, ...)
+  if count > #order then self:too_many(count) end
   for i = 1, count do
-    values[parameters[i].name] = (select(i, ...))
+    local value = select(i, ...)
+    if not order[i].foreign then
+      values[order[i].name] = value
+    elseif value ~= nil then
+      pass_over(self, order[i], value)
+    end
   end
   if options then
     for name, value in pairs(options) do
-      if not self.by_name[name] then fail_option(self, name) end
-      if values[name] ~= nil then self:fail(": '" .. name .. "' is given by position and as an option") end
-      values[name] = value
+      local parameter = self.by_name[name] or self.form and self.form.of[name] or fail_option(self, name)
+      if parameter.foreign then
+        pass_over(self, parameter, value)
+      elseif values[parameter.name] ~= nil then
+        fail_twice(self, parameter, order, count)
+      else
+        values[parameter.name] = value
+      end
     end
   end
 

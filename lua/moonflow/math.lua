@@ -93,9 +93,10 @@ end
 --- Puts them under `flow`.
 function mathematics.complete(flow)
   local equal_ranks = flow.matmul
-  flow.matmul = function(a, b, ...)
-    if not (blob.is(a) and blob.is(b) and #a.shape > 2 and #b.shape == 2) then return equal_ranks(a, b, ...) end
-    return stack_by_matrix(matmul_signature:parse(a, b, ...))
+  flow.matmul = function(...)
+    local a, b = ...
+    if not (blob.is(a) and blob.is(b) and #a.shape > 2 and #b.shape == 2) then return equal_ranks(...) end
+    return stack_by_matrix(matmul_signature:parse(...))
   end
   ops.document(flow.matmul, "flow.matmul", matmul_signature, [[
 Matrix product, the products of two stacks of matrices pair by pair, or those of a stack with one matrix.
@@ -209,9 +210,15 @@ Their gradients are joined again.]],
       { "x", "blob" }, { "slices", "entries", text = "{ start, stop, step } for each leading axis; nil is not given" },
       { "name", "string?" },
     })
-    flow.slice_v2 = function(x, slices, ...)
-      if type(slices) ~= "table" or type(slices[1]) ~= "table" then return plain_slice(x, slices, ...) end
-      local given = signature:parse(x, slices, ...)
+    local function has_slices(list)
+      return type(list) == "table" and not blob.is(list) and (type(list[1]) == "table" or list.slices
+        or list.slice_tup_list)
+    end
+    flow.slice_v2 = function(...)
+      local first, second = ...
+      if not has_slices(first) and not has_slices(second) then return plain_slice(...) end
+      local given = signature:parse(...)
+      local x, slices = given.x, given.slices
       local start, stop, step = {}, {}, {}
       for axis, slice in ipairs(slices) do
         local size = axis <= #x.shape and x.shape[axis - 1]
@@ -221,7 +228,7 @@ Their gradients are joined again.]],
         start[axis] = slice[1] or forward and 0 or -1
         stop[axis] = slice[2] or forward and size or -size - 1
       end
-      return ops.apply("strided_slice", { given.x }, { start = start, stop = stop, step = step }, given.name)
+      return ops.apply("strided_slice", { x }, { start = start, stop = stop, step = step }, given.name)
     end
     ops.document(flow.slice_v2, "flow.slice_v2", signature, [[
 Every step-th element of the leading axes, by Python's rules for start:stop:step.
@@ -238,9 +245,9 @@ errors: a step of 0; lists that differ in length. An index beyond the axis is cu
   local original = arguments.signature("flow.dim_gather",
     { { "x", "blob" }, { "dim", "integer", text = "the axis that is picked from; negative counts from the last" },
       { "index", "blob", text = "where along it, counted from 0" }, { "name", "string?" } })
-  flow.dim_gather = function(x, dim, ...)
-    if type(dim) ~= "number" then return by_index(x, dim, ...) end
-    local given = original:parse(x, dim, ...)
+  flow.dim_gather = function(...)
+    if type((select(2, ...))) ~= "number" then return by_index(...) end
+    local given = original:parse(...)
     return ops.apply("dim_gather", { given.x, given.index }, { dim = given.dim }, given.name)
   end
   ops.document(flow.dim_gather, "flow.dim_gather", original, [[

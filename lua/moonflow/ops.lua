@@ -25,6 +25,9 @@ end
 local kinds = { bool = "boolean", int = "integer", float = "number", string = "string", dtype = "dtype",
                 ints = "list", floats = "list" }
 
+-- Attributes for the few, which are words as the name is: where it is given by position it comes before them.
+local behind_name = { algorithm = true, mixed = true }
+
 -- The parameters of the public function: inputs, attributes, the seed of random ops, name. Not those attributes that
 -- another one fills in through its table form, or that the job supplies.
 local function parameters_of(op)
@@ -39,11 +42,13 @@ local function parameters_of(op)
       list[#list + 1] = { input.name, input.kind == "optional" and "operand?" or "operand" }
     end
   end
+  local behind = {}
   for _, attr in ipairs(op.attrs) do
     if not hidden[attr.name] then
       local kind = attr.table_form and "any" or kinds[attr.type]
+      local part = behind_name[attr.name] and behind or list
       -- The engine fills in what is left out, and some defaults are one only where a job does not choose.
-      list[#list + 1] = attr.required and { attr.name, kind, text = attr.doc }
+      part[#part + 1] = attr.required and { attr.name, kind, text = attr.doc }
         or { attr.name, kind .. "?", engine_default = attr.default, text = attr.doc }
     end
   end
@@ -51,6 +56,7 @@ local function parameters_of(op)
     list[#list + 1] = { "seed", "integer?", text = "a seed of its own, in place of that of flow.set_seed" }
   end
   list[#list + 1] = { "name", "string?" }
+  for _, parameter in ipairs(behind) do list[#list + 1] = parameter end
   return list
 end
 

@@ -1,0 +1,84 @@
+--- Call forms: what OneFlow calls the parameters of a function, and their order there, where either is not ours. With
+-- it a call of a ported script means what it did.
+-- A form lists the original's parameters: "name", "original=ours", or, of one that there is none of here, a table: its
+-- name, its kind, the only value it may have (any of its kind when nil), and what to do about others. The order is
+-- taken where what is given by position does not fit ours; the names are always taken. Where both orders would take the
+-- same values for different parameters, those after the first `named_after` go by name.
+
+local validate_indices = { "validate_indices", "boolean" }
+local conjugate, batch_axis_stays = { "conjugate", "boolean", false }, { "batch_axis_non_change", "boolean" }
+local of_its_own_type = { "dtype", "dtype" }
+local train_step_lbn = { "train_step_lbn", "string" }
+local last_axis = { "axis", "integer", -1, "flow.transpose brings another axis to the end" }
+local batch_dims = { "batch_dims", "integer", 0, "flow.dim_gather and flow.gather_nd pick within a batch" }
+local max_dim_size = { "max_dim_size", "integer" }
+
+local pooling = { "input=x", "ksize", "strides", "padding", "data_format", "ceil_mode", "name" }
+local pooling_of_rows = { "input=x", "ksize", "strides", "padding", "data_format", "name" }
+local convolution = { "input=x", "filters=filter", "strides", "padding", "data_format", "dilations", "groups", "name" }
+local clipping = { "values=x", "min_value=min", "max_value=max", "name" }
+local one_input = { "input=x" }
+local reduction = { "input_tensor=x", "axis", "keepdims", "name" }
+local sorting = { "input=x", last_axis, "direction", "name" }
+
+return {
+  ["flow.argsort"] = sorting,
+  ["flow.assign"] = { "ref=variable", "value", of_its_own_type, "name" },
+  ["flow.checkpoint.save"] = { "path", "var_dict=values" },
+  ["flow.clip_by_value"] = clipping,
+  ["flow.concat"] = { "inputs", "axis", max_dim_size, "name", "values=inputs" },
+  ["flow.data.load_mnist"] = { "out_dir=dir" },
+  ["flow.dim_gather"] = one_input,
+  ["flow.expand_dims"] = one_input,
+  ["flow.flatten"] = one_input,
+  ["flow.gather"] = { "params", "indices", validate_indices, "axis", batch_dims, "name" },
+  ["flow.layers.upsample_2d"] = { "x", "size", "data_format", "interpolation", "name" },
+  ["flow.load_variables"] = { "value_dict=values" },
+  ["flow.math.argmax"] = one_input,
+  ["flow.math.l2_normalize"] = one_input,
+  ["flow.math.reduce_logsumexp"] = reduction,
+  ["flow.math.reduce_mean"] = { "input_blob=x", "axis", "keepdims", "name" },
+  ["flow.math.reduce_std"] = reduction,
+  ["flow.math.reduce_sum"] = reduction,
+  ["flow.math.reduce_variance"] = reduction,
+  ["flow.math.top_k"] = { "input=x", last_axis, "k", "sorted", "name" },
+  ["flow.nn.avg_pool1d"] = pooling_of_rows,
+  ["flow.nn.avg_pool2d"] = pooling,
+  ["flow.nn.avg_pool3d"] = pooling,
+  ["flow.nn.conv1d"] = convolution,
+  ["flow.nn.conv2d"] = convolution,
+  ["flow.nn.conv2d_transpose"] = {
+    "value", "filter", "output_shape", "strides", "padding", "data_format", "name", "input=value", "filters=filter",
+    "dilations",
+  },
+  ["flow.nn.conv3d"] = convolution,
+  ["flow.nn.max_pool1d"] = pooling_of_rows,
+  ["flow.nn.max_pool2d"] = pooling,
+  ["flow.nn.max_pool3d"] = pooling,
+  ["flow.ones_like"] = { "like=x" },
+  ["flow.optimizer.Adam"] = {
+    "lr_scheduler", "beta1", "beta2", "epsilon", "do_bias_correction", "loss_scale_factor", "grad_clipping",
+    train_step_lbn, "loss_scale_policy",
+  },
+  ["flow.optimizer.AdamW"] = {
+    "lr_scheduler", "beta1", "beta2", "epsilon", "do_bias_correction", "loss_scale_factor", "weight_decay",
+    "weight_decay_includes", "weight_decay_excludes", "grad_clipping", train_step_lbn, "loss_scale_policy",
+    named_after = 5,
+  },
+  ["flow.optimizer.SGD"] = {
+    "lr_scheduler", "loss_scale_factor", "momentum", "grad_clipping", train_step_lbn, "loss_scale_policy",
+    named_after = 2,
+  },
+  ["flow.optimizer.SGDW"] = {
+    "lr_scheduler", "loss_scale_factor", "momentum", "weight_decay", "weight_decay_includes", "weight_decay_excludes",
+    "grad_clipping", train_step_lbn, "loss_scale_policy", named_after = 2,
+  },
+  ["flow.random.bernoulli"] = { "x", "seed", of_its_own_type, "name" },
+  ["flow.range"] = { "start", "limit=stop", "delta=step", "dtype", "name" },
+  ["flow.reverse"] = one_input,
+  ["flow.slice_v2"] = { "x", "slice_tup_list=slices" },
+  ["flow.sort"] = sorting,
+  ["flow.squeeze"] = one_input,
+  ["flow.transpose"] = { "a=x", "perm", conjugate, batch_axis_stays, "name" },
+  ["flow.zeros_like"] = { "like=x" },
+}

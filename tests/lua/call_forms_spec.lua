@@ -1,0 +1,136 @@
+-- Calls as OneFlow's scripts have them: its order of arguments, its names, and what there is in place of what it had.
+local arguments = require "moonflow.arguments"
+local call_forms = require "moonflow.call_forms"
+local flow = require "moonflow"
+local ops = require "moonflow.ops"
+local np, tp = flow.np, flow.typing
+
+before_each(function()
+  flow.clear_default_session()
+end)
+
+local x = np.array({ { 3, 1, 2 }, { 6, 5, 4 } }, flow.float)
+
+-- What `body` gives for an array.
+local function run(body, value)
+  value = value or x
+  local job = flow.global_function {
+    name = "job", inputs = { a = tp.Numpy.Placeholder(value.shape:table(), { dtype = value.dtype }) },
+    returns = tp.Numpy,
+  } (function(a) return body(a) end)
+  local result = job(value)
+  flow.clear_default_session()
+  return result
+end
+
+local function same(expected, body, value)
+  assert.same(expected, run(body, value):totable())
+end
+
+local function refused(text, body)
+  local fine, problem = pcall(run, body)
+  assert.is_false(fine)
+  assert.truthy(tostring(problem):find(text, 1, true), tostring(problem))
+end
+
+-- The function at a path below flow.
+local function at(path)
+  local value = flow
+  for word in path:gsub("^flow%.", ""):gmatch("[^.]+") do value = value and rawget(value, word) end
+  return value
+end
+
+describe("the table of call forms", function()
+  for where, form in pairs(call_forms) do
+    it("has parameters of " .. where .. " only", function()
+      local public = assert(at(where), where .. " is missing")
+      local signature = ops.signature(public) or arguments.signature_of(public)
+      local known = {}
+      for _, parameter in ipairs(signature.parameters) do known[parameter.name] = true end
+      for _, entry in ipairs(form) do
+        if type(entry) == "table" then
+          assert.is_nil(known[entry[1]], entry[1] .. " is there, and need not be passed over")
+        else
+          local ours = entry:match("=(.*)$") or entry
+          assert.is_true(known[ours], where .. " has no parameter " .. ours)
+        end
+      end
+    end)
+  end
+end)
+
+describe("the original's order of arguments", function()
+  it("is taken where ours does not fit", function()
+    same({ { 0, 2 }, { 0, 1 } }, function(a) return flow.math.top_k(a, -1, 2) end)
+    same({ { 3, 2, 1 }, { 6, 5, 4 } }, function(a) return flow.sort(a, -1, "DESCENDING") end)
+    same({ { 0, 2, 1 }, { 0, 1, 2 } }, function(a) return flow.argsort(a, -1, "DESCENDING", "order") end)
+    same({ { 1 }, { 5 } }, function(a) return flow.gather(a, np.array({ 1 }, flow.int32), nil, 1) end)
+    same({ { 1 }, { 5 } }, function(a) return flow.gather(a, np.array({ 1 }, flow.int32), true, 1, 0, "picked") end)
+    same({ { 3, 6 }, { 1, 5 }, { 2, 4 } }, function(a) return flow.transpose(a, { 1, 0 }, false, false, "turned") end)
+    same({ { 2 }, { 5 } }, function(a) return flow.math.reduce_mean(a, 1, true, "mean") end)
+  end)
+
+  it("leaves ours as it is", function()
+    same({ { 0, 2 }, { 0, 1 } }, function(a) return flow.math.top_k(a, 2, true) end)
+    same({ { 3, 2, 1 }, { 6, 5, 4 } }, function(a) return flow.sort(a, "DESCENDING") end)
+    same({ { 1 }, { 5 } }, function(a) return flow.gather(a, np.array({ 1 }, flow.int32), 1) end)
+  end)
+
+  it("has the name of a convolution after its groups", function()
+    local ones, name = np.ones { 1, 1, 2, 2 }, nil
+    same({ { { { 10 } } } }, function(a)
+      local y = flow.nn.conv2d(a, flow.constant(1, flow.float, { 1, 1, 2, 2 }), 1, "VALID", "NCHW", nil, 1, "window")
+      name = y.name
+      return y
+    end, ones * 2.5)
+    assert.equal("window", name)
+  end)
+
+  it("is refused where both orders would take a number for something else", function()
+    refused("flow.optimizer.SGD: arguments after the first 2 go by name, as OneFlow has them in another order",
+      function() flow.optimizer.SGD(0.1, nil, 0.9) end)
+    assert.equal(0.5, flow.optimizer.SGD(0.1, 0.5).options.momentum)
+    refused("flow.optimizer.AdamW: arguments after the first 5 go by name",
+      function() flow.optimizer.AdamW(0.1, 0.9, 0.999, 1e-8, false, nil, 0.01) end)
+  end)
+end)
+
+describe("the original's names of parameters", function()
+  it("stand for ours", function()
+    same({ { 3, 2, 2 }, { 3, 3, 3 } }, function(a)
+      return flow.clip_by_value { values = a, min_value = 2, max_value = 3 }
+    end)
+    same({ { 3, 2, 2 }, { 3, 3, 3 } }, function(a) return flow.math.clip(a, { min_value = 2, max_value = 3 }) end)
+    same({ 6, 15 }, function(a) return flow.math.reduce_sum { input_tensor = a, axis = 1 } end)
+    same({ 6, 15 }, function(a) return flow.math.reduce_sum(a, { axis = 1 }) end)
+    same({ 0, 2, 4 }, function() return flow.range(0, { limit = 6, delta = 2 }) end)
+    same({ { 3, 1, 2 } }, function(a) return flow.slice_v2(a, { slice_tup_list = { { 0, 1 } } }) end)
+    same({ { 3, 1, 2 } }, function(a) return flow.slice_v2 { x = a, slices = { { 0, 1 } } } end)
+    same({ { 3 }, { 4 } }, function(a)
+      return flow.dim_gather { input = a, dim = 1, index = np.array({ { 0 }, { 2 } }, flow.int32) }
+    end)
+    same({ { 14, 32 }, { 32, 77 } }, function(a) return flow.matmul { a = a, b = a, transpose_b = true } end,
+      np.array({ { 1, 2, 3 }, { 4, 5, 6 } }, flow.float))
+    same({ { { { 4 } } } }, function(a)
+      local filters = flow.constant(1, flow.float, { 1, 1, 2, 2 })
+      return flow.nn.conv2d { input = a, filters = filters, strides = 1, padding = "VALID" }
+    end, np.ones { 1, 1, 2, 2 })
+  end)
+
+  it("are refused beside ours", function()
+    refused("flow.math.clip: 'min' is given under two names",
+      function(a) return flow.math.clip(a, { min = 2, min_value = 2 }) end)
+    refused("flow.math.clip: 'min' is given by position and as an option",
+      function(a) return flow.math.clip(a, 2, { min_value = 2 }) end)
+  end)
+
+  it("may have the only value that there is here", function()
+    same({ { 3, 6 }, { 1, 5 }, { 2, 4 } }, function(a)
+      return flow.transpose(a, { perm = { 1, 0 }, conjugate = false })
+    end)
+    refused("flow.transpose: 'conjugate' can only be false here, got true",
+      function(a) return flow.transpose(a, { perm = { 1, 0 }, conjugate = true }) end)
+    refused("flow.sort: 'axis' can only be -1 here, got 0; flow.transpose brings another axis to the end",
+      function(a) return flow.sort(a, 0, "ASCENDING") end)
+  end)
+end)
