@@ -1,5 +1,6 @@
 --- flow.config: settings of the process. Unknown names are errors.
 
+local absent = require "moonflow.absent"
 local arguments = require "moonflow.arguments"
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
@@ -85,7 +86,10 @@ for _, name in ipairs { "gpu_device_num", "cpu_device_num", "machine_num" } do
 end
 local without_meaning = {
   "enable_debug_mode", "reserved_host_mem_mbyte", "reserved_device_mem_mbyte", "use_rdma", "enable_model_io_v2",
-  "enable_legacy_model_io", "enable_tensor_float_32_compute", "nccl_use_compute_stream",
+  "enable_legacy_model_io", "enable_tensor_float_32_compute", "nccl_use_compute_stream", "collect_act_event",
+  "comm_net_worker_num", "enable_numa_aware_cuda_malloc_host", "max_mdsave_worker_num", "persistence_buf_byte",
+  "rdma_mem_block_mbyte", "rdma_recv_msg_buf_mbyte", "save_downloaded_file_to_local_fs",
+  "thread_enable_local_message_queue",
 }
 --- A setting of the original, which means nothing here.
 for _, name in ipairs(without_meaning) do
@@ -102,8 +106,9 @@ for name in pairs(config) do names[#names + 1] = name end
 
 return setmetatable(config, {
   __index = function(_, name)
+    local advice = absent["flow.config." .. tostring(name)]
     errors.raise("invalid_argument", "flow.config has no setting '" .. tostring(name) .. "'"
-      .. arguments.suggestion(name, names))
+      .. (advice and "; " .. advice or arguments.suggestion(name, names)))
   end,
   __newindex = function(_, name)
     errors.raise("invalid_argument", "flow.config." .. tostring(name) .. " is a function: call it with the value")

@@ -1,6 +1,7 @@
 --- Help: what the catalog and the library's own comments say about a function, offline.
 -- `flow.help(flow.layers.conv2d)` gives the text; the prompt's `?` shows it.
 
+local absent = require "moonflow.absent"
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
@@ -443,6 +444,8 @@ end
 function help.close(path, folder)
   if getmetatable(folder) ~= nil then return end
   setmetatable(folder, { __index = function(_, key)
+    local advice = absent[path .. "." .. tostring(key)]
+    if advice then errors.raise("not_found", path .. " has no '" .. key .. "'; " .. advice) end
     local near = type(key) == "string" and meant(path, folder, key) or {}
     errors.raise("not_found", path .. " has no '" .. tostring(key) .. "'"
       .. (near[1] and "; did you mean " .. table.concat(near, ", ") .. "?" or all_of(folder)))

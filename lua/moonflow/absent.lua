@@ -1,0 +1,93 @@
+--- Absent: names of OneFlow that there are none of here, and what to write in their place. It ends the error of reading
+-- one. Names that mean the same as one of ours are no part of this: they are there.
+
+-- { folder, names, what to do }
+local rows = {
+  -- one process and one device a job
+  { "flow", "env machine_num current_machine_id current_resource",
+    "there is one machine and nothing to set up; leave it out" },
+  { "flow", "advanced pack unpack acc eager_nccl_all_reduce distributed_partial_fc_sample hierarchical_parallel_cast",
+    "a job runs on one device: leave it out, or take parts with flow.split and join them with flow.concat" },
+  { "flow", "inter_job_reuse_mem_strategy", "memory is planned for each job; leave it out" },
+  { "flow", "current_scope", "flow.scope.current_placement() gives the placement" },
+  { "flow.scope", "current_scope", "flow.scope.current_placement() gives the placement" },
+  { "flow.config", "collective_boxing", "it is about several machines; leave it out" },
+  { "flow.config", "load_library_now", "ops from shared libraries are not supported" },
+
+  -- the session
+  { "flow", "enable_eager_execution eager_execution_enabled",
+    "a job is compiled as it is defined; flow.np computes at once" },
+  { "flow", "current_global_function_desc find_or_create_module",
+    "what a job is to know is an argument of the Lua function that builds it" },
+  { "flow.nn", "Module", "a Lua function that makes layers is a module; flow.scope.namespace names its variables" },
+  { "flow", "experimental", "what is there of it has left it: flow.scope.namespace, flow.slice_v2, and for values of "
+    .. "variables flow.get_all_variables and flow.load_variables" },
+  { "flow", "deprecated", "flow.scope.namespace is what variable_scope was; workers there are none" },
+  { "flow", "system", "flow.assign(variable, value) is what system.assign was" },
+  { "flow", "dtypes convert_oneflow_dtype_to_numpy_dtype",
+    "a dtype is a word that flow.np takes as it is, such as flow.float32" },
+  { "flow", "char record tensor_buffer tensor_buffer_to_tensor tensor_buffer_to_tensor_list tensor_to_tensor_buffer "
+    .. "tensor_list_to_tensor_buffer tensor_list_split MirroredTensorListDef",
+    "values are arrays of one shape: pad them, and give their lengths as an input" },
+  { "flow", "user_op_builder consistent_user_op_builder user_op_module_builder consistent_user_op_module_builder",
+    "put an op together from those of flow.math; the ops of docs/ops.md are all there are" },
+  { "flow", "unittest sysconfig util", "it has no part in training; leave it out" },
+  { "flow", "tensorrt saved_model serving",
+    "job:prepare() is for fast predictions, job:export_onnx(path) for other systems" },
+  { "flow.onnx", "export", "job:export_onnx(path) writes one" },
+  { "flow", "quantization", "training for int8 is not supported; flow.function_config has enable_auto_mixed_precision "
+    .. "for half the bytes" },
+
+  -- shapes that only a run knows
+  { "flow", "argwhere nonzero sync_dynamic_resize",
+    "shapes are known before a run: flow.where and flow.masked_fill choose within one, flow.np.compress outside" },
+  { "flow", "dynamic_reshape", "flow.reshape(x, shape) does it, as all shapes are known" },
+  { "flow", "elem_cnt", "x.shape:count() is that number, while the job is traced" },
+  { "flow.math", "reduced_shape_elem_cnt", "x.shape[axis] is that number, while the job is traced" },
+  { "flow", "categorical_ordinal_encode", "number the categories before the job, in a Lua table" },
+  { "flow.layers", "categorical_ordinal_encoder", "number the categories before the job, in a Lua table" },
+
+  -- ops
+  { "flow", "identity_n", "flow.identity(x) of each" },
+  { "flow", "slice_update", "flow.tensor_scatter_nd_update(x, indices, updates) does it" },
+  { "flow", "same_padding pad_grad", "padding = \"SAME\" of the convolution, or flow.pad" },
+  { "flow", "amp_white_identity", "the job's function_config has enable_auto_mixed_precision" },
+  { "flow", "count_not_finite multi_count_not_finite",
+    "loss_scale_policy = flow.optimizer.loss_scale.dynamic_loss_scale() passes over such steps" },
+  { "flow", "unsorted_segment_sum_like unsorted_batch_segment_sum",
+    "flow.math.unsorted_segment_sum(data, segment_ids, num_segments)" },
+  { "flow.math", "unsorted_segment_sum_like unsorted_batch_segment_sum",
+    "flow.math.unsorted_segment_sum(data, segment_ids, num_segments)" },
+  { "flow.math", "gelu_grad sigmoid_grad tanh_grad", "flow.gradients(losses, values) gives gradients" },
+  { "flow.nn", "softmax_grad", "flow.gradients(losses, values) gives gradients" },
+  { "flow.layers", "layer_norm_grad layer_norm_param_grad", "flow.gradients(losses, values) gives gradients" },
+  { "flow.nn", "compat_conv2d", "flow.nn.conv2d with padding = \"SAME_UPPER\"" },
+  { "flow.nn", "torch_conv2d_transpose", "flow.nn.conv2d_transpose with padding as pairs" },
+  { "flow.nn", "PixelShufflev2", "flow.nn.PixelShuffle(x, upscale_factor)" },
+  { "flow.random", "gen_seed", "flow.set_seed(n) seeds everything" },
+  { "flow.optimizer", "CustomScheduler",
+    "give the optimizer the value of the job itself in place of a scheduler: flow.optimizer.SGD(rate)" },
+
+  -- data and what is seen of it
+  { "flow.data", "ofrecord_reader ofrecord_loader ofrecord_image_classification_reader ofrecord_raw_decoder "
+    .. "ofrecord_bytes_decoder ofrecord_image_decoder ofrecord_image_decoder_random_crop OFRecordRawDecoder "
+    .. "OFRecordBytesDecoder OFRecordImageDecoder OFRecordImageDecoderRandomCrop decode_ofrecord onerec_reader "
+    .. "onerec_decoder OneRecDecoder BlobConf RawCodec ImageCodec BytesListCodec ImagePreprocessor "
+    .. "ImageResizePreprocessor NormByChannelPreprocessor coco_reader image_decoder_random_crop_resize "
+    .. "ImageDecoderRandomCropResize",
+    "read files outside the job, by flow.np.load or flow.np.load_png, and hand over batches of flow.data.Dataset" },
+  { "flow.data", "decode_random", "flow.random.uniform(shape) makes such an input" },
+  { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
+    .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "
+    .. "object_segmentation_polygon_scale object_segmentation_polygon_to_mask",
+    "prepare images outside the job, by flow.np, or by flow.reverse, flow.slice and flow.layers.upsample_2d in it" },
+  { "flow", "summary", "flow.log.open(path) keeps numbers, flow.report shows them; job:summary() is the layer table" },
+}
+
+local advice = {}
+for _, row in ipairs(rows) do
+  for name in row[2]:gmatch("%S+") do advice[row[1] .. "." .. name] = row[3] end
+end
+
+--- path -> what to write in its place.
+return advice
