@@ -17,6 +17,7 @@ local pooling = { "input=x", "ksize", "strides", "padding", "data_format", "ceil
 local pooling_of_rows = { "input=x", "ksize", "strides", "padding", "data_format", "name" }
 local convolution = { "input=x", "filters=filter", "strides", "padding", "data_format", "dilations", "groups", "name" }
 local clipping = { "values=x", "min_value=min", "max_value=max", "name" }
+local like_another = { "like=x", "name" }
 local one_input = { "input=x" }
 local reduction = { "input_tensor=x", "axis", "keepdims", "name" }
 local sorting = { "input=x", last_axis, "direction", "name" }
@@ -55,7 +56,7 @@ return {
   ["flow.nn.max_pool1d"] = pooling_of_rows,
   ["flow.nn.max_pool2d"] = pooling,
   ["flow.nn.max_pool3d"] = pooling,
-  ["flow.ones_like"] = { "like=x" },
+  ["flow.ones_like"] = like_another,
   ["flow.optimizer.Adam"] = {
     "lr_scheduler", "beta1", "beta2", "epsilon", "do_bias_correction", "loss_scale_factor", "grad_clipping",
     train_step_lbn, "loss_scale_policy",
@@ -80,5 +81,5 @@ return {
   ["flow.sort"] = sorting,
   ["flow.squeeze"] = one_input,
   ["flow.transpose"] = { "a=x", "perm", conjugate, batch_axis_stays, "name" },
-  ["flow.zeros_like"] = { "like=x" },
+  ["flow.zeros_like"] = like_another,
 }

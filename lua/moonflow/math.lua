@@ -115,6 +115,37 @@ errors: inner or leading sizes differ; a rank below 2]])
       end)
   end
 
+  for name, value in pairs { zeros_like = 0, ones_like = 1 } do
+    local as_it_is = flow[name]
+    local signature = arguments.signature("flow." .. name, {
+      { "x", "blob" }, { "dtype", "dtype?", text = "of the result; that of x when left out" }, { "name", "string?" },
+    })
+    flow[name] = function(...)
+      local given = signature:parse(...)
+      if not given.dtype then return as_it_is { x = given.x, name = given.name } end
+      return ops.apply("constant", {}, { value = value, dtype = given.dtype, shape = given.x.shape:table() },
+        given.name)
+    end
+    ops.document(flow[name], "flow." .. name, signature, ops.doc(as_it_is))
+  end
+
+  local within_one = flow.nn.hardtanh
+  local hardtanh = arguments.signature("flow.nn.hardtanh", {
+    { "x", "blob" }, { "min_val", "finite", -1, text = "the smallest result" },
+    { "max_val", "finite", 1, text = "the largest" }, { "name", "string?" },
+  })
+  flow.nn.hardtanh = function(...)
+    local given = hardtanh:parse(...)
+    if given.min_val == -1 and given.max_val == 1 then return within_one { x = given.x, name = given.name } end
+    if given.min_val > given.max_val then hardtanh:fail(": min_val is above max_val") end
+    return (ops.apply("clip_by_value", { given.x }, { min = given.min_val, max = given.max_val }, given.name))
+  end
+  ops.document(flow.nn.hardtanh, "flow.nn.hardtanh", hardtanh, [[
+Identity between two bounds.
+  out = min(max(x, min_val), max_val)
+shapes: x of any shape -> out of the same shape
+dtypes: float32, float64]])
+
   -- What the optimizer would write too is found when the job is compiled.
   for _, name in ipairs { "assign", "assign_add" } do
     flow[name] = extended(flow[name], "flow." .. name, "A variable that the job also trains is an error: that takes a "
@@ -338,6 +369,8 @@ errors: x has no such axis]],
   end
   define(flow, "zeros", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Zeros.", filled(0))
   define(flow, "ones", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Ones.", filled(1))
+
+  require("moonflow.ported")(flow, function(...) define(flow, ...) end)
 end
 
 return mathematics

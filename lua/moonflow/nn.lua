@@ -10,7 +10,8 @@ local nn = {}
 -- What help says of parameters that mean the same throughout.
 local texts = {
   rate = "share of the elements that become 0, in [0, 1)",
-  noise_shape = "not supported",
+  noise_shape = "the shape of the mask, with a size of 1 along each axis whose elements share one choice, as "
+    .. "{ rows, 1, 1, channels } for whole channels of (rows, height, width, channels)",
   seed = "a seed of its own, in place of that of flow.set_seed",
   epsilon = "added to the variance under the root", eps = "added to the variance under the root",
   variance_epsilon = "added to the variance under the root",
@@ -34,24 +35,46 @@ end
 
 -- ---- random -------------------------------------------------------------------------------------------------------
 
+-- The shape of a mask for x, where it is not that of x; nil where it is.
+local function mask_shape(given, x, signature)
+  if not given.noise_shape then return nil end
+  local shape, rank = arguments.flat_list(given.noise_shape), #x.shape
+  local fits = #shape == rank
+  for axis = 1, fits and rank or 0 do fits = fits and (shape[axis] == 1 or shape[axis] == x.shape[axis - 1]) end
+  if not fits then
+    signature:fail((": noise_shape (%s) does not fit '%s' of shape %s, whose sizes or ones are wanted"):format(
+      table.concat(shape, ", "), x.name, tostring(x.shape)))
+  end
+  return shape
+end
+
 define("dropout", { { "x", "blob" }, { "rate", "finite" }, { "noise_shape", "list?" }, { "seed", "integer?" } }, [[
 Sets elements to zero with probability `rate` and scales the others by 1 / (1 - rate), in train jobs.
 In a predict job, or with rate 0, it is the identity. The mask depends on the seed, the op's name and the step.]],
 function(given, t, signature)
   check_rate(given.rate, signature)
-  if given.noise_shape then signature:fail(": noise_shape is not supported") end
+  local x, shape = given.x, mask_shape(given, given.x, signature)
   if t.type ~= "train" or given.rate == 0 then
-    return given.x
+    return x
+  end
+  if shape then
+    local kept = ops.apply("random_mask", {}, { rate = given.rate, shape = shape },
+      given.name and given.name .. "-kept", given.seed)
+    local factor = ops.apply("cast", { kept }, { dtype = x.dtype }) * (1 / (1 - given.rate))
+    return ops.apply("multiply", { x, factor }, nil, given.name)
   end
   return (ops.apply("dropout", { given.x }, { rate = given.rate }, given.name, given.seed))
 end)
 
 define("random_mask_like", { { "like", "blob" }, { "rate", "finite" }, { "seed", "integer?" },
                              { "noise_shape", "list?" } }, [[
-A mask of int8, 1 with probability 1 - rate, of the shape of `like`.]],
+A mask of int8, 1 with probability 1 - rate, of the shape of `like` or of noise_shape.]],
 function(given, _, signature)
   check_rate(given.rate, signature)
-  if given.noise_shape then signature:fail(": noise_shape is not supported") end
+  local shape = mask_shape(given, given.like, signature)
+  if shape then
+    return ops.apply("random_mask", {}, { rate = given.rate, shape = shape }, given.name, given.seed)
+  end
   return ops.apply("random_mask_like", { given.like }, { rate = given.rate }, given.name, given.seed)
 end)
 

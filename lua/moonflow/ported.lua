@@ -1,0 +1,172 @@
+--- Functions of OneFlow that are put together from ops: what its scripts call and little else needs. They are added to
+-- `flow` through math's `define`; other names of ours stand there too.
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local ops = require "moonflow.ops"
+local scope = require "moonflow.scope"
+
+-- A random order of `count` rows, as int64. Ties among numbers of 53 bits do not happen.
+local function random_order(count, given)
+  local keys = ops.apply("random_uniform", {}, { shape = { count }, dtype = "float64" }, given.name, given.seed)
+  return ops.apply("argsort", { keys })
+end
+
+local function rows_of(value, signature)
+  if #value.shape == 0 then signature:fail(": '" .. value.name .. "' has no axis to shuffle along") end
+  return value.shape[0]
+end
+
+-- The shape of `like`, with sizes of 1 at `axes`, which x lacks.
+local function with_axes(like, axes)
+  local sizes = like.shape:table()
+  for _, axis in ipairs(axes) do sizes[axis + 1] = 1 end
+  return sizes
+end
+
+-- How a value is split over devices, of which a job has one: what takes it, passes over it.
+local Distribute = { kind = "distribute" }
+function Distribute.__tostring(self) return self.text end
+
+local function distribute(text)
+  return setmetatable({ text = text }, Distribute)
+end
+
+--- flow.distribute.
+local distributes = {
+  --- A part of the axis on each device, in the original; without effect on the one of a job.
+  split = function(axis) return distribute("split(" .. tostring(axis) .. ")") end,
+  --- The whole value on each device, in the original; without effect on the one of a job.
+  broadcast = function() return distribute("broadcast") end,
+  --- As the original chooses; without effect on the one device of a job.
+  auto = function() return distribute("auto") end,
+  --- flow.scope.consistent_view by its oldest name.
+  consistent_strategy = function(body) return scope.consistent_view(body) end,
+  --- flow.scope.mirrored_view by its oldest name.
+  mirrored_strategy = function(body) return scope.mirrored_view(body) end,
+}
+
+--- Adds them.
+return function(flow, define)
+  define("reshape_like", { { "x", "blob" }, { "like", "blob" } }, "The elements of x in the shape of `like`.",
+    function(given)
+      return ops.apply("reshape", { given.x }, { shape = given.like.shape:table() }, given.name)
+    end)
+
+  define("broadcast_like", { { "x", "blob" }, { "like", "blob" }, { "broadcast_axes", "list?" } }, [[
+x repeated to the shape of `like`. broadcast_axes are those axes of it that x lacks; else the axes of x are its last.]],
+    function(given, _, signature)
+      local x, like = given.x, given.like
+      if given.broadcast_axes then
+        local axes = {}
+        for i, axis in ipairs(arguments.flat_list(given.broadcast_axes)) do
+          axes[i] = signature:axis(axis, #like.shape)
+        end
+        if #like.shape > #x.shape then x = ops.apply("reshape", { x }, { shape = with_axes(like, axes) }) end
+      end
+      return ops.apply("broadcast_to", { x }, { shape = like.shape:table() }, given.name)
+    end)
+
+  for _, path in ipairs { "cast_to_current_logical_view", "cast_to_static_shape" } do
+    define(path, { { "x", "blob" } }, "x itself: there is one device, and shapes are known.", function(given)
+      return given.x
+    end)
+  end
+  define("parallel_cast", { { "input", "blob" }, { "distribute", "any?" }, { "gradient_distribute", "any?" } },
+    "The input itself: there is one device.", function(given) return given.input end)
+
+  define("math.reduce_euclidean_norm", { { "x", "blob" }, { "axis", "list?" }, { "keepdims", "boolean", false } }, [[
+The root of the sum of squares along axes, all of them when left out.
+  out = sqrt(sum of x^2)
+dtypes: float32, float64. The gradient of a norm of 0 is not finite]],
+    function(given)
+      local sum = ops.apply("reduce_sum", { ops.apply("square", { given.x }) },
+        { axis = given.axis, keepdims = given.keepdims })
+      return ops.apply("sqrt", { sum }, nil, given.name)
+    end)
+
+  define("math.polyval", { { "coeffs", "entries" }, { "x", "blob" } }, [[
+A polynomial of x by Horner's rule, the highest power first:
+  out = coeffs[1] * x^(n - 1) + ... + coeffs[n]
+coeffs: a list of n numbers or blobs, at least one]],
+    function(given, _, signature)
+      local coeffs, x = given.coeffs, given.x
+      if #coeffs == 0 then signature:fail(": coeffs is empty; a polynomial has at least one") end
+      local sum = blob.is(coeffs[1]) and coeffs[1] or flow.constant_like(x, coeffs[1])
+      for i = 2, #coeffs do sum = sum * x + coeffs[i] end
+      return given.name and ops.apply("identity", { sum }, nil, given.name) or sum
+    end)
+
+  define("math.fused_scale_tril", {
+    { "x", "blob" }, { "diagonal", "integer", 0 }, { "fill_value", "number", 0 }, { "scale", "number", 1 },
+  }, "flow.math.tril(x, diagonal, fill_value) with what is kept multiplied by `scale`.", function(given)
+    return flow.math.tril(given.x * given.scale, given.diagonal, given.fill_value, given.name)
+  end)
+
+  define("combined_margin_loss", {
+    { "x", "blob" }, { "label", "blob" }, { "m1", "finite", 1 }, { "m2", "finite", 0 }, { "m3", "finite", 0 },
+  }, [=[
+The logits of a softmax with margins, for classes that are told apart by angles (Deng and others, ArcFace,
+arXiv:1801.07698): x are cosines between features and classes, and that of the label becomes harder to reach.
+  out[i, label[i]] = cos(m1 * acos(x[i, label[i]]) + m2) - m3, all others as they are
+shapes: x (rows, classes), label (rows) -> out (rows, classes)
+dtypes: x float32 or float64; label of an integer dtype
+note: a scale of the logits and the cross entropy follow it, as in
+  flow.nn.sparse_softmax_cross_entropy_with_logits(label, 64 * out)
+errors: in a run, a label outside [0, classes); the gradient of a cosine of exactly 1 or -1 is not finite where m1 is
+  not 1 or m2 not 0]=],
+    function(given, _, signature)
+      local x, label = given.x, given.label
+      if #x.shape ~= 2 or tostring(label.shape) ~= "(" .. x.shape[0] .. ")" then
+        signature:fail((": x is %s and label %s, wanted (rows, classes) and (rows)"):format(tostring(x.shape),
+          tostring(label.shape)))
+      end
+      local column = ops.apply("expand_dims", { label }, { axis = 1 })
+      local target = ops.apply("dim_gather", { x, column }, { dim = 1 })
+      if given.m1 ~= 1 or given.m2 ~= 0 then
+        target = ops.apply("cos", { ops.apply("acos", { target }) * given.m1 + given.m2 })
+      end
+      local is_target = ops.apply("one_hot", { label }, { depth = x.shape[1], dtype = "int8" })
+      return ops.apply("where", { is_target, target - given.m3, x }, nil, given.name)
+    end)
+
+  define("random.shuffle", { { "value", "blob" }, { "seed", "integer?" } }, [[
+The rows of a value, along its first axis, in a random order, another one in each run. The gradient goes back to the
+rows.]],
+    function(given, _, signature)
+      local order = random_order(rows_of(given.value, signature), { seed = given.seed })
+      return ops.apply("gather", { given.value, order }, { axis = 0 }, given.name)
+    end)
+
+  define("random.generate_random_batch_permutation_indices", { { "value", "blob" }, { "seed", "integer?" } }, [[
+The numbers of a value's rows in a random order, another one in each run; flow.gather(x, it) takes rows in it.
+dtypes: int32]],
+    function(given, _, signature)
+      local order = random_order(rows_of(given.value, signature), { seed = given.seed })
+      return ops.apply("cast", { order }, { dtype = "int32" }, given.name)
+    end)
+
+  define("random.coin_flip", {
+    { "batch_size", "integer", 1 }, { "seed", "integer?" }, { "probability", "finite", 0.5 },
+  }, [[
+So many coin flips, thrown anew in each run: 1 with the probability that is given, else 0.
+shapes: -> (batch_size)
+dtypes: int8]],
+    function(given, _, signature)
+      if given.probability < 0 or given.probability > 1 then
+        signature:fail(": probability must lie in [0, 1], got " .. given.probability)
+      end
+      local u = ops.apply("random_uniform", {}, { shape = { given.batch_size }, dtype = "float64" }, nil, given.seed)
+      return ops.apply("less", { u, flow.constant_scalar(given.probability, "float64") }, nil, given.name)
+    end)
+  ops.place(flow, "random.CoinFlip", flow.random.coin_flip)
+
+  for path, of in pairs {
+    in_top_k = flow.math.in_top_k, unsorted_segment_sum = flow.math.unsorted_segment_sum, ["nn.tril"] = flow.math.tril,
+    ["nn.fused_scale_tril"] = flow.math.fused_scale_tril, ["math.two_stage_reduce_max"] = flow.math.reduce_max,
+    ["math.two_stage_reduce_min"] = flow.math.reduce_min,
+  } do ops.place(flow, path, ops.alias(of, path)) end
+  flow.distribute = distributes
+  flow.name_scope, flow.fixed_placement = scope.namespace, scope.placement
+  flow.device_prior_placement = scope.placement
+end

@@ -1,0 +1,212 @@
+-- Functions of OneFlow that are put together from ops, against numbers worked out here.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+before_each(function()
+  flow.clear_default_session()
+  flow.set_seed(3)
+end)
+
+-- A job of `body` with an input for each array.
+local function job_of(arrays, body, options)
+  options = options or {}
+  local inputs, names = {}, { "a", "b" }
+  for i, array in ipairs(arrays) do
+    inputs[i] = { names[i], tp.Numpy.Placeholder(array.shape:table(), { dtype = array.dtype }) }
+  end
+  return flow.global_function { name = "job", type = options.type, inputs = inputs, returns = tp.Numpy } (
+    #arrays == 0 and function() return body() end or #arrays == 1 and function(a) return body(a) end
+    or function(a, b) return body(a, b) end)
+end
+
+local function run(arrays, body, options)
+  local result = job_of(arrays, body, options)(unpack(arrays))
+  flow.clear_default_session()
+  return result
+end
+
+local function near(expected, array, tolerance)
+  local got = array:ravel():totable()
+  assert.equal(#expected, #got)
+  for i, value in ipairs(expected) do
+    assert.truthy(math.abs(value - got[i]) <= (tolerance or 1e-6), ("%d: %.9g, wanted %.9g"):format(i, got[i], value))
+  end
+end
+
+local x = np.array({ { 3, 1, 2 }, { 6, 5, 4 } }, flow.float)
+
+describe("combined_margin_loss", function()
+  local cosines, labels = { { 0.5, -0.2, 0.1 }, { 0.3, 0.8, -0.6 } }, np.array({ 0, 2 }, flow.int32)
+
+  it("makes the cosine of the label harder to reach", function()
+    local m1, m2, m3 = 1.1, 0.4, 0.15
+    local function target(c) return math.cos(m1 * math.acos(c) + m2) - m3 end
+    near({ target(0.5), -0.2, 0.1, 0.3, 0.8, target(-0.6) },
+      run({ np.array(cosines, flow.double), labels }, function(a, b)
+        return flow.combined_margin_loss(a, b, m1, m2, m3)
+      end), 1e-12)
+  end)
+
+  it("leaves an angle of 0 alone where only m3 is given", function()
+    near({ 0.65, 0, 0, 0.3 }, run({ np.array({ { 1, 0 }, { 0, 0.65 } }, flow.double), np.array({ 0, 1 }, flow.int32) },
+      function(a, b) return flow.combined_margin_loss(a, b, { m3 = 0.35 }) end), 1e-12)
+  end)
+
+  it("has the gradient of its formula", function()
+    local seen
+    local c = np.array({ { 0.5, -0.2 } }, flow.double)
+    run({ c, np.array({ 0 }, flow.int32) }, function(a, b)
+      local w = flow.get_variable("w", { 1, 2 }, flow.double, flow.constant_initializer(1))
+      local cosine = a * w
+      local out = flow.combined_margin_loss(cosine, b, 2, 0.3, 0)
+      flow.watch_diff(cosine, function(g) seen = g end)
+      flow.optimizer.SGD(0.1):minimize(out)
+      return out
+    end, { type = "train" })
+    local angle = math.acos(0.5)
+    near({ 2 * math.sin(2 * angle + 0.3) / math.sin(angle), 1 }, seen, 1e-9)
+  end)
+
+  it("names the row of a label that is no class, and shapes that do not fit", function()
+    local fine, problem = pcall(run, { np.array(cosines, flow.float), np.array({ 0, 3 }, flow.int32) },
+      function(a, b) return flow.combined_margin_loss(a, b, 1, 0.5, 0) end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("3", 1, true))
+    fine, problem = pcall(run, { x }, function(a) return flow.combined_margin_loss(a, flow.math.argmax(a, 0)) end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("x is (2, 3) and label (3), wanted (rows, classes) and (rows)", 1, true))
+  end)
+end)
+
+describe("random.shuffle", function()
+  local rows = np.arange(40):reshape { 20, 2 }:astype(flow.float)
+
+  it("keeps the rows and changes their order, another one in each run", function()
+    local job = job_of({ rows }, function(a) return flow.random.shuffle(a) end, { type = "predict" })
+    local first, orders = job(rows), {}
+    for run_number = 1, 3 do
+      local shuffled = run_number == 1 and first or job(rows)
+      local seen, order = {}, {}
+      for i = 0, 19 do
+        local a, b = shuffled:at(i, 0), shuffled:at(i, 1)
+        assert.equal(a + 1, b)
+        assert.is_nil(seen[a])
+        seen[a], order[i + 1] = true, a
+      end
+      orders[run_number] = table.concat(order, " ")
+    end
+    assert.not_equal(orders[1], orders[2])
+    assert.not_equal(orders[2], orders[3])
+    assert.not_equal(table.concat(rows:slice(":, 0"):totable(), " "), orders[1])
+  end)
+
+  it("is repeated by a seed", function()
+    local function once() return run({ rows }, function(a) return flow.random.shuffle(a, 7) end):totable() end
+    assert.same(once(), once())
+  end)
+
+  it("gives the same order as numbers of rows", function()
+    local order = run({ rows }, function(a) return flow.random.generate_random_batch_permutation_indices(a) end)
+    assert.equal(flow.int32, order.dtype)
+    assert.same(np.arange(20):totable(), np.sort(order):astype(flow.int64):totable())
+  end)
+end)
+
+describe("random.coin_flip", function()
+  it("has the probability that is asked for", function()
+    local flips = run({}, function() return flow.random.coin_flip(4000, nil, 0.3) end)
+    assert.equal(flow.int8, flips.dtype)
+    local share = flips:astype(flow.double):mean()
+    assert.truthy(math.abs(share - 0.3) < 4 * math.sqrt(0.21 / 4000), share)  -- four standard deviations
+    assert.equal(0, np.sum(run({}, function() return flow.random.CoinFlip(50, { probability = 0 }) end)))
+  end)
+end)
+
+describe("dropout with a noise_shape", function()
+  local ones = np.ones { 50, 4, 6 }
+
+  it("makes one choice for all elements along an axis of size 1", function()
+    local y = run({ ones }, function(a)
+      local w = flow.get_variable("w", { shape = { 1 }, initializer = flow.constant_initializer(1) })
+      local out = flow.nn.dropout(a, 0.25, { 50, 1, 6 })
+      flow.optimizer.SGD(0.1):minimize(out * w)
+      return out
+    end, { type = "train" })
+    local kept = 0
+    for i = 0, 49 do
+      for k = 0, 5 do
+        local value = y:at(i, 0, k)
+        assert.truthy(value == 0 or math.abs(value - 4 / 3) < 1e-6, value)
+        if value ~= 0 then kept = kept + 1 end
+        for j = 1, 3 do assert.equal(value, y:at(i, j, k)) end
+      end
+    end
+    assert.truthy(math.abs(kept / 300 - 0.75) < 4 * math.sqrt(0.1875 / 300), kept)
+  end)
+
+  it("is nothing in a predict job, and of the mask its shape", function()
+    assert.is_true(run({ ones }, function(a) return flow.nn.dropout(a, 0.25, { 50, 1, 1 }) end) == ones)
+    local mask = run({ ones }, function(a) return flow.nn.random_mask_like(a, 0.5, { noise_shape = { 50, 1, 1 } }) end)
+    assert.equal("(50, 1, 1)", tostring(mask.shape))
+  end)
+
+  it("is refused where it does not fit", function()
+    local fine, problem = pcall(run, { ones }, function(a) return flow.nn.dropout(a, 0.25, { 50, 2, 6 }) end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("noise_shape (50, 2, 6) does not fit 'a' of shape (50, 4, 6)", 1, true))
+  end)
+end)
+
+describe("a small function of the original", function()
+  it("gives what its formula says", function()
+    near({ math.sqrt(14), math.sqrt(77) }, run({ x }, function(a) return flow.math.reduce_euclidean_norm(a, 1) end))
+    near({ math.sqrt(91) }, run({ x }, function(a) return flow.math.reduce_euclidean_norm(a) end))
+    near({ 34, 6, 17, 121, 86, 57 }, run({ x }, function(a) return flow.math.polyval({ 3, 2, 1 }, a) end))
+    near({ 7, 7, 7, 7, 7, 7 }, run({ x }, function(a) return flow.math.polyval({ 7 }, a) end))
+    near({ 6, 9, 9, 12, 10, 9 }, run({ x }, function(a) return flow.math.fused_scale_tril(a, 0, 9, 2) end))
+    near({ 6, 5, 4 }, run({ x }, function(a) return flow.math.two_stage_reduce_max(a, 0) end))
+    near({ 3, 1, 2 }, run({ x }, function(a) return flow.math.two_stage_reduce_min(a, 0) end))
+  end)
+
+  it("has the shape of another value", function()
+    assert.equal("(3, 2)", tostring(run({ x, np.zeros { 3, 2 } }, function(a, b)
+      return flow.reshape_like(a, b)
+    end).shape))
+    near({ 1, 1, 1, 2, 2, 2 }, run({ np.array({ 1, 2 }, flow.float), x }, function(a, b)
+      return flow.broadcast_like(a, b, { 1 })
+    end))
+    near({ 1, 2, 3, 1, 2, 3 }, run({ np.array({ 1, 2, 3 }, flow.float), x }, function(a, b)
+      return flow.broadcast_like(a, b)
+    end))
+    assert.equal(flow.int32, run({ x }, function(a) return flow.ones_like(a, flow.int32) end).dtype)
+    near({ 0, 0, 0, 0, 0, 0 }, run({ x }, function(a) return flow.zeros_like(a, "none") end))
+  end)
+
+  it("bounds as hardtanh is told", function()
+    near({ 3, 2, 2, 4, 4, 4 }, run({ x }, function(a) return flow.nn.hardtanh(a, 2, 4) end))
+    near({ 1, 1, 1, 1, 1, 1 }, run({ x }, function(a) return flow.nn.hardtanh(a) end))
+  end)
+
+  it("says what a device has of a value, and nothing changes", function()
+    near({ 3, 1, 2, 6, 5, 4 }, run({ x }, function(a)
+      local w = flow.get_variable("w", { shape = { 3 }, initializer = flow.constant_initializer(1),
+        distribute = flow.distribute.broadcast() })
+      return flow.parallel_cast(flow.cast_to_current_logical_view(a * w):with_distribute(flow.distribute.split(0)),
+        { distribute = flow.distribute.auto() })
+    end))
+  end)
+
+  it("opens scopes by their old names", function()
+    local name
+    run({ x }, function(a)
+      return flow.fixed_placement("cpu", "0:0", function()
+        return flow.name_scope("tower", function()
+          local y = flow.nn.relu(a, { name = "relu" })
+          name = y.name
+          return y
+        end)
+      end)
+    end)
+    assert.equal("tower-relu", name)
+  end)
+end)
