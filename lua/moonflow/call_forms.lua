@@ -66,6 +66,22 @@ return {
     "weight_decay_includes", "weight_decay_excludes", "grad_clipping", train_step_lbn, "loss_scale_policy",
     named_after = 5,
   },
+  ["flow.optimizer.LAMB"] = {
+    "lr_scheduler", "beta1", "beta2", "epsilon", "loss_scale_factor", "weight_decay", "weight_decay_includes",
+    "weight_decay_excludes", "grad_clipping", train_step_lbn, "loss_scale_policy", named_after = 4,
+  },
+  ["flow.optimizer.LARS"] = {
+    "lr_scheduler", "momentum_beta", "epsilon", "lars_coefficient", "loss_scale_factor", "grad_clipping",
+    train_step_lbn, "loss_scale_policy",
+  },
+  ["flow.optimizer.LazyAdam"] = {
+    "lr_scheduler", "beta1", "beta2", "epsilon", "loss_scale_factor", "grad_clipping", train_step_lbn,
+    "loss_scale_policy",
+  },
+  ["flow.optimizer.RMSProp"] = {
+    "lr_scheduler", "decay_rate", "epsilon", "centered", "loss_scale_factor", "grad_clipping", train_step_lbn,
+    "loss_scale_policy",
+  },
   ["flow.optimizer.SGD"] = {
     "lr_scheduler", "loss_scale_factor", "momentum", "grad_clipping", train_step_lbn, "loss_scale_policy",
     named_after = 2,

@@ -96,7 +96,7 @@ local function instead(name)
       or "; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it",
     lr = "; the learning rate is the first argument, or 'lr_scheduler'",
     learning_rate = "; the learning rate is the first argument, or 'lr_scheduler'",
-    betas = name:find("Adam") and "; they are 'beta1' and 'beta2'" or nil,
+    betas = (name:find("Adam") or name == "LAMB") and "; they are 'beta1' and 'beta2'" or nil,
     params = "; 'variables' takes a list of names, and without it all are trained",
   }
 end
@@ -195,6 +195,17 @@ end)
 define("LazyAdam", lazy_parameters, update.lazy_adam, function(options, signature)
   check_betas(options, signature)
   options.do_bias_correction = true
+end)
+--- LAMB (You and others, arXiv:1904.00962): Adam with a rate of its own for each variable, for large batches.
+---   r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay * w, m and v as in Adam, t from 1
+---   w = w - rate * |w| / |r| * r, with |x| the root of the sum of squares; where one of them is 0 the ratio is 1
+define("LAMB", with({
+  { "beta1", "finite", 0.9, text = "share of the mean gradient m that a step keeps, in [0, 1)" },
+  { "beta2", "finite", 0.999, text = "share of the mean square v that a step keeps, in [0, 1)" },
+  { "epsilon", "finite", 1e-6, text = "added to the root" },
+}, decay_parameters), update.lamb, function(options, signature)
+  check_betas(options, signature)
+  one_choice(options, signature)
 end)
 --- The gradient over the root of its mean square.
 ---   s = decay_rate * s + (1 - decay_rate) * g^2,  w = w - rate * g / sqrt(s + epsilon)
@@ -317,8 +328,8 @@ end
 -- ---- the optimizer of the oldest dialect --------------------------------------------------------------------------
 
 local conf_names = {
-  "naive_conf", "momentum_conf", "adam_conf", "lazy_adam_conf", "rmsprop_conf", "lars_conf", "learning_rate_decay",
-  "warmup_conf", "clip_conf", "weight_decay_conf",
+  "naive_conf", "momentum_conf", "adam_conf", "lazy_adam_conf", "rmsprop_conf", "lars_conf", "lamb_conf",
+  "learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf",
 }
 
 local function check_conf_names(conf)
@@ -358,8 +369,9 @@ function optimizer.from_train_config(t, config)
     local decay = conf.weight_decay_conf
     if not decay then return plain(options) end
     if not decaying then
-      errors.raise("unsupported", "model_update_conf.weight_decay_conf goes with adam_conf, momentum_conf and "
-        .. "naive_conf; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it under any")
+      errors.raise("unsupported", "model_update_conf.weight_decay_conf goes with adam_conf, lamb_conf, "
+        .. "momentum_conf and naive_conf; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it "
+        .. "under any")
     end
     options.weight_decay = decay.weight_decay_rate
     options.weight_decay_includes = decay.includes and decay.includes.pattern
@@ -382,13 +394,16 @@ function optimizer.from_train_config(t, config)
   elseif conf.lars_conf then
     pick("lars_conf", { momentum_beta = "momentum_beta", epsilon = "epsilon", lars_coefficient = "lars_coefficient" })
     return with_decay(optimizer.LARS)
+  elseif conf.lamb_conf then
+    pick("lamb_conf", { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon" })
+    return with_decay(optimizer.LAMB, optimizer.LAMB)
   elseif conf.naive_conf then
     pick("naive_conf", {})
     options.momentum = 0
     return with_decay(optimizer.SGD, optimizer.SGDW)
   end
   errors.raise("invalid_argument", "model_update_conf names no optimizer; naive_conf, momentum_conf, adam_conf, "
-    .. "lazy_adam_conf, rmsprop_conf or lars_conf is wanted")
+    .. "lazy_adam_conf, rmsprop_conf, lars_conf or lamb_conf is wanted")
 end
 
 return optimizer

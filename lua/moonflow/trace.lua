@@ -43,6 +43,7 @@ function trace.new(graph, about)
     targets = {},       -- what losses were given: { loss, site, names, target, prediction }
     hidden = {},        -- feeds that the job supplies itself: { name, id }
     optimizer = nil,
+    corrections = {}, -- of update.lua: what the means of moments lack -> id
     sums_of_steps = {}, -- of update.lua: names of other jobs' steps -> id of their sum with the job's own
   }, Trace)
 end

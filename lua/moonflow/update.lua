@@ -117,6 +117,65 @@ function update.lazy_adam(u, options)
     bias_correction = true }, "update")
 end
 
+-- 1 - beta^t in step t, from 1 on, as a scalar of the variable's dtype: what a mean that started at 0 lacks. It is
+-- computed in float64, as it is a small difference at first.
+local function correction(u, beta, word)
+  local t, steps = u.t, u:steps_of_moments()
+  local key = ("%s %.17g %s"):format(steps, beta, u.dtype)
+  if not t.corrections[key] then
+    local function number(value) return t:constant(core.array(value, "float64"), nil, u.name .. "-" .. word, "") end
+    local count = u:append("add", { u:append("cast", { steps }, { dtype = "float64" }, word .. "_steps"), number(1) },
+      nil, word .. "_count")
+    local power = u:append("pow", { number(beta), count }, nil, word .. "_power")
+    t.corrections[key] = u:in_dtype(u:append("subtract", { number(1), power }, nil, word), "float64", u.dtype,
+      word .. "_cast")
+  end
+  return t.corrections[key]
+end
+
+-- A mean of gradients after this step, `share` of which is the one before it.
+local function next_mean(u, slot, share, of, word)
+  local old = u:append("multiply", { slot, u:number(share, word .. "_share") }, nil, word .. "_old")
+  local new = u:append("multiply", { of, u:number(1 - share, word .. "_rest") }, nil, word .. "_new")
+  return u:append("add", { old, new }, nil, word .. "_next")
+end
+
+local function length(u, id, word)
+  local square = u:append("square", { id }, nil, word .. "_square")
+  return u:append("sqrt", { u:append("reduce_sum", { square }, nil, word .. "_sum") }, nil, word .. "_length")
+end
+
+--- Adam's direction, and what decays, as long as the variable times the learning rate.
+function update.lamb(u, options)
+  local m, v, zero, one = u:slot("m"), u:slot("v"), u:number(0, "zero"), u:number(1, "one")
+  local next_m = next_mean(u, m, options.beta1, u.gradient, "m")
+  local next_v = next_mean(u, v, options.beta2, u:append("square", { u.gradient }, nil, "gradient_square"), "v")
+  local mean = u:append("divide", { next_m, correction(u, options.beta1, "m_correction") }, nil, "m_mean")
+  local square = u:append("divide", { next_v, correction(u, options.beta2, "v_correction") }, nil, "v_mean")
+  local root = u:append("sqrt", { square }, nil, "v_root")
+  root = u:append("add", { root, u:number(options.epsilon, "epsilon") }, nil, "v_below")
+  local direction = u:append("divide", { mean, root }, nil, "direction")
+  if decays(options, u.name) then
+    local decay = u:append("multiply", { u.id, u:number(options.weight_decay, "weight_decay") }, nil, "decay")
+    direction = u:append("add", { direction, decay }, nil, "direction_and_decay")
+  end
+  local weight, step = length(u, u.id, "weight"), length(u, direction, "direction")
+  local ratio = u:append("divide", { weight, step }, nil, "ratio")
+  local both = u:append("multiply", { weight, step }, nil, "ratio_or_not")
+  ratio = u:append("where", { u:append("greater", { both, zero }, nil, "has_ratio"), ratio, one }, nil, "trust")
+  local rate = u:append("multiply", { u:typed(u.rate, "rate"), ratio }, nil, "trusted_rate")
+  local change = u:append("negative", { u:append("multiply", { direction, rate }, nil, "step") }, nil, "change")
+  if u.finite then
+    local happens = u:append("greater", { u:typed(u.finite, "finite"), zero }, nil, "happens")
+    local function or_else(new, old, word) return u:append("where", { happens, new, old }, nil, word) end
+    change, next_m, next_v = or_else(change, zero, "change_or_not"), or_else(next_m, m, "m_or_not"),
+      or_else(next_v, v, "v_or_not")
+  end
+  u:append("assign_add", { u.id, change }, nil, "update")
+  u:append("assign", { m, next_m }, nil, "m_update")
+  u:append("assign", { v, next_v }, nil, "v_update")
+end
+
 function update.rmsprop(u, options)
   local mean_gradient = options.centered and u:slot("mean_gradient") or false
   u:append("rmsprop_update", { u.id, u:slot("mean_square"), mean_gradient, u.gradient, u.rate, u.finite },
