@@ -3,7 +3,7 @@
 --
 -- A parameter is { name, kind, default, text = what help says of it }. A kind that ends in "?" may be left out; so may
 -- one with a default. `engine_default` is one that the engine fills in, for help. A table in the place of a dictionary
--- is never the options.
+-- is not the options.
 
 local core = require "moonflow.core"
 local call_forms = require "moonflow.call_forms"
@@ -203,9 +203,15 @@ end
 
 -- Is a last argument the options? They have only string keys and no metatable of their own, so they are neither a list
 -- nor an object. An empty table is both options and a list: it is what the parameter at its place takes, or would need.
-local function is_options(value, parameter)
+local function is_options(value, parameter, form)
   if type(value) ~= "table" or getmetatable(value) ~= nil or value[1] ~= nil then return false end
-  if parameter and parameter.kind == "dictionary" then return false end
+  if parameter and parameter.kind == "dictionary" then
+    -- One of arrays has no table in it, so what is the parameter under its own name there is an option.
+    for name, of in pairs(form and form.of or {}) do
+      if of == parameter and kind_of(value[name]) == "table" then return true end
+    end
+    return form ~= nil and kind_of(value[parameter.name]) == "table"
+  end
   return next(value) ~= nil or parameter == nil or not (parameter.required or fits(parameter.kind, value))
 end
 
@@ -362,7 +368,7 @@ function Signature:parse(...)
   local values = {}
   local parameters = self.parameters
   local options = count > 0 and select(count, ...) or nil
-  if is_options(options, parameters[count]) then count = count - 1 else options = nil end
+  if is_options(options, parameters[count], self.form) then count = count - 1 else options = nil end
   local order = order_of(self, count, ...)
   if count > #order then self:too_many(count) end
   for i = 1, count do

@@ -304,6 +304,10 @@ local mnist_signature = arguments.signature(WHAT, {
   { "shuffle", "any?" }, { "drop_last", "boolean?" },
   { "train_examples", "integer?" }, { "test_examples", "integer?" }, { "synthetic", "any?" },
 })
+mnist_signature:instead {
+  url = "; nothing is downloaded, dir is the folder of the files",
+  hash_check = "; nothing is downloaded, dir is the folder of the files",
+}
 
 --- MNIST as two data sets: `local train, test = flow.data.load_mnist(100)`.
 --- `train:batches()` gives i (from 0), images float32 (batch, 1, 28, 28) with pixel / 255, labels int32 (batch), in the

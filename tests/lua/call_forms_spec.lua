@@ -134,3 +134,33 @@ describe("the original's names of parameters", function()
       function(a) return flow.sort(a, 0, "ASCENDING") end)
   end)
 end)
+
+describe("a table of arrays", function()
+  it("may stand under its own name, or the original's", function()
+    local path = os.tmpname()
+    os.remove(path)
+    path = path .. ".safetensors"
+    finally(function() os.remove(path) end)
+    flow.checkpoint.save(path, { var_dict = { w = x } })
+    assert.is_true(flow.checkpoint.get(path).w == x)
+    flow.checkpoint.save(path, { values = { values = x * 2 }, overwrite = true })
+    assert.is_true(flow.checkpoint.get(path).values == x * 2)
+    flow.checkpoint.save(path, { values = x }, true)  -- an array of this name
+    assert.is_true(flow.checkpoint.get(path).values == x)
+
+    flow.global_function { name = "job" } (function()
+      return flow.get_variable("w", { 2, 3 }, flow.float, flow.constant_initializer(0))
+    end)
+    flow.load_variables { value_dict = { w = x } }
+    assert.is_true(flow.get_all_variables().w == x)
+    flow.load_variables { w = x * 2 }
+    assert.is_true(flow.get_all_variables().w == x * 2)
+  end)
+end)
+
+describe("flow.data.load_mnist", function()
+  it("says that it downloads nothing", function()
+    refused("flow.data.load_mnist has no option 'url'; nothing is downloaded, dir is the folder of the files",
+      function() flow.data.load_mnist(100, 100, { url = "mnist.npz" }) end)
+  end)
+end)
