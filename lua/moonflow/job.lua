@@ -5,6 +5,7 @@
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
+local job_spec = require "moonflow.job_spec"
 local plan = require "moonflow.plan"
 local prepared = require "moonflow.prepared"
 local session = require "moonflow.session"
@@ -186,35 +187,6 @@ end
 
 -- ---- defining -----------------------------------------------------------------------------------------------------
 
-local spec_fields = { "type", "inputs", "returns", "name", "placement", "function_config" }
-local is_spec_field = {}
-for _, name in ipairs(spec_fields) do is_spec_field[name] = true end
-
-local function check_spec(spec)
-  for name in pairs(spec) do
-    if type(name) == "number" then
-      errors.raise("invalid_argument", "flow.global_function: what stands at " .. name .. " needs a key, such as "
-        .. "inputs = { x = tp.Numpy.Placeholder({ 4 }) }")
-    elseif not is_spec_field[name] then
-      errors.raise("invalid_argument", "flow.global_function has no option '" .. tostring(name) .. "'"
-        .. arguments.suggestion(name, spec_fields))
-    end
-  end
-  if spec.type ~= nil and spec.type ~= "train" and spec.type ~= "predict" then
-    errors.raise("invalid_argument", "flow.global_function: type must be 'train' or 'predict', got "
-      .. arguments.describe(spec.type) .. arguments.suggestion(spec.type, { "train", "predict" }))
-  end
-  if spec.name ~= nil and type(spec.name) ~= "string" then
-    errors.raise("invalid_argument", "flow.global_function: name must be a string, got "
-      .. arguments.describe(spec.name))
-  end
-  if spec.returns ~= nil and not typing.is(spec.returns) then
-    errors.raise("invalid_argument", "flow.global_function: returns must be a flow.typing type, got "
-      .. arguments.describe(spec.returns) .. (type(spec.returns) == "table" and typing.is(spec.returns[1])
-      and "; several values are flow.typing.Tuple { ... }" or ""))
-  end
-end
-
 local function define(spec, name, site, body)
   if type(body) ~= "function" then
     errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at " .. (site or "?")
@@ -281,24 +253,14 @@ end
 --- Makes a job function:
 --- `flow.global_function { type = "train", inputs = { x = T }, returns = R } (function(x) ... end)`.
 --- @param spec? table     type ("predict" by default, or "train"), inputs, returns, name, placement, function_config;
----                        or a function_config of the oldest dialect
+---                        or a function_config of the oldest dialect; or the type, with a function_config and such
+---                        a table behind it: `flow.global_function("train", config, { inputs = ..., returns = R })`
 --- @param inputs? table   after a function_config: the inputs
 --- @param body? function  may be given here, or to what this returns
 --- @return Decorator      which takes the body and gives the job; or the job, where a body is given
 --- @overload fun(spec: table, body: function): Job
-function job.global_function(spec, inputs, body)
-  if type(spec) == "function" then spec, body = {}, spec end
-  if type(inputs) == "function" then inputs, body = nil, inputs end
-  if spec == nil then spec = {} end
-  if function_config.is(spec) then
-    spec = { function_config = spec, inputs = inputs }
-  elseif type(spec) ~= "table" or getmetatable(spec) then
-    errors.raise("invalid_argument", "flow.global_function wants a table, got " .. arguments.describe(spec))
-  elseif inputs ~= nil then
-    errors.raise("invalid_argument", "flow.global_function: the second argument must be the body, got "
-      .. arguments.describe(inputs))
-  end
-  check_spec(spec)
+function job.global_function(spec, inputs, body, ...)
+  spec, body = job_spec.of(spec, inputs, body, ...)
   local name, site = spec.name or default_name(), errors.site()
   if body ~= nil then return define(spec, name, site, body) end
   return setmetatable({ spec = spec, name = name, site = site }, Decorator)
@@ -596,6 +558,6 @@ function Job:dump()
   return self.plan.handle:dump()
 end
 
-arguments.options[job.global_function] = spec_fields
+arguments.options[job.global_function] = job_spec.fields
 
 return job

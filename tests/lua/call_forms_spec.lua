@@ -135,6 +135,52 @@ describe("the original's names of parameters", function()
   end)
 end)
 
+describe("flow.global_function with the type first", function()
+  local inputs = { a = tp.Numpy.Placeholder({ 2, 3 }) }
+
+  local function doubled(a) return a * 2 end
+
+  it("takes a config, a table and a body behind it, each where there is one", function()
+    local config = flow.function_config()
+    config:default_data_type(flow.double)
+    local dtype
+    local job = flow.global_function("predict", config, { inputs = inputs, returns = tp.Numpy }) (function(a)
+      dtype = flow.get_variable("w", { 1 }, nil, flow.constant_initializer(1)).dtype
+      return doubled(a)
+    end)
+    assert.equal(12, job(x):at(1, 0))
+    assert.equal(flow.double, dtype)
+    assert.equal(12, flow.global_function("predict", { inputs = inputs, returns = tp.Numpy }, doubled)(x):at(1, 0))
+    assert.equal(12, flow.global_function("predict", nil, { inputs = inputs, returns = tp.Numpy })(doubled)(x):at(1, 0))
+    local ran = false
+    flow.global_function("predict", function() ran = true end)
+    assert.is_true(ran)
+  end)
+
+  it("trains where that is its type", function()
+    local job = flow.global_function("train", { inputs = inputs, returns = tp.Numpy }) (function(a)
+      local w = flow.get_variable("w", { 3 }, flow.float, flow.constant_initializer(1))
+      flow.optimizer.SGD(1, 0):minimize(a * w)
+      return w
+    end)
+    job(x)
+    assert.truthy(math.abs(job(x):at(0) - (1 - 9 / 6)) < 1e-6)
+  end)
+
+  it("refuses what has no place", function()
+    refused("type must be 'train' or 'predict', got 'trian'; did you mean 'train'?",
+      function() flow.global_function("trian") end)
+    refused("'type' is given by position and in the table", function()
+      flow.global_function("train", { type = "predict" })
+    end)
+    refused("behind the type come a flow.function_config(), a table such as { inputs = ..., returns = ... } and the "
+      .. "body, each where there is one, got 5", function() flow.global_function("train", 5) end)
+    refused("behind the type a flow.function_config() is wanted, got a table", function()
+      flow.global_function("train", {}, {}, doubled)
+    end)
+  end)
+end)
+
 describe("a table of arrays", function()
   it("may stand under its own name, or the original's", function()
     local path = os.tmpname()
