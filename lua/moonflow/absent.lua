@@ -14,6 +14,16 @@ local rows = {
   { "flow.config", "collective_boxing", "it is about several machines; leave it out" },
   { "flow.config", "load_library_now", "ops from shared libraries are not supported" },
 
+  -- options of flow.function_config(), here and as a table
+  { "config", "enable_qat enable_quantization_aware_training qat",
+    "training for int8 is not supported; enable_auto_mixed_precision is for half the bytes" },
+  { "config", "indexed_slices_optimizer_conf",
+    "a step changes only the rows that were picked with flow.optimizer.LazyAdam, and with flow.optimizer.SGD without "
+    .. "momentum" },
+  { "config", "tensorrt", "job:prepare() is for fast predictions, job:export_onnx(path) for other systems" },
+  { "config", "static_mem_alloc_policy_white_list static_mem_alloc_algo_white_list",
+    "memory is planned in one way; leave it out" },
+
   -- the session
   { "flow", "enable_eager_execution eager_execution_enabled",
     "a job is compiled as it is defined; flow.np computes at once" },

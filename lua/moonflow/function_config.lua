@@ -1,6 +1,7 @@
 --- The configuration of a job function: a plain table in the spec, or the object of the oldest dialect with methods.
 -- Options that steer what this engine does not have (memory reuse, ...) are accepted and change nothing.
 
+local absent = require "moonflow.absent"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
@@ -79,12 +80,21 @@ for name in ([[
   use_memory_allocation_algorithm_v2 enable_keep_header_only prune_parallel_cast_ops prune_cast_to_static_shape_ops
   do_parallel_cast_before_widening_type_cast enable_non_distributed_optimizer optimizer_placement_optimization_mode
   optimizer_placement_optimization_threshold use_xla_jit use_tensorrt enable_gradients_stats_aggregation
-  allow_cpu_return_op exp_run_conf enable_nccl use_boxing_v2
+  allow_cpu_return_op exp_run_conf enable_nccl use_boxing_v2 all_reduce_fp16 all_reduce_group_min_mbyte
+  all_reduce_group_num all_reduce_group_size_warmup all_reduce_lazy_ratio disable_all_reduce_sequence
+  enable_all_reduce_group enable_cudnn_conv_pseudo_half enable_inplace_in_reduce_struct
+  non_distributed_optimizer_group_size_mbyte use_nccl_inter_node_communication
 ]]):gmatch("%S+") do accepted[name] = true end
 
 local names = {}
 for name in pairs(effective) do names[#names + 1] = name end
 for name in pairs(accepted) do names[#names + 1] = name end
+
+local function fail_option(name)
+  local advice = absent["config." .. tostring(name)]
+  errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
+    .. (advice and "; " .. advice or arguments.suggestion(name, names)))
+end
 
 local function set(values, name, ...)
   local keep = effective[name]
@@ -93,8 +103,7 @@ local function set(values, name, ...)
     values[key] = value
     if other_key then values[other_key] = other_value end
   elseif not accepted[name] then
-    errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
-      .. arguments.suggestion(name, names))
+    fail_option(name)
   end
 end
 
@@ -144,10 +153,7 @@ end
 local FunctionConfig = { kind = "function_config" }
 
 function FunctionConfig.__index(self, name)
-  if not effective[name] and not accepted[name] then
-    errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
-      .. arguments.suggestion(name, names))
-  end
+  if not effective[name] and not accepted[name] then fail_option(name) end
   return function(receiver, ...)
     if receiver ~= self then colon_needed("config", name) end
     check_count("config:" .. name, name == "enable_auto_mixed_precision" and 2 or 1, ...)

@@ -2,7 +2,9 @@
 local absent = require "moonflow.absent"
 local flow = require "moonflow"
 
+-- The folder of a path and its last name. "config" is the object of the oldest dialect.
 local function folder_of(path)
+  if path:find("^config%.") then return flow.function_config(), path:match("[%w_]+$") end
   local folder, name = path:match("^flow%.?(.-)%.?([%w_]+)$")
   local value = flow
   for word in folder:gmatch("[^.]+") do value = rawget(value, word) end
@@ -26,6 +28,21 @@ describe("an absent name", function()
       end
     end)
   end
+
+  it("of an option is told of in a table too", function()
+    local fine, problem = pcall(function()
+      flow.global_function { function_config = { enable_qat = true } } (function() end)
+    end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("no option 'enable_qat'; training for int8 is not supported", 1, true))
+  end)
+
+  it("is no setting of several machines, which changes nothing", function()
+    flow.config.thread_enable_local_message_queue(true)
+    local config = flow.function_config()
+    config:enable_all_reduce_group(true):non_distributed_optimizer_group_size_mbyte(100)
+    flow.global_function("predict", config, { name = "job" }) (function() end)
+  end)
 
   it("that nothing is known of gets the nearest one", function()
     local fine, problem = pcall(function() return flow.nn.sofmax end)
