@@ -6,7 +6,8 @@ local rows = {
   -- one process and one device a job
   { "flow", "env machine_num current_machine_id current_resource",
     "there is one machine and nothing to set up; leave it out" },
-  { "flow", "advanced pack unpack acc eager_nccl_all_reduce distributed_partial_fc_sample hierarchical_parallel_cast",
+  { "flow", "advanced pack unpack repeat acc eager_nccl_all_reduce distributed_partial_fc_sample "
+    .. "hierarchical_parallel_cast",
     "a job runs on one device: leave it out, or take parts with flow.split and join them with flow.concat" },
   { "flow", "inter_job_reuse_mem_strategy", "memory is planned for each job; leave it out" },
   { "flow", "current_scope", "flow.scope.current_placement() gives the placement" },

@@ -37,6 +37,7 @@ return {
   ["flow.load_variables"] = { "value_dict=values" },
   ["flow.math.argmax"] = one_input,
   ["flow.math.l2_normalize"] = one_input,
+  ["flow.math.reduce_euclidean_norm"] = reduction,
   ["flow.math.reduce_logsumexp"] = reduction,
   ["flow.math.reduce_mean"] = { "input_blob=x", "axis", "keepdims", "name" },
   ["flow.math.reduce_std"] = reduction,

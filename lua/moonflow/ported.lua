@@ -44,6 +44,10 @@ local distributes = {
   consistent_strategy = function(body) return scope.consistent_view(body) end,
   --- flow.scope.mirrored_view by its oldest name.
   mirrored_strategy = function(body) return scope.mirrored_view(body) end,
+  --- flow.scope.consistent_view_enabled by its oldest name.
+  consistent_strategy_enabled = function() return scope.consistent_view_enabled() end,
+  --- flow.scope.mirrored_view_enabled by its oldest name.
+  mirrored_strategy_enabled = function() return scope.mirrored_view_enabled() end,
 }
 
 --- Adds them.
@@ -65,6 +69,26 @@ x repeated to the shape of `like`. broadcast_axes are those axes of it that x la
         if #like.shape > #x.shape then x = ops.apply("reshape", { x }, { shape = with_axes(like, axes) }) end
       end
       return ops.apply("broadcast_to", { x }, { shape = like.shape:table() }, given.name)
+    end)
+
+  define("broadcast_to_compatible_with", { { "x", "blob" }, { "compatible", "operands" } }, [[
+x repeated to the shape that it and all of a list of blobs broadcast to.]],
+    function(given, _, signature)
+      local shape = {}  -- from the last axis on
+      for _, value in ipairs { given.x, unpack(given.compatible) } do
+        local rank = #value.shape
+        for i = 1, rank do
+          local size = value.shape[rank - i]
+          if (shape[i] or 1) ~= 1 and size ~= 1 and size ~= shape[i] then
+            signature:fail((": '%s' is %s, and does not broadcast with those before it: %d against %d"):format(
+              value.name, tostring(value.shape), size, shape[i]))
+          end
+          shape[i] = (shape[i] or 1) == 1 and size or shape[i]
+        end
+      end
+      local sizes = {}
+      for i = 1, #shape do sizes[i] = shape[#shape + 1 - i] end
+      return ops.apply("broadcast_to", { given.x }, { shape = sizes }, given.name)
     end)
 
   for _, path in ipairs { "cast_to_current_logical_view", "cast_to_static_shape" } do
@@ -163,8 +187,9 @@ dtypes: int8]],
 
   for path, of in pairs {
     in_top_k = flow.math.in_top_k, unsorted_segment_sum = flow.math.unsorted_segment_sum, ["nn.tril"] = flow.math.tril,
-    ["nn.fused_scale_tril"] = flow.math.fused_scale_tril, ["math.two_stage_reduce_max"] = flow.math.reduce_max,
-    ["math.two_stage_reduce_min"] = flow.math.reduce_min,
+    ["nn.fused_scale_tril"] = flow.math.fused_scale_tril,
+    ["math.broadcast_to_compatible_with"] = flow.broadcast_to_compatible_with,
+    ["math.two_stage_reduce_max"] = flow.math.reduce_max, ["math.two_stage_reduce_min"] = flow.math.reduce_min,
   } do ops.place(flow, path, ops.alias(of, path)) end
   flow.distribute = distributes
   flow.name_scope, flow.fixed_placement = scope.namespace, scope.placement
