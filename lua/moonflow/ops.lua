@@ -25,8 +25,8 @@ end
 local kinds = { bool = "boolean", int = "integer", float = "number", string = "string", dtype = "dtype",
                 ints = "list", floats = "list" }
 
--- Attributes for the few, which are words as the name is: where it is given by position it comes before them.
-local behind_name = { algorithm = true, mixed = true }
+-- Attributes for the few, which are words as the name is: by position it comes before them.
+local behind_name = { algorithm = true, mixed = true, rounds_to = true }
 
 -- The parameters of the public function: inputs, attributes, the seed of random ops, name. Not those attributes that
 -- another one fills in through its table form, or that the job supplies.

@@ -135,6 +135,18 @@ describe("the original's names of parameters", function()
   end)
 end)
 
+describe("a name by position", function()
+  it("is no mixed precision of a product", function()
+    local name
+    run(function(a)
+      local y = flow.matmul(a, a, false, true, "product")
+      name = y.name
+      return y
+    end)
+    assert.equal("product", name)
+  end)
+end)
+
 describe("flow.global_function with the type first", function()
   local inputs = { a = tp.Numpy.Placeholder({ 2, 3 }) }
 
