@@ -212,6 +212,7 @@ local function is_options(value, parameter, form)
     end
     return form ~= nil and kind_of(value[parameter.name]) == "table"
   end
+  if parameter and parameter.kind == "any" and type(next(value)) == "number" then return false end  -- a hole first
   return next(value) ~= nil or parameter == nil or not (parameter.required or fits(parameter.kind, value))
 end
 

@@ -234,6 +234,37 @@ Their gradients are joined again.]],
       return unpack(parts)
     end)
 
+  -- A None of the original is a hole in a list of Lua, or nothing at its end.
+  local box = flow.slice
+  local box_signature = arguments.signature("flow.slice", {
+    { "x", "blob" }, { "begin", "any", text = "first index along each leading axis; negative counts from the end" },
+    { "size", "any", text = "how many along each of them; -1 is all that is left" }, { "name", "string?" },
+  })
+  local function without_holes(list, rank, rest)
+    local kind, filled = arguments.kind(list), {}
+    if kind == "number" or kind == "shape" then list, kind = arguments.flat_list(list), "table" end
+    if kind ~= "table" then return list end
+    for key, value in pairs(list) do
+      if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > rank then return list end
+      filled[key] = value
+    end
+    for axis = 1, rank do filled[axis] = filled[axis] == nil and rest or filled[axis] end
+    return filled
+  end
+  flow.slice = function(...)
+    local given = box_signature:parse(...)
+    local rank = #given.x.shape
+    return box { x = given.x, begin = without_holes(given.begin, rank, 0), size = without_holes(given.size, rank, -1),
+                 name = given.name }
+  end
+  ops.document(flow.slice, "flow.slice", box_signature, [[
+A box cut out of x.
+  out[i, j] = x[begin[0] + i, begin[1] + j]
+shapes: x (4, 5) with begin = {1, 0}, size = {2, -1} -> out (2, 5); axes not named are kept whole
+dtypes: any -> the same
+errors: a box that leaves x
+note: a nil in begin is 0 and one in size is -1]])
+
   -- slice_v2 of the original takes one { start, stop, step } per leading axis; nil is "not given".
   local plain_slice = flow.slice_v2
   if plain_slice then

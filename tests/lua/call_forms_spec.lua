@@ -135,6 +135,21 @@ describe("the original's names of parameters", function()
   end)
 end)
 
+describe("flow.slice", function()
+  it("takes nil for the whole of an axis, wherever it stands", function()
+    same({ { 1, 2 }, { 5, 4 } }, function(a) return flow.slice(a, { nil, 1 }, { nil, 2 }) end)
+    same({ { 6, 5, 4 } }, function(a) return flow.slice(a, { 1, nil }, { 1, nil }, "row") end)
+    same({ { 6, 5, 4 } }, function(a) return flow.slice(a, 1, { 1 }) end)
+    same({ { 1 }, { 5 } }, function(a) return flow.slice { x = a, begin = { 0, 1 }, size = { nil, 1 } } end)
+  end)
+
+  it("refuses what is no place of an axis", function()
+    refused("begin {0, 0, 0} has more numbers than x (2, 3) has axes",
+      function(a) return flow.slice(a, { 0, 0, 0 }, { 1, 1, 1 }) end)
+    refused("argument 2 ('begin') has a hole", function(a) return flow.slice(a, { [3] = 1 }, { 1, 1 }) end)
+  end)
+end)
+
 describe("a name by position", function()
   it("is no mixed precision of a product", function()
     local name
