@@ -9,7 +9,6 @@ local validate_indices = { "validate_indices", "boolean" }
 local conjugate, batch_axis_stays = { "conjugate", "boolean", false }, { "batch_axis_non_change", "boolean" }
 local of_its_own_type = { "dtype", "dtype" }
 local train_step_lbn = { "train_step_lbn", "string" }
-local last_axis = { "axis", "integer", -1, "flow.transpose brings another axis to the end" }
 local batch_dims = { "batch_dims", "integer", 0, "flow.dim_gather and flow.gather_nd pick within a batch" }
 local max_dim_size = { "max_dim_size", "integer" }
 
@@ -20,7 +19,7 @@ local clipping = { "values=x", "min_value=min", "max_value=max", "name" }
 local like_another = { "like=x", "name" }
 local one_input = { "input=x" }
 local reduction = { "input_tensor=x", "axis", "keepdims", "name" }
-local sorting = { "input=x", last_axis, "direction", "name" }
+local sorting = { "input=x", "axis", "direction", "name" }
 
 return {
   ["flow.argsort"] = sorting,
@@ -43,7 +42,7 @@ return {
   ["flow.math.reduce_std"] = reduction,
   ["flow.math.reduce_sum"] = reduction,
   ["flow.math.reduce_variance"] = reduction,
-  ["flow.math.top_k"] = { "input=x", last_axis, "k", "sorted", "name" },
+  ["flow.math.top_k"] = { "input=x", "axis", "k", "sorted", "name" },
   ["flow.nn.avg_pool1d"] = pooling_of_rows,
   ["flow.nn.avg_pool2d"] = pooling,
   ["flow.nn.avg_pool3d"] = pooling,

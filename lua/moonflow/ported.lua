@@ -5,6 +5,7 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local ops = require "moonflow.ops"
 local scope = require "moonflow.scope"
+local trace = require "moonflow.trace"
 
 -- A random order of `count` rows, as int64. Ties among numbers of 53 bits do not happen.
 local function random_order(count, given)
@@ -49,6 +50,31 @@ local distributes = {
   --- flow.scope.mirrored_view_enabled by its oldest name.
   mirrored_strategy_enabled = function() return scope.mirrored_view_enabled() end,
 }
+
+-- A function of the last axis as one of any: `axis` is added to its parameters, and another one is brought to the end.
+local function of_any_axis(folder, name, where)
+  local of_last, list = folder[name], {}
+  for i, known in ipairs(ops.signature(of_last).parameters) do
+    list[i] = { known.name, known.required and known.kind or known.kind .. "?", known.default,
+                engine_default = known.engine_default, text = known.text }
+  end
+  list[#list + 1] = { "axis", "integer", -1, text = "the axis along which, from 0; negative counts from the end" }
+  local signature = arguments.signature(where, list)
+  folder[name] = function(...)
+    trace.need(where)
+    local given = signature:parse(...)
+    local rank, axis, named = blob.is(given.x) and #given.x.shape or 0, given.axis, given.name
+    given.axis = nil
+    if rank > 0 then axis = signature:axis(axis, rank) end
+    if rank == 0 or axis == rank - 1 then return of_last(given) end
+    local swapped = {}
+    for i = 1, rank do swapped[i] = i - 1 end
+    swapped[axis + 1], swapped[rank] = rank - 1, axis
+    given.x, given.name = ops.apply("transpose", { given.x }, { perm = swapped }), nil
+    return ops.apply("transpose", { of_last(given) }, { perm = swapped }, named)
+  end
+  ops.document(folder[name], where, signature, ops.doc(of_last) .. "\nAnother axis is brought to the end and back.")
+end
 
 --- Adds them.
 return function(flow, define)
@@ -184,6 +210,10 @@ dtypes: int8]],
       return ops.apply("less", { u, flow.constant_scalar(given.probability, "float64") }, nil, given.name)
     end)
   ops.place(flow, "random.CoinFlip", flow.random.coin_flip)
+
+  of_any_axis(flow, "sort", "flow.sort")
+  of_any_axis(flow, "argsort", "flow.argsort")
+  of_any_axis(flow.math, "top_k", "flow.math.top_k")
 
   for path, of in pairs {
     in_top_k = flow.math.in_top_k, unsorted_segment_sum = flow.math.unsorted_segment_sum, ["nn.tril"] = flow.math.tril,

@@ -130,8 +130,6 @@ describe("the original's names of parameters", function()
     end)
     refused("flow.transpose: 'conjugate' can only be false here, got true",
       function(a) return flow.transpose(a, { perm = { 1, 0 }, conjugate = true }) end)
-    refused("flow.sort: 'axis' can only be -1 here, got 0; flow.transpose brings another axis to the end",
-      function(a) return flow.sort(a, 0, "ASCENDING") end)
   end)
 end)
 

@@ -69,7 +69,7 @@ describe("the order", function()
       message({ x }, function(a) return flow.sort(a, "UP") end))
     assert.equal("top_k 'TopK_0': k is 4, the last axis of x (2, 3) has 3 values; k must be in [1, 3]",
       message({ x }, function(a) return flow.math.top_k(a, 4) end))
-    assert.equal("flow.sort has no option 'order'; its parameters are x, direction, name",
+    assert.equal("flow.sort has no option 'order'; its parameters are x, direction, name, axis",
       message({ x }, function(a) return flow.sort(a, { order = "ASCENDING" }) end))
   end)
 end)
