@@ -45,10 +45,10 @@ void Plan::bind_taps(const Tensor* tapped) {
   }
 }
 
-void Plan::launch_step(int index, Stream& stream, void* const* outputs) const {
+void Plan::launch_step(int index, Stream& stream, void* const* inputs, void* const* outputs, void* scratch) const {
   const Step& step = steps[index];
   try {
-    step.launch(LaunchCall{stream, step.inputs.data(), outputs, step.scratch, index});
+    step.launch(LaunchCall{stream, inputs, outputs, scratch, index});
   } catch (const std::exception&) {
     Error error = current_error();
     error.op = step.label;

@@ -128,8 +128,12 @@ class Plan : public std::enable_shared_from_this<Plan> {
   template <class Stopped>
   void launch(Stream& stream, const Tensor* tapped, const Stopped& stopped, Profile* profile = nullptr,
               uint64_t run = 0);
-  // For whoever changes what the steps read without a write: the next run keeps nothing.
+  // The next run keeps nothing.
   void forget_kept() { kept_version_ = kNothingKept; }
+  // Somebody else launches the kept steps from now on, where and when it likes, and runs leave them out.
+  void give_away_kept() { kept_version_ = newest_version(); }
+  // Launches a step on these inputs and outputs. What it throws is given its label and site.
+  void launch_step(int step, Stream& stream, void* const* inputs, void* const* outputs, void* scratch) const;
 
   std::string dump() const;
 
@@ -142,7 +146,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   static constexpr uint64_t kNothingKept = ~uint64_t{0};
   uint64_t newest_version() const;  // of kept_from: the writes of all of them
-  void launch_step(int step, Stream& stream, void* const* outputs) const;
+  void launch_step(int step, Stream& stream, void* const* outputs) const {
+    launch_step(step, stream, steps[step].inputs.data(), outputs, steps[step].scratch);
+  }
   void launch_step(int step, Stream& stream) const { launch_step(step, stream, steps[step].outputs.data()); }
   // Calls copy(tap, source) for the copied taps whose values are there once this step has run; `next` counts them.
   template <class Copy>

@@ -34,53 +34,121 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
   for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = zeroed(plan_->taps[tap].type));
 
   for (const std::string& name : variables_.names()) weights_.push_back(variables_.find(name));
-  sets_.resize(TripleBuffer::kPlaces);
-  for (const Variable* weight : weights_) sets_[0].push_back(weight->home->memory.data());
-  for (int set = 1; set < TripleBuffer::kPlaces; ++set) {
-    for (const Variable* weight : weights_) {
-      spares_.emplace_back(*device_, weight->type.bytes());
-      sets_[set].push_back(spares_.back().data());
+  find_values();
+  make_sets();
+  note_places();
+  plan_->give_away_kept();
+}
+
+int PreparedCall::find(const void* planned) const {
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i].planned == planned) return static_cast<int>(i);
+  return -1;
+}
+
+// Kept values may have had one place in the plan after each other, as large as the largest.
+void PreparedCall::find_values() {
+  for (const Variable* weight : weights_) values_.push_back({weight->home->memory.data(), weight->type.bytes()});
+  for (int at = 0; at < plan_->kept_steps; ++at) {
+    const Step& step = plan_->steps[at];
+    for (size_t i = 0; i < step.outputs.size(); ++i) {
+      const Layout& layout = step.output_layouts[i];
+      const int64_t bytes = layout.row_major() ? step.output_types[i].bytes() : layout.bytes;
+      const int known = find(step.outputs[i]);
+      if (known < 0)
+        values_.push_back({step.outputs[i], bytes});
+      else if (known >= static_cast<int>(weights_.size()))
+        values_[known].bytes = std::max(values_[known].bytes, bytes);
     }
   }
+}
 
-  // Everything that points at a weight of set 0.
+// Nothing of them is in the arena, where a run may be while the next set is made.
+void PreparedCall::make_sets() {
+  int64_t scratch = 0;
+  for (int at = 0; at < plan_->kept_steps; ++at) scratch = std::max(scratch, plan_->steps[at].scratch_bytes);
+  kept_scratch_ = Buffer(*device_, std::max<int64_t>(scratch, 1));
+  sets_.resize(TripleBuffer::kPlaces);
+  kept_.resize(TripleBuffer::kPlaces);
+  for (int set = 0; set < TripleBuffer::kPlaces; ++set) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (set == 0 && i < weights_.size()) {
+        sets_[set].push_back(values_[i].planned);
+      } else {
+        buffers_.emplace_back(*device_, std::max<int64_t>(values_[i].bytes, 1));
+        sets_[set].push_back(buffers_.back().data());
+      }
+    }
+    const auto moved = [&](std::vector<void*> planned) {
+      for (void*& place : planned)
+        if (const int value = place ? find(place) : -1; value >= 0) place = sets_[set][value];
+      return planned;
+    };
+    for (int at = 0; at < plan_->kept_steps; ++at)
+      kept_[set].push_back({moved(plan_->steps[at].inputs), moved(plan_->steps[at].outputs)});
+  }
+}
+
+// Everything in a run that points at a value of the sets. What only kept steps read may have given its place in the
+// arena to what a run makes.
+void PreparedCall::note_places() {
+  std::vector<bool> given_away(values_.size(), false);
+  const size_t first = static_cast<size_t>(plan_->kept_steps);
+  for (size_t at = first; at < plan_->steps.size(); ++at) {
+    const std::vector<void*>& inputs = plan_->steps[at].inputs;
+    for (void* const output : plan_->steps[at].outputs) {
+      const bool alias = std::find(inputs.begin(), inputs.end(), output) != inputs.end();
+      if (const int value = find(output); value >= 0 && !alias) given_away[value] = true;
+    }
+  }
   const auto note = [&](const void** pointer) {
-    const auto found = std::find(sets_[0].begin(), sets_[0].end(), *pointer);
-    if (found != sets_[0].end()) places_.push_back({pointer, static_cast<int>(found - sets_[0].begin())});
+    const int value = *pointer ? find(*pointer) : -1;
+    if (value >= 0 && !given_away[value]) places_.push_back({pointer, value});
   };
-  for (Step& step : plan_->steps)
-    for (void*& input : step.inputs) note(const_cast<const void**>(&input));
+  for (size_t at = first; at < plan_->steps.size(); ++at)
+    for (void*& input : plan_->steps[at].inputs) note(const_cast<const void**>(&input));
   for (PlannedTap& tap : plan_->taps) note(&tap.source);
+}
+
+template <class Work>
+void PreparedCall::naming_job(const Work& work) {
+  try {
+    work();
+  } catch (Error& error) {
+    error.job = plan_->job;
+    throw;
+  }
 }
 
 void PreparedCall::publish(const std::function<Tensor(const Variable&)>& value) {
   const std::lock_guard<std::mutex> lock(publishing_);
+  const int set = turns_.writing();
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Tensor tensor = value(*weights_[i]);
     require(tensor.type() == weights_[i]->type, ErrorCode::ShapeMismatch, "variable '", weights_[i]->name, "' is ",
             weights_[i]->type, " in the prepared call of ", plan_->job, ", its new value is ", tensor.type());
-    device_->copy(*publishing_stream_, sets_[turns_.writing()][i], tensor.data(), tensor.bytes());
+    device_->copy(*publishing_stream_, sets_[set][i], tensor.data(), tensor.bytes());
   }
-  publishing_stream_->wait();
+  if (!kept_[set].empty()) device_->enter();
+  naming_job([&] {
+    for (size_t at = 0; at < kept_[set].size(); ++at)
+      plan_->launch_step(static_cast<int>(at), *publishing_stream_, kept_[set][at].inputs.data(),
+                         kept_[set][at].outputs.data(), kept_scratch_.data());
+    publishing_stream_->wait();
+  });
   turns_.leave();
 }
 
 void PreparedCall::take_newest() {
   if (!turns_.take()) return;
-  for (const Place& place : places_) *place.pointer = sets_[turns_.reading()][place.weight];
-  plan_->forget_kept();
+  for (const Place& place : places_) *place.pointer = sets_[turns_.reading()][place.value];
   generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void PreparedCall::run() {
   device_->enter();
   take_newest();
-  try {
-    plan_->launch(*stream_, tapped_.data(), [] { return false; });
-  } catch (Error& error) {
-    error.job = plan_->job;
-    throw;
-  }
+  naming_job([&] { plan_->launch(*stream_, tapped_.data(), [] { return false; }); });
 }
 
 }  // namespace moonflow

@@ -1,6 +1,7 @@
 // A plan for a thread with deadlines: buffers and weights of its own, everything allocated and touched beforehand. A
-// run takes no lock and no memory; new weights are published beside it, and the next run takes them over without
-// waiting. One thread may run it while another publishes.
+// run takes no lock and no memory; new weights are published beside it, with all that follows from weights alone, and
+// the next run takes them over without waiting or more work than any other. One thread may run it while another
+// publishes.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,8 @@ class PreparedCall {
 
   // Names and types of the weights, in the order in which they are published.
   const std::vector<const Variable*>& weights() const { return weights_; }
-  // Any thread. `value` gives each weight; all of them are there before the next run sees one.
+  // Any thread. `value` gives each weight; all of them are there before the next run sees one. Throws what a step
+  // throws that follows from them; then the weights before stay.
   void publish(const std::function<Tensor(const Variable&)>& value);
 
   // From the inputs to the outputs with the newest weights. Allocates only when a step fails.
@@ -37,12 +39,26 @@ class PreparedCall {
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
  private:
-  struct Place {  // where a step, or a tap, holds the address of a weight
+  // What stands for one value in each set: a weight, or what a step makes of weights alone.
+  struct SetValue {
+    void* planned;  // its address in the plan
+    int64_t bytes;
+  };
+  struct Place {  // where a step, or a tap, holds the address of such a value
     const void** pointer;
-    int weight;
+    int value;
+  };
+  struct KeptStep {
+    std::vector<void*> inputs, outputs;
   };
 
+  int find(const void* planned) const;  // index of the value there, or -1
+  void find_values();
+  void make_sets();
+  void note_places();
   void take_newest();
+  template <class Work>
+  void naming_job(const Work& work);
 
   std::shared_ptr<Device> device_;
   Variables variables_;  // the plan's own: set 0
@@ -51,11 +67,14 @@ class PreparedCall {
   std::vector<Tensor> inputs_, outputs_;
   std::vector<Tensor> tapped_;  // by tap of the plan: an output, or no value
   std::vector<const Variable*> weights_;
+  std::vector<SetValue> values_;  // the weights first
   std::vector<Place> places_;
-  std::vector<Buffer> spares_;            // sets 1 and 2, set by set
-  std::vector<std::vector<void*>> sets_;  // [set][weight]
-  TripleBuffer turns_;                    // of the sets; whose writing is guarded by publishing_
-  std::mutex publishing_;                 // between publishers; a run never takes it
+  std::vector<Buffer> buffers_;
+  std::vector<std::vector<void*>> sets_;     // [set][value]
+  std::vector<std::vector<KeptStep>> kept_;  // [set][step]
+  Buffer kept_scratch_;
+  TripleBuffer turns_;     // of the sets; whose writing is guarded by publishing_
+  std::mutex publishing_;  // between publishers; a run never takes it
   std::unique_ptr<Stream> publishing_stream_;
   std::atomic<uint64_t> generation_{0};
 };

@@ -76,12 +76,32 @@ TEST_CASE("a prepared call makes what follows from its weights once per publicat
   for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
     const int before = net.device->reorders;
     call.publish([&](const Variable&) { return floats({w, 2 * w}); });
+    CHECK(net.device->reorders == before + 2);
     for (int run = 0; run < 3; ++run) {
       call.run();
       CHECK(values(call.outputs()[0]) == std::vector<float>{w + 1, 2 * w + 1});
     }
-    CHECK(net.device->reorders == before + 2);
+    CHECK(net.device->reorders == before + 2);  // the runs were spared them
   }
+}
+
+TEST_CASE("what follows from weights that fail is told to who publishes them, and runs go on with those before") {
+  Net net;
+  Graph graph(*net.ops);
+  const ValueId picked = graph.append("picky", {graph.variable("w", vec(2))})[0];
+  const ValueId squared = graph.append("square", {graph.append("square", {picked})[0]})[0];
+  graph.tap(graph.append("add", {squared, graph.feed("x", vec(2))})[0], 1);
+  graph.tap(squared, 2);
+  PreparedCall call(graph, "net", net.device, 1, 2, nullptr);
+  const auto publish = [&](std::vector<float> w) { call.publish([&](const Variable&) { return floats(w); }); };
+  publish({1, 2});
+  CHECK_THROWS_WITH(publish({1, -3}), "element 1 is -3");
+  call.run();
+  CHECK(values(call.outputs()[0]) == std::vector<float>{1, 16});
+  publish({2, 3});
+  CHECK(values(call.outputs()[1]) == std::vector<float>{1, 16});
+  call.run();
+  CHECK(values(call.outputs()[1]) == std::vector<float>{16, 81});
 }
 
 TEST_CASE("a prepared call takes no memory of its device once it is made") {
