@@ -100,7 +100,8 @@ void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, Layout
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 
 // Own kernels, float32 only, for two spatial axes; `algorithm` is the attribute. There may be none, and where the
-// layouts are not those that were asked for, the launch is empty. Layouts throw dnnl::error on a device without oneDNN.
+// layouts are not those that were asked for, the launch is empty. Layouts throw dnnl::error where a device without
+// oneDNN could not put values there.
 bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm);
 bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call);
 Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation, KernelCall& call);

@@ -331,6 +331,9 @@ const dnnl::engine& dnnl_engine(Device& device) {
   if (!has_primitives(device)) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
   return static_cast<CpuDevice&>(device).engine;
 }
+bool is_box(const TensorType& type, const Layout& layout) {
+  return layout.row_major() || is_winograd_filter(layout) || has_one_block_per_axis(describe(type, layout).data);
+}
 bool has_primitives(Device& device) { return !static_cast<CpuDevice&>(device).real_time; }
 dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
 

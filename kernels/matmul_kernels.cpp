@@ -328,7 +328,9 @@ void prefer_panels(LayoutCall& call, const Product& sizes) {
   const bool fits = call.input_types[0].dtype == DType::Float32 && call.input_types[1].dtype == DType::Float32 &&
                     sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 &&
                     !sizes.transpose_a && sizes.transpose_b;
-  if (fits && call.lasting[1] && has_primitives(call.device)) call.inputs[1] = panel_layout(call.input_types[1]);
+  if (!fits || !call.lasting[1]) return;
+  const Layout panels = panel_layout(call.input_types[1]);
+  if (has_primitives(call.device) || is_box(call.input_types[1], panels)) call.inputs[1] = panels;
 }
 
 // Packing and rounding must be little beside the product. Of a few rows they are not: there the gain is that half as
