@@ -87,7 +87,8 @@ TEST_CASE("the gradients of filter and bias come from the places on the card as 
     attrs.set("shape", filter.dims());
     for (const DType dtype : {DType::Float32, DType::Float64}) {
       const std::vector<TensorType> types{{dtype, pooled(conv)}, {DType::UInt8, pooled(conv)}, {dtype, x}};
-      beside.check("conv2d_relu_pool_filter_grad", types, attrs, 1e-5, -1, 1, 5);
+      // Each side rounds sums of up to 15,360 products.
+      beside.check("conv2d_relu_pool_filter_grad", types, attrs, 2e-5, -1, 1, 5);
     }
   });
 }
