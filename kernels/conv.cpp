@@ -10,9 +10,9 @@
 
 namespace moonflow {
 
-int conv_parts(const Conv& conv) {
-  constexpr double kFlopsOfThread = 1 << 19;
-  return static_cast<int>(std::clamp<double>(conv_flops(conv) / kFlopsOfThread, 1, cpu::threads()));
+int conv_parts(const Conv& conv, double saving) {
+  constexpr double kFlopsOfThread = 1.25e6;  // half as much is over before a second thread would be at work
+  return cpu::threads_for(conv_flops(conv) / saving, kFlopsOfThread);
 }
 
 namespace {

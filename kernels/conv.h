@@ -55,8 +55,9 @@ Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatia
 // attribute `shape`.
 Conv conv_of_inputs(ConvKind kind, const Attrs& attrs, const Shape& first, const Shape& second, int spatial_axes);
 double conv_flops(const Conv& conv);
-// How many threads pay, each of which takes a microsecond or two to begin and end with.
-int conv_parts(const Conv& conv);
+// How many threads pay, each of which takes microseconds to begin and end with, where the algorithm saves so many times
+// the operations.
+int conv_parts(const Conv& conv, double saving = 1);
 
 // For float32 and float64 and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for, above
 // all float64, and on a device for real time. Nothing pooled. The activation is for Forward and ForwardBias. Sets

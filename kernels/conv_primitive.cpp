@@ -131,6 +131,7 @@ ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const
 }  // namespace
 
 void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call) {
+  const ThreadLimit limit(conv_parts(conv));
   for (const Argument& argument : make(conv, kind, activation, dnnl_engine(call.device)).arguments) {
     const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
     Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
@@ -140,6 +141,7 @@ void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, Layout
 }
 
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+  const ThreadLimit limit(conv_parts(conv));
   const ConvPrimitive made = make(conv, kind, activation, dnnl_engine(call.device));
   PrimitiveLaunch launch(call, made.primitive, made.scratchpad);
   for (const Argument& argument : made.arguments) {

@@ -339,7 +339,7 @@ Launch conv_winograd(const Conv& conv, ConvKind kind, Activation activation, Ker
                   kind == ConvKind::ForwardAdd,
                   pooled && turned,
                   pooled && !turned,
-                  conv_parts(conv)};
+                  conv_parts(conv, taps == 3 ? 2.5 : 4)};
   if (taps == 3) return filter ? sum_filter<3>(work, call) : convolve<3>(work, call);
   return filter ? sum_filter<5>(work, call) : convolve<5>(work, call);
 }

@@ -216,6 +216,7 @@ Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layo
     const BoxCopy copy(size_of(type.dtype), *box);
     return [copy](const LaunchCall& call) { copy.run(call.outputs[0], call.inputs[0]); };
   }
+  const ThreadLimit limit(cpu::threads_for(static_cast<double>(type.shape.count()), kGrain));
   const dnnl::reorder::primitive_desc desc(engine, source, engine, target, user_scratchpad());
 
   // Owned by the launch, and shared because a std::function must be copyable.
@@ -391,18 +392,15 @@ int Bound::add(int argument, const dnnl::memory::desc& desc) {
 void Bound::execute(Stream& stream) const {
   dnnl_status_t status = dnnl_success;
   const auto run = [&] {
+    const ThreadLimit limit(threads_);
     status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(), static_cast<int>(arguments_.size()),
                                     arguments_.data());
   };
-  if (threads() > 1 && omp_in_parallel()) {
-    // Called in a loop of the host's, whose threads get no team of their own: another thread does.
-    std::thread([&, threads = threads()] {
-      const ThreadLimit all(threads);
-      run();
-    }).join();
-  } else {
+  // In a loop of the host's, whose threads get no team of their own, another thread does.
+  if (threads_ > 1 && omp_in_parallel())
+    std::thread(run).join();
+  else
     run();
-  }
   require(status == dnnl_success, ErrorCode::Unsupported, "oneDNN could not run its primitive, status ", status);
 }
 

@@ -45,6 +45,11 @@ constexpr int64_t kGrain = 1 << 14;
 // nanosecond, and OpenMP takes one or two microseconds to begin and end a loop.
 constexpr int64_t kWideGrain = 4 * kGrain;
 
+// As many threads as have `of_thread` of the work each, at least one.
+inline int threads_for(double work, double of_thread) {
+  return static_cast<int>(std::clamp<double>(work / of_thread, 1, threads()));
+}
+
 // ---- oneDNN --------------------------------------------------------------------------------------------------
 
 // A device for real time has none: they allocate when they run. There this throws dnnl::error, as primitives do of what
@@ -67,10 +72,12 @@ dnnl::memory::data_type dnnl_type(DType dtype);
 dnnl::primitive_attr user_scratchpad();
 
 // A primitive with its arguments named once, so that a launch only sets addresses and allocates nothing.
-// A plan has one run at a time, so the arguments may live in the launch.
+// A plan has one run at a time, so the arguments may live in the launch. A primitive divides its work among the threads
+// that there are when it is made; this is made with it, and has it run with as many.
 class Bound {
  public:
-  Bound(const dnnl::primitive& primitive, Device& device) : primitive_(primitive), engine_(dnnl_engine(device)) {}
+  Bound(const dnnl::primitive& primitive, Device& device)
+      : primitive_(primitive), engine_(dnnl_engine(device)), threads_(threads()) {}
 
   // The index for set(); `argument` is DNNL_ARG_SRC and the like.
   int add(int argument, const dnnl::memory::desc& desc);
@@ -80,6 +87,7 @@ class Bound {
  private:
   dnnl::primitive primitive_;
   dnnl::engine engine_;
+  int threads_;
   std::vector<dnnl::memory> memories_;
   std::vector<dnnl_exec_arg_t> arguments_;
 };

@@ -164,14 +164,6 @@ Launch prepare_few_columns(const Product& sizes, Finish finish) {
 // A product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr double kSmallFlops = 2e6;
 
-Launch prepare_primitive_on_one_thread(const Product& sizes, Finish finish, KernelCall& call) {
-  const ThreadLimit one(1);  // a primitive divides its work when it is made
-  return [launch = prepare_primitive(sizes, finish, call)](const LaunchCall& at) {
-    const ThreadLimit one(1);
-    launch(at);
-  };
-}
-
 // As it is small, each of the tiles' numbers is near, and a primitive would take longer to begin.
 Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
   const ProductSizes sizes = tiled_sizes(product);
@@ -255,7 +247,10 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
   if (tiny) return prepare_stack(sizes, finish, call);
   try {
-    if (small) return prepare_primitive_on_one_thread(sizes, finish, call);
+    if (small) {
+      const ThreadLimit one(1);
+      return prepare_primitive(sizes, finish, call);
+    }
     Launch dense = is_deep(sizes) ? prepare_deep(sizes, finish, call)
                    : turns(sizes) ? prepare_turned(sizes, finish, call)
                                   : prepare_primitive(sizes, finish, call);

@@ -200,6 +200,9 @@ Launch max_grad_launch(const Pool& pool, bool relu, KernelCall& call) {
 }  // namespace
 
 Launch pool_primitive(const Pool& pool, PoolKind kind, bool relu, KernelCall& call) {
+  const double windows = static_cast<double>(pool.out.shape(pool.format).count());
+  const ThreadLimit limit(
+      threads_for(windows * static_cast<double>(pool.windows[0].size * pool.windows[1].size), kGrain));
   switch (kind) {
     case PoolKind::Max:
       return max_launch(pool, call);
