@@ -569,6 +569,20 @@ TEST_CASE("what follows from variables alone is made again only once one of them
   CHECK(toy.device->reorders == 6);
 }
 
+TEST_CASE("what a kept step reads of a constant in another layout is there before it, and kept too") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId square = append(graph, "square", {graph.variable("w", vec(2))}, "square");
+  graph.tap(append(graph, "against", {square, graph.constant(floats({3, 4}), "factors")}, "product"), 1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"square 'square'", "reorder of 'factors'", "against 'product'"});
+  CHECK(plan->kept_steps == 3);
+  toy.session.write("w", floats({1, 2}));
+  for (int run = 0; run < 2; ++run) CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{3, 16});
+  toy.session.write("w", floats({2, 2}));
+  CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{12, 16});
+}
+
 TEST_CASE("a plan that writes a variable keeps nothing of it, and all of another") {
   ToySession toy;
   Graph graph(toy.session.catalog());

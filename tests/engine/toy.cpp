@@ -145,6 +145,21 @@ OpDef reversing() {
   return def;
 }
 
+OpDef against() {
+  OpDef def = op("against", {{"x"}, {"y"}}, {});
+  def.cpu.prepare = [](KernelCall& call) -> Launch {
+    return [n = call.outputs[0].count()](const LaunchCall& launch) {
+      for (int64_t i = 0; i < n; ++i)
+        launch.output<float>(0)[i] = launch.input<float>(0)[i] * launch.input<float>(1)[n - 1 - i];
+    };
+  };
+  def.cpu.layouts = [](LayoutCall& call) {
+    call.inputs[0] = call.outputs[0] = Layout{};
+    call.inputs[1] = reversed(call.input_types[1]);
+  };
+  return def;
+}
+
 OpDef turning() {
   OpDef def = op("turning", {{"x"}}, each([](float x) { return x * x; }));
   def.cpu.layouts = [](LayoutCall& call) {
@@ -291,6 +306,7 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(draw());
   catalog->add(assign_sub());
   catalog->add(reversing());
+  catalog->add(against());
   catalog->add(turning());
   catalog->add(yielding());
   return catalog;

@@ -46,6 +46,7 @@ Layout reversed(const TensorType& type);
 //   draw (x; key)           x * a number that the key gives
 //   assign_sub (variable, value)   writes; takes several such pairs in one list
 //   reversing (x; by)       x + by, makes and wants the reversed layout
+//   against (x, y)          x * y, which wants y reversed
 //   turning (x)             the square of x, which it wants reversed where it lasts from run to run
 //   by_way (x)              like same, but goes through scratch
 //   bad (x)                 fails in its launch: "row 3 is bad"
