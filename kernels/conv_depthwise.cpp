@@ -21,7 +21,7 @@ struct Phases {
   static int64_t reach(const Window& w) { return (w.out - 1) * w.stride + (w.size - 1) * w.dilation + 1; }
   static int64_t of_axis(const Window& w) { return (reach(w) + w.stride - 1) / w.stride; }
   int64_t count() const { return conv.windows[0].stride * conv.windows[1].stride; }
-  // Registers read beyond what there is.
+  // Registers read beyond it.
   int64_t size() const { return (rows + 1) * columns + kMostPlaces; }
   int64_t outputs() const { return conv.out.height * columns; }
   int64_t elements() const { return count() * size() + outputs() + kMostPlaces; }
@@ -112,12 +112,14 @@ int64_t taps(const Conv& conv) { return conv.windows[0].size * conv.windows[1].s
 
 }  // namespace
 
-// Padding is stored, so there must not be much of it.
+// Padding is stored, and what strides pass over, so there must not be much of either.
 bool DepthwiseConv::fits(const Conv& conv) {
   if (conv.channels_per_group() != 1 || conv.filters_per_group() != 1) return false;
-  const double stored = static_cast<double>(Phases::reach(conv.windows[0])) * Phases::reach(conv.windows[1]);
-  constexpr double kMostPadding = 1 << 16;
-  return stored < 4.0 * conv.image.height * conv.image.width + kMostPadding;
+  constexpr double kMostMore = 1 << 16;
+  double stored = 1;
+  for (const Window& w : conv.windows)
+    stored *= static_cast<double>(w.stride) * (static_cast<double>(Phases::of_axis(w)) + 1);
+  return stored < 4.0 * static_cast<double>(conv.image.height) * static_cast<double>(conv.image.width) + kMostMore;
 }
 
 DepthwiseConv::DepthwiseConv(const Conv& conv) : conv_(conv) {

@@ -72,40 +72,38 @@ struct PackedConv {
     return !last || count < kShort;
   }
 
+  // Of places in an image, or in dy, of which each group has so many channels.
+  Factor<T> places_in(const T* data, const ImageSize& size, const ImageStrides& steps, int64_t count) const {
+    Factor<T> factor;
+    factor.data = data;
+    factor.lanes.outer_step = steps.batch;
+    factor.height = size.height, factor.width = size.width;
+    factor.row = steps.row, factor.column = steps.column;
+    factor.runs_along_lanes = runs_along_places(count);
+    factor.group = count * steps.channel;
+    return factor;
+  }
+
   // (places of the result, taps): what each window sees.
   Factor<T> seen(const T* data) const {
     const Window &down = conv.windows[0], &across = conv.windows[1];
-    Factor<T> factor;
-    factor.data = data;
+    Factor<T> factor = places_in(data, conv.image, image, channels);
     Walk& lanes = factor.lanes;
-    lanes.ys = conv.out.height, lanes.xs = conv.out.width;
-    lanes.outer_step = image.batch;
-    lanes.y = -down.before, lanes.y_step = down.stride;
-    lanes.x = -across.before, lanes.x_step = across.stride;
+    lanes.ys = conv.out.height, lanes.y = -down.before, lanes.y_step = down.stride;
+    lanes.xs = conv.out.width, lanes.x = -across.before, lanes.x_step = across.stride;
     factor.terms = window(channels, image.channel, down.dilation, across.dilation);
-    factor.height = conv.image.height, factor.width = conv.image.width;
-    factor.row = image.row, factor.column = image.column;
-    factor.runs_along_lanes = runs_along_places(channels);
-    factor.group = channels * image.channel;
     return factor;
   }
 
   // (places of the image, taps of all filters): the dy of each window that has seen the place.
   Factor<T> seen_by(const T* dy) const {
     const Window &down = conv.windows[0], &across = conv.windows[1];
-    Factor<T> factor;
-    factor.data = dy;
+    Factor<T> factor = places_in(dy, conv.out, out, filters);
     Walk& lanes = factor.lanes;
-    lanes.ys = conv.image.height, lanes.xs = conv.image.width;
-    lanes.outer_step = out.batch;
-    lanes.y = down.before, lanes.y_step = 1;
-    lanes.x = across.before, lanes.x_step = 1;
+    lanes.ys = conv.image.height, lanes.y = down.before, lanes.y_step = 1;
+    lanes.xs = conv.image.width, lanes.x = across.before, lanes.x_step = 1;
     factor.terms = window(filters, out.channel, -down.dilation, -across.dilation);
-    factor.height = conv.out.height, factor.width = conv.out.width;
-    factor.row = out.row, factor.column = out.column;
     factor.y_apart = down.stride, factor.x_apart = across.stride;
-    factor.runs_along_lanes = runs_along_places(filters);
-    factor.group = filters * out.channel;
     return factor;
   }
 

@@ -53,6 +53,7 @@ std::vector<Case> sweep() {
        {{"data_format", nhwc}, {"groups", int64_t{4}}}},
       {"channels last, 1x1", {2, 7, 5, 17}, {19, 1, 1, 17}, {{"data_format", nhwc}}},
       {"deep", {2, 300, 4, 4}, {20, 300, 3, 3}, {{"padding", same}}},
+      {"depthwise, far strides", {1, 3, 5, 6}, {3, 1, 1, 1}, {{"groups", int64_t{3}}, {"strides", Ints{1 << 23}}}},
       {"depthwise, stride 2",
        {2, 5, 19, 9},
        {5, 1, 3, 5},
