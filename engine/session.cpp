@@ -36,8 +36,14 @@ std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::st
   auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, memory_);
   executor_.wait_idle();
   publish(call);
+  forget_closed();
   prepared_.push_back(call);
   return call;
+}
+
+void Session::forget_closed() {
+  const auto gone = [](const std::weak_ptr<PreparedCall>& call) { return call.expired(); };
+  prepared_.erase(std::remove_if(prepared_.begin(), prepared_.end(), gone), prepared_.end());
 }
 
 void Session::publish(const std::shared_ptr<PreparedCall>& call) {
@@ -54,8 +60,7 @@ void Session::publish(const std::shared_ptr<PreparedCall>& call) {
 }
 
 int Session::publish() {
-  const auto gone = [](const std::weak_ptr<PreparedCall>& call) { return call.expired(); };
-  prepared_.erase(std::remove_if(prepared_.begin(), prepared_.end(), gone), prepared_.end());
+  forget_closed();
   int count = 0;
   for (const std::weak_ptr<PreparedCall>& held : prepared_) {
     const std::shared_ptr<PreparedCall> call = held.lock();

@@ -62,6 +62,8 @@ class Session {
   bool closed() const { return closed_; }
 
  private:
+  void forget_closed();  // a weak pointer keeps the memory of its call
+
   std::shared_ptr<const Catalog> catalog_;  // shared: sessions of one process may use one catalog
   std::shared_ptr<Device> device_;          // shared with the plans, as are the others
   std::map<int, std::shared_ptr<Device>> gpus_;

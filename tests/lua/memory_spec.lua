@@ -84,41 +84,101 @@ describe("the memory of a residual net of 50 layers", function()
   end
 end)
 
-describe("sessions one after another", function()
-  it("leave nothing behind", function()
-    local ffi = require "ffi"
-    -- The sanitizers bring a malloc of their own, which does not count so.
-    if require("moonflow.core").build_info().sanitizer ~= "" then
-      pending("the sanitizers look for leaks themselves")
-      return
-    end
+-- What malloc has given out and not got back, but for the large arrays that wait to be used again; nil under the
+-- sanitizers, which bring a malloc of their own and look for leaks themselves.
+local function bytes_in_use()
+  if require("moonflow.core").build_info().sanitizer ~= "" then
+    pending("the sanitizers look for leaks themselves")
+    return nil
+  end
+  local ffi = require "ffi"
+  if not pcall(ffi.typeof, "struct moonflow_malloc_counts") then
     ffi.cdef [[
       struct moonflow_malloc_counts {
         size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
       };
       struct moonflow_malloc_counts mallinfo2(void);
     ]]
-    local function bytes_after(sessions)
-      for _ = 1, sessions do
-        local job = flow.global_function {
-          type = "train", inputs = { x = tp.Numpy.Placeholder({ 32, 64 }) }, returns = tp.Numpy,
-        } (function(x)
-          local loss = flow.layers.dense(flow.layers.dense(x, 128, { name = "hidden" }), 128, { name = "out" }) ^ 2
-          flow.optimizer.Adam(0.01):minimize(loss)
-          return loss
-        end)
-        for _ = 1, 3 do job(np.ones({ 32, 64 })) end
-        flow.clear_default_session()
-      end
-      collectgarbage()
-      collectgarbage()
-      local counts = ffi.C.mallinfo2()
-      local spare = require("moonflow.session").handle():memory().spare_bytes
-      return tonumber(counts.uordblks + counts.hblkhd) - spare
-    end
-    local before = bytes_after(10)
-    local growth = bytes_after(30) - before
+  end
+  collectgarbage()
+  collectgarbage()
+  local counts = ffi.C.mallinfo2()
+  local spare = require("moonflow.session").handle():memory().spare_bytes
+  return tonumber(counts.uordblks + counts.hblkhd) - spare
+end
+
+-- How many bytes `live` leaves behind in so many lives, after as many that bring what stays for good. The last life
+-- follows the collection of those before it, so that it may clear up behind them.
+local function growth_of(live, lives)
+  local function bytes_after(count)
+    for _ = 1, count do live() end
+    collectgarbage()
+    collectgarbage()
+    live()
+    return bytes_in_use()
+  end
+  local before = bytes_after(lives)
+  return before and bytes_after(lives) - before or 0
+end
+
+describe("one after another", function()
+  it("sessions leave nothing behind", function()
+    local growth = growth_of(function()
+      local job = flow.global_function {
+        type = "train", inputs = { x = tp.Numpy.Placeholder({ 32, 64 }) }, returns = tp.Numpy,
+      } (function(x)
+        local loss = flow.layers.dense(flow.layers.dense(x, 128, { name = "hidden" }), 128, { name = "out" }) ^ 2
+        flow.optimizer.Adam(0.01):minimize(loss)
+        return loss
+      end)
+      for _ = 1, 3 do job(np.ones({ 32, 64 })) end
+      flow.clear_default_session()
+    end, 30)
     -- The variables of one session and their slots are 300 KB.
     assert.is_true(growth < 150e3, growth .. " bytes")
+  end)
+
+  it("jobs with their watches leave nothing behind", function()
+    local ones = np.ones({ 1, 3 })
+    local handled, called = setmetatable({}, { __mode = "k" }), 0
+    local function handler()
+      local function handle(value)
+        called = called + 1
+        handled[value] = true
+      end
+      handled[handle] = true
+      return handle
+    end
+    local growth = growth_of(function()
+      local job = flow.global_function {
+        type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Callback[tp.Numpy],
+      } (function(x)
+        local loss = flow.layers.dense(x, 4, { name = "short-lived" })
+        flow.watch(loss, handler())
+        flow.watch_diff(loss, handler())
+        flow.optimizer.SGD(0.1):minimize(loss)
+        return loss
+      end)
+      job:watch(job:value_names()[1], handler())
+      job(ones)(handler())
+      flow.sync()
+    end, 300)
+    assert.equal(602 * 4, called)
+    assert.is_nil(next(handled))
+    assert.is_true(growth < 60e3, growth .. " bytes")  -- 200 a job
+    flow.clear_default_session()
+  end)
+
+  it("prepared calls leave nothing behind", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) }, returns = tp.Numpy,
+    } (function(x) return flow.layers.dense(x, 4, { name = "prepared" }) end)
+    local growth = growth_of(function()
+      local act = job:prepare()
+      act(np.ones({ 1, 3 }))
+      act:publish()
+    end, 1000)
+    assert.is_true(growth < 100e3, growth .. " bytes")  -- 100 a call
+    flow.clear_default_session()
   end)
 end)
