@@ -1,6 +1,9 @@
 --- Moonflow: deep learning with job functions. `local flow = require "moonflow"`.
 -- This file puts the table `flow` together; what is in it is defined in the files beside it.
 
+-- Whoever could not load it may mend that and try again: `require` has noted a module before it has run.
+if type(package) == "table" and type(package.loaded) == "table" and ... then package.loaded[(...)] = nil end
+
 -- What is used of these is taken while the files are loaded, so that a host may keep them from its scripts afterwards.
 for _, name in ipairs { "debug", "io", "os", "package" } do
   if type(_G[name]) ~= "table" then
@@ -8,11 +11,12 @@ for _, name in ipairs { "debug", "io", "os", "package" } do
   end
 end
 
+local core = require("moonflow.loading").core()
+
 -- What runs once need not be compiled; and where memory runs out as compiled code is left, LuaJIT falls over.
 local compiles = type(jit) == "table" and jit.status()
 if compiles then jit.off() end
 
-local core = require "moonflow.core"
 local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
 local errors = require "moonflow.errors"

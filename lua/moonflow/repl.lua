@@ -21,6 +21,12 @@ Evaluator.__index = Evaluator
 
 -- ---- the session environment --------------------------------------------------------------------------------------
 
+-- The table `flow`; nil where it is not loaded.
+local function loaded_flow()
+  local flow = package.loaded.moonflow
+  return type(flow) == "table" and flow or nil
+end
+
 local function pack(...)
   return { n = select("#", ...), ... }
 end
@@ -37,7 +43,7 @@ local function make_environment(self, globals)
     __index = function(_, name)
       if names[name] then return values[name] end
       local value = globals[name]
-      if value == nil and name == "flow" then return package.loaded.moonflow end
+      if value == nil and name == "flow" then return loaded_flow() end
       return value
     end,
     __newindex = function(_, name, value)
@@ -184,7 +190,7 @@ end
 --- Delivers results that have come meanwhile; errors of handlers are reported.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:pump()
-  local flow = package.loaded.moonflow
+  local flow = loaded_flow()
   if not flow then return true, false end
   -- A Ctrl-C has stopped the calls under way as well; their ends are not to surprise the next chunk.
   local turns = self.interrupted and 100 or 0
@@ -197,13 +203,13 @@ end
 
 --- The descriptor that is readable when `pump` has something to do; nil without the library.
 function Evaluator.descriptor()
-  local flow = package.loaded.moonflow
+  local flow = loaded_flow()
   return flow and flow.fd()
 end
 
 --- What could end `text`, as complete.candidates gives it.
 function Evaluator:complete(text)
-  return complete.candidates(text, { self.values, _G, { flow = package.loaded.moonflow } })
+  return complete.candidates(text, { self.values, _G, { flow = loaded_flow() } })
 end
 
 --- Does `text` want more lines?
@@ -214,7 +220,7 @@ end
 -- ---- help ---------------------------------------------------------------------------------------------------------
 
 local function resolve(self, path)
-  return complete.resolve(path, { self.values, _G, { flow = package.loaded.moonflow } })
+  return complete.resolve(path, { self.values, _G, { flow = loaded_flow() } })
 end
 
 local function value_help(self, path, wants_source)

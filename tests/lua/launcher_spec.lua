@@ -31,6 +31,42 @@ describe("the launcher", function()
     assert.equal(0, run.code)
   end)
 
+  it("says why the library does not open, what to do, and opens it when that is done", function()
+    assert(os.execute("mkdir -p " .. process.quote(folder .. "/moonflow")) == 0)
+    local core = folder .. "/moonflow/core.so"
+    local program = [[
+      local good = package.cpath
+      package.cpath = "./?.so"
+      for _ = 1, 2 do
+        local fine, problem = pcall(require, "moonflow")
+        print(fine, problem)
+      end
+      package.cpath = good
+      print(require("moonflow").version)
+    ]]
+    local function complaint()
+      local run = process.moonflow({ "-e", program }, { folder = folder })
+      assert.equal(0, run.code, run.err)
+      local first, second, version = run.out:match("^false\t([^\n]*)\nfalse\t([^\n]*)\n([%d.]+)\n$")
+      assert.truthy(version, run.out)
+      assert.equal(first, second)
+      return first
+    end
+    local function says(text, ...)
+      for _, part in ipairs { ... } do assert.truthy(text:find(part, 1, true), text) end
+    end
+    says(complaint(), "moonflow/core.so is nowhere on package.cpath; add lua/?.so of the build folder", "'./?.so'")
+    process.write(core, "")
+    says(complaint(), "'./moonflow/core.so' does not open: file too short; the file is damaged")
+    local library = process.read(process.build .. "/lua/moonflow/core.so")
+    process.write(core, (library:gsub("libdnnl%.so", "libnone.so")))
+    local missing = complaint()
+    says(missing, "does not open: libnone.so", "; install what has libnone.so", "`bash .ci/setup`")
+    local typed = process.moonflow({ "-e", "package.cpath = './?.so'", "-i" }, { folder = folder, input = "1 + 1\n" })
+    assert.equal("2\n", typed.out)
+    assert.equal(missing .. "\n", typed.err)
+  end)
+
   it("finds the library from any folder, before LUA_PATH", function()
     local text = "local flow = require 'moonflow' print(type(flow), package.searchpath('moonflow', package.path))"
     local run = process.moonflow({ "-e", text }, { folder = "/", env = { LUA_PATH = "/nowhere/?.lua;;" } })

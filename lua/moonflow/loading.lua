@@ -1,0 +1,49 @@
+--- Loading: opens the library, moonflow/core.so, and says in one line why it does not open and what to do.
+
+local package = package
+
+local loading = {}
+
+-- What the dynamic linker says, and what to do about it.
+local function remedy(complaint)
+  local missing = complaint:match("^([^%s:/]+): cannot open shared object file")
+  if missing then
+    return "; install what has " .. missing .. " (`ldd` of the library lists all that is missing, and `bash .ci/setup` "
+      .. "in Moonflow's sources installs it on Debian)"
+  end
+  if complaint:find("undefined symbol: luaL?_") then
+    local version = type(jit) == "table" and jit.version or _VERSION
+    if not version:find("^LuaJIT 2%.[1-9]") then return "; it needs LuaJIT 2.1, and this is " .. version end
+    return "; the program hides its LuaJIT: it must export the lua_ functions, or open LuaJIT with RTLD_GLOBAL (see "
+      .. "'Link' in docs/embedding.md)"
+  end
+  if complaint:find("undefined symbol:", 1, true) or complaint:find("version `[^']*' not found") then
+    return "; it was built with other versions of the libraries below it: build it on this machine"
+  end
+  if complaint:find("ELF", 1, true) or complaint:find("file too short", 1, true) then
+    return "; the file is damaged or for another machine: build or install it again"
+  end
+  return ""
+end
+
+local function explain(problem)
+  if type(problem) ~= "string" then return problem end
+  if problem:find("^module 'moonflow%.core' not found") then
+    return "moonflow: its library moonflow/core.so is nowhere on package.cpath; add lua/?.so of the build folder, or "
+      .. "lib/lua/5.1/?.so of the installation, to what is now '" .. package.cpath .. "'"
+  end
+  local file, complaint = problem:match("^error loading module 'moonflow%.core' from file '(.-)':%s+(.*)$")
+  if not file then return problem end
+  if complaint:sub(1, #file + 2) == file .. ": " then complaint = complaint:sub(#file + 3) end
+  return "moonflow: its library '" .. file .. "' does not open: " .. complaint .. remedy(complaint)
+end
+
+--- The module moonflow.core.
+--- @error the library is not there, or does not open
+function loading.core()
+  local fine, core = pcall(require, "moonflow.core")
+  if not fine then error(explain(core), 0) end
+  return core
+end
+
+return loading
