@@ -4,10 +4,11 @@
 
 namespace moonflow::lua {
 
-// In the registry, by the address of kKey: a hook is given nothing else. The functions that it names are kept alive in
-// the userdata's environment, so an address means one function.
+// In the registry, by the address of kKey: a hook is given nothing else. So there is one in each lua_State, also where
+// the library is opened there once more, under another name. The functions that it names are kept alive in the
+// userdata's environment, so an address means one function.
 struct Lines {
-  const State& state;
+  State& state;
 
   bool following = false;
   lua_Hook earlier = nullptr;  // of coverage tools, debuggers, a Ctrl-C
@@ -69,7 +70,8 @@ void on_event(lua_State* L, lua_Debug* event) {
 
 // core.own_lines(folder): what the library's chunk names start with.
 int own_lines(lua_State* L) {
-  protect(L, [&] { state_of(L).own_folder = std::string(string_at(L, 1, "folder")); });
+  Lines& lines = *lines_of(L);
+  protect(L, [&] { state_of(L).own_folder = lines.state.own_folder = std::string(string_at(L, 1, "folder")); });
   return 0;
 }
 
@@ -130,16 +132,20 @@ int user_line(lua_State* L) {
 }  // namespace
 
 void add_lines(lua_State* L, State& state) {
-  lua_pushlightuserdata(L, const_cast<char*>(&kKey));
   static_assert(std::is_trivially_destructible_v<Lines>);
-  new (lua_newuserdata(L, sizeof(Lines))) Lines{state};
-  lua_createtable(L, 2, 0);
-  for (const int slot : {kLast, kUser}) {
-    lua_pushboolean(L, 0);
-    lua_rawseti(L, -2, slot);
+  const bool is_first = lines_of(L) == nullptr;
+  lua_pop(L, 1);
+  if (is_first) {
+    lua_pushlightuserdata(L, const_cast<char*>(&kKey));
+    new (lua_newuserdata(L, sizeof(Lines))) Lines{state};
+    lua_createtable(L, 2, 0);
+    for (const int slot : {kLast, kUser}) {
+      lua_pushboolean(L, 0);
+      lua_rawseti(L, -2, slot);
+    }
+    lua_setfenv(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
   }
-  lua_setfenv(L, -2);
-  lua_rawset(L, LUA_REGISTRYINDEX);
   static const luaL_Reg kFunctions[] = {{"own_lines", own_lines},
                                         {"follow_lines", follow_lines},
                                         {"leave_lines", leave_lines},

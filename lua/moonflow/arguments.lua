@@ -32,9 +32,24 @@ function arguments.kind(value)
 end
 local kind_of = arguments.kind
 
+-- What C has made: "5LL", "a cdata<int [3]>", or an object that the functions here do not know.
+local function describe_foreign(value, kind)
+  if kind == "cdata" then
+    local text = tostring(value)
+    local type_of = text:match("^cdata%b<>")
+    return text:match("^%-?%d+U?LL$") or type_of and "a " .. type_of or "a cdata"
+  end
+  local meta = metatable_of(value)
+  local name = type(meta) == "table" and rawget(meta, "__name")
+  local ours = type(name) == "string" and name:match("^moonflow (.*)$")
+  if not ours then return "a userdata" end
+  return (ours == "ndarray" and "an " or "a ") .. ours .. " of another copy of the library, which is loaded twice here"
+end
+
 --- A value in a few words, for messages: "a blob", "an ndarray float32 (100, 10)", "'text'", "nil".
 function arguments.describe(value)
   local kind = kind_of(value)
+  if kind == "userdata" or kind == "cdata" then return describe_foreign(value, kind) end
   if kind == "nil" or kind == "boolean" or kind == "number" then return tostring(value) end
   if kind == "string" then return "'" .. value .. "'" end
   if kind == "ndarray" and value.released then return "a released ndarray" end
@@ -308,6 +323,13 @@ function Signature:too_many(count, hint)
     #self.parameters == 1 and "argument" or "arguments", table.concat(self.names, ", "), count) .. (hint or ""))
 end
 
+-- What dtypes are called elsewhere.
+local foreign_dtypes = { double = "float64", float = "float32", half = "float16", int = "int32", long = "int64",
+                         byte = "uint8", char = "int8" }
+local dtype_names = {}
+for name in pairs(dtypes) do dtype_names[#dtype_names + 1] = name end
+table.sort(dtype_names)
+
 -- What to do about a value of another kind than the one wanted, as the end of a message.
 local function hint_of(wanted_kind, value)
   local kind = kind_of(value)
@@ -320,6 +342,9 @@ local function hint_of(wanted_kind, value)
     return "; write the function itself, such as flow.nn.relu"
   elseif wanted_kind == "initializer" and kind == "function" then
     return "; such a function gives one when it is called, as flow.zeros_initializer() does"
+  elseif wanted_kind == "dtype" and kind == "string" then
+    local near = foreign_dtypes[value]
+    return near and "; did you mean '" .. near .. "'?" or arguments.suggestion(value, dtype_names)
   end
   return ""
 end

@@ -169,6 +169,17 @@ local train_job = flow.global_function {
 >>train_job(images, np.zeros({ 4 }, flow.int32))]])
   end)
 
+  it("of another copy of the library is told from what is no array", function()
+    local foreign = [[
+  local second = package.loadlib(package.searchpath("moonflow.core", package.cpath), "luaopen_moonflow_core")()
+]]
+    golden("train_job: input 'images' is an ndarray of another copy of the library, which is loaded twice here, its "
+      .. "placeholder wants an ndarray float32 (4, 3)", define .. foreign .. [[
+>>train_job(second.zeros("float32", { 4, 3 }), np.zeros({ 4 }, flow.int32))]])
+    golden("train_job: input 'images' is a userdata, its placeholder wants an ndarray float32 (4, 3)", define .. [[
+>>train_job(io.stdout, np.zeros({ 4 }, flow.int32))]])
+  end)
+
   it("is refused by asynchronous jobs alike", function()
     golden("job: input 'x' is float32 (3), its placeholder wants float32 (2)", [[
 local job = flow.global_function({ inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Callback[tp.Numpy] },
