@@ -69,8 +69,10 @@ function ndarray.as_array(x, what)
   if is_array(x) then return x end
   local kind = arguments.kind(x)
   if kind == "number" or kind == "table" then return core.array(x) end
-  return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. arguments.describe(x)
-    .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp" or ""))
+  local got = arguments.describe(x)
+  return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. got
+    .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp"
+      or got:find("LL$") and "; np.array({ " .. got .. " }, flow.int64) is an array" or ""))
 end
 local as_array = ndarray.as_array
 
@@ -213,10 +215,22 @@ local function reduce(op, a, given, called)
   return (evaluate(op, { a }, { axis = axes, keepdims = given.keepdims }, called))
 end
 
-local function refuse_empty(a, what)
-  if own(a, what).nbytes == 0 then
-    fail("invalid_argument", ("a:%s of an array of shape %s, which has no elements"):format(what, tostring(a.shape)))
+-- How many elements one result of a reduction comes from. An axis that there is not is left to the op.
+local function reduced_count(a, axes)
+  if #axes == 0 then return a.shape:count() end
+  local count = 1
+  for _, axis in ipairs(axes) do
+    local place = type(axis) == "number" and axis % 1 == 0 and (axis < 0 and axis + a.rank or axis)
+    if place and place >= 0 and place < a.rank then count = count * a.shape[place] end
   end
+  return count
+end
+
+local function refuse_empty(a, what, given)
+  local axes = axes_of(given)
+  if a.nbytes > 0 or reduced_count(a, axes) > 0 then return end
+  fail("invalid_argument", ("a:%s%s of an array of shape %s, which has no elements"):format(what,
+    #axes > 0 and " along axis " .. table.concat(axes, ", ") or "", tostring(a.shape)))
 end
 
 --- Sum and product; integers are added up as int64. Without an axis a Lua number, with one an ndarray.
@@ -235,8 +249,10 @@ local mean_signature = reduction("mean")
 --- Mean of the elements; integers are taken as float64.
 --- @overload fun(a: ndarray): number
 function methods.mean(a, ...)
-  refuse_empty(a, "mean")
-  return reduce("reduce_mean", floating(a), mean_signature:parse(...), mean_signature.where)
+  own(a, "mean")
+  local given = mean_signature:parse(...)
+  refuse_empty(a, "mean", given)
+  return reduce("reduce_mean", floating(a), given, mean_signature.where)
 end
 
 --- Standard deviation and variance; integers are taken as float64. The sum of squares is divided by the number of
@@ -245,11 +261,12 @@ end
 for name, op in pairs({ std = "reduce_std", var = "reduce_variance" }) do
   local signature = reduction(name, { { "ddof", "integer", 0 } })
   methods[name] = function(a, ...)
-    refuse_empty(a, name)
+    own(a, name)
     local given = signature:parse(...)
+    refuse_empty(a, name, given)
     local result = reduce(op, floating(a), given, signature.where)
     if given.ddof == 0 then return result end
-    local count = a.shape:count() / (type(result) == "number" and 1 or result.shape:count())
+    local count = reduced_count(a, axes_of(given))
     if count <= given.ddof then
       fail("invalid_argument", ("a:%s: ddof %d leaves nothing to divide by, of %d element%s"):format(name, given.ddof,
         count, count == 1 and "" or "s"))
@@ -264,8 +281,10 @@ end
 for name, op in pairs({ max = "reduce_max", min = "reduce_min" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
-    refuse_empty(a, name)
-    return reduce(op, a, signature:parse(...), signature.where)
+    own(a, name)
+    local given = signature:parse(...)
+    refuse_empty(a, name, given)
+    return reduce(op, a, given, signature.where)
   end
 end
 
@@ -285,9 +304,14 @@ end
 for _, name in ipairs({ "argmax", "argmin" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
-    refuse_empty(a, name)
+    own(a, name)
     local given = signature:parse(...)
-    local axis = axes_of(given)[1]
+    local axes = axes_of(given)
+    if #axes > 1 then
+      fail("invalid_argument", ("a:%s takes one axis, got %d; a:reshape makes one of several"):format(name, #axes))
+    end
+    refuse_empty(a, name, given)
+    local axis = axes[1]
     if not axis then return evaluate(name, { a:ravel() }, { axis = 0 }):item() end
     local result = evaluate(name, { a }, { axis = axis }, signature.where)
     return given.keepdims and (evaluate("expand_dims", { result }, { axis = axis })) or result
@@ -314,9 +338,14 @@ function methods.transpose(a, ...)
   return (evaluate("transpose", { a }, { perm = perm }, "a:transpose"))
 end
 
---- A copy in another dtype. Floats are cut towards zero when they become integers.
-function methods.astype(a, dtype)
-  if own(a, "astype").dtype == dtype then return a:copy() end
+local astype_signature = arguments.signature("a:astype", { { "dtype", "dtype" } })
+--- A copy in another dtype: `a:astype(flow.float64)`. Floats that become integers are cut towards zero; beyond the
+--- range they become its nearer end, and nan becomes 0. Integers that become narrower ones keep their low bits.
+--- @param dtype string  flow.float64, flow.float16, flow.bfloat16, flow.int8, flow.uint8, flow.int32 or flow.int64, ...
+function methods.astype(a, ...)
+  own(a, "astype")
+  local dtype = astype_signature:parse(...).dtype
+  if a.dtype == dtype then return a:copy() end
   return (evaluate("cast", { a }, { dtype = dtype }, "a:astype"))
 end
 

@@ -229,7 +229,8 @@ return function(np)
   --- @return any
   function np.median(...)
     local given = median_signature:parse(...)
-    return np.percentile(given.a, 50, { axis = given.axis, keepdims = given.keepdims })
+    given.q = 50
+    return quantiles(given, 100, "np.median")
   end
 
   -- ---- places -------------------------------------------------------------------------------------------------------

@@ -206,7 +206,23 @@ describe("reductions", function()
   it("refuse what has no answer", function()
     raises("invalid_argument", "no elements", function() np.zeros({ 0, 3 }):max() end)
     raises("invalid_argument", "no elements", function() np.zeros({ 0 }):argmax() end)
+    raises("invalid_argument", "a:argmax takes one axis, got 2", function() a:argmax({ axis = { 0, 1 } }) end)
     assert.equal(0, np.zeros({ 0 }):sum())
+  end)
+
+  it("of an empty array ask only for what they go over", function()
+    local rows = np.zeros({ 0, 3 }, "int32")
+    for _, name in ipairs({ "mean", "std", "var", "max", "min", "argmax", "argmin" }) do
+      local over_columns = rows[name](rows, 1)
+      assert.equal("(0)", tostring(over_columns.shape))
+      assert.equal(name:find("^arg") and "int64" or name:find("^m[ai][xn]") and "int32" or "float64",
+        over_columns.dtype)
+      assert.equal("(0, 1)", tostring(rows[name](rows, { axis = -1, keepdims = true }).shape))
+      raises("invalid_argument", "a:" .. name .. " along axis 0 of an array of shape (0, 3), which has no elements",
+        function() rows[name](rows, 0) end)
+      raises("out_of_range", "axis 5 is outside rank 2", function() rows[name](rows, 5) end)
+    end
+    assert.equal("(0)", tostring(rows:std(1, { ddof = 1 }).shape))
   end)
 end)
 
@@ -310,7 +326,17 @@ describe("a mistake", function()
       ["a:mean: option 'axis': expected an integer"] = function() a:mean(0.5) end,
       ["a:argmax: axis 2 is outside rank 2"] = function() a:argmax(2) end,
       ["a:max of an array of shape (0)"] = function() np.zeros({ 0 }):max() end,
-      ["a:astype: option 'dtype': the string 'double' is no dtype"] = function() a:astype("double") end,
+      ["a:astype: argument 1 ('dtype') must be a dtype such as flow.float32, got 'double'; did you mean 'float64'?"] =
+        function() a:astype("double") end,
+      ["np.zeros: argument 2 ('dtype') must be a dtype such as flow.float32, got 'int3'; did you mean 'int32'?"] =
+        function() np.zeros(3, "int3") end,
+      ["a:astype has no option 'copy'"] = function() a:astype("int32", { copy = false }) end,
+      ["np.load takes 1 argument (path) and no options"] = function() np.load("x.npy", { mmap_mode = "r" }) end,
+      ["np.save takes 2 arguments (path, a) and no options"] = function() np.save("x.npy", a, true) end,
+      ["np.median of no values"] = function() np.median(np.zeros({ 0 })) end,
+      ["np.exp wants an ndarray, a table or a number, got 5LL; np.array({ 5LL }, flow.int64) is an array"] =
+        function() np.exp(loadstring("return 5LL")()) end,
+      ["np.full: argument 2 ('value') must be a number, got a userdata"] = function() np.full(2, io.stdout) end,
       ["a:transpose: perm {0} names 1 axes"] = function() a:transpose(0) end,
       ["a:take wants an ndarray, a table or a number, got nil"] = function() a:take() end,
       ["a:take: indices at () is 9, outside [0, 6)"] = function() a:take(9) end,
