@@ -72,7 +72,11 @@ arguments.answer(CheckPoint, "a checkpoint", {
 --- The variables of the session, on disk: `check_point:init()`, `check_point:save(path)`, `check_point:load(path)`;
 --- `? check_point.save` explains one.
 --- @return CheckPoint
-function checkpoint.CheckPoint()
+function checkpoint.CheckPoint(...)
+  if select("#", ...) > 0 then
+    errors.raise("invalid_argument", "flow.train.CheckPoint takes no arguments; check_point:save(path) and "
+      .. "check_point:load(path) take the folder")
+  end
   return setmetatable({}, CheckPoint)
 end
 

@@ -65,8 +65,12 @@ local function shuffler(shuffle, what)
   end
 end
 
-local function check_batch(count, size, drop_last, what)
+local function check_size(size, what)
   if size < 1 then fail("invalid_argument", ("%s: the batch size must be at least 1, got %d"):format(what, size)) end
+end
+
+local function check_batch(count, size, drop_last, what)
+  check_size(size, what)
   local rest = count % size
   if drop_last == nil and rest ~= 0 then
     fail("invalid_argument", ("%s: batches of %d do not divide %d examples; { drop_last = true } leaves out the last "
@@ -111,6 +115,22 @@ function Dataset:batches(...)
   end
   local order = permutation and permutation(self.count, given.epoch)
   return iterator.new(total - given.first, batch_steps(self.arrays, count, size, order, given.first))
+end
+
+-- Names lead to arrays, so they may hide nothing that a data set has.
+local hidden_by_names = { arrays = true, count = true, batch_size = true, drop_last = true, permutation = true,
+                          batches = true }
+local function check_names(names, count, what)
+  if #names > count then
+    fail("invalid_argument", ("%s: there are %d names for %d array%s"):format(what, #names, count,
+      count == 1 and "" or "s"))
+  end
+  for i, name in ipairs(names) do
+    if type(name) ~= "string" or hidden_by_names[name] then
+      fail("invalid_argument", ("%s: name %d must be a string that a data set has no field of, got %s"):format(what, i,
+        arguments.describe(name)))
+    end
+  end
 end
 
 -- A data set is a proxy, so that `#` gives its number of examples.
@@ -162,6 +182,8 @@ function data.Dataset(...)
     end
   end
   if #given.arrays == 0 then fail("invalid_argument", what .. " wants at least one array") end
+  check_names(given.names, #given.arrays, what)
+  if given.batch_size then check_size(given.batch_size, what) end
   given.what = what
   return dataset(given.arrays, given.names, given)
 end

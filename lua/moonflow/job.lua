@@ -265,16 +265,18 @@ end
 -- The arguments of job { x = a, y = b } in the order of the inputs; nil where it is not called so.
 local function named_arguments(self, first, ...)
   if select("#", ...) > 0 or getmetatable(first) or type(next(first)) ~= "string" then return nil end
-  local values, names, known = {}, input_names(self), {}
-  for i, name in ipairs(names) do
-    values[i], known[name] = first[name], true
-    if values[i] == nil then errors.raise("invalid_argument", self.name .. ": input '" .. name .. "' has no value") end
-  end
-  for name in pairs(first) do
-    if not known[name] then
+  local values, names, place = {}, input_names(self), {}
+  for i, name in ipairs(names) do place[name] = i end
+  for name, value in pairs(first) do
+    if not place[name] then
+      local near = arguments.suggestion(tostring(name), names)
       errors.raise("invalid_argument", self.name .. ": has no input '" .. tostring(name) .. "'"
-        .. arguments.suggestion(tostring(name), names))
+        .. (near == "" and #names > 0 and "; it takes " .. table.concat(names, ", ") or near))
     end
+    values[place[name]] = value
+  end
+  for i, name in ipairs(names) do
+    if values[i] == nil then errors.raise("invalid_argument", self.name .. ": input '" .. name .. "' has no value") end
   end
   return values
 end
@@ -340,8 +342,12 @@ end
 --- `flow.publish()` for all, hands it those of the session.
 --- @return Prepared
 --- @error a job that writes variables, draws random numbers or takes lists
-function Job:prepare()
+function Job:prepare(...)
   arguments.check_self(self, Job, "job:prepare")
+  if select("#", ...) > 0 then
+    errors.raise("invalid_argument", "job:prepare takes no arguments: a prepared call is for one thread of the CPU, "
+      .. "and reads the buffers in its inputs")
+  end
   return prepared.new(self)
 end
 

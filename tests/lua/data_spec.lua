@@ -102,6 +102,18 @@ describe("a data set", function()
     raises("invalid_argument", "at least 1", function() set:batches(0) end)
     raises("shape_mismatch", "array 2 has 3 rows, array 1 has 10", function() data.Dataset({ xs, np.zeros(3) }) end)
     raises("invalid_argument", "array 1 must be an ndarray", function() data.Dataset({ { 1, 2 } }) end)
+    for _, size in ipairs({ 0, -1 }) do
+      raises("invalid_argument", "flow.data.Dataset: the batch size must be at least 1, got " .. size,
+        function() data.Dataset({ xs }, { batch_size = size }) end)
+    end
+    raises("invalid_argument", "there are 2 names for 1 array", function()
+      data.Dataset({ xs }, { names = { "x", "y" } })
+    end)
+    for _, name in ipairs({ "arrays", "batches", 1 }) do
+      raises("invalid_argument", "name 1 must be a string that a data set has no field of, got ", function()
+        data.Dataset({ xs }, { names = { name } })
+      end)
+    end
     local count = 0
     for _, x in data.batches({ xs }, 5) do count = count + #x end
     assert.equal(10, count)

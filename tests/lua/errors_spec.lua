@@ -50,6 +50,12 @@ describe("arguments that a function does not take", function()
       ">>np.matmul({ { 1 } }, { { 2 } }, { transpose_b = true })")
     golden("np.diag has no option 'k'; its parameters are a", ">>np.diag({ 1, 2 }, { k = 1 })")
     golden("np.isin has no option 'invert'; its parameters are a, values", ">>np.isin({ 1 }, { 2 }, { invert = true })")
+    golden("flow.train.CheckPoint takes no arguments; check_point:save(path) and check_point:load(path) take the "
+      .. "folder", ">>flow.train.CheckPoint('weights')")
+    golden("job:prepare takes no arguments: a prepared call is for one thread of the CPU, and reads the buffers in its "
+      .. "inputs", [[
+  local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x) return x + 1 end)
+>>job:prepare({ threads = 2 })]])
     assert.equal("(2, 1)", tostring(np.squeeze(np.ones { 1, 2, 1 }, { axis = 0 }).shape))
   end)
 
@@ -934,6 +940,8 @@ local one = np.ones({ 1 })
 ]]
   golden("job: input 'right' has no value", job .. ">>job { left = one }")
   golden("job: has no input 'rihgt'; did you mean 'right'?", job .. ">>job { left = one, right = one, rihgt = one }")
+  golden("job: has no input 'rihgt'; did you mean 'right'?", job .. ">>job { left = one, rihgt = one }")
+  golden("job: has no input 'z'; it takes left, right", job .. ">>job { z = one }")
 end)
 
 describe("a word that an object lacks", function()
