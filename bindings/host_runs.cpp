@@ -1,6 +1,7 @@
 #include "bindings/host_runs.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "bindings/host_job.h"
 
@@ -66,3 +67,80 @@ void push_receive(lua_State* L, const HostSession& session) {
 }
 
 }  // namespace moonflow::host
+
+// ---- the functions -----------------------------------------------------------------------------------------------
+
+using namespace moonflow::host;
+
+extern "C" {
+
+mf_status* mf_session_poll(mf_session* handle, double budget_ms, int32_t* delivered) {
+  if (delivered) *delivered = 0;
+  {
+    const Pinned<SessionHandle, mf_session> pinned(handle);
+    if (pinned && pinned->session->is_owner() && pinned->session->depth() == 0 && !pinned->session->closed() &&
+        pinned->session->idle())
+      return nullptr;
+  }
+  return guarded([&] {
+    const Entered session(handle);
+    using Clock = std::chrono::steady_clock;
+    const auto begin = budget_ms > 0 ? Clock::now() : Clock::time_point();
+    double left_ms = budget_ms;
+    int32_t count = 0;
+    while (session->depth() == 0 && session->deliver()) {
+      if (delivered) *delivered = ++count;
+      if (budget_ms > 0) left_ms = budget_ms - std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+      if (budget_ms >= 0 && left_ms <= 0) return;
+      if (session->closed() || session->idle()) return;
+    }
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "poll");
+      if (budget_ms >= 0) lua_pushnumber(L, left_ms);
+      lua_call(L, budget_ms >= 0 ? 1 : 0, 1);
+      if (delivered) *delivered += static_cast<int32_t>(lua_tointeger(L, -1));
+    });
+  });
+}
+
+mf_status* mf_session_sync(mf_session* handle) { return mf_session_sync_for(handle, -1, nullptr); }
+
+mf_status* mf_session_sync_for(mf_session* handle, double max_ms, int32_t* done) {
+  if (done) *done = 0;
+  return guarded([&] {
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "sync");
+      const bool is_endless = max_ms < 0;
+      if (!is_endless) lua_pushnumber(L, max_ms);
+      lua_call(L, is_endless ? 0 : 1, 1);
+      if (done) *done = lua_toboolean(L, -1);
+    });
+  });
+}
+
+mf_status* mf_session_in_flight(mf_session* handle, int32_t* count) {
+  return guarded([&] {
+    require_out(count, "count");
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "in_flight");
+      lua_call(L, 0, 1);
+      *count = static_cast<int32_t>(lua_tointeger(L, -1));
+    });
+  });
+}
+
+mf_status* mf_session_descriptor(mf_session* handle, int32_t* descriptor) {
+  return guarded([&] {
+    require_out(descriptor, "descriptor");
+    const Entered session(handle);
+    session->enter([&](lua_State* L) {
+      session->push_function(L, "fd");
+      lua_call(L, 0, 1);
+      *descriptor = static_cast<int32_t>(lua_tointeger(L, -1));
+    });
+  });
+}
+
+}  // extern "C"

@@ -1,10 +1,5 @@
 #include "bindings/host_session.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
-
 #include "bindings/host_library.h"
 #include "bindings/lua_memory.h"
 #include "bindings/lua_module.h"
@@ -435,27 +430,6 @@ mf_session_options read_options(const mf_session_options* given) {
   return options;
 }
 
-// "file:line: message" of what the compiler says.
-[[noreturn]] void refuse_chunk(int code, const std::string& message) {
-  if (code == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "out of memory in Lua");
-  Status status(code == LUA_ERRFILE ? MF_IO : MF_SCRIPT_ERROR, message);
-  const size_t name = message.find(':');
-  const size_t line = name == std::string::npos ? name : message.find(':', name + 1);
-  if (code != LUA_ERRFILE && line != std::string::npos) status.where = message.substr(0, line);
-  throw status;
-}
-
-// `compile` leaves a function, or a message, on the stack and gives the code of luaL_load*.
-template <class Compile>
-void load(HostSession& session, const std::string& name, const Compile& compile) {
-  session.enter([&](lua_State* L) {
-    session.push_function(L, "load");
-    if (const int code = compile(L)) refuse_chunk(code, lua_tostring(L, -1));
-    lua_pushlstring(L, name.data(), name.size());
-    lua_call(L, 2, 0);
-  });
-}
-
 }  // namespace
 
 extern "C" {
@@ -501,93 +475,6 @@ mf_status* mf_session_lua_state(mf_session* handle, void** lua_state) {
   return guarded([&] {
     require_out(lua_state, "lua_state");
     *lua_state = Entered(handle)->state();
-  });
-}
-
-mf_status* mf_session_load_file(mf_session* handle, const char* path) {
-  return guarded([&] {
-    const Entered session(handle);
-    if (path == nullptr) refuse(MF_INVALID_ARGUMENT, "path is NULL");
-    if (access(path, F_OK) != 0 && errno == ENOENT) refuse(MF_NOT_FOUND, "there is no file '", path, "'");
-    load(*session, path, [&](lua_State* L) { return luaL_loadfilex(L, path, "t"); });
-  });
-}
-
-mf_status* mf_session_load_text(mf_session* handle, const char* text, size_t size, const char* name) {
-  return guarded([&] {
-    const Entered session(handle);
-    if (text == nullptr || name == nullptr) refuse(MF_INVALID_ARGUMENT, text ? "name is NULL" : "text is NULL");
-    const std::string chunk = "@" + std::string(name);
-    load(*session, name, [&](lua_State* L) { return luaL_loadbufferx(L, text, size, chunk.c_str(), "t"); });
-  });
-}
-
-mf_status* mf_session_poll(mf_session* handle, double budget_ms, int32_t* delivered) {
-  if (delivered) *delivered = 0;
-  {
-    const Pinned<SessionHandle, mf_session> pinned(handle);
-    if (pinned && pinned->session->is_owner() && pinned->session->depth() == 0 && !pinned->session->closed() &&
-        pinned->session->idle())
-      return nullptr;
-  }
-  return guarded([&] {
-    const Entered session(handle);
-    using Clock = std::chrono::steady_clock;
-    const auto begin = budget_ms > 0 ? Clock::now() : Clock::time_point();
-    double left_ms = budget_ms;
-    int32_t count = 0;
-    while (session->depth() == 0 && session->deliver()) {
-      if (delivered) *delivered = ++count;
-      if (budget_ms > 0) left_ms = budget_ms - std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-      if (budget_ms >= 0 && left_ms <= 0) return;
-      if (session->closed() || session->idle()) return;
-    }
-    session->enter([&](lua_State* L) {
-      session->push_function(L, "poll");
-      if (budget_ms >= 0) lua_pushnumber(L, left_ms);
-      lua_call(L, budget_ms >= 0 ? 1 : 0, 1);
-      if (delivered) *delivered += static_cast<int32_t>(lua_tointeger(L, -1));
-    });
-  });
-}
-
-mf_status* mf_session_sync(mf_session* handle) { return mf_session_sync_for(handle, -1, nullptr); }
-
-mf_status* mf_session_sync_for(mf_session* handle, double max_ms, int32_t* done) {
-  if (done) *done = 0;
-  return guarded([&] {
-    const Entered session(handle);
-    session->enter([&](lua_State* L) {
-      session->push_function(L, "sync");
-      const bool is_endless = max_ms < 0;
-      if (!is_endless) lua_pushnumber(L, max_ms);
-      lua_call(L, is_endless ? 0 : 1, 1);
-      if (done) *done = lua_toboolean(L, -1);
-    });
-  });
-}
-
-mf_status* mf_session_in_flight(mf_session* handle, int32_t* count) {
-  return guarded([&] {
-    require_out(count, "count");
-    const Entered session(handle);
-    session->enter([&](lua_State* L) {
-      session->push_function(L, "in_flight");
-      lua_call(L, 0, 1);
-      *count = static_cast<int32_t>(lua_tointeger(L, -1));
-    });
-  });
-}
-
-mf_status* mf_session_descriptor(mf_session* handle, int32_t* descriptor) {
-  return guarded([&] {
-    require_out(descriptor, "descriptor");
-    const Entered session(handle);
-    session->enter([&](lua_State* L) {
-      session->push_function(L, "fd");
-      lua_call(L, 0, 1);
-      *descriptor = static_cast<int32_t>(lua_tointeger(L, -1));
-    });
   });
 }
 
