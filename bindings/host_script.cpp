@@ -13,9 +13,14 @@ namespace {
 [[noreturn]] void refuse_chunk(int code, const std::string& message) {
   if (code == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "out of memory in Lua");
   Status status(code == LUA_ERRFILE ? MF_IO : MF_SCRIPT_ERROR, message);
-  const size_t name = message.find(':');
-  const size_t line = name == std::string::npos ? name : message.find(':', name + 1);
-  if (code != LUA_ERRFILE && line != std::string::npos) status.where = message.substr(0, line);
+  // The name may have colons of its own; the line is the first number between two of them.
+  for (size_t end = message.find(':'); code != LUA_ERRFILE && end != std::string::npos;
+       end = message.find(':', end + 1)) {
+    const size_t digits = message.find_last_not_of("0123456789", end - 1);
+    if (end == 0 || digits == std::string::npos || digits + 1 == end || message[digits] != ':') continue;
+    status.where = message.substr(0, end);
+    break;
+  }
   throw status;
 }
 

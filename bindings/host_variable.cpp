@@ -102,7 +102,7 @@ mf_status* mf_variable_write(mf_session* handle, const char* name, const mf_arra
   return guarded([&] {
     const Entered session(handle);
     require_name(name);
-    require_out(value, "value");
+    if (value == nullptr) refuse(MF_INVALID_ARGUMENT, "value is NULL");
     Session& engine = session->engine();
     engine.write(name, tensor_of(*value, engine.variables().at(name).type, of_variable(name), session->memory()));
   });

@@ -70,7 +70,10 @@ function HostRun.finish(_, problem, sequence)
   session.deliver(host.receive, "the result function of a host", sequence, nil, session.handing(), 0, problem)
 end
 
+local closings = 0  -- sessions that have ended, and their jobs with them
 session.on_close(function()
+  closings = closings + 1
+  host.kept = {}
   if host.forget then host.forget() end
 end)
 
@@ -114,9 +117,9 @@ host.in_flight = session.in_flight
 host.kept = {}
 
 --- Runs a chunk and keeps the jobs it defines until a chunk of the same name has run to its end. When it fails, the
---- jobs that were there before it stay what their names mean.
+--- jobs that were there before it stay what their names mean, unless it has ended their session.
 function host.load(chunk, name)
-  local made, before = {}, {}
+  local made, before, closings_before = {}, {}, closings
   local outer_define = job.on_define -- of a file whose function of the host loads this one
   job.on_define = function(defined, earlier)
     made[#made + 1] = defined
@@ -130,7 +133,8 @@ function host.load(chunk, name)
     host.kept[name] = made
     return
   end
-  for job_name, earlier in pairs(before) do job.named[job_name] = earlier or nil end
+  local lives_on = closings == closings_before
+  for job_name, earlier in pairs(before) do job.named[job_name] = lives_on and earlier or nil end
   error(problem, 0)
 end
 

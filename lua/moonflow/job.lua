@@ -35,8 +35,14 @@ end
 
 local kMaxPlans = 8
 
---- The newest job of each name, as long as anyone holds it.
+--- The newest job of each name, as long as anyone holds it and its session lasts.
 job.named = setmetatable({}, { __mode = "v" })
+
+local have_ended = false  -- jobs, with a session
+session.on_close(function()
+  have_ended = have_ended or next(job.named) ~= nil
+  for name in pairs(job.named) do job.named[name] = nil end
+end)
 
 --- Called with each new job, and the one that had its name; for hosts, which keep the jobs of a file.
 job.on_define = nil
@@ -107,7 +113,9 @@ function job.find(name)
   local names = {}
   for known in pairs(job.named) do names[#names + 1] = known end
   table.sort(names)
-  local hint = #names == 0 and "; no script has defined one" or arguments.suggestion(name, names)
+  local hint = #names > 0 and arguments.suggestion(name, names)
+    or have_ended and "; those that scripts have defined went with a session that has been cleared"
+    or "; no script has defined one"
   if hint == "" then
     hint = "; there are " .. table.concat(names, ", ", 1, math.min(#names, 6)) .. (#names > 6 and ", ..." or "")
       .. ". A job is called by `name` of its flow.global_function"

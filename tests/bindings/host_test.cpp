@@ -346,4 +346,9 @@ TEST_CASE("a host closes its session and opens another one in the same state") {
     session.load_file(MOONFLOW_TEST_JOBS);
     CHECK(session.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
   }
+  // The jobs before are gone, so it may have another number of threads.
+  moonflow::Options more = options(state.get());
+  more.threads = 2;
+  moonflow::Session session(more);
+  CHECK_THROWS_WITH(session.job("scale"), Catch::Contains("there is no job 'scale'"));
 }
