@@ -418,7 +418,8 @@ function np.load_png(path, ...)
   return core.png_read(path_of(path, "np.load_png"))
 end
 
---- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which.
+--- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
+--- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
 --- @return any
 function np.load(path, ...)
   refuse_more("np.load", 1, "path", ...)

@@ -149,6 +149,20 @@ describe("npy", function()
     assert.same({ 1.5 }, reads(npy(header(">f2", "False", "(1,)"), "\62\0")):totable())
     assert.same({ { 0, 2, 4 }, { 1, 3, 5 } }, reads(npy(header("|u1", "True", "(2, 3)"), "\0\1\2\3\4\5")):totable())
     assert.same({ { 1.5, 2 } }, reads(npy(header("<f2", "True", "(1, 2)"), "\0\62\0\64")):totable())
+    for _, case in ipairs {
+      { "<i2", "int32", { -2, 32767 }, "\254\255\255\127" }, { ">i2", "int32", { -2, 258 }, "\255\254\1\2" },
+      { "<u2", "int32", { 65534, 258 }, "\254\255\2\1" }, { ">u2", "int32", { 65534, 1 }, "\255\254\0\1" },
+      { "<u4", "int64", { 2 ^ 32 - 1, 1 }, "\255\255\255\255\1\0\0\0" }, { ">u4", "int64", { 1 }, "\0\0\0\1" },
+      { "<u8", "int64", { 2 ^ 40 }, "\0\0\0\0\0\1\0\0" }, { ">u8", "int64", { 1, 2 }, "\0\0\0\0\0\0\0\1"
+        .. "\0\0\0\0\0\0\0\2" },
+    } do
+      local kind, dtype, values, bytes = unpack(case)
+      local a = reads(npy(header(kind, "False", "(" .. #values .. ",)"), bytes))
+      assert.equal(dtype, a.dtype)
+      assert.same(values, a:totable(), kind)
+    end
+    assert.same({ { 1, 3 }, { 2, 4 } }, reads(npy(header("<u2", "True", "(2, 2)"), "\1\0\2\0\3\0\4\0")):totable())
+    assert.same({}, reads(npy(header("<u2", "False", "(0,)"), "")):totable())
     assert.same({ 1, 0, 1 }, reads(npy(header("|b1", "False", "(3,)"), "\1\0\7")):totable())
     assert.equal(5, reads(npy('{"shape":(),"fortran_order":False,"descr":"|i1"}', "\5")):item())
   end)
@@ -162,6 +176,10 @@ describe("npy", function()
     fails("'<c8' is not supported", reads, npy(header("<c8", "False", "(1,)"), ("\0"):rep(8)))
     fails("'<U4' is not supported", reads, npy(header("<U4", "False", "(1,)"), ("\0"):rep(16)))
     fails("needs 12 bytes, the file has 8", reads, npy(header("<f4", "False", "(3,)"), ("\0"):rep(8)))
+    fails("int32 (3) needs 6 bytes, the file has 4", reads, npy(header("<u2", "False", "(3,)"), ("\0"):rep(4)))
+    fails("2 bytes too many", reads, npy(header("<u2", "False", "(3,)"), ("\0"):rep(8)))
+    fails({ "the uint64 18446744073709551615 is beyond int64", "byte 76" }, reads,
+      npy(header("<u8", "False", "(2,)"), ("\0"):rep(8) .. ("\255"):rep(8)))
     fails("4 bytes too many", reads, npy(header("<f4", "False", "(1,)"), ("\0"):rep(8)))
     fails("at most 10000", reads, npy((" "):rep(10001), ""))
     fails("the file ends", reads, npy((" "):rep(300), ""):sub(1, 50))
