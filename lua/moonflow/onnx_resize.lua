@@ -117,17 +117,26 @@ local function resize(node, x, how, axes)
   return x
 end
 
+-- A scale of a file is a float32, so 10 places by 0.7 are a little less than 7; they are 7 where the product is rounded
+-- to float32 too, as it is by whoever wrote the file.
+local function scaled_size(from, scale)
+  local size = from * scale
+  local whole = floor(size + 0.5)
+  return math.abs(size - whole) <= whole * 2 ^ -24 and whole or floor(size), size
+end
+
 -- The axes whose size or scale says that they change, from their scales or their new sizes.
 local function changed_axes(node, x, named, how, scales, sizes)
   local axes = {}
   for i, index in ipairs(named) do
     local from = x.shape[index]
-    local to = sizes and sizes[i] or floor(from * scales[i])
+    local to, size = sizes and sizes[i]
+    if not to then to, size = scaled_size(from, scales[i]) end
     local scale = scales and scales[i] or to / from
     if to < 1 or scale <= 0 then node:fail(("axis %d would have size %d"):format(index, to), "shape_mismatch") end
-    if how.coordinate_name == "align_corners" and not sizes and from * scale ~= to then
+    if how.coordinate_name == "align_corners" and size and math.abs(size - to) > to * 2 ^ -24 then
       node:fail(("axis %d would have size %g, which is no whole number; export the model with sizes, not scales")
-        :format(index, from * scale))
+        :format(index, size))
     end
     if to ~= from or scale ~= 1 then axes[#axes + 1] = { index = index, from = from, to = to, scale = scale } end
   end

@@ -142,6 +142,19 @@ describe("operators", function()
         { mode = { s = "nearest" }, keep_aspect_ratio_policy = { s = "stretch" } }) },  -- as PyTorch writes it
     }))
   end)
+
+  it("resize to the whole number that a float32 scale means", function()
+    local function width(from, scale, where)
+      return result_of(np.zeros({ 1, 1, 1, from }):astype("float32"), {
+        weights = { scales = floats { 1, 1, 1, scale } }, nodes = { node("Resize", { "x", "", "scales" }, { "y" },
+          { mode = { s = "linear" }, coordinate_transformation_mode = { s = where } }) },
+      }).shape[3]
+    end
+    assert.equal(7, width(10, 0.7, "half_pixel"))  -- 0.7 as a float32 is below 0.7
+    assert.equal(6, width(10, 0.69, "half_pixel"))
+    assert.equal(3, width(5, 0.6, "align_corners"))
+    raises("axis 3 would have size 3.5, which is no whole number", function() width(5, 0.7, "align_corners") end)
+  end)
 end)
 
 describe("attention", function()
