@@ -224,21 +224,37 @@ local function known_number(value)
   return value:astype("float64"):item()
 end
 
--- The exponent may be of another dtype than what is raised. Squares and roots are what networks have of powers, and
--- their ops are faster and defined below 0.
+-- x to a whole power of 1 or more, by squaring: exact where x has whole numbers, which wrap around as its products do.
+local function product_of(node, x, power)
+  local result, square = nil, x
+  for bit = 0, 5 do
+    if bit > 0 and power >= 2 ^ bit then square = node:apply("square", { square }, nil, "power_" .. 2 ^ bit) end
+    if math.floor(power / 2 ^ bit) % 2 == 1 then
+      result = result and node:apply("multiply", { result, square }, nil, "product_" .. bit) or square
+    end
+  end
+  return result
+end
+
+local roots = { [0.5] = "sqrt", [-0.5] = "rsqrt", [-1] = "reciprocal" }
+
+-- The exponent may be of another dtype than what is raised. Squares, cubes and roots are what networks have of powers,
+-- and products are faster.
 function operators.Pow(node)
   local x, exponent = operands(node)
-  local number = known_number(exponent)
-  local is_small = number and #exponent.shape <= #x.shape
-  if is_small and number == 1 then return x end
-  if is_small and number == 2 then return node:apply("square", { x }) end
-  if node.is_floating(x) then
-    if is_small and number == 0.5 then return node:apply("sqrt", { x }) end
-    return node:apply("pow", { x, node:cast(exponent, x.dtype, "exponent") })
+  local is_floating, number = node.is_floating(x), known_number(exponent)
+  if number and #exponent.shape <= #x.shape then
+    if number == 0 then return node:filled(1, x.dtype, x.shape:table()) end
+    local most = is_floating and 4 or 63
+    if number % 1 == 0 and number > 0 and number <= most then return product_of(node, x, number) end
+    if is_floating and roots[number] then return node:apply(roots[number], { x }) end
   end
+  if is_floating then return node:apply("pow", { x, node:cast(exponent, x.dtype, "exponent") }) end
   local power = node:apply("pow", { node:cast(x, "float64", "base"), node:cast(exponent, "float64", "exponent") }, nil,
     "power")
-  return node:cast(node:apply("round", { power }, nil, "round"), x.dtype)
+  -- A power of whole numbers is one, but for the last bit; any other is cut, as a cast does.
+  if not node.is_floating(exponent) then power = node:apply("round", { power }, nil, "round") end
+  return node:cast(power, x.dtype)
 end
 
 local function folded(node, op, values)

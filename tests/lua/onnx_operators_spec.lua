@@ -61,6 +61,22 @@ describe("operators", function()
     }))
   end)
 
+  it("raise to powers, by products where they are small", function()
+    local function raised(x, exponent) return result_of(x, {
+      weights = { e = exponent }, nodes = { node("Pow", { "x", "e" }, { "y" }) } })
+    end
+    local function scalar(number, dtype) return np.array(number):astype(dtype) end
+    for _, power in ipairs { 0, 1, 2, 3, 4, 5, -1, -2 } do
+      same({ (-2) ^ power, 0.5 ^ power, 1 }, raised(floats { -2, 0.5, 1 }, scalar(power, "float32")))
+    end
+    same({ 2, 0.5 }, raised(floats { 4, 0.25 }, scalar(0.5, "float32")))
+    same({ 0.5, 2 }, raised(floats { 4, 0.25 }, scalar(-0.5, "float32")))
+    -- 3^35 is beyond the whole numbers that float64 has.
+    assert.equal(0, (raised(whole { 3 }, scalar(35, "int64")) - raised(whole { 3 }, scalar(34, "int64")) * 3)[0])
+    same({ 1, -1, 1 }, raised(whole { 0, -1, 2 }, whole { 0, 3, 0 }))
+    same({ 1, 2, 2 }, raised(whole { 3, 4, 8 }, scalar(0.5, "float32")))
+  end)
+
   it("count indices from the end", function()
     same({ 3, 1 }, result_of(floats { 1, 2, 3 }, {
       weights = { at = whole { -1, 0 } }, nodes = { node("Gather", { "x", "at" }, { "y" }) },
