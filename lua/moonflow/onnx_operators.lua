@@ -3,7 +3,10 @@
 
 local operators = {}
 
-for _, family in ipairs { "elementwise", "arrays", "layers", "resize", "recurrent", "attention", "quantized" } do
+local families = {
+  "elementwise", "arrays", "indices", "layers", "resize", "recurrent", "attention", "quantized",
+}
+for _, family in ipairs(families) do
   for name, apply in pairs(require("moonflow.onnx_" .. family)) do operators[name] = apply end
 end
 
