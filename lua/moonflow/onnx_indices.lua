@@ -1,7 +1,13 @@
 --- ONNX operators that pick and put by indices, which count from the end too where they are below 0: a table from an
 --- operator's name to the function that applies it to a node.
 
+local onnx_node = require "moonflow.onnx_node"
+
 local operators = {}
+
+local count_of = onnx_node.count_of
+
+-- ---- pick ---------------------------------------------------------------------------------------------------------
 
 function operators.Gather(node)
   local x, indices = node:input(1), node:input(2)
@@ -23,27 +29,109 @@ function operators.GatherElements(node)
   return node:apply("dim_gather", { x, node:from_the_start(indices, x.shape[axis]) }, { dim = axis })
 end
 
--- Coordinates that count from the end too.
-local function coordinates(node, indices, x)
+-- Coordinates that count from the end too, of the axes of x from `first` on.
+local function coordinates(node, indices, x, first)
   local depth = indices.shape[#indices.shape - 1]
+  if first + depth > #x.shape then
+    node:fail(("%d coordinates from axis %d on of %d axes"):format(depth, first, #x.shape), "shape_mismatch")
+  end
   local sizes = {}
-  for i = 1, depth do sizes[i] = x.shape[i - 1] end
+  for i = 1, depth do sizes[i] = x.shape[first + i - 1] end
   local ends = node:cast(node.array(sizes, "int64"), indices.dtype)
   local below = node:apply("less", { indices, node:filled(0, indices.dtype) }, nil, "below")
   return node:apply("where", { below, node:apply("add", { indices, ends }, nil, "moved"), indices }, nil, "indices")
 end
 
-function operators.GatherND(node)
-  node:expect("batch_dims", "i", 0)
-  local x, indices = node:input(1), node:input(2)
-  return node:apply("gather_nd", { x, coordinates(node, indices, x) })
+-- In an array of these sizes each element's own place along one axis, in a column.
+local function own_places(node, sizes, axis, dtype)
+  local line, column = {}, { unpack(sizes) }
+  for i = 1, #sizes do line[i] = i - 1 == axis and sizes[i] or 1 end
+  column[#sizes + 1] = 1
+  local range = node:apply("range", {}, { start = 0, stop = sizes[axis + 1], dtype = dtype }, "range_" .. axis)
+  local places = node:spread(node:reshape(range, line, "line_" .. axis), sizes, "places_" .. axis)
+  return node:reshape(places, column, "column_" .. axis)
 end
 
+-- The leading axes of a batch are coordinates too, in which each tuple stays where it is.
+function operators.GatherND(node)
+  local x, indices, batch = node:input(1), node:input(2), node:int("batch_dims", 0)
+  local rank = #indices.shape
+  if batch < 0 or batch >= rank or batch >= #x.shape then
+    node:fail(("batch_dims is %d of %d axes and %d of indices"):format(batch, #x.shape, rank), "out_of_range")
+  end
+  for i = 0, batch - 1 do
+    if x.shape[i] ~= indices.shape[i] then
+      node:fail(("axis %d of a batch has size %d, and %d in the indices"):format(i, x.shape[i], indices.shape[i]),
+        "shape_mismatch")
+    end
+  end
+  local parts, sizes = {}, indices.shape:table()
+  table.remove(sizes)
+  for axis = 0, batch - 1 do parts[axis + 1] = own_places(node, sizes, axis, indices.dtype) end
+  parts[batch + 1] = coordinates(node, indices, x, batch)
+  local all = batch == 0 and parts[1] or node:apply("concat", parts, { axis = rank - 1 }, "coordinates")
+  return node:apply("gather_nd", { x, all })
+end
+
+-- ---- put ----------------------------------------------------------------------------------------------------------
+
+local reductions = { mul = "multiply", max = "maximum", min = "minimum" }
+
+-- Rows of updates, each with the reduction of all before it that go to the same place, in the order of their places,
+-- and the rows of coordinates that belong to them. Sorted by place, those of one place are neighbours; each step then
+-- takes in what lies as far off as the steps before have reached.
+local function reduced_by_place(node, op, x, places, updates)
+  local count, depth = unpack(places.shape:table())
+  local strides, stride = {}, 1
+  for i = depth, 1, -1 do strides[i], stride = stride, stride * x.shape[i - 1] end
+  local wide = node:cast(places, "int64", "places_wide")
+  local lines = node:apply("multiply", { wide, node.array(strides, "int64") }, nil, "lines")
+  local line = node:apply("reduce_sum", { lines }, { axis = { 1 }, keepdims = false }, "line")
+  local order = node:apply("argsort", { line }, { direction = "ASCENDING" }, "order")
+  local function ordered(value, word)
+    return node:apply("gather", { value, order }, { axis = 0 }, word .. "_ordered")
+  end
+  line, places, updates = ordered(line, "line"), ordered(places, "places"), ordered(updates, "updates")
+
+  local reach = 1
+  while reach < count do
+    local rest = count - reach
+    local is_same = node:apply("equal", { node:cut(line, 0, reach, rest, "line_here"),
+      node:cut(line, 0, 0, rest, "line_before") }, nil, "is_same_" .. reach)
+    local here, before = node:cut(updates, 0, reach, rest, "here"), node:cut(updates, 0, 0, rest, "before")
+    local both = node:apply("where", { node:reshape(is_same, { rest, 1 }, "is_same"),
+      node:apply(op, { before, here }, nil, "both"), here }, nil, "reduced_" .. reach)
+    updates = node:apply("concat", { node:cut(updates, 0, 0, reach, "first"), both }, { axis = 0 }, "updates_" .. reach)
+    reach = 2 * reach
+  end
+  return places, updates
+end
+
+-- Updates at coordinates. Of several for one place the last stays, or all are reduced with what is there.
 local function scattered(node, x, indices, updates)
   local reduction = node:text("reduction", "none")
-  if reduction ~= "add" then node:expect("reduction", "s", "none") end
-  return node:apply(reduction == "add" and "tensor_scatter_nd_add" or "tensor_scatter_nd_update",
-    { x, coordinates(node, indices, x), updates })
+  local places = coordinates(node, indices, x, 0)
+  if reduction == "none" then return node:apply("tensor_scatter_nd_update", { x, places, updates }) end
+  if reduction == "add" then return node:apply("tensor_scatter_nd_add", { x, places, updates }) end
+  local op = reductions[reduction]
+  if not op then node:fail("reduction = " .. reduction .. " is not supported", "invalid_argument") end
+
+  local sizes, wanted = x.shape:table(), indices.shape:table()
+  local depth = table.remove(wanted)
+  local count, row = count_of(wanted), { unpack(sizes, depth + 1) }
+  for _, size in ipairs(row) do wanted[#wanted + 1] = size end
+  if table.concat(wanted, ",") ~= table.concat(updates.shape:table(), ",") then
+    node:fail(("updates are %s, wanted (%s)"):format(tostring(updates.shape), table.concat(wanted, ", ")),
+      "shape_mismatch")
+  end
+  if count == 0 or count_of(row) == 0 then return x end
+  local rows
+  places, rows = reduced_by_place(node, op, x, node:reshape(places, { count, depth }, "tuples"),
+    node:reshape(updates, { count, count_of(row) }, "rows"))
+  table.insert(row, 1, count)
+  local there = node:apply("gather_nd", { x, places }, nil, "there")
+  local reduced = node:apply(op, { there, node:reshape(rows, row, "reduced_rows") }, nil, "reduced")
+  return node:apply("tensor_scatter_nd_update", { x, places, reduced })
 end
 
 function operators.ScatterND(node) return scattered(node, node:input(1), node:input(2), node:input(3)) end
@@ -53,31 +141,35 @@ function operators.ScatterElements(node)
   local x, indices, updates = node:input(1), node:input(2), node:input(3)
   local rank, sizes = #x.shape, indices.shape:table()
   local axis = node:axis_of(node:int("axis", 0), rank)
+  if #sizes ~= rank then node:fail(("indices of %d axes for %d"):format(#sizes, rank), "shape_mismatch") end
   local column = indices.shape:table()
   column[rank + 1] = 1
   local parts = {}
   for i = 0, rank - 1 do
-    local place = indices
-    if i ~= axis then
-      local line = {}
-      for j = 1, rank do line[j] = j - 1 == i and sizes[j] or 1 end
-      local range = node:apply("range", {}, { start = 0, stop = sizes[i + 1], dtype = indices.dtype }, "range_" .. i)
-      place = node:spread(node:reshape(range, line, "line_" .. i), sizes, "places_" .. i)
-    end
-    parts[i + 1] = node:reshape(place, column, "column_" .. i)
+    parts[i + 1] = i == axis and node:reshape(indices, column, "column_" .. i)
+      or own_places(node, sizes, i, indices.dtype)
   end
   local places = rank == 1 and parts[1] or node:apply("concat", parts, { axis = rank }, "places")
   return scattered(node, x, places, updates)
 end
 
--- values is { off, on }; an index outside of the depth is an error of the run, where ONNX lets it pass.
+operators.Scatter = operators.ScatterElements  -- as it was called before opset 11
+
+-- values is { off, on }. An index outside of the depth has off alone.
 function operators.OneHot(node)
-  local indices, depth, values = node:input(1), node:need(node:number(2), "depth"), node:numbers(3)
-  if not values or #values ~= 2 then node:fail("its values must be two", "shape_mismatch") end
+  local indices, depth, values = node:input(1), node:need(node:number(2), "depth"), node:input(3)
+  if values.shape:count() ~= 2 then node:fail("its values must be two", "shape_mismatch") end
+  if depth < 1 or depth % 1 ~= 0 then node:fail(("a depth of %g"):format(depth), "out_of_range") end
   local axis = node:axis_of(node:int("axis", -1), #indices.shape + 1)
   indices = node:from_the_start(node:cast(indices, "int64", "indices"), depth)
-  return node:apply("one_hot", { indices },
-    { depth = depth, off_value = values[1], on_value = values[2], axis = axis, dtype = node:input(3).dtype })
+  local line, column = {}, indices.shape:table()
+  table.insert(column, axis + 1, 1)
+  for i = 1, #column do line[i] = i == axis + 1 and depth or 1 end
+  local classes = node:apply("range", {}, { start = 0, stop = depth, dtype = "int64" }, "classes")
+  local is_on = node:apply("equal", { node:reshape(indices, column, "column"), node:reshape(classes, line, "line") },
+    nil, "is_on")
+  local function value(at, word) return node:reshape(node:cut(values, 0, at, 1, word .. "_value"), {}, word) end
+  return node:apply("where", { is_on, value(1, "on"), value(0, "off") })
 end
 
 return operators

@@ -101,6 +101,63 @@ describe("operators", function()
     same({ { 1, 22, 3 }, { 14, 5, 6 } }, scattered { axis = { i = 0 }, reduction = { s = "add" } })
   end)
 
+  it("reduce all updates of one place with what is there", function()
+    local function elements(reduction)
+      return result_of(floats { 2, 3, 5, 7 }, {
+        opset = 18, weights = { at = whole { 3, 0, -1, 3, 0 }, new = floats { 4, 0.5, 3, 10, -1 } },
+        nodes = { node("ScatterElements", { "x", "at", "new" }, { "y" }, { reduction = { s = reduction } }) },
+      })
+    end
+    same({ -1, 3, 5, 840 }, elements "mul")
+    same({ 2, 3, 5, 10 }, elements "max")
+    same({ -1, 3, 5, 3 }, elements "min")
+    same({ 1.5, 3, 5, 24 }, elements "add")
+    raises("reduction = mean is not supported", function() elements "mean" end)
+    local function rows(reduction)
+      return result_of(floats { { 1, 2 }, { 3, 4 }, { 5, 6 } }, {
+        opset = 18, weights = { at = whole { { 2 }, { 0 }, { -1 } }, new = floats { { 9, 1 }, { 7, 0 }, { 2, 8 } } },
+        nodes = { node("ScatterND", { "x", "at", "new" }, { "y" }, { reduction = { s = reduction } }) },
+      })
+    end
+    same({ { 7, 0 }, { 3, 4 }, { 90, 48 } }, rows "mul")
+    same({ { 7, 2 }, { 3, 4 }, { 9, 8 } }, rows "max")
+    same({ { 1, 0 }, { 3, 4 }, { 2, 1 } }, rows "min")
+  end)
+
+  it("take indices that only a run knows, to reduce by", function()
+    local model = flow.onnx.load(write {
+      opset = 18, inputs = { value("at", { 3 }, "int64") }, weights = { x = floats { 1, 1 }, new = floats { 2, 3, 5 } },
+      nodes = { node("ScatterElements", { "x", "at", "new" }, { "y" }, { reduction = { s = "mul" } }) },
+    })
+    local job = job_of(model, { 3 }, "int64")
+    same({ 10, 3 }, job(whole { 0, 1, 0 }))
+    same({ 1, 30 }, job(whole { -1, 1, 1 }))
+  end)
+
+  it("pick by coordinates within a batch", function()
+    local function picked(at, batch)
+      return result_of(floats { { { 1, 2 }, { 3, 4 } }, { { 5, 6 }, { 7, 8 } } }, {
+        weights = { at = at }, nodes = { node("GatherND", { "x", "at" }, { "y" }, { batch_dims = { i = batch } }) },
+      })
+    end
+    same({ { 3, 4 }, { 5, 6 } }, picked(whole { { 1 }, { 0 } }, 1))
+    same({ { 2, 3 }, { 6, 7 } }, picked(whole { { { -1 }, { 0 } }, { { 1 }, { 0 } } }, 2))
+    raises("batch_dims is 2 of 3 axes and 2 of indices", function() picked(whole { { 1 }, { 0 } }, 2) end)
+    raises("axis 0 of a batch has size 2, and 1 in the indices", function() picked(whole { { 1 } }, 1) end)
+  end)
+
+  it("have classes as lines, and nothing for an index beyond them", function()
+    local function hot(axis)
+      return result_of(whole { 1, -1, 3, -4 }, {
+        weights = { depth = whole(3), values = floats { 0.5, 2 } },
+        nodes = { node("OneHot", { "x", "depth", "values" }, { "y" }, { axis = { i = axis } }) },
+      })
+    end
+    local n, y = 0.5, 2
+    same({ { n, y, n }, { n, n, y }, { n, n, n }, { n, n, n } }, hot(-1))
+    same({ { n, n, n, n }, { y, n, n, n }, { n, y, n, n } }, hot(0))
+  end)
+
   it("divide rows by their root mean square", function()
     same({ { 0.5, 3.5 } }, result_of(floats { { 1, 7 } }, {
       opset = 23, weights = { scale = floats { 2.5, 2.5 } },
