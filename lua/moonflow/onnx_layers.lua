@@ -167,46 +167,213 @@ end
 
 -- Pads that also make place for windows which stick out behind the image, as ceil_mode has them: all that begin in it
 -- or before it.
-local function ceiled(sizes, kernel, strides, pads)
+local function ceiled(sizes, reaches, strides, pads)
   local list = {}
   for i, size in ipairs(sizes) do
     local before, after = pads[i][1], pads[i][2]
-    local count = math.ceil((size + before + after - kernel[i]) / strides[i]) + 1
+    local count = math.ceil((size + before + after - reaches[i]) / strides[i]) + 1
     if (count - 1) * strides[i] >= size + before then count = count - 1 end
-    list[i] = { before, math.max(after, (count - 1) * strides[i] + kernel[i] - size - before) }
+    list[i] = { before, math.max(after, (count - 1) * strides[i] + reaches[i] - size - before) }
   end
   return list
 end
 
-local function pooled(node, op, counts_pads)
-  node:expect("storage_order", "i", 0)
-  local x = node:input(1)
-  local count = place_axes(node, x, 3)
+-- What a node says of its windows: kernel, strides, dilations, reaches and sizes with a number for each axis of places,
+-- and pads, those it `said` and those there are with what sticks out.
+local function windows_of(node, x, most)
+  local count = place_axes(node, x, most)
   node:need(node:ints("kernel_shape"), "kernel_shape")
-  local kernel, strides = per_axis(node, "kernel_shape", count, 1), per_axis(node, "strides", count, 1)
-  for _, dilation in ipairs(per_axis(node, "dilations", count, 1)) do
-    if dilation ~= 1 then node:fail("dilations are not supported") end
+  local w = { kernel = per_axis(node, "kernel_shape", count, 1), strides = per_axis(node, "strides", count, 1),
+              dilations = per_axis(node, "dilations", count, 1), sizes = places_of(x), count = count }
+  w.reaches, w.is_dilated = reaches_of(w.kernel, w.dilations), false
+  for _, dilation in ipairs(w.dilations) do w.is_dilated = w.is_dilated or dilation ~= 1 end
+  w.said = pads_of(node, w.sizes, w.reaches, w.strides)
+  w.pads = node:int("ceil_mode", 0) ~= 0 and ceiled(w.sizes, w.reaches, w.strides, w.said) or w.said
+  for i, size in ipairs(w.sizes) do
+    if size + w.pads[i][1] + w.pads[i][2] < w.reaches[i] then
+      node:fail(("a window that reaches over %d places does not fit axis %d, which has %d"):format(w.reaches[i], i + 1,
+        size + w.pads[i][1] + w.pads[i][2]), "shape_mismatch")
+    end
   end
-  local sizes = places_of(x)
-  local said = pads_of(node, sizes, kernel, strides)
-  local pads = node:int("ceil_mode", 0) ~= 0 and ceiled(sizes, kernel, strides, said) or said
-  if count == 1 then x = as_image(node, x, "image") end
+  return w
+end
+
+-- A window of any kind, where no op does: along one axis after the other, from the last on, the i-th numbers of all
+-- windows are a part of the axis with holes, and `fold(parts, i, axis)` gives one value out of these lists of parts.
+-- `values` are all treated alike, and padded by their own number in `fills`.
+local function folded_windows(node, values, fills, w, fold)
+  for i = w.count, 1, -1 do
+    local axis, parts = i + 1, {}
+    local length = w.sizes[i] + w.pads[i][1] + w.pads[i][2]
+    local count = math.floor((length - w.reaches[i]) / w.strides[i]) + 1
+    for v, value in ipairs(values) do
+      local rank, paddings = #value.shape, {}
+      for j = 1, 2 * rank do paddings[j] = 0 end
+      paddings[2 * axis + 1], paddings[2 * axis + 2] = unpack(w.pads[i])
+      if w.pads[i][1] + w.pads[i][2] > 0 then
+        value = node:apply("pad", { value }, { paddings = paddings, constant_value = fills[v] }, "pad_" .. axis)
+      end
+      parts[v] = {}
+      for k = 1, w.kernel[i] do
+        local start, stop, step = {}, value.shape:table(), {}
+        for j = 1, rank do start[j], step[j] = 0, 1 end
+        start[axis + 1], step[axis + 1] = (k - 1) * w.dilations[i], w.strides[i]
+        stop[axis + 1] = start[axis + 1] + (count - 1) * w.strides[i] + 1
+        parts[v][k] = node:apply("strided_slice", { value }, { start = start, stop = stop, step = step },
+          ("part_%d_%d"):format(axis, k))
+      end
+    end
+    values = fold(parts, i, axis, count)
+  end
+  return values
+end
+
+local function folded(node, op, parts, word)
+  local result = parts[1]
+  for k = 2, #parts do result = node:apply(op, { result, parts[k] }, nil, word .. "_" .. k) end
+  return result
+end
+
+-- How many places of its image each window along an axis has, or of the pads too that the node says.
+local function window_counts(w, i, count, counts_pads)
+  local least = counts_pads and -w.said[i][1] or 0
+  local most, list = w.sizes[i] - 1 + (counts_pads and w.said[i][2] or 0), {}
+  for at = 0, count - 1 do
+    local there = 0
+    for k = 0, w.kernel[i] - 1 do
+      local place = at * w.strides[i] - w.pads[i][1] + k * w.dilations[i]
+      if place >= least and place <= most then there = there + 1 end
+    end
+    list[at + 1] = math.max(1, there)
+  end
+  return list
+end
+
+local lowest = { int8 = -128, uint8 = 0 }
+
+-- The largest of each window and, where `places` says of each number of x which one it is, that of the first such.
+local function largest(node, x, places, w)
+  local fill = lowest[x.dtype] or -math.huge
+  return unpack(folded_windows(node, { x, places }, { fill, 0 }, w, function(parts, _, axis)
+    if not places then return { folded(node, "maximum", parts[1], "largest_" .. axis) } end
+    local best, place = parts[1][1], parts[2][1]
+    for k = 2, #parts[1] do
+      local is_more = node:apply("greater", { parts[1][k], best }, nil, "is_more")
+      best = node:apply("where", { is_more, parts[1][k], best }, nil, "largest_" .. axis)
+      place = node:apply("where", { is_more, parts[2][k], place }, nil, "place_" .. axis)
+    end
+    return { best, place }
+  end))
+end
+
+-- The sum of each window.
+local function window_sums(node, x, w, after)
+  return folded_windows(node, { x }, { 0 }, w, function(parts, i, axis, count)
+    local sum = folded(node, "add", parts[1], "sum_" .. axis)
+    return { after and after(sum, i, axis, count) or sum }
+  end)[1]
+end
+
+local function averaged(node, x, w, counts_pads)
+  return window_sums(node, x, w, function(sum, i, axis, count)
+    local column = {}
+    for j = 1, #x.shape do column[j] = j == axis + 1 and count or 1 end
+    local counts = node:reshape(node.array(window_counts(w, i, count, counts_pads), x.dtype), column, "counts")
+    return node:apply("divide", { sum, counts }, nil, "mean_" .. axis)
+  end)
+end
+
+local function pooled(node, op, x, w, counts_pads)
+  local pads = w.pads
+  if w.count == 1 then x = as_image(node, x, "image") end
   if counts_pads then  -- then they are zeros of the image, and what sticks out still does not count
-    x = node:apply("pad", { x }, { paddings = windows.listed(said, #x.shape, 2) }, "pad")
-    local beyond = {}
-    for i, pair in ipairs(pads) do beyond[i] = { 0, pair[2] - said[i][2] } end
-    pads = beyond
+    x = node:apply("pad", { x }, { paddings = windows.listed(w.said, #x.shape, 2) }, "pad")
+    pads = {}
+    for i, pair in ipairs(w.pads) do pads[i] = { 0, pair[2] - w.said[i][2] } end
   end
-  if count == 3 then
-    return volumes.pool(node, op, x, { ksize = kernel, strides = strides, pads = pads })
+  if w.count == 3 then
+    return volumes.pool(node, op, x, { ksize = w.kernel, strides = w.strides, pads = pads })
   end
-  return as_before(node, count, node:apply(op, { x }, {
-    ksize = with_height(1, kernel), strides = with_height(1, strides), padding = windows.listed(pads, 4, 2),
+  return as_before(node, w.count, node:apply(op, { x }, {
+    ksize = with_height(1, w.kernel), strides = with_height(1, w.strides), padding = windows.listed(pads, 4, 2),
   }))
 end
 
-function operators.MaxPool(node) return pooled(node, "max_pool2d") end
-function operators.AveragePool(node) return pooled(node, "avg_pool2d", node:int("count_include_pad", 0) ~= 0) end
+-- Which number of x each one is, counted over all of it: row by row, or along the first axis of places first.
+local function all_places(node, x, goes_down)
+  local sizes = x.shape:table()
+  local order, turned = {}, {}
+  for i = 1, #sizes do order[i] = goes_down and i > 2 and #sizes + 2 - i or i - 1 end
+  for i = 1, #sizes do turned[i] = sizes[order[i] + 1] end
+  local range = node:apply("range", {}, { start = 0, stop = count_of(sizes), dtype = "int64" }, "places")
+  if not goes_down then return node:reshape(range, sizes, "all_places") end
+  return node:transpose(node:reshape(range, turned, "lines"), order, "all_places")
+end
+
+function operators.MaxPool(node)
+  local x, goes_down = node:input(1), node:int("storage_order", 0) ~= 0
+  local w = windows_of(node, x, 3)
+  if node:is_wanted(2) then return largest(node, x, all_places(node, x, goes_down), w) end
+  if w.is_dilated or not node.is_floating(x) then return (largest(node, x, nil, w)) end
+  return pooled(node, "max_pool2d", x, w)
+end
+
+function operators.AveragePool(node)
+  local x, counts_pads = node:input(1), node:int("count_include_pad", 0) ~= 0
+  local w = windows_of(node, x, 3)
+  if w.is_dilated then return averaged(node, x, w, counts_pads) end
+  return pooled(node, "avg_pool2d", x, w, counts_pads)
+end
+
+-- The p-th root of a sum of p-th powers: of each window, or of all places.
+local function power_and_root(node, p)
+  if p == 2 then return function(x) return node:apply("square", { x }, nil, "square") end, "sqrt" end
+  return function(x)
+    local size = node:apply("abs", { x }, nil, "abs")
+    return p == 1 and size or node:apply("pow", { size, node:filled(p, x.dtype) }, nil, "power")
+  end
+end
+
+local function root_of(node, sum, p, root)
+  if p == 1 then return sum end
+  return root and node:apply(root, { sum }) or node:apply("pow", { sum, node:filled(1 / p, sum.dtype) })
+end
+
+function operators.LpPool(node)
+  local x, p = node:input(1), node:int("p", 2)
+  local power, root = power_and_root(node, p)
+  return root_of(node, window_sums(node, power(x), windows_of(node, x, 3)), p, root)
+end
+
+function operators.GlobalLpPool(node)
+  local x, p, axes = node:input(1), node:int("p", 2), {}
+  for axis = 2, #x.shape - 1 do axes[#axes + 1] = axis end
+  if #axes == 0 then node:fail("its input has no axis of places", "shape_mismatch") end
+  local power, root = power_and_root(node, p)
+  return root_of(node, node:apply("reduce_sum", { power(x) }, { axis = axes, keepdims = true }, "sum"), p, root)
+end
+
+-- Puts what a MaxPool took back to where it was, into zeros. The places count over all of the pool's input. Where that
+-- was larger than the windows reach, the standard counts otherwise than those do who write such files.
+function operators.MaxUnpool(node)
+  local x, places, wanted = node:input(1), node:input(2), node:numbers(3)
+  local count = place_axes(node, x, 3)
+  node:need(node:ints("kernel_shape"), "kernel_shape")
+  local kernel, strides = per_axis(node, "kernel_shape", count, 1), per_axis(node, "strides", count, 1)
+  local pads, sizes = per_axis(node, "pads", 2 * count, 0), x.shape:table()
+  local shape = { sizes[1], sizes[2] }
+  for i = 1, count do
+    shape[i + 2] = (sizes[i + 2] - 1) * strides[i] + kernel[i] - pads[i] - pads[count + i]
+  end
+  local said, own = table.concat(wanted or shape, ", "), table.concat(shape, ", ")
+  if said ~= own then
+    node:fail(("output_shape is (%s), and only what its windows reach, (%s), is supported"):format(said, own))
+  end
+  local total = x.shape:count()
+  local flat = node:apply("tensor_scatter_nd_update", { node:filled(0, x.dtype, { count_of(shape) }),
+    node:reshape(places, { total, 1 }, "places"), node:reshape(x, { total }, "numbers") }, nil, "put")
+  return node:reshape(flat, shape)
+end
 
 local function over_places(op)
   return function(node)

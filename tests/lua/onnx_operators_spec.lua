@@ -23,6 +23,46 @@ describe("operators", function()
     }))
   end)
 
+  it("have windows with holes", function()
+    local x = floats { { { 1, 5, 2, 4, 3 } } }
+    local function pooled(op, attributes)
+      attributes.kernel_shape, attributes.dilations = { ints = { 2 } }, { ints = { 3 } }
+      return result_of(x, { opset = 19, nodes = { node(op, { "x" }, { "y" }, attributes) } })
+    end
+    local function padded(more)
+      more.pads = { ints = { 1, 2 } }
+      return more
+    end
+    same({ { { 4, 5 } } }, pooled("MaxPool", {}))
+    same({ { { 2.5, 4 } } }, pooled("AveragePool", {}))
+    -- Of (0 1 5 2 4 3 0 0), without and with its zeros.
+    same({ { { 2, 4, 5, 2, 4 } } }, pooled("MaxPool", padded {}))
+    same({ { { 2, 2.5, 4, 2, 4 } } }, pooled("AveragePool", padded {}))
+    same({ { { 1, 2.5, 4, 1, 2 } } }, pooled("AveragePool", padded { count_include_pad = { i = 1 } }))
+    same({ { { 2, 4, 4 } } }, pooled("AveragePool",  -- the last window sticks out
+      { pads = { ints = { 1, 1 } }, strides = { ints = { 2 } }, ceil_mode = { i = 1 } }))
+    same({ { { 5, 8 } } }, pooled("LpPool", { p = { i = 1 } }))
+    raises("a window that reaches over 4 places does not fit axis 2, which has 3", function()
+      x = floats { { { 1, 2, 3 } } }
+      pooled("MaxPool", {})
+    end)
+  end)
+
+  it("say which number of a window is the largest, and put it back there", function()
+    local x = floats { { { { 1, 7, 3, 3 }, { 7, 2, 3, 3 } } } }
+    local function model(outputs, attributes)
+      attributes = attributes or {}
+      attributes.kernel_shape, attributes.strides = { ints = { 2, 2 } }, { ints = { 2, 2 } }
+      return { opset = 12, nodes = { node("MaxPool", { "x" }, { "p", "at" }, attributes), outputs } }
+    end
+    local function at(attributes) return result_of(x, model(node("Identity", { "at" }, { "y" }), attributes)) end
+    same({ { { { 1, 2 } } } }, at())  -- the first of those that are alike
+    same({ { { { 2, 4 } } } }, at { storage_order = { i = 1 } })
+    local unpool = node("MaxUnpool", { "p", "at" }, { "y" },
+      { kernel_shape = { ints = { 2, 2 } }, strides = { ints = { 2, 2 } } })
+    same({ { { { 0, 7, 3, 0 }, { 0, 0, 0, 0 } } } }, result_of(x, model(unpool)))
+  end)
+
   it("refuse windows that no one can have, along any number of axes", function()
     local function convolved(attributes)
       local x = floats { { { { { 1 }, { 2 }, { 3 } } } } }
