@@ -2,14 +2,16 @@
 --- node.
 -- They are traced step by step, as flow's own layers are. The inputs of all steps are multiplied at once.
 
+local arguments = require "moonflow.arguments"
+
 local operators = {}
 
 -- Inputs by their place. The states at the beginning stand side by side: the hidden one, and an LSTM's cell.
 local kX, kWeight, kRecurrence, kBias, kLengths, kStates, kPeepholes = 1, 2, 3, 4, 5, 6, 8
 
--- The part of a value for one direction, without its axis of directions.
-local function of_direction(node, i, index, word)
-  local value = node:optional(i)
+-- The part of a value for one direction, without its axis of directions, which is the first.
+local function of_direction(node, i, index, word, given)
+  local value = given or node:optional(i)
   if not value then return nil end
   local sizes = value.shape:table()
   table.remove(sizes, 1)
@@ -32,10 +34,22 @@ local function check_activations(node, usual)
   end
 end
 
-local function check_lengths(node, steps)
-  for _, length in ipairs(node:numbers(kLengths) or {}) do
-    if length ~= steps then node:fail("sequences of several lengths are not supported") end
+-- How many steps each sequence of the batch has, as a column; nil where all have all of them.
+local function lengths_of(node, steps, batch)
+  local lengths = node:optional(kLengths)
+  if not lengths then return nil end
+  if #lengths.shape ~= 1 or lengths.shape[0] ~= batch then
+    node:fail(("its lengths are %s for %d sequences"):format(tostring(lengths.shape), batch), "shape_mismatch")
   end
+  local is_known, are_all = arguments.kind(lengths) == "ndarray", true
+  for _, length in ipairs(is_known and node.list_of(lengths) or {}) do
+    if length < 0 or length > steps then
+      node:fail(("a sequence of %d steps of %d"):format(length, steps), "out_of_range")
+    end
+    are_all = are_all and length == steps
+  end
+  if is_known and are_all then return nil end
+  return node:reshape(node:cast(lengths, "int64", "lengths"), { batch, 1 }, "lengths_column")
 end
 
 -- One gate of rows that have all of them side by side.
@@ -44,11 +58,12 @@ local function gate(node, rows, place, size, word)
 end
 
 -- One direction of a layer with `count` gates. `step(inputs, weights, states, size)` gives the states after a step, of
--- which the first goes out. Gives the outputs in the order of the steps, and the states at the end.
-local function run_direction(node, count, index, is_reverse, states, step)
-  local x = node:input(kX)
+-- which the first goes out. Gives the outputs in the order of the steps, and the states at the end. Behind the end of a
+-- sequence its states stay, so that backwards it begins there, and 0 goes out.
+local function run_direction(node, x, count, index, is_reverse, states, step, lengths)
   local steps, batch, width = unpack(x.shape:table())
-  local weights = { recurrence = of_direction(node, kRecurrence, index, "recurrence") }
+  local weights = { recurrence = of_direction(node, kRecurrence, index, "recurrence"),
+                    peepholes = of_direction(node, kPeepholes, index, "peepholes") }
   local size, biases, input_bias = weights.recurrence.shape[1], of_direction(node, kBias, index, "biases"), nil
   if biases then
     input_bias = node:cut(biases, 0, 0, count * size, "input_bias")
@@ -59,24 +74,36 @@ local function run_direction(node, count, index, is_reverse, states, step)
   local outputs = {}
   for i = 0, steps - 1 do
     local at = is_reverse and steps - 1 - i or i
-    states = step(node:cut(rows, 0, at * batch, batch, "step"), weights, states, size)
-    outputs[at + 1] = node:reshape(states[1], { 1, 1, batch, size }, "output")
+    local before = states
+    states = step(node:cut(rows, 0, at * batch, batch, "step"), weights, before, size)
+    local output = states[1]
+    if lengths then
+      local is_there = node:apply("less", { node:filled(at, "int64"), lengths }, nil, "is_there")
+      output = node:apply("where", { is_there, output, node:filled(0, x.dtype) }, nil, "shown")
+      for k, state in ipairs(states) do
+        states[k] = node:apply("where", { is_there, state, before[k] }, nil, "kept_" .. k)
+      end
+    end
+    outputs[at + 1] = node:reshape(output, { 1, 1, batch, size }, "output")
   end
   return #outputs == 1 and outputs[1] or node:apply("concat", outputs, { axis = 0 }, "outputs"), states
 end
 
 -- The whole layer: outputs (steps, directions, batch, size), and the states at the end, (directions, batch, size) each.
+-- With layout = 1 the batch is the first axis of all of them, and of the input and the first states.
 local function recurrent(node, count, state_count, step)
-  node:expect("layout", "i", 0)
+  local batch_first = node:int("layout", 0) ~= 0
   node:ignore("hidden_size")
   if node:float("clip") then node:fail("clip is not supported") end
   local x = node:input(kX)
   if #x.shape ~= 3 or #node:input(kWeight).shape ~= 3 or #node:input(kRecurrence).shape ~= 3 then
     node:fail("it wants (steps, batch, in), and weights of three axes", "shape_mismatch")
   end
+  local function turned(value, word) return batch_first and value and node:swapped(value, 0, 1, word) or value end
+  x = turned(x, "steps_first")
   local steps, batch, size = x.shape[0], x.shape[1], node:input(kRecurrence).shape[2]
   if steps < 1 then node:fail("it has no steps", "shape_mismatch") end
-  check_lengths(node, steps)
+  local lengths = lengths_of(node, steps, batch)
   local direction = node:text("direction", "forward")
   local directions = ({ forward = { false }, reverse = { true }, bidirectional = { false, true } })[direction]
   if not directions then node:fail("direction = " .. direction .. " is not supported") end
@@ -84,10 +111,12 @@ local function recurrent(node, count, state_count, step)
   for d, is_reverse in ipairs(directions) do
     local states = {}
     for i = 1, state_count do
-      states[i] = of_direction(node, kStates + i - 1, d - 1, "first_" .. i) or node:filled(0, x.dtype, { batch, size })
+      local given = turned(node:optional(kStates + i - 1), "first_turned_" .. i)
+      states[i] = given and of_direction(node, nil, d - 1, "first_" .. i, given)
+        or node:filled(0, x.dtype, { batch, size })
     end
     local outputs
-    outputs, states = run_direction(node, count, d - 1, is_reverse, states, step)
+    outputs, states = run_direction(node, x, count, d - 1, is_reverse, states, step, lengths)
     all[d] = outputs
     for i = 1, state_count do
       ends[i] = ends[i] or {}
@@ -97,8 +126,9 @@ local function recurrent(node, count, state_count, step)
   local function joined(values, axis, word)
     return #values == 1 and values[1] or node:apply("concat", values, { axis = axis }, word)
   end
-  for i = 1, state_count do ends[i] = joined(ends[i], 0, "ends_" .. i) end
-  return joined(all, 1), unpack(ends)
+  for i = 1, state_count do ends[i] = turned(joined(ends[i], 0, "ends_" .. i), "ends_turned_" .. i) end
+  local y = joined(all, 1, batch_first and "steps" or nil)
+  return batch_first and node:transpose(y, { 2, 0, 1, 3 }) or y, unpack(ends)
 end
 
 local function sum(node, a, b, word) return node:apply("add", { a, b }, nil, word) end
@@ -143,18 +173,26 @@ function operators.GRU(node)
   end)
 end
 
--- The gates are input, output, forget and cell.
+-- The gates are input, output, forget and cell. With peepholes the cell opens them too: as it was, but for the output.
 function operators.LSTM(node)
   check_activations(node, { "Sigmoid", "Tanh", "Tanh" })
   node:expect("input_forget", "i", 0)
-  if node:optional(kPeepholes) then node:fail("peepholes are not supported") end
   return recurrent(node, 4, 2, function(inputs, weights, states, size)
     local back = layer(node, states[1], weights.recurrence, weights.bias, "back")
     local gates = sum(node, inputs, back, "gates")
-    local function open(place, word) return sigmoid(node, gate(node, gates, place, size, word .. "_gate"), word) end
-    local new = product(node, open(0, "input"), tanh(node, gate(node, gates, 3, size, "cell_gate"), "new"), "written")
-    local cell = sum(node, product(node, open(2, "forget"), states[2], "kept"), new, "cell")
-    return { product(node, open(1, "output"), tanh(node, cell, "shown"), "state"), cell }
+    local function open(place, word, cell)
+      local sums = gate(node, gates, place, size, word .. "_gate")
+      if weights.peepholes then
+        local looked = node:cut(weights.peepholes, 0, place * size, size, word .. "_peephole")
+        sums = sum(node, sums, product(node, cell, looked, word .. "_looked"), word .. "_sums")
+      end
+      return sigmoid(node, sums, word)
+    end
+    local before = states[2]
+    local new = product(node, open(0, "input", before), tanh(node, gate(node, gates, 3, size, "cell_gate"), "new"),
+      "written")
+    local cell = sum(node, product(node, open(2, "forget", before), before, "kept"), new, "cell")
+    return { product(node, open(1, "output", cell), tanh(node, cell, "shown"), "state"), cell }
   end)
 end
 

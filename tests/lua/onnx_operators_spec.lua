@@ -239,6 +239,63 @@ describe("operators", function()
     end
   end)
 
+  -- One unit, whose next state is tanh(x + state).
+  local function rnn(given)
+    local one = np.ones({ given.both and 2 or 1, 1, 1 }):astype("float32")
+    local weights, inputs = { w = one, r = one }, { "x", "w", "r" }
+    if given.lengths then weights.lengths, inputs[4], inputs[5] = given.lengths, "", "lengths" end
+    return result_of(given.x, { opset = 14, weights = weights, nodes = {
+      node("RNN", inputs, given.outputs, { layout = { i = given.layout or 0 },
+        direction = { s = given.both and "bidirectional" or "forward" } }) } })
+  end
+  local tanh = math.tanh
+
+  it("take sequences of several lengths", function()
+    local lengths = np.array { 2, 1 }:astype("int32")
+    local x = floats { { { 0.5 }, { 0.25 } }, { { 1 }, { 9 } } }  -- (steps, batch, in)
+    local y = rnn { x = x, lengths = lengths, both = true, outputs = { "y" } }
+    local function near(wanted, ...) assert.near(wanted, y:at(...), 1e-6) end
+    near(tanh(1 + tanh(0.5)), 1, 0, 0, 0)
+    near(tanh(0.5 + tanh(1)), 0, 1, 0, 0)
+    for direction = 0, 1 do  -- the second has one step
+      near(tanh(0.25), 0, direction, 1, 0)
+      near(0, 1, direction, 1, 0)
+    end
+    y = rnn { x = x, lengths = lengths, both = true, outputs = { "", "y" } }
+    near(tanh(0.25), 0, 1, 0)
+    near(tanh(0.25), 1, 1, 0)
+    near(tanh(0.5 + tanh(1)), 1, 0, 0)
+    raises("a sequence of 3 steps of 2", function()
+      rnn { x = x, lengths = np.array { 3, 1 }:astype("int32"), outputs = { "y" } }
+    end)
+    raises("its lengths are (1) for 2 sequences", function()
+      rnn { x = x, lengths = np.array { 2 }:astype("int32"), outputs = { "y" } }
+    end)
+  end)
+
+  it("take sequences whose batch comes first", function()
+    local x = floats { { { 1 }, { 2 } }, { { 3 }, { 4 } }, { { 5 }, { 6 } } }  -- (batch, steps, in)
+    local y = rnn { x = x, layout = 1, both = true, outputs = { "y" } }
+    assert.same({ 3, 2, 2, 1 }, y.shape:table())  -- (batch, steps, directions, units)
+    assert.near(tanh(4 + tanh(3)), y:at(1, 1, 0, 0), 1e-6)
+    assert.near(tanh(3 + tanh(4)), y:at(1, 0, 1, 0), 1e-6)
+    y = rnn { x = x, layout = 1, both = true, outputs = { "", "y" } }
+    assert.same({ 3, 2, 1 }, y.shape:table())
+    assert.near(tanh(6 + tanh(5)), y:at(2, 0, 0), 1e-6)
+    assert.near(tanh(5 + tanh(6)), y:at(2, 1, 0), 1e-6)
+  end)
+
+  it("let a cell open its own gates", function()
+    local w = np.zeros({ 1, 4, 1 }):astype("float32")
+    local y = result_of(floats { { { 0 } } }, {
+      weights = { w = w, r = w, h = floats { { { 0 } } }, c = floats { { { 2 } } }, p = floats { { 7, 3, -0.25 } } },
+      nodes = { node("LSTM", { "x", "w", "r", "", "", "h", "c", "p" }, { "y" }) },
+    })
+    local function sigmoid(z) return 1 / (1 + math.exp(-z)) end
+    local cell = sigmoid(-0.25 * 2) * 2  -- p is of the input, output and forget gate
+    assert.near(sigmoid(3 * cell) * tanh(cell), y:at(0, 0, 0, 0), 1e-6)
+  end)
+
   it("resize by sums of places", function()
     local function resized(attributes, sizes)
       return result_of(floats { { { { 0, 3 } } } }, {
