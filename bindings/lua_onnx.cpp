@@ -4,7 +4,8 @@
 //     nodes = { { op = "...", domain = "...", name = "...", inputs = { name... }, outputs = { name... },
 //                 attributes = { name = { kind = value } } }... } }
 // where a value is { name = "...", dtype = "...", shape = { 1, "batch", "" } }, without what is unknown, and the kinds
-// of attributes have ONNX's names: i, f, s, t, ints, floats, strings.
+// of attributes have ONNX's names: i, f, s, t, g, ints, floats, strings. A graph in a node is a table such as a model's
+// without opset and producer.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -43,6 +44,8 @@ double number_of(int64_t integer) {
   return static_cast<double>(std::clamp(integer, -kExact, kExact));
 }
 
+void push_graph(lua_State* L, const OnnxGraph& graph, int more);
+
 void push_attribute(lua_State* L, const OnnxAttribute::Value& value) {
   struct Visitor {
     lua_State* L;
@@ -61,6 +64,9 @@ void push_attribute(lua_State* L, const OnnxAttribute::Value& value) {
     const char* operator()(const std::vector<std::string>& strings) const {
       push_list(L, strings, [this](const std::string& string) { push_string(L, string); });
       return "strings";
+    }
+    const char* operator()(const std::shared_ptr<const OnnxGraph>& graph) const {
+      return push_graph(L, *graph, 0), "g";
     }
   };
   lua_createtable(L, 0, 1);
@@ -106,6 +112,21 @@ void push_initializer(lua_State* L, const OnnxInitializer& initializer) {
   set_string(L, "name", initializer.name);
   push_array(L) = initializer.value;
   lua_setfield(L, -2, "value");
+}
+
+// A table with room for `more` fields.
+void push_graph(lua_State* L, const OnnxGraph& graph, int more) {
+  luaL_checkstack(L, LUA_MINSTACK, "graphs in too many others");
+  lua_createtable(L, 0, 5 + more);
+  set_string(L, "name", graph.name);
+  push_list(L, graph.inputs, [L](const OnnxValue& input) { push_value(L, input); });
+  lua_setfield(L, -2, "inputs");
+  push_list(L, graph.outputs, [L](const OnnxValue& output) { push_value(L, output); });
+  lua_setfield(L, -2, "outputs");
+  push_list(L, graph.initializers, [L](const OnnxInitializer& initializer) { push_initializer(L, initializer); });
+  lua_setfield(L, -2, "initializers");
+  push_list(L, graph.nodes, [L](const OnnxNode& node) { push_node(L, node); });
+  lua_setfield(L, -2, "nodes");
 }
 
 // Reads what tensors keep in files beside the model.
@@ -160,19 +181,10 @@ int onnx_read(lua_State* L) {
       fail(error.code, "file '", path, "': ", error.what());
     }
   });
-  lua_createtable(L, 0, 7);
+  push_graph(L, model, 2);
   lua_pushnumber(L, number_of(model.opset));
   lua_setfield(L, -2, "opset");
   set_string(L, "producer", model.producer);
-  set_string(L, "name", model.name);
-  push_list(L, model.inputs, [L](const OnnxValue& input) { push_value(L, input); });
-  lua_setfield(L, -2, "inputs");
-  push_list(L, model.outputs, [L](const OnnxValue& output) { push_value(L, output); });
-  lua_setfield(L, -2, "outputs");
-  push_list(L, model.initializers, [L](const OnnxInitializer& initializer) { push_initializer(L, initializer); });
-  lua_setfield(L, -2, "initializers");
-  push_list(L, model.nodes, [L](const OnnxNode& node) { push_node(L, node); });
-  lua_setfield(L, -2, "nodes");
   return 1;
 }
 
@@ -204,15 +216,21 @@ class ModelReader {
     OnnxModel read;
     field(model, Opset, [&](int at) { read.opset = integer_at(L_, at, "opset", 1, 1000); });
     field(model, Producer, [&](int at) { read.producer = string_at(L_, at, "producer"); });
-    field(model, Name, [&](int at) { read.name = string_at(L_, at, "name of the graph"); });
-    list(model, Inputs, [&](int at) { read.inputs.push_back(value(at)); });
-    list(model, Outputs, [&](int at) { read.outputs.push_back(value(at)); });
-    list(model, Initializers, [&](int at) { read.initializers.push_back(initializer(at)); });
-    list(model, Nodes, [&](int at) { read.nodes.push_back(node(at)); });
+    read_graph(model, read, 0);
     return read;
   }
 
+  static constexpr int kStack = 16;  // that a graph takes, without those in its nodes
+
  private:
+  void read_graph(int table, OnnxGraph& read, int depth) const {
+    field(table, Name, [&](int at) { read.name = string_at(L_, at, "name of the graph"); });
+    list(table, Inputs, [&](int at) { read.inputs.push_back(value(at)); });
+    list(table, Outputs, [&](int at) { read.outputs.push_back(value(at)); });
+    list(table, Initializers, [&](int at) { read.initializers.push_back(initializer(at)); });
+    list(table, Nodes, [&](int at) { read.nodes.push_back(node(at, depth)); });
+  }
+
   // Calls read(index) with the field on the top of the stack.
   template <class Read>
   void field(int table, Field name, const Read& read) const {
@@ -273,7 +291,7 @@ class ModelReader {
     return initializer;
   }
 
-  OnnxNode node(int table) const {
+  OnnxNode node(int table, int depth) const {
     OnnxNode node;
     node.op = string_of(table, Op);
     node.name = string_of(table, Name);
@@ -287,7 +305,8 @@ class ModelReader {
     field(table, Attributes, [&](int at) {
       table_at(L_, at, "attributes");
       for (lua_pushnil(L_); lua_next(L_, at) != 0; lua_pop(L_, 1))
-        node.attributes.push_back(attribute(std::string(string_at(L_, -2, "name of an attribute")), lua_gettop(L_)));
+        node.attributes.push_back(
+            attribute(std::string(string_at(L_, -2, "name of an attribute")), lua_gettop(L_), depth));
     });
     // The order of a table's keys is nobody's choice, that of a file is.
     std::sort(node.attributes.begin(), node.attributes.end(),
@@ -295,22 +314,30 @@ class ModelReader {
     return node;
   }
 
-  OnnxAttribute attribute(const std::string& name, int table) const {
+  OnnxAttribute attribute(const std::string& name, int table, int depth) const {
     table_at(L_, table, "an attribute");
     lua_pushnil(L_);
     require(lua_next(L_, table) != 0, ErrorCode::InvalidArgument, "attribute '", name, "' is empty");
     const std::string kind(string_at(L_, -2, "kind of an attribute"));
-    OnnxAttribute attribute{name, attribute_value(name, kind, lua_gettop(L_))};
+    OnnxAttribute attribute{name, attribute_value(name, kind, lua_gettop(L_), depth)};
     lua_pop(L_, 2);
     return attribute;
   }
 
-  OnnxAttribute::Value attribute_value(const std::string& name, const std::string& kind, int at) const {
+  OnnxAttribute::Value attribute_value(const std::string& name, const std::string& kind, int at, int depth) const {
     const char* what = name.c_str();
     if (kind == "i") return integer_at(L_, at, what);
     if (kind == "f") return number_at(L_, at, what);
     if (kind == "s") return std::string(string_at(L_, at, what));
     if (kind == "t") return array_at(L_, at, what);
+    if (kind == "g") {
+      table_at(L_, at, what);
+      require(depth < kOnnxMaxDepth, ErrorCode::Unsupported, "attribute '", name, "' is a graph, in more than ",
+              kOnnxMaxDepth, " others");
+      auto graph = std::make_shared<OnnxGraph>();
+      read_graph(at, *graph, depth + 1);
+      return graph;
+    }
     if (kind == "ints") {
       std::vector<int64_t> ints;
       each(at, what, [&](int entry) { ints.push_back(integer_at(L_, entry, what)); });
@@ -334,7 +361,7 @@ class ModelReader {
 // core.onnx_write(path, model)
 int onnx_write(lua_State* L) {
   lua_settop(L, 2);
-  luaL_checkstack(L, 32, "no room");
+  luaL_checkstack(L, LUA_MINSTACK + ModelReader::kStack * (kOnnxMaxDepth + 1), "no room");
   lua_createtable(L, static_cast<int>(std::size(kFields)), 0);
   int i = 0;
   for (const char* field : kFields) {

@@ -16,9 +16,12 @@
 
 namespace moonflow {
 
+struct OnnxGraph;
+
+// A graph is what a node of control flow does; it is shared with copies of the attribute, since nobody changes it.
 struct OnnxAttribute {
   using Value = std::variant<int64_t, double, std::string, Tensor, std::vector<int64_t>, std::vector<double>,
-                             std::vector<std::string>>;
+                             std::vector<std::string>, std::shared_ptr<const OnnxGraph>>;
   std::string name;
   Value value;
 };
@@ -43,12 +46,19 @@ struct OnnxInitializer {
   Tensor value;
 };
 
-struct OnnxModel {
-  int64_t opset = 0;  // of the operators of ONNX itself
-  std::string producer, name;
+// One that lies in a node uses values of the graphs around it too.
+struct OnnxGraph {
+  std::string name;
   std::vector<OnnxValue> inputs, outputs;  // without the initializers that old files name among the inputs
   std::vector<OnnxInitializer> initializers;
   std::vector<OnnxNode> nodes;
+};
+
+constexpr int kOnnxMaxDepth = 8;  // of graphs in nodes of graphs
+
+struct OnnxModel : OnnxGraph {
+  int64_t opset = 0;  // of the operators of ONNX itself
+  std::string producer;
 };
 
 // Gives a tensor whose elements lie in another file than the model, from the byte `offset` on. The name has no folder

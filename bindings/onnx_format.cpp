@@ -31,6 +31,31 @@ const ElementType kElementTypes[] = {
     {"bfloat16", DType::BFloat16},
 };
 
+void check_within(const OnnxGraph& graph, std::unordered_set<std::string_view>& made) {
+  std::vector<std::string_view> own;
+  const auto make = [&](const std::string& name, const char* by) {
+    require(!name.empty(), ErrorCode::Io, by, " has no name");
+    require(made.insert(name).second, ErrorCode::Io, "the value ", shown(name), " is made twice, the second time as ",
+            by);
+    own.push_back(name);
+  };
+  for (const OnnxValue& input : graph.inputs) make(input.name, "an input");
+  for (const OnnxInitializer& initializer : graph.initializers) make(initializer.name, "an initializer");
+  for (const OnnxNode& node : graph.nodes) {
+    for (const std::string& input : node.inputs)
+      require(input.empty() || made.count(input) > 0, ErrorCode::Io, "the value ", shown(input), " is used by node ",
+              shown(node.name), " (", shown(node.op), "), but nothing before makes it");
+    for (const OnnxAttribute& attribute : node.attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<const OnnxGraph>>(&attribute.value))
+        check_within(**inner, made);
+    for (const std::string& output : node.outputs)
+      if (!output.empty()) make(output, "an output of a node");
+  }
+  for (const OnnxValue& output : graph.outputs)
+    require(made.count(output.name) > 0, ErrorCode::Io, "nothing makes the output ", shown(output.name));
+  for (const std::string_view name : own) made.erase(name);
+}
+
 }  // namespace
 
 std::string element_name(int64_t type) {
@@ -57,24 +82,9 @@ std::string shown(std::string_view name) {
   return "'" + text + "'";
 }
 
-void check_graph(const OnnxModel& model) {
+void check_graph(const OnnxGraph& graph) {
   std::unordered_set<std::string_view> made;
-  const auto make = [&](const std::string& name, const char* by) {
-    require(!name.empty(), ErrorCode::Io, by, " has no name");
-    require(made.insert(name).second, ErrorCode::Io, "the value ", shown(name), " is made twice, the second time as ",
-            by);
-  };
-  for (const OnnxValue& input : model.inputs) make(input.name, "an input");
-  for (const OnnxInitializer& initializer : model.initializers) make(initializer.name, "an initializer");
-  for (const OnnxNode& node : model.nodes) {
-    for (const std::string& input : node.inputs)
-      require(input.empty() || made.count(input) > 0, ErrorCode::Io, "the value ", shown(input), " is used by node ",
-              shown(node.name), " (", shown(node.op), "), but nothing before makes it");
-    for (const std::string& output : node.outputs)
-      if (!output.empty()) make(output, "an output of a node");
-  }
-  for (const OnnxValue& output : model.outputs)
-    require(made.count(output.name) > 0, ErrorCode::Io, "nothing makes the output ", shown(output.name));
+  check_within(graph, made);
 }
 
 }  // namespace moonflow::onnx

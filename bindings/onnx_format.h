@@ -64,6 +64,7 @@ int64_t type_of(DType dtype);
 std::string shown(std::string_view name);
 
 // What holds of every graph: each value has a name and is made once, before it is used. So there is no cycle either.
-void check_graph(const OnnxModel& model);
+// What a graph in a node makes, nobody around it sees.
+void check_graph(const OnnxGraph& graph);
 
 }  // namespace moonflow::onnx

@@ -19,6 +19,7 @@ struct Reading {
   const std::shared_ptr<HostMemory>& memory;
   const OnnxDataFile& data_file;
   int64_t parts = 0;
+  int depth = 0;  // of the graph that is read, in nodes of others
 
   // Counts what the file is made of.
   void take(const WireReader& at) {
@@ -198,6 +199,22 @@ OnnxInitializer read_tensor(const WireReader& reader, const Reading& reading) {
 
 // ---- nodes ---------------------------------------------------------------------------------------------------------
 
+void read_graph(WireReader reader, OnnxGraph& graph, Reading& reading);
+
+std::shared_ptr<const OnnxGraph> read_inner_graph(const WireReader& reader, const std::string& what, Reading& reading) {
+  if (reading.depth == kOnnxMaxDepth)
+    fail(ErrorCode::Unsupported, what, " is a graph, in more than ", kOnnxMaxDepth, " others");
+  auto graph = std::make_shared<OnnxGraph>();
+  ++reading.depth;
+  try {
+    read_graph(reader.message(), *graph, reading);
+  } catch (const Error& error) {
+    fail(error.code, what, ": ", error.what());
+  }
+  --reading.depth;
+  return graph;
+}
+
 // The value of an attribute, in the field that its type names. `what` names it, with its node.
 OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, Reading& reading) {
   OnnxAttribute attribute;
@@ -226,6 +243,9 @@ OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, R
       case attribute::T:
         if (kind == attribute::Tensor) single = read_tensor(reader.message(), reading).value;
         break;
+      case attribute::G:
+        if (kind == attribute::Graph) single = read_inner_graph(reader, what, reading);
+        break;
       case attribute::Floats:
         reader.fixed<uint32_t>([&](uint32_t bits) {
           float number;
@@ -248,6 +268,7 @@ OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, R
     case attribute::Int:
     case attribute::String:
     case attribute::Tensor:
+    case attribute::Graph:
       if (!single) whole.damaged(what + " has no value of its type");
       attribute.value = *std::move(single);
       break;
@@ -260,10 +281,6 @@ OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, R
     case attribute::StringList:
       attribute.value = std::move(strings);
       break;
-    case attribute::Graph:
-    case attribute::GraphList:
-      fail(ErrorCode::Unsupported, what, " is a graph: control flow (If, Loop, Scan) is not supported; ",
-           "export a model that does without");
     default:
       fail(ErrorCode::Unsupported, what, " has the type of number ", kind, ", which is not supported");
   }
@@ -349,24 +366,24 @@ OnnxValue read_value(WireReader reader, const char* role, Reading& reading) {
   return read;
 }
 
-void read_graph(WireReader reader, OnnxModel& model, Reading& reading) {
+void read_graph(WireReader reader, OnnxGraph& graph, Reading& reading) {
   while (reader.next()) {
     reading.take(reader);
     switch (reader.number()) {
       case graph::Node:
-        model.nodes.push_back(read_node(reader.message(), reading));
+        graph.nodes.push_back(read_node(reader.message(), reading));
         break;
       case graph::Name:
-        model.name = reader.bytes();
+        graph.name = reader.bytes();
         break;
       case graph::Initializer:
-        model.initializers.push_back(read_tensor(reader.message(), reading));
+        graph.initializers.push_back(read_tensor(reader.message(), reading));
         break;
       case graph::Input:
-        model.inputs.push_back(read_value(reader.message(), "input", reading));
+        graph.inputs.push_back(read_value(reader.message(), "input", reading));
         break;
       case graph::Output:
-        model.outputs.push_back(read_value(reader.message(), "output", reading));
+        graph.outputs.push_back(read_value(reader.message(), "output", reading));
         break;
       case graph::SparseInitializer:
         fail(ErrorCode::Unsupported, "the graph has sparse initializers, which are not supported");
@@ -375,9 +392,9 @@ void read_graph(WireReader reader, OnnxModel& model, Reading& reading) {
     }
   }
   std::unordered_set<std::string_view> initialized;
-  for (const OnnxInitializer& initializer : model.initializers) initialized.insert(initializer.name);
+  for (const OnnxInitializer& initializer : graph.initializers) initialized.insert(initializer.name);
   const auto is_initialized = [&](const OnnxValue& input) { return initialized.count(input.name) > 0; };
-  model.inputs.erase(std::remove_if(model.inputs.begin(), model.inputs.end(), is_initialized), model.inputs.end());
+  graph.inputs.erase(std::remove_if(graph.inputs.begin(), graph.inputs.end(), is_initialized), graph.inputs.end());
 }
 
 void read_opset(WireReader reader, OnnxModel& model) {

@@ -26,6 +26,8 @@ void write_tensor(WireWriter& to, uint32_t number, const Tensor& value, const st
   to.append({value.data<char>(), static_cast<size_t>(bytes)});
 }
 
+WireWriter graph_message(const OnnxGraph& graph);
+
 WireWriter attribute_message(const OnnxAttribute& attribute) {
   WireWriter message;
   message.bytes(attribute::Name, attribute.name);
@@ -58,6 +60,10 @@ WireWriter attribute_message(const OnnxAttribute& attribute) {
     attribute::Kind operator()(const std::vector<std::string>& strings) const {
       for (const std::string& string : strings) message.bytes(attribute::Strings, string);
       return attribute::StringList;
+    }
+    attribute::Kind operator()(const std::shared_ptr<const OnnxGraph>& graph) const {
+      message.message(attribute::G, graph_message(*graph));
+      return attribute::Graph;
     }
   };
   message.integer(attribute::Type, std::visit(Visitor{message}, attribute.value));
@@ -93,18 +99,22 @@ WireWriter value_message(const OnnxValue& value) {
   return message;
 }
 
+WireWriter graph_message(const OnnxGraph& graph) {
+  WireWriter message;
+  for (const OnnxNode& node : graph.nodes) message.message(graph::Node, node_message(node));
+  message.bytes(graph::Name, graph.name);
+  for (const OnnxInitializer& initializer : graph.initializers)
+    write_tensor(message, graph::Initializer, initializer.value, initializer.name);
+  for (const OnnxValue& input : graph.inputs) message.message(graph::Input, value_message(input));
+  for (const OnnxValue& output : graph.outputs) message.message(graph::Output, value_message(output));
+  return message;
+}
+
 }  // namespace
 
 std::pair<std::string, std::string> write_onnx(const OnnxModel& model) {
   check_graph(model);
-  WireWriter graph;
-  for (const OnnxNode& node : model.nodes) graph.message(graph::Node, node_message(node));
-  graph.bytes(graph::Name, model.name);
-  for (const OnnxInitializer& initializer : model.initializers)
-    write_tensor(graph, graph::Initializer, initializer.value, initializer.name);
-  for (const OnnxValue& input : model.inputs) graph.message(graph::Input, value_message(input));
-  for (const OnnxValue& output : model.outputs) graph.message(graph::Output, value_message(output));
-
+  const WireWriter graph = graph_message(model);
   WireWriter opset, head;
   opset.bytes(opset::Domain, "");
   opset.integer(opset::Version, model.opset);

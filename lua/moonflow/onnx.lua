@@ -26,20 +26,34 @@ Model.__index = Model
 
 -- ---- loading ------------------------------------------------------------------------------------------------------
 
--- The values that the outputs need, as a set of names, and the nodes that make them, in their order.
-local function needed(file)
-  local wanted, nodes = {}, {}
-  for _, output in ipairs(file.outputs) do wanted[output.name] = true end
-  for i = #file.nodes, 1, -1 do
-    local raw, is_wanted = file.nodes[i], false
+-- Adds the values that the outputs of a graph need to a set of names, and gives the nodes that make them, in their
+-- order. Graphs in these nodes are left with such nodes alone.
+local function needed(graph, wanted)
+  local nodes = {}
+  for _, output in ipairs(graph.outputs) do wanted[output.name] = true end
+  for i = #graph.nodes, 1, -1 do
+    local raw, is_wanted = graph.nodes[i], false
     for _, name in ipairs(raw.outputs) do is_wanted = is_wanted or wanted[name] == true end
     if is_wanted then
       table.insert(nodes, raw)
       for _, name in ipairs(raw.inputs) do wanted[name] = true end
+      for _, attribute in pairs(raw.attributes) do
+        if attribute.g then attribute.g.nodes = needed(attribute.g, wanted) end
+      end
     end
   end
   for i = 1, math.floor(#nodes / 2) do nodes[i], nodes[#nodes + 1 - i] = nodes[#nodes + 1 - i], nodes[i] end
-  return wanted, nodes
+  return nodes
+end
+
+-- Calls visit(node) for all nodes, and for those of the graphs in them.
+local function each_node(nodes, visit)
+  for _, raw in ipairs(nodes) do
+    visit(raw)
+    for _, attribute in pairs(raw.attributes) do
+      if attribute.g then each_node(attribute.g.nodes, visit) end
+    end
+  end
 end
 
 local function check_opset(name, opset)
@@ -51,13 +65,13 @@ end
 -- All operators that there are not here are named at once.
 local function check_operators(name, opset, nodes)
   local unknown, is_named = {}, {}
-  for _, raw in ipairs(nodes) do
+  each_node(nodes, function(raw)
     local op = raw.domain == "" and raw.op or raw.domain .. "." .. raw.op
     if (raw.domain ~= "" or not all_operators()[raw.op]) and not is_named[op] then
       is_named[op] = true
       unknown[#unknown + 1] = ("%s (node '%s')"):format(op, raw.name ~= "" and raw.name or raw.outputs[1] or "")
     end
-  end
+  end)
   if #unknown == 0 then return end
   errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
     .. "lists what is. An exporter may write it by others, with another opset or after a change of the network")
@@ -95,12 +109,12 @@ local function weights_of(file, wanted, nodes, given)
       by_variable[name], weights[entry.name] = value, weight
     end
   end
-  for _, raw in ipairs(nodes) do
+  each_node(nodes, function(raw)
     for _, i in ipairs(statistics_of[raw.op] or {}) do
       local weight = weights[raw.inputs[i]]
       if weight then weight.trainable = false end
     end
-  end
+  end)
   return weights, by_variable
 end
 
@@ -123,7 +137,7 @@ local load_signature = arguments.signature("flow.onnx.load",
 ---                           name. Statistics of batch norms are always frozen. A file does not tell weights from
 ---                           other tables that the network only reads, such as encodings of positions
 --- @return Model
---- @error a damaged file; control flow, sequences, texts; an opset, an operator or an attribute that there is not here
+--- @error a damaged file; loops, sequences, texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
   local given = load_signature:parse(...)
   if type(given.trainable) ~= "boolean" and not arguments.is_callable(given.trainable) then
@@ -134,7 +148,8 @@ function onnx.load(...)
   local file = core.onnx_read(given.path)
   given.file = given.path:match("([^/\\]*)$")
   check_opset(given.file, file.opset)
-  local wanted, nodes = needed(file)
+  local wanted = {}
+  local nodes = needed(file, wanted)
   check_operators(given.file, file.opset, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
   local constants = {}
@@ -282,14 +297,29 @@ local function keep(reading, node, ...)
   end
 end
 
+--- Applies nodes in their order.
+function Reading:run(nodes)
+  for _, raw in ipairs(nodes) do
+    local node = nodes_module().new(raw, self)
+    keep(self, node, all_operators()[raw.op](node))
+    node:check_attributes()
+  end
+end
+
+--- The outputs of a graph in a node, which takes nothing but values of the graphs around it. No name in it is one of
+--- theirs, and nothing behind it reads one that is made in it. What it has of its own are constants.
+function Reading:inner(graph)
+  for _, entry in ipairs(graph.initializers) do self.values[entry.name] = entry.value end
+  self:run(graph.nodes)
+  local outputs = {}
+  for i, output in ipairs(graph.outputs) do outputs[i] = self:value(output.name) end
+  return outputs
+end
+
 local function run(reading, values)
   local model = reading.model
   reading.values = values
-  for _, raw in ipairs(model._nodes) do
-    local node = nodes_module().new(raw, reading)
-    keep(reading, node, all_operators()[raw.op](node))
-    node:check_attributes()
-  end
+  reading:run(model._nodes)
   local results = {}
   local last = nodes_module().new({ name = "", op = "output", inputs = {}, outputs = {}, attributes = {} }, reading)
   for i, output in ipairs(model.outputs) do results[i] = last:blob(reading:value(output.name)) end

@@ -76,6 +76,19 @@ function operators.Trilu(node)
   return node:apply("where", { mask, x, node:filled(0, x.dtype) })
 end
 
+-- ---- one of two graphs --------------------------------------------------------------------------------------------
+
+-- What decides is mostly a shape, which is known by now; only the branch that it takes is there then.
+function operators.If(node)
+  node:ignore("then_branch", "else_branch")
+  local branch = node:need(node:number(1), "condition") ~= 0 and "then_branch" or "else_branch"
+  local outputs = node:outputs_of(branch)
+  if #outputs < node:output_count() then
+    node:fail(("%s gives %d values, wanted %d"):format(branch, #outputs, node:output_count()), "shape_mismatch")
+  end
+  return unpack(outputs, 1, node:output_count())
+end
+
 -- ---- joined and split ---------------------------------------------------------------------------------------------
 
 function operators.Concat(node)

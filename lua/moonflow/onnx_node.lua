@@ -23,7 +23,7 @@ end
 --- Makes one.
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
----                        value(name), constant(name)
+---                        value(name), constant(name), inner(graph)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },
@@ -119,7 +119,7 @@ end
 -- ---- attributes ---------------------------------------------------------------------------------------------------
 
 local kind_texts = {
-  i = "a whole number", f = "a number", s = "text", t = "a tensor", ints = "a list of whole numbers",
+  i = "a whole number", f = "a number", s = "text", t = "a tensor", g = "a graph", ints = "a list of whole numbers",
   floats = "a list of numbers", strings = "a list of texts",
 }
 
@@ -138,6 +138,13 @@ function Node:float(name, default) return self:attribute(name, "f", default) end
 function Node:text(name, default) return self:attribute(name, "s", default) end
 function Node:ints(name, default) return self:attribute(name, "ints", default) end
 function Node:floats(name, default) return self:attribute(name, "floats", default) end
+
+--- The outputs of the graph that an attribute is.
+function Node:outputs_of(name)
+  local graph = self:need(self:attribute(name, "g"), name)
+  if #graph.inputs > 0 then self:fail(name .. " has inputs", "invalid_argument") end
+  return self.reading:inner(graph)
+end
 
 -- By the number that an element type has in a file. Its bool is our int8.
 local kBool = 9

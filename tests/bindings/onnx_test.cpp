@@ -275,9 +275,51 @@ TEST_CASE("a graph makes each value once, and before its use") {
   check_fault(file(Message().with(12, value("y"))), "nothing makes the output 'y'");
 }
 
+// A node whose branch is this graph.
+Message if_node(const Message& graph, const std::string& output) {
+  return node("If", {"x"}, output).with(5, Message().text(1, "then_branch").with(6, graph).integer(20, 5));
+}
+
+TEST_CASE("a graph in a node uses values around it, and keeps its own to itself") {
+  const Message branch = Message().with(kNode, node("Neg", {"x"}, "inner")).with(12, value("inner"));
+  const std::string both = file(Message()
+                                    .with(11, value("x"))
+                                    .with(kNode, if_node(branch, "a"))
+                                    .with(kNode, if_node(branch, "b"))
+                                    .with(12, value("b")));
+  const auto [head, graph] = write_onnx(read(both));
+  const OnnxModel model = read(head + graph);
+  REQUIRE(model.nodes.size() == 2);
+  const auto& inner = std::get<std::shared_ptr<const OnnxGraph>>(model.nodes[1].attributes.at(0).value);
+  CHECK(inner->nodes.at(0).op == "Neg");
+  CHECK(inner->outputs.at(0).name == "inner");
+
+  check_fault(relu_and(kNode, if_node(Message().with(kNode, node("Neg", {"later"}, "i")).with(12, value("i")), "z")),
+              "the value 'later' is used by node 'the Neg' ('Neg'), but nothing before makes it");
+  check_fault(relu_and(kNode, if_node(Message().with(kNode, node("Neg", {"x"}, "y")), "z")), "'y' is made twice");
+  check_fault(file(Message().with(11, value("x")).with(kNode, if_node(branch, "z")).with(12, value("inner"))),
+              "nothing makes the output 'inner'");
+}
+
+TEST_CASE("graphs in nodes go only so deep") {
+  const auto nested = [](int depth) {
+    Message graph = Message().with(12, value("x"));
+    for (int i = 0; i < depth; ++i)
+      graph = Message().with(kNode, if_node(graph, "v" + std::to_string(i))).with(12, value("x"));
+    return file(std::move(graph).with(11, value("x")));
+  };
+  CHECK(read(nested(kOnnxMaxDepth)).nodes.size() == 1);
+  check_fault(nested(kOnnxMaxDepth + 1), "is a graph, in more than 8 others");
+  check_fault(nested(10000), "is a graph, in more than 8 others");
+}
+
 TEST_CASE("what is no network of tensors is said by its name") {
-  const Message branch = Message().text(1, "then_branch").with(6, Message()).integer(20, 5);
-  check_fault(relu_and(kNode, node("If", {"x"}, "z").with(5, branch)), "control flow");
+  const Message branch = Message()
+                             .text(1, "then_branch")
+                             .with(6, Message().with(11, value("l").with(2, Message().with(4, Message()))))
+                             .integer(20, 5);
+  check_fault(relu_and(kNode, node("If", {"x"}, "z").with(5, branch)),
+              "node 'the If' ('If'): attribute 'then_branch': input 'l' is a sequence");
   const Message sequence = Message().with(4, Message());
   check_fault(relu_and(11, value("list").with(2, sequence)), "input 'list' is a sequence");
   const Message twice = Message().text(1, "k").integer(3, 1).integer(20, 2);

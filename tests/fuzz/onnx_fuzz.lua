@@ -1,7 +1,8 @@
--- ONNX files that nobody means. Half of them are a good file with bytes turned, cut out, doubled and moved. The others
--- are well formed, and their nodes have any operator with any inputs and attributes. Each is loaded, and traced in a
--- job: that must work, or raise an error of ours; an error out of the library's own Lua code is a fault of the library,
--- and the process ends in no case. Then random networks are written and read again, and must give what they gave.
+-- ONNX files that nobody means. First a good file is cut at each of its bytes, which must be found. Of the others, half
+-- are that file with bytes turned, cut out, doubled and moved. The rest are well formed, and their nodes have any
+-- operator with any inputs and attributes. Each is loaded, and traced in a job: that must work, or raise an error of
+-- ours; an error out of the library's own Lua code is a fault of the library, and the process ends in no case. Then
+-- random networks are written and read again, and must give what they gave.
 --   moonflow tests/fuzz/onnx_fuzz.lua [files] [seed] [first file to print]
 local here = arg[0]:match("^(.*)/") or "."
 package.path = here .. "/?.lua;" .. package.path
@@ -21,6 +22,12 @@ local path = os.tmpname()
 
 local function value_of(name, shape, dtype) return { name = name, dtype = dtype or "float32", shape = shape } end
 
+-- A graph for a node, of one node that makes `output`.
+local function branch_of(op, inputs, output)
+  return { g = { name = "branch", inputs = {}, initializers = {}, outputs = { { name = output } },
+                 nodes = { { op = op, name = "b_" .. op, inputs = inputs, outputs = { output }, attributes = {} } } } }
+end
+
 local function good_model()
   return {
     opset = 17, producer = "fuzz", name = "net",
@@ -36,7 +43,10 @@ local function good_model()
       { op = "Constant", name = "c", inputs = {}, outputs = { "k" },
         attributes = { value = { t = np.ones({ 2 }):astype("float32") } } },
       { op = "Mul", name = "", inputs = { "h", "k" }, outputs = { "m" }, attributes = {} },
-      { op = "Reshape", name = "r", inputs = { "m", "shape" }, outputs = { "y" }, attributes = {} },
+      { op = "Constant", name = "", inputs = {}, outputs = { "flag" }, attributes = { value_int = { i = 1 } } },
+      { op = "If", name = "if", inputs = { "flag" }, outputs = { "n" }, attributes = {
+        then_branch = branch_of("Neg", { "m" }, "t"), else_branch = branch_of("Relu", { "m" }, "e") } },
+      { op = "Reshape", name = "r", inputs = { "n", "shape" }, outputs = { "y" }, attributes = {} },
     },
   }
 end
@@ -79,7 +89,8 @@ local attribute_names = {
   "to", "value", "value_int", "value_ints", "value_floats", "start", "end", "size", "blocksize", "num_groups", "split",
   "num_outputs", "output_padding", "output_shape", "allowzero", "upper", "k", "largest", "reverse", "exclusive", "p",
   "equation", "coordinate_transformation_mode", "nearest_mode", "exclude_outside", "cubic_coeff_a", "scales", "dtype",
-  "reduction", "batch_dims", "select_last_index", "fmod", "approximate", "bias", "lambd", "keep_aspect_ratio_policy",
+  "then_branch", "else_branch", "layout", "direction", "storage_order", "reduction", "batch_dims", "select_last_index",
+  "fmod", "approximate", "bias", "lambd", "keep_aspect_ratio_policy",
 }
 
 local function list_of(choices)
@@ -108,6 +119,7 @@ local function any_attribute()
     function() return { floats = list_of(floats) } end,
     function() return { t = any_array() } end,
     function() return { strings = { "a" } } end,
+    function() return branch_of("Neg", { "x" }, "inner") end,
   }()
 end
 
@@ -163,6 +175,16 @@ local function attempt(number, shape, dtype)
   if faults[key] then return end
   faults[key] = true
   faults[#faults + 1] = ("file %d: %s"):format(number, text)
+end
+
+for length = 0, #good - 1 do
+  write(good:sub(1, length))
+  local fine, problem = pcall(flow.onnx.load, path)
+  if fine then
+    faults[#faults + 1] = ("the first %d bytes of a file are read as if they were all"):format(length)
+  elseif not flow.is_error(problem) then
+    faults[#faults + 1] = ("the first %d bytes of a file: %s"):format(length, tostring(problem))
+  end
 end
 
 for number = 1, FILES do

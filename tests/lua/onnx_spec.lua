@@ -160,6 +160,45 @@ describe("a loaded model", function()
     assert.same({ 4, 6 }, job(np.ones({ 4, 2, 3 }):astype("float32")).shape:table())
   end)
 
+  -- y = x + w where x has one row, which is its first size compared with 1; else what `other` says.
+  local function choosing(other, condition)
+    local function graph(nodes)
+      return { g = { name = "", nodes = nodes, initializers = {}, inputs = {}, outputs = { value("made") } } }
+    end
+    return write {
+      shape = { "rows", 2 }, weights = { w = floats { 10, 20 }, first = whole(0), one = whole(1) },
+      nodes = {
+        node("Shape", { "x" }, { "shape" }), node("Gather", { "shape", "first" }, { "rows" }),
+        node("Equal", { "rows", "one" }, { "is_one" }), node("ReduceMax", { "x" }, { "most" }),
+        node("If", { condition or "is_one" }, { "y" }, {
+          then_branch = graph { node("Add", { "x", "w" }, { "made" }) }, else_branch = graph(other),
+        }),
+      },
+    }
+  end
+
+  it("takes the branch that shapes decide about", function()
+    local model = flow.onnx.load(choosing {
+      node("Constant", {}, { "factor" }, { value_float = { f = 3 } }), node("Mul", { "x", "factor" }, { "made" }),
+    })
+    local job = job_of(model, { 1, 2 })
+    assert.equal("job(x: float32[1,2]) -> Numpy  [predict, 1 op]", tostring(job))
+    same({ { 11, 22 } }, job(floats { { 1, 2 } }))
+    same({ { 3, 6 }, { 9, 12 } }, job_of(model, { 2, 2 })(floats { { 1, 2 }, { 3, 4 } }))
+  end)
+
+  it("says what is wrong with a branch by its node", function()
+    raises("Det (node '/Det')", function() flow.onnx.load(choosing { node("Det", { "x" }, { "made" }) }) end)
+    raises("node '/If' (If): input 1, 'most', is computed in each run", function()
+      job_of(flow.onnx.load(choosing({ node("Neg", { "x" }, { "made" }) }, "most")), { 2, 2 })
+    end)
+    local endless = { name = "", initializers = {}, inputs = {}, outputs = {} }
+    endless.nodes = { node("If", { "x" }, { "y" }, { then_branch = { g = endless } }) }
+    raises("attribute 'then_branch' is a graph, in more than 8 others", function()
+      write { shape = { 1 }, nodes = endless.nodes }
+    end)
+  end)
+
   it("takes an array where its values decide about shapes", function()
     local model = flow.onnx.load(write {
       inputs = { value("x", { 2 }), value("shape", { "rank" }, "int64") },
