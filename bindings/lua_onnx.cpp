@@ -188,6 +188,19 @@ int onnx_read(lua_State* L) {
   return 1;
 }
 
+// core.onnx_types() -> { [number] = { name = "...", dtype = "..." }... }, dtype only where there is one
+int onnx_types(lua_State* L) {
+  lua_createtable(L, kOnnxElementTypes - 1, 1);
+  for (int number = 0; number < kOnnxElementTypes; ++number) {
+    const OnnxElementType& type = onnx_element_type(number);
+    lua_createtable(L, 0, 2);
+    set_string(L, "name", type.name);
+    if (type.dtype) set_string(L, "dtype", name(*type.dtype));
+    lua_rawseti(L, -2, number);
+  }
+  return 1;
+}
+
 // ---- from Lua: in phase 2, so nothing may raise --------------------------------------------------------------------
 
 // Names of fields that are read, by number: making a string may raise, so they are made in phase 1.
@@ -381,7 +394,8 @@ int onnx_write(lua_State* L) {
 }  // namespace
 
 void add_onnx(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {{"onnx_read", onnx_read}, {"onnx_write", onnx_write}, {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {
+      {"onnx_read", onnx_read}, {"onnx_write", onnx_write}, {"onnx_types", onnx_types}, {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
 

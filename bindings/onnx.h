@@ -16,6 +16,15 @@
 
 namespace moonflow {
 
+// What ONNX calls the type of an element, and the dtype that is read as; bool is int8, as everywhere here.
+struct OnnxElementType {
+  const char* name;
+  std::optional<DType> dtype;
+};
+constexpr int kOnnxElementTypes = 29;
+// By the number that a file has for it, below kOnnxElementTypes.
+const OnnxElementType& onnx_element_type(int number);
+
 struct OnnxGraph;
 
 // A graph is what a node of control flow does; it is shared with copies of the attribute, since nobody changes it.
@@ -37,7 +46,7 @@ struct OnnxNode {
 struct OnnxValue {
   using Size = std::variant<int64_t, std::string>;
   std::string name;
-  std::optional<DType> dtype;  // bool is int8, as everywhere here
+  std::optional<DType> dtype;
   std::optional<std::vector<Size>> shape;
 };
 

@@ -6,12 +6,8 @@ namespace moonflow::onnx {
 
 namespace {
 
-struct ElementType {
-  const char* name;
-  std::optional<DType> dtype;
-};
 // By the number of the type.
-const ElementType kElementTypes[] = {
+const OnnxElementType kElementTypes[] = {
     {"undefined", {}},
     {"float", DType::Float32},
     {"uint8", DType::UInt8},
@@ -29,7 +25,20 @@ const ElementType kElementTypes[] = {
     {"complex64", {}},
     {"complex128", {}},
     {"bfloat16", DType::BFloat16},
+    {"float8e4m3fn", {}},
+    {"float8e4m3fnuz", {}},
+    {"float8e5m2", {}},
+    {"float8e5m2fnuz", {}},
+    {"uint4", {}},
+    {"int4", {}},
+    {"float4e2m1", {}},
+    {"float8e8m0", {}},
+    {"uint2", {}},
+    {"int2", {}},
+    {"float6e2m3", {}},
+    {"float6e3m2", {}},
 };
+static_assert(std::size(kElementTypes) == kOnnxElementTypes);
 
 void check_within(const OnnxGraph& graph, std::unordered_set<std::string_view>& made) {
   std::vector<std::string_view> own;
@@ -59,13 +68,11 @@ void check_within(const OnnxGraph& graph, std::unordered_set<std::string_view>& 
 }  // namespace
 
 std::string element_name(int64_t type) {
-  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
-  return type >= 0 && type < kCount ? kElementTypes[type].name : text("the type of number ", type);
+  return type >= 0 && type < kOnnxElementTypes ? kElementTypes[type].name : text("the type of number ", type);
 }
 
 DType dtype_of(int64_t type, const std::string& what) {
-  constexpr auto kCount = static_cast<int64_t>(std::size(kElementTypes));
-  if (type >= 0 && type < kCount && kElementTypes[type].dtype) return *kElementTypes[type].dtype;
+  if (type >= 0 && type < kOnnxElementTypes && kElementTypes[type].dtype) return *kElementTypes[type].dtype;
   fail(ErrorCode::Unsupported, what, " is of ", element_name(type), ", which there is none of here");
 }
 
@@ -88,3 +95,9 @@ void check_graph(const OnnxGraph& graph) {
 }
 
 }  // namespace moonflow::onnx
+
+namespace moonflow {
+
+const OnnxElementType& onnx_element_type(int number) { return onnx::kElementTypes[number]; }
+
+}  // namespace moonflow

@@ -3,14 +3,12 @@
 
 local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
+local types = require "moonflow.onnx_types"
 local windows = require "moonflow.windows"
 
 local ops = {}
 
 local kWithout = -2 ^ 62  -- a bound of a slice below this is not given
-
--- By name, as an element type has it in a file.
-local types = { float32 = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, float16 = 10, float64 = 11, bfloat16 = 16 }
 
 -- ---- element by element -------------------------------------------------------------------------------------------
 
@@ -46,7 +44,7 @@ function ops.where(w) return w:emit("Where", { w:flag(1), w:input(2), w:input(3)
 function ops.cast(w)
   local to = w.attrs.dtype
   if w:dtype(1) == to then return w:emit("Identity", { w:input(1) }) end
-  return w:emit("Cast", { w:input(1) }, { to = { i = types[to] } })
+  return w:emit("Cast", { w:input(1) }, { to = types.attribute(to) })
 end
 
 function ops.square(w) return w:emit("Mul", { w:input(1), w:input(1) }) end
@@ -289,7 +287,8 @@ end
 
 -- The second input as indices, which ONNX takes in int64 everywhere.
 local function indices(w)
-  return w:dtype(2) == "int64" and w:input(2) or w:emit("Cast", { w:input(2) }, { to = { i = 7 } }, "indices")
+  if w:dtype(2) == "int64" then return w:input(2) end
+  return w:emit("Cast", { w:input(2) }, { to = types.attribute("int64") }, "indices")
 end
 
 function ops.gather(w) return w:emit("Gather", { w:input(1), indices(w) }, { axis = { i = w.attrs.axis } }) end
@@ -529,7 +528,7 @@ function ops.dot_product_attention(w)
   end
   if w.attrs.causal then
     local triangle = w:array(causal_mask(w:sizes(1)[2], w:sizes(2)[2]), "causal")
-    scores = masked(w:emit("Cast", { triangle }, { to = { i = 9 } }, "triangle"), "behind")
+    scores = masked(w:emit("Cast", { triangle }, { to = types.attribute("bool") }, "triangle"), "behind")
   end
   if w:has(4) then scores = masked(w:flag(4), "masked") end
   local weights = w:emit("Softmax", { scores }, { axis = { i = -1 } }, "weights")

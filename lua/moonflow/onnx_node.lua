@@ -10,6 +10,7 @@ local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
+local types = require "moonflow.onnx_types"
 
 local Node = {}
 Node.__index = Node
@@ -146,19 +147,16 @@ function Node:outputs_of(name)
   return self.reading:inner(graph)
 end
 
--- By the number that an element type has in a file. Its bool is our int8.
-local kBool = 9
-local dtypes = {
-  "float32", "uint8", "int8", false, false, "int32", "int64", false, "int8", "float16", "float64", [16] = "bfloat16",
-}
-
 --- The dtype that an attribute names by ONNX's number, or `default`; and is it a bool?
 function Node:dtype(name, default)
   local number = self:int(name)
   if not number then return default, false end
-  local dtype = dtypes[number]
-  if not dtype then self:fail(name .. " is the type of number " .. number .. ", which there is none of here") end
-  return dtype, number == kBool
+  local entry = types.of_number(number)
+  if not (entry and entry.dtype) then
+    self:fail(("%s is %s, which there is none of here"):format(name, entry and entry.name
+      or "the type of number " .. number))
+  end
+  return entry.dtype, types.is_bool(number)
 end
 
 --- A list that older operators have as an attribute, and newer ones as an input; nil where it is left out.

@@ -4,6 +4,7 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
+local types = require "moonflow.onnx_types"
 
 local Writer = {}
 Writer.__index = Writer
@@ -109,7 +110,7 @@ function Writer:name_of(id)
   if not self.names[id] and self.bools[id] then
     local op = self.op
     self.op = { name = self.bools[id], op = "cast", site = "" }
-    self.names[id] = self:emit("Cast", { self.bools[id] }, { to = { i = 3 } }, "int8")
+    self.names[id] = self:emit("Cast", { self.bools[id] }, { to = types.attribute("int8") }, "int8")
     self.op = op
   end
   return self.names[id]
@@ -124,7 +125,9 @@ function Writer:input(i) return self:name_of(self.op.inputs[i]) end
 --- The name of the i-th input as a bool.
 function Writer:flag(i)
   local id = self.op.inputs[i]
-  if not self.bools[id] then self.bools[id] = self:emit("Cast", { self:input(i) }, { to = { i = 9 } }, "bool_" .. i) end
+  if not self.bools[id] then
+    self.bools[id] = self:emit("Cast", { self:input(i) }, { to = types.attribute("bool") }, "bool_" .. i)
+  end
   return self.bools[id]
 end
 

@@ -238,6 +238,16 @@ describe("what is refused", function()
     end)
   end)
 
+  it("is a type of elements that there is not here, by its name", function()
+    local function cast_to(number)
+      return result_of(floats { 0.5, 0 }, { nodes = { node("Cast", { "x" }, { "y" }, { to = { i = number } }) } })
+    end
+    same({ 1, 0 }, cast_to(9))
+    raises("node '/Cast' (Cast): to is uint16, which there is none of here", function() cast_to(4) end)
+    raises("to is float8e4m3fn, which", function() cast_to(17) end)
+    raises("to is the type of number 99, which", function() cast_to(99) end)
+  end)
+
   it("is a batch norm that trains", function()
     raises("export the model in its eval mode", function()
       local c = floats { 1 }
