@@ -17,7 +17,7 @@ for op, operator in pairs {
   ceil = "Ceil", cos = "Cos", cosh = "Cosh", erf = "Erf", exp = "Exp", floor = "Floor", hardswish = "HardSwish",
   identity = "Identity", log = "Log", negative = "Neg", reciprocal = "Reciprocal", relu = "Relu", rint = "Round",
   round = "Round", sigmoid = "Sigmoid", sign = "Sign", sin = "Sin", sinh = "Sinh", softplus = "Softplus",
-  sqrt = "Sqrt", tan = "Tan", tanh = "Tanh",
+  sqrt = "Sqrt", stop_gradient = "Identity", tan = "Tan", tanh = "Tanh",
 } do
   ops[op] = function(w) return w:emit(operator, { w:input(1) }) end
 end
@@ -60,6 +60,19 @@ end
 function ops.squared_difference(w)
   local difference = w:emit("Sub", { w:input(1), w:input(2) }, nil, "difference")
   return w:emit("Mul", { difference, difference })
+end
+
+-- What is named, but 0 where x is 0.
+local function unless_zero(w, y)
+  return w:emit("Where", { w:emit("Equal", { w:input(1), w:number(0) }, nil, "is_zero"), w:number(0), y })
+end
+
+function ops.reciprocal_no_nan(w) return unless_zero(w, w:emit("Reciprocal", { w:input(1) }, nil, "reciprocal")) end
+function ops.xdivy(w) return unless_zero(w, w:emit("Div", { w:input(1), w:input(2) }, nil, "quotient")) end
+
+function ops.xlogy(w)
+  local log = w:emit("Log", { w:input(2) }, nil, "log")
+  return unless_zero(w, w:emit("Mul", { w:input(1), log }, nil, "product"))
 end
 
 -- x - floor(x / y) * y, of whole numbers what ONNX calls so.
@@ -150,17 +163,38 @@ function ops.reduce_sum(w)
   return w:emit("ReduceSum", { w:input(1), #axes > 0 and w:ints(axes) or nil }, { keepdims = keepdims(w) })
 end
 
+-- Whether the most, or the least, of what is 0 or 1 is 1.
+local function decision(operator)
+  return function(w)
+    local axes = w.attrs.axis
+    if #w:sizes(1) == 0 then return nil, w:flag(1) end
+    local bytes = w:emit("Cast", { w:flag(1) }, { to = types.attribute("uint8") }, "bytes")
+    local byte = w:emit(operator, { bytes }, { keepdims = keepdims(w), axes = #axes > 0 and { ints = axes } or nil },
+      "byte")
+    return nil, w:emit("Cast", { byte }, { to = types.attribute("bool") })
+  end
+end
+ops.reduce_any = decision("ReduceMax")
+ops.reduce_all = decision("ReduceMin")
+
 -- The mean of the squares of what is left without the mean.
-local function variance(w, word)
-  local axes = #w.attrs.axis > 0 and { ints = w.attrs.axis } or nil
+local function variance(w, axes, word)
+  axes = #axes > 0 and { ints = axes } or nil
   local mean = w:emit("ReduceMean", { w:input(1) }, { keepdims = { i = 1 }, axes = axes }, "mean")
   local difference = w:emit("Sub", { w:input(1), mean }, nil, "difference")
   local square = w:emit("Mul", { difference, difference }, nil, "square")
   return w:emit("ReduceMean", { square }, { keepdims = keepdims(w), axes = axes }, word)
 end
 
-function ops.reduce_variance(w) return variance(w) end
-function ops.reduce_std(w) return w:emit("Sqrt", { variance(w, "variance") }) end
+function ops.reduce_variance(w) return variance(w, w.attrs.axis) end
+function ops.reduce_std(w) return w:emit("Sqrt", { variance(w, w.attrs.axis, "variance") }) end
+
+function ops.moments(w)
+  local axes = w.attrs.axes
+  local mean = w:emit("ReduceMean", { w:input(1) },
+    { keepdims = keepdims(w), axes = #axes > 0 and { ints = axes } or nil })
+  return mean, variance(w, axes, "variance")
+end
 
 function ops.l2_normalize(w)
   local x = w:input(1)
@@ -285,10 +319,11 @@ function ops.reflection_pad2d(w)
   return w:emit("Pad", { w:input(1), w:ints(pads) }, { mode = { s = "reflect" } })
 end
 
--- The second input as indices, which ONNX takes in int64 everywhere.
-local function indices(w)
-  if w:dtype(2) == "int64" then return w:input(2) end
-  return w:emit("Cast", { w:input(2) }, { to = types.attribute("int64") }, "indices")
+-- An input (default: the second) as indices, which ONNX takes in int64 everywhere.
+local function indices(w, i)
+  i = i or 2
+  if w:dtype(i) == "int64" then return w:input(i) end
+  return w:emit("Cast", { w:input(i) }, { to = types.attribute("int64") }, "indices")
 end
 
 function ops.gather(w) return w:emit("Gather", { w:input(1), indices(w) }, { axis = { i = w.attrs.axis } }) end
@@ -304,9 +339,21 @@ function ops.one_hot(w)
   return w:emit("OneHot", { w:input(1), w:number(attrs.depth, "int64"), values }, { axis = { i = attrs.axis } })
 end
 
-local function filled(w, value)
+local function filled(w, value, word)
   local dtype, sizes = w:result()
-  return w:emit("ConstantOfShape", { w:ints(sizes) }, { value = { t = core.array({ value }, dtype) } })
+  return w:emit("ConstantOfShape", { w:ints(sizes) }, { value = { t = core.array({ value }, dtype) } }, word)
+end
+
+local added = { reduction = { s = "add" } }
+
+function ops.tensor_scatter_nd_update(w) return w:emit("ScatterND", { w:input(1), indices(w), w:input(3) }) end
+function ops.tensor_scatter_nd_add(w) return w:emit("ScatterND", { w:input(1), indices(w), w:input(3) }, added) end
+function ops.scatter_nd(w) return w:emit("ScatterND", { filled(w, 0, "zeros"), indices(w, 1), w:input(2) }, added) end
+
+function ops.unsorted_segment_sum(w)
+  if w.attrs.axis ~= 0 then w:fail(("along axis %d is not written, only along axis 0"):format(w.attrs.axis)) end
+  local places = w:emit("Unsqueeze", { indices(w), w:ints { -1 } }, nil, "places")
+  return w:emit("ScatterND", { filled(w, 0, "zeros"), places, w:input(1) }, added)
 end
 
 function ops.constant(w) return filled(w, w.attrs.value) end

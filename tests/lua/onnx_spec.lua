@@ -359,6 +359,28 @@ describe("a job that is written", function()
     same({ 0, 1, 1, 0 }, job_of(model, { 4 })(x))
   end)
 
+  it("puts and adds rows, decides, and stops gradients", function()
+    comes_back({ 4, 3 }, function(x)
+      local at = np.array { { 2 }, { 0 }, { 2 }, { 4 } }:astype("int32")
+      local base = flow.ones({ 5, 3 })
+      local ids = whole { 1, 0, 1, 4 }
+      return flow.concat({
+        flow.scatter_nd(at, x, { 5, 3 }), flow.tensor_scatter_nd_add(base, at, x),
+        flow.tensor_scatter_nd_update(base, whole { { 2 }, { 0 }, { 1 }, { 4 } }, x),
+        flow.math.unsorted_segment_sum(x, ids, { num_segments = 5 }), flow.stop_gradient(x),
+      }, 0)
+    end)
+    comes_back({ 4, 3 }, function(x)
+      local mean, variance = flow.nn.moments(x, { 0 }, true)
+      return flow.concat({
+        flow.cast(flow.math.reduce_any(x:gt(0.5), { axis = 0, keepdims = true }), "float32"),
+        flow.cast(flow.math.reduce_all(x:gt(-0.5), { axis = { 0 }, keepdims = true }), "float32"),
+        flow.math.reciprocal_no_nan(x - x), flow.math.xlogy(flow.nn.relu(x), x * x), flow.math.xdivy(x - x, x - x),
+        mean, variance,
+      }, 0)
+    end)
+  end)
+
   it("has the names of its inputs, and of its results those that are asked for", function()
     local function body(x) return flow.layers.dense(x, 2, { name = "fc" }) end
     local _, model = written({ 1, 3 }, body)
