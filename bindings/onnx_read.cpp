@@ -115,15 +115,15 @@ uint32_t data_field_of(DType dtype) {
 }
 
 // The elements one by one, as the field of their dtype has them.
-void read_elements(WireReader reader, const TensorHead& head, const Tensor& to) {
+void read_elements(WireReader reader, uint32_t field, const Tensor& to, const std::string& what) {
   const int64_t count = to.count();
   int64_t at = 0;
   const auto next = [&]() {
-    if (at == count) reader.damaged(text("tensor ", shown(head.name), " has more elements than ", to.type(), " holds"));
+    if (at == count) reader.damaged(text(what, " has more elements than ", to.type(), " holds"));
     return at++;
   };
   while (reader.next()) {
-    if (reader.number() != head.data) continue;
+    if (reader.number() != field) continue;
     switch (to.dtype()) {
       case DType::Float32:
         reader.fixed<uint32_t>([&](uint32_t bits) { to.data<uint32_t>()[next()] = bits; });
@@ -143,14 +143,13 @@ void read_elements(WireReader reader, const TensorHead& head, const Tensor& to) 
           visit(to.dtype(), [&](auto like) {
             using T = decltype(like);
             if (element != static_cast<int64_t>(static_cast<T>(element)))
-              reader.damaged(text("tensor ", shown(head.name), " holds ", element, ", which is no ", to.dtype()));
+              reader.damaged(text(what, " holds ", element, ", which is no ", to.dtype()));
             to.data<T>()[next()] = static_cast<T>(element);
           });
         });
     }
   }
-  if (at < count)
-    reader.damaged(text("tensor ", shown(head.name), " is ", to.type(), ", but has ", at, " elements only"));
+  if (at < count) reader.damaged(text(what, " is ", to.type(), ", but has ", at, " elements only"));
 }
 
 std::string_view raw_data(WireReader reader) {
@@ -171,9 +170,10 @@ Tensor read_data_file(const WireReader& reader, const std::string& what, const E
   return reading.data_file(name, external.offset, type);
 }
 
-OnnxInitializer read_tensor(const WireReader& reader, const Reading& reading) {
+// `owner` names the attribute that it is the value of, if it is one's.
+OnnxInitializer read_tensor(const WireReader& reader, const Reading& reading, const std::string& owner = {}) {
   const TensorHead head = read_tensor_head(reader);
-  const std::string what = "tensor " + shown(head.name);
+  const std::string what = owner.empty() ? "tensor " + shown(head.name) : owner;
   const TensorType type{dtype_of(head.element, what), head.shape};
   check_size(type);
   if (head.is_external) return {head.name, read_data_file(reader, what, head.external, type, reading)};
@@ -189,7 +189,7 @@ OnnxInitializer read_tensor(const WireReader& reader, const Reading& reading) {
 
   OnnxInitializer read{head.name, Tensor::allocate(type, reading.memory)};
   if (!raw.empty()) std::memcpy(read.value.data(), raw.data(), raw.size());
-  if (!is_raw) read_elements(reader, head, read.value);
+  if (!is_raw) read_elements(reader, head.data, read.value, what);
   if (head.element == kBool) {
     auto* flags = read.value.data<int8_t>();
     std::transform(flags, flags + type.count(), flags, [](int8_t flag) { return static_cast<int8_t>(flag != 0); });
@@ -241,7 +241,7 @@ OnnxAttribute read_attribute(const WireReader& whole, const std::string& node, R
         if (kind == attribute::String) single = std::string(reader.bytes());
         break;
       case attribute::T:
-        if (kind == attribute::Tensor) single = read_tensor(reader.message(), reading).value;
+        if (kind == attribute::Tensor) single = read_tensor(reader.message(), reading, what).value;
         break;
       case attribute::G:
         if (kind == attribute::Graph) single = read_inner_graph(reader, what, reading);

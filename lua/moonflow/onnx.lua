@@ -297,11 +297,22 @@ local function keep(reading, node, ...)
   end
 end
 
+-- What an operator gives. An error of an op that it has put in does not know of the node, so it is told.
+local function given_by(node, fine, ...)
+  if fine then return ... end
+  local problem, about = (...), node:describe()
+  if errors.is_error(problem) and not tostring(problem):find(about, 1, true) then
+    local op = problem.op and problem.op ~= "" and problem.op .. ": " or ""
+    problem = errors.new(problem.code, about .. ": " .. op .. problem.message, problem.where)
+  end
+  error(problem, 0)
+end
+
 --- Applies nodes in their order.
 function Reading:run(nodes)
   for _, raw in ipairs(nodes) do
     local node = nodes_module().new(raw, self)
-    keep(self, node, all_operators()[raw.op](node))
+    keep(self, node, given_by(node, pcall(all_operators()[raw.op], node)))
     node:check_attributes()
   end
 end

@@ -238,6 +238,12 @@ describe("what is refused", function()
     end)
   end)
 
+  it("is what an op of ours does not take, by the node that it is of", function()
+    raises("node '/Softmax' (Softmax): softmax 'Softmax': ", function()
+      result_of(whole { 1, 2 }, { nodes = { node("Softmax", { "x" }, { "y" }) } })
+    end)
+  end)
+
   it("is a type of elements that there is not here, by its name", function()
     local function cast_to(number)
       return result_of(floats { 0.5, 0 }, { nodes = { node("Cast", { "x" }, { "y" }, { to = { i = number } }) } })
