@@ -178,6 +178,34 @@ function Plan:value_names()
   return names
 end
 
+-- Some of a list of names: "'a', 'b' and 3 more".
+local function some_of(names)
+  local quoted = {}
+  for i = 1, math.min(#names, 6) do quoted[i] = "'" .. names[i] .. "'" end
+  return table.concat(quoted, ", ") .. (#names > #quoted and " and " .. #names - #quoted .. " more" or "")
+end
+
+-- What to say of a name that none of `names` is: the values of a layer or scope of that name, else what resembles it,
+-- or resembles a layer, else what there is.
+local function advice(name, names)
+  local layers, values_of = {}, {}
+  for _, known in ipairs(names) do
+    for at in known:gmatch("()%-") do
+      local layer = known:sub(1, at - 1)
+      if not values_of[layer] then
+        values_of[layer] = {}
+        layers[#layers + 1] = layer
+      end
+      table.insert(values_of[layer], known)
+    end
+  end
+  local meant = values_of[name]
+  if not meant and arguments.nearest(name, names) then return arguments.suggestion(name, names) end
+  meant = meant or values_of[arguments.nearest(name, layers)]
+  if meant then return "; did you mean " .. some_of(meant) .. "?" end
+  return #names > 0 and "; it has " .. some_of(names) or ""
+end
+
 --- Watches a value that the body does not watch: one more tap behind the others, so that tokens under way stay true,
 --- and the same graph compiled anew. `earlier` is the handle of the same watch in another plan of the job.
 function Plan:watch(name, handler, earlier)
@@ -188,7 +216,7 @@ function Plan:watch(name, handler, earlier)
   local id = value_of(self.graph, name)
   if not id then
     errors.raise("not_found", self.job_name .. " has no value '" .. tostring(name) .. "'"
-      .. arguments.suggestion(name, self:value_names()))
+      .. advice(name, self:value_names()))
   end
   local token = self.tap_count + 1
   local handle = earlier or watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.job_name)

@@ -418,4 +418,20 @@ describe("a watch from outside", function()
     assert.is_false(fine)
     assert.truthy(tostring(problem):find("job has no value 'rectifeid'; did you mean 'rectified'?", 1, true))
   end)
+
+  it("tells the values of a layer from its name, also a misspelt one, and those there are", function()
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+      local y = flow.reshape(x, { 1, 2 })
+      for i = 1, 2 do y = flow.layers.dense(y, 3, { name = "hidden" .. i, use_bias = false }) end
+      return y
+    end)
+    local function refuses(name, advice)
+      local fine, problem = pcall(job.watch, job, name, print)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("job has no value '" .. name .. "'" .. advice, 1, true), problem)
+    end
+    refuses("hidden2", "; did you mean 'hidden2-weight', 'hidden2-matmul'?")
+    refuses("hiden1", "; did you mean 'hidden1-weight', 'hidden1-matmul'?")
+    refuses("conv", "; it has 'x', 'Reshape_0', 'hidden1-weight', 'hidden1-matmul', 'hidden2-weight', 'hidden2-matmul'")
+  end)
 end)
