@@ -481,6 +481,8 @@ void add_ndarray(lua_State* L, State& state) {
     lua_pushnumber(L, static_cast<int>(property));
     lua_setfield(L, -2, name);
   }
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -3, "ndarray_properties");
   state.properties_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_newtable(L);
   state.dtypes_ref = luaL_ref(L, LUA_REGISTRYINDEX);

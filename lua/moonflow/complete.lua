@@ -37,11 +37,24 @@ function complete.field(value, key)
   return nil
 end
 
+-- The methods of a class that are meant for users; nil for what is no class of the library.
+local function public_methods(fields)
+  local arguments = package.loaded["moonflow.arguments"]
+  for _, known in ipairs(type(arguments) == "table" and arguments.classes or {}) do
+    if known.class == fields then return known.methods end
+  end
+end
+
 -- Calls add(name, value) for the string keys of a value.
 local function each_field(value, add)
-  local fields, steps = fields_of(value), 0
+  local core, fields, steps = package.loaded["moonflow.core"], fields_of(value), 0
+  if type(core) == "table" and fields == core.ndarray_methods then
+    for name in pairs(core.ndarray_properties) do add(name) end
+  end
   while fields and steps < 10 do
-    for key, field in next, fields do
+    local methods = public_methods(fields)
+    for _, name in ipairs(methods or {}) do add(name, rawget(fields, name)) end
+    for key, field in next, methods and {} or fields do
       if type(key) == "string" and key:find("^[%a_][%w_]*$") then add(key, field) end
     end
     fields, steps = next_fields(fields), steps + 1
@@ -200,7 +213,11 @@ function complete.candidates(text, roots)
     if word then return word, found end
     text = text:gsub("^:%a*", "")
   end
-  text = text:gsub("^%s*%?+", "")
+  local asked, marks = text:gsub("^%s*%?+", "")
+  if marks > 0 then  -- as in "?layers.conv2d"
+    text, roots = asked, { unpack(roots) }
+    roots[#roots + 1] = package.loaded.moonflow
+  end
 
   local list, open = tokens.scan(text)
   if open then
