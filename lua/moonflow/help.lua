@@ -168,15 +168,17 @@ local function folder_text(folder, path)
 end
 
 --- The help text of a value: a function or job of the library or of the user, an array, a folder of functions.
---- @param value any      what to explain; a string is a path such as "layers.conv2d"
+--- @param value? any     what to explain; a string is a path such as "layers.conv2d", or words to find in all help;
+---                       left out, it is `flow`
 --- @param path? string   how the user called it
 --- @return string|nil    nil when nothing is known
 function help.text(value, path)
+  if value == nil then value, path = package.loaded.moonflow, "flow" end
   local kind = arguments.kind(value)
   if kind == "function" then return function_text(value, path) end
   if kind == "string" and path == nil then
     local found, full = help.find(value)
-    return found ~= nil and help.text(found, full) or nil
+    return found ~= nil and help.text(found, full) or help.found_text(value, 80)
   end
   if kind == "job" then return tostring(value) .. "\ndefined at " .. (value.site or "?") end
   if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
@@ -362,14 +364,18 @@ local function score_of(forms, phrase, path, text)
   return score
 end
 
---- The functions and methods in whose help all of some words are, best first: a list of { path, what it does }.
-function help.search(words)
+-- Lists of the forms of words that a text is looked through for: one and many of each, or all that begins with it.
+local function forms_of(words, begin)
   local forms = {}
   for word in as_words(words):gmatch("%w+") do
     local one = #word > 3 and word:match("^(.*[^s])s$") or word
-    forms[#forms + 1] = { " " .. one .. " ", " " .. one .. "s ", word ~= one and " " .. word .. " " or nil }
+    forms[#forms + 1] = begin and { " " .. word }
+      or { " " .. one .. " ", " " .. one .. "s ", word ~= one and " " .. word .. " " or nil }
   end
-  if #forms == 0 then return {} end
+  return forms
+end
+
+local function search(words, forms)
   local phrase, by_text, found = as_words(words), {}, {}
   local known = foreign[words:lower()]
   for _, values in ipairs({ help.paths(), help.methods() }) do
@@ -393,6 +399,16 @@ function help.search(words)
   local list = {}
   for i, entry in ipairs(found) do list[i] = { entry.path, entry.text:match("^[^\n]*\n([^\n]*)") or "" } end
   return list
+end
+
+--- The functions and methods in whose help all of some words are, or where there is none, words that begin so, best
+--- first: a list of { path, what it does }.
+function help.search(words)
+  local forms = forms_of(words, false)
+  if #forms == 0 then return {} end
+  local found = search(words, forms)
+  if #found == 0 and #words:match("%w+") >= 3 then found = search(words, forms_of(words, true)) end
+  return found
 end
 
 local kScreen = 20  -- lines

@@ -154,7 +154,8 @@ local function protected(self, f, ...)
   if interrupted and self.own_interrupt and not self.own_interrupt() then error("interrupted", 0) end
   if interrupted and self.interrupted then return nil end  -- asynchronous calls that were stopped with the chunk
   self.interrupted = interrupted
-  self.complain(self.fold(text, library, interrupted) .. "\n")
+  text = self.fold(text, library, interrupted):gsub("\nstack traceback:\n\t%(%d+ frames? inside moonflow%)$", "")
+  self.complain(text .. "\n")
   return nil
 end
 
@@ -176,11 +177,17 @@ local function run(self, text)
   return silent or protected(self, show, self, results) ~= nil
 end
 
+-- What people type at a prompt that they do not know, where nothing has that name: the command it stands for.
+local plain_words = { help = "help", quit = "quit", exit = "quit" }
+
 --- Evaluates a chunk, a `:` command or a question for help, and prints what it gives.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:evaluate(text)
   self.interrupted = false
   note_lines(self, text)
+  local word = text:match("^%s*(%a+)%s*$")
+  local meant = plain_words[word]
+  if meant and self.values[word] == nil and rawget(_G, word) == nil then return self:command(meant, "") end
   local command, rest = text:match("^%s*:(%a+)%s*(.-)%s*$")
   if command then return self:command(command, rest) end
   if is_command(text) then return self:help(text), false end
@@ -280,6 +287,26 @@ local function wants(self, message)
   return false
 end
 
+local function suggestion(name, candidates)
+  local fine, arguments = pcall(require, "moonflow.arguments")
+  return fine and arguments.suggestion(name, candidates) or ""
+end
+
+-- What to say where a job is wanted and `name` is none.
+local function about_jobs(self, name)
+  local names, seen = {}, { _ = true }
+  for _, scope in ipairs({ self.values, _G }) do
+    for known, value in next, scope do
+      if type(known) == "string" and not seen[known] and kind_of(value) == "job" then names[#names + 1] = known end
+      seen[known] = true
+    end
+  end
+  table.sort(names)
+  local near = suggestion(name, names)
+  if near ~= "" then return near end
+  return #names == 0 and "; nothing here is a job yet" or "; jobs here are " .. table.concat(names, ", ")
+end
+
 function commands.help(self)
   self.write([[
 ? name, name?       signature, shapes, defaults and errors of a function; ?? name shows its text
@@ -289,7 +316,7 @@ function commands.help(self)
 :watch job.name     print that value each time the job runs; `:watch off` ends all, `:watch` lists them
 :load file          run a Lua file
 :who                what you have defined
-:quit               leave; so does Ctrl-D
+:quit               leave; so do `quit`, `exit` and Ctrl-D
 An expression prints itself, a `;` at its end silences it, `_` is the last value, TAB completes, Ctrl-C stops.
 ]])
   return true
@@ -314,7 +341,8 @@ function commands.summary(self, expression)
   if not results then return false end
   local job = results[1]
   if kind_of(job) ~= "job" then
-    return wants(self, ":summary wants a job, got " .. inspect.line(job))
+    return wants(self, ":summary wants a job, got " .. inspect.line(job)
+      .. (job == nil and about_jobs(self, expression) or ""))
   end
   self.write(job:summary() .. "\n")
   return true
@@ -351,7 +379,13 @@ function commands.watch(self, target)
   end
   local job, name = job_and_value(self, target)
   if not job then
-    return wants(self, ":watch wants a job and one of its values, such as train_job.conv1; `:summary job` lists them")
+    job = resolve(self, target)
+    if kind_of(job) == "job" then
+      return wants(self, (":watch wants one of the values of %s as well, such as %s.%s; `:summary %s` lists them")
+        :format(target, target, job:value_names()[1] or "conv1", target))
+    end
+    return wants(self, ":watch wants a job and one of its values, such as train_job.conv1"
+      .. about_jobs(self, target:match("^[^.]*")))
   end
   local known = self.watches[target]
   if known and self.watched[target] == job then
@@ -404,16 +438,19 @@ end
 
 --- Runs a `:` command; a beginning of its name will do when it is the only one.
 function Evaluator:command(name, rest)
-  local command, matches = commands[name], {}
+  local command, matches, names = commands[name], {}, { "quit" }
   if name == "quit" or name == "q" then return true, true end
   if not command then
     for known in pairs(commands) do
+      names[#names + 1] = known
       if known:sub(1, #name) == name then matches[#matches + 1] = known end
     end
     command = #matches == 1 and commands[matches[1]]
   end
   if not command then
-    self.complain("there is no command ':" .. name .. "'; `:help` lists them\n")
+    local near = suggestion(name, names)
+    self.complain("there is no command ':" .. name .. "'"
+      .. (near ~= "" and near:gsub("'", "':", 1) or "; `:help` lists them") .. "\n")
     return false, false
   end
   return command(self, rest), false

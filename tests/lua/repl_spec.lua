@@ -132,7 +132,7 @@ job(x)
   end)
 
   it("explains functions of the catalog and of the library, and suggests the nearest", function()
-    local run = typed("? flow.layers.conv2d\nflow.nn.relu?\n?flow.watch\n? flow.optimizer.SGD\n?conv2\n")
+    local run = typed("? flow.layers.conv2d\nflow.nn.relu?\n?flow.watch\n? flow.optimizer.SGD\n?convd2\n")
     for _, text in ipairs({
       "flow.layers.conv2d(inputs, filters, kernel_size = 1", "shapes: weight (filters", "flow.nn.relu(x",
       "flow.watch(value, ...)", "errors: outside a job", "flow.optimizer.SGD(lr_scheduler, momentum = 0.9",
@@ -153,6 +153,25 @@ job(x)
     assert.truthy(list and tonumber(more) > 100, run.out)
     for line in run.out:gmatch("[^\n]+") do assert.truthy(#line <= 80, line) end
     assert.equal("no help has all of the words 'nothing has these words'\n", run.err)
+  end)
+
+  it("takes a word that nothing has for the beginning of one, in flow.help too", function()
+    local run = typed("?conv\n?zz\n")
+    assert.truthy(run.out:find("flow.layers.conv2d ", 1, true), run.out)
+    assert.truthy(run.out:find("flow.nn.conv2d_transpose ", 1, true))
+    assert.equal("nothing is called 'zz'\n", run.err)
+    assert.equal(run.out, typed("flow.help 'conv'\n").out)
+    assert.truthy(typed("? exponen decay\n").out:find("flow.optimizer.ExponentialScheduler ", 1, true))
+    assert.truthy(typed("flow.help 'learning rate'\n").out:find("^flow%.optimizer%.%a+Scheduler +%S"))
+    assert.truthy(typed("flow.help()\n").out:find("^flow has\n.* get_variable .* layers "))
+    assert.equal("nil\n", typed("flow.help 'zz'\n").out)
+  end)
+
+  it("answers what people type at prompts of other kinds, unless it is a name of theirs", function()
+    assert.truthy(typed("help\n").out:find("^%? name, name%?"))
+    assert.equal("1\n", typed("1\nquit\n2\n").out)
+    assert.equal("", typed(" exit\n2\n").out)
+    assert.equal("3\n4\n", typed("local exit = 3\nexit\nquit = 4\nquit\n").out)
   end)
 
   it("explains the function of a call under way, and methods of what functions give", function()
@@ -210,6 +229,18 @@ job(x)
     assert.equal("", run.out)
     assert.equal(":load wants the path of a Lua file\n:time wants an expression\n:summary wants an expression\n"
       .. ":summary wants a job, got { 1 }\n", run.err)
+  end)
+
+  it("suggests what a command may have meant", function()
+    assert.equal("there is no command ':wach'; did you mean ':watch'?\nthere is no command ':zz'; `:help` lists them\n"
+      .. ":watch wants a job and one of its values, such as train_job.conv1; nothing here is a job yet\n",
+      typed(":wach job.y\n:zz\n:watch job.y\n").err)
+    local wanted = ":watch wants a job and one of its values, such as train_job.conv1"
+    assert.equal(wanted .. "; did you mean 'job'?\n" .. wanted .. "; jobs here are job, later\n"
+      .. ":watch wants one of the values of job as well, such as job.x; `:summary job` lists them\n"
+      .. "job has no value 'rectifed'; did you mean 'rectified'?\n"
+      .. ":summary wants a job, got nil; did you mean 'later'?\n",
+      typed(jobs .. ":watch jop.y\n:watch model.y\n:watch job\n:watch job.rectifed\n:summary latr\n").err)
   end)
 
   it("lets go of a job that is defined anew, though it was watched", function()
