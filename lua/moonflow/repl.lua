@@ -109,6 +109,12 @@ local function without_semicolon(text)
   return text:sub(1, last.from - 1) .. text:sub(last.to + 1), true
 end
 
+-- What is typed as one expression, without comments behind it: they would hide what is put there.
+local function up_to_last_token(text)
+  local list = tokens.scan(text)
+  return list[1] and text:sub(1, list[#list].to) or text
+end
+
 -- Lines are counted on over the whole session, so that "stdin:12:" is the twelfth line typed.
 local function note_lines(self, text)
   self.before = #self.lines
@@ -121,7 +127,9 @@ local function compile(self, text)
     return load(before .. body, self.chunk_name, "t", self.environment)
   end
   local expression, silent = without_semicolon(expression_of(text))
-  local chunk = load("return " .. expression, "=typed", "t") and try("return " .. HOLDER .. "(" .. expression .. "\n)")
+  -- The bracket stands in the last line, since the compiler takes what it ends to be there.
+  local chunk = load("return " .. expression, "=typed", "t")
+    and try("return " .. HOLDER .. "(" .. up_to_last_token(expression) .. ")")
   if chunk then return chunk, nil, silent end
   -- The user's own text first: errors of syntax are about that.
   local plain, problem = try(text .. "\n")

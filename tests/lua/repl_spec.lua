@@ -174,6 +174,15 @@ job(x)
     assert.equal("3\n4\n", typed("local exit = 3\nexit\nquit = 4\nquit\n").out)
   end)
 
+  it("counts the lines of what is typed, also where an expression ends", function()
+    local run = typed("1;\nno.thing\n(no\n.thing) -- with a word behind it\n\nlocal a = no.thing\n"
+      .. "assert(load('\\n\\nerror()', '=chunk'))()\n2 -- two\n")
+    assert.equal("2\n", run.out)
+    local places = {}
+    for place in run.err:gmatch("([%w:]+): in main chunk") do places[#places + 1] = place end
+    assert.same({ "stdin:2", "stdin:4", "stdin:6", "chunk:3", "stdin:7" }, places)
+  end)
+
   it("explains the function of a call under way, and methods of what functions give", function()
     local run = typed("? flow.layers.conv2d(x, 32\n? y = flow.layers.dense(flow.nn.relu(x), 10, { use_bi\n"
       .. "? flow.optimizer.Adam.minimize\n? optimizer:minimize\ncheck_point = flow.train.CheckPoint()\n"
