@@ -1,7 +1,6 @@
 // NumPy's .npy format, versions 1 to 3. Reading trusts nothing: only numbers and bool, sizes checked before memory is
-// taken, nothing is ever executed; object arrays, which are pickles, are refused. What we have no dtype for is read into
-// a wider one that holds it: int16 and uint16 into int32, uint32 into int64, uint64 into int64 where it fits, bool into
-// int8.
+// taken, nothing is ever executed; object arrays, which are pickles, are refused. What there is no dtype for is read as
+// a wider one that holds it: int16 and uint16 as int32, uint32 as int64, uint64 as int64 where it fits, bool as int8.
 #pragma once
 
 #include <memory>
