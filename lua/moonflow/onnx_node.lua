@@ -59,8 +59,17 @@ function Node:is_wanted(i)
   return name ~= nil and name ~= "" and self.reading.wanted[name] == true
 end
 
+--- This node with other values in the place of its inputs, for an operator that is another one at heart.
+function Node:taking(values)
+  local node = setmetatable({}, Node)
+  for field, value in pairs(self) do node[field] = value end
+  node.values = values
+  return node
+end
+
 --- The i-th input, from 1 on, or nil where it is left out.
 function Node:optional(i)
+  if self.values then return self.values[i] end
   local name = self.raw.inputs[i]
   if not name or name == "" then return nil end
   return self.reading:value(name)
@@ -81,9 +90,14 @@ end
 
 --- The i-th input as an ndarray, or nil where it is left out. One that only a run knows is an error.
 function Node:constant(i)
-  local name = self.raw.inputs[i]
-  if not name or name == "" then return nil end
-  local value = self.reading:constant(name)
+  local name, value = self.raw.inputs[i], nil
+  if self.values then
+    if self.values[i] == nil then return nil end
+    name, value = name or "", not blob.is(self.values[i]) and self.values[i]
+  else
+    if not name or name == "" then return nil end
+    value = self.reading:constant(name)
+  end
   if not value then
     self:fail("input " .. i .. ", '" .. name .. "', is computed in each run, and must be known when the job is traced; "
       .. "export the model with sizes that do not depend on values")

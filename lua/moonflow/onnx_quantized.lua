@@ -1,5 +1,10 @@
---- ONNX's QuantizeLinear and DequantizeLinear, between which quantised models keep what layers compute with. The layers
---- themselves are computed in float. A table from an operator's name to the function that applies it to a node.
+--- ONNX's QuantizeLinear and DequantizeLinear, between which quantised models keep what layers compute with, and the
+--- layers that take whole numbers themselves. A table from an operator's name to the function that applies it to a
+--- node.
+-- Layers are computed in floats: between the two in float32, and those of whole numbers so that no sum is rounded.
+
+local onnx_layers = require "moonflow.onnx_layers"
+local onnx_node = require "moonflow.onnx_node"
 
 local operators = {}
 
@@ -29,24 +34,25 @@ local function aligned(node, x, value, word)
   return node:pick(value, axis, places, word)
 end
 
--- round(x / scale) + zero_point, halves to the even number, and the nearest there is in the result's dtype.
+-- round(places) + zero, halves to the even number, and the nearest there is in this dtype.
+local function settled(node, places, zero, dtype)
+  places = node:apply("round", { places }, nil, "rounded")
+  if zero then places = node:apply("add", { places, node:cast(zero, "float32", "zero_wide") }, nil, "moved") end
+  local cut = node:apply("clip_by_value", { places }, { min = ranges[dtype][1], max = ranges[dtype][2] }, "cut")
+  return node:apply("cast", { cut }, { dtype = dtype })
+end
+
+-- round(x / scale) + zero_point.
 function operators.QuantizeLinear(node)
   node:ignore("precision")
   node:expect("saturate", "i", 1)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = zero and zero.dtype or node:dtype("output_dtype", "uint8")
-  local range = ranges[dtype]
-  if not range then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
+  if not ranges[dtype] then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
   x = node:cast(x, "float32", "x")
   local places = node:apply("divide", { x, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "places")
-  places = node:apply("round", { places }, nil, "rounded")
-  if zero then
-    zero = aligned(node, x, node:cast(zero, "float32", "zero_wide"), "zero_point")
-    places = node:apply("add", { places, zero }, nil, "moved")
-  end
-  local cut = node:apply("clip_by_value", { places }, { min = range[1], max = range[2] }, "cut")
-  return node:apply("cast", { cut }, { dtype = dtype })
+  return settled(node, places, zero and aligned(node, x, zero, "zero_point"), dtype)
 end
 
 -- (x - zero_point) * scale
@@ -62,6 +68,100 @@ function operators.DequantizeLinear(node)
   local y = node:apply("multiply", { wide, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "scaled")
   return node:cast(y, dtype)
+end
+
+-- The scale and zero point of a uint8 that take what is there, and 0, in.
+function operators.DynamicQuantizeLinear(node)
+  local x = node:input(1)
+  local zero, all = node:filled(0, "float32"), { axis = {} }
+  local most = node:apply("maximum", { node:apply("reduce_max", { x }, all, "max"), zero }, nil, "most")
+  local least = node:apply("minimum", { node:apply("reduce_min", { x }, all, "min"), zero }, nil, "least")
+  local width = node:apply("subtract", { most, least }, nil, "width")
+  local scale = node:apply("divide", { width, node:filled(255, "float32") }, nil, "step")
+  local is_flat = node:apply("equal", { width, zero }, nil, "is_flat")
+  scale = node:apply("where", { is_flat, node:filled(1, "float32"), scale }, nil, "scale")
+  local function places(value, word) return node:apply("divide", { value, scale }, nil, word) end
+  local lowest = node:apply("negative", { places(least, "least_place") }, nil, "lowest")
+  local point = settled(node, lowest, nil, "uint8")
+  return settled(node, places(x, "places"), point, "uint8"), scale, point
+end
+
+-- ---- layers of whole numbers --------------------------------------------------------------------------------------
+
+-- The dtype that has each sum of so many products of two bytes exactly.
+local function exact_dtype(count) return count * 255 * 255 < 2 ^ 24 and "float32" or "float64" end
+
+-- A value without its zero point, which is one number, or one of each place along an axis.
+local function without_zero(node, value, zero, axis, dtype, word)
+  value = node:cast(value, dtype, word .. "_wide")
+  if not zero then return value end
+  local rank, sizes = #value.shape, {}
+  if zero.shape:count() > 1 then
+    if zero.shape:count() ~= value.shape[axis] then
+      node:fail(("%s has zero points %s"):format(word, tostring(zero.shape)), "shape_mismatch")
+    end
+    for i = 1, rank do sizes[i] = i - 1 == axis and value.shape[axis] or 1 end
+  end
+  zero = node:reshape(node:cast(zero, dtype, word .. "_zero_wide"), sizes, word .. "_zero")
+  return node:apply("subtract", { value, zero }, nil, word .. "_moved")
+end
+
+local function product(node, a, a_zero, b, b_zero)
+  if #a.shape < 1 or #b.shape < 1 then node:fail("a scalar cannot be multiplied as a matrix", "shape_mismatch") end
+  local dtype = exact_dtype(a.shape[#a.shape - 1])
+  return onnx_layers.MatMul(node:taking {
+    without_zero(node, a, a_zero, #a.shape - 2, dtype, "a"), without_zero(node, b, b_zero, #b.shape - 1, dtype, "b"),
+  })
+end
+
+local function convolution(node, x, x_zero, filter, filter_zero, bias)
+  if #filter.shape < 1 then node:fail("its filter is a scalar", "shape_mismatch") end
+  local sizes = filter.shape:table()
+  local dtype = exact_dtype(onnx_node.count_of { unpack(sizes, 2) } + 1)
+  if bias then dtype = "float64" end
+  return onnx_layers.Conv(node:taking {
+    without_zero(node, x, x_zero, 1, dtype, "x"), without_zero(node, filter, filter_zero, 0, dtype, "filter"),
+    bias and node:cast(bias, dtype, "bias_wide"),
+  })
+end
+
+function operators.MatMulInteger(node)
+  return node:cast(product(node, node:input(1), node:optional(3), node:input(2), node:optional(4)), "int32")
+end
+
+function operators.ConvInteger(node)
+  return node:cast(convolution(node, node:input(1), node:optional(3), node:input(2), node:optional(4)), "int32")
+end
+
+-- Sums of products of places as places of the result: what one of them is worth, by the scales of both sides. That of
+-- the second is one number, or one of each place along an axis of the result.
+local function rescaled(node, sums, one, other, axis, scale, zero)
+  local rank, sizes = #sums.shape, {}
+  if other.shape:count() > 1 then
+    if other.shape:count() ~= sums.shape[axis] then
+      node:fail(("scales %s for %d places of axis %d"):format(tostring(other.shape), sums.shape[axis], axis),
+        "shape_mismatch")
+    end
+    for i = 1, rank do sizes[i] = i - 1 == axis and sums.shape[axis] or 1 end
+  end
+  local function single(value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
+  other = node:reshape(node:cast(other, "float32", "other_wide"), sizes, "other_scale")
+  local both = node:apply("multiply", { single(one, "one_scale"), other }, nil, "scales")
+  local factor = node:apply("divide", { both, single(scale, "scale") }, nil, "factor")
+  local places = node:apply("multiply", { node:cast(sums, "float32", "sums"), factor }, nil, "places")
+  if not ranges[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
+  return settled(node, places, node:reshape(zero, {}, "zero"), zero.dtype)
+end
+
+function operators.QLinearMatMul(node)
+  local a, b = node:input(1), node:input(4)
+  local sums = product(node, a, node:input(3), b, node:input(6))
+  return rescaled(node, sums, node:input(2), node:input(5), #sums.shape - 1, node:input(7), node:input(8))
+end
+
+function operators.QLinearConv(node)
+  local sums = convolution(node, node:input(1), node:input(3), node:input(4), node:input(6), node:optional(9))
+  return rescaled(node, sums, node:input(2), node:input(5), 1, node:input(7), node:input(8))
 end
 
 return operators
