@@ -48,6 +48,25 @@ function operators.Range(node)
   return node:apply("range", {}, { start = start, stop = stop, step = step, dtype = node:input(1).dtype })
 end
 
+-- Weights for the samples of a signal: a sum of cosines over one period, or over one sample less.
+local function window(factors)
+  return function(node)
+    local size, dtype = node:need(node:number(1), "size"), node:dtype("output_datatype", "float32")
+    if size < 0 or size % 1 ~= 0 then node:fail(("a window of %g"):format(size), "out_of_range") end
+    node:check_list(size)
+    local period, list = math.max(1, node:int("periodic", 1) ~= 0 and size or size - 1), {}
+    for at = 0, size - 1 do
+      local sum = 0
+      for k, factor in ipairs(factors) do sum = sum + factor * math.cos(2 * math.pi * (k - 1) * at / period) end
+      list[at + 1] = sum
+    end
+    return node.array(list, dtype)
+  end
+end
+operators.HannWindow = window { 0.5, -0.5 }
+operators.HammingWindow = window { 25 / 46, -21 / 46 }
+operators.BlackmanWindow = window { 0.42, -0.5, 0.08 }
+
 -- An int8 for each place of a matrix: 1 where column - row compares as `op` says with k.
 local function diagonal_mask(node, rows, columns, op, k)
   local function numbers(first, count, shape)

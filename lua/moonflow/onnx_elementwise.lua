@@ -331,19 +331,28 @@ end
 operators.ArgMax = extreme("argmax")
 operators.ArgMin = extreme("argmin")
 
--- Before opset 13 an axis stands for itself and all behind it.
-local function along_axis(op)
+-- Before opset 13 an axis stands for itself and all behind it. `compute(node, x, axis)` is what is done there.
+local function along_axis(compute)
   return function(node)
     local x = node:input(1)
     local rank = #x.shape
     local axis = node:axis_of(node:int("axis", node.opset < 13 and 1 or -1), rank)
-    if node.opset >= 13 or axis == rank - 1 then return node:apply(op, { x }, { axis = axis }) end
-    local flat = node:flattened(x, axis, "flat")
-    return node:reshape(node:apply(op, { flat }, { axis = 1 }), x.shape:table(), "shape")
+    if node.opset >= 13 or axis == rank - 1 then return compute(node, x, axis) end
+    return node:reshape(compute(node, node:flattened(x, axis, "flat"), 1), x.shape:table(), "shape")
   end
 end
-operators.Softmax = along_axis("softmax")
-operators.LogSoftmax = along_axis("log_softmax")
+operators.Softmax = along_axis(function(node, x, axis) return node:apply("softmax", { x }, { axis = axis }) end)
+operators.LogSoftmax = along_axis(function(node, x, axis) return node:apply("log_softmax", { x }, { axis = axis }) end)
+
+-- 1 at the first of the largest, 0 elsewhere.
+operators.Hardmax = along_axis(function(node, x, axis)
+  local sizes, line = x.shape:table(), {}
+  for i = 1, #sizes do line[i] = i == axis + 1 and sizes[i] or 1 end
+  local places = node:apply("range", {}, { start = 0, stop = sizes[axis + 1], dtype = "int64" }, "places")
+  local first = node:apply("expand_dims", { node:apply("argmax", { x }, { axis = axis }, "first") }, { axis = axis },
+    "column")
+  return node:cast(node:apply("equal", { first, node:reshape(places, line, "line") }, nil, "is_first"), x.dtype)
+end)
 
 -- The k largest, or smallest, and their places; of equal ones the first come first.
 function operators.TopK(node)
@@ -391,6 +400,16 @@ function operators.CumSum(node)
     reach = 2 * reach
   end
   return sums
+end
+
+-- (x - mean) / deviation, over some axes.
+function operators.MeanVarianceNormalization(node)
+  local x = node:input(1)
+  local over = { axis = node:axes_of(node:ints("axes", { 0, 2, 3 }), #x.shape), keepdims = true }
+  local centred = node:apply("subtract", { x, node:apply("reduce_mean", { x }, over, "mean") }, nil, "centred")
+  local variance = node:apply("reduce_mean", { squared(node, centred) }, over, "variance")
+  local deviation = shifted(node, node:apply("sqrt", { variance }, nil, "root"), 1e-9, "deviation")
+  return node:apply("divide", { centred, deviation })
 end
 
 function operators.LpNormalization(node)

@@ -73,6 +73,57 @@ function operators.GatherND(node)
   return node:apply("gather_nd", { x, all })
 end
 
+-- The places of an axis, or of all in a row, where the condition says so, which is known.
+function operators.Compress(node)
+  local x, condition = node:input(1), node:need(node:numbers(2), "condition")
+  local axis, places = node:int("axis"), {}
+  if not axis then x, axis = node:reshape(x, { x.shape:count() }, "row"), 0 end
+  axis = node:axis_of(axis, #x.shape)
+  if #condition > x.shape[axis] then
+    node:fail(("a condition of %d for %d places"):format(#condition, x.shape[axis]), "shape_mismatch")
+  end
+  for i, number in ipairs(condition) do
+    if number ~= 0 then places[#places + 1] = i - 1 end
+  end
+  return node:pick(x, axis, places)
+end
+
+-- The coordinates of what is not 0, a column each, in the order of the rows; of an array that is known.
+function operators.NonZero(node)
+  local numbers, sizes = node:need(node:numbers(1), "input 1"), node:input(1).shape:table()
+  local rows, count, strides = {}, 0, {}
+  for i = #sizes, 1, -1 do strides[i] = i == #sizes and 1 or strides[i + 1] * sizes[i + 1] end
+  for _, number in ipairs(numbers) do count = count + (number ~= 0 and 1 or 0) end
+  for i, stride in ipairs(strides) do
+    for at, number in ipairs(numbers) do
+      if number ~= 0 then rows[#rows + 1] = math.floor((at - 1) / stride) % sizes[i] end
+    end
+  end
+  return node:reshape(node.array(rows, "int64"), { #sizes, count })
+end
+
+-- The first places of the axis of time backwards, as many as each sequence of the batch has.
+function operators.ReverseSequence(node)
+  local x, lengths = node:input(1), node:input(2)
+  local rank, sizes = #x.shape, x.shape:table()
+  local time, batch = node:axis_of(node:int("time_axis", 0), rank), node:axis_of(node:int("batch_axis", 1), rank)
+  if time == batch or #lengths.shape ~= 1 or lengths.shape[0] ~= sizes[batch + 1] then
+    node:fail(("lengths %s for %s, whose time is axis %d and whose batch is axis %d"):format(tostring(lengths.shape),
+      tostring(x.shape), time, batch), "shape_mismatch")
+  end
+  local line, column = {}, {}
+  for i = 1, rank do
+    line[i], column[i] = i == time + 1 and sizes[i] or 1, i == batch + 1 and sizes[i] or 1
+  end
+  local range = node:apply("range", {}, { start = 0, stop = sizes[time + 1], dtype = "int64" }, "range")
+  local at = node:reshape(range, line, "places")
+  lengths = node:reshape(node:cast(lengths, "int64", "lengths"), column, "lengths_column")
+  local last = node:apply("subtract", { lengths, node:filled(1, "int64") }, nil, "last")
+  local back = node:apply("where", { node:apply("less", { at, lengths }, nil, "is_there"),
+    node:apply("subtract", { last, at }, nil, "turned"), at }, nil, "back")
+  return node:apply("dim_gather", { x, node:spread(back, sizes, "all") }, { dim = time })
+end
+
 -- ---- put ----------------------------------------------------------------------------------------------------------
 
 local reductions = { mul = "multiply", max = "maximum", min = "minimum" }

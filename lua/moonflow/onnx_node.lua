@@ -90,7 +90,7 @@ end
 
 --- The i-th input as an ndarray, or nil where it is left out. One that only a run knows is an error.
 function Node:constant(i)
-  local name, value = self.raw.inputs[i], nil
+  local name, value = self.raw.inputs[i]
   if self.values then
     if self.values[i] == nil then return nil end
     name, value = name or "", not blob.is(self.values[i]) and self.values[i]

@@ -198,6 +198,59 @@ describe("operators", function()
     same({ { n, n, n, n }, { y, n, n, n }, { n, y, n, n } }, hot(0))
   end)
 
+  it("turn sequences around, as far as they go", function()
+    same({ { 2, 6 }, { 1, 5 }, { 3, 4 } }, result_of(floats { { 1, 4 }, { 2, 5 }, { 3, 6 } }, {
+      weights = { lengths = whole { 2, 3 } }, nodes = { node("ReverseSequence", { "x", "lengths" }, { "y" }) } }))
+    same({ { 2, 1, 3 } }, result_of(floats { { 1, 2, 3 } }, {
+      weights = { lengths = whole { 2 } }, nodes = { node("ReverseSequence", { "x", "lengths" }, { "y" },
+        { batch_axis = { i = 0 }, time_axis = { i = 1 } }) } }))
+  end)
+
+  it("keep what a known condition or array names", function()
+    local flags = np.array { 0, 1, 1 }:astype("int8")
+    local function kept(attributes)
+      return result_of(floats { { 1, 2, 3 }, { 4, 5, 6 } }, {
+        weights = { flags = flags }, nodes = { node("Compress", { "x", "flags" }, { "y" }, attributes) } })
+    end
+    same({ { 2, 3 }, { 5, 6 } }, kept { axis = { i = -1 } })
+    same({ 2, 3 }, kept {})
+    raises("a condition of 3 for 2 places", function() kept { axis = { i = 0 } } end)
+    same({ { 0, 1, 2 }, { 1, 1, 0 } }, result_of(floats { 0 }, {
+      weights = { a = whole { { 0, 3 }, { 0, 5 }, { 7, 0 } } },
+      nodes = { node("NonZero", { "a" }, { "at" }), node("Cast", { "at" }, { "real" }, { to = { i = 1 } }),
+                node("Add", { "x", "real" }, { "y" }) },
+    }))
+  end)
+
+  it("say where the first of the largest is", function()
+    local x = floats { { { 1, 3 }, { 3, 2 } } }
+    local nodes = { node("Hardmax", { "x" }, { "y" }) }
+    same({ { { 0, 1 }, { 1, 0 } } }, result_of(x, { opset = 13, nodes = nodes }))
+    same({ { { 0, 1 }, { 0, 0 } } }, result_of(x, { opset = 11, nodes = nodes }))
+  end)
+
+  it("take the mean and the deviation away", function()
+    same({ { { { -1, 1 } } }, { { { -1, 1 } } } }, result_of(floats { { { { 1, 5 } } }, { { { 1, 5 } } } }, {
+      nodes = { node("MeanVarianceNormalization", { "x" }, { "y" }) } }))
+    same({ { -1, -1 }, { 1, 1 } }, result_of(floats { { 1, 2 }, { 3, 8 } }, { nodes = {
+      node("MeanVarianceNormalization", { "x" }, { "y" }, { axes = { ints = { 0 } } }) } }))
+  end)
+
+  it("weigh the samples of a signal", function()
+    local function window(op, size, periodic)
+      return result_of(floats { 0 }, { weights = { size = whole(size) }, nodes = {
+        node(op, { "size" }, { "w" }, { periodic = { i = periodic } }), node("Add", { "x", "w" }, { "y" }) } })
+    end
+    for op, ends in pairs { HannWindow = 0, HammingWindow = 4 / 46, BlackmanWindow = 0 } do
+      local round, flat = window(op, 4, 1), window(op, 3, 0)
+      assert.near(ends, round[0], 1e-6)
+      assert.near(1, round[2], 1e-6)
+      assert.near(round[1], round[3], 1e-6)
+      for i, at in ipairs { ends, 1, ends } do assert.near(at, flat[i - 1], 1e-6) end
+    end
+    assert.near(0.5, window("HannWindow", 4, 1)[1], 1e-6)
+  end)
+
   it("divide rows by their root mean square", function()
     same({ { 0.5, 3.5 } }, result_of(floats { { 1, 7 } }, {
       opset = 23, weights = { scale = floats { 2.5, 2.5 } },
