@@ -15,12 +15,23 @@ local kWithout = -2 ^ 62  -- a bound of a slice below this is not given
 for op, operator in pairs {
   abs = "Abs", acos = "Acos", acosh = "Acosh", asin = "Asin", asinh = "Asinh", atan = "Atan", atanh = "Atanh",
   ceil = "Ceil", cos = "Cos", cosh = "Cosh", erf = "Erf", exp = "Exp", floor = "Floor", hardswish = "HardSwish",
-  identity = "Identity", log = "Log", negative = "Neg", reciprocal = "Reciprocal", relu = "Relu", rint = "Round",
-  round = "Round", sigmoid = "Sigmoid", sign = "Sign", sin = "Sin", sinh = "Sinh", softplus = "Softplus",
-  sqrt = "Sqrt", stop_gradient = "Identity", tan = "Tan", tanh = "Tanh",
+  identity = "Identity", log = "Log", reciprocal = "Reciprocal", rint = "Round", round = "Round", sigmoid = "Sigmoid",
+  sign = "Sign", sin = "Sin", sinh = "Sinh", softplus = "Softplus", sqrt = "Sqrt", stop_gradient = "Identity",
+  tan = "Tan", tanh = "Tanh",
 } do
   ops[op] = function(w) return w:emit(operator, { w:input(1) }) end
 end
+
+-- An operator that ONNX has not for numbers of a byte goes over them as int32; cut to the byte, that is the same.
+local function through_int32(w, operator, attributes, further)
+  local dtype = w:dtype(1)
+  if dtype ~= "int8" and dtype ~= "uint8" then return w:emit(operator, { w:input(1), further }, attributes) end
+  local wide = w:emit("Cast", { w:input(1) }, { to = types.attribute("int32") }, "wide")
+  return w:emit("Cast", { w:emit(operator, { wide, further }, attributes, "of_wide") },
+    { to = types.attribute(dtype) })
+end
+function ops.negative(w) return through_int32(w, "Neg") end
+function ops.relu(w) return through_int32(w, "Relu") end
 
 for op, operator in pairs {
   add = "Add", subtract = "Sub", multiply = "Mul", divide = "Div", pow = "Pow", maximum = "Max", minimum = "Min",
@@ -115,10 +126,16 @@ function ops.gelu(w)
   return w:emit("Mul", { product, w:number(0.5) })
 end
 
+-- Bounds of whole numbers are cut to such, as a cast does it.
 local function clip(w, least, most)
+  local dtype = w:dtype(1)
+  local function bound(value, word)
+    if dtype:match("float") then return w:number(value) end
+    return w:array(ndarray.cast(core.array(value, "float64", {}), dtype), word)
+  end
   if least == -math.huge and most == math.huge then return w:emit("Identity", { w:input(1) }) end
-  return w:emit("Clip", { w:input(1), least > -math.huge and w:number(least) or "",
-    most < math.huge and w:number(most) or nil })
+  return w:emit("Clip", { w:input(1), least > -math.huge and bound(least, "least") or "",
+    most < math.huge and bound(most, "most") or nil })
 end
 
 function ops.clip_by_value(w) return clip(w, w.attrs.min, w.attrs.max) end
@@ -147,7 +164,7 @@ local function reduction(operator)
   return function(w)
     local axes = w.attrs.axis
     if #w:sizes(1) == 0 then return w:emit("Identity", { w:input(1) }) end
-    return w:emit(operator, { w:input(1) }, { keepdims = keepdims(w), axes = #axes > 0 and { ints = axes } or nil })
+    return through_int32(w, operator, { keepdims = keepdims(w), axes = #axes > 0 and { ints = axes } or nil })
   end
 end
 ops.reduce_mean = reduction("ReduceMean")
@@ -160,7 +177,7 @@ ops.reduce_logsumexp = reduction("ReduceLogSumExp")
 function ops.reduce_sum(w)
   local axes = w.attrs.axis
   if #w:sizes(1) == 0 then return w:emit("Identity", { w:input(1) }) end
-  return w:emit("ReduceSum", { w:input(1), #axes > 0 and w:ints(axes) or nil }, { keepdims = keepdims(w) })
+  return through_int32(w, "ReduceSum", { keepdims = keepdims(w) }, #axes > 0 and w:ints(axes) or nil)
 end
 
 -- Whether the most, or the least, of what is 0 or 1 is 1.

@@ -387,6 +387,26 @@ describe("a job that is written", function()
     end)
   end)
 
+  it("computes whole numbers as it does, where ONNX has no such operator for them", function()
+    local function same_again(dtype, list, body, wanted)
+      flow.clear_default_session()
+      local x = np.array(list):astype(dtype)
+      local job, model = written({ #list }, body, nil, dtype)
+      same(wanted, job(x))
+      local operators = {}
+      for _, entry in ipairs(model._nodes) do operators[entry.op] = entry end
+      same(wanted, job_of(model, { #list }, dtype)(x))
+      return operators
+    end
+    -- Before opset 18 there is no Neg or Relu of numbers of a byte.
+    assert.truthy(same_again("uint8", { 1, 2 }, function(x) return -x end, { 255, 254 }).Cast)
+    assert.truthy(same_again("int8", { 100, -2 }, function(x) return flow.nn.relu(x) end, { 100, 0 }).Cast)
+    same_again("int8", { 100, 2 }, function(x) return flow.math.reduce_prod(x, { axis = { 0 } }) end, 200)
+    same_again("int32", { -3, 0, 3 }, function(x)
+      return flow.clip_by_value(x, { min_value = -1.5, max_value = 2 ^ 40 })
+    end, { -1, 0, 3 })
+  end)
+
   it("has the names of its inputs, and of its results those that are asked for", function()
     local function body(x) return flow.layers.dense(x, 2, { name = "fc" }) end
     local _, model = written({ 1, 3 }, body)
