@@ -1,0 +1,79 @@
+// Scripts that a host loads through the C ABI: what they leave behind, and how those that fail are told.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "abi_host.h"
+
+using namespace moonflow_test;
+
+TEST_CASE("a script's error keeps its line, and the session stays usable") {
+  Net host;
+  const char* wrong = "local x = 1\nerror('no luck')";
+  mf_status* status = mf_session_load_text(host.session, wrong, std::strlen(wrong), "wrong.lua");
+  REQUIRE(status);
+  CHECK(mf_status_code(status) == MF_SCRIPT_ERROR);
+  CHECK(std::string(mf_status_message(status)) == "wrong.lua:2: no luck");
+  CHECK(std::string(mf_status_where(status)) == "wrong.lua:2");
+  CHECK(std::string(mf_status_traceback(status)) ==
+        "stack traceback:\n\t[C]: in function 'error'\n\twrong.lua:2: in main chunk");
+  CHECK(mf_status_free(status) == MF_OK);
+  CHECK(mf_status_free(status) == MF_INVALID_HANDLE);
+  CHECK(std::string(mf_status_message(status)) == "this is no status, or it has been freed");
+
+  status = mf_session_load_text(host.session, "x = = 1", 7, "wrong.lua");
+  CHECK(std::string(mf_status_where(status)) == "wrong.lua:1");
+  CHECK(taken(status) == MF_SCRIPT_ERROR);
+  status = mf_session_load_text(host.session, "\nx = = 1", 8, "pack:level 2/wrong.lua");
+  CHECK(std::string(mf_status_where(status)) == "pack:level 2/wrong.lua:2");
+  CHECK(taken(status) == MF_SCRIPT_ERROR);
+  CHECK(taken(mf_session_load_file(host.session, "/nowhere.lua")) == MF_NOT_FOUND);
+  CHECK(taken(mf_session_load_file(host.session, "/")) == MF_IO);
+  status = mf_session_load_text(host.session, "\x1bLJ bytecode", 12, "b");
+  CHECK(taken(status) == MF_SCRIPT_ERROR);
+  CHECK(host.predict({1, 2, 3}).size() == 2);
+}
+
+TEST_CASE("a file that fails to load leaves the jobs as they were") {
+  Net host;
+  const std::vector<float> before = host.predict({1, 2, 3});
+  const char* text =
+      "local flow = require 'moonflow'\n"
+      "flow.global_function { name = 'predict' } (function() return nil end)\nerror('late')";
+  CHECK(taken(mf_session_load_text(host.session, text, std::strlen(text), "net.lua")) == MF_SCRIPT_ERROR);
+  CHECK(host.predict({1, 2, 3}) == before);
+  host.load(kNet);  // again: weights live on
+  CHECK(host.predict({1, 2, 3}) == before);
+}
+
+TEST_CASE("jobs whose session a script has cleared are not found, and what is left of them says so") {
+  Net host;
+  mf_job *kept = nullptr, *found = nullptr;
+  host.ok(mf_job_find(host.session, "predict", &kept));
+  const auto load = [&](const std::string& text, const char* name) {
+    return mf_session_load_text(host.session, text.c_str(), text.size(), name);
+  };
+  const std::string clear = "require('moonflow').clear_default_session()\n";
+  host.ok(load(clear, "clear.lua"));
+  mf_status* status = mf_job_find(host.session, "predict", &found);
+  CHECK(std::string(mf_status_message(status)) ==
+        "there is no job 'predict'; those that scripts have defined went with a session that has been cleared");
+  CHECK(taken(status) == MF_NOT_FOUND);
+  CHECK(found == nullptr);
+  float x[3] = {}, y[2] = {};
+  mf_array input = mf_floats(x, 3), output = mf_floats(y, 2);
+  status = mf_job_call(kept, &input, 1, &output, 1);
+  CHECK_THAT(mf_status_message(status), Catch::Contains("belongs to a session that is closed; define it again"));
+  CHECK(taken(status) == MF_WRONG_STATE);
+
+  // A file that has begun so and fails does not bring them back.
+  host.load(kNet);
+  CHECK(host.predict({1, 2, 3}).size() == 2);
+  const std::string redefined =
+      "require('moonflow').global_function { name = 'predict' } (function() return nil end)\n";
+  CHECK(taken(load(redefined + clear + "error('late')", "late.lua")) == MF_SCRIPT_ERROR);
+  CHECK(taken(mf_job_find(host.session, "predict", &found)) == MF_NOT_FOUND);
+  CHECK(mf_job_close(kept) == MF_OK);
+}

@@ -1,0 +1,143 @@
+// Variables and checkpoints of the C ABI.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "abi_host.h"
+
+using namespace moonflow_test;
+
+TEST_CASE("variables are read and written by name") {
+  Net host;
+  int32_t count = 0;
+  host.ok(mf_variable_count(host.session, &count));
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < count; ++i) {
+    mf_type type{};
+    type.struct_size = sizeof type;
+    host.ok(mf_variable_type(host.session, i, &type));
+    names.push_back(type.name);
+  }
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  mf_type type{};
+  type.struct_size = sizeof type;
+  host.ok(mf_variable_find(host.session, "out-bias", &type));
+  CHECK((type.count == 2 && type.rank == 1 && type.name == std::string("out-bias")));
+  mf_status* unknown = mf_variable_find(host.session, "out-bais", &type);
+  CHECK_THAT(mf_status_message(unknown), Catch::Contains("did you mean 'out-bias'"));
+  CHECK(taken(unknown) == MF_NOT_FOUND);
+  CHECK_THAT(names, Catch::VectorContains(std::string("out-bias")));
+  CHECK_THAT(names, Catch::VectorContains(std::string("out-weight")));
+  const float bias[] = {10, 20};
+  mf_array value = mf_floats(bias, 2);
+  host.ok(mf_variable_write(host.session, "out-bias", &value));
+  float read[2] = {};
+  mf_array into = mf_floats(read, 2);
+  host.ok(mf_variable_read(host.session, "out-bias", &into));
+  CHECK(read[1] == 20);
+  CHECK(host.predict({0, 0, 0}) == std::vector<float>{10, 20});
+  mf_status* status = mf_variable_read(host.session, "out-bais", &into);
+  CHECK_THAT(mf_status_message(status), Catch::Contains("did you mean 'out-bias'"));
+  CHECK(taken(status) == MF_NOT_FOUND);
+  mf_array small = mf_floats(read, 1);
+  CHECK(taken(mf_variable_read(host.session, "out-bias", &small)) == MF_SHAPE_MISMATCH);
+  double wide[2] = {};
+  mf_array doubles = mf_array_of(MF_FLOAT64, wide, 2);
+  status = mf_variable_read(host.session, "out-bias", &doubles);
+  CHECK_THAT(mf_status_message(status),
+             Catch::Contains("the array for variable 'out-bias' is float64, wanted float32 (2)"));
+  CHECK(taken(status) == MF_DTYPE_MISMATCH);
+  CHECK(taken(mf_variable_write(host.session, "out-bias", &small)) == MF_SHAPE_MISMATCH);
+  status = mf_variable_write(host.session, "out-bias", nullptr);
+  CHECK(std::string(mf_status_message(status)) == "value is NULL");
+  CHECK(taken(status) == MF_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a checkpoint in memory carries the weights to another session, and a damaged one changes nothing") {
+  Net one, other;
+  one.train({1, 2, 3});
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  const auto* data = static_cast<const char*>(mf_bytes_data(bytes));
+  std::string copy(data, mf_bytes_size(bytes));
+  const std::vector<float> before = other.predict({1, 2, 3});
+  for (size_t cut = 0; cut < copy.size(); cut += 7)
+    CHECK(taken(mf_session_load_memory(other.session, copy.data(), cut)) != MF_OK);
+  for (size_t i = 0; i < 200 && i < copy.size(); ++i) {
+    std::string damaged = copy;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x15);
+    taken(mf_session_load_memory(other.session, damaged.data(), damaged.size()));  // a status, or harmless
+  }
+  std::string turned = copy;
+  turned.back() = static_cast<char>(turned.back() ^ 1);
+  mf_status* status = mf_session_load_memory(other.session, turned.data(), turned.size());
+  CHECK_THAT(mf_status_message(status), Catch::Contains("the bytes do not match their checksum"));
+  CHECK(taken(status) == MF_IO);
+  other.ok(mf_session_load_memory(other.session, copy.data(), copy.size()));
+  CHECK(other.predict({1, 2, 3}) == one.predict({1, 2, 3}));
+  CHECK(other.predict({1, 2, 3}) != before);
+  CHECK(mf_bytes_free(bytes) == MF_OK);
+  CHECK(mf_bytes_free(bytes) == MF_INVALID_HANDLE);
+  CHECK(mf_bytes_data(bytes) == nullptr);
+  CHECK(mf_bytes_size(bytes) == 0);
+}
+
+TEST_CASE("a checkpoint in memory of other variables is refused") {
+  Net one;
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  std::string others(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
+  mf_bytes_free(bytes);
+  for (size_t at = 0; (at = others.find("out-", at)) != std::string::npos;) others[at] = 'a';
+  mf_status* status = mf_session_load_memory(one.session, others.data(), others.size());
+  CHECK_THAT(mf_status_message(status), Catch::Contains("the checkpoint in memory has none of the variables"));
+  CHECK(taken(status) == MF_NOT_FOUND);
+}
+
+TEST_CASE("a checkpoint in memory keeps every digit of the seed") {
+  Net one;
+  constexpr const char* kSeed = R"(require("moonflow").set_seed(281474976710655))";
+  one.ok(mf_session_load_text(one.session, kSeed, std::strlen(kSeed), "seed.lua"));
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  const std::string_view text(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
+  CHECK(text.find(R"("seed":"281474976710655")") != std::string_view::npos);
+  mf_bytes_free(bytes);
+}
+
+TEST_CASE("weights in two bytes pass through the host's memory and a checkpoint in it") {
+  struct Case {
+    mf_dtype dtype;
+    const char *name, *in_files;
+    uint16_t bits[2];  // 2 and -1
+  };
+  const auto [dtype, name, in_files, bits] = GENERATE(Case{MF_BFLOAT16, "bfloat16", "\"BF16\"", {0x4000, 0xbf80}},
+                                                      Case{MF_FLOAT16, "float16", "\"F16\"", {0x4000, 0xbc00}});
+  const std::string narrow = std::string(R"(
+    local flow = require "moonflow"
+    flow.global_function({ name = "read", returns = flow.typing.Numpy }, function()
+      local w = flow.get_variable("w", { shape = { 2 }, dtype = flow.)") +
+                             name + R"(, initializer = flow.constant_initializer(1.5) })
+      return flow.cast(w, flow.float)
+    end)
+  )";
+  Net one, other;
+  for (Net* host : {&one, &other})
+    host->ok(mf_session_load_text(host->session, narrow.c_str(), narrow.size(), "n.lua"));
+  mf_array value = mf_array_of(dtype, bits, 2);
+  one.ok(mf_variable_write(one.session, "w", &value));
+  mf_bytes* bytes = nullptr;
+  one.ok(mf_session_save_memory(one.session, &bytes));
+  const std::string_view text(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
+  CHECK(text.find(in_files) != std::string_view::npos);
+  other.ok(mf_session_load_memory(other.session, text.data(), text.size()));
+  mf_bytes_free(bytes);
+  uint16_t read[2] = {};
+  mf_array into = mf_array_of(dtype, read, 2);
+  other.ok(mf_variable_read(other.session, "w", &into));
+  CHECK(std::equal(bits, bits + 2, read));
+}
