@@ -10,8 +10,10 @@ using namespace moonflow::host;
 namespace {
 
 // "file:line: message" of what the compiler says.
-[[noreturn]] void refuse_chunk(int code, const std::string& message) {
+[[noreturn]] void refuse_chunk(int code, const std::string& name, const std::string& message) {
   if (code == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "out of memory in Lua");
+  if (message.find("wrong mode") != std::string::npos)  // all that Lua says, of no file
+    refuse(MF_SCRIPT_ERROR, name, ": this is bytecode, which can break the process; load the source");
   Status status(code == LUA_ERRFILE ? MF_IO : MF_SCRIPT_ERROR, message);
   // The name may have colons of its own; the line is the first number between two of them.
   for (size_t end = message.find(':'); code != LUA_ERRFILE && end != std::string::npos;
@@ -29,7 +31,7 @@ template <class Compile>
 void load(HostSession& session, const std::string& name, const Compile& compile) {
   session.enter([&](lua_State* L) {
     session.push_function(L, "load");
-    if (const int code = compile(L)) refuse_chunk(code, lua_tostring(L, -1));
+    if (const int code = compile(L)) refuse_chunk(code, name, lua_tostring(L, -1));
     lua_pushlstring(L, name.data(), name.size());
     lua_call(L, 2, 0);
   });

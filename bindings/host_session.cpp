@@ -389,8 +389,13 @@ void HostSession::recycle_for(std::thread::id owner) {
 
 const std::shared_ptr<Session>& HostSession::newest() const { return state_->newest; }
 
-Session& HostSession::engine() const {
-  if (!state_->newest) refuse(MF_WRONG_STATE, "the script has shut the session down");
+Session& HostSession::engine() {
+  if (!state_->newest) {
+    enter([&](lua_State* L) {
+      push_function(L, "reopen");
+      lua_call(L, 0, 0);
+    });
+  }
   return *state_->newest;
 }
 

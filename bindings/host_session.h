@@ -61,8 +61,8 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   // Puts the function on the top of the stack there. Inside `enter`.
   void set_function(lua_State* L, const char* name) const;
 
-  // The engine below: the latest session of the lua_State.
-  Session& engine() const;
+  // The engine below: the latest session of the lua_State, or a fresh one where a script has ended that.
+  Session& engine();
   const std::shared_ptr<Session>& newest() const;
   // Nothing to deliver, and nobody would be told: a poll need not enter Lua.
   bool idle() const;

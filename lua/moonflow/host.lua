@@ -106,6 +106,9 @@ function host.close()
   session.shutdown()
 end
 
+--- The engine again, after a script has ended the session.
+host.reopen = session.handle
+
 host.poll = session.poll
 host.sync = session.sync
 host.fd = session.fd

@@ -32,6 +32,8 @@ TEST_CASE("a script's error keeps its line, and the session stays usable") {
   CHECK(taken(mf_session_load_file(host.session, "/nowhere.lua")) == MF_NOT_FOUND);
   CHECK(taken(mf_session_load_file(host.session, "/")) == MF_IO);
   status = mf_session_load_text(host.session, "\x1bLJ bytecode", 12, "b");
+  CHECK_THAT(mf_status_message(status),
+             Catch::Equals("b: this is bytecode, which can break the process; load the source"));
   CHECK(taken(status) == MF_SCRIPT_ERROR);
   CHECK(host.predict({1, 2, 3}).size() == 2);
 }

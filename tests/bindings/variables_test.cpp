@@ -57,6 +57,40 @@ TEST_CASE("variables are read and written by name") {
   CHECK(taken(status) == MF_INVALID_ARGUMENT);
 }
 
+TEST_CASE("what a script has ended is not found, and comes back with the next file") {
+  const std::string text = "require('moonflow')." + std::string(GENERATE("clear_default_session", "shutdown")) + "()";
+  Net host;
+  mf_job* const kept = host.find("predict");
+  float data[3] = {1, 2, 3};
+  mf_array input = mf_floats(data, 3), value = mf_floats(data, 2);
+  mf_type type{};
+  type.struct_size = sizeof type;
+  const auto end = [&] { host.load(text.c_str(), "end.lua"); };
+  const auto is_gone = [](mf_status* status, const char* what) {
+    CHECK_THAT(mf_status_message(status), Catch::Equals(what));
+    CHECK(taken(status) == MF_NOT_FOUND);
+  };
+
+  end();
+  is_gone(mf_variable_find(host.session, "out-bias", &type), "there is no variable 'out-bias'");
+  end();
+  is_gone(mf_variable_read(host.session, "out-bias", &value), "there is no variable 'out-bias'");
+  end();
+  is_gone(mf_variable_write(host.session, "out-bias", &value), "there is no variable 'out-bias'");
+  end();
+  mf_bytes* bytes = nullptr;
+  mf_status* const status = mf_session_save_memory(host.session, &bytes);
+  CHECK_THAT(mf_status_message(status), Catch::StartsWith("there are no variables to save"));
+  CHECK(taken(status) == MF_WRONG_STATE);
+  mf_job* job = nullptr;
+  CHECK(taken(mf_job_find(host.session, "predict", &job)) == MF_NOT_FOUND);
+  CHECK(taken(mf_job_call(kept, &input, 1, &value, 1)) == MF_WRONG_STATE);
+
+  host.load(kNet);
+  host.ok(mf_variable_write(host.session, "out-bias", &value));
+  CHECK(host.predict({0, 0, 0}) == std::vector<float>{1, 2});
+}
+
 TEST_CASE("a checkpoint in memory carries the weights to another session, and a damaged one changes nothing") {
   Net one, other;
   one.train({1, 2, 3});
