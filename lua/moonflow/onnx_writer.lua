@@ -121,6 +121,12 @@ function Writer:has(i) return self.op.inputs[i] and true or false end
 
 --- The name of the i-th input, from 1 on.
 function Writer:input(i) return self:name_of(self.op.inputs[i]) end
+--- The names of all of them.
+function Writer:inputs()
+  local names = {}
+  for i = 1, #self.op.inputs do names[i] = self:input(i) end
+  return names
+end
 
 --- The name of the i-th input as a bool.
 function Writer:flag(i)

@@ -1,0 +1,161 @@
+--- The ops over images as ONNX has them, which keeps channels on axis 1: a table as that of onnx_export_ops.
+
+local windows = require "moonflow.windows"
+
+local ops = {}
+
+-- Channels last for ONNX, and back: a permutation of the axes.
+local function perm_to_first(rank)
+  local perm = { 0, rank - 1 }
+  for axis = 1, rank - 2 do perm[#perm + 1] = axis end
+  return perm
+end
+
+local function perm_to_last(rank)
+  local perm = { 0 }
+  for axis = 2, rank - 1 do perm[#perm + 1] = axis end
+  perm[#perm + 1] = 1
+  return perm
+end
+
+local function is_last(w) return w.attrs.data_format:sub(-1) == "C" and #w.attrs.data_format > 2 end
+
+-- The name of an image or filter with channels on axis 1, and its sizes in that order.
+local function channels_first(w, i, word)
+  local sizes = w:sizes(i)
+  if not is_last(w) then return w:input(i), sizes end
+  local perm, turned = perm_to_first(#sizes), {}
+  for k, axis in ipairs(perm) do turned[k] = sizes[axis + 1] end
+  return w:emit("Transpose", { w:input(i) }, { perm = { ints = perm } }, word), turned
+end
+
+local function places(w, sizes, from_last)
+  if from_last and is_last(w) then return { unpack(sizes, 2, #sizes - 1) } end
+  return { unpack(sizes, 3) }
+end
+
+local function per_axis(list, count)
+  local all = {}
+  for i = 1, count do all[i] = list[#list == 1 and 1 or i] end
+  return all
+end
+
+-- The pads before each axis of places, of windows that go from `large` to `small` places.
+local function pads_before(w, count, large, small, reaches, strides)
+  local pads, before = windows.pairs_of(w.attrs.pads, count, is_last(w) and 1 or 2), {}
+  for i = 1, count do
+    if pads then
+      before[i] = pads[i][1]
+    elseif w.attrs.padding == "VALID" then
+      before[i] = 0
+    else
+      before[i] = windows.split(math.max(0, (small[i] - 1) * strides[i] + reaches[i] - large[i]), w.attrs.padding)
+    end
+  end
+  return before
+end
+
+-- Attributes of a node whose windows go from `large` to `small` places, with pads that leave just these.
+local function window_attributes(w, kernel, large, small, strides, dilations)
+  local count, reaches, pads = #kernel, {}, {}
+  for i = 1, count do reaches[i] = (kernel[i] - 1) * dilations[i] + 1 end
+  local before = pads_before(w, count, large, small, reaches, strides)
+  local extra, has_extra = {}, false
+  for i = 1, count do
+    local after = (small[i] - 1) * strides[i] + reaches[i] - large[i] - before[i]
+    pads[i], pads[count + i], extra[i] = before[i], math.max(0, after), math.max(0, -after)
+    has_extra = has_extra or extra[i] > 0
+  end
+  return { kernel_shape = { ints = kernel }, strides = { ints = strides }, pads = { ints = pads } },
+    has_extra and extra or nil
+end
+
+-- What has been emitted with channels on axis 1, as the op gives it. `emit(word)` emits it.
+local function back(w, emit)
+  if not is_last(w) then return emit() end
+  local _, sizes = w:result()
+  return w:emit("Transpose", { emit("first") }, { perm = { ints = perm_to_last(#sizes) } })
+end
+
+local function convolution(w)
+  local x, x_sizes = channels_first(w, 1, "image")
+  local filter, filter_sizes = channels_first(w, 2, "filter")
+  local _, result = w:result()
+  local kernel = { unpack(filter_sizes, 3) }
+  local strides, dilations = per_axis(w.attrs.strides, #kernel), per_axis(w.attrs.dilations, #kernel)
+  local attributes = window_attributes(w, kernel, { unpack(x_sizes, 3) }, places(w, result, true), strides, dilations)
+  attributes.dilations, attributes.group = { ints = dilations }, { i = w.attrs.groups }
+  return back(w, function(word) return w:emit("Conv", { x, filter }, attributes, word) end)
+end
+ops.conv2d, ops.conv1d = convolution, convolution
+
+-- From few places to many: what the pads leave over is an output_padding.
+function ops.conv2d_input_grad(w)
+  local x, x_sizes = channels_first(w, 1, "image")
+  local filter, filter_sizes = channels_first(w, 2, "filter")
+  local _, result = w:result()
+  local kernel = { unpack(filter_sizes, 3) }
+  local strides, dilations = per_axis(w.attrs.strides, #kernel), per_axis(w.attrs.dilations, #kernel)
+  local attributes, extra = window_attributes(w, kernel, places(w, result, true), { unpack(x_sizes, 3) }, strides,
+    dilations)
+  attributes.dilations, attributes.group = { ints = dilations }, { i = w.attrs.groups }
+  attributes.output_padding = extra and { ints = extra } or nil
+  return back(w, function(word) return w:emit("ConvTranspose", { x, filter }, attributes, word) end)
+end
+
+local function pooling(operator)
+  return function(w)
+    local x, sizes = channels_first(w, 1, "image")
+    local _, result = w:result()
+    local kernel = per_axis(w.attrs.ksize, #sizes - 2)
+    local strides = #w.attrs.strides > 0 and per_axis(w.attrs.strides, #kernel) or kernel
+    local ones = per_axis({ 1 }, #kernel)
+    local attributes = window_attributes(w, kernel, { unpack(sizes, 3) }, places(w, result, true), strides, ones)
+    return back(w, function(word) return w:emit(operator, { x }, attributes, word) end)
+  end
+end
+ops.max_pool2d = pooling("MaxPool")
+ops.avg_pool2d = pooling("AveragePool")
+
+function ops.upsample_2d(w)
+  local x, sizes = channels_first(w, 1, "image")
+  local size, attrs = per_axis(w.attrs.size, 2), w.attrs
+  local mode = attrs.interpolation == "nearest" and "nearest" or "linear"
+  local where = mode == "nearest" and "asymmetric" or attrs.align_corners and "align_corners" or "half_pixel"
+  local wanted = w:ints { sizes[1], sizes[2], sizes[3] * size[1], sizes[4] * size[2] }
+  return back(w, function(word)
+    return w:emit("Resize", { x, "", "", wanted }, {
+      mode = { s = mode }, coordinate_transformation_mode = { s = where }, nearest_mode = { s = "floor" },
+    }, word)
+  end)
+end
+
+-- A bias goes into the convolution or the product before it.
+function ops.bias_add(w)
+  local sizes = w:sizes(1)
+  local node = not is_last(w) and w:maker(1, "Conv") or #sizes == 2 and w:maker(1, "Gemm")
+  if node and not node.inputs[3] and w.given[w.op.inputs[2]] then
+    node.inputs[3] = w:input(2)
+    return node.outputs[1]
+  end
+  local bias = w:input(2)
+  if #sizes > 2 and not is_last(w) then
+    local shape = { sizes[2] }
+    for i = 2, #sizes - 1 do shape[i] = 1 end
+    bias = w:emit("Reshape", { bias, w:ints(shape) }, nil, "bias")
+  end
+  return w:emit("Add", { w:input(1), bias })
+end
+
+function ops.batch_norm_infer(w)
+  local rank = #w:sizes(1)
+  local axis, inputs = w:axis(w.attrs.axis, rank), w:inputs()
+  local attributes = { epsilon = { f = w.attrs.epsilon } }
+  if axis == 1 then return w:emit("BatchNormalization", inputs, attributes) end
+  if axis ~= rank - 1 then w:fail("normalises axis " .. axis .. ", and ONNX only axis 1") end
+  inputs[1] = w:emit("Transpose", { inputs[1] }, { perm = { ints = perm_to_first(rank) } }, "first")
+  local normal = w:emit("BatchNormalization", inputs, attributes, "normal")
+  return w:emit("Transpose", { normal }, { perm = { ints = perm_to_last(rank) } })
+end
+
+return ops
