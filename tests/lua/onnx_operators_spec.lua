@@ -366,6 +366,29 @@ describe("operators", function()
     }))
   end)
 
+  it("take an image at places that are computed", function()
+    -- The grid goes over a row of four, with the places -1, 0.25, 3 and 5 where its ends are the outer edges.
+    local function place(x) return { (x + 0.5) / 2 - 1, 0 } end
+    local grid = floats { { { place(-1), place(0.25), place(3), place(5) } } }
+    local function sampled(attributes)
+      return result_of(floats { { { { 1, 2, 3, 4 } } } }, {
+        opset = 20, weights = { grid = grid }, nodes = { node("GridSample", { "x", "grid" }, { "y" }, attributes) } })
+    end
+    same({ { { { 0, 1.25, 4, 0 } } } }, sampled {})
+    same({ { { { 1, 1.25, 4, 4 } } } }, sampled { padding_mode = { s = "border" } })
+    same({ { { { 1, 1.25, 4, 3 } } } }, sampled { padding_mode = { s = "reflection" } })
+    same({ { { { 0, 1, 4, 0 } } } }, sampled { mode = { s = "nearest" } })
+    local cubic = sampled { mode = { s = "cubic" }, padding_mode = { s = "border" } }
+    -- By hand, with the weights of Keys for 1.25, 0.25, 0.75 and 1.75 of (1, 1, 2, 3).
+    assert.near(-0.10546875 + 0.87890625 + 2 * 0.26171875 - 3 * 0.03515625, cubic:at(0, 0, 0, 1), 1e-6)
+    grid = floats { { { { -1, 0 }, { 0, 0 }, { 1, 0 } } } }  -- from the middle of the first number to that of the last
+    same({ { { { 1, 2.5, 4 } } } }, sampled { align_corners = { i = 1 } })
+    raises("a grid (1, 1, 3, 2) for an image (2, 1, 1, 1)", function()
+      result_of(floats { { { { 1 } } }, { { { 1 } } } }, { opset = 20, weights = { grid = grid },
+        nodes = { node("GridSample", { "x", "grid" }, { "y" }) } })
+    end)
+  end)
+
   it("resize to the whole number that a float32 scale means", function()
     local function width(from, scale, where)
       return result_of(np.zeros({ 1, 1, 1, from }):astype("float32"), {
