@@ -11,15 +11,22 @@ local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 -- ---- where a new place lies in the old axis -----------------------------------------------------------------------
 
+-- The float32 next to a number. Runtimes divide in it, and so decide between two places that are as near: a scale of
+-- 1.2 is a little more than that in a file, and 3 / 1.2 is 2.5 all the same.
+local function single(x)
+  local part, exponent = math.frexp(x)
+  return math.ldexp(floor(part * 2 ^ 24 + 0.5), exponent - 24)
+end
+
 local coordinates = {
-  half_pixel = function(at, axis) return (at + 0.5) / axis.scale - 0.5 end,
-  asymmetric = function(at, axis) return at / axis.scale end,
+  half_pixel = function(at, axis) return single((at + 0.5) / axis.scale) - 0.5 end,
+  asymmetric = function(at, axis) return single(at / axis.scale) end,
   align_corners = function(at, axis) return axis.to == 1 and 0 or at * (axis.from - 1) / (axis.to - 1) end,
-  pytorch_half_pixel = function(at, axis) return axis.to > 1 and (at + 0.5) / axis.scale - 0.5 or 0 end,
+  pytorch_half_pixel = function(at, axis) return axis.to > 1 and single((at + 0.5) / axis.scale) - 0.5 or 0 end,
   half_pixel_symmetric = function(at, axis)
     local length = axis.from * axis.scale  -- of the new axis, which is rounded to a whole number
     local offset = axis.from / 2 * (1 - axis.to / length)
-    return offset + (at + 0.5) / axis.scale - 0.5
+    return single(offset + single((at + 0.5) / axis.scale) - 0.5)
   end,
 }
 
@@ -132,7 +139,7 @@ local function changed_axes(node, x, named, how, scales, sizes)
     local from = x.shape[index]
     local to, size = sizes and sizes[i]
     if not to then to, size = scaled_size(from, scales[i]) end
-    local scale = scales and scales[i] or to / from
+    local scale = scales and scales[i] or single(to / from)
     if to < 1 or scale <= 0 then node:fail(("axis %d would have size %d"):format(index, to), "shape_mismatch") end
     if how.coordinate_name == "align_corners" and size and math.abs(size - to) > to * 2 ^ -24 then
       node:fail(("axis %d would have size %g, which is no whole number; export the model with sizes, not scales")

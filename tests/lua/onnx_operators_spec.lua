@@ -389,6 +389,18 @@ describe("operators", function()
     end)
   end)
 
+  it("resize between two places that are as near as in float32", function()
+    local function row(from, scale, where, which)
+      return result_of(np.arange(from):reshape({ 1, 1, 1, from }):astype("float32"), {
+        weights = { scales = floats { 1, 1, 1, scale } }, nodes = { node("Resize", { "x", "", "scales" }, { "y" },
+          { coordinate_transformation_mode = { s = where }, nearest_mode = { s = which } }) },
+      }):reshape(-1)
+    end
+    -- Of 0.7 and 1.2, float32 has the first a little below, the second a little above.
+    same({ 0, 1, 2, 3 }, row(4, 1.2, "asymmetric", "round_prefer_ceil"))
+    same({ 0, 2, 3, 4 }, row(6, 0.7, "half_pixel", "round_prefer_floor"))
+  end)
+
   it("resize to the whole number that a float32 scale means", function()
     local function width(from, scale, where)
       return result_of(np.zeros({ 1, 1, 1, from }):astype("float32"), {
