@@ -28,6 +28,11 @@ local coordinates = {
     local offset = axis.from / 2 * (1 - axis.to / length)
     return single(offset + single((at + 0.5) / axis.scale) - 0.5)
   end,
+  tf_crop_and_resize = function(at, axis)  -- of a part, from axis.first to axis.last of 1
+    local most = axis.from - 1
+    if axis.to == 1 then return (axis.first + axis.last) / 2 * most end
+    return (axis.first + at * (axis.last - axis.first) / (axis.to - 1)) * most
+  end,
 }
 
 local roundings = {
@@ -37,21 +42,13 @@ local roundings = {
   ceil = ceil,
 }
 
--- The weights of the old places around `x`, as a list of { place, weight }.
-local function linear_weights(x)
-  local low = floor(x)
-  return { { low, 1 - (x - low) }, { low + 1, x - low } }
-end
+-- The weight of an old place at the distance `d`, which is not above how.reach.
+local function linear_weight(d) return 1 - d end
 
 -- Keys, "Cubic convolution interpolation for digital image processing", 1981.
-local function cubic_weights(x, a)
-  local low, list = floor(x), {}
-  for place = low - 1, low + 2 do
-    local d = math.abs(x - place)
-    local weight = d <= 1 and ((a + 2) * d - (a + 3)) * d * d + 1 or (((d - 5) * d + 8) * d - 4) * a
-    list[#list + 1] = { place, weight }
-  end
-  return list
+local function cubic_weight(d, a)
+  if d <= 1 then return ((a + 2) * d - (a + 3)) * d * d + 1 end
+  return (((d - 5) * d + 8) * d - 4) * a
 end
 
 -- ---- along one axis -----------------------------------------------------------------------------------------------
@@ -65,14 +62,17 @@ local function nearest(node, x, how, axis)
   return node:pick(x, axis.index, places, "axis_" .. axis.index)
 end
 
--- The matrix (to, from) by which an axis is multiplied. What lies outside of the image is its border, or nothing.
+-- The matrix (to, from) by which an axis is multiplied. What lies outside of the image is its border, or nothing. An
+-- image that becomes smaller is smoothed, where the node says so: each new place sees as much as it stands for.
 local function weight_matrix(how, axis)
-  local values = {}
+  local values, shrinking = {}, how.smooths and min(1, axis.scale) or 1
   for i = 1, axis.to * axis.from do values[i] = 0 end
   for at = 0, axis.to - 1 do
     local row, sum = at * axis.from + 1, 0
-    for _, entry in ipairs(how.weights(how.coordinate(at, axis))) do
-      local place, weight = unpack(entry)
+    local x = how.coordinate(at, axis)
+    if how.is_crop then x = max(0, min(axis.from - 1, x)) end
+    for place = ceil(x - how.reach / shrinking), floor(x + how.reach / shrinking) do
+      local weight = how.weight(math.abs(x - place) * shrinking)
       local is_outside = place < 0 or place >= axis.from
       place = max(0, min(axis.from - 1, place))
       if not (is_outside and how.excludes_outside) then
@@ -115,12 +115,27 @@ local function whole_factors(x, how, axes)
   end
 end
 
+-- What lies outside of the image, where a cut goes beyond it, has one value.
+local function extrapolated(node, x, how, axis)
+  local flags, line, is_any = {}, {}, false
+  for at = 0, axis.to - 1 do
+    local place = how.coordinate(at, axis)
+    local is_outside = place < 0 or place > axis.from - 1
+    flags[at + 1], is_any = is_outside and 1 or 0, is_any or is_outside
+  end
+  if not is_any then return x end
+  for i = 1, #x.shape do line[i] = i - 1 == axis.index and axis.to or 1 end
+  local outside = node:reshape(node.array(flags, "int8"), line)
+  return node:apply("where", { outside, node:filled(how.outside, x.dtype), x }, nil, "outside_" .. axis.index)
+end
+
 local function resize(node, x, how, axes)
   local attrs = whole_factors(x, how, axes)
   if attrs then return node:apply("upsample_2d", { x }, attrs) end
   for _, axis in ipairs(axes) do
     x = (how.mode == "nearest" and nearest or weighted)(node, x, how, axis)
   end
+  for _, axis in ipairs(how.is_crop and axes or {}) do x = extrapolated(node, x, how, axis) end
   return x
 end
 
@@ -145,7 +160,11 @@ local function changed_axes(node, x, named, how, scales, sizes)
       node:fail(("axis %d would have size %g, which is no whole number; export the model with sizes, not scales")
         :format(index, size))
     end
-    if to ~= from or scale ~= 1 then axes[#axes + 1] = { index = index, from = from, to = to, scale = scale } end
+    local first, last = 0, 1
+    if how.is_crop then first, last = how.part[i], how.part[#named + i] end
+    if to ~= from or scale ~= 1 or first ~= 0 or last ~= 1 then
+      axes[#axes + 1] = { index = index, from = from, to = to, scale = scale, first = first, last = last }
+    end
   end
   table.sort(axes, function(one, other) return one.index < other.index end)
   return axes
@@ -178,14 +197,19 @@ local function manner(node, mode, coordinate, rounding)
     coordinate = lookup(node, coordinates, coordinate, "coordinate_transformation_mode"),
     rounding = lookup(node, roundings, rounding, "nearest_mode"),
     excludes_outside = node:int("exclude_outside", 0) ~= 0,
+    smooths = node:int("antialias", 0) ~= 0,
+    is_crop = coordinate == "tf_crop_and_resize",
+    outside = node:float("extrapolation_value", 0),
   }
   local a = node:float("cubic_coeff_a", -0.75)
   if mode == "linear" then
-    how.weights = linear_weights
+    how.weight, how.reach = linear_weight, 1
   elseif mode == "cubic" then
-    how.weights = function(x) return cubic_weights(x, a) end
+    how.weight, how.reach = function(d) return cubic_weight(d, a) end, 2
   elseif mode ~= "nearest" then
     node:fail("mode = " .. mode .. " is not supported")
+  elseif how.smooths then
+    node:fail("antialias is not supported for the nearest place, only for mode = linear and cubic")
   end
   return how
 end
@@ -212,7 +236,6 @@ function operators.Upsample(node)
 end
 
 function operators.Resize(node)
-  node:ignore("extrapolation_value")       -- of a cut that is not supported
   node:ignore("keep_aspect_ratio_policy")  -- of sizes, where they are given
   local x, mode = node:input(1), node:text("mode", "nearest")
   if node.opset < 11 then
@@ -221,7 +244,6 @@ function operators.Resize(node)
     return resize(node, x, how, changed_axes(node, x, axes, how, checked_count(node,
       node:need(node:numbers(2), "scales"), axes, "scales")))
   end
-  node:expect("antialias", "i", 0)
   local how = manner(node, mode, node:text("coordinate_transformation_mode", "half_pixel"),
     node:text("nearest_mode", "round_prefer_floor"))
   local named = node:ints("axes")
@@ -231,6 +253,13 @@ function operators.Resize(node)
   if sizes and #sizes == 0 then sizes = nil end
   if (scales == nil) == (sizes == nil) then node:fail("it wants either scales or sizes", "invalid_argument") end
   checked_count(node, scales or sizes, named, scales and "scales" or "sizes")
+  if how.is_crop then
+    how.part = node:need(node:numbers(2), "roi")
+    if #how.part ~= 2 * #named then
+      node:fail(("roi has %d numbers for %d axes, wanted two for each"):format(#how.part, #named), "shape_mismatch")
+    end
+    if not sizes then node:fail("a cut by scales is not supported; export the model with sizes") end
+  end
   if sizes then sizes, scales = proportioned(node, x, named, sizes) end
   return resize(node, x, how, changed_axes(node, x, named, how, scales, sizes))
 end

@@ -81,7 +81,7 @@ local numbers = { 0, 1, -1, 2, 3, 7, -3, 1000, 2 ^ 31, -2 ^ 40, 2 ^ 53 }
 local floats = { 0, 1, -1, 0.5, 2, 1e30, 1 / 0, -1 / 0, 0 / 0 }
 local words = {
   "", "NOTSET", "SAME_UPPER", "VALID", "nearest", "linear", "cubic", "reflect", "edge", "wrap", "constant",
-  "half_pixel", "align_corners", "floor", "add", "tanh", "CRD", "ij,jk->ik", "...i",
+  "half_pixel", "align_corners", "tf_crop_and_resize", "floor", "add", "mul", "max", "tanh", "CRD", "ij,jk->ik", "...i",
 }
 local attribute_names = {
   "axis", "axis", "axes", "perm", "kernel_shape", "strides", "pads", "dilations", "group", "auto_pad", "ceil_mode",
@@ -90,7 +90,7 @@ local attribute_names = {
   "num_outputs", "output_padding", "output_shape", "allowzero", "upper", "k", "largest", "reverse", "exclusive", "p",
   "equation", "coordinate_transformation_mode", "nearest_mode", "exclude_outside", "cubic_coeff_a", "scales", "dtype",
   "then_branch", "else_branch", "layout", "direction", "storage_order", "reduction", "batch_dims", "select_last_index",
-  "fmod", "approximate", "bias", "lambd", "keep_aspect_ratio_policy",
+  "fmod", "approximate", "bias", "lambd", "keep_aspect_ratio_policy", "antialias", "extrapolation_value",
 }
 
 local function list_of(choices)

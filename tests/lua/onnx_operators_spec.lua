@@ -366,6 +366,27 @@ describe("operators", function()
     }))
   end)
 
+  it("resize smooths what becomes smaller, and cuts parts out", function()
+    local function resized(x, roi, size, attributes)
+      return result_of(floats { { { x } } }, {
+        opset = 18, weights = { roi = np.array(roi):astype("float64"), sizes = whole { 1, 1, 1, size } },
+        nodes = { node("Resize", { "x", "roi", "", "sizes" }, { "y" }, attributes) },
+      }):reshape(-1)
+    end
+    local all = { 0, 0, 0, 0, 1, 1, 1, 1 }
+    -- By weights of 1/4, 3/4, 3/4 and 1/4, the border being there twice.
+    same({ 1.625, 3.375 }, resized({ 1, 2, 3, 4 }, all, 2, { mode = { s = "linear" }, antialias = { i = 1 } }))
+    raises("antialias is not supported for the nearest place", function()
+      resized({ 1, 2, 3, 4 }, all, 2, { antialias = { i = 1 } })
+    end)
+
+    local crop = { mode = { s = "linear" }, coordinate_transformation_mode = { s = "tf_crop_and_resize" },
+                   extrapolation_value = { f = 9 } }
+    same({ 0, 2, 9, 9 }, resized({ 0, 1, 2, 3 }, { 0, 0, 0, 0, 1, 1, 1, 2 }, 4, crop))
+    same({ 3, 1.5 }, resized({ 0, 1, 2, 3 }, { 0, 0, 0, 1, 1, 1, 1, 0.5 }, 2, crop))
+    raises("roi has 2 numbers for 4 axes", function() resized({ 0, 1 }, { 0, 1 }, 2, crop) end)
+  end)
+
   it("take an image at places that are computed", function()
     -- The grid goes over a row of four, with the places -1, 0.25, 3 and 5 where its ends are the outer edges.
     local function place(x) return { (x + 0.5) / 2 - 1, 0 } end
