@@ -198,11 +198,17 @@ local function windows_of(node, x, most)
   return w
 end
 
+local kMostFolded = 1024  -- parts of an axis, each of which is an op
+
 -- A window of any kind, where no op does: along one axis after the other, from the last on, the i-th numbers of all
 -- windows are a part of the axis with holes, and `fold(parts, i, axis)` gives one value out of these lists of parts.
 -- `values` are all treated alike, and padded by their own number in `fills`.
 local function folded_windows(node, values, fills, w, fold)
   for i = w.count, 1, -1 do
+    if w.kernel[i] > kMostFolded then
+      node:fail(("a window of %d places is not supported where it is folded, only of %d"):format(w.kernel[i],
+        kMostFolded))
+    end
     local axis, parts = i + 1, {}
     local length = w.sizes[i] + w.pads[i][1] + w.pads[i][2]
     local count = math.floor((length - w.reaches[i]) / w.strides[i]) + 1

@@ -42,6 +42,10 @@ describe("operators", function()
     same({ { { 2, 4, 4 } } }, pooled("AveragePool",  -- the last window sticks out
       { pads = { ints = { 1, 1 } }, strides = { ints = { 2 } }, ceil_mode = { i = 1 } }))
     same({ { { 5, 8 } } }, pooled("LpPool", { p = { i = 1 } }))
+    raises("a window of 2000 places is not supported where it is folded, only of 1024", function()
+      result_of(x, { nodes = { node("LpPool", { "x" }, { "y" },
+        { kernel_shape = { ints = { 2000 } }, pads = { ints = { 1000, 1000 } } }) } })
+    end)
     raises("a window that reaches over 4 places does not fit axis 2, which has 3", function()
       x = floats { { { 1, 2, 3 } } }
       pooled("MaxPool", {})
