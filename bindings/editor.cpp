@@ -255,6 +255,7 @@ class Editor::Terminal {
   Read read(const std::string& prompt, std::string& line) {
     prompt_ = prompt;
     interrupted_ = false;
+    typed_ahead_ = key_is_there();
     int count = 0;
     const char* typed = el_gets(edit_, &count);
     if (interrupted_) return Read::Interrupted;
@@ -278,6 +279,7 @@ class Editor::Terminal {
   int next_key(wchar_t* key) {
     std::mbstate_t shift{};
     for (;;) {
+      typed_ahead_ = typed_ahead_ && key_is_there();
       const Key key_state = wait_for_key();
       if (key_state == Key::None) return 0;
       if (key_state == Key::Interrupted) {
@@ -296,9 +298,19 @@ class Editor::Terminal {
         shift = {};
         continue;
       }
-      if (bytes == 0) *key = L'\0';
+      if (bytes == 0) {
+        *key = L'\0';
+        // Between two lines the terminal notes a Ctrl-D as this byte.
+        const LineInfo* line = el_line(edit_);
+        if (typed_ahead_ && line->lastchar == line->buffer) return 0;
+      }
       return 1;
     }
+  }
+
+  static bool key_is_there() {
+    pollfd key = {STDIN_FILENO, POLLIN, 0};
+    return ::poll(&key, 1, 0) > 0;
   }
 
   enum class Key { Ready, Interrupted, None };
@@ -403,6 +415,7 @@ class Editor::Terminal {
   EditLine* edit_;
   std::string prompt_;
   bool interrupted_ = false;
+  bool typed_ahead_ = false;  // what is read now was typed before the line began
 };
 
 Editor::Editor(EditorHost host, const std::string& history)

@@ -473,6 +473,16 @@ describe("the prompt in a terminal", function()
     assert.truthy(t:wait_for("ended with 0"):find("delivered", 1, true))
     t:close()
   end)
+
+  it("leaves on a Ctrl-D that is pressed while something runs, and not on a Ctrl-Space at the prompt", function()
+    write("wait.lua", "function wait(file) repeat until io.open(file) end\n")
+    local t = prompt({ "-i", "wait.lua" })
+    t:press("C-Space"):enter("io.write('be', 'gun\\n') wait('pressed')"):wait_for("begun")
+    t:press("C-d")
+    write("pressed", "")
+    t:wait_for("ended with 0")
+    t:close()
+  end)
 end)
 
 for _, document in ipairs({ "README.md", "docs/repl.md" }) do
