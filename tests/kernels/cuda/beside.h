@@ -7,13 +7,19 @@ namespace moonflow::testing {
 
 class Beside : oracle::BesideCpu {
  public:
+  using oracle::BesideCpu::trial;
+
   // Draws the inputs, launches on both, and checks that outputs and variables are alike and nothing else was touched,
   // also in the layouts that the kernel wants. The tolerance is for float32. Of what is narrow it is three roundings: a
   // result is rounded on either side, and a bias too where the card's library adds it.
   void check(const std::string& op, const std::vector<TensorType>& types, const Attrs& attrs = {},
              double tolerance = 1e-5, double low = -1, double high = 1, int64_t int_below = 2) {
     Example example{types, attrs, low, high, int_below};
-    const oracle::Trial trial = oracle::exact_when_narrow(oracle::draw(catalog->at(op), example, ++seed_));
+    check(oracle::exact_when_narrow(oracle::draw(catalog->at(op), example, ++seed_)), tolerance);
+  }
+
+  // The same with inputs of the caller's.
+  void check(const oracle::Trial& trial, double tolerance = 1e-5) {
     const Tolerance close([&](DType dtype) {
       const double own = oracle::tolerance(trial, dtype);
       return own > 1e-4 ? 1.5 * own : own < 1e-8 ? own : tolerance;
