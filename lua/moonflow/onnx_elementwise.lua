@@ -346,12 +346,10 @@ operators.LogSoftmax = along_axis(function(node, x, axis) return node:apply("log
 
 -- 1 at the first of the largest, 0 elsewhere.
 operators.Hardmax = along_axis(function(node, x, axis)
-  local sizes, line = x.shape:table(), {}
-  for i = 1, #sizes do line[i] = i == axis + 1 and sizes[i] or 1 end
-  local places = node:apply("range", {}, { start = 0, stop = sizes[axis + 1], dtype = "int64" }, "places")
+  local places = node:apply("range", {}, { start = 0, stop = x.shape[axis], dtype = "int64" }, "places")
   local first = node:apply("expand_dims", { node:apply("argmax", { x }, { axis = axis }, "first") }, { axis = axis },
     "column")
-  return node:cast(node:apply("equal", { first, node:reshape(places, line, "line") }, nil, "is_first"), x.dtype)
+  return node:cast(node:apply("equal", { first, node:along(places, #x.shape, axis, "line") }, nil, "is_first"), x.dtype)
 end)
 
 -- The k largest, or smallest, and their places; of equal ones the first come first.

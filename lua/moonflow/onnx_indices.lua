@@ -44,11 +44,10 @@ end
 
 -- In an array of these sizes each element's own place along one axis, in a column.
 local function own_places(node, sizes, axis, dtype)
-  local line, column = {}, { unpack(sizes) }
-  for i = 1, #sizes do line[i] = i - 1 == axis and sizes[i] or 1 end
+  local column = { unpack(sizes) }
   column[#sizes + 1] = 1
   local range = node:apply("range", {}, { start = 0, stop = sizes[axis + 1], dtype = dtype }, "range_" .. axis)
-  local places = node:spread(node:reshape(range, line, "line_" .. axis), sizes, "places_" .. axis)
+  local places = node:spread(node:along(range, #sizes, axis, "line_" .. axis), sizes, "places_" .. axis)
   return node:reshape(places, column, "column_" .. axis)
 end
 
@@ -111,13 +110,9 @@ function operators.ReverseSequence(node)
     node:fail(("lengths %s for %s, whose time is axis %d and whose batch is axis %d"):format(tostring(lengths.shape),
       tostring(x.shape), time, batch), "shape_mismatch")
   end
-  local line, column = {}, {}
-  for i = 1, rank do
-    line[i], column[i] = i == time + 1 and sizes[i] or 1, i == batch + 1 and sizes[i] or 1
-  end
   local range = node:apply("range", {}, { start = 0, stop = sizes[time + 1], dtype = "int64" }, "range")
-  local at = node:reshape(range, line, "places")
-  lengths = node:reshape(node:cast(lengths, "int64", "lengths"), column, "lengths_column")
+  local at = node:along(range, rank, time, "places")
+  lengths = node:along(node:cast(lengths, "int64", "lengths"), rank, batch, "lengths_column")
   local last = node:apply("subtract", { lengths, node:filled(1, "int64") }, nil, "last")
   local back = node:apply("where", { node:apply("less", { at, lengths }, nil, "is_there"),
     node:apply("subtract", { last, at }, nil, "turned"), at }, nil, "back")
@@ -213,12 +208,11 @@ function operators.OneHot(node)
   if depth < 1 or depth % 1 ~= 0 then node:fail(("a depth of %g"):format(depth), "out_of_range") end
   local axis = node:axis_of(node:int("axis", -1), #indices.shape + 1)
   indices = node:from_the_start(node:cast(indices, "int64", "indices"), depth)
-  local line, column = {}, indices.shape:table()
+  local column = indices.shape:table()
   table.insert(column, axis + 1, 1)
-  for i = 1, #column do line[i] = i == axis + 1 and depth or 1 end
   local classes = node:apply("range", {}, { start = 0, stop = depth, dtype = "int64" }, "classes")
-  local is_on = node:apply("equal", { node:reshape(indices, column, "column"), node:reshape(classes, line, "line") },
-    nil, "is_on")
+  local line = node:along(classes, #column, axis, "line")
+  local is_on = node:apply("equal", { node:reshape(indices, column, "column"), line }, nil, "is_on")
   local function value(at, word) return node:reshape(node:cut(values, 0, at, 1, word .. "_value"), {}, word) end
   return node:apply("where", { is_on, value(1, "on"), value(0, "off") })
 end

@@ -282,9 +282,8 @@ end
 
 local function averaged(node, x, w, counts_pads)
   return window_sums(node, x, w, function(sum, i, axis, count)
-    local column = {}
-    for j = 1, #x.shape do column[j] = j == axis + 1 and count or 1 end
-    local counts = node:reshape(node.array(window_counts(w, i, count, counts_pads), x.dtype), column, "counts")
+    local counts = node.array(window_counts(w, i, count, counts_pads), x.dtype)
+    counts = node:along(counts, #x.shape, axis, "counts")
     return node:apply("divide", { sum, counts }, nil, "mean_" .. axis)
   end)
 end
@@ -351,10 +350,16 @@ function operators.LpPool(node)
   return root_of(node, window_sums(node, power(x), windows_of(node, x, 3)), p, root)
 end
 
-function operators.GlobalLpPool(node)
-  local x, p, axes = node:input(1), node:int("p", 2), {}
+local function axes_of_places(node, x)
+  local axes = {}
   for axis = 2, #x.shape - 1 do axes[#axes + 1] = axis end
   if #axes == 0 then node:fail("its input has no axis of places", "shape_mismatch") end
+  return axes
+end
+
+function operators.GlobalLpPool(node)
+  local x, p = node:input(1), node:int("p", 2)
+  local axes = axes_of_places(node, x)
   local power, root = power_and_root(node, p)
   return root_of(node, node:apply("reduce_sum", { power(x) }, { axis = axes, keepdims = true }, "sum"), p, root)
 end
@@ -384,10 +389,7 @@ end
 local function over_places(op)
   return function(node)
     local x = node:input(1)
-    local axes = {}
-    for axis = 2, #x.shape - 1 do axes[#axes + 1] = axis end
-    if #axes == 0 then node:fail("its input has no axis of places", "shape_mismatch") end
-    return node:apply(op, { x }, { axis = axes, keepdims = true })
+    return node:apply(op, { x }, { axis = axes_of_places(node, x), keepdims = true })
   end
 end
 operators.GlobalAveragePool = over_places("reduce_mean")

@@ -285,6 +285,13 @@ function Node:reshape(value, shape, word)
   return self:apply("reshape", { value }, { shape = shape }, word)
 end
 
+--- The elements of a value along one axis of so many, so that they broadcast along all others.
+function Node:along(value, rank, axis, word)
+  local sizes = {}
+  for i = 1, rank do sizes[i] = i - 1 == axis and value.shape:count() or 1 end
+  return self:reshape(value, sizes, word)
+end
+
 --- The axes of a value in another order, from 0 on; as it is where that is the order it has.
 function Node:transpose(value, perm, word)
   for i, axis in ipairs(perm) do

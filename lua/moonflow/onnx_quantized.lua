@@ -18,12 +18,10 @@ local function aligned(node, x, value, word)
   local axis, block = node:axis_of(node:int("axis", 1), rank), node:int("block_size", 0)
   local extent = x.shape[axis]
   if #sizes == 1 then
-    local shape = {}
-    for i = 1, rank do shape[i] = i - 1 == axis and extent or 1 end
     if sizes[1] ~= extent then
       node:fail(("%s has %d numbers for %d places of axis %d"):format(word, sizes[1], extent, axis), "shape_mismatch")
     end
-    return node:reshape(value, shape, word)
+    return node:along(value, rank, axis, word)
   end
   if block < 1 or #sizes ~= rank or sizes[axis + 1] ~= math.ceil(extent / block) then
     node:fail(("%s is %s for %s in blocks of %d"):format(word, tostring(value.shape), tostring(x.shape), block),
@@ -91,18 +89,20 @@ end
 -- The dtype that has each sum of so many products of two bytes exactly.
 local function exact_dtype(count) return count * 255 * 255 < 2 ^ 24 and "float32" or "float64" end
 
+-- One number, or one of each place along an axis, in a shape that broadcasts.
+local function number_or_line(node, value, rank, axis, word)
+  if value.shape:count() > 1 then return node:along(value, rank, axis, word) end
+  return node:reshape(value, {}, word)
+end
+
 -- A value without its zero point, which is one number, or one of each place along an axis.
 local function without_zero(node, value, zero, axis, dtype, word)
   value = node:cast(value, dtype, word .. "_wide")
   if not zero then return value end
-  local rank, sizes = #value.shape, {}
-  if zero.shape:count() > 1 then
-    if zero.shape:count() ~= value.shape[axis] then
-      node:fail(("%s has zero points %s"):format(word, tostring(zero.shape)), "shape_mismatch")
-    end
-    for i = 1, rank do sizes[i] = i - 1 == axis and value.shape[axis] or 1 end
+  if zero.shape:count() > 1 and zero.shape:count() ~= value.shape[axis] then
+    node:fail(("%s has zero points %s"):format(word, tostring(zero.shape)), "shape_mismatch")
   end
-  zero = node:reshape(node:cast(zero, dtype, word .. "_zero_wide"), sizes, word .. "_zero")
+  zero = number_or_line(node, node:cast(zero, dtype, word .. "_zero_wide"), #value.shape, axis, word .. "_zero")
   return node:apply("subtract", { value, zero }, nil, word .. "_moved")
 end
 
@@ -136,16 +136,12 @@ end
 -- Sums of products of places as places of the result: what one of them is worth, by the scales of both sides. That of
 -- the second is one number, or one of each place along an axis of the result.
 local function rescaled(node, sums, one, other, axis, scale, zero)
-  local rank, sizes = #sums.shape, {}
-  if other.shape:count() > 1 then
-    if other.shape:count() ~= sums.shape[axis] then
-      node:fail(("scales %s for %d places of axis %d"):format(tostring(other.shape), sums.shape[axis], axis),
-        "shape_mismatch")
-    end
-    for i = 1, rank do sizes[i] = i - 1 == axis and sums.shape[axis] or 1 end
+  if other.shape:count() > 1 and other.shape:count() ~= sums.shape[axis] then
+    node:fail(("scales %s for %d places of axis %d"):format(tostring(other.shape), sums.shape[axis], axis),
+      "shape_mismatch")
   end
   local function single(value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
-  other = node:reshape(node:cast(other, "float32", "other_wide"), sizes, "other_scale")
+  other = number_or_line(node, node:cast(other, "float32", "other_wide"), #sums.shape, axis, "other_scale")
   local both = node:apply("multiply", { single(one, "one_scale"), other }, nil, "scales")
   local factor = node:apply("divide", { both, single(scale, "scale") }, nil, "factor")
   local places = node:apply("multiply", { node:cast(sums, "float32", "sums"), factor }, nil, "places")

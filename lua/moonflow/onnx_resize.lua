@@ -117,15 +117,14 @@ end
 
 -- What lies outside of the image, where a cut goes beyond it, has one value.
 local function extrapolated(node, x, how, axis)
-  local flags, line, is_any = {}, {}, false
+  local flags, is_any = {}, false
   for at = 0, axis.to - 1 do
     local place = how.coordinate(at, axis)
     local is_outside = place < 0 or place > axis.from - 1
     flags[at + 1], is_any = is_outside and 1 or 0, is_any or is_outside
   end
   if not is_any then return x end
-  for i = 1, #x.shape do line[i] = i - 1 == axis.index and axis.to or 1 end
-  local outside = node:reshape(node.array(flags, "int8"), line)
+  local outside = node:along(node.array(flags, "int8"), #x.shape, axis.index)
   return node:apply("where", { outside, node:filled(how.outside, x.dtype), x }, nil, "outside_" .. axis.index)
 end
 
