@@ -76,6 +76,12 @@ function arguments.suggestion(name, candidates)
   return near and "; did you mean '" .. near .. "'?" or ""
 end
 
+--- Some of a list of names, at most so many, and how many others there are: "a, b and 3 more".
+function arguments.some_of(names, most)
+  local text = table.concat(names, ", ", 1, math.min(#names, most))
+  return #names > most and text .. " and " .. #names - most .. " more" or text
+end
+
 -- Beyond 2^53 a number is no longer exact, so what it was meant to be is unknown.
 local function is_integer(value)
   return type(value) == "number" and value % 1 == 0 and value >= -2 ^ 53 and value <= 2 ^ 53

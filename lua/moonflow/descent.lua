@@ -136,11 +136,7 @@ local function trained(t)
   return list, owners
 end
 
--- Up to four names, and how many others there are.
-local function listed(names)
-  local text = table.concat(names, ", ", 1, math.min(#names, 4))
-  return #names > 4 and text .. " and " .. #names - 4 .. " more" or text
-end
+local function listed(names) return arguments.some_of(names, 4) end
 
 -- Says so where none of the words that choose what decays is part of a name: there may be a slip in them.
 local function warn_of_decay(t, owners, variables)

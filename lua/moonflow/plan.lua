@@ -181,8 +181,8 @@ end
 -- Some of a list of names: "'a', 'b' and 3 more".
 local function some_of(names)
   local quoted = {}
-  for i = 1, math.min(#names, 6) do quoted[i] = "'" .. names[i] .. "'" end
-  return table.concat(quoted, ", ") .. (#names > #quoted and " and " .. #names - #quoted .. " more" or "")
+  for i, name in ipairs(names) do quoted[i] = "'" .. name .. "'" end
+  return arguments.some_of(quoted, 6)
 end
 
 -- What to say of a name that none of `names` is: the values of a layer or scope of that name, else what resembles it,
