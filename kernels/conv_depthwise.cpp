@@ -147,7 +147,7 @@ void DepthwiseConv::run_planes(const T* image, const T* filter, T* out, T* scrat
   const Phases phases{conv_};
   const int64_t channels = conv_.image.channels, planes = conv_.image.batch * channels, tap_count = taps(conv_);
   const int64_t in_plane = conv_.image.height * conv_.image.width, out_plane = conv_.out.height * conv_.out.width;
-  const int64_t parts = std::clamp<int64_t>(planes * out_plane * tap_count / kWideGrain, 1, threads());
+  const int64_t parts = threads_for(static_cast<double>(planes * out_plane * tap_count), kWideGrain);
   parallel_for(parts, 1, [&](int64_t first, int64_t last) {
     widest_register([&](auto wide) {
       for (int64_t part = first; part < last; ++part) {

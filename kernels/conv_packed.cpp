@@ -169,31 +169,25 @@ struct PackedConv {
   }
 };
 
-// Calls body(elements, how many, their first filter) for pieces of an image of filters that lie together: one filter's
-// plane, or all filters of some places.
-template <class T, class Body>
-void each_piece(const Conv& conv, T* out, const Body& body) {
-  const int64_t filters = conv.filters(), plane = places(conv.out);
-  const int64_t size = conv.format.channels_last ? filters : plane;
-  const int64_t count = conv.out.batch * (conv.format.channels_last ? plane : filters);
-  cpu::parallel_for(count, cpu::kGrain / std::max<int64_t>(1, size) + 1, [&](int64_t first, int64_t last) {
-    cpu::widest([&] {
-      for (int64_t piece = first; piece < last; ++piece) body(out + piece * size, size, piece % filters);
-    });
-  });
-}
-
+// Bias and activation, over what lies together: one filter's plane, or all filters of one place.
 template <class T>
 void finish(const Conv& conv, const T* bias, Activation activation, T* out) {
   if (bias == nullptr && activation == Activation::None) return;
   const bool last = conv.format.channels_last;
-  each_piece(conv, out, [=](T* piece, int64_t size, int64_t filter) {
-    if (bias != nullptr && last)
-      for (int64_t i = 0; i < size; ++i) piece[i] += bias[i];
-    else if (bias != nullptr)
-      for (int64_t i = 0; i < size; ++i) piece[i] += bias[filter];
-    if (activation != Activation::None)
-      for (int64_t i = 0; i < size; ++i) piece[i] = activated(activation, piece[i]);
+  const int64_t filters = conv.filters(), plane = places(conv.out);
+  const int64_t size = last ? filters : plane, count = conv.out.batch * (last ? plane : filters);
+  cpu::parallel_for(count, cpu::kGrain / std::max<int64_t>(1, size) + 1, [=](int64_t from, int64_t to) {
+    cpu::widest([=] {
+      for (int64_t i = from; i < to; ++i) {
+        T* const piece = out + i * size;
+        if (bias != nullptr && last)
+          for (int64_t j = 0; j < size; ++j) piece[j] += bias[j];
+        else if (bias != nullptr)
+          for (int64_t j = 0; j < size; ++j) piece[j] += bias[i % filters];
+        if (activation != Activation::None)
+          for (int64_t j = 0; j < size; ++j) piece[j] = activated(activation, piece[j]);
+      }
+    });
   });
 }
 

@@ -384,7 +384,7 @@ struct Division {
     constexpr int64_t kLeastRows = 32;      // that pay for packing a panel
     const double flops =
         2.0 * static_cast<double>(product.batch * rows) * static_cast<double>(product.columns * product.inner);
-    parts = std::clamp<int64_t>(static_cast<int64_t>(flops / kFlopsOfThread), 1, threads());
+    parts = threads_for(flops, kFlopsOfThread);
     by_rows = product.batch == 1 && rows >= parts * kLeastRows && !columns_divide(product, parts);
   }
 

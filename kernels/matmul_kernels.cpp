@@ -34,7 +34,7 @@ void finish_rows(const Product& sizes, Finish finish, const T* bias, T* out) {
                });
 }
 
-// A launch of `multiply`(a, b, out, launch's call), and what is to follow the product.
+// A launch of `multiply`(a, b, out, scratch), and what is to follow the product.
 template <class T, class Multiply>
 Launch finished(const Product& sizes, Finish finish, Multiply multiply) {
   return [sizes, finish, multiply](const LaunchCall& call) mutable {

@@ -249,7 +249,7 @@ void run(const Work<T>& work, T* scratch) {
   const PackedSizes& sizes = work.sizes;
   if (sizes.groups * sizes.rows * sizes.columns == 0) return;
   const double flops = 2.0 * static_cast<double>(sizes.groups * sizes.rows * sizes.columns) * sizes.inner;
-  const int64_t parts = std::clamp<int64_t>(static_cast<int64_t>(flops / kPartFlops), 1, threads());
+  const int64_t parts = threads_for(flops, kPartFlops);
   int64_t row_blocks = pieces(sizes.rows, kBlockRows), column_blocks = 1;
   if (sizes.groups * row_blocks % parts != 0 && sizes.groups * row_blocks < 4 * parts) {
     column_blocks = std::min(parts, pieces(sizes.columns, kMostLanes));
