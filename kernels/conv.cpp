@@ -11,7 +11,7 @@
 namespace moonflow {
 
 int conv_parts(const Conv& conv, double saving) {
-  constexpr double kFlopsOfThread = 1.25e6;  // half as much is over before a second thread would be at work
+  constexpr double kFlopsOfThread = 5e5;  // a few microseconds, in which a second thread is at work
   return cpu::threads_for(conv_flops(conv) / saving, kFlopsOfThread);
 }
 
