@@ -136,6 +136,22 @@ std::vector<Stage> stages_of(const Program& program, DType dtype, int& pieces) {
   return stages;
 }
 
+bool gives_zero(const Links& links, const LayoutCall& call) {
+  const auto leaves = std::count(call.present.begin(), call.present.end(), true);
+  int pieces;
+  const std::vector<Stage> stages =
+      stages_of(Program(links, call.attrs, static_cast<int>(leaves)), call.output_types[0].dtype, pieces);
+  const AnyElement zero;
+  std::vector<AnyElement> results(pieces + 1);  // the last is the chain's
+  for (const Stage& stage : stages) {
+    Operand operands[2];
+    for (int i = 0; i < stage.count; ++i)
+      operands[i] = {stage.operands[i] < 0 ? results[-1 - stage.operands[i]].bytes : zero.bytes, true};
+    stage.loop.run(1, operands, results[stage.result == kOut ? pieces : stage.result].bytes);
+  }
+  return results.back().is_zero();
+}
+
 Launch prepare_chain(const Links& links, KernelCall& call) {
   const TensorType out = call.outputs[0];
   std::vector<Walk> walks;
@@ -147,7 +163,8 @@ Launch prepare_chain(const Links& links, KernelCall& call) {
   int pieces;
   const std::vector<Stage> stages =
       stages_of(Program(links, call.attrs, static_cast<int>(walks.size())), out.dtype, pieces);
-  const int64_t count = out.count(), size = size_of(out.dtype), blocks = (count + block - 1) / block;
+  const int64_t count = stored_elements(out, call.output_layouts[0]), size = size_of(out.dtype);
+  const int64_t blocks = (count + block - 1) / block;
   double threads_worth = 0;
   for (const Stage& stage : stages) threads_worth += static_cast<double>(count) / static_cast<double>(stage.loop.grain);
   const int64_t parts = std::clamp<int64_t>(static_cast<int64_t>(threads_worth), 1,
@@ -309,7 +326,8 @@ void add_chain(const Family& family) {
               {"operands", Ints{}, "of each op: a leaf, 0 and up, or an earlier op's result, -1 for the first", true},
               {"numbers", Floats{}, "attributes of each op"}};
   op.infer = [links = family.links](const OpCall& call) { return infer_chain(*links, call); };
-  op.cpu = {[links = family.links](KernelCall& call) { return prepare_chain(*links, call); }, keep_layout};
+  op.cpu = {[links = family.links](KernelCall& call) { return prepare_chain(*links, call); },
+            [links = family.links](LayoutCall& call) { keep_layout(call, [&] { return gives_zero(*links, call); }); }};
   for (int i = 0; i < kMaxLeaves; ++i) op.inplace.push_back({0, i});
   const TensorType x{DType::Float32, {5, 70}}, row{DType::Float32, {70}}, scalar{DType::Float32, {}};
   op.examples = {{{x, scalar}, {{"ops", std::string("add relu")}, {"operands", Ints{0, 1, -1}}}},

@@ -27,9 +27,43 @@ NarrowUse narrow_use(const std::string& name) {
   return use;
 }
 
+void keep_layout(LayoutCall& call, const std::function<bool()>& gives_zero) {
+  const TensorType& out = call.output_types[0];
+  const auto is_there = [&](size_t i) { return call.present[i] && call.input_types[i] == out; };
+  Layout dense, padded;  // the first of each
+  bool uniform = true, any_single = false;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    if (is_there(i)) {
+      Layout& first = call.inputs[i].bytes == out.bytes() ? dense : padded;
+      if (first.row_major()) first = call.inputs[i];
+    } else if (call.present[i]) {
+      const bool is_single = call.input_types[i].count() == 1;
+      uniform = uniform && is_single;
+      any_single = any_single || is_single;
+    }
+  }
+  Layout chosen = dense;
+  if (!padded.row_major() && dense.row_major() && !any_single && gives_zero()) chosen = padded;
+  if (!uniform) chosen = {};
+  for (size_t i = 0; i < call.inputs.size(); ++i) call.inputs[i] = is_there(i) ? chosen : Layout{};
+  call.outputs[0] = chosen;
+}
+
+bool gives_zero(const Loop& loop) {
+  const AnyElement zero;
+  AnyElement out;
+  const Operand operands[] = {{zero.bytes, true}, {zero.bytes, true}};
+  loop.run(1, operands, out.bytes);
+  return out.is_zero();
+}
+
+int64_t stored_elements(const TensorType& type, const Layout& layout) {
+  return layout.row_major() ? type.count() : layout.bytes / size_of(type.dtype);
+}
+
 Launch launch_over(Loop loop, const KernelCall& call) {
-  const int64_t count = call.outputs[0].count(), out_size = size_of(call.outputs[0].dtype);
-  const int64_t size = size_of(call.inputs[0].dtype);  // of every input
+  const int64_t count = stored_elements(call.outputs[0], call.output_layouts[0]);
+  const int64_t out_size = size_of(call.outputs[0].dtype), size = size_of(call.inputs[0].dtype);  // of every input
   return [loop = std::move(loop), count, size, out_size, pair = call.inputs.size() > 1](const LaunchCall& launch) {
     parallel_for(count, loop.grain, [&](int64_t first, int64_t last) {
       const Operand operands[] = {{launch.input<char>(0) + first * size, true},
@@ -39,8 +73,19 @@ Launch launch_over(Loop loop, const KernelCall& call) {
   };
 }
 
+namespace {
+
+std::function<void(LayoutCall&)> keeping_layout(MakeLoop make) {
+  return [make](LayoutCall& call) {
+    keep_layout(call, [&] { return gives_zero(make(call.attrs, call.input_types[0].dtype)); });
+  };
+}
+
+}  // namespace
+
 Kernel kernel_over(MakeLoop make) {
-  return {[make](KernelCall& call) { return launch_over(make(call.attrs, call.inputs[0].dtype), call); }, keep_layout};
+  return {[make](KernelCall& call) { return launch_over(make(call.attrs, call.inputs[0].dtype), call); },
+          keeping_layout(make)};
 }
 
 Kernel broadcast_kernel(MakeLoop make) {
@@ -60,7 +105,7 @@ Kernel broadcast_kernel(MakeLoop make) {
       });
     };
   };
-  return {prepare, keep_layout};
+  return {prepare, keeping_layout(make)};
 }
 
 std::string doc(const std::string& says, const std::string& formula, Dtypes dtypes, const std::string& shapes,
@@ -195,7 +240,7 @@ void add_cast(Catalog& catalog) {
                                     [&](auto from) { return launch_over(unary_loop<F, decltype(from)>(F{}), call); });
               });
             },
-            keep_layout};
+            [](LayoutCall& call) { keep_layout(call, [] { return true; }); }};
   op.examples = {{{{DType::Float32, {2, 3}}}, {{"dtype", DType::Float64}}},
                  {{{DType::Int32, {5}}}, {{"dtype", DType::Float32}}},
                  {{{DType::Float32, {4}}}, {{"dtype", DType::Int8}}, -200, 200},

@@ -162,6 +162,21 @@ Loop make_pair_loop(const Attrs& attrs, DType dtype) {
 // magnifies what was rounded, and for what is summed or compared: that is left as it was traced.
 NarrowUse narrow_use(const std::string& name);
 
+// Where the inputs have the output's type (or are a single element), the first private layout among them serves all.
+// What pads it is computed on and must stay zero, so a layout with padding serves only where `gives_zero` says that
+// zeros give zero, and beside no single element, whose value nobody knows yet.
+void keep_layout(LayoutCall& call, const std::function<bool()>& gives_zero);
+bool gives_zero(const Loop& loop);
+// Room for an element of any dtype, zero at first.
+struct AnyElement {
+  alignas(8) char bytes[8] = {};
+  bool is_zero() const {
+    return std::all_of(bytes, bytes + sizeof bytes, [](char byte) { return byte == 0; });
+  }
+};
+// Of a value, with what pads it.
+int64_t stored_elements(const TensorType& type, const Layout& layout);
+
 // A loop over all elements of values of one shape, shared between threads.
 Launch launch_over(Loop loop, const KernelCall& call);
 // The kernel of an op whose inputs all have the shape of the result, and of one whose two inputs broadcast.

@@ -34,25 +34,6 @@ F make(const Attrs& attrs) {
 template <class Result>
 using Stored = std::conditional_t<std::is_same_v<Result, bool>, int8_t, Result>;
 
-// Where the inputs have the output's type (or are a single element), the first private layout among them serves all.
-// Only one without padding: padding would be computed on, and must stay zero.
-inline void keep_layout(LayoutCall& call) {
-  const TensorType& out = call.output_types[0];
-  Layout chosen;
-  bool uniform = true;
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (call.input_types[i].count() == 1 && out.count() != 1) continue;
-    uniform = uniform && call.input_types[i] == out;
-    const bool dense = !call.inputs[i].row_major() && call.inputs[i].bytes == out.bytes();
-    if (dense && chosen.row_major()) chosen = call.inputs[i];
-  }
-  if (!uniform) chosen = {};
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    call.inputs[i] = call.input_types[i] == out ? chosen : Layout{};
-  }
-  call.outputs[0] = chosen;
-}
-
 // ---- one input -----------------------------------------------------------------------------------------------
 
 enum class Reads { Input, Output };  // what the gradient's functor takes beside dy

@@ -158,7 +158,7 @@ TEST_CASE("filters in blocks of both axes come back as they were") {
   CHECK(reordered(*device, type, layout, {}, inside, values.size()) == values);
 }
 
-TEST_CASE("element-wise ops stay in a private layout without padding, and leave a padded one") {
+TEST_CASE("element-wise ops stay in a private layout, and leave a padded one where zeros would not stay zero") {
   const auto catalog = all_ops();
   const auto device = make_cpu_device(1);
   const auto choose = [&](const char* op, const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
@@ -174,7 +174,11 @@ TEST_CASE("element-wise ops stay in a private layout without padding, and leave 
   const Layout padded = blocked(odd, dnnl::memory::format_tag::nChw8c);
 
   CHECK(choose("relu", {full}, {dense}).second == dense);
-  CHECK(choose("relu", {odd}, {padded}).second.row_major());
+  CHECK(choose("relu", {odd}, {padded}).second == padded);
+  CHECK(choose("exp", {odd}, {padded}).second.row_major());
+  CHECK(choose("add", {odd, odd}, {Layout{}, padded}).first[0] == padded);
+  CHECK(choose("divide", {odd, odd}, {padded, padded}).second.row_major());
+  CHECK(choose("multiply", {odd, scalar}, {padded, Layout{}}).second.row_major());
   CHECK(choose("relu_grad", {full, full}, {Layout{}, dense}).first[0] == dense);
   CHECK(choose("multiply", {full, scalar}, {dense, Layout{}}).second == dense);
   CHECK(choose("multiply", {full, scalar}, {dense, Layout{}}).first[1].row_major());

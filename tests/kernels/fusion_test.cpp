@@ -402,3 +402,33 @@ TEST_CASE("batch norms of a network that predicts are folded into filters, which
     }
   }
 }
+
+TEST_CASE("what lies element by element between convolutions keeps a layout whose blocks are padded") {
+  Session session = make_session();
+  const auto make = [&](DType dtype, bool keeps_zero) {
+    Graph graph(session.catalog());
+    const Attrs same = {{"padding", std::string("SAME")}};
+    const ValueId x = graph.feed("x", {dtype, {2, 6, 7, 7}}), filter = graph.feed("filter", {dtype, {6, 6, 3, 3}});
+    const ValueId first = graph.append("conv2d", {x, filter}, same, "first")[0];
+    const ValueId second = graph.append("conv2d", {first, filter}, same, "second")[0];
+    const ValueId sum = graph.append("add", {first, second}, {}, "sum")[0];
+    const ValueId chained = graph.append(keeps_zero ? "tanh" : "cos", {sum}, {}, "chained")[0];
+    graph.tap(graph.append("conv2d", {chained, filter}, same, "third")[0], 1);
+    if (dtype == DType::Float64) graph.tap(sum, 2);
+    return graph;
+  };
+  for (const bool keeps_zero : {true, false}) {
+    CAPTURE(keeps_zero);
+    Graph graph = make(DType::Float32, keeps_zero), parts = make(DType::Float64, keeps_zero);
+    const auto plan = session.compile(graph, "padded");
+    const std::vector<Tensor> feeds = random_feeds(graph);
+    const Tensor value = run(session, plan, feeds)[0];
+    CHECK(distance(value, run(session, session.compile(parts, "parts"), as_double(feeds))[0]) < 10 * kFloat32);
+
+    const auto chain = std::find_if(plan->steps.begin(), plan->steps.end(), [](const Step& step) {
+      return step.label.rfind("element_chain", 0) == 0;
+    });
+    REQUIRE(chain != plan->steps.end());
+    CHECK(chain->output_layouts[0].row_major() == !keeps_zero);
+  }
+}
