@@ -4,6 +4,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/formula.h"
+#include "kernels/image_layouts.h"
 #include "kernels/lanes_cpu.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/types.h"
@@ -160,10 +161,28 @@ Launch launch_reduce(const Geometry& g, int64_t& scratch) {
   }
 }
 
+// An image whose channels are kept and whose places are reduced may come in blocks of channels, without padding: one
+// more axis at the end, and the results lie in the same order.
+void keep_blocks(LayoutCall& call) {
+  const TensorType& x = call.input_types[0];
+  const std::vector<bool> reduced = reduced_axes(call.attrs, x.shape);
+  const bool reduces_places =
+      x.shape.rank() > 2 && !reduced[1] && std::count(reduced.begin() + 2, reduced.end(), false) == 0;
+  const bool is_dense = call.inputs[0].row_major() || call.inputs[0].bytes == x.bytes();
+  if (!reduces_places || !is_dense || !cpu::channel_form(x, call.inputs[0], 1)) call.inputs[0] = {};
+}
+
+Geometry geometry_of(const KernelCall& call) {
+  const Shape& shape = call.inputs[0].shape;
+  const std::vector<bool> reduced = reduced_axes(call.attrs, shape);
+  if (call.input_layouts[0].row_major()) return {shape, reduced};
+  const int64_t lanes = cpu::channel_form(call.inputs[0], call.input_layouts[0], 1)->lanes;
+  return {{shape[0], shape[1] / lanes, shape.count(2, shape.rank()), lanes}, {reduced[0], false, true, false}};
+}
+
 template <template <class> class Op, Accepts accepts>
 Launch prepare(KernelCall& call) {
-  const Shape& shape = call.inputs[0].shape;
-  const Geometry g(shape, reduced_axes(call.attrs, shape));
+  const Geometry g = geometry_of(call);
   const auto launch = [&](auto zero) {
     return launch_reduce<Op<decltype(zero)>, decltype(zero)>(g, call.scratch_bytes);
   };
@@ -220,7 +239,8 @@ void add(Catalog& catalog, const Row& row, Infer infer, Kernel kernel, bool inte
 
 template <template <class> class Op, Accepts accepts, bool is_bool = false, bool needs_elements = false>
 void add(Catalog& catalog, const Row& row) {
-  add(catalog, row, infer<accepts, is_bool, needs_elements>, {prepare<Op, accepts>}, accepts == Accepts::All);
+  add(catalog, row, infer<accepts, is_bool, needs_elements>, {prepare<Op, accepts>, keep_blocks},
+      accepts == Accepts::All);
 }
 
 void add_reductions(Catalog& catalog) {

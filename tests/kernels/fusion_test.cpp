@@ -425,10 +425,33 @@ TEST_CASE("what lies element by element between convolutions keeps a layout whos
     const Tensor value = run(session, plan, feeds)[0];
     CHECK(distance(value, run(session, session.compile(parts, "parts"), as_double(feeds))[0]) < 10 * kFloat32);
 
-    const auto chain = std::find_if(plan->steps.begin(), plan->steps.end(), [](const Step& step) {
-      return step.label.rfind("element_chain", 0) == 0;
-    });
+    const auto chain = std::find_if(plan->steps.begin(), plan->steps.end(),
+                                    [](const Step& step) { return step.label.rfind("element_chain", 0) == 0; });
     REQUIRE(chain != plan->steps.end());
     CHECK(chain->output_layouts[0].row_major() == !keeps_zero);
+  }
+}
+
+TEST_CASE("a mean over the places of an image takes its channels in blocks") {
+  Session session = make_session();
+  const std::string op = GENERATE("reduce_mean", "reduce_max", "reduce_std");
+  const Ints axes = GENERATE(Ints{2, 3}, Ints{0, 2, 3}, Ints{1, 2, 3}, Ints{3});
+  for (const int64_t filters : {6, 32}) {  // 6 pads its blocks of channels
+    CAPTURE(op, axes, filters);
+    const auto make = [&](DType dtype) {
+      Graph graph(session.catalog());
+      const ValueId x = graph.feed("x", {dtype, {2, 5, 7, 7}});
+      const ValueId filter = graph.feed("filter", {dtype, {filters, 5, 3, 3}});
+      const ValueId conv = graph.append("conv2d", {x, filter}, {}, "conv")[0];
+      graph.tap(graph.append(op, {conv}, {{"axis", axes}}, "pooled")[0], 1);
+      return graph;
+    };
+    Graph graph = make(DType::Float32), exact = make(DType::Float64);
+    const auto plan = session.compile(graph, "pooled");
+    const std::vector<Tensor> feeds = random_feeds(graph);
+    const Tensor value = run(session, plan, feeds)[0];
+    CHECK(distance(value, run(session, session.compile(exact, "exact"), as_double(feeds))[0]) < kFloat32);
+    const bool in_blocks = filters == 32 && axes != Ints{1, 2, 3} && axes != Ints{3};
+    CHECK(plan->steps.back().input_layouts[0].row_major() == !in_blocks);
   }
 }
