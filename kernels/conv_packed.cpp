@@ -1,6 +1,7 @@
 // The convolution as a product of matrices, over row-major values of either data format: what the windows see is a
 // factor that is never stored, but packed for the product straight from the image. Its result is what lies together in
 // memory: with channels first, filters times places, with channels last, places times filters.
+#include <limits>
 #include <optional>
 
 #include "kernels/conv.h"
@@ -176,16 +177,21 @@ void finish(const Conv& conv, const T* bias, Activation activation, T* out) {
   const bool last = conv.format.channels_last;
   const int64_t filters = conv.filters(), plane = places(conv.out);
   const int64_t size = last ? filters : plane, count = conv.out.batch * (last ? plane : filters);
+  // One loop for every activation, which a choice among them within the loop would keep from the registers.
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  const T low = activation == Activation::None ? -kInfinity : T(0);
+  const T high = activation == Activation::Relu6 ? T(6) : kInfinity;
+  const auto activated = [low, high](T y) { return y < low ? low : y > high ? high : y; };
   cpu::parallel_for(count, cpu::kGrain / std::max<int64_t>(1, size) + 1, [=](int64_t from, int64_t to) {
     cpu::widest([=] {
       for (int64_t i = from; i < to; ++i) {
         T* const piece = out + i * size;
-        if (bias != nullptr && last)
-          for (int64_t j = 0; j < size; ++j) piece[j] += bias[j];
-        else if (bias != nullptr)
-          for (int64_t j = 0; j < size; ++j) piece[j] += bias[i % filters];
-        if (activation != Activation::None)
-          for (int64_t j = 0; j < size; ++j) piece[j] = activated(activation, piece[j]);
+        if (bias != nullptr && last) {
+          for (int64_t j = 0; j < size; ++j) piece[j] = activated(piece[j] + bias[j]);
+        } else {
+          const T own = bias != nullptr ? bias[i % filters] : T(0);
+          for (int64_t j = 0; j < size; ++j) piece[j] = activated(piece[j] + own);
+        }
       }
     });
   });
