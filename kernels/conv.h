@@ -79,6 +79,11 @@ namespace cpu {
 // Each channel with a filter of its own, forwards, over row-major float or double values.
 class DepthwiseConv {
  public:
+  // Neighbours of a plane that are as far apart as its strides, and where they lie side by side.
+  struct Run {
+    int64_t from, to, count;
+  };
+
   static bool fits(const Conv& conv);
   explicit DepthwiseConv(const Conv& conv);  // that fits
   template <class T>
@@ -93,7 +98,9 @@ class DepthwiseConv {
   void run_rows(const T* image, const T* filter, T* out, T* scratch) const;
 
   Conv conv_;
-  std::vector<int64_t> taps_;  // with channels first, where output 0 finds each
+  // With channels first: how a plane is cut, and where output 0 then finds each tap.
+  std::vector<Run> runs_;
+  std::vector<int64_t> taps_;
 };
 
 // Through oneDNN, float32 only, nothing pooled. Throws dnnl::error where it has no kernel.

@@ -34,37 +34,43 @@ struct Phases {
   }
 };
 
-template <class T>
-void cut(const Phases& phases, const T* image, T* to) {
+// What of a row of the image belongs to one phase goes on there.
+std::vector<DepthwiseConv::Run> runs_of(const Phases& phases) {
   const Window &down = phases.conv.windows[0], &across = phases.conv.windows[1];
   const int64_t width = std::min(across.in, Phases::reach(across) - across.before);
   const int64_t height = std::min(down.in, Phases::reach(down) - down.before);
+  std::vector<DepthwiseConv::Run> runs;
   for (int64_t y = std::max<int64_t>(0, -down.before); y < height; ++y) {
-    const T* row = image + y * across.in;
-    const int64_t at_y = y + down.before;
-    T* const rows = to + at_y % down.stride * across.stride * phases.size() + at_y / down.stride * phases.columns;
-    const int64_t begin = std::max<int64_t>(0, -across.before);
-    for (int64_t first = begin; first < std::min(begin + across.stride, width); ++first) {
-      const int64_t at_x = first + across.before, count = (width - first + across.stride - 1) / across.stride;
-      T* const place = rows + at_x % across.stride * phases.size() + at_x / across.stride;
-      const T* const from = row + first;
-      if (across.stride == 1)
-        for (int64_t x = 0; x < count; ++x) place[x] = from[x];
-      else if (across.stride == 2)
-        for (int64_t x = 0; x < count; ++x) place[x] = from[2 * x];
-      else
-        for (int64_t x = 0; x < count; ++x) place[x] = from[x * across.stride];
+    const int64_t at_y = y + down.before, begin = std::max<int64_t>(0, -across.before);
+    const int64_t row = at_y % down.stride * across.stride * phases.size() + at_y / down.stride * phases.columns;
+    for (int64_t x = begin; x < std::min(begin + across.stride, width); ++x) {
+      const int64_t at_x = x + across.before;
+      runs.push_back({y * across.in + x, row + at_x % across.stride * phases.size() + at_x / across.stride,
+                      (width - x + across.stride - 1) / across.stride});
     }
+  }
+  return runs;
+}
+
+template <class T>
+void cut(const std::vector<DepthwiseConv::Run>& runs, int64_t stride, const T* image, T* to) {
+  for (const DepthwiseConv::Run& run : runs) {
+    const T* const from = image + run.from;
+    T* const place = to + run.to;
+    if (stride == 1)
+      std::copy_n(from, run.count, place);
+    else if (stride == 2)
+      for (int64_t x = 0; x < run.count; ++x) place[x] = from[2 * x];
+    else
+      for (int64_t x = 0; x < run.count; ++x) place[x] = from[x * stride];
   }
 }
 
 // `scratch` has zeros where the padding lies.
 template <class R, class T>
-void convolve_plane(const Phases& phases, const std::vector<int64_t>& taps, const T* image, const T* filter, T* out,
-                    T* scratch) {
+void convolve_plane(const Phases& phases, const std::vector<int64_t>& taps, const T* filter, T* out, T* scratch) {
   const Conv& conv = phases.conv;
   T* const sums = scratch + phases.count() * phases.size();
-  cut(phases, image, scratch);
   for (int64_t place = 0; place < phases.outputs(); place += kRegisters * R::kWidth) {
     typename R::Vector sum[kRegisters] = {};
     for (size_t tap = 0; tap < taps.size(); ++tap) {
@@ -77,7 +83,7 @@ void convolve_plane(const Phases& phases, const std::vector<int64_t>& taps, cons
     for (int r = 0; r < kRegisters; ++r) R::at(sums + place + r * R::kWidth) = sum[r];
   }
   for (int64_t y = 0; y < conv.out.height; ++y)
-    for (int64_t x = 0; x < conv.out.width; ++x) out[y * conv.out.width + x] = sums[y * phases.columns + x];
+    std::copy_n(sums + y * phases.columns, conv.out.width, out + y * conv.out.width);
 }
 
 // So many registers of channels of a row of the result; `filter` is (taps, channels) there.
@@ -125,6 +131,7 @@ bool DepthwiseConv::fits(const Conv& conv) {
 DepthwiseConv::DepthwiseConv(const Conv& conv) : conv_(conv) {
   for (int64_t i = 0; i < conv.windows[0].size; ++i)
     for (int64_t j = 0; j < conv.windows[1].size; ++j) taps_.push_back(Phases{conv}.tap(i, j));
+  runs_ = runs_of(Phases{conv});
 }
 
 template <class T>
@@ -153,10 +160,11 @@ void DepthwiseConv::run_planes(const T* image, const T* filter, T* out, T* scrat
       for (int64_t part = first; part < last; ++part) {
         T* const mine = scratch + part * phases.elements();
         std::fill_n(mine, phases.elements(), T(0));
-        for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane)
-          convolve_plane<Holding<T, decltype(wide)>>(phases, taps_, image + plane * in_plane,
-                                                     filter + plane % channels * tap_count, out + plane * out_plane,
-                                                     mine);
+        for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane) {
+          cut(runs_, conv_.windows[1].stride, image + plane * in_plane, mine);
+          convolve_plane<Holding<T, decltype(wide)>>(phases, taps_, filter + plane % channels * tap_count,
+                                                     out + plane * out_plane, mine);
+        }
       }
     });
   });
