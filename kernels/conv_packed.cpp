@@ -1,6 +1,7 @@
 // The convolution as a product of matrices, over row-major values of either data format: what the windows see is a
 // factor that is never stored, but packed for the product straight from the image. Its result is what lies together in
 // memory: with channels first, filters times places, with channels last, places times filters.
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -36,10 +37,15 @@ ImageStrides filter_strides(const Conv& conv) {
 int64_t places(const ImageSize& size) { return size.height * size.width; }
 int64_t taps(const Conv& conv) { return conv.channels_per_group() * conv.windows[0].size * conv.windows[1].size; }
 
-// Where each window is one place, rows are of no account.
+// Where each window is one place.
+bool is_flat(const Conv& conv) {
+  return std::all_of(conv.windows.begin(), conv.windows.end(),
+                     [](const Window& w) { return w.size == 1 && w.stride == 1 && w.before == 0 && w.after == 0; });
+}
+
+// Rows are of no account there.
 Conv flattened(Conv conv) {
-  for (const Window& w : conv.windows)
-    if (w.size != 1 || w.stride != 1 || w.before != 0 || w.after != 0) return conv;
+  if (!is_flat(conv)) return conv;
   Window all;
   all.in = all.out = places(conv.image);
   conv.windows = {Window(), all};
@@ -85,9 +91,11 @@ struct PackedConv {
     return factor;
   }
 
-  // (places of the result, taps): what each window sees.
+  // (places of the result, taps): what each window sees. Where that is one place, an image is a matrix as it is.
   Factor<T> seen(const T* data) const {
     const Window &down = conv.windows[0], &across = conv.windows[1];
+    if (conv.image.batch == 1 && is_flat(conv))
+      return cpu::matrix_factor(data, image.column, image.channel, channels * image.channel);
     Factor<T> factor = places_in(data, conv.image, image, channels);
     Walk& lanes = factor.lanes;
     lanes.ys = conv.out.height, lanes.y = -down.before, lanes.y_step = down.stride;

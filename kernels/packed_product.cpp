@@ -123,9 +123,31 @@ inline void copy_run(const Factor<T>& factor, const Walk& along, const Spot& sta
   }
 }
 
+// Lanes of a factor for a block of terms, packed or in place.
+template <class T>
+struct Panel {
+  const T* data;
+  int64_t lane_step, term_step;
+};
+
+template <class T>
+Panel<T> in_place(const Factor<T>& factor, const Range& lanes, const Range& terms) {
+  const int64_t lane_step = factor.lanes.inner_step, term_step = factor.terms.inner_step;
+  return {factor.data + lanes.first * lane_step + terms.first * term_step, lane_step, term_step};
+}
+
+template <class T>
+inline void pack_matrix(const Panel<T>& from, int64_t lanes, int64_t terms, T* to, int64_t step) {
+  if (from.lane_step == 1)
+    for (int64_t k = 0; k < terms; ++k) copy(from.data + k * from.term_step, 1, lanes, to + k * step, 1);
+  else
+    for (int64_t i = 0; i < lanes; ++i) copy(from.data + i * from.lane_step, from.term_step, terms, to + i, step);
+}
+
 // Element (lane, term) of the two ranges goes to to[term * step + lane].
 template <class T>
 inline void pack(const Factor<T>& factor, const Range& lanes, const Range& terms, T* to, int64_t step) {
+  if (factor.is_matrix()) return pack_matrix(in_place(factor, lanes, terms), lanes.size(), terms.size(), to, step);
   const bool lanes_run = factor.runs_along_lanes;
   const Walk &along = lanes_run ? factor.lanes : factor.terms, &across = lanes_run ? factor.terms : factor.lanes;
   const Range &range = lanes_run ? lanes : terms, &others = lanes_run ? terms : lanes;
@@ -143,19 +165,6 @@ inline void pack(const Factor<T>& factor, const Range& lanes, const Range& terms
 }
 
 // ---- the product -------------------------------------------------------------------------------------------------
-
-// Lanes of a factor for a block of terms, packed or in place.
-template <class T>
-struct Panel {
-  const T* data;
-  int64_t lane_step, term_step;
-};
-
-template <class T>
-Panel<T> in_place(const Factor<T>& factor, const Range& lanes, const Range& terms) {
-  const int64_t lane_step = factor.lanes.inner_step, term_step = factor.terms.inner_step;
-  return {factor.data + lanes.first * lane_step + terms.first * term_step, lane_step, term_step};
-}
 
 template <class T>
 struct Work {
