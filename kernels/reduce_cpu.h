@@ -35,6 +35,17 @@ template <class Op, class T, class Apart>
 void fold_rows(typename Op::Acc* acc, const T* x, int64_t rows, int64_t step, int64_t columns, Apart apart,
                const double* centers, double center) {
   constexpr bool centered = !std::is_same_v<typename Op::Center, NoCenter>;
+  if constexpr (!centered && std::is_same_v<Apart, Neighbours>) {
+    constexpr int64_t kBlock = 16;  // channels of an image in blocks
+    if (columns == kBlock) {
+      typename Op::Acc own[kBlock];  // in registers
+      std::copy_n(acc, kBlock, own);
+      for (int64_t row = 0; row < rows; ++row, x += step)
+        for (int64_t c = 0; c < kBlock; ++c) own[c] = Op::fold(own[c], x[c], center);
+      std::copy_n(own, kBlock, acc);
+      return;
+    }
+  }
   for (int64_t row = 0; row < rows; ++row, x += step) {
     if (centered && centers) {
 #pragma GCC ivdep
