@@ -2,10 +2,12 @@
 // Values may stay in a private layout, since the order of the elements is all the same to these ops.
 #include "kernels/elementwise.h"
 
+#include <cstring>
 #include <set>
 
 #include "kernels/catalog.h"
 #include "kernels/elementwise_cpu.h"
+#include "kernels/image_layouts.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -27,24 +29,45 @@ NarrowUse narrow_use(const std::string& name) {
   return use;
 }
 
-void keep_layout(LayoutCall& call, const std::function<bool()>& gives_zero) {
+namespace {
+
+// Whether there is an element for each channel of an image (batch, channels, ...), of all of the batch or of each.
+bool has_channels_of(const TensorType& image, const TensorType& type) {
+  const int rank = image.shape.rank(), skipped = rank - type.shape.rank();
+  if (rank < 3 || skipped < 0 || type.dtype != image.dtype) return false;
+  const auto size = [&](int axis) { return axis < skipped ? 1 : type.shape[axis - skipped]; };
+  for (int axis = 2; axis < rank; ++axis)
+    if (size(axis) != 1) return false;
+  return size(1) == image.shape[1] && (size(0) == 1 || size(0) == image.shape[0]);
+}
+
+}  // namespace
+
+void keep_layout(LayoutCall& call, const std::function<bool()>& gives_zero, bool takes_channels) {
   const TensorType& out = call.output_types[0];
   const auto is_there = [&](size_t i) { return call.present[i] && call.input_types[i] == out; };
   Layout dense, padded;  // the first of each
-  bool uniform = true, any_single = false;
+  bool singles = false, channels = false, others = false;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
+    if (!call.present[i]) continue;
     if (is_there(i)) {
       Layout& first = call.inputs[i].bytes == out.bytes() ? dense : padded;
       if (first.row_major()) first = call.inputs[i];
-    } else if (call.present[i]) {
-      const bool is_single = call.input_types[i].count() == 1;
-      uniform = uniform && is_single;
-      any_single = any_single || is_single;
+    } else if (call.input_types[i].count() == 1) {
+      singles = true;
+    } else if (takes_channels && has_channels_of(out, call.input_types[i])) {
+      channels = true;
+    } else {
+      others = true;
     }
   }
   Layout chosen = dense;
-  if (!padded.row_major() && dense.row_major() && !any_single && gives_zero()) chosen = padded;
-  if (!uniform) chosen = {};
+  if (dense.row_major() && !padded.row_major() && !singles && !channels && gives_zero()) chosen = padded;
+  const auto in_blocks = [&] {
+    const std::optional<ChannelForm> form = cpu::channel_form(out, chosen, 1);
+    return form && form->outer == out.shape[0];
+  };
+  if (others || (channels && !in_blocks())) chosen = {};
   for (size_t i = 0; i < call.inputs.size(); ++i) call.inputs[i] = is_there(i) ? chosen : Layout{};
   call.outputs[0] = chosen;
 }
@@ -75,9 +98,44 @@ Launch launch_over(Loop loop, const KernelCall& call) {
 
 namespace {
 
-std::function<void(LayoutCall&)> keeping_layout(MakeLoop make) {
-  return [make](LayoutCall& call) {
-    keep_layout(call, [&] { return gives_zero(make(call.attrs, call.input_types[0].dtype)); });
+std::function<void(LayoutCall&)> keeping_layout(MakeLoop make, bool takes_channels = false) {
+  return [=](LayoutCall& call) {
+    const auto zero_stays = [&] { return gives_zero(make(call.attrs, call.input_types[0].dtype)); };
+    keep_layout(call, zero_stays, takes_channels);
+  };
+}
+
+// Beside an image in blocks of channels, a value with an element for each channel: those of a block are repeated until
+// a loop over them pays.
+Launch launch_beside_channels(Loop loop, KernelCall& call) {
+  constexpr int64_t kPatternBytes = 1 << 12;
+  const TensorType& image = call.outputs[0];
+  const ChannelForm form = *cpu::channel_form(image, call.output_layouts[0], 1);
+  const int channels_input = call.inputs[0] == image ? 1 : 0;
+  const int64_t size = size_of(image.dtype), block_bytes = form.lanes * size;
+  const int64_t blocks = call.inputs[channels_input].count() / form.lanes;                     // of one image or of all
+  const int64_t places = std::clamp<int64_t>(kPatternBytes / block_bytes, 1, form.positions);  // of the pattern
+  call.scratch_bytes = cpu::threads() * places * block_bytes;
+  return [=](const LaunchCall& launch) {
+    const char *channels = launch.input<char>(channels_input), *values = launch.input<char>(1 - channels_input);
+    const int64_t slabs = form.outer * form.blocks, slab = form.positions * form.lanes;
+    const int parts = cpu::threads_for(static_cast<double>(slabs * slab), static_cast<double>(loop.grain));
+    cpu::parallel_for(parts, 1, [&](int64_t first_part, int64_t last_part) {
+      for (int64_t part = first_part; part < last_part; ++part) {
+        char* const pattern = static_cast<char*>(launch.scratch) + part * places * block_bytes;
+        for (int64_t i = slabs * part / parts; i < slabs * (part + 1) / parts; ++i) {
+          for (int64_t place = 0; place < places; ++place)
+            std::memcpy(pattern + place * block_bytes, channels + i % blocks * block_bytes, block_bytes);
+          for (int64_t at = 0; at < form.positions; at += places) {
+            const int64_t offset = (i * form.positions + at) * block_bytes;
+            Operand operands[2];
+            operands[channels_input] = {pattern, true};
+            operands[1 - channels_input] = {values + offset, true};
+            loop.run(std::min(places, form.positions - at) * form.lanes, operands, launch.output<char>(0) + offset);
+          }
+        }
+      }
+    });
   };
 }
 
@@ -91,6 +149,9 @@ Kernel kernel_over(MakeLoop make) {
 Kernel broadcast_kernel(MakeLoop make) {
   const auto prepare = [make](KernelCall& call) -> Launch {
     if (call.inputs[0].shape == call.inputs[1].shape) return launch_over(make(call.attrs, call.inputs[0].dtype), call);
+    const bool with_single = call.inputs[0].count() == 1 || call.inputs[1].count() == 1;
+    if (!call.output_layouts[0].row_major() && !with_single)
+      return launch_beside_channels(make(call.attrs, call.inputs[0].dtype), call);
     const Broadcast<2> geometry({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape);
     const int64_t count = call.outputs[0].count(), out_size = size_of(call.outputs[0].dtype);
     const int64_t size = size_of(call.inputs[0].dtype);
@@ -105,7 +166,7 @@ Kernel broadcast_kernel(MakeLoop make) {
       });
     };
   };
-  return {prepare, keeping_layout(make)};
+  return {prepare, keeping_layout(make, true)};
 }
 
 std::string doc(const std::string& says, const std::string& formula, Dtypes dtypes, const std::string& shapes,

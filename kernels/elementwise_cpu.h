@@ -165,7 +165,8 @@ NarrowUse narrow_use(const std::string& name);
 // Where the inputs have the output's type (or are a single element), the first private layout among them serves all.
 // What pads it is computed on and must stay zero, so a layout with padding serves only where `gives_zero` says that
 // zeros give zero, and beside no single element, whose value nobody knows yet.
-void keep_layout(LayoutCall& call, const std::function<bool()>& gives_zero);
+// With `takes_channels` one element for each channel of an image goes with a layout in blocks of channels, too.
+void keep_layout(LayoutCall& call, const std::function<bool()>& gives_zero, bool takes_channels = false);
 bool gives_zero(const Loop& loop);
 // Room for an element of any dtype, zero at first.
 struct AnyElement {

@@ -182,5 +182,7 @@ TEST_CASE("element-wise ops stay in a private layout, and leave a padded one whe
   CHECK(choose("relu_grad", {full, full}, {Layout{}, dense}).first[0] == dense);
   CHECK(choose("multiply", {full, scalar}, {dense, Layout{}}).second == dense);
   CHECK(choose("multiply", {full, scalar}, {dense, Layout{}}).first[1].row_major());
-  CHECK(choose("add", {full, {DType::Float32, {16, 1, 1}}}, {dense, Layout{}}).first[0].row_major());
+  CHECK(choose("add", {full, {DType::Float32, {16, 1, 1}}}, {dense, Layout{}}).second == dense);
+  CHECK(choose("add", {odd, {DType::Float32, {5, 1, 1}}}, {padded, Layout{}}).first[0].row_major());
+  CHECK(choose("add", {full, {DType::Float32, {3, 3}}}, {dense, Layout{}}).first[0].row_major());
 }

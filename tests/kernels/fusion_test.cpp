@@ -455,3 +455,29 @@ TEST_CASE("a mean over the places of an image takes its channels in blocks") {
     CHECK(plan->steps.back().input_layouts[0].row_major() == !in_blocks);
   }
 }
+
+TEST_CASE("what has an element for each channel goes beside an image in blocks of channels") {
+  Session session = make_session();
+  const Shape beside = GENERATE(Shape{2, 32, 1, 1}, Shape{1, 32, 1, 1}, Shape{32, 1, 1}, Shape{2, 1, 1, 1});
+  const bool first = GENERATE(true, false);
+  CAPTURE(beside, first);
+  const auto make = [&](DType dtype) {
+    Graph graph(session.catalog());
+    const ValueId x = graph.feed("x", {dtype, {2, 5, 12, 13}}), filter = graph.feed("filter", {dtype, {32, 5, 3, 3}});
+    const ValueId channels = graph.feed("channels", {dtype, beside});
+    const ValueId conv = graph.append("conv2d", {x, filter}, {}, "conv")[0];
+    const std::vector<ValueId> operands = first ? std::vector{channels, conv} : std::vector{conv, channels};
+    graph.tap(graph.append("subtract", operands, {}, "difference")[0], 1);
+    return graph;
+  };
+  Graph graph = make(DType::Float32), exact = make(DType::Float64);
+  const auto plan = session.compile(graph, "beside");
+  const std::vector<Tensor> feeds = random_feeds(graph);
+  const Tensor value = run(session, plan, feeds)[0];
+  CHECK(distance(value, run(session, session.compile(exact, "exact"), as_double(feeds))[0]) < kFloat32);
+
+  const auto difference = std::find_if(plan->steps.begin(), plan->steps.end(),
+                                       [](const Step& step) { return step.label.rfind("subtract", 0) == 0; });
+  REQUIRE(difference != plan->steps.end());
+  CHECK(difference->output_layouts[0].row_major() == (beside == Shape{2, 1, 1, 1}));
+}
