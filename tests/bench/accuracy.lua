@@ -2,8 +2,8 @@
 -- convolutions, with Winograd's and in bfloat16, and prints how many of the test digits each gets right. A seed moves
 -- one run's accuracy by a tenth of a percent, as any other order of rounding does: only means compare kernels. One
 -- process with one thread for each run, as many at a time as there are jobs; MNIST as data.load_mnist finds it.
--- The learning rate is constant, as the original's, or falls by a cosine to 0 at the end.
---   build/moonflow tests/bench/accuracy.lua [seeds = 5] [epochs = 20] [jobs = 2] [constant | cosine]
+-- The learning rate is constant, as the original's, or falls by a cosine to 0 at the end, without momentum or with it.
+--   build/moonflow tests/bench/accuracy.lua [seeds = 5] [epochs = 20] [jobs = 2] [constant | cosine | momentum]
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
@@ -19,13 +19,17 @@ package.path = folder .. "?.lua;" .. package.path
 local models = require "models"
 
 local BATCH, BATCHES = 100, 600
-local SCHEDULES = {
-  constant = function() return flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }) end,
-  cosine = function(epochs) return flow.optimizer.CosineScheduler(0.1, epochs * BATCHES) end,
+local function falling(rate, epochs) return flow.optimizer.CosineScheduler(rate, epochs * BATCHES) end
+local OPTIMIZERS = {
+  constant = function()
+    return flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 }), { momentum = 0 })
+  end,
+  cosine = function(epochs) return flow.optimizer.SGD(falling(0.1, epochs), { momentum = 0 }) end,
+  momentum = function(epochs) return flow.optimizer.SGD(falling(0.02, epochs), { momentum = 0.9 }) end,
 }
 
 -- The number of test digits that are right after so many epochs of the samples' training.
-local function right_after(variant, seed, epochs, schedule)
+local function right_after(variant, seed, epochs, optimizer)
   local digits = {
     images = tp.Numpy.Placeholder({ BATCH, 1, 28, 28 }),
     labels = tp.Numpy.Placeholder({ BATCH }, { dtype = flow.int32 }),
@@ -36,7 +40,7 @@ local function right_after(variant, seed, epochs, schedule)
   } (function(images, labels)
     local logits = models.lenet(images, true, flow.truncated_normal(0.1))
     local loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    flow.optimizer.SGD(SCHEDULES[schedule](epochs), { momentum = 0 }):minimize(loss)
+    OPTIMIZERS[optimizer](epochs):minimize(loss)
     return loss
   end)
   local predict_job = flow.global_function {
@@ -64,8 +68,10 @@ if CONFIGS[arg[1]] then
 end
 
 local SEEDS, EPOCHS, JOBS = tonumber(arg[1]) or 5, tonumber(arg[2]) or 20, tonumber(arg[3]) or 2
-local SCHEDULE = arg[4] or "constant"
-if not SCHEDULES[SCHEDULE] then error("the schedule is \"" .. SCHEDULE .. "\", wanted constant or cosine", 0) end
+local OPTIMIZER = arg[4] or "constant"
+if not OPTIMIZERS[OPTIMIZER] then
+  error("the optimizer is \"" .. OPTIMIZER .. "\", wanted constant, cosine or momentum", 0)
+end
 local runs = {}
 for seed = 1, SEEDS do
   for _, variant in ipairs(VARIANTS) do
@@ -75,7 +81,7 @@ end
 
 local function start(run)
   run.output = assert(io.popen(("OMP_NUM_THREADS=1 build/moonflow %s %s %d %d %s"):format(
-    arg[0], run.variant, run.seed, EPOCHS, SCHEDULE)))
+    arg[0], run.variant, run.seed, EPOCHS, OPTIMIZER)))
 end
 
 local totals = {}
