@@ -1,6 +1,8 @@
 // Images and the memory forms of oneDNN; see image_layouts.h.
 #include "kernels/image_layouts.h"
 
+#include <algorithm>
+
 #include "kernels/cpu.h"
 
 namespace moonflow::cpu {
@@ -81,6 +83,41 @@ void lie_alike(LayoutCall& call, int image) {
     call.inputs[i] = image_layout_like(model, model_type, call.input_types[i], format);
   }
   call.outputs[0] = image_layout_like(model, model_type, call.output_types[0], format);
+}
+
+namespace {
+
+// Channels of a block, or 0 where there are no blocks, or some are padded.
+int64_t block_of(const TensorType& image, const Layout& layout) {
+  const bool is_dense = !layout.row_major() && layout.bytes == image.bytes();
+  if (!is_dense || image.shape.rank() != 4 || !channel_form(image, layout, 1)) return 0;
+  const dnnl_blocking_desc_t blocking = describe(image, layout).data.format_desc.blocking;
+  return blocking.inner_nblks == 1 ? blocking.inner_blks[0] : 0;
+}
+
+}  // namespace
+
+void keep_blocks(LayoutCall& call, const std::vector<int64_t>& cuts) {
+  int64_t block = 0;
+  TensorType model_type;
+  Layout model;
+  for (size_t i = 0; i < call.inputs.size() && block == 0; ++i) {
+    block = block_of(call.input_types[i], call.inputs[i]);
+    if (block != 0) model_type = call.input_types[i], model = call.inputs[i];
+  }
+  const auto is_whole = [&](const TensorType& type) { return block != 0 && type.shape[1] % block == 0; };
+  const auto all_whole = [&](const std::vector<TensorType>& types) {
+    return std::all_of(types.begin(), types.end(), is_whole);
+  };
+  const auto cuts_none = [&] {
+    return std::all_of(cuts.begin(), cuts.end(), [&](int64_t cut) { return cut % block == 0; });
+  };
+  if (!all_whole(call.input_types) || !all_whole(call.output_types) || !cuts_none()) model = {};
+  const ImageFormat format = image_format("NCHW", 2);
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    call.inputs[i] = image_layout_like(model, model_type, call.input_types[i], format);
+  for (size_t i = 0; i < call.outputs.size(); ++i)
+    call.outputs[i] = image_layout_like(model, model_type, call.output_types[i], format);
 }
 
 std::optional<Blocks> blocks_of(const TensorType& type, const Layout& layout, const ImageFormat& format) {

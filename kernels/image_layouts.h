@@ -27,6 +27,11 @@ Layout image_layout_like(const Layout& model, const TensorType& model_type, cons
 // is the input whose form counts; the others are asked for in that form too. The attributes have a data_format.
 void lie_alike(LayoutCall& call, int image);
 
+// For ops that move whole planes of images (batch, channels, height, width): in blocks of channels without padding they
+// lie together as they do in rows, as long as no block is cut. So all inputs and outputs take such a form where an
+// input has it, and all have whole blocks, as have the channels before each of the `cuts`; else all are row-major.
+void keep_blocks(LayoutCall& call, const std::vector<int64_t>& cuts = {});
+
 // An image in blocks of 16 channels, or channels last in a multiple of 16, for kernels that take 16 channels at a time:
 // the steps between its elements.
 struct Blocks {

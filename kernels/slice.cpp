@@ -11,6 +11,7 @@
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu.h"
+#include "kernels/image_layouts.h"
 #include "kernels/slice.h"
 #include "kernels/types.h"
 
@@ -58,6 +59,16 @@ void add_slice_op(Catalog& catalog) {
     return {g.op("pad", {g.grads[0]}, {{"paddings", paddings}})};
   };
   op.cpu = copy_kernel(slice_box);
+  op.cpu.layouts = [](LayoutCall& call) {
+    const Shape& x = call.input_types[0].shape;
+    const Cut cut(x, call.attrs.ints("begin"), call.attrs.ints("size"));
+    bool cuts_planes = false;
+    for (int axis = 2; axis < x.rank(); ++axis) cuts_planes = cuts_planes || cut.size[axis] != x[axis];
+    if (x.rank() < 2 || cuts_planes)
+      call.inputs[0] = {};
+    else
+      cpu::keep_blocks(call, {cut.begin[1]});
+  };
   op.examples = {{{f32({4, 5})}, {{"begin", Ints{1, -3}}, {"size", Ints{2, 2}}}},
                  {{i32({3, 2})}, {{"begin", Ints{1}}, {"size", Ints{-1}}}}};
   catalog.add(op);
@@ -340,6 +351,12 @@ void add_concat(Catalog& catalog) {
     return gradients;
   };
   op.cpu = join_kernel(concat_boxes);
+  op.cpu.layouts = [](LayoutCall& call) {
+    if (wrap_axis(call.attrs.integer("axis"), call.input_types[0].shape.rank()) == 1)
+      cpu::keep_blocks(call);
+    else
+      std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  };
   op.examples = {{{f32({2, 3}), f32({1, 3}), f32({2, 3})}},
                  {{f32({2, 3}), f32({2, 1})}, {{"axis", int64_t{-1}}}},
                  {{i32({2}), i32({3})}}};

@@ -481,3 +481,34 @@ TEST_CASE("what has an element for each channel goes beside an image in blocks o
   REQUIRE(difference != plan->steps.end());
   CHECK(difference->output_layouts[0].row_major() == (beside == Shape{2, 1, 1, 1}));
 }
+
+TEST_CASE("images are joined and cut along their channels in blocks, where no block is cut") {
+  Session session = make_session();
+  const int64_t filters = GENERATE(32, 16, 8);  // 8 pads its blocks
+  const int64_t begin = GENERATE(16, 4);
+  CAPTURE(filters, begin);
+  const auto make = [&](DType dtype) {
+    Graph graph(session.catalog());
+    const ValueId x = graph.feed("x", {dtype, {2, 5, 6, 7}}), y = graph.feed("y", {dtype, {2, 16, 4, 5}});
+    const ValueId filter = graph.feed("filter", {dtype, {filters, 5, 3, 3}});
+    const ValueId conv = graph.append("conv2d", {x, filter}, {}, "conv")[0];
+    const ValueId joined = graph.append("concat", {y, conv}, {{"axis", int64_t{-3}}}, "joined")[0];
+    const Attrs part = {{"begin", Ints{0, begin}}, {"size", Ints{-1, filters == 8 ? 8 : 16}}};
+    graph.tap(graph.append("slice", {joined}, part, "cut")[0], 1);
+    return graph;
+  };
+  Graph graph = make(DType::Float32), exact = make(DType::Float64);
+  const auto plan = session.compile(graph, "joined");
+  const std::vector<Tensor> feeds = random_feeds(graph);
+  const Tensor value = run(session, plan, feeds)[0];
+  CHECK(distance(value, run(session, session.compile(exact, "exact"), as_double(feeds))[0]) < kFloat32);
+
+  const auto is_row_major = [&](const std::string& op) {
+    const auto step = std::find_if(plan->steps.begin(), plan->steps.end(),
+                                   [&](const Step& step) { return step.label.rfind(op, 0) == 0; });
+    REQUIRE(step != plan->steps.end());
+    return step->output_layouts[0].row_major();
+  };
+  CHECK(is_row_major("concat") == (filters == 8));
+  CHECK(is_row_major("slice") == (filters == 8 || begin == 4));
+}
