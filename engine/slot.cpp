@@ -7,8 +7,6 @@ namespace moonflow {
 
 namespace {
 
-int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
-
 constexpr int64_t kFaultBytes = aligned(sizeof(Fault));
 
 bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
@@ -61,7 +59,7 @@ Slot::Slot(Plan& plan)
     : plan_(plan), device_(*plan.device), may_fault_(std::any_of(plan.steps.begin(), plan.steps.end(), may_fault)) {
   const auto place = [](int64_t& bytes, int64_t wanted) {
     const int64_t offset = bytes;
-    bytes = checked_sum(bytes, round_up(wanted));
+    bytes = checked_sum(bytes, checked_aligned(wanted));
     return offset;
   };
   for (const PlannedFeed& feed : plan.feeds) feed_offsets_.push_back(place(feed_bytes_, feed.type.bytes()));
@@ -70,7 +68,7 @@ Slot::Slot(Plan& plan)
   feeds_are_small_ = feed_bytes_ <= small_bytes;
   // As many as the end of a run can take go with it.
   tap_bytes_ = kFaultBytes;
-  const auto fits = [&](int64_t bytes) { return tap_bytes_ + round_up(bytes) <= kFaultBytes + small_bytes; };
+  const auto fits = [&](int64_t bytes) { return tap_bytes_ + checked_aligned(bytes) <= kFaultBytes + small_bytes; };
   tap_offsets_.resize(plan.taps.size(), -1);
   for (size_t i = 0; i < plan.taps.size(); ++i)
     if (fits(plan.taps[i].type.bytes())) tap_offsets_[i] = place(tap_bytes_, plan.taps[i].type.bytes());
@@ -260,7 +258,7 @@ bool Slot::deliver(Lanes& lanes, const Tensor* tapped) {
       copy(begin, end);
       begin = tap_offsets_[i];
     }
-    end = tap_offsets_[i] + round_up(plan_.taps[i].type.bytes());
+    end = tap_offsets_[i] + checked_aligned(plan_.taps[i].type.bytes());
   }
   copy(begin, end);
   out.record(*delivered_);
