@@ -14,17 +14,14 @@ bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
 // Tells a device that checks the order of its work what the launch that follows touches.
 void tell_ranges(Stream& stream, const Step& step, void* const* outputs) {
   std::vector<Range> reads, writes;
-  const auto bytes = [](const TensorType& type, const Layout& layout) {
-    return layout.row_major() ? type.bytes() : layout.bytes;
-  };
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     if (step.inputs[i] == nullptr) continue;
-    const Range range{step.inputs[i], bytes(step.input_types[i], step.input_layouts[i])};
+    const Range range{step.inputs[i], step.input_layouts[i].bytes_of(step.input_types[i])};
     reads.push_back(range);
     if (step.writes_input(i)) writes.push_back(range);
   }
   for (size_t i = 0; i < step.outputs.size(); ++i)
-    writes.push_back({outputs[i], bytes(step.output_types[i], step.output_layouts[i])});
+    writes.push_back({outputs[i], step.output_layouts[i].bytes_of(step.output_types[i])});
   if (step.scratch_bytes > 0) writes.push_back({step.scratch, step.scratch_bytes});
   if (may_fault(step)) writes.push_back(stream.fault_note());
   if (step.writes_any()) reads.push_back(stream.fault_note());

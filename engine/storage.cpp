@@ -82,8 +82,7 @@ class MemoryStage {
   ValueId root_of(ValueId value) const { return storage_.root[laid_out_.origins[value]]; }
 
   int64_t bytes(ValueId value) const {
-    const Layout& layout = laid_out_.layouts[value];
-    return checked_aligned(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
+    return checked_aligned(std::max<int64_t>(laid_out_.layouts[value].bytes_of(draft_.type(value)), 1));
   }
 
   void use(ValueId root, int place) { last_[root] = std::max(last_[root], branches_.beside[place]); }
