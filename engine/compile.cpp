@@ -332,52 +332,62 @@ void declare(Plan& plan, const LaidOut& laid_out, Sources& sources, Variables& v
   }
 }
 
-// Binds the pointers of steps, feeds and taps.
-void bind_steps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Sources& sources,
-                const Storage& storage) {
-  const auto block_memory = [&](int block) {
-    return block < 0 ? nullptr : static_cast<char*>(plan.arena.data()) + storage.blocks[block].offset;
-  };
-  const auto address = [&](ValueId value) -> char* {
-    const ValueId root = storage.root[value];
-    return storage.in_arena(root) ? block_memory(storage.block[root]) : sources.address[root];
-  };
+// Where values lie, for whoever binds pointers to them.
+struct Addresses {
+  const Plan& plan;
+  const Sources& sources;
+  const Storage& storage;
 
-  std::vector<int> makers(draft.value_count(), -1);  // by origin
+  char* block(int block) const {
+    return block < 0 ? nullptr : static_cast<char*>(plan.arena.data()) + storage.blocks[block].offset;
+  }
+  char* operator()(ValueId value) const {
+    const ValueId root = storage.root[value];
+    return storage.in_arena(root) ? block(storage.block[root]) : sources.address[root];
+  }
+  int feed(ValueId value) const { return sources.feed[storage.root[value]]; }
+};
+
+void bind_steps(Plan& plan, const LaidOut& laid_out, const Addresses& addresses) {
   for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
     Step& step = plan.steps[at];
-    step.scratch = block_memory(storage.scratch[at]);
+    step.scratch = addresses.block(addresses.storage.scratch[at]);
     for (const ValueId input : laid_out.steps[at].inputs) {
-      const int feed = input == kNone ? -1 : sources.feed[storage.root[input]];
+      const int feed = input == kNone ? -1 : addresses.feed(input);
       if (feed >= 0) plan.feeds[feed].places.push_back({at, static_cast<int>(step.inputs.size())});
-      step.inputs.push_back(input == kNone ? nullptr : address(input));
+      step.inputs.push_back(input == kNone ? nullptr : addresses(input));
     }
-    for (const ValueId output : laid_out.steps[at].outputs) {
-      step.outputs.push_back(address(output));
-      makers[output] = at;
-    }
+    for (const ValueId output : laid_out.steps[at].outputs) step.outputs.push_back(addresses(output));
   }
   const auto writes = [](const Step& step) { return step.writes_any(); };
   plan.first_write = static_cast<int>(std::find_if(plan.steps.begin(), plan.steps.end(), writes) - plan.steps.begin());
+}
 
-  // What a step makes for one tap alone, by origin.
-  std::vector<int> wanted(draft.value_count(), 0), output_of(draft.value_count(), -1);
+void bind_taps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Addresses& addresses) {
+  // By origin: the step that makes it, how many want it, and its place among the outputs of that step where one tap
+  // alone does.
+  std::vector<int> makers(draft.value_count(), -1), wanted(draft.value_count(), 0), output_of(draft.value_count(), -1);
   for (const DraftStep& step : laid_out.steps)
     for (const ValueId input : step.inputs)
       if (input != kNone) ++wanted[laid_out.origins[input]];
   for (const Tap& tap : draft.taps()) ++wanted[laid_out.origins[laid_out.tap_source(tap.value)]];
-  for (size_t at = plan.kept_steps; at < plan.steps.size(); ++at) {
+  for (int at = 0; at < static_cast<int>(plan.steps.size()); ++at) {
     const std::vector<ValueId>& outputs = laid_out.steps[at].outputs;
-    for (size_t i = 0; i < outputs.size(); ++i)
-      if (wanted[outputs[i]] == 1) output_of[outputs[i]] = static_cast<int>(i);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      makers[outputs[i]] = at;
+      if (at >= plan.kept_steps && wanted[outputs[i]] == 1) output_of[outputs[i]] = static_cast<int>(i);
+    }
   }
-
   for (const Tap& tap : draft.taps()) {
     const ValueId value = laid_out.tap_source(tap.value);
     const ValueId origin = laid_out.origins[value];
-    plan.taps.push_back({tap.token, draft.type(tap.value), makers[origin], address(value),
-                         sources.feed[storage.root[value]], output_of[origin]});
+    plan.taps.push_back(
+        {tap.token, draft.type(tap.value), makers[origin], addresses(value), addresses.feed(value), output_of[origin]});
   }
+  for (size_t i = 0; i < plan.taps.size(); ++i)
+    if (plan.taps[i].output < 0) plan.copied_taps.push_back(static_cast<int>(i));
+  std::stable_sort(plan.copied_taps.begin(), plan.copied_taps.end(),
+                   [&](int a, int b) { return plan.taps[a].after_step < plan.taps[b].after_step; });
 }
 
 }  // namespace
@@ -401,15 +411,13 @@ std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const
     const Storage storage = branch(*plan, draft, laid_out, sources);
     make_arena(*plan, storage);
     declare(*plan, laid_out, sources, variables);
-    bind_steps(*plan, draft, laid_out, sources, storage);
+    const Addresses addresses{*plan, sources, storage};
+    bind_steps(*plan, laid_out, addresses);
+    bind_taps(*plan, draft, laid_out, addresses);
   } catch (Error& error) {
     if (error.job.empty()) error.job = job;
     throw;
   }
-  for (size_t i = 0; i < plan->taps.size(); ++i)
-    if (plan->taps[i].output < 0) plan->copied_taps.push_back(static_cast<int>(i));
-  std::stable_sort(plan->copied_taps.begin(), plan->copied_taps.end(),
-                   [&](int a, int b) { return plan->taps[a].after_step < plan->taps[b].after_step; });
   return plan;
 }
 

@@ -42,6 +42,11 @@ struct Run {
   Slot* slot = nullptr;       // of its plan, while it is under way on an asynchronous device
   size_t delivered = 0;       // taps already looked at by pull
   std::unique_ptr<Run> next;  // in the queue
+
+  // A failed run delivers none.
+  void drop_values() {
+    for (Tensor& value : tapped) value = Tensor();
+  }
 };
 
 class CompletionQueue {

@@ -25,9 +25,10 @@ const char* name(DeviceKind kind);  // "cpu", "gpu"
 // when their descriptions are equal byte for byte.
 struct Layout {
   std::vector<unsigned char> description;  // empty: row-major
-  int64_t bytes = 0;                       // memory a value needs in a private form; unused for row-major
+  int64_t bytes = 0;                       // memory a value needs in a private form; see bytes_of
 
   bool row_major() const { return description.empty(); }
+  int64_t bytes_of(const TensorType& type) const { return row_major() ? type.bytes() : bytes; }
   friend bool operator==(const Layout& a, const Layout& b) { return a.description == b.description; }
   friend bool operator!=(const Layout& a, const Layout& b) { return !(a == b); }
 };

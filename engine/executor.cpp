@@ -255,7 +255,10 @@ void Executor::take_turn(const Run& run) {
   --turns_;
 }
 
-// A failed run delivers no values.
+bool Executor::is_stopped(const Run& run) const {
+  return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends;
+}
+
 void Executor::execute(Run& run) {
   if (run.plan->asynchronous) {
     start(run, true);
@@ -263,9 +266,8 @@ void Executor::execute(Run& run) {
     return;
   }
   run.error = run_plan(*run.plan, *run.lanes->steps, run.feeds.data(), run.tapped.data(), run.id,
-                       [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends; });
-  if (!run.error) return;
-  for (Tensor& tapped : run.tapped) tapped = Tensor();
+                       [&] { return is_stopped(run); });
+  if (run.error) run.drop_values();
 }
 
 // Whatever goes wrong becomes the error that it gives.
@@ -297,7 +299,7 @@ std::optional<Error> Executor::run_plan(Plan& plan, Stream& stream, const Tensor
 
 // A run that cannot be started goes the way of the others, so that it ends in its turn.
 void Executor::start(Run& run, bool alone) {
-  const auto stopped = [&] { return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends; };
+  const auto stopped = [&] { return is_stopped(run); };
   run.error = attempt(*run.plan, [&] {
     run.slot = &free_slot(*run.plan);
     run.slot->start(*run.lanes, run.feeds.data(), run.tapped.data(), {stopped, profile_.get(), run.id, alone});
@@ -307,8 +309,7 @@ void Executor::start(Run& run, bool alone) {
 
 void Executor::finish(Run& run) {
   if (!run.error) run.error = attempt(*run.plan, [&] { run.slot->finish(run.tapped.data()); });
-  if (run.error)
-    for (Tensor& tapped : run.tapped) tapped = Tensor();
+  if (run.error) run.drop_values();
   if (run.slot) release(*run.slot);
   run.slot = nullptr;
 }

@@ -84,6 +84,8 @@ class Executor {
  private:
   void work();
   void finish_started();
+  // Whether a run is to go no further, as long as it has written nothing.
+  bool is_stopped(const Run& run) const;
   void execute(Run& run);
   void start(Run& run, bool alone);  // is no other under way on its device?
   void finish(Run& run);

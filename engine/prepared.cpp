@@ -52,8 +52,7 @@ void PreparedCall::find_values() {
   for (int at = 0; at < plan_->kept_steps; ++at) {
     const Step& step = plan_->steps[at];
     for (size_t i = 0; i < step.outputs.size(); ++i) {
-      const Layout& layout = step.output_layouts[i];
-      const int64_t bytes = layout.row_major() ? step.output_types[i].bytes() : layout.bytes;
+      const int64_t bytes = step.output_layouts[i].bytes_of(step.output_types[i]);
       const int known = find(step.outputs[i]);
       if (known < 0)
         values_.push_back({step.outputs[i], bytes});

@@ -7,8 +7,6 @@ namespace moonflow {
 
 namespace {
 
-int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
-
 constexpr int64_t kFaultBytes = aligned(sizeof(Fault));
 
 bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
@@ -16,17 +14,14 @@ bool may_fault(const Step& step) { return static_cast<bool>(step.explain); }
 // Tells a device that checks the order of its work what the launch that follows touches.
 void tell_ranges(Stream& stream, const Step& step, void* const* outputs) {
   std::vector<Range> reads, writes;
-  const auto bytes = [](const TensorType& type, const Layout& layout) {
-    return layout.row_major() ? type.bytes() : layout.bytes;
-  };
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     if (step.inputs[i] == nullptr) continue;
-    const Range range{step.inputs[i], bytes(step.input_types[i], step.input_layouts[i])};
+    const Range range{step.inputs[i], step.input_layouts[i].bytes_of(step.input_types[i])};
     reads.push_back(range);
     if (step.writes_input(i)) writes.push_back(range);
   }
   for (size_t i = 0; i < step.outputs.size(); ++i)
-    writes.push_back({outputs[i], bytes(step.output_types[i], step.output_layouts[i])});
+    writes.push_back({outputs[i], step.output_layouts[i].bytes_of(step.output_types[i])});
   if (step.scratch_bytes > 0) writes.push_back({step.scratch, step.scratch_bytes});
   if (may_fault(step)) writes.push_back(stream.fault_note());
   if (step.writes_any()) reads.push_back(stream.fault_note());
@@ -61,7 +56,7 @@ Slot::Slot(Plan& plan)
     : plan_(plan), device_(*plan.device), may_fault_(std::any_of(plan.steps.begin(), plan.steps.end(), may_fault)) {
   const auto place = [](int64_t& bytes, int64_t wanted) {
     const int64_t offset = bytes;
-    bytes = checked_sum(bytes, round_up(wanted));
+    bytes = checked_sum(bytes, checked_aligned(wanted));
     return offset;
   };
   for (const PlannedFeed& feed : plan.feeds) feed_offsets_.push_back(place(feed_bytes_, feed.type.bytes()));
@@ -70,7 +65,7 @@ Slot::Slot(Plan& plan)
   feeds_are_small_ = feed_bytes_ <= small_bytes;
   // As many as the end of a run can take go with it.
   tap_bytes_ = kFaultBytes;
-  const auto fits = [&](int64_t bytes) { return tap_bytes_ + round_up(bytes) <= kFaultBytes + small_bytes; };
+  const auto fits = [&](int64_t bytes) { return tap_bytes_ + checked_aligned(bytes) <= kFaultBytes + small_bytes; };
   tap_offsets_.resize(plan.taps.size(), -1);
   for (size_t i = 0; i < plan.taps.size(); ++i)
     if (fits(plan.taps[i].type.bytes())) tap_offsets_[i] = place(tap_bytes_, plan.taps[i].type.bytes());
@@ -260,7 +255,7 @@ bool Slot::deliver(Lanes& lanes, const Tensor* tapped) {
       copy(begin, end);
       begin = tap_offsets_[i];
     }
-    end = tap_offsets_[i] + round_up(plan_.taps[i].type.bytes());
+    end = tap_offsets_[i] + checked_aligned(plan_.taps[i].type.bytes());
   }
   copy(begin, end);
   out.record(*delivered_);

@@ -6,8 +6,6 @@ namespace moonflow {
 
 namespace {
 
-int64_t round_up(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
-
 class MemoryStage {
  public:
   MemoryStage(const Draft& draft, const LaidOut& laid_out, const Branches& branches)
@@ -65,7 +63,7 @@ class MemoryStage {
     for (int at = 0; at < step_count; ++at) {
       const int64_t bytes = prepared[branches_.order[at]].scratch_bytes;
       storage_.scratch.push_back(bytes > 0 ? static_cast<int>(storage_.blocks.size()) : -1);
-      if (bytes > 0) storage_.blocks.push_back({round_up(bytes), at, branches_.beside[at]});
+      if (bytes > 0) storage_.blocks.push_back({checked_aligned(bytes), at, branches_.beside[at]});
     }
     storage_.arena = arrange(storage_.blocks);
     return std::move(storage_);
@@ -84,8 +82,7 @@ class MemoryStage {
   ValueId root_of(ValueId value) const { return storage_.root[laid_out_.origins[value]]; }
 
   int64_t bytes(ValueId value) const {
-    const Layout& layout = laid_out_.layouts[value];
-    return round_up(std::max<int64_t>(layout.row_major() ? draft_.type(value).bytes() : layout.bytes, 1));
+    return checked_aligned(std::max<int64_t>(laid_out_.layouts[value].bytes_of(draft_.type(value)), 1));
   }
 
   void use(ValueId root, int place) { last_[root] = std::max(last_[root], branches_.beside[place]); }

@@ -57,6 +57,8 @@ int64_t checked_sum(int64_t a, int64_t b) {
   return sum;
 }
 
+int64_t checked_aligned(int64_t bytes) { return checked_sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
+
 void Shape::push_back(int64_t dim) { insert(rank_, dim); }
 
 void Shape::insert(int axis, int64_t dim) {

@@ -177,7 +177,9 @@ std::ostream& operator<<(std::ostream& out, const TensorType& type);
 void check_size(const TensorType& type);
 
 constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector register
+// Bytes rounded up to whole lines. Of sizes that a script may have given, the checked one.
 constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t checked_aligned(int64_t bytes);
 
 // Where arrays and the memory of CPU plans come from, and how much of the arrays is alive, for whoever decides when to
 // collect garbage. Shared with the blocks it gave. Called from any thread.

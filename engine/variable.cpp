@@ -96,10 +96,11 @@ std::vector<Variable*> Variables::declare(const std::vector<Wanted>& wanted, Dev
         variable, std::make_unique<Variable::Copy>(Variable::Copy{device, *stream, Buffer(device, each.type.bytes())}));
   }
   for (auto& [variable, copy] : copies) {
-    if (variable->home)
-      have_copies_ = true;
-    else
+    // Its home, which a run may be changing, is not asked.
+    if (variable->copies.empty())
       variable->home = copy.get();
+    else
+      have_copies_ = true;
     variable->copies.push_back(std::move(copy));
   }
   variables_.merge(made);

@@ -231,7 +231,7 @@ Launch prepare(Products& products, KernelCall& call) {
       group.sizes = product(call.inputs[i + kGradient].shape, call.inputs[i + kX].shape, true, false);
       if (dtype == DType::Float32 && stores_gradient(group.sizes)) {
         group.stored_at = gradients_end;
-        gradients_end += round_up(variable.bytes());
+        gradients_end += aligned(variable.bytes());
       }
     }
     groups.push_back(std::move(group));

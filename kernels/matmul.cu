@@ -121,7 +121,7 @@ Launch prepare_update(Products& products, bool rounds, KernelCall& call) {
   }
   const int64_t count = sizes.rows * sizes.columns;
   if (stores_gradient(sizes)) {
-    const int64_t gradient_bytes = round_up(count * static_cast<int64_t>(sizeof(float)));
+    const int64_t gradient_bytes = aligned(count * static_cast<int64_t>(sizeof(float)));
     const DType in = rounds ? DType::BFloat16 : call.inputs[1].dtype;
     const LibraryProduct product(products, sizes, call, 1, in, DType::Float32, false, false, gradient_bytes);
     if (product) {

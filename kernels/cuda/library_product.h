@@ -27,8 +27,6 @@ struct Round {
   MOONFLOW_DEVICE void operator()(int64_t i) const { to[i] = Half(from[i]); }
 };
 
-inline int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // Products by the library of what `call` has at the places 0, 1 and (a bias) 2 of its inputs from `first` on: factors
 // of `in`, a bias and a result of `out`. What is to be narrow and is float32 is rounded into scratch first. The scratch
 // that the launch uses begins at `scratch_begin`.
@@ -42,14 +40,14 @@ class LibraryProduct {
     wanted.timed_on = &call.device;
     int64_t product_scratch = 0;
     launch_ = products.prepare(wanted, product_scratch);
-    int64_t end = scratch_begin + round_up(product_scratch);
+    int64_t end = scratch_begin + aligned(product_scratch);
     for (int i = 0; i < 3; ++i) {
       if (i == 2 && !bias) break;
       const TensorType& type = call.inputs[first + i];
       rounded_[i] = type.dtype == DType::Float32 && is_narrow(i == 2 ? out : in);
       places_[i] = end;
       counts_[i] = type.count();
-      if (rounded_[i]) end += round_up(counts_[i] * size_of(in));
+      if (rounded_[i]) end += aligned(counts_[i] * size_of(in));
     }
     scratch_end_ = end;
   }

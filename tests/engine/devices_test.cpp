@@ -97,6 +97,17 @@ TEST_CASE("runs on several devices take turns in the order they were submitted")
   for (const auto& card : toy.cards) CHECK(card->violations().empty());
 }
 
+// Two threads meet in the variable, which ThreadSanitizer sees.
+TEST_CASE("a job is compiled for another device while a run writes the variable that it reads") {
+  Devices toy;
+  const auto train = toy.train(0);
+  REQUIRE(toy.session.submit(train, feed({1, 2})));
+  const auto predict = toy.predict(1);
+  while (!next(toy.session).end) {
+  }
+  CHECK(toy.run(predict, 1) == std::vector<float>{0, -1});
+}
+
 TEST_CASE("a card that failed keeps what it alone has, and nothing else") {
   Devices toy;
   const auto train = toy.train(1), predict = toy.predict(0);

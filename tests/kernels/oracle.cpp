@@ -84,8 +84,8 @@ class Placed {
          Before before = Before::Nan)
       : device_(&device), stream_(&stream), type_(type), layout_(layout) {
     if (layout.row_major() || !value) {
-      guarded_ = std::make_unique<Guarded>(device, stream, layout.row_major() ? type.bytes() : layout.bytes, before,
-                                           value ? value.data() : nullptr);
+      guarded_ =
+          std::make_unique<Guarded>(device, stream, layout.bytes_of(type), before, value ? value.data() : nullptr);
       return;
     }
     guarded_ = std::make_unique<Guarded>(device, stream, layout.bytes, before);

@@ -18,7 +18,7 @@ struct Turner {
   // `bytes` in one layout, in another one.
   std::vector<char> operator()(const TensorType& type, const std::vector<char>& bytes, const Layout& from,
                                const Layout& to) const {
-    std::vector<char> result(to.row_major() ? type.bytes() : to.bytes);
+    std::vector<char> result(to.bytes_of(type));
     const Buffer before(*card, std::max<int64_t>(static_cast<int64_t>(bytes.size()), 1)),
         after(*card, std::max<int64_t>(static_cast<int64_t>(result.size()), 1));
     card->copy(*stream, before.data(), bytes.data(), static_cast<int64_t>(bytes.size()));
