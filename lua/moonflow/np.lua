@@ -1,7 +1,8 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
--- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and finds in np_order.lua, what cuts
--- and repeats in np_shape.lua, what sums up data in np_statistics.lua; linear algebra is in np_products.lua,
--- np_linear.lua, np_equations.lua and np_factors.lua; methods and operators of arrays are in ndarray.lua.
+-- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and counts in np_order.lua, what
+-- gives and takes places in np_places.lua, what cuts and repeats in np_shape.lua, what sums up data in
+-- np_statistics.lua; linear algebra is in np_products.lua, np_linear.lua, np_equations.lua and np_factors.lua; methods
+-- and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -437,6 +438,7 @@ function np.set_printoptions(...)
 end
 
 require("moonflow.np_order")(np)
+require("moonflow.np_places")(np)
 require("moonflow.np_shape")(np)
 require("moonflow.np_products")(np)
 require("moonflow.np_linear")(np)
