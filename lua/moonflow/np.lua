@@ -310,10 +310,13 @@ end)
 --- 1 where an element is 0, else 0.
 elementwise("logical_not", function(a) return a:eq(0) end)
 
-local where_signature = signature("np.where", { { "condition", "any" }, { "x", "any" }, { "y", "any" } })
---- `x` where `condition` is not 0, else `y`; the three broadcast.
+local where_signature = signature("np.where", { { "condition", "any" }, { "x", "any?" }, { "y", "any?" } })
+--- `x` where `condition` is not 0, else `y`; the three broadcast. Of a condition alone the places where it is not 0, an
+--- array for each axis, as np.nonzero gives them.
+--- @return any
 function np.where(condition, x, y, ...)
   if ... ~= nil then where_signature:too_many(3 + select("#", ...)) end
+  if x == nil and y == nil then return np.nonzero(condition) end
   condition = as_array(condition, "np.where")
   if condition.dtype ~= "int8" then condition = condition:ne(0) end
   if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
