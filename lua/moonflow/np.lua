@@ -1,8 +1,8 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
 -- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and counts in np_order.lua, what
 -- gives and takes places in np_places.lua, what cuts and repeats in np_shape.lua, what sums up data in
--- np_statistics.lua; linear algebra is in np_products.lua, np_linear.lua, np_equations.lua and np_factors.lua; methods
--- and operators of arrays are in ndarray.lua.
+-- np_statistics.lua, what goes along curves in np_curves.lua; linear algebra is in np_products.lua, np_linear.lua,
+-- np_equations.lua and np_factors.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -448,6 +448,7 @@ require("moonflow.np_linear")(np)
 require("moonflow.np_equations")(np)
 require("moonflow.np_factors")(np)
 require("moonflow.np_statistics")(np)
+require("moonflow.np_curves")(np)
 require("moonflow.np_text")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.
 for _, name in ipairs({ "dot", "clip" }) do
