@@ -115,7 +115,7 @@ describe("sums and counts", function()
 
   it("takes differences of neighbours", function()
     same(np.diff({ 1, 4, 9 }), "float32", { 3, 5 })
-    same(np.diff(a, 0), "float32", { { 6, 6, 6 } })
+    same(np.diff(a, { axis = 0 }), "float32", { { 6, 6, 6 } })
     same(np.diff({ 1 }), "float32", {})
   end)
 
