@@ -47,10 +47,9 @@ int64_t index_at(lua_State* L, int at) {
   int64_t index = 0;
   if (find_integer(L, at, index)) return index;
   const char* const instead =
-      find_box<Tensor>(L, at) != nullptr
-          ? "; np.compress picks by a condition, np.where replaces, a:take picks by places"
-      : lua_type(L, at) == LUA_TTABLE ? "; a:at(i, j) takes several indices, a:slice(\"0:2, 1\") a part"
-                                      : "";
+      lua_type(L, at) == LUA_TTABLE
+          ? "; a:at(i, j) takes several indices, a:slice(\"0:2, 1\") a part, a:take({ 0, 2 }, 0) rows"
+          : "";
   fail(ErrorCode::InvalidArgument, "index: expected an integer, got ", describe(L, at), instead);
 }
 
@@ -104,25 +103,32 @@ bool is_foreign(lua_State* L, const Tensor* array, int count) {
   return source->dtype() != array->dtype() || source->shape() != place;
 }
 
-// Leaves a:set(...), or a[i] = value, to the Lua side, which casts and broadcasts, and knows slices. False where only
-// this module is loaded.
-bool assign(lua_State* L) {
+// Leaves all arguments to a function of the Lua side: `assign` is a:set(...), or a[i] = value, which casts, broadcasts
+// and knows slices, `pick` is a:at(...), or a[i], with arrays as indices. False where only this module is loaded.
+bool leave_to(lua_State* L, const char* function, int results) {
   lua_getmetatable(L, 1);
-  lua_getfield(L, -1, "assign");
+  lua_getfield(L, -1, function);
   lua_remove(L, -2);
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     return false;
   }
   lua_insert(L, 1);
-  lua_call(L, lua_gettop(L) - 1, 0);
+  lua_call(L, lua_gettop(L) - 1, results);
   return true;
+}
+
+// Is one of the `count` indices from stack position 2 on an array, and what they index as well?
+bool has_array_index(lua_State* L, int count) {
+  for (int i = 2; i < 2 + count; ++i)
+    if (lua_type(L, i) == LUA_TUSERDATA && find_box<Tensor>(L, i) != nullptr) return find_box<Tensor>(L, 1) != nullptr;
+  return false;
 }
 
 // Sets the element or part that `count` indices lead to from the stack position after them.
 void set_part(lua_State* L, int count, const char* accessor) {
   const Tensor* array = find_box<Tensor>(L, 1);
-  if (array != nullptr && is_foreign(L, array, count) && assign(L)) return;
+  if (array != nullptr && is_foreign(L, array, count) && leave_to(L, "assign", 0)) return;
   protect(L, [&] {
     const Tensor array = self_at(L, accessor);
     const Tensor target = part(array, count, offset_at(L, array, count));
@@ -179,6 +185,7 @@ int index(lua_State* L) {
   const Tensor* const array = find_box<Tensor>(L, 1, state);
   if (lua_type(L, 2) != LUA_TSTRING) {
     const int64_t element = plain_index(L, array);
+    if (element == kNone && has_array_index(L, 1) && leave_to(L, "pick", 1)) return 1;
     if (element == kNone || array->dtype() == DType::Int64) return push_part(L, 1, "a[i]");
     lua_pushnumber(L, visit_stored(array->dtype(), [&](auto like) {
                      return static_cast<double>(array->data<decltype(like)>()[element]);
@@ -227,20 +234,31 @@ int new_index(lua_State* L) {
   const int64_t element = plain_index(L, array);
   if (element != kNone && array->dtype() == DType::Float32 && lua_type(L, 3) == LUA_TNUMBER)
     array->data<float>()[element] = static_cast<float>(lua_tonumber(L, 3));
-  else
+  else if (element != kNone || !has_array_index(L, 1) || !leave_to(L, "assign", 0))
     set_part(L, 1, "a[i]");
   return 0;
 }
 
-int at(lua_State* L) { return push_part(L, lua_gettop(L) - 1, "a:at"); }
+int at(lua_State* L) {
+  const int count = lua_gettop(L) - 1;
+  return has_array_index(L, count) && leave_to(L, "pick", 1) ? 1 : push_part(L, count, "a:at");
+}
 
 int set(lua_State* L) {
   protect(L, [&] { require(lua_gettop(L) >= 2, ErrorCode::InvalidArgument, "a:set takes indices and a value"); });
   const int count = lua_gettop(L) - 2;
-  bool slices = false;
-  for (int i = 2; i < 2 + count; ++i) slices = slices || lua_type(L, i) == LUA_TSTRING || lua_type(L, i) == LUA_TTABLE;
-  if (!slices || find_box<Tensor>(L, 1) == nullptr || !assign(L)) set_part(L, count, "a:set");
+  bool numbers = !has_array_index(L, count);
+  for (int i = 2; i < 2 + count; ++i)
+    numbers = numbers && lua_type(L, i) != LUA_TSTRING && lua_type(L, i) != LUA_TTABLE;
+  if (numbers || find_box<Tensor>(L, 1) == nullptr || !leave_to(L, "assign", 0)) set_part(L, count, "a:set");
   return 0;
+}
+
+// The array, or where it shares memory with one that is written while it is read, a copy.
+Tensor apart_from(const Tensor& written, const Tensor& array, const State& state) {
+  const char *const first = written.data<char>(), *const other = array.data<char>();
+  const bool overlaps = other < first + written.bytes() && first < other + array.bytes();
+  return overlaps ? array.copy(state.memory) : array;
 }
 
 // What a slice picks: along each axis so many places, `steps` apart.
@@ -292,12 +310,36 @@ int write_all_places(lua_State* L) {
     require(source.dtype() == array.dtype() && source.count() == count, ErrorCode::ShapeMismatch, "there are ", count,
             " places of an array ", array.type(), ", the source is ", source.type());
     if (count == 0) return;
-    // A view of the array itself is read while its places are written.
-    const char* const first = array.data<char>();
-    const bool overlaps = source.data<char>() < first + array.bytes() && first < source.data<char>() + source.bytes();
-    if (overlaps) source = source.copy(state_of(L).memory);
+    source = apart_from(array, source, state_of(L));
     const char* from = source.data<char>();
     write_places(places, shape, 0, whole, from, array.data<char>(), array.bytes());
+  });
+  return 0;
+}
+
+// core.write_rows(array, places, source): the rows of `source`, of the array's dtype, one after the other to these
+// places, int64. Where a place stands twice, the later row is what remains.
+int write_rows(lua_State* L) {
+  protect_allocating(L, [&] {
+    const Tensor array = array_at(L, 1, "array");
+    Tensor places = array_at(L, 2, "places"), source = array_at(L, 3, "source");
+    require(array.shape().rank() > 0 && places.dtype() == DType::Int64, ErrorCode::InvalidArgument,
+            "rows are those of an array with an axis, and their places int64; got ", array.type(), " and ",
+            places.type());
+    const int64_t rows = array.shape()[0];
+    const int64_t elements = array.shape().count(1, array.shape().rank());
+    require(source.dtype() == array.dtype() && source.count() == places.count() * elements, ErrorCode::ShapeMismatch,
+            "there are ", places.count(), " places of rows of an array ", array.type(), ", the source is ",
+            source.type());
+    source = apart_from(array, source, state_of(L));
+    places = apart_from(array, places, state_of(L));
+    const auto* const place = places.data<int64_t>();
+    for (int64_t i = 0; i < places.count(); ++i)
+      require(place[i] >= 0 && place[i] < rows, ErrorCode::OutOfRange, "place ", place[i], " of ", rows, " rows");
+    if (source.bytes() == 0) return;
+    const int64_t bytes = elements * size_of(array.dtype());
+    for (int64_t i = 0; i < places.count(); ++i)
+      std::memcpy(array.data<char>() + place[i] * bytes, source.data<char>() + i * bytes, static_cast<size_t>(bytes));
   });
   return 0;
 }
@@ -486,7 +528,8 @@ void add_ndarray(lua_State* L, State& state) {
   state.properties_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_newtable(L);
   state.dtypes_ref = luaL_ref(L, LUA_REGISTRYINDEX);
-  static const luaL_Reg kFunctions[] = {{"write_places", write_all_places}, {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {
+      {"write_places", write_all_places}, {"write_rows", write_rows}, {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
 

@@ -403,13 +403,19 @@ end
 ndarray.texts = {
   [methods.at] = [[
 a:at(i, j, ...)
-The element at these indices, or with fewer of them the row or part, a view.
-@return any]],
+The element at these indices, or with fewer of them the row or part, a view. a[i] is a:at(i).
+Arrays of indices pick several, as a copy: a[rows] these rows, a:at(np.arange(#labels), labels) an element of each row.
+An int8 array is a mask, as comparisons give it: a[a:gt(0)] has the elements where it is 1, one after the other, and of
+a mask with fewer axes the rows or parts. Other arrays are broadcast against each other.
+@return any
+@error a place outside the array; a mask of another shape, or with another number than 0 and 1; floats]],
   [methods.set] = [[
 a:set(i, j, ..., value)
 Sets the element, or with fewer indices the row or part, to a number, a table or an array, with broadcasting.
-a:set("0:10, ::2", value) sets a slice, as a:slice has them, and a[i] = value a row.
-@return nil]],
+a:set("0:10, ::2", value) sets a slice, as a:slice has them, and a[i] = value a row. Arrays are indices as in a:at:
+a[a:lt(0)] = 0 sets what a mask says, a[rows] = value these rows; where a place stands twice the last value remains.
+@return nil
+@error what a:at refuses; a value that does not broadcast, or that the dtype would cut]],
   [methods.item] = [[
 a:item()
 The number that an array of one element holds.

@@ -187,28 +187,29 @@ return function(ndarray)
     return a:slice(unpack(entries))
   end
 
-  -- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
-  local function value_for(value, dtype)
+  --- A value for a place, as an array of this dtype. What would be lost is refused, as it is of a single number.
+  function ndarray.value_for(value, dtype, called)
     if type(value) == "number" then return core.array(value, dtype, {}) end
     if type(value) == "table" and not getmetatable(value) then return core.array(value, dtype) end
     if not is_array(value) then
-      fail("invalid_argument", "a:set: the value must be a number, a table or an ndarray, got "
+      fail("invalid_argument", called .. ": the value must be a number, a table or an ndarray, got "
         .. arguments.describe(value))
     end
     if arguments.floating[dtype] or value.dtype == dtype then return cast(value, dtype) end
     if arguments.floating[value.dtype] then
-      fail("dtype_mismatch", ("a:set: the place is %s, the value is %s; :astype says that it is to be cut"):format(
-        dtype, value.dtype))
+      fail("dtype_mismatch", ("%s: the place is %s, the value is %s; :astype says that it is to be cut"):format(
+        called, dtype, value.dtype))
     end
     if value.nbytes > 0 and (value:min() < ndarray.least[dtype] or value:max() > ndarray.most[dtype]) then
-      fail("out_of_range", ("a:set: the value has numbers from %d to %d, and the place is %s"):format(
-        value:min(), value:max(), dtype))
+      fail("out_of_range", ("%s: the value has numbers from %d to %d, and the place is %s"):format(
+        called, value:min(), value:max(), dtype))
     end
     return cast(value, dtype)
   end
 
-  -- `source` repeated into `shape`, a list, by NumPy's rules.
-  local function broadcast(source, shape, dtype)
+  --- The value for a place of this shape, a list, and dtype, repeated into it by NumPy's rules.
+  function ndarray.fitted(value, dtype, shape, called)
+    local source = ndarray.value_for(value, dtype, called)
     local from, missing = source.shape, #shape - source.rank
     local is_same, fits = missing == 0, missing >= 0
     for axis = 1, source.rank do
@@ -233,7 +234,7 @@ return function(ndarray)
       return
     end
     local starts, steps, sizes, kept = picked(a, unpack(given, 1, count - 1))
-    core.write_places(a, starts, steps, sizes, broadcast(value_for(given[count], a.dtype), kept, a.dtype))
+    core.write_places(a, starts, steps, sizes, ndarray.fitted(given[count], a.dtype, kept, "a:set"))
   end
 
   --- `a:rows(first, count)`: these rows, sharing memory. `for i, row in a:rows() do`: every row, i from 0.

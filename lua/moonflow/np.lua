@@ -1,7 +1,8 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
--- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and finds in np_order.lua, what cuts
--- and repeats in np_shape.lua, what sums up data in np_statistics.lua; linear algebra is in np_products.lua,
--- np_linear.lua, np_equations.lua and np_factors.lua; methods and operators of arrays are in ndarray.lua.
+-- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and counts in np_order.lua, what
+-- gives and takes places in np_places.lua, what cuts and repeats in np_shape.lua, what sums up data in
+-- np_statistics.lua, what goes along curves in np_curves.lua; linear algebra is in np_products.lua, np_linear.lua,
+-- np_equations.lua and np_factors.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -309,10 +310,13 @@ end)
 --- 1 where an element is 0, else 0.
 elementwise("logical_not", function(a) return a:eq(0) end)
 
-local where_signature = signature("np.where", { { "condition", "any" }, { "x", "any" }, { "y", "any" } })
---- `x` where `condition` is not 0, else `y`; the three broadcast.
+local where_signature = signature("np.where", { { "condition", "any" }, { "x", "any?" }, { "y", "any?" } })
+--- `x` where `condition` is not 0, else `y`; the three broadcast. Of a condition alone the places where it is not 0, an
+--- array for each axis, as np.nonzero gives them.
+--- @return any
 function np.where(condition, x, y, ...)
   if ... ~= nil then where_signature:too_many(3 + select("#", ...)) end
+  if x == nil and y == nil then return np.nonzero(condition) end
   condition = as_array(condition, "np.where")
   if condition.dtype ~= "int8" then condition = condition:ne(0) end
   if not is_array(x) and not is_array(y) then x = as_array(x, "np.where") end
@@ -437,12 +441,14 @@ function np.set_printoptions(...)
 end
 
 require("moonflow.np_order")(np)
+require("moonflow.np_places")(np)
 require("moonflow.np_shape")(np)
 require("moonflow.np_products")(np)
 require("moonflow.np_linear")(np)
 require("moonflow.np_equations")(np)
 require("moonflow.np_factors")(np)
 require("moonflow.np_statistics")(np)
+require("moonflow.np_curves")(np)
 require("moonflow.np_text")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.
 for _, name in ipairs({ "dot", "clip" }) do

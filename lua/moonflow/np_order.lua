@@ -50,15 +50,6 @@ local function find_all(a, count, v, order, many, places, precedes)
   end
 end
 
--- Writes the places of what is 1 and not 0. One more is written than there are.
-local function write_places(holds, count, places)
-  local found = 0
-  for i = 0, count - 1 do
-    places[found] = i
-    found = found + holds[i]
-  end
-end
-
 -- Marks those of `count` integers that a table of 0 and 1 has, which begins with that for `least`.
 local function look_up(a, count, is_there, least, most, out)
   for i = 0, count - 1 do
@@ -139,36 +130,6 @@ return function(np)
     return type(given.v) == "number" and places:item() or places
   end
 
-  local interp_signature = signature("np.interp",
-    { { "x", "any" }, { "xp", "any" }, { "fp", "any" }, { "left", "number?" }, { "right", "number?" } })
-  --- At `x` the value of the straight pieces between the points (xp[i], fp[i]), with xp ascending. Before the first one
-  --- `left`, behind the last one `right`, which without a word are the values there. Computed in float64; of a number a
-  --- number.
-  --- @return any
-  function np.interp(...)
-    local given = interp_signature:parse(...)
-    local xp, fp = as_array(given.xp, "np.interp"):astype("float64"), as_array(given.fp, "np.interp"):astype("float64")
-    local is_number = type(given.x) == "number"
-    local x = is_number and np.array(given.x, "float64") or ndarray.floating(as_array(given.x, "np.interp"))
-    local dtype, count = x.dtype, xp.rank == 1 and #xp or 0
-    x = x:astype("float64")
-    if count == 0 or xp.shape ~= fp.shape then
-      fail("shape_mismatch", ("np.interp: xp is %s and fp is %s, wanted one axis of the same size"):format(
-        tostring(xp.shape), tostring(fp.shape)))
-    end
-    if not np.diff(xp):ge(0):all() then fail("invalid_argument", "np.interp: xp must ascend") end
-    local place = np.maximum(np.searchsorted(xp, x, "right") - 1, 0)
-    local behind = np.minimum(place + 1, count - 1)
-    local x0, f0 = xp:take(place), fp:take(place)
-    local share = (x - x0) / np.where(behind:eq(place), 1, xp:take(behind) - x0)
-    -- At a point its own value, also where the next one is infinite.
-    local result = np.where(x:eq(x0), f0, f0 + share * (fp:take(behind) - f0))
-    result = np.where(x:lt(xp[0]), given.left or fp[0], result)
-    result = np.where(x:gt(xp[count - 1]), given.right or fp[count - 1], result)
-    result = np.where(np.isnan(x), np.nan, result)
-    return is_number and result:item() or cast(result, dtype)
-  end
-
   -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
   local function quantiles(given, whole, called)
     local a, q = ndarray.floating(as_array(given.a, called)), given.q
@@ -233,35 +194,7 @@ return function(np)
     return quantiles(given, 100, "np.median")
   end
 
-  -- ---- places -------------------------------------------------------------------------------------------------------
-
-  --- The places in the flattened array of what is not 0, in order.
-  function np.flatnonzero(a)
-    local holds = as_array(a, "np.flatnonzero"):ravel():ne(0)
-    local count = holds:sum()
-    local places = core.empty("int64", { count + 1 })
-    write_places(holds:ptr(), #holds, places:ptr())
-    return places:rows(0, count)
-  end
-
-  --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
-  function np.nonzero(a)
-    a = as_array(a, "np.nonzero")
-    local rest, found = np.flatnonzero(a), {}
-    for axis = a.rank, 1, -1 do
-      local size = a.shape[axis - 1]
-      found[axis] = rest % math.max(size, 1)
-      rest = cast((rest - found[axis]) / math.max(size, 1), "int64")
-    end
-    return unpack(found)
-  end
-
-  --- The places of what is not 0, one in each row: (count, rank).
-  function np.argwhere(a)
-    a = as_array(a, "np.argwhere")
-    if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
-    return np.stack({ np.nonzero(a) }, 1)
-  end
+  -- ---- sets ---------------------------------------------------------------------------------------------------------
 
   -- Those of these values that an integer may be equal to, as int64.
   local function whole_values(values)
@@ -287,80 +220,6 @@ return function(np)
     local sorted = np.sort(values)
     -- Of a number that searchsorted was given it would give a number.
     return sorted:take(np.minimum(np.searchsorted(sorted, a), #sorted - 1)):eq(a)
-  end
-
-  local compress_signature = signature("np.compress",
-    { { "condition", "any" }, { "a", "any" }, { "axis", "integer?" } })
-  --- The slices along `axis` where `condition` is not 0, such as the rows of a class, `np.compress(y:eq(3), x, 0)`;
-  --- without an axis the elements.
-  function np.compress(...)
-    local given = compress_signature:parse(...)
-    local condition, a = as_array(given.condition, "np.compress"), as_array(given.a, "np.compress")
-    local axis = given.axis and axis_of(a, given.axis, "np.compress")
-    local size = axis and a.shape[axis] or a.shape:count()
-    if condition.shape:count() ~= size then
-      fail("shape_mismatch", ("np.compress: a condition %s for %d %s"):format(tostring(condition.shape), size,
-        axis and "slices along axis " .. axis or "elements"))
-    end
-    local places = np.flatnonzero(condition)
-    if not axis then a, axis = a:ravel(), 0 end
-    return (evaluate("gather", { a, places }, { axis = axis }, "np.compress"))
-  end
-
-  -- An array in the dtype of its place, where nothing would be lost but digits of a fraction.
-  local function fitting(values, dtype, called)
-    if arguments.floating[dtype] or values.dtype == dtype then return cast(values, dtype) end
-    if arguments.floating[values.dtype] then
-      fail("dtype_mismatch", ("%s: the place is %s, the values are %s; :astype says that they are to be cut"):format(
-        called, dtype, values.dtype))
-    end
-    if values.nbytes > 0 and (values:min() < ndarray.least[dtype] or values:max() > ndarray.most[dtype]) then
-      fail("out_of_range", ("%s: the values are from %d to %d, and the place is %s"):format(called, values:min(),
-        values:max(), dtype))
-    end
-    return cast(values, dtype)
-  end
-
-  local putmask_signature = signature("np.putmask", { { "a", "ndarray" }, { "mask", "any" }, { "values", "any" } })
-  --- Puts values in the place of those where `mask` is not 0: `np.putmask(a, a:lt(0), 0)`. The array is changed itself;
-  --- nothing is given back.
-  --- shapes: the mask that of `a`; the values broadcast to it
-  --- dtypes: integers take no fractions, and nothing outside their range
-  --- @return nil
-  --- @error the mask has another shape
-  function np.putmask(...)
-    local given = putmask_signature:parse(...)
-    local a, mask, values = given.a, as_array(given.mask, "np.putmask"), given.values
-    if mask.shape ~= a.shape then
-      fail("shape_mismatch", ("np.putmask: the mask is %s, the array %s"):format(tostring(mask.shape),
-        tostring(a.shape)))
-    end
-    if ndarray.is_array(values) then
-      values = fitting(values, a.dtype, "np.putmask")
-    else
-      as_array(values, "np.putmask")
-      values = core.array(values, a.dtype, type(values) == "number" and {} or nil)
-    end
-    values = evaluate("broadcast_to", { values }, { shape = a.shape:table() }, "np.putmask")
-    a:set("...", np.where(mask, values, a))
-  end
-
-  local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
-  --- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
-  --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end.
-  function np.delete(...)
-    local given = delete_signature:parse(...)
-    local a = as_array(given.a, "np.delete")
-    if not given.axis then a = a:ravel() end
-    local axis = axis_of(a, given.axis or 0, "np.delete")
-    local size = a.shape[axis]
-    local places = ndarray.places(given.places, size, "np.delete"):ravel()
-    local wrong = np.flatnonzero(places:lt(0) + places:ge(size))
-    if #wrong > 0 then
-      local index = as_array(given.places, "np.delete"):ravel()[wrong[0]]
-      fail("out_of_range", ("np.delete: index %g is out of range for axis %d of size %d"):format(index, axis, size))
-    end
-    return np.compress(1 - np.isin(np.arange(size), places), a, axis)
   end
 
   local setdiff_signature = signature("np.setdiff1d", { { "a", "any" }, { "b", "any" } })
@@ -439,16 +298,6 @@ return function(np)
   --- The products of the elements up to each one along `axis`, or of the flattened array; integers as int64.
   function np.cumprod(...)
     return cumulative(cumprod_signature:parse(...), "np.cumprod", multiply)
-  end
-
-  local diff_signature = signature("np.diff", { { "a", "any" }, { "axis", "integer", -1 } })
-  --- Each element less the one before it along `axis`.
-  function np.diff(...)
-    local given = diff_signature:parse(...)
-    local a = as_array(given.a, "np.diff")
-    local axis = axis_of(a, given.axis, "np.diff")
-    local size = a.shape[axis]
-    return cut(a, axis, { 1, size }) - cut(a, axis, { 0, math.max(size - 1, 0) })
   end
 
   local bincount_signature = signature("np.bincount",

@@ -3,6 +3,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
 
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 local open = io.open
@@ -81,5 +82,38 @@ return function(np)
     end
     file:close()
     return core.array(values, given.dtype, { rows, wanted and #wanted or width or 0 })
+  end
+
+  local savetxt_signature = signature("np.savetxt", {
+    { "path", "string" }, { "a", "any" }, { "fmt", "string", "%.18e" }, { "delimiter", "string", " " },
+    { "header", "string", "" }, { "comments", "string", "# " },
+  })
+  --- Writes an array as text, a row in each line; one of rank 1 has a number in each:
+  --- `np.savetxt("log.csv", a, { fmt = "%.6g", delimiter = "," })`. np.loadtxt reads it. `fmt` is how string.format
+  --- writes one number. A header stands behind `comments`, in each of its lines.
+  --- @return nil
+  --- @error more than two axes; a fmt that takes no number; a file that cannot be written
+  function np.savetxt(...)
+    local given = savetxt_signature:parse(...)
+    local a = ndarray.as_array(given.a, "np.savetxt")
+    if a.rank < 1 or a.rank > 2 then
+      fail("shape_mismatch", "np.savetxt writes an array of rank 1 or 2, got " .. tostring(a.shape))
+    end
+    if not given.fmt:gsub("%%%%", ""):find("^[^%%]*%%[-+ #0]*%d*%.?%d*[dieEfgGxX][^%%]*$") then
+      fail("invalid_argument", "np.savetxt: fmt writes one number, as \"%.6g\" does, got '" .. given.fmt .. "'")
+    end
+    local lines = {}
+    if given.header ~= "" then lines[1] = given.comments .. given.header:gsub("\n", "\n" .. given.comments) end
+    for _, row in ipairs(a:totable()) do
+      local fields = {}
+      for i, value in ipairs(type(row) == "table" and row or { row }) do fields[i] = given.fmt:format(value) end
+      lines[#lines + 1] = table.concat(fields, given.delimiter)
+    end
+    lines[#lines + 1] = ""
+    local file, problem = open(given.path, "wb")
+    if not file then fail("io", "np.savetxt: " .. problem) end
+    local written, why = file:write(table.concat(lines, "\n"))
+    local closed, why_not = file:close()
+    if not (written and closed) then fail("io", "np.savetxt: " .. given.path .. ": " .. (why or why_not)) end
   end
 end

@@ -133,6 +133,26 @@ describe("an array", function()
     fails("invalid_argument", "one for each axis of (3, 4)", write, { 0 }, { 1 }, { 1 }, { 1 })
   end)
 
+  it("writes rows to their places, and nothing where one of them is none", function()
+    local a = core.array({ 1, 2, 3, 4 }, "int64"):reshape(2, 2)
+    local function write(places, source) core.write_rows(a, core.array(places, "int64"), source) end
+    write({ 1, 0, 1 }, core.array({ 5, 6, 7, 8, 9, 10 }, "int64"))
+    assert.same({ { 7, 8 }, { 9, 10 } }, a:totable())
+    write({ 1, 0 }, a)  -- which reads what it writes
+    assert.same({ { 9, 10 }, { 7, 8 } }, a:totable())
+    local own = core.array({ 1, 2, 0 }, "int64")
+    core.write_rows(own, own, own)
+    assert.same({ 0, 1, 2 }, own:totable())
+    fails("out_of_range", "place 2 of 2 rows", write, { 0, 2 }, core.array({ 1, 1, 1, 1 }, "int64"))
+    fails("out_of_range", "place -1 of 2 rows", write, { -1 }, core.array({ 1, 1 }, "int64"))
+    fails("shape_mismatch", "there are 1 places of rows of an array int64 (2, 2), the source is int64 (1)", write,
+      { 0 }, core.array({ 1 }, "int64"))
+    fails("shape_mismatch", "the source is int32 (2)", write, { 0 }, core.array({ 1, 2 }, "int32"))
+    fails("invalid_argument", "places int64; got int64 (2, 2) and float32 (1)", core.write_rows, a,
+      core.array({ 0 }, "float32"), a)
+    assert.same({ { 9, 10 }, { 7, 8 } }, a:totable())
+  end)
+
   it("gives elements and rows, counted from 0, from the end below 0", function()
     local a = core.array { { 1, 2, 3 }, { 4, 5, 6 } }
     assert.equal(5, a[1][1])

@@ -283,9 +283,6 @@ describe("what an array lacks", function()
     raises("not_found", "an ndarray has no '1:, -1'; did you mean a:slice(\"1:, -1\")?", function()
       return a["1:, -1"]
     end)
-    raises("invalid_argument",
-      "expected an integer, got an ndarray int8 (2, 3); np.compress picks by a condition, np.where replaces",
-      function() return a[a:gt(2)] end)
     raises("invalid_argument", "expected an integer, got a table; a:at(i, j) takes several", function()
       a[{ 0, 1 }] = 2
     end)

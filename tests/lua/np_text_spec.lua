@@ -1,4 +1,4 @@
--- np.loadtxt: numbers in text files.
+-- np.loadtxt and np.savetxt: numbers in text files.
 local np = require("moonflow").np
 local process = require "process"
 
@@ -50,5 +50,31 @@ describe("numbers in a text file", function()
     assert.is_false(fine)
     assert.equal("io", problem.code)
     assert.truthy(problem.message:find("np.loadtxt: " .. path .. ".none: No such file", 1, true))
+  end)
+end)
+
+describe("an array written as text", function()
+  setup(function() path = process.folder("np_text") .. "/written.csv" end)
+
+  it("is what np.loadtxt reads, and looks as NumPy's does", function()
+    np.savetxt(path, np.array { { 1, 2.5 }, { 0 / 0, -1 / 0 } }, { fmt = "%.6g", delimiter = ",", header = "a\nb" })
+    assert.equal("# a\n# b\n1,2.5\nnan,-inf\n", process.read(path))
+    np.savetxt(path, { 1, -2 })
+    assert.equal("1.000000000000000000e+00\n-2.000000000000000000e+00\n", process.read(path))
+    local a = np.random.default_rng(1):normal(0, 1, { 3, 2 })
+    np.savetxt(path, a)
+    assert.same(a:totable(), np.loadtxt(path):totable())
+  end)
+
+  it("has at most two axes and numbers alone", function()
+    for _, case in ipairs({
+      { "np.savetxt writes an array of rank 1 or 2, got (1, 1, 1)", path, np.zeros({ 1, 1, 1 }) },
+      { "np.savetxt: fmt writes one number, as \"%.6g\" does, got '%s'", path, { 1 }, "%s" },
+      { "np.savetxt: " .. path .. "/no.csv: ", path .. "/no.csv", { 1 } },
+    }) do
+      local fine, problem = pcall(np.savetxt, case[2], case[3], case[4])
+      assert.is_false(fine)
+      assert.equal(case[1], problem.message:sub(1, #case[1]))
+    end
   end)
 end)

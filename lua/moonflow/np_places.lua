@@ -1,0 +1,183 @@
+--- The functions of flow.np that give places and take them: where something is not 0, and what is picked, written or
+-- left out there; and arrays as indices, a[x], a[x] = value, a:at(x, y) and a:set(x, y, value).
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+
+local evaluate, cast, as_array, axis_of = ndarray.evaluate, ndarray.cast, ndarray.as_array, ndarray.axis_of
+local is_array, metatable = ndarray.is_array, core.ndarray_metatable
+local signature, fail = arguments.signature, errors.raise
+
+-- Writes the places of what is 1 and not 0. One more is written than there are.
+local function write_places(holds, count, places)
+  local found = 0
+  for i = 0, count - 1 do
+    places[found] = i
+    found = found + holds[i]
+  end
+end
+
+return function(np)
+  --- The places in the flattened array of what is not 0, in order.
+  function np.flatnonzero(a)
+    local holds = as_array(a, "np.flatnonzero"):ravel():ne(0)
+    local count = holds:sum()
+    local places = core.empty("int64", { count + 1 })
+    write_places(holds:ptr(), #holds, places:ptr())
+    return places:rows(0, count)
+  end
+
+  --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
+  function np.nonzero(a)
+    a = as_array(a, "np.nonzero")
+    local rest, found = np.flatnonzero(a), {}
+    for axis = a.rank, 1, -1 do
+      local size = a.shape[axis - 1]
+      found[axis] = rest % math.max(size, 1)
+      rest = cast((rest - found[axis]) / math.max(size, 1), "int64")
+    end
+    return unpack(found)
+  end
+
+  --- The places of what is not 0, one in each row: (count, rank).
+  function np.argwhere(a)
+    a = as_array(a, "np.argwhere")
+    if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
+    return np.stack({ np.nonzero(a) }, 1)
+  end
+
+  local compress_signature = signature("np.compress",
+    { { "condition", "any" }, { "a", "any" }, { "axis", "integer?" } })
+  --- The slices along `axis` where `condition` is not 0, such as the rows of a class, `np.compress(y:eq(3), x, 0)`;
+  --- without an axis the elements.
+  function np.compress(...)
+    local given = compress_signature:parse(...)
+    local condition, a = as_array(given.condition, "np.compress"), as_array(given.a, "np.compress")
+    local axis = given.axis and axis_of(a, given.axis, "np.compress")
+    local size = axis and a.shape[axis] or a.shape:count()
+    if condition.shape:count() ~= size then
+      fail("shape_mismatch", ("np.compress: a condition %s for %d %s"):format(tostring(condition.shape), size,
+        axis and "slices along axis " .. axis or "elements"))
+    end
+    local places = np.flatnonzero(condition)
+    if not axis then a, axis = a:ravel(), 0 end
+    return (evaluate("gather", { a, places }, { axis = axis }, "np.compress"))
+  end
+
+  local putmask_signature = signature("np.putmask", { { "a", "ndarray" }, { "mask", "any" }, { "values", "any" } })
+  --- Puts values in the place of those where `mask` is not 0: `np.putmask(a, a:lt(0), 0)`. The array is changed itself;
+  --- nothing is given back.
+  --- shapes: the mask that of `a`; the values broadcast to it
+  --- dtypes: integers take no fractions, and nothing outside their range
+  --- @return nil
+  --- @error the mask has another shape
+  function np.putmask(...)
+    local given = putmask_signature:parse(...)
+    local a, mask, values = given.a, as_array(given.mask, "np.putmask"), given.values
+    if mask.shape ~= a.shape then
+      fail("shape_mismatch", ("np.putmask: the mask is %s, the array %s"):format(tostring(mask.shape),
+        tostring(a.shape)))
+    end
+    values = ndarray.fitted(values, a.dtype, a.shape:table(), "np.putmask")
+    a:set("...", np.where(mask, values, a))
+  end
+
+  local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
+  --- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
+  --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end.
+  function np.delete(...)
+    local given = delete_signature:parse(...)
+    local a = as_array(given.a, "np.delete")
+    if not given.axis then a = a:ravel() end
+    local axis = axis_of(a, given.axis or 0, "np.delete")
+    local size = a.shape[axis]
+    local places = ndarray.places(given.places, size, "np.delete"):ravel()
+    local wrong = np.flatnonzero(places:lt(0) + places:ge(size))
+    if #wrong > 0 then
+      local index = as_array(given.places, "np.delete"):ravel()[wrong[0]]
+      fail("out_of_range", ("np.delete: index %g is out of range for axis %d of size %d"):format(index, axis, size))
+    end
+    return np.compress(1 - np.isin(np.arange(size), places), a, axis)
+  end
+
+  -- ---- arrays as indices --------------------------------------------------------------------------------------------
+
+  -- The places that a mask names among those of its axes, which are the axes of `a` from `axis` on, and how many there
+  -- are in all. A mask is int8, as comparisons give it.
+  local function places_of_mask(mask, a, axis)
+    local fits = mask.rank > 0 and axis + mask.rank <= a.rank
+    for i = 0, fits and mask.rank - 1 or -1 do fits = fits and mask.shape[i] == a.shape[axis + i] end
+    if not fits then
+      fail("shape_mismatch", ("index: a mask %s from axis %d on of an array %s; int8 is a mask, :astype(flow.int64) "
+        .. "makes places"):format(tostring(mask.shape), axis, tostring(a.shape)))
+    end
+    if mask.nbytes > 0 and (mask:min() < 0 or mask:max() > 1) then
+      fail("invalid_argument", ("index: int8 is a mask of 0 and 1, and has numbers from %d to %d; :ne(0) makes a mask, "
+        .. ":astype(flow.int64) places"):format(mask:min(), mask:max()))
+    end
+    return np.flatnonzero(mask), mask.shape:count()
+  end
+
+  -- The places that a number or an array of integers names along an axis, from 0 on, and how many there are.
+  local function places_along(index, a, axis)
+    if axis >= a.rank then
+      fail("invalid_argument", ("index: an ndarray of shape %s takes at most %d indices"):format(tostring(a.shape),
+        a.rank))
+    end
+    if type(index) == "number" and index % 1 == 0 then
+      index = core.array(index, "int64", {})
+    elseif not is_array(index) then
+      fail("invalid_argument", "index: beside an array each index is an array or a whole number, got "
+        .. arguments.describe(index) .. "; a slice stands alone")
+    elseif arguments.floating[index.dtype] then
+      fail("dtype_mismatch", ("index: %s is no index; integers are places, int8 is a mask as a:gt(0) gives it, and "
+        .. ":astype(flow.int64) makes places"):format(arguments.describe(index)))
+    end
+    local size = a.shape[axis]
+    local least, most = 0, -1
+    if index.nbytes > 0 then least, most = index:min(), index:max() end
+    if least < -size or most >= size then
+      fail("out_of_range", ("index: %d is out of range for axis %d of size %d"):format(most >= size and most or least,
+        axis, size))
+    end
+    index = cast(index, "int64")
+    return least < 0 and np.where(index:lt(0), index + size, index) or index, size
+  end
+
+  -- What `count` indices name of `a`: `a` as rows, one for each place of the axes that they take, which of these, and
+  -- the shape of the whole.
+  local function named(a, indices, count)
+    local axis, rows, places = 0, 1, nil
+    for i = 1, count do
+      local index = indices[i]
+      local is_mask = is_array(index) and index.dtype == "int8"
+      local some, size = (is_mask and places_of_mask or places_along)(index, a, axis)
+      axis, rows = axis + (is_mask and index.rank or 1), rows * size
+      places = places and places * size + some or some
+    end
+    local shape, whole = { rows }, places.shape:table()
+    for i = axis, a.rank - 1 do
+      shape[#shape + 1], whole[#whole + 1] = a.shape[i], a.shape[i]
+    end
+    return a:reshape(shape), places, whole
+  end
+
+  --- What a:at and a[i] do where an index is an array.
+  function metatable.pick(a, ...)
+    local rows, places, shape = named(a, { ... }, select("#", ...))
+    local result = evaluate("gather", { rows, places }, { axis = 0 }, "index")
+    return #shape == 0 and result:item() or result:reshape(shape)
+  end
+
+  local assign_slice = metatable.assign
+  --- What a:set and a[i] = value do that C leaves to Lua: slices, or where an index is an array this.
+  function metatable.assign(a, ...)
+    local given, count, has_array = { ... }, select("#", ...) - 1, false
+    for i = 1, count do has_array = has_array or is_array(given[i]) end
+    if not has_array or not is_array(a) then return assign_slice(a, ...) end
+    local rows, places, shape = named(a, given, count)
+    core.write_rows(rows, places, ndarray.fitted(given[count + 1], a.dtype, shape, "a:set"))
+  end
+end

@@ -1,0 +1,55 @@
+-- flow.np along curves: differences, areas, smoothing and polynomials. Golden values are NumPy's.
+local checks = require "np_checks"
+local np = require("moonflow").np
+
+local raises, same = checks.raises, checks.same
+
+it("differences are taken again and again, and n stands before the axis, as in NumPy", function()
+  same(np.diff({ 1, 4, 9, 17 }, 2), "float32", { 2, 3 })
+  same(np.diff({ 1, 4 }, 0), "float32", { 1, 4 })
+  same(np.diff({ 1, 4 }, 3), "float32", {})
+  same(np.diff({ { 1, 2 }, { 5, 9 } }, 1, 0), "float32", { { 4, 7 } })
+  raises("invalid_argument", "np.diff: n must be at least 0, got -1", function() return np.diff({ 1 }, -1) end)
+end)
+
+it("areas are those under straight pieces", function()
+  assert.equal(4, np.trapezoid({ 1, 2, 3 }))
+  assert.equal(8, np.trapezoid({ 1, 2, 3 }, { dx = 2 }))
+  assert.equal(8, np.trapezoid({ 1, 2, 3 }, { 4, 6, 8 }))
+  same(np.trapezoid({ { 0, 1, 2 }, { 3, 4, 5 } }, { axis = 0 }), "float32", { 1.5, 2.5, 3.5 })
+  same(np.trapezoid({ { 0, 1, 2 }, { 3, 4, 5 } }, { 0, 1, 3 }), "float32", { 3.5, 12.5 })
+  raises("shape_mismatch", "np.trapezoid: x is (2) for y (3) along axis 0", function()
+    return np.trapezoid({ 1, 2, 3 }, { 0, 1 })
+  end)
+end)
+
+it("curves are convolved in three modes", function()
+  local a, v = { 1, 2, 3 }, { 0, 1, 0.5 }
+  same(np.convolve(a, v), "float32", { 0, 1, 2.5, 4, 1.5 })
+  same(np.convolve(a, v, "same"), "float32", { 1, 2.5, 4 })
+  same(np.convolve(a, v, { mode = "valid" }), "float32", { 2.5 })
+  same(np.convolve({ 1, 2 }, { 1, 2, 3, 4 }, "same"), "float32", { 1, 4, 7, 10 })
+  same(np.convolve({ 1, 2 }, { 1, 2, 3, 4 }, "valid"), "float32", { 4, 7, 10 })
+  same(np.convolve(np.arange(3), np.array({ 100, 1 }, "int8")), "int64", { 0, 100, 201, 2 })
+  raises("invalid_argument", "got 'vaild'; did you mean 'valid'?", function() return np.convolve(a, v, "vaild") end)
+  raises("shape_mismatch", "np.convolve wants two arrays of one axis with elements, got (3) and (0)", function()
+    return np.convolve(a, np.zeros({ 0 }))
+  end)
+end)
+
+it("polynomials are fitted and computed", function()
+  local x = np.arange(6)
+  local p = np.polyfit(x, x * x * 3 - x * 2 + 1, 2)
+  assert.equal("float64", p.dtype)
+  assert.is_true(np.allclose(p, { 3, -2, 1 }))
+  local both = np.polyfit(x, np.stack({ x, x * 2 + 1 }, 1), 1)
+  assert.is_true(np.allclose(both, { { 1, 2 }, { 0, 1 } }))
+  -- numpy.polyfit([0, 1, 2, 3], [0, 0.8, 0.9, 0.1], 1)
+  assert.is_true(np.allclose(np.polyfit({ 0, 1, 2, 3 }, np.array({ 0, 0.8, 0.9, 0.1 }, "float64"), 1), { 0.04, 0.39 }))
+  assert.equal(17, np.polyval({ 3, 2, 1 }, 2))
+  same(np.polyval({ 3, 2, 1 }, x:rows(0, 3)), "int64", { 1, 6, 17 })
+  same(np.polyval(np.array({ 0.5, 1 }, "float64"), { 1, 2 }), "float64", { 1.5, 2 })
+  raises("shape_mismatch", "np.polyfit: x is (6) and y is (2)", function() return np.polyfit(x, { 1, 2 }, 1) end)
+  raises("invalid_argument", "np.polyfit: deg must be at least 0, got -1", function() return np.polyfit(x, x, -1) end)
+  raises("shape_mismatch", "np.polyval wants coefficients along one axis", function() return np.polyval(1, x) end)
+end)
