@@ -137,10 +137,11 @@ end
 --- @param values table    { name -> ndarray }, of more variables maybe
 --- @param seed? number    which it was made with
 --- @param held table      by the names of all it has
+--- @param known? table    the variables to set; default: those of variable.known
 --- @error nothing of them in it, another shape or dtype: nothing is changed
-function checkpoint.adopt(where, values, seed, held)
+function checkpoint.adopt(where, values, seed, held, known)
   local wanted, found, missing, is_ours = {}, {}, {}, false
-  for _, entry in ipairs(variable.known(where)) do
+  for _, entry in ipairs(known or variable.known(where)) do
     local name = entry.name
     wanted[name], found[name] = true, values[name]
     if not values[name] then missing[#missing + 1] = entry end
@@ -159,18 +160,22 @@ function checkpoint.adopt(where, values, seed, held)
   variable.initialise()
 end
 
-local load_signature = arguments.signature("CheckPoint:load", { { "path", "string" } })
+local load_signature = arguments.signature("CheckPoint:load", { { "path", "string" }, { "slots", "boolean", true } })
 
 --- Reads the variables of the jobs defined so far. Everything is checked before the first variable changes. A variable
 --- that the checkpoint lacks keeps its value, or gets its first one, and the log sink is told; what the checkpoint has
 --- beyond them is left alone. The seed of random numbers goes on too, unless the script has called flow.set_seed.
---- @param path string  the directory that save made, or a file whose name ends in ".safetensors"
+--- @param path string     the directory that save made, or a file whose name ends in ".safetensors"
+--- @param slots? boolean  default true; false leaves what optimizers remember and the steps of train jobs as they are,
+---                        as for a training that begins anew from weights
 --- @error none of the variables in it, another shape or dtype, a damaged or missing file: nothing is changed
 function CheckPoint:load(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:load")
-  local path = load_signature:parse(...).path
-  local where = "CheckPoint:load: " .. path
-  checkpoint.adopt(where, read(path, variable.known(where)))
+  local given = load_signature:parse(...)
+  local where = "CheckPoint:load: " .. given.path
+  local known = variable.known(where, given.slots)
+  local values, seed, held = read(given.path, known)
+  checkpoint.adopt(where, values, seed, held, known)
 end
 
 -- ---- SimpleCheckPointManager --------------------------------------------------------------------------------------

@@ -153,6 +153,19 @@ defaults: weight and pos_weight are 1]],
     return given.weight and loss * given.weight or loss
   end)
 
+  -- PyTorch has the classes on axis 1.
+  local function check_class_axis(signature, x, y)
+    local sizes, labels = x.shape:table(), table.concat(y.shape:table(), ", ")
+    local classes, perm = table.remove(sizes, 2), { 0 }
+    if #sizes < 2 or labels ~= table.concat(sizes, ", ") then return end
+    for axis = 2, #sizes do perm[axis] = axis end
+    perm[#perm + 1] = 1
+    if labels == table.concat({ unpack(x.shape:table(), 1, #sizes) }, ", ") then return end
+    signature:fail((": the %d classes of input '%s' %s are on axis 1, as in PyTorch, and wanted on the last one; "
+      .. "flow.transpose(input, { %s }) puts them there"):format(classes, x.name, tostring(x.shape),
+      table.concat(perm, ", ")))
+  end
+
   define_loss("CrossEntropyLoss", {
     { "input", "blob" }, { "target", "blob" }, { "weight", "operand?" }, { "ignore_index", "integer?" },
     { "label_smoothing", "finite", 0 },
@@ -173,6 +186,7 @@ errors: a target outside [0, classes), but for ignore_index, names its row]],
         .. "flow.nn.softmax_cross_entropy_with_logits"):format(y.name, y.dtype, tostring(y.shape)))
     end
     if s < 0 or s > 1 then signature:fail(": label_smoothing must lie in [0, 1], got " .. s) end
+    check_class_axis(signature, x, y)
     local classes = x.shape[#x.shape - 1]
     local wanted = "(" .. classes .. ")"
     if given.weight and tostring(given.weight.shape) ~= wanted then

@@ -308,10 +308,16 @@ function variable.load_variables(...)
 end
 
 --- The variables of the jobs defined so far; an error where there are none.
-function variable.known(where)
-  local known = session.handle():variables()
-  if #known == 0 then
+--- @param slots? boolean  default true; false: without what optimizers remember, and train steps
+function variable.known(where, slots)
+  local all, known = session.handle():variables(), {}
+  if #all == 0 then
     errors.raise("wrong_state", where .. ": there are no variables to load into; define the job functions first")
+  end
+  if slots ~= false then return all end
+  for _, entry in ipairs(all) do
+    local record = records[entry.name]
+    if not (record and record.system) then known[#known + 1] = entry end
   end
   return known
 end

@@ -500,6 +500,19 @@ describe("a checkpoint", function()
     assert.is_false(exists(folder .. "/a"))
   end)
 
+  it("gives the weights alone to a training that begins anew", function()
+    local train_job = define({ 1 })
+    train_job(np.ones { 1 })
+    flow.train.CheckPoint():save(folder .. "/pretrained")
+    local trained = variables()
+    train_job(np.ones { 1 })
+    local later = variables()
+    flow.train.CheckPoint():load(folder .. "/pretrained", { slots = false })
+    for name, value in pairs(variables()) do
+      assert.equal((name == "w" and trained or later)[name]:item(), value:item(), name)
+    end
+  end)
+
   it("is one of many for the manager", function()
     define({ 1 })
     local manager = flow.train.SimpleCheckPointManager(folder .. "/many")

@@ -280,6 +280,16 @@ describe("the losses", function()
       fails("weight is (2), wanted one for each class of input (4, 3), so (3)", { weight = double { 1, 2 } })
       fails("target 'b' is float64 (4), wanted class numbers", {}, double { 0, 1, 2, 0 })
     end)
+
+    it("says how classes on axis 1 come to the last one", function()
+      local fine, problem = pcall(flow.global_function, {
+        inputs = { a = tp.Numpy.Placeholder({ 2, 3, 4, 5 }),
+                   b = tp.Numpy.Placeholder({ 2, 4, 5 }, { dtype = flow.int32 }) },
+        returns = tp.Numpy,
+      }, function(a, b) return flow.nn.CrossEntropyLoss(a, b) end)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("flow.transpose(input, { 0, 2, 3, 1 })", 1, true), tostring(problem))
+    end)
   end)
 
   it("rank pairs by a margin", function()
