@@ -50,7 +50,8 @@ void on_event(lua_State* L, lua_Debug* event) {
     if (function != lines.last) {
       lua_getinfo(L, "S", event);
       lines.last = function;
-      lines.last_is_own = lines.state.is_own(event->source);
+      // LuaJIT has some of Lua's own functions as bytecode, such as table.remove, all of it on line 0.
+      lines.last_is_own = event->currentline <= 0 || lines.state.is_own(event->source);
       keep(L, kLast);
     }
     if (!lines.last_is_own) {

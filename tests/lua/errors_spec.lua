@@ -383,6 +383,16 @@ end)]]
     assert.equal(place .. "reshape 'Reshape_0': ", text:sub(1, #place + 21), text)
   end)
 
+  it("nor does one of Lua's own functions, which LuaJIT has as bytecode, when it runs after such a call", function()
+    local text, place = told [[
+local job = flow.global_function {
+  inputs = { x = tp.Numpy.Placeholder({ 2, 3, 4 }), y = tp.Numpy.Placeholder({ 2, 4 }, { dtype = flow.int32 }) },
+} (function(x, y)
+>>  return flow.nn.CrossEntropyLoss(x, y)
+end)]]
+    assert.equal(place .. "flow.nn.CrossEntropyLoss: ", text:sub(1, #place + 26), text)
+  end)
+
   it("an unknown option is named, with what was meant", function()
     golden("flow.layers.conv2d has no option 'stride'; did you mean 'strides'?", [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 1, 8, 8 }) } } (function(x)
