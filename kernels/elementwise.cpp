@@ -81,7 +81,7 @@ bool gives_zero(const Loop& loop) {
 }
 
 int64_t stored_elements(const TensorType& type, const Layout& layout) {
-  return layout.row_major() ? type.count() : layout.bytes / size_of(type.dtype);
+  return layout.bytes_of(type) / size_of(type.dtype);
 }
 
 Launch launch_over(Loop loop, const KernelCall& call) {
