@@ -30,6 +30,14 @@ std::vector<Tensor> as_double(const std::vector<Tensor>& tensors) {
 // The sums here have a few hundred terms, each rounded at 6e-8, and squares on top.
 constexpr double kFloat32 = 1e-5;
 
+// Whether the first step of an op, which there must be, gives its result row-major.
+bool gives_rows(const Plan& plan, const std::string& op) {
+  const auto step = std::find_if(plan.steps.begin(), plan.steps.end(),
+                                 [&](const Step& step) { return step.label.rfind(op, 0) == 0; });
+  REQUIRE(step != plan.steps.end());
+  return step->output_layouts[0].row_major();
+}
+
 // x -> conv2d -> bias_add -> relu -> max_pool2d with all gradients, as a network has them.
 struct Block {
   Graph graph;
@@ -425,10 +433,7 @@ TEST_CASE("what lies element by element between convolutions keeps a layout whos
     const Tensor value = run(session, plan, feeds)[0];
     CHECK(distance(value, run(session, session.compile(parts, "parts"), as_double(feeds))[0]) < 10 * kFloat32);
 
-    const auto chain = std::find_if(plan->steps.begin(), plan->steps.end(),
-                                    [](const Step& step) { return step.label.rfind("element_chain", 0) == 0; });
-    REQUIRE(chain != plan->steps.end());
-    CHECK(chain->output_layouts[0].row_major() == !keeps_zero);
+    CHECK(gives_rows(*plan, "element_chain") == !keeps_zero);
   }
 }
 
@@ -476,10 +481,7 @@ TEST_CASE("what has an element for each channel goes beside an image in blocks o
   const Tensor value = run(session, plan, feeds)[0];
   CHECK(distance(value, run(session, session.compile(exact, "exact"), as_double(feeds))[0]) < kFloat32);
 
-  const auto difference = std::find_if(plan->steps.begin(), plan->steps.end(),
-                                       [](const Step& step) { return step.label.rfind("subtract", 0) == 0; });
-  REQUIRE(difference != plan->steps.end());
-  CHECK(difference->output_layouts[0].row_major() == (beside == Shape{2, 1, 1, 1}));
+  CHECK(gives_rows(*plan, "subtract") == (beside == Shape{2, 1, 1, 1}));
 }
 
 TEST_CASE("images are joined and cut along their channels in blocks, where no block is cut") {
@@ -503,12 +505,6 @@ TEST_CASE("images are joined and cut along their channels in blocks, where no bl
   const Tensor value = run(session, plan, feeds)[0];
   CHECK(distance(value, run(session, session.compile(exact, "exact"), as_double(feeds))[0]) < kFloat32);
 
-  const auto is_row_major = [&](const std::string& op) {
-    const auto step = std::find_if(plan->steps.begin(), plan->steps.end(),
-                                   [&](const Step& step) { return step.label.rfind(op, 0) == 0; });
-    REQUIRE(step != plan->steps.end());
-    return step->output_layouts[0].row_major();
-  };
-  CHECK(is_row_major("concat") == (filters == 8));
-  CHECK(is_row_major("slice") == (filters == 8 || begin == 4));
+  CHECK(gives_rows(*plan, "concat") == (filters == 8));
+  CHECK(gives_rows(*plan, "slice") == (filters == 8 || begin == 4));
 }
