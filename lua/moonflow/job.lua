@@ -194,9 +194,7 @@ end
 
 --- Raises why a submission was refused, in the user's words.
 function Job:explain(of, problem, ...)
-  if of.generation ~= session.generation() then
-    errors.raise("wrong_state", "the job '" .. self.name .. "' belongs to a session that is closed; define it again")
-  end
+  of:check_open()
   of:retract()
   if self.plain then self:check_feeds(select("#", ...) - #of.hidden, ...) end
   if errors.is_error(problem) then

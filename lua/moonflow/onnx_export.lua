@@ -104,9 +104,7 @@ local function check(job, given)
       .. "flow.typing.Numpy.Placeholder")
   end
   local plan = job.plan
-  if plan.generation ~= session.generation() then
-    errors.raise("wrong_state", "the job '" .. job.name .. "' belongs to a session that is closed; define it again")
-  end
+  plan:check_open()
   for _, node in ipairs(plan.graph:nodes()) do
     if node.op == "assign" or node.op == "assign_add" then
       errors.raise("unsupported", ("job:export_onnx: %s writes a variable in each run (%s at %s), of which ONNX has no "

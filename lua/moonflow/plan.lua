@@ -206,13 +206,18 @@ local function advice(name, names)
   return #names > 0 and "; it has " .. some_of(names) or ""
 end
 
---- Watches a value that the body does not watch: one more tap behind the others, so that tokens under way stay true,
---- and the same graph compiled anew. `earlier` is the handle of the same watch in another plan of the job.
-function Plan:watch(name, handler, earlier)
+--- Raises where the session that the plan belongs to is closed.
+function Plan:check_open()
   if self.generation ~= session.generation() then
     errors.raise("wrong_state", "the job '" .. self.job_name .. "' belongs to a session that is closed; define it "
       .. "again")
   end
+end
+
+--- Watches a value that the body does not watch: one more tap behind the others, so that tokens under way stay true,
+--- and the same graph compiled anew. `earlier` is the handle of the same watch in another plan of the job.
+function Plan:watch(name, handler, earlier)
+  self:check_open()
   local id = value_of(self.graph, name)
   if not id then
     errors.raise("not_found", self.job_name .. " has no value '" .. tostring(name) .. "'"

@@ -21,9 +21,7 @@ end })
 --- What a prepared call of the job is made from: its graph, and the tokens of its first and its last result.
 function prepared.parts(job)
   local plan = job.plan
-  if plan.generation ~= session.generation() then
-    errors.raise("wrong_state", "the job '" .. job.name .. "' belongs to a session that is closed; define it again")
-  end
+  plan:check_open()
   if job.dynamic then
     errors.raise("unsupported", job.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
   end
