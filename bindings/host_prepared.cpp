@@ -7,6 +7,7 @@
 #include "bindings/latest.h"
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
+#include "kernels/kept_threads.h"
 
 namespace moonflow::host {
 

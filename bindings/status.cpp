@@ -3,6 +3,8 @@
 #include <new>
 #include <utility>
 
+#include "kernels/kept_threads.h"
+
 namespace moonflow::host {
 
 namespace {
@@ -84,6 +86,16 @@ mf_status* current_status() noexcept {
     }
   } catch (...) {
     return kOutOfMemory;  // describing it took more memory than there is
+  }
+}
+
+mf_status* guarded(void (*body)(void*), void* object) noexcept {
+  const KeptThreads kept;
+  try {
+    body(object);
+    return nullptr;
+  } catch (...) {
+    return current_status();
   }
 }
 

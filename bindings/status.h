@@ -3,11 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "bindings/handle.h"
 #include "bindings/moonflow.h"
 #include "engine/error.h"
-#include "kernels/kept_threads.h"
 
 namespace moonflow::host {
 
@@ -50,16 +50,12 @@ mf_status* status_from(Make&& make) noexcept {
 // The exception being handled, as a status.
 mf_status* current_status() noexcept;
 
-// Runs the body of an ABI function. Whatever it throws becomes its status; the host's own loops keep their threads.
+// Calls `body(object)`, the body of an ABI function. Whatever it throws becomes its status; the host's own loops keep
+// their threads.
+mf_status* guarded(void (*body)(void*), void* object) noexcept;
 template <class Body>
 mf_status* guarded(Body&& body) noexcept {
-  const KeptThreads kept;
-  try {
-    body();
-    return nullptr;
-  } catch (...) {
-    return current_status();
-  }
+  return guarded([](void* object) { (*static_cast<std::remove_reference_t<Body>*>(object))(); }, &body);
 }
 
 // What a handle stands for; not being open is the status of the call.
