@@ -117,16 +117,12 @@ int nearest_name(lua_State* L) {
 }  // namespace
 
 int build_info(lua_State* L) {
-  const auto set = [&](const char* field, const char* value) {
-    lua_pushstring(L, value);
-    lua_setfield(L, -2, field);
-  };
   lua_createtable(L, 0, 6);
-  set("version", MOONFLOW_VERSION);
-  set("build_type", MOONFLOW_BUILD_TYPE);
-  set("sanitizer", MOONFLOW_SANITIZER);
-  set("compiler", __VERSION__);
-  set("lua", LUAJIT_VERSION);
+  set_string(L, "version", MOONFLOW_VERSION);
+  set_string(L, "build_type", MOONFLOW_BUILD_TYPE);
+  set_string(L, "sanitizer", MOONFLOW_SANITIZER);
+  set_string(L, "compiler", __VERSION__);
+  set_string(L, "lua", LUAJIT_VERSION);
   lua_newtable(L);
   int i = 0;
   for (const cpu::Feature* feature = cpu::features(); feature->name; ++feature) {

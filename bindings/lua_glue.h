@@ -310,6 +310,15 @@ T& box_at(lua_State* L, int index, const char* what) {
 Tensor& push_array(lua_State* L, State& state);
 inline Tensor& push_array(lua_State* L) { return push_array(L, state_of(L)); }
 inline void push_string(lua_State* L, std::string_view string) { lua_pushlstring(L, string.data(), string.size()); }
+// Fields of the table on top of the stack.
+inline void set_number(lua_State* L, const char* field, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, field);
+}
+inline void set_string(lua_State* L, const char* field, std::string_view value) {
+  push_string(L, value);
+  lua_setfield(L, -2, field);
+}
 
 // Sets functions of `list` into the table on the top of the stack, with the state as upvalue.
 void set_functions(lua_State* L, State& state, const luaL_Reg* list);

@@ -265,16 +265,10 @@ int nodes(lua_State* L) {
   for (int id = 0; id < count; ++id) {
     const Node& node = graph->node(id);
     lua_createtable(L, 0, 6);
-    lua_pushstring(L, kKinds[node.kind]);
-    lua_setfield(L, -2, "kind");
-    if (node.op != nullptr) {
-      push_string(L, node.op->name);
-      lua_setfield(L, -2, "op");
-    }
-    push_string(L, node.name);
-    lua_setfield(L, -2, "name");
-    push_string(L, node.site);
-    lua_setfield(L, -2, "site");
+    set_string(L, "kind", kKinds[node.kind]);
+    if (node.op != nullptr) set_string(L, "op", node.op->name);
+    set_string(L, "name", node.name);
+    set_string(L, "site", node.site);
     push_ids(L, node.inputs);
     lua_setfield(L, -2, "inputs");
     push_ids(L, node.outputs);

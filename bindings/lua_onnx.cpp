@@ -22,11 +22,6 @@ namespace {
 
 // ---- to Lua: in phase 3, from a model that a box holds -------------------------------------------------------------
 
-void set_string(lua_State* L, const char* field, std::string_view value) {
-  push_string(L, value);
-  lua_setfield(L, -2, field);
-}
-
 // A list with what `push(element)` leaves on the stack for each.
 template <class List, class Push>
 void push_list(lua_State* L, const List& list, const Push& push) {
@@ -182,8 +177,7 @@ int onnx_read(lua_State* L) {
     }
   });
   push_graph(L, model, 2);
-  lua_pushnumber(L, number_of(model.opset));
-  lua_setfield(L, -2, "opset");
+  set_number(L, "opset", number_of(model.opset));
   set_string(L, "producer", model.producer);
   return 1;
 }

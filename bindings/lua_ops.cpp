@@ -20,15 +20,13 @@ void push_input(lua_State* L, const InputDef& input) {
   static constexpr const char* kKinds[] = {"one", "optional", "many"};
   lua_createtable(L, 0, 2);
   set_string(L, "name", input.name);
-  lua_pushstring(L, kKinds[input.kind]);
-  lua_setfield(L, -2, "kind");
+  set_string(L, "kind", kKinds[input.kind]);
 }
 
 void push_attr_def(lua_State* L, const AttrDef& attr) {
   lua_createtable(L, 0, 6);
   set_string(L, "name", attr.name);
-  lua_pushstring(L, attr_type_name(attr.fallback));
-  lua_setfield(L, -2, "type");
+  set_string(L, "type", attr_type_name(attr.fallback));
   push_attr(L, attr.fallback);
   lua_setfield(L, -2, "default");
   set_flag(L, "required", attr.required);

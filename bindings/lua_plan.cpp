@@ -102,11 +102,6 @@ int dump(lua_State* L) {
   return 1;
 }
 
-void set_number(lua_State* L, const char* field, double value) {
-  lua_pushnumber(L, value);
-  lua_setfield(L, -2, field);
-}
-
 int info(lua_State* L) {
   const Plan* plan = nullptr;
   std::string& device = push_box<std::string>(L);
@@ -115,10 +110,8 @@ int info(lua_State* L) {
     device = plan->device->describe();
   });
   lua_createtable(L, 0, 13);
-  push_string(L, device);
-  lua_setfield(L, -2, "device");
-  push_string(L, plan->job);
-  lua_setfield(L, -2, "job");
+  set_string(L, "device", device);
+  set_string(L, "job", plan->job);
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
   set_number(L, "kept_steps", plan->kept_steps);
   set_number(L, "merged_ops", plan->merged_ops);
@@ -140,10 +133,8 @@ int info(lua_State* L) {
   i = 0;
   for (const PlannedFeed& feed : plan->feeds) {
     lua_createtable(L, 0, 3);
-    push_string(L, feed.name);
-    lua_setfield(L, -2, "name");
-    lua_pushstring(L, name(feed.type.dtype));
-    lua_setfield(L, -2, "dtype");
+    set_string(L, "name", feed.name);
+    set_string(L, "dtype", name(feed.type.dtype));
     push_shape(L, feed.type.shape);
     lua_setfield(L, -2, "shape");
     lua_rawseti(L, -2, ++i);

@@ -92,11 +92,6 @@ std::string trace_of(const std::vector<ProfileEvent>& events) {
 
 // ---- the steps of a plan -----------------------------------------------------------------------------------------
 
-void set_number(lua_State* L, const char* field, double value) {
-  lua_pushnumber(L, value);
-  lua_setfield(L, -2, field);
-}
-
 // "float32 (100, 10)", and how it lies in memory where that is not by rows.
 std::string value_text(const Device& device, const TensorType& type, const Layout& layout) {
   return layout.row_major() ? type.str() : type.str() + " " + device.describe(layout);
@@ -221,14 +216,10 @@ int plan_steps(lua_State* L) {
   for (size_t i = 0; i < texts.size(); ++i) {
     const Step& step = plan->steps[i];
     lua_createtable(L, 0, 14);
-    push_string(L, texts[i].label);
-    lua_setfield(L, -2, "label");
-    push_string(L, texts[i].site);
-    lua_setfield(L, -2, "site");
-    push_string(L, texts[i].inputs);
-    lua_setfield(L, -2, "inputs");
-    push_string(L, texts[i].output);
-    lua_setfield(L, -2, "output");
+    set_string(L, "label", texts[i].label);
+    set_string(L, "site", texts[i].site);
+    set_string(L, "inputs", texts[i].inputs);
+    set_string(L, "output", texts[i].output);
     set_number(L, "branch", step.branch);
     set_number(L, "flops", step.flops);
     set_number(L, "bytes", static_cast<double>(step.bytes()));

@@ -226,10 +226,8 @@ int variables(lua_State* L) {
     const Variable* variable = nullptr;
     protect(L, [&] { variable = session.variables().find(name); });
     lua_createtable(L, 0, 4);
-    push_string(L, name);
-    lua_setfield(L, -2, "name");
-    lua_pushstring(L, moonflow::name(variable->type.dtype));
-    lua_setfield(L, -2, "dtype");
+    set_string(L, "name", name);
+    set_string(L, "dtype", moonflow::name(variable->type.dtype));
     push_shape(L, variable->type.shape);
     lua_setfield(L, -2, "shape");
     lua_pushboolean(L, variable->initialised());
@@ -316,10 +314,8 @@ int memory(lua_State* L) {
     if (const auto* recycling = dynamic_cast<const RecyclingMemory*>(memory.get())) spare = recycling->spare_bytes();
   });
   lua_createtable(L, 0, 2);
-  lua_pushnumber(L, static_cast<double>(live));
-  lua_setfield(L, -2, "live_bytes");
-  lua_pushnumber(L, static_cast<double>(spare));
-  lua_setfield(L, -2, "spare_bytes");
+  set_number(L, "live_bytes", static_cast<double>(live));
+  set_number(L, "spare_bytes", static_cast<double>(spare));
   return 1;
 }
 

@@ -48,12 +48,9 @@ int gpu_devices(lua_State* L) {
   int i = 0;
   for (const CudaCard& card : probe.cards) {
     lua_createtable(L, 0, 3);
-    push_string(L, card.name);
-    lua_setfield(L, -2, "name");
-    lua_pushnumber(L, static_cast<double>(card.memory_bytes));
-    lua_setfield(L, -2, "memory_bytes");
-    lua_pushnumber(L, card.capability / 10.0);
-    lua_setfield(L, -2, "capability");
+    set_string(L, "name", card.name);
+    set_number(L, "memory_bytes", static_cast<double>(card.memory_bytes));
+    set_number(L, "capability", card.capability / 10.0);
     lua_rawseti(L, -2, ++i);
   }
   if (i > 0) return 1;
