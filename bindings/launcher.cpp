@@ -5,6 +5,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -206,11 +210,32 @@ bool run(lua_State* L, const Options& options) {
   return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
+// How often libgomp looks for what it waits for in a microsecond. Its pause takes some ten cycles on one processor and
+// more than a hundred on another, and where there is none a look takes a cycle or two.
+double looks_per_microsecond() {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kLooks = 500, kTries = 3;
+  const std::atomic<int> awaited{0};
+  std::chrono::duration<double, std::micro> least = std::chrono::seconds(1);
+  for (int i = 0; i < kTries; ++i) {
+    const Clock::time_point start = Clock::now();
+    for (int look = 0; look < kLooks && awaited.load(std::memory_order_acquire) == 0; ++look) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    least = std::min<decltype(least)>(least, Clock::now() - start);
+  }
+  return kLooks / least.count();
+}
+
 // The threads of a kernel wait for one another by spinning, by default for milliseconds: beside other work that takes
 // the core from the one that is waited for. A short spin covers the gaps within a step of training and then gives the
 // core away. libgomp reads this when the library is loaded, which a script does; whoever has chosen a policy keeps it.
 void choose_spinning() {
-  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT")) setenv("GOMP_SPINCOUNT", "3000", 0);
+  constexpr double kMicroseconds = 70;
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  setenv("GOMP_SPINCOUNT", std::to_string(std::lround(kMicroseconds * looks_per_microsecond())).c_str(), 0);
 }
 
 }  // namespace

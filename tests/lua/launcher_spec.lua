@@ -31,6 +31,17 @@ describe("the launcher", function()
     assert.equal(0, run.code)
   end)
 
+  it("asks OpenMP for a short spin, unless somebody has chosen how threads wait", function()
+    local function spins(settings) -- this process has what its own launcher chose
+      local command = ("-u OMP_WAIT_POLICY -u GOMP_SPINCOUNT %s %s -"):format(settings, process.quote(process.launcher))
+      return tonumber(process.shell(command, { input = "print(os.getenv('GOMP_SPINCOUNT'))" }).out)
+    end
+    local chosen = spins("")
+    assert.is_true(chosen >= 100 and chosen <= 1e6, tostring(chosen)) -- looks in 70 us
+    assert.equal(7, spins("GOMP_SPINCOUNT=7"))
+    assert.equal(nil, spins("OMP_WAIT_POLICY=passive"))
+  end)
+
   it("says why the library does not open, what to do, and opens it when that is done", function()
     assert(os.execute("mkdir -p " .. process.quote(folder .. "/moonflow")) == 0)
     local core = folder .. "/moonflow/core.so"
