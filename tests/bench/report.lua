@@ -118,6 +118,10 @@ function report.page(rows, run)
     ("* of the machine others took %.1f %% (%.1f to %.1f %%) while something was measured; load %s at the end"):format(
       100 * taken, 100 * least, 100 * most, first_match("/proc/loadavg", "^(%S+)")),
   }
+  if #run.round_trips > 0 then
+    lines[#lines + 1] = ("* a cache line went from core to core and back in %s ns, measured after each row of several "
+      .. "threads"):format(spread(median(run.round_trips)))
+  end
   for _, threads in ipairs(run.threads) do
     lines[#lines + 1] = ""
     lines[#lines + 1] = ("| %d thread%s | Moonflow | best peer | ratio | floor | target | |"):format(threads,

@@ -111,7 +111,7 @@ end
 -- ---- measuring ------------------------------------------------------------------------------------------------------
 
 local run = { rounds = tonumber(options.rounds), seconds = tonumber(options.seconds), peers = {}, others = {},
-              threads = {}, results = {} }
+              round_trips = {}, threads = {}, results = {} }
 for count in options.threads:gmatch("%d+") do run.threads[#run.threads + 1] = tonumber(count) end
 
 local function selected(row)
@@ -128,6 +128,13 @@ local function note(threads, row, side, values, others)
     table.insert(sides[side][configuration], value)
   end
   run.others[#run.others + 1] = others
+end
+
+-- Nanoseconds that a cache line takes between the cores just now.
+local function note_round_trip()
+  local process = io.popen("build/tests/round_trip")
+  run.round_trips[#run.round_trips + 1] = tonumber((process:read("*a")))
+  process:close()
 end
 
 -- The configurations of a peer worth another round: those that were not far behind the best of all in the first one.
@@ -184,6 +191,7 @@ for _, threads in ipairs(run.threads) do
           if wanted then note(threads, row, server.name, server:measure(row.name, options.seconds, wanted)) end
         end
       end
+      if threads > 1 and selected(row) then note_round_trip() end
       local so_far = run.results[threads][row.name]
       if so_far then io.stderr:write(report.line(row, threads, so_far), "\n") end
     end

@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 cmake -G Ninja -S . -B build -DCMAKE_BUILD_TYPE=Release >/dev/null
-cmake --build build --target moonflow -- --quiet
+cmake --build build --target moonflow round_trip -- --quiet
 
 # Debian's PyTorch takes whatever libblas.so.3 there is, and the default is the slow reference. OpenBLAS on OpenMP shares
 # PyTorch's own threads; where it is not installed it is only unpacked.
