@@ -344,6 +344,8 @@ local function hint_of(wanted_kind, value)
     return wanted_kind == "operand" and "; np.array(it) is a constant of the job, and goes here" or ""
   elseif wanted_kind == "blob" and kind == "ndarray" then
     return "; inside a job body values are blobs: take it as an input of the job"
+  elseif wanted_kind == "number" and kind == "ndarray" then
+    return "; a:item() is the number of an array of one element, and in a job body an array is a constant as it is"
   elseif wanted_kind == "callable" and kind == "string" then
     return "; write the function itself, such as flow.nn.relu"
   elseif wanted_kind == "initializer" and kind == "function" then
