@@ -106,6 +106,12 @@ function blob.operand(value, t, dtype, what)
   errors.raise("invalid_argument", what .. " wants blobs, arrays or numbers, got " .. arguments.describe(value))
 end
 
+--- An operand as a blob.
+function blob.of(value, t, dtype, what)
+  if blob.is(value) then return value end
+  return blob.new(t, blob.operand(value, t, dtype, what), "Constant", errors.site())
+end
+
 local function binary(op, a, b, what)
   local of = blob.is(a) and a or b
   local t = trace.need(what)

@@ -8,7 +8,6 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
-local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
@@ -299,9 +298,7 @@ local function values_of(given, t)
   local dtype
   for _, value in ipairs(list) do dtype = dtype or blob.is(value) and value.dtype end
   for i, value in ipairs(list) do
-    if not blob.is(value) then
-      value = blob.new(t, blob.operand(value, t, dtype or "float32", "flow.einsum"), "Constant", errors.site())
-    end
+    value = blob.of(value, t, dtype or "float32", "flow.einsum")
     list[i] = value
     dtype = dtype or value.dtype
     if value.dtype ~= dtype then

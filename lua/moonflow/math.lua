@@ -29,17 +29,19 @@ local function at(flow, path)
 end
 
 local matmul_signature = arguments.signature("flow.matmul", {
-  { "a", "blob" }, { "b", "blob" },
+  { "a", "operand" }, { "b", "operand" },
   { "transpose_a", "boolean", false, text = "take the transpose of a's last two axes" },
   { "transpose_b", "boolean", false, text = "take the transpose of b's last two axes" },
   { "name", "string?" },
 })
 
+local function rank_of(operand) return type(operand) == "number" and 0 or #operand.shape end
+
 -- The product of each matrix of a stack with one matrix: that of all their rows, so nothing is repeated. A stack whose
 -- matrices are to be transposed is transposed first.
-local function stack_by_matrix(given)
-  local a, b = given.a, given.b
-  local rank = #a.shape
+local function stack_by_matrix(given, t)
+  local a, b = blob.of(given.a, t, nil, "flow.matmul"), blob.of(given.b, t, nil, "flow.matmul")
+  local rank = rank_of(a)
   if given.transpose_a then
     local turned = {}
     for axis = 1, rank do turned[axis] = axis - 1 end
@@ -94,9 +96,10 @@ end
 function mathematics.complete(flow)
   local equal_ranks = flow.matmul
   flow.matmul = function(...)
-    local a, b = ...
-    if not (blob.is(a) and blob.is(b) and #a.shape > 2 and #b.shape == 2) then return equal_ranks(...) end
-    return stack_by_matrix(matmul_signature:parse(...))
+    local t = trace.need("flow.matmul")
+    local given = matmul_signature:parse(...)
+    if rank_of(given.a) > 2 and rank_of(given.b) == 2 then return stack_by_matrix(given, t) end
+    return equal_ranks(given)
   end
   ops.document(flow.matmul, "flow.matmul", matmul_signature, [[
 Matrix product, the products of two stacks of matrices pair by pair, or those of a stack with one matrix.

@@ -32,7 +32,7 @@ end
 local function as_blob(value, t, like, what)
   if value == nil or blob.is(value) then return value end
   if type(value) == "userdata" then value = value:astype(like.dtype) end
-  return blob.new(t, blob.operand(value, t, like.dtype, what), "Constant", errors.site())
+  return blob.of(value, t, like.dtype, what)
 end
 
 local function at_least_zero(x)

@@ -446,6 +446,13 @@ describe("composed ops", function()
       assert.equal("(2, 3, 4, 6)", tostring(got[1].shape))
       for k = 1, 3 do assert.is_true(np.allclose(got[k], pairwise[k], 1e-4, 1e-4)) end
     end
+    local one, wanted = matrix:astype(flow.float), np.matmul(stack, matrix)
+    for _, of in ipairs {
+      function(x) return flow.matmul(x, one) end, -- an array, as a constant
+      function(x) return flow.linalg.matmul { a = x, b = one:transpose(), transpose_b = true } end,
+    } do
+      assert.is_true(np.allclose(run(stack:astype(flow.float), of), wanted, 1e-4, 1e-4))
+    end
     local fine, problem = pcall(run, stack, function(x) return flow.matmul(x, flow.ones({ 4, 5 })) end)
     assert.is_false(fine)
     assert.truthy(tostring(problem):find(
