@@ -109,6 +109,11 @@ class Device {
   // How people write a layout of this device: "aBcd16b".
   virtual std::string describe(const Layout& layout) const { return layout.row_major() ? "rows" : "private"; }
 
+  // The layout of the same memory under another shape of as many elements; row-major where it has no form for that.
+  virtual Layout reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const {
+    return (void)type, (void)layout, (void)to, Layout{};
+  }
+
   // How this device computes an op; an empty kernel where it cannot.
   virtual const Kernel& kernel(const OpDef& op) const;
   // Whether an op that can compute in a narrow dtype, or follow in it, is faster so here, with these inputs.

@@ -41,11 +41,7 @@ class LayoutStage {
   }
 
   void add(const Node& node) {
-    if (!node.op->alias.empty()) {  // there is nothing to do
-      const ValueId origin = result_.origins[in_layout(node.inputs[node.op->alias[0].input], Layout{})];
-      for (const ValueId output : node.outputs) result_.origins[output] = origin;
-      return;
-    }
+    if (!node.op->alias.empty()) return view(node, node.inputs[node.op->alias[0].input]);
     DraftStep step{&node, false, node.inputs, node.outputs, false};
     const Kernel& kernel = device_.kernel(*node.op);
     const std::vector<TensorType> input_types = draft_.types(node.inputs), output_types = draft_.types(node.outputs);
@@ -73,8 +69,23 @@ class LayoutStage {
       if (present[i]) step.inputs[i] = in_layout(step.inputs[i], call.inputs[i]);
     for (size_t i = 0; i < step.outputs.size(); ++i) result_.layouts[step.outputs[i]] = call.outputs[i];
     result_.steps.push_back(std::move(step));
-    for (const ValueId output : node.outputs)
-      if (draft_.tapped(output)) result_.tap_sources[output] = in_layout(output, Layout{});
+    for (const ValueId output : node.outputs) offer(output);
+  }
+
+  // There is nothing to do, but where the input's layout has no form for the other shape.
+  void view(const Node& node, ValueId input) {
+    const Layout from = result_.layouts[input];
+    for (const ValueId output : node.outputs) {
+      Layout layout = from.row_major() ? Layout{} : device_.reshaped(draft_.type(input), from, draft_.type(output));
+      result_.origins[output] = result_.origins[in_layout(input, layout.row_major() ? Layout{} : from)];
+      result_.layouts[output] = std::move(layout);
+      offer(output);
+    }
+  }
+
+  // Taps take values in rows.
+  void offer(ValueId value) {
+    if (draft_.tapped(value)) result_.tap_sources[value] = in_layout(value, Layout{});
   }
 
   ValueId in_layout(ValueId value, const Layout& wanted) {

@@ -113,8 +113,7 @@ struct ConvOp {
     op.narrow.role = NarrowUse::Computes;
     op.narrow.pays = never_on_cpu;
     if (is_filter_grad(kind)) op.attrs.push_back(mixed_result_attr());
-    // Private layouts hold descriptors of two spatial axes.
-    if (spatial_axes == 2) op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
+    op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
     return op;
   }
 };
@@ -206,9 +205,11 @@ struct ConvGrads {
 
 // ---- fusions ---------------------------------------------------------------------------------------------------
 
+int spatial_axes_of(const Rewriter& graph, const Node& conv) { return graph.type(conv.inputs[0]).shape.rank() - 2; }
+
 // True when bias_add or bias_grad means the same axis as the channels of a convolution.
-bool same_channels(const Node& bias, const Node& conv) {
-  const ImageFormat format = image_format(conv.attrs.string("data_format"), 2);
+bool same_channels(const Node& bias, const Node& conv, int spatial_axes) {
+  const ImageFormat format = image_format(conv.attrs.string("data_format"), spatial_axes);
   return channel_axis(bias.attrs.string("data_format"), format.rank()) == format.channel_axis();
 }
 
@@ -223,23 +224,24 @@ NodeId activation_behind(const Rewriter& graph, ValueId value) {
 
 namespace {
 
-// conv2d, bias_add and perhaps an activation, when nobody else reads what is between them.
+// A convolution, bias_add and perhaps an activation, when nobody else reads what is between them.
 bool fuse_bias(Rewriter& graph, NodeId id) {
   const Node& conv = graph.node(id);
+  const int spatial_axes = spatial_axes_of(graph, conv);
   const NodeId bias_id = graph.sole_reader(conv.outputs[0]);
   if (bias_id == kNone || graph.node(bias_id).op->name != "bias_add") return false;
   const Node& bias_add = graph.node(bias_id);
-  if (bias_add.inputs[0] != conv.outputs[0] || !same_channels(bias_add, conv)) return false;
+  if (bias_add.inputs[0] != conv.outputs[0] || !same_channels(bias_add, conv, spatial_axes)) return false;
+  const std::string fused = text("conv", spatial_axes, "d_bias");
   const std::vector<ValueId> inputs{conv.inputs[0], conv.inputs[1], bias_add.inputs[1]};
 
   const NodeId active_id = activation_behind(graph, bias_add.outputs[0]);
   if (active_id != kNone) {
     const Node& active = graph.node(active_id);
-    graph.fuse({id, bias_id, active_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", active.op->name),
+    graph.fuse({id, bias_id, active_id}, fused, inputs, with(conv.attrs, "activation", active.op->name),
                active.outputs);
   } else {
-    graph.fuse({id, bias_id}, "conv2d_bias", inputs, with(conv.attrs, "activation", std::string("none")),
-               bias_add.outputs);
+    graph.fuse({id, bias_id}, fused, inputs, with(conv.attrs, "activation", std::string("none")), bias_add.outputs);
   }
   return true;
 }
@@ -248,11 +250,12 @@ bool fuse_bias(Rewriter& graph, NodeId id) {
 bool fuse_bias_grad(Rewriter& graph, NodeId id) {
   const Node& filter_grad = graph.node(id);
   const ValueId dy = filter_grad.inputs[0];
+  const int spatial_axes = spatial_axes_of(graph, filter_grad);
   for (const NodeId reader : graph.readers(dy)) {
     const Node& bias_grad = graph.node(reader);
-    if (bias_grad.op->name != "bias_grad" || !same_channels(bias_grad, filter_grad)) continue;
+    if (bias_grad.op->name != "bias_grad" || !same_channels(bias_grad, filter_grad, spatial_axes)) continue;
     if (graph.type(bias_grad.outputs[0]).dtype != graph.type(filter_grad.outputs[0]).dtype) continue;
-    graph.fuse({id, reader}, "conv2d_filter_bias_grad", filter_grad.inputs, filter_grad.attrs,
+    graph.fuse({id, reader}, text("conv", spatial_axes, "d_filter_bias_grad"), filter_grad.inputs, filter_grad.attrs,
                {filter_grad.outputs[0], bias_grad.outputs[0]});
     return true;
   }
@@ -325,6 +328,8 @@ std::vector<Example> conv1d_examples() {
   };
 }
 
+std::vector<Example> examples_of(int spatial_axes) { return spatial_axes == 2 ? conv2d_examples() : conv1d_examples(); }
+
 // The examples of a gradient op: of a forward example, dy and the other input, with the shape of what is wanted.
 std::vector<Example> grad_examples(const std::vector<Example>& forward, ConvKind kind, int spatial_axes) {
   std::vector<Example> result;
@@ -359,17 +364,16 @@ std::vector<Example> with_mixed(std::vector<Example> examples) {
 void add_conv(Catalog& catalog, int spatial_axes) {
   const std::string name = text("conv", spatial_axes, "d");
   const ConvGrads grads{name};
-  const std::vector<Example> examples = spatial_axes == 2 ? conv2d_examples() : conv1d_examples();
+  const std::vector<Example> examples = examples_of(spatial_axes);
 
   OpDef forward = ConvOp{ConvKind::Forward, spatial_axes}.def(name, {{"x"}, {"filter"}});
   forward.lua = "nn." + name;
   forward.doc = conv_doc(spatial_axes);
   forward.grad = [grads](GradCall& call) { return grads.of_forward(call); };
+  forward.rewrites = {{name + " + bias_add (+ relu or relu6)", {name + "_bias"}, fuse_bias}};
   if (spatial_axes == 2)
-    forward.rewrites = {{"conv2d + bias_add (+ relu or relu6)", {"conv2d_bias"}, fuse_bias},
-                        {"conv2d + batch_norm_infer (+ relu or relu6)",
-                         {"fold_batch_norm", "cast", "conv2d_bias"},
-                         fuse_conv_norm}};
+    forward.rewrites.push_back(
+        {"conv2d + batch_norm_infer (+ relu or relu6)", {"fold_batch_norm", "cast", "conv2d_bias"}, fuse_conv_norm});
   forward.examples = examples;
   catalog.add(std::move(forward));
 
@@ -388,8 +392,7 @@ void add_conv(Catalog& catalog, int spatial_axes) {
   filter_grad.outputs = {"dfilter"};
   filter_grad.attrs = with(filter_grad.attrs, shape_attr("the filter"));
   filter_grad.grad = [grads](GradCall& call) { return grads.of_filter_grad(call); };
-  if (spatial_axes == 2)
-    filter_grad.rewrites = {{"conv2d_filter_grad + bias_grad", {"conv2d_filter_bias_grad"}, fuse_bias_grad}};
+  filter_grad.rewrites = {{name + "_filter_grad + bias_grad", {name + "_filter_bias_grad"}, fuse_bias_grad}};
   filter_grad.examples = with_mixed(grad_examples(examples, ConvKind::FilterGrad, spatial_axes));
   catalog.add(std::move(filter_grad));
 }
@@ -402,38 +405,47 @@ std::vector<Example> with_bias(std::vector<Example> examples, const std::string&
   return examples;
 }
 
-}  // namespace
+// What fusion makes of a convolution with a bias.
+void add_conv_bias(Catalog& catalog, int spatial_axes) {
+  const std::string name = text("conv", spatial_axes, "d");
+  const std::vector<Example> examples = examples_of(spatial_axes);
 
-void add_conv(Catalog& catalog) {
-  add_conv(catalog, 1);
-  add_conv(catalog, 2);
-
-  OpDef fused = ConvOp{ConvKind::ForwardBias, 2}.def("conv2d_bias", {{"x"}, {"filter"}, {"bias"}});
-  fused.doc = "conv2d, bias_add over the filters and perhaps an activation in one pass. Made by fusion, after gradients.";
+  OpDef fused = ConvOp{ConvKind::ForwardBias, spatial_axes}.def(name + "_bias", {{"x"}, {"filter"}, {"bias"}});
+  fused.doc =
+      name + ", bias_add over the filters and perhaps an activation in one pass. Made by fusion, after gradients.";
   fused.attrs = with(fused.attrs, activation_attr());
-  fused.examples = with_bias(conv2d_examples(), "none");
-  for (Example& example : with_bias(conv2d_examples(), "relu")) {
+  fused.examples = with_bias(examples, "none");
+  for (Example& example : with_bias(examples, "relu")) {
     fused.examples.push_back(example);
     example.inputs[0].dtype = example.inputs[1].dtype = DType::BFloat16;
     fused.examples.push_back(std::move(example));
   }
-  fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients",
-                     {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "conv2d_relu_pool_input_grad"},
-                     fuse_conv_pool},
-                    {"conv2d_bias + max_pool2d and their gradients, on a card",
-                     {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "relu_max_pool2d", "relu_max_pool2d_grad",
-                      "conv2d_filter_grad"},
-                     fuse_conv_pool_on_card},
-                    {"conv2d_bias + add (+ relu or relu6)", {"conv2d_bias_add"}, fuse_conv_add}};
+  if (spatial_axes == 2)
+    fused.rewrites = {{"conv2d_bias + max_pool2d and their gradients",
+                       {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "conv2d_relu_pool_input_grad"},
+                       fuse_conv_pool},
+                      {"conv2d_bias + max_pool2d and their gradients, on a card",
+                       {"conv2d_relu_pool", "conv2d_relu_pool_filter_grad", "relu_max_pool2d", "relu_max_pool2d_grad",
+                        "conv2d_filter_grad"},
+                       fuse_conv_pool_on_card},
+                      {"conv2d_bias + add (+ relu or relu6)", {"conv2d_bias_add"}, fuse_conv_add}};
   catalog.add(std::move(fused));
 
-  OpDef grads = ConvOp{ConvKind::FilterBiasGrad, 2}.def("conv2d_filter_bias_grad", {{"dy"}, {"x"}});
-  grads.doc = "Gradients of conv2d_bias with respect to filter and bias in one pass. Made by fusion.";
+  OpDef grads = ConvOp{ConvKind::FilterBiasGrad, spatial_axes}.def(name + "_filter_bias_grad", {{"dy"}, {"x"}});
+  grads.doc = "Gradients of " + name + "_bias with respect to filter and bias in one pass. Made by fusion.";
   grads.outputs = {"dfilter", "dbias"};
   grads.attrs = with(grads.attrs, shape_attr("the filter"));
-  grads.examples = with_mixed(grad_examples(conv2d_examples(), ConvKind::FilterGrad, 2));
+  grads.examples = with_mixed(grad_examples(examples, ConvKind::FilterGrad, spatial_axes));
   catalog.add(std::move(grads));
+}
 
+}  // namespace
+
+void add_conv(Catalog& catalog) {
+  for (const int spatial_axes : {1, 2}) {
+    add_conv(catalog, spatial_axes);
+    add_conv_bias(catalog, spatial_axes);
+  }
   add_conv_pool(catalog);
   add_conv_norm(catalog);
 }

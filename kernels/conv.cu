@@ -325,24 +325,24 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
 
 void add_conv(Kernels& kernels) {
   const std::shared_ptr<Convolutions> library = make_convolutions();
-  const auto add = [&](const char* name, ConvKind kind, int spatial_axes) {
+  const auto add = [&](int spatial_axes, const char* suffix, ConvKind kind) {
     const auto prepare = [=](KernelCall& call) {
       if (kind == ConvKind::ForwardAdd) return prepare_sum(*library, call);
       if (is_forward(kind)) return prepare_out(*library, kind, spatial_axes, call);
       if (is_input_grad(kind)) return prepare_input_grad(*library, spatial_axes, call);
       return prepare_filter_grad(*library, kind, spatial_axes, call);
     };
-    kernels[name] = {{prepare, [=](LayoutCall& call) { choose_layouts(kind, spatial_axes, call); }}, true};
+    kernels[text("conv", spatial_axes, "d", suffix)] = {
+        {prepare, [=](LayoutCall& call) { choose_layouts(kind, spatial_axes, call); }}, true};
   };
-  add("conv1d", ConvKind::Forward, 1);
-  add("conv1d_input_grad", ConvKind::InputGrad, 1);
-  add("conv1d_filter_grad", ConvKind::FilterGrad, 1);
-  add("conv2d", ConvKind::Forward, 2);
-  add("conv2d_input_grad", ConvKind::InputGrad, 2);
-  add("conv2d_filter_grad", ConvKind::FilterGrad, 2);
-  add("conv2d_bias", ConvKind::ForwardBias, 2);
-  add("conv2d_bias_add", ConvKind::ForwardAdd, 2);
-  add("conv2d_filter_bias_grad", ConvKind::FilterBiasGrad, 2);
+  for (const int spatial_axes : {1, 2}) {
+    add(spatial_axes, "", ConvKind::Forward);
+    add(spatial_axes, "_input_grad", ConvKind::InputGrad);
+    add(spatial_axes, "_filter_grad", ConvKind::FilterGrad);
+    add(spatial_axes, "_bias", ConvKind::ForwardBias);
+    add(spatial_axes, "_filter_bias_grad", ConvKind::FilterBiasGrad);
+  }
+  add(2, "_bias_add", ConvKind::ForwardAdd);
 }
 
 }  // namespace moonflow::cuda

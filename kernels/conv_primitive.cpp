@@ -29,12 +29,16 @@ memory::desc preferred_image(const ImageSize& size, const Conv& conv) {
   return conv.format.channels_last && !gathers_too_much(conv) ? plain : any(plain);
 }
 
-// The row-major filter, (groups,) filters, channels, height, width.
+// The row-major filter, (groups,) filters, channels, (height,) width.
 memory::desc plain_filter(const Conv& conv) {
   const int64_t channels = conv.channels_per_group(), rows = conv.windows[0].size, columns = conv.windows[1].size;
   memory::dims dims{conv.filters_per_group(), channels, rows, columns};
   memory::dims strides{rows * columns * channels, rows * columns, columns, 1};
   if (conv.format.channels_last) strides = {rows * columns * channels, 1, columns * channels, channels};
+  if (conv.format.spatial_axes == 1) {
+    dims.erase(dims.begin() + 2);
+    strides.erase(strides.begin() + 2);
+  }
   if (conv.groups > 1) {
     strides.insert(strides.begin(), dims[0] * strides[0]);
     dims.insert(dims.begin(), conv.groups);
@@ -46,7 +50,8 @@ struct Geometry {
   memory::dims strides, dilates, before, after;
 
   explicit Geometry(const Conv& conv) {
-    for (const Window& window : conv.windows) {
+    for (size_t axis = 2 - conv.format.spatial_axes; axis < conv.windows.size(); ++axis) {
+      const Window& window = conv.windows[axis];
       strides.push_back(window.stride);
       dilates.push_back(window.dilation - 1);
       before.push_back(window.before);

@@ -16,6 +16,7 @@
 #include "kernels/box.h"
 #include "kernels/catalog.h"
 #include "kernels/conv.h"
+#include "kernels/image_layouts.h"
 #include "kernels/simd.h"
 
 namespace moonflow {
@@ -100,6 +101,7 @@ class CpuDevice : public Device {
   }
 
   std::string describe(const Layout& layout) const override;
+  Layout reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const override;
 
   // oneDNN and parallel_for both ask OpenMP, which keeps the count per thread. There must not be fewer than that: a
   // primitive has divided its work among so many when it was made, and each waits for the others.
@@ -201,6 +203,10 @@ std::optional<Box> reorder_box(const dnnl_memory_desc_t& from, const dnnl_memory
                    [](const Box::Axis& a, const Box::Axis& b) { return a.to > b.to; });
   if (box.axes.size() > Box::kMaxAxes) return {};
   return box;
+}
+
+Layout CpuDevice::reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const {
+  return is_winograd_filter(layout) ? Layout{} : cpu::reshaped_image(type, layout, to);
 }
 
 Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layout& to) {

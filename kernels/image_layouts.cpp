@@ -37,25 +37,49 @@ std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& la
 
 dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format) {
   if (!format.channels_last) return desc;
-  const int rank = desc.data.ndims;
+  const int rank = desc.data.ndims, channels = rank - 1 - format.spatial_axes;
   std::vector<int> to(rank);
-  for (int axis = 0; axis < rank; ++axis) to[axis] = axis < rank - 3 ? axis : axis + 1;
-  to[rank - 1] = rank - 3;
+  for (int axis = 0; axis < rank; ++axis) to[axis] = axis < channels ? axis : axis + 1;
+  to[rank - 1] = channels;
   return desc.permute_axes(to);
 }
 
 dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format) {
   if (!format.channels_last) return desc;
-  const int rank = desc.data.ndims;
+  const int rank = desc.data.ndims, channels = rank - 1 - format.spatial_axes;
   std::vector<int> to(rank);
-  for (int axis = 0; axis < rank; ++axis) to[axis] = axis <= rank - 3 ? axis : axis - 1;
-  to[rank - 3] = rank - 1;
+  for (int axis = 0; axis < rank; ++axis) to[axis] = axis <= channels ? axis : axis - 1;
+  to[channels] = rank - 1;
   return desc.permute_axes(to);
 }
 
 dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format) {
-  const auto tag = format.channels_last ? dnnl::memory::format_tag::nhwc : dnnl::memory::format_tag::nchw;
-  return {{size.batch, size.channels, size.height, size.width}, dnnl::memory::data_type::f32, tag};
+  using Tag = dnnl::memory::format_tag;
+  constexpr auto kFloat = dnnl::memory::data_type::f32;
+  if (format.spatial_axes == 1)
+    return {{size.batch, size.channels, size.width}, kFloat, format.channels_last ? Tag::nwc : Tag::ncw};
+  return {{size.batch, size.channels, size.height, size.width}, kFloat, format.channels_last ? Tag::nhwc : Tag::nchw};
+}
+
+Layout reshaped_image(const TensorType& type, const Layout& layout, const TensorType& to) {
+  const Shape& shape = to.shape;
+  const int rank = shape.rank();
+  if (type.shape.rank() < 3 || rank < 3 || shape[0] != type.shape[0] || shape[1] != type.shape[1]) return {};
+  const std::optional<ChannelForm> form = channel_form(type, layout, 1);
+  if (!form) return {};
+  dnnl::memory::desc desc = describe(type, layout);
+  dnnl_memory_desc_t& data = desc.data;
+  const bool blocked = data.format_desc.blocking.inner_nblks == 1;
+  data.ndims = rank;
+  int64_t stride = form->lanes;
+  for (int axis = rank - 1; axis >= 2; stride *= shape[axis--]) {
+    data.dims[axis] = data.padded_dims[axis] = shape[axis];
+    data.padded_offsets[axis] = 0;
+    data.format_desc.blocking.strides[axis] = stride;
+  }
+  data.format_desc.blocking.strides[1] = blocked ? stride : 1;
+  data.format_desc.blocking.strides[0] = stride * form->blocks;
+  return layout_of(desc, to);
 }
 
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,

@@ -13,11 +13,15 @@ namespace moonflow::cpu {
 std::optional<ChannelForm> channel_form(const TensorType& type, const Layout& layout, int axis);
 
 // A descriptor of an image or a filter (with or without an axis for groups in front) from the order of the value's axes
-// to the order oneDNN thinks in, channels before height and width, and back.
+// to the order oneDNN thinks in, channels before the spatial axes, and back.
 dnnl::memory::desc channels_first(const dnnl::memory::desc& desc, const ImageFormat& format);
 dnnl::memory::desc value_order(const dnnl::memory::desc& desc, const ImageFormat& format);
-// The row-major image as (batch, channels, height, width) with its strides.
+// The row-major image as (batch, channels, height, width) with its strides, or without a height.
 dnnl::memory::desc plain_image(const ImageSize& size, const ImageFormat& format);
+
+// Of an image (batch, channels, places...) in a form of channels that is not row-major: how the same memory is stored
+// when the places are arranged anew, `to`. Row-major where there is more to it than that.
+Layout reshaped_image(const TensorType& type, const Layout& layout, const TensorType& to);
 
 // The layout that stores an image in the form which `model`, a layout with a channel form, gives to `model_type`.
 Layout image_layout_like(const Layout& model, const TensorType& model_type, const TensorType& type,

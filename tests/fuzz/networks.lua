@@ -444,10 +444,29 @@ local function rearranged(g, x, name, net)
   } ()
 end
 
-local function convolution_1d(g, x, name)
+local function convolution_1d(g, x, name, net)
   if #x.shape ~= 3 then return nil end
-  return flow.layers.conv1d(x, g.one_of { 1, 3, 8, 16 }, g.one_of { 1, 2, 3 }, {
-    name = name, padding = "SAME", strides = g.one_of { 1, 1, 2 }, activation = g.chance(2) and nn.relu or nil })
+  local is_first = net.format == "NCHW"
+  local format, channels = is_first and "NCW" or "NWC", x.shape[is_first and 1 or 2]
+  local filters = g.one_of { 1, 3, 8, 16, 16, 32, 48 }
+  if filters * x.shape[is_first and 2 or 1] * net.batch > MOST_ELEMENTS then return nil end
+  return flow.layers.conv1d(x, filters, g.one_of { 1, 2, 3, 5 }, {
+    name = name, padding = "SAME", strides = g.one_of { 1, 1, 2 }, data_format = format,
+    groups = filters % channels == 0 and g.chance(4) and channels or 1, use_bias = not g.chance(4),
+    activation = g.chance(2) and nn.relu or nil })
+end
+
+-- Places of an image in one row, or a row as an image: the same memory under another shape.
+local function row_or_image(g, x, name, net)
+  local s = x.shape:table()
+  local is_first, is_image = net.format == "NCHW", #s == 4
+  local at = is_first and 3 or 2
+  if is_image then
+    s[at] = s[at] * table.remove(s, at + 1)
+    return convolution_1d(g, flow.reshape(x, s), name, net)
+  end
+  table.insert(s, at, 1)
+  return g.one_of { convolution, batch_norm, pooling } (g, flow.reshape(x, s), name, net)
 end
 
 local function product(g, x, _, net)
@@ -529,10 +548,10 @@ local anywhere = { activation, activation, chain, chain, chain, add_earlier, add
                    rearranged, batch_norm, empty_part }
 local by_rank = {
   [2] = { dense, dense, dense, dense, dense, dense_and_dropout, tied, again, gates },
-  [3] = { dense, dense, product, attention, attention, convolution_1d, gates, recurrent,
-          recurrent_layer },
+  [3] = { dense, dense, product, attention, attention, convolution_1d, convolution_1d, row_or_image, gates,
+          recurrent, recurrent_layer },
   [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
-          stage, stage, stage, upsampling, transposed_convolution, tied_convolution,
+          stage, stage, stage, upsampling, transposed_convolution, tied_convolution, row_or_image,
           dense, again },
 }
 

@@ -93,6 +93,71 @@ TEST_CASE("a block of a network is fused, keeps blocked layouts, and still gives
   }
 }
 
+namespace {
+
+// Two convolutions over one axis, each with bias and relu, and pooling between them as an image of one row, with all
+// gradients.
+struct RowOfConvolutions {
+  Graph graph;
+
+  RowOfConvolutions(const Catalog& catalog, DType dtype, bool channels_last, int64_t filters) : graph(catalog) {
+    const std::string format = channels_last ? "NWC" : "NCW", image_format = channels_last ? "NHWC" : "NCHW";
+    const auto shape = [&](int64_t first, int64_t channels, int64_t width) {
+      return channels_last ? Shape{first, width, channels} : Shape{first, channels, width};
+    };
+    std::vector<ValueId> inputs;
+    const auto feed = [&](const std::string& name, const Shape& of) {
+      inputs.push_back(graph.feed(name, {dtype, of}));
+      return inputs.back();
+    };
+    const auto layer = [&](const std::string& name, ValueId x, const Shape& filter) {
+      const Attrs attrs = {{"padding", std::string("SAME")}, {"data_format", format}};
+      const ValueId out = graph.append("conv1d", {x, feed(name + "-filter", filter)}, attrs, name)[0];
+      const ValueId bias = feed(name + "-bias", {filter[0]});
+      const ValueId biased = graph.append("bias_add", {out, bias}, {{"data_format", format}}, name + "-biased")[0];
+      return graph.append("relu", {biased}, {}, name + "-active")[0];
+    };
+    const auto reshaped = [&](ValueId x, const Shape& to, const std::string& name) {
+      return graph.append("reshape", {x}, {{"shape", to.dims()}}, name)[0];
+    };
+    const ValueId first = layer("first", feed("x", shape(3, 20, 30)), shape(filters, 20, 5));
+    const ValueId image = reshaped(first, channels_last ? Shape{3, 1, 30, filters} : Shape{3, filters, 1, 30}, "image");
+    const Attrs windows = {{"ksize", Ints{1, 2}}, {"strides", Ints{1, 2}}, {"data_format", image_format}};
+    const ValueId pooled = graph.append("max_pool2d", {image}, windows, "pooled")[0];
+    const ValueId row = reshaped(pooled, shape(3, filters, 15), "row");
+    const ValueId out = layer("second", row, shape(1, filters, 3));
+    const ValueId seed = graph.append("ones_like", {out}, {}, "seed")[0];
+    const ValueId loss = graph.append("multiply", {out, out}, {}, "loss")[0];
+    graph.tap(row, 1);
+    graph.tap(reshaped(out, {3, 15}, "flat"), 2);
+    for (const ValueId grad : gradients(graph, {loss}, {seed}, inputs)) graph.tap(grad, 3);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("convolutions over one axis are fused as those over two, and blocks outlast a change of shape") {
+  Session session = make_session();
+  for (const bool channels_last : {false, true}) {
+    for (const int64_t filters : {1, 6, 32}) {  // blocks of one channel, padded and full ones
+      CAPTURE(channels_last, filters);
+      const RowOfConvolutions row(session.catalog(), DType::Float32, channels_last, filters);
+      const auto plan = session.compile(row.graph, "row");
+      CHECK(count(*plan, "conv1d_bias") == 2);
+      CHECK(count(*plan, "conv1d_filter_bias_grad") == 2);
+      for (const char* part : {"conv1d", "bias_add", "relu", "bias_grad"}) CHECK(count(*plan, part) == 0);
+      if (filters == 32 && !gives_rows(*plan, "conv1d_bias")) CHECK(!gives_rows(*plan, "max_pool2d"));
+
+      const std::vector<Tensor> feeds = random_feeds(row.graph);
+      const RowOfConvolutions parts(session.catalog(), DType::Float64, channels_last, filters);
+      const std::vector<Tensor> values = run(session, plan, feeds);
+      const std::vector<Tensor> expected = run(session, session.compile(parts.graph, "parts"), as_double(feeds));
+      REQUIRE(values.size() == expected.size());
+      for (size_t i = 0; i < values.size(); ++i) CHECK(distance(values[i], expected[i]) < kFloat32);
+    }
+  }
+}
+
 TEST_CASE("a tapped inner value is not fused away") {
   Session session = make_session();
   Block block(session.catalog(), DType::Float32, 4, 16, "NCHW");
