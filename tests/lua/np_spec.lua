@@ -283,7 +283,7 @@ describe("what an array lacks", function()
     raises("not_found", "an ndarray has no '1:, -1'; did you mean a:slice(\"1:, -1\")?", function()
       return a["1:, -1"]
     end)
-    raises("invalid_argument", "expected an integer, got a table; a:at(i, j) and a:set(i, j, value) take several", function()
+    raises("invalid_argument", "got a table; a:at(i, j) and a:set(i, j, value) take several", function()
       a[{ 0, 1 }] = 2
     end)
   end)
