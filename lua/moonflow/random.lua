@@ -1,5 +1,6 @@
 --- The functions of flow.random that are put together from ops. They are added to `flow` through math's `define`.
 
+local arguments = require "moonflow.arguments"
 local ops = require "moonflow.ops"
 
 -- A random order of `count` rows, as int64. Ties among numbers of 53 bits do not happen.
@@ -45,4 +46,32 @@ dtypes: int8]],
       return ops.apply("less", { u, flow.constant_scalar(given.probability, "float64") }, nil, given.name)
     end)
   ops.place(flow, "random.CoinFlip", flow.random.coin_flip)
+
+  define("random.categorical", { { "logits", "blob" }, { "dtype", "dtype", "int32" }, { "seed", "integer?" } }, [[
+One class of each row, drawn anew in each run with the probabilities softmax(logits). No gradient. The logarithm of the
+probability of what was drawn is -flow.nn.sparse_softmax_cross_entropy_with_logits(out, logits).
+  out = argmax(logits - log(-log(u))), with u uniform in [0, 1)
+shapes: logits (..., classes) -> (...)
+dtypes: logits of a floating dtype -> int32, or int64 with `dtype`
+note: flow.masked_fill(logits, mask, -1e9) leaves out the classes where the mask is not 0; so does -inf, which makes an
+  entropy NaN
+errors: logits of an integer dtype or without a class
+source: the Gumbel-max trick, as in Maddison, Tarlow and Minka, A* Sampling, NIPS 2014]],
+    function(given, _, signature)
+      local logits, dtype, name = given.logits, given.dtype, given.name
+      local shape = logits.shape:table()
+      if not arguments.floating[logits.dtype] or #shape == 0 or shape[#shape] == 0 then
+        signature:fail((": logits are floating (..., classes), '%s' is %s %s"):format(logits.name, logits.dtype,
+          tostring(logits.shape)))
+      elseif dtype ~= "int32" and dtype ~= "int64" then
+        signature:fail(": dtype can be int32 or int64, got " .. dtype)
+      end
+      -- In two bytes too few numbers lie between 0 and 1.
+      if arguments.narrow[logits.dtype] then logits = ops.apply("cast", { logits }, { dtype = "float32" }) end
+      local u = ops.apply("random_uniform", {}, { shape = shape, dtype = logits.dtype }, name and name .. "-uniform",
+        given.seed)
+      local race = logits - ops.apply("log", { -ops.apply("log", { u }) })
+      if dtype == "int64" then return ops.apply("argmax", { race }, { axis = -1 }, name) end
+      return ops.apply("cast", { ops.apply("argmax", { race }, { axis = -1 }) }, { dtype = dtype }, name)
+    end)
 end
