@@ -465,6 +465,13 @@ end)]])
   local y = flow.layers.dense(x, 784, { name = "d" })
 >>  y = flow.layers.dense(y, 784, { name = "d" })
   return y]])
+    -- Those of layers that begin with another op than that of their variables, too.
+    for _, layer in ipairs { "dense(z, 4, ", "gru(z, 4, ", "lstm(z, 4, " } do
+      local call = "flow.layers." .. layer .. "{ name = \"d\" })"
+      golden(layer:gsub("(%l+).*", "flow.layers.%1") .. ": variable 'd-weight' already exists in this job (made at "
+        .. "user.lua:3); give the layer another name, or share its variables on purpose, in flow.scope.reuse_variables",
+        body("  local z = flow.expand_dims(x, 0)\n  " .. call .. "\n>>  " .. call .. "\n  return x"))
+    end
   end)
 
   it("variables keep their shape when a job is defined again", function()
