@@ -223,6 +223,10 @@ describe("the definition of a job", function()
     golden("parameter 'x' has no placeholder in inputs, which go by name: images, labels", [[
 flow.global_function { inputs = { images = tp.Numpy.Placeholder({ 2 }), labels = tp.Numpy.Placeholder({ 2 }) } } (
 >>function(x, y) return x + y end)]])
+    golden("parameter 'states' has no placeholder in inputs, and inputs.s has no parameter; give both one name, for "
+      .. "they go by name", [[
+flow.global_function { inputs = { s = tp.Numpy.Placeholder({ 2 }), a = tp.Numpy.Placeholder({ 2 }) } } (
+>>function(states, a) return states + a end)]])
     golden("parameter 'x' has no placeholder in inputs", [[
 >>flow.global_function {} (function(x) return x end)]])
     golden("parameter 'lables' has no placeholder in inputs; did you mean 'labels'?", [[
