@@ -308,6 +308,11 @@ local foreign = {
   imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",
   no_grad = "flow.stop_gradient", load = "flow.checkpoint.get", tensor = "flow.np.array",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
+  multinomial = "flow.random.categorical", manual_seed = "flow.set_seed", seed = "flow.set_seed",
+  clip_grad_norm = "flow.optimizer.grad_clipping.by_global_norm",
+  clip_grad_norm_ = "flow.optimizer.grad_clipping.by_global_norm",
+  clip_grad_value_ = "flow.optimizer.grad_clipping.by_value",
+  state_dict = "flow.get_all_variables", load_state_dict = "flow.load_variables",
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",
@@ -427,6 +432,8 @@ end
 
 -- ---- names that there are not -------------------------------------------------------------------------------------
 
+local kTelling = 4  -- letters of a name; what resembles a shorter one, anywhere, resembles it by chance
+
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
 -- what resembles it here, or anywhere. Functions of arrays stand for none of values in a job, nor the other way round.
 local function meant(path, folder, key)
@@ -444,7 +451,8 @@ local function meant(path, folder, key)
   end
   if elsewhere[1] and elsewhere[1]:match("[%w_]+$") == key then return elsewhere end
   local near = arguments.nearest(key, names)
-  return near and { path .. "." .. near } or elsewhere
+  if near then return { path .. "." .. near } end
+  return #key >= kTelling and elsewhere or {}
 end
 
 -- "; it has a, b" of a folder with few names; nothing of one that would fill the screen.

@@ -674,6 +674,11 @@ describe("a name that is not there", function()
     golden("flow.optimizer.warmup has no 'liner'; did you mean flow.optimizer.warmup.linear?", [[
 >>flow.optimizer.warmup.liner(3)]])
     golden("flow has no 'cuda'", ">>flow.cuda()")
+    -- What a short name resembles elsewhere, it resembles by chance: that is floor.
+    golden_start("flow.layers has no 'foo'; it has batch_normalization", ">>flow.layers.foo()")
+    golden("flow has no 'clip_grad_norm_'; did you mean flow.optimizer.grad_clipping.by_global_norm?",
+      ">>flow.clip_grad_norm_()")
+    golden("flow.random has no 'multinomial'; did you mean flow.random.categorical?", ">>flow.random.multinomial()")
   end)
 
   it("stands for nothing of another kind: arrays are no values of a job", function()
