@@ -39,6 +39,27 @@ describe("without NaN", function()
     same({ 3, 5 }, np.nanmax(a, 1))
     same({ 1, 0, 3 }, np.where(np.isfinite(np.nanmin(a, 0)), np.nanmin(a, 0), 0))
   end)
+
+  it("are deviations and what is in the middle", function()
+    assert.equal(8 / 3, np.nanvar(a:astype("float64")))
+    assert.equal(4, np.nanvar(a, { ddof = 1 }))
+    same({ 1, 0 }, np.nanstd(a, 1))
+    assert.equal(3, np.nanmedian(a))
+    same({ 2, 5 }, np.nanmedian(a, 1))
+    assert.equal(2.5, np.nanmedian({ 4, 1, 0 / 0, 3, 2 }))
+    -- Of what there is too little of, NaN.
+    assert.equal(1, np.isnan(np.nanvar({ 0 / 0 })))
+    same({ 0, 1, 0 }, np.isnan(np.nanmedian(a, 0)))
+    same({ 0, 1 }, np.isnan(np.nanvar(a, 1, 1)))
+    raises("np.nanmedian of no values", np.nanmedian, np.zeros({ 2, 0 }), 1)
+  end)
+end)
+
+it("the reach of values is from the least to the greatest", function()
+  local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
+  assert.equal(8, np.ptp(a))
+  same({ 2, 5 }, np.ptp(a, 1))
+  same({ { 8 } }, np.ptp(a, { keepdims = true }))
 end)
 
 it("digitize gives the class between bounds", function()
