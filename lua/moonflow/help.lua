@@ -316,7 +316,7 @@ local foreign = {
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",
-  ["repeat"] = "flow.np.repeat_interleave", hypot = "flow.np.linalg.norm", identity = "flow.np.eye",
+  ["repeat"] = "flow.np.repeat_interleave", identity = "flow.np.eye",
   radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
   genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt", row_stack = "flow.np.vstack",
   imread = "flow.np.load_png", imsave = "flow.np.save_png", shuffle = "flow.np.random.permutation",

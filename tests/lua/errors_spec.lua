@@ -48,7 +48,7 @@ describe("arguments that a function does not take", function()
     golden("np.where takes at most 3 arguments (condition, x, y), got 4", ">>np.where(1, 2, 3, { out = 4 })")
     golden("np.matmul takes at most 2 arguments (a, b), got 3; a:transpose() turns a matrix",
       ">>np.matmul({ { 1 } }, { { 2 } }, { transpose_b = true })")
-    golden("np.diag has no option 'k'; its parameters are a", ">>np.diag({ 1, 2 }, { k = 1 })")
+    golden("np.trace has no option 'dtype'; its parameters are a", ">>np.trace({ { 1 } }, { dtype = 'int8' })")
     golden("np.isin has no option 'invert'; its parameters are a, values", ">>np.isin({ 1 }, { 2 }, { invert = true })")
     golden("flow.train.CheckPoint takes no arguments; check_point:save(path) and check_point:load(path) take the "
       .. "folder", ">>flow.train.CheckPoint('weights')")
