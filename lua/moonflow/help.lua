@@ -320,7 +320,7 @@ local foreign_of_arrays = {
   radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
   genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt", row_stack = "flow.np.vstack",
   imread = "flow.np.load_png", imsave = "flow.np.save_png", shuffle = "flow.np.random.permutation",
-  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", insert = "flow.np.concat",
+  choice = "flow.np.random.choice", multinomial = "flow.np.random.multinomial", insert = "flow.np.concat",
   extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
 }
 

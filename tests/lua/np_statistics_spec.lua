@@ -125,6 +125,46 @@ describe("draws", function()
       np.random.default_rng(3):beta(0.4, 0.4, { 50 })))
   end)
 
+  it("count how often each of several things happens", function()
+    local p, tries = { 0.25, 0, 0.5, 0.25 }, 12
+    local counts = rng:multinomial(tries, p, { count })
+    assert.equal("int64", counts.dtype)
+    assert.is_true(counts:sum(1):eq(tries):all())
+    for i, chance in ipairs(p) do
+      about(tries * chance, math.sqrt(tries * chance * (1 - chance)), counts:slice({}, i - 1))
+    end
+    same({ 0, 9, 0 }, rng:multinomial(9, { 0, 1, 0 }))
+    assert.equal("(2, 0, 3)", tostring(rng:multinomial(9, { 0, 1, 0 }, { 2, 0 }).shape))
+    raises("np.random.multinomial: the chances add up to 1.5, not to 1", rng.multinomial, rng, 3, { 0.5, 1 })
+    raises("np.random.multinomial: p must be chances along one axis", rng.multinomial, rng, 3, { { 0.5, 0.5 } })
+    raises("np.random.multinomial: n must be at least 0, got -1", rng.multinomial, rng, -1, { 1 })
+  end)
+
+  it("are vectors with covariances, which may be singular", function()
+    local cov = { { 2, -0.6 }, { -0.6, 0.5 } }
+    local draws = rng:multivariate_normal({ 1, -2 }, cov, { count })
+    assert.equal("float32", draws.dtype)
+    about(1, math.sqrt(2), draws:slice(":, 0"))
+    about(-2, math.sqrt(0.5), draws:slice(":, 1"))
+    -- The deviation of a covariance of n draws is sqrt((1.0 + 0.36) / n).
+    assert.near(-0.6, np.cov(draws, { rowvar = false }):at(0, 1), 5 * math.sqrt(1.36 / count))
+    local line = rng:multivariate_normal({ 0, 0 }, { { 1, 2 }, { 2, 4 } }, { 5 }, "float64")
+    assert.is_true(np.allclose(line:slice(":, 0") * 2, line:slice(":, 1")))
+    assert.equal("(2)", tostring(rng:multivariate_normal({ 0, 0 }, cov).shape))
+    raises("cov gives a direction the variance -1", rng.multivariate_normal, rng, { 0, 0 }, { { 1, 2 }, { 2, 1 } })
+    raises("cov is not symmetric", rng.multivariate_normal, rng, { 0, 0 }, { { 1, 2 }, { 1, 1 } })
+    raises("the mean is (1) and cov is (2, 2)", rng.multivariate_normal, rng, { 0 }, cov)
+  end)
+
+  it("take NumPy's names", function()
+    local one, other = np.random.default_rng(3), np.random.default_rng(3)
+    same(one:randint(2, 9, { 5 }):totable(), other:integers { low = 2, high = 9, size = 5 })
+    same(one:normal(2, 0.5, { 5 }):totable(), other:normal { loc = 2, scale = 0.5, size = 5 })
+    same(one:randint(1, 7, { 50 }):totable(), other:integers(1, 6, { 50 }, { endpoint = true }))
+    same(one:uniform(0, 1, { 2 }):totable(), other:uniform { size = { 2 } })
+    raises("np.random.integers: no whole number lies in [3, 3)", other.integers, other, 3, 3)
+  end)
+
   it("have parameters above 0", function()
     raises("np.random.beta: a must be above 0, got 0", rng.beta, rng, 0, 1)
     raises("np.random.gamma: form must be above 0, got -1", rng.gamma, rng, -1)
