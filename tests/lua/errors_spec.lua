@@ -716,10 +716,11 @@ describe("a name that is not there", function()
     golden_start("'x' is a graph value and has no 'shapes'; did you mean 'shape'?", body [[
 >>  local n = x.shapes[0]
   return n]])
-    golden("'x' is a graph value with no data, so it has no element 0; flow.slice and flow.gather take parts of it",
-      body [[
->>  local y = x[0]
-  return y]])
+    for key, named in pairs { ["0"] = "0", x = "a blob", ["np.zeros { 2 }"] = "an ndarray float32 (2)" } do
+      golden("'x' is a graph value with no data, so it has no element " .. named .. "; flow.slice and flow.gather take "
+        .. "parts of it, and flow.dim_gather one element of each row",
+        body(">>  local y = x[" .. key .. "]\n  return y"))
+    end
   end)
 end)
 
