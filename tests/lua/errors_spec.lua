@@ -599,6 +599,8 @@ end)
         "flow.optimizer.Adam has no option 'lr'; the learning rate is the first argument, or 'lr_scheduler'",
       ["flow.optimizer.Adam(0.1, { betas = { 0.9, 0.99 } })"] =
         "flow.optimizer.Adam has no option 'betas'; they are 'beta1' and 'beta2'",
+      ["flow.optimizer.SGD(0.1, { max_grad_norm = 1 })"] = "flow.optimizer.SGD has no option 'max_grad_norm'; "
+        .. "grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it",
       ["flow.np.zeros({ 3, 3 }):set(0, '0, 1:3', 5)"] = "slice: the entry of axis 1 is '0, 1:3'; a text stands alone "
         .. "and is for all axes, as in a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the "
         .. "table { 1, 3 }",
