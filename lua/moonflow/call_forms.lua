@@ -113,6 +113,7 @@ return {
   ["np.random.beta"] = { "a", "b", "size=shape" },
   ["np.random.binomial"] = { "n", "p", "size=shape" },
   ["np.random.choice"] = { "a", "size=shape", "replace", "p" },
+  ["np.random.dirichlet"] = { "alpha", "size=shape" },
   ["np.random.exponential"] = { "scale", "size=shape" },
   ["np.random.gamma"] = { "form", "scale", "size=shape" },
   ["np.random.integers"] = { "low", "high", "size=shape", "dtype", "endpoint" },

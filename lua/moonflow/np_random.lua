@@ -18,7 +18,7 @@ local random = {}
 
 local Generator = {}
 Generator.__index = Generator
-local DRAWS = "uniform normal randint integers exponential gamma beta binomial poisson multinomial "
+local DRAWS = "uniform normal randint integers exponential gamma beta dirichlet binomial poisson multinomial "
   .. "multivariate_normal random standard_normal rand randn permutation shuffle choice"
 arguments.publish("Generator", "generator", Generator, DRAWS)
 arguments.answer(Generator, "a generator")
@@ -103,9 +103,10 @@ function Generator:exponential(...)
   end)
 end
 
--- Draws with form `form` and scale 1, by squeezing: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma
--- variables", ACM Transactions on Mathematical Software 2000. Below 1 a draw of form + 1 is brought down.
-local function gamma_draws(generator, form, shape)
+-- The logarithms of gamma draws with form `form` and scale 1, by squeezing: G. Marsaglia and W. W. Tsang, "A simple
+-- method for generating gamma variables", ACM Transactions on Mathematical Software 2000. Below 1 a draw of form + 1 is
+-- brought down, with a small form so far that only its logarithm is a number other than 0.
+local function log_gamma_draws(generator, form, shape)
   local d = (form < 1 and form + 1 or form) - 1 / 3
   local c = 1 / math.sqrt(9 * d)
   local result = core.zeros("float64", shape)
@@ -119,8 +120,9 @@ local function gamma_draws(generator, form, shape)
     result = evaluate("where", { fits, v * d, result })
     pending = pending - fits
   end
+  result = evaluate("log", { result })
   if form >= 1 then return result end
-  return result * generator:uniform(0, 1, shape, "float64") ^ (1 / form)
+  return result + evaluate("log", { generator:uniform(0, 1, shape, "float64") }) / form
 end
 
 local gamma_signature = signature("np.random.gamma",
@@ -131,7 +133,9 @@ function Generator:gamma(...)
   local given = gamma_signature:parse(...)
   check_above_0(given.form, "form", "np.random.gamma")
   check_above_0(given.scale, "scale", "np.random.gamma")
-  return composed(given, function(shape) return gamma_draws(self, given.form, shape) * given.scale end)
+  return composed(given, function(shape)
+    return evaluate("exp", { log_gamma_draws(self, given.form, shape) }) * given.scale
+  end)
 end
 
 local beta_signature = signature("np.random.beta",
@@ -143,9 +147,31 @@ function Generator:beta(...)
   check_above_0(given.a, "a", "np.random.beta")
   check_above_0(given.b, "b", "np.random.beta")
   return composed(given, function(shape)
-    local x, y = gamma_draws(self, given.a, shape), gamma_draws(self, given.b, shape)
-    return x / (x + y)
+    local x, y = log_gamma_draws(self, given.a, shape), log_gamma_draws(self, given.b, shape)
+    return evaluate("sigmoid", { x - y })
   end)
+end
+
+local dirichlet_signature = signature("np.random.dirichlet",
+  { { "alpha", "any" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Shares that add up to 1, whose means are in proportion to `alpha`; the smaller these are, the more one share has of
+--- all. So a search tries what its policy thinks little of:
+--- `0.75 * p + 0.25 * np.random.dirichlet(np.full({ #p }, 0.3))`.
+--- shapes: alpha (n) -> (shape..., n), without a shape (n)
+--- @error an alpha that is not above 0
+function Generator:dirichlet(...)
+  local given = dirichlet_signature:parse(...)
+  local alpha = ndarray.value_for(given.alpha, "float64", "np.random.dirichlet")
+  if alpha.rank ~= 1 or #alpha == 0 then
+    fail("shape_mismatch", "np.random.dirichlet wants an alpha of one axis with elements, got "
+      .. tostring(alpha.shape))
+  end
+  local shape, logarithms = given.shape and flat_list(given.shape) or {}, {}
+  for i, form in ipairs(alpha:totable()) do
+    check_above_0(form, "each alpha", "np.random.dirichlet")
+    logarithms[i] = log_gamma_draws(self, form, shape)
+  end
+  return ndarray.cast(evaluate("softmax", { evaluate("stack", logarithms, { axis = -1 }) }), given.dtype)
 end
 
 local binomial_signature = signature("np.random.binomial",

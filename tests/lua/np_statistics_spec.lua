@@ -125,6 +125,24 @@ describe("draws", function()
       np.random.default_rng(3):beta(0.4, 0.4, { 50 })))
   end)
 
+  it("are shares of one also where forms are so small that nearly all goes to one", function()
+    local draws = rng:beta(1e-3, 1e-3, { count })
+    assert.is_true(np.isfinite(draws):all())
+    about(0.5, 0.5, draws)
+    local alpha = { 1, 2, 7 }
+    local shares = rng:dirichlet(alpha, { count })
+    assert.equal("float32", shares.dtype)
+    assert.is_true(np.allclose(shares:sum(1), np.ones { count }))
+    for i, form in ipairs(alpha) do
+      about(form / 10, math.sqrt(form / 10 * (1 - form / 10) / 11), shares:slice({}, i - 1))
+    end
+    assert.is_true(np.allclose(rng:dirichlet({ 1e-3, 1e-3, 1e-3 }, { 50 }):sum(1), np.ones { 50 }))
+    assert.equal("(2, 0, 3)", tostring(rng:dirichlet(alpha, { 2, 0 }).shape))
+    same({ 1 }, rng:dirichlet({ 5 }))
+    raises("np.random.dirichlet: each alpha must be above 0, got 0", rng.dirichlet, rng, { 1, 0 })
+    raises("np.random.dirichlet wants an alpha of one axis with elements, got ()", rng.dirichlet, rng, 2)
+  end)
+
   it("count how often each of several things happens", function()
     local p, tries = { 0.25, 0, 0.5, 0.25 }, 12
     local counts = rng:multinomial(tries, p, { count })
