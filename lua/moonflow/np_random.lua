@@ -207,26 +207,32 @@ function Generator:poisson(...)
   end)
 end
 
--- The sums of the chances up to each of n places, or of however many there are, and the last of them; chances are used
--- in proportion.
+-- The sums of the chances up to each of n places, or of however many there are, float64. They are used in proportion.
 local function summed_chances(p, n, called)
   local chances = as_array(p, called):astype("float64")
   if chances.rank ~= 1 or #chances ~= (n or #chances) or #chances == 0 then
     fail("invalid_argument", ("%s: p must be %s, one for each, and has the shape %s"):format(called,
       n and n .. " chances" or "chances along one axis", tostring(chances.shape)))
   end
-  local sums, total = chances:totable(), 0
-  for i, chance in ipairs(sums) do
-    if not (chance >= 0 and chance < math.huge) then
-      fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, i - 1, chance))
-    end
-    total = total + chance
-    sums[i] = total
+  local np = require("moonflow.np")
+  local wrong = np.flatnonzero(1 - chances:ge(0) * chances:lt(math.huge))
+  if #wrong > 0 then
+    fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, wrong[0],
+      chances[wrong[0]]))
   end
+  local sums = np.cumsum(chances)
+  local total = sums[#sums - 1]
   if math.abs(total - 1) > 1e-3 then
     fail("invalid_argument", ("%s: the chances add up to %g, not to 1"):format(called, total))
   end
   return sums
+end
+
+-- For each of an array of draws from [0, 1) the first place whose sum is above that share of the whole.
+local function places_of(sums, shares)
+  local np, last = require("moonflow.np"), #sums - 1
+  -- The last sum itself may come of rounding.
+  return np.minimum(np.searchsorted(sums, shares * sums[last], "right"), last)
 end
 
 local multinomial_signature = signature("np.random.multinomial",
@@ -244,9 +250,7 @@ function Generator:multinomial(...)
   local things, shape, rows = #sums, given.shape and flat_list(given.shape) or {}, 1
   for _, size in ipairs(shape) do rows = rows * size end
   shape[#shape + 1] = things
-  local tries = self:uniform(0, 1, { rows, given.n }, "float64") * sums[things]
-  -- The last sum itself may come of rounding.
-  local found = np.minimum(np.searchsorted(np.array(sums, "float64"), tries, "right"), things - 1)
+  local found = places_of(sums, self:uniform(0, 1, { rows, given.n }, "float64"))
   local counted = found + np.arange(rows):reshape({ -1, 1 }) * things
   return np.bincount(counted, { minlength = rows * things }):reshape(shape)
 end
@@ -330,23 +334,10 @@ function Generator:shuffle(a)
   for i, place in ipairs(self:permutation(#a):totable()) do a[i] = before[place + 1] end
 end
 
--- The first place whose sum is above `chance` of the whole.
-local function place_of(sums, chance)
-  local low, high = 1, #sums
-  local wanted = chance * sums[high]
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if sums[middle] > wanted then high = middle else low = middle + 1 end
-  end
-  return low
-end
-
 -- `count` of n places, each of which may come again.
 local function with_replacement(generator, n, count, sums)
   if not sums then return generator:randint(0, n, { count }) end
-  local list = generator:uniform(0, 1, { count }, "float64"):totable()
-  for i, chance in ipairs(list) do list[i] = place_of(sums, chance) - 1 end
-  return core.array(list, "int64", { count })
+  return places_of(sums, generator:uniform(0, 1, { count }, "float64"))
 end
 
 -- `count` different ones of n places. With chances each waits for a time of its own, exponential with its chance as the
@@ -355,9 +346,9 @@ end
 local function without_replacement(generator, n, count, sums)
   local list, possible = generator:permutation(n):totable(), n
   if sums then
-    local waits = generator:uniform(0, 1, { n }, "float64"):totable()
+    local waits, ends = generator:uniform(0, 1, { n }, "float64"):totable(), sums:totable()
     for i = 1, n do
-      local chance = sums[i] - (sums[i - 1] or 0)
+      local chance = ends[i] - (ends[i - 1] or 0)
       if chance == 0 then possible = possible - 1 end
       waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
     end
