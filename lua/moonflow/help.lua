@@ -321,7 +321,9 @@ local foreign_of_arrays = {
   genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt", row_stack = "flow.np.vstack",
   imread = "flow.np.load_png", imsave = "flow.np.save_png", shuffle = "flow.np.random.permutation",
   choice = "flow.np.random.choice", multinomial = "flow.np.random.multinomial", insert = "flow.np.concat",
-  extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
+  extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min", fmax = "flow.np.maximum",
+  fmin = "flow.np.minimum", remainder = "flow.np.mod", mgrid = "flow.np.meshgrid", indices = "flow.np.meshgrid",
+  savez_compressed = "flow.np.savez", float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8",
 }
 
 local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end

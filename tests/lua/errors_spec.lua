@@ -696,6 +696,7 @@ describe("a name that is not there", function()
     golden("flow.train has no 'Evaluator'; it has CheckPoint, SimpleCheckPointManager", ">>flow.train.Evaluator()")
     golden_start("flow.optimizer has no 'LBFGS'; it has Adam, AdamW, CombinedOptimizer, ", ">>flow.optimizer.LBFGS(1)")
     golden("flow.np has no 'insert'; did you mean flow.np.concat?", ">>np.insert()")
+    golden("flow.np has no 'float'; did you mean flow.np.float32?", ">>np.zeros({ 2 }, np.float)")
     assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
     golden("np.exp wants an ndarray, a table or a number, got a blob; values of a job are computed by functions of "
       .. "flow, such as flow.math.exp", body [[
