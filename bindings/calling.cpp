@@ -1,6 +1,7 @@
 #include "bindings/calling.h"
 
 #include <cstdio>
+#include <cstring>
 
 #include "bindings/interruption.h"
 #include "bindings/traceback.h"
@@ -28,7 +29,10 @@ bool call(lua_State* L, int arguments, int results) {
 
 bool loaded(lua_State* L, int status) {
   if (status == 0) return true;
-  std::fprintf(stderr, "%s\n", lua_tostring(L, -1));
+  const char* problem = lua_tostring(L, -1);
+  // What comes of { options } and (body) on two lines.
+  const bool is_call = std::strstr(problem, "ambiguous syntax (function call") != nullptr;
+  std::fprintf(stderr, "%s%s\n", problem, is_call ? "; a '(' stands on the line of what it calls" : "");
   lua_pop(L, 1);
   return false;
 }

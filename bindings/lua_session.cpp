@@ -121,6 +121,8 @@ int wait_idle(lua_State* L) {
   protect(L, [&] {
     constexpr double kLongestMs = 1e9;  // the clock's numbers end somewhere beyond
     const double timeout_ms = lua_isnoneornil(L, 2) ? -1 : std::min(number_at(L, 2, "timeout_ms"), kLongestMs);
+    require(timeout_ms == timeout_ms, ErrorCode::InvalidArgument,
+            "timeout_ms must be a number of milliseconds, got nan");
     idle = any_session(L).executor().wait_idle(timeout_ms);
   });
   lua_pushboolean(L, idle);

@@ -82,6 +82,13 @@ function arguments.some_of(names, most)
   return #names > most and text .. " and " .. #names - most .. " more" or text
 end
 
+--- The same of names between quotes: "'a', 'b' and 3 more".
+function arguments.some_quoted(names, most)
+  local quoted = {}
+  for i, name in ipairs(names) do quoted[i] = "'" .. tostring(name) .. "'" end
+  return arguments.some_of(quoted, most)
+end
+
 -- Beyond 2^53 a number is no longer exact, so what it was meant to be is unknown.
 local function is_integer(value)
   return type(value) == "number" and value % 1 == 0 and value >= -2 ^ 53 and value <= 2 ^ 53

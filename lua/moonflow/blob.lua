@@ -45,10 +45,11 @@ function Blob.__index(self, key)
     errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no '" .. key
       .. "'; return it from the job or watch it with flow.watch"
       .. (name and ", or compute with it by " .. name .. "(x)" or ""))
-  elseif type(key) == "number" then
-    errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element " .. key
-      .. "; flow.slice and flow.gather take parts of it")
-  elseif type(key) == "string" and key ~= "site" then
+  elseif type(key) ~= "string" then
+    errors.raise("wrong_state", "'" .. self.name .. "' is a graph value with no data, so it has no element "
+      .. arguments.describe(key) .. "; flow.slice and flow.gather take parts of it, and flow.dim_gather one element of "
+      .. "each row")
+  elseif key ~= "site" then
     local name = function_called(key)
     errors.raise("not_found", "'" .. self.name .. "' is a graph value and has no '" .. key .. "'"
       .. (name and "" or arguments.suggestion(key, fields)) .. "; what computes with it is a function, "

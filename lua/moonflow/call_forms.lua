@@ -1,5 +1,6 @@
---- Call forms: what OneFlow calls the parameters of a function, and their order there, where either is not ours. With
--- it a call of a ported script means what it did.
+--- Call forms: what OneFlow calls the parameters of a function, and of flow.np NumPy, and their order there, where
+-- either is not ours. With it a call of a ported script means what it did. np.eye and np.pad take what was their own
+-- order before they had NumPy's.
 -- A form lists the original's parameters: "name", "original=ours", or, of one that there is none of here, a table: its
 -- name, its kind, the only value it may have (any of its kind when nil), and what to do about others. The order is
 -- taken where what is given by position does not fit ours; the names are always taken. Where both orders would take the
@@ -98,4 +99,33 @@ return {
   ["flow.squeeze"] = one_input,
   ["flow.transpose"] = { "a=x", "perm", conjugate, batch_axis_stays, "name" },
   ["flow.zeros_like"] = like_another,
+
+  ["np.array"] = { "object=source", "dtype" },
+  ["np.clip"] = { "a", "min=a_min", "max=a_max" },
+  ["np.eye"] = { "size", "dtype", "N=size", "M=columns" },
+  ["np.full"] = { "shape", "fill_value=value", "dtype" },
+  ["np.full_like"] = { "a", "fill_value=value", "dtype" },
+  ["np.geomspace"] = { "start", "stop", "num=count" },
+  ["np.isin"] = { "element=a", "test_elements=values" },
+  ["np.linspace"] = { "start", "stop", "num=count" },
+  ["np.logspace"] = { "start", "stop", "num=count" },
+  ["np.pad"] = { "array=a", "pad_width", "constant_values" },
+  ["np.random.beta"] = { "a", "b", "size=shape" },
+  ["np.random.binomial"] = { "n", "p", "size=shape" },
+  ["np.random.choice"] = { "a", "size=shape", "replace", "p" },
+  ["np.random.dirichlet"] = { "alpha", "size=shape" },
+  ["np.random.exponential"] = { "scale", "size=shape" },
+  ["np.random.gamma"] = { "form", "scale", "size=shape" },
+  ["np.random.integers"] = { "low", "high", "size=shape", "dtype", "endpoint" },
+  ["np.random.multinomial"] = { "n", "pvals=p", "size=shape" },
+  ["np.random.multivariate_normal"] = { "mean", "cov", "size=shape" },
+  ["np.random.normal"] = { "loc=mean", "scale=deviation", "size=shape" },
+  ["np.random.poisson"] = { "lam", "size=shape" },
+  ["np.random.randint"] = { "low", "high", "size=shape", "dtype" },
+  ["np.random.random"] = { "size=shape" },
+  ["np.random.standard_normal"] = { "size=shape" },
+  ["np.random.uniform"] = { "low", "high", "size=shape" },
+  ["np.ravel_multi_index"] = { "multi_index", "dims=shape" },
+  ["np.tril"] = { "m=a", "k=diagonal" },
+  ["np.triu"] = { "m=a", "k=diagonal" },
 }

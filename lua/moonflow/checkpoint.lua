@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
+local update = require "moonflow.update"
 local variable = require "moonflow.variable"
 local io, os = io, os
 
@@ -49,14 +50,26 @@ function checkpoint.save(...)
   write("flow.checkpoint.save", given.path, given.values or variable.values(true), given.overwrite)
 end
 
-local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" } })
+-- A step that a job counts has the job's name, so that it may be in a checkpoint of another network.
+local function is_system(name) return name:find("^System%-") ~= nil end
+
+local get_signature = arguments.signature("flow.checkpoint.get", { { "path", "string" }, { "slots", "boolean", true } })
 
 --- The arrays of a checkpoint folder or a safetensors file, whatever jobs there are: { name = ndarray }.
+--- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs, which
+---                        their names tell: `flow.load_variables(flow.checkpoint.get(path, { slots = false }))`
 --- @return table<string,ndarray>
 --- @error a damaged or missing file; a dtype that there is none of here
 function checkpoint.get(...)
-  local path = get_signature:parse(...).path
-  return (is_file(path) and core.safetensors_read(path) or core.checkpoint_read(path))
+  local given = get_signature:parse(...)
+  local path = given.path
+  local values = is_file(path) and core.safetensors_read(path) or (core.checkpoint_read(path))
+  if given.slots then return values end
+  local weights = {}
+  for name, value in pairs(values) do
+    if not is_system(name) and not update.is_slot(name, values) then weights[name] = value end
+  end
+  return weights
 end
 
 -- ---- CheckPoint ---------------------------------------------------------------------------------------------------
@@ -118,9 +131,6 @@ local function read(path, wanted)
   return values, nil, values
 end
 
--- A step that a job counts has the job's name, so that it may be in a checkpoint of another network.
-local function is_system(name) return name:find("^System%-") ~= nil end
-
 -- Some of these keys, for messages.
 local function examples(held)
   local names = {}
@@ -131,8 +141,26 @@ local function examples(held)
   return names[1] and "'" .. names[1] .. "'" .. (names[2] and " and others" or "") or "nothing"
 end
 
---- Sets variables of the jobs defined so far to what a checkpoint has of them. One that it lacks keeps its value, or
---- gets its first one, and the log sink is told.
+-- Tells of variables that a checkpoint lacks, in a line for those that keep their values and one for the others.
+local function tell_missing(where, missing)
+  for _, keeps in ipairs { true, false } do
+    local names = {}
+    for _, entry in ipairs(missing) do
+      if entry.initialised == keeps then names[#names + 1] = entry.name end
+    end
+    table.sort(names)
+    if #names == 1 then
+      session.log(("%s has no variable '%s'; it %s"):format(where, names[1],
+        keeps and "keeps its value" or "gets its first value"))
+    elseif #names > 1 then
+      session.log(("%s has no variables %s; they %s"):format(where, arguments.some_quoted(names, 4),
+        keeps and "keep their values" or "get their first values"))
+    end
+  end
+end
+
+--- Sets variables of the jobs defined so far to what a checkpoint has of them. Those that it lacks keep their values,
+--- or get their first ones, and the log sink is told.
 --- @param where string    the checkpoint, for messages
 --- @param values table    { name -> ndarray }, of more variables maybe
 --- @param seed? number    which it was made with
@@ -152,10 +180,7 @@ function checkpoint.adopt(where, values, seed, held, known)
       examples(wanted), examples(held)))
   end
   variable.load(found, where)
-  for _, entry in ipairs(missing) do
-    session.log(("%s has no variable '%s'; it %s"):format(where, entry.name,
-      entry.initialised and "keeps its value" or "gets its first value"))
-  end
+  tell_missing(where, missing)
   random_seed.adopt(seed)
   variable.initialise()
 end

@@ -308,15 +308,22 @@ local foreign = {
   imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",
   no_grad = "flow.stop_gradient", load = "flow.checkpoint.get", tensor = "flow.np.array",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",
+  multinomial = "flow.random.categorical", manual_seed = "flow.set_seed", seed = "flow.set_seed",
+  clip_grad_norm = "flow.optimizer.grad_clipping.by_global_norm",
+  clip_grad_norm_ = "flow.optimizer.grad_clipping.by_global_norm",
+  clip_grad_value_ = "flow.optimizer.grad_clipping.by_value",
+  state_dict = "flow.get_all_variables", load_state_dict = "flow.load_variables",
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",
-  ["repeat"] = "flow.np.repeat_interleave", hypot = "flow.np.linalg.norm", identity = "flow.np.eye",
+  ["repeat"] = "flow.np.repeat_interleave", identity = "flow.np.eye",
   radians = "flow.np.deg2rad", degrees = "flow.np.rad2deg", fabs = "flow.np.abs", dstack = "flow.np.stack",
   genfromtxt = "flow.np.loadtxt", read_csv = "flow.np.loadtxt", row_stack = "flow.np.vstack",
   imread = "flow.np.load_png", imsave = "flow.np.save_png", shuffle = "flow.np.random.permutation",
-  choice = "flow.np.random.choice", multinomial = "flow.np.random.choice", insert = "flow.np.concat",
-  extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min",
+  choice = "flow.np.random.choice", multinomial = "flow.np.random.multinomial", insert = "flow.np.concat",
+  extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min", fmax = "flow.np.maximum",
+  fmin = "flow.np.minimum", remainder = "flow.np.mod", mgrid = "flow.np.meshgrid", indices = "flow.np.meshgrid",
+  savez_compressed = "flow.np.savez", float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8",
 }
 
 local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
@@ -427,6 +434,8 @@ end
 
 -- ---- names that there are not -------------------------------------------------------------------------------------
 
+local kTelling = 4  -- letters of a name; what resembles a shorter one, anywhere, resembles it by chance
+
 -- What may have been meant by a name that the folder at `path` lacks: the same in other letters, the same elsewhere,
 -- what resembles it here, or anywhere. Functions of arrays stand for none of values in a job, nor the other way round.
 local function meant(path, folder, key)
@@ -444,7 +453,8 @@ local function meant(path, folder, key)
   end
   if elsewhere[1] and elsewhere[1]:match("[%w_]+$") == key then return elsewhere end
   local near = arguments.nearest(key, names)
-  return near and { path .. "." .. near } or elsewhere
+  if near then return { path .. "." .. near } end
+  return #key >= kTelling and elsewhere or {}
 end
 
 -- "; it has a, b" of a folder with few names; nothing of one that would fill the screen.

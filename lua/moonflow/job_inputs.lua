@@ -70,6 +70,21 @@ local function placeholder_site(value)
   return value and value.site
 end
 
+-- What to do about a parameter without a placeholder: the key that was meant, or one that no parameter has.
+local function hint_of_missing(name, names, keys)
+  local near = arguments.suggestion(name, keys)
+  if near ~= "" or #keys == 0 then return near end
+  local is_parameter, left_over = {}, {}
+  for _, parameter in ipairs(names) do is_parameter[parameter] = true end
+  for _, key in ipairs(keys) do
+    if not is_parameter[key] then left_over[#left_over + 1] = key end
+  end
+  if #left_over == 1 and #keys == #names then
+    return ", and inputs." .. left_over[1] .. " has no parameter; give both one name, for they go by name"
+  end
+  return ", which go by name: " .. table.concat(keys, ", ")
+end
+
 -- Named form: the order is that of the parameters.
 local function named_inputs(inputs, names, count, site)
   if not names then
@@ -81,10 +96,8 @@ local function named_inputs(inputs, names, count, site)
   for i, name in ipairs(names) do
     known[name] = true
     if inputs[name] == nil then
-      local given = keys_of(inputs)
-      local near = arguments.suggestion(name, given)
       errors.raise("invalid_argument", "parameter '" .. name .. "' has no placeholder in inputs"
-        .. (near == "" and #given > 0 and ", which go by name: " .. table.concat(given, ", ") or near), site)
+        .. hint_of_missing(name, names, keys_of(inputs)), site)
     end
     list[i] = { name = name, type = inputs[name] }
   end

@@ -129,11 +129,12 @@ function(t, given, where, signature)
   local sizes = x.shape:table()
   local width = sizes[rank]
 
-  local flat = x
-  if rank > 2 then flat = ops.apply("reshape", { x }, { shape = { -1, width } }, part(names, "flat")) end
   local w = weight(t, where, names, "weight", { units, width },
     given.kernel_initializer or initializer.xavier_uniform_initializer(),
     { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable })
+  -- Behind the variable, for the error of a name that is taken is to be that of the variable.
+  local flat = x
+  if rank > 2 then flat = ops.apply("reshape", { x }, { shape = { -1, width } }, part(names, "flat")) end
   local out = ops.apply("matmul", { flat, w }, { transpose_b = true }, part(names, "matmul"))
   if given.use_bias then
     local b = weight(t, where, names, "bias", { units }, given.bias_initializer or zeros,

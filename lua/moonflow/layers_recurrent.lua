@@ -188,11 +188,12 @@ return function(define, naming, part, weight)
 
       local names = naming(t, given.name, cell.kind)
       local function named(word) return part(names, word) end
+      -- Before the ops, for the error of a name that is taken is to be that of a variable.
+      local w = variables_of(t, where, names, cell, given, features, units)
       local states = first_states(cell, given, batch, units, named, signature)
       local is_there, all_there
       if given.lengths then is_there, all_there = masks(given.lengths, batch, steps, named, signature) end
 
-      local w = variables_of(t, where, names, cell, given, features, units)
       local flat = ops.apply("reshape", { x }, { shape = { batch * steps, features } }, named "flat")
       local inputs = ops.apply("reshape", { cell.inputs(flat, w, named "inputs") },
         { shape = { batch, steps, cell.gates * units } }, named "input_gates")

@@ -404,7 +404,9 @@ errors: x has no such axis]],
   define(flow, "zeros", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Zeros.", filled(0))
   define(flow, "ones", { { "shape", "list" }, { "dtype", "dtype", "float32" } }, "Ones.", filled(1))
 
-  require("moonflow.ported")(flow, function(...) define(flow, ...) end)
+  local function define_in_flow(...) define(flow, ...) end
+  require("moonflow.random")(flow, define_in_flow)
+  require("moonflow.ported")(flow, define_in_flow)
 end
 
 return mathematics

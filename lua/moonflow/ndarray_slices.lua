@@ -207,9 +207,17 @@ return function(ndarray)
     return cast(value, dtype)
   end
 
-  --- The value for a place of this shape, a list, and dtype, repeated into it by NumPy's rules.
+  -- Without axes of size 1 at the front, down to this rank.
+  local function without_leading_ones(a, rank)
+    local sizes = a.shape:table()
+    while #sizes > rank and sizes[1] == 1 do table.remove(sizes, 1) end
+    return #sizes < a.rank and a:reshape(sizes) or a
+  end
+
+  --- The value for a place of this shape, a list, and dtype, repeated into it by NumPy's rules. As there, axes of size
+  --- 1 that the place has not may stand before its own: the (1, n) that a job gives of a batch of one goes into a row.
   function ndarray.fitted(value, dtype, shape, called)
-    local source = ndarray.value_for(value, dtype, called)
+    local source = without_leading_ones(ndarray.value_for(value, dtype, called), #shape)
     local from, missing = source.shape, #shape - source.rank
     local is_same, fits = missing == 0, missing >= 0
     for axis = 1, source.rank do

@@ -103,13 +103,17 @@ function np.arange(...)
   return (evaluate("range", {}, { start = start, stop = stop, step = step, dtype = dtype }, "np.arange"))
 end
 
+local function check_count(count, called)
+  if count < 0 then fail("invalid_argument", ("%s: the count must be at least 0, got %d"):format(called, count)) end
+end
+
 local linspace_signature = signature("np.linspace",
   { { "start", "number" }, { "stop", "number" }, { "count", "integer", 50 }, { "dtype", "dtype", "float32" } })
 --- `count` numbers from `start` to `stop`, both included; with an integer dtype they must all be whole.
 function np.linspace(...)
   local given = linspace_signature:parse(...)
   local start, stop, count, dtype = given.start, given.stop, given.count, given.dtype
-  if count < 0 then fail("invalid_argument", ("np.linspace: the count must be at least 0, got %d"):format(count)) end
+  check_count(count, "np.linspace")
   local step = count > 1 and (stop - start) / (count - 1) or 0
   if not arguments.floating[dtype] and (start % 1 ~= 0 or step % 1 ~= 0) then
     fail("invalid_argument", ("np.linspace: %d numbers from %g to %g are not all whole, so they are no %s"):format(
@@ -123,28 +127,79 @@ function np.linspace(...)
   return a
 end
 
-local eye_signature = signature("np.eye", { { "size", "integer" }, { "dtype", "dtype", "float32" } })
---- The identity matrix (size, size). Its rows picked by class ids are one-hot: `np.eye(10):take(labels, 0)`.
-function np.eye(...)
-  local given = eye_signature:parse(...)
-  if given.size < 0 then
-    fail("invalid_argument", ("np.eye: the size must be at least 0, got %d"):format(given.size))
-  end
-  local flat = np.zeros({ given.size * given.size }, given.dtype)
-  if given.size > 0 then flat:set("::" .. given.size + 1, 1) end
-  return flat:reshape({ given.size, given.size })
+-- Powers of a base with equally spaced exponents; the whole ones of an integer dtype are rounded to it.
+local function powers(base, exponents, dtype)
+  local values = np.power(np.array(base, "float64"), exponents)
+  return cast(arguments.floating[dtype] and values or np.rint(values), dtype)
 end
 
-local diag_signature = signature("np.diag", { { "a", "any" } })
---- The diagonal of a matrix; or of an array of rank 1 the square matrix that has it there and zeros elsewhere.
+local logspace_signature = signature("np.logspace", { { "start", "number" }, { "stop", "number" },
+  { "count", "integer", 50 }, { "base", "number", 10 }, { "dtype", "dtype", "float32" } })
+--- `count` powers of `base`, whose exponents go from `start` to `stop` as np.linspace has them: learning rates to try,
+--- `np.logspace(-4, -1, 4)`. In an integer dtype each is rounded.
+function np.logspace(...)
+  local given = logspace_signature:parse(...)
+  check_count(given.count, "np.logspace")
+  return powers(given.base, np.linspace(given.start, given.stop, given.count, "float64"), given.dtype)
+end
+
+local geomspace_signature = signature("np.geomspace",
+  { { "start", "number" }, { "stop", "number" }, { "count", "integer", 50 }, { "dtype", "dtype", "float32" } })
+--- `count` numbers from `start` to `stop`, both included, each the same multiple of the one before it. In an integer
+--- dtype each is rounded.
+--- @error 0 as an end; ends of different signs
+function np.geomspace(...)
+  local given = geomspace_signature:parse(...)
+  local start, stop, count, dtype = given.start, given.stop, given.count, given.dtype
+  check_count(count, "np.geomspace")
+  if start == 0 or stop == 0 or (start > 0) ~= (stop > 0) then
+    fail("invalid_argument", ("np.geomspace: from %g to %g no number is the same multiple of the one before it; both "
+      .. "ends are above 0, or both below"):format(start, stop))
+  end
+  local a = powers(stop / start, np.linspace(0, 1, count, "float64"), "float64") * start
+  if count > 0 then a[0] = start end
+  if count > 1 then a[count - 1] = stop end
+  return cast(arguments.floating[dtype] and a or np.rint(a), dtype)
+end
+
+-- Where the diagonal of a matrix (rows, columns) that begins `k` columns to the right, or with a negative one so many
+-- rows down, lies in the flattened matrix: { start, stop, step } of a slice.
+local function diagonal(rows, columns, k)
+  local size = math.max(0, math.min(rows + math.min(k, 0), columns - math.max(k, 0)))
+  local start = size > 0 and (k < 0 and -k * columns or k) or 0
+  return { start, start + size * (columns + 1), columns + 1 }
+end
+
+local eye_signature = signature("np.eye", { { "size", "integer" }, { "columns", "integer?" }, { "k", "integer", 0 },
+  { "dtype", "dtype", "float32" } })
+--- The identity matrix (size, size), or with `columns` of another number of them; its ones are `k` places to the right
+--- of the diagonal, or to the left of it with a negative `k`. The rows of the identity picked by class ids are one-hot:
+--- `np.eye(10):take(labels, 0)`.
+function np.eye(...)
+  local given = eye_signature:parse(...)
+  local rows, columns = given.size, given.columns or given.size
+  if rows < 0 or columns < 0 then
+    fail("invalid_argument", ("np.eye: sizes must be at least 0, got %d and %d"):format(rows, columns))
+  end
+  local flat = np.zeros({ rows * columns }, given.dtype)
+  flat:set(diagonal(rows, columns, given.k), 1)
+  return flat:reshape({ rows, columns })
+end
+
+local diag_signature = signature("np.diag", { { "a", "any" }, { "k", "integer", 0 } })
+--- The diagonal of a matrix; or of an array of rank 1 the square matrix that has it there and zeros elsewhere. `k` is
+--- one so many places to the right of the main one, or to the left with a negative `k`.
 function np.diag(...)
-  local a = as_array(diag_signature:parse(...).a, "np.diag")
+  local given = diag_signature:parse(...)
+  local a, k = as_array(given.a, "np.diag"), given.k
   if a.rank ~= 1 and a.rank ~= 2 then
     fail("shape_mismatch", "np.diag wants an array of rank 1 or 2, got " .. tostring(a.shape))
   end
-  if a.rank == 1 then return np.where(np.eye(#a, "int8"), a, 0) end
-  local size = math.min(a.shape[0], a.shape[1])
-  return a:ravel():take(np.arange(size) * (a.shape[1] + 1))
+  if a.rank == 2 then return a:ravel():slice(diagonal(a.shape[0], a.shape[1], k)) end
+  local size = #a + math.abs(k)
+  local flat = np.zeros({ size * size }, a.dtype)
+  flat:set(diagonal(size, size, k), a)
+  return flat:reshape({ size, size })
 end
 
 -- ---- joining and shaping ------------------------------------------------------------------------------------------
@@ -291,6 +346,25 @@ pairwise("power", ndarray.pow)
 pairwise("arctan2", function(a, b)
   a, b = ndarray.operands(a, b, "np.arctan2")
   return (evaluate("atan2", { floating(a), floating(b) }, {}, "np.arctan2"))
+end)
+-- These two in double precision, so that no step of theirs is too large for the dtype.
+local function pairwise_in_double(name, compute)
+  pairwise(name, function(a, b)
+    a, b = ndarray.operands(a, b, "np." .. name)
+    return cast(compute(cast(a, "float64"), cast(b, "float64")), floating(a).dtype)
+  end)
+end
+--- The length of the vector (a, b), sqrt(a^2 + b^2), element by element.
+pairwise_in_double("hypot", function(a, b)
+  a, b = np.abs(a), np.abs(b)
+  local long = np.maximum(a, b)
+  local share = np.minimum(a, b) / np.where(long:eq(0), 1, long)
+  return np.where(np.logical_or(a:eq(math.huge), b:eq(math.huge)), math.huge, long * np.sqrt(share * share + 1))
+end)
+--- log(exp(a) + exp(b)), element by element, also where exp(a) is too large or too small for a number.
+pairwise_in_double("logaddexp", function(a, b)
+  local apart = np.where(a:eq(b), 0, np.abs(a - b))  -- equal infinities are 0 apart
+  return np.maximum(a, b) + np.log1p(np.exp(-apart))
 end)
 for name, long in pairs({
   eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
@@ -455,6 +529,6 @@ for _, name in ipairs({ "dot", "clip" }) do
   core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end
 end
 for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
-np.pi, np.inf, np.nan = math.pi, math.huge, 0 / 0
+np.pi, np.e, np.inf, np.nan = math.pi, math.exp(1), math.huge, 0 / 0
 
 return np

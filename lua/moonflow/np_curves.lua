@@ -1,5 +1,5 @@
---- The functions of flow.np on curves, values that follow one another along an axis: differences, areas, smoothing,
--- polynomials, and what lies between the points.
+--- The functions of flow.np on curves, values that follow one another along an axis: differences, slopes, areas,
+-- smoothing, polynomials, and what lies between the points.
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
@@ -30,6 +30,107 @@ return function(np)
     return a
   end
 
+  -- The slopes of `f` along an axis whose points are `d` apart, from each to the next. Inside each is that of the
+  -- parabola through a point and its neighbours; at the ends that of the line through the last two, or with
+  -- `edge_order` 2 of the parabola through the last three.
+  local function slopes(f, axis, d, edge_order)
+    local count = f.shape[axis]
+    local function part(a, first, last) return cut(a, axis, { first, last }) end
+    local line = np.diff(f, { axis = axis }) / d
+    local before, behind = part(d, 0, count - 2), part(d, 1, count - 1)
+    local inner = (part(line, 0, count - 2) * behind + part(line, 1, count - 1) * before) / (before + behind)
+    -- At equal distances the point itself is no part of it, so a NaN there does not matter.
+    local across = (part(f, 2, count) - part(f, 0, count - 2)) / (before + behind)
+    inner = np.where(before:eq(behind), across, inner)
+
+    local function at_end(i, next)
+      local near = part(line, i, i + 1)
+      if edge_order == 1 then return near end
+      -- The slope of a parabola changes evenly, and in the middle between two points it is that of their line.
+      local of_near, of_far = part(d, i, i + 1), part(d, next, next + 1)
+      return near + (near - part(line, next, next + 1)) * of_near / (of_near + of_far)
+    end
+    return np.concat({ at_end(0, 1), inner, at_end(count - 2, count - 3) }, axis)
+  end
+
+  -- How far the points along an axis are apart: `spacing` everywhere, or what lies between places.
+  local function distances(f, axis, spacing)
+    local count, sizes = f.shape[axis], {}
+    for i = 1, f.rank do sizes[i] = i - 1 == axis and count - 1 or 1 end
+    if type(spacing) == "number" then return np.full(sizes, spacing, "float64") end
+    local places = as_array(spacing, "np.gradient")
+    if places.rank == 0 then return np.full(sizes, places:item(), "float64") end
+    if places.rank ~= 1 or #places ~= count then
+      fail("shape_mismatch", ("np.gradient: the places along axis %d are %s for %d points"):format(axis,
+        tostring(places.shape), count))
+    end
+    return np.diff(cast(places, "float64")):reshape(sizes)
+  end
+
+  local gradient_signature = signature("np.gradient",
+    { { "f", "any" }, { "spacing", "any?" }, { "axis", "list?" }, { "edge_order", "integer", 1 } })
+  --- The slopes of `f` at its points, shaped as `f`, along each axis: `local dy, dx = np.gradient(height)`. Behind `f`
+  --- may stand how far the points are apart, 1 without a word: one number for all axes, or one after the other for each
+  --- axis a number or the places of its points: `np.gradient(position, times)`. A last `{ axis = 0 }` or
+  --- `{ axis = { 0, 2 } }` has only these axes. Each slope is that of the parabola through a point and both neighbours,
+  --- at the ends that of the line to the neighbour, or with `edge_order = 2` of the parabola. In double precision.
+  --- @return any
+  --- @error fewer points along an axis than edge_order + 1; spacings for another number of axes
+  function np.gradient(f, ...)
+    local spacings, count = { ... }, select("#", ...)
+    local options = spacings[count]
+    if type(options) == "table" and not getmetatable(options) and type(next(options)) == "string" then
+      count = count - 1
+    else
+      options = {}
+    end
+    local given = gradient_signature:parse(f, nil, nil, nil, options)
+    if given.spacing ~= nil then spacings, count = { given.spacing }, 1 end
+    f = ndarray.floating(as_array(f, "np.gradient"))
+    local axes = given.axis and arguments.flat_list(given.axis) or {}
+    for axis = 1, given.axis and 0 or f.rank do axes[axis] = axis - 1 end
+    if count > 1 and count ~= #axes then
+      fail("invalid_argument", ("np.gradient: %d spacings for %d axes; it wants one for all or one for each"):format(
+        count, #axes))
+    elseif given.edge_order ~= 1 and given.edge_order ~= 2 then
+      fail("invalid_argument", ("np.gradient: edge_order can be 1 or 2, got %d"):format(given.edge_order))
+    end
+    local exact, results = cast(f, "float64"), {}
+    for i, axis in ipairs(axes) do
+      axis = axis_of(f, axis, "np.gradient")
+      if f.shape[axis] < given.edge_order + 1 then
+        fail("shape_mismatch", ("np.gradient: axis %d has %d points, and edge_order %d needs %d"):format(axis,
+          f.shape[axis], given.edge_order, given.edge_order + 1))
+      end
+      local d = distances(f, axis, count == 0 and 1 or spacings[count == 1 and 1 or i])
+      results[i] = cast(slopes(exact, axis, d, given.edge_order), f.dtype)
+    end
+    return unpack(results)
+  end
+
+  local unwrap_signature = signature("np.unwrap", { { "p", "any" }, { "discont", "number?" },
+    { "axis", "integer", -1 }, { "period", "number", 2 * math.pi } })
+  --- Angles that run on where they jump: each step along `axis` that is longer than half a `period`, and than
+  --- `discont`, is shortened by whole periods. In double precision.
+  --- @error a period that is not above 0
+  function np.unwrap(...)
+    local given = unwrap_signature:parse(...)
+    local p, period = ndarray.floating(as_array(given.p, "np.unwrap")), given.period
+    local axis, half = axis_of(p, given.axis, "np.unwrap"), period / 2
+    if not (period > 0 and period < math.huge) then
+      fail("invalid_argument", ("np.unwrap: the period must be above 0, got %g"):format(period))
+    end
+    if p.shape[axis] < 2 then return p:copy() end
+    local exact = cast(p, "float64")
+    local step = np.diff(exact, { axis = axis })
+    local short = (step + half) % period - half
+    -- Half a period up stays one up.
+    short = np.where(np.logical_and(short:eq(-half), step:gt(0)), half, short)
+    local correction = np.where(np.abs(step):lt(math.max(given.discont or half, half)), 0, short - step)
+    local corrections = np.concat({ np.zeros_like(cut(exact, axis, { 0, 1 })), np.cumsum(correction, axis) }, axis)
+    return cast(exact + corrections, p.dtype)
+  end
+
   local trapezoid_signature = signature("np.trapezoid",
     { { "y", "any" }, { "x", "any?" }, { "dx", "number", 1 }, { "axis", "integer", -1 } })
   --- The area under the straight pieces between points along `axis`, `dx` apart or at the places `x`: one for each
@@ -58,31 +159,24 @@ return function(np)
     return area.rank == 0 and area:item() or area
   end
 
-  local convolve_signature = signature("np.convolve",
-    { { "a", "any" }, { "v", "any" }, { "mode", "string", "full" } })
-  --- The sums of products of one curve with another that runs backwards past it, such as a moving average:
-  --- `np.convolve(a, np.ones(5) / 5, "valid")`. "full" has each place where they meet, "same" of these as many as the
-  --- longer one has, in the middle, and "valid" those where the shorter one is inside the longer one. In double
-  --- precision, in the dtype of both together; integers as int64, exact up to 2^53.
-  --- @error an array without elements, or of another rank than 1
-  function np.convolve(...)
-    local given = convolve_signature:parse(...)
-    local a, v, dtype = ndarray.operands(as_array(given.a, "np.convolve"), as_array(given.v, "np.convolve"),
-      "np.convolve")
+  -- The sums of products of one curve with another that runs backwards past it, in one of three modes.
+  local function convolved(a, v, mode, called)
+    local dtype
+    a, v, dtype = ndarray.operands(as_array(a, called), as_array(v, called), called)
     if a.rank ~= 1 or v.rank ~= 1 or #a == 0 or #v == 0 then
-      fail("shape_mismatch", ("np.convolve wants two arrays of one axis with elements, got %s and %s"):format(
+      fail("shape_mismatch", ("%s wants two arrays of one axis with elements, got %s and %s"):format(called,
         tostring(a.shape), tostring(v.shape)))
     end
     if #v > #a then a, v = v, a end
     local count, width, first, last = #a, #v, 0, #a + #v - 1
-    if given.mode == "same" then
+    if mode == "same" then
       first = math.floor((width - 1) / 2)
       last = first + count
-    elseif given.mode == "valid" then
+    elseif mode == "valid" then
       first, last = width - 1, count
-    elseif given.mode ~= "full" then
-      fail("invalid_argument", "np.convolve: the mode is \"full\", \"same\" or \"valid\", got '" .. given.mode .. "'"
-        .. arguments.suggestion(given.mode, { "full", "same", "valid" }))
+    elseif mode ~= "full" then
+      fail("invalid_argument", called .. ": the mode is \"full\", \"same\" or \"valid\", got '" .. mode .. "'"
+        .. arguments.suggestion(mode, { "full", "same", "valid" }))
     end
     a, v = cast(a, "float64"), cast(v, "float64")
     local out = np.empty({ last - first }, "float64")
@@ -93,6 +187,35 @@ return function(np)
       sums[i - first] = sum
     end
     return cast(out, arguments.floating[dtype] and dtype or "int64")
+  end
+
+  local convolve_signature = signature("np.convolve",
+    { { "a", "any" }, { "v", "any" }, { "mode", "string", "full" } })
+  --- The sums of products of one curve with another that runs backwards past it, such as a moving average:
+  --- `np.convolve(a, np.ones(5) / 5, "valid")`. "full" has each place where they meet, "same" of these as many as the
+  --- longer one has, in the middle, and "valid" those where the shorter one is inside the longer one. In double
+  --- precision, in the dtype of both together; integers as int64, exact up to 2^53.
+  --- @error an array without elements, or of another rank than 1
+  function np.convolve(...)
+    local given = convolve_signature:parse(...)
+    return convolved(given.a, given.v, given.mode, "np.convolve")
+  end
+
+  local correlate_signature = signature("np.correlate",
+    { { "a", "any" }, { "v", "any" }, { "mode", "string", "valid" } })
+  --- The sums of products of one curve with another that is moved along it: how alike they are at each distance.
+  ---   out[k] = sum over n of a[n + k] * v[n]
+  --- Modes, dtypes and precision are those of np.convolve; "full" begins with the last element of `v` on the first one
+  --- of `a`.
+  --- @error an array without elements, or of another rank than 1
+  function np.correlate(...)
+    local given = correlate_signature:parse(...)
+    local a, v = as_array(given.a, "np.correlate"), as_array(given.v, "np.correlate")
+    -- With the longer one first, so that the middle of "same" is rounded as NumPy has it.
+    if v.rank == 1 and a.rank == 1 and #v > #a then
+      return np.flip(convolved(v, np.flip(a), given.mode, "np.correlate"))
+    end
+    return convolved(a, v.rank == 1 and np.flip(v) or v, given.mode, "np.correlate")
   end
 
   local polyfit_signature = signature("np.polyfit", { { "x", "any" }, { "y", "any" }, { "deg", "integer" } })

@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local panels = require "moonflow.panels"
+local stacks = require "moonflow.stacks"
 
 local as_array, floating = ndarray.as_array, ndarray.floating
 local subtract_product, solve_lower, solve_upper = panels.subtract_product, panels.solve_lower, panels.solve_upper
@@ -137,10 +138,16 @@ return function(np)
 
   local solve_signature = signature("np.linalg.solve", { { "a", "any" }, { "b", "any" } })
   --- The x with a x = b, for a square matrix `a` and `b` (n) or (n, columns). Computed in double precision, by
-  --- elimination with the greatest pivot of each column; of the dtype that `a` and `b` have together.
+  --- elimination with the greatest pivot of each column; of the dtype that `a` and `b` have together. Of a stack of
+  --- matrices in the last two axes each is solved: `b` is one vector (n) for all, or a stack (..., n, columns).
   --- @error the matrix is singular
   function linalg.solve(...)
     local given = solve_signature:parse(...)
+    if stacks.is(given.a) or stacks.is(given.b) then
+      local a, b = as_array(given.a, "np.linalg.solve"), as_array(given.b, "np.linalg.solve")
+      if b.rank ~= 1 then return stacks.each(np, linalg.solve, a, b) end
+      return np.squeeze(stacks.each(np, linalg.solve, a, b:reshape({ -1, 1 })), -1)
+    end
     local a, dtype = square(given.a, "np.linalg.solve")
     local b, n = floating(as_array(given.b, "np.linalg.solve")), a.shape[0]
     if b.rank < 1 or b.rank > 2 or b.shape[0] ~= n then
@@ -166,18 +173,27 @@ return function(np)
   end
 
   local inv_signature = signature("np.linalg.inv", { { "a", "any" } })
-  --- The inverse of a square matrix, computed as np.linalg.solve computes.
+  --- The inverse of a square matrix, or of each of a stack (..., n, n), computed as np.linalg.solve computes.
   --- @error the matrix is singular
   function linalg.inv(...)
-    local a, dtype = square(inv_signature:parse(...).a, "np.linalg.inv")
+    local given = inv_signature:parse(...)
+    if stacks.is(given.a) then return stacks.each(np, linalg.inv, given.a) end
+    local a, dtype = square(given.a, "np.linalg.inv")
     return inverse_of(a, "np.linalg.inv"):astype(dtype)
   end
 
+  -- Of each matrix of a stack numbers of its own dtype.
+  local function numbers_of_each(compute, a)
+    return stacks.each(np, compute, a, nil, floating(as_array(a, "np.linalg")).dtype)
+  end
+
   local det_signature = signature("np.linalg.det", { { "a", "any" } })
-  --- The determinant of a square matrix.
-  --- @return number
+  --- The determinant of a square matrix, or an array of those of a stack (..., n, n).
+  --- @return any
   function linalg.det(...)
-    local list, _, product = factors_of((square(det_signature:parse(...).a, "np.linalg.det")))
+    local given = det_signature:parse(...)
+    if stacks.is(given.a) then return numbers_of_each(linalg.det, given.a) end
+    local list, _, product = factors_of((square(given.a, "np.linalg.det")))
     for _, panel in ipairs(list) do
       for i = 0, panel.width - 1 do product = product * panel.p[(panel.first + i) * panel.width + i] end
     end
@@ -187,9 +203,12 @@ return function(np)
   local slogdet_signature = signature("np.linalg.slogdet", { { "a", "any" } })
   --- The sign of the determinant of a square matrix, and the logarithm of its size, where the determinant itself may be
   --- too large or too small for a number: `local sign, log_size = np.linalg.slogdet(a)`. Of a singular matrix 0, -inf.
-  --- @return number, number
+  --- Of a stack (..., n, n) arrays of both.
+  --- @return any
   function linalg.slogdet(...)
-    local list, _, sign = factors_of((square(slogdet_signature:parse(...).a, "np.linalg.slogdet")))
+    local given = slogdet_signature:parse(...)
+    if stacks.is(given.a) then return numbers_of_each(linalg.slogdet, given.a) end
+    local list, _, sign = factors_of((square(given.a, "np.linalg.slogdet")))
     local sum = 0
     for _, panel in ipairs(list) do
       for i = 0, panel.width - 1 do

@@ -8,6 +8,7 @@ local ndarray = require "moonflow.ndarray"
 local panels = require "moonflow.panels"
 local reflections = require "moonflow.reflections"
 local rotations = require "moonflow.rotations"
+local stacks = require "moonflow.stacks"
 
 local as_array, floating, cast, product = ndarray.as_array, ndarray.floating, ndarray.cast, panels.product
 local max, min, sqrt, fail, signature = math.max, math.min, math.sqrt, errors.raise, arguments.signature
@@ -56,10 +57,12 @@ return function(np)
   local cholesky_signature = signature("np.linalg.cholesky", { { "a", "any" } })
   --- The lower triangular L with L L^T = a, for a symmetric and positive definite matrix `a`, of which the lower
   --- triangle is read. Computed in double precision.
-  --- shapes: (n, n) -> (n, n)
+  --- shapes: (..., n, n) -> (..., n, n)
   --- @error the matrix is not positive definite
   function linalg.cholesky(...)
-    local a, dtype = square(cholesky_signature:parse(...).a, "np.linalg.cholesky")
+    local given = cholesky_signature:parse(...)
+    if stacks.is(given.a) then return stacks.each(np, linalg.cholesky, given.a) end
+    local a, dtype = square(given.a, "np.linalg.cholesky")
     local n = a.shape[0]
     if n == 0 then return np.zeros({ 0, 0 }, dtype) end
     local list = panels.of(a)
@@ -81,10 +84,12 @@ return function(np)
   local qr_signature = signature("np.linalg.qr", { { "a", "any" } })
   --- Q and R with Q R = a, where the columns of Q have length 1 and are at right angles, and R is upper triangular:
   --- `local q, r = np.linalg.qr(a)`. By Householder's reflections, in double precision.
-  --- shapes: a (m, n) -> q (m, k), r (k, n), with k the smaller of m and n
+  --- shapes: a (..., m, n) -> q (..., m, k), r (..., k, n), with k the smaller of m and n
   --- @return ndarray, ndarray
   function linalg.qr(...)
-    local a, dtype = matrix_of(qr_signature:parse(...).a, "np.linalg.qr")
+    local given = qr_signature:parse(...)
+    if stacks.is(given.a) then return stacks.each(np, linalg.qr, given.a) end
+    local a, dtype = matrix_of(given.a, "np.linalg.qr")
     local k = min(a.shape[0], a.shape[1])
     if k == 0 then return np.zeros({ a.shape[0], 0 }, dtype), np.zeros({ 0, a.shape[1] }, dtype) end
     local q, r = reflections.factors(np, a)
@@ -95,11 +100,13 @@ return function(np)
   --- The eigenvalues of a symmetric matrix, ascending, and its eigenvectors as columns of length 1 in the same order:
   --- `local values, vectors = np.linalg.eigh(a)`, with a v = v * values. The lower triangle is read. Reduced to three
   --- diagonals and rotated by implicit QL, in double precision.
-  --- shapes: (n, n) -> (n) and (n, n)
+  --- shapes: (..., n, n) -> (..., n) and (..., n, n)
   --- @return ndarray, ndarray
   --- @error elements that are not finite
   function linalg.eigh(...)
-    local a, dtype = square(eigh_signature:parse(...).a, "np.linalg.eigh")
+    local given = eigh_signature:parse(...)
+    if stacks.is(given.a) then return stacks.each(np, linalg.eigh, given.a) end
+    local a, dtype = square(given.a, "np.linalg.eigh")
     local n = a.shape[0]
     if n == 0 then return np.zeros({ 0 }, dtype), np.zeros({ 0, 0 }, dtype) end
     a = np.tril(a)
@@ -120,11 +127,13 @@ return function(np)
   --- The singular values of a matrix: `local u, s, vt = np.linalg.svd(a)`, with a = u diag(s) vt, the columns of u and
   --- the rows of vt of length 1 and at right angles, and s descending, none negative. This is the thin form, NumPy's
   --- `full_matrices=False`. By rotations in double precision; what rounding loses of any s is as for the greatest.
-  --- shapes: a (m, n) -> u (m, k), s (k), vt (k, n), with k the smaller of m and n
+  --- shapes: a (..., m, n) -> u (..., m, k), s (..., k), vt (..., k, n), with k the smaller of m and n
   --- @return ndarray, ndarray, ndarray
   --- @error elements that are not finite
   function linalg.svd(...)
-    local a, dtype = matrix_of(svd_signature:parse(...).a, "np.linalg.svd")
+    local given = svd_signature:parse(...)
+    if stacks.is(given.a) then return stacks.each(np, linalg.svd, given.a) end
+    local a, dtype = matrix_of(given.a, "np.linalg.svd")
     local u, s, vt = svd(a, "np.linalg.svd")
     return cast(u, dtype), cast(s, dtype), cast(vt, dtype)
   end
@@ -158,9 +167,12 @@ return function(np)
   --- Moore's and Penrose's inverse of a matrix of any shape and rank: x = pinv(a) b is the shortest x with the least
   --- |a x - b|. Singular values up to `rcond` times the greatest count as 0; `rcond` is without a word the larger size
   --- times the distance from 1 to the next number of the dtype.
-  --- shapes: (m, n) -> (n, m)
+  --- shapes: (..., m, n) -> (..., n, m)
   function linalg.pinv(...)
     local given = pinv_signature:parse(...)
+    if stacks.is(given.a) then
+      return stacks.each(np, function(a) return linalg.pinv(a, given.rcond) end, given.a)
+    end
     local a, dtype = matrix_of(given.a, "np.linalg.pinv")
     local u, s, vt = svd(a, "np.linalg.pinv")
     if #s == 0 then return np.zeros({ a.shape[1], a.shape[0] }, dtype) end

@@ -94,6 +94,38 @@ return function(np)
     end
   end
 
+  local lexsort_signature = signature("np.lexsort", { { "keys", "any" }, { "axis", "integer", -1 } })
+  --- The places that put several keys in order at once: by the last one, what is equal there by the one before it, and
+  --- so on; `np.lexsort({ second, first })`. Keys are a list of arrays of one shape, or the rows of an array, and each
+  --- is sorted along `axis`.
+  --- @error no key; keys of different shapes
+  function np.lexsort(...)
+    local given = lexsort_signature:parse(...)
+    local keys, order = given.keys, nil
+    if ndarray.is_array(keys) then
+      local rows = {}
+      for i, row in keys:rows() do rows[i + 1] = row end
+      keys = rows
+    end
+    if type(keys) ~= "table" or #keys == 0 then
+      fail("invalid_argument", "np.lexsort wants a list of arrays, the last of which comes first, got "
+        .. arguments.describe(given.keys) .. (type(keys) == "table" and " without one" or ""))
+    end
+    local first = as_array(keys[1], "np.lexsort")
+    for i, key in ipairs(keys) do
+      key = as_array(key, "np.lexsort")
+      if key.shape ~= first.shape then
+        fail("shape_mismatch", ("np.lexsort: key %d is %s, the first one is %s"):format(i, tostring(key.shape),
+          tostring(first.shape)))
+      end
+      local axis = axis_of(key, given.axis, "np.lexsort")
+      -- Equal ones stay in their order, which is that of the keys before.
+      local further = np.argsort(order and np.take_along_axis(key, order, axis) or key, axis)
+      order = order and np.take_along_axis(order, further, axis) or further
+    end
+    return order
+  end
+
   local along_signature = signature("np.take_along_axis",
     { { "a", "any" }, { "indices", "any" }, { "axis", "integer" } })
   --- Elements at places along an axis, as np.argsort gives them: out[i, j] = a[i, indices[i, j]] for axis 1. The other

@@ -29,16 +29,21 @@ return function(np)
     return places:rows(0, count)
   end
 
+  -- The places along each axis of those of a flattened array of this shape.
+  local function unravelled(places, shape)
+    local found = {}
+    for axis = #shape, 1, -1 do
+      local size = math.max(shape[axis], 1)
+      found[axis] = places % size
+      places = cast(np.floor_divide(places, size), "int64")
+    end
+    return found
+  end
+
   --- The places of what is not 0, an array for each axis: `local rows, columns = np.nonzero(a:gt(0))`.
   function np.nonzero(a)
     a = as_array(a, "np.nonzero")
-    local rest, found = np.flatnonzero(a), {}
-    for axis = a.rank, 1, -1 do
-      local size = a.shape[axis - 1]
-      found[axis] = rest % math.max(size, 1)
-      rest = cast((rest - found[axis]) / math.max(size, 1), "int64")
-    end
-    return unpack(found)
+    return unpack(unravelled(np.flatnonzero(a), a.shape:table()))
   end
 
   --- The places of what is not 0, one in each row: (count, rank).
@@ -46,6 +51,77 @@ return function(np)
     a = as_array(a, "np.argwhere")
     if a.rank == 0 then return np.zeros({ a:ne(0):sum(), 0 }, "int64") end
     return np.stack({ np.nonzero(a) }, 1)
+  end
+
+  -- The sizes of an array, and how many elements it has.
+  local function sizes_of(shape, called)
+    local sizes, count = arguments.flat_list(shape), 1
+    for _, size in ipairs(sizes) do
+      if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then
+        fail("invalid_argument", called .. ": a size is a whole number from 0 on, got " .. arguments.describe(size))
+      end
+      count = count * size
+    end
+    return sizes, count
+  end
+
+  -- Places as they are given, int64, each of which is to be one of `size`.
+  local function places_within(indices, size, called, axis)
+    local places = cast(ndarray.places(indices, 0, called), "int64")
+    local least, most = 0, -1
+    if places.nbytes > 0 then least, most = places:min(), places:max() end
+    if least < 0 or most >= size then
+      fail("out_of_range", ("%s: index %d is out of range for %s%d"):format(called, least < 0 and least or most,
+        axis and "axis " .. axis .. " of size " or "an array whose number of elements is ", size))
+    end
+    return places
+  end
+
+  local unravel_signature = signature("np.unravel_index", { { "indices", "any" }, { "shape", "list" } })
+  --- Of places in a flattened array of this shape those along each axis, an array for each:
+  --- `local row, column = np.unravel_index(np.argmax(a), a.shape)`. Of a number numbers.
+  --- @return any
+  --- @error a place that is not in the array
+  function np.unravel_index(...)
+    local given = unravel_signature:parse(...)
+    local sizes, count = sizes_of(given.shape, "np.unravel_index")
+    local found = unravelled(places_within(given.indices, count, "np.unravel_index"), sizes)
+    if type(given.indices) == "number" then
+      for i, places in ipairs(found) do found[i] = places:item() end
+    end
+    return unpack(found)
+  end
+
+  local ravel_signature = signature("np.ravel_multi_index", { { "multi_index", "entries" }, { "shape", "list" },
+    { "mode", "string", "raise" } })
+  --- What np.unravel_index undoes: of places along each axis, a list of numbers or of arrays that broadcast, those in
+  --- the flattened array of this shape. Places outside are an error, with `mode = "wrap"` counted on from the other
+  --- end, and with "clip" the nearest inside. Of numbers a number.
+  --- @return any
+  --- @error another number of lists than axes; with "raise" a place that is not in the array
+  function np.ravel_multi_index(...)
+    local given = ravel_signature:parse(...)
+    local called, list, mode = "np.ravel_multi_index", given.multi_index, given.mode
+    local sizes = sizes_of(given.shape, called)
+    if #list ~= #sizes or #list == 0 then
+      fail("shape_mismatch", ("%s: %d lists of places for %d axes"):format(called, #list, #sizes))
+    elseif mode ~= "raise" and mode ~= "wrap" and mode ~= "clip" then
+      fail("invalid_argument", called .. ": the mode is \"raise\", \"wrap\" or \"clip\", got '" .. mode .. "'"
+        .. arguments.suggestion(mode, { "raise", "wrap", "clip" }))
+    end
+    local flat, is_number = nil, true
+    for i, size in ipairs(sizes) do
+      local places = list[i]
+      is_number = is_number and type(places) == "number"
+      if mode == "raise" then
+        places = places_within(places, size, called, i - 1)
+      else
+        places = cast(ndarray.places(places, 0, called), "int64")
+        places = mode == "wrap" and places % math.max(size, 1) or np.clip(places, 0, math.max(size - 1, 0))
+      end
+      flat = flat and flat * size + places or places
+    end
+    return is_number and flat:item() or flat
   end
 
   local compress_signature = signature("np.compress",

@@ -7,7 +7,7 @@ local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
 local as_array, is_array, floating, evaluate = ndarray.as_array, ndarray.is_array, ndarray.floating, ndarray.evaluate
-local cut, signature, flat_list, fail = ndarray.cut, arguments.signature, arguments.flat_list, errors.raise
+local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 
 return function(np)
   -- The leading axes of two stacks of matrices, broadcast; these are lists of sizes, with those of the matrices.
@@ -238,12 +238,7 @@ return function(np)
         fail("shape_mismatch", "np.cross wants a last axis of size 3, got " .. tostring(x.shape))
       end
     end
-    local function part(x, i) return cut(x, x.rank - 1, { i, i + 1 }) end
-    local parts = {}
-    for i = 0, 2 do
-      local j, k = (i + 1) % 3, (i + 2) % 3
-      parts[i + 1] = part(a, j) * part(b, k) - part(a, k) * part(b, j)
-    end
-    return np.concat(parts, -1)
+    local once, twice = np.array({ 1, 2, 0 }, "int64"), np.array({ 2, 0, 1 }, "int64")  -- turned round the axes
+    return a:take(once, -1) * b:take(twice, -1) - a:take(twice, -1) * b:take(once, -1)
   end
 end

@@ -12,12 +12,14 @@ local evaluate, as_array, is_array = ndarray.evaluate, ndarray.as_array, ndarray
 local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
+local require = require  -- np needs this file, and so comes later
+
 local random = {}
 
 local Generator = {}
 Generator.__index = Generator
-local DRAWS = "uniform normal randint exponential gamma beta binomial poisson random standard_normal rand randn "
-  .. "permutation shuffle choice"
+local DRAWS = "uniform normal randint integers exponential gamma beta dirichlet binomial poisson multinomial "
+  .. "multivariate_normal random standard_normal rand randn permutation shuffle choice"
 arguments.publish("Generator", "generator", Generator, DRAWS)
 arguments.answer(Generator, "a generator")
 
@@ -49,18 +51,31 @@ function Generator:normal(...)
   return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation }, "np.random.normal")
 end
 
+-- Whole numbers in [low, high), or in [0, low).
+local function whole_numbers(generator, given, called)
+  local low, high = given.low, given.high
+  if not high then low, high = 0, low end
+  if given.endpoint then high = high + 1 end
+  if high <= low then
+    fail("invalid_argument", ("%s: no whole number lies in [%d, %d)"):format(called, low, high))
+  end
+  return generator:draw("random_int", given, { low = low, high = high }, called)
+end
+
 local randint_signature = signature("np.random.randint",
   { { "low", "integer" }, { "high", "integer?" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
 --- Whole numbers in [low, high); with one number, in [0, low). Without a shape one of them.
 --- @return any
 function Generator:randint(...)
-  local given = randint_signature:parse(...)
-  local low, high = given.low, given.high
-  if not high then low, high = 0, low end
-  if high <= low then
-    fail("invalid_argument", ("np.random.randint: no whole number lies in [%d, %d)"):format(low, high))
-  end
-  return self:draw("random_int", given, { low = low, high = high }, "np.random.randint")
+  return whole_numbers(self, randint_signature:parse(...), "np.random.randint")
+end
+
+local integers_signature = signature("np.random.integers", { { "low", "integer" }, { "high", "integer?" },
+  { "shape", "list?" }, { "dtype", "dtype", "int64" }, { "endpoint", "boolean", false } })
+--- randint by the name that NumPy's generators have for it; with `endpoint = true` up to and with the upper end.
+--- @return any
+function Generator:integers(...)
+  return whole_numbers(self, integers_signature:parse(...), "np.random.integers")
 end
 
 -- A draw of a distribution made of others: `make(shape)` gives it in double precision, or as int64.
@@ -88,9 +103,10 @@ function Generator:exponential(...)
   end)
 end
 
--- Draws with form `form` and scale 1, by squeezing: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma
--- variables", ACM Transactions on Mathematical Software 2000. Below 1 a draw of form + 1 is brought down.
-local function gamma_draws(generator, form, shape)
+-- The logarithms of gamma draws with form `form` and scale 1, by squeezing: G. Marsaglia and W. W. Tsang, "A simple
+-- method for generating gamma variables", ACM Transactions on Mathematical Software 2000. Below 1 a draw of form + 1 is
+-- brought down, with a small form so far that only its logarithm is a number other than 0.
+local function log_gamma_draws(generator, form, shape)
   local d = (form < 1 and form + 1 or form) - 1 / 3
   local c = 1 / math.sqrt(9 * d)
   local result = core.zeros("float64", shape)
@@ -104,8 +120,9 @@ local function gamma_draws(generator, form, shape)
     result = evaluate("where", { fits, v * d, result })
     pending = pending - fits
   end
+  result = evaluate("log", { result })
   if form >= 1 then return result end
-  return result * generator:uniform(0, 1, shape, "float64") ^ (1 / form)
+  return result + evaluate("log", { generator:uniform(0, 1, shape, "float64") }) / form
 end
 
 local gamma_signature = signature("np.random.gamma",
@@ -116,7 +133,9 @@ function Generator:gamma(...)
   local given = gamma_signature:parse(...)
   check_above_0(given.form, "form", "np.random.gamma")
   check_above_0(given.scale, "scale", "np.random.gamma")
-  return composed(given, function(shape) return gamma_draws(self, given.form, shape) * given.scale end)
+  return composed(given, function(shape)
+    return evaluate("exp", { log_gamma_draws(self, given.form, shape) }) * given.scale
+  end)
 end
 
 local beta_signature = signature("np.random.beta",
@@ -128,9 +147,31 @@ function Generator:beta(...)
   check_above_0(given.a, "a", "np.random.beta")
   check_above_0(given.b, "b", "np.random.beta")
   return composed(given, function(shape)
-    local x, y = gamma_draws(self, given.a, shape), gamma_draws(self, given.b, shape)
-    return x / (x + y)
+    local x, y = log_gamma_draws(self, given.a, shape), log_gamma_draws(self, given.b, shape)
+    return evaluate("sigmoid", { x - y })
   end)
+end
+
+local dirichlet_signature = signature("np.random.dirichlet",
+  { { "alpha", "any" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Shares that add up to 1, whose means are in proportion to `alpha`; the smaller these are, the more one share has of
+--- all. So a search tries what its policy thinks little of:
+--- `0.75 * p + 0.25 * np.random.dirichlet(np.full({ #p }, 0.3))`.
+--- shapes: alpha (n) -> (shape..., n), without a shape (n)
+--- @error an alpha that is not above 0
+function Generator:dirichlet(...)
+  local given = dirichlet_signature:parse(...)
+  local alpha = ndarray.value_for(given.alpha, "float64", "np.random.dirichlet")
+  if alpha.rank ~= 1 or #alpha == 0 then
+    fail("shape_mismatch", "np.random.dirichlet wants an alpha of one axis with elements, got "
+      .. tostring(alpha.shape))
+  end
+  local shape, logarithms = given.shape and flat_list(given.shape) or {}, {}
+  for i, form in ipairs(alpha:totable()) do
+    check_above_0(form, "each alpha", "np.random.dirichlet")
+    logarithms[i] = log_gamma_draws(self, form, shape)
+  end
+  return ndarray.cast(evaluate("softmax", { evaluate("stack", logarithms, { axis = -1 }) }), given.dtype)
 end
 
 local binomial_signature = signature("np.random.binomial",
@@ -164,6 +205,81 @@ function Generator:poisson(...)
   return composed(given, function(shape)
     return counts.poisson(given.lam, self:uniform(0, 1, shape, "float64"), "np.random.poisson")
   end)
+end
+
+-- The sums of the chances up to each of n places, or of however many there are, float64. They are used in proportion.
+local function summed_chances(p, n, called)
+  local chances = as_array(p, called):astype("float64")
+  if chances.rank ~= 1 or #chances ~= (n or #chances) or #chances == 0 then
+    fail("invalid_argument", ("%s: p must be %s, one for each, and has the shape %s"):format(called,
+      n and n .. " chances" or "chances along one axis", tostring(chances.shape)))
+  end
+  local np = require("moonflow.np")
+  local wrong = np.flatnonzero(1 - chances:ge(0) * chances:lt(math.huge))
+  if #wrong > 0 then
+    fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, wrong[0],
+      chances[wrong[0]]))
+  end
+  local sums = np.cumsum(chances)
+  local total = sums[#sums - 1]
+  if math.abs(total - 1) > 1e-3 then
+    fail("invalid_argument", ("%s: the chances add up to %g, not to 1"):format(called, total))
+  end
+  return sums
+end
+
+-- For each of an array of draws from [0, 1) the first place whose sum is above that share of the whole.
+local function places_of(sums, shares)
+  local np, last = require("moonflow.np"), #sums - 1
+  -- The last sum itself may come of rounding.
+  return np.minimum(np.searchsorted(sums, shares * sums[last], "right"), last)
+end
+
+local multinomial_signature = signature("np.random.multinomial",
+  { { "n", "integer" }, { "p", "any" }, { "shape", "list?" } })
+--- How often each of several things happens in `n` tries, each of which gives one of them: int64. `p` has the chance of
+--- each.
+--- shapes: p (things) -> (shape..., things), without a shape (things)
+--- @error n below 0; chances below 0 or that do not add up to 1
+function Generator:multinomial(...)
+  local given = multinomial_signature:parse(...)
+  if given.n < 0 then
+    fail("invalid_argument", ("np.random.multinomial: n must be at least 0, got %d"):format(given.n))
+  end
+  local np, sums = require("moonflow.np"), summed_chances(given.p, nil, "np.random.multinomial")
+  local things, shape, rows = #sums, given.shape and flat_list(given.shape) or {}, 1
+  for _, size in ipairs(shape) do rows = rows * size end
+  shape[#shape + 1] = things
+  local found = places_of(sums, self:uniform(0, 1, { rows, given.n }, "float64"))
+  local counted = found + np.arange(rows):reshape({ -1, 1 }) * things
+  return np.bincount(counted, { minlength = rows * things }):reshape(shape)
+end
+
+local multivariate_signature = signature("np.random.multivariate_normal",
+  { { "mean", "any" }, { "cov", "any" }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Normal vectors with this mean and these covariances. By the eigenvectors of `cov`, which may be singular.
+--- shapes: mean (n), cov (n, n) -> (shape..., n), without a shape (n)
+--- @error cov is not symmetric, or gives a direction a variance below 0
+function Generator:multivariate_normal(...)
+  local given = multivariate_signature:parse(...)
+  local np, called = require("moonflow.np"), "np.random.multivariate_normal"
+  local mean, cov = np.asarray(given.mean, "float64"), np.asarray(given.cov, "float64")
+  local n = #mean
+  if mean.rank ~= 1 or cov.rank ~= 2 or cov.shape[0] ~= n or cov.shape[1] ~= n then
+    fail("shape_mismatch", ("%s: the mean is %s and cov is %s, wanted (n) and (n, n)"):format(called,
+      tostring(mean.shape), tostring(cov.shape)))
+  elseif not np.allclose(cov, cov:transpose()) then
+    fail("invalid_argument", called .. ": cov is not symmetric; (cov + cov:transpose()) / 2 is")
+  end
+  local variances, directions = np.linalg.eigh(cov)
+  if n > 0 and variances:min() < -1e-6 * math.max(variances:max(), 0) then
+    fail("invalid_argument", ("%s: cov gives a direction the variance %g, and none is below 0"):format(called,
+      variances:min()))
+  end
+  local shape = given.shape and flat_list(given.shape) or {}
+  shape[#shape + 1] = n
+  local draws = self:normal(0, 1, shape, "float64") * np.sqrt(np.maximum(variances, 0))
+  return ndarray.cast(np.matmul(draws, directions:transpose()) + mean, given.dtype)
 end
 
 local random_signature = signature("np.random.random", { { "shape", "list?" }, { "dtype", "dtype", "float32" } })
@@ -218,44 +334,10 @@ function Generator:shuffle(a)
   for i, place in ipairs(self:permutation(#a):totable()) do a[i] = before[place + 1] end
 end
 
--- The sums of the chances up to each of n places, and the last of them; chances are used in proportion.
-local function summed_chances(p, n)
-  local chances = as_array(p, "np.random.choice"):astype("float64")
-  if #chances.shape ~= 1 or #chances ~= n then
-    fail("invalid_argument", ("np.random.choice: p must be %d chances, one for each, and has the shape %s"):format(
-      n, tostring(chances.shape)))
-  end
-  local sums, total = chances:totable(), 0
-  for i, chance in ipairs(sums) do
-    if not (chance >= 0 and chance < math.huge) then
-      fail("invalid_argument", ("np.random.choice: a chance is at least 0, and that of %d is %g"):format(i - 1, chance))
-    end
-    total = total + chance
-    sums[i] = total
-  end
-  if math.abs(total - 1) > 1e-3 then
-    fail("invalid_argument", ("np.random.choice: the chances add up to %g, not to 1"):format(total))
-  end
-  return sums
-end
-
--- The first place whose sum is above `chance` of the whole.
-local function place_of(sums, chance)
-  local low, high = 1, #sums
-  local wanted = chance * sums[high]
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if sums[middle] > wanted then high = middle else low = middle + 1 end
-  end
-  return low
-end
-
 -- `count` of n places, each of which may come again.
 local function with_replacement(generator, n, count, sums)
   if not sums then return generator:randint(0, n, { count }) end
-  local list = generator:uniform(0, 1, { count }, "float64"):totable()
-  for i, chance in ipairs(list) do list[i] = place_of(sums, chance) - 1 end
-  return core.array(list, "int64", { count })
+  return places_of(sums, generator:uniform(0, 1, { count }, "float64"))
 end
 
 -- `count` different ones of n places. With chances each waits for a time of its own, exponential with its chance as the
@@ -264,9 +346,9 @@ end
 local function without_replacement(generator, n, count, sums)
   local list, possible = generator:permutation(n):totable(), n
   if sums then
-    local waits = generator:uniform(0, 1, { n }, "float64"):totable()
+    local waits, ends = generator:uniform(0, 1, { n }, "float64"):totable(), sums:totable()
     for i = 1, n do
-      local chance = sums[i] - (sums[i - 1] or 0)
+      local chance = ends[i] - (ends[i - 1] or 0)
       if chance == 0 then possible = possible - 1 end
       waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
     end
@@ -295,7 +377,7 @@ function Generator:choice(...)
   end
   local shape, count = given.shape and flat_list(given.shape) or {}, 1
   for _, size in ipairs(shape) do count = count * size end
-  local sums = given.p ~= nil and summed_chances(given.p, n) or nil
+  local sums = given.p ~= nil and summed_chances(given.p, n, "np.random.choice") or nil
   local places = (given.replace and with_replacement or without_replacement)(self, n, count, sums)
   if not given.shape then
     local place = places:item()

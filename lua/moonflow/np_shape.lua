@@ -236,6 +236,39 @@ return function(np)
     return (evaluate("reverse", { a }, { axis = axes }, "np.flip"))
   end
 
+  -- np.fliplr and np.flipud: np.flip along one axis.
+  local function define_flip(name, axis)
+    local where = "np." .. name
+    local own = signature(where, { { "a", "any" } })
+    np[name] = function(...)
+      local a = as_array(own:parse(...).a, where)
+      return (evaluate("reverse", { a }, { axis = { axis_of(a, axis, where) } }, where))
+    end
+  end
+  --- The array with its columns, axis 1, running backwards: a picture in a mirror.
+  define_flip("fliplr", 1)
+  --- The array with its rows, axis 0, running backwards.
+  define_flip("flipud", 0)
+
+  local rot90_signature = signature("np.rot90", { { "a", "any" }, { "k", "integer", 1 }, { "axes", "list?" } })
+  --- The array turned by `k` times 90 degrees in the plane of two axes, the first two without a word, from the first
+  --- towards the second: of a matrix against the clock.
+  --- @error axes that are not two different ones
+  function np.rot90(...)
+    local given = rot90_signature:parse(...)
+    local a, axes = as_array(given.a, "np.rot90"), given.axes and flat_list(given.axes) or { 0, 1 }
+    if #axes ~= 2 then fail("invalid_argument", ("np.rot90 wants two axes, got %d"):format(#axes)) end
+    local one, other = axis_of(a, axes[1], "np.rot90"), axis_of(a, axes[2], "np.rot90")
+    if one == other then
+      fail("invalid_argument", ("np.rot90: both axes are axis %d, and it turns in the plane of two"):format(one))
+    end
+    local turns = given.k % 4
+    if turns == 0 then return a:copy() end
+    if turns == 2 then return np.flip(a, { one, other }) end
+    if turns == 1 then return np.swapaxes(np.flip(a, other), one, other) end
+    return np.flip(np.swapaxes(a, one, other), other)
+  end
+
   local roll_signature = signature("np.roll",
     { { "a", "any" }, { "shift", "integer" }, { "axis", "integer?" } })
   --- The elements moved on by `shift` places along `axis`, those at the end to the beginning; without an axis as if
@@ -250,16 +283,72 @@ return function(np)
     return np.concat({ cut(flat, axis, { first, size }), cut(flat, axis, { 0, first }) }, axis):reshape(a.shape:table())
   end
 
-  local pad_signature = signature("np.pad",
-    { { "a", "any" }, { "pad_width", "list" }, { "constant_values", "number", 0 } })
-  --- The array within a border of one value: so wide on all sides, { before, after } along each axis, or a list of such
-  --- pairs, one for each axis.
+  -- Which places of an axis of this size stand at places from -before on, in each way to go on beyond its ends.
+  local continued = {
+    edge = function(places, size) return np.clip(places, 0, size - 1) end,
+    wrap = function(places, size) return places % size end,
+    symmetric = function(places, size)
+      places = places % (2 * size)
+      return np.minimum(places, 2 * size - 1 - places)
+    end,
+    reflect = function(places, size)
+      if size == 1 then return places * 0 end
+      places = places % (2 * size - 2)
+      return np.minimum(places, 2 * size - 2 - places)
+    end,
+  }
+
+  -- What stands before and behind each axis: { before, after, before, after, ... }.
+  local function pad_widths(given, rank)
+    local widths = flat_list(given)
+    if #widths == 1 then widths = { widths[1], widths[1] } end
+    for i = 3, #widths == 2 and 2 * rank or 0 do widths[i] = widths[i - 2] end
+    if #widths ~= 2 * rank and rank > 0 then
+      fail("invalid_argument", ("np.pad: %d widths for %d axes; it wants one, { before, after }, or such a pair for "
+        .. "each axis"):format(#widths, rank))
+    end
+    for _, width in ipairs(widths) do
+      if type(width) ~= "number" or width < 0 or width % 1 ~= 0 then
+        fail("invalid_argument", "np.pad: a width is a whole number from 0 on, got " .. arguments.describe(width))
+      end
+    end
+    return widths
+  end
+
+  local pad_signature = signature("np.pad", { { "a", "any" }, { "pad_width", "list" }, { "mode", "string", "constant" },
+    { "constant_values", "number", 0 } })
+  --- The array within a border: so wide on all sides, { before, after } along each axis, or a list of such pairs, one
+  --- for each axis. In the border stands, by `mode`,
+  ---   "constant": constant_values, one number
+  ---   "edge": the element at the end of the axis
+  ---   "reflect": the axis running backwards, without its last element again, as in a mirror that stands on it
+  ---   "symmetric": the axis running backwards, with its last element again
+  ---   "wrap": the axis from its other end on
+  --- @error other widths; an empty axis that is to go on in another mode than "constant"
   function np.pad(...)
     local given = pad_signature:parse(...)
-    local a, widths = as_array(given.a, "np.pad"), flat_list(given.pad_width)
-    if #widths == 1 then widths = { widths[1], widths[1] } end
-    for i = 3, #widths == 2 and 2 * a.rank or 0 do widths[i] = widths[i - 2] end
+    local a, mode, continue = as_array(given.a, "np.pad"), given.mode, continued[given.mode]
+    if not continue and mode ~= "constant" then
+      fail("invalid_argument", "np.pad: there is no mode '" .. mode .. "'; there are constant, edge, reflect, "
+        .. "symmetric and wrap")
+    elseif continue and given.constant_values ~= 0 then
+      fail("invalid_argument", ("np.pad: constant_values are of the mode \"constant\", and it is \"%s\""):format(mode))
+    end
+    local widths = pad_widths(given.pad_width, a.rank)
     if a.rank == 0 then return a:copy() end
-    return (evaluate("pad", { a }, { paddings = widths, constant_value = given.constant_values }, "np.pad"))
+    if not continue then
+      return (evaluate("pad", { a }, { paddings = widths, constant_value = given.constant_values }, "np.pad"))
+    end
+    for axis = 0, a.rank - 1 do
+      local size, before, after = a.shape[axis], widths[2 * axis + 1], widths[2 * axis + 2]
+      if before + after > 0 then
+        if size == 0 then
+          fail("invalid_argument", ("np.pad: axis %d is empty, so there is nothing to go on with; mode = \"constant\" "
+            .. "fills it"):format(axis))
+        end
+        a = a:take(continue(np.arange(-before, size + after), size), axis)
+      end
+    end
+    return a
   end
 end

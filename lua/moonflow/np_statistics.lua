@@ -32,42 +32,89 @@ return function(np)
     return (a * weights):sum() / weights:sum()
   end
 
-  local function without_nan(name, of)
-    local where = "np." .. name
-    local own = signature(where, { { "a", "any" }, { "axis", "integer?" } })
-    np[name] = function(...)
-      local given = own:parse(...)
-      local a = as_array(given.a, where)
-      return of(a, np.isnan(a), given.axis)
-    end
-  end
   -- Over an axis an array, else a number.
   local function summed(a, axis)
     if axis then return a:sum(axis) end
     return a:sum()
   end
+
+  -- A function of an array, of where it is NaN, and of what it is called with.
+  local function without_nan(name, parameters, of)
+    local where = "np." .. name
+    local own = signature(where, { { "a", "any" }, { "axis", "integer?" }, unpack(parameters) })
+    np[name] = function(...)
+      local given = own:parse(...)
+      local a = as_array(given.a, where)
+      return of(a, np.isnan(a), given.axis, given)
+    end
+  end
   --- The sum along `axis`, or of all elements, without those that are NaN.
   --- @return any
-  without_nan("nansum", function(a, missing, axis) return summed(np.where(missing, 0, a), axis) end)
+  without_nan("nansum", {}, function(a, missing, axis) return summed(np.where(missing, 0, a), axis) end)
   --- The mean along `axis`, or of all elements, without those that are NaN.
   --- @return any
-  without_nan("nanmean", function(a, missing, axis)
+  without_nan("nanmean", {}, function(a, missing, axis)
     return summed(np.where(missing, 0, floating(a)), axis) / summed(1 - missing, axis)
   end)
   --- The greatest element along `axis`, or of all, without those that are NaN; -inf where all are.
   --- @return any
-  without_nan("nanmax", function(a, missing, axis)
+  without_nan("nanmax", {}, function(a, missing, axis)
     local rest = np.where(missing, -math.huge, a)
     if axis then return rest:max(axis) end
     return rest:max()
   end)
   --- The least element along `axis`, or of all, without those that are NaN; inf where all are.
   --- @return any
-  without_nan("nanmin", function(a, missing, axis)
+  without_nan("nanmin", {}, function(a, missing, axis)
     local rest = np.where(missing, math.huge, a)
     if axis then return rest:min(axis) end
     return rest:min()
   end)
+
+  -- The variance of what is not NaN, divided by `ddof` less than there is of it; NaN where that is nothing.
+  local function variance(a, missing, axis, given)
+    a = floating(a)
+    local count = np.sum(1 - missing, { axis = axis, keepdims = true })
+    local mean = np.sum(np.where(missing, 0, a), { axis = axis, keepdims = true }) / count
+    local distance = np.where(missing, 0, a - ndarray.cast(mean, a.dtype))
+    local divisor = summed(1 - missing, axis) - given.ddof
+    if not axis then return divisor > 0 and summed(distance * distance) / divisor or np.nan end
+    return np.where(divisor:gt(0), summed(distance * distance, axis) / divisor, np.nan)
+  end
+  --- The variance along `axis`, or of all elements, without those that are NaN: the mean of the squared distances from
+  --- their mean, divided by `ddof` less than there are of them. NaN where that is nothing.
+  --- @return any
+  without_nan("nanvar", { { "ddof", "integer", 0 } }, variance)
+  --- The standard deviation along `axis`, or of all elements, without those that are NaN: the root of np.nanvar.
+  --- @return any
+  without_nan("nanstd", { { "ddof", "integer", 0 } }, function(...) return np.sqrt(variance(...)) end)
+
+  --- The value in the middle of those along `axis`, or of all elements, without those that are NaN, or between the two
+  --- that are; NaN where all are.
+  --- @return any
+  without_nan("nanmedian", {}, function(a, missing, axis)
+    local whole = axis == nil
+    if whole then a, missing, axis = a:ravel(), missing:ravel(), 0 end
+    a, axis = floating(a), ndarray.axis_of(a, axis, "np.nanmedian")
+    local sorted, count = np.sort(a, axis), np.sum(1 - missing, { axis = axis, keepdims = true })
+    if sorted.shape[axis] == 0 then
+      fail("invalid_argument", ("np.nanmedian of no values, along axis %d of size 0"):format(axis))
+    end
+    -- NaN stand last, so where there is nothing else the first one is what is picked.
+    local below = np.take_along_axis(sorted, np.maximum(np.floor_divide(count - 1, 2), 0), axis)
+    local above = np.take_along_axis(sorted, np.maximum(np.floor_divide(count, 2), 0), axis)
+    local result = np.squeeze(np.where(below:eq(above), below, (below + above) / 2), axis)
+    return whole and result:item() or result
+  end)
+
+  local ptp_signature = signature("np.ptp", { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
+  --- From the least element to the greatest one, along `axis` or of all: their difference.
+  --- @return any
+  function np.ptp(...)
+    local given = ptp_signature:parse(...)
+    local a, options = as_array(given.a, "np.ptp"), { axis = given.axis, keepdims = given.keepdims }
+    return np.max(a, options) - np.min(a, options)
+  end
 
   local digitize_signature = signature("np.digitize",
     { { "a", "any" }, { "bins", "any" }, { "right", "boolean", false } })

@@ -91,7 +91,10 @@ end
 -- What other libraries call by other names, or have where we have a class of its own.
 local function instead(name)
   local decays = { Adam = "AdamW", LazyAdam = "AdamW", SGD = "SGDW" }
+  local clip = "; grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it"
   return {
+    max_grad_norm = clip, max_norm = clip, clip_norm = clip, clipnorm = clip, global_clipnorm = clip, grad_clip = clip,
+    clip_value = "; grad_clipping = flow.optimizer.grad_clipping.by_value(x) does it",
     weight_decay = decays[name] and ("; flow.optimizer.%s has it"):format(decays[name])
       or "; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it",
     lr = "; the learning rate is the first argument, or 'lr_scheduler'",

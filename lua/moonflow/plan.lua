@@ -178,12 +178,7 @@ function Plan:value_names()
   return names
 end
 
--- Some of a list of names: "'a', 'b' and 3 more".
-local function some_of(names)
-  local quoted = {}
-  for i, name in ipairs(names) do quoted[i] = "'" .. name .. "'" end
-  return arguments.some_of(quoted, 6)
-end
+local function some_of(names) return arguments.some_quoted(names, 6) end
 
 -- What to say of a name that none of `names` is: the values of a layer or scope of that name, else what resembles it,
 -- or resembles a layer, else what there is.

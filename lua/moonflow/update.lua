@@ -20,9 +20,19 @@ function Update:append(op, inputs, attrs, word)
   return (self.t:append(op, inputs, attrs, self.name .. "-" .. word, self.site))
 end
 
+-- What slots are called behind the name of their variable.
+local is_slot_word = { momentum = true, m = true, v = true, mean_square = true, mean_gradient = true }
+
 -- A slot: a variable of the optimizer that belongs to the variable being updated, starting at zero.
 function Update:slot(word)
+  assert(is_slot_word[word], word)
   return variable.system(self.t, self.name .. "-" .. word, self.dtype, self.shape, 0)
+end
+
+--- Does a name look like that of a slot of another one of `values`, { name = ndarray }, whose shape it has?
+function update.is_slot(name, values)
+  local of, word = name:match("^(.+)%-([%w_]+)$")
+  return is_slot_word[word] ~= nil and values[of] ~= nil and values[of].shape == values[name].shape
 end
 
 -- The steps that have moved the moment `m` before this one: the job's, and those of the jobs before it that train the

@@ -293,17 +293,29 @@ end
 local load_signature = arguments.signature("flow.load_variables",
   { { "values", "dictionary" }, { "ignore_mismatch", "boolean", true } })
 
+-- "; did you mean 'x'?", where `name` resembles a variable without a value.
+local function suggestion(name, types, values)
+  local free = {}
+  for known in pairs(types) do
+    if values[known] == nil then free[#free + 1] = known end
+  end
+  table.sort(free)
+  return arguments.suggestion(name, free)
+end
+
 --- Gives variables the values of a table { name = ndarray }. Everything is checked before the first variable changes.
 --- @param values table              of flow.get_all_variables, flow.checkpoint.get or your own
---- @param ignore_mismatch? boolean  default true: a name that no variable of the jobs so far has is left out, and the
----                                  log sink is told; false: it is an error
+--- @param ignore_mismatch? boolean  default true: names that no variable of the jobs so far has are left out, and the
+---                                  log sink is told once; false: they are an error
 --- @error another shape or dtype; no ndarray
 function variable.load_variables(...)
   local given = load_signature:parse(...)
-  variable.load(given.values, "flow.load_variables", function(name)
-    local text = "flow.load_variables: '" .. name .. "' is no variable of the jobs defined so far"
-    if not given.ignore_mismatch then errors.raise("not_found", text) end
-    session.log(text .. "; it is left out")
+  variable.load(given.values, "flow.load_variables", function(unknown, types)
+    local is_one, near = #unknown == 1, suggestion(unknown[1], types, given.values)
+    local text = ("flow.load_variables: %s %s of the jobs defined so far"):format(arguments.some_quoted(unknown, 4),
+      is_one and "is no variable" or "are no variables")
+    if not given.ignore_mismatch then errors.raise("not_found", text .. near) end
+    session.log(text .. (is_one and "; it is left out" or "; they are left out") .. near)
   end)
 end
 
@@ -322,8 +334,9 @@ function variable.known(where, slots)
   return known
 end
 
---- Checks all values, calls `unknown(name)` for those without a variable, and sets the others.
-function variable.load(values, where, unknown)
+--- Checks all values, calls `tell(names, types)` where some have no variable, and sets the others. `types` has those
+--- that there are, by name.
+function variable.load(values, where, tell)
   local handle, types = session.handle(), {}
   for _, entry in ipairs(variable.known(where)) do types[entry.name] = entry end
   local names = {}
@@ -339,9 +352,11 @@ function variable.load(values, where, unknown)
     names[#names + 1] = name
   end
   table.sort(names)
+  local unknown = {}
   for _, name in ipairs(names) do
-    if not types[name] then unknown(name) end
+    if not types[name] then unknown[#unknown + 1] = name end
   end
+  if #unknown > 0 then tell(unknown, types) end
   for _, name in ipairs(names) do
     if types[name] then handle:write(name, values[name]) end
   end

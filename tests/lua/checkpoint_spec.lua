@@ -82,6 +82,12 @@ describe("all variables", function()
     assert.is_true(before == flow.get_all_variables().w)
     session.settings.sink = function(line) lines[#lines + 1] = line end
     flow.load_variables({ w = np.ones({ 2 }), v = np.ones({ 2 }) })
+    flow.load_variables { w = np.ones({ 2 }), ["w.m"] = np.ones({ 2 }), a = np.ones({ 2 }), b = np.ones({ 2 }) }
+    assert.equal("flow.load_variables: 'a', 'b', 'w.m' are no variables of the jobs defined so far; they are left out",
+      table.remove(lines))
+    flow.load_variables { ["w.m"] = np.ones({ 2 }) }
+    assert.equal("flow.load_variables: 'w.m' is no variable of the jobs defined so far; it is left out; did you mean "
+      .. "'w-m'?", table.remove(lines))
     session.settings.sink = sink
     assert.same({ "flow.load_variables: 'v' is no variable of the jobs defined so far; it is left out" }, lines)
     assert.is_true(np.ones({ 2 }) == flow.get_all_variables().w)
@@ -378,12 +384,16 @@ describe("a checkpoint", function()
 
     flow.train.CheckPoint():save(folder .. "/weights.safetensors", { slots = false })
     assert.same({ "w" }, names(flow.checkpoint.get(folder .. "/weights.safetensors")))
+    assert.equal(4, #names(flow.checkpoint.get(path)))
+    assert.same({ "w" }, names(flow.checkpoint.get(path, { slots = false })))
     local text = process.read(folder .. "/weights.safetensors")
     local header = text:sub(9, 8 + text:byte(1) + 256 * text:byte(2))
     assert.truthy(header:find('"w":{"data_offsets":[0,24],"dtype":"F32","shape":[2,3]}', 1, true), header)
     assert.same({}, lines)
     flow.train.CheckPoint():load(folder .. "/weights.safetensors")
-    assert.equal(3, #lines) -- two slots and a step that keep their values
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("weights.safetensors has no variables 'System-Train-TrainStep-", 1, true), lines[1])
+    assert.truthy(lines[1]:find("', 'w-m', 'w-v'; they keep their values", 1, true), lines[1])
   end)
 
   it("as one file leaves no more behind when killed than the next save clears away", function()

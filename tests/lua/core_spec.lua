@@ -375,6 +375,7 @@ describe("a session", function()
     assert.same({ nil, "busy" }, { plan:submit(false, nil, x) })
     while not session:wait(1000) do end
     session:wait_idle()
+    fails("invalid_argument", "got nan", session.wait_idle, session, 0 / 0)  -- which would wait for ever
     local _, token, value = session:next()
     assert.equal(7, token)
     assert.equal(2, value[1])

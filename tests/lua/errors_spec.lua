@@ -48,7 +48,7 @@ describe("arguments that a function does not take", function()
     golden("np.where takes at most 3 arguments (condition, x, y), got 4", ">>np.where(1, 2, 3, { out = 4 })")
     golden("np.matmul takes at most 2 arguments (a, b), got 3; a:transpose() turns a matrix",
       ">>np.matmul({ { 1 } }, { { 2 } }, { transpose_b = true })")
-    golden("np.diag has no option 'k'; its parameters are a", ">>np.diag({ 1, 2 }, { k = 1 })")
+    golden("np.trace has no option 'dtype'; its parameters are a", ">>np.trace({ { 1 } }, { dtype = 'int8' })")
     golden("np.isin has no option 'invert'; its parameters are a, values", ">>np.isin({ 1 }, { 2 }, { invert = true })")
     golden("flow.train.CheckPoint takes no arguments; check_point:save(path) and check_point:load(path) take the "
       .. "folder", ">>flow.train.CheckPoint('weights')")
@@ -223,6 +223,10 @@ describe("the definition of a job", function()
     golden("parameter 'x' has no placeholder in inputs, which go by name: images, labels", [[
 flow.global_function { inputs = { images = tp.Numpy.Placeholder({ 2 }), labels = tp.Numpy.Placeholder({ 2 }) } } (
 >>function(x, y) return x + y end)]])
+    golden("parameter 'states' has no placeholder in inputs, and inputs.s has no parameter; give both one name, for "
+      .. "they go by name", [[
+flow.global_function { inputs = { s = tp.Numpy.Placeholder({ 2 }), a = tp.Numpy.Placeholder({ 2 }) } } (
+>>function(states, a) return states + a end)]])
     golden("parameter 'x' has no placeholder in inputs", [[
 >>flow.global_function {} (function(x) return x end)]])
     golden("parameter 'lables' has no placeholder in inputs; did you mean 'labels'?", [[
@@ -465,6 +469,13 @@ end)]])
   local y = flow.layers.dense(x, 784, { name = "d" })
 >>  y = flow.layers.dense(y, 784, { name = "d" })
   return y]])
+    -- Those of layers that begin with another op than that of their variables, too.
+    for _, layer in ipairs { "dense(z, 4, ", "gru(z, 4, ", "lstm(z, 4, " } do
+      local call = "flow.layers." .. layer .. "{ name = \"d\" })"
+      golden(layer:gsub("(%l+).*", "flow.layers.%1") .. ": variable 'd-weight' already exists in this job (made at "
+        .. "user.lua:3); give the layer another name, or share its variables on purpose, in flow.scope.reuse_variables",
+        body("  local z = flow.expand_dims(x, 0)\n  " .. call .. "\n>>  " .. call .. "\n  return x"))
+    end
   end)
 
   it("variables keep their shape when a job is defined again", function()
@@ -588,6 +599,8 @@ end)
         "flow.optimizer.Adam has no option 'lr'; the learning rate is the first argument, or 'lr_scheduler'",
       ["flow.optimizer.Adam(0.1, { betas = { 0.9, 0.99 } })"] =
         "flow.optimizer.Adam has no option 'betas'; they are 'beta1' and 'beta2'",
+      ["flow.optimizer.SGD(0.1, { max_grad_norm = 1 })"] = "flow.optimizer.SGD has no option 'max_grad_norm'; "
+        .. "grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it",
       ["flow.np.zeros({ 3, 3 }):set(0, '0, 1:3', 5)"] = "slice: the entry of axis 1 is '0, 1:3'; a text stands alone "
         .. "and is for all axes, as in a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the "
         .. "table { 1, 3 }",
@@ -663,6 +676,11 @@ describe("a name that is not there", function()
     golden("flow.optimizer.warmup has no 'liner'; did you mean flow.optimizer.warmup.linear?", [[
 >>flow.optimizer.warmup.liner(3)]])
     golden("flow has no 'cuda'", ">>flow.cuda()")
+    -- What a short name resembles elsewhere, it resembles by chance: that is floor.
+    golden_start("flow.layers has no 'foo'; it has batch_normalization", ">>flow.layers.foo()")
+    golden("flow has no 'clip_grad_norm_'; did you mean flow.optimizer.grad_clipping.by_global_norm?",
+      ">>flow.clip_grad_norm_()")
+    golden("flow.random has no 'multinomial'; did you mean flow.random.categorical?", ">>flow.random.multinomial()")
   end)
 
   it("stands for nothing of another kind: arrays are no values of a job", function()
@@ -678,6 +696,7 @@ describe("a name that is not there", function()
     golden("flow.train has no 'Evaluator'; it has CheckPoint, SimpleCheckPointManager", ">>flow.train.Evaluator()")
     golden_start("flow.optimizer has no 'LBFGS'; it has Adam, AdamW, CombinedOptimizer, ", ">>flow.optimizer.LBFGS(1)")
     golden("flow.np has no 'insert'; did you mean flow.np.concat?", ">>np.insert()")
+    golden("flow.np has no 'float'; did you mean flow.np.float32?", ">>np.zeros({ 2 }, np.float)")
     assert.is_nil((told(">>np.relu()"):find("flow.nn", 1, true)))
     golden("np.exp wants an ndarray, a table or a number, got a blob; values of a job are computed by functions of "
       .. "flow, such as flow.math.exp", body [[
@@ -700,10 +719,11 @@ describe("a name that is not there", function()
     golden_start("'x' is a graph value and has no 'shapes'; did you mean 'shape'?", body [[
 >>  local n = x.shapes[0]
   return n]])
-    golden("'x' is a graph value with no data, so it has no element 0; flow.slice and flow.gather take parts of it",
-      body [[
->>  local y = x[0]
-  return y]])
+    for key, named in pairs { ["0"] = "0", x = "a blob", ["np.zeros { 2 }"] = "an ndarray float32 (2)" } do
+      golden("'x' is a graph value with no data, so it has no element " .. named .. "; flow.slice and flow.gather take "
+        .. "parts of it, and flow.dim_gather one element of each row",
+        body(">>  local y = x[" .. key .. "]\n  return y"))
+    end
   end)
 end)
 

@@ -39,6 +39,27 @@ describe("without NaN", function()
     same({ 3, 5 }, np.nanmax(a, 1))
     same({ 1, 0, 3 }, np.where(np.isfinite(np.nanmin(a, 0)), np.nanmin(a, 0), 0))
   end)
+
+  it("are deviations and what is in the middle", function()
+    assert.equal(8 / 3, np.nanvar(a:astype("float64")))
+    assert.equal(4, np.nanvar(a, { ddof = 1 }))
+    same({ 1, 0 }, np.nanstd(a, 1))
+    assert.equal(3, np.nanmedian(a))
+    same({ 2, 5 }, np.nanmedian(a, 1))
+    assert.equal(2.5, np.nanmedian({ 4, 1, 0 / 0, 3, 2 }))
+    -- Of what there is too little of, NaN.
+    assert.equal(1, np.isnan(np.nanvar({ 0 / 0 })))
+    same({ 0, 1, 0 }, np.isnan(np.nanmedian(a, 0)))
+    same({ 0, 1 }, np.isnan(np.nanvar(a, 1, 1)))
+    raises("np.nanmedian of no values", np.nanmedian, np.zeros({ 2, 0 }), 1)
+  end)
+end)
+
+it("the reach of values is from the least to the greatest", function()
+  local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
+  assert.equal(8, np.ptp(a))
+  same({ 2, 5 }, np.ptp(a, 1))
+  same({ { 8 } }, np.ptp(a, { keepdims = true }))
 end)
 
 it("digitize gives the class between bounds", function()
@@ -102,6 +123,64 @@ describe("draws", function()
     assert.equal("float64", rng:exponential(1, { 3 }, "float64").dtype)
     assert.is_true(np.array_equal(np.random.default_rng(3):beta(0.4, 0.4, { 50 }),
       np.random.default_rng(3):beta(0.4, 0.4, { 50 })))
+  end)
+
+  it("are shares of one also where forms are so small that nearly all goes to one", function()
+    local draws = rng:beta(1e-3, 1e-3, { count })
+    assert.is_true(np.isfinite(draws):all())
+    about(0.5, 0.5, draws)
+    local alpha = { 1, 2, 7 }
+    local shares = rng:dirichlet(alpha, { count })
+    assert.equal("float32", shares.dtype)
+    assert.is_true(np.allclose(shares:sum(1), np.ones { count }))
+    for i, form in ipairs(alpha) do
+      about(form / 10, math.sqrt(form / 10 * (1 - form / 10) / 11), shares:slice({}, i - 1))
+    end
+    assert.is_true(np.allclose(rng:dirichlet({ 1e-3, 1e-3, 1e-3 }, { 50 }):sum(1), np.ones { 50 }))
+    assert.equal("(2, 0, 3)", tostring(rng:dirichlet(alpha, { 2, 0 }).shape))
+    same({ 1 }, rng:dirichlet({ 5 }))
+    raises("np.random.dirichlet: each alpha must be above 0, got 0", rng.dirichlet, rng, { 1, 0 })
+    raises("np.random.dirichlet wants an alpha of one axis with elements, got ()", rng.dirichlet, rng, 2)
+  end)
+
+  it("count how often each of several things happens", function()
+    local p, tries = { 0.25, 0, 0.5, 0.25 }, 12
+    local counts = rng:multinomial(tries, p, { count })
+    assert.equal("int64", counts.dtype)
+    assert.is_true(counts:sum(1):eq(tries):all())
+    for i, chance in ipairs(p) do
+      about(tries * chance, math.sqrt(tries * chance * (1 - chance)), counts:slice({}, i - 1))
+    end
+    same({ 0, 9, 0 }, rng:multinomial(9, { 0, 1, 0 }))
+    assert.equal("(2, 0, 3)", tostring(rng:multinomial(9, { 0, 1, 0 }, { 2, 0 }).shape))
+    raises("np.random.multinomial: the chances add up to 1.5, not to 1", rng.multinomial, rng, 3, { 0.5, 1 })
+    raises("np.random.multinomial: p must be chances along one axis", rng.multinomial, rng, 3, { { 0.5, 0.5 } })
+    raises("np.random.multinomial: n must be at least 0, got -1", rng.multinomial, rng, -1, { 1 })
+  end)
+
+  it("are vectors with covariances, which may be singular", function()
+    local cov = { { 2, -0.6 }, { -0.6, 0.5 } }
+    local draws = rng:multivariate_normal({ 1, -2 }, cov, { count })
+    assert.equal("float32", draws.dtype)
+    about(1, math.sqrt(2), draws:slice(":, 0"))
+    about(-2, math.sqrt(0.5), draws:slice(":, 1"))
+    -- The deviation of a covariance of n draws is sqrt((1.0 + 0.36) / n).
+    assert.near(-0.6, np.cov(draws, { rowvar = false }):at(0, 1), 5 * math.sqrt(1.36 / count))
+    local line = rng:multivariate_normal({ 0, 0 }, { { 1, 2 }, { 2, 4 } }, { 5 }, "float64")
+    assert.is_true(np.allclose(line:slice(":, 0") * 2, line:slice(":, 1")))
+    assert.equal("(2)", tostring(rng:multivariate_normal({ 0, 0 }, cov).shape))
+    raises("cov gives a direction the variance -1", rng.multivariate_normal, rng, { 0, 0 }, { { 1, 2 }, { 2, 1 } })
+    raises("cov is not symmetric", rng.multivariate_normal, rng, { 0, 0 }, { { 1, 2 }, { 1, 1 } })
+    raises("the mean is (1) and cov is (2, 2)", rng.multivariate_normal, rng, { 0 }, cov)
+  end)
+
+  it("take NumPy's names", function()
+    local one, other = np.random.default_rng(3), np.random.default_rng(3)
+    same(one:randint(2, 9, { 5 }):totable(), other:integers { low = 2, high = 9, size = 5 })
+    same(one:normal(2, 0.5, { 5 }):totable(), other:normal { loc = 2, scale = 0.5, size = 5 })
+    same(one:randint(1, 7, { 50 }):totable(), other:integers(1, 6, { 50 }, { endpoint = true }))
+    same(one:uniform(0, 1, { 2 }):totable(), other:uniform { size = { 2 } })
+    raises("np.random.integers: no whole number lies in [3, 3)", other.integers, other, 3, 3)
   end)
 
   it("have parameters above 0", function()

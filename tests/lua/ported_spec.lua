@@ -78,50 +78,6 @@ describe("combined_margin_loss", function()
   end)
 end)
 
-describe("random.shuffle", function()
-  local rows = np.arange(40):reshape { 20, 2 }:astype(flow.float)
-
-  it("keeps the rows and changes their order, another one in each run", function()
-    local job = job_of({ rows }, function(a) return flow.random.shuffle(a) end, { type = "predict" })
-    local first, orders = job(rows), {}
-    for run_number = 1, 3 do
-      local shuffled = run_number == 1 and first or job(rows)
-      local seen, order = {}, {}
-      for i = 0, 19 do
-        local a, b = shuffled:at(i, 0), shuffled:at(i, 1)
-        assert.equal(a + 1, b)
-        assert.is_nil(seen[a])
-        seen[a], order[i + 1] = true, a
-      end
-      orders[run_number] = table.concat(order, " ")
-    end
-    assert.not_equal(orders[1], orders[2])
-    assert.not_equal(orders[2], orders[3])
-    assert.not_equal(table.concat(rows:slice(":, 0"):totable(), " "), orders[1])
-  end)
-
-  it("is repeated by a seed", function()
-    local function once() return run({ rows }, function(a) return flow.random.shuffle(a, 7) end):totable() end
-    assert.same(once(), once())
-  end)
-
-  it("gives the same order as numbers of rows", function()
-    local order = run({ rows }, function(a) return flow.random.generate_random_batch_permutation_indices(a) end)
-    assert.equal(flow.int32, order.dtype)
-    assert.same(np.arange(20):totable(), np.sort(order):astype(flow.int64):totable())
-  end)
-end)
-
-describe("random.coin_flip", function()
-  it("has the probability that is asked for", function()
-    local flips = run({}, function() return flow.random.coin_flip(4000, nil, 0.3) end)
-    assert.equal(flow.int8, flips.dtype)
-    local share = flips:astype(flow.double):mean()
-    assert.truthy(math.abs(share - 0.3) < 4 * math.sqrt(0.21 / 4000), share)  -- four standard deviations
-    assert.equal(0, np.sum(run({}, function() return flow.random.CoinFlip(50, { probability = 0 }) end)))
-  end)
-end)
-
 describe("dropout with a noise_shape", function()
   local ones = np.ones { 50, 4, 6 }
 
