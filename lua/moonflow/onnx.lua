@@ -90,13 +90,40 @@ end
 -- Statistics are not learned by descent.
 local statistics_of = { BatchNormalization = { 4, 5 } }
 
+local function has_fractions(array)
+  return arguments.floating[array.dtype] and #array.shape > 0 and array.shape:count() > 0
+end
+
+-- Some exporters write weights as Constant nodes, or into the graphs of an If. These become initializers of the model,
+-- but for single numbers, which belong to the formula, and for arrays whose name two graphs have. What we write ourselves
+-- as a Constant is one.
+local function gather_weights(file, nodes)
+  if file.producer == "moonflow" then return end
+  local found, uses = {}, {}
+  local function note(name, array)
+    uses[name] = (uses[name] or 0) + 1
+    if array and has_fractions(array) and array.shape:count() > 1 then
+      found[#found + 1] = { name = name, value = array }
+    end
+  end
+  each_node(nodes, function(raw)
+    if raw.op == "Constant" and raw.attributes.value then note(raw.outputs[1], raw.attributes.value.t) end
+    for _, attribute in pairs(raw.attributes) do
+      for _, entry in ipairs(attribute.g and attribute.g.initializers or {}) do note(entry.name, entry.value) end
+    end
+  end)
+  for _, entry in ipairs(found) do
+    if uses[entry.name] == 1 then table.insert(file.initializers, entry) end
+  end
+end
+
 -- The weights: initializers with a fraction that have an axis or more. Single numbers belong to the formula, and whole
 -- numbers are sizes, axes and places.
 local function weights_of(file, wanted, nodes, given)
   local weights, by_variable, prefix = {}, {}, given.name and given.name .. "-" or ""
   for _, entry in ipairs(file.initializers) do
     local value = entry.value
-    if wanted[entry.name] and arguments.floating[value.dtype] and #value.shape > 0 and value.shape:count() > 0 then
+    if wanted[entry.name] and has_fractions(value) then
       local name = prefix .. nodes_module().plain(entry.name)
       if by_variable[name] then
         errors.raise("unsupported", ("flow.onnx.load: %s has two initializers for one variable '%s'"):format(given.file,
@@ -129,7 +156,8 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- Its weights become variables with the names they have in the file, "/" as ".", and its values. They are saved in
 --- checkpoints, published to prepared calls, and trained by train jobs. Those of an earlier load keep their values;
 --- `flow.load_variables(policy.variables)` gives them the file's again. Batch norms and dropouts are as in a
---- prediction, also in train jobs.
+--- prediction, also in train jobs. Weights are initializers, and arrays of Constant nodes where another system wrote
+--- the file.
 --- @param path string        the file; data that it keeps in others must lie in its folder
 --- @param name? string       stands before all names, as in "name-fc.weight"; two models whose weights have the same
 ---                           names need it
@@ -151,6 +179,7 @@ function onnx.load(...)
   local wanted = {}
   local nodes = needed(file, wanted)
   check_operators(given.file, file.opset, nodes)
+  gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
   local constants = {}
   for _, entry in ipairs(file.initializers) do constants[entry.name] = entry.value end
@@ -308,19 +337,23 @@ local function given_by(node, fine, ...)
   error(problem, 0)
 end
 
---- Applies nodes in their order.
+--- Applies nodes in their order, but for those that give weights.
 function Reading:run(nodes)
   for _, raw in ipairs(nodes) do
-    local node = nodes_module().new(raw, self)
-    keep(self, node, given_by(node, pcall(all_operators()[raw.op], node)))
-    node:check_attributes()
+    if not self.model._weights[raw.outputs[1]] then
+      local node = nodes_module().new(raw, self)
+      keep(self, node, given_by(node, pcall(all_operators()[raw.op], node)))
+      node:check_attributes()
+    end
   end
 end
 
 --- The outputs of a graph in a node, which takes nothing but values of the graphs around it. No name in it is one of
 --- theirs, and nothing behind it reads one that is made in it. What it has of its own are constants.
 function Reading:inner(graph)
-  for _, entry in ipairs(graph.initializers) do self.values[entry.name] = entry.value end
+  for _, entry in ipairs(graph.initializers) do
+    if not self.model._weights[entry.name] then self.values[entry.name] = entry.value end
+  end
   self:run(graph.nodes)
   local outputs = {}
   for i, output in ipairs(graph.outputs) do outputs[i] = self:value(output.name) end

@@ -76,6 +76,30 @@ describe("a loaded model", function()
     same({ 10, 20 }, flow.get_all_variables()["fc.bias"])
   end)
 
+  it("has variables for the arrays of Constant nodes and of branches, but not for single numbers", function()
+    local function constant(name, array) return node("Constant", {}, { name }, { value = { t = array } }) end
+    local branch = { name = "", initializers = { { name = "shift", value = floats { 1, 2 } } }, inputs = {},
+                     outputs = { value("moved") }, nodes = { node("Add", { "scaled", "shift" }, { "moved" }) } }
+    local other = { name = "", initializers = {}, inputs = {}, outputs = { value("other") }, nodes = {
+      constant("same", floats { 5, 5 }), node("Sub", { "scaled", "same" }, { "other" }) } }
+    local model = flow.onnx.load(write {
+      shape = { 2 }, weights = { yes = np.array(1):astype("int8") }, nodes = {
+        constant("scale", floats { 3, 4 }), constant("half", floats { 0.5 }),
+        node("Mul", { "x", "scale" }, { "scaled" }),
+        node("If", { "yes" }, { "chosen" }, { then_branch = { g = branch }, else_branch = { g = other } }),
+        node("Mul", { "chosen", "half" }, { "y" }),
+      },
+    })
+    local names = {}
+    for name in pairs(model.variables) do names[#names + 1] = name end
+    table.sort(names)
+    assert.same({ "same", "scale", "shift" }, names)
+    local job = job_of(model, { 2 })
+    same({ 2, 5 }, job(floats { 1, 2 }))
+    flow.load_variables { shift = floats { 5, 0 } }
+    same({ 4, 4 }, job(floats { 1, 2 }))
+  end)
+
   it("shares its variables with other jobs that call it, and with other calls", function()
     local model = flow.onnx.load(dense_model())
     local twice = flow.global_function {
