@@ -62,20 +62,52 @@ local function check_opset(name, opset)
     .. "opset_version = 17"):format(name, opset, kOldest, kNewest))
 end
 
--- All operators that there are not here are named at once.
+-- All operators that there are not here are named at once, and what goes into the first of them.
 local function check_operators(name, opset, nodes)
-  local unknown, is_named = {}, {}
+  local unknown, is_named, values = {}, {}, nil
   each_node(nodes, function(raw)
     local op = raw.domain == "" and raw.op or raw.domain .. "." .. raw.op
     if (raw.domain ~= "" or not all_operators()[raw.op]) and not is_named[op] then
       is_named[op] = true
       unknown[#unknown + 1] = ("%s (node '%s')"):format(op, raw.name ~= "" and raw.name or raw.outputs[1] or "")
+      values = values or table.concat(raw.inputs, "', '"):gsub(", ''", "")
     end
   end)
   if #unknown == 0 then return end
   errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
-    .. "lists what is. An exporter may write it by others, with another opset or after a change of the network")
-    :format(name, opset, table.concat(unknown, ", ")))
+    .. "lists what is. An exporter may write it by others, with another opset or after a change of the network; and "
+    .. "outputs = { ... } takes values from before it, '%s', for a script to go on with")
+    :format(name, opset, table.concat(unknown, ", "), values))
+end
+
+-- Replaces what a graph gives by other values of it, and leaves it the inputs that those need.
+local function choose_outputs(file, names, fail)
+  local is_there, all = {}, {}
+  local function note(name)
+    is_there[name], all[#all + 1] = true, name
+  end
+  for _, input in ipairs(file.inputs) do note(input.name) end
+  for _, raw in ipairs(file.nodes) do
+    for _, name in ipairs(raw.outputs) do note(name) end
+  end
+  local types_of, outputs = {}, {}
+  for _, output in ipairs(file.outputs) do types_of[output.name] = output end
+  for i, name in ipairs(names) do
+    if not is_there[name] then
+      fail((": %s has no value %s%s"):format(file.name, arguments.describe(name), arguments.suggestion(name, all)))
+    end
+    outputs[i] = types_of[name] or { name = name }
+  end
+  if #outputs == 0 then fail(": argument 4 ('outputs') must name a value or more") end
+  file.outputs = outputs
+end
+
+local function inputs_among(inputs, wanted)
+  local list = {}
+  for _, input in ipairs(inputs) do
+    if wanted[input.name] then list[#list + 1] = input end
+  end
+  return list
 end
 
 --- The names of the operators that a model may consist of, in their order.
@@ -95,8 +127,8 @@ local function has_fractions(array)
 end
 
 -- Some exporters write weights as Constant nodes, or into the graphs of an If. These become initializers of the model,
--- but for single numbers, which belong to the formula, and for arrays whose name two graphs have. What we write ourselves
--- as a Constant is one.
+-- but for single numbers, which belong to the formula, and for arrays whose name two graphs have. What we write
+-- ourselves as a Constant is one.
 local function gather_weights(file, nodes)
   if file.producer == "moonflow" then return end
   local found, uses = {}, {}
@@ -146,7 +178,7 @@ local function weights_of(file, wanted, nodes, given)
 end
 
 local load_signature = arguments.signature("flow.onnx.load",
-  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true } })
+  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" } })
 
 --- Reads a network that another system has written as ONNX: `local policy = flow.onnx.load("policy.onnx")`. The model
 --- is called in the body of a job, with its inputs in their order or by name, and gives its outputs: `policy(obs)`,
@@ -164,6 +196,9 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- @param trainable? boolean|function  default true; false freezes all weights, a function decides by a variable's
 ---                           name. Statistics of batch norms are always frozen. A file does not tell weights from
 ---                           other tables that the network only reads, such as encodings of positions
+--- @param outputs? table     names of values of the graph, given in this order in place of the file's outputs. What
+---                           only others need is left out, inputs too: so a detector loses an end that is not
+---                           supported, such as NonMaxSuppression
 --- @return Model
 --- @error a damaged file; loops, sequences, texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
@@ -176,8 +211,13 @@ function onnx.load(...)
   local file = core.onnx_read(given.path)
   given.file = given.path:match("([^/\\]*)$")
   check_opset(given.file, file.opset)
+  if given.outputs then
+    file.name = given.file
+    choose_outputs(file, given.outputs, function(text) load_signature:fail(text) end)
+  end
   local wanted = {}
   local nodes = needed(file, wanted)
+  if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
   check_operators(given.file, file.opset, nodes)
   gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
@@ -259,6 +299,23 @@ function Reading:constant(name)
   local value = self.values[name]
   if blob.is(value) or value == nil then value = self.model._constants[name] end
   return value
+end
+
+--- The names of the inputs of the model whose values a value of a run follows from.
+function Reading:inputs_behind(name)
+  local maker, seen, is_input, found = {}, {}, {}, {}
+  for _, input in ipairs(self.model.inputs) do is_input[input.name] = true end
+  each_node(self.model._nodes, function(raw)
+    for _, output in ipairs(raw.outputs) do maker[output] = raw end
+  end)
+  local function visit(value)
+    if seen[value] or not blob.is(self.values[value]) then return end
+    seen[value] = true
+    if is_input[value] then found[#found + 1] = value end
+    for _, input in ipairs(maker[value] and maker[value].inputs or {}) do visit(input) end
+  end
+  visit(name)
+  return found
 end
 
 local function check_input(model, declared, value)

@@ -24,7 +24,7 @@ end
 --- Makes one.
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
----                        value(name), constant(name), inner(graph)
+---                        value(name), constant(name), inner(graph), inputs_behind(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },
@@ -98,11 +98,21 @@ function Node:constant(i)
     if not name or name == "" then return nil end
     value = self.reading:constant(name)
   end
-  if not value then
-    self:fail("input " .. i .. ", '" .. name .. "', is computed in each run, and must be known when the job is traced; "
-      .. "export the model with sizes that do not depend on values")
-  end
+  if not value then self:refuse_computed(i, name) end
   return value
+end
+
+--- Raises the error that the i-th input, of this name, is known in a run alone.
+function Node:refuse_computed(i, name)
+  local inputs = self.reading:inputs_behind(name)
+  local remedy = "export the model with sizes that do not depend on values"
+  if #inputs > 0 then
+    remedy = ("it follows from the values of input '%s': give it as an ndarray if it is the same in each run, or %s, "
+      .. "or take values from before this node, by flow.onnx.load(..., { outputs = { ... } })"):format(
+      table.concat(inputs, "', '"), remedy)
+  end
+  self:fail(("input %d, '%s', is computed in each run, and must be known when the job is traced; %s"):format(i, name,
+    remedy))
 end
 
 -- Beyond this a whole number means "to the end" in ONNX, and here.

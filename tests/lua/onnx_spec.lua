@@ -234,9 +234,48 @@ describe("a loaded model", function()
       } (function(x) return model(x, shape(x)) end)
     end
     same({ { 1, 2 }, { 1, 2 } }, job(function() return whole { 2, 1 } end)(floats { 1, 2 }))
-    raises("input 2, 'shape', is computed in each run", function()
+    raises("input 2, 'shape', is computed in each run, and must be known when the job is traced; it follows from the "
+      .. "values of input 'shape': give it as an ndarray", function()
       job(function(x) return flow.cast(x, "int64") end)
     end)
+  end)
+
+  it("names the inputs that a value follows from, and no others", function()
+    local model = flow.onnx.load(write {
+      inputs = { value("x", { 2 }), value("a", { 2 }, "int64"), value("b", { 2 }, "int64"), value("c", { 2 }) },
+      weights = { w = whole { 1, 1 } },
+      nodes = {
+        node("Shape", { "c" }, { "size" }), node("Mul", { "a", "b" }, { "ab" }), node("Add", { "ab", "w" }, { "sum" }),
+        node("Mul", { "sum", "size" }, { "shape" }), node("Expand", { "x", "shape" }, { "y" }),
+      },
+    })
+    raises("it follows from the values of input 'a', 'b': give", function()
+      flow.global_function {
+        name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+      } (function(x) return model(x, flow.cast(x, "int64"), flow.cast(x, "int64"), x) end)
+    end)
+  end)
+
+  it("gives other values of its graph in place of its outputs, and takes what they need", function()
+    local file = write {
+      inputs = { value("x", { 2 }), value("size", { 1 }) }, weights = { w = floats { 2, 3 } },
+      nodes = {
+        node("Mul", { "x", "w" }, { "scaled" }), node("Neg", { "scaled" }, { "less" }),
+        node("Mul", { "less", "size" }, { "boxes" }), node("Picking", { "boxes" }, { "y" }),
+      },
+    }
+    raises("takes values from before it, 'boxes', for a script to go on with", function() flow.onnx.load(file) end)
+    local model = flow.onnx.load(file, { outputs = { "less", "scaled" } })
+    assert.truthy(tostring(model):find("(x: float32[2]) -> less: ?, scaled: ?", 1, true), tostring(model))
+    local job = flow.global_function {
+      name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x) return model(x) end)
+    local less, scaled = job(floats { 1, 2 })
+    same({ -2, -6 }, less)
+    same({ 2, 6 }, scaled)
+    local function choose(...) flow.onnx.load(file, { outputs = { ... } }) end
+    raises("has no value 'scale'; did you mean 'scaled'?", function() choose("scale") end)
+    raises("argument 4 ('outputs') must name a value or more", function() choose() end)
   end)
 end)
 
