@@ -438,7 +438,7 @@ function Model:__call(...)
   local t = trace.need(self.file)
   local values = bind(self, ...)
   local reading = setmetatable({
-    model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {},
+    model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.
   return scope.reuse_variables(function()

@@ -24,7 +24,8 @@ end
 --- Makes one.
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
----                        value(name), constant(name), inner(graph), inputs_behind(name)
+---                        floats (a table, from whole numbers to the floats they were rounded to), value(name),
+---                        constant(name), inner(graph), inputs_behind(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },

@@ -32,12 +32,17 @@ local function aligned(node, x, value, word)
   return node:pick(value, axis, places, word)
 end
 
+-- What is quantised is mostly dequantised at once, which then takes the floats that were rounded: of the whole numbers
+-- nothing is left in the job, and one chain of simple ops between two layers.
+
 -- round(places) + zero, halves to the even number, and the nearest there is in this dtype.
 local function settled(node, places, zero, dtype)
   places = node:apply("round", { places }, nil, "rounded")
   if zero then places = node:apply("add", { places, node:cast(zero, "float32", "zero_wide") }, nil, "moved") end
   local cut = node:apply("clip_by_value", { places }, { min = ranges[dtype][1], max = ranges[dtype][2] }, "cut")
-  return node:apply("cast", { cut }, { dtype = dtype })
+  local settled_places = node:apply("cast", { cut }, { dtype = dtype })
+  node.reading.floats[settled_places] = cut
+  return settled_places
 end
 
 -- round(x / scale) + zero_point.
@@ -58,7 +63,7 @@ function operators.DequantizeLinear(node)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = node:dtype("output_dtype", scale.dtype)
   if not ranges[x.dtype] then node:fail("it takes " .. x.dtype .. ", only int8, uint8 and int32 are supported") end
-  local wide = node:cast(x, "float32", "wide")
+  local wide = node.reading.floats[x] or node:cast(x, "float32", "wide")
   if zero then
     zero = aligned(node, x, node:cast(zero, "float32", "zero_wide"), "zero_point")
     wide = node:apply("subtract", { wide, zero }, nil, "moved")

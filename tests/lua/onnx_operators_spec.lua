@@ -530,6 +530,18 @@ describe("quantised models", function()
     same({ 8, 10, 10, 12, 255 }, whole_numbers(10, "uint8"))
   end)
 
+  it("have no whole numbers in a job that dequantises what it has quantised", function()
+    local model = flow.onnx.load(write {
+      shape = { 3 }, weights = { scale = floats { 0.5 }, zero = np.array { 3 }:astype("uint8") }, nodes = {
+        node("QuantizeLinear", { "x", "scale", "zero" }, { "places" }),
+        node("DequantizeLinear", { "places", "scale", "zero" }, { "y" }),
+      },
+    })
+    local job = job_of(model, { 3 })
+    same({ -1.5, 1, 126 }, job(floats { -9, 1.1, 1000 }))
+    assert.truthy(job:summary { plan = true }:find(" 1 steps,", 1, true))
+  end)
+
   local function bytes(list, dtype) return np.array(list):astype(dtype or "uint8") end
   local function number(x, dtype) return np.array(x):astype(dtype or "float32") end
 
