@@ -62,22 +62,31 @@ local function check_opset(name, opset)
     .. "opset_version = 17"):format(name, opset, kOldest, kNewest))
 end
 
+-- The name under which an operator is known here.
+local function name_of(raw) return raw.domain == "" and raw.op or raw.domain .. "." .. raw.op end
+
 -- All operators that there are not here are named at once, and what goes into the first of them.
-local function check_operators(name, opset, nodes)
-  local unknown, is_named, values = {}, {}, nil
+local function check_operators(name, file, nodes)
+  local unknown, is_named, values, is_weight = {}, {}, nil, {}
+  for _, entry in ipairs(file.initializers) do is_weight[entry.name] = true end
   each_node(nodes, function(raw)
-    local op = raw.domain == "" and raw.op or raw.domain .. "." .. raw.op
-    if (raw.domain ~= "" or not all_operators()[raw.op]) and not is_named[op] then
+    local op = name_of(raw)
+    if not all_operators()[op] and not is_named[op] then
       is_named[op] = true
       unknown[#unknown + 1] = ("%s (node '%s')"):format(op, raw.name ~= "" and raw.name or raw.outputs[1] or "")
-      values = values or table.concat(raw.inputs, "', '"):gsub(", ''", "")
+      if not values then
+        values = {}
+        for _, input in ipairs(raw.inputs) do
+          if input ~= "" and not is_weight[input] then values[#values + 1] = "'" .. input .. "'" end
+        end
+      end
     end
   end)
   if #unknown == 0 then return end
   errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
     .. "lists what is. An exporter may write it by others, with another opset or after a change of the network; and "
-    .. "outputs = { ... } takes values from before it, '%s', for a script to go on with")
-    :format(name, opset, table.concat(unknown, ", "), values))
+    .. "outputs = { ... } takes values from before it, %s, for a script to go on with")
+    :format(name, file.opset, table.concat(unknown, ", "), arguments.some_of(values, 4)))
 end
 
 -- Replaces what a graph gives by other values of it, and leaves it the inputs that those need.
@@ -218,7 +227,7 @@ function onnx.load(...)
   local wanted = {}
   local nodes = needed(file, wanted)
   if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
-  check_operators(given.file, file.opset, nodes)
+  check_operators(given.file, file, nodes)
   gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
   local constants = {}
@@ -399,7 +408,7 @@ function Reading:run(nodes)
   for _, raw in ipairs(nodes) do
     if not self.model._weights[raw.outputs[1]] then
       local node = nodes_module().new(raw, self)
-      keep(self, node, given_by(node, pcall(all_operators()[raw.op], node)))
+      keep(self, node, given_by(node, pcall(all_operators()[name_of(raw)], node)))
       node:check_attributes()
     end
   end

@@ -604,6 +604,33 @@ describe("quantised models", function()
     }))
   end)
 
+  it("have operators of ONNX Runtime's own", function()
+    local function given(op, inputs, attributes)
+      local own = node(op, inputs, { "y" }, attributes)
+      own.domain = "com.microsoft"
+      return result_of(bytes { { 10, 20, 30 } }, {
+        weights = {
+          half = number(0.5), two = number(2), none = number(0, "uint8"), ten = number(10, "uint8"),
+          thirty = number(30, "uint8"),
+          b = bytes { { 12, 10, 11 } }, rows = bytes { { 10, 11, 12 }, { 12, 10, 10 } }, scales = floats { 2, 4 },
+          tens = bytes { 10, 10 }, bias = np.array { 3, -1 }:astype("int32"),
+        },
+        nodes = { own },
+      })
+    end
+    -- x is (0, 5, 10), and b is (4, 0, 2).
+    same({ { 8, 10, 24 } }, given("QLinearAdd", { "x", "half", "ten", "b", "two", "ten", "half", "none" }))
+    same({ { 10, 10, 50 } }, given("QLinearMul", { "x", "half", "ten", "b", "two", "ten", "half", "ten" }))
+    same({ { 6, 8, 10 } }, given("QLinearLeakyRelu", { "x", "half", "thirty", "half", "ten" }, { alpha = { f = 0.2 } }))
+    same({ { 0, 2, 5, 2, 0, 1 } }, given("QLinearConcat",
+      { "two", "none", "x", "half", "ten", "b", "two", "ten" }, { axis = { i = 1 } }))
+    -- The rows are (0, 2, 4) and (8, 0, 0) by their scales; the bias is 3 of 1 and -1 of 2.
+    same({ { 53, -2 } }, given("QGemm", { "x", "half", "ten", "rows", "scales", "tens", "bias" },
+      { transB = { i = 1 } }))
+    same({ { 116, 6 } }, given("QGemm", { "x", "half", "ten", "rows", "scales", "tens", "bias", "half", "ten" },
+      { transB = { i = 1 } }))
+  end)
+
   it("have a scale of all, of each place along an axis, or of each block there", function()
     local function real_numbers(scale, zero, attributes)
       return result_of(np.array { { 1, 2, 3 }, { 4, 5, 6 } }:astype("int8"), {
