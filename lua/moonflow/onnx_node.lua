@@ -60,11 +60,19 @@ function Node:is_wanted(i)
   return name ~= nil and name ~= "" and self.reading.wanted[name] == true
 end
 
---- This node with other values in the place of its inputs, for an operator that is another one at heart.
-function Node:taking(values)
+-- The opset by which attributes are that do not come from a file.
+local kNewestOpset = 24
+
+--- This node with other values in the place of its inputs, for an operator that is another one at heart; and with other
+--- attributes, where that one has others, in the form of its newest opset.
+function Node:taking(values, attributes)
   local node = setmetatable({}, Node)
   for field, value in pairs(self) do node[field] = value end
   node.values = values
+  if attributes then
+    node.raw = setmetatable({ attributes = attributes }, { __index = self.raw })
+    node.opset = kNewestOpset
+  end
   return node
 end
 
