@@ -292,12 +292,24 @@ local function make_variable(self, weight)
   })
 end
 
+-- A node of no file, to compute with.
+local function bare_node(name, reading)
+  return nodes_module().new({ name = name, op = "Identity", inputs = {}, outputs = {}, attributes = {} }, reading)
+end
+
+-- A processor computes float16 in float32, and would widen and round at each op. So all is wide there between the
+-- inputs and the outputs; the variables are as the file has them. (Some multiply bfloat16 as it is.)
+local function widened(reading, value, name)
+  if not reading.widens or value == nil or value.dtype ~= "float16" then return value end
+  return bare_node(name, reading):cast(value, "float32", "wide")
+end
+
 --- The value of a name, as a blob or an ndarray.
 function Reading:value(name)
   local value = self.values[name]
   if value == nil then
     local weight = self.model._weights[name]
-    value = weight and make_variable(self, weight) or self.model._constants[name]
+    value = widened(self, weight and make_variable(self, weight) or self.model._constants[name], name)
     self.values[name] = value
   end
   return value
@@ -387,7 +399,7 @@ local function keep(reading, node, ...)
       if value == nil and reading.wanted[name] then
         node:fail("output " .. i .. ", '" .. name .. "', is not supported")
       end
-      reading.values[name] = value
+      reading.values[name] = widened(reading, value, name)
     end
   end
 end
@@ -418,7 +430,7 @@ end
 --- theirs, and nothing behind it reads one that is made in it. What it has of its own are constants.
 function Reading:inner(graph)
   for _, entry in ipairs(graph.initializers) do
-    if not self.model._weights[entry.name] then self.values[entry.name] = entry.value end
+    if not self.model._weights[entry.name] then self.values[entry.name] = widened(self, entry.value, entry.name) end
   end
   self:run(graph.nodes)
   local outputs = {}
@@ -428,11 +440,16 @@ end
 
 local function run(reading, values)
   local model = reading.model
-  reading.values = values
+  reading.values = {}
+  for name, value in pairs(values) do reading.values[name] = widened(reading, value, name) end
   reading:run(model._nodes)
   local results = {}
-  local last = nodes_module().new({ name = "", op = "output", inputs = {}, outputs = {}, attributes = {} }, reading)
-  for i, output in ipairs(model.outputs) do results[i] = last:blob(reading:value(output.name)) end
+  local last = bare_node("output", reading)
+  for i, output in ipairs(model.outputs) do
+    local value = reading:value(output.name)
+    if output.dtype == "float16" then value = last:cast(value, output.dtype, tostring(i - 1)) end
+    results[i] = last:blob(value)
+  end
   return unpack(results, 1, #model.outputs)
 end
 
@@ -446,7 +463,10 @@ end
 function Model:__call(...)
   local t = trace.need(self.file)
   local values = bind(self, ...)
+  local placed = t.placements[#t.placements]
+  local where = placed and placed.where or t.where
   local reading = setmetatable({
+    widens = type(where) ~= "number",  -- the index of a gpu
     model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.

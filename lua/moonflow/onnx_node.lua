@@ -24,8 +24,8 @@ end
 --- Makes one.
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
----                        floats (a table, from whole numbers to the floats they were rounded to), value(name),
----                        constant(name), inner(graph), inputs_behind(name)
+---                        widens (is float16 float32 in it?), floats (a table, from whole numbers to the floats
+---                        they were rounded to), value(name), constant(name), inner(graph), inputs_behind(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },
@@ -189,7 +189,8 @@ function Node:dtype(name, default)
     self:fail(("%s is %s, which there is none of here"):format(name, entry and entry.name
       or "the type of number " .. number))
   end
-  return entry.dtype, types.is_bool(number)
+  local is_widened = entry.dtype == "float16" and self.reading.widens
+  return is_widened and "float32" or entry.dtype, types.is_bool(number)
 end
 
 --- A list that older operators have as an attribute, and newer ones as an input; nil where it is left out.

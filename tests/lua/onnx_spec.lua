@@ -100,6 +100,24 @@ describe("a loaded model", function()
     same({ 4, 4 }, job(floats { 1, 2 }))
   end)
 
+  it("computes float16 in float32 on a processor, and gives what the file says", function()
+    local model = flow.onnx.load(write {
+      inputs = { value("x", { 1, 2 }, "float16") }, outputs = { value("y", nil, "float16") },
+      weights = { w = floats({ { 1 }, { 2 } }):astype("float16"), b = floats({ 0.5 }):astype("float16") },
+      nodes = {
+        node("MatMul", { "x", "w" }, { "product" }), node("Cast", { "product" }, { "same" }, { to = { i = 10 } }),
+        node("Add", { "same", "b" }, { "y" }),
+      },
+    })
+    assert.equal("float16", model.variables.w.dtype)
+    local job = job_of(model, { 1, 2 }, "float16")
+    local y = job(floats { { 1, 2 } }:astype("float16"))
+    assert.equal("float16", y.dtype)
+    same({ { 5.5 } }, y)
+    local on_gpu = os.getenv("MOONFLOW_TEST_PLACEMENT") == "gpu"
+    assert.equal(on_gpu and "float16" or "float32", job:summary():match("MatMul%s+matmul%s+(%S+)"))
+  end)
+
   it("shares its variables with other jobs that call it, and with other calls", function()
     local model = flow.onnx.load(dense_model())
     local twice = flow.global_function {
