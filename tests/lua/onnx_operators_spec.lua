@@ -23,6 +23,14 @@ describe("operators", function()
     }))
   end)
 
+  it("convolve an image of width 1 along its height", function()
+    same({ { { { 3 }, { 7 }, { 5 } } } }, result_of(floats { { { { 1 }, { 2 }, { 3 }, { 4 }, { 5 } } } }, {
+      weights = { w = floats { { { { 1 }, { 1 } } } }, b = floats { 1 } },
+      nodes = { node("Conv", { "x", "w", "b" }, { "y" },
+        { strides = { ints = { 2, 1 } }, dilations = { ints = { 2, 1 } }, pads = { ints = { 1, 0, 2, 0 } } }) },
+    }))
+  end)
+
   it("have windows with holes", function()
     local x = floats { { { 1, 5, 2, 4, 3 } } }
     local function pooled(op, attributes)
