@@ -285,6 +285,9 @@ function Node:apply(op, inputs, attrs, word)
   return ops.apply(op, blobs, attrs, plain(self.name) .. (word and "_" .. word or ""))
 end
 
+--- Applies an op that takes nothing and draws random numbers, which are others in each run.
+function Node:draw(op, attrs, word) return ops.apply(op, {}, attrs, plain(self.name) .. "_" .. word) end
+
 --- A constant of this dtype and shape (a list; default: a scalar), each element of which is `number`.
 function Node:filled(number, dtype, shape)
   return self:apply("constant", {}, { value = number, dtype = dtype, shape = shape or {} }, "fill")
