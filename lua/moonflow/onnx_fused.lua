@@ -59,14 +59,20 @@ end
 -- ---- products and convolutions ------------------------------------------------------------------------------------
 
 function operators.FusedMatMul(node)
-  node:expect("transBatchA", "i", 0)
-  node:expect("transBatchB", "i", 0)
   local a, b, alpha = node:input(1), node:input(2), node:float("alpha", 1)
+  -- The first axis may be that of the rows, before those of the batch; then rows and columns may be turned.
   local function turned(x, name)
-    if node:int(name, 0) == 0 or #x.shape < 2 then return x end
-    return node:swapped(x, #x.shape - 2, #x.shape - 1, name)
+    local rank = #x.shape
+    if node:int("transBatch" .. name, 0) ~= 0 and rank > 2 then
+      local perm = {}
+      for i = 1, rank - 2 do perm[i] = i end
+      perm[rank - 1], perm[rank] = 0, rank - 1
+      x = node:transpose(x, perm, "rows_of_" .. name:lower())
+    end
+    if node:int("trans" .. name, 0) == 0 or rank < 2 then return x end
+    return node:swapped(x, rank - 2, rank - 1, "turned_" .. name:lower())
   end
-  local y = onnx_layers.MatMul(node:taking { turned(a, "transA"), turned(b, "transB") })
+  local y = onnx_layers.MatMul(node:taking { turned(a, "A"), turned(b, "B") })
   return alpha == 1 and y or product(node, y, node:filled(alpha, y.dtype), "scaled")
 end
 
@@ -76,14 +82,16 @@ function operators.FusedConv(node)
   if other then y = sum(node, y, other, "with_other") end
   local name, parameters = node:text("activation", ""), node:floats("activation_params", {})
   if name == "" then return y end
-  if name == "LeakyRelu" then
-    return node:apply("leaky_relu", { y }, { alpha = parameters[1] or 0.01 }, "activation")
-  elseif name == "Clip" then
+  if name == "Clip" then
     return node:apply("clip_by_value", { y }, { min = parameters[1], max = parameters[2] }, "activation")
   elseif name == "Relu" or name == "Sigmoid" or name == "Tanh" then
     return node:apply(name:lower(), { y }, nil, "activation")
+  elseif name ~= "LeakyRelu" and name ~= "HardSigmoid" then
+    node:fail("activation = " .. name .. " is not supported")
   end
-  return node:fail("activation = " .. name .. " is not supported")
+  return onnx_elementwise[name](node:taking({ y }, {
+    alpha = parameters[1] and { f = parameters[1] }, beta = parameters[2] and { f = parameters[2] },
+  }))
 end
 
 -- ---- attention ----------------------------------------------------------------------------------------------------

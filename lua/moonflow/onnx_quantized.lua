@@ -18,6 +18,7 @@ local ranges = { int8 = { -128, 127 }, uint8 = { 0, 255 }, int32 = { -2 ^ 31, 2 
 -- block of `block_size` neighbours there.
 local function aligned(node, x, value, word)
   local sizes, rank = value.shape:table(), #x.shape
+  node:ignore("axis", "block_size")  -- they are there for one number too
   if value.shape:count() == 1 then return node:reshape(value, {}, word) end
   local axis, block = node:axis_of(node:int("axis", 1), rank), node:int("block_size", 0)
   local extent = x.shape[axis]

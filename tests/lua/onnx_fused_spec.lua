@@ -62,9 +62,24 @@ describe("a model that has been optimized", function()
       { { "x", floats { { 1, 2 } } } }, { w = floats { { 3, 4 } } })))
   end)
 
-  it("convolves, and cuts off what is below 0", function()
-    same({ { { { 5, 0 } } } }, (given(own("FusedConv", { "x", "w", "b" }, { "y" }, { activation = { s = "Relu" } }),
-      { { "x", floats { { { { 2, -2 } } } } } }, { w = floats { { { { 2 } } } }, b = floats { 1 } })))
+  it("multiplies what has its rows before its batch", function()
+    local x, w = normal(3, 2, 4), normal(4, 5)
+    local wanted = given(models.node("MatMul", { "x", "w" }, { "y" }), { { "x", x:transpose { 1, 0, 2 } }, { "w", w } })
+    near(wanted, (given(own("FusedMatMul", { "x", "w" }, { "y" }, { transBatchA = { i = 1 } }),
+      { { "x", x }, { "w", w } })))
+  end)
+
+  it("convolves, with an activation behind it", function()
+    local function activated(name, parameters)
+      return (given(own("FusedConv", { "x", "w", "b" }, { "y" }, {
+        activation = { s = name }, activation_params = parameters and { floats = parameters },
+      }), { { "x", floats { { { { 2, -2 } } } } } }, { w = floats { { { { 2 } } } }, b = floats { 1 } }))
+    end
+    same({ { { { 5, 0 } } } }, activated "Relu")
+    same({ { { { 3, -1 } } } }, activated("Clip", { -1, 3 }))
+    same({ { { { 5, -1.5 } } } }, activated("LeakyRelu", { 0.5 }))
+    same({ { { { 1, 0.25 } } } }, activated("HardSigmoid", { 0.125, 0.625 }))
+    raises("activation = Tan is not supported", function() activated "Tan" end)
   end)
 
   it("has weights of 4 bits, the lower ones of a byte first", function()
