@@ -4,6 +4,7 @@
 
 local onnx_attention = require "moonflow.onnx_attention"
 local onnx_elementwise = require "moonflow.onnx_elementwise"
+local onnx_indices = require "moonflow.onnx_indices"
 local onnx_layers = require "moonflow.onnx_layers"
 
 local operators = {}
@@ -56,6 +57,26 @@ function operators.SkipSimplifiedLayerNormalization(node)
   return of_sum(node, node:optional(4), onnx_layers.RMSNormalization, node:input(3))
 end
 
+-- Words, their places and their kinds, each a row of a table, and the norm of their sum. How many words there are in a
+-- sequence follows from a mask.
+function operators.EmbedLayerNormalization(node)
+  local words, kinds, mask, places = node:input(1), node:optional(2), node:optional(8), node:optional(9)
+  node:ignore("mask_index_type")
+  local function rows(table, at) return onnx_indices.Gather(node:taking({ table, at }, {})) end
+  local all = rows(node:input(3), words)
+  if not places then
+    places = node:apply("range", {}, { start = 0, stop = words.shape[1], dtype = words.dtype }, "places")
+  end
+  all = sum(node, all, rows(node:input(4), places), "placed")
+  if kinds and node:optional(5) then all = sum(node, all, rows(node:input(5), kinds), "of_kinds") end
+  local counts
+  if node:is_wanted(2) then
+    counts = mask and node:apply("reduce_sum", { mask }, { axis = { 1 } }, "counts")
+      or node:filled(0, "int32", { words.shape[0] })
+  end
+  return normal(node:taking { all, node:input(6), node:input(7) }), counts, all
+end
+
 -- ---- products and convolutions ------------------------------------------------------------------------------------
 
 function operators.FusedMatMul(node)
@@ -105,12 +126,61 @@ local function scale_of(node)
   return scale ~= 0 and { f = scale } or nil
 end
 
+-- What the mask of a sequence's keys and what is added to the scores are together, as the mask of ONNX's Attention. A
+-- mask is (batch, keys), (batch, queries, keys), or how many keys of each sequence of the batch are there.
+local function masked(node, mask, bias, keys, dtype)
+  node:ignore("mask_filter_value")
+  if not mask then return bias end
+  local sizes = mask.shape:table()
+  if #sizes == 1 then
+    local places = node:apply("range", {}, { start = 0, stop = keys, dtype = mask.dtype }, "keys")
+    mask = node:apply("less", { node:reshape(places, { 1, 1, 1, keys }, "keys_row"),
+      node:reshape(mask, { sizes[1], 1, 1, 1 }, "lengths") }, nil, "there")
+  elseif #sizes == 2 or #sizes == 3 then
+    mask = node:reshape(mask, { sizes[1], 1, #sizes == 3 and sizes[2] or 1, sizes[#sizes] }, "mask")
+    mask = node:apply("not_equal", { mask, node:filled(0, mask.dtype) }, nil, "there")
+  else
+    node:fail("a mask " .. tostring(mask.shape) .. " is not supported")
+  end
+  if not bias then return mask end
+  return node:apply("where", { mask, bias, node:filled(-math.huge, dtype) }, nil, "masked")
+end
+
+-- Queries, keys and values out of one product; a past has keys and values one behind the other.
+function operators.Attention(node)
+  local x, heads = node:input(1), node:need(node:int("num_heads"), "num_heads")
+  node:expect("do_rotary", "i", 0)
+  local rows = sum(node, onnx_layers.MatMul(node:taking { x, node:input(2) }), node:input(3), "rows")
+  local width = rows.shape[2] / 3
+  local widths = node:ints("qkv_hidden_sizes", { width, width, width })
+  local parts, first = {}, 0
+  for i, size in ipairs(widths) do parts[i], first = columns(node, rows, first, size, "part_" .. i), first + size end
+  local past, pasts = node:optional(5), {}
+  for i = 1, past and 2 or 0 do
+    pasts[i] = node:reshape(node:cut(past, 0, i - 1, 1, "past_cut_" .. i), { unpack(past.shape:table(), 2) },
+      "past_" .. i)
+  end
+  local keys = x.shape[1] + (past and past.shape[3] or 0)
+  local mask = masked(node, node:optional(4), node:optional(6), keys, x.dtype)
+  local y = onnx_attention.Attention(node:taking({ parts[1], parts[2], parts[3], mask, pasts[1], pasts[2] }, {
+    q_num_heads = { i = heads }, kv_num_heads = { i = heads }, is_causal = { i = node:int("unidirectional", 0) },
+    scale = scale_of(node),
+  }))
+  if not node:is_wanted(2) then return y end
+  local present = {}
+  for i = 1, 2 do
+    local part = node:reshape(parts[i + 1], { x.shape[0], x.shape[1], heads, widths[i + 1] / heads }, "heads_" .. i)
+    part = node:transpose(part, { 0, 2, 1, 3 }, "heads_first_" .. i)
+    if past then part = node:apply("concat", { pasts[i], part }, { axis = 2 }, "present_" .. i) end
+    present[i] = node:reshape(part, { 1, unpack(part.shape:table()) }, "present_whole_" .. i)
+  end
+  return y, node:apply("concat", present, { axis = 0 }, "present")
+end
+
 function operators.MultiHeadAttention(node)
   local heads = node:need(node:int("num_heads"), "num_heads")
   local query, key, value = node:input(1), node:optional(2), node:optional(3)
-  local bias, mask = node:optional(4), node:optional(6)
-  node:ignore("mask_filter_value")
-  if node:optional(5) then node:fail("a mask of keys is not supported, only one that is added to the scores") end
+  local bias = node:optional(4)
   if not key or not value or #query.shape ~= 3 or #value.shape ~= #key.shape then
     node:fail("packed queries, keys and values are not supported; export the model without them")
   end
@@ -122,7 +192,10 @@ function operators.MultiHeadAttention(node)
       value = sum(node, value, columns(node, bias, 2 * width, value_width, "value_bias"), "value_biased")
     end
   end
-  return onnx_attention.Attention(node:taking({ query, key, value, mask, node:optional(7), node:optional(8) }, {
+  local past = node:optional(7)
+  local keys = (#key.shape == 4 and key.shape[2] or key.shape[1]) + (past and past.shape[2] or 0)
+  local mask = masked(node, node:optional(5), node:optional(6), keys, query.dtype)
+  return onnx_attention.Attention(node:taking({ query, key, value, mask, past, node:optional(8) }, {
     q_num_heads = { i = heads }, kv_num_heads = { i = heads }, is_causal = { i = node:int("unidirectional", 0) },
     scale = scale_of(node),
   }))

@@ -116,6 +116,37 @@ describe("a model that has been optimized", function()
     end)
   end)
 
+  it("makes queries, keys and values at once, and leaves out what a mask or a length does", function()
+    local x, past = normal(1, 2, 4), normal(2, 1, 2, 3, 2)
+    local weights = { w = normal(4, 12), b = normal(12), count = np.array { 4 }:astype("int32") }
+    local function attended(inputs, more)
+      return given(own("Attention", inputs, { "y", "present" }, { num_heads = { i = 2 } }), more, weights)
+    end
+    local inputs = { { "x", x }, { "p", past } }
+    local mask = { "m", np.array { { 1, 1, 1, 1, 0 } }:astype("int32") }
+    local y, present = attended({ "x", "w", "b", "m", "p" }, { inputs[1], inputs[2], mask })
+    near(y, (attended({ "x", "w", "b", "count", "p" }, inputs)))  -- four keys of five are there
+    assert.same({ 2, 1, 2, 5, 2 }, present.shape:table())
+    near(past, present:slice(":, :, :, 0:3"))
+
+    local rows = np.matmul(x, weights.w) + weights.b
+    local function part(from, to) return rows:slice((":, :, %d:%d"):format(from, to)):copy() end
+    local bias = np.array { { { { 0, 0, 0, 0, -1e9 }, { 0, 0, 0, 0, -1e9 } } } }:astype("float32")
+    local plain = own("MultiHeadAttention", { "q", "k", "v", "", "", "bias", "pk", "pv" }, { "y" },
+      { num_heads = { i = 2 } })
+    near(y, (given(plain, { { "q", part(0, 4) }, { "k", part(4, 8) }, { "v", part(8, 12) }, { "bias", bias },
+      { "pk", past:slice("0"):copy() }, { "pv", past:slice("1"):copy() } })))
+  end)
+
+  it("embeds words, places and kinds at once", function()
+    local function whole(list) return np.array(list):astype("int32") end
+    near(floats { { { -1, 1 }, { 1, -1 } } }, (given(own("EmbedLayerNormalization", { "ids", "kinds", "w", "p", "k",
+      "g", "b" }, { "y", "" }), { { "ids", whole { { 1, 0 } } }, { "kinds", whole { { 0, 1 } } } }, {
+        w = floats { { 1, 0 }, { 0, 1 } }, p = floats { { 0, 5 }, { 5, 0 } }, k = floats { { 0, 9 }, { 9, 0 } },
+        g = floats { 1, 1 }, b = floats { 0, 0 },
+      })))
+  end)
+
   it("turns heads from a place on", function()
     local cos, sin = floats { { 9 }, { 0 }, { 1 } }, floats { { 9 }, { 1 }, { 0 } }
     near(floats { { { -2, 1 }, { 3, 4 } } }, (given(own("RotaryEmbedding", { "x", "at", "cos", "sin" }, { "y" },
