@@ -95,6 +95,25 @@ local function with_bias(node, image, count, word)
   return as_before(node, count, image)
 end
 
+-- A filter without its outer places that see nothing but pads, wherever it stands, as with wide holes over a small
+-- image. Changes the lists `kernel` and `pads` as well.
+local function seeing(node, x, filter, kernel, strides, dilations, pads)
+  for i, size in ipairs(places_of(x)) do
+    local before, after = unpack(pads[i])
+    local count, hole = kernel[i], dilations[i]
+    local way = math.floor((size + before + after - (count - 1) * hole - 1) / strides[i]) * strides[i]
+    local function sees(place) return place * hole - before + way >= 0 and place * hole - before < size end
+    local first, last = 0, count - 1
+    while first < last and not sees(first) and (first + 1) * hole <= before do first = first + 1 end
+    while last > first and not sees(last) and (count - last) * hole <= after do last = last - 1 end
+    if last - first + 1 < count then
+      filter = node:cut(filter, i + 1, first, last - first + 1, "seeing_" .. i)
+      kernel[i], pads[i] = last - first + 1, { before - first * hole, after - (count - 1 - last) * hole }
+    end
+  end
+  return filter
+end
+
 -- Images of width 1 are convolved as such of height 1, for which kernels have more to do in a row.
 local function column(node, x, filter, strides, dilations, pads)
   local function lying(value, word)
@@ -118,6 +137,7 @@ function operators.Conv(node)
   local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
   local dilations = per_axis(node, "dilations", count, 1)
   local pads = pads_of(node, places_of(x), reaches_of(kernel, dilations), strides)
+  filter = seeing(node, x, filter, kernel, strides, dilations, pads)
   if count == 3 then
     return with_bias(node, volumes.conv(node, x, filter, {
       strides = strides, dilations = dilations, groups = node:int("group", 1), pads = pads,

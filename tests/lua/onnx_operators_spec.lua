@@ -23,6 +23,19 @@ describe("operators", function()
     }))
   end)
 
+  it("convolve a small image with holes as wide as it is", function()
+    local function convolved(hole, pads)
+      return result_of(floats { { { 1, 2, 3 } } }, {
+        weights = { w = floats { { { 5, 7, 9 } } } },
+        nodes = { node("Conv", { "x", "w" }, { "y" }, { dilations = { ints = { hole } }, pads = { ints = pads } }) },
+      })
+    end
+    same({ { { 7, 14, 21 } } }, convolved(3, { 3, 3 }))
+    same({ { { 34, 14, 26 } } }, convolved(2, { 2, 2 }))
+    same({ { { 27, 7, 14, 21 } } }, convolved(3, { 4, 3 }))
+    same({ { { 0, 9, 18, 27, 0 } } }, convolved(4, { 9, 1 }))
+  end)
+
   it("convolve an image of width 1 along its height", function()
     same({ { { { 3 }, { 7 }, { 5 } } } }, result_of(floats { { { { 1 }, { 2 }, { 3 }, { 4 }, { 5 } } } }, {
       weights = { w = floats { { { { 1 }, { 1 } } } }, b = floats { 1 } },
