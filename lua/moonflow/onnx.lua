@@ -83,10 +83,13 @@ local function check_operators(name, file, nodes)
     end
   end)
   if #unknown == 0 then return end
+  local remedy = "An exporter may write it by others, with another opset or after a change of the network"
+  if #values > 0 then
+    remedy = ("%s; and outputs = { ... } takes values from before it, %s, for a script to go on with"):format(remedy,
+      arguments.some_of(values, 4))
+  end
   errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
-    .. "lists what is. An exporter may write it by others, with another opset or after a change of the network; and "
-    .. "outputs = { ... } takes values from before it, %s, for a script to go on with")
-    :format(name, file.opset, table.concat(unknown, ", "), arguments.some_of(values, 4)))
+    .. "lists what is. %s"):format(name, file.opset, table.concat(unknown, ", "), remedy))
 end
 
 -- Replaces what a graph gives by other values of it, and leaves it the inputs that those need.
