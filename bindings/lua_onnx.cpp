@@ -210,10 +210,11 @@ enum Field {
   Op,
   Attributes,
   DTypeName,
-  ShapeOf
+  ShapeOf,
+  Domain
 };
-constexpr const char* kFields[] = {"opset", "producer", "name", "inputs",     "outputs", "initializers",
-                                   "nodes", "value",    "op",   "attributes", "dtype",   "shape"};
+constexpr const char* kFields[] = {"opset", "producer", "name",       "inputs", "outputs", "initializers", "nodes",
+                                   "value", "op",       "attributes", "dtype",  "shape",   "domain"};
 
 class ModelReader {
  public:
@@ -302,6 +303,9 @@ class ModelReader {
     OnnxNode node;
     node.op = string_of(table, Op);
     node.name = string_of(table, Name);
+    field(table, Domain, [&](int at) {
+      if (!lua_isnil(L_, at)) node.domain = string_at(L_, at, "domain");
+    });
     const auto names = [&](std::vector<std::string>& to) {
       return [&](int at) {
         each(at, "names", [&](int name) { to.emplace_back(string_at(L_, name, "name of a value")); });

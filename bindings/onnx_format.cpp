@@ -1,5 +1,8 @@
 #include "bindings/onnx_format.h"
 
+#include <functional>
+#include <queue>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace moonflow::onnx {
@@ -65,6 +68,18 @@ void check_within(const OnnxGraph& graph, std::unordered_set<std::string_view>& 
   for (const std::string_view name : own) made.erase(name);
 }
 
+// Calls use(name) for each value that a node reads, also in the graphs in it.
+template <class Use>
+void each_use(const OnnxNode& node, const Use& use) {
+  for (const std::string& input : node.inputs)
+    if (!input.empty()) use(input);
+  for (const OnnxAttribute& attribute : node.attributes)
+    if (const auto* inner = std::get_if<std::shared_ptr<const OnnxGraph>>(&attribute.value)) {
+      for (const OnnxNode& within : (*inner)->nodes) each_use(within, use);
+      for (const OnnxValue& output : (*inner)->outputs) use(output.name);
+    }
+}
+
 }  // namespace
 
 std::string element_name(int64_t type) {
@@ -87,6 +102,41 @@ std::string shown(std::string_view name) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
   return "'" + text + "'";
+}
+
+void order_nodes(OnnxGraph& graph) {
+  const size_t count = graph.nodes.size();
+  std::unordered_map<std::string_view, size_t> makers;
+  for (size_t i = 0; i < count; ++i)
+    for (const std::string& output : graph.nodes[i].outputs) makers.emplace(output, i);
+
+  std::vector<std::vector<size_t>> readers(count);
+  std::vector<size_t> waits_for(count, 0);
+  bool is_ordered = true;
+  for (size_t i = 0; i < count; ++i)
+    each_use(graph.nodes[i], [&](const std::string& name) {
+      const auto maker = makers.find(name);
+      if (maker == makers.end()) return;
+      readers[maker->second].push_back(i);
+      ++waits_for[i];
+      is_ordered = is_ordered && maker->second < i;
+    });
+  if (is_ordered) return;
+
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;  // the first of the file first
+  for (size_t i = 0; i < count; ++i)
+    if (waits_for[i] == 0) ready.push(i);
+  std::vector<size_t> sequence;
+  while (!ready.empty()) {
+    sequence.push_back(ready.top());
+    ready.pop();
+    for (const size_t reader : readers[sequence.back()])
+      if (--waits_for[reader] == 0) ready.push(reader);
+  }
+  if (sequence.size() < count) return;
+  std::vector<OnnxNode> nodes;
+  for (const size_t i : sequence) nodes.push_back(std::move(graph.nodes[i]));
+  graph.nodes = std::move(nodes);
 }
 
 void check_graph(const OnnxGraph& graph) {

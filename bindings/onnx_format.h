@@ -63,6 +63,10 @@ int64_t type_of(DType dtype);
 // A name as messages show it: of one line and not too long.
 std::string shown(std::string_view name);
 
+// Puts nodes behind those that make what they use, and else leaves their order. ONNX wants it so in a file, but ONNX
+// Runtime does not ask for it, and some converters append nodes. Where nodes wait for each other all stay.
+void order_nodes(OnnxGraph& graph);
+
 // What holds of every graph: each value has a name and is made once, before it is used. So there is no cycle either.
 // What a graph in a node makes, nobody around it sees.
 void check_graph(const OnnxGraph& graph);

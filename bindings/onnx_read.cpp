@@ -395,6 +395,7 @@ void read_graph(WireReader reader, OnnxGraph& graph, Reading& reading) {
   for (const OnnxInitializer& initializer : graph.initializers) initialized.insert(initializer.name);
   const auto is_initialized = [&](const OnnxValue& input) { return initialized.count(input.name) > 0; };
   graph.inputs.erase(std::remove_if(graph.inputs.begin(), graph.inputs.end(), is_initialized), graph.inputs.end());
+  order_nodes(graph);
 }
 
 void read_opset(WireReader reader, OnnxModel& model) {

@@ -5,7 +5,8 @@
 //   order     a topological order in which whoever writes a variable comes after everyone who reads it
 //   place     each op gets a kernel of the device, or an error
 //   layout    private layouts are carried along chains; reorders fill the gaps (engine/layout.h)
-//   keep      what follows from variables that the plan only reads goes to the front, and is kept between runs
+//   keep      what follows from variables that the plan only reads goes to the front, and is kept between runs; so are
+//             constants in other layouts
 //   prepare   kernels prepare their launches
 //   branch    which steps go side by side, on a device where they can (engine/branches.h)
 //   memory    which values share memory, and for which steps each must live (engine/storage.h)
@@ -118,29 +119,24 @@ void place(const Draft& draft, const std::vector<NodeId>& sequence, const Device
 // ---- keep ----------------------------------------------------------------------------------------------------
 
 // A step that reads variables which no step writes, and beside them at most constants, gives the same until somebody
-// else writes one of them. Such steps go to the front, in their order. Steps of constants alone stay where they are:
-// the graph that gives variables their first values has many, needs each once, and would hold all of their values at a
-// time. But a constant in the layout that a kept step wants goes before that step.
+// else writes one of them; a constant in another layout is the same for ever. Such steps go to the front, in their
+// order. Other steps of constants alone stay where they are: the graph that gives variables their first values has
+// many, needs each once, and would hold all of their values at a time.
 void keep(const Draft& draft, LaidOut& laid_out) {
   std::vector<bool> kept = draft.variables_only_read();
-  std::vector<DraftStep*> reorders(kept.size(), nullptr);  // of constants, by what they give
+  const auto is_constant = [&](ValueId origin) {
+    return draft.node(draft.maker(origin)).kind == Node::Constant;  // in whatever layout
+  };
   for (DraftStep& step : laid_out.steps) {
     bool reads_kept = false, reads_other = !step.is_reorder && !step.node->op->writes.empty();
-    const auto is_constant = [&](ValueId origin) {
-      return draft.node(draft.maker(origin)).kind == Node::Constant;  // in whatever layout
-    };
     for (const ValueId input : step.inputs) {
       if (input == kNone) continue;
       const ValueId origin = laid_out.origins[input];
       reads_kept = reads_kept || kept[origin];
       reads_other = reads_other || (!kept[origin] && !is_constant(origin));
     }
-    step.kept = reads_kept && !reads_other;
+    step.kept = (reads_kept && !reads_other) || (step.is_reorder && is_constant(step.outputs[0]));
     for (const ValueId output : step.outputs) kept[output] = step.kept;
-    if (step.is_reorder && is_constant(step.outputs[0])) reorders[step.outputs[0]] = &step;
-    if (!step.kept) continue;
-    for (const ValueId input : step.inputs)
-      if (input != kNone && reorders[laid_out.origins[input]]) reorders[laid_out.origins[input]]->kept = true;
   }
   std::stable_partition(laid_out.steps.begin(), laid_out.steps.end(), [](const DraftStep& step) { return step.kept; });
 }

@@ -11,7 +11,7 @@ class LayoutStage {
  public:
   // `taken`: of values in another layout than that in which they would be made without being told.
   LayoutStage(Draft& draft, Device& device, Taken taken = {})
-      : draft_(draft), device_(device), lasting_(draft.variables_only_read()), taken_(std::move(taken)) {
+      : draft_(draft), device_(device), lasting_(draft.lasting()), taken_(std::move(taken)) {
     result_.layouts.resize(draft.value_count());
     taken_as_made_.resize(draft.value_count());
     for (ValueId value = 0; value < draft.value_count(); ++value) result_.origins.push_back(value);

@@ -62,20 +62,64 @@ local function check_opset(name, opset)
     .. "opset_version = 17"):format(name, opset, kOldest, kNewest))
 end
 
--- All operators that there are not here are named at once.
-local function check_operators(name, opset, nodes)
-  local unknown, is_named = {}, {}
+-- The name under which an operator is known here.
+local function name_of(raw) return raw.domain == "" and raw.op or raw.domain .. "." .. raw.op end
+
+-- All operators that there are not here are named at once, and what goes into the first of them.
+local function check_operators(name, file, nodes)
+  local unknown, is_named, values, is_weight = {}, {}, nil, {}
+  for _, entry in ipairs(file.initializers) do is_weight[entry.name] = true end
   each_node(nodes, function(raw)
-    local op = raw.domain == "" and raw.op or raw.domain .. "." .. raw.op
-    if (raw.domain ~= "" or not all_operators()[raw.op]) and not is_named[op] then
+    local op = name_of(raw)
+    if not all_operators()[op] and not is_named[op] then
       is_named[op] = true
       unknown[#unknown + 1] = ("%s (node '%s')"):format(op, raw.name ~= "" and raw.name or raw.outputs[1] or "")
+      if not values then
+        values = {}
+        for _, input in ipairs(raw.inputs) do
+          if input ~= "" and not is_weight[input] then values[#values + 1] = "'" .. input .. "'" end
+        end
+      end
     end
   end)
   if #unknown == 0 then return end
+  local remedy = "An exporter may write it by others, with another opset or after a change of the network"
+  if #values > 0 then
+    remedy = ("%s; and outputs = { ... } takes values from before it, %s, for a script to go on with"):format(remedy,
+      arguments.some_of(values, 4))
+  end
   errors.raise("unsupported", ("flow.onnx.load: %s, of opset %d, uses what is not supported: %s; flow.onnx.operators() "
-    .. "lists what is. An exporter may write it by others, with another opset or after a change of the network")
-    :format(name, opset, table.concat(unknown, ", ")))
+    .. "lists what is. %s"):format(name, file.opset, table.concat(unknown, ", "), remedy))
+end
+
+-- Replaces what a graph gives by other values of it, and leaves it the inputs that those need.
+local function choose_outputs(file, names, fail)
+  local is_there, all = {}, {}
+  local function note(name)
+    is_there[name], all[#all + 1] = true, name
+  end
+  for _, input in ipairs(file.inputs) do note(input.name) end
+  for _, raw in ipairs(file.nodes) do
+    for _, name in ipairs(raw.outputs) do note(name) end
+  end
+  local types_of, outputs = {}, {}
+  for _, output in ipairs(file.outputs) do types_of[output.name] = output end
+  for i, name in ipairs(names) do
+    if not is_there[name] then
+      fail((": %s has no value %s%s"):format(file.name, arguments.describe(name), arguments.suggestion(name, all)))
+    end
+    outputs[i] = types_of[name] or { name = name }
+  end
+  if #outputs == 0 then fail(": argument 4 ('outputs') must name a value or more") end
+  file.outputs = outputs
+end
+
+local function inputs_among(inputs, wanted)
+  local list = {}
+  for _, input in ipairs(inputs) do
+    if wanted[input.name] then list[#list + 1] = input end
+  end
+  return list
 end
 
 --- The names of the operators that a model may consist of, in their order.
@@ -90,13 +134,40 @@ end
 -- Statistics are not learned by descent.
 local statistics_of = { BatchNormalization = { 4, 5 } }
 
+local function has_fractions(array)
+  return arguments.floating[array.dtype] and #array.shape > 0 and array.shape:count() > 0
+end
+
+-- Some exporters write weights as Constant nodes, or into the graphs of an If. These become initializers of the model,
+-- but for single numbers, which belong to the formula, and for arrays whose name two graphs have. What we write
+-- ourselves as a Constant is one.
+local function gather_weights(file, nodes)
+  if file.producer == "moonflow" then return end
+  local found, uses = {}, {}
+  local function note(name, array)
+    uses[name] = (uses[name] or 0) + 1
+    if array and has_fractions(array) and array.shape:count() > 1 then
+      found[#found + 1] = { name = name, value = array }
+    end
+  end
+  each_node(nodes, function(raw)
+    if raw.op == "Constant" and raw.attributes.value then note(raw.outputs[1], raw.attributes.value.t) end
+    for _, attribute in pairs(raw.attributes) do
+      for _, entry in ipairs(attribute.g and attribute.g.initializers or {}) do note(entry.name, entry.value) end
+    end
+  end)
+  for _, entry in ipairs(found) do
+    if uses[entry.name] == 1 then table.insert(file.initializers, entry) end
+  end
+end
+
 -- The weights: initializers with a fraction that have an axis or more. Single numbers belong to the formula, and whole
 -- numbers are sizes, axes and places.
 local function weights_of(file, wanted, nodes, given)
   local weights, by_variable, prefix = {}, {}, given.name and given.name .. "-" or ""
   for _, entry in ipairs(file.initializers) do
     local value = entry.value
-    if wanted[entry.name] and arguments.floating[value.dtype] and #value.shape > 0 and value.shape:count() > 0 then
+    if wanted[entry.name] and has_fractions(value) then
       local name = prefix .. nodes_module().plain(entry.name)
       if by_variable[name] then
         errors.raise("unsupported", ("flow.onnx.load: %s has two initializers for one variable '%s'"):format(given.file,
@@ -119,7 +190,7 @@ local function weights_of(file, wanted, nodes, given)
 end
 
 local load_signature = arguments.signature("flow.onnx.load",
-  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true } })
+  { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" } })
 
 --- Reads a network that another system has written as ONNX: `local policy = flow.onnx.load("policy.onnx")`. The model
 --- is called in the body of a job, with its inputs in their order or by name, and gives its outputs: `policy(obs)`,
@@ -129,13 +200,17 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- Its weights become variables with the names they have in the file, "/" as ".", and its values. They are saved in
 --- checkpoints, published to prepared calls, and trained by train jobs. Those of an earlier load keep their values;
 --- `flow.load_variables(policy.variables)` gives them the file's again. Batch norms and dropouts are as in a
---- prediction, also in train jobs.
+--- prediction, also in train jobs. Weights are initializers, and arrays of Constant nodes where another system wrote
+--- the file.
 --- @param path string        the file; data that it keeps in others must lie in its folder
 --- @param name? string       stands before all names, as in "name-fc.weight"; two models whose weights have the same
 ---                           names need it
 --- @param trainable? boolean|function  default true; false freezes all weights, a function decides by a variable's
 ---                           name. Statistics of batch norms are always frozen. A file does not tell weights from
 ---                           other tables that the network only reads, such as encodings of positions
+--- @param outputs? table     names of values of the graph, given in this order in place of the file's outputs. What
+---                           only others need is left out, inputs too: so a detector loses an end that is not
+---                           supported, such as NonMaxSuppression
 --- @return Model
 --- @error a damaged file; loops, sequences, texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
@@ -148,9 +223,15 @@ function onnx.load(...)
   local file = core.onnx_read(given.path)
   given.file = given.path:match("([^/\\]*)$")
   check_opset(given.file, file.opset)
+  if given.outputs then
+    file.name = given.file
+    choose_outputs(file, given.outputs, function(text) load_signature:fail(text) end)
+  end
   local wanted = {}
   local nodes = needed(file, wanted)
-  check_operators(given.file, file.opset, nodes)
+  if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
+  check_operators(given.file, file, nodes)
+  gather_weights(file, nodes)
   local weights, variables = weights_of(file, wanted, nodes, given)
   local constants = {}
   for _, entry in ipairs(file.initializers) do constants[entry.name] = entry.value end
@@ -214,12 +295,24 @@ local function make_variable(self, weight)
   })
 end
 
+-- A node of no file, to compute with.
+local function bare_node(name, reading)
+  return nodes_module().new({ name = name, op = "Identity", inputs = {}, outputs = {}, attributes = {} }, reading)
+end
+
+-- A processor computes float16 in float32, and would widen and round at each op. So all is wide there between the
+-- inputs and the outputs; the variables are as the file has them. (Some multiply bfloat16 as it is.)
+local function widened(reading, value, name)
+  if not reading.widens or value == nil or value.dtype ~= "float16" then return value end
+  return bare_node(name, reading):cast(value, "float32", "wide")
+end
+
 --- The value of a name, as a blob or an ndarray.
 function Reading:value(name)
   local value = self.values[name]
   if value == nil then
     local weight = self.model._weights[name]
-    value = weight and make_variable(self, weight) or self.model._constants[name]
+    value = widened(self, weight and make_variable(self, weight) or self.model._constants[name], name)
     self.values[name] = value
   end
   return value
@@ -230,6 +323,23 @@ function Reading:constant(name)
   local value = self.values[name]
   if blob.is(value) or value == nil then value = self.model._constants[name] end
   return value
+end
+
+--- The names of the inputs of the model whose values a value of a run follows from.
+function Reading:inputs_behind(name)
+  local maker, seen, is_input, found = {}, {}, {}, {}
+  for _, input in ipairs(self.model.inputs) do is_input[input.name] = true end
+  each_node(self.model._nodes, function(raw)
+    for _, output in ipairs(raw.outputs) do maker[output] = raw end
+  end)
+  local function visit(value)
+    if seen[value] or not blob.is(self.values[value]) then return end
+    seen[value] = true
+    if is_input[value] then found[#found + 1] = value end
+    for _, input in ipairs(maker[value] and maker[value].inputs or {}) do visit(input) end
+  end
+  visit(name)
+  return found
 end
 
 local function check_input(model, declared, value)
@@ -292,7 +402,7 @@ local function keep(reading, node, ...)
       if value == nil and reading.wanted[name] then
         node:fail("output " .. i .. ", '" .. name .. "', is not supported")
       end
-      reading.values[name] = value
+      reading.values[name] = widened(reading, value, name)
     end
   end
 end
@@ -308,19 +418,23 @@ local function given_by(node, fine, ...)
   error(problem, 0)
 end
 
---- Applies nodes in their order.
+--- Applies nodes in their order, but for those that give weights.
 function Reading:run(nodes)
   for _, raw in ipairs(nodes) do
-    local node = nodes_module().new(raw, self)
-    keep(self, node, given_by(node, pcall(all_operators()[raw.op], node)))
-    node:check_attributes()
+    if not self.model._weights[raw.outputs[1]] then
+      local node = nodes_module().new(raw, self)
+      keep(self, node, given_by(node, pcall(all_operators()[name_of(raw)], node)))
+      node:check_attributes()
+    end
   end
 end
 
 --- The outputs of a graph in a node, which takes nothing but values of the graphs around it. No name in it is one of
 --- theirs, and nothing behind it reads one that is made in it. What it has of its own are constants.
 function Reading:inner(graph)
-  for _, entry in ipairs(graph.initializers) do self.values[entry.name] = entry.value end
+  for _, entry in ipairs(graph.initializers) do
+    if not self.model._weights[entry.name] then self.values[entry.name] = widened(self, entry.value, entry.name) end
+  end
   self:run(graph.nodes)
   local outputs = {}
   for i, output in ipairs(graph.outputs) do outputs[i] = self:value(output.name) end
@@ -329,11 +443,16 @@ end
 
 local function run(reading, values)
   local model = reading.model
-  reading.values = values
+  reading.values = {}
+  for name, value in pairs(values) do reading.values[name] = widened(reading, value, name) end
   reading:run(model._nodes)
   local results = {}
-  local last = nodes_module().new({ name = "", op = "output", inputs = {}, outputs = {}, attributes = {} }, reading)
-  for i, output in ipairs(model.outputs) do results[i] = last:blob(reading:value(output.name)) end
+  local last = bare_node("output", reading)
+  for i, output in ipairs(model.outputs) do
+    local value = reading:value(output.name)
+    if output.dtype == "float16" then value = last:cast(value, output.dtype, tostring(i - 1)) end
+    results[i] = last:blob(value)
+  end
   return unpack(results, 1, #model.outputs)
 end
 
@@ -347,8 +466,11 @@ end
 function Model:__call(...)
   local t = trace.need(self.file)
   local values = bind(self, ...)
+  local placed = t.placements[#t.placements]
+  local where = placed and placed.where or t.where
   local reading = setmetatable({
-    model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {},
+    widens = type(where) ~= "number",  -- the index of a gpu
+    model = self, file = self.file, opset = self.opset, trace = t, wanted = self._wanted, constants = {}, floats = {},
   }, Reading)
   -- What is called twice has its ops numbered, as layers that share their variables.
   return scope.reuse_variables(function()

@@ -95,6 +95,40 @@ local function with_bias(node, image, count, word)
   return as_before(node, count, image)
 end
 
+-- A filter without its outer places that see nothing but pads, wherever it stands, as with wide holes over a small
+-- image. Changes the lists `kernel` and `pads` as well.
+local function seeing(node, x, filter, kernel, strides, dilations, pads)
+  for i, size in ipairs(places_of(x)) do
+    local before, after = unpack(pads[i])
+    local count, hole = kernel[i], dilations[i]
+    local way = math.floor((size + before + after - (count - 1) * hole - 1) / strides[i]) * strides[i]
+    local function sees(place) return place * hole - before + way >= 0 and place * hole - before < size end
+    local first, last = 0, count - 1
+    while first < last and not sees(first) and (first + 1) * hole <= before do first = first + 1 end
+    while last > first and not sees(last) and (count - last) * hole <= after do last = last - 1 end
+    if last - first + 1 < count then
+      filter = node:cut(filter, i + 1, first, last - first + 1, "seeing_" .. i)
+      kernel[i], pads[i] = last - first + 1, { before - first * hole, after - (count - 1 - last) * hole }
+    end
+  end
+  return filter
+end
+
+-- Images of width 1 are convolved as such of height 1, for which kernels have more to do in a row.
+local function column(node, x, filter, strides, dilations, pads)
+  local function lying(value, word)
+    local sizes = value.shape:table()
+    return node:reshape(value, { sizes[1], sizes[2], 1, sizes[3] }, word)
+  end
+  local y = node:apply("conv2d", { lying(x, "lying"), lying(filter, "filter_lying") }, {
+    strides = { 1, strides[1] }, dilations = { 1, dilations[1] }, groups = node:int("group", 1),
+    padding = windows.listed({ { 0, 0 }, pads[1] }, 4, 2),
+  })
+  y = with_bias(node, y, 2, "bias")
+  local sizes = y.shape:table()
+  return node:reshape(y, { sizes[1], sizes[2], sizes[4], 1 }, "standing")
+end
+
 function operators.Conv(node)
   node:ignore("kernel_shape")
   local x, filter = node:input(1), node:input(2)
@@ -103,12 +137,16 @@ function operators.Conv(node)
   local kernel, strides = places_of(filter), per_axis(node, "strides", count, 1)
   local dilations = per_axis(node, "dilations", count, 1)
   local pads = pads_of(node, places_of(x), reaches_of(kernel, dilations), strides)
+  filter = seeing(node, x, filter, kernel, strides, dilations, pads)
   if count == 3 then
     return with_bias(node, volumes.conv(node, x, filter, {
       strides = strides, dilations = dilations, groups = node:int("group", 1), pads = pads,
     }), count, "bias")
   end
   if count == 1 then x, filter = as_image(node, x, "image"), as_image(node, filter, "filter") end
+  if count == 2 and x.shape[3] == 1 and kernel[2] == 1 and pads[2][1] + pads[2][2] == 0 then
+    return column(node, x, filter, strides, dilations, pads)
+  end
   local image = node:apply("conv2d", { x, filter }, {
     strides = with_height(1, strides), dilations = with_height(1, dilations), groups = node:int("group", 1),
     padding = windows.listed(pads, 4, 2),

@@ -24,7 +24,8 @@ end
 --- Makes one.
 --- @param raw table       as core.onnx_read gives it
 --- @param reading table   of the whole model, of which are used: file (its name), opset, trace, constants (a table),
----                        value(name), constant(name), inner(graph)
+---                        widens (is float16 float32 in it?), floats (a table, from whole numbers to the floats
+---                        they were rounded to), value(name), constant(name), inner(graph), inputs_behind(name)
 local function new(raw, reading)
   local name = raw.name ~= "" and raw.name or raw.outputs[1] or ""
   return setmetatable({ raw = raw, reading = reading, name = name, op = raw.op, opset = reading.opset, asked = {} },
@@ -59,11 +60,19 @@ function Node:is_wanted(i)
   return name ~= nil and name ~= "" and self.reading.wanted[name] == true
 end
 
---- This node with other values in the place of its inputs, for an operator that is another one at heart.
-function Node:taking(values)
+-- The opset by which attributes are that do not come from a file.
+local kNewestOpset = 24
+
+--- This node with other values in the place of its inputs, for an operator that is another one at heart; and with other
+--- attributes, where that one has others, in the form of its newest opset.
+function Node:taking(values, attributes)
   local node = setmetatable({}, Node)
   for field, value in pairs(self) do node[field] = value end
   node.values = values
+  if attributes then
+    node.raw = setmetatable({ attributes = attributes }, { __index = self.raw })
+    node.opset = kNewestOpset
+  end
   return node
 end
 
@@ -98,11 +107,21 @@ function Node:constant(i)
     if not name or name == "" then return nil end
     value = self.reading:constant(name)
   end
-  if not value then
-    self:fail("input " .. i .. ", '" .. name .. "', is computed in each run, and must be known when the job is traced; "
-      .. "export the model with sizes that do not depend on values")
-  end
+  if not value then self:refuse_computed(i, name) end
   return value
+end
+
+--- Raises the error that the i-th input, of this name, is known in a run alone.
+function Node:refuse_computed(i, name)
+  local inputs = self.reading:inputs_behind(name)
+  local remedy = "export the model with sizes that do not depend on values"
+  if #inputs > 0 then
+    remedy = ("it follows from the values of input '%s': give it as an ndarray if it is the same in each run, or %s, "
+      .. "or take values from before this node, by flow.onnx.load(..., { outputs = { ... } })"):format(
+      table.concat(inputs, "', '"), remedy)
+  end
+  self:fail(("input %d, '%s', is computed in each run, and must be known when the job is traced; %s"):format(i, name,
+    remedy))
 end
 
 -- Beyond this a whole number means "to the end" in ONNX, and here.
@@ -170,7 +189,8 @@ function Node:dtype(name, default)
     self:fail(("%s is %s, which there is none of here"):format(name, entry and entry.name
       or "the type of number " .. number))
   end
-  return entry.dtype, types.is_bool(number)
+  local is_widened = entry.dtype == "float16" and self.reading.widens
+  return is_widened and "float32" or entry.dtype, types.is_bool(number)
 end
 
 --- A list that older operators have as an attribute, and newer ones as an input; nil where it is left out.
@@ -264,6 +284,9 @@ function Node:apply(op, inputs, attrs, word)
   for i, value in ipairs(inputs) do blobs[i] = value and self:blob(value) end
   return ops.apply(op, blobs, attrs, plain(self.name) .. (word and "_" .. word or ""))
 end
+
+--- Applies an op that takes nothing and draws random numbers, which are others in each run.
+function Node:draw(op, attrs, word) return ops.apply(op, {}, attrs, plain(self.name) .. "_" .. word) end
 
 --- A constant of this dtype and shape (a list; default: a scalar), each element of which is `number`.
 function Node:filled(number, dtype, shape)

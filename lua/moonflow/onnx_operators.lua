@@ -4,7 +4,8 @@
 local operators = {}
 
 local families = {
-  "elementwise", "arrays", "indices", "layers", "resize", "sample", "recurrent", "attention", "quantized",
+  "elementwise", "arrays", "indices", "layers", "resize", "sample", "recurrent", "attention", "quantized", "fused",
+  "spectra", "random",
 }
 for _, family in ipairs(families) do
   for name, apply in pairs(require("moonflow.onnx_" .. family)) do operators[name] = apply end

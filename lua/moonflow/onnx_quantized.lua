@@ -1,10 +1,14 @@
 --- ONNX's QuantizeLinear and DequantizeLinear, between which quantised models keep what layers compute with, and the
 --- layers that take whole numbers themselves. A table from an operator's name to the function that applies it to a
 --- node.
--- Layers are computed in floats: between the two in float32, and those of whole numbers so that no sum is rounded.
+-- Those of the domain com.microsoft are ONNX Runtime's, whose quantiser writes them.
+-- Layers are computed in floats: in float32 where they give bytes, which are rounded much more than sums are, and so
+-- that no sum is rounded where they give sums.
 
+local arguments = require "moonflow.arguments"
+local onnx_elementwise = require "moonflow.onnx_elementwise"
 local onnx_layers = require "moonflow.onnx_layers"
-local onnx_node = require "moonflow.onnx_node"
+local onnx_recurrent = require "moonflow.onnx_recurrent"
 
 local operators = {}
 
@@ -14,6 +18,7 @@ local ranges = { int8 = { -128, 127 }, uint8 = { 0, 255 }, int32 = { -2 ^ 31, 2 
 -- block of `block_size` neighbours there.
 local function aligned(node, x, value, word)
   local sizes, rank = value.shape:table(), #x.shape
+  node:ignore("axis", "block_size")  -- they are there for one number too
   if value.shape:count() == 1 then return node:reshape(value, {}, word) end
   local axis, block = node:axis_of(node:int("axis", 1), rank), node:int("block_size", 0)
   local extent = x.shape[axis]
@@ -32,12 +37,22 @@ local function aligned(node, x, value, word)
   return node:pick(value, axis, places, word)
 end
 
+-- What is quantised is mostly dequantised at once, which then takes the floats that were rounded: of the whole numbers
+-- nothing is left in the job, and one chain of simple ops between two layers.
+
 -- round(places) + zero, halves to the even number, and the nearest there is in this dtype.
 local function settled(node, places, zero, dtype)
   places = node:apply("round", { places }, nil, "rounded")
   if zero then places = node:apply("add", { places, node:cast(zero, "float32", "zero_wide") }, nil, "moved") end
   local cut = node:apply("clip_by_value", { places }, { min = ranges[dtype][1], max = ranges[dtype][2] }, "cut")
-  return node:apply("cast", { cut }, { dtype = dtype })
+  local settled_places = node:apply("cast", { cut }, { dtype = dtype })
+  node.reading.floats[settled_places] = cut
+  return settled_places
+end
+
+-- Whole numbers as floats of this dtype: float32 without one.
+local function in_floats(node, value, word, dtype)
+  return node:cast(node.reading.floats[value] or value, dtype or "float32", word)
 end
 
 -- round(x / scale) + zero_point.
@@ -58,7 +73,7 @@ function operators.DequantizeLinear(node)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = node:dtype("output_dtype", scale.dtype)
   if not ranges[x.dtype] then node:fail("it takes " .. x.dtype .. ", only int8, uint8 and int32 are supported") end
-  local wide = node:cast(x, "float32", "wide")
+  local wide = in_floats(node, x, "wide")
   if zero then
     zero = aligned(node, x, node:cast(zero, "float32", "zero_wide"), "zero_point")
     wide = node:apply("subtract", { wide, zero }, nil, "moved")
@@ -86,9 +101,6 @@ end
 
 -- ---- layers of whole numbers --------------------------------------------------------------------------------------
 
--- The dtype that has each sum of so many products of two bytes exactly.
-local function exact_dtype(count) return count * 255 * 255 < 2 ^ 24 and "float32" or "float64" end
-
 -- One number, or one of each place along an axis, in a shape that broadcasts.
 local function number_or_line(node, value, rank, axis, word)
   if value.shape:count() > 1 then return node:along(value, rank, axis, word) end
@@ -97,7 +109,7 @@ end
 
 -- A value without its zero point, which is one number, or one of each place along an axis.
 local function without_zero(node, value, zero, axis, dtype, word)
-  value = node:cast(value, dtype, word .. "_wide")
+  value = in_floats(node, value, word .. "_wide", dtype)
   if not zero then return value end
   if zero.shape:count() > 1 and zero.shape:count() ~= value.shape[axis] then
     node:fail(("%s has zero points %s"):format(word, tostring(zero.shape)), "shape_mismatch")
@@ -106,19 +118,32 @@ local function without_zero(node, value, zero, axis, dtype, word)
   return node:apply("subtract", { value, zero }, nil, word .. "_moved")
 end
 
-local function product(node, a, a_zero, b, b_zero)
+-- The dtype that has all sums exactly that weigh bytes by these weights, each over the axes of a list: float32 where
+-- even the greatest bytes stay below what it counts to.
+local function exact_dtype(node, weights, zero, axis, axes)
+  local most = 255
+  for _, at in ipairs(axes) do most = most * weights.shape[at] end
+  if arguments.kind(weights) == "ndarray" and weights.shape:count() > 0 then
+    local size = node:apply("abs", { without_zero(node, weights, zero, axis, "float32", "weights") })
+    local sums = node:apply("reduce_sum", { size }, { axis = axes })
+    most = node.list_of(node:apply("reduce_max", { sums }, { axis = {} }))[1]
+  end
+  return most * 255 < 2 ^ 24 and "float32" or "float64"
+end
+
+local function product(node, a, a_zero, b, b_zero, dtype)
   if #a.shape < 1 or #b.shape < 1 then node:fail("a scalar cannot be multiplied as a matrix", "shape_mismatch") end
-  local dtype = exact_dtype(a.shape[#a.shape - 1])
+  dtype = dtype or exact_dtype(node, b, b_zero, #b.shape - 1, { math.max(0, #b.shape - 2) })
   return onnx_layers.MatMul(node:taking {
     without_zero(node, a, a_zero, #a.shape - 2, dtype, "a"), without_zero(node, b, b_zero, #b.shape - 1, dtype, "b"),
   })
 end
 
-local function convolution(node, x, x_zero, filter, filter_zero, bias)
+local function convolution(node, x, x_zero, filter, filter_zero, bias, dtype)
   if #filter.shape < 1 then node:fail("its filter is a scalar", "shape_mismatch") end
-  local sizes = filter.shape:table()
-  local dtype = exact_dtype(onnx_node.count_of { unpack(sizes, 2) } + 1)
-  if bias then dtype = "float64" end
+  local axes = {}
+  for i = 1, #filter.shape - 1 do axes[i] = i end
+  dtype = dtype or exact_dtype(node, filter, filter_zero, 0, axes)
   return onnx_layers.Conv(node:taking {
     without_zero(node, x, x_zero, 1, dtype, "x"), without_zero(node, filter, filter_zero, 0, dtype, "filter"),
     bias and node:cast(bias, dtype, "bias_wide"),
@@ -133,6 +158,9 @@ function operators.ConvInteger(node)
   return node:cast(convolution(node, node:input(1), node:optional(3), node:input(2), node:optional(4)), "int32")
 end
 
+-- A scale or zero point of all, in float32.
+local function single(node, value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
+
 -- Sums of products of places as places of the result: what one of them is worth, by the scales of both sides. That of
 -- the second is one number, or one of each place along an axis of the result.
 local function rescaled(node, sums, one, other, axis, scale, zero)
@@ -140,10 +168,9 @@ local function rescaled(node, sums, one, other, axis, scale, zero)
     node:fail(("scales %s for %d places of axis %d"):format(tostring(other.shape), sums.shape[axis], axis),
       "shape_mismatch")
   end
-  local function single(value, word) return node:reshape(node:cast(value, "float32", word .. "_wide"), {}, word) end
   other = number_or_line(node, node:cast(other, "float32", "other_wide"), #sums.shape, axis, "other_scale")
-  local both = node:apply("multiply", { single(one, "one_scale"), other }, nil, "scales")
-  local factor = node:apply("divide", { both, single(scale, "scale") }, nil, "factor")
+  local both = node:apply("multiply", { single(node, one, "one_scale"), other }, nil, "scales")
+  local factor = node:apply("divide", { both, single(node, scale, "scale") }, nil, "factor")
   local places = node:apply("multiply", { node:cast(sums, "float32", "sums"), factor }, nil, "places")
   if not ranges[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
   return settled(node, places, node:reshape(zero, {}, "zero"), zero.dtype)
@@ -151,13 +178,124 @@ end
 
 function operators.QLinearMatMul(node)
   local a, b = node:input(1), node:input(4)
-  local sums = product(node, a, node:input(3), b, node:input(6))
+  local sums = product(node, a, node:input(3), b, node:input(6), "float32")
   return rescaled(node, sums, node:input(2), node:input(5), #sums.shape - 1, node:input(7), node:input(8))
 end
 
 function operators.QLinearConv(node)
-  local sums = convolution(node, node:input(1), node:input(3), node:input(4), node:input(6), node:optional(9))
+  local sums = convolution(node, node:input(1), node:input(3), node:input(4), node:input(6), node:optional(9),
+    "float32")
   return rescaled(node, sums, node:input(2), node:input(5), 1, node:input(7), node:input(8))
 end
+
+-- ---- ONNX Runtime's own -------------------------------------------------------------------------------------------
+
+-- (x - zero point) * scale of three inputs from the i-th on.
+local function real(node, i, word)
+  local x, zero = node:input(i), node:optional(i + 2)
+  local y = in_floats(node, x, word .. "_wide")
+  if zero then y = node:apply("subtract", { y, single(node, zero, word .. "_zero") }, nil, word .. "_moved") end
+  return node:apply("multiply", { y, single(node, node:input(i + 1), word .. "_scale") }, nil, word)
+end
+
+-- The places of y, whose scale and zero point are the i-th input and the one behind it.
+local function quantized(node, y, i)
+  local zero = node:optional(i + 1)
+  local dtype = zero and zero.dtype or "uint8"
+  if not ranges[dtype] then node:fail("it gives " .. dtype .. ", only int8 and uint8 are supported") end
+  local places = node:apply("divide", { y, single(node, node:input(i), "scale") }, nil, "places")
+  return settled(node, places, zero and node:reshape(zero, {}, "zero_point"), dtype)
+end
+
+-- An op of two values.
+local function of_two(op)
+  return function(node)
+    return quantized(node, node:apply(op, { real(node, 1, "a"), real(node, 4, "b") }, nil, "real"), 7)
+  end
+end
+
+-- An operator of one value, which `apply` computes with for a node and gives as floats.
+local function of_one(apply)
+  return function(node) return quantized(node, apply(node:taking { real(node, 1, "x") }), 4) end
+end
+
+local function expect_channels_first(node) node:expect("channels_last", "i", 0) end
+
+local own = {
+  QLinearAdd = of_two "add",
+  QLinearMul = of_two "multiply",
+  QLinearSigmoid = of_one(function(node) return node:apply("sigmoid", { node:input(1) }, nil, "real") end),
+  QLinearLeakyRelu = of_one(onnx_elementwise.LeakyRelu),
+}
+
+function own.QLinearSoftmax(node)
+  local x = real(node, 1, "x")
+  local axis = node:axis_of(node:int("axis", -1), #x.shape)
+  if node:int("opset", 13) < 13 and axis ~= #x.shape - 1 then
+    node:fail("opset below 13 with an axis other than the last is not supported")
+  end
+  return quantized(node, node:apply("softmax", { x }, { axis = axis }, "real"), 4)
+end
+
+function own.QLinearGlobalAveragePool(node)
+  expect_channels_first(node)
+  return quantized(node, onnx_layers.GlobalAveragePool(node:taking { real(node, 1, "x") }), 4)
+end
+
+function own.QLinearAveragePool(node)
+  expect_channels_first(node)
+  return quantized(node, onnx_layers.AveragePool(node:taking { real(node, 1, "x") }), 4)
+end
+
+-- Scale and zero point of the result come first, then each value with its own.
+function own.QLinearConcat(node)
+  local values = {}
+  for i = 3, node:input_count() - 2, 3 do values[#values + 1] = real(node, i, "part_" .. i) end
+  if #values == 0 then node:fail("it has no input", "invalid_argument") end
+  local axis = node:axis_of(node:need(node:int("axis"), "axis"), #values[1].shape)
+  return quantized(node, node:apply("concat", values, { axis = axis }, "real"), 1)
+end
+
+-- The bias is in whole numbers of what a product of two places is worth. Without a scale the result is in floats.
+function own.QGemm(node)
+  local turns_b, bias = node:int("transB", 0) ~= 0, node:optional(7)
+  local b = without_zero(node, node:input(4), node:optional(6), turns_b and 0 or 1, "float32", "b")
+  local b_scale = node:cast(node:input(5), "float32", "b_scale_wide")
+  local y = node:apply("matmul", { real(node, 1, "a"),
+    node:apply("multiply", { b, number_or_line(node, b_scale, 2, turns_b and 0 or 1, "b_scale") }, nil, "b") },
+    { transpose_a = node:int("transA", 0) ~= 0, transpose_b = turns_b }, "product")
+  if bias then
+    local worth = node:apply("multiply", { single(node, node:input(2), "a_worth"), b_scale }, nil, "worth")
+    bias = node:apply("multiply", { node:cast(bias, "float32", "bias_wide"), worth }, nil, "bias")
+    y = node:apply("add", { y, bias }, nil, "sum")
+  end
+  local alpha = node:float("alpha", 1)
+  if alpha ~= 1 then y = node:apply("multiply", { y, node:filled(alpha, "float32") }, nil, "scaled") end
+  return node:optional(8) and quantized(node, y, 8) or y
+end
+
+-- An LSTM whose weights are bytes. They lie the other way round than those of the operator of ONNX: (directions, in,
+-- 4 * units). A scale is one number, one of each direction, or one of each of their columns.
+function own.DynamicQuantizeLSTM(node)
+  local function weight(i, scale, word)
+    local x, factor, zero = node:input(i), node:input(scale), node:optional(scale + 1)
+    local function spread(value, what)
+      local sizes = value.shape:table()
+      value = node:cast(value, "float32", what .. "_wide")
+      if value.shape:count() == 1 then return node:reshape(value, {}, what) end
+      return node:reshape(value, { sizes[1], 1, sizes[2] or 1 }, what)
+    end
+    local wide = node:cast(x, "float32", word .. "_wide")
+    if zero then wide = node:apply("subtract", { wide, spread(zero, word .. "_zero") }, nil, word .. "_moved") end
+    wide = node:apply("multiply", { wide, spread(factor, word .. "_scale") }, nil, word .. "_scaled")
+    return node:swapped(wide, 1, 2, word)
+  end
+  local values = {}
+  for i = 1, 8 do values[i] = node:optional(i) end
+  values[2], values[3] = weight(2, 9, "weight"), weight(3, 11, "recurrence")
+  return onnx_recurrent.LSTM(node:taking(values))
+end
+
+for name, apply in pairs(own) do operators["com.microsoft." .. name] = apply end
 
 return operators

@@ -280,6 +280,19 @@ Message if_node(const Message& graph, const std::string& output) {
   return node("If", {"x"}, output).with(5, Message().text(1, "then_branch").with(6, graph).integer(20, 5));
 }
 
+TEST_CASE("nodes that a file has in another order are put behind what they use") {
+  const Message branch = Message().with(kNode, node("Neg", {"b"}, "inner")).with(12, value("inner"));
+  const std::string bytes = file(Message()
+                                     .with(11, value("x"))
+                                     .with(kNode, if_node(branch, "y"))
+                                     .with(kNode, node("Tanh", {"x"}, "a"))
+                                     .with(kNode, node("Relu", {"a"}, "b"))
+                                     .with(12, value("y")));
+  std::string ops;
+  for (const OnnxNode& made : read(bytes).nodes) ops += made.op + " ";
+  CHECK(ops == "Tanh Relu If ");
+}
+
 TEST_CASE("a graph in a node uses values around it, and keeps its own to itself") {
   const Message branch = Message().with(kNode, node("Neg", {"x"}, "inner")).with(12, value("inner"));
   const std::string both = file(Message()

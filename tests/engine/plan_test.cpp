@@ -583,6 +583,18 @@ TEST_CASE("what a kept step reads of a constant in another layout is there befor
   CHECK(values(toy.call(plan, {})[0]) == std::vector<float>{12, 16});
 }
 
+TEST_CASE("a constant in another layout is kept, also for a step of every run") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(append(graph, "against", {graph.feed("x", vec(2)), graph.constant(floats({3, 4}), "factors")}, "product"),
+            1);
+  const auto plan = toy.session.compile(graph, "job");
+  CHECK(labels(*plan) == std::vector<std::string>{"reorder of 'factors'", "against 'product'"});
+  CHECK(plan->kept_steps == 1);
+  for (int run = 0; run < 2; ++run) CHECK(values(toy.call(plan, {floats({1, 4})})[0]) == std::vector<float>{3, 16});
+  CHECK(toy.device->reorders == 1);
+}
+
 TEST_CASE("a plan that writes a variable keeps nothing of it, and all of another") {
   ToySession toy;
   Graph graph(toy.session.catalog());

@@ -23,6 +23,27 @@ describe("operators", function()
     }))
   end)
 
+  it("convolve a small image with holes as wide as it is", function()
+    local function convolved(hole, pads)
+      return result_of(floats { { { 1, 2, 3 } } }, {
+        weights = { w = floats { { { 5, 7, 9 } } } },
+        nodes = { node("Conv", { "x", "w" }, { "y" }, { dilations = { ints = { hole } }, pads = { ints = pads } }) },
+      })
+    end
+    same({ { { 7, 14, 21 } } }, convolved(3, { 3, 3 }))
+    same({ { { 34, 14, 26 } } }, convolved(2, { 2, 2 }))
+    same({ { { 27, 7, 14, 21 } } }, convolved(3, { 4, 3 }))
+    same({ { { 0, 9, 18, 27, 0 } } }, convolved(4, { 9, 1 }))
+  end)
+
+  it("convolve an image of width 1 along its height", function()
+    same({ { { { 3 }, { 7 }, { 5 } } } }, result_of(floats { { { { 1 }, { 2 }, { 3 }, { 4 }, { 5 } } } }, {
+      weights = { w = floats { { { { 1 }, { 1 } } } }, b = floats { 1 } },
+      nodes = { node("Conv", { "x", "w", "b" }, { "y" },
+        { strides = { ints = { 2, 1 } }, dilations = { ints = { 2, 1 } }, pads = { ints = { 1, 0, 2, 0 } } }) },
+    }))
+  end)
+
   it("have windows with holes", function()
     local x = floats { { { 1, 5, 2, 4, 3 } } }
     local function pooled(op, attributes)
@@ -515,94 +536,5 @@ describe("attention", function()
     same({ { { { -3, 2, 1, 4, 5 } } } }, turned { rotary_embedding_dim = { i = 4 } })
     same({ { { { -2, 1, 3, 4, 5 } } } }, turned { rotary_embedding_dim = { i = 4 }, interleaved = { i = 1 } })
     raises("cos is (1, 1, 2), wanted 1 of each place", function() turned { rotary_embedding_dim = { i = 2 } } end)
-  end)
-end)
-
-describe("quantised models", function()
-  it("round halves to the even number, and stay in range", function()
-    local function whole_numbers(zero, dtype)
-      return result_of(floats { -3, -1, 1, 3, 1000 }, {
-        weights = { scale = floats { 2 }, zero = np.array { zero }:astype(dtype) },
-        nodes = { node("QuantizeLinear", { "x", "scale", "zero" }, { "y" }) },
-      })
-    end
-    same({ -1, 1, 1, 3, 127 }, whole_numbers(1, "int8"))
-    same({ 8, 10, 10, 12, 255 }, whole_numbers(10, "uint8"))
-  end)
-
-  local function bytes(list, dtype) return np.array(list):astype(dtype or "uint8") end
-  local function number(x, dtype) return np.array(x):astype(dtype or "float32") end
-
-  it("find the range of what they take, with 0 in it", function()
-    local function found(x, output)
-      local outputs = { "q", "scale", "zero" }
-      return result_of(floats(x), { nodes = {
-        node("DynamicQuantizeLinear", { "x" }, outputs), node("Identity", { outputs[output] }, { "y" }) } })
-    end
-    same({ 0, 51, 255 }, found({ -1, 0, 4 }, 1))
-    assert.near(5 / 255, found({ -1, 0, 4 }, 2):item(), 1e-8)
-    assert.equal(51, found({ -1, 0, 4 }, 3):item())
-    same({ 128, 255 }, found({ 1.28, 2.55 }, 1))
-    same({ 0, 0 }, found({ 0, 0 }, 1))
-  end)
-
-  it("multiply bytes without rounding a sum", function()
-    local row, column = {}, {}
-    for i = 1, 1001 do row[i], column[i] = 255, { 255 } end  -- the sum is 1001 * 255^2, beyond 2^24 and odd
-    local function product(weights, zeros)
-      local inputs = { "x", "b" }
-      for i, name in ipairs(zeros) do inputs[2 + i] = name end
-      return result_of(bytes { row }, { weights = weights, nodes = { node("MatMulInteger", inputs, { "y" }) } })
-    end
-    local y = product({ b = bytes(column) }, {})
-    assert.equal("int32", y.dtype)
-    same({ { 65090025 } }, y)
-    local ones = np.ones({ 1001, 1 }):astype("uint8")
-    local zeros = { za = number(5, "uint8"), zb = number(4, "uint8"), b = ones }
-    same({ { 1001 * 250 * -3 } }, product(zeros, { "za", "zb" }))
-  end)
-
-  it("have layers from bytes to bytes", function()
-    local function given(more)
-      local weights = { xs = number(0.5), xz = number(120, "uint8"), ys = number(0.5) }
-      for name, array in pairs(more) do weights[name] = array end
-      return weights
-    end
-    -- (10, -20) times 3 and -2, of which the first has 5 more; 0.25 and 2 are what a place is worth.
-    same({ { { { 209, 186 } }, { { 160, 255 } } } }, result_of(bytes { { { { 130, 100 } } } }, {
-      weights = given {
-        w = bytes({ { { { 3 } } }, { { { -2 } } } }, "int8"), ws = floats { 0.25, 2 }, wz = bytes({ 0, 0 }, "int8"),
-        yz = number(200, "uint8"), b = np.array { 5, 0 }:astype("int32"),
-      },
-      nodes = { node("QLinearConv", { "x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b" }, { "y" }) },
-    }))
-    same({ { 85, 105 } }, result_of(bytes { { 130, 100 } }, {
-      weights = given {
-        w = bytes({ { 1, 5 }, { 2, 2 } }, "int8"), ws = floats { 0.5, 0.5 }, wz = bytes({ 0, 0 }, "int8"),
-        yz = number(100, "uint8"),
-      },
-      nodes = { node("QLinearMatMul", { "x", "xs", "xz", "w", "ws", "wz", "ys", "yz" }, { "y" }) },
-    }))
-  end)
-
-  it("pad with what stands for zero", function()
-    same({ { { { 0, -15, 0 } } } }, result_of(bytes { { { { 10, 20, 10 } } } }, {
-      weights = { w = bytes({ { { { 3, 3, 3 } } } }, "int8"), xz = number(15, "uint8") },
-      nodes = { node("ConvInteger", { "x", "w", "xz" }, { "y" }, { pads = { ints = { 0, 1, 0, 1 } } }) },
-    }))
-  end)
-
-  it("have a scale of all, of each place along an axis, or of each block there", function()
-    local function real_numbers(scale, zero, attributes)
-      return result_of(np.array { { 1, 2, 3 }, { 4, 5, 6 } }:astype("int8"), {
-        opset = 23, weights = { scale = floats(scale), zero = np.array(zero):astype("int8") },
-        nodes = { node("DequantizeLinear", { "x", "scale", "zero" }, { "y" }, attributes) },
-      })
-    end
-    same({ { 0, 0.5, 1 }, { 1.5, 2, 2.5 } }, real_numbers({ 0.5 }, { 1 }))
-    same({ { 1, 2, 3 }, { 6, 8, 10 } }, real_numbers({ 1, 2 }, { 0, 1 }, { axis = { i = 0 } }))
-    same({ { 1, 2, 30 }, { 8, 10, 60 } }, real_numbers({ { 1, 10 }, { 2, 10 } }, { { 0, 0 }, { 0, 0 } },
-      { axis = { i = 1 }, block_size = { i = 2 } }))
-    raises("zero_point has 2 numbers for 3 places of axis 1", function() real_numbers({ 1, 2 }, { 0, 0 }) end)
   end)
 end)

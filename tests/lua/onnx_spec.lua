@@ -76,6 +76,48 @@ describe("a loaded model", function()
     same({ 10, 20 }, flow.get_all_variables()["fc.bias"])
   end)
 
+  it("has variables for the arrays of Constant nodes and of branches, but not for single numbers", function()
+    local function constant(name, array) return node("Constant", {}, { name }, { value = { t = array } }) end
+    local branch = { name = "", initializers = { { name = "shift", value = floats { 1, 2 } } }, inputs = {},
+                     outputs = { value("moved") }, nodes = { node("Add", { "scaled", "shift" }, { "moved" }) } }
+    local other = { name = "", initializers = {}, inputs = {}, outputs = { value("other") }, nodes = {
+      constant("same", floats { 5, 5 }), node("Sub", { "scaled", "same" }, { "other" }) } }
+    local model = flow.onnx.load(write {
+      shape = { 2 }, weights = { yes = np.array(1):astype("int8") }, nodes = {
+        constant("scale", floats { 3, 4 }), constant("half", floats { 0.5 }),
+        node("Mul", { "x", "scale" }, { "scaled" }),
+        node("If", { "yes" }, { "chosen" }, { then_branch = { g = branch }, else_branch = { g = other } }),
+        node("Mul", { "chosen", "half" }, { "y" }),
+      },
+    })
+    local names = {}
+    for name in pairs(model.variables) do names[#names + 1] = name end
+    table.sort(names)
+    assert.same({ "same", "scale", "shift" }, names)
+    local job = job_of(model, { 2 })
+    same({ 2, 5 }, job(floats { 1, 2 }))
+    flow.load_variables { shift = floats { 5, 0 } }
+    same({ 4, 4 }, job(floats { 1, 2 }))
+  end)
+
+  it("computes float16 in float32 on a processor, and gives what the file says", function()
+    local model = flow.onnx.load(write {
+      inputs = { value("x", { 1, 2 }, "float16") }, outputs = { value("y", nil, "float16") },
+      weights = { w = floats({ { 1 }, { 2 } }):astype("float16"), b = floats({ 0.5 }):astype("float16") },
+      nodes = {
+        node("MatMul", { "x", "w" }, { "product" }), node("Cast", { "product" }, { "same" }, { to = { i = 10 } }),
+        node("Add", { "same", "b" }, { "y" }),
+      },
+    })
+    assert.equal("float16", model.variables.w.dtype)
+    local job = job_of(model, { 1, 2 }, "float16")
+    local y = job(floats { { 1, 2 } }:astype("float16"))
+    assert.equal("float16", y.dtype)
+    same({ { 5.5 } }, y)
+    local on_gpu = os.getenv("MOONFLOW_TEST_PLACEMENT") == "gpu"
+    assert.equal(on_gpu and "float16" or "float32", job:summary():match("MatMul%s+matmul%s+(%S+)"))
+  end)
+
   it("shares its variables with other jobs that call it, and with other calls", function()
     local model = flow.onnx.load(dense_model())
     local twice = flow.global_function {
@@ -210,9 +252,48 @@ describe("a loaded model", function()
       } (function(x) return model(x, shape(x)) end)
     end
     same({ { 1, 2 }, { 1, 2 } }, job(function() return whole { 2, 1 } end)(floats { 1, 2 }))
-    raises("input 2, 'shape', is computed in each run", function()
+    raises("input 2, 'shape', is computed in each run, and must be known when the job is traced; it follows from the "
+      .. "values of input 'shape': give it as an ndarray", function()
       job(function(x) return flow.cast(x, "int64") end)
     end)
+  end)
+
+  it("names the inputs that a value follows from, and no others", function()
+    local model = flow.onnx.load(write {
+      inputs = { value("x", { 2 }), value("a", { 2 }, "int64"), value("b", { 2 }, "int64"), value("c", { 2 }) },
+      weights = { w = whole { 1, 1 } },
+      nodes = {
+        node("Shape", { "c" }, { "size" }), node("Mul", { "a", "b" }, { "ab" }), node("Add", { "ab", "w" }, { "sum" }),
+        node("Mul", { "sum", "size" }, { "shape" }), node("Expand", { "x", "shape" }, { "y" }),
+      },
+    })
+    raises("it follows from the values of input 'a', 'b': give", function()
+      flow.global_function {
+        name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+      } (function(x) return model(x, flow.cast(x, "int64"), flow.cast(x, "int64"), x) end)
+    end)
+  end)
+
+  it("gives other values of its graph in place of its outputs, and takes what they need", function()
+    local file = write {
+      inputs = { value("x", { 2 }), value("size", { 1 }) }, weights = { w = floats { 2, 3 } },
+      nodes = {
+        node("Mul", { "x", "w" }, { "scaled" }), node("Neg", { "scaled" }, { "less" }),
+        node("Mul", { "less", "size" }, { "boxes" }), node("Picking", { "boxes" }, { "y" }),
+      },
+    }
+    raises("takes values from before it, 'boxes', for a script to go on with", function() flow.onnx.load(file) end)
+    local model = flow.onnx.load(file, { outputs = { "less", "scaled" } })
+    assert.truthy(tostring(model):find("(x: float32[2]) -> less: ?, scaled: ?", 1, true), tostring(model))
+    local job = flow.global_function {
+      name = "job", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x) return model(x) end)
+    local less, scaled = job(floats { 1, 2 })
+    same({ -2, -6 }, less)
+    same({ 2, 6 }, scaled)
+    local function choose(...) flow.onnx.load(file, { outputs = { ... } }) end
+    raises("has no value 'scale'; did you mean 'scaled'?", function() choose("scale") end)
+    raises("argument 4 ('outputs') must name a value or more", function() choose() end)
   end)
 end)
 
