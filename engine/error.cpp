@@ -49,15 +49,19 @@ std::string written(const std::function<void(std::ostream&)>& write) {
   return out.str();
 }
 
-Error current_error() {
+Error current_error() noexcept {
   try {
-    throw;
-  } catch (const Error& error) {
-    return error;
+    try {
+      throw;
+    } catch (const Error& error) {
+      return error;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return Error(ErrorCode::Internal, error.what());
+    }
   } catch (const std::bad_alloc&) {
     return Error(ErrorCode::OutOfMemory, "out of memory");
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::Internal, error.what());
   }
 }
 

@@ -247,9 +247,8 @@ void Executor::take_turn(const Run& run) {
     try {
       run.turn();
     } catch (const std::exception&) {
-      const Error error = current_error();
       const std::lock_guard<std::mutex> lock(mutex_);
-      turn_failed_ = error;
+      turn_failed_ = current_error();
     }
   }
   --turns_;
@@ -270,16 +269,20 @@ void Executor::execute(Run& run) {
   if (run.error) run.drop_values();
 }
 
-// Whatever goes wrong becomes the error that it gives.
+// Whatever goes wrong becomes the error that it gives. On a worker nobody would catch another one, so that of a run
+// without memory goes without a name rather than not at all.
 template <class Work>
 std::optional<Error> Executor::attempt(const Plan& plan, const Work& work) {
   try {
     work();
     return std::nullopt;
   } catch (const std::exception&) {
-    Error error = current_error();
-    error.job = plan.job;
-    if (error.code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+    std::optional<Error> error = current_error();
+    if (error->code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+    try {
+      error->job = plan.job;
+    } catch (const std::bad_alloc&) {
+    }
     return error;
   }
 }

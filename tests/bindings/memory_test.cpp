@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include <catch2/catch.hpp>
@@ -22,8 +23,11 @@ namespace {
 std::atomic<int64_t> new_countdown{0};
 std::atomic<bool> in_library{false};  // the test's own allocations do not count
 std::atomic<int64_t> new_count{0};
+std::atomic<bool> others_are_out{false};  // of memory: all threads but the first
+const std::thread::id first_thread = std::this_thread::get_id();
 
 bool fails() {
+  if (others_are_out && std::this_thread::get_id() != first_thread) return true;
   if (!in_library || new_countdown.load(std::memory_order_relaxed) <= 0) return false;
   return new_countdown.fetch_sub(1) == 1;
 }
@@ -301,6 +305,34 @@ TEST_CASE("each operator new may fail") {
   }
   CHECK(n > 1000);
   std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("a run whose thread has no memory at all ends with an error") {
+  const mf_session_options options = on_one_thread();
+  moonflow_test::Host host(options);
+  host.load(R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "a_job_whose_name_is_too_long_to_lie_within_a_string",
+                       inputs = { at = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },
+                       returns = tp.Callback[tp.Numpy] } (function(at)
+  return flow.gather(flow.get_variable("table", { shape = { 3 }, initializer = flow.zeros_initializer() }), at)
+end)
+)");
+  mf_job* job = host.find("a_job_whose_name_is_too_long_to_lie_within_a_string");
+  int32_t outside = 3;
+  const mf_array input = mf_int32s(&outside, 1);
+  mf_code code = MF_OK;
+  const auto keep = [](void* user, const mf_status* error, const mf_array*, int32_t) {
+    *static_cast<mf_code*>(user) = mf_status_code(error);
+  };
+  others_are_out = true;
+  mf_status* status = mf_job_call_async(job, &input, 1, keep, &code);
+  if (status == nullptr) status = mf_session_sync(host.session);
+  others_are_out = false;
+  host.ok(status);
+  CHECK(code == MF_OUT_OF_MEMORY);
+  CHECK(mf_job_close(job) == MF_OK);
 }
 
 TEST_CASE("every single operator new of defining jobs may fail") {
