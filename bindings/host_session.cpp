@@ -158,15 +158,12 @@ bool HostSession::delivering() {
   if (depth_ > 0) return true;
   if (closed()) return false;
   bool inside = false;
-  try {
-    enter([&](lua_State* L) {
-      push_function(L, "inside_handler");
-      lua_call(L, 0, 1);
-      inside = lua_toboolean(L, -1) != 0;
-    });
-  } catch (const Status&) {
-    // A state that cannot tell is to be closed all the same.
-  }
+  // A state that cannot tell is to be closed all the same.
+  try_enter([&](lua_State* L) {
+    push_function(L, "inside_handler");
+    lua_call(L, 0, 1);
+    inside = lua_toboolean(L, -1) != 0;
+  });
   return inside;
 }
 
@@ -324,16 +321,13 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
 void HostSession::close() {
   ++depth_;  // finalizers of scripts run, and what they call may not close it once more
   if (lua_ != nullptr) {
-    try {
-      enter([&](lua_State* L) {
-        push_function(L, "close");
-        lua_call(L, 0, 0);
-        lua_pushnil(L);
-        lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
-      });
-    } catch (const Status&) {
-      // Closing goes on: what Lua had no memory to forget goes with its state, or with the next session in it.
-    }
+    // What Lua has no memory to forget goes with its state, or with the next session in it.
+    try_enter([&](lua_State* L) {
+      push_function(L, "close");
+      lua_call(L, 0, 0);
+      lua_pushnil(L);
+      lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
+    });
     *self_ = nullptr;
     if (owned_ == nullptr)
       for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_, delivering_ref_, self_ref_})

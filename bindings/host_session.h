@@ -51,6 +51,15 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
     call([](lua_State* L, void* data) { (*static_cast<Plain*>(data))(L); },
          const_cast<void*>(static_cast<const void*>(&work)));
   }
+  // The same for what goes on all the same where it fails, also for want of memory to say how.
+  template <class Work>
+  void try_enter(Work&& work) noexcept {
+    try {
+      enter(work);
+    } catch (const Status&) {
+    } catch (const std::exception&) {
+    }
+  }
   // Pushes a function of lua/moonflow/host.lua. Inside `enter`.
   void push_function(lua_State* L, const char* name) const;
   // Pushes what functions in Lua hold of the session, which outlives it: a script may keep such a function. Inside

@@ -44,6 +44,7 @@ std::string Error::describe() const {
 
 std::string written(const std::function<void(std::ostream&)>& write) {
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);  // it would keep to itself that memory has run out, and give half of a text
   out.imbue(std::locale::classic());
   write(out);
   return out.str();

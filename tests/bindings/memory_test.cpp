@@ -1,6 +1,8 @@
 // A host whose memory runs out, at every place in turn: the allocator that it gave, and operator new. Each call then
 // gives a status or succeeds, the same call made again succeeds, and nothing is left alive at the end.
 #include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -24,9 +26,11 @@ std::atomic<int64_t> new_countdown{0};
 std::atomic<bool> in_library{false};  // the test's own allocations do not count
 std::atomic<int64_t> new_count{0};
 std::atomic<bool> others_are_out{false};  // of memory: all threads but the first
+std::atomic<bool> all_are_out{false};
 const std::thread::id first_thread = std::this_thread::get_id();
 
 bool fails() {
+  if (all_are_out) return true;
   if (others_are_out && std::this_thread::get_id() != first_thread) return true;
   if (!in_library || new_countdown.load(std::memory_order_relaxed) <= 0) return false;
   return new_countdown.fetch_sub(1) == 1;
@@ -333,6 +337,59 @@ end)
   host.ok(status);
   CHECK(code == MF_OUT_OF_MEMORY);
   CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("a host that has no memory at all is told so by each call, and can close") {
+  Heap heap;
+  Life life;
+  life.options = heap.options();
+  const auto calls = life.calls();
+  for (const auto& call : calls) REQUIRE(call() == nullptr);
+  Life again = life;  // what it looks up once more does not replace what is to be closed
+  const auto more_calls = again.calls();
+  std::array<mf_status*, 16> statuses{};
+  heap.is_out = all_are_out = true;
+  for (size_t i = 1; i < more_calls.size(); ++i) statuses[i] = more_calls[i]();
+  const mf_code closed = mf_session_close(std::exchange(life.session, nullptr));
+  heap.is_out = all_are_out = false;
+  CHECK(closed == MF_OK);
+  for (size_t i = 1; i < calls.size(); ++i) {
+    INFO("call " << i);
+    CHECK((statuses[i] == nullptr || mf_status_code(statuses[i]) == MF_OUT_OF_MEMORY));
+    mf_status_free(statuses[i]);
+  }
+  life.bytes = again.bytes;
+  life.end();
+  CHECK(heap.live == 0);
+  std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("a message for which memory runs out is not half of one") {
+  const mf_session_options options = on_one_thread();
+  moonflow_test::Host host(options);
+  host.load(moonflow_test::kNet);
+  mf_type type{};
+  type.struct_size = sizeof type;
+  const auto ask = [&] {
+    in_library = true;
+    mf_status* status = mf_variable_find(host.session, "a_variable_that_nobody_has_made", &type);
+    in_library = false;
+    const std::string message = mf_status_message(status);
+    const mf_code code = mf_status_code(status);
+    mf_status_free(status);
+    return std::make_pair(code, message);
+  };
+  const auto whole = ask();
+  REQUIRE(whole.first == MF_NOT_FOUND);
+  int64_t n = 1;
+  for (bool reached = true; reached; ++n) {
+    new_countdown = n;
+    const auto told = ask();
+    reached = new_countdown.exchange(0) <= 0;
+    INFO("allocation " << n << ": " << told.second);
+    CHECK((told == whole || told.first == MF_OUT_OF_MEMORY));
+  }
+  CHECK(n > 3);
 }
 
 TEST_CASE("every single operator new of defining jobs may fail") {
