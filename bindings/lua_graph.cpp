@@ -30,17 +30,6 @@ std::vector<ValueId> values_at(lua_State* L, int index, const Graph& graph, cons
   return values;
 }
 
-// Runs `work`; what it throws blames the script's line that the call names.
-template <class Work>
-void at_site(std::string_view site, Work&& work) {
-  try {
-    work();
-  } catch (Error& error) {
-    if (error.where.empty()) error.where = site;
-    throw;
-  }
-}
-
 int push_id(lua_State* L, ValueId id) {
   lua_pushnumber(L, id);
   return 1;
@@ -50,12 +39,11 @@ int push_id(lua_State* L, ValueId id) {
 int feed(lua_State* L) {
   ValueId id = kNone;
   protect(L, [&] {
-    const std::string_view site = optional_string_at(L, 5, "site");
-    at_site(site, [&] {
+    const std::string site(optional_string_at(L, 5, "site"));
+    blaming("", site, [&] {
       const std::string name(string_at(L, 2, "name"));
       const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
-      type.bytes();  // throws when the size overflows
-      id = self(L).graph->feed(name, type, std::string(site));
+      id = self(L).graph->feed(name, type, site);
     });
   });
   return push_id(L, id);
@@ -66,14 +54,13 @@ int feed(lua_State* L) {
 int variable(lua_State* L) {
   ValueId id = kNone;
   protect_allocating(L, [&] {
-    const std::string_view site = optional_string_at(L, 5, "site");
-    at_site(site, [&] {
+    const std::string site(optional_string_at(L, 5, "site"));
+    blaming("", site, [&] {
       const std::string name(string_at(L, 2, "name"));
       const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
-      type.bytes();  // throws when the size overflows
       GraphBox& box = self(L);
       box.session->variables().expect(name, type);
-      id = box.graph->variable(name, type, std::string(site));
+      id = box.graph->variable(name, type, site);
     });
   });
   return push_id(L, id);
@@ -97,20 +84,17 @@ int append(lua_State* L) {
   const std::vector<ValueId>* outputs = nullptr;
   protect_allocating(L, [&] {
     lua_settop(L, 6);
-    const std::string_view site = optional_string_at(L, 6, "site");
-    at_site(site, [&] {
+    const std::string site(optional_string_at(L, 6, "site"));
+    blaming("", site, [&] {
       Graph& graph = *self(L).graph;
       const std::string op_name(string_at(L, 2, "op"));
       const std::string name(optional_string_at(L, 5, "name"));
       const OpDef& op = graph.catalog().at(op_name);
-      try {
+      blaming(name.empty() ? op_name : op_name + " '" + name + "'", site, [&] {
         std::vector<ValueId> inputs = values_at(L, 3, graph, "inputs", true);
         Attrs attrs = attrs_at(L, 4, op);
-        graph.append(op_name, std::move(inputs), std::move(attrs), name, std::string(site));
-      } catch (Error& error) {
-        if (error.op.empty()) error.op = name.empty() ? op_name : op_name + " '" + name + "'";
-        throw;
-      }
+        graph.append(op_name, std::move(inputs), std::move(attrs), name, site);
+      });
       outputs = &graph.nodes().back().outputs;  // nodes stay where they are
     });
   });
