@@ -33,13 +33,18 @@ namespace moonflow::lua {
 // ---- boxes ---------------------------------------------------------------------------------------------------
 
 enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Prepared, Socket, Waiter };
-constexpr int kTags = 10;
+constexpr int kTags = static_cast<int>(Tag::Waiter) + 1;
+
+// What the boxes of one tag have in common in a lua_State: no other object has its address.
+struct Kind {
+  int metatable_ref = LUA_NOREF;
+};
 
 // The first word is zero because other libraries take any userdata for their own and follow its first word: with a
 // zero there they report a clean error instead of reading wild memory.
 struct Header {
   void* zero = nullptr;
-  const int* kind = nullptr;  // whose it is and what it holds, see State::kind; nullptr once it is finalized
+  const Kind* kind = nullptr;  // whose it is and what it holds; nullptr once it is finalized
 };
 
 template <class T>
@@ -118,16 +123,15 @@ struct State {
   std::string own_folder;                   // chunk names of the library's own files start with it
   std::optional<Error> fault;               // on its way from `protect` to Lua
   bool out_of_memory = false;               // the fault that needs no memory to be noted
-  int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
-                               LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
+  Kind kinds[kTags];
   int methods_ref = LUA_NOREF;     // of arrays
   int properties_ref = LUA_NOREF;  // name of a property of arrays -> its number
   int dtypes_ref = LUA_NOREF;      // dtype -> its name, so that it need not be made a string again
   int error_ref = LUA_NOREF;       // the metatable of error tables
   int tostring_ref = LUA_NOREF;    // Lua's own tostring, to read 64-bit cdata
 
-  // What tells the boxes of this state and tag from everything else: no other object has this address.
-  const int* kind(Tag tag) const { return &metatable_refs[static_cast<int>(tag)]; }
+  Kind& kind(Tag tag) { return kinds[static_cast<int>(tag)]; }
+  const Kind& kind(Tag tag) const { return kinds[static_cast<int>(tag)]; }
   // Frames of the library itself are not where the user's fault is.
   bool is_own(const char* source) const {
     return !own_folder.empty() && std::strncmp(source, own_folder.c_str(), own_folder.size()) == 0;
@@ -148,17 +152,19 @@ constexpr const char* kGivenKey = "moonflow.given";
 
 inline State& state_of(lua_State* L) { return *static_cast<State*>(lua_touserdata(L, lua_upvalueindex(1))); }
 
-inline void push_metatable(lua_State* L, Tag tag) { lua_rawgeti(L, LUA_REGISTRYINDEX, *state_of(L).kind(tag)); }
+inline void push_metatable(lua_State* L, Tag tag) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).kind(tag).metatable_ref);
+}
 
 // Pushes an empty box; may raise for want of memory. Whoever has the state at hand hands it in, which spares looking
 // it up.
 template <class T>
 T& push_box(lua_State* L, const State& state) {
   static_assert(std::is_nothrow_default_constructible_v<T>);
-  const int* const kind = state.kind(kTagOf<T>);
+  const Kind& kind = state.kind(kTagOf<T>);
   auto* box = new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>();
-  box->header.kind = kind;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, *kind);
+  box->header.kind = &kind;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, kind.metatable_ref);
   lua_setmetatable(L, -2);
   return box->value;
 }
@@ -173,7 +179,7 @@ template <class T>
 Box<T>* find_whole_box(lua_State* L, int index, const State& state) {
   auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
   if (box == nullptr || lua_objlen(L, index) != sizeof(Box<T>)) return nullptr;  // a light one has no length
-  return box->header.kind == state.kind(kTagOf<T>) ? box : nullptr;
+  return box->header.kind == &state.kind(kTagOf<T>) ? box : nullptr;
 }
 template <class T>
 T* find_box(lua_State* L, int index, const State& state) {
