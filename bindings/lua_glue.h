@@ -256,18 +256,18 @@ void protect(lua_State* L, Work&& work) {
   if (!attempt(state_of(L), work)) raise(L);
 }
 
-// The same for work that takes memory and can be run again: collects and tries once more before it gives up.
+// The same two for work that takes memory and can be run again: they collect garbage and try once more.
+template <class Work>
+bool attempt_allocating(lua_State* L, State& state, Work& work) {
+  if (attempt(state, work)) return true;
+  if (!state.faults_with_memory()) return false;
+  state.take_fault();
+  collect_garbage(L);
+  return attempt(state, work);
+}
 template <class Work>
 void protect_allocating(lua_State* L, Work&& work) {
-  State& state = state_of(L);
-  if (attempt(state, work)) return;
-  if (state.faults_with_memory()) {
-    state.fault.reset();
-    state.out_of_memory = false;
-    collect_garbage(L);
-    if (attempt(state, work)) return;
-  }
-  raise(L);
+  if (!attempt_allocating(L, state_of(L), work)) raise(L);
 }
 
 // ---- readers: for phase 2, so they throw Error and never raise --------------------------------------------------

@@ -76,13 +76,9 @@ int call(lua_State* L) {
     if (tap_count > 1)
       for (int i = 0; i < tap_count; ++i) box_pushed<Tensor>(L, last + 2 + i) = std::move(tapped[i]);
   };
-  bool begun = attempt(state, run);
-  if (!begun && state.faults_with_memory()) {
-    state.take_fault();
-    collect_garbage(L);
-    begun = attempt(state, run);
-  }
+  const bool begun = attempt_allocating(L, state, run);
   for (Tensor& feed : box->feeds) feed = Tensor();
+  for (Tensor& value : box->tapped) value = Tensor();  // which may not all have been made
   if (begun && !state.fault && done) return 1 + tap_count;
   if (begun && !state.fault) {
     lua_pushboolean(L, false);

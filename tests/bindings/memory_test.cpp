@@ -280,6 +280,43 @@ flow.global_function { name = "look", inputs = { x = tp.Numpy.Placeholder({ 1, 1
   CHECK(mf_job_close(job) == MF_OK);
 }
 
+TEST_CASE("a call that has no memory for its second result keeps none for its first") {
+  Heap heap;
+  heap.stays_out = true;
+  const mf_session_options options = heap.options();
+  moonflow_test::Host host(options);
+  host.load(R"(
+jit.off()
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "both", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) },
+                       returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function(x) return x * 2, x * 3 end)
+function live_bytes()
+  collectgarbage()
+  collectgarbage()
+  return require("moonflow.session").handle():memory().live_bytes
+end
+)");
+  mf_job* job = host.find("both");
+  float x[3] = {1, 2, 3}, y[3] = {}, z[3] = {};
+  const mf_array input = mf_floats(x, 3);
+  mf_array outputs[] = {mf_floats(y, 3), mf_floats(z, 3)};
+  host.ok(mf_job_call(job, &input, 1, outputs, 2));
+  host.load("before = live_bytes()", "before.lua");
+  int64_t n = 1;
+  for (bool reached = true; reached; ++n) {
+    INFO("allocation " << n);
+    heap.countdown = n;
+    mf_status_free(mf_job_call(job, &input, 1, outputs, 2));
+    reached = heap.countdown == 0;
+    heap.countdown = 0;
+    heap.is_out = false;
+    host.load("assert(live_bytes() == before, live_bytes() - before)", "after.lua");
+  }
+  CHECK(n > 5);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
 TEST_CASE("each allocation of the host's allocator may fail, and all after it until the call is over") {
   Heap heap;
   heap.stays_out = GENERATE(false, true);
