@@ -127,6 +127,7 @@ void Executor::queue(std::unique_ptr<Run> run) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     queued_.push_back(std::move(run));
+    turns_ += queued_.back()->turn ? 1 : 0;
   }
   queue_changed_.notify_one();
 }
@@ -144,7 +145,6 @@ void Executor::in_turn(std::function<void()> work) {
   if (at_once) return work();
   auto run = std::make_unique<Run>();
   run->turn = std::move(work);
-  ++turns_;
   queue(std::move(run));
 }
 
