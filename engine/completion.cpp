@@ -95,14 +95,6 @@ void CompletionQueue::pop() {
   take_ready();
 }
 
-std::optional<Completion> CompletionQueue::pull() {
-  Completion* const next = front();
-  if (next == nullptr) return std::nullopt;
-  std::optional<Completion> completion = std::move(*next);
-  pop();
-  return completion;
-}
-
 bool CompletionQueue::wait(double timeout_ms) {
   if (!empty()) return true;
   if (timeout_ms != 0) {

@@ -68,8 +68,6 @@ class CompletionQueue {
   Completion* front();
   // After its end a run is gone and its plan has room again.
   void pop();
-  // Both in one.
-  std::optional<Completion> pull();
   // The next completion is the end of the run whose values have been pulled.
   bool at_end() const { return pulling_ && pulling_->delivered == pulling_->tapped.size(); }
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.
