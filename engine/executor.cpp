@@ -406,10 +406,7 @@ std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
 bool Executor::wait_idle(double timeout_ms) {
   require_here();
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_idle = [&] { return idle(); };
-  if (timeout_ms >= 0) return progress_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), is_idle);
-  progress_.wait(lock, is_idle);
-  return true;
+  return wait_for(progress_, lock, timeout_ms, [&] { return idle(); });
 }
 
 void Executor::close() {
