@@ -126,13 +126,7 @@ int build_info(lua_State* L) {
   set_string(L, "sanitizer", MOONFLOW_SANITIZER);
   set_string(L, "compiler", __VERSION__);
   set_string(L, "lua", LUAJIT_VERSION);
-  lua_createtable(L, static_cast<int>(features.size()), 0);
-  int i = 0;
-  for (const char* const feature : features) {
-    lua_pushstring(L, feature);
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, "cpu");
+  set_list(L, "cpu", features, push_string);
   return 1;
 }
 

@@ -326,6 +326,22 @@ inline void set_string(lua_State* L, const char* field, std::string_view value) 
   lua_setfield(L, -2, field);
 }
 
+// Pushes a list of what push(L, element) pushes for each element.
+template <class List, class Push>
+void push_list(lua_State* L, const List& list, const Push& push) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  int i = 0;
+  for (const auto& element : list) {
+    push(L, element);
+    lua_rawseti(L, -2, ++i);
+  }
+}
+template <class List, class Push>
+void set_list(lua_State* L, const char* field, const List& list, const Push& push) {
+  push_list(L, list, push);
+  lua_setfield(L, -2, field);
+}
+
 // Sets functions of `list` into the table on the top of the stack, with the state as upvalue.
 void set_functions(lua_State* L, State& state, const luaL_Reg* list);
 // Makes the metatable of a kind of box and notes it in the state; leaves it on the stack.

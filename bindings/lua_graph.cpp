@@ -112,17 +112,12 @@ int tap(lua_State* L) {
   return 0;
 }
 
-// Pushes a list of ids, false where there is none.
-void push_ids(lua_State* L, const std::vector<ValueId>& ids) {
-  lua_createtable(L, static_cast<int>(ids.size()), 0);
-  int i = 0;
-  for (const ValueId id : ids) {
-    if (id == kNone)
-      lua_pushboolean(L, false);
-    else
-      lua_pushnumber(L, id);
-    lua_rawseti(L, -2, ++i);
-  }
+// Pushes an id, false where there is none.
+void push_id_or_false(lua_State* L, ValueId id) {
+  if (id == kNone)
+    lua_pushboolean(L, false);
+  else
+    lua_pushnumber(L, id);
 }
 
 // graph:gradients(losses, seeds, values) -> { id or false, ... }
@@ -136,7 +131,7 @@ int gradients_of(lua_State* L) {
     const auto values = values_at(L, 4, graph, "values", false);
     found = gradients(graph, losses, seeds, values);
   });
-  push_ids(L, found);
+  push_list(L, found, push_id_or_false);
   return 1;
 }
 
@@ -169,12 +164,7 @@ int computed_from_any(lua_State* L) {
     const std::vector<bool> follows = computed_from(graph, values_at(L, 2, graph, "sources", false));
     for (const ValueId value : values_at(L, 3, graph, "values", false)) found.push_back(follows[value]);
   });
-  lua_createtable(L, static_cast<int>(found.size()), 0);
-  int i = 0;
-  for (const bool is : found) {
-    lua_pushboolean(L, is);
-    lua_rawseti(L, -2, ++i);
-  }
+  push_list(L, found, lua_pushboolean);
   return 1;
 }
 
@@ -199,7 +189,7 @@ int made_by(lua_State* L) {
     if (node.kind == Node::Op && node.op->name == string_at(L, 3, "op")) maker = &node;
   });
   if (maker == nullptr) return 0;
-  push_ids(L, maker->inputs);
+  push_list(L, maker->inputs, push_id_or_false);
   lua_createtable(L, 0, 2);
   for (const auto& [name, value] : maker->attrs) {
     push_string(L, name);
@@ -240,23 +230,25 @@ int dump(lua_State* L) {
   return 1;
 }
 
-int nodes(lua_State* L) {
+void push_node(lua_State* L, const Node& node) {
   static constexpr const char* kKinds[] = {"op", "feed", "variable", "constant"};
+  lua_createtable(L, 0, 6);
+  set_string(L, "kind", kKinds[node.kind]);
+  if (node.op != nullptr) set_string(L, "op", node.op->name);
+  set_string(L, "name", node.name);
+  set_string(L, "site", node.site);
+  set_list(L, "inputs", node.inputs, push_id_or_false);
+  set_list(L, "outputs", node.outputs, push_id_or_false);
+}
+
+int nodes(lua_State* L) {
   const Graph* graph = nullptr;
   protect(L, [&] { graph = self(L).graph.get(); });
+  // By number: a finalizer that runs meanwhile may append to the graph.
   const int count = static_cast<int>(graph->nodes().size());
   lua_createtable(L, count, 0);
   for (int id = 0; id < count; ++id) {
-    const Node& node = graph->node(id);
-    lua_createtable(L, 0, 6);
-    set_string(L, "kind", kKinds[node.kind]);
-    if (node.op != nullptr) set_string(L, "op", node.op->name);
-    set_string(L, "name", node.name);
-    set_string(L, "site", node.site);
-    push_ids(L, node.inputs);
-    lua_setfield(L, -2, "inputs");
-    push_ids(L, node.outputs);
-    lua_setfield(L, -2, "outputs");
+    push_node(L, graph->node(id));
     lua_rawseti(L, -2, id + 1);
   }
   return 1;
