@@ -54,7 +54,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   }
   // The same for what goes on all the same where it fails, also for want of memory to say how.
   template <class Work>
-  void try_enter(Work&& work) noexcept {
+  void try_enter(Work&& work) {
     try {
       enter(work);
     } catch (const Status&) {

@@ -419,7 +419,10 @@ describe("host mode", function()
       job:watch("x", keep):every(3)
       for i = 1, 4 do
         job(number(i))(function(y) drawn[i] = y[0] end)
-        if is_pressed then assert.same({ nil, "busy" }, { job(number(9)) }) end
+        if is_pressed then
+          assert.same({ nil, "busy" }, { job(number(9)) })
+          assert.is_false(pcall(job, np.zeros({ 2 }, flow.float)))
+        end
         flow.sync()
       end
       return drawn, watched
