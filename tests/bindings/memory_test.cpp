@@ -443,6 +443,31 @@ TEST_CASE("every single operator new of defining jobs may fail") {
   std::filesystem::remove_all(kFolder);
 }
 
+TEST_CASE("a job that was defined although an operator new failed computes what it would have") {
+  const mf_session_options options = on_one_thread();
+  moonflow_test::Host host(options);
+  const std::string script = R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "chain", inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Numpy } (function(x)
+  return flow.math.square(flow.math.reciprocal_no_nan(flow.math.negative(x)))
+end)
+)";
+  const std::vector<float> x = {1, 2, 4}, wanted = {1, 0.25f, 0.0625f};
+  int64_t n = 1;
+  for (bool reached = true; reached; ++n) {
+    INFO("allocation " << n);
+    new_countdown = n;
+    in_library = true;
+    mf_status* status = mf_session_load_text(host.session, script.data(), script.size(), "chain.lua");
+    in_library = false;
+    reached = new_countdown.exchange(0) <= 0;
+    if (status == nullptr) REQUIRE(host.call("chain", x, 3) == wanted);
+    mf_status_free(status);
+  }
+  CHECK(n > 100);
+}
+
 TEST_CASE("every single operator new of saving and loading may fail") {
   const mf_session_options options = on_one_thread();
   Life life;
