@@ -3,7 +3,7 @@
 #include "bindings/lua_module.h"
 #include "bindings/traceback.h"
 #include "engine/recycling_memory.h"
-#include "kernels/simd.h"
+#include "kernels/catalog.h"
 
 namespace moonflow::lua {
 
@@ -117,20 +117,16 @@ int nearest_name(lua_State* L) {
 }  // namespace
 
 int build_info(lua_State* L) {
+  lua_settop(L, 0);
+  auto& features = keep<std::vector<const char*>>(L);
+  protect(L, [&] { features = cpu_features(); });
   lua_createtable(L, 0, 6);
   set_string(L, "version", MOONFLOW_VERSION);
   set_string(L, "build_type", MOONFLOW_BUILD_TYPE);
   set_string(L, "sanitizer", MOONFLOW_SANITIZER);
   set_string(L, "compiler", __VERSION__);
   set_string(L, "lua", LUAJIT_VERSION);
-  lua_newtable(L);
-  int i = 0;
-  for (const cpu::Feature* feature = cpu::features(); feature->name; ++feature) {
-    if (!feature->present) continue;
-    lua_pushstring(L, feature->name);
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, "cpu");
+  set_list(L, "cpu", features, push_string);
   return 1;
 }
 

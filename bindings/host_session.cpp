@@ -59,11 +59,11 @@ int HostSession::protected_call(Work work, void* data, bool with_traceback) {
   const int base = lua_gettop(lua_);
   const bool on_error = !with_traceback && base > 0;  // the work is about the value on the top
   Call call{work, data, nullptr};
-  if (with_traceback) lua_rawgeti(lua_, LUA_REGISTRYINDEX, traced_ref_);
-  lua_rawgeti(lua_, LUA_REGISTRYINDEX, call_ref_);
+  if (with_traceback) push(lua_, kTraced);
+  push(lua_, kCall);
   lua_pushlightuserdata(lua_, &call);
   if (on_error) lua_pushvalue(lua_, base);
-  const int code = lua_pcall(lua_, on_error ? 2 : 1, 0, with_traceback && traced_ref_ != LUA_NOREF ? base + 1 : 0);
+  const int code = lua_pcall(lua_, on_error ? 2 : 1, 0, with_traceback ? base + 1 : 0);
   if (with_traceback) lua_remove(lua_, base + 1);
   if (call.thrown) {
     lua_settop(lua_, base);
@@ -119,13 +119,9 @@ void HostSession::throw_lua_error(int code) {
   };
   using Describe = decltype(describe);
   int failed = code;
-  if (code != LUA_ERRMEM && host_ref_ != LUA_NOREF) {
+  if (code != LUA_ERRMEM)
     failed = protected_call([](lua_State* L, void* data) { (*static_cast<const Describe*>(data))(L); },
                             const_cast<void*>(static_cast<const void*>(&describe)), false);
-  } else if (code != LUA_ERRMEM && lua_type(lua_, -1) == LUA_TSTRING) {
-    statuses.emplace_back(MF_SCRIPT_ERROR, lua_tostring(lua_, -1));
-    failed = 0;
-  }
   lua_settop(lua_, top - 1);
   if (failed == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "out of memory in Lua");
   if (failed != 0 || statuses.empty()) refuse(MF_INTERNAL, "an error that cannot be described");
@@ -134,19 +130,19 @@ void HostSession::throw_lua_error(int code) {
 }
 
 void HostSession::push_function(lua_State* L, const char* name) const {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, host_ref_);
+  push(L, kHost);
   lua_getfield(L, -1, name);
   lua_remove(L, -2);
 }
 
-void HostSession::push_self(lua_State* L) const { lua_rawgeti(L, LUA_REGISTRYINDEX, self_ref_); }
+void HostSession::push_self(lua_State* L) const { push(L, kSelf); }
 
 HostSession* HostSession::held(lua_State* L, int index) {
   return *static_cast<HostSession**>(lua_touserdata(L, index));
 }
 
 void HostSession::set_function(lua_State* L, const char* name) const {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, host_ref_);
+  push(L, kHost);
   lua_insert(L, -2);
   lua_setfield(L, -2, name);
   lua_pop(L, 1);
@@ -158,15 +154,12 @@ bool HostSession::delivering() {
   if (depth_ > 0) return true;
   if (closed()) return false;
   bool inside = false;
-  try {
-    enter([&](lua_State* L) {
-      push_function(L, "inside_handler");
-      lua_call(L, 0, 1);
-      inside = lua_toboolean(L, -1) != 0;
-    });
-  } catch (const Status&) {
-    // A state that cannot tell is to be closed all the same.
-  }
+  // A state that cannot tell is to be closed all the same.
+  try_enter([&](lua_State* L) {
+    push_function(L, "inside_handler");
+    lua_call(L, 0, 1);
+    inside = lua_toboolean(L, -1) != 0;
+  });
   return inside;
 }
 
@@ -196,7 +189,7 @@ bool HostSession::deliver() {
 // Writes where lua/moonflow/session.lua looks, into a slot that exists; this can neither fail nor call Lua.
 void HostSession::set_delivering(bool delivering) {
   if (closed()) return;
-  lua_rawgeti(lua_, LUA_REGISTRYINDEX, delivering_ref_);
+  push(lua_, kDelivering);
   lua_pushboolean(lua_, delivering);
   lua_rawseti(lua_, -2, 1);
   lua_pop(lua_, 1);
@@ -206,6 +199,7 @@ void HostSession::set_delivering(bool delivering) {
 
 HostSession::HostSession(const mf_session_options& options)
     : interrupted_(std::make_shared<std::atomic<bool>>(false)), log_(options.log), log_user_(options.log_user) {
+  references_.fill(LUA_NOREF);
   if (options.allocator.allocate != nullptr) {
     if (options.allocator.release == nullptr) refuse(MF_INVALID_ARGUMENT, "the allocator has no release function");
     const auto allocator = std::make_shared<HostAllocator>(options.allocator);
@@ -278,7 +272,7 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
     lua_getupvalue(L, -1, 1);
     self.state_ = static_cast<lua::State*>(lua_touserdata(L, -1));
     lua_pushcclosure(L, run_call, 1);
-    self.call_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.anchor(L, kCall);
     lua_getglobal(L, "require");
     lua_pushliteral(L, "moonflow");
     lua_call(L, 1, 0);
@@ -286,15 +280,15 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
     lua_pushliteral(L, "moonflow.host");
     lua_call(L, 1, 1);
     lua_getfield(L, -1, "traced");
-    self.traced_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.anchor(L, kTraced);
     lua_getfield(L, -1, "delivering");
-    self.delivering_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
-    self.host_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.anchor(L, kDelivering);
+    self.anchor(L, kHost);
     self.self_ = static_cast<HostSession**>(lua_newuserdata(L, sizeof(HostSession*)));
     *self.self_ = &self;
-    self.self_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.anchor(L, kSelf);
     lua_State* const thread = lua_newthread(L);
-    self.thread_ref_ = luaL_ref(L, LUA_REGISTRYINDEX);
+    self.anchor(L, kThread);
     lua_pushboolean(L, 1);
     lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
     self.lua_ = thread;
@@ -324,24 +318,22 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
 void HostSession::close() {
   ++depth_;  // finalizers of scripts run, and what they call may not close it once more
   if (lua_ != nullptr) {
-    try {
-      enter([&](lua_State* L) {
-        push_function(L, "close");
-        lua_call(L, 0, 0);
-        lua_pushnil(L);
-        lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
-      });
-    } catch (const Status&) {
-      // Closing goes on: what Lua had no memory to forget goes with its state, or with the next session in it.
-    }
+    // What Lua has no memory to forget goes with its state, or with the next session in it.
+    try_enter([&](lua_State* L) {
+      push_function(L, "close");
+      lua_call(L, 0, 0);
+      lua_pushnil(L);
+      lua_setfield(L, LUA_REGISTRYINDEX, kAttached);
+    });
     *self_ = nullptr;
-    if (owned_ == nullptr)
-      for (const int reference : {call_ref_, traced_ref_, host_ref_, thread_ref_, delivering_ref_, self_ref_})
-        luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
-    lua_ = nullptr;
   }
-  if (owned_ != nullptr) lua_close(owned_);
-  owned_ = nullptr;
+  // Where loading has failed there is no thread yet, but some of what it refers to.
+  lua_State* const any = lua_ != nullptr ? lua_ : main_;
+  lua_ = nullptr;
+  if (owned_ != nullptr)
+    lua_close(std::exchange(owned_, nullptr));
+  else
+    for (int& reference : references_) luaL_unref(any, LUA_REGISTRYINDEX, std::exchange(reference, LUA_NOREF));
   runs.clear();
   --depth_;
 }

@@ -5,6 +5,7 @@
 // next owner, who takes over; in between nobody touches anything here but `owner_`.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -51,6 +52,15 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
     call([](lua_State* L, void* data) { (*static_cast<Plain*>(data))(L); },
          const_cast<void*>(static_cast<const void*>(&work)));
   }
+  // The same for what goes on all the same where it fails, also for want of memory to say how.
+  template <class Work>
+  void try_enter(Work&& work) {
+    try {
+      enter(work);
+    } catch (const Status&) {
+    } catch (const std::exception&) {
+    }
+  }
   // Pushes a function of lua/moonflow/host.lua. Inside `enter`.
   void push_function(lua_State* L, const char* name) const;
   // Pushes what functions in Lua hold of the session, which outlives it: a script may keep such a function. Inside
@@ -90,6 +100,10 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
 
  private:
   using Work = void (*)(lua_State*, void*);
+  // What it refers to of Lua's while it is open; `anchor` takes it off the stack.
+  enum Reference { kCall, kTraced, kHost, kThread, kDelivering, kSelf, kReferences };
+  void push(lua_State* L, Reference what) const { lua_rawgeti(L, LUA_REGISTRYINDEX, references_[what]); }
+  void anchor(lua_State* L, Reference what) { references_[what] = luaL_ref(L, LUA_REGISTRYINDEX); }
   struct Call;
   struct Entry;
   struct Handler;
@@ -117,8 +131,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   lua_State* owned_ = nullptr;    // the state, when it is the session's own
   lua::State* state_ = nullptr;   // of the glue
   HostSession** self_ = nullptr;  // a userdata
-  int call_ref_ = LUA_NOREF, traced_ref_ = LUA_NOREF, host_ref_ = LUA_NOREF, thread_ref_ = LUA_NOREF,
-      delivering_ref_ = LUA_NOREF, self_ref_ = LUA_NOREF;
+  std::array<int, kReferences> references_;
   int depth_ = 0;
   std::mutex dropped_mutex_;
   std::vector<int> dropped_;

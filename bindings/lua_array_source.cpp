@@ -120,25 +120,20 @@ int make_array(lua_State* L) {
 }
 
 // core.empty(dtype, shape, called): `called` is what errors name.
-int make_fresh(lua_State* L, bool zeroed) {
+int make_fresh(lua_State* L, decltype(Tensor::zeros)& make) {
   lua_settop(L, 3);
   Tensor& array = push_array(L);
   protect_allocating(L, [&] {
     const DType dtype = dtype_at(L, 1, "dtype");
-    const std::string_view called = optional_string_at(L, 3, "called");
-    try {
-      array = Tensor::allocate({dtype, shape_at(L, 2, "shape")}, state_of(L).memory);
-    } catch (Error& error) {
-      error.op = called;
-      throw;
-    }
-    if (zeroed) std::memset(array.data(), 0, static_cast<size_t>(array.bytes()));
+    blaming(std::string(optional_string_at(L, 3, "called")), "", [&] {
+      array = make({dtype, shape_at(L, 2, "shape")}, state_of(L).memory);
+    });
   });
   return 1;
 }
 
-int make_empty(lua_State* L) { return make_fresh(L, false); }
-int make_zeros(lua_State* L) { return make_fresh(L, true); }
+int make_empty(lua_State* L) { return make_fresh(L, Tensor::allocate); }
+int make_zeros(lua_State* L) { return make_fresh(L, Tensor::zeros); }
 
 FormatOptions format_options_at(lua_State* L, int index) {
   FormatOptions options;

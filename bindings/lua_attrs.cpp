@@ -61,16 +61,6 @@ AttrValue attr_at(lua_State* L, int index, const AttrValue& like, const char* wh
   return std::visit(Visitor{L, index, what}, like);
 }
 
-template <class List>
-void push_numbers(lua_State* L, const List& numbers) {
-  lua_createtable(L, static_cast<int>(numbers.size()), 0);
-  int i = 0;
-  for (const auto number : numbers) {
-    lua_pushnumber(L, static_cast<double>(number));
-    lua_rawseti(L, -2, ++i);
-  }
-}
-
 }  // namespace
 
 Attrs attrs_at(lua_State* L, int index, const OpDef& op) {
@@ -104,8 +94,8 @@ void push_attr(lua_State* L, const AttrValue& value) {
     void operator()(double number) const { lua_pushnumber(L, number); }
     void operator()(const std::string& string) const { push_string(L, string); }
     void operator()(DType dtype) const { lua_pushstring(L, name(dtype)); }
-    void operator()(const Ints& ints) const { push_numbers(L, ints); }
-    void operator()(const Floats& floats) const { push_numbers(L, floats); }
+    void operator()(const Ints& ints) const { push_list(L, ints, lua_pushnumber); }
+    void operator()(const Floats& floats) const { push_list(L, floats, lua_pushnumber); }
   };
   std::visit(Visitor{L}, value);
 }

@@ -251,14 +251,7 @@ void get_field(lua_State* L, int entry, int names_index, int field) {
   lua_rawget(L, entry);
 }
 
-void push_field_names(lua_State* L, std::initializer_list<const char*> names) {
-  lua_createtable(L, static_cast<int>(names.size()), 0);
-  int i = 0;
-  for (const char* name : names) {
-    lua_pushstring(L, name);
-    lua_rawseti(L, -2, ++i);
-  }
-}
+void push_field_names(lua_State* L, std::initializer_list<const char*> names) { push_list(L, names, push_string); }
 
 // core.checkpoint_write(path, { { name =, value = }, ... }, meta or nil, overwrite or nil)
 int checkpoint_write(lua_State* L) {

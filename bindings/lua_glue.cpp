@@ -318,7 +318,7 @@ void new_metatable(lua_State* L, State& state, Tag tag, lua_CFunction finalizer,
   lua_pushstring(L, name);
   lua_setfield(L, -2, "__name");
   lua_pushvalue(L, -1);
-  state.metatable_refs[static_cast<int>(tag)] = luaL_ref(L, LUA_REGISTRYINDEX);
+  state.kind(tag).metatable_ref = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
 void new_class(lua_State* L, State& state, Tag tag, lua_CFunction finalizer, const char* name,

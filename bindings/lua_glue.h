@@ -33,13 +33,18 @@ namespace moonflow::lua {
 // ---- boxes ---------------------------------------------------------------------------------------------------
 
 enum class Tag { None, Array, Shape, Text, Session, Graph, Plan, Prepared, Socket, Waiter };
-constexpr int kTags = 10;
+constexpr int kTags = static_cast<int>(Tag::Waiter) + 1;
+
+// What the boxes of one tag have in common in a lua_State: no other object has its address.
+struct Kind {
+  int metatable_ref = LUA_NOREF;
+};
 
 // The first word is zero because other libraries take any userdata for their own and follow its first word: with a
 // zero there they report a clean error instead of reading wild memory.
 struct Header {
   void* zero = nullptr;
-  const int* kind = nullptr;  // whose it is and what it holds, see State::kind; nullptr once it is finalized
+  const Kind* kind = nullptr;  // whose it is and what it holds; nullptr once it is finalized
 };
 
 template <class T>
@@ -118,16 +123,15 @@ struct State {
   std::string own_folder;                   // chunk names of the library's own files start with it
   std::optional<Error> fault;               // on its way from `protect` to Lua
   bool out_of_memory = false;               // the fault that needs no memory to be noted
-  int metatable_refs[kTags] = {LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF,
-                               LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF, LUA_NOREF};
+  Kind kinds[kTags];
   int methods_ref = LUA_NOREF;     // of arrays
   int properties_ref = LUA_NOREF;  // name of a property of arrays -> its number
   int dtypes_ref = LUA_NOREF;      // dtype -> its name, so that it need not be made a string again
   int error_ref = LUA_NOREF;       // the metatable of error tables
   int tostring_ref = LUA_NOREF;    // Lua's own tostring, to read 64-bit cdata
 
-  // What tells the boxes of this state and tag from everything else: no other object has this address.
-  const int* kind(Tag tag) const { return &metatable_refs[static_cast<int>(tag)]; }
+  Kind& kind(Tag tag) { return kinds[static_cast<int>(tag)]; }
+  const Kind& kind(Tag tag) const { return kinds[static_cast<int>(tag)]; }
   // Frames of the library itself are not where the user's fault is.
   bool is_own(const char* source) const {
     return !own_folder.empty() && std::strncmp(source, own_folder.c_str(), own_folder.size()) == 0;
@@ -148,17 +152,19 @@ constexpr const char* kGivenKey = "moonflow.given";
 
 inline State& state_of(lua_State* L) { return *static_cast<State*>(lua_touserdata(L, lua_upvalueindex(1))); }
 
-inline void push_metatable(lua_State* L, Tag tag) { lua_rawgeti(L, LUA_REGISTRYINDEX, *state_of(L).kind(tag)); }
+inline void push_metatable(lua_State* L, Tag tag) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state_of(L).kind(tag).metatable_ref);
+}
 
 // Pushes an empty box; may raise for want of memory. Whoever has the state at hand hands it in, which spares looking
 // it up.
 template <class T>
 T& push_box(lua_State* L, const State& state) {
   static_assert(std::is_nothrow_default_constructible_v<T>);
-  const int* const kind = state.kind(kTagOf<T>);
+  const Kind& kind = state.kind(kTagOf<T>);
   auto* box = new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>();
-  box->header.kind = kind;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, *kind);
+  box->header.kind = &kind;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, kind.metatable_ref);
   lua_setmetatable(L, -2);
   return box->value;
 }
@@ -173,7 +179,7 @@ template <class T>
 Box<T>* find_whole_box(lua_State* L, int index, const State& state) {
   auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
   if (box == nullptr || lua_objlen(L, index) != sizeof(Box<T>)) return nullptr;  // a light one has no length
-  return box->header.kind == state.kind(kTagOf<T>) ? box : nullptr;
+  return box->header.kind == &state.kind(kTagOf<T>) ? box : nullptr;
 }
 template <class T>
 T* find_box(lua_State* L, int index, const State& state) {
@@ -250,18 +256,18 @@ void protect(lua_State* L, Work&& work) {
   if (!attempt(state_of(L), work)) raise(L);
 }
 
-// The same for work that takes memory and can be run again: collects and tries once more before it gives up.
+// The same two for work that takes memory and can be run again: they collect garbage and try once more.
+template <class Work>
+bool attempt_allocating(lua_State* L, State& state, Work& work) {
+  if (attempt(state, work)) return true;
+  if (!state.faults_with_memory()) return false;
+  state.take_fault();
+  collect_garbage(L);
+  return attempt(state, work);
+}
 template <class Work>
 void protect_allocating(lua_State* L, Work&& work) {
-  State& state = state_of(L);
-  if (attempt(state, work)) return;
-  if (state.faults_with_memory()) {
-    state.fault.reset();
-    state.out_of_memory = false;
-    collect_garbage(L);
-    if (attempt(state, work)) return;
-  }
-  raise(L);
+  if (!attempt_allocating(L, state_of(L), work)) raise(L);
 }
 
 // ---- readers: for phase 2, so they throw Error and never raise --------------------------------------------------
@@ -317,6 +323,22 @@ inline void set_number(lua_State* L, const char* field, double value) {
 }
 inline void set_string(lua_State* L, const char* field, std::string_view value) {
   push_string(L, value);
+  lua_setfield(L, -2, field);
+}
+
+// Pushes a list of what push(L, element) pushes for each element.
+template <class List, class Push>
+void push_list(lua_State* L, const List& list, const Push& push) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  int i = 0;
+  for (const auto& element : list) {
+    push(L, element);
+    lua_rawseti(L, -2, ++i);
+  }
+}
+template <class List, class Push>
+void set_list(lua_State* L, const char* field, const List& list, const Push& push) {
+  push_list(L, list, push);
   lua_setfield(L, -2, field);
 }
 

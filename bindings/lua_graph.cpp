@@ -30,17 +30,6 @@ std::vector<ValueId> values_at(lua_State* L, int index, const Graph& graph, cons
   return values;
 }
 
-// Runs `work`; what it throws blames the script's line that the call names.
-template <class Work>
-void at_site(std::string_view site, Work&& work) {
-  try {
-    work();
-  } catch (Error& error) {
-    if (error.where.empty()) error.where = site;
-    throw;
-  }
-}
-
 int push_id(lua_State* L, ValueId id) {
   lua_pushnumber(L, id);
   return 1;
@@ -50,12 +39,11 @@ int push_id(lua_State* L, ValueId id) {
 int feed(lua_State* L) {
   ValueId id = kNone;
   protect(L, [&] {
-    const std::string_view site = optional_string_at(L, 5, "site");
-    at_site(site, [&] {
+    const std::string site(optional_string_at(L, 5, "site"));
+    blaming("", site, [&] {
       const std::string name(string_at(L, 2, "name"));
       const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
-      type.bytes();  // throws when the size overflows
-      id = self(L).graph->feed(name, type, std::string(site));
+      id = self(L).graph->feed(name, type, site);
     });
   });
   return push_id(L, id);
@@ -66,14 +54,13 @@ int feed(lua_State* L) {
 int variable(lua_State* L) {
   ValueId id = kNone;
   protect_allocating(L, [&] {
-    const std::string_view site = optional_string_at(L, 5, "site");
-    at_site(site, [&] {
+    const std::string site(optional_string_at(L, 5, "site"));
+    blaming("", site, [&] {
       const std::string name(string_at(L, 2, "name"));
       const TensorType type{dtype_at(L, 3, "dtype"), shape_at(L, 4, "shape")};
-      type.bytes();  // throws when the size overflows
       GraphBox& box = self(L);
       box.session->variables().expect(name, type);
-      id = box.graph->variable(name, type, std::string(site));
+      id = box.graph->variable(name, type, site);
     });
   });
   return push_id(L, id);
@@ -97,20 +84,17 @@ int append(lua_State* L) {
   const std::vector<ValueId>* outputs = nullptr;
   protect_allocating(L, [&] {
     lua_settop(L, 6);
-    const std::string_view site = optional_string_at(L, 6, "site");
-    at_site(site, [&] {
+    const std::string site(optional_string_at(L, 6, "site"));
+    blaming("", site, [&] {
       Graph& graph = *self(L).graph;
       const std::string op_name(string_at(L, 2, "op"));
       const std::string name(optional_string_at(L, 5, "name"));
       const OpDef& op = graph.catalog().at(op_name);
-      try {
+      blaming(name.empty() ? op_name : op_name + " '" + name + "'", site, [&] {
         std::vector<ValueId> inputs = values_at(L, 3, graph, "inputs", true);
         Attrs attrs = attrs_at(L, 4, op);
-        graph.append(op_name, std::move(inputs), std::move(attrs), name, std::string(site));
-      } catch (Error& error) {
-        if (error.op.empty()) error.op = name.empty() ? op_name : op_name + " '" + name + "'";
-        throw;
-      }
+        graph.append(op_name, std::move(inputs), std::move(attrs), name, site);
+      });
       outputs = &graph.nodes().back().outputs;  // nodes stay where they are
     });
   });
@@ -128,17 +112,12 @@ int tap(lua_State* L) {
   return 0;
 }
 
-// Pushes a list of ids, false where there is none.
-void push_ids(lua_State* L, const std::vector<ValueId>& ids) {
-  lua_createtable(L, static_cast<int>(ids.size()), 0);
-  int i = 0;
-  for (const ValueId id : ids) {
-    if (id == kNone)
-      lua_pushboolean(L, false);
-    else
-      lua_pushnumber(L, id);
-    lua_rawseti(L, -2, ++i);
-  }
+// Pushes an id, false where there is none.
+void push_id_or_false(lua_State* L, ValueId id) {
+  if (id == kNone)
+    lua_pushboolean(L, false);
+  else
+    lua_pushnumber(L, id);
 }
 
 // graph:gradients(losses, seeds, values) -> { id or false, ... }
@@ -152,7 +131,7 @@ int gradients_of(lua_State* L) {
     const auto values = values_at(L, 4, graph, "values", false);
     found = gradients(graph, losses, seeds, values);
   });
-  push_ids(L, found);
+  push_list(L, found, push_id_or_false);
   return 1;
 }
 
@@ -185,12 +164,7 @@ int computed_from_any(lua_State* L) {
     const std::vector<bool> follows = computed_from(graph, values_at(L, 2, graph, "sources", false));
     for (const ValueId value : values_at(L, 3, graph, "values", false)) found.push_back(follows[value]);
   });
-  lua_createtable(L, static_cast<int>(found.size()), 0);
-  int i = 0;
-  for (const bool is : found) {
-    lua_pushboolean(L, is);
-    lua_rawseti(L, -2, ++i);
-  }
+  push_list(L, found, lua_pushboolean);
   return 1;
 }
 
@@ -215,7 +189,7 @@ int made_by(lua_State* L) {
     if (node.kind == Node::Op && node.op->name == string_at(L, 3, "op")) maker = &node;
   });
   if (maker == nullptr) return 0;
-  push_ids(L, maker->inputs);
+  push_list(L, maker->inputs, push_id_or_false);
   lua_createtable(L, 0, 2);
   for (const auto& [name, value] : maker->attrs) {
     push_string(L, name);
@@ -256,23 +230,25 @@ int dump(lua_State* L) {
   return 1;
 }
 
-int nodes(lua_State* L) {
+void push_node(lua_State* L, const Node& node) {
   static constexpr const char* kKinds[] = {"op", "feed", "variable", "constant"};
+  lua_createtable(L, 0, 6);
+  set_string(L, "kind", kKinds[node.kind]);
+  if (node.op != nullptr) set_string(L, "op", node.op->name);
+  set_string(L, "name", node.name);
+  set_string(L, "site", node.site);
+  set_list(L, "inputs", node.inputs, push_id_or_false);
+  set_list(L, "outputs", node.outputs, push_id_or_false);
+}
+
+int nodes(lua_State* L) {
   const Graph* graph = nullptr;
   protect(L, [&] { graph = self(L).graph.get(); });
+  // By number: a finalizer that runs meanwhile may append to the graph.
   const int count = static_cast<int>(graph->nodes().size());
   lua_createtable(L, count, 0);
   for (int id = 0; id < count; ++id) {
-    const Node& node = graph->node(id);
-    lua_createtable(L, 0, 6);
-    set_string(L, "kind", kKinds[node.kind]);
-    if (node.op != nullptr) set_string(L, "op", node.op->name);
-    set_string(L, "name", node.name);
-    set_string(L, "site", node.site);
-    push_ids(L, node.inputs);
-    lua_setfield(L, -2, "inputs");
-    push_ids(L, node.outputs);
-    lua_setfield(L, -2, "outputs");
+    push_node(L, graph->node(id));
     lua_rawseti(L, -2, id + 1);
   }
   return 1;

@@ -80,12 +80,7 @@ void push_json(lua_State* L, const Json& value) {
       lua_rawset(L, -3);
     }
   } else if (const auto* array = value.as<Json::Array>()) {
-    lua_createtable(L, static_cast<int>(array->size()), 0);
-    int i = 0;
-    for (const Json& element : *array) {
-      push_json(L, element);
-      lua_rawseti(L, -2, ++i);
-    }
+    push_list(L, *array, push_json);
   } else if (const auto* string = value.as<std::string>()) {
     push_string(L, *string);
   } else if (const auto* flag = value.as<bool>()) {

@@ -6,11 +6,6 @@ namespace moonflow::lua {
 
 namespace {
 
-void set_string(lua_State* L, const char* field, const std::string& value) {
-  push_string(L, value);
-  lua_setfield(L, -2, field);
-}
-
 void set_flag(lua_State* L, const char* field, bool value) {
   lua_pushboolean(L, value);
   lua_setfield(L, -2, field);
@@ -34,28 +29,16 @@ void push_attr_def(lua_State* L, const AttrDef& attr) {
   if (!attr.table_form.empty()) set_string(L, "table_form", attr.table_form);
 }
 
-// Sets field `name` to a list with one entry per element.
-template <class List, class Push>
-void set_list(lua_State* L, const char* field, const List& list, const Push& push) {
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  int i = 0;
-  for (const auto& element : list) {
-    push(L, element);
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, field);
-}
-
 void push_op(lua_State* L, const OpDef& op) {
   lua_createtable(L, 0, 8);
   set_string(L, "name", op.name);
   if (!op.lua.empty()) set_string(L, "lua", op.lua);
   set_string(L, "doc", op.doc);
   set_list(L, "inputs", op.inputs, push_input);
-  set_list(L, "outputs", op.outputs, [](lua_State* state, const std::string& name) { push_string(state, name); });
+  set_list(L, "outputs", op.outputs, push_string);
   set_list(L, "attrs", op.attrs, push_attr_def);
   set_flag(L, "random", op.random);
-  set_list(L, "writes", op.writes, [](lua_State* state, int input) { lua_pushnumber(state, input); });
+  set_list(L, "writes", op.writes, lua_pushinteger);
 }
 
 }  // namespace
@@ -64,12 +47,7 @@ void push_op(lua_State* L, const OpDef& op) {
 int list_ops(lua_State* L) {
   const Catalog* catalog = nullptr;
   protect(L, [&] { catalog = &box_at<SessionBox>(L, 1, "a session").session->catalog(); });
-  lua_createtable(L, static_cast<int>(catalog->ops().size()), 0);
-  int i = 0;
-  for (const auto& [name, op] : catalog->ops()) {
-    push_op(L, op);
-    lua_rawseti(L, -2, ++i);
-  }
+  push_list(L, catalog->ops(), [](lua_State* state, const auto& named) { push_op(state, named.second); });
   return 1;
 }
 

@@ -76,13 +76,9 @@ int call(lua_State* L) {
     if (tap_count > 1)
       for (int i = 0; i < tap_count; ++i) box_pushed<Tensor>(L, last + 2 + i) = std::move(tapped[i]);
   };
-  bool begun = attempt(state, run);
-  if (!begun && state.faults_with_memory()) {
-    state.take_fault();
-    collect_garbage(L);
-    begun = attempt(state, run);
-  }
+  const bool begun = attempt_allocating(L, state, run);
   for (Tensor& feed : box->feeds) feed = Tensor();
+  for (Tensor& value : box->tapped) value = Tensor();  // which may not all have been made
   if (begun && !state.fault && done) return 1 + tap_count;
   if (begun && !state.fault) {
     lua_pushboolean(L, false);
@@ -100,6 +96,14 @@ int dump(lua_State* L) {
   protect(L, [&] { text = self(L).plan->dump(); });
   push_string(L, text);
   return 1;
+}
+
+void push_feed(lua_State* L, const PlannedFeed& feed) {
+  lua_createtable(L, 0, 3);
+  set_string(L, "name", feed.name);
+  set_string(L, "dtype", name(feed.type.dtype));
+  push_shape(L, feed.type.shape);
+  lua_setfield(L, -2, "shape");
 }
 
 int info(lua_State* L) {
@@ -122,24 +126,9 @@ int info(lua_State* L) {
   set_number(L, "arena_lower_bound", static_cast<double>(plan->arena_lower_bound));
   set_number(L, "in_flight", plan->in_flight);
   set_number(L, "max_in_flight", plan->max_in_flight);
-  lua_createtable(L, static_cast<int>(plan->variables.size()), 0);
-  int i = 0;
-  for (const PlannedVariable& use : plan->variables) {
-    push_string(L, use.variable->name);
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, "variables");
-  lua_createtable(L, static_cast<int>(plan->feeds.size()), 0);
-  i = 0;
-  for (const PlannedFeed& feed : plan->feeds) {
-    lua_createtable(L, 0, 3);
-    set_string(L, "name", feed.name);
-    set_string(L, "dtype", name(feed.type.dtype));
-    push_shape(L, feed.type.shape);
-    lua_setfield(L, -2, "shape");
-    lua_rawseti(L, -2, ++i);
-  }
-  lua_setfield(L, -2, "feeds");
+  set_list(L, "variables", plan->variables,
+           [](lua_State* state, const PlannedVariable& use) { push_string(state, use.variable->name); });
+  set_list(L, "feeds", plan->feeds, push_feed);
   return 1;
 }
 

@@ -155,16 +155,6 @@ void trace_reads(const Plan& plan, std::vector<StepText>& texts) {
   }
 }
 
-template <class Value, class Push>
-void set_list(lua_State* L, const char* field, const std::vector<Value>& list, const Push& push) {
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  for (size_t i = 0; i < list.size(); ++i) {
-    push(list[i]);
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  lua_setfield(L, -2, field);
-}
-
 }  // namespace
 
 // session:profile_start()
@@ -225,12 +215,11 @@ int plan_steps(lua_State* L) {
     set_number(L, "bytes", static_cast<double>(step.bytes()));
     set_number(L, "ns", static_cast<double>(step.spent.ns.load()));
     set_number(L, "launches", static_cast<double>(step.spent.launches.load()));
-    const auto push_text = [L](const std::string& text) { push_string(L, text); };
-    set_list(L, "reads", texts[i].reads, [L](int place) { lua_pushinteger(L, place + 1); });
-    set_list(L, "feeds", texts[i].feeds, push_text);
-    set_list(L, "variables", texts[i].variables, push_text);
-    set_list(L, "written", texts[i].written, push_text);
-    set_list(L, "taps", texts[i].taps, [L](Token token) { lua_pushnumber(L, static_cast<double>(token)); });
+    set_list(L, "reads", texts[i].reads, [](lua_State* state, int place) { lua_pushinteger(state, place + 1); });
+    set_list(L, "feeds", texts[i].feeds, push_string);
+    set_list(L, "variables", texts[i].variables, push_string);
+    set_list(L, "written", texts[i].written, push_string);
+    set_list(L, "taps", texts[i].taps, lua_pushnumber);
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   return 1;

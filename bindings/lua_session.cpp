@@ -222,9 +222,7 @@ int variables(lua_State* L) {
   auto& names = keep<std::vector<std::string>>(L);
   protect(L, [&] { names = any_session(L).variables().names(); });
   Session& session = *find_box<SessionBox>(L, 1)->session;
-  lua_createtable(L, static_cast<int>(names.size()), 0);
-  int i = 0;
-  for (const std::string& name : names) {
+  push_list(L, names, [&](lua_State*, const std::string& name) {
     const Variable* variable = nullptr;
     protect(L, [&] { variable = session.variables().find(name); });
     lua_createtable(L, 0, 4);
@@ -234,8 +232,7 @@ int variables(lua_State* L) {
     lua_setfield(L, -2, "shape");
     lua_pushboolean(L, variable->initialised());
     lua_setfield(L, -2, "initialised");
-    lua_rawseti(L, -2, ++i);
-  }
+  });
   return 1;
 }
 

@@ -39,21 +39,20 @@ int measure_peak(lua_State* L) {
   return 1;
 }
 
+void push_card(lua_State* L, const CudaCard& card) {
+  lua_createtable(L, 0, 3);
+  set_string(L, "name", card.name);
+  set_number(L, "memory_bytes", static_cast<double>(card.memory_bytes));
+  set_number(L, "capability", card.capability / 10.0);
+}
+
 // core.gpu_devices() -> { { name, memory_bytes, capability }, ... }, and with an empty list the reason
 int gpu_devices(lua_State* L) {
   lua_settop(L, 0);
   auto& probe = keep<CudaProbe>(L);
   protect(L, [&] { probe = probe_cuda(); });
-  lua_createtable(L, static_cast<int>(probe.cards.size()), 0);
-  int i = 0;
-  for (const CudaCard& card : probe.cards) {
-    lua_createtable(L, 0, 3);
-    set_string(L, "name", card.name);
-    set_number(L, "memory_bytes", static_cast<double>(card.memory_bytes));
-    set_number(L, "capability", card.capability / 10.0);
-    lua_rawseti(L, -2, ++i);
-  }
-  if (i > 0) return 1;
+  push_list(L, probe.cards, push_card);
+  if (!probe.cards.empty()) return 1;
   push_string(L, probe.reason);
   return 2;
 }
@@ -93,12 +92,7 @@ int list_directory(lua_State* L) {
     std::sort(names.begin(), names.end());
   });
   if (!found) return 0;
-  lua_createtable(L, static_cast<int>(names.size()), 0);
-  int i = 0;
-  for (const std::string& name : names) {
-    push_string(L, name);
-    lua_rawseti(L, -2, ++i);
-  }
+  push_list(L, names, push_string);
   return 1;
 }
 

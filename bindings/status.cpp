@@ -1,6 +1,7 @@
 #include "bindings/status.h"
 
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "kernels/kept_threads.h"

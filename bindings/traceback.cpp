@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -25,8 +24,10 @@ bool is_in(const std::string& folder, const std::string& line) {
 
 std::string for_reading(const std::string& text, const std::string& library, bool only_place) {
   std::vector<std::string> lines;
-  std::istringstream all(text);
-  for (std::string line; std::getline(all, line);) lines.push_back(line);
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+  }
   std::string result;
   int folded = 0;
   bool users = false;  // a frame of the user has been shown

@@ -95,14 +95,6 @@ void CompletionQueue::pop() {
   take_ready();
 }
 
-std::optional<Completion> CompletionQueue::pull() {
-  Completion* const next = front();
-  if (next == nullptr) return std::nullopt;
-  std::optional<Completion> completion = std::move(*next);
-  pop();
-  return completion;
-}
-
 bool CompletionQueue::wait(double timeout_ms) {
   if (!empty()) return true;
   if (timeout_ms != 0) {
@@ -111,10 +103,7 @@ bool CompletionQueue::wait(double timeout_ms) {
       if (!empty()) return true;
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto something = [&] { return !empty(); };
-  if (timeout_ms >= 0) return posted_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), something);
-  posted_.wait(lock, something);
-  return true;
+  return wait_for(posted_, lock, timeout_ms, [&] { return !empty(); });
 }
 
 int CompletionQueue::descriptor() {

@@ -49,6 +49,18 @@ struct Run {
   }
 };
 
+// Until `done` holds, or the time is over (negative: no limit). Whether it holds. What is no number is no time.
+template <class Done>
+bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, double timeout_ms,
+              const Done& done) {
+  constexpr double kLongestMs = 1e9;  // the clock's numbers end somewhere beyond
+  if (timeout_ms < 0 || timeout_ms > kLongestMs) {
+    changed.wait(lock, done);
+    return true;
+  }
+  return changed.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms > 0 ? timeout_ms : 0), done);
+}
+
 class CompletionQueue {
  public:
   CompletionQueue() = default;
@@ -68,8 +80,6 @@ class CompletionQueue {
   Completion* front();
   // After its end a run is gone and its plan has room again.
   void pop();
-  // Both in one.
-  std::optional<Completion> pull();
   // The next completion is the end of the run whose values have been pulled.
   bool at_end() const { return pulling_ && pulling_->delivered == pulling_->tapped.size(); }
   // Until something can be pulled, or the time is over (negative: no limit). False when the time is over.

@@ -44,20 +44,25 @@ std::string Error::describe() const {
 
 std::string written(const std::function<void(std::ostream&)>& write) {
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);  // it would keep to itself that memory has run out, and give half of a text
   out.imbue(std::locale::classic());
   write(out);
   return out.str();
 }
 
-Error current_error() {
+Error current_error() noexcept {
   try {
-    throw;
-  } catch (const Error& error) {
-    return error;
+    try {
+      throw;
+    } catch (const Error& error) {
+      return error;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return Error(ErrorCode::Internal, error.what());
+    }
   } catch (const std::bad_alloc&) {
     return Error(ErrorCode::OutOfMemory, "out of memory");
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::Internal, error.what());
   }
 }
 

@@ -3,10 +3,11 @@
 // out.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <ostream>
-#include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace moonflow {
 
@@ -28,9 +29,12 @@ enum class ErrorCode {
 // The stable spelling of a code, such as "shape_mismatch".
 const char* name(ErrorCode code);
 
-class Error : public std::runtime_error {
+// Made with a message of a few letters, as that of OutOfMemory is, it takes no memory.
+class Error : public std::exception {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code(code) {}
+  Error(ErrorCode code, std::string message) : code(code), message_(std::move(message)) {}
+
+  const char* what() const noexcept override { return message_.c_str(); }
 
   ErrorCode code;
   std::string op;     // op and node name, such as "matmul 'hidden'"; empty when no op is to blame
@@ -39,6 +43,9 @@ class Error : public std::runtime_error {
 
   // "file:line: op: message", leaving out what is unknown.
   std::string describe() const;
+
+ private:
+  std::string message_;
 };
 
 // What `write` puts into a C++ stream in the "C" locale.
@@ -62,8 +69,8 @@ void require(bool holds, ErrorCode code, const Parts&... parts) {
   if (!holds) fail(code, parts...);
 }
 
-// The exception being handled, as an error.
-Error current_error();
+// The std::exception being handled, as an error: OutOfMemory where there is none for it either.
+Error current_error() noexcept;
 
 // Runs `work`. An error that leaves it gets the op and the script's line to blame, unless it knows better.
 template <class Work>

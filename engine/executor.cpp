@@ -127,6 +127,7 @@ void Executor::queue(std::unique_ptr<Run> run) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     queued_.push_back(std::move(run));
+    turns_ += queued_.back()->turn ? 1 : 0;
   }
   queue_changed_.notify_one();
 }
@@ -144,7 +145,6 @@ void Executor::in_turn(std::function<void()> work) {
   if (at_once) return work();
   auto run = std::make_unique<Run>();
   run->turn = std::move(work);
-  ++turns_;
   queue(std::move(run));
 }
 
@@ -247,9 +247,8 @@ void Executor::take_turn(const Run& run) {
     try {
       run.turn();
     } catch (const std::exception&) {
-      const Error error = current_error();
       const std::lock_guard<std::mutex> lock(mutex_);
-      turn_failed_ = error;
+      turn_failed_ = current_error();
     }
   }
   --turns_;
@@ -270,16 +269,20 @@ void Executor::execute(Run& run) {
   if (run.error) run.drop_values();
 }
 
-// Whatever goes wrong becomes the error that it gives.
+// Whatever goes wrong becomes the error that it gives. On a worker nobody would catch another one, so that of a run
+// without memory goes without a name rather than not at all.
 template <class Work>
 std::optional<Error> Executor::attempt(const Plan& plan, const Work& work) {
   try {
     work();
     return std::nullopt;
   } catch (const std::exception&) {
-    Error error = current_error();
-    error.job = plan.job;
-    if (error.code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+    std::optional<Error> error = current_error();
+    if (error->code == ErrorCode::Interrupted) heeded_.store(true, std::memory_order_release);
+    try {
+      error->job = plan.job;
+    } catch (const std::bad_alloc&) {
+    }
     return error;
   }
 }
@@ -403,10 +406,7 @@ std::shared_ptr<Profile> Executor::attach(std::shared_ptr<Profile> profile) {
 bool Executor::wait_idle(double timeout_ms) {
   require_here();
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_idle = [&] { return idle(); };
-  if (timeout_ms >= 0) return progress_.wait_for(lock, std::chrono::duration<double, std::milli>(timeout_ms), is_idle);
-  progress_.wait(lock, is_idle);
-  return true;
+  return wait_for(progress_, lock, timeout_ms, [&] { return idle(); });
 }
 
 void Executor::close() {

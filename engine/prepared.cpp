@@ -16,13 +16,8 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
   stream_ = device_->make_stream();
   publishing_stream_ = device_->make_stream();
 
-  const auto zeroed = [&](const TensorType& type) {
-    Tensor tensor = Tensor::allocate(type, memory);
-    std::fill_n(tensor.data<char>(), tensor.bytes(), 0);  // touches its pages
-    return tensor;
-  };
   for (size_t i = 0; i < plan_->feeds.size(); ++i) {
-    inputs_.push_back(zeroed(plan_->feeds[i].type));
+    inputs_.push_back(Tensor::zeros(plan_->feeds[i].type, memory));  // touches its pages
     plan_->bind(i, inputs_.back().data());
   }
   tapped_.resize(plan_->taps.size());
@@ -31,7 +26,7 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
     if (plan_->taps[i].token >= first && plan_->taps[i].token <= last) wanted.push_back(i);
   std::sort(wanted.begin(), wanted.end(),
             [&](size_t a, size_t b) { return plan_->taps[a].token < plan_->taps[b].token; });
-  for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = zeroed(plan_->taps[tap].type));
+  for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = Tensor::zeros(plan_->taps[tap].type, memory));
 
   for (const std::string& name : variables_.names()) weights_.push_back(variables_.find(name));
   find_values();

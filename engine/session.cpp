@@ -83,8 +83,10 @@ void Session::pop() {
 }
 
 std::optional<Completion> Session::pull() {
-  std::optional<Completion> completion = completions_.pull();
-  if (completion && completion->end) executor_.pulled_end();
+  Completion* const next = front();
+  if (next == nullptr) return std::nullopt;
+  std::optional<Completion> completion = std::move(*next);
+  pop();
   return completion;
 }
 

@@ -206,8 +206,8 @@ Tensor Tensor::allocate(const TensorType& type, std::shared_ptr<HostMemory> sour
   return tensor;
 }
 
-Tensor Tensor::zeros(const TensorType& type) {
-  Tensor tensor = allocate(type);
+Tensor Tensor::zeros(const TensorType& type, std::shared_ptr<HostMemory> memory) {
+  Tensor tensor = allocate(type, std::move(memory));
   std::memset(tensor.data(), 0, static_cast<size_t>(type.bytes()));
   return tensor;
 }

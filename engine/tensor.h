@@ -198,7 +198,7 @@ class Tensor {
 
   // Fresh memory, 64-byte aligned, not initialised. Throws OutOfMemory.
   static Tensor allocate(const TensorType& type, std::shared_ptr<HostMemory> memory = nullptr);
-  static Tensor zeros(const TensorType& type);
+  static Tensor zeros(const TensorType& type, std::shared_ptr<HostMemory> memory = nullptr);
 
   template <class T>
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/op.h"
 
@@ -19,6 +20,9 @@ std::unique_ptr<Device> make_real_time_cpu_device(std::shared_ptr<HostMemory> me
 // Floating-point operations per second (a multiply-add counts as two) that `threads` cores reach on registers alone,
 // measured for some milliseconds: what the speed of a kernel is compared with.
 double measure_peak_flops(int threads);
+
+// Those of the instruction sets that kernels are chosen by which this processor has: "avx2", "avx512f", ...
+std::vector<const char*> cpu_features();
 
 // One function per family, each in the file of its name.
 void add_elementwise(Catalog& catalog);

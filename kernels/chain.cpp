@@ -6,7 +6,6 @@
 // A chain is a tree of ops of one type: each inner value has one reader and is not tapped. Its leaves have the type of
 // the result, or a single element, or are rows: shaped like the last axes, and long enough to be a block.
 #include <algorithm>
-#include <sstream>
 
 #include "engine/graph.h"
 #include "engine/rewriter.h"
@@ -36,11 +35,10 @@ struct Program {
   std::vector<Op> ops;
 
   Program(const Links& links, const Attrs& attrs, int leaves) {
-    std::istringstream names(attrs.string("ops"));
     const Ints& operands = attrs.ints("operands");
     const Floats& numbers = attrs.floats("numbers");
     size_t operand = 0, number = 0;
-    for (std::string name; names >> name;) {
+    for (const std::string& name : ops_of_chain(attrs)) {
       const auto found = links.find(name);
       require(found != links.end(), ErrorCode::InvalidArgument, "'", name, "' cannot stand in a chain");
       Op op{&found->second, {}};

@@ -419,6 +419,17 @@ KeptThreads::~KeptThreads() {
   if (omp_get_dynamic() != dynamic_) omp_set_dynamic(dynamic_);
 }
 
+std::vector<const char*> cpu_features() {
+  std::vector<const char*> features;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) features.push_back("avx2");
+  if (__builtin_cpu_supports("avx512f")) features.push_back("avx512f");
+  if (__builtin_cpu_supports("avx512bf16")) features.push_back("avx512_bf16");
+  if (__builtin_cpu_supports("amx-tile")) features.push_back("amx");
+#endif
+  return features;
+}
+
 std::unique_ptr<Device> make_cpu_device(int threads, std::shared_ptr<HostMemory> memory) {
   return std::make_unique<cpu::CpuDevice>(threads, std::move(memory), false);
 }

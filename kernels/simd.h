@@ -23,26 +23,6 @@
 
 namespace moonflow::cpu {
 
-struct Feature {
-  const char* name;
-  bool present;
-};
-
-// What this processor has of the instruction sets that the loops here and those of oneDNN are chosen by. Ends with a
-// feature without a name.
-inline const Feature* features() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  static const Feature list[] = {{"avx2", __builtin_cpu_supports("avx2") != 0},
-                                 {"avx512f", __builtin_cpu_supports("avx512f") != 0},
-                                 {"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0},
-                                 {"amx", __builtin_cpu_supports("amx-tile") != 0},
-                                 {nullptr, false}};
-#else
-  static const Feature list[] = {{nullptr, false}};
-#endif
-  return list;
-}
-
 // A register of floats, for kernels whose speed lies in what stays in registers, which no vectoriser finds by itself.
 // GCC compiles arithmetic on it for whatever instructions the function around it may use.
 template <int kFloats>

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <map>
-#include <sstream>
 #include <string_view>
 
 #include "kernels/cuda/functor_text.h"
@@ -74,11 +73,10 @@ std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leav
   const auto links = make_links();
   const Ints& operands = attrs.ints("operands");
   const Floats& numbers = attrs.floats("numbers");
-  std::istringstream names(attrs.string("ops"));
   std::string steps;
   size_t operand = 0, number = 0;
   int64_t made = 0;  // results so far
-  for (std::string name; names >> name; ++made) {
+  for (const std::string& name : elementwise::ops_of_chain(attrs)) {
     const auto found = links.find(name);
     require(found != links.end(), ErrorCode::InvalidArgument, "'", name, "' cannot stand in a chain on the gpu");
     const Link& link = found->second;
@@ -91,6 +89,7 @@ std::string chain_source(const Attrs& attrs, const std::vector<TensorType>& leav
       arguments += text(i > 0 ? ", " : "", from >= 0 ? "x" : "y", from >= 0 ? from : -1 - from);
     }
     steps += text("  const T y", made, " = ", functor_of(link, numbers, number), "(", arguments, ");\n");
+    ++made;
   }
   require(made > 0, ErrorCode::InvalidArgument, "a chain has at least one op");
 

@@ -1,7 +1,6 @@
 #include "kernels/simulated/chain.h"
 
 #include <memory>
-#include <sstream>
 
 #include "kernels/cuda/layout.h"
 #include "kernels/elementwise_rows.h"
@@ -37,10 +36,9 @@ Launch prepare(const Kernels& kernels, KernelCall& call) {
   const TensorType& out = call.outputs[0];
   const Ints& operands = call.attrs.ints("operands");
   const Floats& numbers = call.attrs.floats("numbers");
-  std::istringstream names(call.attrs.string("ops"));
   std::vector<ChainStep> steps;
   size_t operand = 0, number = 0;
-  for (std::string name; names >> name;) {
+  for (const std::string& name : elementwise::ops_of_chain(call.attrs)) {
     const Link& link = links.at(name);
     ChainStep step;
     Attrs attrs;

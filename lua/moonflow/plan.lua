@@ -386,7 +386,10 @@ function Plan:start(...)
   if queued and not run then run = submit_in_turn(self, switches, ...) end
   if not run then switches = own(switches) end
   while not run do
-    if session.settings.pump == "host" then return nil, "busy" end
+    if session.settings.pump == "host" then
+      self:retract()
+      return nil, "busy"
+    end
     session.make_room()
     run = self.submit(self.handle, false, switches, ...)
   end
@@ -433,11 +436,13 @@ function Plan:supply(feeds, count)
   return count + #hidden
 end
 
---- The call that was supplied last has been refused, and does not count.
+--- The call that was begun last has been refused, and does not count.
 function Plan:retract()
   for _, hidden in ipairs(self.hidden) do
     if hidden.name ~= "System-Seed" then self.calls = self.calls - 1 end
   end
+  if self.board.selective == 0 then return end
+  for _, handle in pairs(self.watches) do handle:retract() end
 end
 
 random_seed.on_set(function()

@@ -64,6 +64,11 @@ function Watch:due()
   return count % self.period == 0
 end
 
+--- The run that was counted last does not take place.
+function Watch:retract()
+  if self.enabled and self.count > 0 then self.count = self.count - 1 end
+end
+
 --- Puts the handle under the board of its job: { selective = number of handles that skip runs }.
 function Watch:join(board)
   self.board = board

@@ -178,6 +178,29 @@ TEST_CASE("a state that lacks a library of Lua is told which one, and gets a ses
   }
 }
 
+TEST_CASE("a session that does not open leaves nothing in the host's state") {
+  const auto state = new_state();
+  lua_State* const L = state.get();
+  run(L, "package.preload.moonflow = function() error('not today') end");
+  const auto next_reference = [&] {
+    lua_pushboolean(L, true);
+    const int reference = luaL_ref(L, LUA_REGISTRYINDEX);
+    luaL_unref(L, LUA_REGISTRYINDEX, reference);
+    return reference;
+  };
+  int before = 0;
+  for (int i = 0; i < 3; ++i) {  // what the first one loads, stays
+    CHECK_THROWS_WITH(moonflow::Session(options(L)), Catch::Contains("not today"));
+    run(L, "package.loaded.moonflow = nil");  // where Lua has noted that it failed
+    if (i > 0) CHECK(next_reference() == before);
+    before = next_reference();
+  }
+  run(L, "package.preload.moonflow = nil");
+  moonflow::Session session(options(L));
+  session.load_file(MOONFLOW_TEST_JOBS);
+  CHECK(session.job("scale")({Floats{1, 1, 1}})[0] == Floats{2, 2, 2});
+}
+
 TEST_CASE("a host takes libraries of Lua away from its scripts, and opens another session all the same") {
   const auto state = new_state();
   for (int i = 0; i < 2; ++i) {

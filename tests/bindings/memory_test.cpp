@@ -1,6 +1,8 @@
 // A host whose memory runs out, at every place in turn: the allocator that it gave, and operator new. Each call then
 // gives a status or succeeds, the same call made again succeeds, and nothing is left alive at the end.
 #include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include <catch2/catch.hpp>
@@ -22,8 +25,13 @@ namespace {
 std::atomic<int64_t> new_countdown{0};
 std::atomic<bool> in_library{false};  // the test's own allocations do not count
 std::atomic<int64_t> new_count{0};
+std::atomic<bool> others_are_out{false};  // of memory: all threads but the first
+std::atomic<bool> all_are_out{false};
+const std::thread::id first_thread = std::this_thread::get_id();
 
 bool fails() {
+  if (all_are_out) return true;
+  if (others_are_out && std::this_thread::get_id() != first_thread) return true;
   if (!in_library || new_countdown.load(std::memory_order_relaxed) <= 0) return false;
   return new_countdown.fetch_sub(1) == 1;
 }
@@ -272,6 +280,43 @@ flow.global_function { name = "look", inputs = { x = tp.Numpy.Placeholder({ 1, 1
   CHECK(mf_job_close(job) == MF_OK);
 }
 
+TEST_CASE("a call that has no memory for its second result keeps none for its first") {
+  Heap heap;
+  heap.stays_out = true;
+  const mf_session_options options = heap.options();
+  moonflow_test::Host host(options);
+  host.load(R"(
+jit.off()
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "both", inputs = { x = tp.Numpy.Placeholder({ 1, 3 }) },
+                       returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function(x) return x * 2, x * 3 end)
+function live_bytes()
+  collectgarbage()
+  collectgarbage()
+  return require("moonflow.session").handle():memory().live_bytes
+end
+)");
+  mf_job* job = host.find("both");
+  float x[3] = {1, 2, 3}, y[3] = {}, z[3] = {};
+  const mf_array input = mf_floats(x, 3);
+  mf_array outputs[] = {mf_floats(y, 3), mf_floats(z, 3)};
+  host.ok(mf_job_call(job, &input, 1, outputs, 2));
+  host.load("before = live_bytes()", "before.lua");
+  int64_t n = 1;
+  for (bool reached = true; reached; ++n) {
+    INFO("allocation " << n);
+    heap.countdown = n;
+    mf_status_free(mf_job_call(job, &input, 1, outputs, 2));
+    reached = heap.countdown == 0;
+    heap.countdown = 0;
+    heap.is_out = false;
+    host.load("assert(live_bytes() == before, live_bytes() - before)", "after.lua");
+  }
+  CHECK(n > 5);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
 TEST_CASE("each allocation of the host's allocator may fail, and all after it until the call is over") {
   Heap heap;
   heap.stays_out = GENERATE(false, true);
@@ -303,6 +348,87 @@ TEST_CASE("each operator new may fail") {
   std::filesystem::remove_all(kFolder);
 }
 
+TEST_CASE("a run whose thread has no memory at all ends with an error") {
+  const mf_session_options options = on_one_thread();
+  moonflow_test::Host host(options);
+  host.load(R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "a_job_whose_name_is_too_long_to_lie_within_a_string",
+                       inputs = { at = tp.Numpy.Placeholder({ 1 }, { dtype = flow.int32 }) },
+                       returns = tp.Callback[tp.Numpy] } (function(at)
+  return flow.gather(flow.get_variable("table", { shape = { 3 }, initializer = flow.zeros_initializer() }), at)
+end)
+)");
+  mf_job* job = host.find("a_job_whose_name_is_too_long_to_lie_within_a_string");
+  int32_t outside = 3;
+  const mf_array input = mf_int32s(&outside, 1);
+  mf_code code = MF_OK;
+  const auto keep = [](void* user, const mf_status* error, const mf_array*, int32_t) {
+    *static_cast<mf_code*>(user) = mf_status_code(error);
+  };
+  others_are_out = true;
+  mf_status* status = mf_job_call_async(job, &input, 1, keep, &code);
+  if (status == nullptr) status = mf_session_sync(host.session);
+  others_are_out = false;
+  host.ok(status);
+  CHECK(code == MF_OUT_OF_MEMORY);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("a host that has no memory at all is told so by each call, and can close") {
+  Heap heap;
+  Life life;
+  life.options = heap.options();
+  const auto calls = life.calls();
+  for (const auto& call : calls) REQUIRE(call() == nullptr);
+  Life again = life;  // what it looks up once more does not replace what is to be closed
+  const auto more_calls = again.calls();
+  std::array<mf_status*, 16> statuses{};
+  heap.is_out = all_are_out = true;
+  for (size_t i = 1; i < more_calls.size(); ++i) statuses[i] = more_calls[i]();
+  const mf_code closed = mf_session_close(std::exchange(life.session, nullptr));
+  heap.is_out = all_are_out = false;
+  CHECK(closed == MF_OK);
+  for (size_t i = 1; i < calls.size(); ++i) {
+    INFO("call " << i);
+    CHECK((statuses[i] == nullptr || mf_status_code(statuses[i]) == MF_OUT_OF_MEMORY));
+    mf_status_free(statuses[i]);
+  }
+  life.bytes = again.bytes;
+  life.end();
+  CHECK(heap.live == 0);
+  std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("a message for which memory runs out is not half of one") {
+  const mf_session_options options = on_one_thread();
+  moonflow_test::Host host(options);
+  host.load(moonflow_test::kNet);
+  mf_type type{};
+  type.struct_size = sizeof type;
+  const auto ask = [&] {
+    in_library = true;
+    mf_status* status = mf_variable_find(host.session, "a_variable_that_nobody_has_made", &type);
+    in_library = false;
+    const std::string message = mf_status_message(status);
+    const mf_code code = mf_status_code(status);
+    mf_status_free(status);
+    return std::make_pair(code, message);
+  };
+  const auto whole = ask();
+  REQUIRE(whole.first == MF_NOT_FOUND);
+  int64_t n = 1;
+  for (bool reached = true; reached; ++n) {
+    new_countdown = n;
+    const auto told = ask();
+    reached = new_countdown.exchange(0) <= 0;
+    INFO("allocation " << n << ": " << told.second);
+    CHECK((told == whole || told.first == MF_OUT_OF_MEMORY));
+  }
+  CHECK(n > 3);
+}
+
 TEST_CASE("every single operator new of defining jobs may fail") {
   const mf_session_options options = on_one_thread();
   Life life;
@@ -315,6 +441,31 @@ TEST_CASE("every single operator new of defining jobs may fail") {
   for (size_t i = 2; i < calls.size(); ++i) REQUIRE(calls[i]() == nullptr);
   life.end();
   std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("a job that was defined although an operator new failed computes what it would have") {
+  const mf_session_options options = on_one_thread();
+  moonflow_test::Host host(options);
+  const std::string script = R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function { name = "chain", inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Numpy } (function(x)
+  return flow.math.square(flow.math.reciprocal_no_nan(flow.math.negative(x)))
+end)
+)";
+  const std::vector<float> x = {1, 2, 4}, wanted = {1, 0.25f, 0.0625f};
+  int64_t n = 1;
+  for (bool reached = true; reached; ++n) {
+    INFO("allocation " << n);
+    new_countdown = n;
+    in_library = true;
+    mf_status* status = mf_session_load_text(host.session, script.data(), script.size(), "chain.lua");
+    in_library = false;
+    reached = new_countdown.exchange(0) <= 0;
+    if (status == nullptr) REQUIRE(host.call("chain", x, 3) == wanted);
+    mf_status_free(status);
+  }
+  CHECK(n > 100);
 }
 
 TEST_CASE("every single operator new of saving and loading may fail") {

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <cmath>
+
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -280,9 +282,31 @@ TEST_CASE("an announcement makes the queue ready until the next pull") {
   CHECK_FALSE(queue.empty());
   CHECK(readable());
   CHECK(queue.wait(0));
-  CHECK_FALSE(queue.pull());
+  CHECK(queue.front() == nullptr);
   CHECK(queue.empty());
   CHECK_FALSE(readable());
+}
+
+TEST_CASE("a wait has as much time as any number says: none for what is no number, and no end beyond the clock's") {
+  ToySession toy;
+  const auto slow = unary(toy, "slow");
+  for (const double endless : {-1.0, 1e300, double(INFINITY)}) {
+    Gate::close();
+    toy.session.submit(slow, feed({1, 1}));
+    for (const double none : {0.0, 1e-300, double(NAN)}) {
+      CHECK_FALSE(toy.session.executor().wait_idle(none));
+      CHECK_FALSE(toy.session.completions().wait(none));
+    }
+    std::thread opener([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      Gate::open();
+    });
+    CHECK(toy.session.completions().wait(endless));
+    CHECK(toy.session.executor().wait_idle(endless));
+    opener.join();
+    while (toy.session.pull()) {
+    }
+  }
 }
 
 TEST_CASE("closing ends with every accepted run posted, and refuses new ones") {

@@ -403,6 +403,34 @@ describe("host mode", function()
     flow.sync()
     assert.same({ 1, 2, 3 }, got)
   end)
+
+  it("counts no call that it refuses, neither for what the job draws nor for its watches", function()
+    flow.config.pump("host")
+    flow.config.inflight(1)
+    local function draws(is_pressed)
+      flow.clear_default_session()
+      flow.set_seed(5)
+      local drawn, watched = {}, {}
+      local function keep(value) watched[#watched + 1] = value[0] end
+      local job = define(tp.Callback[tp.Numpy], function(x)
+        flow.watch(x, keep, { every = 2 })
+        return x + flow.random.uniform(0, 1, { shape = { 1 }, name = "noise" })
+      end)
+      job:watch("x", keep):every(3)
+      for i = 1, 4 do
+        job(number(i))(function(y) drawn[i] = y[0] end)
+        if is_pressed then
+          assert.same({ nil, "busy" }, { job(number(9)) })
+          assert.is_false(pcall(job, np.zeros({ 2 }, flow.float)))
+        end
+        flow.sync()
+      end
+      return drawn, watched
+    end
+    local drawn, watched = draws(false)
+    assert.same({ 1, 1, 3, 4 }, watched)
+    assert.same({ drawn, watched }, { draws(true) })
+  end)
 end)
 
 describe("the descriptor", function()
