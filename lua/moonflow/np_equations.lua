@@ -7,7 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local panels = require "moonflow.panels"
-local stacks = require "moonflow.stacks"
+local stacks = require "moonflow.np_stacks"
 
 local as_array, floating = ndarray.as_array, ndarray.floating
 local subtract_product, solve_lower, solve_upper = panels.subtract_product, panels.solve_lower, panels.solve_upper

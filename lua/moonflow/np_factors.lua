@@ -8,7 +8,7 @@ local ndarray = require "moonflow.ndarray"
 local panels = require "moonflow.panels"
 local reflections = require "moonflow.reflections"
 local rotations = require "moonflow.rotations"
-local stacks = require "moonflow.stacks"
+local stacks = require "moonflow.np_stacks"
 
 local as_array, floating, cast, product = ndarray.as_array, ndarray.floating, ndarray.cast, panels.product
 local max, min, sqrt, fail, signature = math.max, math.min, math.sqrt, errors.raise, arguments.signature
