@@ -1,5 +1,4 @@
 // The session userdata: variables, immediate evaluation, and the pull side of the completion queue.
-#include <algorithm>
 #include <climits>
 
 #include "bindings/lua_attrs.h"
@@ -119,8 +118,7 @@ int in_flight(lua_State* L) {
 int wait_idle(lua_State* L) {
   bool idle = false;
   protect(L, [&] {
-    constexpr double kLongestMs = 1e9;  // the clock's numbers end somewhere beyond
-    const double timeout_ms = lua_isnoneornil(L, 2) ? -1 : std::min(number_at(L, 2, "timeout_ms"), kLongestMs);
+    const double timeout_ms = lua_isnoneornil(L, 2) ? -1 : number_at(L, 2, "timeout_ms");
     require(timeout_ms == timeout_ms, ErrorCode::InvalidArgument,
             "timeout_ms must be a number of milliseconds, got nan");
     idle = any_session(L).executor().wait_idle(timeout_ms);
