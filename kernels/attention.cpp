@@ -13,12 +13,12 @@
 #include "engine/graph.h"
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/small_product.h"
+#include "kernels/cpu/softmax_row.h"
+#include "kernels/cpu/square.h"
 #include "kernels/formula.h"
-#include "kernels/simd.h"
-#include "kernels/small_product.h"
-#include "kernels/softmax_row.h"
-#include "kernels/square.h"
 #include "kernels/types.h"
 
 namespace moonflow {

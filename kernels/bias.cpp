@@ -2,9 +2,9 @@
 // they sit between convolutions.
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/image_layouts.h"
-#include "kernels/simd.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

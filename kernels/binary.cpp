@@ -5,7 +5,7 @@
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/elementwise_cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/joined_products.h"
 #include "kernels/slice.h"
 

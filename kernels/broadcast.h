@@ -10,7 +10,7 @@
 
 #include "engine/tensor.h"
 
-namespace moonflow::cpu {
+namespace moonflow {
 
 template <int kValues>
 struct Broadcast {
@@ -98,4 +98,4 @@ struct Broadcast {
   }
 };
 
-}  // namespace moonflow::cpu
+}  // namespace moonflow

@@ -1,7 +1,7 @@
 #include "kernels/catalog.h"
 
+#include "kernels/cpu/narrow.h"
 #include "kernels/lacks_gradient.h"
-#include "kernels/narrow.h"
 
 namespace moonflow {
 

@@ -10,7 +10,7 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
-#include "kernels/elementwise_cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/types.h"
 
 namespace moonflow::elementwise {

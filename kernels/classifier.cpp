@@ -6,7 +6,7 @@
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/dense_back.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"

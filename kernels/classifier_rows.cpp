@@ -7,11 +7,11 @@
 
 #include "kernels/bad_index.h"
 #include "kernels/classifier.h"
-#include "kernels/cpu.h"
-#include "kernels/dots.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/dots.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/softmax_row.h"
 #include "kernels/matmul.h"
-#include "kernels/product.h"
-#include "kernels/softmax_row.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -1,19 +1,14 @@
 // Convolution over one or two spatial axes: what the ops mean, their gradients as graph code, and the fusions with
-// bias_add and an activation. The packed products are in conv_packed.cpp, oneDNN in conv_primitive.cpp.
-#include "kernels/conv.h"
+// bias_add and an activation. The ways to compute them are in cpu/.
+#include "kernels/cpu/conv.h"
 
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/types.h"
 
 namespace moonflow {
-
-int conv_parts(const Conv& conv, double saving) {
-  constexpr double kFlopsOfThread = 5e5;  // a few microseconds, in which a second thread is at work
-  return cpu::threads_for(conv_flops(conv) / saving, kFlopsOfThread);
-}
 
 namespace {
 
@@ -81,7 +76,7 @@ struct ConvOp {
         // No kernel for these sizes: products have one. The layout question found the same and chose row-major.
       }
     }
-    return conv_packed(conv, kind, call.inputs[0].dtype, activation_of(call.attrs), call);
+    return cpu::conv_packed(conv, kind, call.inputs[0].dtype, activation_of(call.attrs), call);
   }
 
   void layouts(LayoutCall& call) const {
@@ -117,57 +112,6 @@ struct ConvOp {
     return op;
   }
 };
-
-}  // namespace
-
-namespace cpu {
-
-namespace {
-
-enum class OwnConv { None, Winograd, FewChannels, Sparse };
-
-OwnConv choose(const Conv& conv, ConvKind kind, const std::string& algorithm) {
-  const bool winograd = algorithm != "direct" && winograd_fits(conv, kind);
-  if (winograd && algorithm == "winograd") return OwnConv::Winograd;
-  if (few_channels_fits(conv, kind)) return OwnConv::FewChannels;
-  if (sparse_fits(conv, kind)) return OwnConv::Sparse;
-  return winograd && winograd_is_faster(conv, kind) ? OwnConv::Winograd : OwnConv::None;
-}
-
-}  // namespace
-
-bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm) {
-  return choose(conv, kind, algorithm) != OwnConv::None;
-}
-
-bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call) {
-  const OwnConv chosen = choose(conv, kind, algorithm);
-  if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
-  if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);
-  if (chosen == OwnConv::Sparse) sparse_layouts(conv, call);
-  if (!has_primitives(call.device)) {
-    const auto check = [&](const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
-      for (size_t i = 0; i < layouts.size(); ++i)
-        if (!is_box(types[i], layouts[i])) throw dnnl::error(dnnl_unimplemented, "only primitives reorder this");
-    };
-    check(call.input_types, call.inputs);
-    check(call.output_types, call.outputs);
-  }
-  return chosen != OwnConv::None;
-}
-
-Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation,
-                KernelCall& call) {
-  const OwnConv chosen = choose(conv, kind, algorithm);
-  if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, activation, call);
-  if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, call);
-  if (chosen == OwnConv::Sparse) return conv_sparse(conv, call);
-  return {};
-}
-
-}  // namespace cpu
-
-namespace {
 
 // ---- gradients -------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
-#include "kernels/conv.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/device.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -88,7 +88,7 @@ Launch prepare_sum(KernelCall& call) {
     const std::string& algorithm = call.attrs.string("algorithm");
     if (Launch launch = cpu::own_conv(conv, ConvKind::ForwardAdd, algorithm, activation, call)) return launch;
   }
-  const Launch inner = conv_packed(conv, ConvKind::ForwardBias, dtype, Activation::None, call);
+  const Launch inner = cpu::conv_packed(conv, ConvKind::ForwardBias, dtype, Activation::None, call);
   // The output may be the addend's memory, so the convolution goes to scratch, behind its own.
   const int64_t count = call.outputs[0].count(), sums_at = aligned(call.scratch_bytes);
   call.scratch_bytes = checked_sum(sums_at, call.outputs[0].bytes());

@@ -11,9 +11,9 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
-#include "kernels/conv.h"
 #include "kernels/conv_few_channels.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/device.h"
 #include "kernels/pool.h"
 #include "kernels/types.h"
 
@@ -136,7 +136,7 @@ Launch in_turn(const Conv& conv, ConvKind kind, KernelCall& call) {
                          : kind == ConvKind::PoolInputGrad ? ConvKind::InputGrad
                                                            : ConvKind::FilterBiasGrad;
   const Activation activation = plain == ConvKind::ForwardBias ? Activation::Relu : Activation::None;
-  const Launch inner = conv_packed(conv, plain, call.inputs[0].dtype, activation, call);
+  const Launch inner = cpu::conv_packed(conv, plain, call.inputs[0].dtype, activation, call);
   const int64_t all_at = aligned(call.scratch_bytes);
   call.scratch_bytes =
       checked_sum(all_at, checked_product(conv.out.shape(conv.format).count(), static_cast<int64_t>(sizeof(T))));

@@ -7,10 +7,10 @@
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/softmax_row.h"
 #include "kernels/formula.h"
-#include "kernels/simd.h"
-#include "kernels/softmax_row.h"
 #include "kernels/types.h"
 
 namespace moonflow {

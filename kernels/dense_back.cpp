@@ -4,7 +4,7 @@
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/types.h"

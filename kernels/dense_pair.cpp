@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/dots.h"
 #include "kernels/dense_pair.h"
-#include "kernels/dots.h"
 #include "kernels/matmul.h"
 #include "kernels/types.h"
 

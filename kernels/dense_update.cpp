@@ -7,7 +7,7 @@
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/types.h"
 #include "kernels/update_rules.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "kernels/catalog.h"
-#include "kernels/elementwise_cpu.h"
-#include "kernels/image_layouts.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/image_layouts.h"
 #include "kernels/types.h"
 
 namespace moonflow {

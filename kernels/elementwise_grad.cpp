@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "kernels/elementwise_cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/formula.h"
 
 namespace moonflow::elementwise {

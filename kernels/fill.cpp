@@ -1,7 +1,7 @@
 // Ops that make values out of nothing: constants, zeros and ones in the shape of another value, ranges.
 // None of them has a gradient.
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
 
 namespace moonflow {

@@ -7,7 +7,7 @@
 #include "kernels/bad_index.h"
 #include "kernels/boxes.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/scatter.h"
 #include "kernels/types.h"
 

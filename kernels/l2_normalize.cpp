@@ -4,11 +4,11 @@
 #include <type_traits>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/side_sums.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/formula.h"
 #include "kernels/lanes.h"
-#include "kernels/side_sums.h"
-#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -7,10 +7,10 @@
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/side_sums.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/formula.h"
-#include "kernels/side_sums.h"
-#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -2,9 +2,9 @@
 #include "kernels/loss.h"
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/formula.h"
-#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

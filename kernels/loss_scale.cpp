@@ -7,8 +7,8 @@
 #include <atomic>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/simd.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -1,13 +1,13 @@
 // Matrix products: matmul (also batched), and dense, its fusion with bias and relu. The sizes are in matmul_sizes.cpp.
-#include "kernels/matmul.h"
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
 #include "kernels/classifier.h"
+#include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/narrow.h"
 #include "kernels/dense_back.h"
 #include "kernels/dense_pair.h"
-#include "kernels/matmul_kernels.h"
-#include "kernels/narrow.h"
+#include "kernels/matmul.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/matmul_bfloat16.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/matmul_bfloat16.h"
 #include "kernels/types.h"
 
 namespace moonflow {

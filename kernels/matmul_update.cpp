@@ -7,9 +7,9 @@
 
 #include "engine/graph.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/matmul_sparse.h"
-#include "kernels/packed_product.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/matmul_sparse.h"
+#include "kernels/cpu/packed_product.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -1,18 +1,16 @@
 // Batch normalisation, in training and by given statistics, with its gradients, and its fusions with a relu and a sum
-// behind it. The loops are in norm_kernels.cpp.
+// behind it. The loops are in cpu/norm.cpp.
 #include <algorithm>
 
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/formula.h"
-#include "kernels/norm_kernels.h"
 #include "kernels/types.h"
 
 namespace moonflow {
 namespace {
-
-using cpu::Tail;
 
 double checked_epsilon(const Attrs& attrs) {
   const double epsilon = attrs.number("epsilon");

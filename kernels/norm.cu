@@ -14,12 +14,10 @@
 #include "kernels/cuda/channels.h"
 #include "kernels/cuda/fault.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/norm_kernels.h"
+#include "kernels/norm.h"
 
 namespace moonflow::cuda {
 namespace {
-
-using cpu::Tail;
 
 // y = (x - mean) * scale + beta. Forward and gradient agree on where a relu cuts, since both ask this.
 template <class Number>

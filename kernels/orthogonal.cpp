@@ -12,9 +12,9 @@
 #include <cmath>
 
 #include "kernels/boxes.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/random_source.h"
-#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -1,7 +1,6 @@
 // Max and average pooling over two spatial axes: what the ops mean, their gradients as graph code, and the fusion with
-// the gradient of relu. The plain loops are in pool_loops.cpp, oneDNN in pool_primitive.cpp, and
-// the gradient of the commonest windows in pool_by_two.cpp.
-#include "kernels/pool.h"
+// the gradient of relu. The ways to compute them are in cpu/.
+#include "kernels/cpu/pool.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,8 +8,8 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/image_layouts.h"
 #include "kernels/formula.h"
-#include "kernels/image_layouts.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -139,7 +138,7 @@ Launch prepare(PoolKind kind, KernelCall& call) {
               "oneDNN has no kernel for this pooling: ", error.what());
     }
   }
-  return pool_loops(pool, kind, relu, call);
+  return cpu::pool_loops(pool, kind, relu, call);
 }
 
 // The kernel of an op; `image` is the input whose layout it follows. A gradient asks for its other input in that form

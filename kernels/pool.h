@@ -1,4 +1,4 @@
-// The sizes of a pooling, its plain loops, and its launches through oneDNN.
+// The sizes of a pooling, for all devices (pool_sizes.cpp).
 #pragma once
 
 #include "kernels/window.h"
@@ -33,18 +33,5 @@ constexpr bool gives_way(T maximum, T value) {
 // Whether 2x2 windows tile the image.
 bool pools_by_two(const Pool& pool);
 bool pools_by_two(const Attrs& attrs, const Shape& x);
-
-// For both floating dtypes and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for, above
-// all float64. `relu` is for MaxGrad: nothing passes where the maximum is not positive.
-Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
-
-// Through oneDNN, float32 only, in any layout with a channel form. Throws dnnl::error where it has no kernel.
-namespace cpu {
-Launch pool_primitive(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
-
-// MaxGrad where 2 x 2 windows tile the image and the channels are innermost. float32.
-bool pools_by_two(const Pool& pool, const ChannelForm& form);
-Launch max_grad_by_two(const Pool& pool, const ChannelForm& form, bool relu);
-}  // namespace cpu
 
 }  // namespace moonflow

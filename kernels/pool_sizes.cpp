@@ -26,4 +26,14 @@ Pool pool_of(const Attrs& attrs, const Shape& x) {
   return pool;
 }
 
+bool pools_by_two(const Pool& pool) {
+  for (const Window& window : pool.windows) {
+    if (window.size != 2 || window.stride != 2 || window.before != 0 || window.in != 2 * window.out) return false;
+    if (window.out == 0) return false;
+  }
+  return true;
+}
+
+bool pools_by_two(const Attrs& attrs, const Shape& x) { return pools_by_two(pool_of(attrs, x)); }
+
 }  // namespace moonflow

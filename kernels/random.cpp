@@ -4,11 +4,11 @@
 #include <limits>
 
 #include "kernels/boxes.h"
-#include "kernels/cpu.h"
-#include "kernels/philox_lanes.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/philox_lanes.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/random_draws.h"
 #include "kernels/random_source.h"
-#include "kernels/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -1,12 +1,12 @@
 // Reductions along axes: sums, extremes, moments, positions of extremes, and the two helpers of training: the undo of
-// broadcasting and the global norm. The loop is in reduce_cpu.h.
+// broadcasting and the global norm. The loop is in cpu/reduce.h.
 #include "engine/autodiff.h"
 #include "engine/graph.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/formula.h"
-#include "kernels/image_layouts.h"
-#include "kernels/lanes_cpu.h"
-#include "kernels/reduce_cpu.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -17,7 +17,7 @@ Geometry::Geometry(const Shape& shape, const std::vector<bool>& reduced) : Group
   if (one_run && kept.axes.size() == 1 && kept.axes[0].steps[0] == count) {
     column_step = count;
     columns = outputs;
-    kept = cpu::Broadcast<1>({});
+    kept = Broadcast<1>({});
   }
   // A shape without elements has no groups, or outputs that nothing is folded into.
   chunks = (columns + kChunk - 1) / kChunk;

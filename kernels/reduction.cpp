@@ -44,13 +44,13 @@ Groups::Groups(const Shape& shape, const std::vector<bool>& reduced) {
     columns = runs[0].size;
     runs.erase(runs.begin());
   }
-  std::vector<cpu::Broadcast<1>::Axis> kept_axes, folded_axes;
+  std::vector<Broadcast<1>::Axis> kept_axes, folded_axes;
   for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
     (run->reduced ? folded_axes : kept_axes).push_back({run->size, {run->step}});
     (run->reduced ? count : outputs) *= run->size;
   }
-  kept = cpu::Broadcast<1>(std::move(kept_axes));
-  folded = cpu::Broadcast<1>(std::move(folded_axes));
+  kept = Broadcast<1>(std::move(kept_axes));
+  folded = Broadcast<1>(std::move(folded_axes));
   outputs *= columns;
 }
 

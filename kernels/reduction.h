@@ -1,5 +1,5 @@
 // What a reduction along axes means on every device: which axes it takes, how the elements fall into groups, and what
-// is folded. Free of OpenMP; the loops are in reduce_cpu.h and reduce.cu.
+// is folded. Free of OpenMP; the loops are in cpu/reduce.h and reduce.cu.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ std::vector<bool> broadcast_axes(const Shape& shape, const Ints& target);
 struct Groups {
   Groups(const Shape& shape, const std::vector<bool>& reduced);
 
-  cpu::Broadcast<1> kept{{}}, folded{{}};  // steps in the input; `kept` is without the columns
+  Broadcast<1> kept{{}}, folded{{}};  // steps in the input; `kept` is without the columns
   int64_t outputs = 1;                     // of the whole reduction
   int64_t count = 1;                       // inputs of each output
   int64_t columns = 1;                     // innermost kept elements, 1 where the innermost axis is reduced

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/image_layouts.h"
-#include "kernels/simd.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/types.h"
 #include "kernels/window.h"
 

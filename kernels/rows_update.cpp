@@ -12,9 +12,9 @@
 #include "engine/graph.h"
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/update_loop.h"
 #include "kernels/elementwise.h"
-#include "kernels/update_loop.h"
 
 namespace moonflow {
 namespace {

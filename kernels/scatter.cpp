@@ -12,7 +12,7 @@
 #include "engine/graph.h"
 #include "kernels/boxes.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/types.h"
 

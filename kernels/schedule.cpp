@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/schedules.h"
 
 namespace moonflow {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine/graph.h"
-#include "kernels/box.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/box.h"
 #include "kernels/types.h"
 
 namespace moonflow {

@@ -8,10 +8,10 @@
 
 #include "engine/graph.h"
 #include "engine/rewriter.h"
-#include "kernels/box.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/image_layouts.h"
+#include "kernels/cpu/box.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/image_layouts.h"
 #include "kernels/slice.h"
 #include "kernels/types.h"
 

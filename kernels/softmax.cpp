@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "kernels/catalog.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/softmax_row.h"
 #include "kernels/formula.h"
-#include "kernels/lanes_cpu.h"
-#include "kernels/softmax_row.h"
 
 namespace moonflow {
 namespace {

@@ -10,8 +10,8 @@
 #include "engine/graph.h"
 #include "kernels/bad_index.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
-#include "kernels/simd.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/types.h"
 
 namespace moonflow {

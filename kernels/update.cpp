@@ -7,13 +7,13 @@
 #include "engine/graph.h"
 #include "engine/rewriter.h"
 #include "kernels/catalog.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/update_loop.h"
 #include "kernels/dense_update.h"
 #include "kernels/matmul_update.h"
 #include "kernels/rows_update.h"
-#include "kernels/simd.h"
 #include "kernels/types.h"
-#include "kernels/update_loop.h"
 #include "kernels/update_rules.h"
 
 namespace moonflow {

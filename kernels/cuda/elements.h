@@ -149,7 +149,7 @@ void for_each_pack(Stream& stream, int64_t count, const F& f, const Values*... v
 
 // ---- values that broadcast -----------------------------------------------------------------------------------
 
-// Where the elements of a result lie in the values it is made of: as cpu::Broadcast, of a fixed size and in 32 bits.
+// Where the elements of a result lie in the values it is made of: as Broadcast, of a fixed size and in 32 bits.
 template <int kValues>
 struct Places {
   struct Axis {
@@ -180,7 +180,7 @@ struct Piece {
 };
 
 template <int kValues>
-void cut(std::vector<typename cpu::Broadcast<kValues>::Axis> axes, Piece<kValues> start,
+void cut(std::vector<typename Broadcast<kValues>::Axis> axes, Piece<kValues> start,
          std::vector<Piece<kValues>>& pieces) {
   constexpr int64_t kMost = int64_t{1} << 31;
   int64_t inner = 1;  // elements of one step along the outermost axis
@@ -217,7 +217,7 @@ void cut(std::vector<typename cpu::Broadcast<kValues>::Axis> axes, Piece<kValues
 template <int kValues>
 std::vector<Piece<kValues>> pieces_of(const std::array<Shape, kValues>& shapes, const Shape& out) {
   std::vector<Piece<kValues>> pieces;
-  if (out.count() > 0) cut<kValues>(cpu::Broadcast<kValues>(shapes, out).axes, {}, pieces);
+  if (out.count() > 0) cut<kValues>(Broadcast<kValues>(shapes, out).axes, {}, pieces);
   return pieces;
 }
 

@@ -8,10 +8,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/cpu.h"
-#include "kernels/matmul_bfloat16.h"
-#include "kernels/matmul_stack.h"
-#include "kernels/matmul_tiles.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/matmul_bfloat16.h"
+#include "kernels/cpu/matmul_stack.h"
+#include "kernels/cpu/matmul_tiles.h"
 #include "values.h"
 
 using namespace moonflow;

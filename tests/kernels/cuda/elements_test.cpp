@@ -95,7 +95,7 @@ TEST_CASE("a result that 32 bits cannot count is made in pieces") {
   for (const auto& [x, y] : shapes) {
     const Shape out = broadcast(x, y);
     INFO(out);
-    const cpu::Broadcast<2> geometry({x, y}, out);
+    const Broadcast<2> geometry({x, y}, out);
     int64_t next = 0;
     for (const cuda::Piece<2>& piece : cuda::pieces_of<2>({x, y}, out)) {
       CHECK(piece.first == next);

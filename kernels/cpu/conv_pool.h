@@ -1,0 +1,27 @@
+// Max pooling of 2x2 windows in registers: how the kernels of conv2d_relu_pool store a window, and read it back.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace moonflow::cpu {
+
+// The largest of a window after relu, and its number among them in row-major order; 4 where relu lets nothing through.
+template <class R>
+void pool_window(const typename R::Vector& a, const typename R::Vector& b, const typename R::Vector& c,
+                 const typename R::Vector& d, float* out, uint8_t* places) {
+  using Vector = typename R::Vector;
+  using Integers = typename R::Integers;
+  const Vector above = b > a ? b : a, below = d > c ? d : c, most = below > above ? below : above;
+  const Integers place = below > above ? 2 - (d > c) : Integers{} - (b > a);
+  R::at(out) = most < 0 ? Vector{} : most;
+  R::narrow(most <= 0 ? Integers{} + 4 : place, places);
+}
+
+// What comes back to the place of that number: the gradient, where the maximum was there.
+template <class R>
+void pass_to_place(const typename R::Vector& gradient, const typename R::Integers& places, int place,
+                   typename R::Vector& to) {
+  to = places == place ? gradient : typename R::Vector{};
+}
+
+}  // namespace moonflow::cpu

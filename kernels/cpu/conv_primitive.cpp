@@ -1,0 +1,167 @@
+// The convolution through oneDNN. Every argument is left to the library (format any), which then picks blocked forms
+// and its fastest kernel; the plan carries these forms along, and what does not fit is reordered around the primitive.
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/primitive.h"
+
+namespace moonflow::cpu {
+namespace {
+
+using dnnl::memory;
+using dnnl::prop_kind;
+constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+constexpr auto kFloat = memory::data_type::f32;
+
+memory::desc any(const memory::desc& desc) { return {desc.dims(), kFloat, memory::format_tag::any}; }
+
+// Of 1x1 filters with strides the library first gathers the places it needs, a register of channels at once. Where
+// channels come last and are fewer, its filter gradient then writes beyond its scratch, and threads over one another's.
+bool gathers_too_much(const Conv& conv) {
+  constexpr int64_t kWidestRegister = 16;
+  const Window &vertical = conv.windows[0], &horizontal = conv.windows[1];
+  return vertical.size == 1 && horizontal.size == 1 && (vertical.stride > 1 || horizontal.stride > 1) &&
+         conv.channels_per_group() < kWidestRegister;
+}
+
+// Images of channels-last jobs stay as they are, so that such a chain has no reorders.
+memory::desc preferred_image(const ImageSize& size, const Conv& conv) {
+  const memory::desc plain = plain_image(size, conv.format);
+  return conv.format.channels_last && !gathers_too_much(conv) ? plain : any(plain);
+}
+
+// The row-major filter, (groups,) filters, channels, (height,) width.
+memory::desc plain_filter(const Conv& conv) {
+  const int64_t channels = conv.channels_per_group(), rows = conv.windows[0].size, columns = conv.windows[1].size;
+  memory::dims dims{conv.filters_per_group(), channels, rows, columns};
+  memory::dims strides{rows * columns * channels, rows * columns, columns, 1};
+  if (conv.format.channels_last) strides = {rows * columns * channels, 1, columns * channels, channels};
+  if (conv.format.spatial_axes == 1) {
+    dims.erase(dims.begin() + 2);
+    strides.erase(strides.begin() + 2);
+  }
+  if (conv.groups > 1) {
+    strides.insert(strides.begin(), dims[0] * strides[0]);
+    dims.insert(dims.begin(), conv.groups);
+  }
+  return {dims, kFloat, strides};
+}
+
+struct Geometry {
+  memory::dims strides, dilates, before, after;
+
+  explicit Geometry(const Conv& conv) {
+    for (size_t axis = 2 - conv.format.spatial_axes; axis < conv.windows.size(); ++axis) {
+      const Window& window = conv.windows[axis];
+      strides.push_back(window.stride);
+      dilates.push_back(window.dilation - 1);
+      before.push_back(window.before);
+      after.push_back(window.after);
+    }
+  }
+};
+
+// An argument of the primitive and the value of the op that it is.
+struct Argument {
+  int arg;
+  bool is_output;
+  int index;
+  memory::desc plain;   // row-major
+  memory::desc wanted;  // by the primitive
+};
+
+struct ConvPrimitive {
+  dnnl::primitive primitive;
+  memory::desc scratchpad;
+  std::vector<Argument> arguments;
+};
+
+dnnl::convolution_forward::primitive_desc forward(const Conv& conv, bool bias, Activation activation, prop_kind kind,
+                                                  const dnnl::engine& engine) {
+  const Geometry at(conv);
+  const memory::desc x = preferred_image(conv.image, conv), out = preferred_image(conv.out, conv);
+  const memory::desc filter = any(plain_filter(conv));
+  const memory::desc each_filter({conv.filters()}, kFloat, memory::format_tag::a);
+  using Desc = dnnl::convolution_forward::desc;
+  const Desc desc = bias ? Desc(kind, kDirect, x, filter, each_filter, out, at.strides, at.dilates, at.before, at.after)
+                         : Desc(kind, kDirect, x, filter, out, at.strides, at.dilates, at.before, at.after);
+  return {desc, attributes(activation), engine};
+}
+
+ConvPrimitive make(const Conv& conv, ConvKind kind, Activation activation, const dnnl::engine& engine) {
+  const Geometry at(conv);
+  const memory::desc plain_x = plain_image(conv.image, conv.format), plain_out = plain_image(conv.out, conv.format);
+  const memory::desc filter = plain_filter(conv), each_filter({conv.filters()}, kFloat, memory::format_tag::a);
+  const memory::desc x = preferred_image(conv.image, conv), out = preferred_image(conv.out, conv);
+
+  if (kind == ConvKind::Forward || kind == ConvKind::ForwardBias) {
+    const bool bias = kind == ConvKind::ForwardBias;
+    // Also in jobs that only predict: forward_inference would choose channels last on AVX-512, which is no faster over
+    // a whole network, and in a training job every gradient would then ask for a reorder.
+    const auto desc = forward(conv, bias, activation, prop_kind::forward_training, engine);
+    ConvPrimitive result{dnnl::convolution_forward(desc),
+                         desc.scratchpad_desc(),
+                         {{DNNL_ARG_SRC, false, 0, plain_x, desc.src_desc()},
+                          {DNNL_ARG_WEIGHTS, false, 1, filter, desc.weights_desc()},
+                          {DNNL_ARG_DST, true, 0, plain_out, desc.dst_desc()}}};
+    if (bias) result.arguments.push_back({DNNL_ARG_BIAS, false, 2, each_filter, each_filter});
+    return result;
+  }
+
+  const auto hint = forward(conv, false, Activation::None, prop_kind::forward_training, engine);
+  if (kind == ConvKind::InputGrad) {
+    const dnnl::convolution_backward_data::primitive_desc desc(
+        {kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after}, user_scratchpad(), engine, hint);
+    return {dnnl::convolution_backward_data(desc),
+            desc.scratchpad_desc(),
+            {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
+             {DNNL_ARG_WEIGHTS, false, 1, filter, desc.weights_desc()},
+             {DNNL_ARG_DIFF_SRC, true, 0, plain_x, desc.diff_src_desc()}}};
+  }
+
+  using Desc = dnnl::convolution_backward_weights::desc;
+  const bool bias = kind == ConvKind::FilterBiasGrad;
+  const dnnl::convolution_backward_weights::primitive_desc desc(
+      bias ? Desc(kDirect, x, any(filter), each_filter, out, at.strides, at.dilates, at.before, at.after)
+           : Desc(kDirect, x, any(filter), out, at.strides, at.dilates, at.before, at.after),
+      user_scratchpad(), engine, hint);
+  ConvPrimitive result{dnnl::convolution_backward_weights(desc),
+                       desc.scratchpad_desc(),
+                       {{DNNL_ARG_DIFF_DST, false, 0, plain_out, desc.diff_dst_desc()},
+                        {DNNL_ARG_SRC, false, 1, plain_x, desc.src_desc()},
+                        {DNNL_ARG_DIFF_WEIGHTS, true, 0, filter, desc.diff_weights_desc()}}};
+  if (bias) result.arguments.push_back({DNNL_ARG_DIFF_BIAS, true, 1, each_filter, each_filter});
+  return result;
+}
+
+}  // namespace
+
+void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call) {
+  const ThreadLimit limit(conv_parts(conv));
+  for (const Argument& argument : make(conv, kind, activation, dnnl_engine(call.device)).arguments) {
+    const TensorType& type = argument.is_output ? call.output_types[argument.index] : call.input_types[argument.index];
+    Layout& layout = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
+    const bool plain = argument.wanted == argument.plain || type.shape.rank() == 1;
+    layout = plain ? Layout{} : layout_of(value_order(argument.wanted, conv.format), type);
+  }
+}
+
+Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+  const ThreadLimit limit(conv_parts(conv));
+  const ConvPrimitive made = make(conv, kind, activation, dnnl_engine(call.device));
+  PrimitiveLaunch launch(call, made.primitive, made.scratchpad);
+  for (const Argument& argument : made.arguments) {
+    const TensorType& type = argument.is_output ? call.outputs[argument.index] : call.inputs[argument.index];
+    const Layout& layout =
+        argument.is_output ? call.output_layouts[argument.index] : call.input_layouts[argument.index];
+    const memory::desc stored =
+        layout.row_major() ? argument.plain : channels_first(describe(type, layout), conv.format);
+    if (argument.is_output) {
+      launch.write(argument.arg, argument.index, stored, argument.wanted);
+    } else {
+      launch.read(argument.arg, argument.index, stored, argument.wanted);
+    }
+  }
+  return launch.finish();
+}
+
+}  // namespace moonflow::cpu

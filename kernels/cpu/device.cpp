@@ -1,0 +1,441 @@
+#include "kernels/cpu/device.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/box.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/image_layouts.h"
+#include "kernels/cpu/simd.h"
+
+namespace moonflow {
+namespace cpu {
+namespace {
+
+// Everything a launch enqueues is done when it returns, so there is nothing to wait for.
+class CpuStream : public Stream {
+ public:
+  explicit CpuStream(const dnnl::engine& engine) : stream(engine) {}
+  void wait() override {}
+
+  dnnl::stream stream;
+};
+
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  parallel_for(bytes, 8 * kGrain, [=](int64_t first, int64_t last) {
+    std::memcpy(static_cast<char*>(to) + first, static_cast<const char*>(from) + first, last - first);
+  });
+}
+
+// Asks for large pages inside of a block, which Linux gives to those who ask. A matrix whose rows lie kilobytes apart
+// otherwise costs an entry of the TLB per row. A wish: where it is not granted, nothing is lost.
+void prefer_large_pages(void* memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(memory), end = begin + bytes;
+  const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage, last = end / kLargePage * kLargePage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
+// libgomp gives the threads of a loop back to the next one, and in a fork waits for them for ever, since there are
+// none. So whoever forks first lets go of its own; the next loop makes new ones, here as there.
+void leave_no_thread_to_forks() {
+  [[maybe_unused]] static const int once =
+      pthread_atfork([] { omp_pause_resource_all(omp_pause_soft); }, nullptr, nullptr);
+}
+
+// How many of so many threads there can be now, this one among them. Where the system gives libgomp none, that ends the
+// process; so it is asked for no more.
+int obtainable(int wanted) {
+  std::vector<std::thread> others;
+  std::mutex gate;
+  {
+    const std::lock_guard<std::mutex> closed(gate);  // so that all of them live at once
+    try {
+      for (int i = 1; i < wanted; ++i) others.emplace_back([&] { const std::lock_guard<std::mutex> passed(gate); });
+    } catch (const std::exception&) {
+      // It has given what it has.
+    }
+  }
+  for (std::thread& other : others) other.join();
+  const int all = 1 + static_cast<int>(others.size());
+  return all == wanted ? wanted : std::max(1, all / 2);  // what is left is for others who come later
+}
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(int threads, std::shared_ptr<HostMemory> memory, bool real_time)
+      : engine(dnnl::engine::kind::cpu, 0),
+        real_time(real_time),
+        memory_(memory ? std::move(memory) : std::make_shared<HostMemory>()) {
+    leave_no_thread_to_forks();
+    const int available = std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
+    // More threads than cores only slow each other down, but a caller who asks for them gets them (tests do).
+    threads_ = std::max(1, threads > 0 ? std::min(threads, omp_get_thread_limit()) : available);
+    if (omp_get_max_active_levels() == 0) threads_ = 1;  // no loop has more
+#ifndef _OPENMP
+    threads_ = 1;
+#endif
+    threads_ = obtainable(threads_);
+    enter();
+  }
+
+  DeviceKind kind() const override { return DeviceKind::Cpu; }
+
+  std::string describe() const override {
+    const dnnl_version_t* version = dnnl_version();
+    return text("cpu, ", threads_, threads_ == 1 ? " thread" : " threads", ", oneDNN ", version->major, ".",
+                version->minor, ".", version->patch);
+  }
+
+  std::string describe(const Layout& layout) const override;
+  Layout reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const override;
+
+  // oneDNN and parallel_for both ask OpenMP, which keeps the count per thread. There must not be fewer than that: a
+  // primitive has divided its work among so many when it was made, and each waits for the others.
+  void enter() override {
+    if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+    if (omp_get_dynamic() != 0) omp_set_dynamic(0);
+  }
+
+  // libgomp's threads hardly spin when there are more than cores, and those a thread has used count until it gives them
+  // back: beside them the loops of another thread wait for each other with the kernel's help, three times as long.
+  void rest() noexcept override { omp_pause_resource_all(omp_pause_soft); }
+
+  void* allocate(int64_t bytes) override {
+    // Zeroing touches every page; more than the machine has would end the process instead of this call.
+    const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    const bool fits = bytes >= 0 && (pages <= 0 || bytes / page_bytes < pages);
+    const size_t rounded = fits ? (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment : 0;
+    void* memory = fits ? memory_->allocate(rounded) : nullptr;
+    require(memory != nullptr, ErrorCode::OutOfMemory, "cannot get ", bytes, " bytes of memory on the cpu");
+    prefer_large_pages(memory, rounded);  // before the first touch, which is what gets them
+    parallel_for(static_cast<int64_t>(rounded), 8 * kGrain, [=](int64_t first, int64_t last) {
+      std::memset(static_cast<char*>(memory) + first, 0, static_cast<size_t>(last - first));
+    });
+    return memory;
+  }
+
+  void free(void* memory) noexcept override { memory_->release(memory); }
+
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(engine); }
+
+  void copy(Stream&, void* to, const void* from, int64_t bytes) override { copy_bytes(to, from, bytes); }
+
+  Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
+
+  const dnnl::engine engine;
+  const bool real_time;
+
+ private:
+  std::shared_ptr<HostMemory> memory_;
+  int threads_ = 1;
+};
+
+bool same_dims(const dnnl_memory_desc_t& desc, const Shape& shape) {
+  const int rank = std::max(shape.rank(), 1);
+  if (desc.ndims != rank) return false;
+  if (shape.rank() == 0) return desc.dims[0] == 1;
+  return std::equal(shape.begin(), shape.end(), desc.dims);
+}
+
+// Dense row-major over the dims of `like`. A private layout may split an axis (grouped filters), and row-major memory
+// is the same under either shape.
+dnnl::memory::desc row_major_like(const dnnl::memory::desc& like) {
+  dnnl::memory::dims dims(like.data.dims, like.data.dims + like.data.ndims), strides(dims.size());
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
+  return {dims, like.data_type(), strides};
+}
+
+// The steps of an axis outside and inside of its block. One block at most.
+struct BlockedAxis {
+  int64_t outer_step, block = 1, inner_step = 0;
+
+  BlockedAxis(const dnnl_memory_desc_t& desc, int axis) : outer_step(desc.format_desc.blocking.strides[axis]) {
+    const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+    int64_t step = 1;
+    for (int i = blocking.inner_nblks; i-- > 0; step *= blocking.inner_blks[i]) {
+      if (blocking.inner_idxs[i] != axis) continue;
+      block = blocking.inner_blks[i];
+      inner_step = step;
+    }
+  }
+};
+
+bool has_one_block_per_axis(const dnnl_memory_desc_t& desc) {
+  if (desc.format_kind != dnnl_blocked || desc.offset0 != 0 || desc.extra.flags != 0) return false;
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  for (int i = 0; i < blocking.inner_nblks; ++i)
+    for (int j = 0; j < i; ++j)
+      if (blocking.inner_idxs[i] == blocking.inner_idxs[j]) return false;
+  return std::equal(desc.dims, desc.dims + desc.ndims, desc.padded_dims);
+}
+
+// The reorder as a copy between strided arrays, where it is one: nothing is padded, and blocks divide one another.
+std::optional<Box> reorder_box(const dnnl_memory_desc_t& from, const dnnl_memory_desc_t& to) {
+  if (!has_one_block_per_axis(from) || !has_one_block_per_axis(to)) return {};
+  Box box;
+  for (int axis = 0; axis < to.ndims; ++axis) {
+    const BlockedAxis source(from, axis), target(to, axis);
+    const int64_t block = std::max(source.block, target.block);
+    if (std::min(source.block, target.block) != 1 && source.block != target.block) return {};
+    const auto outer = [&](const BlockedAxis& side) {
+      return side.block == 1 ? side.outer_step * block : side.outer_step;
+    };
+    const auto inner = [](const BlockedAxis& side) { return side.block == 1 ? side.outer_step : side.inner_step; };
+    box.axes.push_back({to.dims[axis] / block, outer(target), outer(source)});
+    if (block > 1) box.axes.push_back({block, inner(target), inner(source)});
+  }
+  std::stable_sort(box.axes.begin(), box.axes.end(),
+                   [](const Box::Axis& a, const Box::Axis& b) { return a.to > b.to; });
+  if (box.axes.size() > Box::kMaxAxes) return {};
+  return box;
+}
+
+Layout CpuDevice::reshaped(const TensorType& type, const Layout& layout, const TensorType& to) const {
+  return is_winograd_filter(layout) ? Layout{} : cpu::reshaped_image(type, layout, to);
+}
+
+Launch CpuDevice::reorder(const TensorType& type, const Layout& from, const Layout& to) {
+  if (from == to) {
+    const int64_t bytes = from.row_major() ? type.bytes() : from.bytes;
+    return [bytes](const LaunchCall& call) { copy_bytes(call.outputs[0], call.inputs[0], bytes); };
+  }
+  if (is_winograd_filter(to) && from.row_major()) return winograd_filter(to);
+  dnnl::memory::desc source = cpu::describe(type, from), target = cpu::describe(type, to);
+  if (from.row_major()) source = row_major_like(target);
+  if (to.row_major()) target = row_major_like(source);
+  if (const std::optional<Box> box = reorder_box(source.data, target.data)) {
+    const BoxCopy copy(size_of(type.dtype), *box);
+    return [copy](const LaunchCall& call) { copy.run(call.outputs[0], call.inputs[0]); };
+  }
+  const ThreadLimit limit(cpu::threads_for(static_cast<double>(type.shape.count()), kGrain));
+  const dnnl::reorder::primitive_desc desc(engine, source, engine, target, user_scratchpad());
+
+  // Owned by the launch, and shared because a std::function must be copyable.
+  auto bound = std::make_shared<Bound>(dnnl::reorder(desc), *this);
+  const int source_index = bound->add(DNNL_ARG_FROM, source), target_index = bound->add(DNNL_ARG_TO, target);
+  auto scratch = std::make_shared<Buffer>(*this, static_cast<int64_t>(desc.scratchpad_desc().get_size()));
+  bound->set(bound->add(DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()), scratch->data());
+  return [bound, scratch, source_index, target_index](const LaunchCall& call) {
+    bound->set(source_index, call.inputs[0]);
+    bound->set(target_index, call.outputs[0]);
+    bound->execute(call.stream);
+  };
+}
+
+// Axes from the outermost inwards as letters, blocked ones in capitals, then the blocks: "aBcd16b".
+std::string CpuDevice::describe(const Layout& layout) const {
+  if (layout.row_major()) return "rows";
+  if (is_winograd_filter(layout)) return "winograd";
+  dnnl_memory_desc_t desc;
+  if (layout.description.size() != sizeof desc) return "private";
+  std::memcpy(&desc, layout.description.data(), sizeof desc);
+  if (desc.format_kind != dnnl_blocked) return "private";
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  std::vector<int> axes(static_cast<size_t>(desc.ndims));
+  std::iota(axes.begin(), axes.end(), 0);
+  std::stable_sort(axes.begin(), axes.end(), [&](int a, int b) { return blocking.strides[a] > blocking.strides[b]; });
+  const auto is_blocked = [&](int axis) {
+    for (int i = 0; i < blocking.inner_nblks; ++i)
+      if (blocking.inner_idxs[i] == axis) return true;
+    return false;
+  };
+  std::string name;
+  for (const int axis : axes) name += static_cast<char>((is_blocked(axis) ? 'A' : 'a') + axis);
+  for (int i = 0; i < blocking.inner_nblks; ++i)
+    name += std::to_string(blocking.inner_blks[i]) + static_cast<char>('a' + blocking.inner_idxs[i]);
+  return name;
+}
+
+// Copies the fields that have a meaning into zeroed memory: descriptors are compared byte for byte, and the library
+// leaves padding bytes and unused array elements as they were on its stack.
+dnnl_memory_desc_t canonical(const dnnl_memory_desc_t& desc) {
+  dnnl_memory_desc_t clean;
+  std::memset(static_cast<void*>(&clean), 0, sizeof clean);
+  const size_t dims_bytes = sizeof(dnnl_dim_t) * desc.ndims;
+  clean.ndims = desc.ndims;
+  std::memcpy(clean.dims, desc.dims, dims_bytes);
+  clean.data_type = desc.data_type;
+  std::memcpy(clean.padded_dims, desc.padded_dims, dims_bytes);
+  std::memcpy(clean.padded_offsets, desc.padded_offsets, dims_bytes);
+  clean.offset0 = desc.offset0;
+  clean.format_kind = desc.format_kind;
+  if (desc.format_kind == dnnl_blocked) {
+    const dnnl_blocking_desc_t& from = desc.format_desc.blocking;
+    dnnl_blocking_desc_t& to = clean.format_desc.blocking;
+    std::memcpy(to.strides, from.strides, dims_bytes);
+    to.inner_nblks = from.inner_nblks;
+    std::memcpy(to.inner_blks, from.inner_blks, sizeof(dnnl_dim_t) * from.inner_nblks);
+    std::memcpy(to.inner_idxs, from.inner_idxs, sizeof(dnnl_dim_t) * from.inner_nblks);
+  } else {
+    clean.format_desc = desc.format_desc;
+  }
+  clean.extra.flags = desc.extra.flags;
+  clean.extra.compensation_mask = desc.extra.compensation_mask;
+  clean.extra.scale_adjust = desc.extra.scale_adjust;
+  clean.extra.asymm_compensation_mask = desc.extra.asymm_compensation_mask;
+  return clean;
+}
+
+// The stride of an axis of one element is never used, so it may be anything.
+bool is_row_major(const dnnl_memory_desc_t& desc, const Shape& shape) {
+  if (desc.format_kind != dnnl_blocked || !same_dims(desc, shape) || desc.offset0 != 0 || desc.extra.flags != 0) {
+    return false;
+  }
+  if (desc.format_desc.blocking.inner_nblks != 0) return false;
+  int64_t stride = 1;
+  for (int axis = desc.ndims; axis-- > 0; stride *= desc.dims[axis]) {
+    if (desc.padded_dims[axis] != desc.dims[axis]) return false;
+    if (desc.dims[axis] > 1 && desc.format_desc.blocking.strides[axis] != stride) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+#ifdef _OPENMP
+int threads() { return omp_get_max_threads(); }
+#else
+int threads() { return 1; }
+#endif
+
+Simd simd() {
+  static const Simd chosen = [] {
+    const char* wanted = std::getenv("MOONFLOW_SIMD");
+    const std::string_view limit = wanted ? wanted : "";
+    if (limit == "plain") return Simd::Plain;
+#ifdef MOONFLOW_SIMULATED_AVX512
+    return limit == "avx2" ? Simd::Avx2 : Simd::Avx512;
+#elif defined(__x86_64__)
+    if (limit != "avx2" && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+      return Simd::Avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Simd::Avx2;
+#endif
+    return Simd::Plain;
+  }();
+  return chosen;
+}
+
+ThreadLimit::ThreadLimit(int threads) { omp_set_num_threads(threads); }
+
+const dnnl::engine& dnnl_engine(Device& device) {
+  if (!has_primitives(device)) throw dnnl::error(dnnl_unimplemented, "a primitive is not fit for real time");
+  return static_cast<CpuDevice&>(device).engine;
+}
+bool is_box(const TensorType& type, const Layout& layout) {
+  return layout.row_major() || is_winograd_filter(layout) || has_one_block_per_axis(describe(type, layout).data);
+}
+bool has_primitives(Device& device) { return !static_cast<CpuDevice&>(device).real_time; }
+dnnl::stream& dnnl_stream(Stream& stream) { return static_cast<CpuStream&>(stream).stream; }
+
+dnnl::memory::data_type dnnl_type(DType dtype) {
+  switch (dtype) {
+    case DType::Float32:
+      return dnnl::memory::data_type::f32;
+    case DType::Int8:
+      return dnnl::memory::data_type::s8;
+    case DType::UInt8:
+      return dnnl::memory::data_type::u8;
+    case DType::Int32:
+      return dnnl::memory::data_type::s32;
+    default:
+      fail(ErrorCode::Unsupported, "oneDNN has no ", dtype);
+  }
+}
+
+dnnl::memory::desc row_major(const TensorType& type) {
+  dnnl::memory::dims dims(std::max(type.shape.rank(), 1), 1);  // a scalar has one axis there
+  std::copy(type.shape.begin(), type.shape.end(), dims.begin());
+  dnnl::memory::dims strides(dims.size());
+  int64_t stride = 1;
+  for (size_t axis = dims.size(); axis-- > 0; stride *= dims[axis]) strides[axis] = stride;
+  return {dims, dnnl_type(type.dtype), strides};
+}
+
+dnnl::memory::desc describe(const TensorType& type, const Layout& layout) {
+  if (layout.row_major()) return row_major(type);
+  dnnl_memory_desc_t desc;
+  require(layout.description.size() == sizeof desc, ErrorCode::WrongState, "this layout is not of the cpu");
+  std::memcpy(&desc, layout.description.data(), sizeof desc);
+  return dnnl::memory::desc(desc);
+}
+
+Layout layout_of(const dnnl::memory::desc& desc, const TensorType& type) {
+  if (is_row_major(desc.data, type.shape)) return {};
+  const dnnl_memory_desc_t clean = canonical(desc.data);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&clean);
+  return {std::vector<unsigned char>(bytes, bytes + sizeof clean), static_cast<int64_t>(desc.get_size())};
+}
+
+dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+int Bound::add(int argument, const dnnl::memory::desc& desc) {
+  memories_.emplace_back(desc, engine_, nullptr);
+  arguments_.push_back({argument, memories_.back().get()});
+  return static_cast<int>(memories_.size()) - 1;
+}
+
+void Bound::execute(Stream& stream) const {
+  dnnl_status_t status = dnnl_success;
+  const auto run = [&] {
+    const ThreadLimit limit(threads_);
+    status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(), static_cast<int>(arguments_.size()),
+                                    arguments_.data());
+  };
+  // In a loop of the host's, whose threads get no team of their own, another thread does.
+  if (threads_ > 1 && omp_in_parallel())
+    std::thread(run).join();
+  else
+    run();
+  require(status == dnnl_success, ErrorCode::Unsupported, "oneDNN could not run its primitive, status ", status);
+}
+
+}  // namespace cpu
+
+KeptThreads::KeptThreads() : threads_(omp_get_max_threads()), dynamic_(omp_get_dynamic()) {}
+
+KeptThreads::~KeptThreads() {
+  if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+  if (omp_get_dynamic() != dynamic_) omp_set_dynamic(dynamic_);
+}
+
+std::vector<const char*> cpu_features() {
+  std::vector<const char*> features;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) features.push_back("avx2");
+  if (__builtin_cpu_supports("avx512f")) features.push_back("avx512f");
+  if (__builtin_cpu_supports("avx512bf16")) features.push_back("avx512_bf16");
+  if (__builtin_cpu_supports("amx-tile")) features.push_back("amx");
+#endif
+  return features;
+}
+
+std::unique_ptr<Device> make_cpu_device(int threads, std::shared_ptr<HostMemory> memory) {
+  return std::make_unique<cpu::CpuDevice>(threads, std::move(memory), false);
+}
+
+std::unique_ptr<Device> make_real_time_cpu_device(std::shared_ptr<HostMemory> memory) {
+  return std::make_unique<cpu::CpuDevice>(1, std::move(memory), true);
+}
+
+}  // namespace moonflow

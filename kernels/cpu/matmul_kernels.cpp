@@ -1,0 +1,341 @@
+// Products small and large, of stacks, of few rows or few columns, in private layouts, mostly of zeros: each has a
+// kernel that is fastest for it, own or of oneDNN.
+#include "kernels/cpu/matmul_kernels.h"
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/matmul_bfloat16.h"
+#include "kernels/cpu/matmul_few_rows.h"
+#include "kernels/cpu/matmul_sparse.h"
+#include "kernels/cpu/matmul_stack.h"
+#include "kernels/cpu/matmul_tiles.h"
+#include "kernels/cpu/narrow.h"
+#include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/primitive.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/types.h"
+
+namespace moonflow::cpu {
+namespace {
+
+using dnnl::memory;
+
+template <class T>
+void finish_rows(const Product& sizes, Finish finish, const T* bias, T* out) {
+  if (!finish.bias && !finish.relu) return;
+  parallel_for(sizes.batch * sizes.rows, kGrain / std::max<int64_t>(1, sizes.columns) + 1,
+               [=](int64_t first, int64_t last) {
+                 for (int64_t i = first; i < last; ++i) {
+                   T* row = out + i * sizes.columns;
+                   for (int64_t j = 0; j < sizes.columns; ++j) {
+                     const T y = finish.bias ? row[j] + bias[j] : row[j];
+                     row[j] = finish.relu && y < 0 ? T(0) : y;
+                   }
+                 }
+               });
+}
+
+// A launch of `multiply`(a, b, out, scratch), and what is to follow the product.
+template <class T, class Multiply>
+Launch finished(const Product& sizes, Finish finish, Multiply multiply) {
+  return [sizes, finish, multiply](const LaunchCall& call) mutable {
+    T* out = call.output<T>(0);
+    multiply(call.input<T>(0), call.input<T>(1), out, call.scratch);
+    finish_rows(sizes, finish, finish.bias ? call.input<T>(2) : nullptr, out);
+  };
+}
+
+// ---- kernels -----------------------------------------------------------------------------------------------------
+
+template <class T>
+Launch prepare_packed(const Product& product, Finish finish, KernelCall& call) {
+  const PackedSizes sizes = packed_sizes(product);
+  call.scratch_bytes = packed_scratch_bytes<T>(sizes);
+  return finished<T>(product, finish, [=](const T* a, const T* b, T* out, void* scratch) {
+    multiply_packed(sizes, left_factor(product, a), right_factor(product, b), packed_result(product, out), scratch);
+  });
+}
+
+// Up to this many rows the product is bound by reading b once, and kernels that pack nothing are up to four times
+// faster than the matmul primitive; from 16 rows on it is the other way round.
+constexpr int64_t kFewRows = 8;
+
+// Every other launch begins at the end of the matrix. Reading one that is larger than a core's cache in the same order
+// every time finds nothing of it there, since what comes last drives out what comes first; to and fro, each launch
+// finds what the one before has read last.
+template <class T>
+Launch prepare_few_rows(const Product& sizes, Finish finish) {
+  return finished<T>(sizes, finish, [sizes, backwards = false](const T* a, const T* b, T* out, void*) mutable {
+    multiply_few_rows(sizes.rows, sizes.columns, sizes.inner, a, b, out, backwards);
+    backwards = !backwards;
+  });
+}
+
+void multiply_across(const Product& sizes, const float* a, const float* b, float* out) {
+  const dnnl::status status =
+      dnnl::sgemm(sizes.transpose_a ? 'T' : 'N', sizes.transpose_b ? 'T' : 'N', sizes.rows, sizes.columns, sizes.inner,
+                  1.0f, a, sizes.transpose_a ? sizes.rows : sizes.inner, b,
+                  sizes.transpose_b ? sizes.inner : sizes.columns, 0.0f, out, sizes.columns);
+  require(status == dnnl::status::success, ErrorCode::Unsupported, "oneDNN could not multiply, status ",
+          static_cast<int>(status));
+}
+
+// The other ways round, which gradients have. oneDNN makes its kernels in the first call of this kind, so that call
+// belongs here: in a launch it would allocate, and might do so while the process ends.
+Launch prepare_few_rows_across(const Product& sizes, Finish finish) {
+  constexpr int64_t kMost = 32;
+  Product small = sizes;
+  for (int64_t* size : {&small.rows, &small.columns, &small.inner}) *size = std::min(*size, kMost);
+  const std::vector<float> zeros(kMost * kMost);
+  std::vector<float> out(kMost * kMost);
+  multiply_across(small, zeros.data(), zeros.data(), out.data());
+  return finished<float>(
+      sizes, finish, [sizes](const float* a, const float* b, float* out, void*) { multiply_across(sizes, a, b, out); });
+}
+
+// A stack of matrices of (rows, columns), or of the transpose of what is stored.
+memory::desc matrices(int64_t batch, int64_t rows, int64_t columns, bool transposed) {
+  memory::dims dims{rows, columns};
+  memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{columns, 1};
+  if (batch > 1) {
+    dims.insert(dims.begin(), batch);
+    strides.insert(strides.begin(), rows * columns);
+  }
+  return {dims, memory::data_type::f32, strides};
+}
+
+Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) {
+  const memory::desc a = matrices(sizes.batch, sizes.rows, sizes.inner, sizes.transpose_a);
+  const memory::desc b = matrices(sizes.batch, sizes.inner, sizes.columns, sizes.transpose_b);
+  const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
+  const memory::desc bias = matrices(1, 1, sizes.columns, false);
+  const dnnl::matmul::primitive_desc desc(
+      finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out),
+      attributes(finish.relu ? Activation::Relu : Activation::None), dnnl_engine(call.device));
+  PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
+  launch.read(DNNL_ARG_SRC, 0, a, a);
+  launch.read(DNNL_ARG_WEIGHTS, 1, b, b);
+  if (finish.bias) launch.read(DNNL_ARG_BIAS, 2, bias, bias);
+  launch.write(DNNL_ARG_DST, 0, out, out);
+  return launch.finish();
+}
+
+// ---- a weight in panels ----
+// A weight that a plan only reads is laid out once, as the tiles of a product read it, and kept.
+
+// Panels of kPanelLanes rows of the weight, side by side, as a descriptor of oneDNN's, which then reorders.
+Layout panel_layout(const TensorType& weight) {
+  memory::desc desc = row_major(weight);
+  const int64_t lanes = kPanelLanes;
+  desc.data.padded_dims[0] = (desc.data.dims[0] + lanes - 1) / lanes * lanes;
+  dnnl_blocking_desc_t& blocking = desc.data.format_desc.blocking;
+  blocking.strides[0] = desc.data.dims[1] * lanes;
+  blocking.strides[1] = lanes;
+  blocking.inner_nblks = 1;
+  blocking.inner_blks[0] = lanes;
+  blocking.inner_idxs[0] = 0;
+  return layout_of(desc, weight);
+}
+
+ProductSizes tiled_sizes(const Product& product) {
+  return {product.rows, product.columns, product.inner, product.transpose_a, product.transpose_b};
+}
+
+Launch prepare_panels(const Product& product, Finish finish) {
+  const ProductSizes sizes = tiled_sizes(product);
+  return [sizes, finish](const LaunchCall& call) {
+    multiply_panels(sizes, call.input<float>(0), call.input<float>(1), finish.bias ? call.input<float>(2) : nullptr,
+                    finish.relu, call.output<float>(0));
+  };
+}
+
+// Nor does a small product pack anything that has few columns, each the sum of many terms.
+bool has_few_columns(const Product& sizes) {
+  constexpr int64_t kFewColumns = 16, kManyTerms = 64;
+  return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.columns <= kFewColumns &&
+         sizes.inner >= kManyTerms;
+}
+
+Launch prepare_few_columns(const Product& sizes, Finish finish) {
+  return finished<float>(sizes, finish, [sizes](const float* a, const float* b, float* out, void*) {
+    multiply_few_columns(sizes.rows, sizes.columns, sizes.inner, a, b, out);
+  });
+}
+
+// A product this small is over before a second thread would be at work, and on a busy machine much sooner.
+constexpr double kSmallFlops = 2e6;
+
+// As it is small, each of the tiles' numbers is near, and a primitive would take longer to begin.
+Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
+  const ProductSizes sizes = tiled_sizes(product);
+  call.scratch_bytes = spread_scratch_bytes(sizes);
+  return finished<float>(product, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
+    multiply_spread(sizes, a, b, out, static_cast<float*>(scratch));
+  });
+}
+
+// Without AVX-512 oneDNN copies nothing of products with results of this size. Where rows are a power of two apart they
+// drive each other out of the cache, and it takes up to two and a half times as long as with copies.
+bool is_deep(const Product& sizes) {
+  constexpr int64_t kApart = 128, kTerms = 256, kMost = 1 << 18;
+  if (simd() == Simd::Avx512 || sizes.batch > 1 || sizes.transpose_b) return false;
+  if (sizes.inner < kTerms || sizes.rows * sizes.columns > kMost) return false;
+  constexpr int64_t kFarApart = 512, kLeastRows = 16;  // of b alone
+  return sizes.transpose_a ? sizes.rows % kApart == 0 && sizes.columns % kApart == 0
+                           : sizes.rows >= kLeastRows && sizes.columns % kFarApart == 0;
+}
+
+Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
+  const ProductSizes sizes = tiled_sizes(product);
+  call.scratch_bytes = deep_scratch_bytes();
+  return finished<float>(product, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
+    multiply_deep(sizes, a, b, out, static_cast<float*>(scratch));
+  });
+}
+
+// Without AVX-512 oneDNN copies both factors of a product a b^T, where copying the smaller one will do. That has to fit
+// into half of the second cache, and to turn it and the result must be little beside the product.
+bool turns(const Product& sizes) {
+  constexpr int64_t kLeastRows = 32, kLeastColumns = 256, kLeastTerms = 512, kMost = 1 << 17;
+  return simd() != Simd::Avx512 && sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b &&
+         sizes.rows >= kLeastRows && sizes.columns >= kLeastColumns && sizes.inner >= kLeastTerms &&
+         sizes.rows * sizes.inner <= kMost;
+}
+
+Launch prepare_turned(const Product& product, Finish finish, KernelCall& call) {
+  const ProductSizes sizes = tiled_sizes(product);
+  call.scratch_bytes = turned_scratch_bytes(sizes);
+  return [sizes, finish](const LaunchCall& at) {
+    multiply_turned(sizes, at.input<float>(0), at.input<float>(1), finish.bias ? at.input<float>(2) : nullptr,
+                    finish.relu, at.output<float>(0), static_cast<float*>(at.scratch));
+  };
+}
+
+Launch prepare_stack(const Product& sizes, Finish finish, KernelCall& call) {
+  call.scratch_bytes = stack_scratch_bytes(sizes);
+  return finished<float>(sizes, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
+    multiply_stack(sizes, a, b, out, static_cast<float*>(scratch));
+  });
+}
+
+// The kernel that has been chosen, unless a factor turns out to be mostly zeros.
+Launch unless_sparse(const SparseProduct& sparse, const Product& sizes, Finish finish, KernelCall& call, Launch dense) {
+  if (sizes.batch > 1 || !sparse.may_pay()) return dense;
+  call.scratch_bytes = std::max(call.scratch_bytes, sparse.scratch_bytes());
+  return [=](const LaunchCall& at) {
+    float* out = at.output<float>(0);
+    if (!multiply_sparse(sparse, at.input<float>(0), at.input<float>(1), out, at.scratch)) return dense(at);
+    finish_rows(sizes, finish, finish.bias ? at.input<float>(2) : nullptr, out);
+  };
+}
+
+Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
+  if (sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0)
+    return prepare_packed<float>(sizes, finish, call);
+  if (!call.input_layouts[1].row_major())
+    return unless_sparse({tiled_sizes(sizes), true}, sizes, finish, call, prepare_panels(sizes, finish));
+  const bool tiny = is_small_stack(sizes);
+  if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
+  const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
+  if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows<float>(sizes, finish);
+  if (!has_primitives(call.device)) {
+    if (few) return prepare_packed<float>(sizes, finish, call);
+    return unless_sparse({tiled_sizes(sizes)}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
+  }
+  if (few) return prepare_few_rows_across(sizes, finish);
+  const bool small = flops_of(sizes) < kSmallFlops;
+  if (small && sizes.batch == 1 && !sizes.transpose_b) return prepare_small(sizes, finish, call);
+  if (small && has_few_columns(sizes)) return prepare_few_columns(sizes, finish);
+  if (tiny) return prepare_stack(sizes, finish, call);
+  try {
+    if (small) {
+      const ThreadLimit one(1);
+      return prepare_primitive(sizes, finish, call);
+    }
+    Launch dense = is_deep(sizes) ? prepare_deep(sizes, finish, call)
+                   : turns(sizes) ? prepare_turned(sizes, finish, call)
+                                  : prepare_primitive(sizes, finish, call);
+    return unless_sparse({tiled_sizes(sizes)}, sizes, finish, call, std::move(dense));
+  } catch (const dnnl::error&) {  // of sizes that oneDNN does not know
+    return prepare_packed<float>(sizes, finish, call);
+  }
+}
+
+// oneDNN has no kernels for it.
+Launch prepare_float64(const Product& sizes, Finish finish, KernelCall& call) {
+  const bool few = sizes.batch == 1 && sizes.rows <= kFewRows && sizes.inner > 0;
+  if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows<double>(sizes, finish);
+  return prepare_packed<double>(sizes, finish, call);
+}
+
+Launch prepare_wide_product(const Product& sizes, Finish finish, KernelCall& call) {
+  return call.inputs[0].dtype == DType::Float64 ? prepare_float64(sizes, finish, call)
+                                                : prepare_float32(sizes, finish, call);
+}
+
+// What the factors are, or are rounded to: bfloat16 or float16, or nothing of the kind.
+std::optional<DType> narrow_dtype(const KernelCall& call) {
+  if (!call.attrs.string("mixed").empty()) return call.attrs.dtype("rounds_to");
+  if (is_narrow(call.inputs[0].dtype)) return call.inputs[0].dtype;
+  return std::nullopt;
+}
+
+// float16 has no kernel of its own here: it is widened.
+Launch prepare_narrow_product(const Product& sizes, Finish finish, DType narrow, KernelCall& call) {
+  if (narrow != DType::BFloat16 || !multiplies_bfloat16() || sizes.inner == 0) {
+    const Kernel wide{[=](KernelCall& wide_call) { return prepare_wide_product(sizes, finish, wide_call); }};
+    return widened(wide, {}).prepare(call);
+  }
+  const auto is_stored_narrow = [](const TensorType& type) { return type.dtype == DType::BFloat16; };
+  const NarrowProduct product{sizes.batch,
+                              sizes.rows,
+                              sizes.columns,
+                              sizes.inner,
+                              sizes.transpose_a,
+                              sizes.transpose_b,
+                              is_stored_narrow(call.inputs[0]),
+                              is_stored_narrow(call.inputs[1]),
+                              is_stored_narrow(call.outputs[0])};
+  const bool widens_bias = finish.bias && is_stored_narrow(call.inputs[2]);
+  const int64_t product_bytes = aligned(narrow_scratch_bytes(product));
+  call.scratch_bytes = product_bytes + (widens_bias ? sizes.columns * static_cast<int64_t>(sizeof(float)) : 0);
+  return [=](const LaunchCall& at) {
+    NarrowEnding ending;
+    ending.relu = finish.relu;
+    if (finish.bias) ending.bias = at.input<float>(2);
+    if (widens_bias) {
+      float* const bias = reinterpret_cast<float*>(static_cast<char*>(at.scratch) + product_bytes);
+      widen(at.input<BFloat16>(2), bias, sizes.columns);
+      ending.bias = bias;
+    }
+    multiply_narrow(product, at.inputs[0], at.inputs[1], ending, at.outputs[0], at.scratch);
+  };
+}
+
+}  // namespace
+
+Launch prepare_product(const Product& sizes, Finish finish, KernelCall& call) {
+  const std::optional<DType> narrow = narrow_dtype(call);
+  return narrow ? prepare_narrow_product(sizes, finish, *narrow, call) : prepare_wide_product(sizes, finish, call);
+}
+
+void prefer_panels(LayoutCall& call, const Product& sizes) {
+  std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
+  const bool fits = call.input_types[0].dtype == DType::Float32 && call.input_types[1].dtype == DType::Float32 &&
+                    sizes.batch == 1 && sizes.rows > kFewRows && sizes.columns >= 2 * kPanelLanes && sizes.inner > 0 &&
+                    !sizes.transpose_a && sizes.transpose_b;
+  if (!fits || !call.lasting[1]) return;
+  const Layout panels = panel_layout(call.input_types[1]);
+  if (has_primitives(call.device) || is_box(call.input_types[1], panels)) call.inputs[1] = panels;
+}
+
+// Packing and rounding must be little beside the product. Of a few rows they are not: there the gain is that half as
+// much is read of a weight that has been rounded before.
+bool narrow_pays(const Product& sizes, DType narrow, DType b) {
+  constexpr double kLeastFlops = 4e6;
+  constexpr int64_t kLeastWeights = 1 << 15;
+  if (narrow != DType::BFloat16 || !multiplies_bfloat16()) return false;
+  if (sizes.batch > 1 || sizes.rows > kFewRows) return flops_of(sizes) >= kLeastFlops;
+  return b == narrow && sizes.transpose_b && !sizes.transpose_a && sizes.inner * sizes.columns >= kLeastWeights;
+}
+
+}  // namespace moonflow::cpu

@@ -1,0 +1,101 @@
+// Launching oneDNN primitives; see primitive.h.
+#include "kernels/cpu/primitive.h"
+
+#include <vector>
+
+namespace moonflow::cpu {
+namespace {
+
+// Where an argument of a primitive gets its address from.
+struct Place {
+  enum Kind { Input, Output, Scratch };
+  Kind kind;
+  int argument;  // of the primitive, as Bound numbers them
+  int64_t at;    // index of the input or output, or offset in the scratch
+
+  void* address(const LaunchCall& call) const {
+    if (kind == Scratch) return static_cast<char*>(call.scratch) + at;
+    return kind == Input ? call.inputs[at] : call.outputs[at];
+  }
+};
+
+struct PlacedPrimitive {
+  Bound bound;
+  std::vector<Place> places = {};
+
+  void place(Place::Kind kind, int arg, const dnnl::memory::desc& desc, int64_t at) {
+    places.push_back({kind, bound.add(arg, desc), at});
+  }
+  void launch(const LaunchCall& call) {
+    for (const Place& place : places) bound.set(place.argument, place.address(call));
+    bound.execute(call.stream);
+  }
+};
+
+}  // namespace
+
+dnnl::primitive_attr attributes(Activation activation) {
+  dnnl::primitive_attr attr = user_scratchpad();
+  if (activation == Activation::None) return attr;
+  dnnl::post_ops after;
+  if (activation == Activation::Relu) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (activation == Activation::Relu6) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_clip, 0.0f, 6.0f);
+  attr.set_post_ops(after);
+  return attr;
+}
+
+struct PrimitiveLaunch::State {
+  std::vector<PlacedPrimitive> before;
+  PlacedPrimitive main;
+  std::vector<PlacedPrimitive> after;
+};
+
+PrimitiveLaunch::PrimitiveLaunch(KernelCall& call, const dnnl::primitive& primitive,
+                                 const dnnl::memory::desc& scratchpad)
+    : call_(call), state_(new State{{}, {Bound(primitive, call.device)}, {}}) {
+  state_->main.place(Place::Scratch, DNNL_ARG_SCRATCHPAD, scratchpad, reserve(scratchpad));
+}
+
+void PrimitiveLaunch::read(int arg, int index, const dnnl::memory::desc& stored, const dnnl::memory::desc& wanted) {
+  add(arg, index, false, stored, wanted);
+}
+
+void PrimitiveLaunch::write(int arg, int index, const dnnl::memory::desc& stored, const dnnl::memory::desc& wanted) {
+  add(arg, index, true, stored, wanted);
+}
+
+void PrimitiveLaunch::add(int arg, int index, bool is_output, const dnnl::memory::desc& stored,
+                          const dnnl::memory::desc& wanted) {
+  const Place::Kind kind = is_output ? Place::Output : Place::Input;
+  if (stored == wanted) return state_->main.place(kind, arg, wanted, index);
+
+  const dnnl::engine& engine = dnnl_engine(call_.device);
+  const auto& from = is_output ? wanted : stored;
+  const auto& to = is_output ? stored : wanted;
+  const dnnl::reorder::primitive_desc desc(engine, from, engine, to, user_scratchpad());
+  PlacedPrimitive reorder{Bound(dnnl::reorder(desc), call_.device)};
+  const int64_t staged = reserve(wanted);
+  reorder.place(kind, is_output ? DNNL_ARG_TO : DNNL_ARG_FROM, stored, index);
+  reorder.place(Place::Scratch, is_output ? DNNL_ARG_FROM : DNNL_ARG_TO, wanted, staged);
+  reorder.place(Place::Scratch, DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), reserve(desc.scratchpad_desc()));
+  (is_output ? state_->after : state_->before).push_back(std::move(reorder));
+  state_->main.place(Place::Scratch, arg, wanted, staged);
+}
+
+int64_t PrimitiveLaunch::reserve(const dnnl::memory::desc& desc) {
+  const int64_t bytes = aligned(static_cast<int64_t>(desc.get_size()));
+  const int64_t offset = scratch_bytes_;
+  scratch_bytes_ = checked_sum(offset, bytes);
+  return offset;
+}
+
+Launch PrimitiveLaunch::finish() {
+  call_.scratch_bytes = scratch_bytes_;
+  return [state = state_](const LaunchCall& call) {
+    for (PlacedPrimitive& reorder : state->before) reorder.launch(call);
+    state->main.launch(call);
+    for (PlacedPrimitive& reorder : state->after) reorder.launch(call);
+  };
+}
+
+}  // namespace moonflow::cpu

@@ -1,0 +1,45 @@
+// A square of registers turned over: the innermost step of transposing floats, or anything else of 4 bytes.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/simd.h"
+
+namespace moonflow::cpu {
+
+// The blocks of kStep lanes beside the diagonal of two rows change places: what of the upper row lies to the right goes
+// to the lower one's left.
+template <class R, int kStep, int... kLane>
+void exchange(typename R::Vector& upper, typename R::Vector& lower, std::integer_sequence<int, kLane...>) {
+  using Lanes = typename R::Integers;
+  const typename R::Vector above = upper;
+  upper = __builtin_shuffle(above, lower, Lanes{((kLane & kStep) ? R::kWidth + kLane - kStep : kLane)...});
+  lower = __builtin_shuffle(above, lower, Lanes{((kLane & kStep) ? R::kWidth + kLane : kLane + kStep)...});
+}
+
+// Lane j of row i becomes lane i of row j. Squares of twice the size by turns: J. O. Eklundh, "A fast computer method
+// for matrix transposing", IEEE Transactions on Computers 1972.
+template <class R, int kStep = 1>
+void transpose(typename R::Vector (&rows)[R::kWidth]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < R::kWidth; ++i)
+    if ((i & kStep) == 0) exchange<R, kStep>(rows[i], rows[i + kStep], std::make_integer_sequence<int, R::kWidth>());
+  if constexpr (2 * kStep < R::kWidth) transpose<R, 2 * kStep>(rows);
+}
+
+// Copies a square whose rows lie `from_step` apart to its transpose, calling change(row) for each register of that.
+template <class R, class Change>
+void copy_square(const float* from, int64_t from_step, float* to, int64_t to_step, const Change& change) {
+  typename R::Vector rows[R::kWidth];
+#pragma GCC unroll 16
+  for (int i = 0; i < R::kWidth; ++i) rows[i] = R::at(from + i * from_step);
+  transpose<R>(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < R::kWidth; ++i) {
+    change(rows[i]);
+    R::at(to + i * to_step) = rows[i];
+  }
+}
+
+}  // namespace moonflow::cpu
