@@ -115,7 +115,7 @@ local run = { rounds = tonumber(options.rounds), seconds = tonumber(options.seco
 for count in options.threads:gmatch("%d+") do run.threads[#run.threads + 1] = tonumber(count) end
 
 local function selected(row)
-  return not options.only or row.name:lower():find(options.only:lower(), 1, true)
+  return not options.only or (" " .. row.name:lower()):find(" " .. options.only:lower(), 1, true)
 end
 
 -- Adds one round: results[threads][row][side][configuration] is a list of values.

@@ -3,7 +3,7 @@
 # turn. Prints tables of medians with the spread of the rounds, and writes docs/results/cpu.md when all was measured.
 # Not a test: run it alone on a quiet machine.
 #   bash tests/bench/run.sh [--only TEXT] [--threads 1,2] [--rounds 5] [--seconds 1] [--ours] [--ops] [--page FILE]
-#   --only TEXT   only rows whose name has TEXT in it, in any case; writes no page unless --page is given
+#   --only TEXT   only rows in whose name a word begins with TEXT, in any case; writes no page unless --page is given
 #   --ours        without the peers
 #   --ops         single ops in place of whole nets, predicting and training; writes no page unless --page is given
 # Peers are taken from the pythons that MOONFLOW_BENCH_PYTHON names ("/usr/bin/python3 my/venv/bin/python"; default:
