@@ -13,6 +13,7 @@ void add_session(lua_State* L, State& state);
 void add_graph(lua_State* L, State& state);
 void add_plan(lua_State* L, State& state);
 void add_prepared(lua_State* L, State& state);
+void add_chunks(lua_State* L, State& state);
 void add_files(lua_State* L, State& state);
 void add_onnx(lua_State* L, State& state);
 void add_system(lua_State* L, State& state);

@@ -11,7 +11,9 @@ for _, name in ipairs { "debug", "io", "os", "package" } do
   end
 end
 
-local core = require("moonflow.loading").core()
+local loading = require "moonflow.loading"
+local core = loading.core()
+loading.find_beside(core)
 
 -- What runs once need not be compiled; and where memory runs out as compiled code is left, LuaJIT falls over.
 local compiles = type(jit) == "table" and jit.status()

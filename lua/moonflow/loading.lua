@@ -1,6 +1,8 @@
---- Loading: opens the library, moonflow/core.so, and says in one line why it does not open and what to do.
+--- Loading: opens the library, moonflow/core.so, and says in one line why it does not open and what to do; finds the
+--- other files of Moonflow.
 
 local package = package
+local folder = debug.getinfo(1, "S").source:match("^@(.*)loading%.lua$")
 
 local loading = {}
 
@@ -44,6 +46,23 @@ function loading.core()
   local fine, core = pcall(require, "moonflow.core")
   if not fine then error(explain(core), 0) end
   return core
+end
+
+--- Lets `require` look for Moonflow's other files beside this one first, and take what the library has of them: they
+--- were compiled when it was built.
+function loading.find_beside(core)
+  if not folder or core.find_beside or type(package.loaders) ~= "table" then return end
+  if type(jit) ~= "table" or jit.version ~= core.build_info().lua then return end
+
+  function core.find_beside(name)
+    local stem = name:match("^moonflow%.([%w_]+)$")
+    if not stem then return nil end
+    local path = folder .. stem .. ".lua"
+    local fine, chunk, complaint = pcall(core.load_file, path)
+    if not fine then return "\n\tno file '" .. path .. "'" end
+    return chunk or error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0)
+  end
+  table.insert(package.loaders, 2, core.find_beside)
 end
 
 return loading

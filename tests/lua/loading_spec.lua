@@ -1,0 +1,96 @@
+-- How the files of Moonflow are loaded: as the bytecode that the library has of them, where their text is still that.
+local core = require "moonflow.core"
+local process = require "process"
+
+local own = debug.getinfo(require("moonflow").sync, "S").source:match("^@(.*)session%.lua$")
+
+describe("a file of Moonflow", function()
+  local folder
+  before_each(function() folder = process.folder("loading") end)
+
+  it("is loaded as what it compiles to, with its lines and names", function()
+    local count = 0
+    for name in io.popen("ls " .. process.quote(own)):read("*a"):gmatch("[%w_]+%.lua") do
+      local path = own .. name
+      local chunk, made = core.load_file(path)
+      assert.is_true(made, path)
+      assert.equal("@" .. path, debug.getinfo(chunk, "S").source)
+      local compiled = assert(loadfile(path))
+      assert.same(debug.getinfo(compiled, "L").activelines, debug.getinfo(chunk, "L").activelines)
+      assert.equal(#string.dump(compiled), #string.dump(chunk), path) -- constants of tables may stand in another order
+      count = count + 1
+    end
+    assert.is_true(count > 100, tostring(count))
+  end)
+
+  it("is compiled where its text is another one, and may lie anywhere", function()
+    local text = process.read(own .. "digits.lua")
+    local deep = folder .. "/" .. ("long"):rep(40)
+    assert.equal(0, os.execute("mkdir " .. process.quote(deep)))
+    for _, path in ipairs { folder .. "/d.lua", deep .. "/d.lua" } do
+      process.write(path, text)
+      local chunk, made = core.load_file(path)
+      assert.is_true(made)
+      assert.equal("@" .. path, debug.getinfo(chunk, "S").source)
+      process.write(path, text .. "--")
+      assert.is_false(select(2, core.load_file(path)))
+    end
+    process.write(folder .. "/d.lua", "x = 1\nx = = 2")
+    local chunk, complaint = core.load_file(folder .. "/d.lua")
+    assert.is_nil(chunk)
+    assert.truthy(complaint:find("d.lua:2: unexpected symbol", 1, true), complaint)
+    assert.has_error(function() core.load_file(folder .. "/none.lua") end)
+  end)
+
+  -- The program `moonflow` with Moonflow's files from a copy.
+  local function run(text)
+    local set = ("package.path = %q .. package.path "):format(folder .. "/?.lua;" .. folder .. "/?/init.lua;")
+    return process.moonflow({ "-e", set .. text }, { folder = folder })
+  end
+
+  it("may be changed: the next start takes what it says", function()
+    assert.equal(0, os.execute(("mkdir %s && cp %s*.lua %s"):format(
+      process.quote(folder .. "/moonflow"), process.quote(own), process.quote(folder .. "/moonflow"))))
+    local ended = run "print(debug.getinfo(require('moonflow').poll, 'S').source)"
+    assert.equal("@" .. folder .. "/moonflow/session.lua\n", ended.out, ended.err)
+
+    local path = folder .. "/moonflow/progress.lua"
+    local text = process.read(path)
+    process.write(path, "print 'changed' " .. text)
+    assert.equal("changed\n", run("require 'moonflow'").out)
+
+    process.write(path, "return = 1")
+    ended = run("require 'moonflow'")
+    local says = "error loading module 'moonflow.progress' from file '" .. path .. "':"
+    assert.truthy(ended.err:find(says, 1, true), ended.err)
+    assert.truthy(ended.err:find("progress.lua:1: unexpected symbol", 1, true), ended.err)
+
+    os.remove(path)
+    ended = run("require 'moonflow'") -- then it comes from wherever else there is one
+    assert.equal("", ended.err)
+  end)
+
+  it("is compiled by another LuaJIT than that of the build", function()
+    local ended = process.moonflow({ "-e", [[
+      jit.version = "LuaJIT 2.2"
+      local before, flow = #package.loaders, require "moonflow"
+      print(#package.loaders - before, flow.np.ones { 1 })
+      jit.version = "LuaJIT 2.1"
+    ]] })
+    assert.equal("0\t[1.]\n", ended.out, ended.err)
+  end)
+
+  it("adds one searcher to those of require, whenever it is loaded", function()
+    local ended = process.moonflow({ "-e", [[
+      local before = #package.loaders
+      for _ = 1, 2 do
+        require "moonflow"
+        for name in pairs(package.loaded) do
+          if name:find("^moonflow") and name ~= "moonflow.core" then package.loaded[name] = nil end
+        end
+      end
+      print(#package.loaders - before)
+    ]] })
+    assert.equal("1\n", ended.out, ended.err)
+  end)
+end)
