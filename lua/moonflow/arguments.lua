@@ -274,10 +274,11 @@ local function form_of(where, by_name)
   return form
 end
 
---- Makes a signature.
---- @param where string    what the user calls, such as "flow.layers.dense"
---- @param list table      parameters in their order: { name, kind, default }
-function arguments.signature(where, list)
+-- A signature of which nothing has been asked yet. There are hundreds, of which a script uses some.
+local Unread = {}
+
+function Unread.__index(self, key)
+  local list = self.list
   local parameters, by_name, names = {}, {}, {}
   for i, entry in ipairs(list) do
     local kind, optional = entry[2]:gsub("%?$", "")
@@ -285,8 +286,16 @@ function arguments.signature(where, list)
                         text = entry.text, required = optional == 0 and entry[3] == nil }
     parameters[i], by_name[entry[1]], names[i] = parameter, parameter, entry[1]
   end
-  return setmetatable({ where = where, parameters = parameters, by_name = by_name, names = names,
-                        form = form_of(where, by_name) }, Signature)
+  self.list, self.parameters, self.by_name, self.names = nil, parameters, by_name, names
+  self.form = form_of(self.where, by_name)
+  return setmetatable(self, Signature)[key]
+end
+
+--- Makes a signature.
+--- @param where string    what the user calls, such as "flow.layers.dense"
+--- @param list table      parameters in their order: { name, kind, default }
+function arguments.signature(where, list)
+  return setmetatable({ where = where, list = list }, Unread)
 end
 
 --- The same parameters under another name of the function.
@@ -490,7 +499,8 @@ function arguments.signature_of(f)
   for i = 1, 60 do
     local name, value = debug.getupvalue(f, i)
     if not name then return nil end
-    if getmetatable(value) == Signature then return value end
+    local class = getmetatable(value)
+    if class == Signature or class == Unread then return value end
   end
 end
 
