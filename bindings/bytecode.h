@@ -1,6 +1,6 @@
 // The files of lua/moonflow as the bytecode of LuaJIT. It is made when the library is built, and loads ten times as fast
-// as they compile, which is most of the time of a start. It is found by a file's text: whoever has another text, since
-// he is changing it or has it from another version, gets what his says.
+// as they compile, which would be most of the time of a start. It is found by a file's text, so a file that has been
+// changed, or is of another version, has none here and is compiled.
 #pragma once
 
 #include <string_view>

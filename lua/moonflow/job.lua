@@ -360,10 +360,16 @@ end
 --- Writes the job as an ONNX file (opset 17) with the weights it has now, for other systems to run:
 --- `policy_job:export_onnx("policy.onnx", { outputs = { "action" } })`. Inputs keep their names, and sizes are those of
 --- the placeholders. What a comparison gives is an int8 there too.
---- @param path string     the file, which is replaced
---- @param outputs? table  names of the results in their order; default: the keys of a Dict, else the names of
----                         the ops that make them
---- @error a train job, or one that takes lists; an op without a counterpart in ONNX, by name and line
+---
+--- With any_batch = true the file takes any number of samples at once: along the axis that a placeholder calls its
+--- batch_axis, 0 by default and `false` for none. The body is traced for batches of some sizes for that, so it must
+--- take them from the shapes of its inputs, and do the same for each.
+--- @param path string         the file, which is replaced
+--- @param outputs? table      names of the results in their order; default: the keys of a Dict, else the names of
+---                             the ops that make them
+--- @param any_batch? boolean  leave the size of the batch open; default: false
+--- @error a train job, or one that takes lists; an op without a counterpart in ONNX, by name and line; with any_batch
+---        what depends on the batch other than in its size
 function Job:export_onnx(...)
   arguments.check_self(self, Job, "job:export_onnx")
   return require("moonflow.onnx_export")(self, ...)

@@ -6,6 +6,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local onnx_writer = require "moonflow.onnx_writer"
+local plan = require "moonflow.plan"
 local session = require "moonflow.session"
 local typing = require "moonflow.typing"
 
@@ -44,7 +45,7 @@ local function write_source(writer, node, inputs)
     name = writer:fresh(node.name)
     inputs[#inputs + 1] = value_entry(name, dtype, shape:table())
   elseif node.kind == "variable" then
-    name = writer:initializer(node.name, session.handle():read(node.name))
+    name = writer:initializer(node.name, session.handle():read(node.name), true)
   else
     writer.op = node
     name = writer:array((writer.graph:constant_value(id)))
@@ -92,7 +93,9 @@ local function write_results(writer, results, names, keys)
   return outputs
 end
 
-local signature = arguments.signature("job:export_onnx", { { "path", "string" }, { "outputs", "entries?" } })
+local signature = arguments.signature("job:export_onnx", {
+  { "path", "string" }, { "outputs", "entries?" }, { "any_batch", "boolean", false },
+})
 
 local function check(job, given)
   if job.type == "train" then
@@ -103,23 +106,70 @@ local function check(job, given)
     errors.raise("unsupported", "job:export_onnx: " .. job.name .. " takes arrays of any shape; define it with "
       .. "flow.typing.Numpy.Placeholder")
   end
-  local plan = job.plan
-  plan:check_open()
-  for _, node in ipairs(plan.graph:nodes()) do
+  local own = job.plan
+  own:check_open()
+  for _, node in ipairs(own.graph:nodes()) do
     if node.op == "assign" or node.op == "assign_add" then
       errors.raise("unsupported", ("job:export_onnx: %s writes a variable in each run (%s at %s), of which ONNX has no "
         .. "word; take the value as an input, and return what it becomes"):format(job.name, node.op, node.site))
     end
   end
-  if #plan.results == 0 then errors.raise("invalid_argument", "job:export_onnx: " .. job.name .. " returns nothing") end
+  if #own.results == 0 then errors.raise("invalid_argument", "job:export_onnx: " .. job.name .. " returns nothing") end
   for i, name in ipairs(given.outputs or {}) do
     if type(name) ~= "string" or name == "" then
       signature:fail(": entry " .. i .. " of outputs must be a name, got " .. arguments.describe(name))
     end
   end
-  if given.outputs and #given.outputs ~= #plan.results then
-    signature:fail((": outputs has %d names, and %s returns %d values"):format(#given.outputs, job.name, #plan.results))
+  if given.outputs and #given.outputs ~= #own.results then
+    signature:fail((": outputs has %d names, and %s returns %d values"):format(#given.outputs, job.name, #own.results))
   end
+end
+
+-- The graph of a plan: its inputs, outputs, initializers and nodes.
+local function written(job, of, given)
+  local writer = onnx_writer.new(of.graph, "job:export_onnx: " .. job.name)
+  for _, name in ipairs(given.outputs or {}) do
+    if writer.taken[name] then signature:fail(": two outputs have the name '" .. name .. "'") end
+    writer.taken[name] = true
+  end
+  local nodes, uses = needed(of.graph, of.results)
+  local inputs = {}
+  writer.uses = uses
+  for _, node in ipairs(nodes) do
+    if node.kind == "op" then write_op(writer, node) else write_source(writer, node, inputs) end
+  end
+  local outputs = write_results(writer, of.results, given.outputs, typing.keys(of.skeleton))
+  return { inputs = inputs, outputs = outputs, initializers = writer.initializers, nodes = writer.nodes }
+end
+
+-- Which axis of a placeholder counts the samples, or nil.
+local function batch_axis_of(placeholder)
+  local axis = placeholder.batch_axis == nil and 0 or placeholder.batch_axis
+  return type(axis) == "number" and axis < #placeholder.shape and axis or nil
+end
+
+-- The graph for a batch of any size, made of what the job's body is for some.
+local function written_for_any_batch(job, given)
+  local batch = require "moonflow.onnx_batch"
+  local axes, graphs = {}, {}
+  for i, size in ipairs(batch.sizes) do
+    local leaves = {}
+    for k, leaf in ipairs(job.leaves) do
+      local axis, shape = batch_axis_of(leaf.placeholder), { unpack(leaf.shape) }
+      if axis then shape[axis + 1], axes[leaf.name] = size, axis end
+      leaves[k] = { name = leaf.name, placeholder = leaf.placeholder, shape = shape }
+    end
+    local fine, made = pcall(plan.make, job, leaves)
+    if not fine then
+      errors.raise("unsupported", ("job:export_onnx: with any_batch the body of %s is traced for a batch of %d, and "
+        .. "fails: %s; let it take the size from the shape of an input"):format(job.name, size, tostring(made)))
+    end
+    graphs[i] = written(job, made, given)
+  end
+  if not next(axes) then
+    signature:fail(": any_batch wants a job with a batch, and no input of " .. job.name .. " has one")
+  end
+  return batch.merge(graphs, axes, "job:export_onnx: " .. job.name)
 end
 
 --- Writes a job as ONNX.
@@ -128,22 +178,9 @@ end
 return function(job, ...)
   local given = signature:parse(...)
   check(job, given)
-  local plan = job.plan
-  if not plan.ready then plan:prepare() end
-  local writer = onnx_writer.new(plan.graph, "job:export_onnx: " .. job.name)
-  for _, name in ipairs(given.outputs or {}) do
-    if writer.taken[name] then signature:fail(": two outputs have the name '" .. name .. "'") end
-    writer.taken[name] = true
-  end
-  local nodes, uses = needed(plan.graph, plan.results)
-  local inputs = {}
-  writer.uses = uses
-  for _, node in ipairs(nodes) do
-    if node.kind == "op" then write_op(writer, node) else write_source(writer, node, inputs) end
-  end
-  local outputs = write_results(writer, plan.results, given.outputs, typing.keys(plan.skeleton))
-  core.onnx_write(given.path, {
-    opset = kOpset, producer = "moonflow", name = job.name, inputs = inputs, outputs = outputs,
-    initializers = writer.initializers, nodes = writer.nodes,
-  })
+  if not job.plan.ready then job.plan:prepare() end
+  local graph = given.any_batch and written_for_any_batch(job, given) or written(job, job.plan, given)
+  graph.opset, graph.producer, graph.name = kOpset, "moonflow", job.name
+  for _, initializer in ipairs(graph.initializers) do initializer.is_weight = nil end
+  core.onnx_write(given.path, graph)
 end

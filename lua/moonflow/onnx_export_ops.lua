@@ -261,11 +261,19 @@ function ops.stack(w)
   return w:emit("Concat", names, { axis = { i = axis } })
 end
 
-local function slice(w, starts, ends, steps)
-  local axes = {}
-  for i = 1, #starts do axes[i] = i - 1 end
-  if #starts == 0 then return w:emit("Identity", { w:input(1) }) end
-  return w:emit("Slice", { w:input(1), w:ints(starts), w:ints(ends), w:ints(axes), steps and w:ints(steps) or nil })
+-- Along the axes that are not taken whole.
+local function slice(w, sizes, starts, ends, steps)
+  local first, last, axes, by = {}, {}, {}, steps and {}
+  for i, start in ipairs(starts) do
+    local step = steps and steps[i] or 1
+    if start ~= 0 or ends[i] < sizes[i] or step ~= 1 then
+      local k = #axes + 1
+      first[k], last[k], axes[k] = start, ends[i], i - 1
+      if by then by[k] = step end
+    end
+  end
+  if #axes == 0 then return w:emit("Identity", { w:input(1) }) end
+  return w:emit("Slice", { w:input(1), w:ints(first), w:ints(last), w:ints(axes), by and w:ints(by) or nil })
 end
 
 function ops.slice(w)
@@ -275,7 +283,7 @@ function ops.slice(w)
     starts[i] = begin < 0 and begin + sizes[i] or begin
     ends[i] = starts[i] + result[i]
   end
-  return slice(w, starts, ends)
+  return slice(w, sizes, starts, ends)
 end
 
 function ops.strided_slice(w)
@@ -286,7 +294,7 @@ function ops.strided_slice(w)
     starts[i] = start >= kWithout and start or step > 0 and 0 or sizes[i] - 1
     ends[i] = stop >= kWithout and stop or step > 0 and sizes[i] or -sizes[i] - 1
   end
-  return slice(w, starts, ends, steps)
+  return slice(w, sizes, starts, ends, steps)
 end
 
 function ops.reverse(w)
@@ -371,6 +379,11 @@ function ops.ones_like(w) return filled(w, 1) end
 function ops.zeros_like(w) return filled(w, 0) end
 
 function ops.range(w)
+  local attrs, dtype = w.attrs, w.attrs.dtype
+  local is_whole = attrs.start % 1 == 0 and attrs.stop % 1 == 0 and attrs.step % 1 == 0
+  if is_whole and (dtype == "int64" or dtype == "int32") then
+    return w:emit("Range", { w:number(attrs.start, dtype), w:number(attrs.stop, dtype), w:number(attrs.step, dtype) })
+  end
   return w:array((ndarray.evaluate("range", {}, w.attrs)), "range")
 end
 

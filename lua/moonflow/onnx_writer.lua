@@ -33,10 +33,10 @@ function Writer:fresh(name)
 end
 
 --- Adds an initializer and gives its name: a weight, or sizes and numbers, which have no fraction or no axis. What
---- else is constant is a node, so that whoever reads the file does not take it for a weight.
-function Writer:initializer(name, array)
+--- else is constant is a node, so that whoever reads the file does not take it for a weight. `is_weight` says which.
+function Writer:initializer(name, array, is_weight)
   name = self:fresh(name)
-  self.initializers[#self.initializers + 1] = { name = name, value = array }
+  self.initializers[#self.initializers + 1] = { name = name, value = array, is_weight = is_weight }
   return name
 end
 

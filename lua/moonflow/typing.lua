@@ -65,7 +65,7 @@ local function placeholder(where, family, legacy)
       end
     end
     return setmetatable({ family = family, shape = shape, dtype = values.dtype, site = errors.site(),
-                          legacy = legacy }, Placeholder)
+                          legacy = legacy, batch_axis = values.batch_axis }, Placeholder)
   end
 end
 

@@ -1,0 +1,232 @@
+--- What job:export_onnx writes where the batch is open: one graph made of several, the job's for batches of some sizes.
+--- What differs between them is made of the size of the first input when the file runs.
+
+local core = require "moonflow.core"
+local errors = require "moonflow.errors"
+local np = require "moonflow.np"
+
+local batch = {}
+
+--- The sizes of batches by which a job is traced: two for a straight line, and one to see that it is one. Few other
+--- sizes are like them.
+batch.sizes = { 11, 13, 17 }
+
+-- By which `offset + slope * size of the batch` gives these values, one for each size; nil where it does not.
+local function line_through(values)
+  local sizes = batch.sizes
+  local slope = (values[2] - values[1]) / (sizes[2] - sizes[1])
+  local offset = values[1] - slope * sizes[1]
+  for i, value in ipairs(values) do
+    if value ~= offset + slope * sizes[i] then return nil end
+  end
+  return offset, slope
+end
+
+-- The k-th of each list.
+local function across(lists, k)
+  local values = {}
+  for i, list in ipairs(lists) do values[i] = list[k] end
+  return values
+end
+
+local Merger = {}
+Merger.__index = Merger
+
+function Merger:fail(node, text)
+  errors.raise("unsupported", ("%s: with any_batch %s '%s' %s"):format(self.what, node.op, node.name, text))
+end
+
+function Merger:fresh(name)
+  local free, i = name, 1
+  while self.taken[free] do free, i = name .. "_" .. i, i + 1 end
+  self.taken[free] = true
+  return free
+end
+
+-- A node before all others, and the name of its output.
+function Merger:emit(operator, inputs, word, attributes)
+  local name = self:fresh(word)
+  self.first[#self.first + 1] = { op = operator, name = name, inputs = inputs, outputs = { name },
+                                  attributes = attributes or {} }
+  return name
+end
+
+function Merger:ints(list)
+  local key = table.concat(list, " ")
+  if not self.known[key] then
+    self.known[key] = self:fresh("sizes_" .. table.concat(list, "_"))
+    self.graph.initializers[#self.graph.initializers + 1] = {
+      name = self.known[key], value = core.array(list, "int64"),
+    }
+  end
+  return self.known[key]
+end
+
+-- The size of the batch, as a list of one number.
+function Merger:size()
+  if not self.size_name then
+    local shape = self:emit("Shape", { self.source.name }, "batch_shape")
+    self.size_name = self:emit("Gather", { shape, self:ints { self.source.axis } }, "batch_size")
+  end
+  return self.size_name
+end
+
+-- Numbers that lie on lines, by what `array` is in the first graph.
+function Merger:numbers(offsets, slopes, array)
+  local key = table.concat({ table.concat(offsets, " "), table.concat(slopes, " "), array.dtype, #array.shape }, "/")
+  if not self.made[key] then
+    local name = self:emit("Mul", { self:size(), self:ints(slopes) }, "batch_times")
+    name = self:emit("Add", { name, self:ints(offsets) }, "batch_sizes")
+    if #array.shape == 0 then name = self:emit("Squeeze", { name, self:ints { 0 } }, "batch_number") end
+    if array.dtype ~= "int64" then
+      name = self:emit("Cast", { name }, "batch_as_" .. array.dtype, { to = { i = 6 } })  -- int32
+    end
+    self.made[key] = name
+  end
+  return self.made[key]
+end
+
+local function all_equal(arrays)
+  for i = 2, #arrays do
+    local a, b = arrays[1], arrays[i]
+    if a.dtype ~= b.dtype or not np.array_equal(a, b) then return false end
+  end
+  return true
+end
+
+-- The name of what takes the place of initializers that differ, as this input of the node.
+function Merger:of_batch(node, place, arrays)
+  local a, lists = arrays[1], {}
+  local is_whole = (a.dtype == "int64" or a.dtype == "int32") and #a.shape <= 1
+  for i, array in ipairs(arrays) do
+    if not is_whole or #array.shape ~= #a.shape or array.shape:count() ~= a.shape:count() then
+      self:fail(node, "has a constant that depends on the batch")
+    end
+    lists[i] = #array.shape == 0 and { array:item() } or array:totable()
+  end
+  local offsets, slopes, changing = {}, {}, {}
+  for k = 1, #lists[1] do
+    offsets[k], slopes[k] = line_through(across(lists, k))
+    if not offsets[k] then self:fail(node, "has a size that is no multiple of the batch") end
+    if slopes[k] ~= 0 then changing[#changing + 1] = k end
+  end
+  if node.op == "Reshape" and place == 2 and #changing == 1 then
+    local sizes, is_open = {}, false
+    for k, size in ipairs(lists[1]) do
+      sizes[k] = k == changing[1] and -1 or size
+      is_open = is_open or size <= 0
+    end
+    if not is_open then return self:ints(sizes) end
+  end
+  return self:numbers(offsets, slopes, a)
+end
+
+-- One input of a node, by what it is in each graph: a weight, a constant, or what another node makes.
+function Merger:input(nodes, place)
+  local name = nodes[1].inputs[place]
+  local arrays = {}
+  for i, node in ipairs(nodes) do arrays[i] = self.arrays[i][node.inputs[place]] end
+  if #arrays == 0 then return name end
+  return all_equal(arrays) and name or self:of_batch(nodes[1], place, arrays)
+end
+
+local function check_attributes(self, nodes)
+  for name, value in pairs(nodes[1].attributes) do
+    for kind, content in pairs(value) do
+      local contents = {}
+      for i, node in ipairs(nodes) do contents[i] = (node.attributes[name] or {})[kind] end
+      local is_same = #contents == #nodes
+      if is_same and kind == "t" then
+        is_same = all_equal(contents)
+      else
+        for _, other in ipairs(contents) do
+          local both = type(content) == "table" and { table.concat(content, " "), table.concat(other, " ") }
+            or { content, other }
+          is_same = is_same and both[1] == both[2]
+        end
+      end
+      if not is_same then self:fail(nodes[1], "has a value that depends on the batch") end
+    end
+  end
+end
+
+-- Sizes of an input or a result: the batch by that name, and what depends on it otherwise left open.
+local function open_sizes(values)
+  local sizes = {}
+  for axis = 1, #values[1].shape do
+    local list = {}
+    for i, value in ipairs(values) do list[i] = value.shape[axis] end
+    local offset, slope = line_through(list)
+    sizes[axis] = slope == 0 and list[1] or (offset == 0 and slope == 1) and "batch" or ""
+  end
+  return sizes
+end
+
+local function drop_unread(graph)
+  local read = {}
+  for _, node in ipairs(graph.nodes) do
+    for _, name in ipairs(node.inputs) do read[name] = true end
+  end
+  local kept = {}
+  for _, initializer in ipairs(graph.initializers) do
+    if read[initializer.name] then kept[#kept + 1] = initializer end
+  end
+  graph.initializers = kept
+end
+
+--- Makes one graph of those of a job for batches of batch.sizes; they are inputs, outputs, initializers and nodes, of
+--- which an initializer that is a weight says so.
+--- @param graphs table  list of them; the first becomes the result
+--- @param axes table    by the name of an input: the axis of the batch
+--- @param what string   "job:export_onnx: lenet", for errors
+--- @error what else than sizes depends on the batch, by its name
+function batch.merge(graphs, axes, what)
+  local graph = graphs[1]
+  local self = setmetatable({ graph = graph, what = what, first = {}, made = {}, known = {}, taken = {}, arrays = {} },
+    Merger)
+  for i, each in ipairs(graphs) do
+    if #each.nodes ~= #graph.nodes then
+      errors.raise("unsupported", ("%s: with any_batch it has %d nodes for a batch of %d and %d for one of %d"):format(
+        what, #graph.nodes, batch.sizes[1], #each.nodes, batch.sizes[i]))
+    end
+    self.arrays[i] = {}
+    for _, initializer in ipairs(each.initializers) do
+      self.taken[initializer.name] = true
+      if not initializer.is_weight then self.arrays[i][initializer.name] = initializer.value end
+    end
+  end
+  for _, input in ipairs(graph.inputs) do
+    self.taken[input.name] = true
+    if not self.source and axes[input.name] then self.source = { name = input.name, axis = axes[input.name] } end
+  end
+  for _, node in ipairs(graph.nodes) do
+    self.taken[node.name] = true
+    for _, output in ipairs(node.outputs) do self.taken[output] = true end
+  end
+
+  for k, node in ipairs(graph.nodes) do
+    local nodes = {}
+    for i, each in ipairs(graphs) do nodes[i] = each.nodes[k] end
+    for _, other in ipairs(nodes) do
+      if other.op ~= node.op or #other.inputs ~= #node.inputs then
+        self:fail(node, "is another operator for another batch")
+      end
+    end
+    check_attributes(self, nodes)
+    local inputs = {}
+    for place = 1, #node.inputs do inputs[place] = self:input(nodes, place) end
+    node.inputs = inputs
+  end
+  for _, list in ipairs { "inputs", "outputs" } do
+    for k, value in ipairs(graph[list]) do
+      local values = {}
+      for i, each in ipairs(graphs) do values[i] = each[list][k] end
+      value.shape = open_sizes(values)
+    end
+  end
+  for i = #self.first, 1, -1 do table.insert(graph.nodes, 1, self.first[i]) end
+  drop_unread(graph)
+  return graph
+end
+
+return batch
