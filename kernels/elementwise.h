@@ -133,7 +133,7 @@ struct FloorDiv : Vectorised {
       // Only infinity divides a number so that nothing is left.
       const bool is_below_0 = quotient == 0 && x != 0 && is_negative(x) != is_negative(y);
       const float floor = is_below_0 ? -1.0f : static_cast<float>(std::floor(quotient));
-      return x - x == 0 ? floor : x - x;
+      return x - x == 0 || y == 0 ? floor : x - x;
     } else {
       if (y == 0) return x / y;
       const T rest = std::fmod(x, y);

@@ -157,6 +157,8 @@ TEST_CASE("quotients are rounded down before they are rounded, and remainders ag
       {-1, 0, -kInfinity, kNaN},
       {1, -0.0f, -kInfinity, kNaN},
       {0, 0, kNaN, kNaN},
+      {kInfinity, 0, kInfinity, kNaN},
+      {-kInfinity, 0, -kInfinity, kNaN},
       {1, kInfinity, 0, 1},
       {-1, kInfinity, -1, kInfinity},
       {1, -kInfinity, -1, -kInfinity},
