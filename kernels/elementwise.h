@@ -472,8 +472,8 @@ struct GeluGrad : Vectorised {
 struct Clip : Cheap {
   explicit Clip(const Attrs& attrs) : min(attrs.number("min")), max(attrs.number("max")) {}
   template <class T> MOONFLOW_BOTH T operator()(T x) const {
-    const T low = convert<T>(min), high = convert<T>(max);
-    return x < low ? low : x > high ? high : x;
+    const T low = convert<T>(min), high = convert<T>(max), raised = x < low ? low : x;
+    return raised > high ? high : raised;
   }
   double min, max;
 };

@@ -51,6 +51,16 @@ TEST_CASE("a NaN passes through relu, maximum and minimum") {
   }
 }
 
+TEST_CASE("of two bounds that have changed places the upper one counts") {
+  Ops ops;
+  const std::vector<float> y =
+      ops.call<float>("clip_by_value", {floats({-3, 0, 3, kNaN})}, {{"min", 2.0}, {"max", -2.0}});
+  CHECK(std::vector<float>(y.begin(), y.begin() + 3) == std::vector<float>{-2, -2, -2});
+  CHECK(std::isnan(y[3]));
+  CHECK(ops.call<int32_t>("clip_by_value", {Tensor::of<int32_t>({3}, {-3, 0, 3})}, {{"min", 2.0}, {"max", -2.0}}) ==
+        std::vector<int32_t>{-2, -2, -2});
+}
+
 TEST_CASE("functions with limits reach them without overflow") {
   Ops ops;
   CHECK(ops.call<float>("sigmoid", {floats({-1000, 1000})}) == std::vector<float>{0, 1});
