@@ -252,11 +252,17 @@ struct Tan : Angular {
 struct TanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T y) const { return dy * (1 + y * y); } };
 struct Asin : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::asin(x); } };
 struct AsinGrad : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(1 - x * x); }
+  template <class T>
+  MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return dy / std::sqrt((1 - x) * (1 + x));
+  }
 };
 struct Acos : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::acos(x); } };
 struct AcosGrad : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return -dy / std::sqrt(1 - x * x); }
+  template <class T>
+  MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return -dy / std::sqrt((1 - x) * (1 + x));
+  }
 };
 struct Atan : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::atan(x); } };
 struct AtanGrad : Cheap { template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 + x * x); } };
@@ -278,11 +284,17 @@ struct AsinhGrad : Cheap {
 };
 struct Acosh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::acosh(x); } };
 struct AcoshGrad : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / std::sqrt(x * x - 1); }
+  template <class T>
+  MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return dy / std::sqrt((x - 1) * (x + 1));
+  }
 };
 struct Atanh : Vectorised { template <class T> MOONFLOW_BOTH T operator()(T x) const { return elementary::atanh(x); } };
 struct AtanhGrad : Cheap {
-  template <class T> MOONFLOW_BOTH T operator()(T dy, T x) const { return dy / (1 - x * x); }
+  template <class T>
+  MOONFLOW_BOTH T operator()(T dy, T x) const {
+    return dy / ((1 - x) * (1 + x));
+  }
 };
 
 constexpr double kTwoOverSqrtPi = 1.1283791670955126;
