@@ -118,6 +118,21 @@ TEST_CASE("a value is the same within a vector and at the end of a row") {
   }
 }
 
+TEST_CASE("a zero keeps its sign where it stays one") {
+  Session session(all_ops(), make_cpu_device(1));
+  const Tensor x = Tensor::of<float>({4}, {-0.0f, 0.0f, -0.0f, 1}), wide = Tensor::of<double>({2}, {-0.0, 0.0});
+  for (const char* op : {"sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p", "erf", "elu",
+                         "gelu", "swish", "mish", "sqrt"}) {
+    INFO(op);
+    const Tensor y = session.evaluate(op, {x}, {})[0], wide_y = session.evaluate(op, {wide}, {})[0];
+    for (int64_t i = 0; i < 3; ++i) {
+      CHECK(y.data<float>()[i] == 0);
+      CHECK(std::signbit(y.data<float>()[i]) == (i != 1));
+    }
+    for (int64_t i = 0; i < 2; ++i) CHECK(std::signbit(wide_y.data<double>()[i]) == (i == 0));
+  }
+}
+
 TEST_CASE("the slopes of inverse functions are close to those of float64 up to their ends") {
   Session session(all_ops(), make_cpu_device(1));
   struct Row {
