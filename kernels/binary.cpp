@@ -71,11 +71,10 @@ Gradients mod_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
   return {dy, g.op("negative", {g.op("multiply", {dy, g.op("floordiv", {x, y})})})};
 }
 // The logarithm is taken of positive bases only: x ^ 2 of a negative x has a gradient for x, and 0 for the exponent.
-// x ^ 0 is 1 also where x is 0, so its slope is 0 there, and not 0 * 0 ^ -1.
+// x ^ 0 is 1 whatever x is, so its slope is 0 everywhere, and not 0 * x ^ -1, which is a NaN where x is next to 0.
 Gradients pow_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
-  const ValueId both_zero =
-      g.op("logical_and", {g.op("equal", {x, number(g, 0)}), g.op("equal", {y, number(g, 0)})});
-  const ValueId exponent = g.op("subtract", {g.op("where", {both_zero, number(g, 1), y}), number(g, 1)});
+  const ValueId is_constant = g.op("equal", {y, number(g, 0)});
+  const ValueId exponent = g.op("subtract", {g.op("where", {is_constant, number(g, 1), y}), number(g, 1)});
   const ValueId slope = g.op("multiply", {y, g.op("pow", {x, exponent})});
   const ValueId base = g.op("where", {g.op("greater", {x, number(g, 0)}), x, number(g, 1)});
   const ValueId logarithm = g.op("multiply", {g.outputs[0], g.op("log", {base})});

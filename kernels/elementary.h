@@ -5,7 +5,7 @@
 // Errors against float64, in units of the last place (tests/kernels/elementary_test.cpp): exp 1.1, expm1 1.6, log 1.0,
 // log1p 1.5, sin and cos 1.6, tan 3.6, atan 1.8, atan2 1.8, asin 2.4, acos 2.3, sinh 2.4, cosh 1.5, asinh 2.0,
 // acosh 2.3, atanh 2.4, tanh 1.6, sigmoid 2.9, softplus 1.9, erf 2.7, erfc 7.1, the normal distribution 7.1 and its
-// density 2.1. A NaN gives a NaN, infinities give the limits, and results
+// density 2.1. A NaN gives a NaN, infinities give the limits, a zero keeps its sign where 0 goes to 0, and results
 // below the normal range are rounded like all others.
 #pragma once
 
@@ -78,7 +78,10 @@ MOONFLOW_BOTH inline float less_one(Exponential e) {
   const float y = e.rest * scale + (scale - 1.0f);
   return e.exponent > 24 ? whole(e) : y;
 }
-MOONFLOW_BOTH inline float expm1(float x) { return less_one(exponential(x, 0)); }
+MOONFLOW_BOTH inline float expm1(float x) {
+  const float y = less_one(exponential(x, 0));
+  return x == 0 ? x : y;
+}
 MOONFLOW_BOTH inline double expm1(double x) { return std::expm1(x); }
 
 // x = 2^n (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and log(1 + f) = f - f^2 / 2 + f^3 p(f).
@@ -134,7 +137,7 @@ MOONFLOW_BOTH inline Angle angle(float x) {
 // Of an angle between -pi / 4 and pi / 4: minimax, relative errors 4e-9 and 1e-10.
 MOONFLOW_BOTH inline float sin_near(float x) {
   const float square = x * x;
-  return x + x * (square * polynomial({-0.166666552f, 0.00833215844f, -0.00019514958f}, square));
+  return std::copysign(x + x * (square * polynomial({-0.166666552f, 0.00833215844f, -0.00019514958f}, square)), x);
 }
 MOONFLOW_BOTH inline float cos_near(float x) {
   const float square = x * x;
@@ -237,9 +240,9 @@ MOONFLOW_BOTH inline double atanh(double x) { return std::atanh(x); }
 MOONFLOW_BOTH inline float tanh(float x) {
   const float size = std::fabs(x), square = x * x;
   const float p = polynomial({-0.333332837f, 0.133314922f, -0.053743545f, 0.0206507575f, -0.00571725378f}, square);
-  const float near = x + x * (square * p);
-  const float far = std::copysign(1.0f - 2.0f / (exp(2.0f * size) + 1.0f), x);
-  return size < 0.625f ? near : far;
+  const float near = size + size * (square * p);
+  const float far = 1.0f - 2.0f / (exp(2.0f * size) + 1.0f);
+  return std::copysign(size < 0.625f ? near : far, x);
 }
 MOONFLOW_BOTH inline double tanh(double x) { return std::tanh(x); }
 

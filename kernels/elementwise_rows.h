@@ -208,9 +208,10 @@ void for_each_binary(const Visit& visit) {
         BinaryRow{"minimum", "The smaller of two; a NaN wins; where equal, x has the gradient.", "out = min(x, y)"});
   visit(Computes<SquaredDifference, None, all>{},
         BinaryRow{"squared_difference", "Square of the difference.", "out = (x - y) ^ 2"});
-  visit(Computes<Xdivy>{}, BinaryRow{"xdivy", "Quotient, 0 where x is 0.", "out = x / y if x != 0 else 0", 0.5, 3});
-  visit(Computes<Xlogy>{},
-        BinaryRow{"xlogy", "x times the logarithm of y, 0 where x is 0.", "out = x * log(y) if x != 0 else 0", 0.5, 3});
+  visit(Computes<Xdivy>{}, BinaryRow{"xdivy", "Quotient, 0 where x is 0, and so are its gradients.",
+                                     "out = x / y if x != 0 else 0", 0.5, 3});
+  visit(Computes<Xlogy>{}, BinaryRow{"xlogy", "x times the logarithm of y, 0 where x is 0, and so are its gradients.",
+                                     "out = x * log(y) if x != 0 else 0", 0.5, 3});
   visit(Computes<Equal, None, all>{}, BinaryRow{"equal", "Whether equal.", "out = (x == y)"});
   visit(Computes<NotEqual, None, all>{}, BinaryRow{"not_equal", "Whether different.", "out = (x != y)"});
   visit(Computes<Less, None, all>{}, BinaryRow{"less", "Whether x is less.", "out = (x < y)"});

@@ -326,7 +326,7 @@ OpDef rmsprop() {
       "RMSProp, centered when mean_gradient is given.\n"
       "  mean_square = decay_rate * mean_square + (1 - decay_rate) * gradient ^ 2\n"
       "  mean_gradient = decay_rate * mean_gradient + (1 - decay_rate) * gradient\n"
-      "  variable -= learning_rate * gradient / sqrt(mean_square - mean_gradient ^ 2 + epsilon)\n"
+      "  variable -= learning_rate * gradient / sqrt(max(mean_square - mean_gradient ^ 2, 0) + epsilon)\n"
       "shapes: variable, mean_square, mean_gradient and gradient of one shape\n",
       kDtypes, kFactorDoc);
   op.inputs = {{"variable", InputDef::Many},

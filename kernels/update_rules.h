@@ -134,7 +134,8 @@ struct Rmsprop {
       const T g = gradient * factor;
       s = keep * s + rest * g * g;
       mean = keep * mean + rest * g;
-      w -= rate * g / std::sqrt(s - mean * mean + little);
+      const T variance = s - mean * mean;  // of gradients that hardly change only roundings are left, of either sign
+      w -= rate * g / std::sqrt((variance > 0 ? variance : T(0)) + little);
     }
   };
   template <class T, class Wide>

@@ -370,12 +370,13 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
 The sums of the elements up to each one along an axis, itself included; with reverse = true of those from it on.
   out[i] = x[0] + ... + x[i]
 shapes: x of one axis or more -> out of the same shape
-dtypes: those of flow.math.add; int8 and uint8 are taken as int64
+dtypes: those of flow.math.add -> the same, and int64 of int8 and uint8; floats are summed in float64
 cost: a sum of the whole array for each doubling of the axis' size, so ten for a thousand
 errors: x has no such axis]],
     function(given, _, signature)
       local x = widened(given.x)
-      local sums = x
+      local rounds = arguments.floating[x.dtype] and x.dtype ~= "float64"
+      local sums = rounds and ops.apply("cast", { x }, { dtype = "float64" }) or x
       local rank, begin, size, paddings = #x.shape, {}, x.shape:table(), {}
       local axis = given.axis < 0 and given.axis + rank or given.axis
       if axis < 0 or axis >= rank then
@@ -393,6 +394,7 @@ errors: x has no such axis]],
         sums = sums + ops.apply("pad", { others }, { paddings = paddings, constant_value = 0 })
         reach = 2 * reach
       end
+      if rounds then return ops.apply("cast", { sums }, { dtype = x.dtype }, given.name) end
       return given.name and ops.apply("identity", { sums }, nil, given.name) or sums
     end)
 

@@ -165,7 +165,7 @@ Normalises each group of neighbouring channels of each sample (Wu and He, "Group
 shapes: x (batch, channels, ...) -> the same]] .. normalisation_doc,
   function(given, t, signature)
     local sizes = given.x.shape:table()
-    if #sizes < 3 then
+    if #sizes < 2 then
       signature:fail(": '" .. given.x.name .. "' is " .. tostring(given.x.shape) .. ", wanted (batch, channels, ...)")
     end
     if given.num_groups < 1 or sizes[2] % given.num_groups ~= 0 then

@@ -76,12 +76,13 @@ local function warn_of_pairs(where, input, target)
   end
 end
 
--- The p-norm over the last axis.
+-- The p-norm over the last axis; of infinity, its limit.
 local function norm(x, p)
   local function over_width(powers) return ops.apply("reduce_sum", { powers }, { axis = { -1 } }) end
   if p == 2 then return ops.apply("sqrt", { over_width(ops.apply("square", { x })) }) end
   local size = ops.apply("abs", { x })
   if p == 1 then return over_width(size) end
+  if p == math.huge then return ops.apply("reduce_max", { size }, { axis = { -1 } }) end
   return over_width(size ^ p) ^ (1 / p)
 end
 
@@ -250,9 +251,10 @@ Asks for an anchor that is nearer to its positive example than to its negative o
 With swap the distance to the negative example is the smaller one of anchor and positive (Balntas and others,
 "Learning local feature descriptors with triplets and shallow convolutional neural networks", 2016).
 shapes: all (batch, width) -> (batch)
+p: 1 or more; math.huge takes the largest |a_i - b_i + eps|
 defaults: margin 1, p 2, eps 1e-6, which keeps the gradient finite where two are the same]],
   function(given, signature)
-    if given.p < 1 then signature:fail(": p must be at least 1, got " .. given.p) end
+    if given.p < 1 or given.p ~= given.p then signature:fail(": p must be at least 1, got " .. given.p) end
     local function distance(a, b) return norm(a - b + given.eps, given.p) end
     local near, far = distance(given.anchor, given.positive), distance(given.anchor, given.negative)
     if given.swap then far = ops.apply("minimum", { far, distance(given.positive, given.negative) }) end

@@ -212,7 +212,7 @@ define("LAMB", with({
 end)
 --- The gradient over the root of its mean square.
 ---   s = decay_rate * s + (1 - decay_rate) * g^2,  w = w - rate * g / sqrt(s + epsilon)
----   centered: a = decay_rate * a + (1 - decay_rate) * g,  w = w - rate * g / sqrt(s - a^2 + epsilon)
+---   centered: a = decay_rate * a + (1 - decay_rate) * g,  w = w - rate * g / sqrt(max(s - a^2, 0) + epsilon)
 define("RMSProp", {
   { "decay_rate", "finite", 0.99, text = "share of the means that a step keeps" },
   { "epsilon", "finite", 1e-8, text = "added to the mean square, inside the root (PyTorch: to the root)" },

@@ -119,9 +119,13 @@ The root of the sum of squares along axes, all of them when left out.
   out = sqrt(sum of x^2)
 dtypes: float32, float64. The gradient of a norm of 0 is not finite]],
     function(given)
-      local sum = ops.apply("reduce_sum", { ops.apply("square", { given.x }) },
+      local x = given.x
+      local narrow = arguments.narrow[x.dtype]  -- whose squares would be rounded, or leave its range
+      local wide = narrow and ops.apply("cast", { x }, { dtype = "float32" }) or x
+      local sum = ops.apply("reduce_sum", { ops.apply("square", { wide }) },
         { axis = given.axis, keepdims = given.keepdims })
-      return ops.apply("sqrt", { sum }, nil, given.name)
+      local norm = ops.apply("sqrt", { sum }, nil, not narrow and given.name or nil)
+      return narrow and ops.apply("cast", { norm }, { dtype = x.dtype }, given.name) or norm
     end)
 
   define("math.polyval", { { "coeffs", "entries" }, { "x", "blob" } }, [[

@@ -118,6 +118,45 @@ TEST_CASE("a value is the same within a vector and at the end of a row") {
   }
 }
 
+TEST_CASE("a zero keeps its sign where it stays one") {
+  Session session(all_ops(), make_cpu_device(1));
+  const Tensor x = Tensor::of<float>({4}, {-0.0f, 0.0f, -0.0f, 1}), wide = Tensor::of<double>({2}, {-0.0, 0.0});
+  for (const char* op : {"sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p", "erf", "elu",
+                         "gelu", "swish", "mish", "sqrt"}) {
+    INFO(op);
+    const Tensor y = session.evaluate(op, {x}, {})[0], wide_y = session.evaluate(op, {wide}, {})[0];
+    for (int64_t i = 0; i < 3; ++i) {
+      CHECK(y.data<float>()[i] == 0);
+      CHECK(std::signbit(y.data<float>()[i]) == (i != 1));
+    }
+    for (int64_t i = 0; i < 2; ++i) CHECK(std::signbit(wide_y.data<double>()[i]) == (i == 0));
+  }
+}
+
+TEST_CASE("the slopes of inverse functions are close to those of float64 up to their ends") {
+  Session session(all_ops(), make_cpu_device(1));
+  struct Row {
+    const char* op;
+    double (*slope)(double);
+    std::vector<float> at;
+  };
+  const std::vector<float> inside = {-1 + 0x1p-24f, -1 + 0x1p-20f, -0.9999f, 0.3f, 0.99f, 1 - 0x1p-23f};
+  const Row rows[] = {{"asin_grad", [](double x) { return 1 / std::sqrt((1 - x) * (1 + x)); }, inside},
+                      {"acos_grad", [](double x) { return -1 / std::sqrt((1 - x) * (1 + x)); }, inside},
+                      {"atanh_grad", [](double x) { return 1 / ((1 - x) * (1 + x)); }, inside},
+                      {"acosh_grad",
+                       [](double x) { return 1 / std::sqrt((x - 1) * (x + 1)); },
+                       {1 + 0x1p-23f, 1 + 0x1p-20f, 1.0001f, 1.5f, 7}}};
+  for (const Row& row : rows) {
+    for (const float at : row.at) {
+      INFO(row.op << " at " << at);
+      const Tensor x = Tensor::of<float>({1}, {at}), one = Tensor::of<float>({1}, {1});
+      const double wanted = row.slope(at), got = session.evaluate(row.op, {one, x}, {})[0].data<float>()[0];
+      CHECK(std::abs(got - wanted) < 3 * last_place(wanted));
+    }
+  }
+}
+
 TEST_CASE("an angle has the same sine beside far angles as alone") {
   Session session(all_ops(), make_cpu_device(1));
   Tensor x = Tensor::allocate({DType::Float32, {600}});

@@ -51,6 +51,16 @@ TEST_CASE("a NaN passes through relu, maximum and minimum") {
   }
 }
 
+TEST_CASE("of two bounds that have changed places the upper one counts") {
+  Ops ops;
+  const std::vector<float> y =
+      ops.call<float>("clip_by_value", {floats({-3, 0, 3, kNaN})}, {{"min", 2.0}, {"max", -2.0}});
+  CHECK(std::vector<float>(y.begin(), y.begin() + 3) == std::vector<float>{-2, -2, -2});
+  CHECK(std::isnan(y[3]));
+  CHECK(ops.call<int32_t>("clip_by_value", {Tensor::of<int32_t>({3}, {-3, 0, 3})}, {{"min", 2.0}, {"max", -2.0}}) ==
+        std::vector<int32_t>{-2, -2, -2});
+}
+
 TEST_CASE("functions with limits reach them without overflow") {
   Ops ops;
   CHECK(ops.call<float>("sigmoid", {floats({-1000, 1000})}) == std::vector<float>{0, 1});
@@ -81,6 +91,22 @@ TEST_CASE("the slopes of lgamma have the values of the tables, on either side of
   CHECK(ends[1] == kInfinity);
   CHECK(ends[2] == kInfinity);
   for (const size_t none : {3, 4, 5}) CHECK(std::isnan(ends[none]));
+}
+
+TEST_CASE("the slope of lgamma keeps its digits near its roots, in float32 as well") {
+  Ops ops;
+  for (const double root : {1.4616321449683623, -0.5040830082644554, -9.7026725400018638}) {
+    INFO("near " << root);
+    const float near = static_cast<float>(root);
+    const Tensor one = Tensor::of<double>({1}, {1}), at_root = Tensor::of<double>({1}, {root});
+    const double wanted = (near - root) * ops.call<double>("digamma_grad", {one, at_root})[0];
+    CHECK(ops.call<float>("digamma", {floats({near})})[0] == Approx(wanted).epsilon(1e-5));
+  }
+  // Abramowitz and Stegun 6.1.3 and 6.4.2 by recurrence from 1: harmonic numbers, and sums of 1 / n^2.
+  const Tensor ten = Tensor::of<double>({1}, {10}), one = Tensor::of<double>({1}, {1});
+  CHECK(ops.call<double>("digamma", {ten})[0] == Approx(7129.0 / 2520 - 0.57721566490153286).epsilon(4e-16));
+  CHECK(ops.call<double>("digamma_grad", {one, ten})[0] ==
+        Approx(9.86960440108935862 / 6 - 9778141.0 / 6350400).epsilon(4e-15));
 }
 
 TEST_CASE("integers wrap around, and division by zero gives 0") {
@@ -157,6 +183,8 @@ TEST_CASE("quotients are rounded down before they are rounded, and remainders ag
       {-1, 0, -kInfinity, kNaN},
       {1, -0.0f, -kInfinity, kNaN},
       {0, 0, kNaN, kNaN},
+      {kInfinity, 0, kInfinity, kNaN},
+      {-kInfinity, 0, -kInfinity, kNaN},
       {1, kInfinity, 0, 1},
       {-1, kInfinity, -1, kInfinity},
       {1, -kInfinity, -1, -kInfinity},

@@ -1,5 +1,6 @@
 // Optimizers against values computed from their formulas in Python, in float64: three steps on two weights.
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "engine/session.h"
 #include "kernels/catalog.h"
@@ -79,6 +80,19 @@ TEMPLATE_TEST_CASE("rmsprop, plain and centered", "", float, double) {
            [&](Tensor g, Tensor) { return std::vector<Tensor>{cw, cs, mean, g, rate()}; });
   check<T>(cw, 0.21222662033965656, -2.111152840967995);
   check<T>(mean, 0.0023755, 0.014999);
+}
+
+TEST_CASE("centered rmsprop stays finite where gradients are always the same") {
+  // Where products are rounded before they are added, as with MOONFLOW_SIMD=plain, their mean square may fall below the
+  // square of their mean: of half of these.
+  constexpr int64_t kCount = 40;
+  const TensorType type{DType::Float32, {kCount}};
+  Tensor w = Tensor::zeros(type), s = Tensor::zeros(type), mean = Tensor::zeros(type), g = Tensor::allocate(type);
+  for (int64_t i = 0; i < kCount; ++i) g.data<float>()[i] = 0.1f * static_cast<float>(i + 1);
+  Session session(all_ops(), make_cpu_device(1));
+  for (int step = 0; step < 2000; ++step)
+    session.evaluate("rmsprop_update", {w, s, mean, g, rate()}, {{"centered", true}});
+  for (int64_t i = 0; i < kCount; ++i) CHECK(std::isfinite(w.data<float>()[i]));
 }
 
 TEST_CASE("a gradient is divided, regularised and clipped in this order") {

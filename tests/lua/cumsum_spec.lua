@@ -40,6 +40,19 @@ describe("cumsum", function()
       :item())
   end)
 
+  it("rounds each sum once", function()
+    -- Ones end at 256 in bfloat16 and at 2048 in float16, where sums are rounded on the way; so does 2^24 in float32.
+    for dtype, ends in pairs { bfloat16 = 2 ^ 8, float16 = 2 ^ 11, float32 = 2 ^ 24 } do
+      local a = np.concat({ np.array({ ends }), np.ones({ 6 }), np.array({ -ends }), np.ones({ 6 }) }, 0):astype(dtype)
+      local sums = run(a, function(x) return flow.math.cumsum(x, { name = "sums" }) end)
+      assert.equal(dtype, sums.dtype)
+      assert.is_true(np.array_equal(sums, np.cumsum(a:astype(flow.double), 0):astype(dtype)))
+      local from_the_end = run(a, function(x) return flow.math.cumsum(x, 0, true) end)
+      assert.equal(12, from_the_end:astype(flow.float)[0])
+      assert.equal(6, from_the_end:astype(flow.float)[8])
+    end
+  end)
+
   it("keeps an infinity from the sums that it is no part of", function()
     assert.same({ 1, 1 / 0, 1 / 0 },
       run(np.array({ 1, 1 / 0, 2 }), function(x) return flow.math.cumsum(x) end):totable())

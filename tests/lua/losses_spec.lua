@@ -316,8 +316,11 @@ describe("the losses", function()
     near(triplet({ margin = 6 }), double { 1, 6.5 }, 1e-5)
     near(triplet({ p = 1 }), double { 0, 1.5 }, 1e-5)  -- 7 and 14
     near(triplet({ p = 3, margin = 6 }), double { 6 - 91 ^ (1 / 3), 6.5 }, 1e-5)
+    near(triplet({ p = math.huge, margin = 6 }), double { 2, 6.5 }, 1e-5)  -- 4 and 8
     near(triplet({ swap = true, margin = 6 }), double { 6, 6.5 }, 1e-5)  -- positive to negative: 5 and 0.5
     local _, g = loss_of({ anchor, anchor * 1, negative }, flow.nn.TripletMarginLoss, { margin = 100 })
+    assert.is_true(np.all(np.abs(g[1]):lt(math.huge)))
+    _, g = loss_of({ anchor, anchor * 1, negative }, flow.nn.TripletMarginLoss, { p = math.huge, margin = 100 })
     assert.is_true(np.all(np.abs(g[1]):lt(math.huge)))
   end)
 

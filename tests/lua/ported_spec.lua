@@ -167,6 +167,16 @@ describe("a small function of the original", function()
     near({ 3, 1, 2 }, run({ x }, function(a) return flow.math.two_stage_reduce_min(a, 0) end))
   end)
 
+  it("is rounded once in half precision, and its squares may be larger than that holds", function()
+    for _, dtype in ipairs { flow.float16, flow.bfloat16 } do
+      local norms = run({ np.array({ { 300, 400, 0 }, { 1, 16, 16 } }):astype(dtype) }, function(a)
+        return flow.math.reduce_euclidean_norm(a, 1, { name = "norms" })
+      end)
+      assert.equal(dtype, norms.dtype)
+      assert.is_true(np.array_equal(np.array({ 500, math.sqrt(513) }):astype(dtype), norms))
+    end
+  end)
+
   it("has the shape of another value", function()
     assert.equal("(3, 2)", tostring(run({ x, np.zeros { 3, 2 } }, function(a, b)
       return flow.reshape_like(a, b)
