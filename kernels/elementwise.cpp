@@ -139,6 +139,74 @@ Launch launch_beside_channels(Loop loop, KernelCall& call) {
   };
 }
 
+// Runs of neighbours as short as this cost less than beginning a loop over them. So what is repeated is written out,
+// for a block of the result at a time that stays in the nearest cache, and the loop goes over the block.
+constexpr int64_t kShortRun = 32, kBlock = 512;
+
+std::vector<Broadcast<1>::Axis> axes_around_runs(const Broadcast<2>& geometry, int operand) {
+  std::vector<Broadcast<1>::Axis> axes;
+  for (const auto& axis : geometry.axes) axes.push_back({axis.size, {axis.steps[operand]}});
+  axes.pop_back();
+  return axes;
+}
+
+// Writes what an operand has for some runs of the result, one behind the other.
+struct Runs {
+  Broadcast<1> starts;  // where in the operand the runs of the result begin, a run for each element
+  int64_t length;
+  bool is_repeated;
+  bool steps;  // from element to element of a run, which are one otherwise
+
+  Runs(const Broadcast<2>& geometry, int operand, bool repeated)
+      : starts(axes_around_runs(geometry, operand)),
+        length(geometry.axes.back().size),
+        is_repeated(repeated),
+        steps(geometry.axes.back().steps[operand] != 0) {}
+
+  // The block has room for a register more, which the next run overwrites.
+  template <class T>
+  void write(const void* data, int64_t first, int64_t last, void* block) const {
+    constexpr int64_t kLanes = 64 / sizeof(T);
+    const int64_t n = length, step = starts.axes.back().steps[0];
+    widest([&] {
+      starts.for_each_run(first, last, [&](int64_t at, int64_t count, const std::array<int64_t, 1>& offsets) {
+        const T* from = static_cast<const T*>(data) + offsets[0];
+        T* to = static_cast<T*>(block) + (at - first) * n;
+        for (int64_t i = 0; i < count; ++i, from += step, to += n) {
+          if (steps)
+            std::memcpy(to, from, n * sizeof(T));
+          else
+            for (int64_t k = 0; k < n; k += kLanes) std::fill_n(to + k, kLanes, *from);
+        }
+      });
+    });
+  }
+};
+
+Launch launch_by_blocks(Loop loop, const Broadcast<2>& geometry, const KernelCall& call) {
+  const auto write = visit(call.inputs[0].dtype, [](auto zero) { return &Runs::write<decltype(zero)>; });
+  const int64_t count = call.outputs[0].count(), length = geometry.axes.back().size;
+  const int64_t run_bytes = length * size_of(call.inputs[0].dtype), out_bytes = length * size_of(call.outputs[0].dtype);
+  const std::array<Runs, 2> operands{Runs(geometry, 0, call.inputs[0].count() != count),
+                                     Runs(geometry, 1, call.inputs[1].count() != count)};
+  return [=](const LaunchCall& launch) {
+    parallel_for(count / length, std::max<int64_t>(1, loop.grain / length), [&](int64_t first, int64_t last) {
+      alignas(64) char blocks[2][kBlock * sizeof(AnyElement) + 64];
+      for (int64_t end; first < last; first = end) {
+        end = std::min(first + kBlock / length, last);
+        Operand read[2];
+        for (int i = 0; i < 2; ++i) {
+          read[i] = {launch.input<char>(i) + first * run_bytes, true};
+          if (!operands[i].is_repeated) continue;
+          (operands[i].*write)(launch.inputs[i], first, end, blocks[i]);
+          read[i].data = blocks[i];
+        }
+        loop.run((end - first) * length, read, launch.output<char>(0) + first * out_bytes);
+      }
+    });
+  };
+}
+
 }  // namespace
 
 Kernel kernel_over(MakeLoop make) {
@@ -153,6 +221,9 @@ Kernel broadcast_kernel(MakeLoop make) {
     if (!call.output_layouts[0].row_major() && !with_single)
       return launch_beside_channels(make(call.attrs, call.inputs[0].dtype), call);
     const Broadcast<2> geometry({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape);
+    const bool has_runs = geometry.axes.size() > 1 && call.outputs[0].count() > 0;
+    if (has_runs && geometry.axes.back().size <= kShortRun)
+      return launch_by_blocks(make(call.attrs, call.inputs[0].dtype), geometry, call);
     const int64_t count = call.outputs[0].count(), out_size = size_of(call.outputs[0].dtype);
     const int64_t size = size_of(call.inputs[0].dtype);
     return [loop = make(call.attrs, call.inputs[0].dtype), geometry, count, size, out_size](const LaunchCall& launch) {

@@ -1,5 +1,7 @@
 // Reductions along axes: sums, extremes, moments, positions of extremes, and the two helpers of training: the undo of
 // broadcasting and the global norm. The loop is in cpu/reduce.h.
+#include <limits>
+
 #include "engine/autodiff.h"
 #include "engine/graph.h"
 #include "kernels/catalog.h"
@@ -126,9 +128,14 @@ ValueId std_grad(GradCall& call) {
   return call.op("multiply", {deviation(call), beside_x(call, call.op("multiply", {scaled, inverse}))});
 }
 
+// Where all elements are minus infinity so is the result, and the elements less that would be no numbers; the gradient
+// is 0 there.
 ValueId logsumexp_grad(GradCall& call) {
-  const ValueId shifted = call.op("subtract", {call.inputs[0], beside_x(call, call.outputs[0])});
-  return call.op("multiply", {beside_x(call, call.grads[0]), call.op("exp", {shifted})});
+  const ValueId out = call.outputs[0];
+  const ValueId is_some = call.op("greater", {out, number(call, -std::numeric_limits<double>::infinity())});
+  const ValueId shift = beside_x(call, call.op("where", {is_some, out, number(call, 0)}));
+  const ValueId shares = call.op("exp", {call.op("subtract", {call.inputs[0], shift})});
+  return call.op("multiply", {beside_x(call, call.grads[0]), shares});
 }
 
 Grad floating_grad(ValueId (*rule)(GradCall&)) {
@@ -266,7 +273,8 @@ void add_reductions(Catalog& catalog) {
                                "Standard deviation of the elements along axes, not of a sample. Its gradient is 0 "
                                "where it is 0 itself.",
                                "out = sqrt(sum((x - mean(x)) ^ 2) / n)", floats, std_grad});
-  add<LogSumExp, floating>(catalog, {"reduce_logsumexp", "Logarithm of the sum of exponentials, without overflow.",
+  add<LogSumExp, floating>(catalog, {"reduce_logsumexp", "Logarithm of the sum of exponentials, without overflow. "
+                                     "The gradient is 0 where all elements are -infinity.",
                                      "out = log(sum(exp(x))), shifted by max(x)", floats, logsumexp_grad});
 }
 

@@ -323,7 +323,10 @@ function Signature:fail(message, site)
 end
 
 -- What options are called elsewhere that have one name throughout here.
-local foreign = { dim = "axis", dims = "axis", axes = "axis", kernel_size = "ksize" }
+local foreign = {
+  dim = "axis", dims = "axis", axes = "axis", kernel_size = "ksize", is_causal = "causal", attn_mask = "mask",
+  attention_mask = "mask", key_padding_mask = "mask", dropout_p = "rate", hidden_size = "units", out_features = "units",
+}
 
 -- An option that there is not: the nearest one, else all of them. A list without a first entry looks like options.
 local function fail_option(self, name)

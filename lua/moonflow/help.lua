@@ -313,6 +313,13 @@ local foreign = {
   clip_grad_norm_ = "flow.optimizer.grad_clipping.by_global_norm",
   clip_grad_value_ = "flow.optimizer.grad_clipping.by_value",
   state_dict = "flow.get_all_variables", load_state_dict = "flow.load_variables",
+  logsumexp = "flow.math.reduce_logsumexp", nllloss = "flow.nn.CrossEntropyLoss",
+  nll_loss = "flow.nn.CrossEntropyLoss", multiheadattention = "flow.nn.dot_product_attention",
+  rnn = "flow.layers.gru", simplernn = "flow.layers.gru", bidirectional = "flow.layers.lstm",
+  pack_padded_sequence = "flow.layers.lstm", timedistributed = "flow.layers.dense",
+  cosineannealinglr = "flow.optimizer.CosineScheduler", cosinedecay = "flow.optimizer.CosineScheduler",
+  onecyclelr = "flow.optimizer.CosineScheduler", steplr = "flow.optimizer.PiecewiseScalingScheduler",
+  multisteplr = "flow.optimizer.PiecewiseScalingScheduler", exponentiallr = "flow.optimizer.ExponentialScheduler",
 }
 local foreign_of_arrays = {
   dot = "flow.np.matmul", newaxis = "flow.np.expand_dims", permute = "flow.np.transpose",

@@ -260,4 +260,6 @@ defaults: margin 1, p 2, eps 1e-6, which keeps the gradient finite where two are
     if given.swap then far = ops.apply("minimum", { far, distance(given.positive, given.negative) }) end
     return at_least_zero(near - far + given.margin)
   end)
+
+  require("moonflow.nn_sequences")(define_loss)
 end

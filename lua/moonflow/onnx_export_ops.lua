@@ -427,7 +427,8 @@ local function causal_mask(queries, keys)
   return (ndarray.evaluate("less_equal", { columns, rows }))
 end
 
--- As the formula has it, for each head: softmax(scale * query . key^T) . value.
+-- As the formula has it, for each head: softmax(scale * query . key^T) . value. A query that may look at nothing has
+-- weights of 0; a softmax of nothing but minus infinities is a NaN.
 function ops.dot_product_attention(w)
   if w:has(5) then w:fail("has a dropout; write a predict job") end
   local function heads_first(i, perm, word)
@@ -437,15 +438,15 @@ function ops.dot_product_attention(w)
   local value = heads_first(3, { 0, 2, 1, 3 }, "value")
   local scores = w:emit("MatMul", { query, key }, nil, "scores")
   scores = w:emit("Mul", { scores, w:number(w.attrs.scale) }, nil, "scaled")
-  local function masked(mask, word)
-    return w:emit("Where", { mask, scores, w:number(-math.huge) }, nil, word)
-  end
+  local is_seen = w:has(4) and w:flag(4)
   if w.attrs.causal then
     local triangle = w:array(causal_mask(w:sizes(1)[2], w:sizes(2)[2]), "causal")
-    scores = masked(w:emit("Cast", { triangle }, { to = types.attribute("bool") }, "triangle"), "behind")
+    triangle = w:emit("Cast", { triangle }, { to = types.attribute("bool") }, "triangle")
+    is_seen = is_seen and w:emit("And", { is_seen, triangle }, nil, "seen") or triangle
   end
-  if w:has(4) then scores = masked(w:flag(4), "masked") end
+  if is_seen then scores = w:emit("Where", { is_seen, scores, w:number(-math.huge) }, nil, "masked") end
   local weights = w:emit("Softmax", { scores }, { axis = { i = -1 } }, "weights")
+  if w:has(4) then weights = w:emit("Where", { is_seen, weights, w:number(0) }, nil, "kept") end
   return w:emit("Transpose", { w:emit("MatMul", { weights, value }, nil, "sums") },
     { perm = { ints = { 0, 2, 1, 3 } } })
 end

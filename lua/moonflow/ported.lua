@@ -146,6 +146,15 @@ coeffs: a list of n numbers or blobs, at least one]],
     return flow.math.tril(given.x * given.scale, given.diagonal, given.fill_value, given.name)
   end)
 
+  define("ctc_loss", {
+    { "log_probs", "blob" }, { "targets", "blob" }, { "input_lengths", "blob" }, { "target_lengths", "blob" },
+    { "blank", "integer", 0 }, { "reduction", "string", "mean" }, { "zero_infinity", "boolean", false },
+  }, "flow.nn.CTCLoss of log_probs whose steps come first, (steps, batch, classes).", function(given)
+    local logs = ops.apply("transpose", { given.log_probs }, { perm = { 1, 0, 2 } })
+    return flow.nn.CTCLoss(logs, given.targets, given.input_lengths, given.target_lengths, {
+      blank = given.blank, reduction = given.reduction, zero_infinity = given.zero_infinity, name = given.name })
+  end)
+
   define("combined_margin_loss", {
     { "x", "blob" }, { "label", "blob" }, { "m1", "finite", 1 }, { "m2", "finite", 0 }, { "m3", "finite", 0 },
   }, [=[

@@ -88,9 +88,11 @@ end
 --- @param shape? table  the shape wanted now, when the placeholder leaves it open
 function Placeholder:fault(feed, shape)
   shape = shape or self.shape
-  if self.family == "ListNumpy" then
+  local is_list = self.family == "ListNumpy"
+  if is_list then
     if type(feed) ~= "table" or #feed ~= 1 then
       return "is " .. arguments.describe(feed) .. ", its placeholder wants a list of one ndarray (one device)"
+        .. (arguments.kind(feed) == "ndarray" and ", { x }" or "")
     end
     feed = feed[1]
   end
@@ -99,12 +101,14 @@ function Placeholder:fault(feed, shape)
     return "is " .. arguments.describe(feed) .. ", its placeholder wants an ndarray " .. want
       .. arguments.maker(feed, self.dtype, shape)
   end
-  local fits = feed.dtype == self.dtype and same_shape(feed.shape, shape)
-  if self.family == "ListNumpy" and feed.dtype == self.dtype then
+  local fits = same_shape(feed.shape, shape)
+  if is_list then
     fits = #feed.shape == #self.shape and feed.shape:count() <= self:count()
+    want = ("a %s of %d axes with at most %d elements, as (%s) has"):format(self.dtype, #self.shape, self:count(),
+      table.concat(self.shape, ", "))
   end
-  if not fits then
-    local hint = same_shape(feed.shape, shape) and "; x:astype(flow." .. self.dtype .. ") makes one" or ""
+  if not fits or feed.dtype ~= self.dtype then
+    local hint = fits and "; x:astype(flow." .. self.dtype .. ") makes one" or ""
     return "is " .. feed.dtype .. " " .. tostring(feed.shape) .. ", its placeholder wants " .. want .. hint
   end
   return nil
@@ -123,7 +127,9 @@ typing.Numpy = new_type("Numpy", "Numpy")
 typing.Numpy.Placeholder = placeholder("flow.typing.Numpy.Placeholder", "Numpy")
 
 typing.ListNumpy = new_type("ListNumpy", "ListNumpy")
---- An input with one array per device, each with at most as many elements as the shape has.
+--- An input with one array per device, so a list of one, `job({ x })`, of any shape with as many axes and at most as
+--- many elements as this one. The job is traced anew for each shape, and keeps the plans of the latest eight: for
+--- batches of a few lengths, and for the rest of a data set.
 typing.ListNumpy.Placeholder = placeholder("flow.typing.ListNumpy.Placeholder", "ListNumpy")
 
 typing.ListListNumpy = new_type("ListListNumpy", "ListListNumpy")

@@ -255,3 +255,59 @@ TEST_CASE("large values broadcast along any axis like small ones") {
     CHECK(right);
   }
 }
+
+namespace {
+
+// The place in a value of `own` shape that meets element `i` of a result of shape `out`.
+int64_t place_in(const Shape& own, const Shape& out, int64_t i) {
+  int64_t at = 0, step = 1;
+  for (int axis = out.rank() - 1; axis >= 0; i /= out[axis], --axis) {
+    const int mine = axis - out.rank() + own.rank();
+    if (mine < 0) continue;
+    if (own[mine] > 1) at += i % out[axis] * step;
+    step *= own[mine];
+  }
+  return at;
+}
+
+template <class T>
+void check_broadcast(Ops& ops, const Shape& x_shape, const Shape& y_shape) {
+  INFO(x_shape << " and " << y_shape);
+  const auto numbered = [](const Shape& shape, int64_t factor) {
+    Tensor values = Tensor::allocate({DTypeOf<T>::value, shape});
+    for (int64_t i = 0; i < shape.count(); ++i) values.data<T>()[i] = static_cast<T>(i * factor % 101);
+    return values;
+  };
+  const std::vector<Tensor> inputs{numbered(x_shape, 7), numbered(y_shape, 3)};
+  const T *x = inputs[0].data<T>(), *y = inputs[1].data<T>();
+  const Shape out = broadcast(x_shape, y_shape);
+  const std::vector<T> difference = ops.call<T>("subtract", inputs);
+  const std::vector<int8_t> is_less = ops.call<int8_t>("less", inputs);
+  bool right = true;
+  for (int64_t i = 0; i < out.count(); ++i) {
+    const T a = x[place_in(x_shape, out, i)], b = y[place_in(y_shape, out, i)];
+    right = right && difference[i] == static_cast<T>(a - b) && is_less[i] == (a < b);
+  }
+  CHECK(right);
+}
+
+}  // namespace
+
+TEST_CASE("values broadcast along short axes and long ones, either of them or both") {
+  Ops ops;
+  for (const int64_t n : {2, 3, 16, 21, 31, 32, 33, 150}) {
+    for (const auto& [x, y] : std::vector<std::pair<Shape, Shape>>{{{9, 13, n}, {9, 13, 1}},
+                                                                   {{9, 13, n}, {9, 1, n}},
+                                                                   {{9, 1, n}, {13, n}},
+                                                                   {{9, 13, 1}, {n}},
+                                                                   {{5, 1, 7, n}, {3, 1, 1}},
+                                                                   {{1, 7, 1}, {9, 1, n}}}) {
+      check_broadcast<float>(ops, x, y);
+      check_broadcast<double>(ops, y, x);
+      check_broadcast<uint8_t>(ops, x, y);
+      check_broadcast<int64_t>(ops, y, x);
+    }
+  }
+  check_broadcast<float>(ops, {0, 4}, {0, 1});
+  check_broadcast<float>(ops, {4, 0}, {4, 1});
+}

@@ -409,6 +409,11 @@ end)]])
     golden("flow.nn.softmax has no option 'dim'; did you mean 'axis'?", body [[
 >>  local y = flow.nn.softmax(x, { dim = -1 })
   return y]])
+    golden("flow.nn.dot_product_attention has no option 'is_causal'; did you mean 'causal'?", body [[
+  local heads = flow.reshape(x, { 1, 1, 1, -1 })
+>>  return flow.nn.dot_product_attention(heads, heads, heads, { is_causal = true })]])
+    golden("flow.layers.lstm has no option 'hidden_size'; did you mean 'units'?", body [[
+>>  return flow.layers.lstm(x, { hidden_size = 4 })]])
     golden("flow.nn.relu has no option 'dim'; its parameters are x, name", body [[
 >>  local y = flow.nn.relu(x, { dim = -1 })
   return y]])
@@ -681,6 +686,13 @@ describe("a name that is not there", function()
     golden("flow has no 'clip_grad_norm_'; did you mean flow.optimizer.grad_clipping.by_global_norm?",
       ">>flow.clip_grad_norm_()")
     golden("flow.random has no 'multinomial'; did you mean flow.random.categorical?", ">>flow.random.multinomial()")
+    golden("flow.math has no 'logsumexp'; did you mean flow.math.reduce_logsumexp?", ">>flow.math.logsumexp()")
+    golden("flow.nn has no 'NLLLoss'; did you mean flow.nn.CrossEntropyLoss?", ">>flow.nn.NLLLoss()")
+    golden("flow.nn has no 'MultiheadAttention'; did you mean flow.nn.dot_product_attention?",
+      ">>flow.nn.MultiheadAttention()")
+    golden("flow.layers has no 'bidirectional'; did you mean flow.layers.lstm?", ">>flow.layers.bidirectional()")
+    golden("flow.optimizer has no 'CosineAnnealingLR'; did you mean flow.optimizer.CosineScheduler?",
+      ">>flow.optimizer.CosineAnnealingLR()")
   end)
 
   it("stands for nothing of another kind: arrays are no values of a job", function()

@@ -81,6 +81,19 @@ describe("flow.gradients", function()
     near(slope, np.array({ { 0, 0, 0 }, { -side, 0, side } }, flow.double), 1e-12)
   end)
 
+  -- What no path leads to, in a sum over the paths through a sequence.
+  it("of a sum of exponentials is 0 where all of them are 0, and beside that as ever", function()
+    local none = -math.huge
+    local got = run(np.array({ { none, none, none }, { 0, none, 1 } }, flow.double), function(b)
+      local sum = flow.math.reduce_logsumexp(b, 1)
+      return { sum, flow.gradients(sum, b), flow.gradients(flow.where(sum:gt(-1), sum, 0), b) }
+    end)
+    assert.equal(none, got[1][0])
+    local share = np.array({ { 0, 0, 0 }, { 1 / (1 + math.exp(1)), 0, 1 / (1 + math.exp(-1)) } }, flow.double)
+    near(got[2], share, 1e-15)
+    near(got[3], share, 1e-15)
+  end)
+
   it("gives them in the form of the values, lists in lists", function()
     local got = run(x, function(b)
       local square, cube = b ^ 2, b * b * b

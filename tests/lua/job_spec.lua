@@ -546,6 +546,28 @@ describe("an input of several shapes", function()
     for rows = 1, 11 do job({ np.ones({ rows, 2 }) }) end
     assert.truthy(#job.plans <= 8)
   end)
+
+  it("is one job, which counts the steps of all of them", function()
+    local function define(placeholder)
+      flow.clear_default_session()
+      return flow.global_function {
+        type = "train", name = "train", inputs = { x = placeholder }, returns = tp.Numpy,
+      } (function(x)
+        local kept = flow.nn.dropout(x, { rate = 0.5, seed = 3, name = "kept" })
+        local loss = (flow.layers.dense(kept, 1, { name = "out" }) - 1) ^ 2
+        flow.optimizer.Adam(flow.optimizer.CosineScheduler(0.1, 10)):minimize(loss)
+        return loss
+      end)
+    end
+    local x, losses = np.ones({ 4, 2 }), {}
+    local job = define(tp.Numpy.Placeholder({ 4, 2 }))
+    for step = 1, 6 do losses[step] = job(x):totable() end
+    job = define(tp.ListNumpy.Placeholder({ 4, 2 }))
+    for step = 1, 6 do assert.same(losses[step], job({ x }):totable()) end
+    job({ x:rows(0, 2) })
+    job({ x:rows(0, 3) })
+    assert.equal(8, flow.get_all_variables()["System-Train-TrainStep-train"]:item())
+  end)
 end)
 
 describe("random ops", function()

@@ -429,6 +429,14 @@ describe("a job that is written", function()
     end, 1e-5)
   end)
 
+  -- Lines that are filled up in front, as a batch of texts that are to be continued is.
+  it("gives 0 for a query that may look at no key", function()
+    comes_back({ 2, 5, 2, 4 }, function(x)
+      local is_there = flow.reshape(flow.range(5):ge(2), { 1, 1, 1, 5 })
+      return flow.nn.dot_product_attention(x, x, x, { mask = is_there, causal = true })
+    end, 1e-6)
+  end)
+
   it("turns images whose channels are last, and pads as they do", function()
     comes_back({ 1, 7, 6, 3 }, function(x)
       local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", strides = 2, data_format = "NHWC", name = "conv" })

@@ -63,9 +63,14 @@ describe("placeholders", function()
     assert.equal("is nil, its placeholder wants an ndarray float32 (2, 3)", T:fault(nil))
     local L = tp.ListNumpy.Placeholder({ 4, 3 })
     assert.is_nil(L:fault({ np.zeros({ 2, 3 }) }))
-    assert.truthy(L:fault({ np.zeros({ 5, 3 }) }))
-    assert.truthy(L:fault({ np.zeros({ 12 }) }))
-    assert.truthy(L:fault(np.zeros({ 4, 3 })))
+    assert.is_nil(L:fault({ np.zeros({ 2, 6 }) }))
+    assert.equal("is float32 (5, 3), its placeholder wants a float32 of 2 axes with at most 12 elements, as (4, 3) has",
+      L:fault({ np.zeros({ 5, 3 }) }))
+    assert.truthy(L:fault({ np.zeros({ 12 }) }):find("of 2 axes", 1, true))
+    assert.equal("is float64 (4, 2), its placeholder wants a float32 of 2 axes with at most 12 elements, as (4, 3) "
+      .. "has; x:astype(flow.float32) makes one", L:fault({ np.zeros({ 4, 2 }, flow.double) }))
+    assert.equal("is an ndarray float32 (4, 3), its placeholder wants a list of one ndarray (one device), { x }",
+      L:fault(np.zeros({ 4, 3 })))
   end)
 end)
 
