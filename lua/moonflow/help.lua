@@ -302,7 +302,7 @@ local foreign = {
   prod = "flow.math.reduce_prod", std = "flow.math.reduce_std", all = "flow.math.reduce_all",
   any = "flow.math.reduce_any", astype = "flow.cast", mm = "flow.matmul", bmm = "flow.matmul", dot = "flow.matmul",
   randn = "flow.random.normal", random_normal = "flow.random.normal", rand = "flow.random.uniform",
-  detach = "flow.stop_gradient", silu = "flow.nn.swish", interpolate = "flow.layers.upsample_2d", chunk = "flow.split",
+  detach = "flow.stop_gradient", silu = "flow.nn.swish", resize = "flow.nn.interpolate", chunk = "flow.split",
   dataloader = "flow.data.Dataset", tensordataset = "flow.data.Dataset", kfold = "flow.np.array_split",
   imread = "flow.np.load_png", load_image = "flow.np.load_png", imwrite = "flow.np.save_png",
   imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",

@@ -1,5 +1,5 @@
 -- What is about images and made of ops: transposed convolution, pooling along one axis, normalisation, PixelShuffle,
--- upsampling, reflection, sampling at places that are computed.
+-- upsampling, reflection, sampling at places that are computed, other sizes.
 local flow = require "moonflow"
 local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
@@ -397,5 +397,66 @@ describe("images at places that are computed", function()
     raises("size is {4, 4}, wanted {2, channels, height, width} for theta 'b' (2, 2, 3)", function()
       one(np.ones { 2, 2, 3 }, function(b) return flow.nn.affine_grid(b, { 4, 4 }) end)
     end)
+  end)
+end)
+
+describe("images in another size", function()
+  local function resized(x, size, ...)
+    local options = { ... }
+    return one(x, function(b) return flow.nn.interpolate(b, size, unpack(options)) end)
+  end
+  local function row(...) return np.array { { { { ... } } } } end
+  local function same_row(wanted, got) near(got, wanted, 1e-5) end
+
+  it("takes the nearest pixel, or goes between them", function()
+    local x = row(0, 10, 20, 30)
+    same_row(row(0, 0, 10, 20, 20, 30), resized(x, { 1, 6 }))
+    same_row(row(0, 10, 20), resized(x, { 1, 3 }))
+    -- The middles of six pixels lie at -1/6, 1/2, 7/6, 11/6, 5/2 and 19/6 of four.
+    same_row(row(0, 5, 70 / 6, 110 / 6, 25, 30), resized(x, { 1, 6 }, "bilinear"))
+    same_row(row(0, 6, 12, 18, 24, 30), resized(x, { 1, 6 }, "bilinear", true))
+    same_row(row(0, 15, 30), resized(x, { 1, 3 }, { mode = "bilinear", align_corners = true }))
+    -- By hand, with the weights of Keys for 1.5, 0.5, 0.5 and 1.5 of (0, 10, 20, 30).
+    same_row(row(15), resized(x, { 1, 1 }, "bicubic"))
+    -- Of four pixels with the weights 1/8, 3/8, 3/8 and 1/8, and three that are left of them at the border.
+    same_row(row(50 / 7, 160 / 7), resized(x, { 1, 2 }, "bilinear", { antialias = true }))
+  end)
+
+  it("is upsample_2d by whole factors, and takes channels last", function()
+    local x = count_up { 2, 3, 4, 5 }
+    for _, mode in ipairs { "nearest", "bilinear" } do
+      local want = one(x, function(b) return flow.layers.upsample_2d(b, { 2, 3 }, { interpolation = mode }) end)
+      assert.is_true(want == resized(x, { 8, 15 }, mode))
+    end
+    for _, mode in ipairs { "nearest", "bilinear", "bicubic" } do
+      local last = resized(x:transpose { 0, 2, 3, 1 }, { 3, 7 }, { mode = mode, data_format = "NHWC" })
+      near(last:transpose { 0, 3, 1, 2 }, resized(x, { 3, 7 }, mode), 1e-4)
+    end
+    assert.equal("(2, 3, 6, 6)", tostring(resized(x, 6).shape))
+    assert.equal("uint8", resized(x:astype(flow.uint8), { 3, 7 }).dtype)
+  end)
+
+  it("lets gradients by", function()
+    local dx = one(row(1, 2, 3), function(b)
+      return flow.gradients(flow.nn.interpolate(b, { 1, 2 }, "bilinear"), b)
+    end)
+    near(dx, row(0.75, 0.5, 0.75), 1e-6)  -- the middles lie at 1/4 and 7/4
+  end)
+
+  it("says what does not fit", function()
+    local x = np.ones { 1, 2, 3, 4 }
+    local function fails(pattern, ...)
+      local given = { ... }
+      raises(pattern, function() resized(x, unpack(given)) end)
+    end
+    fails("size is {4, 0}, wanted {height, width} of whole numbers from 1 on", { 4, 0 })
+    fails("size is {1.5, 1.5}, wanted {height, width}", 1.5)
+    fails("mode is 'cubic', wanted 'nearest', 'bilinear' or 'bicubic'", 4, "cubic")
+    fails("align_corners is for 'bilinear' and 'bicubic', and mode is 'nearest'", 4, { align_corners = true })
+    fails("align_corners and antialias exclude each other", 4, "bilinear", true, true)
+    raises("x 'b' is int32, and 'bilinear' computes with floats; flow.cast it, or take 'nearest'", function()
+      resized(x:astype(flow.int32), 4, "bilinear")
+    end)
+    raises("x 'b' is (3, 4), wanted rank 4, NCHW", function() resized(np.ones { 3, 4 }, 4) end)
   end)
 end)
