@@ -18,6 +18,19 @@ namespace {
 
 // ---- meaning -------------------------------------------------------------------------------------------------
 
+// Labels of pixels fit values that have their classes on axis 1, as PyTorch does.
+void require_classes_last(const Shape& labels, const Shape& values, const char* values_name) {
+  if (values.rank() < 3) return;
+  Shape others = values;
+  others.erase(1);
+  if (labels != others) return;
+  std::string perm = "0";
+  for (int axis = 2; axis < values.rank(); ++axis) perm += ", " + std::to_string(axis);
+  require(false, ErrorCode::ShapeMismatch, "labels ", labels, " are for ", values_name, " with the ", values[1],
+          " classes on the last axis, and in ", values, " they are on axis 1; flow.transpose(", values_name, ", { ",
+          perm, ", 1 }) puts them there");
+}
+
 // Labels (rows...) or (rows..., 1) beside values (rows..., classes). The result has the shape of the labels.
 std::vector<TensorType> infer_sparse(const OpCall& call, const char* values_name, bool with_prob) {
   const TensorType &labels = call.type(0), &values = call.type(1);
@@ -33,6 +46,7 @@ std::vector<TensorType> infer_sparse(const OpCall& call, const char* values_name
   rows.erase(rows.rank() - 1);
   Shape column = rows;
   if (column.rank() < Shape::kMaxRank) column.push_back(1);
+  if (labels.shape != rows && labels.shape != column) require_classes_last(labels.shape, values.shape, values_name);
   require(labels.shape == rows || labels.shape == column, ErrorCode::ShapeMismatch, "labels and ", values_name,
           " differ in rows: labels is ", labels.shape, ", ", values_name, " is ", values.shape,
           ", so labels should be ", rows);

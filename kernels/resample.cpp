@@ -266,7 +266,8 @@ OpDef upsample() {
       "data_format \"NHWC\"\n"
       "dtypes: float32, float64, bfloat16 or float16 -> the same\n"
       "defaults: size = {2}, interpolation = \"nearest\"\n"
-      "errors: a size below 1; an axis of 2^24 or more; align_corners with \"nearest\"";
+      "errors: a size below 1; an axis of 2^24 or more; align_corners with \"nearest\"\n"
+      "note: flow.nn.interpolate gives any size";
   op.attrs = {{"size", Ints{2}, "how many times as large: one whole number, or one each for height and width"},
               data_format_attr({}),
               {"interpolation", std::string("nearest"), "\"nearest\" or \"bilinear\""},

@@ -91,7 +91,8 @@ local rows = {
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
     .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "
     .. "object_segmentation_polygon_scale object_segmentation_polygon_to_mask",
-    "prepare images outside the job, by flow.np, or by flow.reverse, flow.slice and flow.layers.upsample_2d in it" },
+    "prepare images outside the job, by flow.np, or in it by flow.reverse, flow.slice, flow.nn.interpolate and "
+    .. "flow.nn.grid_sample" },
   { "flow", "summary", "flow.log.open(path) keeps numbers, flow.report shows them; job:summary() is the layer table" },
 }
 

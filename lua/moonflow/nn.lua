@@ -144,6 +144,7 @@ function(given, _, signature)
 end)
 
 require("moonflow.nn_images")(define)
+require("moonflow.nn_sampling")(define)
 require("moonflow.nn_volumes")(define)
 require("moonflow.nn_losses")(define)
 

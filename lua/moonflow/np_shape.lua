@@ -270,17 +270,31 @@ return function(np)
   end
 
   local roll_signature = signature("np.roll",
-    { { "a", "any" }, { "shift", "integer" }, { "axis", "integer?" } })
+    { { "a", "any" }, { "shift", "list" }, { "axis", "list?" } })
   --- The elements moved on by `shift` places along `axis`, those at the end to the beginning; without an axis as if
-  --- there were one.
+  --- there were one. Several axes may be moved along at once, by one number or by one for each: a picture is moved by
+  --- `np.roll(x, { 2, -1 }, { 0, 1 })`.
+  --- @param shift integer|table
+  --- @param axis? integer|table
+  --- @error shifts and axes of which there are not as many, where neither is one; a shift that is no whole number
   function np.roll(...)
     local given = roll_signature:parse(...)
     local a = as_array(given.a, "np.roll")
-    local flat = given.axis and a or a:ravel()
-    local axis = axis_of(flat, given.axis or 0, "np.roll")
-    local size = flat.shape[axis]
-    local first = size == 0 and 0 or (-given.shift) % size
-    return np.concat({ cut(flat, axis, { first, size }), cut(flat, axis, { 0, first }) }, axis):reshape(a.shape:table())
+    local shifts, axes = flat_list(given.shift), given.axis and flat_list(given.axis) or { 0 }
+    if #shifts * #axes == 0 or #shifts ~= #axes and #shifts ~= 1 and #axes ~= 1 then
+      fail("invalid_argument", ("np.roll: %d shifts for %d axes"):format(#shifts, #axes))
+    end
+    local moved = given.axis and a or a:ravel()
+    for i = 1, math.max(#shifts, #axes) do
+      local shift, axis = shifts[#shifts == 1 and 1 or i], axis_of(moved, axes[#axes == 1 and 1 or i], "np.roll")
+      if type(shift) ~= "number" or shift % 1 ~= 0 then
+        fail("invalid_argument", ("np.roll: shift must be whole numbers, got %s"):format(tostring(shift)))
+      end
+      local size = moved.shape[axis]
+      local first = size == 0 and 0 or (-shift) % size
+      moved = np.concat({ cut(moved, axis, { first, size }), cut(moved, axis, { 0, first }) }, axis)
+    end
+    return moved:reshape(a.shape:table())
   end
 
   -- Which places of an axis of this size stand at places from -before on, in each way to go on beyond its ends.

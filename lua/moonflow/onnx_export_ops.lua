@@ -30,7 +30,10 @@ local function through_int32(w, operator, attributes, further)
     { to = types.attribute(dtype) })
 end
 function ops.negative(w) return through_int32(w, "Neg") end
-function ops.relu(w) return through_int32(w, "Relu") end
+function ops.relu(w)
+  if w:dtype(1) == "int64" then return w:emit("Max", { w:input(1), w:number(0) }) end
+  return through_int32(w, "Relu")
+end
 
 for op, operator in pairs {
   add = "Add", subtract = "Sub", multiply = "Mul", divide = "Div", pow = "Pow", maximum = "Max", minimum = "Min",
@@ -351,10 +354,16 @@ function ops.dim_gather(w)
   return w:emit("GatherElements", { w:input(1), indices(w) }, { axis = { i = w.attrs.dim } })
 end
 
+-- ONNX Runtime gives float32 and int64 for indices of int64, and nothing of one or two bytes.
+local hot_dtypes = { int8 = "int64", uint8 = "int64", int32 = "int64", float16 = "float32", bfloat16 = "float32" }
+
 function ops.one_hot(w)
-  local attrs = w.attrs
-  local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
-  return w:emit("OneHot", { w:input(1), w:number(attrs.depth, "int64"), values }, { axis = { i = attrs.axis } })
+  local attrs, wide = w.attrs, hot_dtypes[w.attrs.dtype]
+  local values = core.array({ attrs.off_value, attrs.on_value }, attrs.dtype)
+  values = w:array(wide and ndarray.cast(values, wide) or values, "values")
+  local hot = w:emit("OneHot", { indices(w, 1), w:number(attrs.depth, "int64"), values }, { axis = { i = attrs.axis } },
+    wide and "wide")
+  return wide and w:emit("Cast", { hot }, { to = types.attribute(attrs.dtype) }) or hot
 end
 
 local function filled(w, value, word)

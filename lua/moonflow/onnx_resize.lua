@@ -1,9 +1,7 @@
 --- ONNX's Resize, and Upsample before it.
--- An image is resized along one axis after the other. Where the nearest place is taken, that picks places; else each
--- new place is a sum of old ones, so it is a product with a matrix that is known when the job is traced. What enlarges
--- an image by whole factors in the usual ways is an op of its own.
+-- What enlarges an image by whole factors in the usual ways is an op of its own.
 
-local core = require "moonflow.core"
+local resizing = require "moonflow.resizing"
 
 local operators = {}
 
@@ -42,60 +40,6 @@ local roundings = {
   ceil = ceil,
 }
 
--- The weight of an old place at the distance `d`, which is not above how.reach.
-local function linear_weight(d) return 1 - d end
-
--- Keys, "Cubic convolution interpolation for digital image processing", 1981.
-local function cubic_weight(d, a)
-  if d <= 1 then return ((a + 2) * d - (a + 3)) * d * d + 1 end
-  return (((d - 5) * d + 8) * d - 4) * a
-end
-
--- ---- along one axis -----------------------------------------------------------------------------------------------
-
-local function nearest(node, x, how, axis)
-  node:check_list(axis.to)
-  local places = {}
-  for at = 0, axis.to - 1 do
-    places[at + 1] = max(0, min(axis.from - 1, how.rounding(how.coordinate(at, axis))))
-  end
-  return node:pick(x, axis.index, places, "axis_" .. axis.index)
-end
-
--- The matrix (to, from) by which an axis is multiplied. What lies outside of the image is its border, or nothing. An
--- image that becomes smaller is smoothed, where the node says so: each new place sees as much as it stands for.
-local function weight_matrix(how, axis)
-  local values, shrinking = {}, how.smooths and min(1, axis.scale) or 1
-  for i = 1, axis.to * axis.from do values[i] = 0 end
-  for at = 0, axis.to - 1 do
-    local row, sum = at * axis.from + 1, 0
-    local x = how.coordinate(at, axis)
-    if how.is_crop then x = max(0, min(axis.from - 1, x)) end
-    for place = ceil(x - how.reach / shrinking), floor(x + how.reach / shrinking) do
-      local weight = how.weight(math.abs(x - place) * shrinking)
-      local is_outside = place < 0 or place >= axis.from
-      place = max(0, min(axis.from - 1, place))
-      if not (is_outside and how.excludes_outside) then
-        values[row + place], sum = values[row + place] + weight, sum + weight
-      end
-    end
-    for place = 0, axis.from - 1 do values[row + place] = values[row + place] / sum end
-  end
-  return values
-end
-
-local function weighted(node, x, how, axis)
-  node:check_list(axis.to * axis.from)
-  local rank = #x.shape
-  local matrix = node:reshape(core.array(weight_matrix(how, axis), x.dtype), { axis.to, axis.from })
-  local rows = node:swapped(x, axis.index, rank - 1, "turned_" .. axis.index)
-  local sizes = rows.shape:table()
-  local product = node:apply("matmul", { node:flattened(rows, rank - 1, "rows_" .. axis.index), matrix },
-    { transpose_b = true }, "axis_" .. axis.index)
-  sizes[rank] = axis.to
-  return node:swapped(node:reshape(product, sizes, "stack_" .. axis.index), axis.index, rank - 1, "back_" .. axis.index)
-end
-
 -- ---- the whole image ----------------------------------------------------------------------------------------------
 
 -- The attributes of upsample_2d where it is what is asked for, else nil.
@@ -132,7 +76,7 @@ local function resize(node, x, how, axes)
   local attrs = whole_factors(x, how, axes)
   if attrs then return node:apply("upsample_2d", { x }, attrs) end
   for _, axis in ipairs(axes) do
-    x = (how.mode == "nearest" and nearest or weighted)(node, x, how, axis)
+    x = (how.mode == "nearest" and resizing.nearest or resizing.weighted)(node, x, how, axis)
   end
   for _, axis in ipairs(how.is_crop and axes or {}) do x = extrapolated(node, x, how, axis) end
   return x
@@ -202,9 +146,9 @@ local function manner(node, mode, coordinate, rounding)
   }
   local a = node:float("cubic_coeff_a", -0.75)
   if mode == "linear" then
-    how.weight, how.reach = linear_weight, 1
+    how.weight, how.reach = resizing.linear_weight, 1
   elseif mode == "cubic" then
-    how.weight, how.reach = function(d) return cubic_weight(d, a) end, 2
+    how.weight, how.reach = function(d) return resizing.cubic_weight(d, a) end, 2
   elseif mode ~= "nearest" then
     node:fail("mode = " .. mode .. " is not supported")
   elseif how.smooths then

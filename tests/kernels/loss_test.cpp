@@ -84,6 +84,13 @@ TEST_CASE("labels and logits that do not belong together are refused") {
   CHECK(message_of([&] {
           session.evaluate(kSparse, {labels_below(10, 4), logits});
         }) == "labels and logits differ in rows: labels is (4), logits is (5, 10), so labels should be (5)");
+  const Tensor pixels = Tensor::allocate({DType::Int32, {2, 4, 6}}),
+               image = random_values({DType::Float32, {2, 3, 4, 6}}, 1);
+  CHECK(message_of([&] {
+          session.evaluate(kSparse, {pixels, image});
+        }) ==
+        "labels (2, 4, 6) are for logits with the 3 classes on the last axis, and in (2, 3, 4, 6) they are on axis 1; "
+        "flow.transpose(logits, { 0, 2, 3, 1 }) puts them there");
   CHECK(message_of([&] {
           session.evaluate(kSparse, {random_values({DType::Float32, {5}}, 1), logits});
         }) == "labels must be integers (int32 or int64), got float32");

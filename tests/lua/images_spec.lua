@@ -1,5 +1,5 @@
 -- What is about images and made of ops: transposed convolution, pooling along one axis, normalisation, PixelShuffle,
--- upsampling, reflection.
+-- upsampling, reflection, sampling at places that are computed, other sizes.
 local flow = require "moonflow"
 local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
@@ -319,5 +319,153 @@ describe("larger images", function()
       return flow.reflection_pad2d(b, { 2, 1, 0, 0 })
     end)
     assert.is_true(y == np.array({ { { { 3, 2, 1, 2, 3, 2 } } } }, flow.float))
+  end)
+end)
+
+describe("images at places that are computed", function()
+  local function sampled(x, grid, ...)
+    local options = { ... }
+    return run({ { "b", x }, { "g", grid } }, function(b, g) return flow.nn.grid_sample(b, g, unpack(options)) end)
+  end
+
+  it("grid_sample goes between pixels, and over the edge", function()
+    -- A row of four, at the places -1, 0.25, 3 and 5 where its ends are the outer edges.
+    local function place(x) return { (x + 0.5) / 2 - 1, 0 } end
+    local x, grid = np.array { { { { 1, 2, 3, 4 } } } }, np.array { { { place(-1), place(0.25), place(3), place(5) } } }
+    local function row(...) return np.array { { { { ... } } } } end
+    assert.is_true(sampled(x, grid) == row(0, 1.25, 4, 0))
+    assert.is_true(sampled(x, grid, { padding_mode = "border" }) == row(1, 1.25, 4, 4))
+    assert.is_true(sampled(x, grid, "nearest", "reflection") == row(1, 1, 4, 3))
+    -- By hand, with the weights of Keys for 1.25, 0.25, 0.75 and 1.75 of (1, 1, 2, 3).
+    assert.near(-0.10546875 + 0.87890625 + 2 * 0.26171875 - 3 * 0.03515625,
+      sampled(x, grid, "bicubic", "border"):at(0, 0, 0, 1), 1e-6)
+    grid = np.array { { { { -1, 0 }, { 0, 0 }, { 1, 0 } } } }  -- from the middle of the first to that of the last
+    assert.is_true(sampled(x, grid, { align_corners = true }) == row(1, 2.5, 4))
+  end)
+
+  it("affine_grid is where each pixel comes from", function()
+    local x = count_up { 1, 2, 2, 3 }
+    local function turned(matrix, options)
+      return run({ { "b", x }, { "theta", np.array { matrix } } }, function(b, theta)
+        return flow.nn.grid_sample(b, flow.nn.affine_grid(theta, b.shape, options), options)
+      end)
+    end
+    for _, options in ipairs { { align_corners = false }, { align_corners = true } } do
+      near(turned({ { 1, 0, 0 }, { 0, 1, 0 } }, options), x, 1e-6)
+      near(turned({ { -1, 0, 0 }, { 0, -1, 0 } }, options), np.flip(x, { 2, 3 }), 1e-6)
+    end
+    -- One column to the left, of three from -1 to 1.
+    local moved = np.array { { { { 1, 2, 0 }, { 4, 5, 0 } }, { { 7, 8, 0 }, { 10, 11, 0 } } } }
+    near(turned { { 1, 0, 2 / 3 }, { 0, 1, 0 } }, moved, 1e-5)
+  end)
+
+  it("lets gradients by to the image and to the grid", function()
+    np.random.seed(8)
+    local x, grid = np.random.uniform(-1, 1, { 2, 3, 4, 5 }), np.random.uniform(-1.2, 1.2, { 2, 3, 2, 2 })
+    for _, mode in ipairs { "bilinear", "bicubic" } do
+      for _, padding in ipairs { "zeros", "border", "reflection" } do
+        local function value(b, g)
+          return flow.math.reduce_sum(flow.nn.grid_sample(b, g, mode, padding) ^ 2)
+        end
+        local inputs = { { "b", x:astype("float64") }, { "g", grid:astype("float64") } }
+        local by_image, by_grid = run(inputs, function(b, g)
+          return unpack(flow.gradients(value(b, g), { b, g }))
+        end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+        local function slope(which, i)
+          local function at(step)
+            local moved = { { "b", inputs[1][2]:copy() }, { "g", inputs[2][2]:copy() } }
+            local flat = moved[which][2]:reshape({ -1 })
+            flat[i] = flat[i] + step
+            return run(moved, value):item()
+          end
+          return (at(1e-6) - at(-1e-6)) / 2e-6
+        end
+        for _, i in ipairs { 0, 7, 11 } do
+          assert.near(slope(1, i), by_image:reshape({ -1 })[i], 1e-6)
+          assert.near(slope(2, i), by_grid:reshape({ -1 })[i], 1e-6)
+        end
+      end
+    end
+  end)
+
+  it("say what does not fit", function()
+    local x, grid = np.ones { 2, 1, 4, 4 }, np.zeros { 2, 3, 3, 2 }
+    raises("grid 'g' is (1, 3, 3, 2), wanted (2, rows, columns, 2) for x 'b' (2, 1, 4, 4)", function()
+      sampled(x, grid:rows(0, 1))
+    end)
+    raises("x 'b' is (4, 4), wanted (batch, channels, height, width)", function() sampled(np.ones { 4, 4 }, grid) end)
+    raises("mode is 'cubic', wanted 'bilinear', 'bicubic' or 'nearest'", function()
+      sampled(x, grid, "cubic")
+    end)
+    raises("padding_mode is 'wrap', wanted 'zeros', 'border' or 'reflection'", function()
+      sampled(x, grid, { padding_mode = "wrap" })
+    end)
+    raises("theta 'b' is (2, 6), wanted (batch, 2, 3)", function()
+      one(np.ones { 2, 6 }, function(b) return flow.nn.affine_grid(b, { 2, 1, 4, 4 }) end)
+    end)
+    raises("size is {4, 4}, wanted {2, channels, height, width} for theta 'b' (2, 2, 3)", function()
+      one(np.ones { 2, 2, 3 }, function(b) return flow.nn.affine_grid(b, { 4, 4 }) end)
+    end)
+  end)
+end)
+
+describe("images in another size", function()
+  local function resized(x, size, ...)
+    local options = { ... }
+    return one(x, function(b) return flow.nn.interpolate(b, size, unpack(options)) end)
+  end
+  local function row(...) return np.array { { { { ... } } } } end
+  local function same_row(wanted, got) near(got, wanted, 1e-5) end
+
+  it("takes the nearest pixel, or goes between them", function()
+    local x = row(0, 10, 20, 30)
+    same_row(row(0, 0, 10, 20, 20, 30), resized(x, { 1, 6 }))
+    same_row(row(0, 10, 20), resized(x, { 1, 3 }))
+    -- The middles of six pixels lie at -1/6, 1/2, 7/6, 11/6, 5/2 and 19/6 of four.
+    same_row(row(0, 5, 70 / 6, 110 / 6, 25, 30), resized(x, { 1, 6 }, "bilinear"))
+    same_row(row(0, 6, 12, 18, 24, 30), resized(x, { 1, 6 }, "bilinear", true))
+    same_row(row(0, 15, 30), resized(x, { 1, 3 }, { mode = "bilinear", align_corners = true }))
+    -- By hand, with the weights of Keys for 1.5, 0.5, 0.5 and 1.5 of (0, 10, 20, 30).
+    same_row(row(15), resized(x, { 1, 1 }, "bicubic"))
+    -- Of four pixels with the weights 1/8, 3/8, 3/8 and 1/8, and three that are left of them at the border.
+    same_row(row(50 / 7, 160 / 7), resized(x, { 1, 2 }, "bilinear", { antialias = true }))
+  end)
+
+  it("is upsample_2d by whole factors, and takes channels last", function()
+    local x = count_up { 2, 3, 4, 5 }
+    for _, mode in ipairs { "nearest", "bilinear" } do
+      local want = one(x, function(b) return flow.layers.upsample_2d(b, { 2, 3 }, { interpolation = mode }) end)
+      assert.is_true(want == resized(x, { 8, 15 }, mode))
+    end
+    for _, mode in ipairs { "nearest", "bilinear", "bicubic" } do
+      local last = resized(x:transpose { 0, 2, 3, 1 }, { 3, 7 }, { mode = mode, data_format = "NHWC" })
+      near(last:transpose { 0, 3, 1, 2 }, resized(x, { 3, 7 }, mode), 1e-4)
+    end
+    assert.equal("(2, 3, 6, 6)", tostring(resized(x, 6).shape))
+    assert.equal("uint8", resized(x:astype(flow.uint8), { 3, 7 }).dtype)
+  end)
+
+  it("lets gradients by", function()
+    local dx = one(row(1, 2, 3), function(b)
+      return flow.gradients(flow.nn.interpolate(b, { 1, 2 }, "bilinear"), b)
+    end)
+    near(dx, row(0.75, 0.5, 0.75), 1e-6)  -- the middles lie at 1/4 and 7/4
+  end)
+
+  it("says what does not fit", function()
+    local x = np.ones { 1, 2, 3, 4 }
+    local function fails(pattern, ...)
+      local given = { ... }
+      raises(pattern, function() resized(x, unpack(given)) end)
+    end
+    fails("size is {4, 0}, wanted {height, width} of whole numbers from 1 on", { 4, 0 })
+    fails("size is {1.5, 1.5}, wanted {height, width}", 1.5)
+    fails("mode is 'cubic', wanted 'nearest', 'bilinear' or 'bicubic'", 4, "cubic")
+    fails("align_corners is for 'bilinear' and 'bicubic', and mode is 'nearest'", 4, { align_corners = true })
+    fails("align_corners and antialias exclude each other", 4, "bilinear", true, true)
+    raises("x 'b' is int32, and 'bilinear' computes with floats; flow.cast it, or take 'nearest'", function()
+      resized(x:astype(flow.int32), 4, "bilinear")
+    end)
+    raises("x 'b' is (3, 4), wanted rank 4, NCHW", function() resized(np.ones { 3, 4 }, 4) end)
   end)
 end)

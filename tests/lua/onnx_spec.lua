@@ -454,6 +454,26 @@ describe("a job that is written", function()
     same({ 0, 1, 1, 0 }, job_of(model, { 4 })(x))
   end)
 
+  it("has numbers of classes in the types that ONNX Runtime takes", function()
+    local function nodes_of(options, dtype)
+      local job, model = written({ 3 }, function(x) return flow.one_hot(x, 4, options) end, nil, dtype)
+      local x = np.array({ 2, 0, 3 }, dtype)
+      same(job(x):totable(), job_of(model, { 3 }, dtype)(x))
+      local ops = {}
+      for i, entry in ipairs(model._nodes) do ops[i] = entry.op end
+      return table.concat(ops, " ")
+    end
+    assert.equal("Constant OneHot", nodes_of({}, "int64"))
+    assert.equal("Constant Cast OneHot", nodes_of({}, "int32"))
+    for _, dtype in ipairs { "int8", "int32", "float16" } do
+      local options = { dtype = dtype, axis = 0, on_value = 5, off_value = -1 }
+      assert.equal("Constant Cast OneHot Cast", nodes_of(options, "int32"))
+    end
+    local _, model = written({ 2 }, function(x) return flow.nn.relu(x) end, nil, "int64")
+    assert.equal("Max", model._nodes[1].op)
+    same({ 0, 7 }, job_of(model, { 2 }, "int64")(np.array({ -7, 7 }, "int64")))
+  end)
+
   it("puts and adds rows, decides, and stops gradients", function()
     comes_back({ 4, 3 }, function(x)
       local at = np.array { { 2 }, { 0 }, { 2 }, { 4 } }:astype("int32")

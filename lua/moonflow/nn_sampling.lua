@@ -1,0 +1,227 @@
+--- The part of flow.nn that takes images at other places: grid_sample and affine_grid at such as are computed in each
+-- run, interpolate in another size.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local errors = require "moonflow.errors"
+local ops = require "moonflow.ops"
+local resizing = require "moonflow.resizing"
+local sampling = require "moonflow.sampling"
+
+local function constant(t, array)
+  return blob.new(t, t:constant(array), "constant", errors.site())
+end
+
+-- How a body of a job computes, for `sampling` and `resizing`. A word may come more than once.
+local Tools = {}
+Tools.__index = Tools
+
+function Tools:apply(op, inputs, attrs, word)
+  for i, value in ipairs(inputs) do
+    if not blob.is(value) then inputs[i] = constant(self.trace, value) end
+  end
+  if not word then return (ops.apply(op, inputs, attrs, self.name)) end
+  self.count = self.count + 1
+  return (ops.apply(op, inputs, attrs, self.name .. "-" .. word .. self.count))
+end
+
+function Tools:pick(x, axis, indices, word)
+  return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis }, word)
+end
+
+local kMostListed = 2 ^ 24
+
+function Tools:check_list(count)
+  if count > kMostListed then self.signature:fail((": it would need a list of %g numbers"):format(count)) end
+end
+
+local function tools_of(t, signature, name)
+  return setmetatable({ trace = t, signature = signature, name = name, count = 0 }, Tools)
+end
+
+local sample_doc = [[
+An image at the places of a grid, as where it is turned or bent (Jaderberg and others, "Spatial transformer networks",
+2015).
+  out[n, c, i, j] = x[n, c] at column grid[n, i, j, 0] and row grid[n, i, j, 1], from -1, the left or top edge of the
+  image, to 1, the right or bottom one; with align_corners from the middle of the first pixel to that of the last
+shapes: x (batch, channels, height, width), grid (batch, rows, columns, 2) -> (batch, channels, rows, columns)
+mode: "bilinear", between the four pixels around a place; "bicubic", between sixteen; "nearest", which has
+  no gradient for the grid
+padding_mode: what lies outside of the image is "zeros", the nearest pixel of its "border", or its "reflection"
+dtypes: float32, float64, bfloat16 or float16
+errors: a grid of another rank or batch, or without two numbers for each place]]
+
+local function define_sample(define)
+  define("grid_sample", {
+    { "x", "blob" }, { "grid", "blob" }, { "mode", "string", "bilinear" },
+    { "padding_mode", "string", "zeros" },
+    { "align_corners", "boolean", false, text = "-1 and 1 are the middles of the outermost pixels, not their edges" },
+  }, sample_doc,
+  function(given, t, signature)
+    local x, grid, mode, padding = given.x, given.grid, given.mode, given.padding_mode
+    if #x.shape ~= 4 then
+      signature:fail((": x '%s' is %s, wanted (batch, channels, height, width)"):format(x.name, tostring(x.shape)))
+    end
+    local batch = x.shape[0]
+    if #grid.shape ~= 4 or grid.shape[3] ~= 2 or grid.shape[0] ~= batch then
+      signature:fail((": grid '%s' is %s, wanted (%d, rows, columns, 2) for x '%s' %s"):format(grid.name,
+        tostring(grid.shape), batch, x.name, tostring(x.shape)))
+    end
+    if not sampling.modes[mode] then
+      signature:fail(": mode is '" .. mode .. "', wanted 'bilinear', 'bicubic' or 'nearest'")
+    end
+    if not sampling.paddings[padding] then
+      signature:fail(": padding_mode is '" .. padding .. "', wanted 'zeros', 'border' or 'reflection'")
+    end
+    local tools = tools_of(t, signature, given.name or t:unnamed("GridSample"))
+    return sampling.at_grid(tools, x, grid, mode, padding, given.align_corners)
+  end)
+end
+
+local affine_doc = [[
+The grid for flow.nn.grid_sample that turns, scales, shears and shifts an image:
+  out[n, i, j] = theta[n] * (x, y, 1), where x and y are the column and row of the pixel, from -1 to 1
+  So theta says where each pixel of the result comes from: { { 2, 0, 0 }, { 0, 2, 0 } } shows twice as much, half as
+  large.
+shapes: theta (batch, 2, 3), size = { batch, channels, height, width } -> (batch, height, width, 2)
+errors: a theta of another shape; a size of other than four numbers, or of another batch]]
+
+-- The rows (x, y, 1) of all pixels, row by row.
+local function pixels(height, width, is_aligned)
+  local function place(i, size)
+    if not is_aligned then return (2 * i + 1) / size - 1 end
+    return size == 1 and 0 or 2 * i / (size - 1) - 1
+  end
+  local list = {}
+  for i = 0, height - 1 do
+    for j = 0, width - 1 do
+      list[#list + 1], list[#list + 2], list[#list + 3] = place(j, width), place(i, height), 1
+    end
+  end
+  return list
+end
+
+local function define_affine(define)
+  define("affine_grid", {
+    { "theta", "blob" }, { "size", "list" },
+    { "align_corners", "boolean", false, text = "as grid_sample has it" },
+  }, affine_doc,
+  function(given, t, signature)
+    local theta, size = given.theta, arguments.flat_list(given.size)
+    if #theta.shape ~= 3 or theta.shape[1] ~= 2 or theta.shape[2] ~= 3 then
+      signature:fail((": theta '%s' is %s, wanted (batch, 2, 3)"):format(theta.name, tostring(theta.shape)))
+    end
+    local batch = theta.shape[0]
+    for i = 1, 4 do
+      if #size ~= 4 or not arguments.is_size(size[i]) or size[1] ~= batch then
+        signature:fail((": size is {%s}, wanted {%d, channels, height, width} for theta '%s' %s"):format(
+          table.concat(size, ", "), batch, theta.name, tostring(theta.shape)))
+      end
+    end
+    local height, width = size[3], size[4]
+    local name = given.name or t:unnamed("AffineGrid")
+    local places = constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
+      { height * width, 3 }))
+    local rows = ops.apply("reshape", { theta }, { shape = { batch * 2, 3 } }, name .. "-rows")
+    local grid = ops.apply("matmul", { rows, places }, { transpose_b = true }, name .. "-places")
+    grid = ops.apply("reshape", { grid }, { shape = { batch, 2, height, width } }, name .. "-image")
+    return (ops.apply("transpose", { grid }, { perm = { 0, 2, 3, 1 } }, name))
+  end)
+end
+
+local interpolate_doc = [[
+An image in another size, larger or smaller.
+  out[n, c, i, j] = x[n, c] at the row (i + 1/2) * in / out - 1/2 and the column alike; with align_corners at
+  i * (in - 1) / (out - 1), so that corners fall on corners; beyond the border it goes on as it ends
+shapes: x (batch, channels, height, width), size = { height, width } of the result, or one number for both; channels
+  last with data_format "NHWC"
+mode: "nearest", at the row floor(i * in / out); "bilinear", between the four pixels around a place; "bicubic", between
+  sixteen. With antialias each pixel of a smaller image is a mean of all that it stands for, as in a thumbnail
+dtypes: float32, float64, bfloat16 or float16; "nearest" all
+errors: a size below 1; align_corners or antialias with "nearest", or both]]
+
+-- A mode as `resizing` wants to know of it.
+local function manner(mode, is_aligned, smooths)
+  local how = { smooths = smooths, excludes_outside = smooths, rounding = math.floor }
+  if mode == "nearest" then
+    how.coordinate = function(at, axis) return at * axis.from / axis.to end
+  elseif is_aligned then
+    how.coordinate = function(at, axis) return axis.to == 1 and 0 or at * (axis.from - 1) / (axis.to - 1) end
+  else
+    how.coordinate = function(at, axis) return (at + 0.5) * axis.from / axis.to - 0.5 end
+  end
+  how.weight, how.reach = resizing.linear_weight, 1
+  if mode == "bicubic" then
+    local a = smooths and -0.5 or -0.75  -- PyTorch's, which for thumbnails follows Pillow
+    how.weight, how.reach = function(d) return resizing.cubic_weight(d, a) end, 2
+  end
+  return how
+end
+
+local interpolate_modes = { nearest = true, bilinear = true, bicubic = true }
+
+local function check_interpolate(given, signature)
+  local x, mode, format = given.x, given.mode, given.data_format
+  if format ~= "NCHW" and format ~= "NHWC" then
+    signature:fail(": data_format is '" .. format .. "', wanted 'NCHW' or 'NHWC'")
+  end
+  if #x.shape ~= 4 then
+    signature:fail((": x '%s' is %s, wanted rank 4, %s"):format(x.name, tostring(x.shape), format))
+  end
+  if not interpolate_modes[mode] then
+    signature:fail(": mode is '" .. mode .. "', wanted 'nearest', 'bilinear' or 'bicubic'")
+  end
+  if mode == "nearest" and (given.align_corners or given.antialias) then
+    signature:fail((": %s is for 'bilinear' and 'bicubic', and mode is 'nearest'"):format(
+      given.align_corners and "align_corners" or "antialias"))
+  elseif given.align_corners and given.antialias then
+    signature:fail ": align_corners and antialias exclude each other"
+  elseif mode ~= "nearest" and not arguments.floating[x.dtype] then
+    signature:fail((": x '%s' is %s, and '%s' computes with floats; flow.cast it, or take 'nearest'"):format(x.name,
+      x.dtype, mode))
+  end
+  local size = arguments.flat_list(given.size)
+  if #size == 1 then size[2] = size[1] end
+  if #size ~= 2 or not (arguments.is_size(size[1]) and arguments.is_size(size[2])) then
+    signature:fail((": size is {%s}, wanted {height, width} of whole numbers from 1 on"):format(
+      table.concat(size, ", ")))
+  end
+  return size
+end
+
+local function define_interpolate(define)
+  define("interpolate", {
+    { "x", "blob" }, { "size", "list" }, { "mode", "string", "nearest" }, { "align_corners", "boolean", false },
+    { "antialias", "boolean", false }, { "data_format", "string", "NCHW" },
+  }, interpolate_doc,
+  function(given, t, signature)
+    local x, mode, first_axis = given.x, given.mode, given.data_format == "NHWC" and 1 or 2
+    local size, axes, factors = check_interpolate(given, signature), {}, {}
+    for i = 1, 2 do
+      local from = x.shape[first_axis + i - 1]
+      if from < 1 then signature:fail(": x '" .. x.name .. "' " .. tostring(x.shape) .. " has no pixels") end
+      axes[i] = { index = first_axis + i - 1, from = from, to = size[i], scale = size[i] / from }
+      factors[i] = size[i] / from
+    end
+    local name = given.name or t:unnamed("Interpolate")
+    if mode ~= "bicubic" and arguments.floating[x.dtype] and factors[1] % 1 == 0 and factors[2] % 1 == 0 then
+      return (ops.apply("upsample_2d", { x }, { size = factors, data_format = given.data_format, interpolation = mode,
+                                                align_corners = given.align_corners }, name))
+    end
+    local tools, how = tools_of(t, signature, name), manner(mode, given.align_corners, given.antialias)
+    for _, axis in ipairs(axes) do
+      if axis.from ~= axis.to then
+        x = (mode == "nearest" and resizing.nearest or resizing.weighted)(tools, x, how, axis)
+      end
+    end
+    return (ops.apply("identity", { x }, nil, name))
+  end)
+end
+
+--- Adds them to flow.nn through its `define`.
+return function(define)
+  define_sample(define)
+  define_affine(define)
+  define_interpolate(define)
+end
