@@ -343,10 +343,17 @@ function ops.dim_gather(w)
   return w:emit("GatherElements", { w:input(1), indices(w) }, { axis = { i = w.attrs.dim } })
 end
 
+-- ONNX Runtime has the operator for few combinations of dtypes: of places in int64 it gives float32 and int64.
 function ops.one_hot(w)
   local attrs = w.attrs
-  local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
-  return w:emit("OneHot", { w:input(1), w:number(attrs.depth, "int64"), values }, { axis = { i = attrs.axis } })
+  local axis, depth, places = { axis = { i = attrs.axis } }, w:number(attrs.depth, "int64"), indices(w, 1)
+  if attrs.dtype == "float32" or attrs.dtype == "int64" then
+    local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
+    return w:emit("OneHot", { places, depth, values }, axis)
+  end
+  local is_on = w:emit("OneHot", { places, depth, w:ints { 0, 1 } }, axis, "ones")
+  is_on = w:emit("Cast", { is_on }, { to = types.attribute("bool") }, "on")
+  return w:emit("Where", { is_on, w:number(attrs.on_value, attrs.dtype), w:number(attrs.off_value, attrs.dtype) })
 end
 
 local function filled(w, value, word)

@@ -429,6 +429,15 @@ describe("a job that is written", function()
     end, 1e-5)
   end)
 
+  it("has class numbers of one dtype and vectors of another, in the dtypes that ONNX Runtime knows", function()
+    for _, dtype in ipairs { "float32", "float64", "int32", "int8" } do
+      local function body(x) return flow.one_hot(x, 3, 4, 1, { dtype = dtype }) end
+      local job, model = written({ 2 }, body, nil, "int32")
+      assert.same({ 1, 4, 1, 1, 1, 4 }, job(np.array({ 1, 2 }, flow.int32)):ravel():totable())
+      assert.same({ "Cast", dtype }, { model._nodes[1].op, model.outputs[1].dtype })
+    end
+  end)
+
   -- Lines that are filled up in front, as a batch of texts that are to be continued is.
   it("gives 0 for a query that may look at no key", function()
     comes_back({ 2, 5, 2, 4 }, function(x)
