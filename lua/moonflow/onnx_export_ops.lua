@@ -413,6 +413,26 @@ function ops.layer_norm_core(w)
     { axis = { i = axis }, epsilon = { f = w.attrs.epsilon } })
 end
 
+-- Both cross entropies take labels and logits.
+local function along_classes(w, operator, word) return w:emit(operator, { w:input(2) }, { axis = { i = -1 } }, word) end
+
+function ops.softmax_cross_entropy_with_logits(w)
+  local weighed = w:emit("Mul", { w:input(1), along_classes(w, "LogSoftmax", "logs") }, nil, "weighed")
+  return w:emit("Neg", { w:emit("ReduceSum", { weighed, w:ints { -1 } }, { keepdims = { i = 0 } }, "sum") })
+end
+
+-- Gives the probabilities too, which only a gradient reads.
+function ops.sparse_softmax_cross_entropy_with_logits(w)
+  local rank = #w:sizes(2)
+  local is_column, axis = #w:sizes(1) == rank, w:ints { rank - 1 }
+  local labels, logs = indices(w, 1), along_classes(w, "LogSoftmax", "logs")
+  if not is_column then labels = w:emit("Unsqueeze", { labels, axis }, nil, "column") end
+  local of_labels = w:emit("GatherElements", { logs, labels }, { axis = { i = rank - 1 } }, "of_labels")
+  if not is_column then of_labels = w:emit("Squeeze", { of_labels, axis }, nil, "of_rows") end
+  local probabilities = w.uses[w.op.outputs[1]] and along_classes(w, "Softmax", "probabilities")
+  return probabilities or logs, w:emit("Neg", { of_labels })
+end
+
 -- The int8 of a triangle: 1 where the key is not behind the query.
 local function causal_mask(queries, keys)
   local rows = ndarray.evaluate("reshape", { ndarray.evaluate("range", {}, { start = 0, stop = queries,
