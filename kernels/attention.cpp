@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "engine/graph.h"
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/dots.h"
 #include "kernels/cpu/head_rows.h"
 #include "kernels/cpu/softmax_row.h"
 #include "kernels/formula.h"
@@ -238,12 +240,15 @@ class Heads {
   int64_t scratch_count_ = 0;
 };
 
+// A single query, as of a text that grows word by word, reads keys and values where they lie, once: laying them out
+// anew would take longer than all else.
 template <class T>
 class Forward {
  public:
   explicit Forward(KernelCall& call)
       : heads_(call, call.inputs[kQuery].shape, call.inputs[kValue].shape),
-        key_(heads_.reserve(sizes().width, sizes().keys)),
+        is_single_(std::is_same_v<T, float> && sizes().queries == 1),
+        key_(is_single_ ? heads_.reserve(1, sizes().width) : heads_.reserve(sizes().width, sizes().keys)),
         value_(heads_.reserve(sizes().keys, sizes().value_width)),
         weights_(heads_.reserve(heads_.block, sizes().keys)),
         out_(heads_.reserve(heads_.block, sizes().value_width)) {
@@ -252,8 +257,8 @@ class Forward {
 
   void operator()(const LaunchCall& call) const {
     heads_.for_each(call, [&](const Head& head) {
-      copy_transposed(head.input(kKey, sizes().keys, sizes().width), heads_.scale, head.scratch + key_);
-      copy_rows(head.input(kValue, sizes().keys, sizes().value_width), head.scratch + value_);
+      if (!is_single_) copy_transposed(head.of_keys(kKey, sizes().width), heads_.scale, head.scratch + key_);
+      if (!values_in_place()) copy_rows(head.of_keys(kValue, sizes().value_width), head.scratch + value_);
       for (int64_t first = 0; first < sizes().queries; first += heads_.block)
         run_block(head, first, std::min(heads_.block, sizes().queries - first));
     });
@@ -263,15 +268,23 @@ class Forward {
   using Head = typename Heads<T>::Head;
 
   const Sizes& sizes() const { return heads_.sizes; }
+  // Whole registers may be read of them.
+  bool values_in_place() const { return is_single_ && sizes().value_width == padded_row(sizes().value_width); }
 
   void run_block(const Head& head, int64_t first, int64_t count) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
     const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
-    const int64_t step = row_step(sizes().keys), value_row = row_step(value_width);
+    const int64_t step = row_step(sizes().keys);
     T *const scratch = head.scratch, *weights = scratch + weights_;
-    const Rows<const T> query = head.input(kQuery, queries, width).part(first, count);
+    const Rows<const T> query = head.of_queries(kQuery, width).part(first, count);
+    const Rows<const T> laid_out{scratch + value_, sizes().keys, value_width, row_step(value_width)};
+    const Rows<const T> value = values_in_place() ? head.of_keys(kValue, value_width) : laid_out;
     const Target<T> out(head.output(0, queries, value_width).part(first, count), scratch + out_);
-    multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
+    if (is_single_) {
+      score(head, keys, weights);
+    } else {
+      multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
+    }
     const Head next = head.next();
     cpu::widest([&] {
       for (int64_t i = 0; i < count; ++i) {
@@ -281,9 +294,32 @@ class Forward {
         next.of_keys(kValue, value_width).fetch(first + i);
       }
     });
-    multiply(SmallProduct<T>{
-        count, value_width, keys, {weights, step, 1}, scratch + value_, value_row, out.data(), out.step()});
+    multiply(
+        SmallProduct<T>{count, value_width, keys, {weights, step, 1}, value.data, value.step, out.data(), out.step()});
     out.finish();
+  }
+
+  // The scores of the single query. Values are fetched with the keys beside them, as they are read next.
+  void score(const Head& head, int64_t keys, T* row) const {
+    if constexpr (std::is_same_v<T, float>) {
+      constexpr int kTile = 8, kAhead = 24;  // keys
+      const int64_t width = sizes().width;
+      const Rows<const T> key = head.of_keys(kKey, width), value = head.of_keys(kValue, sizes().value_width);
+      T* const query = head.scratch + key_;
+      for (int64_t c = 0; c < width; ++c) query[c] = heads_.scale * head.of_queries(kQuery, width).data[c];
+      cpu::widest_register([&](auto wide) {
+        using R = decltype(wide);
+        int64_t j = 0;
+        for (; j + kTile <= keys; j += kTile) {
+          for (int64_t i = j + kAhead; i < j + kAhead + kTile; ++i) {
+            key.fetch(i);
+            value.fetch(i);
+          }
+          cpu::dots<R, 1, kTile, 1>(width, query, 0, key.row(j), key.step, row + j);
+        }
+        for (; j < keys; ++j) cpu::dots<R, 1, 1, 1>(width, query, 0, key.row(j), key.step, row + j);
+      });
+    }
   }
 
   // Makes weights of a query's scores.
@@ -304,6 +340,7 @@ class Forward {
   }
 
   Heads<T> heads_;
+  const bool is_single_;
   const int64_t key_, value_, weights_, out_;  // places in the scratch
 };
 
