@@ -9,15 +9,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "engine/graph.h"
 #include "kernels/attention.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/small_product.h"
+#include "kernels/cpu/dots.h"
+#include "kernels/cpu/head_rows.h"
 #include "kernels/cpu/softmax_row.h"
-#include "kernels/cpu/square.h"
 #include "kernels/formula.h"
 #include "kernels/types.h"
 
@@ -25,11 +25,14 @@ namespace moonflow {
 namespace {
 
 using namespace attention;
+using cpu::copy_rows;
+using cpu::copy_transposed;
 using cpu::multiply;
 using cpu::padded_row;
 using cpu::row_step;
+using cpu::Rows;
 using cpu::SmallProduct;
-using cpu::Strided;
+using cpu::Target;
 
 // ---- meaning -------------------------------------------------------------------------------------------------
 
@@ -114,80 +117,6 @@ std::vector<Term> attention_grad_formula(GradCall& call, const Terms& in) {
 }
 
 // ---- CPU -----------------------------------------------------------------------------------------------------
-
-// A head's rows of a value that lies as (batch, length, heads, width).
-template <class T>
-struct Rows {
-  T* data;
-  int64_t count, width, step;
-  T* row(int64_t i) const { return data + i * step; }
-  // Begins to read a row. Rows lie apart, so the processor does not foresee which comes next.
-  void fetch(int64_t i) const {
-    constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t column = 0; i < count && column < width; column += kLine) __builtin_prefetch(row(i) + column, 0, 2);
-  }
-  Rows part(int64_t first, int64_t number) const { return {row(first), number, width, step}; }
-  Strided<std::remove_const_t<T>> strided() const { return {data, step, 1}; }
-};
-
-// Copies rows one behind the other, each filled up with zeros to whole registers.
-template <class T>
-void copy_rows(const Rows<const T>& from, T* to) {
-  const int64_t step = row_step(from.width), padded = padded_row(from.width);
-  for (int64_t i = 0; i < from.count; ++i, to += step)
-    std::fill(std::copy_n(from.row(i), from.width, to), to + padded, T(0));
-}
-
-// The transpose of `factor` times the rows, each row of it filled up with zeros. Whole squares go through registers, of
-// at most eight lanes, so that few rows are left over.
-template <class T>
-void copy_transposed(const Rows<const T>& from, T factor, T* to) {
-  const int64_t step = row_step(from.count), padded = padded_row(from.count);
-  int64_t square_rows = 0, square_columns = 0;
-  if constexpr (std::is_same_v<T, float>) {
-    cpu::widest_register([&](auto wide) {
-      using R = cpu::Register<std::min(decltype(wide)::kWidth, 8)>;
-      square_rows = from.count / R::kWidth * R::kWidth;
-      square_columns = from.width / R::kWidth * R::kWidth;
-      for (int64_t i = 0; i < square_rows; i += R::kWidth) {
-        for (int64_t c = 0; c < square_columns; c += R::kWidth)
-          cpu::copy_square<R>(from.row(i) + c, from.step, to + c * step + i, step, [=](auto& row) { row *= factor; });
-      }
-    });
-  }
-  for (int64_t i = 0; i < from.count; ++i) {
-    for (int64_t c = i < square_rows ? square_columns : 0; c < from.width; ++c)
-      to[c * step + i] = factor * from.row(i)[c];
-  }
-  for (int64_t c = 0; c < from.width; ++c) std::fill(to + c * step + from.count, to + c * step + padded, T(0));
-}
-
-// Where products write rows of an output: in their place if these are whole registers, and else in scratch first.
-template <class T>
-class Target {
- public:
-  Target(const Rows<T>& rows, T* scratch)
-      : rows_(rows),
-        in_place_(rows.width == padded_row(rows.width)),
-        data_(in_place_ ? rows.data : scratch),
-        step_(in_place_ ? rows.step : row_step(rows.width)) {}
-
-  T* data() const { return data_; }
-  int64_t step() const { return step_; }
-  void clear_from(int64_t first) const {
-    for (int64_t i = first; i < rows_.count; ++i) std::fill_n(data_ + i * step_, padded_row(rows_.width), T(0));
-  }
-  // Once all is written.
-  void finish() const {
-    for (int64_t i = 0; !in_place_ && i < rows_.count; ++i) std::copy_n(data_ + i * step_, rows_.width, rows_.row(i));
-  }
-
- private:
-  const Rows<T> rows_;
-  const bool in_place_;
-  T* const data_;
-  const int64_t step_;
-};
 
 // Which keys a query may look at, and which of its weights dropout keeps.
 struct Selection {
@@ -311,12 +240,15 @@ class Heads {
   int64_t scratch_count_ = 0;
 };
 
+// A single query, as of a text that grows word by word, reads keys and values where they lie, once: laying them out
+// anew would take longer than all else.
 template <class T>
 class Forward {
  public:
   explicit Forward(KernelCall& call)
       : heads_(call, call.inputs[kQuery].shape, call.inputs[kValue].shape),
-        key_(heads_.reserve(sizes().width, sizes().keys)),
+        is_single_(std::is_same_v<T, float> && sizes().queries == 1),
+        key_(is_single_ ? heads_.reserve(1, sizes().width) : heads_.reserve(sizes().width, sizes().keys)),
         value_(heads_.reserve(sizes().keys, sizes().value_width)),
         weights_(heads_.reserve(heads_.block, sizes().keys)),
         out_(heads_.reserve(heads_.block, sizes().value_width)) {
@@ -325,8 +257,8 @@ class Forward {
 
   void operator()(const LaunchCall& call) const {
     heads_.for_each(call, [&](const Head& head) {
-      copy_transposed(head.input(kKey, sizes().keys, sizes().width), heads_.scale, head.scratch + key_);
-      copy_rows(head.input(kValue, sizes().keys, sizes().value_width), head.scratch + value_);
+      if (!is_single_) copy_transposed(head.of_keys(kKey, sizes().width), heads_.scale, head.scratch + key_);
+      if (!values_in_place()) copy_rows(head.of_keys(kValue, sizes().value_width), head.scratch + value_);
       for (int64_t first = 0; first < sizes().queries; first += heads_.block)
         run_block(head, first, std::min(heads_.block, sizes().queries - first));
     });
@@ -336,15 +268,23 @@ class Forward {
   using Head = typename Heads<T>::Head;
 
   const Sizes& sizes() const { return heads_.sizes; }
+  // Whole registers may be read of them.
+  bool values_in_place() const { return is_single_ && sizes().value_width == padded_row(sizes().value_width); }
 
   void run_block(const Head& head, int64_t first, int64_t count) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
     const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
-    const int64_t step = row_step(sizes().keys), value_row = row_step(value_width);
+    const int64_t step = row_step(sizes().keys);
     T *const scratch = head.scratch, *weights = scratch + weights_;
-    const Rows<const T> query = head.input(kQuery, queries, width).part(first, count);
+    const Rows<const T> query = head.of_queries(kQuery, width).part(first, count);
+    const Rows<const T> laid_out{scratch + value_, sizes().keys, value_width, row_step(value_width)};
+    const Rows<const T> value = values_in_place() ? head.of_keys(kValue, value_width) : laid_out;
     const Target<T> out(head.output(0, queries, value_width).part(first, count), scratch + out_);
-    multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
+    if (is_single_) {
+      score(head, keys, weights);
+    } else {
+      multiply(SmallProduct<T>{count, keys, width, query.strided(), scratch + key_, step, weights, step});
+    }
     const Head next = head.next();
     cpu::widest([&] {
       for (int64_t i = 0; i < count; ++i) {
@@ -354,9 +294,32 @@ class Forward {
         next.of_keys(kValue, value_width).fetch(first + i);
       }
     });
-    multiply(SmallProduct<T>{
-        count, value_width, keys, {weights, step, 1}, scratch + value_, value_row, out.data(), out.step()});
+    multiply(
+        SmallProduct<T>{count, value_width, keys, {weights, step, 1}, value.data, value.step, out.data(), out.step()});
     out.finish();
+  }
+
+  // The scores of the single query. Values are fetched with the keys beside them, as they are read next.
+  void score(const Head& head, int64_t keys, T* row) const {
+    if constexpr (std::is_same_v<T, float>) {
+      constexpr int kTile = 8, kAhead = 24;  // keys
+      const int64_t width = sizes().width;
+      const Rows<const T> key = head.of_keys(kKey, width), value = head.of_keys(kValue, sizes().value_width);
+      T* const query = head.scratch + key_;
+      for (int64_t c = 0; c < width; ++c) query[c] = heads_.scale * head.of_queries(kQuery, width).data[c];
+      cpu::widest_register([&](auto wide) {
+        using R = decltype(wide);
+        int64_t j = 0;
+        for (; j + kTile <= keys; j += kTile) {
+          for (int64_t i = j + kAhead; i < j + kAhead + kTile; ++i) {
+            key.fetch(i);
+            value.fetch(i);
+          }
+          cpu::dots<R, 1, kTile, 1>(width, query, 0, key.row(j), key.step, row + j);
+        }
+        for (; j < keys; ++j) cpu::dots<R, 1, 1, 1>(width, query, 0, key.row(j), key.step, row + j);
+      });
+    }
   }
 
   // Makes weights of a query's scores.
@@ -377,6 +340,7 @@ class Forward {
   }
 
   Heads<T> heads_;
+  const bool is_single_;
   const int64_t key_, value_, weights_, out_;  // places in the scratch
 };
 

@@ -354,16 +354,17 @@ function ops.dim_gather(w)
   return w:emit("GatherElements", { w:input(1), indices(w) }, { axis = { i = w.attrs.dim } })
 end
 
--- ONNX Runtime gives float32 and int64 for indices of int64, and nothing of one or two bytes.
-local hot_dtypes = { int8 = "int64", uint8 = "int64", int32 = "int64", float16 = "float32", bfloat16 = "float32" }
-
+-- ONNX Runtime has the operator for few combinations of dtypes: of places in int64 it gives float32 and int64.
 function ops.one_hot(w)
-  local attrs, wide = w.attrs, hot_dtypes[w.attrs.dtype]
-  local values = core.array({ attrs.off_value, attrs.on_value }, attrs.dtype)
-  values = w:array(wide and ndarray.cast(values, wide) or values, "values")
-  local hot = w:emit("OneHot", { indices(w, 1), w:number(attrs.depth, "int64"), values }, { axis = { i = attrs.axis } },
-    wide and "wide")
-  return wide and w:emit("Cast", { hot }, { to = types.attribute(attrs.dtype) }) or hot
+  local attrs = w.attrs
+  local axis, depth, places = { axis = { i = attrs.axis } }, w:number(attrs.depth, "int64"), indices(w, 1)
+  if attrs.dtype == "float32" or attrs.dtype == "int64" then
+    local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
+    return w:emit("OneHot", { places, depth, values }, axis)
+  end
+  local is_on = w:emit("OneHot", { places, depth, w:ints { 0, 1 } }, axis, "ones")
+  is_on = w:emit("Cast", { is_on }, { to = types.attribute("bool") }, "on")
+  return w:emit("Where", { is_on, w:number(attrs.on_value, attrs.dtype), w:number(attrs.off_value, attrs.dtype) })
 end
 
 local function filled(w, value, word)
@@ -426,6 +427,26 @@ function ops.layer_norm_core(w)
   local gamma = w:has(2) and w:input(2) or w:array((ndarray.evaluate("constant", {}, ones)), "ones")
   return w:emit("LayerNormalization", { w:input(1), gamma, w:has(3) and w:input(3) or nil },
     { axis = { i = axis }, epsilon = { f = w.attrs.epsilon } })
+end
+
+-- Both cross entropies take labels and logits.
+local function along_classes(w, operator, word) return w:emit(operator, { w:input(2) }, { axis = { i = -1 } }, word) end
+
+function ops.softmax_cross_entropy_with_logits(w)
+  local weighed = w:emit("Mul", { w:input(1), along_classes(w, "LogSoftmax", "logs") }, nil, "weighed")
+  return w:emit("Neg", { w:emit("ReduceSum", { weighed, w:ints { -1 } }, { keepdims = { i = 0 } }, "sum") })
+end
+
+-- Gives the probabilities too, which only a gradient reads.
+function ops.sparse_softmax_cross_entropy_with_logits(w)
+  local rank = #w:sizes(2)
+  local is_column, axis = #w:sizes(1) == rank, w:ints { rank - 1 }
+  local labels, logs = indices(w, 1), along_classes(w, "LogSoftmax", "logs")
+  if not is_column then labels = w:emit("Unsqueeze", { labels, axis }, nil, "column") end
+  local of_labels = w:emit("GatherElements", { logs, labels }, { axis = { i = rank - 1 } }, "of_labels")
+  if not is_column then of_labels = w:emit("Squeeze", { of_labels, axis }, nil, "of_rows") end
+  local probabilities = w.uses[w.op.outputs[1]] and along_classes(w, "Softmax", "probabilities")
+  return probabilities or logs, w:emit("Neg", { of_labels })
 end
 
 -- The int8 of a triangle: 1 where the key is not behind the query.

@@ -105,6 +105,30 @@ TEST_CASE("a query that may look at no key gives zeros and has no gradient") {
     for (const double x : numbers(grad)) REQUIRE(std::isfinite(x));
 }
 
+TEST_CASE("a single query sees what several see") {
+  Session session = make_session();
+  for (const int64_t keys : {1, 7, 8, 45}) {
+    for (const auto& [width, value_width] : {std::pair<int64_t, int64_t>{5, 7}, {16, 32}, {40, 16}}) {
+      CAPTURE(keys, width, value_width);
+      const auto of = [](int64_t length, int64_t size) { return TensorType{DType::Float32, {2, length, 3, size}}; };
+      const Tensor query = random_values(of(1, width), 1), key = random_values(of(keys, width), 2);
+      const Tensor value = random_values(of(keys, value_width), 3);
+      Tensor mask = Tensor::allocate({DType::Int8, {2, 1, 1, keys}});
+      Tensor kept = Tensor::allocate({DType::Int8, {2, 3, 1, keys}});
+      for (int64_t i = 0; i < mask.count(); ++i) mask.data<int8_t>()[i] = i % 3 != 1;
+      for (int64_t i = 0; i < kept.count(); ++i) kept.data<int8_t>()[i] = i % 5 != 2;
+      for (const bool causal : {false, true}) {
+        const Attrs attrs{{"scale", 0.4}, {"rate", 0.2}, {"causal", causal}};
+        const std::vector<Tensor> here =
+            session.evaluate("dot_product_attention", {query, key, value, mask, kept}, attrs);
+        const std::vector<Tensor> there = session.evaluate(
+            "dot_product_attention", {as_double(query), as_double(key), as_double(value), mask, kept}, attrs);
+        for (int i = 0; i < 2; ++i) CHECK(distance(here[i], there[i]) < 2e-6);
+      }
+    }
+  }
+}
+
 TEST_CASE("a NaN among the scores is not lost") {
   Session session = make_session();
   Inputs in = inputs(DType::Float32);

@@ -429,6 +429,26 @@ describe("a job that is written", function()
     end, 1e-5)
   end)
 
+  it("has losses, as of a job that tells how well a net predicts", function()
+    comes_back({ 2, 3, 4 }, function(x)
+      local labels, logits = flow.math.argmax(x, 1), flow.transpose(x, { 0, 2, 1 })  -- (2, 4) and (2, 4, 3)
+      local plain = flow.nn.CrossEntropyLoss(logits, labels, { reduction = "none", ignore_index = 1 })
+      local smoothed = flow.nn.CrossEntropyLoss(logits, labels, { reduction = "none", label_smoothing = 0.1 })
+      local column = flow.nn.sparse_softmax_cross_entropy_with_logits(
+        flow.cast(flow.reshape(labels, { 8, 1 }), flow.int32), flow.reshape(logits, { 8, 3 }))
+      return plain + smoothed * 3 + flow.reshape(column, { 2, 4 }) * 5
+    end, 1e-5)
+  end)
+
+  it("has class numbers of one dtype and vectors of another, in the dtypes that ONNX Runtime knows", function()
+    for _, dtype in ipairs { "float32", "float64", "int32", "int8" } do
+      local function body(x) return flow.one_hot(x, 3, 4, 1, { dtype = dtype }) end
+      local job, model = written({ 2 }, body, nil, "int32")
+      assert.same({ 1, 4, 1, 1, 1, 4 }, job(np.array({ 1, 2 }, flow.int32)):ravel():totable())
+      assert.same({ "Cast", dtype }, { model._nodes[1].op, model.outputs[1].dtype })
+    end
+  end)
+
   -- Lines that are filled up in front, as a batch of texts that are to be continued is.
   it("gives 0 for a query that may look at no key", function()
     comes_back({ 2, 5, 2, 4 }, function(x)
