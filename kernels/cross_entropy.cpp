@@ -2,6 +2,7 @@
 // Labels are checked, all of them, before a kernel writes anything.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "engine/rewriter.h"
 #include "kernels/bad_index.h"
@@ -144,6 +145,35 @@ void for_each_row(int64_t rows, int64_t grain, const Body& body) {
   });
 }
 
+// The same by several rows at a time: body(first row, how many).
+template <class Body>
+void for_rows_together(int64_t rows, int64_t grain, const Body& body) {
+  cpu::parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+    cpu::widest([&] {
+      for (int64_t row = first; row < last; row += cpu::kTogether) body(row, std::min(cpu::kTogether, last - row));
+    });
+  });
+}
+
+// Of short rows, with labels: the losses, and what the labels' probabilities and all others are multiplied by.
+struct ShortLosses {
+  cpu::ShortRows rows;
+  float scale[cpu::kTogether], loss[cpu::kTogether];
+
+  ShortLosses(const float* logits, const int64_t* labels, int64_t count, int64_t classes)
+      : rows(logits, count, classes) {
+    float at_label[cpu::kTogether] = {};
+    for (int64_t j = 0; j < count; ++j) at_label[j] = logits[j * classes + labels[j]] - rows.top[j];
+    for (int64_t j = 0; j < cpu::kTogether; ++j) {
+      scale[j] = 1 / rows.sum[j];
+      loss[j] = elementary::log(rows.sum[j]) - at_label[j];
+    }
+  }
+};
+
+template <class T>
+constexpr bool kHasShortRows = std::is_same_v<T, float>;
+
 // The largest value, and sum(exp(x - largest)). NaN comes out as NaN.
 template <class T>
 struct LogSumExp {
@@ -161,6 +191,16 @@ Launch prepare_sparse_softmax(KernelCall& call) {
       const int64_t* labels = rows.check(launch.inputs[0], launch.scratch);
       const T* logits = launch.input<T>(1);
       T *prob = launch.output<T>(0), *out = launch.output<T>(1);
+      if constexpr (kHasShortRows<T>) {
+        if (cpu::are_short_rows(rows.rows, rows.classes)) {
+          for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
+            ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
+            losses.rows.scale_into(losses.scale, count, rows.classes, prob + row * rows.classes);
+            std::copy_n(losses.loss, count, out + row);
+          });
+          return;
+        }
+      }
       for_each_row(rows.rows, rows.grain(8), [&](int64_t row) {
         const T* x = logits + row * rows.classes;
         T* p = prob + row * rows.classes;  // may be x itself, so the label's logit is read first
@@ -204,6 +244,22 @@ Launch prepare_sparse_softmax_and_grad(KernelCall& call) {
       const int64_t* labels = rows.check(launch.inputs[0], launch.scratch);
       const T *logits = launch.input<T>(1), *dy = launch.input<T>(2);
       T *out = launch.output<T>(0), *dlogits = launch.output<T>(1);
+      if constexpr (kHasShortRows<T>) {
+        if (cpu::are_short_rows(rows.rows, rows.classes)) {
+          for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
+            T* dx = dlogits + row * rows.classes;
+            ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
+            losses.rows.scale_into(losses.scale, count, rows.classes, dx);
+            for (int64_t j = 0; j < count; ++j, dx += rows.classes) {
+              const T down = dy ? dy[row + j] : seed;
+              dx[labels[row + j]] -= 1;
+              for (int64_t i = 0; i < rows.classes; ++i) dx[i] *= down;
+            }
+            std::copy_n(losses.loss, count, out + row);
+          });
+          return;
+        }
+      }
       for_each_row(rows.rows, rows.grain(8), [&](int64_t row) {
         const T* x = logits + row * rows.classes;
         T* dx = dlogits + row * rows.classes;

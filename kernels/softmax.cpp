@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/lanes.h"
@@ -42,8 +43,32 @@ std::vector<TensorType> infer_softmax_grad(const OpCall& call) {
 
 // ---- CPU -----------------------------------------------------------------------------------------------------
 
+// Calls body(short rows, offset of the first, how many) for all lanes, where they are short rows; else gives false.
+template <class Body>
+bool by_short_rows(const Lanes& lanes, const float* logits, const Body& body) {
+  if (lanes.stride != 1 || !cpu::are_short_rows(lanes.count, lanes.n)) return false;
+  cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
+    cpu::widest([&] {
+      for (int64_t lane = first; lane < last; lane += cpu::kTogether) {
+        const int64_t count = std::min(cpu::kTogether, last - lane);
+        cpu::ShortRows rows(logits + lane * lanes.n, count, lanes.n);
+        body(rows, lane * lanes.n, count);
+      }
+    });
+  });
+  return true;
+}
+
 template <class T>
 void softmax(const Lanes& lanes, const T* logits, T* out) {
+  if constexpr (std::is_same_v<T, float>) {
+    const auto body = [=](cpu::ShortRows& rows, int64_t offset, int64_t count) {
+      float scale[cpu::kTogether];
+      for (int64_t j = 0; j < cpu::kTogether; ++j) scale[j] = 1 / rows.sum[j];
+      rows.scale_into(scale, count, lanes.n, out + offset);
+    };
+    if (by_short_rows(lanes, logits, body)) return;
+  }
   const auto row = [=](int64_t lane) {
     const int64_t offset = lane * lanes.n;
     const T* x = logits + offset;
@@ -76,6 +101,18 @@ void softmax(const Lanes& lanes, const T* logits, T* out) {
 
 template <class T>
 void log_softmax(const Lanes& lanes, const T* logits, T* out) {
+  if constexpr (std::is_same_v<T, float>) {
+    const auto body = [=](cpu::ShortRows& rows, int64_t offset, int64_t count) {
+      float log_sum[cpu::kTogether];
+      for (int64_t j = 0; j < cpu::kTogether; ++j) log_sum[j] = elementary::log(rows.sum[j]);
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t at = offset + j * lanes.n;
+#pragma GCC ivdep
+        for (int64_t i = 0; i < lanes.n; ++i) out[at + i] = logits[at + i] - rows.top[j] - log_sum[j];
+      }
+    };
+    if (by_short_rows(lanes, logits, body)) return;
+  }
   const auto row = [=](int64_t lane) {
     const int64_t offset = lane * lanes.n;
     const T* x = logits + offset;

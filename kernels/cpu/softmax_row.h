@@ -61,4 +61,51 @@ double dot(const T* x, const T* y, int64_t n) {
   return sum;
 }
 
+// Short rows leave registers half empty, and the largest value, the sum and the logarithm of each are single numbers.
+// So up to kTogether rows go side by side, place by place: of 21 classes that takes a quarter of the time. What becomes
+// of a row does not depend on those beside it.
+constexpr int64_t kTogether = 16, kShort = 32;
+
+// Do so many rows of n places go that way? Fewer than four are done sooner one by one.
+inline bool are_short_rows(int64_t rows, int64_t n) { return rows >= 4 && n > 0 && n < kShort; }
+
+struct ShortRows {
+  float y[kShort * kTogether];  // exp(x - top) of place i of row j at i * kTogether + j
+  float top[kTogether], sum[kTogether];
+
+  // `count` rows, at most kTogether, of n places, less than kShort. They are read before anything is written, so
+  // results may lie where they do.
+  ShortRows(const float* x, int64_t count, int64_t n) {
+    for (int64_t j = 0; j < kTogether; ++j) {
+      const float* row = x + (j < count ? j : 0) * n;
+      for (int64_t i = 0; i < n; ++i) y[i * kTogether + j] = row[i];
+      top[j] = -std::numeric_limits<float>::infinity();
+      sum[j] = 0;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < kTogether; ++j) {
+        const float value = y[i * kTogether + j];
+        top[j] = value > top[j] ? value : top[j];
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < kTogether; ++j) {
+        const float e = elementary::exp(y[i * kTogether + j] - top[j]);
+        y[i * kTogether + j] = e;
+        sum[j] += e;
+      }
+    }
+  }
+
+  // Multiplies each row by a number of its own, and puts it where it belongs.
+  void scale_into(const float (&scale)[kTogether], int64_t count, int64_t n, float* out) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < kTogether; ++j) y[i * kTogether + j] *= scale[j];
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      for (int64_t i = 0; i < n; ++i) out[j * n + i] = y[i * kTogether + j];
+    }
+  }
+};
+
 }  // namespace moonflow::cpu

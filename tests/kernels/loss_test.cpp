@@ -50,6 +50,27 @@ TEST_CASE("sparse cross entropy stays finite where softmax underflows") {
   CHECK(numbers(out[0])[0] == 0);
 }
 
+TEST_CASE("the losses and gradients of few classes are those of each row") {
+  Session session = make_session();
+  for (const int64_t classes : {1, 2, 10, 31, 32}) {
+    for (const int64_t rows : {1, 15, 16, 17, 40}) {
+      CAPTURE(classes, rows);
+      const Tensor labels = labels_below(classes, rows);
+      const Tensor logits = random_values({DType::Float32, {rows, classes}}, 5, -20, 20);
+      const Tensor dy = random_values({DType::Float32, {rows}}, 6);
+      const std::vector<Tensor> found = session.evaluate(kSparse, {labels, logits});
+      const std::vector<Tensor> wanted = session.evaluate(kSparse, {labels, as_double(logits)});
+      CHECK(distance(as_double(found[0]), wanted[0]) < 5e-7);  // as softmax
+      CHECK(distance(as_double(found[1]), wanted[1]) < 8e-6);  // of 40 + log 32
+      const char* const fused = "sparse_softmax_cross_entropy_and_grad";
+      const std::vector<Tensor> both = session.evaluate(fused, {labels, logits, dy});
+      const Tensor gradient = session.evaluate("sparse_softmax_cross_entropy_grad", {dy, labels, found[0]})[0];
+      CHECK(distance(both[0], found[1]) == 0);
+      CHECK(distance(both[1], gradient) == 0);
+    }
+  }
+}
+
 TEST_CASE("a label outside the classes is named by its row, and nothing is written") {
   Session session = make_session();
   const Tensor labels = Tensor::of<int32_t>({4}, {1, 2, 9, 11}), logits = random_values({DType::Float32, {4, 10}}, 1);

@@ -1,6 +1,8 @@
 // Softmax and its logarithm: known values, large logits, any axis, any thread count.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "values.h"
 
@@ -74,6 +76,37 @@ TEST_CASE("softmax has the same bits for any number of threads") {
       CHECK(distance(one.evaluate(grad, {dy, y}, attrs)[0], two.evaluate(grad, {dy, y}, attrs)[0]) == 0);
     }
   }
+}
+
+TEST_CASE("softmax of short rows is that of each row, whatever lies beside it") {
+  Session session = make_session();
+  for (const int64_t n : {1, 2, 5, 16, 31, 32}) {
+    for (const int64_t rows : {1, 15, 16, 17, 40}) {
+      CAPTURE(n, rows);
+      const Tensor x = random_values({DType::Float32, {rows, n}}, 3, -20, 20);
+      for (const char* op : {"softmax", "log_softmax"}) {
+        const Tensor y = session.evaluate(op, {x})[0];
+        // An exponential of a rounded difference, a sum, a quotient and a product of about 1; a sum of up to 40.
+        const double tolerance = std::string(op) == "softmax" ? 5e-7 : 8e-6;
+        CHECK(distance(as_double(y), session.evaluate(op, {as_double(x)})[0]) < tolerance);
+        if (rows < 4) continue;  // such are done one by one
+        const Tensor last = Tensor::allocate({DType::Float32, {4, n}});
+        const int64_t at = (rows - 4) * n, bytes = last.bytes();
+        std::memcpy(last.data(), x.data<float>() + at, bytes);
+        const Tensor alone = session.evaluate(op, {last})[0];
+        CHECK(std::memcmp(alone.data(), y.data<float>() + at, bytes) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a NaN among short rows stays in its own") {
+  Session session = make_session();
+  Tensor x = random_values({DType::Float32, {20, 5}}, 4, -3, 3);
+  const std::vector<double> before = numbers(session.evaluate("softmax", {x})[0]);
+  x.data<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<double> after = numbers(session.evaluate("softmax", {x})[0]);
+  for (int i = 0; i < 100; ++i) CHECK((i / 5 == 1 ? std::isnan(after[i]) : after[i] == before[i]));
 }
 
 TEST_CASE("softmax refuses what has no axis of logits") {
