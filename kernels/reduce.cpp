@@ -82,8 +82,12 @@ ValueId spread(GradCall& call, ValueId value) {
   return call.type(value).shape == shape ? value : call.op("broadcast_to", {value}, {{"shape", shape.dims()}});
 }
 
-ValueId number(GradCall& call, double value) {
-  return call.op("constant", {}, {{"value", value}, {"dtype", call.type(call.inputs[0]).dtype}, {"shape", Ints{}}});
+// dy times a number, which half precision may have few digits of, or none: of 1 / n where n is a million.
+ValueId times(GradCall& call, ValueId dy, double factor) {
+  const DType dtype = call.type(dy).dtype, wide = is_narrow(dtype) ? DType::Float32 : dtype;
+  const ValueId number = call.op("constant", {}, {{"value", factor}, {"dtype", wide}, {"shape", Ints{}}});
+  if (dtype == wide) return call.op("multiply", {dy, number});
+  return call.op("cast", {call.op("multiply", {call.op("cast", {dy}, {{"dtype", wide}}), number})}, {{"dtype", dtype}});
 }
 
 double inputs_per_output(GradCall& call) {
@@ -93,9 +97,7 @@ double inputs_per_output(GradCall& call) {
 
 ValueId sum_grad(GradCall& call) { return spread(call, call.grads[0]); }
 
-ValueId mean_grad(GradCall& call) {
-  return spread(call, call.op("multiply", {call.grads[0], number(call, 1 / inputs_per_output(call))}));
-}
+ValueId mean_grad(GradCall& call) { return spread(call, times(call, call.grads[0], 1 / inputs_per_output(call))); }
 
 // Shared equally where several elements are the extreme one.
 ValueId extreme_grad(GradCall& call) {
@@ -117,13 +119,13 @@ ValueId deviation(GradCall& call) {
 }
 
 ValueId variance_grad(GradCall& call) {
-  const ValueId scaled = call.op("multiply", {call.grads[0], number(call, 2 / inputs_per_output(call))});
+  const ValueId scaled = times(call, call.grads[0], 2 / inputs_per_output(call));
   return call.op("multiply", {deviation(call), beside_x(call, scaled)});
 }
 
 // Where all elements are equal the deviation has its smallest value, in a kink; the gradient is 0 there.
 ValueId std_grad(GradCall& call) {
-  const ValueId scaled = call.op("multiply", {call.grads[0], number(call, 1 / inputs_per_output(call))});
+  const ValueId scaled = times(call, call.grads[0], 1 / inputs_per_output(call));
   const ValueId inverse = call.op("reciprocal_no_nan", {call.outputs[0]});
   return call.op("multiply", {deviation(call), beside_x(call, call.op("multiply", {scaled, inverse}))});
 }

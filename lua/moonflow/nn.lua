@@ -88,8 +88,8 @@ define("dot_product_attention", {
 softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
   layer's (batch, length, heads * width) under another shape, so a reshape is all that it needs.
-mask: int8 that broadcasts to (batch, heads, queries, keys); where it is 0 a query does not look at a key. One that looks
-  at none gives 0
+mask: int8 that broadcasts to (batch, heads, queries, keys); where it is 0 a query does not look at a key. A query that
+  looks at none gives 0
 causal: query i looks at the keys 0 to i only
 rate: of dropout on the weights, in train jobs, as in flow.nn.dropout
 defaults: scale 1 / sqrt(width)]],

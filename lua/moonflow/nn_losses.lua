@@ -22,6 +22,12 @@ local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
 end
 
+-- The logarithm of 1 - p. Below one half 1 - p is rounded, and above it is exact.
+local function log_probability_of_rest(p)
+  local below = ops.apply("log1p", { -ops.apply("clip_by_value", { p }, { max = 0.5 }) })
+  return ops.apply("where", { p:lt(0.5), below, log_probability(1 - p) })
+end
+
 -- weight * x, and 0 where the weight is 0: a logit that a mask has made infinite does not make a NaN of it.
 local function weighed(weight, x)
   local zero = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} })
@@ -129,7 +135,7 @@ where input is 0 or 1. BCEWithLogitsLoss is exact there.
 shapes: input and target alike; weight, a blob, an array or a number, broadcasts to them]],
   function(given)
     local x, y = given.input, given.target
-    local loss = -(y * log_probability(x) + (1 - y) * log_probability(1 - x))
+    local loss = -(y * log_probability(x) + (1 - y) * log_probability_of_rest(x))
     return given.weight and loss * given.weight or loss
   end)
 

@@ -64,6 +64,19 @@ describe("flow.gradients", function()
     for i, wanted in ipairs({ 0, 0, 1, 0 }) do assert.is_true(np.array_equal(np.full({ #bases }, wanted), got[i])) end
   end)
 
+  it("of a mean in half precision is rounded once, however many elements there are", function()
+    for _, dtype in ipairs { flow.float16, flow.bfloat16 } do
+      for _, count in ipairs { 3, 1000000 } do
+        local got = run(np.array({ 1024 }), function(b)
+          local zeros = flow.zeros({ count }, dtype)
+          local mean = flow.cast(flow.math.reduce_mean(zeros), flow.float)
+          return { flow.slice(flow.gradients(mean * b, zeros), { 0 }, { 1 }) }
+        end)[1]
+        assert.is_true(np.array_equal(np.array({ 1024 / count }):astype(dtype), got))
+      end
+    end
+  end)
+
   it("of an angle is 0 at the origin, and that of a point beside it as ever", function()
     local got = run(np.array({ 0, 3, 0 }, flow.double), function(b)
       local across = flow.stop_gradient(b * 4 / 3)

@@ -110,6 +110,16 @@ describe("the losses", function()
     near(g[1], each({ x, t }, function(a, b) return (1 / (1 + math.exp(-a)) - b) / 6 end))
   end)
 
+  it("keep the digits of a probability that is nearly 0, whose rest is 1 in float32", function()
+    local small = np.array({ 1e-30, 1e-10, 1e-7, 1e-4, 0.3 }, flow.float)
+    local loss = loss_of({ small, np.zeros { 5 } }, flow.nn.BCELoss, { reduction = "none" })
+    for i = 0, 4 do
+      local q = small[i]
+      local wanted = q > 0.1 and -math.log(1 - q) or q + q ^ 2 / 2 + q ^ 3 / 3
+      assert.near(1, loss[i] / wanted, 5e-7)
+    end
+  end)
+
   it("weigh elements and positives", function()
     local w = double { 1, 2, 0.5 }
     local function soft(v) return math.log(1 + math.exp(v)) end
