@@ -153,6 +153,8 @@ return function(np)
     return parts
   end
 
+  local MOST_PARTS = 2 ^ 20  -- a list of arrays, of which a slip makes more than memory holds
+
   -- np.split and np.array_split: `places_of(size, count, axis)` gives the places where so many parts meet.
   local function define_split(name, places_of)
     local where = "np." .. name
@@ -164,6 +166,9 @@ return function(np)
       if type(given.parts) ~= "number" then return cut_at(flat_list(given.parts), a, axis) end
       if given.parts < 1 or given.parts % 1 ~= 0 then
         fail("invalid_argument", ("%s: parts must be a whole number above 0, got %g"):format(where, given.parts))
+      elseif given.parts > MOST_PARTS then
+        fail("invalid_argument", ("%s: %g parts are too many, at most %d are possible"):format(where, given.parts,
+          MOST_PARTS))
       end
       return cut_at(places_of(a.shape[axis], given.parts, axis), a, axis)
     end

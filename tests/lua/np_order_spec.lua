@@ -189,6 +189,8 @@ describe("cutting and repeating", function()
     same(parts[1], "float32", { { 3, 1 }, { 9, 7 } })
     same(parts[2], "float32", { { 2 }, { 8 } })
     assert.equal(0, np.array_split(np.arange(2), 3)[3].shape[0])
+    raises("invalid_argument", "np.array_split: 9.22337e+18 parts are too many, at most 1048576 are possible",
+      function() return np.array_split(np.arange(2), 2 ^ 63) end)
     assert.equal(2, #np.array_split(np.arange(8), { 3 }))
   end)
 
