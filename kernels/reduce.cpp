@@ -82,12 +82,16 @@ ValueId spread(GradCall& call, ValueId value) {
   return call.type(value).shape == shape ? value : call.op("broadcast_to", {value}, {{"shape", shape.dims()}});
 }
 
+ValueId number(GradCall& call, double value, DType dtype) {
+  return call.op("constant", {}, {{"value", value}, {"dtype", dtype}, {"shape", Ints{}}});
+}
+
 // dy times a number, which half precision may have few digits of, or none: of 1 / n where n is a million.
 ValueId times(GradCall& call, ValueId dy, double factor) {
   const DType dtype = call.type(dy).dtype, wide = is_narrow(dtype) ? DType::Float32 : dtype;
-  const ValueId number = call.op("constant", {}, {{"value", factor}, {"dtype", wide}, {"shape", Ints{}}});
-  if (dtype == wide) return call.op("multiply", {dy, number});
-  return call.op("cast", {call.op("multiply", {call.op("cast", {dy}, {{"dtype", wide}}), number})}, {{"dtype", dtype}});
+  const ValueId by = number(call, factor, wide);
+  if (dtype == wide) return call.op("multiply", {dy, by});
+  return call.op("cast", {call.op("multiply", {call.op("cast", {dy}, {{"dtype", wide}}), by})}, {{"dtype", dtype}});
 }
 
 double inputs_per_output(GradCall& call) {
@@ -134,8 +138,9 @@ ValueId std_grad(GradCall& call) {
 // is 0 there.
 ValueId logsumexp_grad(GradCall& call) {
   const ValueId out = call.outputs[0];
-  const ValueId is_some = call.op("greater", {out, number(call, -std::numeric_limits<double>::infinity())});
-  const ValueId shift = beside_x(call, call.op("where", {is_some, out, number(call, 0)}));
+  const DType dtype = call.type(out).dtype;
+  const ValueId is_some = call.op("greater", {out, number(call, -std::numeric_limits<double>::infinity(), dtype)});
+  const ValueId shift = beside_x(call, call.op("where", {is_some, out, number(call, 0, dtype)}));
   const ValueId shares = call.op("exp", {call.op("subtract", {call.inputs[0], shift})});
   return call.op("multiply", {beside_x(call, call.grads[0]), shares});
 }
