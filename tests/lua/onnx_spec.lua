@@ -484,10 +484,10 @@ describe("a job that is written", function()
       return table.concat(ops, " ")
     end
     assert.equal("Constant OneHot", nodes_of({}, "int64"))
-    assert.equal("Constant Cast OneHot", nodes_of({}, "int32"))
+    assert.equal("Cast Constant OneHot", nodes_of({}, "int32"))
     for _, dtype in ipairs { "int8", "int32", "float16" } do
       local options = { dtype = dtype, axis = 0, on_value = 5, off_value = -1 }
-      assert.equal("Constant Cast OneHot Cast", nodes_of(options, "int32"))
+      assert.equal("Cast OneHot Cast Where", nodes_of(options, "int32"))
     end
     local _, model = written({ 2 }, function(x) return flow.nn.relu(x) end, nil, "int64")
     assert.equal("Max", model._nodes[1].op)
