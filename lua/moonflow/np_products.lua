@@ -162,12 +162,17 @@ return function(np)
   --- with { axes of a, axes of b } these pairs. The result has the other axes of `a` and then those of `b`; without any
   --- it is a number. `np.tensordot(a, b, { { 0, 2 }, { 1, 0 } })`.
   --- @return any
-  --- @error the axes of a pair differ in size; an axis twice
+  --- @error the axes of a pair differ in size; an axis twice; more axes than an array has
   function np.tensordot(...)
     local given = tensordot_signature:parse(...)
     local a, b = as_array(given.a, "np.tensordot"), as_array(given.b, "np.tensordot")
     local axes, others = {}, {}
     if type(given.axes) == "number" then
+      local most = math.min(#a.shape, #b.shape)
+      if given.axes < 0 or given.axes > most or given.axes % 1 ~= 0 then
+        fail("invalid_argument", ("np.tensordot: a is %s and b %s, so axes is a whole number from 0 to %d, got %g")
+          :format(tostring(a.shape), tostring(b.shape), most, given.axes))
+      end
       for i = 1, given.axes do axes[i], others[i] = i - 1 - given.axes, i - 1 end
     else
       local pair = type(given.axes) == "table" and given.axes or {}

@@ -76,6 +76,11 @@ describe("products", function()
     raises("invalid_argument", "np.tensordot: axis 1 of b stands twice", function()
       np.tensordot(eye, eye, { { 0, 1 }, { 1, -1 } })
     end)
+    for _, axes in ipairs { math.huge, -1, 1.5, 3 } do
+      raises("invalid_argument", "b (2, 3), so axes is a whole number from 0 to 2, got", function()
+        np.tensordot(m, m, axes)
+      end)
+    end
     raises("shape_mismatch", "np.inner: the last axes differ in size: a is (1), b is (2)", function()
       np.inner({ 1 }, { 1, 2 })
     end)
