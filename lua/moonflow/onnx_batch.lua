@@ -1,9 +1,9 @@
 --- What job:export_onnx writes where the batch is open: one graph made of several, the job's for batches of some sizes.
 --- What differs between them is made of the size of the first input when the file runs.
 
-local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local np = require "moonflow.np"
+local types = require "moonflow.onnx_types"
 
 local batch = {}
 
@@ -33,40 +33,22 @@ local Merger = {}
 Merger.__index = Merger
 
 function Merger:fail(node, text)
-  errors.raise("unsupported", ("%s: with any_batch %s '%s' %s"):format(self.what, node.op, node.name, text))
-end
-
-function Merger:fresh(name)
-  local free, i = name, 1
-  while self.taken[free] do free, i = name .. "_" .. i, i + 1 end
-  self.taken[free] = true
-  return free
+  errors.raise("unsupported", ("%s: with any_batch %s '%s' %s"):format(self.writer.what, node.op, node.name, text))
 end
 
 -- A node before all others, and the name of its output.
 function Merger:emit(operator, inputs, word, attributes)
-  local name = self:fresh(word)
+  local name = self.writer:fresh(word)
   self.first[#self.first + 1] = { op = operator, name = name, inputs = inputs, outputs = { name },
                                   attributes = attributes or {} }
   return name
-end
-
-function Merger:ints(list)
-  local key = table.concat(list, " ")
-  if not self.known[key] then
-    self.known[key] = self:fresh("sizes_" .. table.concat(list, "_"))
-    self.graph.initializers[#self.graph.initializers + 1] = {
-      name = self.known[key], value = core.array(list, "int64"),
-    }
-  end
-  return self.known[key]
 end
 
 -- The size of the batch, as a list of one number.
 function Merger:size()
   if not self.size_name then
     local shape = self:emit("Shape", { self.source.name }, "batch_shape")
-    self.size_name = self:emit("Gather", { shape, self:ints { self.source.axis } }, "batch_size")
+    self.size_name = self:emit("Gather", { shape, self.writer:ints { self.source.axis } }, "batch_size")
   end
   return self.size_name
 end
@@ -75,11 +57,12 @@ end
 function Merger:numbers(offsets, slopes, array)
   local key = table.concat({ table.concat(offsets, " "), table.concat(slopes, " "), array.dtype, #array.shape }, "/")
   if not self.made[key] then
-    local name = self:emit("Mul", { self:size(), self:ints(slopes) }, "batch_times")
-    name = self:emit("Add", { name, self:ints(offsets) }, "batch_sizes")
-    if #array.shape == 0 then name = self:emit("Squeeze", { name, self:ints { 0 } }, "batch_number") end
+    local writer = self.writer
+    local name = self:emit("Mul", { self:size(), writer:ints(slopes) }, "batch_times")
+    name = self:emit("Add", { name, writer:ints(offsets) }, "batch_sizes")
+    if #array.shape == 0 then name = self:emit("Squeeze", { name, writer:ints { 0 } }, "batch_number") end
     if array.dtype ~= "int64" then
-      name = self:emit("Cast", { name }, "batch_as_" .. array.dtype, { to = { i = 6 } })  -- int32
+      name = self:emit("Cast", { name }, "batch_as_" .. array.dtype, { to = types.attribute(array.dtype) })
     end
     self.made[key] = name
   end
@@ -116,7 +99,7 @@ function Merger:of_batch(node, place, arrays)
       sizes[k] = k == changing[1] and -1 or size
       is_open = is_open or size <= 0
     end
-    if not is_open then return self:ints(sizes) end
+    if not is_open then return self.writer:ints(sizes) end
   end
   return self:numbers(offsets, slopes, a)
 end
@@ -162,51 +145,44 @@ local function open_sizes(values)
   return sizes
 end
 
-local function drop_unread(graph)
+local function drop_unread(writer)
   local read = {}
-  for _, node in ipairs(graph.nodes) do
+  for _, node in ipairs(writer.nodes) do
     for _, name in ipairs(node.inputs) do read[name] = true end
   end
   local kept = {}
-  for _, initializer in ipairs(graph.initializers) do
+  for _, initializer in ipairs(writer.initializers) do
     if read[initializer.name] then kept[#kept + 1] = initializer end
   end
-  graph.initializers = kept
+  writer.initializers = kept
 end
 
---- Makes one graph of those of a job for batches of batch.sizes; they are inputs, outputs, initializers and nodes, of
---- which an initializer that is a weight says so.
+--- Makes one graph of those of a job for batches of batch.sizes: each is its inputs, its outputs and the writer of the
+--- rest.
 --- @param graphs table  list of them; the first becomes the result
 --- @param axes table    by the name of an input: the axis of the batch
---- @param what string   "job:export_onnx: lenet", for errors
 --- @error what else than sizes depends on the batch, by its name
-function batch.merge(graphs, axes, what)
-  local graph = graphs[1]
-  local self = setmetatable({ graph = graph, what = what, first = {}, made = {}, known = {}, taken = {}, arrays = {} },
-    Merger)
+function batch.merge(graphs, axes)
+  local graph, writer = graphs[1], graphs[1].writer
+  local self = setmetatable({ writer = writer, first = {}, made = {}, arrays = {} }, Merger)
   for i, each in ipairs(graphs) do
-    if #each.nodes ~= #graph.nodes then
+    local other = each.writer
+    if #other.nodes ~= #writer.nodes then
       errors.raise("unsupported", ("%s: with any_batch it has %d nodes for a batch of %d and %d for one of %d"):format(
-        what, #graph.nodes, batch.sizes[1], #each.nodes, batch.sizes[i]))
+        writer.what, #writer.nodes, batch.sizes[1], #other.nodes, batch.sizes[i]))
     end
     self.arrays[i] = {}
-    for _, initializer in ipairs(each.initializers) do
-      self.taken[initializer.name] = true
-      if not initializer.is_weight then self.arrays[i][initializer.name] = initializer.value end
+    for _, initializer in ipairs(other.initializers) do
+      if not other.weights[initializer.name] then self.arrays[i][initializer.name] = initializer.value end
     end
   end
   for _, input in ipairs(graph.inputs) do
-    self.taken[input.name] = true
     if not self.source and axes[input.name] then self.source = { name = input.name, axis = axes[input.name] } end
   end
-  for _, node in ipairs(graph.nodes) do
-    self.taken[node.name] = true
-    for _, output in ipairs(node.outputs) do self.taken[output] = true end
-  end
 
-  for k, node in ipairs(graph.nodes) do
+  for k, node in ipairs(writer.nodes) do
     local nodes = {}
-    for i, each in ipairs(graphs) do nodes[i] = each.nodes[k] end
+    for i, each in ipairs(graphs) do nodes[i] = each.writer.nodes[k] end
     for _, other in ipairs(nodes) do
       if other.op ~= node.op or #other.inputs ~= #node.inputs then
         self:fail(node, "is another operator for another batch")
@@ -224,8 +200,8 @@ function batch.merge(graphs, axes, what)
       value.shape = open_sizes(values)
     end
   end
-  for i = #self.first, 1, -1 do table.insert(graph.nodes, 1, self.first[i]) end
-  drop_unread(graph)
+  for i = #self.first, 1, -1 do table.insert(writer.nodes, 1, self.first[i]) end
+  drop_unread(writer)
   return graph
 end
 

@@ -45,7 +45,7 @@ local function write_source(writer, node, inputs)
     name = writer:fresh(node.name)
     inputs[#inputs + 1] = value_entry(name, dtype, shape:table())
   elseif node.kind == "variable" then
-    name = writer:initializer(node.name, session.handle():read(node.name), true)
+    name = writer:weight(node.name, session.handle():read(node.name))
   else
     writer.op = node
     name = writer:array((writer.graph:constant_value(id)))
@@ -125,7 +125,7 @@ local function check(job, given)
   end
 end
 
--- The graph of a plan: its inputs, outputs, initializers and nodes.
+-- The graph of a plan: its inputs and outputs, and the writer that has the rest.
 local function written(job, of, given)
   local writer = onnx_writer.new(of.graph, "job:export_onnx: " .. job.name)
   for _, name in ipairs(given.outputs or {}) do
@@ -139,7 +139,7 @@ local function written(job, of, given)
     if node.kind == "op" then write_op(writer, node) else write_source(writer, node, inputs) end
   end
   local outputs = write_results(writer, of.results, given.outputs, typing.keys(of.skeleton))
-  return { inputs = inputs, outputs = outputs, initializers = writer.initializers, nodes = writer.nodes }
+  return { inputs = inputs, outputs = outputs, writer = writer }
 end
 
 -- Which axis of a placeholder counts the samples, or nil.
@@ -169,7 +169,7 @@ local function written_for_any_batch(job, given)
   if not next(axes) then
     signature:fail(": any_batch wants a job with a batch, and no input of " .. job.name .. " has one")
   end
-  return batch.merge(graphs, axes, "job:export_onnx: " .. job.name)
+  return batch.merge(graphs, axes)
 end
 
 --- Writes a job as ONNX.
@@ -180,7 +180,8 @@ return function(job, ...)
   check(job, given)
   if not job.plan.ready then job.plan:prepare() end
   local graph = given.any_batch and written_for_any_batch(job, given) or written(job, job.plan, given)
-  graph.opset, graph.producer, graph.name = kOpset, "moonflow", job.name
-  for _, initializer in ipairs(graph.initializers) do initializer.is_weight = nil end
-  core.onnx_write(given.path, graph)
+  core.onnx_write(given.path, {
+    opset = kOpset, producer = "moonflow", name = job.name, inputs = graph.inputs, outputs = graph.outputs,
+    initializers = graph.writer.initializers, nodes = graph.writer.nodes,
+  })
 end

@@ -20,6 +20,7 @@ local function new(graph, what)
     makers = {},  -- id of a value -> the node that another one may take over
     uses = {},    -- id of a value -> how many read it
     given = {},   -- id of a value -> true, where it is there before all nodes: an input or a weight
+    weights = {}, -- name of an initializer -> true, where it is one
     taken = {}, made = {}, known = {},
   }, Writer)
 end
@@ -33,10 +34,17 @@ function Writer:fresh(name)
 end
 
 --- Adds an initializer and gives its name: a weight, or sizes and numbers, which have no fraction or no axis. What
---- else is constant is a node, so that whoever reads the file does not take it for a weight. `is_weight` says which.
-function Writer:initializer(name, array, is_weight)
+--- else is constant is a node, so that whoever reads the file does not take it for a weight.
+function Writer:initializer(name, array)
   name = self:fresh(name)
-  self.initializers[#self.initializers + 1] = { name = name, value = array, is_weight = is_weight }
+  self.initializers[#self.initializers + 1] = { name = name, value = array }
+  return name
+end
+
+--- Adds a weight and gives its name.
+function Writer:weight(name, array)
+  name = self:initializer(name, array)
+  self.weights[name] = true
   return name
 end
 
