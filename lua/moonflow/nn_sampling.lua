@@ -4,14 +4,9 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
-local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local resizing = require "moonflow.resizing"
 local sampling = require "moonflow.sampling"
-
-local function constant(t, array)
-  return blob.new(t, t:constant(array), "constant", errors.site())
-end
 
 -- How a body of a job computes, for `sampling` and `resizing`. A word may come more than once.
 local Tools = {}
@@ -19,7 +14,7 @@ Tools.__index = Tools
 
 function Tools:apply(op, inputs, attrs, word)
   for i, value in ipairs(inputs) do
-    if not blob.is(value) then inputs[i] = constant(self.trace, value) end
+    if not blob.is(value) then inputs[i] = ops.constant(self.trace, value) end
   end
   if not word then return (ops.apply(op, inputs, attrs, self.name)) end
   self.count = self.count + 1
@@ -121,7 +116,7 @@ local function define_affine(define)
     end
     local height, width = size[3], size[4]
     local name = given.name or t:unnamed("AffineGrid")
-    local places = constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
+    local places = ops.constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
       { height * width, 3 }))
     local rows = ops.apply("reshape", { theta }, { shape = { batch * 2, 3 } }, name .. "-rows")
     local grid = ops.apply("matmul", { rows, places }, { transpose_b = true }, name .. "-places")

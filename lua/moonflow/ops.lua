@@ -136,11 +136,16 @@ function ops.apply(op, inputs, attrs, name, seed)
   return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
 end
 
+--- An array as a constant of the job.
+function ops.constant(t, array)
+  return blob.new(t, t:constant(array), "constant", errors.site())
+end
+
 --- A vector of one number, `size` times, as a constant of the job.
 function ops.filled(t, value, dtype, size)
   local array = core.zeros(dtype, { size })
   if size > 0 then array:set(":", value) end
-  return blob.new(t, t:constant(array), "constant", errors.site())
+  return ops.constant(t, array)
 end
 
 -- The dtype that a number among the inputs takes: that of the last blob, for a condition comes first.
