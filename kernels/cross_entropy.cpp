@@ -27,9 +27,9 @@ void require_classes_last(const Shape& labels, const Shape& values, const char* 
   if (labels != others) return;
   std::string perm = "0";
   for (int axis = 2; axis < values.rank(); ++axis) perm += ", " + std::to_string(axis);
-  require(false, ErrorCode::ShapeMismatch, "labels ", labels, " are for ", values_name, " with the ", values[1],
-          " classes on the last axis, and in ", values, " they are on axis 1; flow.transpose(", values_name, ", { ",
-          perm, ", 1 }) puts them there");
+  fail(ErrorCode::ShapeMismatch, "labels ", labels, " are for ", values_name, " with the ", values[1],
+       " classes on the last axis, and in ", values, " they are on axis 1; flow.transpose(", values_name, ", { ", perm,
+       ", 1 }) puts them there");
 }
 
 // Labels (rows...) or (rows..., 1) beside values (rows..., classes). The result has the shape of the labels.
@@ -145,16 +145,6 @@ void for_each_row(int64_t rows, int64_t grain, const Body& body) {
   });
 }
 
-// The same by several rows at a time: body(first row, how many).
-template <class Body>
-void for_rows_together(int64_t rows, int64_t grain, const Body& body) {
-  cpu::parallel_for(rows, grain, [&](int64_t first, int64_t last) {
-    cpu::widest([&] {
-      for (int64_t row = first; row < last; row += cpu::kTogether) body(row, std::min(cpu::kTogether, last - row));
-    });
-  });
-}
-
 // Of short rows, with labels: the losses, and what the labels' probabilities and all others are multiplied by.
 struct ShortLosses {
   cpu::ShortRows rows;
@@ -193,7 +183,7 @@ Launch prepare_sparse_softmax(KernelCall& call) {
       T *prob = launch.output<T>(0), *out = launch.output<T>(1);
       if constexpr (kHasShortRows<T>) {
         if (cpu::are_short_rows(rows.rows, rows.classes)) {
-          for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
+          cpu::for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
             ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
             losses.rows.scale_into(losses.scale, count, rows.classes, prob + row * rows.classes);
             std::copy_n(losses.loss, count, out + row);
@@ -246,7 +236,7 @@ Launch prepare_sparse_softmax_and_grad(KernelCall& call) {
       T *out = launch.output<T>(0), *dlogits = launch.output<T>(1);
       if constexpr (kHasShortRows<T>) {
         if (cpu::are_short_rows(rows.rows, rows.classes)) {
-          for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
+          cpu::for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
             T* dx = dlogits + row * rows.classes;
             ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
             losses.rows.scale_into(losses.scale, count, rows.classes, dx);

@@ -47,14 +47,9 @@ std::vector<TensorType> infer_softmax_grad(const OpCall& call) {
 template <class Body>
 bool by_short_rows(const Lanes& lanes, const float* logits, const Body& body) {
   if (lanes.stride != 1 || !cpu::are_short_rows(lanes.count, lanes.n)) return false;
-  cpu::parallel_for(lanes.count, grain(lanes), [&](int64_t first, int64_t last) {
-    cpu::widest([&] {
-      for (int64_t lane = first; lane < last; lane += cpu::kTogether) {
-        const int64_t count = std::min(cpu::kTogether, last - lane);
-        cpu::ShortRows rows(logits + lane * lanes.n, count, lanes.n);
-        body(rows, lane * lanes.n, count);
-      }
-    });
+  cpu::for_rows_together(lanes.count, grain(lanes), [&](int64_t lane, int64_t count) {
+    cpu::ShortRows rows(logits + lane * lanes.n, count, lanes.n);
+    body(rows, lane * lanes.n, count);
   });
   return true;
 }

@@ -3,9 +3,12 @@
 // are first summed in T a few at a time, since widening each would take half as long as it does to make them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/elementary.h"
 
 namespace moonflow::cpu {
@@ -68,6 +71,16 @@ constexpr int64_t kTogether = 16, kShort = 32;
 
 // Do so many rows of n places go that way? Fewer than four are done sooner one by one.
 inline bool are_short_rows(int64_t rows, int64_t n) { return rows >= 4 && n > 0 && n < kShort; }
+
+// Calls body(first row, how many) for all rows, as many at a time as go side by side.
+template <class Body>
+void for_rows_together(int64_t rows, int64_t grain, const Body& body) {
+  parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+    widest([&] {
+      for (int64_t row = first; row < last; row += kTogether) body(row, std::min(kTogether, last - row));
+    });
+  });
+}
 
 struct ShortRows {
   float y[kShort * kTogether];  // exp(x - top) of place i of row j at i * kTogether + j
