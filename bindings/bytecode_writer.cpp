@@ -1,6 +1,5 @@
 // A program of the build: compiles Lua files to what bytecode.h reads.
 //   bytecode_writer OUT FILE.lua...
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>

@@ -2,16 +2,11 @@
 #include "bindings/bytecode.h"
 #include "bindings/file.h"
 #include "bindings/lua_module.h"
+#include "bindings/wire.h"
 
 namespace moonflow::lua {
 
 namespace {
-
-// A size as LuaJIT writes it: seven bits a byte, the lowest first, the eighth where more follow.
-void append_size(std::string& to, size_t size) {
-  for (; size >= 0x80; size >>= 7) to.push_back(static_cast<char>(size | 0x80));
-  to.push_back(static_cast<char>(size));
-}
 
 // core.load_file(path) -> the chunk of a Lua file, as loadfile gives it, and whether it was compiled when the library
 // was built; or nil and what is wrong with its text
@@ -28,7 +23,7 @@ int load_file(lua_State* L) {
     const Bytecode found = bytecode_of(text);
     if (found.tail.empty()) return;
     made.append(found.head);
-    append_size(made, name.size());
+    append_varint(made, name.size());  // as LuaJIT writes sizes
     made.append(name).append(found.tail);
   });
   // A LuaJIT of another build refuses what it cannot read.

@@ -89,9 +89,9 @@ std::string_view WireReader::bytes() const {
   return bytes_;
 }
 
-void WireWriter::varint(uint64_t value) {
-  for (; value >= 0x80; value >>= 7) text_ += static_cast<char>(value | 0x80);
-  text_ += static_cast<char>(value);
+void append_varint(std::string& text, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) text += static_cast<char>(value | 0x80);
+  text += static_cast<char>(value);
 }
 
 void WireWriter::integer(uint32_t number, int64_t value) {

@@ -61,6 +61,9 @@ class WireReader {
   std::string_view bytes_;  // if it is
 };
 
+// Appends a number as seven bits a byte, the lowest first, each but the last with its eighth bit set.
+void append_varint(std::string& text, uint64_t value);
+
 // Appends fields to a message.
 class WireWriter {
  public:
@@ -76,7 +79,7 @@ class WireWriter {
 
  private:
   void tag(uint32_t number, WireType type) { varint(uint64_t{number} << 3 | static_cast<uint64_t>(type)); }
-  void varint(uint64_t value);
+  void varint(uint64_t value) { append_varint(text_, value); }
 
   std::string text_;
 };
