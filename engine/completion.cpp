@@ -29,7 +29,7 @@ CompletionQueue::~CompletionQueue() {
 
 void CompletionQueue::post(std::unique_ptr<Run> run) noexcept {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const SoonLocked lock(mutex_);
     Run* const posted = run.get();
     (tail_ ? tail_->next : head_) = std::move(run);
     tail_ = posted;
@@ -57,7 +57,7 @@ Completion* CompletionQueue::front() {
   if (has_front_) return &front_;
   if (!pulling_) {
     if (empty()) return nullptr;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const SoonLocked lock(mutex_);
     if (announced_) {
       announced_ = false;
       take_ready();
@@ -91,17 +91,13 @@ void CompletionQueue::pop() {
   front_.error.reset();
   --pulling_->plan->in_flight;
   pulling_.reset();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const SoonLocked lock(mutex_);
   take_ready();
 }
 
 bool CompletionQueue::wait(double timeout_ms) {
   if (!empty()) return true;
-  if (timeout_ms != 0) {
-    using Clock = std::chrono::steady_clock;
-    for (const Clock::time_point end = Clock::now() + patience; Clock::now() < end;)
-      if (!empty()) return true;
-  }
+  if (timeout_ms != 0 && look_out(patience, [&] { return !empty(); })) return true;
   std::unique_lock<std::mutex> lock(mutex_);
   return wait_for(posted_, lock, timeout_ms, [&] { return !empty(); });
 }

@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/lookout.h"
 #include "engine/plan.h"
 
 namespace moonflow {

@@ -89,7 +89,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
       run->tapped[i] = Tensor::allocate(plan->taps[i].type, submission.memory);
   const RunId id = run->id = ++last_run_;
 
-  std::unique_lock<std::mutex> lock(mutex_);
+  SoonLocked lock(mutex_);
   // Only this thread submits, so what is idle now stays idle until the run is queued.
   const bool none_before = queued_.empty() && !running_;
   const bool alone = none_before && nothing_started();
@@ -106,7 +106,7 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
       Runs place;
       place.push_back(std::move(run));
       start(*place.front(), alone);
-      lock.lock();
+      lock.lock_soon();
       hand_over(std::move(place));
       lock.unlock();
       started_changed_.notify_one();
@@ -325,22 +325,20 @@ void Executor::hand_over(Runs&& started) {
 
 // Until something is handed over. To be woken takes longer than short runs do, and costs whoever submits one some
 // microseconds, so after a run the finisher looks out for the next one for a while before it sleeps.
-void Executor::wait_for_started(std::unique_lock<std::mutex>& lock) {
-  using Clock = std::chrono::steady_clock;
+void Executor::wait_for_started(SoonLocked& lock) {
   const auto something = [&] { return all_started_ || !started_.empty(); };
   if (something()) return;
   const uint64_t seen = handed_over_.load(std::memory_order_relaxed);
   lock.unlock();
-  const Clock::time_point patience = Clock::now() + std::chrono::microseconds(50);
-  while (handed_over_.load(std::memory_order_acquire) == seen && Clock::now() < patience) {
-  }
-  lock.lock();
+  constexpr std::chrono::microseconds kPatience(50);
+  look_out(kPatience, [&] { return handed_over_.load(std::memory_order_acquire) != seen; });
+  lock.lock_soon();
   started_changed_.wait(lock, something);
 }
 
 void Executor::finish_started() {
   leave_signals_to_the_host();
-  std::unique_lock<std::mutex> lock(mutex_);
+  SoonLocked lock(mutex_);
   for (;;) {
     wait_for_started(lock);
     if (started_.empty()) return;
@@ -356,7 +354,7 @@ void Executor::finish_started() {
       completions_.post(std::move(run));
     }
     --workers_running;
-    lock.lock();
+    lock.lock_soon();
     finishing_ = false;
     progress_.notify_all();
   }
@@ -365,7 +363,7 @@ void Executor::finish_started() {
 // As many runs of a plan as may be in flight have a slot each, unless the device has no memory for them: then they
 // take turns.
 Slot& Executor::free_slot(Plan& plan) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  SoonLocked lock(mutex_);
   const auto find = [&] {
     const auto found = std::find_if(plan.slots.begin(), plan.slots.end(), [](const auto& slot) { return !slot->busy; });
     return found == plan.slots.end() ? nullptr : found->get();
@@ -391,7 +389,7 @@ Slot& Executor::free_slot(Plan& plan) {
 }
 
 void Executor::release(Slot& slot) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const SoonLocked lock(mutex_);
   slot.busy = false;
 }
 

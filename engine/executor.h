@@ -93,7 +93,7 @@ class Executor {
   // never lost.
   using Runs = std::list<std::unique_ptr<Run>>;
   void hand_over(Runs&& started);  // one; with the mutex held. The finisher is to be told afterwards
-  void wait_for_started(std::unique_lock<std::mutex>& lock);
+  void wait_for_started(SoonLocked& lock);
   Lanes& lanes_of(const Plan& plan);
   Slot& free_slot(Plan& plan);
   void release(Slot& slot);

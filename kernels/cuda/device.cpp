@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "engine/lookout.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/obstacles.h"
 #include "kernels/cuda/run.h"
@@ -31,10 +32,9 @@ class CudaEvent final : public Event {
   // A short step is over before a thread could fall asleep and be woken, which takes 20 us more. To look at a flag
   // costs nothing, while asking for an event holds up whoever launches meanwhile.
   void wait() override {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point patience = Clock::now() + std::chrono::microseconds(flag_ ? 200 : 50);
-    while (!(flag_ ? runtime_.raised(flag_) : runtime_.done(handle_)))
-      if (Clock::now() > patience) return runtime_.synchronize(handle_);
+    const std::chrono::microseconds patience(flag_ ? 200 : 50);
+    if (!look_out(patience, [&] { return flag_ ? runtime_.raised(flag_) : runtime_.done(handle_); }))
+      runtime_.synchronize(handle_);
   }
 
  private:
