@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/slabs.h"
@@ -93,6 +94,9 @@ class Cudart final : public Runtime {
                  [](void* memory) { let_go(cudaFreeHost(memory)); }) {
     enter();
   }
+  ~Cudart() override {
+    for (const Alarm& alarm : alarms_) destroy(alarm);
+  }
 
   const Properties& properties() const override { return properties_; }
   int64_t free_bytes() override {
@@ -139,18 +143,13 @@ class Cudart final : public Runtime {
     return stream;
   }
   void destroy(StreamHandle stream) noexcept override { let_go(cudaStreamDestroy(stream)); }
-  // By an event, which sleeps: cudaStreamSynchronize would keep a core busy for as long as it takes.
+  // By an alarm, which sleeps: cudaStreamSynchronize would keep a core busy for as long as it takes.
   void synchronize(StreamHandle stream) override {
     const cudaError_t now = cudaStreamQuery(stream);
     if (now != cudaErrorNotReady) return check(now);
     cudaGetLastError();
-    struct Mark {
-      Cudart& runtime;
-      EventHandle event = runtime.make_event();
-      ~Mark() { runtime.destroy(event); }
-    } mark{*this};
-    record(stream, mark.event);
-    synchronize(mark.event);
+    const TakenAlarm alarm(*this);
+    alarm.sleep_behind(stream);
   }
   void copy(StreamHandle stream, void* to, const void* from, int64_t bytes) override {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
@@ -164,11 +163,9 @@ class Cudart final : public Runtime {
 
   // ---- events
 
-  EventHandle make_event() override {
-    EventHandle event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
-    return event;
-  }
+  // Nothing is interrupted when it comes to pass. An event that one can sleep for interrupts a core each time, whether
+  // somebody sleeps or not, which takes that core some ten microseconds of a virtual machine's time.
+  EventHandle make_event() override { return make_event(cudaEventDisableTiming); }
   void destroy(EventHandle event) noexcept override { let_go(cudaEventDestroy(event)); }
   void record(StreamHandle stream, EventHandle event) override { check(cudaEventRecord(event, stream)); }
   void wait_for(StreamHandle stream, EventHandle event) override { check(cudaStreamWaitEvent(stream, event, 0)); }
@@ -181,7 +178,11 @@ class Cudart final : public Runtime {
     check(status);
     return true;
   }
-  void synchronize(EventHandle event) override { check(cudaEventSynchronize(event)); }
+  void synchronize(EventHandle event) override {
+    const TakenAlarm alarm(*this);
+    wait_for(alarm.stream(), event);
+    alarm.sleep_behind(alarm.stream());
+  }
 
   // ---- flags
 
@@ -214,6 +215,62 @@ class Cudart final : public Runtime {
   void destroy(GraphHandle graph) noexcept override { let_go(cudaGraphExecDestroy(graph)); }
 
  private:
+  static EventHandle make_event(unsigned flags) {
+    EventHandle event = nullptr;
+    check(cudaEventCreateWithFlags(&event, flags));
+    return event;
+  }
+
+  // An event to sleep for, and a stream of its own on which it can be put behind another event.
+  struct Alarm {
+    StreamHandle stream;
+    EventHandle event;
+  };
+  class TakenAlarm {
+   public:
+    explicit TakenAlarm(Cudart& runtime) : runtime_(runtime) {
+      {
+        const std::unique_lock lock(runtime.mutex_);
+        if (!runtime.alarms_.empty()) {
+          alarm_ = runtime.alarms_.back();
+          runtime.alarms_.pop_back();
+          return;
+        }
+      }
+      alarm_.event = make_event(cudaEventDisableTiming | cudaEventBlockingSync);
+      try {
+        alarm_.stream = runtime.make_stream();
+      } catch (...) {
+        runtime.destroy(alarm_.event);
+        throw;
+      }
+    }
+    ~TakenAlarm() {
+      try {
+        const std::unique_lock lock(runtime_.mutex_);
+        runtime_.alarms_.push_back(alarm_);
+      } catch (...) {
+        runtime_.destroy(alarm_);
+      }
+    }
+    TakenAlarm(const TakenAlarm&) = delete;
+    TakenAlarm& operator=(const TakenAlarm&) = delete;
+
+    StreamHandle stream() const { return alarm_.stream; }
+    void sleep_behind(StreamHandle stream) const {
+      runtime_.record(stream, alarm_.event);
+      check(cudaEventSynchronize(alarm_.event));
+    }
+
+   private:
+    Cudart& runtime_;
+    Alarm alarm_{};
+  };
+  void destroy(const Alarm& alarm) noexcept {
+    destroy(alarm.event);
+    destroy(alarm.stream);
+  }
+
   void* allocate_pinned(int64_t bytes) {
     void* memory = nullptr;
     const cudaError_t status = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable);
@@ -239,6 +296,7 @@ class Cudart final : public Runtime {
   Slabs staging_;
   mutable std::shared_mutex mutex_;
   std::map<const char*, int64_t> own_;  // the card's memory: where it begins, and how much it is
+  std::vector<Alarm> alarms_;           // that nobody has taken
 };
 
 }  // namespace
