@@ -1,4 +1,5 @@
-// Convolutions on CUDA, over one or two spatial axes: the library's (kernels/cuda/convolution.h). Strict float32 is in
+// Convolutions on CUDA, over one or two spatial axes: the library's (kernels/cuda/convolution.h), but for small
+// gradients in TF32, of which we have faster ones (kernels/cuda/convolution_gradients.h). Strict float32 is in
 // rows, for which it has kernels that are as good as any. On tensor cores, which the narrow dtypes and TF32 are for,
 // channels come last, so that neighbours are multiplied at once. What the library has no engine for is computed
 // directly.
@@ -14,6 +15,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/channel_sums.h"
 #include "kernels/cuda/convolution.h"
+#include "kernels/cuda/convolution_gradients.h"
 #include "kernels/cuda/direct_convolution.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
@@ -207,8 +209,9 @@ Launch prepare_sum(Convolutions& library, KernelCall& call) {
 Launch prepare_input_grad(Convolutions& library, int spatial_axes, KernelCall& call) {
   const Conv conv = conv_of_inputs(ConvKind::InputGrad, call.attrs, call.inputs[0].shape, call.inputs[1].shape,
                                    spatial_axes);
-  const ConvolutionLaunch launch = prepare_convolution(
-      library, wanted_of(stored(conv, call.output_layouts[0]), ConvKind::InputGrad, call), call.scratch_bytes);
+  const ConvolutionCall wanted = wanted_of(stored(conv, call.output_layouts[0]), ConvKind::InputGrad, call);
+  ConvolutionLaunch launch = input_gradient(call.device, wanted);
+  if (!launch) launch = prepare_convolution(library, wanted, call.scratch_bytes);
   return [launch](const LaunchCall& at) {
     launch(at.stream, {at.outputs[0], at.inputs[1], at.inputs[0], nullptr, at.scratch});
   };
@@ -285,9 +288,13 @@ Launch prepare_filter_grad(Convolutions& library, ConvKind kind, int spatial_axe
     padded_bytes = round_up(size.batch * size.channels * size.height * size.width * size_of(dtype));
     pad = dtype == DType::Float64 ? add_zeros<double>(conv, wanted.conv) : add_zeros<float>(conv, wanted.conv);
   }
-  const ConvolutionLaunch launch = prepare_convolution(library, wanted, workspace);
-  const bool in_place = dtype == result && conv.image.channels == given.image.channels &&
-                        (conv.format.channels_last == given.format.channels_last || is_single_place(given));
+  const bool stays = conv.format.channels_last == given.format.channels_last;
+  ConvolutionLaunch launch = filter_gradient(call.device, wanted, !stays, workspace);
+  bool in_place = static_cast<bool>(launch);
+  if (!launch) {
+    launch = prepare_convolution(library, wanted, workspace);
+    in_place = dtype == result && conv.image.channels == given.image.channels && (stays || is_single_place(given));
+  }
   const ImageSize filter = filter_size(conv);
   const int64_t elements = filter.batch * filter.channels * filter.height * filter.width;
   const int64_t grad_bytes = in_place ? 0 : round_up(elements * size_of(dtype));

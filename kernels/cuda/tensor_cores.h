@@ -13,21 +13,33 @@ namespace moonflow::cuda {
 // Other cards than those of 9.0 are given PTX for 7.5, which does not know TF32: there float32 is faster.
 inline bool has_tensor_cores(Device& device) { return runtime(device).properties().capability / 10 == 9; }
 
-// The bits of x rounded to TF32, to the nearest one and from the middle away from zero.
+// The bits of x rounded to TF32: to the nearest one, and from the middle away from zero. A card cuts off the last 13
+// bits of what it multiplies, half of a last place on the average, and as much is added here, by a multiplication: that
+// takes one instruction and leaves infinities and NaN alone, where the card's rounding takes two and waits in between.
+// So what is within 0.15 of a last place of a middle may go the other way, and what is in TF32 stays what it is.
 MOONFLOW_DEVICE inline uint32_t tf32_bits(float x) {
-  uint32_t bits;
 #if __CUDA_ARCH__ >= 800
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __float_as_uint(x * 1.000341796875f);  // 1 + 0.7 / 2^11: from 0.35 to 0.7 of a last place more
 #else
+  uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0x1000) & ~uint32_t{0x1fff};
-#endif
   return bits;
+#endif
 }
 MOONFLOW_DEVICE inline float to_tf32(float x) {
   const uint32_t bits = tf32_bits(x);
   memcpy(&x, &bits, sizeof x);
   return x;
+}
+
+// Whether the code that is being compiled is for a card whose tensor cores multiply.
+MOONFLOW_DEVICE constexpr bool on_tensor_cores() {
+#if __CUDA_ARCH__ >= 800
+  return true;
+#else
+  return false;
+#endif
 }
 
 // The sums of a tile of the result, kRows * kColumns of them (multiples of 16 and 8), each thread of the warp has those
@@ -48,7 +60,7 @@ class WarpSums {
 #if __CUDA_ARCH__ >= 800
     // Where each thread has its elements of the factors is as the instruction wants it (PTX, "matrix fragments for
     // mma.m16n8k8").
-    const int group = lane / 4, own = lane % 4;
+    const int group = group_of(lane), own = lane & 3;
     uint32_t as[kRows / 16][4], bs[kTilesAcross][2];
     MOONFLOW_UNROLL
     for (int i = 0; i < kRows / 16 * 4; ++i)
@@ -62,6 +74,31 @@ class WarpSums {
       for (int at = 0; at < 2 * kPairs; ++at)
         sums_[at] += to_tf32(a(row(lane, at / 2), k)) * to_tf32(b(k, column(lane, at / 2) + at % 2));
     }
+#endif
+  }
+
+  // The same of factors in shared memory, where the four neighbours of row `row` of a from k on (0 or 4) lie at
+  // a(row, k), rounded already: the warp reads them together.
+  template <class A, class B>
+  MOONFLOW_DEVICE void add_rows(int lane, const A& a, const B& b) {
+#if __CUDA_ARCH__ >= 800
+    const int group = group_of(lane), own = lane & 3;
+    uint32_t as[kRows / 16][4], bs[kTilesAcross][2];
+    // Each eight threads say where eight rows begin, and each thread is given its own number of every eight.
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      const float* const row = a(i * 16 + (lane & 15), (lane >> 4 & 1) * 4);
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(as[i][0]), "=r"(as[i][1]), "=r"(as[i][2]), "=r"(as[i][3])
+                   : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
+                   : "memory");
+    }
+    MOONFLOW_UNROLL
+    for (int i = 0; i < kTilesAcross * 2; ++i) bs[i / 2][i % 2] = tf32_bits(b(i % 2 * 4 + own, i / 2 * 8 + group));
+    multiply(as, bs);
+#else
+    add(
+        lane, [&](int row, int k) { return a(row, k / 4 * 4)[k % 4]; }, b);
 #endif
   }
 
@@ -119,6 +156,8 @@ class WarpSums {
 
  private:
   static constexpr int kTilesAcross = kColumns / 8;
+  // The compiler sees that it is less than 8, so what depends on 8 * i + group / 8 is known to it.
+  static MOONFLOW_DEVICE int group_of(int lane) { return lane >> 2 & 7; }
 
 #if __CUDA_ARCH__ >= 800
   MOONFLOW_DEVICE void multiply(const uint32_t (&as)[kRows / 16][4], const uint32_t (&bs)[kTilesAcross][2]) {

@@ -130,6 +130,52 @@ TEST_CASE("a convolution that may round to TF32 has its channels last") {
   });
 }
 
+// Of few channels over small images, for which there are kernels of our own: tiles with an edge, over the ends of rows
+// and of images, chunks of channels, windows of one axis, and padding on one side.
+TEST_CASE("a small convolution in TF32 is that of the CPU, but for what rounding its factors does") {
+  const std::shared_ptr<const Catalog> catalog = all_ops();
+  const std::shared_ptr<Device> cpu = make_cpu_device(2), card = cuda::make_given_card();
+  const std::vector<Case> cases{
+      {{3, 32, 9, 7}, 64, {5, 5}, {1}, {1}, {2}},
+      {{2, 64, 14, 14}, 32, {5, 5}, {1}, {1}, {2}},
+      {{2, 64, 9, 14}, 64, {3, 3}, {1}, {1}, {1}},
+      {{1, 96, 13, 20}, 64, {5, 3}, {1}, {1}, {0, 0, 0, 0, 4, 0, 0, 2}},
+      {{5, 32, 1, 40}, 128, {1, 5}, {1}, {1}, {0, 0, 0, 0, 0, 0, 2, 2}},
+      {{2, 128, 1, 1}, 64, {3, 3}, {1}, {1}, {1}},
+      {{9, 32, 5, 9}, 96, {4, 7}, {1}, {1}, {0}},
+  };
+  unsigned seed = 0;
+  for (const Case& c : cases) {
+    for (const bool last : {false, true}) {
+      const ImageFormat format{2, last};
+      const Shape x = c.image.shape(format);
+      const Shape filter = ImageSize{c.filters, c.image.channels, c.size[0], c.size[1]}.shape(format);
+      const Attrs attrs{{"data_format", std::string(last ? "NHWC" : "NCHW")},
+                        {"pads", last ? channels_last(c.pads) : c.pads},
+                        {"padding", std::string("VALID")},
+                        {"algorithm", std::string("direct")}};
+      const Conv conv = conv_of(complete(catalog->at("conv2d"), attrs), x, filter, 2);
+      const TensorType dy{DType::Float32, conv.out.shape(format)}, image{DType::Float32, x},
+          of_filter{DType::Float32, filter}, bias{DType::Float32, {c.filters}};
+      const auto check = [&](const char* op, const std::vector<TensorType>& types, const Attrs& all) {
+        const oracle::Trial trial = oracle::draw(catalog->at(op), {types, all}, ++seed);
+        INFO(trial.describe());
+        const oracle::Layouts wanted = oracle::layouts_of(
+            trial, *card, [](const TensorType&) { return Layout{}; }, true);
+        const oracle::Launched expected = oracle::launch(trial, *cpu),
+                               got = oracle::launch(trial, *card, nullptr, wanted);
+        CHECK(got.damage == "");
+        for (size_t i = 0; i < got.outputs.size(); ++i)
+          CHECK(oracle::distance(got.outputs[i], expected.outputs[i]) < 0.02);
+      };
+      check("conv2d", {image, of_filter}, attrs);
+      check("conv2d_bias", {image, of_filter, bias}, with(attrs, "activation", std::string("relu")));
+      check("conv2d_input_grad", {dy, of_filter}, with(attrs, "shape", x.dims()));
+      check("conv2d_filter_bias_grad", {dy, image}, with(attrs, "shape", filter.dims()));
+    }
+  }
+}
+
 TEST_CASE("what a convolution on tensor cores wants: channels last, few of them padded, and gradients of filters in rows") {
   const std::shared_ptr<const Catalog> catalog = all_ops();
   const std::shared_ptr<Device> card = cuda::make_given_card();
