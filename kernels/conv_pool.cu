@@ -99,7 +99,7 @@ Launch convolve_pool(const Conv& conv, bool out_last) {
   kernel.chunks = static_cast<int>(std::min<int64_t>(wanted, all_chunks));
   kernel.groups = (all_chunks + kernel.chunks - 1) / kernel.chunks;
   const int64_t shared =
-      int64_t{kernel.channels} * kernel.channel_tile * int64_t{sizeof(T)} + kernel.chunks * chunk_bytes;
+      int64_t{kernel.channels} * (kernel.channel_tile + Kernel::kTaps * kernel.tap_pitch()) * int64_t{sizeof(T)};
   return [=](const LaunchCall& at) {
     Kernel bound = kernel;
     bound.image = at.input<T>(0);

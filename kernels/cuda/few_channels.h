@@ -112,6 +112,9 @@ struct ConvolvePool {
   T* out;
   uint8_t* places;
 
+  // Numbers from a tap of the group's filters to the next: more than there are, as a warp writes several taps at once.
+  MOONFLOW_BOTH int tap_pitch() const { return (chunks + 1) * kFilters; }
+
   template <class Block>
   MOONFLOW_DEVICE void operator()(const Block& block) const {
     const int index = static_cast<int>(block.index());
@@ -129,7 +132,7 @@ struct ConvolvePool {
     for (int e = block.thread(); e < group_filters * channels * kTaps; e += kThreads) {
       const int tap = e % kTaps, c = e / kTaps % channels, f = e / kTaps / channels;
       const int from = (first_filter + f) * of_filter.filter + c * of_filter.channel + tap * of_filter.tap;
-      taps[(c * kTaps + tap) * group_filters + f] = first_filter + f < filters ? filter[from] : T(0);
+      taps[(c * kTaps + tap) * tap_pitch() + f] = first_filter + f < filters ? filter[from] : T(0);
     }
     block.sync();
 
@@ -165,7 +168,6 @@ struct ConvolvePool {
       MOONFLOW_UNROLL
       for (int i = 0; i < 8; ++i) sums[k][i] = start;
     }
-    const int group_filters = chunks * kFilters;
     for (int c = 0; c < channels; ++c) {
       T rows[2][kReach];
       read_row(corner + c * channel_tile, rows[0]);
@@ -173,7 +175,7 @@ struct ConvolvePool {
       for (int i = 0; i < kSize; ++i) {
         read_row(corner + c * channel_tile + tile_rows.at(i + 1), rows[(i + 1) % 2]);
         MOONFLOW_UNROLL
-        for (int j = 0; j < kSize; ++j, taps += group_filters) {
+        for (int j = 0; j < kSize; ++j, taps += tap_pitch()) {
           T tap[kFilters];
           MOONFLOW_UNROLL
           for (int k = 0; k < kFilters; k += kN) {
@@ -319,18 +321,25 @@ struct PoolFilterGrad {
     const int lane = last ? block.thread() / width : block.thread() % kWarp, lanes = last ? kThreads / width : kWarp;
     const int g_first = last ? block.thread() % width : block.thread() / kWarp,
               g_step = last ? width : kThreads / kWarp;
-    for (int w = lane; w < windows; w += lanes) {
-      const int row = static_cast<int>(by_wide.quotient(static_cast<uint32_t>(w))), x = w - row * windows_wide;
-      const int n = stack.image_of(first + row), y = first + row - n * stack.windows_high;
-      const int corner = (stack.row_of(first + row) - stack.row_of(first)) * pitch + 2 * x;
-      for (int g = g_first; g < width; g += g_step) {
-        Passed to{T(0), corner};
-        if (g < own) {
-          const uint8_t place = places[of_places.at(n, first_filter + g, y, x)];
-          const T gradient = dy[of_dy.at(n, first_filter + g, y, x)];
-          if (place < 4) to = {gradient, corner + (place >> 1) * pitch + (place & 1)};
+    constexpr int kAtOnce = 4;  // windows whose reads, which are without a branch, are under way together
+    for (int g = g_first; g < width; g += g_step) {
+      const int filter = first_filter + (g < own ? g : own - 1);
+      for (int first_window = lane; first_window < windows; first_window += kAtOnce * lanes) {
+        Passed to[kAtOnce];
+        MOONFLOW_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int w = first_window + i * lanes < windows ? first_window + i * lanes : windows - 1;
+          const int row = static_cast<int>(by_wide.quotient(static_cast<uint32_t>(w))), x = w - row * windows_wide;
+          const int n = stack.image_of(first + row), y = first + row - n * stack.windows_high;
+          const int corner = (stack.row_of(first + row) - stack.row_of(first)) * pitch + 2 * x;
+          const uint8_t place = places[of_places.at(n, filter, y, x)];
+          const T gradient = dy[of_dy.at(n, filter, y, x)];
+          const bool passes = g < own && place < 4;
+          to[i] = {passes ? gradient : T(0), passes ? corner + (place >> 1) * pitch + (place & 1) : corner};
         }
-        passed[g * passed_pitch + w] = to;
+        MOONFLOW_UNROLL
+        for (int i = 0; i < kAtOnce; ++i)
+          if (first_window + i * lanes < windows) passed[g * passed_pitch + first_window + i * lanes] = to[i];
       }
     }
   }

@@ -40,8 +40,7 @@ class FoldShape {
     // Where that gives fewer blocks than processors, and no parts either, each thread has less: eight outputs side by
     // side are still read in whole sectors.
     constexpr int kProcessors = 132;
-    while (wide_ && slots() > 8 && 2 * lanes <= worth && outputs / slots() < kProcessors && count < 64 * lanes)
-      lanes *= 2;
+    while (wide_ && slots() > 8 && lanes <= worth && outputs / slots() < kProcessors && count < 64 * lanes) lanes *= 2;
     tiles = (outputs + slots() - 1) / slots();
     constexpr int64_t kBlocks = 1024;  // keep a large card busy
     parts = std::clamp<int64_t>(kBlocks / tiles, 1, std::max<int64_t>(count / (32 * lanes), 1));

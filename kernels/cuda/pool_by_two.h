@@ -202,26 +202,27 @@ struct SpreadChannels {
   const uint8_t* places;
   T* dx;
 
-  template <bool kLast>
-  MOONFLOW_DEVICE Pack<T, kN> arriving(int64_t window, int64_t channel, int64_t at) const {
+  template <bool kLast, int kChannels>
+  MOONFLOW_DEVICE Pack<T, kChannels> arriving(int64_t window, int64_t channel, int64_t at) const {
     if constexpr (kLast) {
-      return read<T, kN>(dy + at, kN, true);
+      return read<T, kChannels>(dy + at, kChannels, true);
     } else {
-      Pack<T, kN> pack;
+      Pack<T, kChannels> pack;
       MOONFLOW_UNROLL
-      for (int k = 0; k < kN; ++k) pack.values[k] = dy[sums.in_rows(window, channel + k)];
+      for (int k = 0; k < kChannels; ++k) pack.values[k] = dy[sums.in_rows(window, channel + k)];
       return pack;
     }
   }
 
   template <bool kLast, class Block>
   MOONFLOW_DEVICE void sum(const Block& block) const {
-    sums.template sum<kN>(block, [this](int64_t j, int64_t channel) {
+    constexpr int kChannels = kLast ? kN : 1;
+    sums.template sum<kChannels>(block, [this](int64_t j, int64_t channel) {
       const int64_t at = j * sums.channels + channel;
-      Pack<T, kN> pack = arriving<kLast>(j, channel, at);
-      const auto place = read<uint8_t, kN>(places + at, kN, true);
+      Pack<T, kChannels> pack = arriving<kLast, kChannels>(j, channel, at);
+      const auto place = read<uint8_t, kChannels>(places + at, kChannels, true);
       MOONFLOW_UNROLL
-      for (int k = 0; k < kN; ++k)
+      for (int k = 0; k < kChannels; ++k)
         if (place.values[k] >= 4) pack.values[k] = T(0);
       return pack;
     });
@@ -234,7 +235,8 @@ struct SpreadChannels {
     if (i >= count) return;
     const uint32_t window = by_packs.quotient(i), channel = (i - window * by_packs.value) * kN;
     const int64_t at = int64_t{i} * kN;
-    const Pack<T, kN> gradient = dy_last ? arriving<true>(window, channel, at) : arriving<false>(window, channel, at);
+    const Pack<T, kN> gradient =
+        dy_last ? arriving<true, kN>(window, channel, at) : arriving<false, kN>(window, channel, at);
     const auto place = read<uint8_t, kN>(places + int64_t{i} * kN, kN, true);
     const int64_t column = int64_t{by_packs.value} * kN, row = 2 * int64_t{by_row.value} * kN;  // of the image
     T* const corner = dx + first_place(i, by_row, by_packs) * kN;
@@ -293,7 +295,7 @@ void spread_channels(Stream& stream, const WindowsByTwo& windows, bool dy_last, 
 
 template <class T>
 int64_t spread_scratch_bytes(const WindowsByTwo& windows) {
-  return BiasSums<T>(windows, channels_at_once<T>(windows)).scratch_bytes();
+  return BiasSums<T>(windows, 1).scratch_bytes();
 }
 
 // places and dx in one order, dy in rows or in theirs.
@@ -301,7 +303,8 @@ template <class T>
 void spread_by_two(Stream& stream, const WindowsByTwo& windows, bool dy_last, const T* dy, const uint8_t* places, T* dx,
                    T* dbias, void* scratch) {
   if (windows.channels == 0) return;
-  BiasSums<T> sums(windows, channels_at_once<T>(windows));
+  // Where dy is in rows, a block of the sums has one channel, whose numbers are neighbours.
+  BiasSums<T> sums(windows, dy_last ? channels_at_once<T>(windows) : 1);
   sums.out = dbias;
   sums.of_parts = static_cast<double*>(scratch);
   if (!windows.channels_last) {
