@@ -231,13 +231,14 @@ describe("precision on the gpu", function()
   end
 
   it("is float32's, unless a job allows TF32, bfloat16 or float16", function()
-    assert.truthy(error_with {} < 1e-6)
-    local tf32 = error_with { allow_tf32 = true }
-    assert.truthy(tf32 > 1e-5 and tf32 < 1e-3)
-    local bfloat16 = error_with { enable_auto_mixed_precision = true }
-    assert.truthy(bfloat16 > 1e-3 and bfloat16 < 1e-2)
-    local float16 = error_with { enable_auto_mixed_precision = true, mixed_precision_dtype = flow.float16 }
-    assert.truthy(float16 > 1e-4 and float16 < 1e-3)
+    local function check(config, least, most)
+      local off = error_with(config)
+      assert.is_true(off >= least and off < most, ("off by %g, not from %g to %g"):format(off, least, most))
+    end
+    check({}, 0, 1e-6)
+    check({ allow_tf32 = true }, 0, 1e-3)  -- which of the library's algorithms is fastest may be one in float32
+    check({ enable_auto_mixed_precision = true }, 1e-3, 1e-2)
+    check({ enable_auto_mixed_precision = true, mixed_precision_dtype = flow.float16 }, 1e-4, 1e-3)
   end)
 end)
 
