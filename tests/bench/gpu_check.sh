@@ -357,8 +357,8 @@ product() {
     BEGIN {
       ratio = median(ours) / median(theirs)
       printf "8192 cubed in bfloat16, TFLOP/s: %s by us,%s by PyTorch: %.2f, %s 0.95\n", ours, theirs, ratio,
-        ratio >= 0.95 ? "at least" : "less than"
-      exit ratio < 0.95
+        (ratio >= 0.95 ? "at least" : "less than")
+      exit (ratio < 0.95)
     }'
 }
 
