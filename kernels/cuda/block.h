@@ -73,6 +73,13 @@ struct Largest {
   MOONFLOW_DEVICE T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800  // which have an instruction for it
+  MOONFLOW_DEVICE float operator()(float a, float b) const {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+  }
+#endif
 };
 
 // `combine` over the values of all threads of a warp, the same in each thread, in an order that does not change.
