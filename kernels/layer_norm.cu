@@ -2,6 +2,7 @@
 // the mean of squared distances from the mean, with sums in double as on the CPU. Distances are taken from the mean as
 // it is stored, and what that was rounded by is taken off their squares.
 #include <cmath>
+#include <limits>
 
 #include "kernels/cuda/fold.h"
 #include "kernels/cuda/kernels.h"
@@ -9,6 +10,17 @@
 
 namespace moonflow::cuda {
 namespace {
+
+// A parameter with a value for each place of a row.
+template <class T>
+struct WholeRow {
+  const T* values;
+  MOONFLOW_DEVICE T at(int64_t i) const { return values[i]; }
+  template <class Held>
+  MOONFLOW_DEVICE Pack<T, kHeldTogether> pack(const Held& held) const {
+    return held.read(values);
+  }
+};
 
 // A parameter that repeats every `period` values of a row; where there is none, one value.
 template <class T>
@@ -22,20 +34,31 @@ struct Repeated {
     period.quotient(i, place);
     return values[place];
   }
-  MOONFLOW_DEVICE Pack<T, Held::kN> pack(const Held& held) const {
-    if (values != nullptr && period.value == held.n) return held.read(values);
-    Pack<T, Held::kN> pack;
+  template <class Held>
+  MOONFLOW_DEVICE Pack<T, kHeldTogether> pack(const Held& held) const {
+    Pack<T, kHeldTogether> pack;
     MOONFLOW_UNROLL
-    for (int v = 0; v < Held::kN; ++v) pack.values[v] = at(held.at(v));
+    for (int v = 0; v < kHeldTogether; ++v) pack.values[v] = at(held.at(v));
     return pack;
   }
 };
 
-template <class T>
+// The sum of squares. Of rows that are held they are in T, unless that has no room for them.
+template <class T, class Team, class Values>
+MOONFLOW_DEVICE double squares_of(const Team&, const Values& values, int64_t n) {
+  if constexpr (Team::kHeld > 0) {
+    const double sum = values.sum([](T value) { return value * value; });
+    const double least = static_cast<double>(n) * std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+    if (sum > least && sum <= std::numeric_limits<double>::max()) return sum;
+  }
+  return values.sum([](T value) { return double{value} * value; });
+}
+
+template <class T, class Parameter>
 struct LayerNorm {
   static constexpr bool kHolds = sizeof(T) == 4;
   const T* x;
-  Repeated<T> gamma, beta;
+  Parameter gamma, beta;
   T *y, *mean, *inv_std;
   double epsilon;
   template <class Team>
@@ -44,7 +67,7 @@ struct LayerNorm {
     const double count = static_cast<double>(n), centre = values.sum() / count;
     const T m = static_cast<T>(centre);
     const auto distances = values.map([=](T value) { return value - m; });
-    const double squares = distances.sum([](T distance) { return double{distance} * distance; });
+    const double squares = squares_of<T>(team, distances, n);
     const double variance = squares / count - (centre - m) * (centre - m);
     const T s = static_cast<T>(1 / std::sqrt((variance < 0 ? 0 : variance) + epsilon));
     if (team.thread() == 0) {
@@ -58,11 +81,11 @@ struct LayerNorm {
 
 // With h = (x - mean) * inv_std, g = dy * gamma, n values a row:
 //   dx = inv_std * (g - mean(g) - h * mean(g * h)) + dmean / n - dinv_std * inv_std^2 * h / n
-template <class T>
+template <class T, class Parameter>
 struct LayerNormGrad {
   static constexpr bool kHolds = sizeof(T) == 4;
   const T *x, *mean, *inv_std, *dy;
-  Repeated<T> gamma;
+  Parameter gamma;
   const T *dmean, *dinv_std;  // may be absent
   T* dx;
   template <class Team>
@@ -72,7 +95,7 @@ struct LayerNormGrad {
     const double count = static_cast<double>(n);
     const auto h = values.map([=](T value) { return (value - m) * s; });
     const auto g = ds.map([](T d, T scale) { return d * scale; }, gamma);
-    const double sum = g.sum(), along_h = g.sum([](T of, T at) { return double{of} * at; }, h);
+    const double sum = g.sum(), along_h = g.sum([](T of, T at) { return of * at; }, h);
     const T constant = static_cast<T>(-s * sum / count + (dmean ? dmean[row] / count : 0));
     const T along = static_cast<T>(-s * along_h / count - (dinv_std ? dinv_std[row] * s * s / count : 0));
     g.map([=](T of, T at) { return s * of + constant + along * at; }, h).write(dx + start);
@@ -116,6 +139,9 @@ Lanes rows_of(const KernelCall& call) {
 
 // Optional input `i` as a parameter; its address comes with the launch.
 LongDivisor period_of(const KernelCall& call, int i) { return LongDivisor(call.has(i) ? call.inputs[i].count() : 1); }
+bool is_whole_row(const KernelCall& call, int i, const Lanes& rows) {
+  return call.has(i) && call.inputs[i].count() == rows.n;
+}
 
 template <class T>
 const T* optional(const LaunchCall& at, int i, bool present) {
@@ -126,37 +152,39 @@ Launch prepare_layer_norm(KernelCall& call) {
   const Lanes rows = rows_of(call);
   const double epsilon = call.attrs.number("epsilon");
   const bool scaled = call.has(1), shifted = call.has(2);
+  const bool whole = is_whole_row(call, 1, rows) && is_whole_row(call, 2, rows);
   const LongDivisor scale_period = period_of(call, 1), shift_period = period_of(call, 2);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
+    const auto start = [=](const LaunchCall& at, const auto& gamma, const auto& beta) {
+      for_each_lane(at.stream, rows,
+                    LayerNorm<T, std::decay_t<decltype(gamma)>>{at.input<T>(0), gamma, beta, at.output<T>(0),
+                                                                at.output<T>(1), at.output<T>(2), epsilon});
+    };
+    if (whole)
+      return [=](const LaunchCall& at) { start(at, WholeRow<T>{at.input<T>(1)}, WholeRow<T>{at.input<T>(2)}); };
     return [=](const LaunchCall& at) {
-      const Repeated<T> gamma{optional<T>(at, 1, scaled), scale_period, T(1)},
-          beta{optional<T>(at, 2, shifted), shift_period, T(0)};
-      for_each_lane(
-          at.stream, rows,
-          LayerNorm<T>{at.input<T>(0), gamma, beta, at.output<T>(0), at.output<T>(1), at.output<T>(2), epsilon});
+      start(at, Repeated<T>{optional<T>(at, 1, scaled), scale_period, T(1)},
+            Repeated<T>{optional<T>(at, 2, shifted), shift_period, T(0)});
     };
   });
 }
 
 Launch prepare_layer_norm_grad(KernelCall& call) {
   const Lanes rows = rows_of(call);
-  const bool scaled = call.has(4), has_dmean = call.has(5), has_dinv_std = call.has(6);
+  const bool scaled = call.has(4), whole = is_whole_row(call, 4, rows), has_dmean = call.has(5),
+             has_dinv_std = call.has(6);
   const LongDivisor period = period_of(call, 4);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [=](const LaunchCall& at) {
-      const Repeated<T> gamma{optional<T>(at, 4, scaled), period, T(1)};
-      const LayerNormGrad<T> f{at.input<T>(0),
-                               at.input<T>(1),
-                               at.input<T>(2),
-                               at.input<T>(3),
-                               gamma,
-                               optional<T>(at, 5, has_dmean),
-                               optional<T>(at, 6, has_dinv_std),
-                               at.output<T>(0)};
-      for_each_lane(at.stream, rows, f);
+    const auto start = [=](const LaunchCall& at, const auto& gamma) {
+      for_each_lane(at.stream, rows,
+                    LayerNormGrad<T, std::decay_t<decltype(gamma)>>{
+                        at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<T>(3), gamma,
+                        optional<T>(at, 5, has_dmean), optional<T>(at, 6, has_dinv_std), at.output<T>(0)});
     };
+    if (whole) return [=](const LaunchCall& at) { start(at, WholeRow<T>{at.input<T>(4)}); };
+    return [=](const LaunchCall& at) { start(at, Repeated<T>{optional<T>(at, 4, scaled), period, T(1)}); };
   });
 }
 

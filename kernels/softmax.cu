@@ -44,7 +44,7 @@ struct SoftmaxGrad {
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t, int64_t start, int64_t n, int64_t stride) const {
     const auto ds = team.values(dy + start, n, stride), ys = team.values(y + start, n, stride);
-    const T dot = static_cast<T>(ds.sum([](T d, T of) { return double{d} * of; }, ys));
+    const T dot = static_cast<T>(ds.sum([](T d, T of) { return d * of; }, ys));
     ds.map([=](T d, T of) { return of * (d - dot); }, ys).write(dx + start);
   }
 };

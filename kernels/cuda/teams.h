@@ -57,63 +57,59 @@ struct LaneInMemory {
 
 // ---- a lane in registers -------------------------------------------------------------------------------------
 
-// Where four elements lie that a thread holds: side by side where they are moved at once, else as far apart as the team
-// has threads, whose elements are then neighbours.
-struct Held {
-  static constexpr int kN = 4;
-  int pack, first, step, n;
+constexpr int kHeldTogether = 4;
 
-  MOONFLOW_DEVICE int at(int v) const { return first + v * step; }
-  MOONFLOW_DEVICE bool has(int v) const { return at(v) < n; }
+// Where the elements of a pack lie that a thread holds: side by side, to be moved at once, or as far apart as the team
+// has threads, whose elements are then neighbours. Side by side either all of them are there or none.
+template <int kStep>
+struct Held {
+  int pack, first, n;
+
+  MOONFLOW_DEVICE int at(int v) const { return first + v * kStep; }
+  MOONFLOW_DEVICE bool has(int v) const { return kStep == 1 || at(v) < n; }
   template <class T>
-  MOONFLOW_DEVICE Pack<T, kN> read(const T* from) const {
-    Pack<T, kN> pack{};
-    if (moves_at_once(from)) {
-      if (has(0)) pack = *reinterpret_cast<const Pack<T, kN>*>(from + first);
-      return pack;
-    }
+  MOONFLOW_DEVICE Pack<T, kHeldTogether> read(const T* from) const {
+    if (moves_at_once(from)) return *reinterpret_cast<const Pack<T, kHeldTogether>*>(from + first);
+    Pack<T, kHeldTogether> pack{};
     MOONFLOW_UNROLL
-    for (int v = 0; v < kN; ++v)
+    for (int v = 0; v < kHeldTogether; ++v)
       if (has(v)) pack.values[v] = from[at(v)];
     return pack;
   }
   template <class T>
-  MOONFLOW_DEVICE void write(const Pack<T, kN>& pack, T* to) const {
-    if (moves_at_once(to)) {
-      if (has(0)) *reinterpret_cast<Pack<T, kN>*>(to + first) = pack;
-      return;
-    }
+  MOONFLOW_DEVICE void write(const Pack<T, kHeldTogether>& pack, T* to) const {
+    if (moves_at_once(to)) return write_at_once(pack, to + first);
     MOONFLOW_UNROLL
-    for (int v = 0; v < kN; ++v)
+    for (int v = 0; v < kHeldTogether; ++v)
       if (has(v)) to[at(v)] = pack.values[v];
   }
 
  private:
   template <class T>
   MOONFLOW_DEVICE bool moves_at_once(const T* data) const {
-    return step == 1 && reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kN>) == 0;
+    return kStep == 1 && reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kHeldTogether>) == 0;
   }
 };
 
 // What is combined with it element by element has pack(Held): another such lane, or what is known of each place.
 template <class Team, class T>
 struct LaneInRegisters {
+  static constexpr int kN = kHeldTogether;
+  using Held = cuda::Held<Team::kStep>;
   const Team& team;
   int n;
-  Pack<T, Held::kN> packs[Team::kHeld];
+  Pack<T, kN> packs[Team::kHeld];
 
-  MOONFLOW_DEVICE const Pack<T, Held::kN>& pack(const Held& held) const { return packs[held.pack]; }
+  MOONFLOW_DEVICE const Pack<T, kN>& pack(const Held& held) const { return packs[held.pack]; }
 
-  // Calls f(held) for all packs, of which the last ones may be empty.
+  // Calls f(held) for the packs of which the thread may have something.
   template <class F>
   MOONFLOW_DEVICE void each(F f) const {
-    const bool side_by_side = n % Held::kN == 0;
     MOONFLOW_UNROLL
     for (int pack = 0; pack < Team::kHeld; ++pack) {
-      constexpr int kOfTeam = Held::kN * Team::size();
-      if (pack * kOfTeam < n)
-        f(Held{pack, pack * kOfTeam + team.thread() * (side_by_side ? Held::kN : 1), side_by_side ? 1 : Team::size(),
-               n});
+      constexpr int kOfTeam = kN * Team::size();
+      const int start = pack * kOfTeam, first = start + team.thread() * (Team::kStep == 1 ? kN : 1);
+      if ((Team::kStep == 1 ? first : start) < n) f(Held{pack, first, n});
     }
   }
   template <class F, class... Others>
@@ -129,34 +125,36 @@ struct LaneInRegisters {
   MOONFLOW_DEVICE Acc over(Acc start, Combine combine) const {
     each([&](const Held& held) {
       MOONFLOW_UNROLL
-      for (int v = 0; v < Held::kN; ++v)
+      for (int v = 0; v < kN; ++v)
         if (held.has(v)) start = combine(start, Acc(packs[held.pack].values[v]));
     });
     return team.over(start, combine);
   }
-  MOONFLOW_DEVICE double sum() const { return over(0.0, Sum()); }
-  template <class F, class... Others>
-  MOONFLOW_DEVICE double sum(F f, const Others&... others) const {
+  // A card turns few floats a moment to doubles, so those of a pack are added first.
+  MOONFLOW_DEVICE double sum() const {
     double sum = 0;
     each([&](const Held& held) {
-      const auto terms = combined<double>(f, packs[held.pack], others.pack(held)...);
+      auto terms = packs[held.pack];
       MOONFLOW_UNROLL
-      for (int v = 0; v < Held::kN; ++v)
-        if (held.has(v)) sum += terms.values[v];
+      for (int v = 0; v < kN; ++v)
+        if (!held.has(v)) terms.values[v] = 0;
+      sum += (terms.values[0] + terms.values[1]) + (terms.values[2] + terms.values[3]);
     });
     return team.over(sum, Sum());
+  }
+  template <class F, class... Others>
+  MOONFLOW_DEVICE double sum(F f, const Others&... others) const {
+    return map(f, others...).sum();
   }
   MOONFLOW_DEVICE void write(T* to) const {
     each([&](const Held& held) { held.write(packs[held.pack], to); });
   }
-  MOONFLOW_DEVICE bool has(int64_t i) const {
-    return (n % Held::kN == 0 ? i / Held::kN : i) % team.size() == team.thread();
-  }
+  MOONFLOW_DEVICE bool has(int64_t i) const { return (Team::kStep == 1 ? i / kN : i) % Team::size() == team.thread(); }
   MOONFLOW_DEVICE T own(int64_t i) const {
     T value = T();
     each([&](const Held& held) {
       MOONFLOW_UNROLL
-      for (int v = 0; v < Held::kN; ++v)
+      for (int v = 0; v < kN; ++v)
         if (held.at(v) == i) value = packs[held.pack].values[v];
     });
     return value;
@@ -164,10 +162,10 @@ struct LaneInRegisters {
 
  private:
   template <class Result, class F, class... Packs>
-  MOONFLOW_DEVICE static Pack<Result, Held::kN> combined(const F& f, const Packs&... of) {
-    Pack<Result, Held::kN> result;
+  MOONFLOW_DEVICE static Pack<Result, kN> combined(const F& f, const Packs&... of) {
+    Pack<Result, kN> result;
     MOONFLOW_UNROLL
-    for (int v = 0; v < Held::kN; ++v) result.values[v] = f(of.values[v]...);
+    for (int v = 0; v < kN; ++v) result.values[v] = f(of.values[v]...);
     return result;
   }
 };
@@ -178,10 +176,11 @@ struct LaneInRegisters {
 struct Chosen {
   int64_t place;
   MOONFLOW_DEVICE bool at(int64_t i) const { return i == place; }
-  MOONFLOW_DEVICE Pack<bool, Held::kN> pack(const Held& held) const {
-    Pack<bool, Held::kN> is;
+  template <class Held>
+  MOONFLOW_DEVICE Pack<bool, kHeldTogether> pack(const Held& held) const {
+    Pack<bool, kHeldTogether> is;
     MOONFLOW_UNROLL
-    for (int v = 0; v < Held::kN; ++v) is.values[v] = held.at(v) == place;
+    for (int v = 0; v < kHeldTogether; ++v) is.values[v] = held.at(v) == place;
     return is;
   }
 };
@@ -189,10 +188,10 @@ struct Chosen {
 // ---- teams ---------------------------------------------------------------------------------------------------
 
 // kPacks: of a lane that each thread holds; 0: lanes stay in memory.
-template <class Block, int kTeam, int kPacks = 0>
+template <class Block, int kTeam, int kPacks = 0, bool kSideBySide = false>
 class Team {
  public:
-  static constexpr int kHeld = kPacks;
+  static constexpr int kHeld = kPacks, kStep = kSideBySide ? 1 : kTeam;
   explicit MOONFLOW_DEVICE Team(const Block& block) : block(block) {}
 
   static MOONFLOW_BOTH constexpr int size() { return kTeam; }
@@ -209,7 +208,7 @@ class Team {
   MOONFLOW_DEVICE auto values(const T* from, int64_t n, int64_t stride) const {
     if constexpr (kHeld > 0) {
       LaneInRegisters<Team, T> lane{*this, static_cast<int>(n), {}};
-      lane.each([&](const Held& held) { lane.packs[held.pack] = held.read(from); });
+      lane.each([&](const Held<kStep>& held) { lane.packs[held.pack] = held.read(from); });
       return lane;
     } else {
       const auto at = [=](int64_t i) { return from[i * stride]; };
@@ -220,7 +219,7 @@ class Team {
   const Block& block;
 };
 
-template <class F, int kTeam, int kHeld>
+template <class F, int kTeam, int kHeld, bool kSideBySide>
 struct ForEachLane {
   // Small blocks leave fewer registers without a thread where each has many.
   static constexpr int kThreads = kHeld > 0 && kTeam == kWarp ? 128 : 256;
@@ -233,16 +232,24 @@ struct ForEachLane {
     if (lane >= count) return;
     int64_t inner;
     const int64_t outer = stride.quotient(lane, inner);
-    f(Team<Block, kTeam, kHeld>(block), lane, outer * stride.value * n + inner, n, stride.value);
+    f(Team<Block, kTeam, kHeld, kSideBySide>(block), lane, outer * stride.value * n + inner, n, stride.value);
   }
 };
 
-template <int kTeam, int kHeld = 0, class F>
+template <int kTeam, int kHeld = 0, bool kSideBySide = false, class F>
 void for_each_lane(Stream& stream, const Lanes& lanes, const F& f) {
-  using Kernel = ForEachLane<F, kTeam, kHeld>;
+  using Kernel = ForEachLane<F, kTeam, kHeld, kSideBySide>;
   constexpr int64_t kTeams = Kernel::kThreads / kTeam;
   if (lanes.count > 0)
     launch(stream, (lanes.count + kTeams - 1) / kTeams, Kernel{f, lanes.count, lanes.n, LongDivisor(lanes.stride)});
+}
+
+template <int kTeam, int kHeld, class F>
+void for_each_held_lane(Stream& stream, const Lanes& lanes, const F& f) {
+  if (lanes.n % kHeldTogether == 0)
+    for_each_lane<kTeam, kHeld, true>(stream, lanes, f);
+  else
+    for_each_lane<kTeam, kHeld>(stream, lanes, f);
 }
 
 template <class F>
@@ -254,9 +261,9 @@ void for_each_lane(Stream& stream, const Lanes& lanes, const F& f) {
   if (reasons >= 2) return for_each_lane<1>(stream, lanes, f);
   if constexpr (F::kHolds) {
     constexpr int kHeld = 8;  // packs: half of the registers of a thread, where four blocks are to have room
-    constexpr int64_t kOfThread = kHeld * Held::kN;
-    if (lanes.stride == 1 && lanes.n <= kWarp * kOfThread) return for_each_lane<kWarp, kHeld>(stream, lanes, f);
-    if (lanes.stride == 1 && lanes.n <= kBlock * kOfThread) return for_each_lane<kBlock, kHeld>(stream, lanes, f);
+    constexpr int64_t kOfThread = kHeld * kHeldTogether;
+    if (lanes.stride == 1 && lanes.n <= kWarp * kOfThread) return for_each_held_lane<kWarp, kHeld>(stream, lanes, f);
+    if (lanes.stride == 1 && lanes.n <= kBlock * kOfThread) return for_each_held_lane<kBlock, kHeld>(stream, lanes, f);
   }
   if (lanes.n <= 2048) return for_each_lane<kWarp>(stream, lanes, f);
   for_each_lane<kBlock>(stream, lanes, f);

@@ -200,6 +200,18 @@ TEST_CASE("layer normalisation agrees with the CPU for rows of every length") {
   }
 }
 
+TEST_CASE("layer normalisation takes rows whose squares float32 has no room for") {
+  const BesideCpu beside;
+  for (const int64_t n : {63, 64, 1500, 9000}) {
+    const TensorType row{DType::Float32, {n}};
+    const Tensor gamma = drawn(row, 1), beta = drawn(row, 2);
+    for (const double size : {1e-25, 1e25}) {
+      const Tensor x = drawn({DType::Float32, {3, n}}, 3, -size, size);
+      beside.check("layer_norm_core", {x, gamma, beta}, {{"begin_norm_axis", int64_t{1}}, {"epsilon", 1e-60}});
+    }
+  }
+}
+
 TEST_CASE("moments agree with the CPU over any axes") {
   const BesideCpu beside;
   const Tensor x = drawn({DType::Float32, {6, 50, 33}}, 1, 99, 100);
