@@ -4,8 +4,8 @@
 //
 // Both round to the nearest number, of two equally near to the one whose last bit is 0, and a NaN stays one. float16
 // gets the very bits that x86's instructions for it (F16C) give. Without branches, so that loops over conversions
-// become vector code; constexpr throughout, which is what lets CUDA kernels use them too, but for float16 on a card,
-// which has an instruction for either way.
+// become vector code; constexpr throughout, which is what lets CUDA kernels use them too, but where a card has an
+// instruction for a conversion.
 #pragma once
 
 #include <cstdint>
@@ -22,31 +22,37 @@ constexpr float rounded_to_odd(double x) {
   return __builtin_bit_cast(float, whole | 1);
 }
 
-struct BFloat16 {
-  uint16_t bits;
-
-  BFloat16() = default;
-  explicit constexpr BFloat16(float x) : bits(nearest(x)) {}
-  explicit constexpr BFloat16(double x) : bits(nearest(rounded_to_odd(x))) {}
-  template <class Integer>
-  explicit constexpr BFloat16(Integer x) : BFloat16(static_cast<double>(x)) {}
-
-  constexpr operator float() const { return __builtin_bit_cast(float, uint32_t{bits} << 16); }
-
- private:
-  static constexpr uint16_t nearest(float x) {
-    const uint32_t whole = __builtin_bit_cast(uint32_t, x);
-    const uint32_t rounded = (whole + 0x7fff + (whole >> 16 & 1)) >> 16;
-    const uint32_t quiet = whole >> 16 | 0x40;  // a NaN's upper half alone could be an infinity
-    return static_cast<uint16_t>((whole & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-  }
-};
-
 #ifdef __CUDA_ARCH__
 #define MOONFLOW_CONVERSION __host__ __device__  // a constexpr function cannot name an instruction
 #else
 #define MOONFLOW_CONVERSION constexpr
 #endif
+
+struct BFloat16 {
+  uint16_t bits;
+
+  BFloat16() = default;
+  explicit MOONFLOW_CONVERSION BFloat16(float x) : bits(nearest(x)) {}
+  explicit MOONFLOW_CONVERSION BFloat16(double x) : bits(nearest(rounded_to_odd(x))) {}
+  template <class Integer>
+  explicit MOONFLOW_CONVERSION BFloat16(Integer x) : BFloat16(static_cast<double>(x)) {}
+
+  constexpr operator float() const { return __builtin_bit_cast(float, uint32_t{bits} << 16); }
+
+ private:
+  static MOONFLOW_CONVERSION uint16_t nearest(float x) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800
+    uint16_t half;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+#else
+    const uint32_t whole = __builtin_bit_cast(uint32_t, x);
+    const uint32_t rounded = (whole + 0x7fff + (whole >> 16 & 1)) >> 16;
+    const uint32_t quiet = whole >> 16 | 0x40;  // a NaN's upper half alone could be an infinity
+    return static_cast<uint16_t>((whole & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+#endif
+  }
+};
 
 struct Float16 {
   uint16_t bits;
