@@ -118,6 +118,8 @@ class Device {
   virtual const Kernel& kernel(const OpDef& op) const;
   // Whether an op that can compute in a narrow dtype, or follow in it, is faster so here, with these inputs.
   virtual bool computes_in(DType narrow, const OpDef& op, const OpCall& call) const;
+  // What the ops of a plan must compute all together before any of them is faster in a narrow dtype.
+  virtual double least_narrow_flops() const { return 0; }
 
   // Called on a thread before it prepares or launches for this device: what third parties keep per thread (OpenMP's
   // thread count, CUDA's current device) is set here. Cheap, and may be called again and again.

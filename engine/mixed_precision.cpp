@@ -21,7 +21,7 @@ bool contains(const std::vector<int>& list, int item) {
 
 class MixedPrecision {
  public:
-  MixedPrecision(const Graph& graph, DType dtype, const Device& device)
+  MixedPrecision(const Graph& graph, DType dtype, Device& device)
       : graph_(graph),
         draft_(graph),
         dtype_(dtype),
@@ -33,8 +33,9 @@ class MixedPrecision {
         narrow_(graph.values().size(), kNone) {}
 
   Graph run() {
-    result_.allow_tf32 = graph_.allow_tf32;
     draft_.drop_dead_nodes();
+    pays_ = computes_enough();
+    result_.allow_tf32 = graph_.allow_tf32 || !pays_;
     kept_ = draft_.variables_only_read();
     find_wanted();
     for (NodeId id = 0; id < draft_.node_count(); ++id) copy(id);
@@ -58,7 +59,24 @@ class MixedPrecision {
     if (!node.op->alias.empty()) return Role::Follows;
     const Role role = node.op->narrow.role;
     if (role == Role::Float32 || (role == Role::Computes && !is_float32(node.inputs[0]))) return Role::Float32;
-    return pays(node) ? role : Role::Float32;
+    return pays_ && pays(node) ? role : Role::Float32;
+  }
+
+  bool computes_enough() const {
+    double left = device_.least_narrow_flops();
+    for (NodeId id = 0; id < draft_.node_count() && left > 0; ++id) {
+      const Node& node = graph_.node(id);
+      if (!draft_.live(id) || node.kind != Node::Op || !node.op->flops || node.op->narrow.role != Role::Computes)
+        continue;
+      KernelCall call{device_, node.attrs, {}, {}, {}, {}, {}};
+      for (const ValueId input : node.inputs) {
+        call.inputs.push_back(input == kNone ? TensorType{} : graph_.type(input));
+        call.present.push_back(input != kNone);
+      }
+      for (const ValueId output : node.outputs) call.outputs.push_back(graph_.type(output));
+      left -= node.op->flops(call);
+    }
+    return left <= 0;
   }
 
   bool pays(const Node& node) const {
@@ -165,8 +183,9 @@ class MixedPrecision {
   const Graph& graph_;
   Draft draft_;        // as it was traced, without dead nodes
   const DType dtype_;  // the narrow one
-  const Device& device_;
+  Device& device_;
   Graph result_;
+  bool pays_ = true;
   std::vector<bool> kept_;              // by value: a variable that no node writes
   std::vector<Role> roles_;             // by node: what it does here
   std::vector<bool> wanted_;            // by value
@@ -175,7 +194,7 @@ class MixedPrecision {
 
 }  // namespace
 
-Graph with_mixed_precision(const Graph& graph, DType narrow, const Device& device) {
+Graph with_mixed_precision(const Graph& graph, DType narrow, Device& device) {
   return MixedPrecision(graph, narrow, device).run();
 }
 

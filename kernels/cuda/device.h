@@ -11,7 +11,8 @@
 namespace moonflow::cuda {
 
 // MOONFLOW_CUDA_GRAPH=0 in the environment makes a device that records nothing and waits for each launch, so that the
-// step that fails is the one that is blamed. MOONFLOW_CUDA_BRANCHES=0 makes one whose plans keep to one branch.
+// step that fails is the one that is blamed. MOONFLOW_CUDA_BRANCHES=0 makes one whose plans keep to one branch, and
+// MOONFLOW_CUDA_SMALL_IN_TF32=0 one where mixed precision is narrow in plans of any size.
 std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels kernels);
 
 // Of a device, or a stream, that make_device has given.

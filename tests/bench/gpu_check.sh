@@ -278,7 +278,7 @@ lua() {
   specs+=" ordering placement gpu_errors gpu"
   [ -z "$simulated" ] || specs=${specs% gpu}  # which is about the real module
   build=$(realpath "$build")
-  export MOONFLOW_LAUNCHER=$build/moonflow MOONFLOW_BUILD=$build MOONFLOW_SOURCE=$PWD
+  export MOONFLOW_LAUNCHER=$build/moonflow MOONFLOW_BUILD=$build MOONFLOW_SOURCE=$PWD MOONFLOW_CUDA_SMALL_IN_TF32=0
   if [ -n "$debs" ]; then
     export LUA_PATH="$prefix/usr/share/lua/5.1/?.lua;$prefix/usr/share/lua/5.1/?/init.lua;;"
     export LUA_CPATH="$prefix/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;;"

@@ -19,7 +19,8 @@ struct Net {
   ValueId feed(std::string name, TensorType type) { return graph.feed(std::move(name), type, "net.lua:1"); }
   // The ops of the graph in mixed precision: "product 'a' (float32, bfloat16) -> bfloat16".
   std::vector<std::string> mixed(DType narrow = DType::BFloat16) const {
-    const Graph result = with_mixed_precision(graph, narrow, toy::FakeDevice());
+    FakeDevice device;
+    const Graph result = with_mixed_precision(graph, narrow, device);
     REQUIRE(result.taps().size() == graph.taps().size());
     for (size_t i = 0; i < result.taps().size(); ++i) {
       CHECK(result.taps()[i].token == graph.taps()[i].token);
@@ -63,7 +64,8 @@ TEST_CASE("a graph that asks for float16 gets that, and products are told what t
                                            "follow 'b' (float16, -) -> float16",
                                            "product 'c' (float16, float16) -> float32"});
   for (const DType narrow : {DType::BFloat16, DType::Float16}) {
-    const Graph mixed = with_mixed_precision(net.graph, narrow, toy::FakeDevice());
+    FakeDevice device;
+    const Graph mixed = with_mixed_precision(net.graph, narrow, device);
     for (const Node& node : mixed.nodes())
       if (node.kind == Node::Op && node.op->attr("rounds_to")) CHECK(node.attrs.dtype("rounds_to") == narrow);
   }
@@ -177,7 +179,24 @@ TEST_CASE("feeds keep their places, and what is dead goes") {
   net.op("product", {x, x}, "dead");
   net.graph.tap(x, 1);
   CHECK(net.mixed().empty());
-  const Graph mixed = with_mixed_precision(net.graph, DType::BFloat16, toy::FakeDevice());
+  FakeDevice device;
+  const Graph mixed = with_mixed_precision(net.graph, DType::BFloat16, device);
   REQUIRE(mixed.feeds().size() == 2);
   CHECK(mixed.node(mixed.feeds()[0]).name == "unread");
+}
+
+TEST_CASE("a graph that computes less than a device wants stays in float32, and may round like TF32") {
+  Net net;
+  const ValueId x = net.feed("x", vec(8));
+  net.op("product", {x, x}, "dead");
+  net.graph.tap(net.op("product", {net.op("product", {x, x}, "a"), x}, "b"), 1);
+  FakeDevice device;
+  for (const double least : {16, 17}) {
+    device.least_flops = least;
+    const Graph mixed = with_mixed_precision(net.graph, DType::BFloat16, device);
+    CHECK(mixed.allow_tf32 == (least > 16));
+    int casts = 0;
+    for (const Node& node : mixed.nodes()) casts += node.kind == Node::Op && node.op->name == "cast";
+    CHECK((casts == 0) == (least > 16));
+  }
 }

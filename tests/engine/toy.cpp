@@ -231,6 +231,7 @@ OpDef product() {
   def.narrow.role = NarrowUse::Computes;
   def.narrow.takes_either = {1};
   def.narrow.pays = [](const OpCall& call, DType) { return call.shape(0).count() >= 8; };
+  def.flops = [](const KernelCall& call) { return static_cast<double>(call.inputs[0].count()); };
   return def;
 }
 

@@ -23,7 +23,9 @@ class FakeDevice final : public Device {
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   Launch reorder(const TensorType& type, const Layout& from, const Layout& to) override;
   void rest() noexcept override;
+  double least_narrow_flops() const override { return least_flops; }
 
+  double least_flops = 0;
   int live_buffers = 0;
   std::atomic<int> rests_here{0}, rests_elsewhere{0};  // on the thread that made the device, and on others
   int reorders = 0;                                    // launches of reorder steps

@@ -143,6 +143,9 @@ std::vector<Tensor> train(const std::shared_ptr<Device>& device, void (*build)(N
   return taps;
 }
 
+// The networks here are small, and mixed precision is to be narrow in them all the same.
+[[maybe_unused]] const int small_is_narrow = setenv("MOONFLOW_CUDA_SMALL_IN_TF32", "0", 1);
+
 std::shared_ptr<Device> card_of_one_branch(uint64_t seed) {
   setenv("MOONFLOW_CUDA_BRANCHES", "0", 1);
   const std::shared_ptr<Device> card = cuda::make_simulated_device({seed});
@@ -266,6 +269,19 @@ TEST_CASE("a residual network in mixed precision has its channels last between c
   CHECK(furthest[2] < 0.01);
   CHECK(furthest[3] < 0.06);
   CHECK(distance(expected[0], expected[4 * kRuns - 4]) > 0.1);
+}
+
+TEST_CASE("mixed precision of a step that computes little is TF32 on the card") {
+  const auto catalog = all_ops();
+  Network net(*catalog);
+  residual<DType::BFloat16>(net);
+  unsetenv("MOONFLOW_CUDA_SMALL_IN_TF32");
+  const std::shared_ptr<Device> card = cuda::make_simulated_device();
+  setenv("MOONFLOW_CUDA_SMALL_IN_TF32", "0", 1);
+  Session session(catalog, card);
+  const std::shared_ptr<Plan> plan = session.compile(net.graph, "train");
+  for (const Step& step : plan->steps)
+    for (const TensorType& type : step.output_types) CHECK_FALSE(is_narrow(type.dtype));
 }
 
 TEST_CASE("a network that predicts on the card has its batch norms in its filters") {
