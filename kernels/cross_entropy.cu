@@ -89,7 +89,6 @@ struct SparseCrossEntropyGrad {
   }
 };
 
-// sum_i labels[i] * (lse - logits[i]) has no cancellation between large terms when the labels are a one.
 template <class T>
 struct SoftmaxCrossEntropy {
   static constexpr bool kHolds = sizeof(T) == 4;
@@ -99,9 +98,8 @@ struct SoftmaxCrossEntropy {
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
     const auto x = team.values(logits + start, n, 1), label = team.values(labels + start, n, 1);
     const T top = largest_of<T>(x);
-    const double log_sum = std::log(exponentials_of(x, top).sum());
-    // A label of zero takes no part, also where the logit is minus infinity.
-    const double loss = label.sum([=](T of, T value) { return of != 0 ? of * (log_sum - (value - top)) : 0.0; }, x);
+    const double below = label.sum(BelowTop<T>{top}, x), mass = label.sum();
+    const double loss = mass * std::log(exponentials_of(x, top).sum()) + below;
     if (team.thread() == 0) out[row] = static_cast<T>(loss);
   }
 };

@@ -58,7 +58,15 @@ struct SparseRowLoss {
   }
 };
 
-// With a distribution for each row. A label of zero takes no part in the loss, also where the logit is minus infinity.
+// What a label has of the loss beside the logarithm of the sum of all exponentials, which are of the distances from the
+// top: neither is negative, so nothing cancels. A label of zero takes no part, also where the logit is minus infinity.
+template <class T>
+struct BelowTop {
+  T top;
+  MOONFLOW_DEVICE T operator()(T label, T logit) const { return label != 0 ? label * (top - logit) : T(0); }
+};
+
+// With a distribution for each row.
 template <class T>
 struct DenseRowLoss {
   const T* labels;
@@ -80,11 +88,11 @@ struct DenseRowLoss {
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, const Own& own, const T* x, T* dx, int64_t n) const {
     const auto logits = team.values(x, n, 1), label = team.values(labels + row * classes, n, 1);
     const T top = largest_of<T>(logits), down = own.down;
-    const double sum = exponentials_of(logits, top).sum(), log_sum = std::log(sum);
-    const double loss =
-        label.sum([=](T of, T value) { return of != 0 ? of * (log_sum - (value - top)) : 0.0; }, logits);
-    const T scale = static_cast<T>(label.sum() / sum);
-    exponentials_of(logits, top).map([=](T value, T of) { return down * (value * scale - of); }, label).write(dx);
+    const double below = label.sum(BelowTop<T>{top}, logits), mass = label.sum();
+    const auto e = exponentials_of(logits, top);
+    const double sum = e.sum(), loss = mass * std::log(sum) + below;
+    const T scale = static_cast<T>(mass / sum);
+    e.map([=](T value, T of) { return down * (value * scale - of); }, label).write(dx);
     if (team.thread() == 0) out[row] = static_cast<T>(loss);
   }
 };

@@ -59,35 +59,41 @@ struct LaneInMemory {
 
 constexpr int kHeldTogether = 4;
 
-// Where the elements of a pack lie that a thread holds: side by side, to be moved at once, or as far apart as the team
-// has threads, whose elements are then neighbours. Side by side either all of them are there or none.
-template <int kStep>
+// Where the elements of a pack lie that a thread of a team holds: side by side, to be moved at once, or as far apart as
+// the team has threads, whose elements are then neighbours. Side by side either all of them are there or none.
+template <int kTeam, bool kSideBySide>
 struct Held {
-  int pack, first, n;
+  static constexpr int kStep = kSideBySide ? 1 : kTeam;
+  int pack, own, n;  // own: the thread's first element in the first pack
 
-  MOONFLOW_DEVICE int at(int v) const { return first + v * kStep; }
-  MOONFLOW_DEVICE bool has(int v) const { return kStep == 1 || at(v) < n; }
+  static MOONFLOW_DEVICE int own_of(int thread) { return thread * (kSideBySide ? kHeldTogether : 1); }
+  MOONFLOW_DEVICE int start() const { return pack * kHeldTogether * kTeam; }
+  MOONFLOW_DEVICE int at(int v) const { return start() + own + v * kStep; }
+  MOONFLOW_DEVICE bool has(int v) const { return kSideBySide || at(v) < n; }
+  // Each address is the thread's own and a constant, once the packs are unrolled.
   template <class T>
   MOONFLOW_DEVICE Pack<T, kHeldTogether> read(const T* from) const {
-    if (moves_at_once(from)) return *reinterpret_cast<const Pack<T, kHeldTogether>*>(from + first);
+    from += own;
+    if (moves_at_once(from)) return *reinterpret_cast<const Pack<T, kHeldTogether>*>(from + start());
     Pack<T, kHeldTogether> pack{};
     MOONFLOW_UNROLL
     for (int v = 0; v < kHeldTogether; ++v)
-      if (has(v)) pack.values[v] = from[at(v)];
+      if (has(v)) pack.values[v] = from[start() + v * kStep];
     return pack;
   }
   template <class T>
   MOONFLOW_DEVICE void write(const Pack<T, kHeldTogether>& pack, T* to) const {
-    if (moves_at_once(to)) return write_at_once(pack, to + first);
+    to += own;
+    if (moves_at_once(to)) return write_at_once(pack, to + start());
     MOONFLOW_UNROLL
     for (int v = 0; v < kHeldTogether; ++v)
-      if (has(v)) to[at(v)] = pack.values[v];
+      if (has(v)) to[start() + v * kStep] = pack.values[v];
   }
 
  private:
   template <class T>
   MOONFLOW_DEVICE bool moves_at_once(const T* data) const {
-    return kStep == 1 && reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kHeldTogether>) == 0;
+    return kSideBySide && reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, kHeldTogether>) == 0;
   }
 };
 
@@ -95,7 +101,7 @@ struct Held {
 template <class Team, class T>
 struct LaneInRegisters {
   static constexpr int kN = kHeldTogether;
-  using Held = cuda::Held<Team::kStep>;
+  using Held = typename Team::Held;
   const Team& team;
   int n;
   Pack<T, kN> packs[Team::kHeld];
@@ -107,9 +113,8 @@ struct LaneInRegisters {
   MOONFLOW_DEVICE void each(F f) const {
     MOONFLOW_UNROLL
     for (int pack = 0; pack < Team::kHeld; ++pack) {
-      constexpr int kOfTeam = kN * Team::size();
-      const int start = pack * kOfTeam, first = start + team.thread() * (Team::kStep == 1 ? kN : 1);
-      if ((Team::kStep == 1 ? first : start) < n) f(Held{pack, first, n});
+      const Held held{pack, Held::own_of(team.thread()), n};
+      if ((Team::kSideBySide ? held.at(0) : held.start()) < n) f(held);
     }
   }
   template <class F, class... Others>
@@ -149,7 +154,7 @@ struct LaneInRegisters {
   MOONFLOW_DEVICE void write(T* to) const {
     each([&](const Held& held) { held.write(packs[held.pack], to); });
   }
-  MOONFLOW_DEVICE bool has(int64_t i) const { return (Team::kStep == 1 ? i / kN : i) % Team::size() == team.thread(); }
+  MOONFLOW_DEVICE bool has(int64_t i) const { return (Team::kSideBySide ? i / kN : i) % Team::size() == team.thread(); }
   MOONFLOW_DEVICE T own(int64_t i) const {
     T value = T();
     each([&](const Held& held) {
@@ -188,10 +193,12 @@ struct Chosen {
 // ---- teams ---------------------------------------------------------------------------------------------------
 
 // kPacks: of a lane that each thread holds; 0: lanes stay in memory.
-template <class Block, int kTeam, int kPacks = 0, bool kSideBySide = false>
+template <class Block, int kTeam, int kPacks = 0, bool kTogether = false>
 class Team {
  public:
-  static constexpr int kHeld = kPacks, kStep = kSideBySide ? 1 : kTeam;
+  static constexpr int kHeld = kPacks;
+  static constexpr bool kSideBySide = kTogether;
+  using Held = cuda::Held<kTeam, kTogether>;
   explicit MOONFLOW_DEVICE Team(const Block& block) : block(block) {}
 
   static MOONFLOW_BOTH constexpr int size() { return kTeam; }
@@ -208,7 +215,7 @@ class Team {
   MOONFLOW_DEVICE auto values(const T* from, int64_t n, int64_t stride) const {
     if constexpr (kHeld > 0) {
       LaneInRegisters<Team, T> lane{*this, static_cast<int>(n), {}};
-      lane.each([&](const Held<kStep>& held) { lane.packs[held.pack] = held.read(from); });
+      lane.each([&](const Held& held) { lane.packs[held.pack] = held.read(from); });
       return lane;
     } else {
       const auto at = [=](int64_t i) { return from[i * stride]; };
