@@ -32,6 +32,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_index(*catalog);
   add_scatter(*catalog);
   add_sort(*catalog);
+  add_cumsum(*catalog);
   add_matmul(*catalog);
   add_dense_pair(*catalog);
   add_matmul_update(*catalog);

@@ -34,6 +34,7 @@ void add_index(Catalog& catalog);
 void add_rows_update(Catalog& catalog);
 void add_scatter(Catalog& catalog);
 void add_sort(Catalog& catalog);
+void add_cumsum(Catalog& catalog);
 void add_matmul(Catalog& catalog);
 void add_matmul_update(Catalog& catalog);
 void add_matmul_bfloat16_update(Catalog& catalog);

@@ -110,7 +110,7 @@ dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the la
 errors: inner or leading sizes differ; a rank below 2]])
 
   -- Comparisons give int8, of whose ones a sum would go over 127 in a batch.
-  for _, name in ipairs { "reduce_sum", "reduce_prod" } do
+  for _, name in ipairs { "reduce_sum", "reduce_prod", "cumsum" } do
     flow.math[name] = extended(flow.math[name], "flow.math." .. name, "int8 and uint8, as comparisons give them, are "
       .. "taken as int64.", function(as_it_is, values)
         values.x = widened(values.x)
@@ -364,38 +364,6 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
       end
       local kept = numbers(0, columns, { 1, columns }):le(numbers(diagonal, rows, { rows, 1 }))
       return flow.where(kept, x, given.fill_value, given.name)
-    end)
-
-  define(flow, "math.cumsum", { { "x", "blob" }, { "axis", "integer", 0 }, { "reverse", "boolean", false } }, [[
-The sums of the elements up to each one along an axis, itself included; with reverse = true of those from it on.
-  out[i] = x[0] + ... + x[i]
-shapes: x of one axis or more -> out of the same shape
-dtypes: those of flow.math.add -> the same, and int64 of int8 and uint8; floats are summed in float64
-cost: a sum of the whole array for each doubling of the axis' size, so ten for a thousand
-errors: x has no such axis]],
-    function(given, _, signature)
-      local x = widened(given.x)
-      local rounds = arguments.floating[x.dtype] and x.dtype ~= "float64"
-      local sums = rounds and ops.apply("cast", { x }, { dtype = "float64" }) or x
-      local rank, begin, size, paddings = #x.shape, {}, x.shape:table(), {}
-      local axis = given.axis < 0 and given.axis + rank or given.axis
-      if axis < 0 or axis >= rank then
-        signature:fail((": x is %s, it has no axis %d"):format(tostring(x.shape), given.axis))
-      end
-      for i = 1, rank do begin[i], paddings[2 * i - 1], paddings[2 * i] = 0, 0, 0 end
-      local count, reach = size[axis + 1], 1
-      -- Each step adds what lies as far off as the sums reach, so they reach twice as far after it. A product with a
-      -- triangle of ones would be one op, but make a NaN of every sum that an infinity is no part of.
-      while reach < count do
-        begin[axis + 1] = given.reverse and reach or 0
-        size[axis + 1] = count - reach
-        paddings[2 * axis + (given.reverse and 2 or 1)] = reach
-        local others = ops.apply("slice", { sums }, { begin = begin, size = size })
-        sums = sums + ops.apply("pad", { others }, { paddings = paddings, constant_value = 0 })
-        reach = 2 * reach
-      end
-      if rounds then return ops.apply("cast", { sums }, { dtype = x.dtype }, given.name) end
-      return given.name and ops.apply("identity", { sums }, nil, given.name) or sums
     end)
 
   local function filled(value)

@@ -381,25 +381,11 @@ end
 
 function operators.CumSum(node)
   local x = node:input(1)
-  local axis = node:axis_of(node:need(node:number(2), "axis"), #x.shape)
-  local is_reverse, is_exclusive = node:int("reverse", 0) ~= 0, node:int("exclusive", 0) ~= 0
-  local count, sums = x.shape[axis], x
-  -- `x` moved along the axis, with zeros where nothing comes from.
-  local function moved(value, by, word)
-    by = math.min(by, count)
-    local rest = node:cut(value, axis, is_reverse and by or 0, count - by, word .. "_others")
-    local paddings = {}
-    for i = 1, 2 * #x.shape do paddings[i] = 0 end
-    paddings[2 * axis + (is_reverse and 2 or 1)] = by
-    return node:apply("pad", { rest }, { paddings = paddings }, word)
-  end
-  if is_exclusive then sums = moved(sums, 1, "before") end
-  local reach = 1
-  while reach < count do  -- each step adds sums that lie as far off as they reach
-    sums = node:apply("add", { sums, moved(sums, reach, "moved_" .. reach) }, nil, "sums_" .. reach)
-    reach = 2 * reach
-  end
-  return sums
+  return node:apply("cumsum", { x }, {
+    axis = node:axis_of(node:need(node:number(2), "axis"), #x.shape),
+    reverse = node:int("reverse", 0) ~= 0,
+    exclusive = node:int("exclusive", 0) ~= 0,
+  })
 end
 
 -- (x - mean) / deviation, over some axes.

@@ -223,6 +223,11 @@ function ops.l2_normalize(w)
   return w:emit("Div", { x, norm })
 end
 
+function ops.cumsum(w)
+  local attrs = { reverse = { i = w.attrs.reverse and 1 or 0 }, exclusive = { i = w.attrs.exclusive and 1 or 0 } }
+  return w:emit("CumSum", { w:input(1), w:ints { w.attrs.axis } }, attrs)
+end
+
 function ops.top_k(w)
   local _, places = w:emit("TopK", { w:input(1), w:ints { w.attrs.k } }, nil, nil, 2)
   return places

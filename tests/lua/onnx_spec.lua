@@ -503,6 +503,7 @@ describe("a job that is written", function()
         flow.scatter_nd(at, x, { 5, 3 }), flow.tensor_scatter_nd_add(base, at, x),
         flow.tensor_scatter_nd_update(base, whole { { 2 }, { 0 }, { 1 }, { 4 } }, x),
         flow.math.unsorted_segment_sum(x, ids, { num_segments = 5 }), flow.stop_gradient(x),
+        flow.math.cumsum(x), flow.math.cumsum(x, { axis = 1, reverse = true, exclusive = true }),
       }, 0)
     end)
     comes_back({ 4, 3 }, function(x)
