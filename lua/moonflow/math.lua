@@ -408,6 +408,7 @@ errors: x has no such axis]],
 
   local function define_in_flow(...) define(flow, ...) end
   require("moonflow.random")(flow, define_in_flow)
+  require("moonflow.segments")(flow, define_in_flow)
   require("moonflow.ported")(flow, define_in_flow)
 end
 
