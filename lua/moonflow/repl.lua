@@ -185,17 +185,27 @@ local function run(self, text)
   return silent or protected(self, show, self, results) ~= nil
 end
 
--- What people type at a prompt that they do not know, where nothing has that name: the command it stands for.
+-- What people type at a prompt that they do not know, where nothing has that name: the command it stands for, and what
+-- it is about.
 local plain_words = { help = "help", quit = "quit", exit = "quit" }
+
+local function plain_word(self, text)
+  local word, about = text:match("^%s*(%a+)%s*(.-)%s*$")
+  local meant = plain_words[word]
+  if not meant or self.values[word] ~= nil or rawget(_G, word) ~= nil then return nil end
+  if about == "" then return meant, "" end
+  local inside = about:match("^%(%s*(.-)%s*%)$") or meant == "help" and about:match("^[\"'].*$")
+  return inside and meant, inside and (inside:match("^([\"'])(.*)%1$") and inside:sub(2, -2) or inside)
+end
 
 --- Evaluates a chunk, a `:` command or a question for help, and prints what it gives.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:evaluate(text)
   self.interrupted = false
   note_lines(self, text)
-  local word = text:match("^%s*(%a+)%s*$")
-  local meant = plain_words[word]
-  if meant and self.values[word] == nil and rawget(_G, word) == nil then return self:command(meant, "") end
+  local meant, about = plain_word(self, text)
+  if meant == "help" and about ~= "" then return self:help("? " .. about), false end
+  if meant and about == "" then return self:command(meant, "") end
   local command, rest = text:match("^%s*:(%a+)%s*(.-)%s*$")
   if command then return self:command(command, rest) end
   if is_command(text) then return self:help(text), false end

@@ -172,6 +172,13 @@ job(x)
     assert.equal("1\n", typed("1\nquit\n2\n").out)
     assert.equal("", typed(" exit\n2\n").out)
     assert.equal("3\n4\n", typed("local exit = 3\nexit\nquit = 4\nquit\n").out)
+    assert.equal("1\n", typed("1\nexit()\n2\n").out)
+    assert.equal(typed(":help\n").out, typed("help()\n").out)
+    local relu = typed("? flow.nn.relu\n").out
+    for _, asked in ipairs { 'help("flow.nn.relu")', "help(flow.nn.relu)", "help 'nn.relu'" } do
+      assert.equal(relu, typed(asked .. "\n").out)
+    end
+    assert.equal("7\n", typed("function help(x) return x + 1 end\nhelp(6)\n").out)
   end)
 
   it("counts the lines of what is typed, also where an expression ends", function()
