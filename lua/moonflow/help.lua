@@ -347,7 +347,10 @@ local foreign_of_arrays = {
   choice = "flow.np.random.choice", multinomial = "flow.np.random.multinomial", insert = "flow.np.concat",
   extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min", fmax = "flow.np.maximum",
   fmin = "flow.np.minimum", remainder = "flow.np.mod", mgrid = "flow.np.meshgrid", indices = "flow.np.meshgrid",
-  savez_compressed = "flow.np.savez", float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8",
+  savez_compressed = "flow.np.savez", nanpercentile = "flow.np.percentile", nanquantile = "flow.np.quantile",
+  nanargmax = "flow.np.argmax", nanargmin = "flow.np.argmin", setxor1d = "flow.np.setdiff1d",
+  partition = "flow.np.sort", argpartition = "flow.np.argsort",
+  float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8",
 }
 
 local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end
