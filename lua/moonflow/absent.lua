@@ -113,6 +113,8 @@ local rows = {
   { "flow.data", "train_test_split random_split",
     "take rows in the order of flow.np.random.permutation(#x): x[order:rows(0, n)], and the others" },
   { "flow.np", "DataFrame", "flow.np.loadtxt reads a table of numbers, whose columns are x:slice(\":, 0\")" },
+  { "flow.linalg", "cholesky inv solve det slogdet svd eigh qr lstsq pinv norm",
+    "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md takes its gradient into one" },
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },
   { "flow.nn", "GaussianNLLLoss",
     "0.5 * (log_variance + (target - x) ^ 2 / flow.math.exp(log_variance)) is it, and keeps the variance above 0" },
