@@ -82,18 +82,26 @@ local function drawn(mode, deviation, most, a, b, share)
   return high
 end
 
+-- A compiled loop does not notice a Ctrl-C, so this one is none: it goes through `count` draws by some at a time.
+local function in_parts(count, draw_some)
+  for first = 0, count - 1, 256 do draw_some(first, min(first + 256, count) - 1) end
+end
+jit.off(in_parts)
+
 --- As `binomial`, of a p for each draw.
 function counts.binomial_of_each(n, p, uniform, called)
   local result = core.zeros("int64", uniform.shape:table())
   if p.nbytes == 0 then return result end
   check_variance((p * (1 - p)):max() * n, called)
   local to, chances, shares = result:ptr(), p:ptr(), uniform:ptr()
-  for i = 0, p.nbytes / 8 - 1 do
-    local chance = min(chances[i], 1 - chances[i])
-    local odds = chance / (1 - chance)
-    local count = drawn(min(n, floor((n + 1) * chance)), math.sqrt(n * chance), n, n * odds, odds, shares[i])
-    to[i] = chances[i] > 0.5 and n - count or count
-  end
+  in_parts(p.nbytes / 8, function(first, last)
+    for i = first, last do
+      local chance = min(chances[i], 1 - chances[i])
+      local odds = chance / (1 - chance)
+      local count = drawn(min(n, floor((n + 1) * chance)), math.sqrt(n * chance), n, n * odds, odds, shares[i])
+      to[i] = chances[i] > 0.5 and n - count or count
+    end
+  end)
   return result
 end
 
@@ -103,9 +111,11 @@ function counts.poisson_of_each(mean, uniform, called)
   if mean.nbytes == 0 then return result end
   check_variance(mean:max(), called)
   local to, means, shares = result:ptr(), mean:ptr(), uniform:ptr()
-  for i = 0, mean.nbytes / 8 - 1 do
-    to[i] = drawn(floor(means[i]), math.sqrt(means[i]), math.huge, means[i], 0, shares[i])
-  end
+  in_parts(mean.nbytes / 8, function(first, last)
+    for i = first, last do
+      to[i] = drawn(floor(means[i]), math.sqrt(means[i]), math.huge, means[i], 0, shares[i])
+    end
+  end)
   return result
 end
 
