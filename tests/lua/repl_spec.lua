@@ -62,6 +62,17 @@ inner
     assert.equal(0, run.code)
   end)
 
+  it("prints the value behind the last semicolon of statements", function()
+    local run = typed("x = 5; x\nlocal y = x + 1; y * 2 -- a remark\nz = 3; z;\n_\n"
+      .. "for i = 1, 2 do local q = i; print(q) end; x\nf = function() local a = 8; return a end; f()\n"
+      .. "x = 1; y = 2\ny\nx = 6; -- a remark\nx = 7; y = 9;\nx\n")
+    assert.equal("5\n12\n3\n1\n2\n5\n8\n2\n7\n", run.out)
+    assert.equal("", run.err)
+    run = typed("x = 1; error('deep')\nx = ; 3\n")
+    assert.equal("stdin:1: deep\nstack traceback:\n\t[C]: in function 'error'\n\tstdin:1: in main chunk\n"
+      .. "stdin:2: unexpected symbol near ';'\n", run.err)
+  end)
+
   it("waits for more lines only when the text is cut off", function()
     local run = typed("f = function()\n\nreturn [[a\nb]]\nend\nf()\n{ 1,\n\n2 }\n'open\n1 +\n1\n")
     assert.equal("a\nb\n{ 1, 2 }\n2\n", run.out)
