@@ -46,10 +46,15 @@ int64_t wrap_index(int64_t index, int axis, int64_t size) {
 int64_t index_at(lua_State* L, int at) {
   int64_t index = 0;
   if (find_integer(L, at, index)) return index;
-  const char* const instead = lua_type(L, at) == LUA_TTABLE
-                                  ? "; a:at(i, j) and a:set(i, j, value) take several indices, a:slice(\"0:2, 1\") a "
-                                    "part, a:take({ 0, 2 }, 0) rows"
-                                  : "";
+  const char* instead = "";
+  if (lua_type(L, at) == LUA_TTABLE)
+    instead =
+        "; a:at(i, j) and a:set(i, j, value) take several indices, a:slice(\"0:2, 1\") a part, "
+        "a:take({ 0, 2 }, 0) rows";
+  else if (lua_type(L, at) == LUA_TBOOLEAN)
+    instead =
+        "; elements are compared by a:eq(b), a:gt(b) and the like, and masks combined by np.logical_not(mask) "
+        "and np.logical_and(one, other): ==, not, and, or give one boolean for whole arrays";
   fail(ErrorCode::InvalidArgument, "index: expected an integer, got ", describe(L, at), instead);
 }
 

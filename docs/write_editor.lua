@@ -14,6 +14,7 @@ local tp = flow.typing
 -- Kinds of arguments, where the word is not the type.
 local KINDS = {
   operand = "moonflow.Operand", operands = "moonflow.Operand[]", finite = "number", dtype = "moonflow.DType",
+  numbers = "number|table|moonflow.NdArray",
   list = "number|table", callable = "function", dictionary = "table<string, any>",
   blob = "moonflow.Blob", ndarray = "moonflow.NdArray", initializer = "moonflow.Initializer",
   regularizer = "moonflow.Regularizer", clipping = "moonflow.Clipping", loss_scale = "moonflow.LossScale",

@@ -99,7 +99,7 @@ void add_gather(Catalog& catalog) {
     return {g.op("gather", {g.grads[0], g.inputs[1]}, {{"axis", g.attrs.integer("axis")}}), kNone};
   };
   grad.cpu = {[](KernelCall& call) {
-    return cpu::scatter_rows(call, places_of(call, call.outputs[0].shape), cpu::Into::Sum, -1, 1, 0);
+    return cpu::scatter_rows(call, places_of(call, call.outputs[0].shape), Into::Sum, -1, 1, 0);
   }};
   grad.examples = {{{f32({2, 3, 3}), i32({2, 3})}, {{"shape", Ints{4, 3}}}},
                    {{f32({2, 5, 2}), i32({5})}, {{"axis", int64_t{1}}, {"shape", Ints{2, 4, 2}}}}};

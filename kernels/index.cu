@@ -64,8 +64,9 @@ Launch prepare_one_hot(KernelCall& call) {
 void add_index(Kernels& kernels) {
   kernels["gather"] = {{[](KernelCall& call) { return take_rows(call, places_of(call, call.inputs[0].shape), 1); }},
                        true};
-  kernels["gather_grad"] = {
-      {[](KernelCall& call) { return scatter_rows<true>(call, places_of(call, call.outputs[0].shape), -1, 1, 0); }}};
+  kernels["gather_grad"] = {{[](KernelCall& call) {
+    return scatter_rows<Into::Sum>(call, places_of(call, call.outputs[0].shape), -1, 1, 0);
+  }}};
   kernels["one_hot"] = {{prepare_one_hot}};
 }
 

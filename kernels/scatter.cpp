@@ -1,7 +1,8 @@
 // Ops whose indices name single places, by coordinates or along an axis: what is read there (gather_nd, dim_gather),
-// and what is put there (scatter_nd, tensor_scatter_nd_add, tensor_scatter_nd_update, unsorted_segment_sum). An index
-// out of bounds is an error that names its position, found before anything is written. What several picks name is
-// summed, or replaced, in the order of the picks, on any device and by any number of threads.
+// and what is put there (scatter_nd, tensor_scatter_nd_add, tensor_scatter_nd_update, unsorted_segment_sum and
+// unsorted_segment_max). An index out of bounds is an error that names its position, found before anything is written.
+// What several picks name is summed, or replaced, in the order of the picks, on any device and by any number of
+// threads.
 #include "kernels/scatter.h"
 
 #include <algorithm>
@@ -147,7 +148,7 @@ class ScatterRows {
         if (initial)
           std::copy_n(initial + row * inner, width, out + row * inner);
         else
-          std::fill_n(out + row * inner, width, T(0));
+          std::fill_n(out + row * inner, width, unpicked<into, T>());
       }
     }
     const T* from = at.input<T>(updates_) + block * p_.picks * inner + columns.first;
@@ -155,7 +156,7 @@ class ScatterRows {
     for (int64_t pick = 0; pick < p_.picks; ++pick, from += inner) {
       if (named[pick] < rows.first || named[pick] >= rows.last) continue;
       T* const to = out + named[pick] * inner;
-      for (int64_t c = 0; c < width; ++c) to[c] = into == Into::Sum ? functor::Add()(to[c], from[c]) : from[c];
+      for (int64_t c = 0; c < width; ++c) to[c] = taken_in<into>(to[c], from[c]);
     }
   }
 
@@ -179,6 +180,7 @@ Launch scatter_rows(KernelCall& call, const PickedRows& places, Into into, int i
   return visit(call.inputs[updates].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     if (into == Into::Sum) return ScatterRows<T, Into::Sum>(call, places, initial, indices, updates);
+    if (into == Into::Max) return ScatterRows<T, Into::Max>(call, places, initial, indices, updates);
     return ScatterRows<T, Into::Replaced>(call, places, initial, indices, updates);
   });
 }
@@ -186,8 +188,6 @@ Launch scatter_rows(KernelCall& call, const PickedRows& places, Into into, int i
 }  // namespace cpu
 
 namespace {
-
-using cpu::Into;
 
 const char* const kIndexError = "an index out of bounds names its position, nothing is written";
 
@@ -334,17 +334,39 @@ void add_tensor_scatter_nd(Catalog& catalog, Into into) {
 
 // ---- along an axis ---------------------------------------------------------------------------------------------
 
-void add_unsorted_segment_sum(Catalog& catalog) {
+// What reaches each slice of `data` of a gradient by segments.
+ValueId of_segments(GradCall& g, ValueId by_segment) {
+  const int64_t axis = wrap_axis(g.attrs.integer("axis"), g.type(g.inputs[0]).shape.rank());
+  return g.op("gather", {by_segment, g.inputs[1]}, {{"axis", axis}});
+}
+
+// Shared equally where several elements of a segment are the largest one.
+ValueId grad_of_largest(GradCall& g) {
+  const ValueId data = g.inputs[0];
+  const ValueId chosen =
+      g.op("cast", {g.op("equal", {data, of_segments(g, g.outputs[0])})}, {{"dtype", g.type(data).dtype}});
+  const ValueId winners = g.op("unsorted_segment_sum", {chosen, g.inputs[1]}, g.attrs);
+  return g.op("multiply", {chosen, of_segments(g, g.op("divide", {g.grads[0], winners}))});
+}
+
+void add_unsorted_segment(Catalog& catalog, Into into) {
+  const bool sums = into == Into::Sum;
   OpDef op;
-  op.name = "unsorted_segment_sum";
-  op.lua = "math.unsorted_segment_sum";
+  op.name = sums ? "unsorted_segment_sum" : "unsorted_segment_max";
+  op.lua = "math." + op.name;
   op.doc = text(
-      "Sums of the slices of data that belong to one segment.\n"
-      "  out[a..., s, b...] = sum of data[a..., i..., b...] over all i with segment_ids[i...] == s,\n"
-      "  in the order of i; 0 where there are none\n"
+      sums ? "Sums of the slices of data that belong to one segment.\n"
+             "  out[a..., s, b...] = sum of data[a..., i..., b...] over all i with segment_ids[i...] == s,\n"
+             "  in the order of i; 0 where there are none\n"
+           : "The largest elements of the slices of data that belong to one segment. A NaN wins; equal ones share the "
+             "gradient.\n"
+             "  out[a..., s, b...] = max of data[a..., i..., b...] over all i with segment_ids[i...] == s;\n"
+             "  where there are none, -infinity, or an integer's least\n",
       "shapes: data (10, 4), segment_ids (10), num_segments = 3, axis = 0 -> out (3, 4)\n"
       "  segment_ids have the axes of data from `axis` on\n"
-      "dtypes: data any -> the same, integers wrap around; segment_ids of an integer dtype\n"
+      "dtypes: data any -> the same",
+      sums ? ", integers wrap around" : "",
+      "; segment_ids of an integer dtype\n"
       "defaults: axis = 0\n"
       "errors: num_segments below 0; segment_ids that are not axes of data;\n        ",
       kIndexError);
@@ -365,21 +387,23 @@ void add_unsorted_segment_sum(Catalog& catalog) {
     for (int a = axis + ids.rank(); a < data.rank(); ++a) shape.push_back(data[a]);
     return {{call.dtype(0), shape}};
   };
-  op.grad = [](GradCall& g) -> std::vector<ValueId> {
-    const TensorType data = g.type(g.inputs[0]);
-    if (!is_floating(data.dtype)) return {kNone, kNone};
-    const int64_t axis = wrap_axis(g.attrs.integer("axis"), data.shape.rank());
-    return {g.op("gather", {g.grads[0], g.inputs[1]}, {{"axis", axis}}), kNone};
+  op.grad = [sums](GradCall& g) -> std::vector<ValueId> {
+    if (!is_floating(g.type(g.inputs[0]).dtype)) return {kNone, kNone};
+    return {sums ? of_segments(g, g.grads[0]) : grad_of_largest(g), kNone};
   };
-  op.cpu = {[](KernelCall& call) {
+  op.cpu = {[into](KernelCall& call) {
     const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank());
     const PickedRows places = PickedRows::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis);
-    return cpu::scatter_rows(call, places, Into::Sum, -1, 1, 0);
+    return cpu::scatter_rows(call, places, into, -1, 1, 0);
   }};
   op.examples = {{{f32({7, 3}), i32({7})}, {{"num_segments", int64_t{5}}}},
                  {{f32({2, 3, 2, 3}), i32({3, 2})}, {{"num_segments", int64_t{4}}, {"axis", int64_t{1}}}},
                  {{i32({9}), {DType::UInt8, {9}}}, {{"num_segments", int64_t{4}}}},
                  {{{DType::Int8, {3, 5}}, i32({5})}, {{"num_segments", int64_t{4}}, {"axis", int64_t{-1}}}}};
+  if (!sums) {  // with slices in each segment: of an infinity no difference can be taken
+    op.examples[0] = {{f32({7, 3}), i32({7})}, {{"num_segments", int64_t{1}}}, -1, 1, 1};
+    op.examples[1] = {{f32({2, 4, 4, 3}), i32({4, 4})}, {{"num_segments", int64_t{2}}, {"axis", int64_t{1}}}, -1, 1, 2};
+  }
   catalog.add(op);
 }
 
@@ -464,7 +488,8 @@ void add_scatter(Catalog& catalog) {
   add_scatter_nd(catalog);
   add_tensor_scatter_nd(catalog, Into::Sum);
   add_tensor_scatter_nd(catalog, Into::Replaced);
-  add_unsorted_segment_sum(catalog);
+  add_unsorted_segment(catalog, Into::Sum);
+  add_unsorted_segment(catalog, Into::Max);
   add_dim_gather(catalog);
 }
 

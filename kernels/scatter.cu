@@ -14,9 +14,14 @@ PickedRows along(const Shape& value, const KernelCall& call) {
   return PickedRows::along(value, call.inputs[1].shape, wrap_axis(call.attrs.integer("dim"), value.rank()));
 }
 
-template <bool kSums>
+template <Into into>
 Launch prepare_tensor_scatter(KernelCall& call) {
-  return scatter_rows<kSums>(call, tuples(call.inputs[0].shape, call, 1), 0, 1, 2);
+  return scatter_rows<into>(call, tuples(call.inputs[0].shape, call, 1), 0, 1, 2);
+}
+template <Into into>
+Launch prepare_segments(KernelCall& call) {
+  const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank());
+  return scatter_rows<into>(call, PickedRows::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis), -1, 1, 0);
 }
 
 }  // namespace
@@ -24,18 +29,17 @@ Launch prepare_tensor_scatter(KernelCall& call) {
 void add_scatter(Kernels& kernels) {
   kernels["gather_nd"] = {{[](KernelCall& call) { return take_rows(call, tuples(call.inputs[0].shape, call, 1), 1); }},
                           true};
-  kernels["scatter_nd"] = {
-      {[](KernelCall& call) { return scatter_rows<true>(call, tuples(call.outputs[0].shape, call, 0), -1, 0, 1); }}};
-  kernels["tensor_scatter_nd_add"] = {{prepare_tensor_scatter<true>}};
-  kernels["tensor_scatter_nd_update"] = {{prepare_tensor_scatter<false>}};
-  kernels["unsorted_segment_sum"] = {{[](KernelCall& call) {
-    const int axis = wrap_axis(call.attrs.integer("axis"), call.inputs[0].shape.rank());
-    return scatter_rows<true>(call, PickedRows::on_axis(call.outputs[0].shape, call.inputs[1].shape, axis), -1, 1, 0);
+  kernels["scatter_nd"] = {{[](KernelCall& call) {
+    return scatter_rows<Into::Sum>(call, tuples(call.outputs[0].shape, call, 0), -1, 0, 1);
   }}};
+  kernels["tensor_scatter_nd_add"] = {{prepare_tensor_scatter<Into::Sum>}};
+  kernels["tensor_scatter_nd_update"] = {{prepare_tensor_scatter<Into::Replaced>}};
+  kernels["unsorted_segment_sum"] = {{prepare_segments<Into::Sum>}};
+  kernels["unsorted_segment_max"] = {{prepare_segments<Into::Max>}};
   kernels["dim_gather"] = {{[](KernelCall& call) { return take_rows(call, along(call.inputs[0].shape, call), 1); }},
                            true};
   kernels["dim_gather_grad"] = {
-      {[](KernelCall& call) { return scatter_rows<true>(call, along(call.outputs[0].shape, call), -1, 1, 0); }}};
+      {[](KernelCall& call) { return scatter_rows<Into::Sum>(call, along(call.outputs[0].shape, call), -1, 1, 0); }}};
 }
 
 }  // namespace moonflow::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/op.h"
+#include "kernels/into.h"
 #include "kernels/picked_rows.h"
 
 namespace moonflow::cpu {
@@ -9,11 +10,8 @@ namespace moonflow::cpu {
 // The one output is the rows that the input `indices` names in the first input, pick by pick.
 Launch take_rows(KernelCall& call, const PickedRows& places, int indices);
 
-// What happens to a row that a pick names.
-enum class Into { Sum, Replaced };
-
-// The one output is the value of the input `initial`, or zeros where there is none (-1), into which each row of
-// `updates` goes in the order of the picks.
+// The one output is the value of the input `initial`, or what is unpicked where there is none (-1), into which each row
+// of `updates` goes in the order of the picks.
 Launch scatter_rows(KernelCall& call, const PickedRows& places, Into into, int initial, int indices, int updates);
 
 }  // namespace moonflow::cpu

@@ -8,7 +8,7 @@
 #include "kernels/cuda/indices.h"
 #include "kernels/cuda/parts.h"
 #include "kernels/cuda/units.h"
-#include "kernels/elementwise.h"
+#include "kernels/into.h"
 #include "kernels/picked_rows.h"
 
 namespace moonflow::cuda {
@@ -99,13 +99,13 @@ inline Launch take_rows(KernelCall& call, const PickedRows& places, int indices)
 // The picks of some rows in some columns, taken in in the order of the picks, so that no two runs differ. A block goes
 // through all picks for as many rows as it has room for, finds its own, and takes them in, a thread for each column:
 // that reads the indices rows * columns / kRoom times, which for a vocabulary is little beside what is added.
-template <class T, bool kSums>
+template <class T, Into into>
 struct ScatterRows {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
   static constexpr int kRoom = 4096;  // results of a block
   NamedRows named;
   const T* updates;
-  const T* initial;                             // nullptr: zeros
+  const T* initial;                             // nullptr: unpicked
   T* results;                                   // or the parts of them
   int64_t columns, rows, groups, tiles, parts;  // rows and columns of a block
 
@@ -139,7 +139,7 @@ struct ScatterRows {
     };
 
     each(part == 0 ? initial : nullptr, outer,
-         [](T& result, const T* data, int64_t at) { result = data ? data[at] : T(0); });
+         [](T& result, const T* data, int64_t at) { result = data ? data[at] : unpicked<into, T>(); });
     const int64_t last = p.picks * (part + 1) / parts;
     for (int64_t first = p.picks * part / parts; first < last; first += kThreads) {
       const int64_t pick = first + thread;
@@ -192,7 +192,7 @@ struct ScatterRows {
       for (int k = 0; k < kAhead; ++k) {
         if (i + k >= count) break;
         T& result = own[found[i + k].row * columns];
-        result = kSums ? functor::Add()(result, next[k]) : next[k];
+        result = taken_in<into>(result, next[k]);
       }
     }
   }
@@ -211,16 +211,16 @@ struct SumParts {
   }
 };
 
-// The one output is the value of the input `initial`, or zeros where there is none (-1), into which each row of
-// `updates` goes in the order of the picks: it is added (kSums), or takes the place of what was there.
-template <bool kSums>
+// The one output is the value of the input `initial`, or what is unpicked where there is none (-1), into which each row
+// of `updates` goes in the order of the picks.
+template <Into into>
 Launch scatter_rows(KernelCall& call, const PickedRows& p, int initial, int indices, int updates) {
   const DType index_dtype = call.inputs[indices].dtype;
   const int64_t count = call.outputs[0].count();
   explain_indices(call, p, indices);
   return visit(call.inputs[updates].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    using Scatter = ScatterRows<T, kSums>;
+    using Scatter = ScatterRows<T, into>;
     if (count == 0) {
       return [=](const LaunchCall& at) {
         for_each(at.stream, p.tuples(), CheckRows{NamedRows(at, p, indices, index_dtype)});
@@ -230,7 +230,7 @@ Launch scatter_rows(KernelCall& call, const PickedRows& p, int initial, int indi
     const int64_t groups = (p.rows + rows - 1) / rows, tiles = (p.inner + columns - 1) / columns;
     // Where few blocks have all the sums, several share the picks.
     constexpr int64_t kBlocks = 512, kLeastPicks = 2048;
-    const int64_t most = kSums ? std::max<int64_t>(p.picks / kLeastPicks, 1) : 1;
+    const int64_t most = into == Into::Sum ? std::max<int64_t>(p.picks / kLeastPicks, 1) : 1;
     const int64_t parts = std::clamp<int64_t>(kBlocks / (p.blocks * groups * tiles), 1, most);
     if (parts > 1) call.scratch_bytes = checked_product(checked_product(parts, count), sizeof(T));
     return [=](const LaunchCall& at) {

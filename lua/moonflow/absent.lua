@@ -1,5 +1,6 @@
---- Absent: names of OneFlow that there are none of here, and what to write in their place. It ends the error of reading
--- one. Names that mean the same as one of ours are no part of this: they are there.
+--- Absent: names of OneFlow and of other libraries that there are none of here, and what to write in their place. It
+-- ends the error of reading one. Names that mean the same as one of ours are no part of this: they are there, or help
+-- knows them.
 
 -- { folder, names, what to do }
 local rows = {
@@ -94,6 +95,33 @@ local rows = {
     "prepare images outside the job, by flow.np, or in it by flow.reverse, flow.slice, flow.nn.interpolate and "
     .. "flow.nn.grid_sample" },
   { "flow", "summary", "flow.log.open(path) keeps numbers, flow.report shows them; job:summary() is the layer table" },
+
+  -- Keras, PyTorch and scikit-learn
+  { "flow", "Model Sequential keras models",
+    "a Lua function that calls one layer of flow.layers after another; flow.global_function makes it a job" },
+  { "flow.nn", "Sequential ModuleList",
+    "a Lua function that calls one layer of flow.layers after another is a model" },
+  { "flow", "callbacks", "the loop over batches is the script's own, and what is to happen in it stands there" },
+  { "flow.optimizer", "ReduceLROnPlateau LambdaLR",
+    "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
+  { "flow.optimizer", "Adagrad Adadelta Adamax Nadam RAdam Rprop Ftrl Lion",
+    "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest" },
+  { "flow.optimizer", "LBFGS",
+    "flow.gradients gives gradients to a job of type \"predict\"; a search of the script's own sets weights by "
+    .. "flow.load_variables" },
+  { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy" },
+  { "flow.data", "train_test_split random_split",
+    "take rows in the order of flow.np.random.permutation(#x): x[order:rows(0, n)], and the others" },
+  { "flow.np", "DataFrame", "flow.np.loadtxt reads a table of numbers, whose columns are x:slice(\":, 0\")" },
+  { "flow.linalg", "cholesky inv solve det slogdet svd eigh qr lstsq pinv norm",
+    "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md takes its gradient into one" },
+  { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },
+  { "flow.nn", "GaussianNLLLoss",
+    "0.5 * (log_variance + (target - x) ^ 2 / flow.math.exp(log_variance)) is it, and keeps the variance above 0" },
+  { "flow.nn", "SoftMarginLoss", "flow.math.softplus(-target * x) is it, for targets of 1 and -1" },
+  { "flow.nn", "HingeEmbeddingLoss MultiMarginLoss", "flow.nn.relu(margin - x) is a hinge" },
+  { "flow.nn", "CosineEmbeddingLoss",
+    "1 - flow.math.reduce_sum(flow.math.l2_normalize(a, 1) * flow.math.l2_normalize(b, 1), 1) is the distance" },
 }
 
 local advice = {}

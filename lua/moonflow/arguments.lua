@@ -138,6 +138,10 @@ local checks = {
     return kind == "blob" or kind == "number" or kind == "ndarray"
   end, "a blob" },
   operands = { is_of_kind "table", "a list of blobs" },
+  numbers = { function(value)
+    local kind = kind_of(value)
+    return kind == "number" or kind == "ndarray" or kind == "table"
+  end, "a number or an array" },
   entries = { is_of_kind "table", "a list" },
   dictionary = { is_of_kind "table", "a table with names as keys" },
   rate = { function(value) return value ~= nil end, "a learning rate such as 0.001 or a scheduler" },

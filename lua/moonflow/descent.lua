@@ -176,6 +176,21 @@ local function warn_of_swapped(t, variables)
   end
 end
 
+-- Says so where an earlier job of this name has trained other variables: both then got it by chance, as jobs do that
+-- one function defines, and the steps of the one are counted as those of the other.
+local function warn_of_namesake(t, updates, step_name, site)
+  local names, is_trained = {}, {}
+  for i, u in ipairs(updates) do names[i], is_trained[u.name] = u.name, true end
+  local before = variable.counts_for(t, step_name, names)
+  for _, name in ipairs(before or names) do
+    if is_trained[name] then return end
+  end
+  if not before or #before == 0 or #names == 0 then return end
+  session.log(("moonflow: %s: a train job before this one is called '%s' too, and trains other variables (%s). Jobs of "
+    .. "one name count their steps as one, so schedules and bias corrections here go on from there; "
+    .. "flow.global_function { name = ... } tells them apart"):format(site, t.job, listed(before)))
+end
+
 -- Raises that a train job would change nothing, and what keeps it from that.
 local function refuse_idle(t, variables, site)
   local losses = {}
@@ -253,6 +268,7 @@ function descent.finish(t, site)
   -- The step counts up when everything that reads it has run.
   local step_name = trace.step_name(t.job)
   local step = variable.system(t, step_name, "int64", {}, 0)
+  warn_of_namesake(t, updates, step_name, site or "?")
   t:append("assign_add", { step, scaling:step() }, nil, "System-Train-NextStep", "")
 
   local watched = {}

@@ -330,7 +330,10 @@ local foreign = {
   nll_loss = "flow.nn.CrossEntropyLoss", nllloss = "flow.nn.CrossEntropyLoss", huber_loss = "flow.smooth_l1_loss",
   huberloss = "flow.smooth_l1_loss", flip = "flow.reverse", expand = "flow.broadcast_to", full = "flow.constant",
   eye = "flow.one_hot", linspace = "flow.range", index_select = "flow.gather", masked_select = "flow.where",
-  scatter_add = "flow.tensor_scatter_nd_add", zeropad2d = "flow.pad", rand_like = "flow.random.uniform",
+  scatter_add = "flow.tensor_scatter_nd_add", index_add = "flow.math.unsorted_segment_sum",
+  scatter_sum = "flow.math.unsorted_segment_sum", scatter_mean = "flow.math.unsorted_segment_mean",
+  scatter_max = "flow.math.unsorted_segment_max", scatter_softmax = "flow.math.unsorted_segment_softmax",
+  edge_softmax = "flow.math.unsorted_segment_softmax", zeropad2d = "flow.pad", rand_like = "flow.random.uniform",
   randn_like = "flow.random.normal", multiheadattention = "flow.nn.dot_product_attention",
   steplr = "flow.optimizer.PiecewiseScalingScheduler", multisteplr = "flow.optimizer.PiecewiseScalingScheduler",
   cosineannealinglr = "flow.optimizer.CosineScheduler", exponentiallr = "flow.optimizer.ExponentialScheduler",
@@ -344,7 +347,10 @@ local foreign_of_arrays = {
   choice = "flow.np.random.choice", multinomial = "flow.np.random.multinomial", insert = "flow.np.concat",
   extract = "flow.np.compress", amax = "flow.np.max", amin = "flow.np.min", fmax = "flow.np.maximum",
   fmin = "flow.np.minimum", remainder = "flow.np.mod", mgrid = "flow.np.meshgrid", indices = "flow.np.meshgrid",
-  savez_compressed = "flow.np.savez", float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8",
+  savez_compressed = "flow.np.savez", nanpercentile = "flow.np.percentile", nanquantile = "flow.np.quantile",
+  nanargmax = "flow.np.argmax", nanargmin = "flow.np.argmin", setxor1d = "flow.np.setdiff1d",
+  partition = "flow.np.sort", argpartition = "flow.np.argsort",
+  float = "flow.np.float32", int = "flow.np.int64", bool = "flow.np.int8",
 }
 
 local function is_of_arrays(path) return path:find("^flow%.np") ~= nil end

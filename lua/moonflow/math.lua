@@ -376,6 +376,7 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
 
   local function define_in_flow(...) define(flow, ...) end
   require("moonflow.random")(flow, define_in_flow)
+  require("moonflow.segments")(flow, define_in_flow)
   require("moonflow.ported")(flow, define_in_flow)
 end
 

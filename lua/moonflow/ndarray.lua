@@ -264,15 +264,17 @@ for name, op in pairs({ std = "reduce_std", var = "reduce_variance" }) do
     own(a, name)
     local given = signature:parse(...)
     refuse_empty(a, name, given)
-    local result = reduce(op, floating(a), given, signature.where)
-    if given.ddof == 0 then return result end
+    if given.ddof == 0 then return reduce(op, floating(a), given, signature.where) end
     local count = reduced_count(a, axes_of(given))
     if count <= given.ddof then
       fail("invalid_argument", ("a:%s: ddof %d leaves nothing to divide by, of %d element%s"):format(name, given.ddof,
         count, count == 1 and "" or "s"))
     end
+    -- Rounded once, when it is scaled.
+    local result = reduce(op, cast(a, "float64"), given, signature.where)
     local factor = count / (count - given.ddof)
-    return result * (name == "std" and math.sqrt(factor) or factor)
+    result = result * (name == "std" and math.sqrt(factor) or factor)
+    return ndarray.is_array(result) and cast(result, floating(a).dtype) or result
   end
 end
 

@@ -15,7 +15,9 @@ local ALL = {}
 local ELLIPSIS = {}
 
 local function not_a_slice(text, piece)
-  fail("invalid_argument", ("slice \"%s\": '%s' is not start, start:stop or start:stop:step"):format(text, piece))
+  fail("invalid_argument", ("slice \"%s\": '%s' is not start, start:stop or start:stop:step%s"):format(text, piece,
+    (piece == "None" or piece:find("newaxis", 1, true)) and "; np.expand_dims(a, axis) adds an axis"
+      or piece:find("^%[") and "; a:take({ 0, 2 }, axis) picks several" or ""))
 end
 
 local function parse_slice(text)

@@ -108,13 +108,16 @@ local function check_count(count, called)
 end
 
 local linspace_signature = signature("np.linspace",
-  { { "start", "number" }, { "stop", "number" }, { "count", "integer", 50 }, { "dtype", "dtype", "float32" } })
---- `count` numbers from `start` to `stop`, both included; with an integer dtype they must all be whole.
+  { { "start", "number" }, { "stop", "number" }, { "count", "integer", 50 }, { "dtype", "dtype", "float32" },
+    { "endpoint", "boolean", true } })
+--- `count` numbers from `start` to `stop`, both included; with `endpoint = false` those of one more but for the last.
+--- With an integer dtype they must all be whole.
 function np.linspace(...)
   local given = linspace_signature:parse(...)
   local start, stop, count, dtype = given.start, given.stop, given.count, given.dtype
   check_count(count, "np.linspace")
-  local step = count > 1 and (stop - start) / (count - 1) or 0
+  local steps = given.endpoint and count - 1 or count
+  local step = steps > 0 and (stop - start) / steps or 0
   if not arguments.floating[dtype] and (start % 1 ~= 0 or step % 1 ~= 0) then
     fail("invalid_argument", ("np.linspace: %d numbers from %g to %g are not all whole, so they are no %s"):format(
       count, start, stop, dtype))
@@ -123,7 +126,7 @@ function np.linspace(...)
   local a = cast(places * step + start, dtype)
   -- Both ends are exact, and a dtype that does not reach them says so.
   if count > 0 then a[0] = start end
-  if count > 1 then a[count - 1] = stop end
+  if count > 1 and given.endpoint then a[count - 1] = stop end
   return a
 end
 

@@ -279,9 +279,11 @@ return function(np)
   end
 
   local unique_signature = signature("np.unique",
-    { { "a", "any" }, { "return_inverse", "boolean", false }, { "return_counts", "boolean", false } })
-  --- The values that occur, each once, sorted. On demand also the place among them of each element of `a`, flattened,
-  --- and how often each occurs: `local classes, counts = np.unique(labels, { return_counts = true })`.
+    { { "a", "any" }, { "return_inverse", "boolean", false }, { "return_counts", "boolean", false },
+      { "return_index", "boolean", false } })
+  --- The values that occur, each once, sorted. On demand also, in this order, the place in `a`, flattened, where each
+  --- stands first, the place among them of each element of `a`, and how often each occurs:
+  --- `local classes, counts = np.unique(labels, { return_counts = true })`.
   function np.unique(...)
     local given = unique_signature:parse(...)
     local a = as_array(given.a, "np.unique"):ravel()
@@ -292,9 +294,9 @@ return function(np)
     local is_first = np.concat({ np.ones({ math.min(count, 1) }, "int8"), differs })
     local firsts = np.flatnonzero(is_first)
     local results = { sorted:take(firsts, 0) }
-    if given.return_inverse then
-      results[#results + 1] = (np.cumsum(is_first) - 1):take(np.argsort(np.argsort(a)), 0)
-    end
+    local order = (given.return_index or given.return_inverse) and np.argsort(a)  -- equal ones in that of their places
+    if given.return_index then results[#results + 1] = order:take(firsts, 0) end
+    if given.return_inverse then results[#results + 1] = (np.cumsum(is_first) - 1):take(np.argsort(order), 0) end
     if given.return_counts then results[#results + 1] = np.diff(np.concat({ firsts, np.array({ count }, "int64") })) end
     return unpack(results)
   end

@@ -33,21 +33,62 @@ function Generator:draw(op, given, attrs, called)
   return given.shape and result or result:item()
 end
 
+-- What a distribution is given by, as float64 arrays where one of them is an array or a list; the shape of the draws is
+-- then that of them together, unless another is given. nil where all are numbers.
+local function arrays_of(given, names, called)
+  local are_numbers, arrays = true, {}
+  for i, name in ipairs(names) do
+    are_numbers = are_numbers and type(given[name]) == "number"
+    arrays[i] = ndarray.value_for(given[name], "float64", called)
+  end
+  if are_numbers then return nil end
+  local together = arrays[1]
+  for i = 2, #arrays do together = together + arrays[i] end
+  local shape = given.shape and flat_list(given.shape) or together.shape:table()
+  for i, array in ipairs(arrays) do
+    local fits, spread = pcall(evaluate, "broadcast_to", { array }, { shape = shape }, called)
+    if not fits then
+      fail("shape_mismatch", ("%s: %s is %s, which does not go into draws of shape (%s)"):format(called, names[i],
+        tostring(array.shape), table.concat(shape, ", ")))
+    end
+    arrays[i] = spread
+  end
+  return arrays, shape
+end
+
+local function check_all(array, bad, name, wanted, called)
+  if bad:any() then
+    fail("invalid_argument", ("%s: %s must be %s, got %g"):format(called, name, wanted, array[bad]:ravel()[0]))
+  end
+end
+
 local uniform_signature = signature("np.random.uniform",
-  { { "low", "number", 0 }, { "high", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
---- Uniform in [low, high). Without a shape one number.
+  { { "low", "numbers", 0 }, { "high", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Uniform in [low, high). Without a shape one number, or one for each where a bound is an array.
 --- @return any
 function Generator:uniform(...)
   local given = uniform_signature:parse(...)
+  local bounds, shape = arrays_of(given, { "low", "high" }, "np.random.uniform")
+  if bounds then
+    local low, high = unpack(bounds)
+    return ndarray.cast(low + (high - low) * self:uniform(0, 1, shape, "float64"), given.dtype)
+  end
   return self:draw("random_uniform", given, { low = given.low, high = given.high }, "np.random.uniform")
 end
 
 local normal_signature = signature("np.random.normal",
-  { { "mean", "number", 0 }, { "deviation", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
---- Normal with this mean and standard deviation. Without a shape one number.
+  { { "mean", "numbers", 0 }, { "deviation", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Normal with this mean and standard deviation. Without a shape one number, or one for each where one of these is an
+--- array: `np.random.normal(predicted, 0.1)`.
 --- @return any
 function Generator:normal(...)
   local given = normal_signature:parse(...)
+  local of, shape = arrays_of(given, { "mean", "deviation" }, "np.random.normal")
+  if of then
+    local mean, deviation = unpack(of)
+    check_all(deviation, 1 - deviation:ge(0), "deviation", "at least 0", "np.random.normal")
+    return ndarray.cast(mean + deviation * self:normal(0, 1, shape, "float64"), given.dtype)
+  end
   return self:draw("random_normal", given, { mean = given.mean, stddev = given.deviation }, "np.random.normal")
 end
 
@@ -91,11 +132,17 @@ local function check_above_0(value, name, where)
 end
 
 local exponential_signature = signature("np.random.exponential",
-  { { "scale", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
---- Exponential with this mean: the times between what happens at random. Without a shape one number.
+  { { "scale", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "float32" } })
+--- Exponential with this mean: the times between what happens at random. Without a shape one number, or one for each
+--- where `scale` is an array.
 --- @return any
 function Generator:exponential(...)
   local given = exponential_signature:parse(...)
+  local of, of_shape = arrays_of(given, { "scale" }, "np.random.exponential")
+  if of then
+    check_all(of[1], 1 - of[1]:gt(0), "scale", "above 0", "np.random.exponential")
+    return ndarray.cast(of[1] * self:exponential(1, of_shape, "float64"), given.dtype)
+  end
   check_above_0(given.scale, "scale", "np.random.exponential")
   return composed(given, function(shape)
     local u = self:uniform(0, 1, shape, "float64")
@@ -175,14 +222,21 @@ function Generator:dirichlet(...)
 end
 
 local binomial_signature = signature("np.random.binomial",
-  { { "n", "integer" }, { "p", "number" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
---- How many of `n` tries succeed, each with chance `p`. Without a shape one number.
+  { { "n", "integer" }, { "p", "numbers" }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- How many of `n` tries succeed, each with chance `p`. Without a shape one number, or one for each where `p` is an
+--- array.
 --- @return any
 --- @error n below 0; p outside [0, 1]; a variance above 1e10
 function Generator:binomial(...)
   local given = binomial_signature:parse(...)
   if given.n < 0 then
     fail("invalid_argument", ("np.random.binomial: n must be at least 0, got %d"):format(given.n))
+  end
+  local of, of_shape = arrays_of(given, { "p" }, "np.random.binomial")
+  if of then
+    check_all(of[1], 1 - of[1]:ge(0) * of[1]:le(1), "p", "a chance from 0 to 1", "np.random.binomial")
+    local uniform = self:uniform(0, 1, of_shape, "float64")
+    return ndarray.cast(counts.binomial_of_each(given.n, of[1], uniform, "np.random.binomial"), given.dtype)
   end
   if not (given.p >= 0 and given.p <= 1) then
     fail("invalid_argument", ("np.random.binomial: p is a chance from 0 to 1, got %g"):format(given.p))
@@ -193,12 +247,19 @@ function Generator:binomial(...)
 end
 
 local poisson_signature = signature("np.random.poisson",
-  { { "lam", "number", 1 }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
---- How often something happens that happens `lam` times on average, each time by itself. Without a shape one number.
+  { { "lam", "numbers", 1 }, { "shape", "list?" }, { "dtype", "dtype", "int64" } })
+--- How often something happens that happens `lam` times on average, each time by itself. Without a shape one number, or
+--- one for each where `lam` is an array: `np.random.poisson(np.exp(x))`.
 --- @return any
 --- @error lam below 0 or above 1e10
 function Generator:poisson(...)
   local given = poisson_signature:parse(...)
+  local of, of_shape = arrays_of(given, { "lam" }, "np.random.poisson")
+  if of then
+    check_all(of[1], 1 - of[1]:ge(0), "lam", "at least 0", "np.random.poisson")
+    local uniform = self:uniform(0, 1, of_shape, "float64")
+    return ndarray.cast(counts.poisson_of_each(of[1], uniform, "np.random.poisson"), given.dtype)
+  end
   if given.lam ~= given.lam or given.lam < 0 then
     fail("invalid_argument", ("np.random.poisson: lam must be at least 0, got %g"):format(given.lam))
   end

@@ -1,4 +1,5 @@
 --- Draws of counts for flow.np.random: binomial and Poisson, by looking up one uniform draw among the summed chances.
+-- Where all draws have one distribution its sums are made once; where each has its own, they are gone through twice.
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
@@ -55,6 +56,67 @@ function counts.poisson(mean, uniform, called)
   check_variance(mean, called)
   local sums, low = summed(floor(mean), math.sqrt(mean), math.huge, function(k) return mean / (k + 1) end)
   return draw(sums, low, uniform)
+end
+
+-- The first count at which the chances, from the least one on, come to a share of all. The chance of k + 1 is that of k
+-- times (a - b k) / (k + 1).
+local function drawn(mode, deviation, most, a, b, share)
+  local reach = floor(10 * deviation) + 50
+  local low, high = max(0, mode - reach), min(most, mode + reach)
+  local all, chance = 1, 1
+  for k = mode, high - 1 do
+    chance = chance * (a - b * k) / (k + 1)
+    all = all + chance
+  end
+  chance = 1
+  for k = mode - 1, low, -1 do
+    chance = chance * (k + 1) / (a - b * k)
+    all = all + chance
+  end
+  local sum, wanted = chance, share * all
+  for k = low, high - 1 do
+    if sum > wanted then return k end
+    chance = chance * (a - b * k) / (k + 1)
+    sum = sum + chance
+  end
+  return high
+end
+
+-- A compiled loop does not notice a Ctrl-C, so this one is none: it goes through `count` draws by some at a time.
+local function in_parts(count, draw_some)
+  for first = 0, count - 1, 256 do draw_some(first, min(first + 256, count) - 1) end
+end
+jit.off(in_parts)
+
+--- As `binomial`, of a p for each draw.
+function counts.binomial_of_each(n, p, uniform, called)
+  local result = core.zeros("int64", uniform.shape:table())
+  if p.nbytes == 0 then return result end
+  check_variance((p * (1 - p)):max() * n, called)
+  local to, chances, shares = result:ptr(), p:ptr(), uniform:ptr()
+  in_parts(p.nbytes / 8, function(first, last)
+    for i = first, last do
+      local chance = min(chances[i], 1 - chances[i])
+      local odds = chance / (1 - chance)
+      local count = drawn(min(n, floor((n + 1) * chance)), math.sqrt(n * chance), n, n * odds, odds, shares[i])
+      to[i] = chances[i] > 0.5 and n - count or count
+    end
+  end)
+  return result
+end
+
+--- As `poisson`, of a mean for each draw.
+function counts.poisson_of_each(mean, uniform, called)
+  local result = core.zeros("int64", uniform.shape:table())
+  if mean.nbytes == 0 then return result end
+  check_variance(mean:max(), called)
+  local to, means, shares = result:ptr(), mean:ptr(), uniform:ptr()
+  in_parts(mean.nbytes / 8, function(first, last)
+    for i = first, last do
+      to[i] = drawn(floor(means[i]), math.sqrt(means[i]), math.huge, means[i], 0, shares[i])
+    end
+  end)
+  return result
 end
 
 return counts

@@ -212,15 +212,31 @@ return function(np)
     if #times ~= 1 and #times ~= size then
       fail("shape_mismatch", ("np.repeat_interleave: %d repeats for axis %d of size %d"):format(#times, axis, size))
     end
-    local places = {}
-    for place = 0, size - 1 do
-      local count = times[#times == 1 and 1 or place + 1]
+    local total = 0
+    for _, count in ipairs(times) do
       if not (count >= 0 and count < 2 ^ 31 and count % 1 == 0) then
         fail("invalid_argument", ("np.repeat_interleave: nothing is repeated %g times"):format(count))
       end
-      for _ = 1, count do places[#places + 1] = place end
+      total = total + count
     end
-    return a:take(core.array(places, "int64", { #places }), axis)
+    if #times == 1 then
+      local slices, joined = 1, a.shape:table()
+      for i = 1, axis + 1 do slices = slices * joined[i] end
+      local inner = 1
+      for i = axis + 2, #joined do inner = inner * joined[i] end
+      joined[axis + 1] = size * times[1]
+      return evaluate("broadcast_to", { a:reshape(slices, 1, inner) }, { shape = { slices, times[1], inner } },
+        "np.repeat_interleave"):reshape(joined)
+    end
+    local places, at = core.zeros("int64", { total }), 0
+    local p = places:ptr()
+    for place = 0, size - 1 do
+      for _ = 1, times[place + 1] do
+        p[at] = place
+        at = at + 1
+      end
+    end
+    return a:take(places, axis)
   end
 
   local broadcast_signature = signature("np.broadcast_to", { { "a", "any" }, { "shape", "list" } })

@@ -38,14 +38,16 @@ return function(np)
     return a:sum()
   end
 
-  -- A function of an array, of where it is NaN, and of what it is called with.
+  -- A function of an array, of where it is NaN, and of what it is called with. Counts are int64, which makes float64 of
+  -- what they divide; along an axis that gets the array's own dtype again.
   local function without_nan(name, parameters, of)
     local where = "np." .. name
     local own = signature(where, { { "a", "any" }, { "axis", "integer?" }, unpack(parameters) })
     np[name] = function(...)
       local given = own:parse(...)
       local a = as_array(given.a, where)
-      return of(a, np.isnan(a), given.axis, given)
+      local result = of(a, np.isnan(a), given.axis, given)
+      return given.axis and arguments.floating[a.dtype] and ndarray.cast(result, a.dtype) or result
     end
   end
   --- The sum along `axis`, or of all elements, without those that are NaN.
@@ -59,14 +61,14 @@ return function(np)
   --- The greatest element along `axis`, or of all, without those that are NaN; -inf where all are.
   --- @return any
   without_nan("nanmax", {}, function(a, missing, axis)
-    local rest = np.where(missing, -math.huge, a)
+    local rest = arguments.floating[a.dtype] and np.where(missing, -math.huge, a) or a
     if axis then return rest:max(axis) end
     return rest:max()
   end)
   --- The least element along `axis`, or of all, without those that are NaN; inf where all are.
   --- @return any
   without_nan("nanmin", {}, function(a, missing, axis)
-    local rest = np.where(missing, math.huge, a)
+    local rest = arguments.floating[a.dtype] and np.where(missing, math.huge, a) or a
     if axis then return rest:min(axis) end
     return rest:min()
   end)

@@ -8,20 +8,82 @@ local ndarray = require "moonflow.ndarray"
 local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
 local open = io.open
 
--- The pieces of a line between delimiters, without the white space around them; nil is any white space.
-local function fields_of(line, delimiter)
-  local fields = {}
+local byte, find = string.byte, string.find
+
+-- Where the fields of a line begin and end, put into two lists, and how many they are; nil is any white space.
+local function spans_of(line, delimiter, first, last)
+  local count, from = 0, 1
   if not delimiter then
-    for field in line:gmatch("%S+") do fields[#fields + 1] = field end
-    return fields
+    local begin, stop = find(line, "%S+")
+    while begin do
+      count = count + 1
+      first[count], last[count] = begin, stop
+      begin, stop = find(line, "%S+", stop + 1)
+    end
+    return count
   end
-  local from = 1
   repeat
-    local first, last = line:find(delimiter, from, true)
-    fields[#fields + 1] = line:sub(from, (first or 0) - 1):match("^%s*(.-)%s*$")
-    from = (last or 0) + 1
-  until not first
-  return fields
+    local at, behind = find(line, delimiter, from, true)
+    count = count + 1
+    first[count], last[count] = from, (at or #line + 1) - 1
+    from = (behind or 0) + 1
+  until not at
+  return count
+end
+
+-- Each `what` in a text, as it stands, gives way to `to`.
+local function replaced(text, what, to)
+  local parts, from = {}, 1
+  repeat
+    local at, behind = find(text, what, from, true)
+    parts[#parts + 1] = text:sub(from, (at or 0) - 1)
+    from = (behind or 0) + 1
+  until not at
+  return table.concat(parts, to)
+end
+
+-- A line without its quotes. Two of them within a pair are one, and `marks`, { text = byte }, stand for what means
+-- nothing there. nil where a quote is not closed.
+local function without_quotes(line, quote, marks)
+  local pieces, from = {}, 1
+  while true do
+    local at = find(line, quote, from, true)
+    pieces[#pieces + 1] = line:sub(from, (at or 0) - 1)
+    if not at then return table.concat(pieces) end
+    local start, inside, stop = at + 1, ""
+    repeat
+      stop = find(line, quote, start, true)
+      if not stop then return nil end
+      local is_one_of_two = line:sub(stop + 1, stop + 1) == quote
+      inside = inside .. line:sub(start, is_one_of_two and stop or stop - 1)
+      start = stop + 2
+    until not is_one_of_two
+    for text, mark in pairs(marks) do inside = replaced(inside, text, mark) end
+    pieces[#pieces + 1] = inside
+    from = stop + 1
+  end
+end
+
+-- A plain decimal, which is what most fields are: a whole number below 2^53 divided by a power of ten is rounded once,
+-- and so is what the field says. nil for all else.
+local power_of_ten = {}
+for i = 0, 15 do power_of_ten[i] = 10 ^ i end
+local function plain_number(line, from, last)
+  local sign, number, digits, point = 1, 0, 0, nil
+  local first = byte(line, from)
+  if first == 45 or first == 43 then sign, from = 44 - first, from + 1 end  -- "-" and "+"
+  for i = from, last do
+    local code = byte(line, i)
+    if code >= 48 and code <= 57 then
+      number, digits = number * 10 + (code - 48), digits + 1
+    elseif code == 46 and not point then
+      point = digits
+    else
+      return nil
+    end
+  end
+  if digits == 0 or digits > 15 then return nil end
+  return sign * (point and number / power_of_ten[digits - point] or number)
 end
 
 -- tonumber knows hexadecimal numbers too, which are more likely the names of something.
@@ -35,47 +97,86 @@ end
 return function(np)
   local loadtxt_signature = signature("np.loadtxt", {
     { "path", "string" }, { "dtype", "dtype", "float32" }, { "delimiter", "string?" }, { "skiprows", "integer", 0 },
-    { "usecols", "list?" }, { "comments", "string", "#" }, { "max_rows", "integer?" },
+    { "usecols", "list?" }, { "comments", "string", "#" }, { "max_rows", "integer?" }, { "filling_values", "number?" },
+    { "converters", "any?" }, { "quotechar", "string?" },
   })
   --- The numbers of a text file, (rows, columns), a row from each line:
   --- `np.loadtxt("log.csv", { delimiter = ",", skiprows = 1 })`
   --- Without a delimiter columns stand apart by white space. `usecols` are the columns that are wanted, from 0,
   --- and only these have to be numbers; `skiprows` leaves out the first lines, such as a head, and what stands behind
   --- `comments` is left out, as are empty lines. `nan` and `inf` are numbers.
+  --- `filling_values` stands for empty fields: `filling_values = np.nan`. `converters` make numbers of the text of
+  --- columns, by their places: `converters = { [2] = function(text) return number_of[text] end }`; one function is
+  --- for all columns. Between two `quotechar`, such as '"', a delimiter is a part of the text.
   --- @error a field that is no number, or a line with another number of columns, by its line
   function np.loadtxt(...)
     local given = loadtxt_signature:parse(...)
-    if given.delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
+    local delimiter, quote, converters = given.delimiter, given.quotechar, given.converters
+    if delimiter == "" then loadtxt_signature:fail(": delimiter must be a text such as \",\", got ''") end
+    if quote and (#quote ~= 1 or not delimiter) then
+      loadtxt_signature:fail((": quotechar is one character, beside a delimiter, got '%s'"):format(quote))
+    end
+    local kind = type(converters)
+    if converters ~= nil and kind ~= "function" and kind ~= "table" then
+      loadtxt_signature:fail(": converters must be a function, or functions by columns, got "
+        .. arguments.describe(converters))
+    end
+    local marks = {}
+    if quote then
+      marks[delimiter] = "\1"
+      if given.comments ~= "" then marks[given.comments] = "\2" end
+    end
     local file, problem = open(given.path, "rb")
     if not file then fail("io", "np.loadtxt: " .. problem) end
     local wanted, values, rows, width, line_number = given.usecols and flat_list(given.usecols), {}, 0, nil, 0
+    local first, last, count = {}, {}, 0
     local function refuse(text, ...)
       file:close()
       fail("invalid_argument", ("np.loadtxt: %s:%d: "):format(given.path, line_number) .. text:format(...))
     end
+    -- Of a field that is not a plain number.
+    local function value_of(text, column, converter)
+      for meant, mark in pairs(marks) do text = replaced(text, mark, meant) end
+      if converter then
+        local value = converter(text)
+        if type(value) ~= "number" then
+          refuse("column %d is '%s', of which its converter makes %s, which is no number", column, text:sub(1, 40),
+            arguments.describe(value))
+        end
+        return value
+      end
+      if text == "" and given.filling_values then return given.filling_values end
+      return number_of(text) or refuse("column %d is '%s', which is no number%s", column, text:sub(1, 40),
+        not delimiter and text:find("[,;]") and "; delimiter = \",\" or \";\" parts columns"
+          or text == "" and "; filling_values = np.nan stands for what is missing"
+          or rows == 0 and given.skiprows == 0 and "; skiprows leaves out a head"
+          or "; converters make numbers of texts, and usecols chooses columns")
+    end
     for line in file:lines() do
       line_number = line_number + 1
       if line_number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
-      local comment = given.comments ~= "" and line:find(given.comments, 1, true)
+      if quote and find(line, quote, 1, true) then
+        line = without_quotes(line, quote, marks) or refuse("a quote is not closed")
+      end
+      local comment = given.comments ~= "" and find(line, given.comments, 1, true)
       if comment then line = line:sub(1, comment - 1) end
-      if line_number > given.skiprows and line:find("%S") then
+      if line_number > given.skiprows and find(line, "%S") then
         if given.max_rows and rows >= given.max_rows then break end
-        local fields = fields_of(line, given.delimiter)
+        if byte(line, #line) == 13 then line = line:sub(1, -2) end
+        local columns = spans_of(line, delimiter, first, last)
         if not wanted then
-          width = width or #fields
-          if #fields ~= width then refuse("%d columns, and %d before", #fields, width) end
+          width = width or columns
+          if columns ~= width then refuse("%d columns, and %d before", columns, width) end
         end
-        for i = 1, wanted and #wanted or #fields do
+        for i = 1, wanted and #wanted or columns do
           local column = wanted and wanted[i] or i - 1
-          local field = fields[(column < 0 and #fields + column or column) + 1]
-          if not field then refuse("no column %d among %d", column, #fields) end
-          local value = number_of(field)
-          if not value then
-            refuse("column %d is '%s', which is no number%s", column, field:sub(1, 40), not given.delimiter
-              and field:find("[,;]") and "; delimiter = \",\" or \";\" parts columns"
-              or rows == 0 and "; skiprows leaves out a head" or "")
-          end
-          values[#values + 1] = value
+          local place = column < 0 and columns + column or column
+          if place < 0 or place >= columns then refuse("no column %d among %d", column, columns) end
+          local from, to = first[place + 1], last[place + 1]
+          local converter = converters and (kind == "function" and converters or converters[place])
+          count = count + 1
+          values[count] = not converter and plain_number(line, from, to)
+            or value_of(line:sub(from, to):match("^%s*(.-)%s*$"), column, converter)
         end
         rows = rows + 1
       end

@@ -91,6 +91,19 @@ local function ends_in_eof(problem)
   return problem:sub(-7) == "'<eof>'"
 end
 
+-- Statements and the expression behind their last `;`, as in "x = f(); x"; nil where a text is no such thing.
+local function with_value(text)
+  local list = tokens.scan(text)
+  for i = #list - 1, 2, -1 do
+    if list[i].text == ";" then
+      local statements, expression = text:sub(1, list[i].to), text:sub(list[i].to + 1)
+      if load("return " .. expression, "=typed", "t") and load(statements, "=typed", "t") then
+        return statements, expression
+      end
+    end
+  end
+end
+
 --- Does a text want more lines? It does when the compiler missed something at its end, as an expression or a statement.
 function repl.incomplete(text)
   if is_command(text) then return false end
@@ -98,7 +111,7 @@ function repl.incomplete(text)
   local chunk, expression_problem = load("return " .. expression_of(text), "=typed", "t")
   if chunk then return false end
   local _, problem = load(text, "=typed", "t")
-  return problem ~= nil and (ends_in_eof(problem) or ends_in_eof(expression_problem))
+  return problem ~= nil and (ends_in_eof(problem) or ends_in_eof(expression_problem)) and not with_value(text)
 end
 
 -- The text without a `;` at its end, and whether there was one.
@@ -130,6 +143,10 @@ local function compile(self, text)
   -- The bracket stands in the last line, since the compiler takes what it ends to be there.
   local chunk = load("return " .. expression, "=typed", "t")
     and try("return " .. HOLDER .. "(" .. up_to_last_token(expression) .. ")")
+  if chunk then return chunk, nil, silent end
+  local statements, value = with_value(expression)
+  chunk = statements and try(tokens.keep_locals(statements, HOLDER) .. " return " .. HOLDER .. "("
+    .. up_to_last_token(value) .. ")")
   if chunk then return chunk, nil, silent end
   -- The user's own text first: errors of syntax are about that.
   local plain, problem = try(text .. "\n")
@@ -185,17 +202,27 @@ local function run(self, text)
   return silent or protected(self, show, self, results) ~= nil
 end
 
--- What people type at a prompt that they do not know, where nothing has that name: the command it stands for.
+-- What people type at a prompt that they do not know, where nothing has that name: the command it stands for, and what
+-- it is about.
 local plain_words = { help = "help", quit = "quit", exit = "quit" }
+
+local function plain_word(self, text)
+  local word, about = text:match("^%s*(%a+)%s*(.-)%s*$")
+  local meant = plain_words[word]
+  if not meant or self.values[word] ~= nil or rawget(_G, word) ~= nil then return nil end
+  if about == "" then return meant, "" end
+  local inside = about:match("^%(%s*(.-)%s*%)$") or meant == "help" and about:match("^[\"'].*$")
+  return inside and meant, inside and (inside:match("^([\"'])(.*)%1$") and inside:sub(2, -2) or inside)
+end
 
 --- Evaluates a chunk, a `:` command or a question for help, and prints what it gives.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:evaluate(text)
   self.interrupted = false
   note_lines(self, text)
-  local word = text:match("^%s*(%a+)%s*$")
-  local meant = plain_words[word]
-  if meant and self.values[word] == nil and rawget(_G, word) == nil then return self:command(meant, "") end
+  local meant, about = plain_word(self, text)
+  if meant == "help" and about ~= "" then return self:help("? " .. about), false end
+  if meant and about == "" then return self:command(meant, "") end
   local command, rest = text:match("^%s*:(%a+)%s*(.-)%s*$")
   if command then return self:command(command, rest) end
   if is_command(text) then return self:help(text), false end

@@ -179,6 +179,16 @@ function variable.moved_by(t, slot)
   return jobs
 end
 
+--- Notes the names of what is trained in the steps that a system variable counts. Gives those that were noted before.
+function variable.counts_for(t, step, names)
+  local record = {}
+  for key, value in pairs(record_of(t, step)) do record[key] = value end
+  local before = record.counts_for
+  record.counts_for = names
+  t.records[step] = record
+  return before
+end
+
 --- Keeps the records of a trace whose job is compiled. A job whose definition failed leaves none.
 function variable.commit(t)
   for name, record in pairs(t.records) do records[name] = record end

@@ -1,5 +1,7 @@
 // Ops whose indices name single places: what is read there, what is put there and in which order, and bad indices.
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 
 #include "values.h"
 
@@ -57,6 +59,22 @@ TEST_CASE("unsorted_segment_sum adds up slices by their segment") {
   const Tensor columns = Tensor::of<int32_t>({2}, {0, 0});
   const Attrs along{{"num_segments", int64_t{1}}, {"axis", int64_t{-1}}};
   CHECK(numbers(session.evaluate("unsorted_segment_sum", {data, columns}, along)[0]) == Values{11, 22, 44, 120});
+}
+
+TEST_CASE("unsorted_segment_max keeps the largest of each segment, a NaN before all") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Session session = make_session();
+  const Tensor ids = Tensor::of<int64_t>({5}, {1, 0, 1, 0, 3});
+  const Attrs attrs{{"num_segments", int64_t{4}}};
+  const Tensor data = Tensor::of<float>({5, 2}, {1, -10, -2, -20, -4, -40, -3, 7, NAN, 0});
+  const Tensor largest = session.evaluate("unsorted_segment_max", {data, ids}, attrs)[0];
+  CHECK(largest.shape() == Shape{4, 2});
+  CHECK(std::isnan(largest.data<float>()[6]));
+  const Values all = numbers(largest);
+  CHECK(Values(all.begin(), all.begin() + 6) == Values{-2, 7, 1, -10, -kInfinity, -kInfinity});
+  CHECK(all[7] == 0);
+  const Tensor bytes = Tensor::of<int8_t>({5}, {-100, 3, -90, 2, 1});
+  CHECK(numbers(session.evaluate("unsorted_segment_max", {bytes, ids}, attrs)[0]) == Values{3, -90, -128, 1});
 }
 
 TEST_CASE("rows of no elements cost nothing, however many there are") {

@@ -1,4 +1,4 @@
--- Names of OneFlow that there are none of: reading one says what to write in its place, which is there.
+-- Names of other libraries that there are none of: reading one says what to write in its place, which is there.
 local absent = require "moonflow.absent"
 local flow = require "moonflow"
 

@@ -397,7 +397,9 @@ describe("names and scopes", function()
         end)
       end
       local half = tp.Numpy.Placeholder({ 2, 3 })
-      local job = flow.global_function { type = "train", inputs = { a = half, b = half }, returns = tp.Numpy } (
+      local job = flow.global_function {
+        name = prefix, type = "train", inputs = { a = half, b = half }, returns = tp.Numpy,
+      } (
         function(a, b)
           local y
           if over_halves then

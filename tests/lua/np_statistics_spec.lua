@@ -40,6 +40,17 @@ describe("without NaN", function()
     same({ 1, 0, 3 }, np.where(np.isfinite(np.nanmin(a, 0)), np.nanmin(a, 0), 0))
   end)
 
+  it("have the dtype that other sums and means have", function()
+    for _, name in ipairs { "nansum", "nanmean", "nanvar", "nanstd", "nanmax", "nanmin", "nanmedian" } do
+      local plain = np[name:sub(4)]
+      for _, dtype in ipairs { "float32", "float64", "float16", "int32" } do
+        local full = np.array({ { 1, 2 }, { 4, 8 } }, dtype)
+        assert.equal(plain(full, 0).dtype, np[name](full, 0).dtype, name .. " of " .. dtype)
+        same(plain(full, 1):totable(), np[name](full, 1))
+      end
+    end
+  end)
+
   it("are deviations and what is in the middle", function()
     assert.equal(8 / 3, np.nanvar(a:astype("float64")))
     assert.equal(4, np.nanvar(a, { ddof = 1 }))

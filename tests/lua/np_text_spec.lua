@@ -9,10 +9,10 @@ local function load(text, options)
   return np.loadtxt(path, options or {})
 end
 
-local function fails(message, text, options)
+local function fails(message, text, options, is_of_call)
   local fine, problem = pcall(load, text, options)
   assert.is_false(fine)
-  assert.equal("np.loadtxt: " .. path .. message, problem.message)
+  assert.equal("np.loadtxt" .. (is_of_call and "" or ": " .. path) .. message, problem.message)
 end
 
 describe("numbers in a text file", function()
@@ -38,11 +38,44 @@ describe("numbers in a text file", function()
     assert.equal(-math.huge, unknown:at(1, 0))
   end)
 
+  it("are read as they say, to the last digit", function()
+    local words = { "0.1", "-0", "+3.", ".5", "123456789012345", "0.000123456789012", "1234567890.12345", "-7.25",
+      "12345678901234567890", "0.12345678901234567890", "1e22", "-1.5E-7", "9007199254740993", "4.35", "99999.99999" }
+    local read = load(table.concat(words, ","), { delimiter = ",", dtype = "float64" })
+    for i, word in ipairs(words) do assert.equal(tonumber(word), read:at(0, i - 1)) end
+    assert.equal(-math.huge, 1 / read:at(0, 1))
+    assert.same({ { 1, 2 }, { 3, 4 } }, load("1 ,\t2\r\n 3, 4 \r\n", { delimiter = "," }):totable())
+  end)
+
+  it("may be missing, or made of words", function()
+    local text = 'age,city,member\n31,"Oslo, ""#1""",yes\n,Rome,no # 7\n4.5, Rome ,\n'
+    local number_of, count = {}, 0
+    local function numbered(city)
+      if not number_of[city] then number_of[city], count = count, count + 1 end
+      return number_of[city]
+    end
+    local options = {
+      delimiter = ",", skiprows = 1, quotechar = '"', filling_values = -1,
+      converters = { numbered, function(word) return word == "yes" and 1 or 0 end },
+    }
+    assert.same({ { 31, 0, 1 }, { -1, 1, 0 }, { 4.5, 1, 0 } }, load(text, options):totable())
+    assert.equal(0, number_of['Oslo, "#1"'])
+    options.usecols = { 1 }
+    assert.same({ { 0 }, { 1 }, { 1 } }, load(text, options):totable())
+    assert.same({ { 2, 4 } }, load("1,2", { delimiter = ",", converters = function(x) return 2 * x end }):totable())
+    fails(":2: column 1 is 'b', of which its converter makes nil, which is no number", "1,a\n1,b\n",
+      { delimiter = ",", converters = { function(word) return ({ a = 1 })[word] end } })
+    fails(":1: a quote is not closed", '1,"2\n', { delimiter = ",", quotechar = '"' })
+    fails(": quotechar is one character, beside a delimiter, got '\"'", "1 2", { quotechar = '"' }, true)
+    fails(": converters must be a function, or functions by columns, got 5", "1 2", { converters = 5 }, true)
+  end)
+
   it("are refused by their line", function()
     fails(":1: column 0 is 'time', which is no number; skiprows leaves out a head", "time,x\n1,2\n",
       { delimiter = "," })
     fails(":3: 1 columns, and 2 before", "1 2\n\n3\n")
-    fails(":2: column 1 is '', which is no number", "1,2\n3,\n", { delimiter = "," })
+    fails(":2: column 1 is '', which is no number; filling_values = np.nan stands for what is missing", "1,2\n3,\n",
+      { delimiter = "," })
     fails(":1: column 0 is '1,2', which is no number; delimiter = \",\" or \";\" parts columns", "1,2\n")
     fails(":1: column 0 is '0x10', which is no number; skiprows leaves out a head", "0x10\n")
     fails(":2: no column 1 among 1", "1 2\n3\n", { usecols = { 1 } })

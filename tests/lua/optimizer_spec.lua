@@ -193,6 +193,30 @@ describe("Adam in several jobs", function()
     check(train_in { first, second, first, second }, adam(true))
   end)
 
+  it("says where one name counts the steps of two nets", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() flow.config.log(nil) end)
+    local function net(name, job_name)
+      local job = flow.global_function { name = job_name, type = "train", returns = tp.None } (function()
+        local w = flow.get_variable(name, { shape = { 2 }, initializer = flow.ones_initializer() })
+        flow.optimizer.Adam(0.1):minimize(w)
+      end)
+      job()
+    end
+    net("a")
+    net("a")  -- defined anew
+    assert.same({}, lines)
+    net("b")
+    assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("optimizer_spec.lua:%d+: a train job before this one is called 'job' too, and trains "
+      .. "other variables %(a%)"), lines[1])
+    net("c", "of its own")
+    flow.clear_default_session()
+    net("d")
+    assert.equal(1, #lines)
+  end)
+
   it("begins anew with what another has not trained so", function()
     local plain = stage("plain", 0.01, function(rate) return flow.optimizer.SGD(rate, { momentum = 0 }) end)
     local later = stage("later", 0.01)

@@ -14,11 +14,11 @@ local function read(path)
   return text
 end
 
---- An empty folder of this name below the working directory.
+--- An empty folder of this name, below `scratch` in the working directory, which may be that of the source.
 --- @return string  its path
 function process.folder(name)
   local pwd = io.popen("pwd"):read("*l")
-  local path = pwd .. "/" .. name
+  local path = pwd .. "/scratch/" .. name
   assert(os.execute(("rm -rf %s && mkdir -p %s"):format(quote(path), quote(path))) == 0)
   return path
 end

@@ -62,6 +62,17 @@ inner
     assert.equal(0, run.code)
   end)
 
+  it("prints the value behind the last semicolon of statements", function()
+    local run = typed("x = 5; x\nlocal y = x + 1; y * 2 -- a remark\nz = 3; z;\n_\n"
+      .. "for i = 1, 2 do local q = i; print(q) end; x\nf = function() local a = 8; return a end; f()\n"
+      .. "x = 1; y = 2\ny\nx = 6; -- a remark\nx = 7; y = 9;\nx\n")
+    assert.equal("5\n12\n3\n1\n2\n5\n8\n2\n7\n", run.out)
+    assert.equal("", run.err)
+    run = typed("x = 1; error('deep')\nx = ; 3\n")
+    assert.equal("stdin:1: deep\nstack traceback:\n\t[C]: in function 'error'\n\tstdin:1: in main chunk\n"
+      .. "stdin:2: unexpected symbol near ';'\n", run.err)
+  end)
+
   it("waits for more lines only when the text is cut off", function()
     local run = typed("f = function()\n\nreturn [[a\nb]]\nend\nf()\n{ 1,\n\n2 }\n'open\n1 +\n1\n")
     assert.equal("a\nb\n{ 1, 2 }\n2\n", run.out)
@@ -172,6 +183,13 @@ job(x)
     assert.equal("1\n", typed("1\nquit\n2\n").out)
     assert.equal("", typed(" exit\n2\n").out)
     assert.equal("3\n4\n", typed("local exit = 3\nexit\nquit = 4\nquit\n").out)
+    assert.equal("1\n", typed("1\nexit()\n2\n").out)
+    assert.equal(typed(":help\n").out, typed("help()\n").out)
+    local relu = typed("? flow.nn.relu\n").out
+    for _, asked in ipairs { 'help("flow.nn.relu")', "help(flow.nn.relu)", "help 'nn.relu'" } do
+      assert.equal(relu, typed(asked .. "\n").out)
+    end
+    assert.equal("7\n", typed("function help(x) return x + 1 end\nhelp(6)\n").out)
   end)
 
   it("counts the lines of what is typed, also where an expression ends", function()

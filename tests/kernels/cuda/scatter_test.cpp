@@ -38,14 +38,17 @@ TEST_CASE("rows are taken in in their order, so that the bits are the CPU's") {
   }
 }
 
-TEST_CASE("segments and axes are summed block by block") {
+TEST_CASE("segments and axes are taken together block by block") {
   const BesideCpu beside;
   const Tensor ids = drawn({DType::Int32, {70}}, 1, 0, 9);
   for (const int64_t axis : {0, 1, 2}) {
     Shape shape{3, 4, 5};
     shape[static_cast<int>(axis)] = 70;
-    beside.check("unsorted_segment_sum", {drawn({DType::Float32, shape}, 2), ids},
-                 {{"num_segments", int64_t{9}}, {"axis", axis}}, 1e-30);
+    for (const char* const op : {"unsorted_segment_sum", "unsorted_segment_max"}) {
+      for (const DType dtype : {DType::Float32, DType::UInt8}) {
+        beside.check(op, {drawn({dtype, shape}, 2, 0, 9), ids}, {{"num_segments", int64_t{9}}, {"axis", axis}}, 1e-30);
+      }
+    }
     const Attrs attrs{{"dim", axis}, {"size", int64_t{6}}};
     beside.check("dim_gather_grad", {drawn({DType::Float64, shape}, 3), drawn({DType::Int64, shape}, 4, 0, 6)}, attrs,
                  1e-30);

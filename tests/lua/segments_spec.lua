@@ -1,0 +1,63 @@
+-- What is taken together by segments: maxima, means and softmaxes, as of the edges that lead to one node of a graph.
+local flow = require "moonflow"
+local np, tp = flow.np, flow.typing
+
+-- What `body(a)` or `body(a, b)` gives for arrays.
+local function run(body, ...)
+  local inputs = {}
+  for i, x in ipairs { ... } do
+    inputs[i] = { i == 1 and "a" or "b", tp.Numpy.Placeholder(x.shape:table(), { dtype = x.dtype }) }
+  end
+  return flow.global_function { inputs = inputs, returns = tp.Numpy } (body)(...)
+end
+
+describe("segments", function()
+  local ids = np.array({ 2, 0, 2, 0, 2 }, "int64")
+  local x = np.array { { 1, -1 }, { 2, 8 }, { 3, -3 }, { 4, 8 }, { 8, -2 } }
+
+  it("have maxima, whose gradient goes to the largest elements alone", function()
+    local none = -math.huge
+    assert.same({ { 4, 8 }, { none, none }, { 8, -1 } },
+      run(function(a, b) return flow.math.unsorted_segment_max(a, b, 3) end, x, ids):totable())
+    local slope = run(function(a, b)
+      local largest = flow.math.unsorted_segment_max(a, b, 3)
+      local kept = flow.where(largest:gt(none), largest, 0)  -- what a node has to which no edge leads
+      return flow.gradients(kept * np.array { { 10, 1 }, { 10, 1 }, { 100, 5 } }, a)
+    end, x, ids)
+    assert.same({ { 0, 5 }, { 0, 0.5 }, { 0, 0 }, { 10, 0.5 }, { 100, 0 } }, slope:totable())
+  end)
+
+  it("have means, 0 where nothing is in one", function()
+    local function mean(...)
+      local more = { ... }
+      return function(a, b) return flow.math.unsorted_segment_mean(a, b, unpack(more)) end
+    end
+    assert.same({ { 3, 8 }, { 0, 0 }, { 4, -2 } }, run(mean(3), x, ids):totable())
+    local stack = np.stack({ x, x * 2 }, 0)
+    assert.same({ { { 3, 8 }, { 0, 0 }, { 4, -2 } }, { { 6, 16 }, { 0, 0 }, { 8, -4 } } },
+      run(mean(3, 1), stack, ids):totable())
+    assert.same({ { 0, 0 }, { 5, 0 } }, run(mean(2, { axis = -1 }), x:slice(":2"), np.zeros({ 2 }, "int32")):totable())
+    assert.same({ { 0 }, { 5 }, { 0 }, { 6 }, { 3 } },
+      run(mean(1, { axis = -1, name = "mean" }), x, np.zeros({ 2 }, "int32")):totable())
+  end)
+
+  it("have a softmax, which nothing makes overflow", function()
+    local large = x * 100
+    local function softmax(a, b) return flow.math.unsorted_segment_softmax(a, b, 3, { name = "weights" }) end
+    local weights = run(softmax, large, ids)
+    assert.is_true(np.allclose(weights, { { 0, 1 }, { 0, 0.5 }, { 0, 0 }, { 1, 0.5 }, { 1, 0 } }))
+    -- One segment: the softmax that there is.
+    local one = np.zeros({ 5 }, "int32")
+    local function slope(of) return function(a) return flow.gradients(of(a) * x, a) end end
+    local wanted = run(slope(function(a) return flow.nn.softmax(a, 0) end), x)
+    local got = run(slope(function(a) return flow.math.unsorted_segment_softmax(a, one, 1) end), x)
+    assert.is_true(np.allclose(wanted, got, { atol = 1e-6 }))
+  end)
+
+  it("name an index that is outside", function()
+    local wrong = np.array({ 1, 0, 2, 0, 1 }, "int64")
+    local fine, problem = pcall(run, function(a, b) return flow.math.unsorted_segment_softmax(a, b, 2) end, x, wrong)
+    assert.is_false(fine)
+    assert.truthy(problem.message:find("indices at (2) is 2, outside [0, 2)", 1, true), problem.message)
+  end)
+end)
