@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/default_floats.h"
 #include "kernels/kept_threads.h"
 
 namespace moonflow::host {
@@ -91,6 +92,7 @@ mf_status* current_status() noexcept {
 }
 
 mf_status* guarded(void (*body)(void*), void* object) noexcept {
+  const DefaultFloats floats;  // Lua divides by zero where it means infinity
   const KeptThreads kept;
   try {
     body(object);

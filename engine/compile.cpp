@@ -20,6 +20,7 @@
 #include <tuple>
 
 #include "engine/branches.h"
+#include "engine/default_floats.h"
 #include "engine/draft.h"
 #include "engine/layout.h"
 #include "engine/mixed_precision.h"
@@ -390,6 +391,7 @@ void bind_taps(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Ad
 
 std::shared_ptr<Plan> compile(const Graph& traced, const std::string& job, const std::shared_ptr<Device>& device,
                               Variables& variables) {
+  const DefaultFloats floats;
   auto plan = std::make_shared<Plan>(job, device);
   try {
     std::optional<Graph> mixed;

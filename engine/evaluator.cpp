@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/default_floats.h"
 #include "engine/graph.h"
 
 namespace moonflow {
@@ -71,6 +72,7 @@ Evaluator::Prepared& Evaluator::prepared_for(const OpDef& op, const std::vector<
 
 void Evaluator::evaluate(const OpDef& op, const std::vector<Tensor>& inputs, const Attrs& attrs,
                          const std::shared_ptr<HostMemory>& memory, std::vector<Tensor>& outputs) {
+  const DefaultFloats floats;
   device_->enter();
   const Prepared& prepared = prepared_for(op, inputs, attrs);
   if (prepared.alias >= 0) {

@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "engine/default_floats.h"
+
 namespace moonflow {
 
 namespace {
@@ -196,6 +198,7 @@ void leave_signals_to_the_host() {
 
 void Executor::work() {
   leave_signals_to_the_host();
+  const DefaultFloats floats;
   constexpr std::chrono::milliseconds kPatience(2);  // more than between the steps of a training loop
   std::shared_ptr<Device> entered;                   // on which this thread has launched, and not rested since
   const auto has_work = [&] { return closed_ || !queued_.empty(); };
@@ -290,6 +293,7 @@ std::optional<Error> Executor::attempt(const Plan& plan, const Work& work) {
 template <class Stopped>
 std::optional<Error> Executor::run_plan(Plan& plan, Stream& stream, const Tensor* feeds, const Tensor* tapped,
                                         RunId run, const Stopped& stopped) {
+  const DefaultFloats floats;
   return attempt(plan, [&] {
     plan.refresh_variables();
     plan.device->enter();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/compile.h"
+#include "engine/default_floats.h"
 
 namespace moonflow {
 
@@ -123,6 +124,7 @@ void PreparedCall::publish(const std::function<Tensor(const Variable&)>& value) 
             weights_[i]->type, " in the prepared call of ", plan_->job, ", its new value is ", tensor.type());
     device_->copy(*publishing_stream_, sets_[set][i], tensor.data(), tensor.bytes());
   }
+  const DefaultFloats floats;
   if (!kept_[set].empty()) device_->enter();
   naming_job([&] {
     for (size_t at = 0; at < kept_[set].size(); ++at)
@@ -140,6 +142,7 @@ void PreparedCall::take_newest() {
 }
 
 void PreparedCall::run() {
+  const DefaultFloats floats;
   device_->enter();
   take_newest();
   naming_job([&] { plan_->launch(*stream_, tapped_.data(), [] { return false; }); });

@@ -7,6 +7,7 @@
 
 #include <dnnl.hpp>
 
+#include "engine/default_floats.h"
 #include "engine/device.h"
 #include "engine/op.h"
 #include "kernels/kept_threads.h"
@@ -27,7 +28,10 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     return;
   }
 #pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static, 1)
-  for (int64_t part = 0; part < parts; ++part) body(count * part / parts, count * (part + 1) / parts);
+  for (int64_t part = 0; part < parts; ++part) {
+    const DefaultFloats floats;  // a thread may be as the host has made it
+    body(count * part / parts, count * (part + 1) / parts);
+  }
 }
 
 // The calling thread's loops and primitives use this many threads while it lives. Cheap: it sets a number.

@@ -2,7 +2,11 @@
 #include <catch2/catch.hpp>
 
 #include <dirent.h>
+#include <fenv.h>
 #include <unistd.h>
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
 
 #include <cstdio>
 #include <memory>
@@ -107,6 +111,55 @@ TEST_CASE("a thousand sessions are opened and closed without a trace") {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what was freed for a while
   CHECK(resident_kib() - memory < 4 * 1024);                         // 5 KiB a session would show
 #endif
+}
+
+TEST_CASE("a host may trap what floating point raises, and flush denormal numbers") {
+  const int before = feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
+#ifdef __x86_64__
+  _mm_setcsr(_mm_getcsr() | 0x8040);  // denormal numbers are zero, as factors and as results
+#endif
+  Floats now, later, prepared_now;
+  {
+    moonflow::Options two = options();
+    two.threads = 2;
+    moonflow::Session session(two);
+    session.load_text(
+        "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+        "for name, returns in pairs { now = tp.Numpy, later = tp.Callback[tp.Numpy] } do\n"
+        "  flow.global_function { name = name, inputs = { x = tp.Numpy.Placeholder({ 40000 }) }, returns = returns } "
+        "(\n"
+        "    function(x)\n"
+        "      local bad = flow.math.log(x - 2) + flow.math.exp(x * 1000) + x / (x - x)\n"
+        "      return flow.where(bad:eq(bad), bad, x * 1e-39)\n"
+        "    end)\n"
+        "end\n"
+        "assert(flow.np.sqrt(flow.np.array { -1 }):item() ~= 0)",
+        "trapped.lua");
+    const Floats x(40000, 1);
+    now = session.job("now")({x})[0];
+    moonflow::Job job = session.job("later");
+    job.launch({x}, [&](const moonflow::Result& result) {
+      const auto values = result.output<float>(0);
+      later.assign(values.begin(), values.end());
+    });
+    session.sync();
+    moonflow::Prepared prepared = session.job("now").prepare();
+    for (float& value : prepared.input<float>(0)) value = 1;
+    REQUIRE(prepared.run() == MF_OK);
+    const auto values = prepared.output<float>(0);
+    prepared_now.assign(values.begin(), values.end());
+  }
+  const int after = fegetexcept();
+  fedisableexcept(FE_ALL_EXCEPT);
+  feenableexcept(before);
+#ifdef __x86_64__
+  CHECK((_mm_getcsr() & 0x8040) == 0x8040);
+  _mm_setcsr(_mm_getcsr() & ~0x8040);
+#endif
+  CHECK(after == (FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW));
+  CHECK(now == Floats(40000, 1e-39f));
+  CHECK(later == now);
+  CHECK(prepared_now == now);
 }
 
 TEST_CASE("a session lives in the host's own state, and shares the library with its scripts") {

@@ -1,0 +1,42 @@
+// Floating point as a process begins with it: rounding to nearest, with denormal numbers, and nothing traps.
+#pragma once
+
+#include <cfenv>
+
+namespace moonflow {
+
+// The calling thread's, as long as this lives. A host may have others (one of robots traps what becomes NaN, one of
+// sounds flushes denormal numbers), and its threads hand them on to those they start; a result must not depend on that,
+// and a NaN of a script must not end the process.
+class DefaultFloats {
+ public:
+#if defined(__x86_64__)
+  DefaultFloats() noexcept : before_(__builtin_ia32_stmxcsr()) {
+    constexpr unsigned kDefault = 0x1f80, kRaised = 0x3f;  // what has been raised so far changes nothing
+    changes_ = (before_ & ~kRaised) != kDefault;
+    if (changes_) __builtin_ia32_ldmxcsr(kDefault);
+  }
+  ~DefaultFloats() {
+    if (changes_) __builtin_ia32_ldmxcsr(before_);
+  }
+
+ private:
+  unsigned before_;
+  bool changes_;
+#else
+  DefaultFloats() noexcept {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloats() { std::fesetenv(&before_); }
+
+ private:
+  std::fenv_t before_;
+#endif
+
+ public:
+  DefaultFloats(const DefaultFloats&) = delete;
+  DefaultFloats& operator=(const DefaultFloats&) = delete;
+};
+
+}  // namespace moonflow
