@@ -14,7 +14,10 @@ local rows = {
   { "flow", "current_scope", "flow.scope.current_placement() gives the placement" },
   { "flow.scope", "current_scope", "flow.scope.current_placement() gives the placement" },
   { "flow.config", "collective_boxing", "it is about several machines; leave it out" },
+  { "flow.config", "ctrl_port machine data_port", "there is one machine and nothing to set up; leave it out" },
   { "flow.config", "load_library_now", "ops from shared libraries are not supported" },
+  { "flow.config", "default_data_type enable_auto_mixed_precision train use_xla_jit use_tensorrt enable_inplace "
+    .. "default_placement_scope", "it is said of a job, by flow.function_config()" },
 
   -- options of flow.function_config(), here and as a table
   { "config", "enable_qat enable_quantization_aware_training qat",
@@ -35,6 +38,8 @@ local rows = {
   { "flow", "experimental", "what is there of it has left it: flow.scope.namespace, flow.slice_v2, and for values of "
     .. "variables flow.get_all_variables and flow.load_variables" },
   { "flow", "deprecated", "flow.scope.namespace is what variable_scope was; workers there are none" },
+  { "flow", "compatible", "what its single_client was is flow itself" },
+  { "flow", "core python", "what its messages set is set by flow.function_config() and flow.config" },
   { "flow", "system", "flow.assign(variable, value) is what system.assign was" },
   { "flow", "dtypes convert_oneflow_dtype_to_numpy_dtype",
     "a dtype is a word that flow.np takes as it is, such as flow.float32" },
@@ -74,6 +79,10 @@ local rows = {
   { "flow.nn", "softmax_grad", "flow.gradients(losses, values) gives gradients" },
   { "flow.layers", "layer_norm_grad layer_norm_param_grad", "flow.gradients(losses, values) gives gradients" },
   { "flow.nn", "compat_conv2d", "flow.nn.conv2d with padding = \"SAME_UPPER\"" },
+  { "flow.nn", "fused_bias_add_gelu fused_bias_add_dropout fused_self_attention_query_mul_key_and_value",
+    "write its ops one by one: the plan fuses those that gain by it" },
+  { "flow.math", "fused_scale_tril_softmax_dropout", "write its ops one by one: the plan fuses those that gain by it" },
+  { "flow", "broadcast_add", "flow.math.add broadcasts, and so does +" },
   { "flow.nn", "torch_conv2d_transpose", "flow.nn.conv2d_transpose with padding as pairs" },
   { "flow.nn", "PixelShufflev2", "flow.nn.PixelShuffle(x, upscale_factor)" },
   { "flow.random", "gen_seed", "flow.set_seed(n) seeds everything" },
@@ -94,10 +103,16 @@ local rows = {
     .. "object_segmentation_polygon_scale object_segmentation_polygon_to_mask",
     "prepare images outside the job, by flow.np, or in it by flow.reverse, flow.slice, flow.nn.interpolate and "
     .. "flow.nn.grid_sample" },
+  { "flow.profiler", "nvtx_start nvtx_end profiler_start profiler_stop",
+    "flow.profiler.start(path) has each op by its name" },
   { "flow", "summary", "flow.log.open(path) keeps numbers, flow.report shows them; job:summary() is the layer table" },
 
   -- Keras, PyTorch and scikit-learn
-  { "flow", "Model Sequential keras models",
+  { "flow", "keras", "flow.nn.relu, flow.math.tanh, flow.math.sigmoid and flow.math.gelu are its activations, and a "
+    .. "Lua function that calls one layer of flow.layers after another is its model" },
+  { "flow", "cuda device", "flow.config.gpu_devices() says what there is, and flow.scope.placement puts a job there" },
+  { "flow.nn", "init", "initializers are functions such as flow.xavier_uniform_initializer" },
+  { "flow", "Model Sequential models",
     "a Lua function that calls one layer of flow.layers after another; flow.global_function makes it a job" },
   { "flow.nn", "Sequential ModuleList",
     "a Lua function that calls one layer of flow.layers after another is a model" },
