@@ -52,7 +52,7 @@ MOONFLOW_DEVICE Pack<T, N> read(const T* from, int64_t count, bool whole) {
 }
 
 // Of N neighbours that are stored at once a compiler may make N stores after all, where it sees the same stores beside
-// them: so a card is told by a function of its own.
+// them: so a card is told by a function of its own, which stores into its memory, not into that of a block.
 template <class T, int N>
 MOONFLOW_DEVICE void write_at_once(const Pack<T, N>& pack, T* to) {
 #ifdef __CUDA_ARCH__

@@ -680,7 +680,9 @@ describe("a name that is not there", function()
 >>flow.global_function { returns = tp.numpy }]])
     golden("flow.optimizer.warmup has no 'liner'; did you mean flow.optimizer.warmup.linear?", [[
 >>flow.optimizer.warmup.liner(3)]])
-    golden("flow has no 'cuda'", ">>flow.cuda()")
+    golden("flow has no 'quux'", ">>flow.quux()")
+    golden("flow has no 'cuda'; flow.config.gpu_devices() says what there is, and flow.scope.placement puts a job "
+      .. "there", ">>flow.cuda()")
     -- What a short name resembles elsewhere, it resembles by chance: that is floor.
     golden_start("flow.layers has no 'foo'; it has batch_normalization", ">>flow.layers.foo()")
     golden("flow has no 'clip_grad_norm_'; did you mean flow.optimizer.grad_clipping.by_global_norm?",
