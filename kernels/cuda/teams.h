@@ -8,7 +8,7 @@
 //
 //   const auto x = team.values(from + start, n, stride);  they do not change from here on, other than by x's write
 //   x.map(f, others...)         the values f(x[i], others[i]...)
-//   x.sum(f, others...)         the sum of those over the whole lane, in double as on the CPU; f may be left out
+//   x.sum(f, others...)         the sum of those over the whole lane, in double; f may be left out
 //   x.over(start, combine)      `combine` over the whole lane, the same in each thread
 //   x.write(to)                 may be where any of the values were read
 //   x.has(i), x.own(i)          whether the thread has element i, and the element where it has
