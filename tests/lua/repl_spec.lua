@@ -408,7 +408,8 @@ describe("the prompt in a terminal", function()
       end
     ]])
     os.remove(folder .. "/go")
-    t:enter(":load again.lua"):enter("again()"):wait_for("> again()\n>")
+    t:enter(":load again.lua"):wait_for("> :load again.lua\n>")  -- what is typed before is echoed twice
+    t:enter("again()"):wait_for("> again()\n>")
     t:type("half_typed(1, 'and so long that it needs a second line of the terminal, ä"):wait_for("ä")
     write("go", "")
     local screen = t:wait_for("result 1\nresult 2\nresult 3\n> half_typed(1, 'and so long that it needs a second line "
