@@ -70,14 +70,17 @@ Gradients divide_grad(GradCall& g, ValueId dy, ValueId, ValueId y) {
 Gradients mod_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
   return {dy, g.op("negative", {g.op("multiply", {dy, g.op("floordiv", {x, y})})})};
 }
-// The logarithm is taken of positive bases only: x ^ 2 of a negative x has a gradient for x, and 0 for the exponent.
+// The logarithm is taken of positive bases only: x ^ 2 of a negative x has a gradient for x, and 0 for the exponent. So
+// has the infinity that 0 ^ -1 is, which times a logarithm of 0 would be a NaN. A base that is a NaN remains one.
 // x ^ 0 is 1 whatever x is, so its slope is 0 everywhere, and not 0 * x ^ -1, which is a NaN where x is next to 0.
 Gradients pow_grad(GradCall& g, ValueId dy, ValueId x, ValueId y) {
   const ValueId is_constant = g.op("equal", {y, number(g, 0)});
   const ValueId exponent = g.op("subtract", {g.op("where", {is_constant, number(g, 1), y}), number(g, 1)});
   const ValueId slope = g.op("multiply", {y, g.op("pow", {x, exponent})});
-  const ValueId base = g.op("where", {g.op("greater", {x, number(g, 0)}), x, number(g, 1)});
-  const ValueId logarithm = g.op("multiply", {g.outputs[0], g.op("log", {base})});
+  const ValueId has_no_logarithm = g.op("less_equal", {x, number(g, 0)});
+  const ValueId base = g.op("where", {has_no_logarithm, number(g, 1), x});
+  const ValueId power = g.op("where", {has_no_logarithm, number(g, 0), g.outputs[0]});
+  const ValueId logarithm = g.op("multiply", {power, g.op("log", {base})});
   return {g.op("multiply", {dy, slope}), g.op("multiply", {dy, logarithm})};
 }
 // The origin has no angle, and a slope of 0 rather than 0 / 0: one point there among many is nothing to go by.

@@ -53,6 +53,16 @@ describe("flow.gradients", function()
     near(got[2], 2 * x, 0)
   end)
 
+  it("of an exponent is 0 where the base is not above 0, also where the power is not finite", function()
+    local exponents = np.array({ -1, -0.5, 2, 0.5, 3, 2 }, flow.double)
+    local got = flow.global_function {
+      returns = tp.Numpy, inputs = { b = tp.Numpy.Placeholder({ 6 }, { dtype = flow.double }),
+                                     e = tp.Numpy.Placeholder({ 6 }, { dtype = flow.double }) },
+    } (function(b, e) return flow.gradients(flow.math.pow(b, e), e) end)(
+      np.array({ 0, 0, 0, -4, -1e200, 3 }, flow.double), exponents)
+    near(got, np.array({ 0, 0, 0, 0, 0, 9 * math.log(3) }, flow.double), 1e-14)
+  end)
+
   it("of a power is 0 where the exponent is, and so is that of the gradient of a first power", function()
     local bases = { 0, 2, 5e-324, 1 / 0, 0 / 0 }  -- the reciprocal of the third is infinite
     local got = run(np.array(bases, flow.double), function(b)
