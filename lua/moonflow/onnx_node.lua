@@ -129,9 +129,10 @@ local kFar = 2 ^ 53
 
 --- The numbers of an ndarray in a list, those of int64 cut to what Lua has exactly.
 function Node.list_of(array)
-  local list = {}
-  local flat = ndarray.evaluate("reshape", { ndarray.cast(array, "float64") }, { shape = { -1 } }):totable()
-  for i, number in ipairs(flat) do list[i] = math.max(-kFar, math.min(kFar, number)) end
+  local list = ndarray.evaluate("reshape", { ndarray.cast(array, "float64") }, { shape = { -1 } }):totable()
+  if array.dtype == "int64" then
+    for i, number in ipairs(list) do list[i] = math.max(-kFar, math.min(kFar, number)) end
+  end
   return list
 end
 

@@ -449,6 +449,13 @@ describe("a job that is written", function()
     end
   end)
 
+  it("keeps borders that are infinite or beyond the whole numbers", function()
+    for _, border in ipairs { -math.huge, math.huge, 2 ^ 60 } do
+      local _, model = written({ 2 }, function(x) return flow.pad(x, { 1, 0 }, border) end)
+      same({ border, 1, 2 }, job_of(model, { 2 })(floats { 1, 2 }))
+    end
+  end)
+
   -- Lines that are filled up in front, as a batch of texts that are to be continued is.
   it("gives 0 for a query that may look at no key", function()
     comes_back({ 2, 5, 2, 4 }, function(x)
