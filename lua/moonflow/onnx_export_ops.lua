@@ -359,15 +359,25 @@ function ops.dim_gather(w)
   return w:emit("GatherElements", { w:input(1), indices(w) }, { axis = { i = w.attrs.dim } })
 end
 
--- ONNX Runtime has the operator for few combinations of dtypes: of places in int64 it gives float32 and int64.
+-- ONNX Runtime has the operator for few combinations of dtypes: of places in int64 it gives float32 and int64. Of the
+-- place of a scalar it wants a list, whose axis is dropped again.
+local function one_hot(w, places, values, word)
+  local depth, axis = w:number(w.attrs.depth, "int64"), w.attrs.axis
+  local _, sizes = w:result()
+  if #sizes > 1 then return w:emit("OneHot", { places, depth, values }, { axis = { i = axis } }, word) end
+  places = w:emit("Reshape", { places, w:ints { 1 } }, nil, "place")
+  local row = w:emit("OneHot", { places, depth, values }, { axis = { i = -1 } }, "row")
+  return w:emit("Reshape", { row, w:ints { -1 } }, nil, word)
+end
+
 function ops.one_hot(w)
   local attrs = w.attrs
-  local axis, depth, places = { axis = { i = attrs.axis } }, w:number(attrs.depth, "int64"), indices(w, 1)
+  local places = indices(w, 1)
   if attrs.dtype == "float32" or attrs.dtype == "int64" then
     local values = w:array(core.array({ attrs.off_value, attrs.on_value }, attrs.dtype), "values")
-    return w:emit("OneHot", { places, depth, values }, axis)
+    return one_hot(w, places, values)
   end
-  local is_on = w:emit("OneHot", { places, depth, w:ints { 0, 1 } }, axis, "ones")
+  local is_on = one_hot(w, places, w:ints { 0, 1 }, "ones")
   is_on = w:emit("Cast", { is_on }, { to = types.attribute("bool") }, "on")
   return w:emit("Where", { is_on, w:number(attrs.on_value, attrs.dtype), w:number(attrs.off_value, attrs.dtype) })
 end

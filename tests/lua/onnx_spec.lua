@@ -449,6 +449,20 @@ describe("a job that is written", function()
     end
   end)
 
+  it("has the vector of a single class number as a row, since ONNX Runtime takes no scalar there", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local job, model = written({ 1 }, function(x)
+        return flow.one_hot(flow.reshape(x, {}), 3, { dtype = dtype })
+      end, nil, "int32")
+      local x = np.array({ 2 }, flow.int32)
+      assert.same({ 0, 0, 1 }, job(x):totable())
+      assert.same({ 3 }, model.outputs[1].shape)
+      for _, step in ipairs(model._nodes) do
+        if step.op == "OneHot" then assert.truthy(step.inputs[1]:find("place")) end
+      end
+    end
+  end)
+
   it("keeps borders that are infinite or beyond the whole numbers", function()
     for _, border in ipairs { -math.huge, math.huge, 2 ^ 60 } do
       local _, model = written({ 2 }, function(x) return flow.pad(x, { 1, 0 }, border) end)
