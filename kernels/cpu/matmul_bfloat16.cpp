@@ -14,12 +14,16 @@ constexpr int kTileRows = 6;   // with kVectors sums each, and a row of the pane
 constexpr int64_t kLine = 64;  // bytes of a line of the cache
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-int64_t panels(const NarrowProduct& product) { return (product.columns + kPanel - 1) / kPanel; }
-// Panels differ by one vector at most: one that is narrower than the others would leave registers idle.
-int64_t panel_begin(const NarrowProduct& product, int64_t panel) {
-  const int64_t vectors = (product.columns + kLanes - 1) / kLanes;
-  return std::min(product.columns, vectors * panel / panels(product) * kLanes);
-}
+
+// The columns in panels of so many vectors at most. They differ by one vector at most: one that is narrower than the
+// others would leave registers idle.
+struct Panels {
+  int64_t columns, vectors, count;
+
+  Panels(const NarrowProduct& product, int64_t most)
+      : columns(product.columns), vectors(vectors_of(columns)), count((vectors + most - 1) / most) {}
+  int64_t begin(int64_t panel) const { return std::min(columns, vectors * panel / count * kLanes); }
+};
 
 // ---- packing ---------------------------------------------------------------------------------------------------
 
@@ -94,7 +98,7 @@ struct Stored {
 }
 
 // 16 rows from row i on, 32 neighbours of each from j on: as columns of a panel.
-[[MOONFLOW_BFLOAT16]] inline void turn_block(const Stored& from, int64_t i, int64_t j, Pair* to) {
+[[MOONFLOW_BFLOAT16]] inline void turn_block(const Stored& from, int64_t i, int64_t j, Pair* to, int64_t row) {
   __m512i block[kLanes];
   if (from.narrow) {
 #pragma GCC unroll 16
@@ -102,33 +106,33 @@ struct Stored {
   } else {
 #pragma GCC unroll 16
     for (int c = 0; c < kLanes; ++c) {
-      const float* const row = from.wide(i + c, j);
-      block[c] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + kLanes), _mm512_loadu_ps(row));
+      const float* const numbers = from.wide(i + c, j);
+      block[c] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(numbers + kLanes), _mm512_loadu_ps(numbers));
     }
   }
   transpose(block);
 #pragma GCC unroll 16
-  for (int k = 0; k < kLanes; ++k) _mm512_storeu_si512(to + k * kPanel, block[k]);
+  for (int k = 0; k < kLanes; ++k) _mm512_storeu_si512(to + k * row, block[k]);
 }
 
 // The same where there are fewer: `columns` rows of `numbers` neighbours, of whose pairs `count` are wanted.
 [[MOONFLOW_BFLOAT16]] void turn_part(const Stored& from, int64_t i, int64_t columns, int64_t j, int64_t numbers,
-                                     int64_t count, Pair* to) {
+                                     int64_t count, Pair* to, int64_t row) {
   __m512i block[kLanes];
   for (int64_t c = 0; c < kLanes; ++c)
     block[c] = c < columns ? pairs_along(from, i + c, j, numbers) : _mm512_setzero_si512();
   transpose(block);
-  for (int64_t k = 0; k < count; ++k) _mm512_storeu_si512(to + k * kPanel, block[k]);
+  for (int64_t k = 0; k < count; ++k) _mm512_storeu_si512(to + k * row, block[k]);
 }
 
-// Columns [first, first + width) of b' as a panel: one row of kPanel pairs after the other, filled up with zeros.
+// Columns [first, first + width) of b' as a panel: one row of pairs after the other, filled up with zeros.
 [[MOONFLOW_BFLOAT16]] void pack_panel(const NarrowProduct& product, const void* b, int64_t first, int64_t width,
                                       Pair* panel) {
   const int64_t all_pairs = pairs(product);
-  const int64_t vectors = (width + kLanes - 1) / kLanes;
+  const int64_t vectors = vectors_of(width), row = vectors * kLanes;
   const Stored from{b, product.transpose_b ? product.inner : product.columns, product.narrow_b};
   if (!product.transpose_b) {
-    for (int64_t k = 0; k < all_pairs; ++k, panel += kPanel)
+    for (int64_t k = 0; k < all_pairs; ++k, panel += row)
       for (int64_t v = 0; v < vectors; ++v)
         _mm512_storeu_si512(panel + v * kLanes,
                             pairs_down(from, 2 * k, 2 * k + 1 < product.inner, first + v * kLanes, width - v * kLanes));
@@ -138,11 +142,11 @@ struct Stored {
     const int64_t columns = std::min(kLanes, width - v * kLanes);
     for (int64_t k = 0; k < all_pairs; k += kLanes) {
       const int64_t count = std::min(kLanes, all_pairs - k);
-      Pair* const to = panel + k * kPanel + v * kLanes;
+      Pair* const to = panel + k * row + v * kLanes;
       if (columns == kLanes && product.inner - 2 * k >= 2 * kLanes) {
-        turn_block(from, first + v * kLanes, 2 * k, to);
+        turn_block(from, first + v * kLanes, 2 * k, to, row);
       } else {
-        turn_part(from, first + v * kLanes, columns, 2 * k, product.inner - 2 * k, count, to);
+        turn_part(from, first + v * kLanes, columns, 2 * k, product.inner - 2 * k, count, to, row);
       }
     }
   }
@@ -201,8 +205,8 @@ inline void fetch_tile(const float* out, int64_t rows, int64_t row, int64_t colu
 
 // One tile of the result in registers, from row `begin` on.
 template <int kRows, int kCount>
-[[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_tile(const Terms& left, const Pair* panel, const PanelEnding& end,
-                                                        int64_t begin) {
+[[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_tile(const Terms& left, const Pair* panel, int64_t panel_row,
+                                                        const PanelEnding& end, int64_t begin) {
   __m512 sum[kRows][kCount];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
@@ -216,7 +220,7 @@ template <int kRows, int kCount>
   if (end.ending.descends && !end.turned)
     fetch_tile(static_cast<const float*>(end.out) + begin * columns, kRows, columns, end.columns);
   const int64_t row = left.row, step = left.step;
-  for (int64_t k = pairs(end.product); k > 0; --k, panel += kPanel) {
+  for (int64_t k = pairs(end.product); k > 0; --k, panel += panel_row) {
     __m512bh right[kCount];
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) right[v] = (__m512bh)_mm512_loadu_si512(panel + v * kLanes);
@@ -233,7 +237,7 @@ template <int kRows, int kCount>
   for (int i = 0; i < kRows; ++i) end_row<kCount>(end, begin + i, sum[i]);
 }
 
-using Tile = void (*)(const Terms&, const Pair*, const PanelEnding&, int64_t);
+using Tile = void (*)(const Terms&, const Pair*, int64_t, const PanelEnding&, int64_t);
 
 struct TilesOfRows {
   Tile of[kVectors];
@@ -259,11 +263,11 @@ struct PiecesOfRows {
   }
 };
 
-PiecesOfRows pieces_of_panel(const NarrowProduct& product, const char* b, int64_t panel) {
+PiecesOfRows pieces_of_panel(const NarrowProduct& product, const Panels& panels, const char* b, int64_t panel) {
   constexpr int64_t kNear = 1 << 20, kMost = 1 << 18;  // bytes: of a b that stays in the second cache; of a panel there
-  if (product.transpose_b || panel == panels(product)) return {};
-  const int64_t first = panel_begin(product, panel), size = product.narrow_b ? 2 : 4;
-  const int64_t width = panel_begin(product, panel + 1) - first;
+  if (product.transpose_b || panel == panels.count) return {};
+  const int64_t first = panels.begin(panel), size = product.narrow_b ? 2 : 4;
+  const int64_t width = panels.begin(panel + 1) - first;
   if (product.columns * product.inner * size < kNear || width * product.inner * size > kMost) return {};
   return {b + first * size, product.inner, product.columns * size, width * size};
 }
@@ -271,13 +275,14 @@ PiecesOfRows pieces_of_panel(const NarrowProduct& product, const char* b, int64_
 // Rows [first, last) of one product, through one packed panel.
 void multiply_panel(const Terms& left, const Pair* panel, const PanelEnding& end, int64_t first, int64_t last,
                     const PiecesOfRows& next_panel) {
-  const int64_t vectors = (end.columns + kLanes - 1) / kLanes;
-  const int64_t rows = last - first, groups = (rows + kTileRows - 1) / kTileRows;
+  const int64_t vectors = vectors_of(end.columns), rows = last - first, groups = (rows + kTileRows - 1) / kTileRows;
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t i = first + rows * group / groups, next = first + rows * (group + 1) / groups;
     const Terms from{left.data + i * left.row, left.row, left.step};
     next_panel.fetch(next_panel.rows * group / groups, next_panel.rows * (group + 1) / groups);
-    kTiles[next - i - 1].of[vectors - 1](from, panel, end, i);
+    for (int64_t v = 0; v < vectors; v += kVectors)
+      kTiles[next - i - 1].of[std::min(kVectors, vectors - v) - 1](from, panel + v * kLanes, vectors * kLanes,
+                                                                   end.from(v), i);
   }
 }
 
@@ -356,14 +361,14 @@ bool is_few_rows(const NarrowProduct& product) {
 }
 
 // Whether the panels, in contiguous parts, give each thread about as many columns.
-bool columns_divide(const NarrowProduct& product, int64_t parts) {
+bool columns_divide(const Panels& panels, int64_t parts) {
   int64_t most = 0;
   for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = panels(product) * part / parts, last = panels(product) * (part + 1) / parts;
-    most = std::max(most, panel_begin(product, last) - panel_begin(product, first));
+    const int64_t first = panels.count * part / parts, last = panels.count * (part + 1) / parts;
+    most = std::max(most, panels.begin(last) - panels.begin(first));
   }
   constexpr double kUneven = 1.06;
-  return static_cast<double>(most * parts) < kUneven * static_cast<double>(product.columns);
+  return static_cast<double>(most * parts) < kUneven * static_cast<double>(panels.columns);
 }
 
 struct Range {
@@ -373,19 +378,19 @@ struct Range {
 // Threads take parts of the panels of the whole batch; of one product whose panels do not divide well, parts of the
 // rows, each then packing every panel for itself.
 struct Division {
-  const NarrowProduct& product;
   int64_t rows, together;  // which are not to be parted
+  int64_t units;           // panels of the whole batch
   int64_t parts;
   bool by_rows;
 
-  Division(const NarrowProduct& product, int64_t rows, int64_t together)
-      : product(product), rows(rows), together(together) {
+  Division(const NarrowProduct& product, const Panels& panels, int64_t rows, int64_t together)
+      : rows(rows), together(together), units(product.batch * panels.count) {
     constexpr double kFlopsOfThread = 2e6;  // some microseconds
     constexpr int64_t kLeastRows = 32;      // that pay for packing a panel
     const double flops =
         2.0 * static_cast<double>(product.batch * rows) * static_cast<double>(product.columns * product.inner);
     parts = threads_for(flops, kFlopsOfThread);
-    by_rows = product.batch == 1 && rows >= parts * kLeastRows && !columns_divide(product, parts);
+    by_rows = product.batch == 1 && rows >= parts * kLeastRows && !columns_divide(panels, parts);
   }
 
   Range rows_of(int64_t part) const {
@@ -394,8 +399,7 @@ struct Division {
     return {groups * part / parts * together, std::min(rows, groups * (part + 1) / parts * together)};
   }
   Range panels_of(int64_t part) const {
-    const int64_t all = product.batch * panels(product);
-    return by_rows ? Range{0, all} : Range{all * part / parts, all * (part + 1) / parts};
+    return by_rows ? Range{0, units} : Range{units * part / parts, units * (part + 1) / parts};
   }
 };
 
@@ -409,7 +413,7 @@ bool multiplies_bfloat16() {
 namespace {
 
 int64_t scratch_bytes(const NarrowProduct& product) {
-  const int64_t panel = is_few_rows(product) ? 0 : pairs(product) * kPanel;
+  const int64_t panel = is_few_rows(product) ? 0 : pairs(product) * ListedPairs::vectors(product) * kLanes;
   return (product.batch * left_pairs(product) + threads() * panel) * static_cast<int64_t>(sizeof(Pair)) +
          ListedPairs::scratch_bytes(product) + kAlignment;
 }
@@ -432,23 +436,24 @@ void multiply(const NarrowProduct& product, const void* a, const void* b, const 
     });
   }
 
-  const int64_t panel_pairs = pairs(product) * kPanel;
+  const int64_t panel_pairs = pairs(product) * ListedPairs::vectors(product) * kLanes;
   Pair* const panel_scratch = packed + product.batch * left_pairs(product);
   ListedPairs listed(product, left_of(0), panel_scratch + threads() * panel_pairs);
+  const Panels panels(product, listed.pays() ? ListedPairs::vectors(product) : kVectors);
   const int64_t b_bytes = product.inner * product.columns * (product.narrow_b ? 2 : 4);
   const int64_t out_bytes = product.narrow_out ? 2 : 4;
   const int64_t block = listed.pays() ? listed.most_rows() : product.rows;
   for (int64_t begin = 0; begin < product.rows; begin += block) {
     const int64_t rows = std::min(block, product.rows - begin);
     if (listed.pays()) listed.list(begin, rows);
-    const Division division(product, rows, listed.pays() ? kRowsTogether : 1);
+    const Division division(product, panels, rows, listed.pays() ? kRowsTogether : 1);
     parallel_for(division.parts, 1, [&](int64_t first_part, int64_t last_part) {
       for (int64_t part = first_part; part < last_part; ++part) {
         Pair* const panel = panel_scratch + part * panel_pairs;
         const Range own = division.rows_of(part), units = division.panels_of(part);
         for (int64_t unit = units.first; unit < units.last; ++unit) {
-          const int64_t n = unit / panels(product), at = unit % panels(product);
-          const int64_t j = panel_begin(product, at), width = panel_begin(product, at + 1) - j;
+          const int64_t n = unit / panels.count, at = unit % panels.count;
+          const int64_t j = panels.begin(at), width = panels.begin(at + 1) - j;
           const char* const right = static_cast<const char*>(b) + n * b_bytes;
           pack_panel(product, right, j, width, panel);
           const int64_t to = turned ? j * product.rows + begin : (n * product.rows + begin) * product.columns + j;
@@ -460,7 +465,7 @@ void multiply(const NarrowProduct& product, const void* a, const void* b, const 
           } else {
             const Terms left = left_of(n);
             multiply_panel({left.data + begin * left.row, left.row, left.step}, panel, end, own.first, own.last,
-                           pieces_of_panel(product, right, at + 1));
+                           pieces_of_panel(product, panels, right, at + 1));
           }
         }
       }

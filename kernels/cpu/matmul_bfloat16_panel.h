@@ -15,9 +15,10 @@ namespace moonflow::cpu {
 using Pair = Term;  // two bfloat16, neighbours along the inner axis; the first in the lower half
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kVectors = 4;  // of a panel
-constexpr int64_t kPanel = kVectors * kLanes;
+constexpr int64_t kVectors = 4;      // of a panel that is multiplied in tiles
+constexpr int64_t kMostVectors = 8;  // of a panel
 
+inline int64_t vectors_of(int64_t columns) { return (columns + kLanes - 1) / kLanes; }
 inline int64_t pairs(const NarrowProduct& product) { return (product.inner + 1) / 2; }
 
 inline __mmask16 lanes(int64_t count) {
@@ -34,16 +35,27 @@ struct PanelEnding {
   void* out;
   bool turned;
 
+  // From a vector of the panel on.
+  PanelEnding from(int64_t vector) const {
+    const int64_t j = vector * kLanes, number = product.narrow_out ? 2 : 4;
+    return {product,
+            ending,
+            columns - j,
+            bias ? bias + j : nullptr,
+            static_cast<char*>(out) + j * (turned ? product.rows : 1) * number,
+            turned};
+  }
+
   template <int kCount>
   bool is_whole() const {  // as most are
-    return ending.is_plain() && !product.narrow_out && !turned && columns == kCount * kLanes;
+    return ending.is_plain() && !product.narrow_out && !turned && columns >= kCount * kLanes;
   }
 };
 
 // One row's sums as a column of out.
-inline void end_turned_row(const PanelEnding& end, int64_t row, const float* sums) {
+inline void end_turned_row(const PanelEnding& end, int64_t row, const float* sums, int64_t count) {
   float* const to = static_cast<float*>(end.out) + row;
-  for (int64_t j = 0; j < end.columns; ++j) {
+  for (int64_t j = 0; j < count; ++j) {
     float& number = to[j * end.product.rows];
     number = end.ending.descends ? number - end.ending.factor * sums[j] : sums[j];
   }
@@ -57,7 +69,7 @@ template <int kCount>
   if (end.is_whole<kCount>()) {
     float* const to = static_cast<float*>(end.out) + begin;
     const __m512 factor = _mm512_set1_ps(end.ending.factor);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kCount; ++v) {
       if (end.ending.descends) sum[v] = _mm512_fnmadd_ps(factor, sum[v], _mm512_loadu_ps(to + v * kLanes));
       _mm512_storeu_ps(to + v * kLanes, sum[v]);
@@ -66,11 +78,11 @@ template <int kCount>
   }
   if (end.turned) {
     alignas(kAlignment) float sums[kCount * kLanes];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kCount; ++v) _mm512_store_ps(sums + v * kLanes, sum[v]);
-    return end_turned_row(end, row, sums);
+    return end_turned_row(end, row, sums, std::min<int64_t>(end.columns, kCount * kLanes));
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int v = 0; v < kCount; ++v) {
     const __mmask16 mask = lanes(end.columns - v * kLanes);
     const int64_t at = begin + v * kLanes;

@@ -59,9 +59,9 @@ template <int kCount>
 [[MOONFLOW_BFLOAT16, gnu::always_inline]] inline void add_pair(const Pair* row, int64_t k, const Pair* panel,
                                                                __m512 (&sum)[kCount]) {
   const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(row[k]));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int v = 0; v < kCount; ++v)
-    sum[v] = _mm512_dpbf16_ps(sum[v], x, (__m512bh)_mm512_loadu_si512(panel + k * kPanel + v * kLanes));
+    sum[v] = _mm512_dpbf16_ps(sum[v], x, (__m512bh)_mm512_loadu_si512(panel + k * kCount * kLanes + v * kLanes));
 }
 
 // What follows the lists of a slice: the terms of the rows, and a panel of kCount registers.
@@ -84,9 +84,9 @@ template <int kCount>
     const int64_t k = both[t];
     const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(first[k]));
     const auto y = (__m512bh)_mm512_set1_epi32(static_cast<int>(second[k]));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kCount; ++v) {
-      __m512i right = _mm512_loadu_si512(from.panel + k * kPanel + v * kLanes);
+      __m512i right = _mm512_loadu_si512(from.panel + k * kCount * kLanes + v * kLanes);
       MOONFLOW_IN_REGISTER(right);  // or it would be read for each of the two
       sum[0][v] = _mm512_dpbf16_ps(sum[0][v], x, (__m512bh)right);
       sum[1][v] = _mm512_dpbf16_ps(sum[1][v], y, (__m512bh)right);
@@ -110,7 +110,7 @@ template <int kCount>
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const float* const so_far = static_cast<const float*>(end.out) + two.rows[i] * end.product.columns;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < kCount; ++v) {
         sum[i][v] = _mm512_setzero_ps();
         if (!begins) sum[i][v] = _mm512_maskz_loadu_ps(lanes(end.columns - v * kLanes), so_far + v * kLanes);
@@ -126,16 +126,16 @@ template <int kCount>
 // Sums of rows that are listed together, from row `first` on.
 template <int kCount>
 [[MOONFLOW_BFLOAT16, gnu::noinline]] void sum_together(const Sources& from, int64_t pair, int64_t count, int64_t first,
-                                                       float (*sums)[kPanel]) {
+                                                       float (*sums)[kCount * kLanes]) {
   for (const int64_t last = pair + count; pair < last; ++pair) {
     __m512 sum[2][kCount];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < kCount; ++v) sum[i][v] = _mm512_setzero_ps();
     add_two<kCount>(from, pair, sum);
     const TermsOfTwo& two = from.two[pair];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kCount; ++v) {
       _mm512_store_ps(sums[two.rows[0] - first] + v * kLanes, sum[0][v]);
       if (!two.alone) _mm512_store_ps(sums[two.rows[1] - first] + v * kLanes, sum[1][v]);
@@ -147,13 +147,14 @@ template <int kCount>
 template <int kCount>
 void sum_turned(const Sources& from, int64_t first, int64_t last, const PanelEnding& end, bool begins) {
   using R = Register<kLanes>;
-  alignas(kAlignment) float sums[kRowsTogether][kPanel] = {};
+  alignas(kAlignment) float sums[kRowsTogether][kCount * kLanes] = {};
   for (int64_t i = first; i < last; i += kRowsTogether) {
     const int64_t here = std::min(kRowsTogether, last - i);
     sum_together<kCount>(from, (i - first) / 2, (here + 1) / 2, i, sums);
     float* const out = static_cast<float*>(end.out) + i;
     const auto finish = [&](const auto& ending) {
-      stand_alone(R(), [&] { end_as_columns<R>(sums[0], kPanel, here, end.columns, out, end.product.rows, ending); });
+      stand_alone(
+          R(), [&] { end_as_columns<R>(sums[0], kCount * kLanes, here, end.columns, out, end.product.rows, ending); });
     };
     if (end.ending.descends)
       finish(Descend{end.ending.factor});
@@ -164,7 +165,20 @@ void sum_turned(const Sources& from, int64_t first, int64_t last, const PanelEnd
   }
 }
 
+// Calls call(n), n being known to the compiler, where n is `count`.
+template <int kFirst = 1, class Call>
+void with_count(int64_t count, const Call& call) {
+  if constexpr (kFirst < kMostVectors) {
+    if (count != kFirst) return with_count<kFirst + 1>(count, call);
+  }
+  call(std::integral_constant<int, kFirst>());
+}
+
 }  // namespace
+
+int64_t ListedPairs::vectors(const NarrowProduct& product) {
+  return may_pay(product) && pairs(product) * kMostVectors <= kDepth * kVectors ? kMostVectors : kVectors;
+}
 
 int64_t ListedPairs::scratch_bytes(const NarrowProduct& product) {
   if (!may_pay(product)) return 0;
@@ -212,13 +226,13 @@ void ListedPairs::list(int64_t first, int64_t count) {
 }
 
 void ListedPairs::multiply(const Pair* panel, const PanelEnding& end, int64_t first, int64_t last) const {
-  const int64_t count = (last + 1) / 2 - first / 2;
+  const int64_t count = (last + 1) / 2 - first / 2, row = vectors_of(end.columns) * kLanes;
   for (int64_t slice = 0; slice < slices(product_); ++slice) {
     const Slice part(product_, end.ending, slice);
     const PanelEnding here{product_, part.ending, end.columns, part.ending.bias ? end.bias : nullptr,
                            end.out,  end.turned};
     const int64_t pair = slice * ((count_ + 1) / 2) + first / 2, term = slice * depth(product_);
-    const Sources from{two_ + pair, {rows_.data + term, rows_.row, 1}, lists_.from(pair), panel + term * kPanel};
+    const Sources from{two_ + pair, {rows_.data + term, rows_.row, 1}, lists_.from(pair), panel + term * row};
     const auto sum = [&](auto registers) {
       constexpr int kCount = decltype(registers)::value;
       if (end.turned)
@@ -226,19 +240,7 @@ void ListedPairs::multiply(const Pair* panel, const PanelEnding& end, int64_t fi
       else
         sum_listed<kCount>(from, count, here, part.begins);
     };
-    switch ((end.columns + kLanes - 1) / kLanes) {
-      case 1:
-        sum(std::integral_constant<int, 1>());
-        break;
-      case 2:
-        sum(std::integral_constant<int, 2>());
-        break;
-      case 3:
-        sum(std::integral_constant<int, 3>());
-        break;
-      default:
-        sum(std::integral_constant<int, kVectors>());
-    }
+    with_count(vectors_of(end.columns), sum);
   }
 }
 
@@ -290,11 +292,9 @@ bool is_better_turned(const NarrowProduct& product, const void* a, const void* b
 [[MOONFLOW_BFLOAT16]] bool is_finite(const Pair* panel, int64_t pairs, int64_t columns) {
   const __m512i exponents = _mm512_set1_epi32(0x7f807f80);
   uint32_t strange = 0;
-  for (int64_t k = 0; k < pairs; ++k, panel += kPanel) {
-    for (int64_t j = 0; j < columns; j += kLanes) {
-      const __m512i exponent = _mm512_and_si512(_mm512_loadu_si512(panel + j), exponents);
-      strange |= _mm512_cmpeq_epi16_mask(exponent, exponents);
-    }
+  for (const Pair* const end = panel + pairs * vectors_of(columns) * kLanes; panel < end; panel += kLanes) {
+    const __m512i exponent = _mm512_and_si512(_mm512_loadu_si512(panel), exponents);
+    strange |= _mm512_cmpeq_epi16_mask(exponent, exponents);
   }
   return strange == 0;
 }

@@ -13,6 +13,10 @@ class ListedPairs {
   // What the lists take, or 0 where they could not pay.
   static int64_t scratch_bytes(const NarrowProduct& product);
 
+  // Of a panel that is followed by lists: wider than one in tiles, where the first-level cache holds that, for each
+  // list costs a branch that is not foreseen.
+  static int64_t vectors(const NarrowProduct& product);
+
   // Looks at some of a', as it is packed, and takes nothing where too little of it is zero.
   ListedPairs(const NarrowProduct& product, const Terms& left, void* scratch);
   bool pays() const { return pays_; }

@@ -175,11 +175,16 @@ TEST_CASE("a factor that is not sparse is declined, and nothing is written") {
 
 namespace {
 
-// Slices of 104 pairs, one and several; an odd number of rows, of terms, and columns that fill no register.
+// Slices of 104 pairs, one and several; few pairs, whose panels are wide; an odd number of rows, of terms, and columns
+// that fill no register.
 std::vector<Sample> narrow_samples() {
   std::vector<Sample> all;
-  for (const auto& [rows, columns, inner] :
-       {std::array<int64_t, 3>{100, 128, 208}, {37, 83, 701}, {300, 65, 211}, {129, 208, 209}}) {
+  for (const auto& [rows, columns, inner] : {std::array<int64_t, 3>{100, 128, 208},
+                                             {37, 83, 701},
+                                             {300, 65, 211},
+                                             {129, 208, 209},
+                                             {300, 208, 100},
+                                             {401, 83, 99}}) {
     for (const bool ta : {false, true}) {
       for (const bool tb : {false, true}) all.push_back({rows, columns, inner, ta, tb});
     }
