@@ -192,13 +192,14 @@ Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
   });
 }
 
-// Without AVX-512 oneDNN copies both factors of a product a b^T, where copying the smaller one will do. That has to fit
-// into half of the second cache, and to turn it and the result must be little beside the product.
+// oneDNN copies both factors of a product a b^T, where copying the smaller one will do. That has to fit into half of
+// the second cache, and to turn it and the result must be little beside the product. So must be the rows that fill no
+// tile, which with AVX-512 is as wide as two of AVX2.
 bool turns(const Product& sizes) {
-  constexpr int64_t kLeastRows = 32, kLeastColumns = 256, kLeastTerms = 512, kMost = 1 << 17;
-  return simd() != Simd::Avx512 && sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b &&
-         sizes.rows >= kLeastRows && sizes.columns >= kLeastColumns && sizes.inner >= kLeastTerms &&
-         sizes.rows * sizes.inner <= kMost;
+  constexpr int64_t kLeastRows = 32, kLeastColumns = 256, kLeastTerms = 512, kMost = 1 << 17, kTile = 32, kRest = 8;
+  return sizes.batch == 1 && !sizes.transpose_a && sizes.transpose_b && sizes.rows >= kLeastRows &&
+         sizes.columns >= kLeastColumns && sizes.inner >= kLeastTerms && sizes.rows * sizes.inner <= kMost &&
+         (simd() != Simd::Avx512 || sizes.rows % kTile <= kRest);
 }
 
 Launch prepare_turned(const Product& product, Finish finish, KernelCall& call) {
