@@ -313,6 +313,17 @@ int threads() { return omp_get_max_threads(); }
 int threads() { return 1; }
 #endif
 
+int64_t first_cache_bytes() {
+  static const int64_t bytes = [] {
+    int64_t told = 0;
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+    told = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+#endif
+    return told > 0 ? told : 32 << 10;
+  }();
+  return bytes;
+}
+
 Simd simd() {
   static const Simd chosen = [] {
     const char* wanted = std::getenv("MOONFLOW_SIMD");

@@ -49,6 +49,9 @@ constexpr int64_t kGrain = 1 << 14;
 // nanosecond, and OpenMP takes one or two microseconds to begin and end a loop.
 constexpr int64_t kWideGrain = 4 * kGrain;
 
+// Of a core's first-level cache of data; 32 KiB where the system does not say.
+int64_t first_cache_bytes();
+
 // As many threads as have `of_thread` of the work each, at least one.
 inline int threads_for(double work, double of_thread) {
   return static_cast<int>(std::clamp<double>(work / of_thread, 1, threads()));

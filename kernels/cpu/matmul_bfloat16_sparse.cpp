@@ -1,7 +1,5 @@
 #include "kernels/cpu/matmul_bfloat16_sparse.h"
 
-#include <type_traits>
-
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/turned_sums.h"
@@ -165,15 +163,6 @@ void sum_turned(const Sources& from, int64_t first, int64_t last, const PanelEnd
   }
 }
 
-// Calls call(n), n being known to the compiler, where n is `count`.
-template <int kFirst = 1, class Call>
-void with_count(int64_t count, const Call& call) {
-  if constexpr (kFirst < kMostVectors) {
-    if (count != kFirst) return with_count<kFirst + 1>(count, call);
-  }
-  call(std::integral_constant<int, kFirst>());
-}
-
 }  // namespace
 
 int64_t ListedPairs::vectors(const NarrowProduct& product) {
@@ -240,7 +229,7 @@ void ListedPairs::multiply(const Pair* panel, const PanelEnding& end, int64_t fi
       else
         sum_listed<kCount>(from, count, here, part.begins);
     };
-    with_count(vectors_of(end.columns), sum);
+    with_count<kMostVectors>(vectors_of(end.columns), sum);
   }
 }
 

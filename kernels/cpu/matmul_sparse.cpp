@@ -17,12 +17,19 @@ namespace {
 // both rows in some columns, a panel, stay in registers along such a list, while that part of b' lies in the
 // first-level cache: a panel of as many terms as fit there, a slice.
 
-constexpr int kVectors = 4;  // registers across a panel
+// Registers across a panel at most. The more there are, the better is the latency of a sum hidden.
 template <class R>
-constexpr int64_t kPanel = kVectors* R::kWidth;
-constexpr int64_t kPanelFloats = 104 * kPanel<Register<16>>;  // 26 KiB
+constexpr int kMostVectors = R::kWidth == 16 ? 6 : 4;
+// The terms of a slice at most, for four registers: 26 KiB.
 template <class R>
-constexpr int64_t kDepth = std::min(kPanelFloats / kPanel<R>, TermLists::kMostTerms);  // terms of a slice at most
+constexpr int64_t kDepth = std::min<int64_t>(104 * 16 / R::kWidth, TermLists::kMostTerms);
+constexpr int64_t kPanelFloats = kDepth<Register<16>> * kMostVectors<Register<16>> * 16;
+
+// Six fill a cache of 48 KiB, where one of 32 would not hold them.
+template <class R>
+int64_t most_vectors() {
+  return std::min<int64_t>(kMostVectors<R>, first_cache_bytes() >= 40 << 10 ? 6 : 4);
+}
 
 constexpr int64_t kTerms = 512;       // that are listed together of each row at most
 constexpr int64_t kListed = 1 << 17;  // of all rows together: to copy a slice is little beside what they take
@@ -144,7 +151,8 @@ void list_block(const Work& work, const Block& block, const Listed& listed, cons
 
 // ---- sums ----------------------------------------------------------------------------------------------------------
 
-// `depth` rows of b' from `term` on, `width` columns from `first` on. Returns whether all of it is finite.
+// `depth` rows of b' from `term` on, `width` columns from `first` on, side by side. Returns whether all of it is
+// finite.
 template <class R>
 bool copy_panel(const Work& work, int64_t term, int64_t depth, int64_t first, int64_t width, float* panel) {
   const ProductSizes& sizes = work.sizes();
@@ -161,20 +169,20 @@ bool copy_panel(const Work& work, int64_t term, int64_t depth, int64_t first, in
       float* const to = panel + j;
       if (work.product.b_in_panels) {
         const float* from = work.b + (column / kPanelLanes * sizes.inner + term) * kPanelLanes + column % kPanelLanes;
-        for (int64_t k = 0; k < depth; ++k) copy(from + k * kPanelLanes, to + k * kPanel<R>);
+        for (int64_t k = 0; k < depth; ++k) copy(from + k * kPanelLanes, to + k * width);
       } else if (sizes.transpose_b) {
         const float* from = work.b + column * sizes.inner + term;
         int64_t k = 0;
         for (; k + R::kWidth <= depth; k += R::kWidth)
-          copy_square<R>(from + k, sizes.inner, to + k * kPanel<R>, kPanel<R>,
+          copy_square<R>(from + k, sizes.inner, to + k * width, width,
                          [&](const auto& numbers) { nothing += 0 * numbers; });
         for (; k < depth; ++k) {
-          for (int64_t lane = 0; lane < R::kWidth; ++lane) to[k * kPanel<R> + lane] = from[lane * sizes.inner + k];
-          nothing += 0 * R::at(to + k * kPanel<R>);
+          for (int64_t lane = 0; lane < R::kWidth; ++lane) to[k * width + lane] = from[lane * sizes.inner + k];
+          nothing += 0 * R::at(to + k * width);
         }
       } else {
         const float* from = work.b + term * sizes.columns + column;
-        for (int64_t k = 0; k < depth; ++k) copy(from + k * sizes.columns, to + k * kPanel<R>);
+        for (int64_t k = 0; k < depth; ++k) copy(from + k * sizes.columns, to + k * width);
       }
     }
     for (int i = 0; i < R::kWidth; ++i) finite = finite && nothing[i] == 0;
@@ -195,7 +203,7 @@ void sum_two(const Listed& listed, int64_t pair, const float* panel, float* cons
   Vector sum[2][kCount];
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int v = 0; v < kCount; ++v)
       sum[i][v] = Ending::kBeginsFromThere && out[i] ? Vector(R::at(out[i] + v * R::kWidth)) : Vector{};
   }
@@ -205,9 +213,9 @@ void sum_two(const Listed& listed, int64_t pair, const float* panel, float* cons
   for (int32_t t = 0; t < two.both; ++t) {
     const int64_t k = both[t];
     const float x = number_of(rows[0][k]), y = number_of(rows[1][k]);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int v = 0; v < kCount; ++v) {
-      Vector right = R::at(panel + k * kPanel<R> + v * R::kWidth);
+      Vector right = R::at(panel + k * kCount * R::kWidth + v * R::kWidth);
       MOONFLOW_IN_REGISTER(right);  // or it would be read for each of the two
       sum[0][v] += x * right;
       sum[1][v] += y * right;
@@ -217,8 +225,8 @@ void sum_two(const Listed& listed, int64_t pair, const float* panel, float* cons
   const auto add = [&](int i, int32_t t) {
     const int64_t k = own[i][t];
     const float x = number_of(rows[i][k]);
-#pragma GCC unroll 4
-    for (int v = 0; v < kCount; ++v) sum[i][v] += x * R::at(panel + k * kPanel<R> + v * R::kWidth);
+#pragma GCC unroll 6
+    for (int v = 0; v < kCount; ++v) sum[i][v] += x * R::at(panel + k * kCount * R::kWidth + v * R::kWidth);
   };
   for (int32_t t = 0; t < two.own[1]; ++t) {
     add(0, t);
@@ -228,7 +236,7 @@ void sum_two(const Listed& listed, int64_t pair, const float* panel, float* cons
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
     if (out[i] == nullptr) continue;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int v = 0; v < kCount; ++v) ending.template end<R>(sum[i][v], out[i] + v * R::kWidth);
   }
 }
@@ -240,7 +248,7 @@ void sum_lists(const Listed& listed, int64_t pairs, const float* panel, float* o
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const TermsOfTwo &two = listed.pairs[pair], &next = listed.pairs[std::min(pair + 1, pairs - 1)];
       for (const int32_t i : next.rows)
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int v = 0; v < kCount; ++v) __builtin_prefetch(out + i * row + v * R::kWidth, 1);
       float* const to[2] = {out + two.rows[0] * row, two.alone ? nullptr : out + two.rows[1] * row};
       sum_two<R, kCount>(listed, pair, panel, to, ending);
@@ -278,21 +286,16 @@ void sum_panel(const Work& work, const Block& block, const Listed& listed, const
 // The columns [first, last) of a block's rows.
 template <class R>
 void sum_block(const Work& work, const Block& block, const Listed& listed, int64_t first, int64_t last, float* panel) {
-  for (int64_t column = first; column < last; column += kPanel<R>) {
-    const int64_t width = std::min(kPanel<R>, last - column);
+  const int64_t vectors = (last - first) / R::kWidth, panels = (vectors + most_vectors<R>() - 1) / most_vectors<R>();
+  for (int64_t at = 0; at < panels; ++at) {
+    const int64_t begin = vectors * at / panels, count = vectors * (at + 1) / panels - begin;
+    const int64_t column = first + begin * R::kWidth, width = count * R::kWidth;
     for (int64_t slice = 0; slice < block.slices(); ++slice) {
       const auto sum = [&](const auto& ending) {
         const Listed part = listed.slice(block, slice);
-        switch (width / R::kWidth) {
-          case 1:
-            return sum_panel<R, 1>(work, block, part, panel, column, ending);
-          case 2:
-            return sum_panel<R, 2>(work, block, part, panel, column, ending);
-          case 3:
-            return sum_panel<R, 3>(work, block, part, panel, column, ending);
-          default:
-            return sum_panel<R, kVectors>(work, block, part, panel, column, ending);
-        }
+        with_count<kMostVectors<R>>(count, [&](auto registers) {
+          sum_panel<R, decltype(registers)::value>(work, block, part, panel, column, ending);
+        });
       };
       const bool finite =
           copy_panel<R>(work, block.term + slice * block.depth, block.depth_of(slice), column, width, panel);

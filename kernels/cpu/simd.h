@@ -161,6 +161,15 @@ void widest_register(const Body& body) {
 
 #endif
 
+// Calls call(n), where n is `count`, of kMost at most, as a constant of the compiler's.
+template <int kMost, int kFirst = 1, class Call>
+void with_count(int64_t count, const Call& call) {
+  if constexpr (kFirst < kMost) {
+    if (count != kFirst) return with_count<kMost, kFirst + 1>(count, call);
+  }
+  call(std::integral_constant<int, kFirst>());
+}
+
 // Calls body() in a function of its own, compiled as one of widest_register's for this register. A loop that needs all
 // registers would otherwise share them with the loops around it.
 template <int kFloats, class Body>
