@@ -2,6 +2,7 @@
 -- `flow.help(flow.layers.conv2d)` gives the text; the prompt's `?` shows it.
 
 local absent = require "moonflow.absent"
+local recipes = require "moonflow.recipes"
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
@@ -445,18 +446,37 @@ function help.search(words)
   return found
 end
 
+--- The recipes that all of some words are about, as `search` gives functions: { file, what stands there }.
+function help.recipes(words)
+  local list, forms = {}, forms_of(words, false)
+  for _, recipe in ipairs(#forms > 0 and recipes or {}) do
+    local text, all = as_words(table.concat(recipe, " ")), true
+    for _, word in ipairs(forms) do
+      local found = false
+      for _, form in ipairs(word) do found = found or text:find(form, 1, true) ~= nil end
+      all = all and found
+    end
+    if all then list[#list + 1] = { recipe[1], recipe[2] } end
+  end
+  return list
+end
+
 local kScreen = 20  -- lines
 
---- What `search` finds as lines for a screen of this width; nil when that is nothing.
+--- What `search` finds as lines for a screen of this width, and recipes below; nil when that is nothing.
 function help.found_text(words, width)
-  local found, lines, widest = help.search(words), {}, 0
-  for i = 1, math.min(#found, kScreen) do widest = math.max(widest, #found[i][1]) end
-  for i = 1, math.min(#found, kScreen) do
-    local line = found[i][1] .. (" "):rep(widest + 2 - #found[i][1]) .. found[i][2]
-    lines[i] = #line > width and line:sub(1, width - 3) .. "..." or line
+  local found, told, shown = help.search(words), help.recipes(words), {}
+  for i = 1, math.min(#found, kScreen) do shown[i] = found[i] end
+  local functions = #shown
+  for _, recipe in ipairs(told) do shown[#shown + 1] = recipe end
+  local lines, widest = {}, 0
+  for _, entry in ipairs(shown) do widest = math.max(widest, #entry[1]) end
+  for i, entry in ipairs(shown) do
+    local line = entry[1] .. (" "):rep(widest + 2 - #entry[1]) .. entry[2]
+    lines[#lines + 1] = #line > width and line:sub(1, width - 3) .. "..." or line
+    if i == functions and #found > functions then lines[#lines + 1] = ("and %d more"):format(#found - functions) end
   end
-  if #found > kScreen then lines[#lines + 1] = ("and %d more"):format(#found - kScreen) end
-  return #found > 0 and table.concat(lines, "\n") or nil
+  return #shown > 0 and table.concat(lines, "\n") or nil
 end
 
 -- ---- names that there are not -------------------------------------------------------------------------------------

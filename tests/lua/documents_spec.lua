@@ -249,3 +249,41 @@ describe("docs/ops.md and docs/reference.md", function()
     assert.same({}, lacking)
   end)
 end)
+
+describe("the recipes that the prompt names", function()
+  local recipes = require "moonflow.recipes"
+
+  it("are in files that there are, and all of docs/training.md", function()
+    local headings, told = {}, {}
+    for line in process.read(process.source .. "/docs/training.md"):gmatch("[^\n]+") do
+      local marks, heading = line:match("^(##+) (.*)")
+      if marks then headings[heading] = #marks end
+    end
+    for _, recipe in ipairs(recipes) do
+      local file = assert(io.open(process.source .. "/" .. recipe[1]))
+      file:close()
+      if recipe[1] == "docs/training.md" then
+        told[recipe[2]] = true
+        assert.truthy(headings[recipe[2]], recipe[2] .. " is no heading")
+      end
+    end
+    for heading, marks in pairs(headings) do
+      if marks == 2 then assert.truthy(told[heading], heading .. " is not among them") end
+    end
+  end)
+
+  it("are found by the words that people use", function()
+    local help = require "moonflow.help"
+    for words, what in pairs {
+      ["early stopping"] = "The best so far, and an early end", ["GAN"] = "A DCGAN draws digits",
+      ["reinforcement learning"] = "A policy that learns by trying", ["data augmentation"] =
+        "Pictures that are never twice the same", ["k-fold"] = "Folds", ["lstm"] = "A state from step to step",
+    } do
+      local found = {}
+      for _, recipe in ipairs(help.recipes(words)) do found[recipe[2]] = true end
+      assert.truthy(found[what], words)
+    end
+    assert.same({}, help.recipes("nothing has these words"))
+    assert.same({}, help.recipes("?"))
+  end)
+end)

@@ -166,6 +166,15 @@ job(x)
     assert.equal("no help has all of the words 'nothing has these words'\n", run.err)
   end)
 
+  it("names recipes and samples below them, or alone", function()
+    local run = typed("? early stopping\n? gradient clipping\n? gan\n")
+    assert.truthy(run.out:find("^docs/training.md  The best so far, and an early end\n"), run.out)
+    assert.truthy(run.out:find("\nflow%.optimizer%.grad_clipping%.by_global_norm .*"
+      .. "\ndocs/training%.md +Rates, clipping, weight decay\n"), run.out)
+    assert.truthy(run.out:find("\nsamples/gan_mnist%.lua +A DCGAN draws digits\n"), run.out)
+    assert.equal("", run.err)
+  end)
+
   it("takes a word that nothing has for the beginning of one, in flow.help too", function()
     local run = typed("?conv\n?zz\n")
     assert.truthy(run.out:find("flow.layers.conv2d ", 1, true), run.out)

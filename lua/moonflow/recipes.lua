@@ -1,0 +1,61 @@
+--- Recipes: where whole tasks are told, and by which words people ask for them. `?` at the prompt names them beside the
+-- functions that it finds.
+
+local training = "docs/training.md"
+
+-- { where, what stands there, words of the question beside those }
+return {
+  { training, "Data of your own", "load dataset data loader dataloader batch batches shuffle" },
+  { training, "A table with gaps and words", "csv tabular missing values nan impute categorical normalize "
+    .. "standardize" },
+  { training, "Pictures from files", "png images load folder" },
+  { training, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
+  { training, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
+  { training, "Batches of several lengths", "padding pad mask sequences variable length buckets" },
+  { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
+    .. "freeze accumulate accumulation" },
+  { training, "In bfloat16", "mixed precision half precision autocast amp float16 loss scale" },
+  { training, "The best so far, and an early end", "early stopping patience best checkpoint validation overfitting" },
+  { training, "To go on after a stop", "resume training checkpoint save restore continue" },
+  { training, "Folds", "cross validation kfold k fold split train test" },
+  { training, "Weights of another network", "transfer learning pretrained finetune fine tuning freeze load weights "
+    .. "safetensors npz pytorch" },
+  { training, "What variables begin with", "initializer initialization init weights" },
+  { training, "Networks as ONNX files", "import export onnx model pytorch deploy" },
+  { training, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
+  { training, "One weight in several places", "weight sharing tied weights siamese" },
+  { training, "One net over several inputs", "siamese contrastive triplet shared network reuse" },
+  { training, "A state from step to step", "recurrent rnn lstm gru time series forecast sequence state stateful" },
+  { training, "Labels without their places", "ctc speech recognition handwriting alignment" },
+  { training, "A net over a graph", "graph neural network gnn gcn gat nodes edges message passing" },
+  { training, "A net that follows another one", "target network moving average ema dqn polyak soft update "
+    .. "reinforcement learning" },
+  { training, "A small net that learns from a large one", "distillation teacher student knowledge compress" },
+  { training, "A picture that is trained", "style transfer adversarial example deep dream input optimize saliency" },
+  { training, "A policy that learns by trying", "reinforcement learning rl ppo policy gradient actor critic reward "
+    .. "agent environment" },
+  { training, "All weights as one vector", "evolution strategy genetic flatten parameters line search" },
+  { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian" },
+  { training, "A gradient inside a job", "gradient penalty wgan second derivative hessian jacobian physics pinn maml" },
+  { training, "Random numbers in a job", "seed noise reproducible dropout sampling reparameterization vae" },
+  { training, "A text, word by word", "generate text language model gpt transformer decoder kv cache beam search "
+    .. "sampling" },
+  { training, "Curves, histograms, pictures", "tensorboard log plot loss curve metrics report visualize" },
+  { training, "The graph of a job", "visualize plot network graph summary drawing" },
+  { training, "Where does the NaN come from?", "nan inf infinite debug diverge exploding gradients anomaly" },
+
+  { "docs/porting.md", "Programs of OneFlow", "port migrate oneflow python lua differences" },
+  { "docs/embedding.md", "Moonflow inside a C or C++ program", "embed host c api c++ game engine robot real time "
+    .. "prepared call threads" },
+  { "docs/repl.md", "The prompt", "repl prompt shell interactive" },
+
+  { "samples/lenet_train.lua", "LeNet learns digits", "mnist convolution cnn image classification" },
+  { "samples/mlp_train_async.lua", "An MLP learns digits, with callbacks", "mnist async asynchronous callback" },
+  { "samples/gan_mnist.lua", "A DCGAN draws digits", "gan generative adversarial mnist" },
+  { "samples/resnet18_train.lua", "A ResNet-18", "resnet cifar residual batch norm" },
+  { "samples/resnet50.lua", "A ResNet-50 in bfloat16", "resnet imagenet benchmark" },
+  { "samples/transformer_train.lua", "A transformer that writes text", "attention gpt language model characters" },
+  { "samples/luv_server.lua", "Predictions on a socket", "server serve http socket luv libuv inference" },
+  { "samples/love", "Nets in a game of LÖVE", "love love2d game" },
+  { "samples/robot", "A controller in a robot, in C++", "robot control real time c++ cart pole embed" },
+}
