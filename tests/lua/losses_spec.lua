@@ -302,6 +302,23 @@ describe("the losses", function()
     end)
   end)
 
+  it("take labels of 0 and 1 in an integer dtype, as the original does", function()
+    local loss = flow.nn.sigmoid_cross_entropy_with_logits
+    local function of(dtype)
+      return flow.global_function {
+        inputs = {
+          labels = tp.Numpy.Placeholder({ 2, 3 }, { dtype = dtype }), logits = tp.Numpy.Placeholder({ 2, 3 }),
+        },
+        returns = tp.Numpy,
+      } (function(labels, logits) return loss(labels, logits) end)
+    end
+    local labels, logits = np.array { { 1, 0, 1 }, { 0, 0, 1 } }, x:astype("float32")
+    local want = of("float32")(labels:astype("float32"), logits)
+    for _, dtype in ipairs { "int8", "int32", "int64" } do
+      assert.same(want:totable(), of(dtype)(labels:astype(dtype), logits):totable())
+    end
+  end)
+
   it("rank pairs by a margin", function()
     local target = double { { 1, -1, 1 }, { -1, 1, -1 } }
     for _, margin in ipairs { 0, 0.5 } do
