@@ -7,7 +7,7 @@ local rows = {
   -- one process and one device a job
   { "flow", "env machine_num current_machine_id current_resource",
     "there is one machine and nothing to set up; leave it out" },
-  { "flow", "advanced pack unpack repeat acc eager_nccl_all_reduce distributed_partial_fc_sample "
+  { "flow", "sbp advanced pack unpack repeat acc eager_nccl_all_reduce distributed_partial_fc_sample "
     .. "hierarchical_parallel_cast",
     "a job runs on one device: leave it out, or take parts with flow.split and join them with flow.concat" },
   { "flow", "inter_job_reuse_mem_strategy", "memory is planned for each job; leave it out" },
@@ -68,7 +68,7 @@ local rows = {
   { "flow", "identity_n", "flow.identity(x) of each" },
   { "flow", "slice_update", "flow.tensor_scatter_nd_update(x, indices, updates) does it" },
   { "flow", "same_padding pad_grad", "padding = \"SAME\" of the convolution, or flow.pad" },
-  { "flow", "amp_white_identity", "the job's function_config has enable_auto_mixed_precision" },
+  { "flow", "amp amp_white_identity", "the job's function_config has enable_auto_mixed_precision" },
   { "flow", "count_not_finite multi_count_not_finite",
     "loss_scale_policy = flow.optimizer.loss_scale.dynamic_loss_scale() passes over such steps" },
   { "flow", "unsorted_segment_sum_like unsorted_batch_segment_sum",
@@ -114,8 +114,17 @@ local rows = {
   { "flow.nn", "init", "initializers are functions such as flow.xavier_uniform_initializer" },
   { "flow", "Model Sequential models",
     "a Lua function that calls one layer of flow.layers after another; flow.global_function makes it a job" },
-  { "flow.nn", "Sequential ModuleList",
+  { "flow.nn", "Sequential ModuleList FusedMLP",
     "a Lua function that calls one layer of flow.layers after another is a model" },
+  { "flow.nn", "Graph", "flow.global_function makes a job of a Lua function" },
+  { "flow.nn", "functional", "its functions are those of flow.nn and flow.math" },
+  { "flow", "utils", "flow.data.batches and flow.data.Dataset hand over batches, flow.log.open(path) keeps numbers" },
+  { "flow", "no_grad enable_grad",
+    "a job of type \"predict\" has no gradients, and flow.stop_gradient(x) ends them at x" },
+  { "flow", "one_embedding", "flow.layers.embedding is a table, and flow.optimizer.LazyAdam changes only its rows that "
+    .. "were picked" },
+  { "flow", "Size", "a shape is a Lua table of sizes; that of a value is x.shape" },
+  { "flow", "int long", "flow.int32 and flow.int64 say how many bits" },
   { "flow", "callbacks", "the loop over batches is the script's own, and what is to happen in it stands there" },
   { "flow.optimizer", "ReduceLROnPlateau LambdaLR",
     "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
