@@ -1,0 +1,264 @@
+-- job:export_onnx: jobs of ours, which are written, read again and compared.
+local flow = require "moonflow"
+local models = require "onnx_models"
+
+local np, tp = flow.np, flow.typing
+local floats, whole = models.floats, models.whole
+local job_of, raises, same = models.job_of, models.raises, models.same
+
+local path
+before_each(function() path = models.begin() end)
+after_each(models.finish)
+
+describe("a job that is written", function()
+  -- Defines a job of a body, writes it, and gives it and the model that is read again.
+  local function written(shape, body, options, dtype)
+    local job = flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder(shape, { dtype = dtype or "float32" }) }, returns = tp.Numpy,
+    } (body)
+    job:export_onnx(path, options)
+    return job, flow.onnx.load(path, { name = "again" })
+  end
+
+  local function comes_back(shape, body, tolerance)
+    local job, model = written(shape, body)
+    local x = np.random.uniform(-1, 1, shape):astype("float32")
+    local want, got = job(x), job_of(model, shape)(x)
+    assert.same(want.shape:table(), got.shape:table())
+    assert.is_true(np.allclose(got, want, { rtol = tolerance or 1e-6, atol = tolerance or 1e-6 }))
+    return model
+  end
+
+  it("is a network of convolutions, whose biases and layers are one node each", function()
+    local model = comes_back({ 2, 1, 8, 8 }, function(x)
+      local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", activation = flow.nn.relu, name = "conv" })
+      y = flow.nn.max_pool2d(y, { ksize = 2, strides = 2 })
+      y = flow.layers.batch_normalization(y, { name = "norm" })
+      return flow.nn.softmax(flow.layers.dense(flow.reshape(y, { 2, -1 }), 3, { name = "out" }))
+    end)
+    local ops = {}
+    for i, entry in ipairs(model._nodes) do ops[i] = entry.op end
+    assert.same({ "Conv", "Relu", "MaxPool", "BatchNormalization", "Reshape", "Gemm", "Softmax" }, ops)
+    assert.is_truthy(model.variables["again-conv-weight"])
+  end)
+
+  it("is a transformer", function()
+    comes_back({ 2, 5, 8 }, function(x)
+      local function heads(y) return flow.reshape(y, { 2, 5, 2, 4 }) end
+      local normal = flow.layers.layer_norm(x, { begin_norm_axis = 2, begin_params_axis = 2, name = "norm" })
+      local function layer(name) return heads(flow.layers.dense(normal, 8, { name = name })) end
+      local y = flow.nn.dot_product_attention(layer("q"), layer("k"), layer("v"), { causal = true })
+      local sum = flow.layers.dense(flow.reshape(y, { 2, 5, 8 }), 8, { name = "o" }) + x
+      return flow.layers.dense(sum, 4, { activation = flow.math.gelu, name = "f" })
+    end, 1e-5)
+  end)
+
+  it("has losses, as of a job that tells how well a net predicts", function()
+    comes_back({ 2, 3, 4 }, function(x)
+      local labels, logits = flow.math.argmax(x, 1), flow.transpose(x, { 0, 2, 1 })  -- (2, 4) and (2, 4, 3)
+      local plain = flow.nn.CrossEntropyLoss(logits, labels, { reduction = "none", ignore_index = 1 })
+      local smoothed = flow.nn.CrossEntropyLoss(logits, labels, { reduction = "none", label_smoothing = 0.1 })
+      local column = flow.nn.sparse_softmax_cross_entropy_with_logits(
+        flow.cast(flow.reshape(labels, { 8, 1 }), flow.int32), flow.reshape(logits, { 8, 3 }))
+      return plain + smoothed * 3 + flow.reshape(column, { 2, 4 }) * 5
+    end, 1e-5)
+  end)
+
+  it("has class numbers of one dtype and vectors of another, in the dtypes that ONNX Runtime knows", function()
+    for _, dtype in ipairs { "float32", "float64", "int32", "int8" } do
+      local function body(x) return flow.one_hot(x, 3, 4, 1, { dtype = dtype }) end
+      local job, model = written({ 2 }, body, nil, "int32")
+      assert.same({ 1, 4, 1, 1, 1, 4 }, job(np.array({ 1, 2 }, flow.int32)):ravel():totable())
+      assert.same({ "Cast", dtype }, { model._nodes[1].op, model.outputs[1].dtype })
+    end
+  end)
+
+  it("has the vector of a single class number as a row, since ONNX Runtime takes no scalar there", function()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local job, model = written({ 1 }, function(x)
+        return flow.one_hot(flow.reshape(x, {}), 3, { dtype = dtype })
+      end, nil, "int32")
+      local x = np.array({ 2 }, flow.int32)
+      assert.same({ 0, 0, 1 }, job(x):totable())
+      assert.same({ 3 }, model.outputs[1].shape)
+      for _, step in ipairs(model._nodes) do
+        if step.op == "OneHot" then assert.truthy(step.inputs[1]:find("place")) end
+      end
+    end
+  end)
+
+  it("keeps borders that are infinite or beyond the whole numbers", function()
+    for _, border in ipairs { -math.huge, math.huge, 2 ^ 60 } do
+      local _, model = written({ 2 }, function(x) return flow.pad(x, { 1, 0 }, border) end)
+      same({ border, 1, 2 }, job_of(model, { 2 })(floats { 1, 2 }))
+    end
+  end)
+
+  -- Lines that are filled up in front, as a batch of texts that are to be continued is.
+  it("gives 0 for a query that may look at no key", function()
+    comes_back({ 2, 5, 2, 4 }, function(x)
+      local is_there = flow.reshape(flow.range(5):ge(2), { 1, 1, 1, 5 })
+      return flow.nn.dot_product_attention(x, x, x, { mask = is_there, causal = true })
+    end, 1e-6)
+  end)
+
+  it("turns images whose channels are last, and pads as they do", function()
+    comes_back({ 1, 7, 6, 3 }, function(x)
+      local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", strides = 2, data_format = "NHWC", name = "conv" })
+      return flow.nn.avg_pool2d(y, { ksize = 3, strides = 2, padding = "SAME", data_format = "NHWC" })
+    end)
+  end)
+
+  it("keeps bools to itself, and gives int8", function()
+    local job, model = written({ 4 }, function(x)
+      return flow.math.logical_and(x:gt(0), flow.math.logical_not(x:gt(2)))
+    end)
+    assert.equal("int8", model.outputs[1].dtype)
+    local x = floats { -1, 1, 2, 3 }
+    same({ 0, 1, 1, 0 }, job(x))
+    same({ 0, 1, 1, 0 }, job_of(model, { 4 })(x))
+  end)
+
+  it("has numbers of classes in the types that ONNX Runtime takes", function()
+    local function nodes_of(options, dtype)
+      local job, model = written({ 3 }, function(x) return flow.one_hot(x, 4, options) end, nil, dtype)
+      local x = np.array({ 2, 0, 3 }, dtype)
+      same(job(x):totable(), job_of(model, { 3 }, dtype)(x))
+      local ops = {}
+      for i, entry in ipairs(model._nodes) do ops[i] = entry.op end
+      return table.concat(ops, " ")
+    end
+    assert.equal("Constant OneHot", nodes_of({}, "int64"))
+    assert.equal("Cast Constant OneHot", nodes_of({}, "int32"))
+    for _, dtype in ipairs { "int8", "int32", "float16" } do
+      local options = { dtype = dtype, axis = 0, on_value = 5, off_value = -1 }
+      assert.equal("Cast OneHot Cast Where", nodes_of(options, "int32"))
+    end
+    local _, model = written({ 2 }, function(x) return flow.nn.relu(x) end, nil, "int64")
+    assert.equal("Max", model._nodes[1].op)
+    same({ 0, 7 }, job_of(model, { 2 }, "int64")(np.array({ -7, 7 }, "int64")))
+  end)
+
+  it("puts and adds rows, decides, and stops gradients", function()
+    comes_back({ 4, 3 }, function(x)
+      local at = np.array { { 2 }, { 0 }, { 2 }, { 4 } }:astype("int32")
+      local base = flow.ones({ 5, 3 })
+      local ids = whole { 1, 0, 1, 4 }
+      return flow.concat({
+        flow.scatter_nd(at, x, { 5, 3 }), flow.tensor_scatter_nd_add(base, at, x),
+        flow.tensor_scatter_nd_update(base, whole { { 2 }, { 0 }, { 1 }, { 4 } }, x),
+        flow.math.unsorted_segment_sum(x, ids, { num_segments = 5 }), flow.stop_gradient(x),
+        flow.math.cumsum(x), flow.math.cumsum(x, { axis = 1, reverse = true, exclusive = true }),
+      }, 0)
+    end)
+    comes_back({ 4, 3 }, function(x)
+      local mean, variance = flow.nn.moments(x, { 0 }, true)
+      return flow.concat({
+        flow.cast(flow.math.reduce_any(x:gt(0.5), { axis = 0, keepdims = true }), "float32"),
+        flow.cast(flow.math.reduce_all(x:gt(-0.5), { axis = { 0 }, keepdims = true }), "float32"),
+        flow.math.reciprocal_no_nan(x - x), flow.math.xlogy(flow.nn.relu(x), x * x), flow.math.xdivy(x - x, x - x),
+        mean, variance,
+      }, 0)
+    end)
+  end)
+
+  it("computes whole numbers as it does, where ONNX has no such operator for them", function()
+    local function same_again(dtype, list, body, wanted)
+      flow.clear_default_session()
+      local x = np.array(list):astype(dtype)
+      local job, model = written({ #list }, body, nil, dtype)
+      same(wanted, job(x))
+      local operators = {}
+      for _, entry in ipairs(model._nodes) do operators[entry.op] = entry end
+      same(wanted, job_of(model, { #list }, dtype)(x))
+      return operators
+    end
+    -- Before opset 18 there is no Neg or Relu of numbers of a byte.
+    assert.truthy(same_again("uint8", { 1, 2 }, function(x) return -x end, { 255, 254 }).Cast)
+    assert.truthy(same_again("int8", { 100, -2 }, function(x) return flow.nn.relu(x) end, { 100, 0 }).Cast)
+    same_again("int8", { 100, 2 }, function(x) return flow.math.reduce_prod(x, { axis = { 0 } }) end, 200)
+    same_again("int32", { -3, 0, 3 }, function(x)
+      return flow.clip_by_value(x, { min_value = -1.5, max_value = 2 ^ 40 })
+    end, { -1, 0, 3 })
+  end)
+
+  it("has the names of its inputs, and of its results those that are asked for", function()
+    local function body(x) return flow.layers.dense(x, 2, { name = "fc" }) end
+    local _, model = written({ 1, 3 }, body)
+    assert.equal("x", model.inputs[1].name)
+    assert.equal("fc-bias_add", model.outputs[1].name)
+    flow.clear_default_session()
+    _, model = written({ 1, 3 }, body, { outputs = { "action" } })
+    assert.equal("action", model.outputs[1].name)
+  end)
+
+  it("may give an input, a weight, and one value twice", function()
+    local job = flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy,
+                                                                                      tp.Numpy },
+    } (function(x)
+      local y = flow.math.exp(x)
+      return x, flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() }), y, y
+    end)
+    job:export_onnx(path, { outputs = { "a", "b", "c", "d" } })
+    local model = flow.onnx.load(path, { name = "again" })
+    local again = flow.global_function {
+      name = "again", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Dict {
+        a = tp.Numpy, b = tp.Numpy, c = tp.Numpy, d = tp.Numpy },
+    } (function(x)
+      local a, b, c, d = model(x)
+      return { a = a, b = b, c = c, d = d }
+    end)
+    local got = again(floats { 0, 0 })
+    for name, wanted in pairs { a = { 0, 0 }, b = { 1, 1 }, c = { 1, 1 }, d = { 1, 1 } } do same(wanted, got[name]) end
+  end)
+
+  it("has the weights of the moment, and leaves constants what they are", function()
+    local job = flow.global_function {
+      name = "net", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy,
+    } (function(x)
+      return x * flow.get_variable("w", { shape = { 2 }, initializer = flow.zeros_initializer() }) + floats { 1, 2 }
+    end)
+    job(floats { 0, 0 })
+    flow.load_variables { w = floats { 3, 4 } }
+    job:export_onnx(path)
+    local model = flow.onnx.load(path)
+    local names = {}
+    for name in pairs(model.variables) do names[#names + 1] = name end
+    assert.same({ "w" }, names)
+    same({ 3, 4 }, model.variables.w)
+  end)
+
+  it("has the keys of its results as their names", function()
+    local job = flow.global_function {
+      name = "both", inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Dict { twice = tp.Numpy, x = tp.Numpy },
+    } (function(x) return { twice = 2 * x, x = -x } end)
+    job:export_onnx(path)
+    local names = {}
+    for _, output in ipairs(flow.onnx.load(path).outputs) do names[output.name] = true end
+    assert.same({ twice = true, x_1 = true }, names)  -- one name is the input's
+  end)
+
+  it("is refused where ONNX has no word for an op, or where it learns", function()
+    raises("lgamma 'lg' (", function() written({ 2 }, function(x) return flow.math.lgamma(x, { name = "lg" }) end) end)
+    raises("draws random numbers", function()
+      written({ 2 }, function(x) return flow.random.bernoulli(x) end)
+    end)
+    raises("net writes a variable in each run (assign_add at ", function()
+      written({ 2 }, function(x)
+        local sum = flow.get_variable("sum", { shape = { 2 }, initializer = flow.zeros_initializer() })
+        flow.assign_add(sum, x)
+        return sum + x
+      end)
+    end)
+    raises("outputs has 2 names, and net returns 1 values", function()
+      written({ 2 }, function(x) return x end, { outputs = { "a", "b" } })
+    end)
+    local train = flow.global_function { name = "train", type = "train", returns = tp.Numpy } (function()
+      local loss = flow.get_variable("w", { shape = { 1 }, initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(0.1):minimize(loss)
+      return loss
+    end)
+    raises("train trains; define a job of type \"predict\"", function() train:export_onnx(path) end)
+  end)
+end)
