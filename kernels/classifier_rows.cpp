@@ -33,13 +33,18 @@ struct Rows {
   T* logits;  // may be left out
 };
 
+template <class T>
+inline void finish_logits(const Rows<T>& work, int64_t row, T* logits) {
+  if (work.bias)
+    for (int64_t j = 0; j < work.classes; ++j) logits[j] += work.bias[j];
+  if (work.logits) std::copy_n(logits, work.classes, work.logits + row * work.classes);
+}
+
 // From the logits of a row, which has room for kMostClasses, to the loss and its gradient.
 template <class T>
 inline void end_row(const Rows<T>& work, int64_t row, T* logits) {
   const int64_t label = work.labels[row], classes = work.classes;
-  if (work.bias)
-    for (int64_t j = 0; j < classes; ++j) logits[j] += work.bias[j];
-  if (work.logits) std::copy_n(logits, classes, work.logits + row * classes);
+  finish_logits(work, row, logits);
   // Whole registers, of which what is beyond the classes counts nothing.
   const int64_t filled = (classes + 15) / 16 * 16;
   for (int64_t j = classes; j < filled; ++j) logits[j] = -std::numeric_limits<T>::infinity();
@@ -65,9 +70,9 @@ struct Gate {
   }
 };
 
-// The logits of kRows rows from `row` on, kMostClasses apart.
+// The logits of kRows rows from `row` on, `apart` from each other.
 template <class R, int kRows>
-inline void multiply_forward(const Rows<float>& work, int64_t row, float* logits) {
+inline void multiply_forward(const Rows<float>& work, int64_t row, float* logits, int64_t apart) {
   constexpr int kColumns = 5;
   const float* x = work.x + row * work.inner;
   int64_t j = 0;
@@ -75,12 +80,12 @@ inline void multiply_forward(const Rows<float>& work, int64_t row, float* logits
     float tile[kRows * kColumns];
     cpu::dots<R, kRows, kColumns, 1>(work.inner, x, work.inner, work.weight + j * work.inner, work.inner, tile);
     for (int i = 0; i < kRows; ++i)
-      for (int c = 0; c < kColumns; ++c) logits[i * kMostClasses + j + c] = tile[i * kColumns + c];
+      for (int c = 0; c < kColumns; ++c) logits[i * apart + j + c] = tile[i * kColumns + c];
   }
   for (; j < work.classes; ++j) {
     float tile[kRows];
     cpu::dots<R, kRows, 1, 1>(work.inner, x, work.inner, work.weight + j * work.inner, work.inner, tile);
-    for (int i = 0; i < kRows; ++i) logits[i * kMostClasses + j] = tile[i];
+    for (int i = 0; i < kRows; ++i) logits[i * apart + j] = tile[i];
   }
 }
 
@@ -108,17 +113,33 @@ inline void multiply_back(const Rows<float>& work, int64_t row, int64_t rows) {
   }
 }
 
+// From the logits of `rows` rows, one behind the other, to the losses and their gradients.
+inline void end_short_rows(const Rows<float>& work, int64_t row, int64_t rows, float* logits) {
+  for (int64_t i = 0; i < rows; ++i) finish_logits(work, row + i, logits + i * work.classes);
+  const int64_t* labels = work.labels + row;
+  cpu::ShortLosses losses(logits, labels, rows, work.classes);
+  losses.gradients_into(labels, work.dy ? work.dy + row : nullptr, work.seed, rows, work.classes,
+                        work.dlogits + row * work.classes);
+  std::copy_n(losses.loss, rows, work.out + row);
+}
+
 // A tile at a time: its rows of x are read twice, and its gradients are written while they are near.
 template <class R>
 inline void descend_rows(const Rows<float>& work, int64_t first, int64_t last) {
-  constexpr int kRows = R::kCount == 32 ? 4 : 2, kTile = cpu::kTileRows<R>;
+  constexpr int kRows = R::kCount == 32 ? 4 : 2, kTile = cpu::kTileRows<R> / kRows * kRows;
+  static_assert(kTile <= cpu::kTogether);
   alignas(64) float logits[kTile * kMostClasses];
+  const bool are_short = work.classes < cpu::kShort;
+  const int64_t apart = are_short ? work.classes : kMostClasses;
   for (int64_t row = first; row < last; row += kTile) {
     const int64_t rows = std::min<int64_t>(kTile, last - row);
     int64_t i = 0;
-    for (; i + kRows <= rows; i += kRows) multiply_forward<R, kRows>(work, row + i, logits + i * kMostClasses);
-    for (; i < rows; ++i) multiply_forward<R, 1>(work, row + i, logits + i * kMostClasses);
-    for (i = 0; i < rows; ++i) end_row(work, row + i, logits + i * kMostClasses);
+    for (; i + kRows <= rows; i += kRows) multiply_forward<R, kRows>(work, row + i, logits + i * apart, apart);
+    for (; i < rows; ++i) multiply_forward<R, 1>(work, row + i, logits + i * apart, apart);
+    if (are_short)
+      end_short_rows(work, row, rows, logits);
+    else
+      for (i = 0; i < rows; ++i) end_row(work, row + i, logits + i * apart);
     multiply_back<R>(work, row, rows);
   }
 }

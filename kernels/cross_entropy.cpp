@@ -145,22 +145,6 @@ void for_each_row(int64_t rows, int64_t grain, const Body& body) {
   });
 }
 
-// Of short rows, with labels: the losses, and what the labels' probabilities and all others are multiplied by.
-struct ShortLosses {
-  cpu::ShortRows rows;
-  float scale[cpu::kTogether], loss[cpu::kTogether];
-
-  ShortLosses(const float* logits, const int64_t* labels, int64_t count, int64_t classes)
-      : rows(logits, count, classes) {
-    float at_label[cpu::kTogether] = {};
-    for (int64_t j = 0; j < count; ++j) at_label[j] = logits[j * classes + labels[j]] - rows.top[j];
-    for (int64_t j = 0; j < cpu::kTogether; ++j) {
-      scale[j] = 1 / rows.sum[j];
-      loss[j] = elementary::log(rows.sum[j]) - at_label[j];
-    }
-  }
-};
-
 template <class T>
 constexpr bool kHasShortRows = std::is_same_v<T, float>;
 
@@ -184,7 +168,7 @@ Launch prepare_sparse_softmax(KernelCall& call) {
       if constexpr (kHasShortRows<T>) {
         if (cpu::are_short_rows(rows.rows, rows.classes)) {
           cpu::for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
-            ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
+            cpu::ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
             losses.rows.scale_into(losses.scale, count, rows.classes, prob + row * rows.classes);
             std::copy_n(losses.loss, count, out + row);
           });
@@ -237,14 +221,9 @@ Launch prepare_sparse_softmax_and_grad(KernelCall& call) {
       if constexpr (kHasShortRows<T>) {
         if (cpu::are_short_rows(rows.rows, rows.classes)) {
           cpu::for_rows_together(rows.rows, rows.grain(8), [&](int64_t row, int64_t count) {
-            T* dx = dlogits + row * rows.classes;
-            ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
-            losses.rows.scale_into(losses.scale, count, rows.classes, dx);
-            for (int64_t j = 0; j < count; ++j, dx += rows.classes) {
-              const T down = dy ? dy[row + j] : seed;
-              dx[labels[row + j]] -= 1;
-              for (int64_t i = 0; i < rows.classes; ++i) dx[i] *= down;
-            }
+            cpu::ShortLosses losses(logits + row * rows.classes, labels + row, count, rows.classes);
+            losses.gradients_into(labels + row, dy ? dy + row : nullptr, seed, count, rows.classes,
+                                  dlogits + row * rows.classes);
             std::copy_n(losses.loss, count, out + row);
           });
           return;

@@ -121,4 +121,31 @@ struct ShortRows {
   }
 };
 
+// The same with labels: the losses, and their gradients for the logits.
+struct ShortLosses {
+  ShortRows rows;
+  float scale[kTogether], loss[kTogether];
+
+  ShortLosses(const float* logits, const int64_t* labels, int64_t count, int64_t classes)
+      : rows(logits, count, classes) {
+    float at_label[kTogether] = {};
+    for (int64_t j = 0; j < count; ++j) at_label[j] = logits[j * classes + labels[j]] - rows.top[j];
+    for (int64_t j = 0; j < kTogether; ++j) {
+      scale[j] = 1 / rows.sum[j];  // that make probabilities
+      loss[j] = elementary::log(rows.sum[j]) - at_label[j];
+    }
+  }
+
+  // Each times the gradient of its loss, `dy`, or `seed` where that is nullptr.
+  void gradients_into(const int64_t* labels, const float* dy, float seed, int64_t count, int64_t classes,
+                      float* dlogits) {
+    rows.scale_into(scale, count, classes, dlogits);
+    for (int64_t j = 0; j < count; ++j, dlogits += classes) {
+      const float down = dy ? dy[j] : seed;
+      dlogits[labels[j]] -= 1;
+      for (int64_t i = 0; i < classes; ++i) dlogits[i] *= down;
+    }
+  }
+};
+
 }  // namespace moonflow::cpu
