@@ -140,7 +140,7 @@ TEST_CASE("stacks of small matrices agree with float64, the same for any number 
 
 TEST_CASE("products of a turned factor agree with float64, the same for any number of threads") {
   Session session = make_session();
-  // Whole panels of rows and less, and sizes for which an op takes this way where registers are narrow.
+  // Whole panels of rows and less, and sizes for which an op takes this way.
   for (const auto& [rows, columns, inner] :
        {std::array<int64_t, 3>{100, 256, 520}, {37, 70, 53}, {32, 129, 8}, {3, 40, 17}, {16, 1, 1}}) {
     CAPTURE(rows, columns, inner);
