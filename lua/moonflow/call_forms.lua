@@ -10,7 +10,6 @@ local validate_indices = { "validate_indices", "boolean" }
 local conjugate, batch_axis_stays = { "conjugate", "boolean", false }, { "batch_axis_non_change", "boolean" }
 local of_its_own_type = { "dtype", "dtype" }
 local train_step_lbn = { "train_step_lbn", "string" }
-local batch_dims = { "batch_dims", "integer", 0, "flow.dim_gather and flow.gather_nd pick within a batch" }
 local max_dim_size = { "max_dim_size", "integer" }
 
 local pooling = { "input=x", "ksize", "strides", "padding", "data_format", "ceil_mode", "name" }
@@ -32,7 +31,7 @@ return {
   ["flow.dim_gather"] = one_input,
   ["flow.expand_dims"] = one_input,
   ["flow.flatten"] = one_input,
-  ["flow.gather"] = { "params", "indices", validate_indices, "axis", batch_dims, "name" },
+  ["flow.gather"] = { "params", "indices", validate_indices, "axis", "batch_dims", "name" },
   ["flow.layers.upsample_2d"] = { "x", "size", "data_format", "interpolation", "name" },
   ["flow.load_variables"] = { "value_dict=values" },
   ["flow.math.argmax"] = one_input,

@@ -305,24 +305,6 @@ dtypes: any -> the same
 errors: a step of 0; lists that differ in length. An index beyond the axis is cut to it]])
   end
 
-  -- dim_gather of the original takes the axis before the index, that of the catalog after it.
-  local by_index = flow.dim_gather
-  local original = arguments.signature("flow.dim_gather",
-    { { "x", "blob" }, { "dim", "integer", text = "the axis that is picked from; negative counts from the last" },
-      { "index", "blob", text = "where along it, counted from 0" }, { "name", "string?" } })
-  flow.dim_gather = function(...)
-    if type((select(2, ...))) ~= "number" then return by_index(...) end
-    local given = original:parse(...)
-    return ops.apply("dim_gather", { given.x, given.index }, { dim = given.dim }, given.name)
-  end
-  ops.document(flow.dim_gather, "flow.dim_gather", original, [[
-Elements of x, each from its own place but for the axis `dim`, along which an index says where:
-  out[i, j, k] = x[i, index[i, j, k], k] for dim = 1
-Also with the axis last: flow.dim_gather(x, index, dim).
-shapes: x (3, 10, 4), index (3, 5, 4) -> (3, 5, 4); the other axes agree
-dtypes: x any -> the same; index of an integer dtype
-errors: shapes that differ along another axis; an index out of bounds names its position, nothing is written]])
-
   -- range of the original takes the stop alone too, as NumPy's arange does.
   local between = flow.range
   local range_signature = arguments.signature("flow.range", {
@@ -376,6 +358,7 @@ The lower triangle of the matrices in the last two axes of x, and `fill_value` a
 
   local function define_in_flow(...) define(flow, ...) end
   require("moonflow.random")(flow, define_in_flow)
+  require("moonflow.picks")(flow)
   require("moonflow.segments")(flow, define_in_flow)
   require("moonflow.ported")(flow, define_in_flow)
 end

@@ -124,7 +124,8 @@ describe("the help of a function", function()
 
   it("has what the catalog says of an op: its defaults, and the texts of its parameters", function()
     -- These take more or other forms than the op, and say so in their own words.
-    local own = { slice = true, slice_v2 = true, range = true, dim_gather = true, matmul = true }
+    local own = { slice = true, slice_v2 = true, range = true, gather = true, dim_gather = true,
+                  matmul = true }
     local lacking, count = {}, 0
     local function expect(text, part, what)
       count = count + 1

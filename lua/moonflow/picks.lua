@@ -1,0 +1,96 @@
+--- What is picked by an index, where that is more than an op of the catalog: flow.gather within a batch, and
+-- flow.dim_gather in both orders of its arguments.
+
+local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
+local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
+
+local gather_signature = arguments.signature("flow.gather", {
+  { "params", "operand" }, { "indices", "operand" },
+  { "axis", "integer?", engine_default = "batch_dims",
+    text = "the axis that is picked from; negative counts from the last" },
+  { "name", "string?" },
+  { "batch_dims", "integer", 0,
+    text = "how many leading axes of params and indices are a batch; negative counts from the end of indices" },
+})
+
+-- In an array of these sizes the place of each element along one axis, with a last axis of one.
+local function places_along(axis, sizes, dtype)
+  local line, column = {}, {}
+  for i, size in ipairs(sizes) do line[i], column[i] = i == axis + 1 and size or 1, size end
+  line[#line + 1], column[#column + 1] = 1, 1
+  local range = ops.apply("range", {}, { start = 0, stop = sizes[axis + 1], dtype = dtype })
+  return (ops.apply("broadcast_to", { ops.apply("reshape", { range }, { shape = line }) }, { shape = column }))
+end
+
+-- By coordinates, of which the leading ones are where in the batch an index stands.
+local function gather_within(given, t)
+  local params = blob.of(given.params, t, nil, "flow.gather")
+  local indices = blob.of(given.indices, t, nil, "flow.gather")
+  local count, rank = given.batch_dims, #params.shape
+  count = count < 0 and count + #indices.shape or count
+  local axis = given.axis or count
+  axis = axis < 0 and axis + rank or axis
+  if count < 0 or count >= rank or count > #indices.shape then
+    gather_signature:fail((": batch_dims is %d; params are %s and indices %s"):format(count, tostring(params.shape),
+      tostring(indices.shape)))
+  end
+  if axis ~= count then
+    gather_signature:fail((": axis is %d, wanted that behind the batch, %d; flow.transpose puts another one there")
+      :format(axis, count))
+  end
+  for i = 0, count - 1 do
+    if params.shape[i] ~= indices.shape[i] then
+      gather_signature:fail((": the leading %d axes are a batch, and axis %d differs: params are %s, indices %s")
+        :format(count, i, tostring(params.shape), tostring(indices.shape)))
+    end
+  end
+  -- Of a small dtype the places in a batch could be too large for it.
+  local dtype, sizes = indices.dtype == "int64" and "int64" or "int32", indices.shape:table()
+  local coordinates = {}
+  for i = 0, count - 1 do coordinates[i + 1] = places_along(i, sizes, dtype) end
+  if indices.dtype ~= dtype then indices = ops.apply("cast", { indices }, { dtype = dtype }) end
+  sizes[#sizes + 1] = 1
+  coordinates[count + 1] = ops.apply("reshape", { indices }, { shape = sizes })
+  return (ops.apply("gather_nd", { params, ops.apply("concat", coordinates, { axis = #sizes - 1 }) }, nil, given.name))
+end
+
+--- Puts them under `flow`.
+return function(flow)
+  local one_index_for_all = flow.gather
+  flow.gather = function(...)
+    local t = trace.need("flow.gather")
+    local given = gather_signature:parse(...)
+    if given.batch_dims ~= 0 then return gather_within(given, t) end
+    return one_index_for_all { params = given.params, indices = given.indices, axis = given.axis, name = given.name }
+  end
+  ops.document(flow.gather, "flow.gather", gather_signature, [[
+Rows of params picked by index.
+  out[a..., i..., b...] = params[a..., indices[i...], b...], where a are the axes before `axis`
+With batch_dims the leading axes n are a batch, each part of which has indices of its own:
+  out[n..., i..., b...] = params[n..., indices[n..., i...], b...]
+shapes: params (10, 4), indices (2, 3), axis = 0 -> out (2, 3, 4);
+  params (8, 10, 4), indices (8, 3), batch_dims = 1 -> out (8, 3, 4)
+dtypes: params any -> the same; indices of an integer dtype
+defaults: axis = batch_dims, the only one that it may be where that is not 0
+errors: an index outside [0, params.shape[axis]) names its position, nothing is written; a batch of another size]])
+
+  -- dim_gather of the original takes the axis before the index, that of the catalog after it.
+  local by_index = flow.dim_gather
+  local original = arguments.signature("flow.dim_gather",
+    { { "x", "blob" }, { "dim", "integer", text = "the axis that is picked from; negative counts from the last" },
+      { "index", "blob", text = "where along it, counted from 0" }, { "name", "string?" } })
+  flow.dim_gather = function(...)
+    if type((select(2, ...))) ~= "number" then return by_index(...) end
+    local given = original:parse(...)
+    return ops.apply("dim_gather", { given.x, given.index }, { dim = given.dim }, given.name)
+  end
+  ops.document(flow.dim_gather, "flow.dim_gather", original, [[
+Elements of x, each from its own place but for the axis `dim`, along which an index says where:
+  out[i, j, k] = x[i, index[i, j, k], k] for dim = 1
+Also with the axis last: flow.dim_gather(x, index, dim).
+shapes: x (3, 10, 4), index (3, 5, 4) -> (3, 5, 4); the other axes agree
+dtypes: x any -> the same; index of an integer dtype
+errors: shapes that differ along another axis; an index out of bounds names its position, nothing is written]])
+end
