@@ -22,9 +22,6 @@ local rows = {
   -- options of flow.function_config(), here and as a table
   { "config", "enable_qat enable_quantization_aware_training qat",
     "training for int8 is not supported; enable_auto_mixed_precision is for half the bytes" },
-  { "config", "indexed_slices_optimizer_conf",
-    "a step changes only the rows that were picked with flow.optimizer.LazyAdam, and with flow.optimizer.SGD without "
-    .. "momentum" },
   { "config", "tensorrt", "job:prepare() is for fast predictions, job:export_onnx(path) for other systems" },
   { "config", "static_mem_alloc_policy_white_list static_mem_alloc_algo_white_list",
     "memory is planned in one way; leave it out" },

@@ -209,6 +209,19 @@ local function refuse_idle(t, variables, site)
     .. ", or give the job type = \"predict\"", site)
 end
 
+-- Of the original's optimizers any may do so, by the tables' names.
+local function check_indexed_slices(t)
+  for _, part in ipairs(t.optimizer.parts) do
+    local changes_picked_rows = part.rule == update.lazy_adam
+      or part.rule == update.sgd and part.options.momentum == 0
+    if not changes_picked_rows then
+      errors.raise("invalid_argument", part.where .. " changes all rows of a table in each step, and "
+        .. "indexed_slices_optimizer_conf asks for those that were picked: flow.optimizer.LazyAdam does that, and "
+        .. "flow.optimizer.SGD with momentum = 0", t.optimizer_site)
+    end
+  end
+end
+
 --- Appends gradients and updates to the graph of a train job whose body has run.
 --- Gives watched blob -> id of its gradient (false: no gradient).
 --- @param t Trace
@@ -228,6 +241,7 @@ function descent.finish(t, site)
       t.optimizer_site or site)
   end
 
+  if t.config.indexed_slices then check_indexed_slices(t) end
   local variables, owners = trained(t)
   warn_of_decay(t, owners, variables)
   warn_of_swapped(t, variables)

@@ -46,6 +46,13 @@ local effective = {
     end
     return "max_in_flight", value
   end,
+  indexed_slices_optimizer_conf = function(value)
+    if type(value) ~= "table" then
+      errors.raise("invalid_argument", "indexed_slices_optimizer_conf wants a table, got "
+        .. arguments.describe(value))
+    end
+    return "indexed_slices", true
+  end,
   winograd = function(value) return "winograd", check_switch("winograd", value) end,
   cudnn_conv_heuristic_search_algo = function(value)
     return "conv_heuristics", check_switch("cudnn_conv_heuristic_search_algo", value)
@@ -182,8 +189,9 @@ end
 --- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5),
 --- times_convolutions (by cudnn_conv_heuristic_search_algo = false: on a gpu the ways to compute each are timed when
 --- the job is made, and the fastest is kept, on disk too; runs of one machine are alike, those of another may differ in
---- the last bits, which cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid), train (of the oldest
---- dialect) and whether it `trains`.
+--- the last bits, which cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid), indexed_slices (by
+--- indexed_slices_optimizer_conf: the optimizer has to be one that changes only the rows that were picked, of all
+--- tables), train (of the oldest dialect) and whether it `trains`.
 function function_config.settle(given)
   local settled = { default_data_type = "float32", train = {} }
   if function_config.is(given) then

@@ -227,4 +227,29 @@ describe("a small function of the original", function()
     end)
     assert.equal("tower-relu", name)
   end)
+
+  it("asks for steps of picked rows alone, which its optimizer has to make", function()
+    local function trained(make)
+      local config = flow.FunctionConfig()
+      config:indexed_slices_optimizer_conf { include_op_names = { op_name = { "table" } } }
+      local job = flow.global_function { type = "train", function_config = config, returns = tp.Numpy } (function()
+        local rows = flow.get_variable("table", { shape = { 3, 1 }, initializer = flow.zeros_initializer() })
+        local loss = flow.gather(rows, np.array({ 1 }, flow.int32))
+        make():minimize(loss)
+        return loss
+      end)
+      for _ = 1, 2 do job() end
+      return flow.get_all_variables().table:ravel():totable()
+    end
+    assert.same({ 0, -2, 0 }, trained(function() return flow.optimizer.SGD(1, { momentum = 0 }) end))
+    flow.clear_default_session()
+    local lazy = trained(function() return flow.optimizer.LazyAdam(1) end)
+    assert.same({ 0, 0 }, { lazy[1], lazy[3] })
+    assert.is_true(lazy[2] < -1)
+    flow.clear_default_session()
+    local fine, problem = pcall(trained, function() return flow.optimizer.Adam(1) end)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("ported_spec.lua:%d+: flow.optimizer.Adam changes all rows"),
+      tostring(problem))
+  end)
 end)
