@@ -1,0 +1,270 @@
+-- Arrays as text, in memory and in files.
+local checks = require "np_checks"
+local core = require "moonflow.core"
+local np = require "moonflow.np"
+local process = require "process"
+
+local raises, same = checks.raises, checks.same
+
+describe("text and memory", function()
+  it("print as NumPy does", function()
+    local a = np.array({ 0.15727027, 0.45887455, 0.10939325, 0.66666406, 0 })
+    assert.equal("[0.15727027 0.45887455 0.10939325 0.66666406 0.        ]", tostring(a))
+    np.set_printoptions({ precision = 2 })
+    assert.equal("[0.16 0.46 0.11 0.67 0.  ]", tostring(a))
+    require("moonflow.ndarray").print_options = {}
+    raises("invalid_argument", "did you mean 'precision'", function() np.set_printoptions({ precison = 2 }) end)
+  end)
+
+  it("print bfloat16 with the digits that tell its values apart", function()
+    assert.equal("[ 0.1   1.02 -3.3 ]", tostring(np.array({ 0.1, 1.02, -3.3 }, "bfloat16")))
+    assert.equal("0.1", tostring(np.array(0.1, "bfloat16")))
+    assert.equal("[ 1. nan inf]", tostring(np.array({ 1, 0 / 0, math.huge }, "bfloat16")))
+  end)
+
+  it("hold bfloat16 in two bytes, rounded to nearest", function()
+    local a = np.array({ { 1.1, -2 }, { 1e20, 256.5 } }, "bfloat16")
+    assert.equal(8, a.nbytes)
+    assert.equal(1.1015625, a:at(0, 0))
+    same(a:astype("float32"), "float32", { { 1.1015625, -2 }, { 99727710148492263424, 256 } })
+    same(a:astype("int32"), "int32", { { 1, -2 }, { 2 ^ 31 - 1, 256 } })
+    same(np.array({ 1, 3 }, "bfloat16") + 1, "bfloat16", { 2, 4 })
+    same(np.array({ 1.00390625, 257, 259 }):astype("bfloat16"), "bfloat16", { 1, 256, 260 }) -- ties go to even
+    a:set(0, 1, 1.1)
+    assert.equal(1.1015625, a:at(0, 1))
+    assert.equal(1.1015625, a:slice("0, 1"))
+    assert.equal("\205\63", np.array({ 1.6 }, "bfloat16"):tobytes())
+    assert.equal(3.5, np.array({ 1, 2.5 }, "bfloat16"):sum())
+  end)
+
+  it("print float16 with the digits that tell its values apart", function()
+    assert.equal("[ 0.1   1.02 -3.3 ]", tostring(np.array({ 0.1, 1.02, -3.3 }, "float16")))
+    assert.equal("0.3333", tostring(np.array(1 / 3, "float16")))
+    assert.equal("[ 1. nan inf]", tostring(np.array({ 1, 0 / 0, 65520 }, "float16")))
+  end)
+
+  it("hold float16 in two bytes, rounded to nearest", function()
+    local a = np.array({ { 1.1, -2 }, { 1e20, 2049 } }, "float16")
+    assert.equal(8, a.nbytes)
+    assert.equal(1.099609375, a:at(0, 0))
+    same(a:astype("float32"), "float32", { { 1.099609375, -2 }, { math.huge, 2048 } })
+    same(np.array({ 1, 3 }, "float16") + 1, "float16", { 2, 4 })
+    same(np.array({ 1, 3 }, "uint8") * np.array({ 0.5, 0.25 }, "float16"), "float16", { 0.5, 0.75 })
+    same(np.array({ 2 ^ -24, 2 ^ -26, 65504 }):astype("float16"), "float16", { 2 ^ -24, 0, 65504 })
+    same(np.array({ 1.6, 3 }, "float16"):astype("bfloat16"):astype("int32"), "int32", { 1, 3 })
+    a:set(0, 1, 1.1)
+    assert.equal(1.099609375, a:slice("0, 1"))
+    assert.equal("\102\62", np.array({ 1.6 }, "float16"):tobytes())
+    assert.equal(0x3e66, np.array({ 1.6 }, "float16"):ptr()[0])
+    assert.equal(3.5, np.array({ 1, 2.5 }, "float16"):sum())
+    assert.equal("float16", np.float16)
+  end)
+
+  it("give a pointer for hot loops", function()
+    local a = np.array({ 1, 2, 3 })
+    local p = a:ptr()
+    assert.equal(2, p[1])
+    p[1] = 5
+    assert.equal(5, a[1])
+  end)
+end)
+
+describe("files", function()
+  local folder
+  setup(function() folder = process.folder("np_files") end)
+
+  it("come back as they were, every dtype and rank", function()
+    for _, dtype in ipairs({ "float16", "float32", "float64", "int8", "uint8", "int32", "int64" }) do
+      for _, shape in ipairs({ {}, { 0 }, { 3 }, { 2, 3 }, { 2, 0, 3 }, { 1, 2, 3, 4 } }) do
+        local a = np.full(shape, 7, dtype)
+        np.save(folder .. "/a.npy", a)
+        assert.is_true(a == np.load(folder .. "/a.npy"))
+      end
+    end
+  end)
+
+  it("cannot hold bfloat16, and say what to save", function()
+    raises("unsupported", "save a:astype", function() np.save(folder .. "/b.npy", np.ones({ 2 }, "bfloat16")) end)
+    raises("unsupported", "save a:astype", function() np.savez(folder .. "/b.npz", { np.ones({ 2 }, "bfloat16") }) end)
+  end)
+
+  it("get NumPy's endings and names", function()
+    np.save(folder .. "/plain", { 1, 2 })
+    same(np.load(folder .. "/plain.npy"), "float32", { 1, 2 })
+    np.savez(folder .. "/list", { np.array({ 1 }), np.array({ 2 }) })
+    local loaded = np.load(folder .. "/list.npz")
+    same(loaded.arr_0, "float32", { 1 })
+    same(loaded.arr_1, "float32", { 2 })
+  end)
+
+  it("say what they want in the place of a path, and of the arrays", function()
+    local a = np.ones({ 2 })
+    for name, call in pairs({ save = np.save, savez = np.savez, save_png = np.save_png }) do
+      raises("invalid_argument", "np." .. name .. " wants the path of a file, got an ndarray float32 (2)", function()
+        call(a, "swapped")
+      end)
+    end
+    raises("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got an ndarray", function()
+      np.savez(folder .. "/no", a)
+    end)
+    raises("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got nil", function()
+      np.savez(folder .. "/no")
+    end)
+  end)
+
+  it("are written without a look at memory that was given back", function()
+    process.write(folder .. "/save.lua", ([[
+      local np = require("moonflow").np
+      np.savez(%q, { a = np.array({ 1, 2 }) })]]):format(folder .. "/saved"))
+    -- The C library overwrites what is freed.
+    local program = process.moonflow({ folder .. "/save.lua" },
+      { env = { GLIBC_TUNABLES = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165" } })
+    assert.equal(0, program.code, program.err)
+    same(np.load(folder .. "/saved.npz").a, "float32", { 1, 2 })
+  end)
+
+  it("say which file is missing or is no array", function()
+    raises("not_found", "nowhere.npy", function() np.load(folder .. "/nowhere.npy") end)
+    process.write(folder .. "/empty.npy", "")
+    raises("io", "empty.npy', byte 0: the file ends", function() np.load(folder .. "/empty.npy") end)
+    os.execute("mkfifo " .. folder .. "/pipe")
+    for _, path in ipairs({ folder .. "/pipe", "/dev/zero", folder }) do  -- a pipe's open would wait for its other end
+      raises("io", path .. "' is no regular file", function() np.load(path) end)
+    end
+    process.write(folder .. "/text.npy", "this is no array at all, only words")
+    local fine, problem = pcall(np.load, folder .. "/text.npy")
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("text.npy", 1, true))
+  end)
+
+  -- The other side of the same files: NumPy itself reads what we wrote and writes what we read.
+  it("are NumPy's, both ways", function()
+    local numpy = process.shell("/usr/bin/python3 -c 'import numpy'")
+    if numpy.code ~= 0 then
+      pending("python3 has no numpy")
+      return
+    end
+    np.random.seed(3)
+    local ours, theirs = {}, folder .. "/theirs"
+    for _, dtype in ipairs({ "float16", "float32", "float64", "int8", "uint8", "int32", "int64" }) do
+      ours[dtype] = np.random.randint(0, 100, { 3, 1, 5 }):astype(dtype)
+      np.save(folder .. "/ours_" .. dtype, ours[dtype])
+    end
+    ours.empty, ours.scalar = np.zeros({ 0, 4 }), np.array(2.5, "float64")
+    np.savez(folder .. "/ours", ours)
+    process.write(folder .. "/peer.py", ([[
+import numpy as np
+ours = np.load(%q)
+for name in ['float16', 'float32', 'float64', 'int8', 'uint8', 'int32', 'int64']:
+    single = np.load(%q + name + '.npy')
+    assert single.dtype == np.dtype(name), name
+    assert single.shape == (3, 1, 5), name
+    assert (single == ours[name]).all() and ours[name].dtype == single.dtype, name
+assert ours['empty'].shape == (0, 4) and ours['scalar'] == 2.5 and ours['scalar'].shape == ()
+random = np.random.default_rng(1)
+arrays = {name: ours[name] for name in ours.files}
+arrays['fortran'] = np.asfortranarray(random.integers(0, 9, (3, 4)).astype(np.int32))
+arrays['swapped'] = random.normal(size=(2, 3)).astype('>f4')
+arrays['small'] = random.normal(size=(2, 3)).astype('>f2')
+arrays['mask'] = np.array([True, False])
+np.savez(%q, **arrays)
+np.savez_compressed(%q, **arrays)
+np.save(%q, arrays['fortran'])
+for name in ['fortran', 'swapped', 'small']:
+    print(name, ' '.join('%%.9g' %% v for v in arrays[name].ravel()))
+]]):format(folder .. "/ours.npz", folder .. "/ours_", theirs .. ".npz", theirs .. "_packed.npz", theirs .. ".npy"))
+    local peer = process.shell("/usr/bin/python3 " .. process.quote(folder .. "/peer.py"))
+    assert.equal("", peer.err)
+    assert.equal(0, peer.code)
+    for _, file in ipairs({ theirs .. ".npz", theirs .. "_packed.npz" }) do
+      local back = np.load(file)
+      for name, array in pairs(ours) do assert.is_true(back[name] == array, file .. " " .. name) end
+      assert.same({ 1, 0 }, back.mask:totable())
+      for name, text in peer.out:gmatch("(%w+) ([^\n]+)\n") do
+        local values = {}
+        for word in text:gmatch("%S+") do values[#values + 1] = tonumber(word) end
+        local wanted = core.array(values, back[name].dtype)
+        assert.is_true(back[name]:ravel() == wanted, name)
+      end
+      assert.is_true(np.load(theirs .. ".npy") == back.fortran)
+    end
+  end)
+
+  -- Width, height and then the pixels of a picture, as ImageMagick reads them.
+  local function read_png(path, channels)
+    local raw = ({ "gray", "graya", "rgb", "rgba" })[channels or 1]
+    local picture = process.quote("png:" .. path)
+    local size = process.shell("identify -format '%w %h' " .. picture)
+    local pixels = process.shell(("convert %s -depth 8 %s:- | od -An -v -tu1"):format(picture, raw))
+    assert.equal("", size.err .. pixels.err)
+    local numbers = { size.out }
+    for number in pixels.out:gmatch("%d+") do numbers[#numbers + 1] = number end
+    return table.concat(numbers, " ")
+  end
+
+  it("are pictures too", function()
+    if process.shell("convert -version").code ~= 0 then
+      pending("there is no ImageMagick")
+      return
+    end
+    local path = folder .. "/picture"
+    np.save_png(path, np.array({ { 0, 1, 2 }, { 253, 254, 255 } }, "uint8"))
+    assert.equal("3 2 0 1 2 253 254 255", read_png(path .. ".png"))
+    -- Halves round up; what is outside and what is no number goes to the nearer end, and to 0.
+    np.save_png(path .. ".png", { { 0, 0.5, 1 }, { -3, 7, 0 / 0 } })
+    assert.equal("3 2 0 128 255 0 255 0", read_png(path .. ".png"))
+    for channels = 1, 4 do
+      np.save_png(path, np.arange(2 * channels):reshape({ 1, 2, channels }):astype("uint8"))
+      local wanted = { 2, 1 }
+      for i = 0, 2 * channels - 1 do wanted[#wanted + 1] = i end
+      assert.equal(table.concat(wanted, " "), read_png(path .. ".png", channels))
+    end
+    raises("shape_mismatch", "the picture is (2), wanted (height, width)", function() np.save_png(path, { 1, 2 }) end)
+    raises("shape_mismatch", "with 1 to 4 channels", function() np.save_png(path, np.ones({ 1, 1, 5 })) end)
+    raises("shape_mismatch", "with 1 to 4 channels; a:transpose({ 1, 2, 0 }) puts them last", function()
+      np.save_png(path, np.ones({ 3, 8, 8 }))
+    end)
+    raises("shape_mismatch", "wanted sides from 1", function() np.save_png(path, np.ones({ 0, 1 })) end)
+    raises("dtype_mismatch", "the picture is int64", function() np.save_png(path, np.ones({ 1, 1 }, "int64")) end)
+    raises("not_found", "nowhere", function() np.save_png(folder .. "/nowhere/a.png", { { 1 } }) end)
+  end)
+
+  it("that are pictures are read as they were written", function()
+    local path = folder .. "/read.png"
+    for channels = 1, 4 do
+      local shape = channels == 1 and { 2, 3 } or { 2, 3, channels }
+      local picture = (np.arange(6 * channels) * 10):reshape(shape):astype("uint8")
+      np.save_png(path, picture)
+      local read = np.load_png(path)
+      assert.equal("uint8", read.dtype)
+      assert.equal(tostring(picture.shape), tostring(read.shape))
+      assert.is_true(np.all(read:eq(picture)))
+    end
+    local whole = process.read(path)
+    local function refuses(message, bytes)
+      process.write(path, bytes)
+      raises("io", message, function() np.load_png(path) end)
+    end
+    refuses("read.png' is no PNG picture: ", "no picture")
+    refuses("read.png' is no PNG picture: it is empty", "")
+    refuses("read.png' is ", whole:sub(1, 20))
+    refuses("read.png' is a damaged picture: ", whole:sub(1, -20))
+    refuses("wanted less than 2^30 elements in all", "\137PNG\r\n\26\n\0\0\0\rIHDR\0\1\0\0\0\1\0\0\8\2\0\0\0"
+      .. "\227\230\167\180" .. whole:sub(34))
+    raises("not_found", "missing.png", function() np.load_png(folder .. "/missing.png") end)
+  end)
+
+  it("of objects are refused by name", function()
+    local made = process.shell(("/usr/bin/python3 -c \"import numpy as np; np.save('%s/objects.npy', "
+      .. "np.array([{}], dtype=object)); np.save('%s/text.npy', np.array(['a']))\""):format(folder, folder))
+    if made.code ~= 0 then
+      pending("python3 has no numpy")
+      return
+    end
+    for _, name in ipairs({ "objects", "text" }) do
+      local fine, problem = pcall(np.load, folder .. "/" .. name .. ".npy")
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(name .. ".npy", 1, true))
+    end
+  end)
+end)

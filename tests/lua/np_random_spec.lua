@@ -1,0 +1,194 @@
+-- flow.np.random: what is drawn, from which seed, and how often.
+local checks = require "np_checks"
+local np = require "moonflow.np"
+
+local raises = checks.raises
+
+describe("random arrays", function()
+  it("repeat with a seed and differ from draw to draw", function()
+    np.random.seed(5)
+    local a, b = np.random.uniform(-1, 1, { 100 }), np.random.uniform(-1, 1, 100)
+    assert.is_false(a == b)
+    np.random.seed(5)
+    assert.is_true(a == np.random.uniform(-1, 1, { 100 }))
+    local rng = np.random.default_rng(5)
+    assert.is_true(a == rng:uniform(-1, 1, { 100 }))
+    assert.equal("float32", a.dtype)
+    assert.is_true(a:min() >= -1 and a:max() < 1)
+    assert.equal("number", type(np.random.uniform()))
+    raises("invalid_argument", "seed", function() np.random.seed("x") end)
+  end)
+
+  it("have the distribution asked for", function()
+    np.random.seed(1)
+    local normal = np.random.normal(3, 2, { 20000 })
+    assert.is_true(math.abs(normal:mean() - 3) < 0.1) -- 7 standard errors
+    assert.is_true(math.abs(normal:std() - 2) < 0.1)
+    local dice = np.random.randint(1, 7, { 6000 }, { dtype = "int32" })
+    assert.equal("int32", dice.dtype)
+    assert.equal(1, dice:min())
+    assert.equal(6, dice:max())
+    assert.equal("(2, 3)", tostring(np.random.randn(2, 3).shape))
+    raises("invalid_argument", "no whole number", function() np.random.randint(0, 0) end)
+  end)
+
+  it("permute", function()
+    np.random.seed(2)
+    local order = np.random.permutation(1000)
+    assert.equal("int64", order.dtype)
+    local seen = {}
+    for _, v in ipairs(order:totable()) do seen[v] = true end
+    for v = 0, 999 do assert.is_true(seen[v]) end
+    assert.is_false(order == np.arange(1000))
+    local rows = np.random.permutation(np.arange(6):reshape(3, 2))
+    assert.equal(15, rows:sum())
+    assert.same({ 1, 1, 1 }, (rows:slice(":, 1") - rows:slice(":, 0")):totable())
+    assert.equal(0, #np.random.permutation(0))
+  end)
+
+  it("shuffle in place, in the order of a permutation", function()
+    local rows, list = np.arange(12):reshape(6, 2), { "a", "b", "c", "d", "e", "f" }
+    local whole = rows:reshape(3, 4)
+    np.random.seed(2)
+    local order = np.random.permutation(6)
+    for _, entries in ipairs({ rows, list }) do
+      np.random.seed(2)
+      assert.is_nil(np.random.shuffle(entries))
+    end
+    assert.same(order:totable(), (rows:slice(":, 0") / 2):totable())
+    assert.equal(rows:at(0, 0), whole:at(0, 0))  -- the same memory
+    for i, letter in ipairs(list) do assert.equal(order[i - 1], ("abcdef"):find(letter) - 1) end
+    local long = np.arange(20000):totable()
+    np.random.shuffle(long)
+    table.sort(long)
+    assert.same(np.arange(20000):totable(), long)
+    raises("invalid_argument", "shuffle wants an array or a list, got 3", function() np.random.shuffle(3) end)
+  end)
+
+  it("choose", function()
+    np.random.seed(3)
+    assert.truthy(({ [0] = true, true })[np.random.choice(2)])
+    local many = np.random.choice(3, { 100, 200 })
+    assert.equal("int64 (100, 200)", many.dtype .. " " .. tostring(many.shape))
+    assert.equal(0, many:min())
+    assert.equal(2, many:max())
+    local rows = np.random.choice({ { 1, 2 }, { 3, 4 } }, { 5 })
+    assert.equal("(5, 2)", tostring(rows.shape))
+    assert.same({ 1, 1, 1, 1, 1 }, (rows:slice(":, 1") - rows:slice(":, 0")):totable())
+    -- Of 20000 draws a part of 0.25 is within 4 deviations, 4 sqrt(0.25 * 0.75 / 20000) = 0.0122, 15999 of 16000 times.
+    many = np.random.choice(4, { 20000 }, { p = np.array({ 0.25, 0, 0.5, 0.25 }) })
+    assert.near(0.25, many:eq(0):sum() / 20000, 0.0122)
+    assert.equal(0, many:eq(1):sum())
+    assert.near(0.25, many:eq(3):sum() / 20000, 0.0122)
+  end)
+
+  it("choose none twice", function()
+    local seen = {}
+    for _, v in ipairs(np.random.choice(20000, { 20000 }, { replace = false }):totable()) do seen[v] = true end
+    for v = 0, 19999 do assert.is_true(seen[v]) end
+    local first = 0
+    for _ = 1, 2000 do
+      local drawn = np.random.choice(3, { 2 }, { replace = false, p = { 0.75, 0.25, 0 } })
+      assert.equal(1, drawn:sum())
+      if drawn[0] == 0 then first = first + 1 end
+    end
+    assert.near(0.75, first / 2000, 0.039) -- 4 sqrt(0.75 * 0.25 / 2000)
+  end)
+
+  it("say what cannot be chosen", function()
+    local function fails(pattern, ...)
+      local given = { ... }
+      raises("invalid_argument", pattern, function() return np.random.choice(unpack(given)) end)
+    end
+    fails("5 cannot be drawn without replacement from 3", 3, { 5 }, { replace = false })
+    fails("2 cannot be drawn without replacement from 1 with a chance", 3, { 2 }, { replace = false, p = { 0, 1, 0 } })
+    fails("wants an array with a row, or how many numbers, got 0", 0)
+    fails("p must be 3 chances, one for each, and has the shape (2)", 3, { 2 }, { p = { 0.5, 0.5 } })
+    fails("the chances add up to 3, not to 1", 3, { 2 }, { p = { 1, 1, 1 } })
+    fails("that of 1 is -1", 2, { 2 }, { p = { 2, -1 } })
+  end)
+
+  it("count what succeeds, and what happens at random", function()
+    np.random.seed(4)
+    -- Of 40000 draws the mean is off by a 200th of the deviation, the variance by a 100th or so of itself.
+    local function counts(of, mean, variance, ...)
+      local drawn = np.random[of](...)
+      assert.equal("int64", drawn.dtype)
+      assert.is_true(math.abs(drawn:mean() - mean) <= 0.03 * math.sqrt(variance), of .. " " .. drawn:mean())
+      assert.is_true(math.abs(drawn:var() - variance) <= 0.05 * variance, of .. " " .. drawn:var())
+      assert.is_true(drawn:min() >= 0)
+    end
+    local many = { 200, 200 }
+    counts("binomial", 3, 2.1, 10, 0.3, many)
+    counts("binomial", 9, 0.9, 10, 0.9, many)
+    counts("binomial", 5e5, 2.5e5, 1e6, 0.5, many)
+    counts("binomial", 7, 0, 7, 1, many)
+    counts("binomial", 0, 0, 7, 0, many)
+    counts("poisson", 0.2, 0.2, 0.2, many)
+    counts("poisson", 4, 4, 4, many)
+    counts("poisson", 1e6, 1e6, 1e6, many)
+    counts("poisson", 0, 0, 0, many)
+    -- 1 / 32 of five fair tries all succeed, and of e^-2 nothing happens.
+    assert.is_true(math.abs(np.random.binomial(5, 0.5, many):eq(5):mean() * 32 - 1) < 0.1)
+    assert.is_true(math.abs(np.random.poisson(2, many):eq(0):mean() - math.exp(-2)) < 0.01)
+    assert.equal("number", type(np.random.binomial(10, 0.5)))
+    assert.equal("number", type(np.random.poisson()))
+    assert.equal("int32", np.random.poisson(4, { 2 }, { dtype = "int32" }).dtype)
+    -- With a mean for each draw.
+    local means = np.repeat_interleave({ 0, 0.3, 5, 400 }, 20000):reshape(4, 20000)
+    local drawn = np.random.poisson(means)
+    assert.equal("int64", drawn.dtype)
+    assert.is_true(np.allclose(drawn:mean(1), { 0, 0.3, 5, 400 }, { rtol = 0.03 }))
+    assert.is_true(np.allclose(drawn:var(1), { 0, 0.3, 5, 400 }, { rtol = 0.06 }))
+    drawn = np.random.binomial(10, np.repeat_interleave({ 0, 0.3, 0.9, 1 }, 20000):reshape(4, 20000))
+    assert.is_true(np.allclose(drawn:mean(1), { 0, 3, 9, 10 }, { rtol = 0.02 }))
+    assert.is_true(np.allclose(drawn:var(1), { 0, 2.1, 0.9, 0 }, { rtol = 0.06 }))
+    drawn = np.random.normal({ { -5 }, { 5 } }, { 1, 2, 0 }, { 10000, 2, 3 })
+    assert.is_true(np.allclose(drawn:mean(0), { { -5, -5, -5 }, { 5, 5, 5 } }, { atol = 0.1 }))
+    assert.is_true(np.allclose(drawn:std(0), { { 1, 2, 0 }, { 1, 2, 0 } }, { atol = 0.05 }))
+    local bounds = np.random.uniform({ 0, 10 }, { 1, 20 }, { dtype = "float64" })
+    assert.is_true(bounds[0] < 1 and bounds[1] >= 10 and bounds.dtype == "float64")
+    assert.is_true(np.random.exponential({ 1e-6, 1e6 })[0] < 1)
+    assert.equal("(0)", tostring(np.random.poisson(np.zeros({ 0 })).shape))
+    raises("shape_mismatch", "np.random.normal: mean is (2), which does not go into draws of shape (3)", function()
+      np.random.normal({ 1, 2 }, 1, { 3 })
+    end)
+    raises("invalid_argument", "np.random.poisson: lam must be at least 0, got -2", function()
+      np.random.poisson({ 1, -2 })
+    end)
+    raises("invalid_argument", "n must be at least 0, got -1", function() np.random.binomial(-1, 0.5) end)
+    raises("invalid_argument", "p is a chance from 0 to 1, got 2", function() np.random.binomial(1, 2) end)
+    raises("invalid_argument", "lam must be at least 0, got -1", function() np.random.poisson(-1) end)
+    raises("out_of_range", "np.random.poisson: the variance is 1e+11", function() np.random.poisson(1e11) end)
+  end)
+
+  it("have NumPy's other names too", function()
+    np.random.seed(6)
+    local a = np.random.random({ 2, 3 })
+    np.random.seed(6)
+    assert.equal(np.random.uniform(0, 1, { 2, 3 }), a)
+    np.random.seed(6)
+    a = np.random.standard_normal({ 4 }, { dtype = "float64" })
+    np.random.seed(6)
+    assert.equal(np.random.normal(0, 1, { 4 }, "float64"), a)
+    assert.equal("number", type(np.random.random()))
+    assert.equal("number", type(np.random.standard_normal()))
+  end)
+
+  it("go on from a state that was kept", function()
+    np.random.seed(7)
+    np.random.normal()
+    local state = np.random.get_state()
+    local a = np.random.permutation(9)
+    np.random.seed(8)
+    np.random.set_state(np.array(state:totable(), "int64"))
+    assert.equal(a, np.random.permutation(9))
+    local own = np.random.default_rng(1)
+    own:set_state(state)
+    assert.equal(a, own:permutation(9))
+    assert.equal(np.random.get_state(), own:get_state())
+    raises("invalid_argument", "set_state wants what np.random.get_state gives", function()
+      np.random.set_state({ 1 })
+    end)
+  end)
+end)
