@@ -18,6 +18,19 @@ setmetatable(Prepared, { __index = function(_, key)
     .. "generation; it is called as its job is")
 end })
 
+-- What is to be done instead of an assignment that would reach no buffer.
+local function by_name(self, key)
+  local leaves = self.job.leaves
+  local name = leaves[1] and leaves[1].name
+  for _, leaf in ipairs(leaves) do name = leaf.name == key and key or name end
+  return name and "; call.inputs." .. name .. " = array copies an array into the input '" .. name .. "'" or ""
+end
+
+function Prepared.__newindex(self, key)
+  errors.raise("wrong_state", "a prepared call of '" .. self.job.name .. "' has nothing to set at "
+    .. arguments.describe(key) .. by_name(self, key))
+end
+
 --- What a prepared call of the job is made from: its graph, and the tokens of its first and its last result.
 function prepared.parts(job)
   local plan = job.plan
@@ -45,7 +58,12 @@ local function inputs_by_name(job, buffers)
     __index = function(_, key) return named[key] or type(key) == "string" and fail_at(key) or nil end,
     __newindex = function(_, key, value)
       local buffer = named[key] or fail_at(key)
-      if buffer.rank == 0 then buffer:set(value) else buffer:set("...", value) end
+      local fine, problem
+      if buffer.rank == 0 then fine, problem = pcall(buffer.set, buffer, value)
+      else fine, problem = pcall(buffer.set, buffer, "...", value) end
+      if fine then return end
+      if not errors.is_error(problem) then error(problem, 0) end
+      errors.raise(problem.code, job.name .. ": input '" .. key .. "': " .. problem.message)
     end,
   })
 end
@@ -53,10 +71,9 @@ end
 --- A prepared call of the job, for job:prepare().
 function prepared.new(job)
   local handle = session.handle():prepare(prepared.parts(job))
-  local plan = job.plan
+  local plan, inputs = job.plan, inputs_by_name(job, handle:inputs())
   return setmetatable({
-    job = job, handle = handle, run = handle.run,
-    inputs = inputs_by_name(job, handle:inputs()), outputs = handle:outputs(),
+    job = job, handle = handle, run = handle.run, inputs = inputs, buffers = inputs, outputs = handle:outputs(),
     skeleton = plan.skeleton or false, flat_count = typing.is_flat(plan.skeleton) and plan.result_count,
   }, Prepared)
 end
@@ -67,6 +84,11 @@ local function fail(self, problem, refused, ...)
 end
 
 local function run(self, ...)
+  if self.inputs ~= self.buffers then  -- it would compute with what is in the buffers
+    self.inputs = self.buffers
+    errors.raise("wrong_state", self.job.name .. ": the inputs of this prepared call were replaced, which fills none "
+      .. "of them; they are back" .. by_name(self))
+  end
   local done, a, b, c = self.run(self.handle, ...)
   if not done then fail(self, a, b, ...) end
   local count = self.flat_count

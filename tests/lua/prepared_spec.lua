@@ -82,9 +82,30 @@ describe("a prepared call", function()
       call.inputs.stat = buffer
     end)
     raises("not_found", "a prepared call of 'job' has no input 'stat'", function() return call.inputs.stat end)
-    raises("shape_mismatch", "the place is float32 (2), the value is float32 (3)", function()
+    raises("shape_mismatch", "job: input 'state': the place is float32 (2), the value is float32 (3)", function()
       call.inputs.state = np.ones({ 3 })
     end)
+    raises("invalid_argument", "job: input 'state': a:set: the value must be", function() call.inputs.state = "1" end)
+  end)
+
+  it("does not lose what is assigned beside its inputs", function()
+    local job = flow.global_function {
+      name = "act",
+      inputs = { state = x2.x, gain = tp.Numpy.Placeholder({}) },
+      returns = tp.Numpy,
+    } (function(state, gain) return gain * state end)
+    local call = job:prepare()
+    local inputs = call.inputs
+    call.inputs.state, call.inputs.gain = vector(1, 2), 2
+    raises("wrong_state", "a prepared call of 'act' has nothing to set at 'gain'; call.inputs.gain = array copies",
+      function() call.gain = 3 end)
+    raises("wrong_state", "has nothing to set at 'input'; call.inputs.state = array copies an array into the input "
+      .. "'state'", function() call.input = { state = vector(5, 6) } end)
+    call.inputs = { state = vector(5, 6) }
+    raises("wrong_state", "act: the inputs of this prepared call were replaced, which fills none of them; they are "
+      .. "back; call.inputs.state = array copies", call)
+    assert.equal(inputs, call.inputs)
+    assert.is_true(call() == vector(2, 4))
   end)
 
   it("agrees with its job for a network of convolutions and products", function()
