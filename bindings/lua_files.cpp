@@ -186,6 +186,31 @@ int npz_write(lua_State* L) {
   return 0;
 }
 
+// Pushes { name -> ndarray }, { key -> text }.
+int push_safetensors(lua_State* L, const Safetensors& file) {
+  push_arrays(L, file.tensors);
+  lua_createtable(L, 0, static_cast<int>(file.metadata.size()));
+  for (const auto& [key, text] : file.metadata) {
+    push_string(L, key);
+    push_string(L, text);
+    lua_rawset(L, -3);
+  }
+  return 2;
+}
+
+// The bytes of the arrays { name -> ndarray } at `index` and the metadata { key -> text } above them.
+std::string safetensors_at(lua_State* L, int index) {
+  const std::map<std::string, Tensor> arrays = arrays_at(L, index);
+  table_at(L, index + 1, "metadata");
+  Metadata metadata;
+  lua_pushnil(L);
+  while (lua_next(L, index + 1) != 0) {
+    metadata.emplace(string_at(L, -2, "key of the metadata"), string_at(L, -1, "text of the metadata"));
+    lua_pop(L, 1);
+  }
+  return write_safetensors(arrays, metadata);
+}
+
 // core.safetensors_read(path) -> { name -> ndarray }, { key -> text }
 int safetensors_read(lua_State* L) {
   lua_settop(L, 1);
@@ -201,14 +226,15 @@ int safetensors_read(lua_State* L) {
       fail(error.code, "file '", path, "': ", error.what());
     }
   });
-  push_arrays(L, file.tensors);
-  lua_createtable(L, 0, static_cast<int>(file.metadata.size()));
-  for (const auto& [key, text] : file.metadata) {
-    push_string(L, key);
-    push_string(L, text);
-    lua_rawset(L, -3);
-  }
-  return 2;
+  return push_safetensors(L, file);
+}
+
+// core.safetensors_decode(bytes) -> { name -> ndarray }, { key -> text }
+int safetensors_decode(lua_State* L) {
+  lua_settop(L, 1);
+  auto& file = keep<Safetensors>(L);
+  protect_allocating(L, [&] { file = read_safetensors(string_at(L, 1, "bytes"), state_of(L).memory); });
+  return push_safetensors(L, file);
 }
 
 // core.safetensors_write(path, { name -> ndarray }, { key -> text })
@@ -216,17 +242,18 @@ int safetensors_write(lua_State* L) {
   lua_settop(L, 3);
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    const std::map<std::string, Tensor> arrays = arrays_at(L, 2);
-    table_at(L, 3, "metadata");
-    Metadata metadata;
-    lua_pushnil(L);
-    while (lua_next(L, 3) != 0) {
-      metadata.emplace(string_at(L, -2, "key of the metadata"), string_at(L, -1, "text of the metadata"));
-      lua_pop(L, 1);
-    }
-    replace_file(path, write_safetensors(arrays, metadata), nullptr, 0);
+    replace_file(path, safetensors_at(L, 2), nullptr, 0);
   });
   return 0;
+}
+
+// core.safetensors_encode({ name -> ndarray }, { key -> text }) -> bytes
+int safetensors_encode(lua_State* L) {
+  lua_settop(L, 2);
+  std::string& bytes = push_box<std::string>(L);
+  protect_allocating(L, [&] { bytes = safetensors_at(L, 1); });
+  push_string(L, bytes);
+  return 1;
 }
 
 // ---- checkpoints ---------------------------------------------------------------------------------------------
@@ -325,6 +352,8 @@ void add_files(lua_State* L, State& state) {
                                         {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},
+                                        {"safetensors_decode", safetensors_decode},
+                                        {"safetensors_encode", safetensors_encode},
                                         {"checkpoint_write", checkpoint_write},
                                         {"checkpoint_read", checkpoint_read},
                                         {nullptr, nullptr}};

@@ -20,17 +20,26 @@ local function is_file(path)
   return path:find("%.safetensors$") ~= nil
 end
 
-local function write(where, path, values, overwrite)
+local function check_any(where, values)
   if next(values) == nil then
     errors.raise("wrong_state", where .. ": there are no variables; define the job functions first")
   end
+end
+
+-- What a file of safetensors tells beside the arrays.
+local function noted()
+  return { seed = random_seed.text(), moonflow = core.version }
+end
+
+local function write(where, path, values, overwrite)
+  check_any(where, values)
   if is_file(path) then
     local there = not overwrite and io.open(path, "rb")
     if there then
       there:close()
       errors.raise("io", where .. ": file '" .. path .. "' exists; { overwrite = true } replaces it")
     end
-    core.safetensors_write(path, values, { seed = random_seed.text(), moonflow = core.version })
+    core.safetensors_write(path, values, noted())
     return
   end
   local entries = {}
@@ -76,7 +85,7 @@ end
 
 local CheckPoint = { kind = "checkpoint" }
 CheckPoint.__index = CheckPoint
-arguments.publish("CheckPoint", "check_point", CheckPoint, "init save load")
+arguments.publish("CheckPoint", "check_point", CheckPoint, "init save load save_memory load_memory")
 arguments.answer(CheckPoint, "a checkpoint", {
   restore = "check_point:load(path) reads one", read = "check_point:load(path) reads one",
   write = "check_point:save(path) writes one", init_or_load = "check_point:init() and check_point:load(path) are two",
@@ -94,7 +103,7 @@ function checkpoint.CheckPoint(...)
 end
 
 function CheckPoint.__tostring()
-  return "CheckPoint: init, save, load"
+  return "CheckPoint: init, save, load, save_memory, load_memory"
 end
 
 --- Gives every variable of the jobs defined so far its first value. Variables of jobs that are defined later get theirs
@@ -201,6 +210,36 @@ function CheckPoint:load(...)
   local known = variable.known(where, given.slots)
   local values, seed, held = read(given.path, known)
   checkpoint.adopt(where, values, seed, held, known)
+end
+
+local save_memory_signature = arguments.signature("CheckPoint:save_memory", { { "slots", "boolean", true } })
+
+--- All variables in one string, after the runs submitted so far: for a file system of one's own, such as LÖVE's, or for
+--- the network. It is what a file in the safetensors format has in it.
+--- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs
+--- @return string
+function CheckPoint:save_memory(...)
+  arguments.check_self(self, CheckPoint, "CheckPoint:save_memory")
+  local given = save_memory_signature:parse(...)
+  local values = variable.values(given.slots)
+  check_any("CheckPoint:save_memory", values)
+  return core.safetensors_encode(values, noted())
+end
+
+local load_memory_signature = arguments.signature("CheckPoint:load_memory",
+  { { "bytes", "string" }, { "slots", "boolean", true } })
+
+--- Reads the variables of the jobs defined so far, and the seed, as load does, from a string.
+--- @param bytes string    what save_memory gave, or all of a file in the safetensors format
+--- @param slots? boolean  default true; false leaves what optimizers remember and the steps of train jobs as they are
+--- @error none of the variables in it, another shape or dtype, damaged bytes: nothing is changed
+function CheckPoint:load_memory(...)
+  arguments.check_self(self, CheckPoint, "CheckPoint:load_memory")
+  local given = load_memory_signature:parse(...)
+  local where = "CheckPoint:load_memory"
+  local known = variable.known(where, given.slots)
+  local values, metadata = core.safetensors_decode(given.bytes)
+  checkpoint.adopt(where, values, tonumber(metadata.seed), values, known)
 end
 
 -- ---- SimpleCheckPointManager --------------------------------------------------------------------------------------

@@ -396,6 +396,58 @@ describe("a checkpoint", function()
     assert.truthy(lines[1]:find("', 'w-m', 'w-v'; they keep their values", 1, true), lines[1])
   end)
 
+  it("may be a string, which is what the file has in it", function()
+    local job, check_point = define({ 2, 3 }), flow.train.CheckPoint()
+    check_point:init()
+    for _ = 1, 3 do job(np.ones({ 2, 3 })) end
+    local saved, seed, path = variables(), random_seed.value(), folder .. "/all.safetensors"
+    local bytes, weights = check_point:save_memory(), check_point:save_memory({ slots = false })
+    check_point:save(path)
+    assert.equal(process.read(path), bytes)
+    local going_on = job(np.ones({ 2, 3 }))
+
+    flow.clear_default_session()
+    random_seed.adopt(seed + 1)
+    local again = define({ 2, 3 })
+    flow.train.CheckPoint():load_memory(bytes)
+    assert.equal(seed, random_seed.value())
+    for name, value in pairs(saved) do assert.is_true(value == variables()[name], name) end
+    assert.is_true(going_on == again(np.ones({ 2, 3 })))
+
+    local moments = variables()["w-m"]
+    assert.same({}, lines)
+    check_point:load_memory(weights)
+    assert.truthy(lines[1]:find("CheckPoint:load_memory has no variables 'System-Train-TrainStep-", 1, true), lines[1])
+    check_point:load_memory(bytes, { slots = false })
+    assert.equal(1, #lines)
+    assert.is_true(saved.w == variables().w and moments == variables()["w-m"])
+  end)
+
+  it("as a string that is damaged, or of other jobs, changes nothing", function()
+    raises("CheckPoint:save_memory: there are no variables; define the job", function()
+      flow.train.CheckPoint():save_memory()
+    end)
+    define({ 2, 3 })
+    local check_point = flow.train.CheckPoint()
+    check_point:init()
+    local bytes, before = check_point:save_memory(), variables().w
+    for _, cut in ipairs { 0, 7, 100, #bytes - 1 } do
+      raises("these are no safetensors", function() check_point:load_memory(bytes:sub(1, cut)) end)
+    end
+    raises("the bytes do not match their checksum", function()
+      check_point:load_memory(bytes:sub(1, -2) .. string.char((bytes:byte(-1) + 1) % 256))
+    end)
+    raises("CheckPoint:load_memory: argument 1 ('bytes') must be a string", function()
+      check_point:load_memory(before)
+    end)
+    assert.is_true(before == variables().w)
+    flow.clear_default_session()
+    define({ 3, 2 })
+    raises("variable 'w' is float32 (3, 2), the value is float32 (2, 3)", function()
+      check_point:load_memory(bytes, { slots = false })
+    end)
+  end)
+
   it("as one file leaves no more behind when killed than the next save clears away", function()
     define({ 2, 3 })
     local path = folder .. "/all.safetensors"
