@@ -1,5 +1,7 @@
 #include "bindings/host_session.h"
 
+#include <string_view>
+
 #include "bindings/host_library.h"
 #include "bindings/lua_memory.h"
 #include "bindings/lua_module.h"
@@ -307,7 +309,9 @@ void HostSession::load_library(lua_State* host_state, const char* library_path) 
       },
       nullptr);
   if (loading.refusal) refuse(MF_WRONG_STATE, loading.refusal);
-  if (code == LUA_ERRMEM) refuse(MF_OUT_OF_MEMORY, "no memory to load the library");
+  const std::string_view out = "\tnot enough memory";  // all that `require` keeps of a LUA_ERRMEM
+  const bool is_out = message.size() > out.size() && message.compare(message.size() - out.size(), out.size(), out) == 0;
+  if (code == LUA_ERRMEM || is_out) refuse(MF_OUT_OF_MEMORY, "no memory to load the library");
   if (code != 0) refuse(MF_SCRIPT_ERROR, message.empty() ? "the library does not load" : message);
   if (state_->newest) interrupted_ = state_->newest->executor().interrupt_flag();  // it was required before
   state_->interrupted = interrupted_;

@@ -22,7 +22,9 @@ function host.traced(value)
   if errors.is_error(value) then return errors.traced(value) end
   local message = errors.text(value)
   local where, rest = message:match("^([^\n]-:%d+): (.*)$")
-  local made = errors.new("script_error", rest or message, where)
+  -- All that `require` keeps of an error for want of memory is its text.
+  local is_out = message:find("^error loading module .*\tnot enough memory$")
+  local made = errors.new(is_out and "out_of_memory" or "script_error", rest or message, where)
   made.traceback = debug.traceback("", 2)
   return made
 end

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -88,6 +89,7 @@ struct Heap {
   std::atomic<int64_t> live{0}, allocations{0}, countdown{0};
   std::atomic<bool> is_out{false};
   bool stays_out = false;
+  size_t largest = SIZE_MAX;  // what is larger is refused
 
   mf_session_options options() {
     mf_session_options options = on_one_thread();
@@ -99,7 +101,7 @@ struct Heap {
         heap.is_out = heap.stays_out;
         return nullptr;
       }
-      if (heap.is_out) return nullptr;
+      if (heap.is_out || bytes > heap.largest) return nullptr;
       ++heap.live;
       return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     };
@@ -334,6 +336,46 @@ TEST_CASE("each allocation of the host's allocator may fail, and all after it un
     REQUIRE(heap.live == 0);
   }
   CHECK(n > 1000);
+  std::filesystem::remove_all(kFolder);
+}
+
+TEST_CASE("a session that one allocation is missing for says so by its code") {
+  Heap heap;
+  const mf_session_options options = heap.options();
+  int refused = 0;
+  bool reached = true;
+  for (int64_t n = 1; reached; n = next(n)) {
+    heap.countdown = n;
+    mf_session* session = nullptr;
+    mf_status* status = mf_session_open(&options, &session);
+    reached = heap.countdown == 0;
+    heap.countdown = 0;
+    INFO("allocation " << n << ": " << mf_status_message(status));
+    CHECK(mf_status_code(status) == (session == nullptr ? MF_OUT_OF_MEMORY : MF_OK));
+    refused += session == nullptr;
+    mf_status_free(status);
+    mf_session_close(session);
+    REQUIRE(heap.live == 0);
+  }
+  CHECK(refused > 50);
+}
+
+TEST_CASE("a file that a script requires and has no memory for is out of memory too") {
+  std::filesystem::create_directories(kFolder);
+  const std::string path = kFolder + "/large.lua";
+  std::ofstream(path) << "return {" << std::string(1 << 20, ' ') << "'" << std::string(1 << 20, 'x') << "'}";
+  Heap heap;
+  const mf_session_options options = heap.options();
+  moonflow_test::Host host(options);
+  host.load(("package.path = '" + kFolder + "/?.lua;' .. package.path").c_str(), "path.lua");
+  heap.largest = 1 << 18;
+  const std::string script = "require 'large'";
+  mf_status* status = mf_session_load_text(host.session, script.data(), script.size(), "game.lua");
+  INFO(mf_status_message(status));
+  CHECK(mf_status_code(status) == MF_OUT_OF_MEMORY);
+  mf_status_free(status);
+  heap.largest = SIZE_MAX;
+  host.load("assert(require 'large'[1]:sub(1, 1) == 'x')", "game.lua");
   std::filesystem::remove_all(kFolder);
 }
 
