@@ -45,7 +45,7 @@ function config.inflight(count)
 end
 
 --- Who brings results to their handlers: "script" (asynchronous calls wait and deliver when too much is in flight) or
---- "host" (they return nil, "busy"; the host calls flow.poll).
+--- "host" (they return nil, "busy"; the host calls flow.poll, and gets warnings only by flow.config.log).
 function config.pump(mode)
   if mode ~= "script" and mode ~= "host" then
     errors.raise("invalid_argument", "flow.config.pump wants \"script\" or \"host\", got " .. arguments.describe(mode))
