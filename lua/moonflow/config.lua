@@ -37,7 +37,8 @@ function config.cpu_threads(count)
 end
 config.compute_thread_pool_size = config.cpu_threads
 
---- How many runs of one job may be in flight (default 3). Takes effect for jobs built later.
+--- How many runs of one job may be in flight (default 3), for jobs built later. Of all jobs together it is 8, or five
+--- more than `count` where that is more: a game with many small jobs asks for as many as it launches between two polls.
 function config.inflight(count)
   check_count("inflight", count, 1000000)
   settings.inflight = count
