@@ -128,6 +128,15 @@ struct DtypeOf<int64_t> {
   static constexpr mf_dtype value = MF_INT64;
 };
 
+// What is thrown where memory is asked for as another dtype than it has.
+inline std::invalid_argument another_dtype(const std::string& what, int32_t index, mf_dtype is, mf_dtype asked) {
+  static const char* const names[] = {"float32", "float64", "int8",     "uint8",
+                                      "int32",   "int64",   "bfloat16", "float16"};  // as mf_dtype counts them
+  const auto name = [](mf_dtype dtype) { return dtype >= 0 && dtype <= MF_FLOAT16 ? names[dtype] : "unknown"; };
+  return std::invalid_argument("moonflow: " + what + " " + std::to_string(index) + " is " + name(is) +
+                               ", asked for as " + name(asked));
+}
+
 // Elements of somebody else, side by side.
 template <typename T>
 class Span {
@@ -214,11 +223,11 @@ class Prepared {
   // The fixed buffers. They stay where they are while this object lives; ask once, before the loop.
   template <typename T>
   Span<T> input(int32_t index) const {
-    return buffer<T>(mf_prepared_input, index);
+    return buffer<T>("prepared input", mf_prepared_input, index);
   }
   template <typename T>
   Span<const T> output(int32_t index) const {
-    const Span<T> all = buffer<T>(mf_prepared_output, index);
+    const Span<T> all = buffer<T>("prepared output", mf_prepared_output, index);
     return {all.data(), all.size()};
   }
 
@@ -237,10 +246,10 @@ class Prepared {
 
  private:
   template <typename T>
-  Span<T> buffer(mf_status* (*ask)(mf_prepared*, int32_t, mf_array*), int32_t index) const {
+  Span<T> buffer(const char* what, mf_status* (*ask)(mf_prepared*, int32_t, mf_array*), int32_t index) const {
     mf_array array = mf_array_of(DtypeOf<T>::value, nullptr, 0);
     check(ask(handle_.get(), index, &array));
-    if (array.dtype != DtypeOf<T>::value) throw std::invalid_argument("moonflow: a prepared buffer of another dtype");
+    if (array.dtype != DtypeOf<T>::value) throw another_dtype(what, index, array.dtype, DtypeOf<T>::value);
     return {static_cast<T*>(array.data), static_cast<size_t>(array.count)};
   }
 
@@ -263,7 +272,7 @@ class Result {
     if (error_) throw Error(error_);
     if (index < 0 || index >= count_) throw std::out_of_range("moonflow: the job has no such output");
     const mf_array& array = outputs_[index];
-    if (array.dtype != DtypeOf<T>::value) throw std::invalid_argument("moonflow: an output of another dtype");
+    if (array.dtype != DtypeOf<T>::value) throw another_dtype("output", index, array.dtype, DtypeOf<T>::value);
     return {static_cast<const T*>(array.data), static_cast<size_t>(array.count)};
   }
 

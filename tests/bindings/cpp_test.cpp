@@ -266,6 +266,10 @@ TEST_CASE("weights are read, written, kept in memory and published") {
   CHECK(prepared.run() == MF_OK);
   CHECK(y[2] == 4);
   CHECK_THROWS_AS(prepared.input<double>(0), std::invalid_argument);
+  CHECK_THROWS_WITH(prepared.input<double>(0), "moonflow: prepared input 0 is float32, asked for as float64");
+  CHECK_THROWS_WITH(prepared.output<int64_t>(0), "moonflow: prepared output 0 is float32, asked for as int64");
+  scale.launch({Floats{1, 2, 3}}, [](const moonflow::Result& result) { result.output<int32_t>(0); });
+  CHECK_THROWS_WITH(host.sync(), "moonflow: output 0 is float32, asked for as int32");
   CHECK(code_of([&] { prepared.input<float>(1); }) == MF_OUT_OF_RANGE);
 
   const moonflow::Bytes before = host.save_memory();
