@@ -449,8 +449,8 @@ The first element as a light userdata; a:ptr() is an FFI pointer.
 -- What an array has beside its methods, and what NumPy calls what is called otherwise here.
 local PROPERTIES = { "shape", "dtype", "rank", "nbytes", "released" }
 local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()", tolist = "a:totable()",
-                  flatten = "a:ravel()", dot = "np.matmul", view = "a:reshape", fill = "np.full", round = "np.round",
-                  clip = "np.clip", abs = "np.abs" }
+                  flatten = "a:ravel()", dot = "np.matmul", view = "a:reshape", fill = 'a:set("...", value)',
+                  round = "np.round", clip = "np.clip", abs = "np.abs" }
 
 -- Asked for what is neither a method nor a property. What the user would be given is nil, which says nothing.
 setmetatable(methods, { __index = function(_, key)
