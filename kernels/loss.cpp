@@ -85,7 +85,7 @@ void add_sigmoid(Catalog& catalog) {
       "  out = max(logits, 0) - logits * labels + log(1 + exp(-|logits|))\n"
       "An infinite logit costs 0 where the label is the 1 or 0 that it stands for, and else infinity.\n"
       "shapes: labels and logits alike -> out alike\n"
-      "dtypes: logits float32 or float64 -> the same, in nats; labels the same, or in a job of an integer dtype\n"
+      "dtypes: float32 or float64, both the same -> the same, in nats\n"
       "errors: labels and logits differ in shape or dtype";
   op.inputs = {{"labels"}, {"logits"}};
   op.infer = infer_alike(0, "labels", 1, "logits");

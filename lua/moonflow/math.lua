@@ -118,6 +118,16 @@ errors: inner or leading sizes differ; a rank below 2]])
       end)
   end
 
+  flow.nn.sigmoid_cross_entropy_with_logits = extended(flow.nn.sigmoid_cross_entropy_with_logits,
+    "flow.nn.sigmoid_cross_entropy_with_logits", "Labels of 0 and 1 may be of an integer dtype.",
+    function(as_it_is, values)
+      local labels, logits = values.labels, values.logits
+      if blob.is(labels) and blob.is(logits) and not arguments.floating[labels.dtype] then
+        values.labels = ops.apply("cast", { labels }, { dtype = logits.dtype })
+      end
+      return as_it_is(values)
+    end)
+
   for name, value in pairs { zeros_like = 0, ones_like = 1 } do
     local as_it_is = flow[name]
     local signature = arguments.signature("flow." .. name, {

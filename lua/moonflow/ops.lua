@@ -159,12 +159,6 @@ end
 -- Losses whose first two inputs, labels and logits, are of one type.
 local by_labels = { softmax_cross_entropy_with_logits = true, sigmoid_cross_entropy_with_logits = true }
 
--- Labels of 0 and 1 as the original takes them too, in an integer dtype.
-local function as_probabilities(labels, logits)
-  if not (blob.is(labels) and blob.is(logits)) or arguments.floating[labels.dtype] then return labels end
-  return (ops.apply("cast", { labels }, { dtype = logits.dtype }))
-end
-
 local function call(name, signature, ...)
   local where = signature.where
   local t = trace.need(where)
@@ -177,7 +171,6 @@ local function call(name, signature, ...)
   else
     for i, input in ipairs(def.inputs) do given[i] = values[input] or false end
   end
-  if name == "sigmoid_cross_entropy_with_logits" then given[1] = as_probabilities(given[1], given[2]) end
   local dtype = operand_dtype(given)
   local ids, attrs = {}, {}
   for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
