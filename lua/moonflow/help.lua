@@ -2,7 +2,6 @@
 -- `flow.help(flow.layers.conv2d)` gives the text; the prompt's `?` shows it.
 
 local absent = require "moonflow.absent"
-local recipes = require "moonflow.recipes"
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
@@ -448,15 +447,11 @@ end
 
 --- The recipes that all of some words are about, as `search` gives functions: { file, what stands there }.
 function help.recipes(words)
-  local list, forms = {}, forms_of(words, false)
-  for _, recipe in ipairs(#forms > 0 and recipes or {}) do
-    local text, all = as_words(table.concat(recipe, " ")), true
-    for _, word in ipairs(forms) do
-      local found = false
-      for _, form in ipairs(word) do found = found or text:find(form, 1, true) ~= nil end
-      all = all and found
-    end
-    if all then list[#list + 1] = { recipe[1], recipe[2] } end
+  local list, forms, phrase = {}, forms_of(words, false), as_words(words)
+  if #forms == 0 then return list end
+  for _, recipe in ipairs(require "moonflow.recipes") do
+    local score = score_of(forms, phrase, recipe[1], table.concat(recipe, " "))
+    if score then list[#list + 1] = { recipe[1], recipe[2] } end
   end
   return list
 end
