@@ -412,10 +412,14 @@ bool multiplies_bfloat16() {
 
 namespace {
 
+// Of the widest panel.
+int64_t panel_pairs(const NarrowProduct& product) {
+  return is_few_rows(product) ? 0 : pairs(product) * ListedPairs::vectors(product) * kLanes;
+}
+
 int64_t scratch_bytes(const NarrowProduct& product) {
-  const int64_t panel = is_few_rows(product) ? 0 : pairs(product) * ListedPairs::vectors(product) * kLanes;
-  return (product.batch * left_pairs(product) + threads() * panel) * static_cast<int64_t>(sizeof(Pair)) +
-         ListedPairs::scratch_bytes(product) + kAlignment;
+  const int64_t all = product.batch * left_pairs(product) + threads() * panel_pairs(product);
+  return all * static_cast<int64_t>(sizeof(Pair)) + ListedPairs::scratch_bytes(product) + kAlignment;
 }
 
 void multiply(const NarrowProduct& product, const void* a, const void* b, const NarrowEnding& ending, bool turned,
@@ -436,9 +440,9 @@ void multiply(const NarrowProduct& product, const void* a, const void* b, const 
     });
   }
 
-  const int64_t panel_pairs = pairs(product) * ListedPairs::vectors(product) * kLanes;
+  const int64_t each_panel = panel_pairs(product);
   Pair* const panel_scratch = packed + product.batch * left_pairs(product);
-  ListedPairs listed(product, left_of(0), panel_scratch + threads() * panel_pairs);
+  ListedPairs listed(product, left_of(0), panel_scratch + threads() * each_panel);
   const Panels panels(product, listed.pays() ? ListedPairs::vectors(product) : kVectors);
   const int64_t b_bytes = product.inner * product.columns * (product.narrow_b ? 2 : 4);
   const int64_t out_bytes = product.narrow_out ? 2 : 4;
@@ -449,7 +453,7 @@ void multiply(const NarrowProduct& product, const void* a, const void* b, const 
     const Division division(product, panels, rows, listed.pays() ? kRowsTogether : 1);
     parallel_for(division.parts, 1, [&](int64_t first_part, int64_t last_part) {
       for (int64_t part = first_part; part < last_part; ++part) {
-        Pair* const panel = panel_scratch + part * panel_pairs;
+        Pair* const panel = panel_scratch + part * each_panel;
         const Range own = division.rows_of(part), units = division.panels_of(part);
         for (int64_t unit = units.first; unit < units.last; ++unit) {
           const int64_t n = unit / panels.count, at = unit % panels.count;
