@@ -27,8 +27,7 @@ local function prepare(t, updates, scale, part, name)
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
     local dy, indices
-    -- Of a row that is picked twice the elements are sums, which are what is limited.
-    if part.rule == update.lazy_adam and l1 == 0 and l2 == 0 and not limit then dy, indices = picked_rows.of(u) end
+    if part.rule == update.lazy_adam and l1 == 0 and l2 == 0 then dy, indices = picked_rows.of(u) end
     if dy then
       u.rows = picked_rows.joined(u, dy, indices)
       u.rows.scale = scale
@@ -37,7 +36,10 @@ local function prepare(t, updates, scale, part, name)
     end
     u.picks = clipping and not limit and picked_rows.to_clip(u, part)
     scaled(u, l1, l2)
-    if limit then u.gradient = u:append("clip_by_value", { u.gradient }, { min = -limit, max = limit }, "clipped") end
+    if limit then
+      u.gradient = u:append("clip_by_value", { u.gradient }, { min = -limit, max = limit }, "clipped")
+      if u.rows then picked_rows.take_gradient(u) end
+    end
   end
   if not clipping or limit or #updates == 0 then return end
   -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would

@@ -194,7 +194,7 @@ define("AdamW", with(adam_parameters(), decay_parameters), update.adam, function
 end)
 --- Adam, always with bias correction. Of a variable from which rows are picked, as an embedding's weight is by
 --- flow.gather along axis 0 and in no other way, a step changes only the rows it has picked, and of `m` and `v` only
---- theirs. A regularizer gives every row a gradient, and so makes it Adam.
+--- theirs, clipped or not. A regularizer gives every row a gradient, and so makes it Adam.
 define("LazyAdam", lazy_parameters, update.lazy_adam, function(options, signature)
   check_betas(options, signature)
   options.do_bias_correction = true

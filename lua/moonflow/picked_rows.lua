@@ -55,6 +55,20 @@ function picked_rows.join_gathers(u)
   u.gradient = u:append("gather_grad", { rows.dy, rows.indices }, { shape = u.shape }, "all_picked_gradient")
 end
 
+--- Lets the picks of `u.rows` sum to `u.gradient`, which is what they have summed to, prepared and cut: a row that is
+--- picked n times has an n-th of it from each.
+function picked_rows.take_gradient(u)
+  local rows = u.rows
+  local ones = u:append("cast", { u:append("equal", { rows.indices, rows.indices }, nil, "ones") },
+    { dtype = u.dtype }, "ones")
+  local count = u:append("gather_grad", { ones, rows.indices }, { shape = { u.shape[1] } }, "picks_of_row")
+  for _ = 2, #u.shape do count = u:append("expand_dims", { count }, { axis = -1 }, "picks_of_row") end
+  -- A row of no picks is 0 / 0, which is never picked.
+  local share = u:append("divide", { u.gradient, count }, nil, "share_of_pick")
+  rows.dy = u:append("gather", { share, rows.indices }, { axis = 0 }, "cut_picked")
+  rows.scale, u.unscale = 1, u.finite  -- a factor of 0 leaves out the step
+end
+
 --- The picks of a table whose update reads no more of its gradient: `dy` and `indices`, or nil.
 function picked_rows.to_clip(u, part)
   if u.unscale then return nil end

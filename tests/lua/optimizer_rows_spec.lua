@@ -86,10 +86,33 @@ describe("LazyAdam of a table", function()
     agree(trained(clip, { { 4, 1, 4 } }), expected({ { [5] = 2, [2] = 1 } }, 0.25 / norm))
   end)
 
+  it("clips the elements of the rows' sums, of tables of any rank and with a loss scale", function()
+    local cut = flow.optimizer.grad_clipping.by_value(0.75)  -- of a sum of two picks, which is 1
+    for _, options in ipairs {
+      { grad_clipping = cut }, { grad_clipping = cut, loss_scale_factor = 8 },
+      { grad_clipping = cut, loss_scale_policy = flow.optimizer.loss_scale.dynamic_loss_scale(64) },
+    } do
+      agree(trained(options, { { 4, 1, 4 }, { 1, 2, 3 } }), expected {
+        { [5] = 1.5, [2] = 1 }, { [2] = 1, [3] = 1, [4] = 1 },
+      })
+    end
+    local job = flow.global_function { name = "other", type = "train", returns = tp.None } (function()
+      local ids = flow.cast(flow.range(1, 4), "int32")
+      local weight = flow.get_variable("deep", { shape = { 4, 2, 3 }, initializer = flow.ones_initializer() })
+      flow.optimizer.LazyAdam(0.5, { grad_clipping = cut }):minimize(flow.math.reduce_sum(flow.gather(weight, ids)))
+    end)
+    job()
+    local deep = flow.get_all_variables().deep
+    assert.is_true(np.all(np.equal(deep[0], 1)))
+    for row = 1, 3 do assert.is_true(np.max(np.abs(deep[row] - 0.5)) < 1e-4) end
+  end)
+
   it("leaves out a step that overflows", function()
     local scaled = { loss_scale_policy = flow.optimizer.loss_scale.dynamic_loss_scale(64) }
     agree(trained(scaled, steps), expected(counts))
     local function infinite(weight, ids) return flow.gather(weight, ids) * (1 / 0) end
+    agree(trained(scaled, steps, infinite), expected {})
+    scaled.grad_clipping = flow.optimizer.grad_clipping.by_value(0.75)
     agree(trained(scaled, steps, infinite), expected {})
   end)
 end)
