@@ -5,10 +5,10 @@
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local loss_scale = require "moonflow.loss_scale"
-local optimizer = require "moonflow.optimizer"
 local picked_rows = require "moonflow.picked_rows"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
+local train_config = require "moonflow.train_config"
 local update = require "moonflow.update"
 local variable = require "moonflow.variable"
 
@@ -230,7 +230,7 @@ end
 --- @param site string  of the job's definition
 function descent.finish(t, site)
   if not t.optimizer and #t.losses > 0 and t.config.trains then
-    t.optimizer = optimizer.from_train_config(t, t.config.train)
+    t.optimizer = train_config.optimizer(t, t.config.train)
   end
   if not t.optimizer or #t.losses == 0 then
     errors.raise("wrong_state", "the job '" .. t.job .. "' has type 'train' but minimises no loss; call "
@@ -258,14 +258,18 @@ function descent.finish(t, site)
   local gradients = t.graph:gradients(losses, seeds, wanted)
 
   local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
-  local rates, updates = {}, {}
-  for _, part in ipairs(this.parts) do rates[part] = part.scheduler:lower(t) end
+  local rates, bias_rates, updates = {}, {}, {}
+  for _, part in ipairs(this.parts) do
+    rates[part] = part.scheduler:lower(t)
+    bias_rates[part] = part.bias_scheduler and part.bias_scheduler:lower(t) or rates[part]
+  end
   for i, entry in ipairs(variables) do
     if gradients[i] then
       local part = owners[entry]
+      local rate = (entry.is_bias and bias_rates or rates)[part]
       updates[#updates + 1] = update.new {
         t = t, id = entry.id, name = entry.record.name, dtype = entry.record.dtype, shape = entry.record.shape,
-        gradient = gradients[i], rate = rates[part], part = part, regularizer = entry.regularizer,
+        gradient = gradients[i], rate = rate, part = part, regularizer = entry.regularizer,
         site = entry.record.site or "", finite = false, unscale = false,
       }
     end

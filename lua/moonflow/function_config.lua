@@ -222,6 +222,7 @@ function function_config.settle(given)
   settled.mixed_precision = settled.mixed_precision and (settled.mixed_precision_dtype or "bfloat16") or nil
   settled.times_convolutions = settled.conv_heuristics == false and not settled.deterministic_convs
   settled.trains = settled.train.primary_lr ~= nil or settled.train.model_update_conf ~= nil
+    or settled.train.secondary_lr ~= nil
   return settled
 end
 

@@ -84,7 +84,9 @@ local function chosen_names(value, signature)
   return list
 end
 
-local function loss_scale_of(options)
+local function loss_scale_of(options, signature)
+  local factor = options.loss_scale_factor
+  if factor and factor <= 0 then signature:fail(": loss_scale_factor must be above 0, got " .. factor) end
   return options.loss_scale_policy or { factor = options.loss_scale_factor or 1 }
 end
 
@@ -118,7 +120,7 @@ local function define(name, parameters, rule, settle)
     local self = {
       where = where, options = options, rule = rule, scheduler = schedule.from(options.lr_scheduler, where),
       clipping = options.grad_clipping, chosen = chosen_names(options.variables, signature),
-      loss_scale = loss_scale_of(options),
+      loss_scale = loss_scale_of(options, signature),
     }
     self.parts = { self }
     return setmetatable(self, Optimizer)
@@ -161,6 +163,25 @@ local function momentum_parameter(name)
     .. "the rate is inside of it" }
 end
 
+-- A share of the past above 1 grows without end.
+local function check_share(name)
+  return function(options, signature)
+    local share = options[name]
+    if share < 0 or share > 1 then
+      signature:fail((": %s must lie in [0, 1], got %g"):format(name, share) .. (share > 1 and name == "momentum"
+        and "; a loss scale is given by name, loss_scale_factor = " .. share or ""))
+    end
+  end
+end
+
+-- What several checks look at, one after the other.
+local function all(...)
+  local checks = { ... }
+  return function(options, signature)
+    for _, check in ipairs(checks) do check(options, signature) end
+  end
+end
+
 -- Outside of [0, 1) a mean over past gradients grows without end, or its square root has no real value.
 local function check_betas(options, signature)
   for _, name in ipairs { "beta1", "beta2" } do
@@ -171,10 +192,11 @@ end
 
 --- Gradient descent with momentum, of 0.9 where none is given (PyTorch's SGD: 0).
 ---   m = momentum * m - rate * g,  w = w + m;  with momentum 0  w = w - rate * g
-define("SGD", { momentum_parameter "momentum" }, update.sgd)
+define("SGD", { momentum_parameter "momentum" }, update.sgd, check_share "momentum")
 --- SGD with decoupled weight decay, where w is that from before the step:
 ---   m = momentum * m - rate * g,  w = w + m - rate * weight_decay * w
-define("SGDW", with({ momentum_parameter "momentum" }, decay_parameters), update.sgdw, one_choice)
+define("SGDW", with({ momentum_parameter "momentum" }, decay_parameters), update.sgdw,
+  all(check_share "momentum", one_choice))
 --- Adam (Kingma and Ba, arXiv:1412.6980).
 ---   m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
 ---   w = w - rate * c * m / (sqrt(v) + epsilon)
@@ -188,10 +210,7 @@ define("Adam", adam_parameters(), update.adam, check_betas)
 ---   w = w - rate * c * m / (sqrt(v) + epsilon) - rate * weight_decay * w
 ---   with c = sqrt(1 - beta2^t) / (1 - beta1^t) in step t, from 1 on; c = 1 without do_bias_correction
 --- epsilon is added to sqrt(v) before the correction, which the rate carries, as flow.optimizer.Adam has it.
-define("AdamW", with(adam_parameters(), decay_parameters), update.adam, function(options, signature)
-  check_betas(options, signature)
-  one_choice(options, signature)
-end)
+define("AdamW", with(adam_parameters(), decay_parameters), update.adam, all(check_betas, one_choice))
 --- Adam, always with bias correction. Of a variable from which rows are picked, as an embedding's weight is by
 --- flow.gather along axis 0 and in no other way, a step changes only the rows it has picked, and of `m` and `v` only
 --- theirs, clipped or not. A regularizer gives every row a gradient, and so makes it Adam.
@@ -206,10 +225,7 @@ define("LAMB", with({
   { "beta1", "finite", 0.9, text = "share of the mean gradient m that a step keeps, in [0, 1)" },
   { "beta2", "finite", 0.999, text = "share of the mean square v that a step keeps, in [0, 1)" },
   { "epsilon", "finite", 1e-6, text = "added to the root" },
-}, decay_parameters), update.lamb, function(options, signature)
-  check_betas(options, signature)
-  one_choice(options, signature)
-end)
+}, decay_parameters), update.lamb, all(check_betas, one_choice))
 --- The gradient over the root of its mean square.
 ---   s = decay_rate * s + (1 - decay_rate) * g^2,  w = w - rate * g / sqrt(s + epsilon)
 ---   centered: a = decay_rate * a + (1 - decay_rate) * g,  w = w - rate * g / sqrt(max(s - a^2, 0) + epsilon)
@@ -217,16 +233,17 @@ define("RMSProp", {
   { "decay_rate", "finite", 0.99, text = "share of the means that a step keeps" },
   { "epsilon", "finite", 1e-8, text = "added to the mean square, inside the root (PyTorch: to the root)" },
   { "centered", "boolean", false, text = "subtract the square of the mean gradient" },
-}, update.rmsprop)
---- Momentum with a rate of its own for each variable.
----   local_rate = rate * lars_coefficient * |w| / (|g| + epsilon), with |x| the root of the mean of squares
----   m = momentum_beta * m - local_rate * g,  w = w + m
-define("LARS", {
+}, update.rmsprop, check_share "decay_rate")
+--- Momentum with a rate of its own for each variable (You and others, arXiv:1708.03888).
+---   local_rate = rate * lars_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), with |x| the root of the mean
+---   of squares; where |w| or |g| is 0, as a bias is at first, rate
+---   m = momentum_beta * m - local_rate * g,  w = w + m - local_rate * weight_decay * w
+define("LARS", with({
   momentum_parameter "momentum_beta",
   { "epsilon", "finite", 1e-9, text = "added to the size of the gradient" },
   { "lars_coefficient", "finite", 0.0001, text = "the rate where weight and gradient are equally large, over the rate "
     .. "that is given" },
-}, update.lars)
+}, decay_parameters), update.lars, all(check_share "momentum_beta", one_choice))
 
 local combined_signature = arguments.signature("flow.optimizer.CombinedOptimizer", {
   { "optimizers", "entries", text = "a list of optimizers, each with `variables`, but one at most" },
@@ -255,8 +272,8 @@ function optimizer.CombinedOptimizer(...)
     parts[i], places[part] = part, i
   end
   if #parts == 0 then combined_signature:fail(": a list of optimizers is wanted, and it is empty") end
-  return setmetatable({ where = "flow.optimizer.CombinedOptimizer", parts = parts, loss_scale = loss_scale_of(given) },
-    Optimizer)
+  return setmetatable({ where = "flow.optimizer.CombinedOptimizer", parts = parts,
+                        loss_scale = loss_scale_of(given, combined_signature) }, Optimizer)
 end
 
 -- ---- marking losses -----------------------------------------------------------------------------------------------
@@ -286,12 +303,23 @@ local function check_loss(loss, first, t, where)
   end
 end
 
+-- A loss that is named twice would count twice.
+local function check_new(loss, losses, where)
+  for _, earlier in ipairs(losses) do
+    if earlier.id == loss.id then
+      errors.raise("wrong_state", where .. ": '" .. loss.name .. "' is a loss of the job already, and would count "
+        .. "twice; leave one of them out, or minimize 2 * loss")
+    end
+  end
+end
+
 --- Marks a value as a loss of the job.
 function optimizer.add_loss(loss, where)
   where = where or "flow.losses.add_loss"
   local t = trace.need(where)
   need_training(t, where)
   check_loss(loss, t.losses[1], t, where)
+  check_new(loss, t.losses, where)
   t.losses[#t.losses + 1] = loss
 end
 
@@ -316,97 +344,22 @@ function Optimizer:minimize(loss, ...)
       .. "several groups of variables to flow.optimizer.CombinedOptimizer, and a loss that only some variables are to "
       .. "follow into a job of its own")
   end
+  if t.config.trains then
+    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has config.train in its function_config, which "
+      .. "is an optimizer too; leave that out, or mark the loss by flow.losses.add_loss")
+  end
   local losses = blob.is(loss) and { loss } or loss
   if type(losses) ~= "table" or #losses == 0 then
     errors.raise("invalid_argument", where .. " wants a blob or a list of blobs, got " .. arguments.describe(loss))
   end
   for i, item in ipairs(arguments.check_list(losses, where .. ": the list of losses")) do
     check_loss(item, t.losses[1] or i > 1 and losses[1] or nil, t, where)
+    check_new(item, t.losses, where)
+    check_new(item, { unpack(losses, 1, i - 1) }, where)
   end
   -- From here on nothing fails, so a script that catches an error has a job as it was.
   for _, item in ipairs(losses) do t.losses[#t.losses + 1] = item end
   t.optimizer, t.optimizer_site = self, errors.site()
-end
-
--- ---- the optimizer of the oldest dialect --------------------------------------------------------------------------
-
-local conf_names = {
-  "naive_conf", "momentum_conf", "adam_conf", "lazy_adam_conf", "rmsprop_conf", "lars_conf", "lamb_conf",
-  "learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf",
-}
-
-local function check_conf_names(conf)
-  local known = {}
-  for _, name in ipairs(conf_names) do known[name] = true end
-  for name in pairs(conf) do
-    if not known[name] then
-      errors.raise("invalid_argument", "model_update_conf has no entry '" .. tostring(name) .. "'"
-        .. arguments.suggestion(name, conf_names))
-    end
-  end
-end
-
-function optimizer.from_train_config(t, config)
-  local conf = config.model_update_conf or { naive_conf = {} }
-  check_conf_names(conf)
-  if not config.primary_lr then
-    errors.raise("invalid_argument", "the job '" .. t.job .. "' has a model_update_conf but no learning rate; "
-      .. "call config.train:primary_lr(0.1)")
-  end
-  local rate = schedule.from_conf(config.primary_lr, conf)
-  local options = { loss_scale_factor = config.loss_scale_factor }
-  local clip = conf.clip_conf and conf.clip_conf.clip_by_global_norm
-  if clip then options.grad_clipping = optimizer.grad_clipping.by_global_norm(clip.clip_norm) end
-  local function pick(name, allowed)
-    local given = conf[name]
-    for key, value in pairs(given) do
-      if not allowed[key] then
-        errors.raise("invalid_argument", "model_update_conf." .. name .. " has no option '" .. tostring(key) .. "'")
-      end
-      options[allowed[key]] = value
-    end
-    options.lr_scheduler = rate
-  end
-  -- The class, or with decoupled weight decay the one that has it.
-  local function with_decay(plain, decaying)
-    local decay = conf.weight_decay_conf
-    if not decay then return plain(options) end
-    if not decaying then
-      errors.raise("unsupported", "model_update_conf.weight_decay_conf goes with adam_conf, lamb_conf, "
-        .. "momentum_conf and naive_conf; regularizer = flow.regularizers.l2(rate) of a variable or layer decays it "
-        .. "under any")
-    end
-    options.weight_decay = decay.weight_decay_rate
-    options.weight_decay_includes = decay.includes and decay.includes.pattern
-    options.weight_decay_excludes = decay.excludes and decay.excludes.pattern
-    return decaying(options)
-  end
-  local adam = { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon", do_bias_correction = "do_bias_correction" }
-  if conf.momentum_conf then
-    pick("momentum_conf", { beta = "momentum" })
-    return with_decay(optimizer.SGD, optimizer.SGDW)
-  elseif conf.adam_conf then
-    pick("adam_conf", adam)
-    return with_decay(optimizer.Adam, optimizer.AdamW)
-  elseif conf.lazy_adam_conf then
-    pick("lazy_adam_conf", { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon" })
-    return with_decay(optimizer.LazyAdam)
-  elseif conf.rmsprop_conf then
-    pick("rmsprop_conf", { decay_rate = "decay_rate", epsilon = "epsilon", centered = "centered" })
-    return with_decay(optimizer.RMSProp)
-  elseif conf.lars_conf then
-    pick("lars_conf", { momentum_beta = "momentum_beta", epsilon = "epsilon", lars_coefficient = "lars_coefficient" })
-    return with_decay(optimizer.LARS)
-  elseif conf.lamb_conf then
-    pick("lamb_conf", { beta1 = "beta1", beta2 = "beta2", epsilon = "epsilon" })
-    return with_decay(optimizer.LAMB, optimizer.LAMB)
-  elseif conf.naive_conf then
-    pick("naive_conf", {})
-    options.momentum = 0
-    return with_decay(optimizer.SGD, optimizer.SGDW)
-  end
-  errors.raise("invalid_argument", "model_update_conf names no optimizer; naive_conf, momentum_conf, adam_conf, "
-    .. "lazy_adam_conf, rmsprop_conf, lars_conf or lamb_conf is wanted")
 end
 
 return optimizer

@@ -40,7 +40,7 @@ function Scheduler:lower(t)
   if self.blob then return lower_blob(t, self.blob, self.where) end
   local rate = self.op and append(t, self.op, { t:step_id() }, self.attrs) or scalar(t, self.base_lr)
   local warmup = self.warmup
-  if not warmup then return rate end
+  if not warmup or warmup.attrs.steps == 0 then return rate end
   warmup.attrs.base_lr = self.base_lr
   return append(t, warmup.op, { t:step_id(), rate }, warmup.attrs)
 end
@@ -56,7 +56,7 @@ function Scheduler:at(...)
   end
   local rate = self.op and ndarray.evaluate(self.op, { step }, self.attrs) or core.array(self.base_lr, "float32", {})
   local warmup = self.warmup
-  if warmup then
+  if warmup and warmup.attrs.steps > 0 then
     warmup.attrs.base_lr = self.base_lr
     rate = ndarray.evaluate(warmup.op, { step, rate }, warmup.attrs)
   end
@@ -196,12 +196,12 @@ schedule.PolynomialSchduler = schedule.PolynomialScheduler
 
 local function define_warmup(name, parameter, make)
   local signature = arguments.signature("flow.optimizer.warmup." .. name, {
-    { "steps", "integer", text = "how many steps it lasts" },
+    { "steps", "integer", text = "how many steps it lasts; 0 is no warm-up" },
     { parameter, "finite", text = "share of the schedule's base_lr at the beginning" },
   })
   schedule.warmup[name] = function(...)
     local given = signature:parse(...)
-    if given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
+    if given.steps < 0 then signature:fail(": steps must be 0 or more, got " .. given.steps) end
     return setmetatable(make(given, signature), Warmup)
   end
 end
@@ -223,56 +223,5 @@ define_warmup("linear", "start_multiplier", function(given, signature)
   return { op = "schedule_warmup_linear",
            attrs = { steps = given.steps, start_multiplier = given.start_multiplier } }
 end)
-
--- ---- the tables of the oldest dialect -----------------------------------------------------------------------------
-
-local decays = {
-  exponential_conf = { "ExponentialScheduler", { decay_batches = "steps" } },
-  inverse_time_conf = { "InverseTimeScheduler", { decay_batches = "steps" } },
-  natural_exp_conf = { "NaturalExpScheduler", { decay_batches = "steps" } },
-  cosine_conf = { "CosineScheduler", { decay_batches = "steps" } },
-  linear_cosine_conf = { "LinearCosineScheduler", { decay_batches = "steps" } },
-  polynomial_conf = { "PolynomialScheduler", { decay_batches = "steps" } },
-  piecewise_constant_conf = { "PiecewiseConstantScheduler", {} },
-  piecewise_scaling_conf = { "PiecewiseScalingScheduler", { scales = "scale" } },
-}
-
-local warmups = {
-  constant_conf = { "constant", { warmup_batches = "steps" } },
-  linear_conf = { "linear", { warmup_batches = "steps" } },
-}
-
-local function entry_of(choices, conf, what)
-  local name, values = next(conf)
-  local entry = choices[name]
-  if not entry or type(values) ~= "table" then
-    local names = {}
-    for choice in pairs(choices) do names[#names + 1] = choice end
-    errors.raise("invalid_argument", "model_update_conf." .. what .. " has no form '" .. tostring(name) .. "'"
-      .. arguments.suggestion(name, names))
-  end
-  local options = {}
-  for key, value in pairs(values) do options[entry[2][key] or key] = value end
-  return entry[1], options
-end
-
---- A scheduler out of config.train: primary_lr and the learning_rate_decay and warmup_conf of model_update_conf.
-function schedule.from_conf(base_lr, conf)
-  local options = {}
-  local make = function() return new(nil, base_lr, nil, options.warmup) end
-  if conf.learning_rate_decay then
-    local name, given = entry_of(decays, conf.learning_rate_decay, "learning_rate_decay")
-    make = function()
-      if name ~= "PiecewiseConstantScheduler" then given.base_lr = base_lr end
-      given.warmup = options.warmup
-      return schedule[name](given)
-    end
-  end
-  if conf.warmup_conf then
-    local name, given = entry_of(warmups, conf.warmup_conf, "warmup_conf")
-    options.warmup = schedule.warmup[name](given)
-  end
-  return make()
-end
 
 return schedule

@@ -155,6 +155,13 @@ local function length(u, id, word)
   return u:append("sqrt", { u:append("reduce_sum", { square }, nil, word .. "_sum") }, nil, word .. "_length")
 end
 
+-- `value` where both norms are above 0, else `otherwise`.
+local function where_both(u, weight, gradient, value, otherwise)
+  local both = u:append("multiply", { weight, gradient }, nil, "ratio_or_not")
+  return u:append("where", { u:append("greater", { both, u:number(0, "zero") }, nil, "has_ratio"), value, otherwise },
+    nil, "trust")
+end
+
 --- Adam's direction, and what decays, as long as the variable times the learning rate.
 function update.lamb(u, options)
   local m, v, zero, one = u:slot("m"), u:slot("v"), u:number(0, "zero"), u:number(1, "one")
@@ -171,8 +178,7 @@ function update.lamb(u, options)
   end
   local weight, step = length(u, u.id, "weight"), length(u, direction, "direction")
   local ratio = u:append("divide", { weight, step }, nil, "ratio")
-  local both = u:append("multiply", { weight, step }, nil, "ratio_or_not")
-  ratio = u:append("where", { u:append("greater", { both, zero }, nil, "has_ratio"), ratio, one }, nil, "trust")
+  ratio = where_both(u, weight, step, ratio, one)
   local rate = u:append("multiply", { u:typed(u.rate, "rate"), ratio }, nil, "trusted_rate")
   local change = u:append("negative", { u:append("multiply", { direction, rate }, nil, "step") }, nil, "change")
   if u.finite then
@@ -199,16 +205,21 @@ local function rms(u, id, word)
   return u:append("sqrt", { mean }, nil, word .. "_norm")
 end
 
---- The learning rate times coefficient * |w| / (epsilon + |g|), then momentum.
+--- The learning rate times coefficient * |w| / (epsilon + |g| + decay * |w|), then momentum, with decoupled decay.
 function update.lars(u, options)
+  local decay = decays(options, u.name) and options.weight_decay
   local weight, gradient = rms(u, u.id, "weight"), rms(u, u.gradient, "gradient")
   local above = u:append("multiply", { weight, u:number(options.lars_coefficient, "coefficient") }, nil, "lars_above")
   local below = u:append("add", { gradient, u:number(options.epsilon, "epsilon") }, nil, "lars_below")
+  if decay then
+    local part = u:append("multiply", { weight, u:number(decay, "weight_decay") }, nil, "lars_decay")
+    below = u:append("add", { below, part }, nil, "lars_below")
+  end
   local ratio = u:append("divide", { above, below }, nil, "lars_ratio")
-  if u.dtype ~= "float32" then ratio = u:append("cast", { ratio }, { dtype = "float32" }, "lars_cast") end
+  ratio = where_both(u, weight, gradient, ratio, u:number(1, "one"))
+  ratio = u:in_dtype(ratio, u.dtype, "float32", "lars_cast")
   u.rate = u:append("multiply", { u.rate, ratio }, nil, "lars_rate")
-  u:append("momentum_update", { u.id, u:slot("momentum"), u.gradient, u.rate, u.finite },
-    { beta = options.momentum_beta }, "update")
+  update.sgdw(u, { momentum = options.momentum_beta, weight_decay = decay or 0 })
 end
 
 return update

@@ -58,7 +58,7 @@ local function declare(t, given, where)
   local value = blob.new(t, id, given.name, site)
   t.variables[given.name] = value
   t.variable_list[#t.variable_list + 1] = { record = record, id = id, trainable = given.trainable,
-                                            regularizer = given.regularizer }
+                                            regularizer = given.regularizer, is_bias = given.is_bias }
   return value
 end
 
@@ -110,6 +110,7 @@ function variable.get(where, given)
   return declare(t, {
     name = given.name, shape = shape, dtype = dtype, initializer = init or earlier.initializer,
     regularizer = given.regularizer, trainable = given.trainable ~= false, seed = given.seed,
+    is_bias = given.model_name == "bias",
   }, where)
 end
 
@@ -143,6 +144,7 @@ end
 --- @param initializer? Initializer  required for a new variable, unless the job has a default one
 --- @param regularizer? Regularizer
 --- @param trainable? boolean     default true
+--- @param model_name? string    "bias": what config.train:secondary_lr is the learning rate of
 --- @param random_seed? number    its own seed, instead of flow.set_seed's
 --- @param reuse? boolean         default true; false: an error when the job has it already
 --- @return Blob

@@ -174,7 +174,8 @@ local function need_training(t, where)
 end
 
 --- Calls `handler` with the gradient of the sum of the job's losses with respect to `blob`, each time the job runs.
---- It is what autodiff gives: not divided by the number of losses, not regularised, not clipped.
+--- It is what autodiff gives: not divided by the number of losses, not regularised, not clipped, and with a loss scale
+--- that many times as large.
 --- @param value Blob
 --- @param dtype? Type
 --- @param handler? function|string

@@ -61,6 +61,53 @@ describe("an optimizer", function()
   end)
 end)
 
+describe("a loss", function()
+  it("is one of the job's once, and has one optimizer", function()
+    local function refused(message, body, config)
+      flow.clear_default_session()
+      local make = flow.global_function { name = "j", type = "train", returns = tp.None, function_config = config }
+      local fine, problem = pcall(make, function()
+        body(flow.get_variable("w", { shape = { 2 }, initializer = flow.zeros_initializer() }))
+      end)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
+    end
+    local sgd = flow.optimizer.SGD(0.1)
+    local twice = "'w' is a loss of the job already, and would count twice"
+    refused("flow.optimizer.SGD:minimize: " .. twice, function(w) sgd:minimize { w, w } end)
+    refused("flow.optimizer.SGD:minimize: " .. twice, function(w)
+      flow.losses.add_loss(w)
+      sgd:minimize(w)
+    end)
+    refused("flow.losses.add_loss: " .. twice, function(w)
+      flow.losses.add_loss(w)
+      flow.losses.add_loss(w)
+    end)
+    refused("the job 'j' has config.train in its function_config, which is an optimizer too",
+      function(w) sgd:minimize(w) end, { train = { primary_lr = 0.1 } })
+  end)
+end)
+
+describe("a share of what was before", function()
+  it("lies between 0 and 1", function()
+    for _, case in ipairs {
+      { "SGD", "momentum", 128, "; a loss scale is given by name, loss_scale_factor = 128" },
+      { "SGDW", "momentum", -0.5, "" }, { "LARS", "momentum_beta", 1.5, "" }, { "RMSProp", "decay_rate", 9, "" },
+    } do
+      local name, option, value, advice = unpack(case)
+      local fine, problem = pcall(flow.optimizer[name], 0.1, { [option] = value })
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(("%s must lie in [0, 1], got %g%s"):format(option, value, advice), 1, true),
+        tostring(problem))
+    end
+    for _, factor in ipairs { 0, -2 } do
+      local fine, problem = pcall(flow.optimizer.SGD, 0.1, { loss_scale_factor = factor })
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("loss_scale_factor must be above 0, got " .. factor, 1, true))
+    end
+  end)
+end)
+
 describe("SGD", function()
   it("without momentum subtracts rate times gradient", function()
     check(train(function() return flow.optimizer.SGD(0.1, { momentum = 0 }) end),
@@ -250,6 +297,37 @@ describe("LARS", function()
     local rate = 0.5 * 0.1 * 1 / (norm + 1e-9)
     assert.truthy(math.abs(seen[1][1] - (1 - rate * 1)) < 1e-6)
     assert.truthy(math.abs(seen[1][2] - (1 - rate * 2)) < 1e-6)
+  end)
+
+  it("decays weights beside the gradient, and in the rate", function()
+    local seen = train(function()
+      return flow.optimizer.LARS(0.5, { lars_coefficient = 0.1, momentum_beta = 0.9, weight_decay = 0.3 })
+    end, { steps = 3 })
+    local w, m = { 1, 1 }, { 0, 0 }
+    for t = 1, 3 do
+      local g = { 1, 2 * t }
+      local function norm(x) return math.sqrt((x[1] ^ 2 + x[2] ^ 2) / 2) end
+      local rate = 0.5 * 0.1 * norm(w) / (norm(g) + 0.3 * norm(w) + 1e-9)
+      for i = 1, 2 do
+        m[i] = 0.9 * m[i] - rate * g[i]
+        w[i] = w[i] + m[i] - rate * 0.3 * w[i]
+        assert.truthy(math.abs(seen[t][i] - w[i]) < 1e-6, seen[t][i] .. " for " .. w[i])
+      end
+    end
+    flow.clear_default_session()
+    seen = train(function() return flow.optimizer.LARS(0.5, { weight_decay = 0.3, weight_decay_excludes = "w" }) end)
+    flow.clear_default_session()
+    assert.same(train(function() return flow.optimizer.LARS(0.5) end), seen)
+  end)
+
+  it("takes the rate as it is for what is all 0, and leaves it so without a gradient", function()
+    local function first(gradient)
+      flow.clear_default_session()
+      return train(function() return flow.optimizer.LARS(0.5, { lars_coefficient = 0.1 }) end,
+        { steps = 1, start = 0, gradient = function() return gradient end })[1]
+    end
+    assert.same({ -0.5, -1 }, first { 2, 4 })
+    assert.same({ 0, 0 }, first { 0, 0 })
   end)
 end)
 
@@ -447,65 +525,17 @@ describe("schedules", function()
       function(t) return t < 2 and 0.2 or 0.4 end)
   end)
 
+  it("have no warm-up in one of 0 steps", function()
+    check_rates(o.CosineScheduler(0.4, 6, { warmup = o.warmup.linear(0, 0.1) }), function(t)
+      return 0.4 * 0.5 * (1 + math.cos(math.pi * math.min(t, 6) / 6))
+    end)
+    assert.has_error(function() o.warmup.linear(-1, 0.1) end)
+  end)
+
   it("keep their step in a variable of the job", function()
     train(function() return o.SGD(o.CosineScheduler(0.1, 10)) end, { steps = 3 })
     local step = session.handle():read("System-Train-TrainStep-train")
     assert.equal("int64", step.dtype)
     assert.equal(3, step:item())
-  end)
-end)
-
-describe("the oldest dialect", function()
-  local function config(conf)
-    local c = flow.function_config()
-    c.train:primary_lr(0.01)
-    c.train:model_update_conf(conf)
-    return c
-  end
-
-  it("chooses optimizer, schedule and clipping by tables", function()
-    check(train(nil, { function_config = config { naive_conf = {} } }), function(w, g) return w - 0.01 * g end)
-    flow.clear_default_session()
-    check(train(nil, { function_config = config { momentum_conf = { beta = 0.5 } } }), function(w, g, _, s)
-      s.m = 0.5 * (s.m or 0) - 0.01 * g
-      return w + s.m
-    end)
-    flow.clear_default_session()
-    check(train(nil, { function_config = config { adam_conf = { do_bias_correction = false } } }), adam(false))
-    flow.clear_default_session()
-    check(train(nil, { function_config = config {
-      naive_conf = {}, learning_rate_decay = { exponential_conf = { decay_batches = 2, decay_rate = 0.5 } },
-      warmup_conf = { constant_conf = { warmup_batches = 1, multiplier = 0.1 } },
-    } }), function(w, g, t) return w - (t < 1 and 0.001 or 0.01 * 0.5 ^ (t / 2)) * g end)
-  end)
-
-  it("decays weights under plain descent too", function()
-    local decay = { weight_decay_rate = 0.1 }
-    check(train(nil, { function_config = config { naive_conf = {}, weight_decay_conf = decay } }),
-      function(w, g) return w - 0.01 * g - 0.01 * 0.1 * w end)
-  end)
-
-  it("loses nothing that it was told", function()
-    local function refuses(message, f)
-      local fine, problem = pcall(f)
-      assert.is_false(fine)
-      assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
-      flow.clear_default_session()
-    end
-    refuses("model_update_conf has no entry 'learning_rate_decy'; did you mean 'learning_rate_decay'?", function()
-      train(nil, { function_config = config { naive_conf = {}, learning_rate_decy = {} } })
-    end)
-    refuses("weight_decay_conf goes with adam_conf, lamb_conf, momentum_conf and naive_conf", function()
-      train(nil, { function_config = config { rmsprop_conf = {}, weight_decay_conf = { weight_decay_rate = 0.1 } } })
-    end)
-    refuses("num_gradient_accumulation_steps: gradients are not added up", function()
-      local c = config { naive_conf = {} }
-      c.train:num_gradient_accumulation_steps(4)
-      train(nil, { function_config = c })
-    end)
-    refuses("config.train:primary_lr takes one argument, got 2", function()
-      flow.function_config().train:primary_lr(0.1, 0.2)
-    end)
-    refuses("config:winograd takes one argument, got 2", function() flow.function_config():winograd(true, false) end)
   end)
 end)
