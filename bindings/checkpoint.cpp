@@ -1,11 +1,14 @@
 #include "bindings/checkpoint.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "bindings/checkpoint_directory.h"
+#include "bindings/checkpoint_meta.h"
 #include "bindings/checksum.h"
 #include "bindings/file.h"
 
@@ -115,30 +118,95 @@ Entry entry_of(const Json& facts, const std::string& where) {
   return entry;
 }
 
+// The folder of a variable, or none when there is no such folder.
+Descriptor open_folder(const Descriptor& directory, const std::string& path, const std::string& folder) {
+  Descriptor opened(::openat(directory.get(), folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!opened && errno != ENOENT)
+    fail(ErrorCode::Io, "'", path, "/", folder, "' is no folder, or a link, which is not followed here");
+  return opened;
+}
+
+// A file in it, or none when there is no such file.
+std::optional<FileSource> open_file(const Descriptor& folder, const char* name, const std::string& file_path) {
+  int64_t size = 0;
+  try {
+    Descriptor file = open_for_reading(folder.get(), name, file_path, size);
+    return FileSource(std::move(file), file_path, size);
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::NotFound) throw;
+    return std::nullopt;
+  }
+}
+
 // The value in the variable's folder, in the file `out`, or none when there is no such file.
 Tensor read_value(const Descriptor& directory, const std::string& path, const std::string& name, const TensorType& type,
                   const std::shared_ptr<HostMemory>& memory) {
   const std::string folder_name = folder_of(name), file_path = path + "/" + folder_name + "/out";
-  const Descriptor folder(
-      ::openat(directory.get(), folder_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder && errno == ENOENT) return Tensor();
-  if (!folder)
-    fail(ErrorCode::Io, "'", path, "/", folder_name, "' is no folder, or a link, which is not followed here");
-  int64_t size = 0;
-  Descriptor file;
-  try {
-    file = open_for_reading(folder.get(), "out", file_path, size);
-  } catch (const Error& error) {
-    if (error.code == ErrorCode::NotFound) return Tensor();
-    throw;
-  }
-  require(size == type.bytes(), ErrorCode::ShapeMismatch, "file '", file_path, "' has ", size, " bytes, ", type,
-          " has ", type.bytes());
-  FileSource source(std::move(file), file_path, size);
+  const Descriptor folder = open_folder(directory, path, folder_name);
+  std::optional<FileSource> source;
+  if (folder) source = open_file(folder, "out", file_path);
+  if (!source) return Tensor();
+  require(source->remaining() == type.bytes(), ErrorCode::ShapeMismatch, "file '", file_path, "' has ",
+          source->remaining(), " bytes, ", type, " has ", type.bytes());
   Tensor value = Tensor::allocate(type, memory);
-  source.read(value.data(), size);
-  source.expect_end();
+  source->read(value.data(), type.bytes());
+  source->expect_end();
   return value;
+}
+
+void expect_type(const std::string& where, const TensorType& type, const TensorType& wanted) {
+  require(type == wanted, type.shape != wanted.shape ? ErrorCode::ShapeMismatch : ErrorCode::DtypeMismatch, where,
+          " is ", type, ", the program wants ", wanted);
+}
+
+// ---- what the original system wrote -------------------------------------------------------------------------------
+
+// The type that is noted beside a variable's value, if it is.
+std::optional<TensorType> noted_type(const Descriptor& directory, const std::string& path, const std::string& folder) {
+  constexpr int64_t kMetaBytes = 4096;
+  const std::string file_path = path + "/" + folder + "/" + kMeta;
+  const Descriptor opened = open_folder(directory, path, folder);
+  std::optional<FileSource> source;
+  if (opened) source = open_file(opened, kMeta, file_path);
+  if (!source) return std::nullopt;
+  require(source->remaining() <= kMetaBytes, ErrorCode::Io, "file '", file_path, "' has ", source->remaining(),
+          " bytes, at most ", kMetaBytes, " are read");
+  return type_in_meta(source->read_rest(), "file '" + file_path + "'");
+}
+
+// All variables whose types are noted.
+std::vector<NamedType> noted_variables(const Descriptor& directory, const std::string& path) {
+  const int copy = ::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(copy < 0 ? nullptr : ::fdopendir(copy), ::closedir);
+  require(listing != nullptr, ErrorCode::Io, "'", path, "' cannot be listed");
+  std::vector<NamedType> found;
+  while (const dirent* entry = ::readdir(listing.get())) {
+    const std::string name = entry->d_name;
+    struct stat facts {};
+    const bool is_there = ::fstatat(directory.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
+    if (name[0] == '.' || !is_there || !S_ISDIR(facts.st_mode)) continue;
+    if (const auto type = noted_type(directory, path, name)) found.push_back({name, *type});
+  }
+  return found;
+}
+
+std::map<std::string, Tensor> read_original(const Descriptor& directory, const std::string& path,
+                                            const std::optional<std::vector<NamedType>>& wanted,
+                                            const std::shared_ptr<HostMemory>& memory) {
+  std::map<std::string, Tensor> values;
+  const std::vector<NamedType> variables = wanted ? *wanted : noted_variables(directory, path);
+  require(wanted || !variables.empty(), ErrorCode::Io, "checkpoint '", path, "' has no ", kManifest, ", nor a ", kMeta,
+          " beside its values, so their types must be given; flow.train.CheckPoint():load takes them from the jobs "
+          "defined so far");
+  for (const NamedType& variable : variables) {
+    if (wanted) {
+      const auto type = noted_type(directory, path, folder_of(variable.name));
+      if (type) expect_type("variable '" + variable.name + "' of checkpoint '" + path + "'", *type, variable.type);
+    }
+    const Tensor value = read_value(directory, path, variable.name, variable.type, memory);
+    if (value) values.emplace(variable.name, value);
+  }
+  return values;
 }
 
 }  // namespace
@@ -180,20 +248,17 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
   const Descriptor directory = open_checkpoint(path);
   Checkpoint checkpoint;
   checkpoint.manifest = read_manifest(directory, path);
-  const Json::Object* variables = nullptr;
-  if (!checkpoint.manifest.is_null()) {
-    variables = checkpoint.manifest.find<Json::Object>("variables");
-    require(variables != nullptr, ErrorCode::Io, "file '", path, "/", kManifest, "': no list of variables");
+  if (checkpoint.manifest.is_null()) {
+    checkpoint.values = read_original(directory, path, wanted, memory);
+    return checkpoint;
   }
-  require(variables != nullptr || wanted, ErrorCode::Io, "checkpoint '", path, "' has no ", kManifest,
-          ", so the types of its variables must be given");
+  const auto* variables = checkpoint.manifest.find<Json::Object>("variables");
+  require(variables != nullptr, ErrorCode::Io, "file '", path, "/", kManifest, "': no list of variables");
 
   const auto read_known = [&](const std::string& name, const Json& facts, const TensorType* type) {
     const std::string where = "variable '" + name + "' of checkpoint '" + path + "'";
     const Entry entry = entry_of(facts, where);
-    require(type == nullptr || *type == entry.type,
-            type != nullptr && type->shape != entry.type.shape ? ErrorCode::ShapeMismatch : ErrorCode::DtypeMismatch,
-            where, " is ", entry.type, ", the program wants ", type != nullptr ? *type : entry.type);
+    if (type != nullptr) expect_type(where, entry.type, *type);
     const Tensor value = read_value(directory, path, name, entry.type, memory);
     require(static_cast<bool>(value), ErrorCode::Io, where, " is in the manifest, but its file is missing");
     require(checksum_of(value.data(), static_cast<size_t>(value.bytes())) == entry.checksum, ErrorCode::Io, where,
@@ -206,13 +271,8 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
     return checkpoint;
   }
   for (const NamedType& variable : *wanted) {
-    if (variables != nullptr) {
-      const auto found = variables->find(variable.name);
-      if (found != variables->end()) read_known(variable.name, found->second, &variable.type);
-      continue;
-    }
-    const Tensor value = read_value(directory, path, variable.name, variable.type, memory);
-    if (value) checkpoint.values.emplace(variable.name, value);
+    const auto found = variables->find(variable.name);
+    if (found != variables->end()) read_known(variable.name, found->second, &variable.type);
   }
   return checkpoint;
 }

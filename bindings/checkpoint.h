@@ -1,5 +1,6 @@
 // Checkpoints: a folder with one `<variable>/out` per variable, raw little-endian and row-major as the original system
-// has it, plus a manifest with shapes, dtypes, checksums and whatever the caller adds. Reading trusts nothing in it.
+// has it, plus a manifest with shapes, dtypes, checksums and whatever the caller adds. Reading trusts nothing in it,
+// and takes what the original wrote, whose types stand in `<variable>/meta` or, with its first versions, nowhere.
 #pragma once
 
 #include <map>

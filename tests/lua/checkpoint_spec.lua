@@ -336,6 +336,51 @@ describe("a checkpoint", function()
     assert.is_true(before.w == variables().w)
   end)
 
+  it("of the original system has types where its later versions wrote it", function()
+    define({ 2, 3 })
+    local path = folder .. "/a"
+    flow.train.CheckPoint():save(path)
+    local before, meta = variables(), path .. "/w/meta"
+    os.remove(path .. "/manifest.json")
+    local function refuses(message, f, ...)
+      local fine, problem = pcall(f, ...)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
+    end
+    local function load() flow.train.CheckPoint():load(path) end
+    refuses("has no manifest.json, nor a meta beside its values, so their types must be given; "
+      .. "flow.train.CheckPoint():load takes them from the jobs", flow.checkpoint.get, path)
+    process.write(path .. "/readme", "no variable")
+    for _, text in ipairs {
+      "shape {\n  dim: 2\n  dim: 3\n}\ndata_type: kFloat\n", "data_type: kFloat, shape: { dim: [2, 3] }",
+    } do
+      process.write(meta, text)
+      local got = flow.checkpoint.get(path)
+      assert.is_true(before.w == got.w)
+      assert.equal("float32", got.w.dtype)
+      load()
+      assert.is_true(before.w == variables().w)
+    end
+    process.write(meta, "shape { dim: 3 dim: 2 } data_type: kFloat")
+    refuses("is float32 (3, 2), the program wants float32 (2, 3)", load)
+    process.write(meta, "shape { dim: 2 dim: 3 } data_type: kInt32")
+    refuses("is int32 (2, 3), the program wants float32 (2, 3)", load)
+    for text, message in pairs {
+      ["shape { dim: 2 dim: 2 } data_type: kFloat"] = "has 24 bytes, float32 (2, 2) has 16",
+      ["shape { dim: 2 dim: 3 } data_type: kOFRecord"] = "data_type kOFRecord is not known here",
+      ["shape { dim: 2 dim: -3 } data_type: kFloat"] = "not a shape and a data_type, at '-3'",
+      ["shape { dim: 2 size: 3 } data_type: kFloat"] = "not a shape and a data_type, at 'size'",
+      ["shape { dim: 4611686018427387904 dim: 4611686018427387904 } data_type: kFloat"] = "",
+      ["shape { dim: 2"] = "not a shape and a data_type, at ''",
+      ["shape { dim: 2 dim: 3 }"] = "no data_type",
+      [("x"):rep(5000)] = "has 5000 bytes, at most 4096 are read",
+      ["dim: 2"] = "not a shape and a data_type, at 'dim'",
+    } do
+      process.write(meta, text)
+      refuses(message, flow.checkpoint.get, path)
+    end
+  end)
+
   it("lets another process go on as if nothing had stopped, dropout and all", function()
     local script = folder .. "/train.lua"
     process.write(script, ([[
