@@ -174,19 +174,27 @@ std::optional<TensorType> noted_type(const Descriptor& directory, const std::str
   return type_in_meta(source->read_rest(), "file '" + file_path + "'");
 }
 
-// All variables whose types are noted.
+// All variables, where types are noted.
 std::vector<NamedType> noted_variables(const Descriptor& directory, const std::string& path) {
   const int copy = ::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(copy < 0 ? nullptr : ::fdopendir(copy), ::closedir);
   require(listing != nullptr, ErrorCode::Io, "'", path, "' cannot be listed");
   std::vector<NamedType> found;
+  std::string unknown;
   while (const dirent* entry = ::readdir(listing.get())) {
     const std::string name = entry->d_name;
     struct stat facts {};
     const bool is_there = ::fstatat(directory.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
     if (name[0] == '.' || !is_there || !S_ISDIR(facts.st_mode)) continue;
-    if (const auto type = noted_type(directory, path, name)) found.push_back({name, *type});
+    if (const auto type = noted_type(directory, path, name))
+      found.push_back({name, *type});
+    else
+      unknown = name;
   }
+  require(unknown.empty() || found.empty(), ErrorCode::Io, "checkpoint '", path, "' has no ", kMeta, " beside '",
+          unknown,
+          "', as others have, so its type is not known; flow.train.CheckPoint():load takes it from the jobs defined so "
+          "far");
   return found;
 }
 

@@ -339,7 +339,7 @@ describe("a checkpoint", function()
   it("of the original system has types where its later versions wrote it", function()
     define({ 2, 3 })
     local path = folder .. "/a"
-    flow.train.CheckPoint():save(path)
+    flow.train.CheckPoint():save(path, { slots = false })
     local before, meta = variables(), path .. "/w/meta"
     os.remove(path .. "/manifest.json")
     local function refuses(message, f, ...)
@@ -361,6 +361,9 @@ describe("a checkpoint", function()
       load()
       assert.is_true(before.w == variables().w)
     end
+    process.shell("mkdir " .. process.quote(path .. "/v"))
+    refuses("has no meta beside 'v', as others have", flow.checkpoint.get, path)
+    process.shell("rmdir " .. process.quote(path .. "/v"))
     process.write(meta, "shape { dim: 3 dim: 2 } data_type: kFloat")
     refuses("is float32 (3, 2), the program wants float32 (2, 3)", load)
     process.write(meta, "shape { dim: 2 dim: 3 } data_type: kInt32")
