@@ -532,6 +532,7 @@ local function close()
   handle, next_completion, wait = nil, nil, nil
   calls, stash, stash_first, stash_last, late, failures = {}, {}, 1, 0, {}, {}
   for _, forget in ipairs(on_close) do forget() end
+  collectgarbage()  -- which sees little of how much the plans and variables hold, and would wait for long
 end
 
 -- Does a job's body, or a handler, ask for the end of the session that it belongs to?

@@ -138,6 +138,23 @@ describe("one after another", function()
     assert.is_true(growth < 150e3, growth .. " bytes")
   end)
 
+  it("sessions give back what they held as they end, and not when Lua next collects", function()
+    local held = setmetatable({}, { __mode = "v" })
+    local function live()
+      held[1] = flow.global_function { type = "train", returns = tp.None } (function()
+        local w = flow.get_variable("w", { shape = { 8 }, initializer = flow.zeros_initializer() })
+        flow.optimizer.SGD(0.1):minimize(w)
+      end)
+      held[1]()
+    end
+    for _, finish in ipairs { flow.clear_default_session, flow.shutdown } do
+      live()
+      assert.is_table(held[1])
+      finish()
+      assert.is_nil(held[1])
+    end
+  end)
+
   it("jobs with their watches leave nothing behind", function()
     local ones = np.ones({ 1, 3 })
     local handled, called = setmetatable({}, { __mode = "k" }), 0
