@@ -65,6 +65,15 @@ local function spec_of_type(kind, config, given, body, ...)
   return spec, body
 end
 
+-- Is this a spec, where inputs by name might stand? Those are types, and not a table of types.
+local function is_spec(given)
+  if type(given) ~= "table" or getmetatable(given) then return false end
+  for name in pairs(given) do
+    if not is_field[name] then return false end
+  end
+  return typing.is(given.returns) or type(given.inputs) == "table" and not getmetatable(given.inputs)
+end
+
 --- The spec and the body, which may be absent, of a call.
 --- @error an unknown field; a field of another kind than is wanted
 function job_spec.of(spec, inputs, body, ...)
@@ -76,7 +85,9 @@ function job_spec.of(spec, inputs, body, ...)
   if type(spec) == "function" then spec, body = {}, spec end
   if type(inputs) == "function" then inputs, body = nil, inputs end
   if spec == nil then spec = {} end
-  if function_config.is(spec) then
+  if function_config.is(spec) and is_spec(inputs) then
+    spec = spec_of_type(nil, spec, inputs)
+  elseif function_config.is(spec) then
     spec = { function_config = spec, inputs = inputs }
   elseif type(spec) ~= "table" or getmetatable(spec) then
     errors.raise("invalid_argument", "flow.global_function wants a table, got " .. arguments.describe(spec))

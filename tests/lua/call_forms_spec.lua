@@ -163,6 +163,8 @@ describe("a name by position", function()
 end)
 
 describe("flow.global_function with the type first", function()
+  local function of_inputs(inputs) return inputs * 2 end
+
   local inputs = { a = tp.Numpy.Placeholder({ 2, 3 }) }
 
   local function doubled(a) return a * 2 end
@@ -182,6 +184,18 @@ describe("flow.global_function with the type first", function()
     local ran = false
     flow.global_function("predict", function() ran = true end)
     assert.is_true(ran)
+  end)
+
+  it("takes a table behind a config alone for what it is, inputs or all of it", function()
+    local config = flow.function_config()
+    config:default_data_type(flow.double)
+    for _, given in ipairs { inputs, { inputs = inputs, returns = tp.Numpy }, { inputs = inputs },
+                             { returns = tp.Numpy, inputs = inputs, name = "of_config" } } do
+      local result = flow.global_function(config, given)(doubled)(x)
+      assert.equal(12, (given.returns and result or result:get()):at(1, 0))
+    end
+    -- An input may be called so too.
+    assert.equal(12, flow.global_function(config, { inputs = inputs.a })(of_inputs)(x):get():at(1, 0))
   end)
 
   it("trains where that is its type", function()
