@@ -55,7 +55,10 @@ local save_values_signature = arguments.signature("flow.checkpoint.save",
 --- @param values? table        { name = ndarray }; default: all variables
 --- @param overwrite? boolean   true replaces what is there
 function checkpoint.save(...)
-  local given = save_values_signature:parse(...)
+  local path, values, more = ...
+  -- Options behind the path alone are not arrays by name.
+  local is_options = more == nil and type(values) == "table" and type(values.overwrite) == "boolean"
+  local given = is_options and save_values_signature:parse(path, nil, values) or save_values_signature:parse(...)
   write("flow.checkpoint.save", given.path, given.values or variable.values(true), given.overwrite)
 end
 

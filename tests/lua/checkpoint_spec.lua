@@ -593,6 +593,13 @@ describe("a checkpoint", function()
       assert.same({ "a", "b" }, names(got))
       assert.is_true(got.a == values.a and got.b == values.b)
     end
+    raises("overwrite", function() flow.checkpoint.save(folder .. "/own", { overwrite = np.ones({ 1 }) }) end)
+    flow.checkpoint.save(folder .. "/overwrite", { overwrite = np.ones({ 1 }) })  -- a name as any other
+    assert.same({ "overwrite" }, names(flow.checkpoint.get(folder .. "/overwrite")))
+    define({ 2, 3 })
+    flow.checkpoint.save(folder .. "/own", { overwrite = true })
+    assert.is_true(flow.checkpoint.get(folder .. "/own").w == variables().w)
+    flow.clear_default_session()
     raises("cannot open the folder '" .. folder .. "/no'", function()
       flow.checkpoint.save(folder .. "/no/such", values)
     end)
