@@ -42,8 +42,12 @@ local function gather_within(given, t)
   end
   for i = 0, count - 1 do
     if params.shape[i] ~= indices.shape[i] then
+      -- The original counted at most all axes of the indices but the last one.
+      local meant = count == #indices.shape and count > 1
+        and ("; to pick for each of the last axis of indices it is axis = %d, batch_dims = %d"):format(count - 1,
+          count - 1)
       gather_signature:fail((": the leading %d axes are a batch, and axis %d differs: params are %s, indices %s")
-        :format(count, i, tostring(params.shape), tostring(indices.shape)))
+        :format(count, i, tostring(params.shape), tostring(indices.shape)) .. (meant or ""))
     end
   end
   -- Of a small dtype the places in a batch could be too large for it.

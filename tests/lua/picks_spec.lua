@@ -68,6 +68,8 @@ describe("flow.gather within a batch", function()
     end
     refused("axis is 2, wanted that behind the batch, 1", { 2, 2 }, { axis = 2, batch_dims = 1 })
     refused("axis 0 differs: params are (2, 3, 4), indices (3, 2)", { 3, 2 }, { batch_dims = 1 })
+    refused("axis 1 differs: params are (2, 3, 4), indices (2, 2); to pick for each of the last axis of indices it is "
+      .. "axis = 1, batch_dims = 1", { 2, 2 }, { axis = 2, batch_dims = 2 })
     refused("batch_dims is 3", { 2, 3, 4 }, { batch_dims = 3 })
     refused("batch_dims is 2", { 2 }, { batch_dims = 2 })
   end)
