@@ -137,6 +137,12 @@ local function check_count(where, most, ...)
   end
 end
 
+local function check_train(what, value, kind)
+  if type(value) ~= kind then
+    errors.raise("invalid_argument", what .. " wants a " .. kind .. ", got " .. arguments.describe(value))
+  end
+end
+
 function TrainConfig.__index(self, name)
   local kind = train_options[name]
   if not kind then
@@ -146,10 +152,7 @@ function TrainConfig.__index(self, name)
   return function(receiver, value, ...)
     if receiver ~= self then colon_needed("config.train", name) end
     check_count("config.train:" .. name, 1, value, ...)
-    if type(value) ~= kind then
-      errors.raise("invalid_argument", "config.train:" .. name .. " wants a " .. kind .. ", got "
-        .. arguments.describe(value))
-    end
+    check_train("config.train:" .. name, value, kind)
     self.values[name] = value
     return self
   end
@@ -205,6 +208,7 @@ function function_config.settle(given)
             errors.raise("invalid_argument", "function_config.train has no option '" .. tostring(option) .. "'"
               .. arguments.suggestion(option, train_names))
           end
+          check_train("function_config.train." .. option, inner, train_options[option])
           settled.train[option] = inner
         end
       else

@@ -21,8 +21,9 @@ local function check_key(path, key, choices)
   local names = {}
   for name in pairs(choices) do names[#names + 1] = name end
   table.sort(names)
+  local known = #names > 0 and "; it has " .. table.concat(names, ", ") or "; it has none"
   refuse(path, "has no entry '%s'%s", tostring(key), arguments.nearest(tostring(key), names)
-    and arguments.suggestion(tostring(key), names) or "; it has " .. table.concat(names, ", "))
+    and arguments.suggestion(tostring(key), names) or known)
 end
 
 -- What a table says, under our names: `names` has ours for each of the original's.

@@ -99,6 +99,7 @@ describe("model_update_conf", function()
     refuses("model_update_conf names no optimizer", { warmup_conf = {} })
     refuses("model_update_conf has adam_conf and naive_conf, and one of them is meant",
       { naive_conf = {}, adam_conf = {} })
+    refuses("model_update_conf.naive_conf has no entry 'momentum'; it has none", { naive_conf = { momentum = 0.9 } })
     refuses("model_update_conf.momentum_conf has no entry 'bet'; did you mean 'beta'?",
       { momentum_conf = { bet = 0.9 } })
     refuses("model_update_conf.clip_conf has no entry 'clip_by_globalnorm'; did you mean 'clip_by_global_norm'?",
@@ -159,6 +160,19 @@ describe("config.train", function()
     assert.is_false(fine)
     assert.truthy(tostring(problem):find("the job 'train' has a secondary_lr but no learning rate", 1, true),
       tostring(problem))
+  end)
+
+  it("is checked in a plain table too", function()
+    for option, case in pairs {
+      primary_lr = { "0.1", "function_config.train.primary_lr wants a number, got '0.1'" },
+      model_update_conf = { "naive_conf", "function_config.train.model_update_conf wants a table, got 'naive_conf'" },
+    } do
+      local fine, problem = pcall(trained, { train = { [option] = case[1] } })
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(case[2], 1, true), tostring(problem))
+    end
+    assert.same(trained(config { naive_conf = {} }).weight:totable(),
+      trained({ train = { primary_lr = 0.01, model_update_conf = { naive_conf = {} } } }).weight:totable())
   end)
 
   it("refuses what it cannot do", function()
