@@ -133,6 +133,8 @@ local rows = {
   { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy" },
   { "flow.data", "train_test_split random_split",
     "take rows in the order of flow.np.random.permutation(#x): x[order:rows(0, n)], and the others" },
+  { "flow.np", "fromfile frombuffer",
+    "flow.np.from_string(io.open(path, \"rb\"):read(\"*a\"), shape, dtype) makes an array of bytes" },
   { "flow.np", "DataFrame", "flow.np.loadtxt reads a table of numbers, whose columns are x:slice(\":, 0\")" },
   { "flow.linalg", "cholesky inv solve det slogdet svd eigh qr lstsq pinv norm",
     "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md takes its gradient into one" },
