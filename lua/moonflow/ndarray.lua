@@ -72,6 +72,7 @@ function ndarray.as_array(x, what)
   local got = arguments.describe(x)
   return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. got
     .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp"
+      or kind == "boolean" and "; a == b is one truth in Lua, and np.equal(a, b) that of each element"
       or got:find("LL$") and "; np.array({ " .. got .. " }, flow.int64) is an array" or ""))
 end
 local as_array = ndarray.as_array

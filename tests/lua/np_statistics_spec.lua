@@ -10,6 +10,19 @@ local function raises(pattern, body, ...)
   assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
 end
 
+describe("what was compared by ==", function()
+  it("is told from the comparison of each element", function()
+    local labels = np.array { 1, 2, 3 }
+    for _, f in ipairs { np.sum, np.mean, np.all } do
+      local fine, problem = pcall(f, labels == np.zeros { 3 })
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("got false; a == b is one truth in Lua, and np.equal(a, b) that of each "
+        .. "element", 1, true), tostring(problem))
+    end
+    assert.equal(2, np.sum(np.equal(labels, np.array { 1, 0, 3 })))
+  end)
+end)
+
 describe("a weighted mean", function()
   local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
 
