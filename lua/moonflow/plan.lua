@@ -88,7 +88,9 @@ local function add_taps(self, t, gradients, leaves)
       self.watches[#self.watches + 1] = handle
       graph:tap(id, #self.watches)
     elseif not handle.optional then
-      session.log("moonflow: " .. handle.what .. " of the job '" .. t.job .. "' shows nothing: no loss depends on it")
+      local dtype = handle.blob.dtype
+      session.log("moonflow: " .. handle.what .. " of the job '" .. t.job .. "' shows nothing: "
+        .. (arguments.floating[dtype] and "no loss depends on it" or "there is no gradient of " .. dtype))
     end
   end
   for token, handle in ipairs(self.watches) do

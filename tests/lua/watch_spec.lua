@@ -217,6 +217,19 @@ describe("a gradient watch", function()
     assert.truthy(lines[1]:find("no loss depends on it", 1, true))
   end)
 
+  it("says so in the log when the value is of whole numbers", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    flow.global_function { type = "train", returns = tp.None } (function()
+      local w = flow.get_variable("w", { shape = { 3 }, initializer = flow.zeros_initializer() })
+      local count = flow.cast(flow.range(3), flow.int32)
+      flow.watch_diff(count, function() end)
+      flow.optimizer.SGD(0.1):minimize(w * flow.cast(count, flow.float))
+    end)
+    flow.config.log(nil)
+    assert.truthy(lines[1]:find("shows nothing: there is no gradient of int32", 1, true), lines[1])
+  end)
+
   it("of logits under softmax cross entropy has rows that sum to zero", function()
     local seen
     local job = flow.global_function {
