@@ -80,6 +80,10 @@ local texts = {
   groups = "parts into which channels and filters are split; each filter sees the channels of its part",
   weight_name = "the whole name of the weight",
   bias_name = "the whole name of the bias",
+  gamma_name = "the whole name of gamma",
+  beta_name = "the whole name of beta",
+  moving_mean_name = "the whole name of the running mean",
+  moving_variance_name = "the whole name of the running variance",
   output_shape = "see above",
   center = "add a learned beta",
   scale = "multiply by a learned gamma",
@@ -278,7 +282,8 @@ local normalisation_parameters = {
   { "gamma_regularizer", "regularizer?" }, { "moving_mean_initializer", "initializer?" },
   { "moving_variance_initializer", "initializer?" }, { "trainable", "boolean", true },
   { "training", "boolean", true, text = "false: with the running statistics in a train job too" },
-  { "name", "string?" },
+  { "name", "string?" }, { "gamma_name", "string?" }, { "beta_name", "string?" }, { "moving_mean_name", "string?" },
+  { "moving_variance_name", "string?" },
 }
 
 local function batch_normalization(t, given, where, signature)
@@ -289,7 +294,7 @@ local function batch_normalization(t, given, where, signature)
   local names = naming(t, given.name, "BatchNorm")
   local function parameter(word, init, regularizer, trainable)
     return weight(t, where, names, word, { size }, init,
-      { dtype = dtype, regularizer = regularizer, trainable = trainable })
+      { dtype = dtype, regularizer = regularizer, trainable = trainable, full_name = given[word .. "_name"] })
   end
   local beta = given.center
     and parameter("beta", given.beta_initializer or zeros, given.beta_regularizer, given.trainable)

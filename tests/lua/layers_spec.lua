@@ -188,6 +188,15 @@ describe("conv2d", function()
 end)
 
 describe("batch normalisation", function()
+  it("can have the names of its variables given wholly", function()
+    run(np.ones({ 2, 3 }), function(b)
+      return flow.layers.batch_normalization(b, {
+        name = "bn", gamma_name = "g", beta_name = "b", moving_mean_name = "m", moving_variance_name = "v",
+      })
+    end)
+    assert.same({ "b (3)", "g (3)", "m (3)", "v (3)" }, names())
+  end)
+
   local function normal(kind, options)
     return function(b)
       options = options or {}
