@@ -1,6 +1,8 @@
 #include "bindings/checkpoint_meta.h"
 
+#include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "engine/error.h"
 
@@ -75,8 +77,8 @@ class MetaReader {
 
   DType dtype_called(std::string_view name) const {
     constexpr std::pair<std::string_view, DType> kNames[] = {
-        {"kFloat", DType::Float32}, {"kDouble", DType::Float64},   {"kInt8", DType::Int8},
-        {"kUInt8", DType::UInt8},   {"kInt32", DType::Int32},      {"kInt64", DType::Int64},
+        {"kFloat", DType::Float32}, {"kDouble", DType::Float64},    {"kInt8", DType::Int8},
+        {"kUInt8", DType::UInt8},   {"kInt32", DType::Int32},       {"kInt64", DType::Int64},
         {"kChar", DType::Int8},     {"kBFloat16", DType::BFloat16}, {"kFloat16", DType::Float16}};
     for (const auto& [known, dtype] : kNames)
       if (name == known) return dtype;
