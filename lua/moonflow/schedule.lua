@@ -40,7 +40,7 @@ function Scheduler:lower(t)
   if self.blob then return lower_blob(t, self.blob, self.where) end
   local rate = self.op and append(t, self.op, { t:step_id() }, self.attrs) or scalar(t, self.base_lr)
   local warmup = self.warmup
-  if not warmup or warmup.attrs.steps == 0 then return rate end
+  if not warmup then return rate end
   warmup.attrs.base_lr = self.base_lr
   return append(t, warmup.op, { t:step_id(), rate }, warmup.attrs)
 end
@@ -56,7 +56,7 @@ function Scheduler:at(...)
   end
   local rate = self.op and ndarray.evaluate(self.op, { step }, self.attrs) or core.array(self.base_lr, "float32", {})
   local warmup = self.warmup
-  if warmup and warmup.attrs.steps > 0 then
+  if warmup then
     warmup.attrs.base_lr = self.base_lr
     rate = ndarray.evaluate(warmup.op, { step, rate }, warmup.attrs)
   end
@@ -64,6 +64,7 @@ function Scheduler:at(...)
 end
 
 local function new(op, base_lr, attrs, warmup)
+  if warmup and warmup.attrs.steps == 0 then warmup = nil end
   return setmetatable({ op = op, base_lr = base_lr, attrs = attrs, warmup = warmup }, Scheduler)
 end
 
