@@ -21,9 +21,9 @@ local function check_key(path, key, choices)
   local names = {}
   for name in pairs(choices) do names[#names + 1] = name end
   table.sort(names)
-  local known = #names > 0 and "; it has " .. table.concat(names, ", ") or "; it has none"
-  refuse(path, "has no entry '%s'%s", tostring(key), arguments.nearest(tostring(key), names)
-    and arguments.suggestion(tostring(key), names) or known)
+  local advice = arguments.suggestion(tostring(key), names)
+  if advice == "" then advice = "; it has " .. (#names > 0 and table.concat(names, ", ") or "none") end
+  refuse(path, "has no entry '%s'%s", tostring(key), advice)
 end
 
 -- What a table says, under our names: `names` has ours for each of the original's.
@@ -37,15 +37,14 @@ local function fields(path, given, names)
   return options
 end
 
--- The choice that a table makes, and what stands under it; nil where it makes none.
-local function choice(path, given, choices, is_other)
+-- The choice that a table makes, and what stands under it; nil where it makes none. `known` has its keys where it has
+-- others than the choices.
+local function choice(path, given, choices, known)
   check_table(path, given)
   local found = {}
   for key in pairs(given) do
-    if not (is_other and is_other[key]) then
-      check_key(path, key, choices)
-      found[#found + 1] = key
-    end
+    check_key(path, key, known or choices)
+    if choices[key] then found[#found + 1] = key end
   end
   table.sort(found)
   if #found > 1 then refuse(path, "has %s, and one of them is meant", table.concat(found, " and ")) end
@@ -116,10 +115,8 @@ local updates = {
   lamb_conf = { "LAMB", "LAMB", moments },
 }
 
-local is_beside = { learning_rate_decay = true, warmup_conf = true, clip_conf = true, weight_decay_conf = true }
-local entries = {}
+local entries = { learning_rate_decay = true, warmup_conf = true, clip_conf = true, weight_decay_conf = true }
 for name in pairs(updates) do entries[name] = true end
-for name in pairs(is_beside) do entries[name] = true end
 
 local function clipping(conf)
   local path = ".clip_conf"
@@ -146,8 +143,7 @@ end
 --- @param config table  primary_lr; secondary_lr, that of the biases, model_update_conf and loss_scale_factor if given
 function train_config.optimizer(t, config)
   local conf = config.model_update_conf or { naive_conf = {} }
-  for key in pairs(conf) do check_key("", key, entries) end
-  local form, given = choice("", conf, updates, is_beside)
+  local form, given = choice("", conf, updates, entries)
   if not form then
     refuse("", "names no optimizer; naive_conf, momentum_conf, adam_conf, lazy_adam_conf, rmsprop_conf, lars_conf or "
       .. "lamb_conf is wanted")
