@@ -29,7 +29,7 @@ local function weight(t, where, names, word, shape, init, options)
   return variable.get(where, {
     name = options.full_name or t:scoped(names.name .. "-" .. word), shape = shape, dtype = options.dtype,
     initializer = init, regularizer = options.regularizer, trainable = options.trainable, reuse = false,
-    owner = "layer", model_name = word == "bias" and word or nil,
+    owner = "layer", model_name = word,
   })
 end
 

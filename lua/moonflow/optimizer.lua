@@ -352,13 +352,14 @@ function Optimizer:minimize(loss, ...)
   if type(losses) ~= "table" or #losses == 0 then
     errors.raise("invalid_argument", where .. " wants a blob or a list of blobs, got " .. arguments.describe(loss))
   end
-  for i, item in ipairs(arguments.check_list(losses, where .. ": the list of losses")) do
-    check_loss(item, t.losses[1] or i > 1 and losses[1] or nil, t, where)
-    check_new(item, t.losses, where)
-    check_new(item, { unpack(losses, 1, i - 1) }, where)
+  local all_losses = { unpack(t.losses) }
+  for _, item in ipairs(arguments.check_list(losses, where .. ": the list of losses")) do
+    check_loss(item, all_losses[1], t, where)
+    check_new(item, all_losses, where)
+    all_losses[#all_losses + 1] = item
   end
   -- From here on nothing fails, so a script that catches an error has a job as it was.
-  for _, item in ipairs(losses) do t.losses[#t.losses + 1] = item end
+  t.losses = all_losses
   t.optimizer, t.optimizer_site = self, errors.site()
 end
 
