@@ -1,4 +1,4 @@
-// Files as Lua functions: text, JSON, npy, npz, IDX, PNG, safetensors, checkpoints.
+// Files as Lua functions: text, JSON, npy, npz, IDX, PNG, OFRecord, safetensors, checkpoints.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "bindings/lua_module.h"
 #include "bindings/npy.h"
 #include "bindings/npz.h"
+#include "bindings/ofrecord.h"
 #include "bindings/png.h"
 #include "bindings/safetensors.h"
 
@@ -186,6 +187,27 @@ int npz_write(lua_State* L) {
   return 0;
 }
 
+// core.ofrecord_read(path, offset) -> { name -> ndarray, bytes or list of bytes }, offset of the next; nothing at the
+// end
+int ofrecord_read(lua_State* L) {
+  lua_settop(L, 2);
+  auto& record = keep<OfRecord>(L);
+  bool found = false;
+  protect_allocating(L, [&] {
+    const int64_t offset = integer_at(L, 2, "offset", 0, int64_t{1} << 53);
+    found = read_ofrecord(path_at(L, 1), offset, state_of(L).memory, record);
+  });
+  if (!found) return 0;
+  push_arrays(L, record.numbers);
+  for (const auto& [name, values] : record.bytes) {
+    push_string(L, name);
+    values.size() == 1 ? push_string(L, values[0]) : push_list(L, values, push_string);
+    lua_rawset(L, -3);
+  }
+  lua_pushnumber(L, static_cast<double>(record.end));
+  return 2;
+}
+
 // Pushes { name -> ndarray }, { key -> text }.
 int push_safetensors(lua_State* L, const Safetensors& file) {
   push_arrays(L, file.tensors);
@@ -348,6 +370,7 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_read", npz_read},
                                         {"npz_write", npz_write},
                                         {"idx_read", idx_read},
+                                        {"ofrecord_read", ofrecord_read},
                                         {"png_read", png_read},
                                         {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},

@@ -89,10 +89,11 @@ local rows = {
   -- data and what is seen of it
   { "flow.data", "ofrecord_reader ofrecord_loader ofrecord_image_classification_reader ofrecord_raw_decoder "
     .. "ofrecord_bytes_decoder ofrecord_image_decoder ofrecord_image_decoder_random_crop OFRecordRawDecoder "
-    .. "OFRecordBytesDecoder OFRecordImageDecoder OFRecordImageDecoderRandomCrop decode_ofrecord onerec_reader "
-    .. "onerec_decoder OneRecDecoder BlobConf RawCodec ImageCodec BytesListCodec ImagePreprocessor "
-    .. "ImageResizePreprocessor NormByChannelPreprocessor coco_reader image_decoder_random_crop_resize "
-    .. "ImageDecoderRandomCropResize",
+    .. "OFRecordBytesDecoder OFRecordImageDecoder OFRecordImageDecoderRandomCrop decode_ofrecord",
+    "flow.data.ofrecords(paths) reads such files outside the job; hand over batches of flow.data.Dataset" },
+  { "flow.data", "onerec_reader onerec_decoder OneRecDecoder BlobConf RawCodec ImageCodec BytesListCodec "
+    .. "ImagePreprocessor ImageResizePreprocessor NormByChannelPreprocessor coco_reader "
+    .. "image_decoder_random_crop_resize ImageDecoderRandomCropResize",
     "read files outside the job, by flow.np.load or flow.np.load_png, and hand over batches of flow.data.Dataset" },
   { "flow.data", "decode_random", "flow.random.uniform(shape) makes such an input" },
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "

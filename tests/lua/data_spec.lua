@@ -1,4 +1,4 @@
--- flow.data: data sets in batches, MNIST files good and bad, synthetic digits; flow.zip.
+-- flow.data: data sets in batches, MNIST and OFRecord files good and bad, synthetic digits; flow.zip.
 local data = require "moonflow.data"
 local iterator = require "moonflow.iterator"
 local np = require "moonflow.np"
@@ -335,6 +335,89 @@ describe("load_mnist", function()
     assert.is_true(math.abs(train.images:mean() - 0.1307) < 1e-4)
     assert.is_true(math.abs(train.images:std() - 0.3081) < 1e-4)
     train.images:release()
+  end)
+end)
+
+describe("ofrecords", function()
+  -- A message of protobuf: its fields, each with its length.
+  local function varint(n)
+    local bytes = {}
+    repeat
+      local low = n % 128
+      n = (n - low) / 128
+      bytes[#bytes + 1] = string.char(n > 0 and low + 128 or low)
+    until n == 0
+    return table.concat(bytes)
+  end
+  local function field(number, bytes) return varint(8 * number + 2) .. varint(#bytes) .. bytes end
+  local function feature(name, kind, list) return field(1, field(1, name) .. field(2, field(kind, list))) end
+  local function record(...)
+    local message = table.concat({ ... })
+    return np.array({ #message }, { dtype = "int64" }):tobytes() .. message
+  end
+
+  local function file(text, name)
+    local path = process.folder(name or "data_ofrecord") .. "/part-0"
+    process.write(path, text)
+    return path
+  end
+
+  local BYTES, FLOATS, DOUBLES, INT32S, INT64S = 1, 2, 3, 4, 5
+  local minus_one = ("\255"):rep(9) .. "\1"
+
+  it("gives every kind of feature", function()
+    local path = file(record(
+      feature("pixels", FLOATS, field(1, np.array({ 0, 0.5, 1 }):tobytes())),
+      feature("exact", DOUBLES, field(1, np.array({ 0.1, -2 }, { dtype = "float64" }):tobytes())),
+      feature("label", INT32S, field(1, varint(300) .. minus_one)),
+      feature("id", INT64S, "\8" .. varint(2 ^ 40)),  -- a list that is not packed
+      feature("encoded", BYTES, field(1, "\0\1jpeg")),
+      feature("words", BYTES, field(1, "two") .. field(1, "words")),
+      feature("empty", FLOATS, "")) .. record(feature("label", INT32S, field(1, varint(7)))))
+    local records = {}
+    for i, found in data.ofrecords(path) do
+      assert.equal(#records, i)
+      records[i + 1] = found
+    end
+    assert.equal(2, #records)
+    local first = records[1]
+    assert.is_true(first.pixels == np.array({ 0, 0.5, 1 }))
+    assert.equal("float64", first.exact.dtype)
+    assert.equal(0.1, first.exact[0])
+    assert.equal("int32", first.label.dtype)
+    assert.same({ 300, -1 }, first.label:totable())
+    assert.equal("int64", first.id.dtype)
+    assert.equal(2 ^ 40, first.id[0])
+    assert.equal("\0\1jpeg", first.encoded)
+    assert.same({ "two", "words" }, first.words)
+    assert.equal("(0)", tostring(first.empty.shape))
+    assert.same({ 7 }, records[2].label:totable())
+    assert.is_nil(records[2].pixels)
+  end)
+
+  it("goes on from file to file", function()
+    local function labelled(label) return record(feature("label", INT32S, field(1, varint(label)))) end
+    local seen, paths = {}, {}
+    for k, text in ipairs({ labelled(1) .. labelled(2), "", labelled(3) }) do
+      paths[k] = file(text, "data_ofrecord" .. k)
+    end
+    for i, found in data.ofrecords(paths) do seen[i + 1] = found.label[0] end
+    assert.same({ 1, 2, 3 }, seen)
+  end)
+
+  it("refuses what is damaged, and says where", function()
+    local good = record(feature("label", INT32S, field(1, varint(1))))
+    local function refuses(pattern, text)
+      raises("io", pattern, function() for _ in data.ofrecords(file(text)) do end end)
+    end
+    refuses(("byte %d: a record begins with its length, 8 bytes, and 3 are left"):format(#good), good .. "\1\0\0")
+    refuses("byte 0: a record of " .. #good - 8 .. " bytes stands where " .. #good - 9 .. " are left", good:sub(1, -2))
+    refuses("byte 0: a record of -1 bytes", ("\255"):rep(8) .. good)
+    refuses("record at byte " .. #good .. ": byte 0: ", good .. record("\10\127"))
+    refuses("a field of 4 bytes stands where 3 are left", record(feature("pixels", FLOATS, field(1, "\1\2\3"))))
+    raises("not_found", "data/none", function() for _ in data.ofrecords("data/none") do end end)
+    raises("invalid_argument", "wants a path or a list of paths, got 5", data.ofrecords, 5)
+    raises("invalid_argument", "wants a path or a list of paths", data.ofrecords, {})
   end)
 end)
 
