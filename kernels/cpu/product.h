@@ -56,7 +56,7 @@ void product(int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step, 
         sum[i][v] = Vector{};
     }
   }
-  for (int64_t k = 0; k < count; ++k) {
+  const auto add_term = [&] {
     Vector right[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) right[v] = R::at(b + v * b_vector);
@@ -69,6 +69,14 @@ void product(int64_t count, const Element<R>* a, int64_t a_row, int64_t a_step, 
 #pragma GCC unroll 16
     for (int i = 0; i < kBases; ++i) base[i] += a_step;
     b += b_step;
+  };
+  // Half of the instructions of a small tile are beside its sums. A core that works for a neighbour at the same time is
+  // short of room for those, and two terms at once have fewer.
+  if constexpr (R::kCount == 16) {
+#pragma GCC unroll 2
+    for (int64_t k = 0; k < count; ++k) add_term();
+  } else {
+    for (int64_t k = 0; k < count; ++k) add_term();
   }
   asm("" : "+r"(c), "+r"(c_row));  // or places in c would be computed before the loop, which needs all registers
 #pragma GCC unroll 16
