@@ -116,6 +116,10 @@ local function define(name, parameters, rule, settle)
   signature:instead(instead(name))
   optimizer[name] = function(...)
     local options = signature:parse(...)
+    for _, word in ipairs({ "epsilon", "weight_decay" }) do
+      local value = options[word]
+      if value and value < 0 then signature:fail((": %s must be at least 0, got %g"):format(word, value)) end
+    end
     if settle then settle(options, signature) end
     local self = {
       where = where, options = options, rule = rule, scheduler = schedule.from(options.lr_scheduler, where),
