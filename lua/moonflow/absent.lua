@@ -13,11 +13,12 @@ local rows = {
   { "flow", "inter_job_reuse_mem_strategy", "memory is planned for each job; leave it out" },
   { "flow", "current_scope", "flow.scope.current_placement() gives the placement" },
   { "flow.scope", "current_scope", "flow.scope.current_placement() gives the placement" },
-  { "flow.config", "collective_boxing", "it is about several machines; leave it out" },
+  { "flow.config", "collective_boxing grpc_use_no_signal", "it is about several machines; leave it out" },
   { "flow.config", "ctrl_port machine data_port", "there is one machine and nothing to set up; leave it out" },
   { "flow.config", "load_library_now", "ops from shared libraries are not supported" },
   { "flow.config", "default_data_type enable_auto_mixed_precision train use_xla_jit use_tensorrt enable_inplace "
-    .. "default_placement_scope", "it is said of a job, by flow.function_config()" },
+    .. "default_placement_scope concurrency_width cudnn_buf_limit_mbyte all_reduce_group_num all_reduce_lazy_ratio "
+    .. "all_reduce_group_min_mbyte all_reduce_fp16", "it is said of a job, by flow.function_config()" },
 
   -- options of flow.function_config(), here and as a table
   { "config", "enable_qat enable_quantization_aware_training qat",
@@ -25,6 +26,7 @@ local rows = {
   { "config", "tensorrt", "job:prepare() is for fast predictions, job:export_onnx(path) for other systems" },
   { "config", "static_mem_alloc_policy_white_list static_mem_alloc_algo_white_list",
     "memory is planned in one way; leave it out" },
+  { "config.train", "weight_l2 bias_l2", "regularizer = flow.regularizers.l2(rate) is said of a layer or variable" },
 
   -- the session
   { "flow", "enable_eager_execution eager_execution_enabled",

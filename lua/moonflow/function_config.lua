@@ -97,10 +97,11 @@ local names = {}
 for name in pairs(effective) do names[#names + 1] = name end
 for name in pairs(accepted) do names[#names + 1] = name end
 
-local function fail_option(name)
-  local advice = absent["config." .. tostring(name)]
-  errors.raise("invalid_argument", "function_config has no option '" .. tostring(name) .. "'"
-    .. (advice and "; " .. advice or arguments.suggestion(name, names)))
+-- `what` has the options of `known`; where there is none of a name, `absent` may have advice under its `path`.
+local function fail_option(what, path, name, known)
+  local advice = absent[path .. "." .. tostring(name)]
+  errors.raise("invalid_argument", what .. " has no option '" .. tostring(name) .. "'"
+    .. (advice and "; " .. advice or arguments.suggestion(name, known)))
 end
 
 local function set(values, name, ...)
@@ -110,7 +111,7 @@ local function set(values, name, ...)
     values[key] = value
     if other_key then values[other_key] = other_value end
   elseif not accepted[name] then
-    fail_option(name)
+    fail_option("function_config", "config", name, names)
   end
 end
 
@@ -145,10 +146,7 @@ end
 
 function TrainConfig.__index(self, name)
   local kind = train_options[name]
-  if not kind then
-    errors.raise("invalid_argument", "config.train has no option '" .. tostring(name) .. "'"
-      .. arguments.suggestion(name, train_names))
-  end
+  if not kind then fail_option("config.train", "config.train", name, train_names) end
   return function(receiver, value, ...)
     if receiver ~= self then colon_needed("config.train", name) end
     check_count("config.train:" .. name, 1, value, ...)
@@ -163,7 +161,9 @@ end
 local FunctionConfig = { kind = "function_config" }
 
 function FunctionConfig.__index(self, name)
-  if not effective[name] and not accepted[name] then fail_option(name) end
+  if not effective[name] and not accepted[name] then
+    fail_option("function_config", "config", name, names)
+  end
   return function(receiver, ...)
     if receiver ~= self then colon_needed("config", name) end
     check_count("config:" .. name, name == "enable_auto_mixed_precision" and 2 or 1, ...)
@@ -205,8 +205,7 @@ function function_config.settle(given)
       if name == "train" and type(value) == "table" then
         for option, inner in pairs(value) do
           if not train_options[option] then
-            errors.raise("invalid_argument", "function_config.train has no option '" .. tostring(option) .. "'"
-              .. arguments.suggestion(option, train_names))
+            fail_option("function_config.train", "config.train", option, train_names)
           end
           check_train("function_config.train." .. option, inner, train_options[option])
           settled.train[option] = inner

@@ -4,6 +4,7 @@ local flow = require "moonflow"
 
 -- The folder of a path and its last name. "config" is the object of the oldest dialect.
 local function folder_of(path)
+  if path:find("^config%.train%.") then return flow.function_config().train, path:match("[%w_]+$") end
   if path:find("^config%.") then return flow.function_config(), path:match("[%w_]+$") end
   local folder, name = path:match("^flow%.?(.-)%.?([%w_]+)$")
   local value = flow
