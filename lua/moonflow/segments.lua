@@ -10,6 +10,9 @@ local function copy(list)
   return copied
 end
 
+-- The axis from the front: the slices by segment may have fewer axes than the data.
+local function axis_of(given) return given.axis < 0 and given.axis + #given.data.shape or given.axis end
+
 --- Adds them.
 return function(flow, define)
   local sum_of, max_of = flow.math.unsorted_segment_sum, flow.math.unsorted_segment_max
@@ -24,7 +27,7 @@ errors: those of flow.math.unsorted_segment_sum]],
     function(given)
       local data, ids, count = given.data, given.segment_ids, given.num_segments
       local sums = sum_of(data, ids, count, given.axis)
-      local axis = given.axis < 0 and given.axis + #data.shape or given.axis
+      local axis = axis_of(given)
       local beside = { count }  -- as the sums have the segments, and 1 for each axis behind
       for _ = axis + 1, #sums.shape - 1 do beside[#beside + 1] = 1 end
       local counts = sum_of(flow.ones(ids.shape:table(), { dtype = data.dtype }), ids, count)
@@ -40,7 +43,7 @@ dtypes: data of a floating dtype -> the same; segment_ids of an integer dtype
 errors: those of flow.math.unsorted_segment_sum
 note: shifted by the maximum of each segment, so nothing overflows]],
     function(given)
-      local data, ids, count, axis = given.data, given.segment_ids, given.num_segments, given.axis
+      local data, ids, count, axis = given.data, given.segment_ids, given.num_segments, axis_of(given)
       local function of_each(by_segment) return flow.gather(by_segment, ids, axis) end
       local shift = of_each(max_of(flow.stop_gradient(data), ids, count, axis))
       local powers = flow.math.exp(data - shift)

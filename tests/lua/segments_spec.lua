@@ -46,6 +46,15 @@ describe("segments", function()
     local function softmax(a, b) return flow.math.unsorted_segment_softmax(a, b, 3, { name = "weights" }) end
     local weights = run(softmax, large, ids)
     assert.is_true(np.allclose(weights, { { 0, 1 }, { 0, 0.5 }, { 0, 0 }, { 1, 0.5 }, { 1, 0 } }))
+    -- Along two axes, which count from the front or from the back: each of them is one of the flat ids.
+    local stack, places = np.random.normal(0, 1, { 4, 4, 4 }):astype("float32"), np.arange(16):reshape(4, 4) % 5
+    places = places:astype("int32")
+    local function along(axis, data, of) return run(function(a, b)
+      return flow.math.unsorted_segment_softmax(a, b, 5, axis)
+    end, data, of) end
+    local flat = along(1, stack:reshape(4, 16), places:reshape(16)):reshape(4, 4, 4)
+    assert.is_true(np.allclose(flat, along(1, stack, places)))
+    assert.is_true(np.allclose(flat, along(-2, stack, places)))
     -- One segment: the softmax that there is.
     local one = np.zeros({ 5 }, "int32")
     local function slope(of) return function(a) return flow.gradients(of(a) * x, a) end end
