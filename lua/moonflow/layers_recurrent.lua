@@ -191,8 +191,13 @@ return function(define, naming, part, weight)
       -- Before the ops, for the error of a name that is taken is to be that of a variable.
       local w = variables_of(t, where, names, cell, given, features, units)
       local states = first_states(cell, given, batch, units, named, signature)
-      local is_there, all_there
-      if given.lengths then is_there, all_there = masks(given.lengths, batch, steps, named, signature) end
+      local is_there, all_there, nothing
+      if given.lengths then
+        is_there, all_there = masks(given.lengths, batch, steps, named, signature)
+        nothing = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} }, named "nothing")
+        -- A NaN that fills a sequence up would come back to the weights, as 0 times NaN.
+        x = ops.apply("where", { all_there, x, nothing }, nil, named "there")
+      end
 
       local flat = ops.apply("reshape", { x }, { shape = { batch * steps, features } }, named "flat")
       local inputs = ops.apply("reshape", { cell.inputs(flat, w, named "inputs") },
@@ -201,7 +206,6 @@ return function(define, naming, part, weight)
       outs, states = go_through(cell, inputs, states, w, is_there, given.reverse, named)
       if not is_there then return ops.apply("stack", outs, { axis = 1 }, names.name), unpack(states) end
       local out = ops.apply("stack", outs, { axis = 1 }, named "states")
-      local nothing = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} }, named "nothing")
       return ops.apply("where", { all_there, out, nothing }, nil, names.name), unpack(states)
     end)
   end
@@ -235,7 +239,8 @@ A long short-term memory over the steps of sequences: out, hidden, cell = flow.l
 Formulas and order of the blocks are those of PyTorch's LSTM: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0.
 shapes: inputs (batch, steps, features) -> out (batch, steps, units), and hidden and cell of the last step (batch,
   units), as the initial ones; weight (4 * units, features); recurrent_weight (4 * units, units); biases (4 * units)
-lengths: int32 or int64 (batch). A sequence keeps its state from there on, and its out is 0
+lengths: int32 or int64 (batch). A sequence keeps its state from there on, and its out is 0; what fills it up may be
+  anything, NaN too
 reverse: from the last step to the first; with lengths, from that of each sequence. Both ways are two layers:
   flow.concat({ flow.layers.lstm(x, 8), (flow.layers.lstm(x, 8, { reverse = true })) }, -1)
 defaults: initial_hidden and initial_cell zeros; kernel_initializer and recurrent_initializer xavier uniform,

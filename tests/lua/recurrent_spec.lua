@@ -106,6 +106,26 @@ end
 
 for _, kind in ipairs({ "lstm", "gru" }) do
   describe(kind, function()
+    it("takes no notice of what fills a sequence up", function()
+      local given, w = draw(kind)
+      local job = flow.global_function {
+        inputs = inputs_of(given), returns = tp.List[tp.Numpy],
+      } (function(x, first, second, lengths)
+        local results = applied(kind, x, first, second, lengths)
+        local of = { x }
+        for _, name in ipairs(parts) do of[#of + 1] = flow.get_variable("net-" .. name) end
+        return { results[1], results[2], unpack(flow.gradients(results[1] + results[1], of)) }
+      end)
+      load(w)
+      local filled = given.x:copy()
+      for row = 0, BATCH - 1 do
+        for i = given.lengths[row], STEPS - 1 do filled[row][i] = i % 2 == 0 and 0 / 0 or math.huge end
+      end
+      local wanted, got = job(given.x, given.first, given.second, given.lengths),
+        job(filled, given.first, given.second, given.lengths)
+      for i = 1, #wanted do assert.is_true(wanted[i] == got[i], "result " .. i) end
+    end)
+
     for _, with in ipairs({ "", "lengths", "reverse", "lengths, reverse" }) do
       local has_lengths, reverse = with:find("lengths") ~= nil, with:find("reverse") ~= nil
 
