@@ -3,6 +3,7 @@
 
 local arguments = require "moonflow.arguments"
 local ops = require "moonflow.ops"
+local trace = require "moonflow.trace"
 
 local function constant(value, dtype)
   return ops.apply("constant", {}, { value = value, dtype = dtype, shape = {} })
@@ -25,18 +26,28 @@ local function moved(x, places, value)
   return ops.apply("pad", { kept }, { paddings = { 0, 0, places, 0 }, constant_value = value })
 end
 
--- Picked from all there can be, so that a length which cannot be is an error of the run.
-local function lengths_of(x, most)
-  return ops.apply("gather", { numbers(most + 1, x.dtype), x }, { axis = 0 })
+-- Picked from all there can be, so that one which cannot be is an error of the run, under the name of the input.
+local function checked(x, count, name)
+  return ops.apply("gather", { numbers(count, x.dtype), x }, { axis = 0 }, name)
 end
 
--- (batch, 2 labels + 1): the labels with a blank before, between and behind them. What fills up `target` is blank too.
-local function with_blanks(target, lengths, blank)
+-- (batch, labels), one at least: blank where there are no more of them.
+local function labels_of(given, lengths, name)
+  local target, dtype = given.target, given.target.dtype
   local batch, labels = target.shape[0], target.shape[1]
-  local blanks = ops.apply("constant", {}, { value = blank, dtype = target.dtype, shape = { batch, labels } })
+  if labels == 0 then
+    return ops.apply("constant", {}, { value = given.blank, dtype = dtype, shape = { batch, 1 } })
+  end
   local is_there = ops.apply("less", { numbers(labels, lengths.dtype), column(lengths) })
-  local pairs_of = ops.apply("stack", { blanks, choose(is_there, target, constant(blank, target.dtype)) }, { axis = 2 })
-  local flat = ops.apply("reshape", { pairs_of }, { shape = { batch, 2 * labels } })
+  return checked(choose(is_there, target, constant(given.blank, dtype)), given.input.shape[2], name)
+end
+
+-- (batch, 2 labels + 1): the labels with a blank before, between and behind them.
+local function with_blanks(labels, blank)
+  local batch, count = labels.shape[0], labels.shape[1]
+  local blanks = ops.apply("constant", {}, { value = blank, dtype = labels.dtype, shape = { batch, count } })
+  local flat = ops.apply("reshape", { ops.apply("stack", { blanks, labels }, { axis = 2 }) },
+    { shape = { batch, 2 * count } })
   return ops.apply("pad", { flat }, { paddings = { 0, 0, 0, 1 }, constant_value = blank })
 end
 
@@ -88,12 +99,13 @@ source: Graves and others, "Connectionist temporal classification", ICML 2006; t
 mean: as in PyTorch, each loss is divided by its target's length before the mean over the batch is taken]],
   function(given, signature)
     check(given, signature)
+    local name = given.name or trace.need("flow.nn.CTCLoss"):unnamed("CTCLoss")
     local x = given.input
-    local batch, steps, labels = x.shape[0], x.shape[1], given.target.shape[1]
-    local width = 2 * labels + 1
-    local input_lengths = column(lengths_of(given.input_lengths, steps))
-    local target_lengths = lengths_of(given.target_lengths, labels)
-    local wanted = with_blanks(given.target, target_lengths, given.blank)
+    local batch, steps = x.shape[0], x.shape[1]
+    local input_lengths = column(checked(given.input_lengths, steps + 1, name .. "-input_lengths"))
+    local target_lengths = checked(given.target_lengths, given.target.shape[1] + 1, name .. "-target_lengths")
+    local wanted = with_blanks(labels_of(given, target_lengths, name .. "-target"), given.blank)
+    local width = wanted.shape[1]
     local nothing, certain = constant(-math.huge, x.dtype), constant(0, x.dtype)
 
     -- What each step gives to each place of the wanted row.
@@ -121,7 +133,7 @@ mean: as in PyTorch, each loss is divided by its target's length before the mean
     local missing = ops.apply("subtract", { column(target_lengths) * 2, places })
     local ends = both(missing:ge(0), missing:le(1))
     local loss = -ops.apply("reduce_logsumexp", { choose(ends, ways, nothing) }, { axis = { 1 } })
-    if given.zero_infinity then loss = choose(loss:lt(math.huge), loss, certain) end
+    if given.zero_infinity then loss = choose(loss:eq(math.huge), certain, loss) end
     if given.reduction == "mean" then
       local counts = ops.apply("maximum", { target_lengths, constant(1, target_lengths.dtype) })
       loss = loss / ops.apply("cast", { counts }, { dtype = x.dtype })

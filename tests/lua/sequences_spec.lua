@@ -101,8 +101,27 @@ describe("flow.nn.CTCLoss", function()
     assert.same({ math.huge, true, math.huge }, { loss[0], loss[1] < math.huge, loss[2] })
     assert.truthy(np.isfinite(slope):all() and np.max(np.abs(slope[1])) > 0)
     assert.equal(0, np.max(np.abs(slope[0])))
-    local without = job_of(3, 2, { reduction = "none", zero_infinity = true })(unpack(given))
+    local forgiving = job_of(3, 2, { reduction = "none", zero_infinity = true })
+    local without = forgiving(unpack(given))
     assert.same({ 0, loss[1], 0 }, without:totable())
+    given[1] = given[1]:copy()
+    given[1][1][2][0] = 0 / 0
+    assert.is_true(np.isnan((forgiving(unpack(given))))[1] == 1, "a net that has diverged costs nothing")
+  end)
+
+  it("takes a batch without a label", function()
+    local job = flow.global_function {
+      returns = tp.Tuple { tp.Numpy, tp.Numpy },
+      inputs = { logits = tp.Numpy.Placeholder({ 2, 4, 3 }, { dtype = flow.double }) },
+    } (function(logits)
+      local loss = flow.nn.CTCLoss(flow.nn.log_softmax(logits), flow.zeros({ 2, 0 }, flow.int32),
+        flow.constant(4, flow.int32, { 2 }) - ints { 0, 1 }, flow.zeros({ 2 }, flow.int32), { reduction = "none" })
+      return loss, flow.gradients(loss, logits)
+    end)
+    local loss, slope = job(x:rows(0, 2))
+    local logs = logs_of(x)
+    for row = 0, 1 do assert.near(written_out(logs[row], 4 - row, {}, 0), loss[row], 1e-12) end
+    assert.is_true(np.isfinite(slope):all())
   end)
 
   it("says what does not fit", function()
@@ -118,9 +137,15 @@ describe("flow.nn.CTCLoss", function()
       .. "{ 1, 0, 2 }) puts it there", { 5, 2, 3 }, { 2, 4 })
     refused("input must be floating (batch, steps, classes), 'a' is float32 (2, 3)", { 2, 3 }, { 2, 4 })
     refused("blank must be one of the 3 classes, from 0 on, got 3", { 2, 5, 3 }, { 2, 4 }, { blank = 3 })
-    local fine, problem = pcall(job_of(1, 2), x:rows(0, 1), ints { { 1, 2 } }, ints { 5 }, ints { 2 })
-    assert.is_false(fine)
-    assert.truthy(tostring(problem):find("indices at (0) is 5, outside [0, 5)", 1, true), tostring(problem))
+    local function outside(input, at, text, ...)
+      local fine, problem = pcall(job_of(1, 2), x:rows(0, 1), ...)
+      assert.is_false(fine)
+      text = ("'CTCLoss_0-%s': indices at (%s) is %s"):format(input, at, text)
+      assert.truthy(tostring(problem):find(text, 1, true), tostring(problem))
+    end
+    outside("input_lengths", "0", "5, outside [0, 5)", ints { { 1, 2 } }, ints { 5 }, ints { 2 })
+    outside("target_lengths", "0", "3, outside [0, 3)", ints { { 1, 2 } }, ints { 4 }, ints { 3 })
+    outside("target", "0, 1", "-1, outside [0, 3)", ints { { 1, -1 } }, ints { 4 }, ints { 2 })
   end)
 
   it("is flow.ctc_loss of OneFlow with the steps first", function()
