@@ -77,7 +77,7 @@ end
 
 local function define(spec, name, site, body)
   if type(body) ~= "function" then
-    errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at " .. (site or "?")
+    errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at " .. site
       .. " has no body. Write flow.global_function { ... } (function(...) ... end)")
   end
   local t = trace.current()
@@ -131,12 +131,12 @@ function Decorator.__call(self, body, ...)
 end
 
 function Decorator.__tostring(self)
-  return "a job function without a body (global_function at " .. (self.site or "?") .. ")"
+  return "a job function without a body (global_function at " .. self.site .. ")"
 end
 
 function Decorator.__index(self, key)
   errors.raise("invalid_argument", "this is a decorator, not a job yet: the global_function at "
-    .. (rawget(self, "site") or "?") .. " has no body, so no '" .. tostring(key)
+    .. self.site .. " has no body, so no '" .. tostring(key)
     .. "'. Write flow.global_function { ... } (function(...) ... end)")
 end
 
@@ -151,7 +151,7 @@ end
 --- @overload fun(spec: table, body: function): Job
 function job.global_function(spec, inputs, body, ...)
   spec, body = job_spec.of(spec, inputs, body, ...)
-  local name, site = spec.name or default_name(), errors.site()
+  local name, site = spec.name or default_name(), errors.site() or "?"
   if body ~= nil then return define(spec, name, site, body) end
   return setmetatable({ spec = spec, name = name, site = site }, Decorator)
 end

@@ -100,6 +100,12 @@ describe("the definition", function()
     assert.truthy(tostring(problem):find("give inputs in order", 1, true))
   end)
 
+  it("needs no line of a script, as where a coroutine begins or all is stripped", function()
+    local decorator = coroutine.wrap(flow.global_function) { name = "j", inputs = { x = T }, returns = tp.Numpy }
+    assert.equal(4, decorator(function(x) return x + 1 end)(vector(3))[0])
+    assert.truthy(tostring(decorator):find("global_function at ?", 1, true))
+  end)
+
   it("is named after the variable it is assigned to", function()
     local my_job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x) return x end)
     assert.equal("my_job", my_job.name)
