@@ -279,9 +279,12 @@ for name, op in pairs({
 end
 
 -- These keep the dtype of integers.
-for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint", sign = "sign" }) do
+for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint" }) do
   elementwise(name, function(a) return cast((evaluate(op, { floating(a) }, {})), a.dtype) end)
 end
+elementwise("sign", function(a)
+  return np.where(a:eq(a), cast((evaluate("sign", { floating(a) }, {})), a.dtype), a)  -- a NaN stays one
+end)
 elementwise("abs", function(a) return (evaluate("abs", { a }, {})) end)
 elementwise("negative", function(a) return -a end)
 elementwise("square", function(a) return a * a end)
