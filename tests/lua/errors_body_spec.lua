@@ -152,7 +152,7 @@ define(3)]])
 
   it("a blob is no number, no function and no data", function()
     golden("'<' and '<=' cannot compare graph values, they have no data yet; use a:less(b), a:less_equal(b), "
-      .. "a:greater(b) or a:greater_equal(b)", body [[
+      .. "a:greater(b) or a:greater_equal(b), and flow.where to choose by it", body [[
   local y = x + 1
 >>  if x < y then return x end]])
     golden("'Add_0' is a graph value with no data, so it has no 'mean'; return it from the job or watch it with "
