@@ -2,6 +2,7 @@
 // Values may stay in a private layout, since the order of the elements is all the same to these ops.
 #include "kernels/elementwise.h"
 
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -248,10 +249,15 @@ std::string doc(const std::string& says, const std::string& formula, Dtypes dtyp
 
 namespace {
 
-template <Dtypes dtypes>
-std::vector<TensorType> infer_unary(const OpCall& call) {
-  check_dtype(dtypes, call.type(0));
-  return {call.type(0)};
+std::vector<TensorType> infer_unary(Dtypes dtypes, const std::vector<AttrDef>& attrs, const OpCall& call) {
+  const TensorType& type = call.type(0);
+  check_dtype(dtypes, type);
+  for (const AttrDef& attr : attrs) {
+    const double value = call.attrs.number(attr.name);
+    require(is_floating(type.dtype) || value == std::floor(value), ErrorCode::DtypeMismatch, attr.name, " is ", value,
+            ", and ", type, " has whole numbers; cast it first");
+  }
+  return {type};
 }
 
 std::vector<TensorType> infer_unary_grad(const OpCall& call) {
@@ -301,7 +307,9 @@ void add_unary(const Family& family, const UnaryRow& row, const UnaryLoops& loop
                loops.is_bool ? " -> int8, 1 for true" : "");
   op.inputs = {{"x"}};
   op.attrs = row.attrs;
-  op.infer = loops.dtypes == Dtypes::All ? infer_unary<Dtypes::All> : infer_unary<Dtypes::Floating>;
+  op.infer = [dtypes = loops.dtypes, attrs = row.attrs](const OpCall& call) {
+    return infer_unary(dtypes, attrs, call);
+  };
   if (loops.is_bool) {
     op.infer = [](const OpCall& call) { return std::vector<TensorType>{{DType::Int8, call.shape(0)}}; };
   }

@@ -170,7 +170,7 @@ void for_each_unary(const Visit& visit) {
                  2,
                  {{"min", -std::numeric_limits<double>::infinity(), "least value of out"},
                   {"max", std::numeric_limits<double>::infinity(), "largest value of out"}},
-                 {{"min", -0.5}, {"max", 1.0}}});
+                 {{"min", -1.0}, {"max", 1.0}}});
 }
 
 // ---- two inputs ----------------------------------------------------------------------------------------------

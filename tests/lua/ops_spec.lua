@@ -219,6 +219,16 @@ describe("clip_by_value", function()
     assert.same({ -2147483648, 0, 1 }, whole:totable())
     assert.same({ -1, 0.25, 1 }, both:totable())
   end)
+
+  it("takes no bound between whole numbers for whole numbers", function()
+    local function clip(x) return flow.clip_by_value(x, 0.5, 2) end
+    local fine, problem = pcall(flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 3 }, { dtype = flow.int32 }) }, returns = tp.Numpy,
+    }, clip)
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("min is 0.5, and int32 (3) has whole numbers; cast it first", 1, true),
+      tostring(problem))
+  end)
 end)
 
 describe("slices", function()
