@@ -411,7 +411,7 @@ OpDef clip_factor() {
   op.name = "clip_factor";
   op.doc =
       "The factor that shortens gradients of the given global norm to at most clip_norm.\n"
-      "  out = min(1, clip_norm / norm)\n"
+      "  out = min(1, clip_norm / norm); NaN of a NaN\n"
       "shapes: norm () -> ()\n"
       "dtypes: float32, float64\n"
       "errors: a clip_norm that is not positive";
@@ -429,7 +429,7 @@ OpDef clip_factor() {
       using T = decltype(zero);
       return [limit = static_cast<T>(call.attrs.number("clip_norm"))](const LaunchCall& launch) {
         const T norm = *static_cast<const T*>(launch.inputs[0]);
-        *static_cast<T*>(launch.outputs[0]) = norm > limit ? limit / norm : T(1);
+        *static_cast<T*>(launch.outputs[0]) = norm <= limit ? T(1) : limit / norm;
       };
     });
   }};

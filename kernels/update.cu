@@ -100,7 +100,7 @@ struct ClipFactor {
   const T* norm;
   T* out;
   T limit;
-  MOONFLOW_DEVICE void operator()(int64_t) const { *out = *norm > limit ? limit / *norm : T(1); }
+  MOONFLOW_DEVICE void operator()(int64_t) const { *out = *norm <= limit ? T(1) : limit / *norm; }
 };
 
 // ---- launchers -----------------------------------------------------------------------------------------------

@@ -110,6 +110,9 @@ TEST_CASE("a gradient is divided, regularised and clipped in this order") {
   CHECK(factor(6.5) == 0.5f);
   CHECK(factor(13) == 1);
   CHECK(factor(100) == 1);  // a short gradient is left alone
+  // One that is NaN makes all NaN, or the others would go on without a bound.
+  const Tensor lost = Tensor::of<float>({}, {std::nanf("")});
+  CHECK(std::isnan(session.evaluate("clip_factor", {lost}, {{"clip_norm", 1.0}})[0].data<float>()[0]));
 }
 
 TEST_CASE("an update refuses what does not fit its variable") {
