@@ -77,7 +77,9 @@ bool read_ofrecord(const std::string& path, int64_t offset, const std::shared_pt
                    OfRecord& record) {
   int64_t size = 0;
   Descriptor file = open_for_reading(path, size);
-  if (offset >= size) return false;
+  if (offset == size) return false;
+  require(offset < size, ErrorCode::Io, "file '", path, "' has ", size, " bytes now, and a record ended at byte ",
+          offset, "; it was cut short while it was read");
   FileSource source(std::move(file), path, size, offset);
   int64_t length = 0;
   if (source.remaining() < static_cast<int64_t>(sizeof length))
