@@ -45,14 +45,23 @@ local function at_least_zero(x)
   return ops.apply("relu", { x })
 end
 
--- `total` is what the sum is divided by for the mean, where that is not the number of elements; `batch`, where there is
--- one, for "batchmean".
-local function reduced(value, total, batch, reduction, name, signature)
-  if reduction == "none" then return ops.apply("identity", { value }, nil, name) end
-  if reduction == "mean" and total then
-    local sum, of_nothing_0 = ops.apply("reduce_sum", { value }), ops.apply("reciprocal_no_nan", { total })
-    return ops.apply("multiply", { sum, of_nothing_0 }, nil, name)
+-- The mean of what has shares of its own, in float32 at least: half precision cannot count so far.
+local function mean_by_share(value, shares, name)
+  local dtype = value.dtype
+  local function sum(x)
+    if arguments.narrow[dtype] then x = ops.apply("cast", { x }, { dtype = "float32" }) end
+    return (ops.apply("reduce_sum", { x }))
   end
+  local of_nothing_0 = ops.apply("reciprocal_no_nan", { sum(shares) })
+  if not arguments.narrow[dtype] then return ops.apply("multiply", { sum(value), of_nothing_0 }, nil, name) end
+  return ops.apply("cast", { ops.apply("multiply", { sum(value), of_nothing_0 }) }, { dtype = dtype }, name)
+end
+
+-- `shares` are those of the elements in the mean, where they are not alike; `batch`, where there is one, is for
+-- "batchmean".
+local function reduced(value, shares, batch, reduction, name, signature)
+  if reduction == "none" then return ops.apply("identity", { value }, nil, name) end
+  if reduction == "mean" and shares then return mean_by_share(value, shares, name) end
   if reduction == "mean" then return ops.apply("reduce_mean", { value }, nil, name) end
   if reduction == "sum" then return ops.apply("reduce_sum", { value }, nil, name) end
   if reduction == "batchmean" and batch then
@@ -107,9 +116,9 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
       for _, weight in ipairs { "weight", "pos_weight" } do
         given[weight] = as_blob(given[weight], t, given.input, "flow.nn." .. name .. ": " .. weight)
       end
-      local value, total = make(given, signature)
+      local value, shares = make(given, signature)
       local batch = name == "KLDivLoss" and (#value.shape > 0 and value.shape[0] or 1)
-      return reduced(value, total, batch, given.reduction, given.name, signature)
+      return reduced(value, shares, batch, given.reduction, given.name, signature)
     end)
   end
 
@@ -218,10 +227,10 @@ errors: a target outside [0, classes), but for ignore_index, names its row]],
         off_value = s / classes, dtype = x.dtype })
       loss = ops.apply("softmax_cross_entropy_with_logits", { given.weight and q * given.weight or q, x })
     end
-    if not counts then return loss, share and ops.apply("reduce_sum", { share }) end
+    if not counts then return loss, share end
     local none = scalar(0, x.dtype)
-    local shares = ops.apply("where", { counts, share or scalar(1, x.dtype), none })
-    return ops.apply("where", { counts, loss, none }), ops.apply("reduce_sum", { shares })
+    return ops.apply("where", { counts, loss, none }),
+      ops.apply("where", { counts, share or scalar(1, x.dtype), none })
   end)
 
   define_loss("KLDivLoss", { { "input", "blob" }, { "target", "blob" }, { "log_target", "boolean", false } }, [[

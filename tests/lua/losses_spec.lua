@@ -279,6 +279,18 @@ describe("the losses", function()
       assert.equal(0, np.max(np.abs(slope)))
     end)
 
+    it("has a mean over more rows than half precision can count", function()
+      local rows = 70000
+      local mean, slope = unpack(flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder({ rows, 2 }, { dtype = "float16" }) }, returns = tp.List[tp.Numpy],
+      } (function(x)
+        local loss = flow.nn.CrossEntropyLoss(x, flow.zeros({ rows }, { dtype = flow.int32 }), { ignore_index = -1 })
+        return { loss, flow.math.reduce_max(flow.gradients(loss, x)) }
+      end)(np.zeros({ rows, 2 }, "float16")))
+      assert.near(math.log(2), mean:item(), 1e-3)
+      assert.near(0.5 / rows, slope:item(), 1e-7)
+    end)
+
     it("names the row of a class that is not there, and what its arguments must be", function()
       local function fails(pattern, ...)
         local fine, problem = pcall(entropy, ...)
