@@ -31,6 +31,18 @@ local function spans_of(line, delimiter, first, last)
   return count
 end
 
+-- Goes through the lines of a text, of which Lua's own reading would lose what stands behind a zero byte.
+local function lines_of(text)
+  local from = 1
+  return function()
+    if from > #text then return nil end
+    local at = find(text, "\n", from, true) or #text + 1
+    local line = text:sub(from, at - 1)
+    from = at + 1
+    return line
+  end
+end
+
 -- Each `what` in a text, as it stands, gives way to `to`.
 local function replaced(text, what, to)
   local parts, from = {}, 1
@@ -128,10 +140,12 @@ return function(np)
     end
     local file, problem = open(given.path, "rb")
     if not file then fail("io", "np.loadtxt: " .. problem) end
+    local all, fault = file:read("*a")
+    file:close()
+    if not all then fail("io", "np.loadtxt: " .. given.path .. ": " .. fault) end
     local wanted, values, rows, width, line_number = given.usecols and flat_list(given.usecols), {}, 0, nil, 0
     local first, last, count = {}, {}, 0
     local function refuse(text, ...)
-      file:close()
       fail("invalid_argument", ("np.loadtxt: %s:%d: "):format(given.path, line_number) .. text:format(...))
     end
     -- Of a field that is not a plain number.
@@ -146,13 +160,18 @@ return function(np)
         return value
       end
       if text == "" and given.filling_values then return given.filling_values end
-      return number_of(text) or refuse("column %d is '%s', which is no number%s", column, text:sub(1, 40),
+      local number = number_of(text)
+      if number and given.dtype == "int64" and number % 1 == 0 and math.abs(number) > 2 ^ 53 then
+        refuse("column %d is '%s', beyond 2^53, where not all whole numbers are one of Lua's; as float64 it is the "
+          .. "nearest one, and converters may take a part of it", column, text:sub(1, 40))
+      end
+      return number or refuse("column %d is '%s', which is no number%s", column, text:sub(1, 40),
         not delimiter and text:find("[,;]") and "; delimiter = \",\" or \";\" parts columns"
           or text == "" and "; filling_values = np.nan stands for what is missing"
           or rows == 0 and given.skiprows == 0 and "; skiprows leaves out a head"
           or "; converters make numbers of texts, and usecols chooses columns")
     end
-    for line in file:lines() do
+    for line in lines_of(all) do
       line_number = line_number + 1
       if line_number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
       if quote and find(line, quote, 1, true) then
@@ -181,7 +200,6 @@ return function(np)
         rows = rows + 1
       end
     end
-    file:close()
     return core.array(values, given.dtype, { rows, wanted and #wanted or width or 0 })
   end
 
