@@ -330,11 +330,14 @@ function np.round(...)
   return np.rint(x * scale) / scale
 end
 
---- Element by element, with broadcasting, as the operator or method of arrays of this meaning.
+--- Element by element, with broadcasting, as the operator or method of arrays of this meaning; of two numbers a number.
 local function pairwise(name, compute)
   local two = signature("np." .. name, { { "a", "any" }, { "b", "any" } })
   np[name] = function(a, b, ...)
     if ... ~= nil then two:too_many(2 + select("#", ...)) end
+    if type(a) == "number" and type(b) == "number" then
+      return compute(core.array(a, "float64", {}), core.array(b, "float64", {})):item()
+    end
     -- One of the two becomes an array, so that dtypes meet as they do in the operators.
     if not is_array(a) and not is_array(b) then a = as_array(a, "np." .. name) end
     return compute(a, b)

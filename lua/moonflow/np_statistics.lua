@@ -120,11 +120,16 @@ return function(np)
 
   local digitize_signature = signature("np.digitize",
     { { "a", "any" }, { "bins", "any" }, { "right", "boolean", false } })
-  --- Which of the classes between rising bounds each element is in, int64: 0 is below the first bound, and one that is
-  --- equal to a bound is above it, or below it with `right`.
+  --- Which of the classes between rising or falling bounds each element is in, int64: 0 is before the first bound. One
+  --- that is equal to a bound is in the class above it, or with `right` in that below.
+  --- @error bounds that do neither
   function np.digitize(...)
     local given = digitize_signature:parse(...)
-    local a = as_array(given.a, "np.digitize")
-    return np.searchsorted(given.bins, a, given.right and "left" or "right")
+    local a, bins = as_array(given.a, "np.digitize"), as_array(given.bins, "np.digitize")
+    local side = given.right and "left" or "right"
+    local steps = bins.rank == 1 and np.diff(bins)
+    if not steps or np.all(steps:ge(0)) then return np.searchsorted(bins, a, side) end
+    if not np.all(steps:le(0)) then digitize_signature:fail(": the bounds neither rise nor fall") end
+    return #bins - np.searchsorted(np.flip(bins, 0), a, side)
   end
 end
