@@ -56,8 +56,8 @@ describe("making arrays", function()
     same(np.hypot({ math.huge, 1 }, { 0 / 0, -math.huge }), "float32", { math.huge, math.huge })
     same(np.hypot(np.array({ 3 }, "int32"), 4), "float64", { 5 })
     -- Two numbers make a number, as all that Lua computes with them.
-    assert.same({ 1, 5, 0.1 + 0.2, 1, 2 ^ 53 }, { np.mod(2 ^ 25 + 1, 2), np.hypot(3, 4), np.add(0.1, 0.2), np.less(1, 2),
-                                                  np.maximum(2 ^ 53, 1) })
+    assert.same({ 1, 5, 0.1 + 0.2, 1, 2 ^ 53 },
+      { np.mod(2 ^ 25 + 1, 2), np.hypot(3, 4), np.add(0.1, 0.2), np.less(1, 2), np.maximum(2 ^ 53, 1) })
     assert.is_true(np.isnan(np.hypot({ 0 / 0 }, 1)):all())
     assert.is_true(np.allclose(np.logaddexp({ 1000, -2000 }, { 1000, -2000 }), { 1000.6931472, -1999.3068528 }))
     same(np.logaddexp({ -math.huge, -math.huge, math.huge }, { -math.huge, 3, math.huge }), "float32",

@@ -67,8 +67,9 @@ describe("numbers in a text file", function()
       { delimiter = ",", converters = { function(word) return ({ a = 1 })[word] end } })
     fails(":2: column 0 is '1? 2', which is no number; converters make numbers of texts, and usecols chooses columns",
       "7\n1\0 2\n", { delimiter = "," })
-    fails(":1: column 1 is '1700000000123456789', beyond 2^53, where not all whole numbers are one of Lua's; as float64 "
-      .. "it is the nearest one, and converters may take a part of it", "3 1700000000123456789", { dtype = "int64" })
+    fails(":1: column 1 is '1700000000123456789', beyond 2^53, where not all whole numbers are one of Lua's; as "
+      .. "float64 it is the nearest one, and converters may take a part of it", "3 1700000000123456789",
+      { dtype = "int64" })
     fails(":1: a quote is not closed", '1,"2\n', { delimiter = ",", quotechar = '"' })
     fails(": quotechar is one character, beside a delimiter, got '\"'", "1 2", { quotechar = '"' }, true)
     fails(": converters must be a function, or functions by columns, got 5", "1 2", { converters = 5 }, true)
