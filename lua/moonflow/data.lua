@@ -86,7 +86,8 @@ local batches_signature = arguments.signature("dataset:batches",
 --- Without shuffling the batches are views of the arrays.
 --- @param batch_size? integer  default: the one the data set was made with
 --- @param shuffle? integer     a seed: another order in every epoch, the same in every run; true: from np.random
---- @param drop_last? boolean   what to do with a rest that fills no batch: leave it out (true) or give it (false)
+--- @param drop_last? boolean   what to do with a rest that fills no batch: leave it out (true) or give it (false); it
+---                             is an error where nothing is said
 --- @param epoch? integer       the order of this epoch, from 0, for a script that goes on where another one stopped;
 ---                             default: the one after the last
 --- @param first? integer       the batch to begin with, and so the first i: for a script that goes on within an epoch

@@ -296,7 +296,7 @@ local function check_loss(loss, first, t, where)
   blob.id_of(loss, t, where)
   if loss.dtype ~= "float32" and loss.dtype ~= "float64" then
     errors.raise("dtype_mismatch", where .. ": the loss '" .. loss.name .. "' is " .. loss.dtype
-      .. "; a loss is float32 or float64")
+      .. "; a loss is float32 or float64, and flow.cast(loss, flow.float) makes it one")
   end
   if first and (first.shape ~= loss.shape or first.dtype ~= loss.dtype) then
     errors.raise("shape_mismatch", where .. ": the losses of a job must be alike: '" .. first.name .. "' is "
