@@ -242,11 +242,14 @@ return function(np)
     local is_whole = not arguments.floating[a.dtype]
     if is_whole then values = whole_values(values) end
     if #values == 0 then return np.zeros(a.shape:table(), "int8") end
-    local least, most = values:min(), values:max()
-    if is_whole and most - least < MOST_OF_TABLE then
-      local is_there, out = np.bincount(values - least):ne(0), core.zeros("int8", a.shape:table())
-      look_up(a:ptr(), a.shape:count(), is_there:ptr(), least, most, out:ptr())
-      return out
+    -- Far from 2^53, from where on whole numbers share one of Lua's.
+    if is_whole and values:ge(-2 ^ 52):all() and values:le(2 ^ 52):all() then
+      local least, most = values:min(), values:max()
+      if most - least < MOST_OF_TABLE then
+        local is_there, out = np.bincount(values - least):ne(0), core.zeros("int8", a.shape:table())
+        look_up(a:ptr(), a.shape:count(), is_there:ptr(), least, most, out:ptr())
+        return out
+      end
     end
     a, values = ndarray.operands(a, values, "np.isin")
     local sorted = np.sort(values)

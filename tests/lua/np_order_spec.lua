@@ -347,6 +347,9 @@ describe("what occurs", function()
     same(np.isin(np.array({ { 1, 2 }, { 3, 9 } }, "int32"), { 9, 1 }), "int8", { { 1, 0 }, { 0, 1 } })
     same(np.isin({ 0 / 0, 1 }, { 0 / 0 }), "int8", { 0, 0 })
     same(np.isin({ 1 }, none), "int8", { 0 })
+    local next_to = np.array({ 2 ^ 53 }, "int64") + 1
+    same(np.isin(next_to, np.array({ 2 ^ 53 }, "int64")), "int8", { 0 })
+    same(np.isin(next_to * 4, next_to * 4), "int8", { 1 })
     -- Of integers one is looked up in a table, unless that would be too long; a fraction is none of them.
     local few = np.array({ -100, 7, 100 }, "int8")
     same(np.isin(few, { 100, 7.5, 1e300, 0 / 0, -101 }), "int8", { 0, 0, 1 })
