@@ -14,7 +14,10 @@ local function write(name, text)
 end
 
 local function typed(text)
-  return process.moonflow({}, { input = text, folder = folder })
+  local run = process.moonflow({}, { input = text, folder = folder })
+  -- 0, or 1 after an error, which is on stderr: else it is the process that ended, and what it had to say is lost.
+  assert(run.code == 0 or run.code == 1 and run.err ~= "", "the prompt ended with " .. run.code .. ": " .. run.err)
+  return run
 end
 
 setup(function()
