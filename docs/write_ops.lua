@@ -24,5 +24,7 @@ in the order given, or a key of the trailing table. One in brackets may be left 
 Everything else is in [reference.md](reference.md).
 
 What takes float32 takes bfloat16 and float16 as well, and gives either where it would give float32: it computes in
-float32 and rounds its result once, to the nearest. Learning rates and other scalars of an update stay float32.]])
+float32 and rounds its result once, to the nearest; a function that is put together from several rounds after each of
+them. A number beside such a value is rounded to its dtype before. Learning rates and other scalars of an update stay
+float32.]])
 for _, name in ipairs(names) do print("\n## " .. name .. "\n\n```\n" .. sections[name] .. "\n```") end
