@@ -339,7 +339,8 @@ return function(np)
 
   local bincount_signature = signature("np.bincount",
     { { "a", "any" }, { "weights", "any?" }, { "minlength", "integer", 0 } })
-  --- How often each of the numbers 0, 1, ... occurs among the integers `a`, or the sums of their weights.
+  --- How often each of the numbers 0, 1, ... occurs among the integers `a`, or the sums of their weights; whole ones as
+  --- int64.
   function np.bincount(...)
     local given = bincount_signature:parse(...)
     local a = as_array(given.a, "np.bincount"):ravel()
@@ -350,6 +351,7 @@ return function(np)
       fail("out_of_range", ("np.bincount counts from 0, and got %d"):format(a:min()))
     end
     local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
+    if not arguments.floating[weights.dtype] then weights = cast(weights, "int64") end
     local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
     return (evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount"))
   end
