@@ -178,7 +178,7 @@ describe("a job that is written", function()
     assert.truthy(same_again("int8", { 100, -2 }, function(x) return flow.nn.relu(x) end, { 100, 0 }).Cast)
     same_again("int8", { 100, 2 }, function(x) return flow.math.reduce_prod(x, { axis = { 0 } }) end, 200)
     same_again("int32", { -3, 0, 3 }, function(x)
-      return flow.clip_by_value(x, { min_value = -1.5, max_value = 2 ^ 40 })
+      return flow.clip_by_value(x, { min_value = -1, max_value = 2 ^ 40 })
     end, { -1, 0, 3 })
   end)
 
