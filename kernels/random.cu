@@ -192,7 +192,8 @@ Launch launch_pairs(const KernelCall& call, const Draw& draw) {
 Launch prepare_uniform(KernelCall& call) {
   return visit_fractions(call.outputs[0].dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch_pairs<T>(call, draws::Uniform<Computed<T>>(call.attrs.number("low"), call.attrs.number("high")));
+    return launch_pairs<T>(call, draws::Uniform<Computed<T>>(call.attrs.number("low"), call.attrs.number("high"),
+                                                             call.attrs.dtype("dtype")));
   });
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "engine/narrow.h"
+#include "engine/tensor.h"
 #include "kernels/philox.h"
 
 namespace moonflow::draws {
@@ -18,10 +20,10 @@ inline uint32_t threshold_of(double rate) { return static_cast<uint32_t>(rate * 
 template <class T>
 struct Uniform {
   double low, high;
-  T below_high;  // the largest value that may come
+  T most;  // the largest value that may come
 
-  Uniform(double low, double high)
-      : low(low), high(high), below_high(std::nextafter(static_cast<T>(high), static_cast<T>(low))) {}
+  // Of numbers that are T here and stored as `dtype`.
+  Uniform(double low, double high, DType dtype) : low(low), high(high), most(most_of(low, high, dtype)) {}
   MOONFLOW_HOST_DEVICE void both(const philox::Block& block, T& first, T& second) const {
     first = of(philox::bits_of(block, 0));
     second = of(philox::bits_of(block, 1));
@@ -30,7 +32,22 @@ struct Uniform {
     const double u = std::is_same_v<T, float> ? double{philox::uniform24(bits)} : philox::uniform53(bits);
     // Rounding may carry a number just below `high` up to it; it is kept below. low * (1 - u) cannot overflow.
     const T value = static_cast<T>((Rounded{low} * Rounded{1 - u} + Rounded{high} * Rounded{u}).value);
-    return value < static_cast<T>(high) || low == high ? value : below_high;
+    return value < most ? value : most;
+  }
+
+ private:
+  // The number of `dtype` before `high`, or `high` where `low` is as near to it as that.
+  static T most_of(double low, double high, DType dtype) {
+    if (dtype == DType::BFloat16) return before<BFloat16>(low, high);
+    if (dtype == DType::Float16) return before<Float16>(low, high);
+    return std::nextafter(static_cast<T>(high), static_cast<T>(low));
+  }
+  template <class Narrow>
+  static T before(double low, double high) {
+    Narrow number(high);
+    if (Narrow(low) < number)
+      number.bits = static_cast<uint16_t>(number > 0 ? number.bits - 1 : number < 0 ? number.bits + 1 : 0x8001);
+    return number;
   }
 };
 

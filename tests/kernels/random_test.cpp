@@ -129,6 +129,16 @@ TEST_CASE("a uniform number never reaches the upper bound, though rounding would
   Session session = make_session();
   const Moments moments(fill(session, "random_uniform", 10000, {{"low", 1e7}, {"high", 1e7 + 2}}));
   CHECK(moments.highest == 1e7 + 1);
+  for (const auto& [dtype, step] : {std::pair{DType::BFloat16, 0x1p-8}, std::pair{DType::Float16, 0x1p-11}}) {
+    CHECK(Moments(fill(session, "random_uniform", 10000, {{"dtype", dtype}})).highest == 1 - step);
+    const Moments below_zero(fill(session, "random_uniform", 10000, {{"low", -1.0}, {"high", 0.0}, {"dtype", dtype}}));
+    CHECK(below_zero.highest < 0);
+    const Moments negative(fill(session, "random_uniform", 10000, {{"low", -2.0}, {"high", -1.0}, {"dtype", dtype}}));
+    CHECK(negative.highest == -1 - 2 * step);
+    const Moments constant(fill(session, "random_uniform", 10, {{"low", 3.0}, {"high", 3.0}, {"dtype", dtype}}));
+    CHECK(constant.lowest == 3);
+    CHECK(constant.highest == 3);
+  }
   const Moments constant(fill(session, "random_uniform", 10, {{"low", 3.0}, {"high", 3.0}}));
   CHECK(constant.lowest == 3);
   CHECK(constant.highest == 3);
