@@ -224,18 +224,19 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
   Json::Object variables;
   for (const auto& [name, value] : values) {
     folder_of(name);  // before anything is written
+    try {
+      write_json(name, JsonStyle::Line);
+    } catch (const Error& error) {
+      fail(error.code, "the name '", name, "' of a variable: ", error.what());
+    }
     const std::vector<int64_t> dims = value.shape().dims();
     variables[name] = Json::Object{{"dtype", moonflow::name(value.dtype())},
                                    {"shape", Json::Array(dims.begin(), dims.end())},
                                    {"bytes", value.bytes()},
                                    {"xxh3_64", checksum_of(value.data(), static_cast<size_t>(value.bytes()))}};
   }
-  std::string text;
-  try {
-    text = sealed({{"format", kFormat}, {"version", kVersion}, {"meta", meta}, {"variables", std::move(variables)}});
-  } catch (const Error&) {
-    fail(ErrorCode::InvalidArgument, "names and meta of a checkpoint must be UTF-8 text");
-  }
+  const std::string text =
+      sealed({{"format", kFormat}, {"version", kVersion}, {"meta", meta}, {"variables", std::move(variables)}});
   require(static_cast<int64_t>(text.size()) <= kManifestBytes, ErrorCode::InvalidArgument, "the manifest would have ",
           text.size(), " bytes, at most ", kManifestBytes, " are allowed");
 

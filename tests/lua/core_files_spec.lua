@@ -520,6 +520,11 @@ describe("a checkpoint", function()
     end
   end)
 
+  it("wants names in UTF-8, and says which is not", function()
+    fails({ "name 'gr\246\223e' of a variable", "must be UTF-8" }, core.checkpoint_write, path,
+      { { name = "gr\246\223e", value = b } })
+  end)
+
   it("does not follow links and does not leave its folder", function()
     saved()
     write("secret", b:tobytes())
