@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <climits>
 #include <system_error>
 #include <utility>
 
@@ -143,17 +143,33 @@ Descriptor open_beside(const std::string& path, std::string& beside) {
   fail(ErrorCode::Io, "cannot write '", path, "': there are ", kMostWriters, " unfinished files beside it");
 }
 
+// What the symbolic links at `path` lead to, which need not be there yet; `path` itself where it is none.
+std::string behind_links(std::string path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  for (int links = 0; links < kMostLinks; ++links) {
+    char target[PATH_MAX];
+    const ssize_t length = ::readlink(path.c_str(), target, sizeof target);
+    if (length < 0) return path;
+    const std::string next(target, static_cast<size_t>(length));
+    path = next.front() == '/' ? next : parent_of(path) + "/" + next;
+  }
+  errno = ELOOP;
+  fail_errno(path, "write");
+}
+
 }  // namespace
 
-void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes) {
+void replace_file(const std::string& named, std::string_view head, const void* body, int64_t body_bytes) {
+  const std::string path = behind_links(named);
   // A rename takes the place of a device or a pipe as well, and of all that others write to it.
   struct stat there;
-  const bool is_other = ::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
-  require(!is_other, ErrorCode::Io, "cannot write '", path, "': it is no regular file");
+  const bool exists = ::stat(path.c_str(), &there) == 0;
+  require(!exists || S_ISREG(there.st_mode), ErrorCode::Io, "cannot write '", path, "': it is no regular file");
   std::string beside;
   Descriptor file = open_beside(path, beside);
   const Descriptor lock(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));  // until the file is in place
   try {
+    if (exists && ::fchmod(file.get(), there.st_mode & 07777) != 0) fail_errno(path, "keep the mode of");
     write_all(file.get(), path, head.data(), static_cast<int64_t>(head.size()));
     write_all(file.get(), path, body, body_bytes);
     sync(file.get(), path);

@@ -91,7 +91,8 @@ std::string parent_of(const std::string& path);
 void sync_directory(const std::string& path);
 
 // Replaces the file at `path` by the two parts, one after the other: written beside it, synced, renamed. Several may do
-// so at once, also in one process: the file is that of the last. A folder, a device or a pipe is an error.
+// so at once, also in one process: the file is that of the last. The file keeps its mode, and a symbolic link to it
+// stays one. A folder, a device or a pipe is an error.
 void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes);
 
 }  // namespace moonflow
