@@ -106,7 +106,7 @@ local flow = {
   on_interrupt = interrupts.on_interrupt,
   -- what the launcher calls when a script has ended, and when a Ctrl-C has ended it
   _finish = session.sync,
-  _interrupted = interrupts.ended,
+  _interrupted = session.end_interrupted,
 
   -- data
   np = np,

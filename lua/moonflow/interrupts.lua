@@ -50,11 +50,11 @@ function interrupts.on_interrupt(action)
   last = action
 end
 
---- What the launcher calls when a Ctrl-C has ended a script.
-function interrupts.ended()
+--- The action that on_interrupt was given last, and no longer.
+function interrupts.take_action()
   local action = last
   last = nil
-  if action then action() end
+  return action
 end
 
 return interrupts

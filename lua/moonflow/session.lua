@@ -41,6 +41,7 @@ session.delivering_slot = delivering
 local delivered = 0     -- handlers called so far
 local epoch = 0         -- rises with every wait that is not inside a handler
 local stopping = false  -- an interrupt is to end the waits
+local after_interrupt = false  -- what a Ctrl-C has cut short is no failure any more
 
 local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, sink = nil,
                    strict_placement = false }
@@ -117,8 +118,13 @@ function session.traced(value)
   return value
 end
 
+local function is_cut_run(failure)
+  return type(failure) == "table" and rawget(failure, "code") == "interrupted"
+end
+
 --- Reports an error that no caller waits for: to config.on_error, else raised by whoever pumps.
 function session.fail(failure)
+  if after_interrupt and is_cut_run(failure) then return end
   if settings.on_error then
     local fine, problem = pcall(settings.on_error, failure)
     if fine then return end
@@ -487,6 +493,20 @@ interrupts.keep_open(serve)
 --- ends the runs that are waited for.
 function session.stop_waits(wanted)
   stopping = wanted
+end
+
+--- What the launcher calls when a Ctrl-C has ended a script. To the script's action the runs and handlers that were cut
+--- short are no failures.
+function session.end_interrupted()
+  local action = interrupts.take_action()
+  if not action then return end
+  after_interrupt = true
+  local kept = {}
+  for _, failure in ipairs(failures) do
+    if failure ~= "interrupted" and not is_cut_run(failure) then kept[#kept + 1] = failure end
+  end
+  failures = kept
+  action()
 end
 
 -- ---- what is in flight ---------------------------------------------------------------------------------------------

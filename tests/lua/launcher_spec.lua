@@ -329,6 +329,29 @@ describe("the launcher", function()
       end
     end)
 
+    it("lets it wait for runs that were in flight, some of which the Ctrl-C has cut short", function()
+      local run = interrupt([[
+        local flow = require "moonflow"
+        local job = flow.global_function { type = "train", returns = flow.typing.Callback[flow.typing.Numpy] } (function()
+          local w = flow.get_variable("w", { shape = { 256, 256 }, initializer = flow.ones_initializer() })
+          local y = w
+          for _ = 1, 10 do y = flow.matmul(y, w) end
+          flow.optimizer.SGD(1e-9):minimize(flow.math.reduce_mean(y))
+          return flow.math.reduce_mean(w)
+        end)
+        flow.on_interrupt(function()
+          flow.sync()
+          print("a step gives", job():get().rank)
+          flow.train.CheckPoint():save("stopped", { overwrite = true })
+          print("saved", flow.checkpoint.get("stopped").w.rank)
+        end)
+        print("begun")
+        while true do job()(function(mean) mean:item() end) end
+      ]])
+      assert.equal("begun\na step gives\t0\nsaved\t2\n", run.out)
+      assert.equal(130, run.code)
+    end)
+
     it("has shown in a file what was printed, also where it ends at once", function()
       local run = interrupt("print('said') while true do for i = 1, 1e9 do local _ = i end end")
       assert.equal(130, run.code)
