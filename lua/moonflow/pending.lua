@@ -70,34 +70,43 @@ end
 
 --- Has the run ended? Does not wait or deliver.
 function Pending:ready()
+  arguments.check_self(self, Pending, "pending:ready")
   return self.ended
+end
+
+-- Calls `handler` with the error if the run fails, or has failed.
+local function set_error_handler(self, handler)
+  if not arguments.is_callable(handler) then
+    errors.raise("invalid_argument", "the error handler of " .. self.plan.job_name .. " must be a function, got "
+      .. arguments.describe(handler))
+  end
+  self.error_handler = handler
+  if self.problem then
+    session.deliver(handler, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
+  end
 end
 
 --- Calls `callback` with the results once they are there; `on_error` with the error if the run fails.
 --- @error a second callback; not a function
 function Pending:async_get(callback, on_error)
+  arguments.check_self(self, Pending, "pending:async_get")
   if not arguments.is_callable(callback) then
     errors.raise("invalid_argument", what_of(self) .. " must be a function, got " .. arguments.describe(callback))
-  end
-  if on_error ~= nil and not arguments.is_callable(on_error) then
-    errors.raise("invalid_argument", "the error handler of " .. self.plan.job_name .. " must be a function, got "
-      .. arguments.describe(on_error))
   end
   if self.attached then
     errors.raise("wrong_state", what_of(self) .. " is set already; a call has one callback")
   end
-  self.attached, self.callback, self.error_handler = true, callback, on_error
-  if not self.ended then return end
-  if not self.problem then
-    session.deliver_late(self)
-  elseif on_error then
-    session.deliver(on_error, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
-  end
+  if on_error ~= nil then set_error_handler(self, on_error) end
+  self.attached, self.callback = true, callback
+  if self.ended and not self.problem then session.deliver_late(self) end
 end
 
---- Calls `handler` with the error if the run fails, instead of raising it from the next flow call.
+--- Calls `handler` with the error if the run fails, instead of raising it from the next flow call; now, if it has
+--- failed. The one that was given last counts.
+--- @error not a function
 function Pending:on_error(handler)
-  self.error_handler = handler
+  arguments.check_self(self, Pending, "pending:on_error")
+  set_error_handler(self, handler)
   return self
 end
 
