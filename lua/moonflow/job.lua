@@ -9,6 +9,7 @@ local job_inputs = require "moonflow.job_inputs"
 local job_spec = require "moonflow.job_spec"
 local plan = require "moonflow.plan"
 local prepared = require "moonflow.prepared"
+local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local source = require "moonflow.source"
 local summary = require "moonflow.summary"
@@ -42,6 +43,13 @@ local have_ended = false  -- jobs, with a session
 session.on_close(function()
   have_ended = have_ended or next(job.named) ~= nil
   for name in pairs(job.named) do job.named[name] = nil end
+end)
+
+-- All jobs. One that does not train counts its calls, over all of its plans: what it draws depends on that.
+local counted = setmetatable({}, { __mode = "k" })
+
+random_seed.on_set(function()
+  for counting in pairs(counted) do counting.calls = 0 end
 end)
 
 --- Called with each new job, and the one that had its name; for hosts, which keep the jobs of a file.
@@ -88,8 +96,10 @@ local function define(spec, name, site, body)
   local self = setmetatable({
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"),
-    inputs = job_inputs.settle(spec.inputs, body), board = { selective = 0 }, watched = {}, plans = {},
+    inputs = job_inputs.settle(spec.inputs, body), board = { selective = 0, turns = {} }, watched = {}, plans = {},
+    calls = 0,
   }, Job)
+  counted[self] = true
   self.leaves = job_inputs.leaves(self.inputs)
   self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
   for i, leaf in ipairs(self.leaves) do

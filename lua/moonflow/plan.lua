@@ -24,8 +24,6 @@ local plan = {}
 local Plan = {}
 Plan.__index = Plan
 
-local counted = setmetatable({}, { __mode = "k" })  -- all plans, whose calls are counted for what they draw
-
 -- ---- making -------------------------------------------------------------------------------------------------------
 
 -- The blob that stands for a placeholder in this plan.
@@ -93,10 +91,13 @@ local function add_taps(self, t, gradients, leaves)
         .. (arguments.floating[dtype] and "no loss depends on it" or "there is no gradient of " .. dtype))
     end
   end
+  local times = {}
   for token, handle in ipairs(self.watches) do
+    local what = handle.what
+    times[what] = (times[what] or 0) + 1
     self.shown[token] = handle.blob.id
-    handle.what = handle.what .. " in " .. t.job
-    handle:join(self.board)
+    handle.what = what .. " in " .. t.job
+    handle:join(self.board, what .. ", " .. times[what])
   end
   self.watch_count = #self.watches
   for i, leaf in ipairs(leaves) do graph:tap(leaf.id, self.watch_count + i) end
@@ -150,8 +151,6 @@ function plan.make(job, leaves)
   variable.commit(t)
   self.hidden = t.hidden
   self.plain = #t.hidden == 0 and job.plain
-  self.calls = 0
-  counted[self] = true
   self:choose_call()
   return self
 end
@@ -431,8 +430,8 @@ function Plan:supply(feeds, count)
     if hidden[i].name == "System-Seed" then
       feeds[count + i] = random_seed.array()
     else
-      feeds[count + i] = core.array(self.calls, "int64")
-      self.calls = self.calls + 1
+      feeds[count + i] = core.array(self.job.calls, "int64")
+      self.job.calls = self.job.calls + 1
     end
   end
   return count + #hidden
@@ -441,15 +440,11 @@ end
 --- The call that was begun last has been refused, and does not count.
 function Plan:retract()
   for _, hidden in ipairs(self.hidden) do
-    if hidden.name ~= "System-Seed" then self.calls = self.calls - 1 end
+    if hidden.name ~= "System-Seed" then self.job.calls = self.job.calls - 1 end
   end
   if self.board.selective == 0 then return end
   for _, handle in pairs(self.watches) do handle:retract() end
 end
-
-random_seed.on_set(function()
-  for plan_of_job in pairs(counted) do plan_of_job.calls = 0 end
-end)
 
 interrupts.keep_whole(Plan.launch)
 

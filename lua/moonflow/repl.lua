@@ -394,7 +394,7 @@ end
 local function list_watches(self)
   local any = false
   for target, handle in pairs(self.watches) do
-    if handle.enabled and self.watched[target] then
+    if handle:is_on() and self.watched[target] then
       any = true
       self.write("watching " .. target .. "\n")
     end

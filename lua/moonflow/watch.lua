@@ -17,31 +17,29 @@ arguments.publish("Watch", "watch", Watch, "off on every")
 arguments.answer(Watch, "the handle of a watch", { remove = "watch:off() stops it", stop = "watch:off() stops it" })
 
 -- A handle that asks for each run needs no look before a call; the others are counted in the board of their job.
-local function note_change(self, before)
-  local now = not self.enabled or self.period > 1
-  if self.board and now ~= before then self.board.selective = self.board.selective + (now and 1 or -1) end
+local function is_selective(turn)
+  return not turn.enabled or turn.period > 1
 end
 
-local function is_selective(self)
-  return not self.enabled or self.period > 1
+local function change(self, enabled, period)
+  local turn = self.turn
+  local before = is_selective(turn)
+  turn.enabled, turn.period = enabled, period
+  local now = is_selective(turn)
+  if turn.board and now ~= before then turn.board.selective = turn.board.selective + (now and 1 or -1) end
+  return self
 end
 
 --- Stops the handler from the next run on. The value is then not even copied.
 function Watch:off()
   arguments.check_self(self, Watch, "watch:off")
-  local before = is_selective(self)
-  self.enabled = false
-  note_change(self, before)
-  return self
+  return change(self, false, self.turn.period)
 end
 
 --- Starts it again.
 function Watch:on()
   arguments.check_self(self, Watch, "watch:on")
-  local before = is_selective(self)
-  self.enabled = true
-  note_change(self, before)
-  return self
+  return change(self, true, self.turn.period)
 end
 
 --- Calls the handler only in each n-th run, beginning with the next one.
@@ -50,40 +48,54 @@ function Watch:every(period)
   if type(period) ~= "number" or period < 1 or period ~= math.floor(period) then
     errors.raise("invalid_argument", "watch:every wants a whole number from 1 on, got " .. arguments.describe(period))
   end
-  local before = is_selective(self)
-  self.period, self.count = period, 0
-  note_change(self, before)
-  return self
+  self.turn.count = 0
+  return change(self, self.turn.enabled, period)
+end
+
+--- Is it on?
+function Watch:is_on()
+  return self.turn.enabled
 end
 
 --- Is it on in this run? Counts the run.
 function Watch:due()
-  if not self.enabled then return false end
-  local count = self.count
-  self.count = count + 1
-  return count % self.period == 0
+  local turn = self.turn
+  if not turn.enabled then return false end
+  local count = turn.count
+  turn.count = count + 1
+  return count % turn.period == 0
 end
 
 --- The run that was counted last does not take place.
 function Watch:retract()
-  if self.enabled and self.count > 0 then self.count = self.count - 1 end
+  local turn = self.turn
+  if turn.enabled and turn.count > 0 then turn.count = turn.count - 1 end
 end
 
---- Puts the handle under the board of its job: { selective = number of handles that skip runs }.
-function Watch:join(board)
-  self.board = board
-  if is_selective(self) then board.selective = board.selective + 1 end
+--- Puts the handle under the board of its job: { selective = number of turns that skip runs, turns = by name }. Under
+--- one name all plans of the job, each of which has traced its body anew, have one turn: the first one's.
+function Watch:join(board, name)
+  local known = name and board.turns[name]
+  if known then
+    self.turn = known
+  else
+    local turn = self.turn
+    turn.board = board
+    if name then board.turns[name] = turn end
+    if is_selective(turn) then board.selective = board.selective + 1 end
+  end
 end
 
 function Watch.__tostring(self)
-  return self.what .. (self.enabled and "" or " (off)")
-    .. (self.period > 1 and " (every " .. self.period .. " runs)" or "")
+  local turn = self.turn
+  return self.what .. (turn.enabled and "" or " (off)")
+    .. (turn.period > 1 and " (every " .. turn.period .. " runs)" or "")
 end
 
---- A handle: `handler` receives each value, `what` names it in errors.
+--- A handle: `handler` receives each value, `what` names it in errors. Its turn says in which runs.
 function watch.new(value, handler, what)
-  return setmetatable({ blob = value, handler = handler, what = what, enabled = true, period = 1, count = 0,
-                        board = false }, Watch)
+  return setmetatable({ blob = value, handler = handler, what = what,
+                        turn = { enabled = true, period = 1, count = 0, board = false } }, Watch)
 end
 
 -- ---- flow.watch, flow.watch_diff ----------------------------------------------------------------------------------

@@ -394,6 +394,46 @@ describe("an input of several shapes", function()
     job({ x:rows(0, 3) })
     assert.equal(8, flow.get_all_variables()["System-Train-TrainStep-train"]:item())
   end)
+
+  it("draws as the job of one shape does, call after call", function()
+    local function define(placeholder)
+      return flow.global_function { name = "draw", inputs = { x = placeholder }, returns = tp.Numpy } (function(x)
+        return flow.random.uniform({ shape = { 3 }, name = "drawn" }) + 0 * flow.math.reduce_sum(x)
+      end)
+    end
+    flow.set_seed(3)
+    local drawn, job = {}, define(tp.Numpy.Placeholder({ 1 }))
+    for call = 1, 24 do drawn[call] = job(np.zeros({ 1 })):totable() end
+    job = define(tp.ListNumpy.Placeholder({ 64 }))
+    for call = 1, 24 do assert.same(drawn[call], job({ np.zeros({ 1 + call % 12 }) }):totable()) end
+    flow.set_seed(3)
+    assert.same(drawn[1], job({ np.zeros({ 5 }) }):totable())
+  end)
+
+  it("has one handle for a watch in its body", function()
+    local seen, handle = 0, nil
+    local function count() seen = seen + 1 end
+    local job = flow.global_function {
+      inputs = { x = tp.ListNumpy.Placeholder({ 64 }) }, returns = tp.ListNumpy,
+    } (function(x)
+      local y = x * 2
+      handle = flow.watch(y, count)
+      return y
+    end)
+    local function run(count_of_runs)
+      for i = 1, count_of_runs do job({ np.zeros({ 1 + i % 12 }) }) end
+    end
+    run(24)
+    assert.equal(24, seen)
+    handle:off()
+    run(24)
+    assert.equal(24, seen)
+    handle:on():every(10)
+    run(40)
+    assert.equal(28, seen)
+    handle:every(1)
+    assert.equal(0, job.board.selective)
+  end)
 end)
 
 describe("memory", function()

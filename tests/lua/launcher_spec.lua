@@ -332,7 +332,8 @@ describe("the launcher", function()
     it("lets it wait for runs that were in flight, some of which the Ctrl-C has cut short", function()
       local run = interrupt([[
         local flow = require "moonflow"
-        local job = flow.global_function { type = "train", returns = flow.typing.Callback[flow.typing.Numpy] } (function()
+        local tp = flow.typing
+        local job = flow.global_function { type = "train", returns = tp.Callback[tp.Numpy] } (function()
           local w = flow.get_variable("w", { shape = { 256, 256 }, initializer = flow.ones_initializer() })
           local y = w
           for _ = 1, 10 do y = flow.matmul(y, w) end
