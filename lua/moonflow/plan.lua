@@ -260,6 +260,12 @@ local function own(switches)
   return switches and { unpack(switches) }
 end
 
+-- The switches of a run that has waited: of the taps that were added meanwhile all are on.
+local function up_to_date(self, switches)
+  for token = switches and #switches + 1 or 1, switches and self.tap_count or 0 do switches[token] = true end
+  return switches
+end
+
 --- A tapped value has arrived: a result goes into `values`, a watched value to its handler.
 function Plan:take(values, token, value, sequence, site)
   local watched = self.watches[token]
@@ -291,7 +297,7 @@ local function run_to_end(self, ...)
   if not run then switches = own(switches) end
   while not run do
     session.make_room()
-    run = self.submit(self.handle, true, switches, ...)
+    run = self.submit(self.handle, true, up_to_date(self, switches), ...)
   end
   local outer, waiting = self.values, self.waiting
   local nested = waiting == session.epoch() and session.delivering()
@@ -374,7 +380,7 @@ end
 local function submit_in_turn(self, switches, ...)
   local feeds, count = { ... }, select("#", ...)
   switches = own(switches)
-  return spawn.queue(self, function() return submit(self, switches, unpack(feeds, 1, count)) end)
+  return spawn.queue(self, function() return submit(self, up_to_date(self, switches), unpack(feeds, 1, count)) end)
 end
 
 --- Starts a run and gives its number. When too much is in flight a task waits for its turn, and host mode gives
@@ -392,7 +398,7 @@ function Plan:start(...)
       return nil, "busy"
     end
     session.make_room()
-    run = self.submit(self.handle, false, switches, ...)
+    run = self.submit(self.handle, false, up_to_date(self, switches), ...)
   end
   return run
 end

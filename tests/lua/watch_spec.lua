@@ -447,4 +447,25 @@ describe("a watch from outside", function()
     refuses("hiden1", "; did you mean 'hidden1-weight', 'hidden1-matmul'?")
     refuses("conv", "; it has 'x', 'Reshape_0', 'hidden1-weight', 'hidden1-matmul', 'hidden2-weight', 'hidden2-matmul'")
   end)
+
+  it("may be added while calls wait for room whose watches skip runs", function()
+    local watched
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Callback[tp.Numpy] } (function(x)
+      flow.watch(x, print, { every = 100 }):off()
+      return flow.nn.relu(x, { name = "rectified" })
+    end)
+    local seen, results = 0, 0
+    local function take()
+      results = results + 1
+      watched = watched or job:watch("rectified", function() seen = seen + 1 end)
+    end
+    for i = 1, 20 do job(vector(i, i))(take) end
+    flow.sync()
+    assert.equal(20, results)
+    assert.truthy(seen > 10 and seen < 20, seen)
+    for i = 1, 20 do flow.spawn(function() take(job(vector(i, i)):await()) end) end
+    flow.sync()
+    assert.equal(40, results)
+    assert.truthy(seen > 30, seen)
+  end)
 end)
