@@ -442,7 +442,7 @@ function session.poll(max_ms)
   if services[1] then serve() end
   if not handle then return 0 end
   local before = delivered
-  while step() do
+  while handle and step() do
     if stop and delivered > before and (stop == 0 or core.clock() >= stop) then
       leave_rest()
       break
