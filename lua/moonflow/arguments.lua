@@ -398,8 +398,12 @@ local function order_of(self, count, ...)
     self:fail((": arguments after the first %d go by name, as OneFlow has them in another order: { %s = ... }"):format(
       form.named_after, ours[form.named_after + 1].name))
   end
-  if not all_fit(ours, count, ...) and all_fit(form.order, count, ...) then return form.order end
-  return ours
+  if all_fit(ours, count, ...) or not all_fit(form.order, count, ...) then return ours end
+  -- What looks like a dtype is no name.
+  for i = 1, math.min(count, #ours) do
+    if ours[i].kind == "dtype" and hint_of("dtype", (select(i, ...))) ~= "" then return ours end
+  end
+  return form.order
 end
 
 -- Of a parameter that there is none of here: passes over its value where that changes nothing.

@@ -291,6 +291,9 @@ end
 local function values_of(given, t)
   local list = {}
   if arguments.kind(given.a) == "table" then
+    if given.b ~= nil or given.c ~= nil or given.d ~= nil then
+      signature:fail(": the values stand in a table or one by one, not both")
+    end
     for i, value in ipairs(given.a) do list[i] = value end
   else
     list = { given.a, given.b, given.c, given.d }

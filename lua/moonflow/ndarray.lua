@@ -369,11 +369,12 @@ function ndarray.places(indices, size, called)
   return indices
 end
 
+local take_options = arguments.signature("a:take", { { "axis", "integer?" } })
 --- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
 --- the flattened array.
 function methods.take(a, indices, axis)
   own(a, "take")
-  if type(axis) == "table" then axis = axis.axis end
+  if type(axis) == "table" and type(next(axis)) == "string" then axis = take_options:parse(axis).axis end
   if axis == nil then a, axis = a:ravel(), 0 end
   if type(axis) ~= "number" then
     fail("invalid_argument", "a:take wants the number of an axis, got " .. arguments.describe(axis))

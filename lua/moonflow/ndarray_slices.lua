@@ -60,6 +60,8 @@ local function slice_entries(first, ...)
   return entries
 end
 
+local entry_keys = { true, true, true, start = true, stop = true, step = true }
+
 local function check_whole(number, axis)
   if number == nil or type(number) == "number" and number % 1 == 0 then return end
   fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, tostring(number)))
@@ -83,6 +85,12 @@ local function positions(entry, axis, size)
   if type(entry) ~= "table" then
     fail("invalid_argument", ("slice: the entry of axis %d is %s; it wants a number or { start, stop, step }")
       :format(axis, arguments.describe(entry)))
+  end
+  for key in pairs(entry) do
+    if not entry_keys[key] then
+      fail("invalid_argument", ("slice: the entry of axis %d has '%s'; it is { start, stop, step }"):format(axis,
+        tostring(key)))
+    end
   end
   local start, stop, step = entry[1] or entry.start, entry[2] or entry.stop, entry[3] or entry.step or 1
   check_whole(start, axis)

@@ -218,6 +218,11 @@ end)
 >>job:watch(7, print)]])
   end)
 
+  it("einsum takes its values in one way", function()
+    golden("flow.einsum: the values stand in a table or one by one, not both", body [[
+>>  local y = flow.einsum("i,i->", { x, x }, x)]])
+  end)
+
   it("scopes check what they are given", function()
     golden("flow.scope.placement: the device must be \"cpu\" or \"gpu\", got 'gpuu'; did you mean 'gpu'?", body [[
 >>  flow.scope.placement("gpuu", "0:0", function() return x end)]])
@@ -247,6 +252,10 @@ end)
         "flow.optimizer.Adam has no option 'betas'; they are 'beta1' and 'beta2'",
       ["flow.optimizer.SGD(0.1, { max_grad_norm = 1 })"] = "flow.optimizer.SGD has no option 'max_grad_norm'; "
         .. "grad_clipping = flow.optimizer.grad_clipping.by_global_norm(x) does it",
+      ["flow.np.zeros({ 3, 3 }):slice({ 0, 2 }, { stip = 2 })"] = "slice: the entry of axis 1 has 'stip'; it is "
+        .. "{ start, stop, step }",
+      ["flow.np.zeros({ 3, 3 }):take({ 0 }, { axsi = 1 })"] = "a:take has no option 'axsi'; did you mean 'axis'?",
+      ["flow.np.take(flow.np.zeros({ 3, 3 }), { 0 }, { 1 })"] = "a:take wants the number of an axis, got a table",
       ["flow.np.zeros({ 3, 3 }):set(0, '0, 1:3', 5)"] = "slice: the entry of axis 1 is '0, 1:3'; a text stands alone "
         .. "and is for all axes, as in a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the "
         .. "table { 1, 3 }",
