@@ -53,9 +53,10 @@ Json value_at(lua_State* L, int index, const char* what, int depth) {
       return std::string(string_at(L, index, what));
     case LUA_TTABLE: {
       require(lua_checkstack(L, 4), ErrorCode::OutOfMemory, what, ": nested too deep");
-      const size_t count = lua_objlen(L, index);
+      if (lua_objlen(L, index) == 0) return object_of(L, index, what, depth);
+      const size_t count = static_cast<size_t>(list_size_at(L, index, what));
       require(count < kEntries, ErrorCode::InvalidArgument, what, ": a list is too long");
-      return count > 0 ? array_of(L, index, count, what, depth) : object_of(L, index, what, depth);
+      return array_of(L, index, count, what, depth);
     }
     default: {
       int64_t integer = 0;

@@ -113,7 +113,13 @@ function log_file.open(given, time, remove)
     config = given.config, step = -1, begun = false, torn = false, closed = false,
     waiting = {},
   }, Log)
-  if given.config then core.json_write(given.config) end -- raises what cannot be written
+  if given.config then
+    local fine, problem = pcall(core.json_write, given.config)
+    if not fine then
+      local why = problem.message:gsub("^value: ", "")
+      errors.raise(problem.code, "flow.log.open: config cannot be kept as JSON: " .. why)
+    end
+  end
   core.make_directory(path)
   if text and given.append then
     local whole = text:match("^.*\n") or ""

@@ -68,6 +68,19 @@ describe("a log", function()
     assert.equal(3, #records_of(path))
   end)
 
+  it("refuses a configuration that JSON would lose something of", function()
+    for flaw, config in pairs {
+      ["flow.log.open: config cannot be kept as JSON: the list has the key 'activation'"] =
+        { layers = { 64, 32, activation = "relu" } },
+      ["the list has an entry 0"] = { betas = { [0] = 0.9, [1] = 0.99 } },
+      ["a hole: nothing stands at 2, but something at 3"] = { dropout = { 0.1, nil, 0.3 } },
+    } do
+      local fine, problem = pcall(flow.log.open, path .. "/", { config = config })
+      assert.is_false(fine, flaw)
+      assert.truthy(tostring(problem):find(flaw, 1, true), problem)
+    end
+  end)
+
   it("begins with what the run is", function()
     flow.set_seed(7)
     local log = flow.log.open(path .. "/", { config = { batch_size = 100, optimizer = "Adam" } })
