@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <exception>
+#include <utility>
 
 #include "bindings/checkpoint_directory.h"
 #include "bindings/checkpoint_meta.h"
@@ -252,9 +254,10 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
   directory.publish();
 }
 
-Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
-                           const std::shared_ptr<HostMemory>& memory) {
-  const Descriptor directory = open_checkpoint(path);
+namespace {
+
+Checkpoint read_from(const Descriptor& directory, const std::string& path,
+                     const std::optional<std::vector<NamedType>>& wanted, const std::shared_ptr<HostMemory>& memory) {
   Checkpoint checkpoint;
   checkpoint.manifest = read_manifest(directory, path);
   if (checkpoint.manifest.is_null()) {
@@ -284,6 +287,37 @@ Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vec
     if (found != variables->end()) read_known(variable.name, found->second, &variable.type);
   }
   return checkpoint;
+}
+
+bool is_same(const Descriptor& a, const Descriptor& b) {
+  struct stat one, other;
+  return ::fstat(a.get(), &one) == 0 && ::fstat(b.get(), &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
+}
+
+}  // namespace
+
+Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
+                           const std::shared_ptr<HostMemory>& memory) {
+  constexpr int kMostTimes = 100;
+  Descriptor directory = open_checkpoint(path);
+  for (int times = 1;; ++times) {
+    Checkpoint checkpoint;
+    std::exception_ptr problem;
+    try {
+      checkpoint = read_from(directory, path, wanted, memory);
+    } catch (const Error&) {
+      problem = std::current_exception();
+    }
+    if (!problem && !checkpoint.manifest.is_null()) return checkpoint;
+    // Another one may have been put in its place, and this one's files removed while they were read.
+    Descriptor now = open_checkpoint(path);
+    if (times == kMostTimes || is_same(directory, now)) {
+      if (problem) std::rethrow_exception(problem);
+      return checkpoint;
+    }
+    directory = std::move(now);
+  }
 }
 
 }  // namespace moonflow

@@ -29,7 +29,7 @@ void write_checkpoint(const std::string& path, const std::map<std::string, Tenso
                       bool overwrite);
 
 // The values of those wanted variables that are there, or of all that are. A wrong shape, dtype, size or checksum is an
-// error.
+// error. One that is replaced meanwhile is read as it was or as it is then.
 Checkpoint read_checkpoint(const std::string& path, const std::optional<std::vector<NamedType>>& wanted,
                            const std::shared_ptr<HostMemory>& memory);
 
