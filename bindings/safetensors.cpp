@@ -117,6 +117,8 @@ void check_sum(Metadata& metadata, std::string_view data) {
 }  // namespace
 
 std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
+  require(tensors.count(kMetadata) == 0, ErrorCode::InvalidArgument, "the format keeps the name '", kMetadata,
+          "' for itself, so no array can have it");
   size_t data_bytes = 0;
   for (const auto& [name, tensor] : tensors) data_bytes += static_cast<size_t>(tensor.bytes());
   const std::string any = header_of(tensors, metadata, checksum_of(nullptr, 0));

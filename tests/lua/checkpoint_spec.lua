@@ -518,6 +518,34 @@ describe("a checkpoint", function()
       core.list_directory(folder))
   end)
 
+  it("is read whole while another process replaces it", function()
+    local path, values = folder .. "/replaced", {}
+    for i = 1, 20 do values["v" .. i] = np.full({ 2 }, i) end
+    flow.checkpoint.save(path, values)
+    local writer = ([[
+      local flow = require "moonflow"
+      local values = flow.checkpoint.get(%q)
+      for _ = 1, 1000 do flow.checkpoint.save(%q, values, { overwrite = true }) end
+    ]]):format(path, path)
+    assert(os.execute(("%s -e %s & echo $! > %s"):format(process.quote(process.launcher), process.quote(writer),
+      process.quote(folder .. "/writer"))) == 0)
+    local fine, problem = pcall(function()
+      for _ = 1, 1500 do
+        local read = flow.checkpoint.get(path)
+        for i = 1, 20 do assert.equal(i, read["v" .. i]:at(0)) end
+      end
+    end)
+    local pid = process.read(folder .. "/writer"):match("%d+")
+    os.execute(("kill -9 %s; while kill -0 %s 2>&-; do sleep 0.01; done"):format(pid, pid))
+    assert.is_true(fine, problem)
+  end)
+
+  it("in one file has no variable by the name that the format keeps for itself", function()
+    raises("the format keeps the name '__metadata__' for itself", function()
+      flow.checkpoint.save(folder .. "/m.safetensors", { __metadata__ = np.ones({ 2 }) })
+    end)
+  end)
+
   it("gives no seed that is none", function()
     define({ 2, 3 })
     flow.train.CheckPoint():init()
