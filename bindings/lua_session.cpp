@@ -264,9 +264,10 @@ int evaluate(lua_State* L) {
     Session& session = open_session(L);
     SessionBox& box = box_at<SessionBox>(L, 1, "a session");
     const std::string_view called = optional_string_at(L, 5, "called");
-    box.inputs.clear();
-    box.outputs.clear();
     try {
+      const Attrs attrs = attrs_at(L, 4, *op);  // may run a finalizer, which may come here itself
+      box.inputs.clear();
+      box.outputs.clear();
       table_at(L, 3, "inputs");
       const size_t count = lua_objlen(L, 3);
       for (size_t i = 1; i <= count; ++i) {
@@ -275,7 +276,7 @@ int evaluate(lua_State* L) {
         box.inputs.push_back(left_out ? Tensor() : array_at(L, -1, "input"));
         lua_pop(L, 1);
       }
-      session.evaluate(*op, box.inputs, attrs_at(L, 4, *op), box.outputs);
+      session.evaluate(*op, box.inputs, attrs, box.outputs);
     } catch (Error& error) {
       box.inputs.clear();
       box.outputs.clear();
