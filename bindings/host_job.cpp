@@ -136,7 +136,7 @@ HostJob::HostJob(std::shared_ptr<HostSession> owner, const char* wanted) : sessi
     lua_pop(L, 1);
     inputs = read_values(L);
     lua_pop(L, 1);
-    reference = luaL_ref(L, LUA_REGISTRYINDEX);
+    reference = session->keep_reference(L);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "bindings/host_session.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "bindings/host_library.h"
@@ -334,10 +335,13 @@ void HostSession::close() {
   // Where loading has failed there is no thread yet, but some of what it refers to.
   lua_State* const any = lua_ != nullptr ? lua_ : main_;
   lua_ = nullptr;
-  if (owned_ != nullptr)
+  if (owned_ != nullptr) {
     lua_close(std::exchange(owned_, nullptr));
-  else
+  } else {
     for (int& reference : references_) luaL_unref(any, LUA_REGISTRYINDEX, std::exchange(reference, LUA_NOREF));
+    for (const int reference : kept_) luaL_unref(any, LUA_REGISTRYINDEX, reference);
+  }
+  kept_.clear();
   runs.clear();
   --depth_;
 }
@@ -395,6 +399,11 @@ Session& HostSession::engine() {
   return *state_->newest;
 }
 
+int HostSession::keep_reference(lua_State* L) {
+  kept_.push_back(LUA_NOREF);  // first, since it may throw
+  return kept_.back() = luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
 void HostSession::drop_reference(int reference) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(dropped_mutex_);
@@ -410,7 +419,10 @@ void HostSession::drop_references() {
     const std::lock_guard<std::mutex> lock(dropped_mutex_);
     dropped.swap(dropped_);
   }
-  for (const int reference : dropped) luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
+  for (const int reference : dropped) {
+    kept_.erase(std::find(kept_.begin(), kept_.end(), reference));
+    luaL_unref(lua_, LUA_REGISTRYINDEX, reference);
+  }
 }
 
 }  // namespace moonflow::host

@@ -86,7 +86,9 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
     if (log_) log_(log_user_, line);
   }
 
-  // A reference that the owner drops when it next comes by: handles are closed on any thread.
+  // Takes a value off the stack and keeps it, until the session closes or the reference is dropped. Inside `enter`.
+  int keep_reference(lua_State* L);
+  // The owner drops it when it next comes by: handles are closed on any thread.
   void drop_reference(int reference) noexcept;
 
   HostRuns runs;  // owner thread
@@ -133,6 +135,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   HostSession** self_ = nullptr;  // a userdata
   std::array<int, kReferences> references_;
   int depth_ = 0;
+  std::vector<int> kept_;  // owner thread
   std::mutex dropped_mutex_;
   std::vector<int> dropped_;
 };

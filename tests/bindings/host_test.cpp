@@ -328,6 +328,27 @@ TEST_CASE("functions of a closed session that a script has kept do nothing") {
   CHECK(lines == 1);
 }
 
+TEST_CASE("a job that is closed after its session leaves nothing in the host's own state") {
+  const auto state = new_state();
+  lua_State* const L = state.get();
+  {
+    auto session = std::make_unique<moonflow::Session>(options(L));
+    session->load_text(
+        "local flow = require 'moonflow'\n"
+        "local tp = flow.typing\n"
+        "seen = setmetatable({ flow.global_function {\n"
+        "  name = 'late', inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Numpy,\n"
+        "}(function(x) return flow.nn.relu(x) end) }, { __mode = 'v' })\n",
+        "late.lua");
+    moonflow::Job job = session->job("late");
+    session.reset();
+    CHECK_THROWS(job({Floats{1, 2, 3}}));
+  }
+  run(L, "collectgarbage() collectgarbage()");
+  lua_getglobal(L, "seen");
+  CHECK(lua_objlen(L, -1) == 0);
+}
+
 TEST_CASE("a callback that a script of the host's own state delivers does not close the session") {
   const auto state = new_state();
   lua_State* const L = state.get();
