@@ -1,5 +1,6 @@
 #include "bindings/handle.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <mutex>
@@ -24,6 +25,10 @@ struct Table {
 };
 Table table;
 static_assert(std::is_trivially_destructible_v<Table>);
+
+// A thread that holds the mutex while another one forks would leave it locked in the child for good.
+[[maybe_unused]] const int guards_forks =
+    pthread_atfork([] { table.mutex.lock(); }, [] { table.mutex.unlock(); }, [] { table.mutex.unlock(); });
 
 uint32_t generation_of(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
 
