@@ -222,8 +222,8 @@ Tensor Tensor::reshaped(const Shape& shape) const {
 
 Tensor Tensor::rows(int64_t first, int64_t rows) const {
   require(shape().rank() > 0, ErrorCode::InvalidArgument, "a scalar has no rows");
-  require(first >= 0 && rows >= 0 && first <= shape()[0] - rows, ErrorCode::OutOfRange, "rows ", first, " to ",
-          first + rows, " are outside axis 0 of size ", shape()[0]);
+  require(first >= 0 && rows >= 0 && first <= shape()[0] - rows, ErrorCode::OutOfRange, rows, " rows from row ", first,
+          " on are outside axis 0 of size ", shape()[0]);
   Tensor view = *this;
   view.type_.shape[0] = rows;
   const int64_t row_bytes = shape().count(1, shape().rank()) * size_of(dtype());

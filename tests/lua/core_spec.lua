@@ -177,7 +177,7 @@ describe("an array", function()
     fails("invalid_argument", "takes 0 indices", get, core.array(1), 0)
     fails("shape_mismatch", "the place is float32 (3), the value is float32 (2)", set, a, 0, core.array { 1, 2 })
     fails("invalid_argument", "expected a number, got the string 'x'", set, a, 0, "x")
-    fails("out_of_range", "rows 1 to 3", a.rows, a, 1, 2)
+    fails("out_of_range", "2 rows from row 1 on", a.rows, a, 1, 2)
     fails("out_of_range", "rows", a.rows, a, -1, 1)
     fails("out_of_range", "rows", a.rows, a, 2 ^ 53, 2 ^ 53)
     assert.is_nil(a.no_such_thing)
@@ -672,6 +672,17 @@ describe("misuse", function()
     local shape = core.shape { 1 }
     debug.setmetatable(shape, core.ndarray_metatable)
     fails("invalid_argument", "expected an ndarray", get, shape, 0)
+  end)
+
+  it("keeps the inputs of an op while a finalizer runs another", function()
+    local a, b = core.array { { 1, 2 }, { 3, 4 } }, core.array { 5, 6 }
+    local pause, multiplier = collectgarbage("setpause", 50), collectgarbage("setstepmul", 1000)
+    for _ = 1, 20000 do
+      getmetatable(newproxy(true)).__gc = function() session:evaluate("add", { b, b }, {}) end
+      session:evaluate("transpose", { a }, { perm = { 1LL, 0LL } })
+    end
+    collectgarbage("setpause", pause)
+    collectgarbage("setstepmul", multiplier)
   end)
 
   it("survives finalizers that use the module while it works", function()
