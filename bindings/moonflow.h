@@ -113,7 +113,7 @@ typedef struct mf_session_options {
   int32_t threads;          /* of the CPU kernels; 0: one per core */
   void* lua_state;          /* a lua_State* of the host (LuaJIT 2.1) to live in; NULL: the session makes its own */
   const char* library_path; /* the folder that holds moonflow/init.lua; NULL: found from where the library lies */
-  mf_allocator allocator;   /* allocate == NULL: aligned_alloc and free, and LuaJIT's own allocator */
+  mf_allocator allocator;   /* allocate == NULL: malloc, of which up to 65 MiB are kept spare, and LuaJIT's own */
   mf_log_function log;      /* NULL: warnings are dropped */
   void* log_user;
 } mf_session_options;

@@ -37,7 +37,7 @@ class Executor {
   void require_here() const;
 
   struct Submission {
-    std::vector<Tensor> feeds;       // kept alive, and not to be changed until the run has ended
+    std::vector<Tensor> feeds;       // copied, or read, before submit comes back
     std::vector<bool> taps_on = {};  // empty: all
     bool may_run_inline = false;     // on the calling thread when nothing is in flight
     std::shared_ptr<HostMemory> memory = nullptr;

@@ -1,5 +1,5 @@
 // A compiled graph: prepared launches in order over planned memory. Made once on the tracing thread (engine/compile.h),
-// then run many times, one run at a time.
+// then run many times; each of its slots has one run at a time.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Batch normalisation on the CPU; see norm_kernels.h.
+// Batch normalisation on the CPU; see norm.h.
 //
 // Statistics are taken in one pass over memory. Some rows at a time, few enough to stay in the first-level cache, are
 // gone over twice: for their mean, and for the distances from it. What such runs give is joined in double,
@@ -6,9 +6,9 @@
 // (Chan, Golub, LeVeque, Updating Formulae, COMPSTAT 1982), so a mean far larger than the deviation costs no digits,
 // and a variance cannot come out negative.
 //
-// The gradient of a relu behind the normalisation asks where its output was above zero, that of a relu6 also where it was
-// below 6. Where nothing was added in between, that is computed again from x, which is read anyway, so neither the output
-// nor the relu's gradient is ever read or written for it.
+// The gradient of a relu behind the normalisation asks where its output was above zero, that of a relu6 also where it
+// was below 6. Where nothing was added in between, that is computed again from x, which is read anyway, so neither the
+// output nor the relu's gradient is ever read or written for it.
 #include "kernels/cpu/norm.h"
 
 #include <cmath>
