@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <poll.h>
+#include <signal.h>
 
 #include <cmath>
 
@@ -115,6 +116,19 @@ TEST_CASE("what else has its turn comes after the runs before it and before thos
   while (executor.in_flight() > 0) toy.session.pull();
   executor.wait_idle();
   CHECK(order == std::vector<std::string>{"at once", "w is -1"});
+}
+
+TEST_CASE("the worker leaves signals to the host's threads, but for a fault of its own and a profiler's") {
+  ToySession toy;
+  const auto plan = unary(toy, "slow");
+  Gate::close();
+  toy.session.submit(plan, feed({1, 1}));
+  sigset_t blocked;
+  toy.session.executor().in_turn([&] { pthread_sigmask(SIG_SETMASK, nullptr, &blocked); });
+  Gate::open();
+  toy.session.executor().wait_idle();
+  for (const int other : {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1}) CHECK(sigismember(&blocked, other) == 1);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGPROF}) CHECK(sigismember(&blocked, own) == 0);
 }
 
 TEST_CASE("a synchronous run waits for a turn before it, and the next turn throws what one threw") {
