@@ -112,7 +112,7 @@ void remove_leftovers(const std::string& parent) {
   for (const std::string& name : entries(directory, parent)) {
     if (!is_temporary(name)) continue;
     const Descriptor leftover = open_folder(directory.get(), name.c_str());
-    if (leftover && ::flock(leftover.get(), LOCK_EX | LOCK_NB) == 0) remove_checkpoint(parent + "/" + name);
+    if (leftover && lock_for_maker(leftover.get()) == Lock::Ours) remove_checkpoint(parent + "/" + name);
   }
 }
 
@@ -142,7 +142,8 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
     if (number == 1000) fail_errno(target_, "make the folder");
 }
 
-// False where there is one already, and where another process took it for a leftover before it was locked.
+// False where there is one already, and where another process took it for a leftover before it was locked. Where there
+// are no locks there is nobody who takes leftovers either.
 bool NewDirectory::make_beside(int number) {
   beside_ = target_ + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(number);
   if (::mkdir(beside_.c_str(), 0777) != 0) {
@@ -151,14 +152,13 @@ bool NewDirectory::make_beside(int number) {
   }
   directory_ = open_folder(AT_FDCWD, beside_.c_str());
   if (!directory_ && errno == ENOENT) return false;
+  if (directory_ && lock_for_maker(directory_.get()) == Lock::Anothers) return false;
   struct stat facts;
-  if (directory_ && ::flock(directory_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(directory_.get(), &facts) == 0)
-    return facts.st_nlink > 0;
-  if (errno == EWOULDBLOCK) return false;
+  if (directory_ && ::fstat(directory_.get(), &facts) == 0) return facts.st_nlink > 0;
   const int error = errno;
   ::rmdir(beside_.c_str());
   errno = error;
-  fail_errno(beside_, "lock");
+  fail_errno(beside_, "open");
 }
 
 NewDirectory::~NewDirectory() {

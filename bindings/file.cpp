@@ -97,8 +97,15 @@ void write_all(int file, const std::string& path, const void* from, int64_t byte
 }
 
 void sync(int file, const std::string& path) {
-  while (::fsync(file) != 0)
+  while (::fsync(file) != 0) {
+    if (errno == EINVAL) return;
     if (errno != EINTR) fail_errno(path, "sync");
+  }
+}
+
+Lock lock_for_maker(int file) {
+  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return Lock::Ours;
+  return errno == EWOULDBLOCK ? Lock::Anothers : Lock::Impossible;
 }
 
 void close_written(Descriptor file, const std::string& path) {
@@ -121,12 +128,14 @@ void sync_directory(const std::string& path) {
 namespace {
 
 // An empty file beside `path`, locked while its maker lives. What a killed one has left is taken over, so that no save
-// leaves more behind than the next one clears away.
+// leaves more behind than the next one clears away; where files cannot be locked it has a name that nobody else takes.
 Descriptor open_beside(const std::string& path, std::string& beside) {
   constexpr int kMostWriters = 1000;
+  std::string process;
+  int new_alone = 0;
   for (int number = 0; number < kMostWriters; ++number) {
-    beside = path + ".moonflow-tmp-" + std::to_string(number);
-    Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
+    beside = path + ".moonflow-tmp-" + process + std::to_string(number);
+    Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | new_alone, 0666));
     struct stat ours, there;
     if (!file) {
       const int error = errno;
@@ -134,7 +143,15 @@ Descriptor open_beside(const std::string& path, std::string& beside) {
       errno = error;
       fail_errno(path, "write");
     }
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+    if (new_alone != 0) return file;
+    const Lock lock = lock_for_maker(file.get());
+    if (lock == Lock::Anothers) continue;
+    if (lock == Lock::Impossible) {
+      ::unlink(beside.c_str());
+      process = std::to_string(::getpid()) + "-";
+      new_alone = O_EXCL;
+      continue;
+    }
     // Its maker may have put it in place, or removed it, before it was locked here.
     const bool is_ours =
         ::fstat(file.get(), &ours) == 0 && ::lstat(beside.c_str(), &there) == 0 && ours.st_ino == there.st_ino;
@@ -159,7 +176,7 @@ std::string behind_links(std::string path) {
 
 }  // namespace
 
-void replace_file(const std::string& named, std::string_view head, const void* body, int64_t body_bytes) {
+void replace_file(const std::string& named, const std::function<void(int file, const std::string& path)>& write) {
   const std::string path = behind_links(named);
   // A rename takes the place of a device or a pipe as well, and of all that others write to it.
   struct stat there;
@@ -167,11 +184,11 @@ void replace_file(const std::string& named, std::string_view head, const void* b
   require(!exists || S_ISREG(there.st_mode), ErrorCode::Io, "cannot write '", path, "': it is no regular file");
   std::string beside;
   Descriptor file = open_beside(path, beside);
-  const Descriptor lock(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));  // until the file is in place
   try {
+    const Descriptor lock(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));  // until the file is in place
+    if (!lock) fail_errno(path, "write");
     if (exists && ::fchmod(file.get(), there.st_mode & 07777) != 0) fail_errno(path, "keep the mode of");
-    write_all(file.get(), path, head.data(), static_cast<int64_t>(head.size()));
-    write_all(file.get(), path, body, body_bytes);
+    write(file.get(), path);
     sync(file.get(), path);
     close_written(std::move(file), path);
     if (::rename(beside.c_str(), path.c_str()) != 0) fail_errno(path, "replace");
@@ -180,6 +197,13 @@ void replace_file(const std::string& named, std::string_view head, const void* b
     throw;
   }
   sync_directory(parent_of(path));
+}
+
+void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes) {
+  replace_file(path, [&](int file, const std::string& where) {
+    write_all(file, where, head.data(), static_cast<int64_t>(head.size()));
+    write_all(file, where, body, body_bytes);
+  });
 }
 
 }  // namespace moonflow

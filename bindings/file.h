@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -82,7 +83,12 @@ class FileSource : public ByteSource {
 
 // Writes all of `bytes`; short and interrupted writes are continued.
 void write_all(int file, const std::string& path, const void* from, int64_t bytes);
+// Of a folder as well, which some file systems cannot sync: that is no error.
 void sync(int file, const std::string& path);
+
+// Locks a file or a folder for whoever has made it, until it is closed. Some file systems have no locks.
+enum class Lock { Ours, Anothers, Impossible };
+Lock lock_for_maker(int file);
 // Closes and reports what close reports: on some file systems a full disk shows only here.
 void close_written(Descriptor file, const std::string& path);
 
@@ -90,9 +96,11 @@ void close_written(Descriptor file, const std::string& path);
 std::string parent_of(const std::string& path);
 void sync_directory(const std::string& path);
 
-// Replaces the file at `path` by the two parts, one after the other: written beside it, synced, renamed. Several may do
-// so at once, also in one process: the file is that of the last. The file keeps its mode, and a symbolic link to it
-// stays one. A folder, a device or a pipe is an error.
+// Replaces the file at `path` by what `write` writes to an empty one: beside it, synced, renamed. Several may do so at
+// once, also in one process: the file is that of the last. The file keeps its mode, and a symbolic link to it stays
+// one, which leads to the path that `write` gets for its errors. A folder, a device or a pipe is an error.
+void replace_file(const std::string& path, const std::function<void(int file, const std::string& path)>& write);
+// By the two parts, one after the other.
 void replace_file(const std::string& path, std::string_view head, const void* body, int64_t body_bytes);
 
 }  // namespace moonflow

@@ -135,25 +135,67 @@ std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_b
   return arrays;
 }
 
-void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays) {
+namespace {
+
+// An open file, empty so far, that libzip writes an archive to.
+struct NewFile {
+  int file;
+  zip_error_t error;
+};
+
+zip_int64_t write_to(void* user, void* data, zip_uint64_t length, zip_source_cmd_t command) {
+  auto& [file, error] = *static_cast<NewFile*>(user);
+  const auto checked = [&error = error](int64_t result, int code) -> zip_int64_t {
+    if (result < 0) zip_error_set(&error, code, errno);
+    return result;
+  };
+  switch (command) {
+    case ZIP_SOURCE_SUPPORTS:
+      return ZIP_SOURCE_SUPPORTS_WRITABLE;
+    case ZIP_SOURCE_STAT:
+      zip_stat_init(static_cast<zip_stat_t*>(data));
+      return sizeof(zip_stat_t);
+    case ZIP_SOURCE_ERROR:
+      return zip_error_to_data(&error, data, length);
+    case ZIP_SOURCE_WRITE:
+      for (;;) {
+        const ssize_t written = ::write(file, data, length);
+        if (written >= 0 || errno != EINTR) return checked(written, ZIP_ER_WRITE);
+      }
+    case ZIP_SOURCE_SEEK_WRITE: {
+      const auto* seek = ZIP_SOURCE_GET_ARGS(zip_source_args_seek_t, data, length, &error);
+      if (seek == nullptr) return -1;
+      return std::min<int64_t>(checked(::lseek(file, seek->offset, seek->whence), ZIP_ER_SEEK), 0);
+    }
+    case ZIP_SOURCE_TELL_WRITE:
+      return checked(::lseek(file, 0, SEEK_CUR), ZIP_ER_TELL);
+    case ZIP_SOURCE_OPEN:
+    case ZIP_SOURCE_CLOSE:
+    case ZIP_SOURCE_FREE:
+    case ZIP_SOURCE_BEGIN_WRITE:
+    case ZIP_SOURCE_COMMIT_WRITE:
+    case ZIP_SOURCE_ROLLBACK_WRITE:
+      return 0;
+    default:
+      zip_error_set(&error, ZIP_ER_OPNOTSUPP, 0);
+      return -1;
+  }
+}
+
+void write_members(NewFile& to, const std::string& path, const std::map<std::string, Tensor>& arrays) {
   std::vector<std::string> headers;  // kept until the archive is written
   headers.reserve(arrays.size());
-  int code = 0;
-  zip_error_t error;
-  zip_error_init(&error);
-  Zip archive(zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
+  zip_source_t* whole = zip_source_function_create(write_to, &to, &to.error);
+  Zip archive(whole != nullptr ? zip_open_from_source(whole, ZIP_CREATE | ZIP_TRUNCATE, &to.error) : nullptr);
   if (archive == nullptr) {
-    zip_error_init_with_code(&error, code);
-    const std::string why = zip_error_strerror(&error);
-    zip_error_fini(&error);
+    const std::string why = zip_error_strerror(&to.error);
+    if (whole != nullptr) zip_source_free(whole);
     fail(ErrorCode::Io, "cannot write '", path, "': ", why);
   }
   const auto check = [&](bool holds) {
     if (!holds) fail(ErrorCode::Io, "cannot write '", path, "': ", zip_error_strerror(zip_get_error(archive.get())));
   };
   for (const auto& [name, array] : arrays) {
-    require(!leaves_folder(name) && name.find('\0') == name.npos, ErrorCode::InvalidArgument, "'", name,
-            "' cannot name an array in an archive");
     headers.push_back(npy_header(array.type()));
     const zip_buffer_fragment_t parts[] = {
         {reinterpret_cast<zip_uint8_t*>(headers.back().data()), headers.back().size()},
@@ -167,10 +209,23 @@ void write_npz(const std::string& path, const std::map<std::string, Tensor>& arr
     constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;  // 1980-01-01, where zip begins to count
     check(zip_file_set_dostime(archive.get(), static_cast<zip_uint64_t>(index), 0, kFirstDay, 0) == 0);
   }
-  // libzip writes beside the file and renames; an archive without members it would not write at all.
-  require(!arrays.empty(), ErrorCode::InvalidArgument, "an archive needs at least one array");
   check(zip_close(archive.get()) == 0);
   archive.release();  // closing it has freed it
+}
+
+}  // namespace
+
+void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays) {
+  for (const auto& [name, array] : arrays)
+    require(!leaves_folder(name) && name.find('\0') == name.npos, ErrorCode::InvalidArgument, "'", name,
+            "' cannot name an array in an archive");
+  require(!arrays.empty(), ErrorCode::InvalidArgument, "an archive needs at least one array");
+  replace_file(path, [&](int file, const std::string& where) {
+    NewFile to{file, {}};
+    zip_error_init(&to.error);
+    write_members(to, where, arrays);
+    zip_error_fini(&to.error);
+  });
 }
 
 }  // namespace moonflow
