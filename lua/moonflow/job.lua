@@ -39,17 +39,19 @@ local kMaxPlans = 8
 --- The newest job of each name, as long as anyone holds it and its session lasts.
 job.named = setmetatable({}, { __mode = "v" })
 
+-- Name -> { calls = how often those of its jobs were called that do not train }. What they draw depends on their name
+-- and on that, so no two of them draw the same.
+local counters = {}
+
+random_seed.on_set(function()
+  for _, counter in pairs(counters) do counter.calls = 0 end
+end)
+
 local have_ended = false  -- jobs, with a session
 session.on_close(function()
   have_ended = have_ended or next(job.named) ~= nil
   for name in pairs(job.named) do job.named[name] = nil end
-end)
-
--- All jobs. One that does not train counts its calls, over all of its plans: what it draws depends on that.
-local counted = setmetatable({}, { __mode = "k" })
-
-random_seed.on_set(function()
-  for counting in pairs(counted) do counting.calls = 0 end
+  counters = {}
 end)
 
 --- Called with each new job, and the one that had its name; for hosts, which keep the jobs of a file.
@@ -93,13 +95,14 @@ local function define(spec, name, site, body)
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. t.job .. "')")
   end
   local config = function_config.settle(spec.function_config)
+  local counter = counters[name] or { calls = 0 }
+  counters[name] = counter
   local self = setmetatable({
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"),
     inputs = job_inputs.settle(spec.inputs, body), board = { selective = 0, turns = {} }, watched = {}, plans = {},
-    calls = 0,
+    counter = counter,
   }, Job)
-  counted[self] = true
   self.leaves = job_inputs.leaves(self.inputs)
   self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
   for i, leaf in ipairs(self.leaves) do

@@ -436,8 +436,8 @@ function Plan:supply(feeds, count)
     if hidden[i].name == "System-Seed" then
       feeds[count + i] = random_seed.array()
     else
-      feeds[count + i] = core.array(self.job.calls, "int64")
-      self.job.calls = self.job.calls + 1
+      feeds[count + i] = core.array(self.job.counter.calls, "int64")
+      self.job.counter.calls = self.job.counter.calls + 1
     end
   end
   return count + #hidden
@@ -446,7 +446,7 @@ end
 --- The call that was begun last has been refused, and does not count.
 function Plan:retract()
   for _, hidden in ipairs(self.hidden) do
-    if hidden.name ~= "System-Seed" then self.job.calls = self.job.calls - 1 end
+    if hidden.name ~= "System-Seed" then self.job.counter.calls = self.job.counter.calls - 1 end
   end
   if self.board.selective == 0 then return end
   for _, handle in pairs(self.watches) do handle:retract() end

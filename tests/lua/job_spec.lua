@@ -405,9 +405,25 @@ describe("an input of several shapes", function()
     local drawn, job = {}, define(tp.Numpy.Placeholder({ 1 }))
     for call = 1, 24 do drawn[call] = job(np.zeros({ 1 })):totable() end
     job = define(tp.ListNumpy.Placeholder({ 64 }))
+    flow.set_seed(3)
     for call = 1, 24 do assert.same(drawn[call], job({ np.zeros({ 1 + call % 12 }) }):totable()) end
     flow.set_seed(3)
     assert.same(drawn[1], job({ np.zeros({ 5 }) }):totable())
+  end)
+
+  it("draws other numbers than another job of its name", function()
+    local function make()
+      return flow.global_function { name = "draw", returns = tp.Numpy } (function()
+        return flow.random.uniform({ shape = { 3 } })
+      end)
+    end
+    flow.set_seed(3)
+    local one, other = make(), make()
+    local first, second = one(), other()
+    assert.is_false(first == second)
+    flow.set_seed(3)
+    assert.is_true(first == other())
+    assert.is_true(second == one())
   end)
 
   it("has one handle for a watch in its body", function()
