@@ -260,6 +260,16 @@ local function own(switches)
   return switches and { unpack(switches) }
 end
 
+-- The arrays of a run that waits, as they are now: the script may change or release its own meanwhile.
+local function copied(...)
+  local feeds, count = { ... }, select("#", ...)
+  for i = 1, count do
+    local feed = feeds[i]
+    if arguments.kind(feed) == "ndarray" and not feed.released then feeds[i] = feed:copy() end
+  end
+  return feeds, count
+end
+
 -- The switches of a run that has waited: of the taps that were added meanwhile all are on.
 local function up_to_date(self, switches)
   for token = switches and #switches + 1 or 1, switches and self.tap_count or 0 do switches[token] = true end
@@ -294,10 +304,13 @@ local function run_to_end(self, ...)
   local switches = switches_of(self)
   local fine, run = pcall(self.submit, self.handle, true, switches, ...)
   if not fine then self.job:explain(self, run, ...) end
-  if not run then switches = own(switches) end
-  while not run do
-    session.make_room()
-    run = self.submit(self.handle, true, up_to_date(self, switches), ...)
+  if not run then
+    switches = own(switches)
+    local feeds, count = copied(...)
+    repeat
+      session.make_room()
+      run = self.submit(self.handle, true, up_to_date(self, switches), unpack(feeds, 1, count))
+    until run
   end
   local outer, waiting = self.values, self.waiting
   local nested = waiting == session.epoch() and session.delivering()
@@ -378,7 +391,7 @@ end
 
 -- In a task: waits for room behind those that wait already.
 local function submit_in_turn(self, switches, ...)
-  local feeds, count = { ... }, select("#", ...)
+  local feeds, count = copied(...)
   switches = own(switches)
   return spawn.queue(self, function() return submit(self, up_to_date(self, switches), unpack(feeds, 1, count)) end)
 end
@@ -391,15 +404,17 @@ function Plan:start(...)
   local queued = spawn.can_queue()
   local run = not (queued and self.queue) and submit(self, switches, ...)
   if queued and not run then run = submit_in_turn(self, switches, ...) end
-  if not run then switches = own(switches) end
-  while not run do
-    if session.settings.pump == "host" then
-      self:retract()
-      return nil, "busy"
-    end
-    session.make_room()
-    run = self.submit(self.handle, false, up_to_date(self, switches), ...)
+  if run then return run end
+  if session.settings.pump == "host" then
+    self:retract()
+    return nil, "busy"
   end
+  switches = own(switches)
+  local feeds, count = copied(...)
+  repeat
+    session.make_room()
+    run = self.submit(self.handle, false, up_to_date(self, switches), unpack(feeds, 1, count))
+  until run
   return run
 end
 

@@ -124,6 +124,36 @@ describe("a callback", function()
     assert.has_error(function() call(print) end)
   end)
 
+  it("gets what the call was given, also where that has waited for room", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x * 10 end)
+    local buffer, got, tasks = number(0), {}, {}
+    for i = 1, 12 do
+      buffer[0] = i
+      job(buffer)(function(y)
+        got[i] = y[0]
+        buffer[0] = -1
+      end)
+    end
+    flow.sync()
+    for i = 1, 12 do
+      buffer[0] = i
+      flow.spawn(function() tasks[i] = job(buffer):await()[0] end)
+    end
+    flow.sync()
+    for i = 1, 12 do
+      assert.equal(10 * i, got[i])
+      assert.equal(10 * i, tasks[i])
+    end
+    local now = define(tp.Numpy, function(x) return x * 10 end)
+    for i = 1, 12 do
+      buffer[0] = i
+      job(buffer)(function() buffer[0] = -1 end)
+    end
+    buffer[0] = 13
+    assert.equal(130, now(buffer)[0])
+    flow.sync()
+  end)
+
   it("may be left out: the call runs all the same", function()
     local seen = 0
     local job = define(tp.Callback[tp.Numpy], function(x)
