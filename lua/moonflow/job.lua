@@ -39,19 +39,20 @@ local kMaxPlans = 8
 --- The newest job of each name, as long as anyone holds it and its session lasts.
 job.named = setmetatable({}, { __mode = "v" })
 
--- Name -> { calls = how often those of its jobs were called that do not train }. What they draw depends on their name
--- and on that, so no two of them draw the same.
-local counters = {}
+-- All jobs. One that does not train counts its calls, over all of its plans: what it draws depends on that, and on its
+-- name. Of those that have one name each has a number as well, its first use being 1.
+local counted, namesakes = setmetatable({}, { __mode = "k" }), {}
 
 random_seed.on_set(function()
-  for _, counter in pairs(counters) do counter.calls = 0 end
+  for counting in pairs(counted) do counting.calls = 0 end
+  namesakes = {}
 end)
 
 local have_ended = false  -- jobs, with a session
 session.on_close(function()
   have_ended = have_ended or next(job.named) ~= nil
   for name in pairs(job.named) do job.named[name] = nil end
-  counters = {}
+  namesakes = {}
 end)
 
 --- Called with each new job, and the one that had its name; for hosts, which keep the jobs of a file.
@@ -95,14 +96,18 @@ local function define(spec, name, site, body)
     errors.raise("wrong_state", "a job function cannot be defined inside the body of another one ('" .. t.job .. "')")
   end
   local config = function_config.settle(spec.function_config)
-  local counter = counters[name] or { calls = 0 }
-  counters[name] = counter
   local self = setmetatable({
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"),
     inputs = job_inputs.settle(spec.inputs, body), board = { selective = 0, turns = {} }, watched = {}, plans = {},
-    counter = counter,
+    calls = 0, draws_as = name,
   }, Job)
+  counted[self] = true
+  if self.type ~= "train" then
+    local number = (namesakes[name] or 0) + 1
+    namesakes[name] = number
+    if number > 1 then self.draws_as = name .. "#" .. number end
+  end
   self.leaves = job_inputs.leaves(self.inputs)
   self.legacy, self.dynamic, self.plain = config.trains, false, #self.leaves == #self.inputs
   for i, leaf in ipairs(self.leaves) do

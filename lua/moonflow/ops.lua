@@ -104,7 +104,7 @@ local function supply_random(def, t, ids, attrs, name, seed)
       ids[i] = t:step_id()
     end
   end
-  if def.has_key then attrs.key = seed and name or t.job .. "/" .. name end
+  if def.has_key then attrs.key = seed and name or t.draws_as .. "/" .. name end
 end
 
 -- A job may forbid what its ops would choose, or have it tried out.

@@ -118,8 +118,8 @@ end
 --- @param leaves table  list of { name, placeholder, shape }
 function plan.make(job, leaves)
   local graph = session.handle():graph(job.name, job.config.mixed_precision, job.config.allow_tf32)
-  local t = trace.new(graph, { job = job.name, type = job.type, config = job.config, legacy = job.legacy,
-                               inputs = #leaves })
+  local t = trace.new(graph, { job = job.name, draws_as = job.draws_as, type = job.type, config = job.config,
+                               legacy = job.legacy, inputs = #leaves })
   local self = setmetatable({ job = job, job_name = job.name, graph = graph, watches = {}, shown = {}, values = {},
                               switches = {}, board = job.board, ready = false,
                               generation = session.generation() }, Plan)
@@ -451,8 +451,8 @@ function Plan:supply(feeds, count)
     if hidden[i].name == "System-Seed" then
       feeds[count + i] = random_seed.array()
     else
-      feeds[count + i] = core.array(self.job.counter.calls, "int64")
-      self.job.counter.calls = self.job.counter.calls + 1
+      feeds[count + i] = core.array(self.job.calls, "int64")
+      self.job.calls = self.job.calls + 1
     end
   end
   return count + #hidden
@@ -461,7 +461,7 @@ end
 --- The call that was begun last has been refused, and does not count.
 function Plan:retract()
   for _, hidden in ipairs(self.hidden) do
-    if hidden.name ~= "System-Seed" then self.job.counter.calls = self.job.counter.calls - 1 end
+    if hidden.name ~= "System-Seed" then self.job.calls = self.job.calls - 1 end
   end
   if self.board.selective == 0 then return end
   for _, handle in pairs(self.watches) do handle:retract() end

@@ -19,6 +19,7 @@ function trace.new(graph, about)
   return setmetatable({
     graph = graph,
     job = about.job,
+    draws_as = about.draws_as,  -- in the keys of its random numbers
     type = about.type,
     config = about.config,
     legacy = about.legacy,
