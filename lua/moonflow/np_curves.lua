@@ -23,7 +23,7 @@ return function(np)
     local a = as_array(given.a, "np.diff")
     local axis = axis_of(a, given.axis, "np.diff")
     if given.n < 0 then fail("invalid_argument", ("np.diff: n must be at least 0, got %d"):format(given.n)) end
-    for _ = 1, given.n do
+    for _ = 1, math.min(given.n, a.shape[axis]) do
       local later, earlier = neighbours(a, axis)
       a = later - earlier
     end

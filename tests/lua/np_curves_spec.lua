@@ -5,6 +5,7 @@ local np = require("moonflow").np
 local raises, same = checks.raises, checks.same
 
 it("differences are taken again and again, and n stands before the axis, as in NumPy", function()
+  assert.equal(0, np.diff({ 1, 2, 4 }, 2 ^ 31).nbytes)  -- at once
   same(np.diff({ 1, 4, 9, 17 }, 2), "float32", { 2, 3 })
   same(np.diff({ 1, 4 }, 0), "float32", { 1, 4 })
   same(np.diff({ 1, 4 }, 3), "float32", {})
