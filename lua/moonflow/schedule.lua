@@ -108,8 +108,22 @@ local function define(name, parameters, make)
   schedule[name] = function(...)
     local given = signature:parse(...)
     if given.steps and given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
+    for _, word in ipairs { "base_lr", "end_learning_rate", "decay_rate", "power" } do
+      if (given[word] or 0) < 0 then signature:fail((": %s must be 0 or more, got %g"):format(word, given[word])) end
+    end
     return make(given, signature)
   end
+end
+
+-- The numbers of a list, finite and none of them below 0.
+local function no_negative(list, name, signature)
+  local numbers = arguments.flat_list(list)
+  for _, number in ipairs(numbers) do
+    if not (number >= 0 and number < math.huge) then
+      signature:fail((": %s are finite and 0 or more, got %g"):format(name, number))
+    end
+  end
+  return numbers
 end
 
 local function rising(list)
@@ -124,7 +138,8 @@ end
 define("PiecewiseConstantScheduler", {
   { "boundaries", "list" }, { "values", "list", text = "learning rates, one more than boundaries" },
 }, function(given, signature)
-  local boundaries, values = arguments.flat_list(given.boundaries), arguments.flat_list(given.values)
+  local boundaries = no_negative(given.boundaries, "boundaries", signature)
+  local values = no_negative(given.values, "values", signature)
   if #values ~= #boundaries + 1 then
     signature:fail(": " .. #boundaries .. " boundaries need " .. #boundaries + 1 .. " values, got " .. #values)
   end
@@ -140,7 +155,8 @@ define("PiecewiseScalingScheduler", {
     { "scale", "list", text = "a factor of base_lr for each boundary, or one number" },
   },
   function(given, signature)
-    local boundaries, scale = arguments.flat_list(given.boundaries), arguments.flat_list(given.scale)
+    local boundaries = no_negative(given.boundaries, "boundaries", signature)
+    local scale = no_negative(given.scale, "scale", signature)
     if type(given.scale) == "number" then
       for i = 2, #boundaries do scale[i] = scale[1] ^ i end
     end
