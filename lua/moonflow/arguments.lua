@@ -32,6 +32,12 @@ function arguments.kind(value)
 end
 local kind_of = arguments.kind
 
+--- The path of a folder of the library, such as flow.nn; nil for everything else.
+function arguments.folder(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "folder") or nil
+end
+
 -- What C has made: "5LL", "a cdata<int [3]>", or an object that the functions here do not know.
 local function describe_foreign(value, kind)
   if kind == "cdata" then
@@ -54,6 +60,8 @@ function arguments.describe(value)
   if kind == "string" then return "'" .. value .. "'" end
   if kind == "ndarray" and value.released then return "a released ndarray" end
   if kind == "ndarray" then return "an ndarray " .. value.dtype .. " " .. tostring(value.shape) end
+  local folder = arguments.folder(value)
+  if folder then return folder .. ", as a call with ':' in place of '.' gives it" end
   local article = kind:find("^[aeiou]") and "an " or "a "
   return article .. kind
 end
@@ -170,21 +178,30 @@ end
 
 local kDeepest = 8  -- of nested lists; those of arrays have no more
 
-local function append_flat(flat, list, depth)
-  if depth > kDeepest then errors.raise("invalid_argument", "lists are nested more than 8 deep") end
-  for _, item in ipairs(arguments.check_list(list, "a list")) do
-    if type(item) == "table" then append_flat(flat, item, depth + 1) else flat[#flat + 1] = item end
+local function append_flat(flat, list, depth, what)
+  if depth > kDeepest then errors.raise("invalid_argument", what .. ": lists are nested more than 8 deep") end
+  for i, item in ipairs(arguments.check_list(list, what)) do
+    local kind = kind_of(item)
+    if kind == "table" then
+      append_flat(flat, item, depth + 1, what)
+    elseif kind == "number" or kind == "cdata" then
+      flat[#flat + 1] = item
+    else
+      errors.raise("invalid_argument", ("%s: entry %d of a list is %s, wanted numbers"):format(what, i,
+        arguments.describe(item)))
+    end
   end
   return flat
 end
 
 --- A list of numbers out of a number, a shape, or a list that may be nested.
---- @error a hole, a key that is no place in a list, a list that holds itself
-function arguments.flat_list(value)
+--- @param what? string  begins the error: the function and its argument
+--- @error a hole, a key that is no place in a list, what is no number, a list that holds itself
+function arguments.flat_list(value, what)
   local kind = kind_of(value)
   if kind == "shape" then return value:table() end
   if kind ~= "table" then return { value } end
-  return append_flat({}, value, 1)
+  return append_flat({}, value, 1, what or "a list")
 end
 
 --- Classes of which scripts hold objects, for help: { name, receiver, class, methods }.
@@ -310,6 +327,9 @@ end
 
 --- An axis of a value of this rank, counted from the beginning; a negative one counts from the end.
 function Signature:axis(axis, rank)
+  if type(axis) ~= "number" or axis % 1 ~= 0 then
+    self:fail(": an axis is a whole number, got " .. arguments.describe(axis))
+  end
   local wrapped = axis < 0 and axis + rank or axis
   if wrapped < 0 or wrapped >= rank then
     self:fail(": axis " .. axis .. " is out of range for rank " .. rank .. " (axes 0.." .. rank - 1 .. ")")
@@ -363,7 +383,7 @@ table.sort(dtype_names)
 local function hint_of(wanted_kind, value)
   local kind = kind_of(value)
   if kind == "table" and (wanted_kind == "blob" or wanted_kind == "operand") then
-    if kind_of(value[1]) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
+    if kind_of(rawget(value, 1)) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
     return wanted_kind == "operand" and "; np.array(it) is a constant of the job, and goes here" or ""
   elseif wanted_kind == "blob" and kind == "ndarray" then
     return "; inside a job body values are blobs: take it as an input of the job"
@@ -426,6 +446,7 @@ end
 --- The arguments by name, checked, with defaults filled in.
 function Signature:parse(...)
   local count = select("#", ...)
+  if arguments.folder((...)) then self:fail(" is no method: call it with '.' in place of ':'") end
   local values = {}
   local parameters = self.parameters
   local options = count > 0 and select(count, ...) or nil
@@ -466,7 +487,12 @@ function Signature:parse(...)
       self:fail(": argument " .. i .. " ('" .. parameter.name .. "') must be " .. wanted(parameter.kind) .. ", got "
         .. arguments.describe(value) .. hint_of(parameter.kind, value))
     elseif is_list[parameter.kind] and kind_of(value) == "table" then
-      arguments.check_list(value, self.where .. ": argument " .. i .. " ('" .. parameter.name .. "')")
+      local what = self.where .. ": argument " .. i .. " ('" .. parameter.name .. "')"
+      if parameter.kind == "list" then
+        arguments.flat_list(value, what)
+      else
+        arguments.check_list(value, what)
+      end
     end
   end
   return values

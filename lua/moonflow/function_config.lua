@@ -156,6 +156,10 @@ function TrainConfig.__index(self, name)
   end
 end
 
+function TrainConfig.__newindex(_, name)
+  colon_needed("config.train", tostring(name))
+end
+
 -- ---- the object ---------------------------------------------------------------------------------------------------
 
 local FunctionConfig = { kind = "function_config" }
@@ -170,6 +174,10 @@ function FunctionConfig.__index(self, name)
     set(self.values, name, ...)
     return self
   end
+end
+
+function FunctionConfig.__newindex(_, name)
+  colon_needed("config", tostring(name))
 end
 
 --- A configuration to be filled by its methods: `config:default_data_type(flow.float)`, `config.train:primary_lr(0.1)`.

@@ -511,7 +511,7 @@ end
 --- nil, and a misspelt type no type at all. rawget asks without an error.
 function help.close(path, folder)
   if getmetatable(folder) ~= nil then return end
-  setmetatable(folder, { __index = function(_, key)
+  setmetatable(folder, { folder = path, __index = function(_, key)
     local advice = absent[path .. "." .. tostring(key)]
     if advice then errors.raise("not_found", path .. " has no '" .. key .. "'; " .. advice) end
     local near = type(key) == "string" and meant(path, folder, key) or {}

@@ -251,8 +251,8 @@ define("kaiming_initializer", {
   check_choice(signature, "distribution", given.distribution, { random_normal = true, random_uniform = true })
   given.shape = given.shape and arguments.flat_list(given.shape)
   for _, size in ipairs(given.shape or {}) do
-    if type(size) ~= "number" then
-      signature:fail(": shape must be a list of sizes, one of them is " .. arguments.describe(size))
+    if not arguments.is_size(size) then
+      signature:fail(": shape must be a list of sizes from 1 on, one of them is " .. arguments.describe(size))
     end
   end
   return kaiming(given, given.distribution, signature)

@@ -375,7 +375,9 @@ function(t, given, where, signature)
   local shape = {}
   for axis = 1, rank - 1 do shape[axis] = x.shape[axis] end
   for _, axis in ipairs(given.shared_axes and arguments.flat_list(given.shared_axes) or {}) do
-    shape[signature:axis(axis, rank)] = 1
+    axis = signature:axis(axis, rank)
+    if axis == 0 then signature:fail(": shared_axes has axis 0, that of the samples, which share their alphas") end
+    shape[axis] = 1
   end
   local names = naming(t, given.name, "PRelu")
   local alpha = weight(t, where, names, "alpha", shape, given.alpha_initializer or zeros,

@@ -296,6 +296,14 @@ note: a nil in begin is 0 and one in size is -1]])
       local x, slices = given.x, given.slices
       local start, stop, step = {}, {}, {}
       for axis, slice in ipairs(slices) do
+        local flaw = type(slice) ~= "table" and "is " .. arguments.describe(slice)
+        for key, value in pairs(flaw and {} or slice) do
+          if key ~= 1 and key ~= 2 and key ~= 3 then flaw = "has '" .. tostring(key) .. "'" end
+          if type(value) ~= "number" then flaw = "has " .. arguments.describe(value) end
+        end
+        if flaw then
+          signature:fail((": the slice of axis %d %s, wanted { start, stop, step }"):format(axis - 1, flaw))
+        end
         local size = axis <= #x.shape and x.shape[axis - 1]
           or signature:fail(": " .. #slices .. " slices for " .. tostring(x.shape))
         step[axis] = slice[3] or 1

@@ -68,7 +68,7 @@ local floating = ndarray.floating
 function ndarray.as_array(x, what)
   if is_array(x) then return x end
   local kind = arguments.kind(x)
-  if kind == "number" or kind == "table" then return core.array(x) end
+  if kind == "number" or kind == "table" and not arguments.folder(x) then return core.array(x) end
   local got = arguments.describe(x)
   return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. got
     .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp"
@@ -186,6 +186,7 @@ for name, op in pairs({
 }) do
   --- Element by element with an array, a table or a number, with broadcasting: int8, 1 where it holds and 0 elsewhere.
   methods[name] = function(a, b)
+    if not is_array(a) then arguments.want_colon("a:" .. name) end
     a, b = operands(a, b, "compare")
     return (evaluate(op, { a, b }))
   end
@@ -331,13 +332,8 @@ end
 --- Axes in another order, as a copy: `a:transpose()` reverses them, `a:transpose(0, 2, 1)` orders them; so does a list.
 function methods.transpose(a, ...)
   own(a, "transpose")
-  local perm = arguments.flat_list({ ... })
-  for i, axis in ipairs(perm) do
-    if type(axis) ~= "number" then
-      fail("invalid_argument", "a:transpose wants the numbers of the axes, got " .. arguments.describe(axis))
-    end
-    perm[i] = axis < 0 and axis + a.rank or axis
-  end
+  local perm = arguments.flat_list({ ... }, "a:transpose")
+  for i, axis in ipairs(perm) do perm[i] = axis < 0 and axis + a.rank or axis end
   return (evaluate("transpose", { a }, { perm = perm }, "a:transpose"))
 end
 
@@ -369,12 +365,18 @@ function ndarray.places(indices, size, called)
   return indices
 end
 
-local take_options = arguments.signature("a:take", { { "axis", "integer?" } })
 --- Elements at `indices` (ndarray, table or number, from 0, negative from the end) along `axis`; without an axis from
 --- the flattened array.
 function methods.take(a, indices, axis)
   own(a, "take")
-  if type(axis) == "table" and type(next(axis)) == "string" then axis = take_options:parse(axis).axis end
+  if type(axis) == "table" and type(next(axis)) == "string" then
+    for key in pairs(axis) do
+      if key ~= "axis" then
+        fail("invalid_argument", "a:take has no option '" .. key .. "'" .. arguments.suggestion(key, { "axis" }))
+      end
+    end
+    axis = axis.axis
+  end
   if axis == nil then a, axis = a:ravel(), 0 end
   if type(axis) ~= "number" then
     fail("invalid_argument", "a:take wants the number of an axis, got " .. arguments.describe(axis))

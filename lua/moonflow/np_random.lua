@@ -67,6 +67,7 @@ local uniform_signature = signature("np.random.uniform",
 --- Uniform in [low, high). Without a shape one number, or one for each where a bound is an array.
 --- @return any
 function Generator:uniform(...)
+  arguments.check_self(self, Generator, "generator:uniform")
   local given = uniform_signature:parse(...)
   local bounds, shape = arrays_of(given, { "low", "high" }, "np.random.uniform")
   if bounds then
@@ -82,6 +83,7 @@ local normal_signature = signature("np.random.normal",
 --- array: `np.random.normal(predicted, 0.1)`.
 --- @return any
 function Generator:normal(...)
+  arguments.check_self(self, Generator, "generator:normal")
   local given = normal_signature:parse(...)
   local of, shape = arrays_of(given, { "mean", "deviation" }, "np.random.normal")
   if of then
@@ -108,6 +110,7 @@ local randint_signature = signature("np.random.randint",
 --- Whole numbers in [low, high); with one number, in [0, low). Without a shape one of them.
 --- @return any
 function Generator:randint(...)
+  arguments.check_self(self, Generator, "generator:randint")
   return whole_numbers(self, randint_signature:parse(...), "np.random.randint")
 end
 
@@ -116,6 +119,7 @@ local integers_signature = signature("np.random.integers", { { "low", "integer" 
 --- randint by the name that NumPy's generators have for it; with `endpoint = true` up to and with the upper end.
 --- @return any
 function Generator:integers(...)
+  arguments.check_self(self, Generator, "generator:integers")
   return whole_numbers(self, integers_signature:parse(...), "np.random.integers")
 end
 
@@ -137,6 +141,7 @@ local exponential_signature = signature("np.random.exponential",
 --- where `scale` is an array.
 --- @return any
 function Generator:exponential(...)
+  arguments.check_self(self, Generator, "generator:exponential")
   local given = exponential_signature:parse(...)
   local of, of_shape = arrays_of(given, { "scale" }, "np.random.exponential")
   if of then
@@ -177,6 +182,7 @@ local gamma_signature = signature("np.random.gamma",
 --- Gamma with this form, which NumPy calls its shape, and scale; its mean is their product. Without a shape one number.
 --- @return any
 function Generator:gamma(...)
+  arguments.check_self(self, Generator, "generator:gamma")
   local given = gamma_signature:parse(...)
   check_above_0(given.form, "form", "np.random.gamma")
   check_above_0(given.scale, "scale", "np.random.gamma")
@@ -190,6 +196,7 @@ local beta_signature = signature("np.random.beta",
 --- Beta in [0, 1], with mean a / (a + b): the shares that mixup draws. Without a shape one number.
 --- @return any
 function Generator:beta(...)
+  arguments.check_self(self, Generator, "generator:beta")
   local given = beta_signature:parse(...)
   check_above_0(given.a, "a", "np.random.beta")
   check_above_0(given.b, "b", "np.random.beta")
@@ -207,6 +214,7 @@ local dirichlet_signature = signature("np.random.dirichlet",
 --- shapes: alpha (n) -> (shape..., n), without a shape (n)
 --- @error an alpha that is not above 0
 function Generator:dirichlet(...)
+  arguments.check_self(self, Generator, "generator:dirichlet")
   local given = dirichlet_signature:parse(...)
   local alpha = ndarray.value_for(given.alpha, "float64", "np.random.dirichlet")
   if alpha.rank ~= 1 or #alpha == 0 then
@@ -228,6 +236,7 @@ local binomial_signature = signature("np.random.binomial",
 --- @return any
 --- @error n below 0; p outside [0, 1]; a variance above 1e10
 function Generator:binomial(...)
+  arguments.check_self(self, Generator, "generator:binomial")
   local given = binomial_signature:parse(...)
   if given.n < 0 then
     fail("invalid_argument", ("np.random.binomial: n must be at least 0, got %d"):format(given.n))
@@ -253,6 +262,7 @@ local poisson_signature = signature("np.random.poisson",
 --- @return any
 --- @error lam below 0 or above 1e10
 function Generator:poisson(...)
+  arguments.check_self(self, Generator, "generator:poisson")
   local given = poisson_signature:parse(...)
   local of, of_shape = arrays_of(given, { "lam" }, "np.random.poisson")
   if of then
@@ -303,6 +313,7 @@ local multinomial_signature = signature("np.random.multinomial",
 --- shapes: p (things) -> (shape..., things), without a shape (things)
 --- @error n below 0; chances below 0 or that do not add up to 1
 function Generator:multinomial(...)
+  arguments.check_self(self, Generator, "generator:multinomial")
   local given = multinomial_signature:parse(...)
   if given.n < 0 then
     fail("invalid_argument", ("np.random.multinomial: n must be at least 0, got %d"):format(given.n))
@@ -322,6 +333,7 @@ local multivariate_signature = signature("np.random.multivariate_normal",
 --- shapes: mean (n), cov (n, n) -> (shape..., n), without a shape (n)
 --- @error cov is not symmetric, or gives a direction a variance below 0
 function Generator:multivariate_normal(...)
+  arguments.check_self(self, Generator, "generator:multivariate_normal")
   local given = multivariate_signature:parse(...)
   local np, called = require("moonflow.np"), "np.random.multivariate_normal"
   local mean, cov = np.asarray(given.mean, "float64"), np.asarray(given.cov, "float64")
@@ -347,6 +359,7 @@ local random_signature = signature("np.random.random", { { "shape", "list?" }, {
 --- Uniform in [0, 1). Without a shape one number.
 --- @return any
 function Generator:random(...)
+  arguments.check_self(self, Generator, "generator:random")
   return self:draw("random_uniform", random_signature:parse(...), { low = 0, high = 1 }, "np.random.random")
 end
 
@@ -355,19 +368,27 @@ local standard_signature = signature("np.random.standard_normal",
 --- Normal with mean 0 and deviation 1. Without a shape one number.
 --- @return any
 function Generator:standard_normal(...)
+  arguments.check_self(self, Generator, "generator:standard_normal")
   return self:draw("random_normal", standard_signature:parse(...), { mean = 0, stddev = 1 },
     "np.random.standard_normal")
 end
 
 --- Uniform in [0, 1); sizes as arguments, as NumPy's older functions have them: rand(2, 3).
 --- @return any
-function Generator:rand(...) return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+function Generator:rand(...)
+  arguments.check_self(self, Generator, "generator:rand")
+  return self:uniform(0, 1, select("#", ...) > 0 and flat_list({ ... }, "np.random.rand") or nil)
+end
 --- Normal with mean 0 and deviation 1; sizes as arguments.
 --- @return any
-function Generator:randn(...) return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }) or nil) end
+function Generator:randn(...)
+  arguments.check_self(self, Generator, "generator:randn")
+  return self:normal(0, 1, select("#", ...) > 0 and flat_list({ ... }, "np.random.randn") or nil)
+end
 
 --- The numbers 0 .. n - 1 in random order, int64; or the rows of an array in random order.
 function Generator:permutation(n)
+  arguments.check_self(self, Generator, "generator:permutation")
   if is_array(n) then return n:take(self:permutation(#n), 0) end
   if type(n) ~= "number" or n < 0 or n % 1 ~= 0 then
     fail("invalid_argument", "np.random.permutation wants an array or how many numbers, got " .. arguments.describe(n))
@@ -386,6 +407,7 @@ end
 --- Puts the rows of an array, or the entries of a list, in random order, in their own place: that of `permutation`.
 --- @return nil
 function Generator:shuffle(a)
+  arguments.check_self(self, Generator, "generator:shuffle")
   if not is_array(a) and (type(a) ~= "table" or getmetatable(a)) then
     fail("invalid_argument", "np.random.shuffle wants an array or a list, got " .. arguments.describe(a))
   end
@@ -429,6 +451,7 @@ local choice_signature = signature("np.random.choice",
 --- each, and all are equal without it. `replace = false` draws none twice.
 --- @return any
 function Generator:choice(...)
+  arguments.check_self(self, Generator, "generator:choice")
   local given = choice_signature:parse(...)
   local rows = type(given.a) ~= "number" and as_array(given.a, "np.random.choice") or nil
   local n = rows and rows.shape[0] or given.a

@@ -90,15 +90,18 @@ x repeated to the shape of `like`. broadcast_axes are those axes of it that x la
 x repeated to the shape that it and all of a list of blobs broadcast to.]],
     function(given, _, signature)
       local shape = {}  -- from the last axis on
-      for _, value in ipairs { given.x, unpack(given.compatible) } do
+      for i, value in ipairs { given.x, unpack(given.compatible) } do
+        if not blob.is(value) then
+          signature:fail((": entry %d of 'compatible' must be a blob, got %s"):format(i - 1, arguments.describe(value)))
+        end
         local rank = #value.shape
-        for i = 1, rank do
-          local size = value.shape[rank - i]
-          if (shape[i] or 1) ~= 1 and size ~= 1 and size ~= shape[i] then
+        for k = 1, rank do
+          local size = value.shape[rank - k]
+          if (shape[k] or 1) ~= 1 and size ~= 1 and size ~= shape[k] then
             signature:fail((": '%s' is %s, and does not broadcast with those before it: %d against %d"):format(
-              value.name, tostring(value.shape), size, shape[i]))
+              value.name, tostring(value.shape), size, shape[k]))
           end
-          shape[i] = (shape[i] or 1) == 1 and size or shape[i]
+          shape[k] = (shape[k] or 1) == 1 and size or shape[k]
         end
       end
       local sizes = {}

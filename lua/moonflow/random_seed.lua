@@ -1,6 +1,7 @@
 --- The seed of everything random: what flow.set_seed was given, else what a checkpoint had, else one from the system.
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local io, os = io, os
 
@@ -46,7 +47,8 @@ end
 --- from process to process. What draws without a step to go by begins anew: np.random, and jobs that do not train.
 function random_seed.set(number)
   if not is_seed(number) then
-    errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got " .. tostring(number))
+    errors.raise("invalid_argument", "flow.set_seed wants a whole number below 2^53, got "
+      .. arguments.describe(number))
   end
   value, array, is_chosen = number, nil, true
   for _, follow in ipairs(followers) do follow(number) end

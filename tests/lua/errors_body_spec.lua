@@ -218,6 +218,36 @@ end)
 >>job:watch(7, print)]])
   end)
 
+  it("a colon in the place of a point is told", function()
+    for call, where in pairs {
+      ["flow.nn:relu(x)"] = "flow.nn.relu", ["flow:reshape(x, { 1, 2 })"] = "flow.reshape",
+      ["flow.layers:dense(x, 5)"] = "flow.layers.dense", ["np:zeros({ 2 })"] = "np.zeros",
+      ["flow.optimizer:SGD(0.1)"] = "flow.optimizer.SGD",
+    } do
+      golden(where .. " is no method: call it with '.' in place of ':'", body(">>  local y = " .. call))
+    end
+    golden("np.sum wants an ndarray, a table or a number, got flow.np, as a call with ':' in place of '.' gives it",
+      ">>np:sum({ 1, 2 })")
+  end)
+
+  it("and so is a point in the place of a colon", function()
+    golden("generator:integers is a method: call it with ':'", ">>np.random.default_rng(3).integers(0, 10)")
+    golden("a:eq is a method: call it with ':'", ">>np.ones({ 2 }).eq(1)")
+    golden("use ':' to call it: config:default_data_type(...)", [[
+local config = flow.FunctionConfig()
+>>config.default_data_type = flow.float64]])
+    golden("use ':' to call it: config.train:primary_lr(...)", [[
+local config = flow.FunctionConfig()
+>>config.train.primary_lr = 0.1]])
+  end)
+
+  it("slices of slice_v2 are lists", function()
+    golden("flow.slice_v2: the slice of axis 0 has 'start', wanted { start, stop, step }", body [[
+>>  local y = flow.slice_v2(x, { { start = 0 } })]])
+    golden("flow.slice_v2: the slice of axis 1 is 1, wanted { start, stop, step }", body [[
+>>  local y = flow.slice_v2(x, { { 0 }, 1 })]])
+  end)
+
   it("einsum takes its values in one way", function()
     golden("flow.einsum: the values stand in a table or one by one, not both", body [[
 >>  local y = flow.einsum("i,i->", { x, x }, x)]])
@@ -260,6 +290,13 @@ end)
         .. "and is for all axes, as in a:slice(\"0, 1:3\") and a:set(\"0, 1:3\", value), and among numbers 1:3 is the "
         .. "table { 1, 3 }",
       ["flow.optimizer.LazyAdam(0.1, { beta2 = -1 })"] = "flow.optimizer.LazyAdam: beta2 must lie in [0, 1), got -1",
+      ["flow.optimizer.CosineScheduler(-1, 10)"] = "flow.optimizer.CosineScheduler: base_lr must be 0 or more, got -1",
+      ["flow.optimizer.PiecewiseConstantScheduler({ 2 }, { 0.1, 0 / 0 })"] =
+        "flow.optimizer.PiecewiseConstantScheduler: values are finite and 0 or more, got nan",
+      ["flow.optimizer.AdamW(0.1, { weight_decay = 0.1, weight_decay_excludes = true })"] =
+        "flow.optimizer.AdamW: weight_decay_excludes wants parts of names, got true",
+      ["flow.np.roll(flow.np.ones({ 3 }), 1, { 'a' })"] =
+        "np.roll: argument 3 ('axis'): entry 1 of a list is 'a', wanted numbers",
       ["flow.optimizer.CosineScheduler(1 / 0, 10)"] =
         "flow.optimizer.CosineScheduler: argument 1 ('base_lr') must be a finite number, got inf",
       ["flow.optimizer.grad_clipping.by_global_norm(0 / 0)"] =
@@ -433,7 +470,7 @@ describe("a list", function()
       .. "left open", ">>tp.Numpy.Placeholder({ nil, 3 })")
     golden("flow.typing.Numpy.Placeholder: argument 1 ('shape') has a hole: nothing stands at 2, but something at 3",
       ">>tp.Numpy.Placeholder({ 2, [3] = 3 })")
-    golden("a list has a hole: nothing stands at 1, but something at 2",
+    golden("np.zeros: argument 1 ('shape') has a hole: nothing stands at 1, but something at 2",
       ">>local x = np.zeros({ { [2] = 3 }, 4 })")
     golden("flow.get_variable: argument 2 ('shape') has a hole: nothing stands at 1, but something at 2", [[
 local job = flow.global_function {} (function()
@@ -473,8 +510,11 @@ end)]])
   end)
 
   it("that holds itself has no end", function()
-    for _, call in ipairs { "np.zeros(list)", "np.zeros({ 2, 3 }):transpose(list)", "tp.Numpy.Placeholder(list)" } do
-      golden("lists are nested more than 8 deep", "local list = {}; list[1] = list\n>>local x = " .. call)
+    for call, what in pairs {
+      ["np.zeros(list)"] = "np.zeros: argument 1 ('shape')", ["np.zeros({ 2, 3 }):transpose(list)"] = "a:transpose",
+      ["tp.Numpy.Placeholder(list)"] = "flow.typing.Numpy.Placeholder: argument 1 ('shape')",
+    } do
+      golden(what .. ": lists are nested more than 8 deep", "local list = {}; list[1] = list\n>>local x = " .. call)
     end
   end)
 
