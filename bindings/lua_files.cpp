@@ -220,34 +220,22 @@ int push_safetensors(lua_State* L, const Safetensors& file) {
   return 2;
 }
 
-// The bytes of the arrays { name -> ndarray } at `index` and the metadata { key -> text } above them.
-std::string safetensors_at(lua_State* L, int index) {
-  const std::map<std::string, Tensor> arrays = arrays_at(L, index);
-  table_at(L, index + 1, "metadata");
+Metadata metadata_at(lua_State* L, int index) {
+  table_at(L, index, "metadata");
   Metadata metadata;
   lua_pushnil(L);
-  while (lua_next(L, index + 1) != 0) {
+  while (lua_next(L, index) != 0) {
     metadata.emplace(string_at(L, -2, "key of the metadata"), string_at(L, -1, "text of the metadata"));
     lua_pop(L, 1);
   }
-  return write_safetensors(arrays, metadata);
+  return metadata;
 }
 
 // core.safetensors_read(path) -> { name -> ndarray }, { key -> text }
 int safetensors_read(lua_State* L) {
   lua_settop(L, 1);
   auto& file = keep<Safetensors>(L);
-  protect_allocating(L, [&] {
-    const std::string path = path_at(L, 1);
-    int64_t size = 0;
-    Descriptor descriptor = open_for_reading(path, size);
-    const std::string bytes = FileSource(std::move(descriptor), path, size).read_rest();
-    try {
-      file = read_safetensors(bytes, state_of(L).memory);
-    } catch (const Error& error) {
-      fail(error.code, "file '", path, "': ", error.what());
-    }
-  });
+  protect_allocating(L, [&] { file = load_safetensors(path_at(L, 1), state_of(L).memory); });
   return push_safetensors(L, file);
 }
 
@@ -264,7 +252,7 @@ int safetensors_write(lua_State* L) {
   lua_settop(L, 3);
   protect(L, [&] {
     const std::string path = path_at(L, 1);
-    replace_file(path, safetensors_at(L, 2), nullptr, 0);
+    save_safetensors(path, arrays_at(L, 2), metadata_at(L, 3));
   });
   return 0;
 }
@@ -273,7 +261,7 @@ int safetensors_write(lua_State* L) {
 int safetensors_encode(lua_State* L) {
   lua_settop(L, 2);
   std::string& bytes = push_box<std::string>(L);
-  protect_allocating(L, [&] { bytes = safetensors_at(L, 1); });
+  protect_allocating(L, [&] { bytes = write_safetensors(arrays_at(L, 1), metadata_at(L, 2)); });
   push_string(L, bytes);
   return 1;
 }

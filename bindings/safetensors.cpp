@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/checksum.h"
+#include "bindings/file.h"
 #include "bindings/json.h"
 
 namespace moonflow {
@@ -103,51 +104,55 @@ std::string header_of(const std::map<std::string, Tensor>& tensors, Metadata met
   return text;
 }
 
-// Takes the checksum out of the metadata, and looks at it.
-void check_sum(Metadata& metadata, std::string_view data) {
-  const auto checksum = metadata.find(kChecksum);
-  if (checksum == metadata.end()) return;
-  if (checksum->second != checksum_of(data.data(), data.size()))
-    fail(ErrorCode::Io, "the bytes do not match their checksum, ", kChecksum,
-         " of the metadata. Whoever has changed "
-         "them on purpose leaves it out");
-  metadata.erase(checksum);
-}
+std::string_view bytes_of(const Tensor& tensor) { return {tensor.data<char>(), static_cast<size_t>(tensor.bytes())}; }
 
-}  // namespace
-
-std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
+// All that stands before the data.
+std::string head_of(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
   require(tensors.count(kMetadata) == 0, ErrorCode::InvalidArgument, "the format keeps the name '", kMetadata,
           "' for itself, so no array can have it");
-  size_t data_bytes = 0;
-  for (const auto& [name, tensor] : tensors) data_bytes += static_cast<size_t>(tensor.bytes());
-  const std::string any = header_of(tensors, metadata, checksum_of(nullptr, 0));
-  const uint64_t length = any.size();
-  std::string bytes(kLengthBytes, '\0');
-  std::memcpy(bytes.data(), &length, kLengthBytes);
-  bytes.reserve(kLengthBytes + any.size() + data_bytes);
-  bytes += any;
-  for (const auto& [name, tensor] : tensors) bytes.append(tensor.data<char>(), static_cast<size_t>(tensor.bytes()));
-  const std::string checksum = checksum_of(bytes.data() + kLengthBytes + any.size(), data_bytes);
-  bytes.replace(kLengthBytes, any.size(), header_of(tensors, metadata, checksum));
-  return bytes;
+  std::vector<std::string_view> data;
+  for (const auto& [name, tensor] : tensors) data.push_back(bytes_of(tensor));
+  const std::string header = header_of(tensors, metadata, checksum_of(data));
+  const uint64_t length = header.size();
+  std::string head(kLengthBytes, '\0');
+  std::memcpy(head.data(), &length, kLengthBytes);
+  return head + header;
 }
 
-Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostMemory>& memory) {
-  if (bytes.size() < kLengthBytes) damaged("they are shorter than the length of the header");
+// Bytes that are in memory already.
+class Bytes : public ByteSource {
+ public:
+  explicit Bytes(std::string_view bytes) : ByteSource("", static_cast<int64_t>(bytes.size())), bytes_(bytes) {}
+  void expect_end() override {}
+
+ private:
+  int64_t fetch(void* to, int64_t bytes) override {
+    return static_cast<int64_t>(
+        bytes_.copy(static_cast<char*>(to), static_cast<size_t>(bytes), static_cast<size_t>(position_)));
+  }
+  std::string_view bytes_;
+};
+
+Json read_header(ByteSource& source) {
+  if (source.remaining() < static_cast<int64_t>(kLengthBytes))
+    damaged("they are shorter than the length of the header");
   uint64_t length;
-  std::memcpy(&length, bytes.data(), kLengthBytes);
-  if (length > kMaxHeader || length > bytes.size() - kLengthBytes) damaged("the header is longer than the file");
-  const std::string_view text = bytes.substr(kLengthBytes, static_cast<size_t>(length));
-  const std::string_view data = bytes.substr(kLengthBytes + static_cast<size_t>(length));
+  source.read(&length, kLengthBytes);
+  if (length > kMaxHeader || length > static_cast<uint64_t>(source.remaining()))
+    damaged("the header is longer than the file");
+  std::string text(static_cast<size_t>(length), '\0');
+  source.read(text.data(), static_cast<int64_t>(length));
   Json header;
   JsonFault fault;
-  const bool is_json = read_json(text, header, fault);
-  const auto* entries = header.as<Json::Object>();
-  if (!is_json || entries == nullptr) damaged("the header is no JSON object");
+  if (!read_json(text, header, fault) || header.as<Json::Object>() == nullptr) damaged("the header is no JSON object");
+  return header;
+}
+
+Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& memory) {
+  const Json header = read_header(source);
   Safetensors result;
   std::vector<Entry> tensors;
-  for (const auto& [name, entry] : *entries) {
+  for (const auto& [name, entry] : *header.as<Json::Object>()) {
     if (name != kMetadata) {
       tensors.push_back(read_entry(name, entry));
     } else if (const auto* metadata = entry.as<Json::Object>()) {
@@ -155,14 +160,56 @@ Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostM
         if (const auto* string = value.as<std::string>()) result.metadata.emplace(key, *string);
     }
   }
-  check_places(tensors, data.size());
-  check_sum(result.metadata, data);
-  for (const Entry& entry : tensors) {
+  check_places(tensors, static_cast<uint64_t>(source.remaining()));
+  std::vector<std::string_view> data;
+  for (const Entry& entry : tensors) {  // as they lie
     const Tensor tensor = Tensor::allocate(entry.type, memory);
-    if (tensor.bytes() > 0) std::memcpy(tensor.data(), data.data() + entry.begin, static_cast<size_t>(tensor.bytes()));
+    source.read(tensor.data(), tensor.bytes());
+    data.push_back(bytes_of(tensor));
     result.tensors.emplace(entry.name, tensor);
   }
+  const auto checksum = result.metadata.find(kChecksum);
+  if (checksum == result.metadata.end()) return result;
+  if (checksum->second != checksum_of(data))
+    fail(ErrorCode::Io, "the bytes do not match their checksum, ", kChecksum,
+         " of the metadata. Whoever has changed them on purpose leaves it out");
+  result.metadata.erase(checksum);
   return result;
+}
+
+}  // namespace
+
+std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
+  std::string bytes = head_of(tensors, metadata);
+  size_t whole = bytes.size();
+  for (const auto& [name, tensor] : tensors) whole += bytes_of(tensor).size();
+  bytes.reserve(whole);
+  for (const auto& [name, tensor] : tensors) bytes += bytes_of(tensor);
+  return bytes;
+}
+
+void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
+  const std::string head = head_of(tensors, metadata);
+  replace_file(path, [&](int file, const std::string& where) {
+    write_all(file, where, head.data(), static_cast<int64_t>(head.size()));
+    for (const auto& [name, tensor] : tensors) write_all(file, where, tensor.data(), tensor.bytes());
+  });
+}
+
+Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostMemory>& memory) {
+  Bytes source(bytes);
+  return read_from(source, memory);
+}
+
+Safetensors load_safetensors(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
+  int64_t size = 0;
+  Descriptor file = open_for_reading(path, size);
+  FileSource source(std::move(file), path, size);
+  try {
+    return read_from(source, memory);
+  } catch (const Error& error) {
+    fail(error.code, "file '", path, "': ", error.what());
+  }
 }
 
 }  // namespace moonflow
