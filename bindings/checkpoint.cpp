@@ -1,6 +1,5 @@
 #include "bindings/checkpoint.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -178,13 +177,9 @@ std::optional<TensorType> noted_type(const Descriptor& directory, const std::str
 
 // All variables, where types are noted.
 std::vector<NamedType> noted_variables(const Descriptor& directory, const std::string& path) {
-  const int copy = ::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(copy < 0 ? nullptr : ::fdopendir(copy), ::closedir);
-  require(listing != nullptr, ErrorCode::Io, "'", path, "' cannot be listed");
   std::vector<NamedType> found;
   std::string unknown;
-  while (const dirent* entry = ::readdir(listing.get())) {
-    const std::string name = entry->d_name;
+  for (const std::string& name : names_in(directory, path)) {
     struct stat facts {};
     const bool is_there = ::fstatat(directory.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
     if (name[0] == '.' || !is_there || !S_ISDIR(facts.st_mode)) continue;

@@ -10,7 +10,6 @@
 //      save into the same parent removes it: a target of its own for each save would otherwise never be cleaned up.
 #include "bindings/checkpoint_directory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -21,7 +20,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -32,23 +30,8 @@ namespace {
 constexpr const char* kTemporary = ".moonflow-tmp-";
 constexpr const char* kPrevious = ".moonflow-previous";
 
-struct CloseListing {
-  void operator()(DIR* listing) const { ::closedir(listing); }
-};
-
 Descriptor open_folder(int directory, const char* name, int flags = O_NOFOLLOW) {
   return Descriptor(::openat(directory, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
-}
-
-std::vector<std::string> entries(const Descriptor& directory, const std::string& path) {
-  Descriptor copy = open_folder(directory.get(), ".");
-  const std::unique_ptr<DIR, CloseListing> listing(copy ? ::fdopendir(copy.get()) : nullptr);
-  if (!listing) fail_errno(path, "list");
-  copy.release();
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(listing.get()))
-    if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) names.push_back(entry->d_name);
-  return names;
 }
 
 bool is_kind(const Descriptor& directory, const std::string& name, mode_t kind) {
@@ -64,14 +47,14 @@ bool exists(const std::string& path) {
 // Overwriting removes the folder, so it must be a checkpoint and nothing else: nobody's home is deleted by a typo.
 void require_only_checkpoint(const Descriptor& directory, const std::string& path) {
   bool complete = false;
-  for (const std::string& name : entries(directory, path)) {
+  for (const std::string& name : names_in(directory, path)) {
     const bool is_mark = name == kManifest || name == kDone;
     complete = complete || is_mark;
     if (is_mark && is_kind(directory, name, S_IFREG)) continue;
     const Descriptor folder = open_folder(directory.get(), name.c_str());
     require(static_cast<bool>(folder), ErrorCode::Io, "'", path, "' is not overwritten: it holds '", name,
             "', which is no part of a checkpoint");
-    for (const std::string& inner : entries(folder, path + "/" + name))
+    for (const std::string& inner : names_in(folder, path + "/" + name))
       require((inner == "out" || inner == "meta") && is_kind(folder, inner, S_IFREG), ErrorCode::Io, "'", path,
               "' is not overwritten: it holds '", name, "/", inner, "', which is no part of a checkpoint");
   }
@@ -86,7 +69,7 @@ void remove_checkpoint(const std::string& path) noexcept {
     if (!directory) return;
     ::unlinkat(directory.get(), kManifest, 0);
     ::unlinkat(directory.get(), kDone, 0);
-    for (const std::string& name : entries(directory, path)) {
+    for (const std::string& name : names_in(directory, path)) {
       const Descriptor folder = open_folder(directory.get(), name.c_str());
       if (!folder) continue;
       ::unlinkat(folder.get(), "out", 0);
@@ -109,7 +92,7 @@ bool is_temporary(const std::string& name) {
 void remove_leftovers(const std::string& parent) {
   const Descriptor directory = open_folder(AT_FDCWD, parent.c_str(), 0);
   if (!directory) fail_errno(parent, "open the folder");
-  for (const std::string& name : entries(directory, parent)) {
+  for (const std::string& name : names_in(directory, parent)) {
     if (!is_temporary(name)) continue;
     const Descriptor leftover = open_folder(directory.get(), name.c_str());
     if (leftover && lock_for_maker(leftover.get()) == Lock::Ours) remove_checkpoint(parent + "/" + name);
@@ -131,7 +114,7 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
   if (exists(target_)) {
     const Descriptor old = open_folder(AT_FDCWD, target_.c_str());
     require(static_cast<bool>(old), ErrorCode::Io, "'", target_, "' exists and is no folder");
-    if (!entries(old, target_).empty()) {
+    if (!names_in(old, target_).empty()) {
       require(overwrite, ErrorCode::Io, "folder '", target_,
               "' exists and is not empty; { overwrite = true } replaces the checkpoint in it");
       require_only_checkpoint(old, target_);

@@ -1,5 +1,6 @@
 #include "bindings/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -111,6 +113,27 @@ Lock lock_for_maker(int file) {
 void close_written(Descriptor file, const std::string& path) {
   // After EINTR the descriptor is gone on Linux; closing again could hit another thread's file.
   if (::close(file.release()) != 0 && errno != EINTR) fail_errno(path, "close");
+}
+
+std::vector<std::string> names_in(const Descriptor& folder, const std::string& path) {
+  struct Close {
+    void operator()(DIR* listing) const { ::closedir(listing); }
+  };
+  Descriptor own(::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));  // with a place of its own in it
+  const std::unique_ptr<DIR, Close> listing(own ? ::fdopendir(own.get()) : nullptr);
+  if (!listing) fail_errno(path, "list");
+  own.release();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(listing.get());
+    if (!entry && errno != 0) fail_errno(path, "list");
+    if (!entry) break;
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::string parent_of(const std::string& path) {

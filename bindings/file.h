@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/error.h"
 
@@ -91,6 +92,9 @@ enum class Lock { Ours, Anothers, Impossible };
 Lock lock_for_maker(int file);
 // Closes and reports what close reports: on some file systems a full disk shows only here.
 void close_written(Descriptor file, const std::string& path);
+
+// The sorted names of what is in an open folder.
+std::vector<std::string> names_in(const Descriptor& folder, const std::string& path);
 
 // The folder that holds `path`.
 std::string parent_of(const std::string& path);

@@ -1,16 +1,13 @@
 // The little that the Lua side needs of the operating system and that plain Lua cannot tell: a steady clock, the
 // terminal, the names in a folder, the machine's GPUs.
-#include <dirent.h>
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <climits>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <thread>
 
 #include "bindings/file.h"
@@ -79,17 +76,12 @@ int list_directory(lua_State* L) {
   auto& names = keep<std::vector<std::string>>(L);
   bool found = true;
   protect(L, [&] {
-    struct Close {
-      void operator()(DIR* listing) const { ::closedir(listing); }
-    };
     const std::string path = path_at(L, 1);
-    const std::unique_ptr<DIR, Close> listing(::opendir(path.c_str()));
-    found = listing || (errno != ENOENT && errno != ENOTDIR);
+    const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    found = folder || (errno != ENOENT && errno != ENOTDIR);
     if (!found) return;
-    if (!listing) fail_errno(path, "list");
-    while (const dirent* entry = ::readdir(listing.get()))
-      if (std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0) names.push_back(entry->d_name);
-    std::sort(names.begin(), names.end());
+    if (!folder) fail_errno(path, "list");
+    names = names_in(folder, path);
   });
   if (!found) return 0;
   push_list(L, names, push_string);
