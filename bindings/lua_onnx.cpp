@@ -22,17 +22,6 @@ namespace {
 
 // ---- to Lua: in phase 3, from a model that a box holds -------------------------------------------------------------
 
-// A list with what `push(element)` leaves on the stack for each.
-template <class List, class Push>
-void push_list(lua_State* L, const List& list, const Push& push) {
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  int i = 0;
-  for (const auto& element : list) {
-    push(element);
-    lua_rawseti(L, -2, ++i);
-  }
-}
-
 // Beyond 2^53 numbers mean "to the end"; what they are exactly does not matter, but that they stay whole numbers does.
 double number_of(int64_t integer) {
   constexpr int64_t kExact = int64_t{1} << 53;
@@ -49,15 +38,15 @@ void push_attribute(lua_State* L, const OnnxAttribute::Value& value) {
     const char* operator()(const std::string& string) const { return push_string(L, string), "s"; }
     const char* operator()(const Tensor& tensor) const { return push_array(L) = tensor, "t"; }
     const char* operator()(const std::vector<int64_t>& ints) const {
-      push_list(L, ints, [this](int64_t integer) { lua_pushnumber(L, number_of(integer)); });
+      push_list(L, ints, [](lua_State* to, int64_t integer) { lua_pushnumber(to, number_of(integer)); });
       return "ints";
     }
     const char* operator()(const std::vector<double>& floats) const {
-      push_list(L, floats, [this](double real) { lua_pushnumber(L, real); });
+      push_list(L, floats, lua_pushnumber);
       return "floats";
     }
     const char* operator()(const std::vector<std::string>& strings) const {
-      push_list(L, strings, [this](const std::string& string) { push_string(L, string); });
+      push_list(L, strings, push_string);
       return "strings";
     }
     const char* operator()(const std::shared_ptr<const OnnxGraph>& graph) const {
@@ -70,14 +59,13 @@ void push_attribute(lua_State* L, const OnnxAttribute::Value& value) {
 }
 
 void push_node(lua_State* L, const OnnxNode& node) {
-  const auto push_name = [L](const std::string& name) { push_string(L, name); };
   lua_createtable(L, 0, 6);
   set_string(L, "op", node.op);
   set_string(L, "domain", node.domain);
   set_string(L, "name", node.name);
-  push_list(L, node.inputs, push_name);
+  push_list(L, node.inputs, push_string);
   lua_setfield(L, -2, "inputs");
-  push_list(L, node.outputs, push_name);
+  push_list(L, node.outputs, push_string);
   lua_setfield(L, -2, "outputs");
   lua_createtable(L, 0, static_cast<int>(node.attributes.size()));
   for (const OnnxAttribute& attribute : node.attributes) {
@@ -93,11 +81,11 @@ void push_value(lua_State* L, const OnnxValue& value) {
   set_string(L, "name", value.name);
   if (value.dtype) set_string(L, "dtype", name(*value.dtype));
   if (!value.shape) return;
-  push_list(L, *value.shape, [L](const OnnxValue::Size& size) {
+  push_list(L, *value.shape, [](lua_State* to, const OnnxValue::Size& size) {
     if (const auto* number = std::get_if<int64_t>(&size))
-      lua_pushnumber(L, number_of(*number));
+      lua_pushnumber(to, number_of(*number));
     else
-      push_string(L, std::get<std::string>(size));
+      push_string(to, std::get<std::string>(size));
   });
   lua_setfield(L, -2, "shape");
 }
@@ -114,13 +102,13 @@ void push_graph(lua_State* L, const OnnxGraph& graph, int more) {
   luaL_checkstack(L, LUA_MINSTACK, "graphs in too many others");
   lua_createtable(L, 0, 5 + more);
   set_string(L, "name", graph.name);
-  push_list(L, graph.inputs, [L](const OnnxValue& input) { push_value(L, input); });
+  push_list(L, graph.inputs, push_value);
   lua_setfield(L, -2, "inputs");
-  push_list(L, graph.outputs, [L](const OnnxValue& output) { push_value(L, output); });
+  push_list(L, graph.outputs, push_value);
   lua_setfield(L, -2, "outputs");
-  push_list(L, graph.initializers, [L](const OnnxInitializer& initializer) { push_initializer(L, initializer); });
+  push_list(L, graph.initializers, push_initializer);
   lua_setfield(L, -2, "initializers");
-  push_list(L, graph.nodes, [L](const OnnxNode& node) { push_node(L, node); });
+  push_list(L, graph.nodes, push_node);
   lua_setfield(L, -2, "nodes");
 }
 
