@@ -28,6 +28,8 @@
 #include "moonflow.h"
 
 namespace moonflow {
+// The library has classes of its own by some of these names, and C++ tells what is thrown by its name.
+inline namespace api {
 
 // ---- errors --------------------------------------------------------------------------------------------------------
 
@@ -567,6 +569,7 @@ class Session {
   Owner<mf_session, mf_session_close> handle_;
 };
 
+}  // namespace api
 }  // namespace moonflow
 
 #endif
