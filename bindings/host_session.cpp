@@ -144,13 +144,6 @@ HostSession* HostSession::held(lua_State* L, int index) {
   return *static_cast<HostSession**>(lua_touserdata(L, index));
 }
 
-void HostSession::set_function(lua_State* L, const char* name) const {
-  push(L, kHost);
-  lua_insert(L, -2);
-  lua_setfield(L, -2, name);
-  lua_pop(L, 1);
-}
-
 // ---- delivering ------------------------------------------------------------------------------------------------
 
 bool HostSession::delivering() {

@@ -68,8 +68,6 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   void push_self(lua_State* L) const;
   // The session that a function holds at this index; nullptr once that is closed.
   static HostSession* held(lua_State* L, int index);
-  // Puts the function on the top of the stack there. Inside `enter`.
-  void set_function(lua_State* L, const char* name) const;
 
   // The engine below: the latest session of the lua_State, or a fresh one where a script has ended that.
   Session& engine();

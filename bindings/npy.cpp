@@ -287,6 +287,7 @@ Tensor read_npy(const std::string& path, const std::shared_ptr<HostMemory>& memo
 
 std::string npy_header(const TensorType& type) {
   static constexpr const char* kDescr[] = {"<f4", "<f8", "|i1", "|u1", "<i4", "<i8", nullptr, "<f2"};  // by DType
+  static_assert(std::size(kDescr) == static_cast<size_t>(DType::Float16) + 1);
   require(type.dtype != DType::BFloat16, ErrorCode::Unsupported,
           "npy and npz have no bfloat16; save a:astype(\"float32\"), which holds the same values");
   std::string shape;
