@@ -162,13 +162,22 @@ return function(np)
 
   local delete_signature = signature("np.delete", { { "a", "any" }, { "places", "any" }, { "axis", "integer?" } })
   --- What is left without the slices at these places along `axis`, such as the rows that a fold holds back,
-  --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end.
+  --- `np.delete(x, fold, 0)`; without an axis of the flattened array. Negative places count from the end. An int8
+  --- array, as comparisons give it, is a mask: `np.delete(x, x:lt(0))`.
   function np.delete(...)
     local given = delete_signature:parse(...)
     local a = as_array(given.a, "np.delete")
     if not given.axis then a = a:ravel() end
     local axis = axis_of(a, given.axis or 0, "np.delete")
     local size = a.shape[axis]
+    if is_array(given.places) and given.places.dtype == "int8" then
+      local mask = given.places:ravel()
+      if #mask ~= size then
+        fail("shape_mismatch", ("np.delete: a mask of %d for an axis of size %d; int8 is a mask, :astype(flow.int64) "
+          .. "makes places"):format(#mask, size))
+      end
+      return np.compress(mask:eq(0), a, axis)
+    end
     local places = ndarray.places(given.places, size, "np.delete"):ravel()
     local wrong = np.flatnonzero(places:lt(0) + places:ge(size))
     if #wrong > 0 then
