@@ -69,7 +69,8 @@ uint32_t Executor::process() noexcept { return process_number.load(std::memory_o
 
 void Executor::require_here() const {
   require(is_here(), ErrorCode::WrongState,
-          "the session belongs to the process that opened it, and a fork has none of its threads; open one here");
+          "the session belongs to the process that opened it, and a fork has none of its threads; open one here, for "
+          "which a script calls flow.shutdown() and defines its jobs again");
 }
 
 RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission) {
