@@ -230,8 +230,13 @@ name-activation]],
       signature:fail(": inputs must have rank " .. axes + 2 .. " (" .. given.data_format .. "), '" .. x.name .. "' is "
         .. tostring(x.shape))
     end
+    local last_format = "N" .. default_format:sub(3) .. "C"
+    if given.data_format ~= default_format and given.data_format ~= last_format then
+      signature:fail((": data_format is '%s', wanted '%s' or '%s'"):format(given.data_format, default_format,
+        last_format))
+    end
     if given.filters < 1 or given.groups < 1 then signature:fail(": filters and groups must be at least 1") end
-    local last = given.data_format:sub(-1) == "C"
+    local last = given.data_format == last_format
     local channels = last and sizes[axes + 2] or sizes[2]
     if channels % given.groups ~= 0 or given.filters % given.groups ~= 0 then
       signature:fail(": " .. channels .. " channels and " .. given.filters .. " filters cannot be split into "

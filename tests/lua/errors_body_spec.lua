@@ -241,6 +241,13 @@ local config = flow.FunctionConfig()
 >>config.train.primary_lr = 0.1]])
   end)
 
+  it("a convolution names the layouts that it has", function()
+    golden("flow.layers.conv1d: data_format is 'NCHW', wanted 'NCW' or 'NWC'", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 2, 8 }) } } (function(x)
+>>  flow.layers.conv1d(x, 4, 3, { data_format = "NCHW" })
+end)]])
+  end)
+
   it("slices of slice_v2 are lists", function()
     golden("flow.slice_v2: the slice of axis 0 has 'start', wanted { start, stop, step }", body [[
 >>  local y = flow.slice_v2(x, { { start = 0 } })]])
