@@ -410,6 +410,11 @@ function session.deliver_late(waiter)
 end
 
 local function refuse_inside(what)
+  local t = trace.current()
+  if t then
+    errors.raise("wrong_state", what .. " delivers, and what callbacks compute would become a part of the job '"
+      .. t.job .. "', whose body runs; it belongs behind the definition")
+  end
   if inside_handler() then
     errors.raise("wrong_state", what .. " waits for other runs, which is not possible inside a callback; "
       .. "launch asynchronously and return, or await in a task of flow.spawn")
@@ -435,7 +440,7 @@ end
 --- @param max_ms? number  stops after the delivery that uses up this budget. 0 or less, unlike in C, is no time: one
 ---                        delivery. Default: all that is ready
 --- @return number          how many handlers were called
---- @error what a handler raised, after the queue is consistent; inside a callback
+--- @error what a handler raised, after the queue is consistent; inside a callback or the body of a job
 function session.poll(max_ms)
   refuse_inside("flow.poll")
   local stop = end_of(max_ms, "flow.poll")
@@ -474,7 +479,8 @@ end
 ---                        does not wait, and delivers something all the same, as flow.poll does. Default: waits until
 ---                        all is done
 --- @return boolean        whether all is done
---- @error what handlers and runs raised: the first, the others in its field `also`; inside a callback
+--- @error what handlers and runs raised: the first, the others in its field `also`; inside a callback or the body of a
+---        job
 function session.sync(max_ms)
   refuse_inside("flow.sync")
   local stop = end_of(max_ms, "flow.sync")
@@ -557,12 +563,12 @@ end
 
 -- Does a job's body, or a handler, ask for the end of the session that it belongs to?
 local function refuse_end(what)
-  refuse_inside(what)
   local body = trace.current()
   if body then
     errors.raise("wrong_state", what .. " ends the session that the job '" .. body.job .. "' belongs to, and so cannot "
       .. "be called in its body")
   end
+  refuse_inside(what)
 end
 
 --- Ends the session: refuses new runs, cancels queued ones, waits for the running one, discards what was not delivered.

@@ -124,6 +124,24 @@ describe("a callback", function()
     assert.has_error(function() call(print) end)
   end)
 
+  it("is not delivered in the body of a job, whose graph it would add to", function()
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local called, refused = 0, {}
+    local call = job(number(1))
+    call(function() called = called + 1 end)
+    define(tp.Numpy, function(x)
+      for i, wait in ipairs { flow.sync, flow.poll, function() call:get() end } do
+        local fine, problem = pcall(wait)
+        refused[i] = not fine and problem.code
+      end
+      return x
+    end)
+    assert.same({ "wrong_state", "wrong_state", "wrong_state" }, refused)
+    assert.equal(0, called)
+    flow.sync()
+    assert.equal(1, called)
+  end)
+
   it("gets what the call was given, also where that has waited for room", function()
     local job = define(tp.Callback[tp.Numpy], function(x) return x * 10 end)
     local buffer, got, tasks = number(0), {}, {}
