@@ -139,13 +139,19 @@ namespace {
 
 // An open file, empty so far, that libzip writes an archive to.
 struct NewFile {
-  int file;
+  const int file;
   zip_error_t error;
+
+  explicit NewFile(int file) : file(file) { zip_error_init(&error); }
+  ~NewFile() { zip_error_fini(&error); }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
 };
 
 zip_int64_t write_to(void* user, void* data, zip_uint64_t length, zip_source_cmd_t command) {
-  auto& [file, error] = *static_cast<NewFile*>(user);
-  const auto checked = [&error = error](int64_t result, int code) -> zip_int64_t {
+  zip_error_t& error = static_cast<NewFile*>(user)->error;
+  const int file = static_cast<NewFile*>(user)->file;
+  const auto checked = [&error](int64_t result, int code) -> zip_int64_t {
     if (result < 0) zip_error_set(&error, code, errno);
     return result;
   };
@@ -221,10 +227,8 @@ void write_npz(const std::string& path, const std::map<std::string, Tensor>& arr
             "' cannot name an array in an archive");
   require(!arrays.empty(), ErrorCode::InvalidArgument, "an archive needs at least one array");
   replace_file(path, [&](int file, const std::string& where) {
-    NewFile to{file, {}};
-    zip_error_init(&to.error);
+    NewFile to(file);
     write_members(to, where, arrays);
-    zip_error_fini(&to.error);
   });
 }
 
