@@ -109,7 +109,10 @@ local function define(name, parameters, make)
     local given = signature:parse(...)
     if given.steps and given.steps < 1 then signature:fail(": steps must be at least 1, got " .. given.steps) end
     for _, word in ipairs { "base_lr", "end_learning_rate", "decay_rate", "power" } do
-      if (given[word] or 0) < 0 then signature:fail((": %s must be 0 or more, got %g"):format(word, given[word])) end
+      local may_grow = word == "decay_rate" and name == "NaturalExpScheduler"  -- exp(t) is a rate as good as any
+      if (given[word] or 0) < 0 and not may_grow then
+        signature:fail((": %s must be 0 or more, got %g"):format(word, given[word]))
+      end
     end
     return make(given, signature)
   end
