@@ -39,6 +39,7 @@ function iterator.step_of(source, what)
       if i < source then return i end
     end
   elseif type(source) == "table" and not getmetatable(source) then
+    arguments.check_list(source, what .. ": the list")
     return function()
       i = i + 1
       if source[i + 1] ~= nil then return i, source[i + 1] end

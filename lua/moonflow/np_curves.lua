@@ -89,6 +89,7 @@ return function(np)
     f = ndarray.floating(as_array(f, "np.gradient"))
     local axes = given.axis and arguments.flat_list(given.axis) or {}
     for axis = 1, given.axis and 0 or f.rank do axes[axis] = axis - 1 end
+    if #axes == 0 then fail("shape_mismatch", "np.gradient: there is no axis to go along") end
     if count > 1 and count ~= #axes then
       fail("invalid_argument", ("np.gradient: %d spacings for %d axes; it wants one for all or one for each"):format(
         count, #axes))

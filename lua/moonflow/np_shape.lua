@@ -74,6 +74,9 @@ return function(np)
   --- @return any
   function np.meshgrid(...)
     local axes, indexing = { ... }, "xy"
+    for i = 1, select("#", ...) do
+      if axes[i] == nil then fail("invalid_argument", "np.meshgrid: argument " .. i .. " is nil, wanted an array") end
+    end
     local last = axes[#axes]
     if type(last) == "table" and not getmetatable(last) and last.indexing ~= nil then
       indexing, axes[#axes] = last.indexing, nil

@@ -302,6 +302,9 @@ end)]])
         "flow.optimizer.PiecewiseConstantScheduler: values are finite and 0 or more, got nan",
       ["flow.optimizer.AdamW(0.1, { weight_decay = 0.1, weight_decay_excludes = true })"] =
         "flow.optimizer.AdamW: weight_decay_excludes wants parts of names, got true",
+      ["flow.np.meshgrid(nil, flow.np.ones({ 3 }))"] = "np.meshgrid: argument 1 is nil, wanted an array",
+      ["flow.np.gradient(flow.np.array(5))"] = "np.gradient: there is no axis to go along",
+      ["flow.zip({ 1, nil, 3 })"] = "flow.zip: the list has a hole: nothing stands at 2, but something at 3",
       ["flow.np.roll(flow.np.ones({ 3 }), 1, { 'a' })"] =
         "np.roll: argument 3 ('axis'): entry 1 of a list is 'a', wanted numbers",
       ["flow.optimizer.CosineScheduler(1 / 0, 10)"] =
