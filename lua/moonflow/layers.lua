@@ -105,7 +105,7 @@ local function define(name, parameters, doc, make)
   local signature = arguments.signature(where, parameters)
   layers[name] = function(...)
     local t = trace.need(where)
-    return make(t, signature:parse(...), where, signature)
+    return ops.compose(where, make, t, signature:parse(...), where, signature)
   end
   ops.document(layers[name], where, signature, doc)
 end

@@ -75,7 +75,7 @@ local function define(flow, path, parameters, doc, make)
   local signature = arguments.signature(where, parameters)
   local function call(...)
     local t = trace.need(where)
-    return make(signature:parse(...), t, signature)
+    return ops.compose(where, make, signature:parse(...), t, signature)
   end
   ops.document(call, where, signature, doc)
   ops.place(flow, path, call)

@@ -24,7 +24,7 @@ local function define(name, parameters, doc, make)
   local signature = arguments.signature(where, parameters)
   nn[name] = function(...)
     local t = trace.need(where)
-    return make(signature:parse(...), t, signature)
+    return ops.compose(where, make, signature:parse(...), t, signature)
   end
   ops.document(nn[name], where, signature, doc)
 end

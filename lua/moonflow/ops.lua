@@ -136,6 +136,23 @@ function ops.apply(op, inputs, attrs, name, seed)
   return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
 end
 
+local function finish_composed(where, fine, ...)
+  if fine then return ... end
+  local problem = ...
+  if errors.is_error(problem) and problem.op and problem.op ~= "" then
+    local inner = rawget(problem, "inner_op") or problem.op
+    problem.inner_op = inner
+    if inner:match("^[%w_]+") ~= where:match("[%w_]+$") then problem.op = where .. ": " .. inner end
+  end
+  error(problem, 0)
+end
+
+--- What `make(...)` gives, of a function that is put together from several ops: their errors name it too.
+--- @param where string  what the user has called, such as "flow.nn.BCELoss"
+function ops.compose(where, make, ...)
+  return finish_composed(where, pcall(make, ...))
+end
+
 --- An array as a constant of the job.
 function ops.constant(t, array)
   return blob.new(t, t:constant(array), "constant", errors.site())

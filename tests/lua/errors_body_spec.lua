@@ -241,6 +241,23 @@ local config = flow.FunctionConfig()
 >>config.train.primary_lr = 0.1]])
   end)
 
+  it("a function that is put together from ops is named with the op that fails", function()
+    local function job(call)
+      return ([[
+local job = flow.global_function { inputs = {
+  x = tp.Numpy.Placeholder({ 2, 3 }), i = tp.Numpy.Placeholder({ 3 }, flow.int32),
+} } (function(x, i)
+>>  local y = %s
+end)]]):format(call)
+    end
+    golden("flow.nn.KLDivLoss: xlogy 'Xlogy_0': needs float32 or float64, got int32 (3); cast it first",
+      job "flow.nn.KLDivLoss(x, i)")
+    golden("flow.math.unsorted_segment_mean: unsorted_segment_sum 'UnsortedSegmentSum_0': segment_ids are (3), they "
+      .. "must be axes of data (2, 3) from axis 0 on", job "flow.math.unsorted_segment_mean(x, i, 3)")
+    golden("flow.layers.dense: matmul 'd-matmul': needs float32 or float64, got int32",
+      job "flow.layers.dense(flow.cast(x, flow.int32), 4, { name = 'd' })")
+  end)
+
   it("a convolution names the layouts that it has", function()
     golden("flow.layers.conv1d: data_format is 'NCHW', wanted 'NCW' or 'NWC'", [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 2, 8 }) } } (function(x)
