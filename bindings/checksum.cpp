@@ -1,6 +1,9 @@
 #include "bindings/checksum.h"
 
 #define XXH_INLINE_ALL
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define XXH_NO_INLINE_HINTS 1  // some of which cannot be met then, and that is an error
+#endif
 #include <xxhash.h>
 
 namespace moonflow {
