@@ -276,6 +276,18 @@ local function up_to_date(self, switches)
   return switches
 end
 
+-- Makes room for a run that there was none for, and submits it.
+local function submit_with_room(self, may_run_inline, switches, ...)
+  switches = own(switches)
+  local feeds, count = copied(...)
+  local run
+  repeat
+    session.make_room()
+    run = self.submit(self.handle, may_run_inline, up_to_date(self, switches), unpack(feeds, 1, count))
+  until run
+  return run
+end
+
 --- A tapped value has arrived: a result goes into `values`, a watched value to its handler.
 function Plan:take(values, token, value, sequence, site)
   local watched = self.watches[token]
@@ -304,14 +316,7 @@ local function run_to_end(self, ...)
   local switches = switches_of(self)
   local fine, run = pcall(self.submit, self.handle, true, switches, ...)
   if not fine then self.job:explain(self, run, ...) end
-  if not run then
-    switches = own(switches)
-    local feeds, count = copied(...)
-    repeat
-      session.make_room()
-      run = self.submit(self.handle, true, up_to_date(self, switches), unpack(feeds, 1, count))
-    until run
-  end
+  run = run or submit_with_room(self, true, switches, ...)
   local outer, waiting = self.values, self.waiting
   local nested = waiting == session.epoch() and session.delivering()
   local values = nested and {} or outer
@@ -409,13 +414,7 @@ function Plan:start(...)
     self:retract()
     return nil, "busy"
   end
-  switches = own(switches)
-  local feeds, count = copied(...)
-  repeat
-    session.make_room()
-    run = self.submit(self.handle, false, up_to_date(self, switches), unpack(feeds, 1, count))
-  until run
-  return run
+  return submit_with_room(self, false, switches, ...)
 end
 
 --- Starts a run and gives its pending call, or nil, "busy".
