@@ -15,6 +15,7 @@ local source = require "moonflow.source"
 local summary = require "moonflow.summary"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
+local watch = require "moonflow.watch"
 local debug, require = debug, require
 
 local job = {}
@@ -266,7 +267,7 @@ local function plan_for(self, feeds)
     end
   end
   local made = plan.make(self, leaves)
-  for _, watched in ipairs(self.watched) do made:watch(watched.name, watched.handler, watched.handle) end
+  for _, watched in ipairs(self.watched) do made:watch(watched.name, watched.handle) end
   table.insert(plans, 1, { signature = signature, plan = made })
   plans[kMaxPlans + 1] = nil
   return made
@@ -411,6 +412,31 @@ function Job:__tostring()
     .. "  [" .. self.type .. ", " .. self.plan.op_count .. (self.plan.op_count == 1 and " op]" or " ops]")
 end
 
+local function all_plans(self)
+  local plans = { self.plan }
+  for _, entry in ipairs(self.plans) do
+    if entry.plan ~= self.plan then plans[#plans + 1] = entry.plan end
+  end
+  return plans
+end
+
+-- Puts a handle at a value of that name: in the place of one that is off, which comes back when it is switched on
+-- again, or at a tap of its own. Deliveries under way would go to the wrong one, so places change only without any.
+local function attach(self, name, handle)
+  for _, watched in ipairs(session.in_flight() == 0 and self.watched or {}) do
+    local before = watched.handle
+    if watched.name == name and not before:is_on() then
+      for _, of in ipairs(all_plans(self)) do of:hand_over(before, handle) end
+      before:leave(function() attach(self, name, before) end)
+      handle:join(self.board)
+      watched.handle = handle
+      return
+    end
+  end
+  for _, of in ipairs(all_plans(self)) do of:watch(name, handle) end
+  table.insert(self.watched, { name = name, handle = handle })
+end
+
 --- Calls `handler` with a value of the job each time it runs from now on, though its body does not watch it.
 --- @param name string       of an op ("conv1": what it gives) or of a blob ("conv1/out_0")
 --- @param handler function  receives one ndarray
@@ -424,11 +450,9 @@ function Job:watch(name, handler)
   if not arguments.is_callable(handler) then
     errors.raise("invalid_argument", "job:watch: the handler must be a function, got " .. arguments.describe(handler))
   end
-  local handle = self.plan:watch(name, handler)
-  for _, entry in ipairs(self.plans) do
-    if entry.plan ~= self.plan then entry.plan:watch(name, handler, handle) end
-  end
-  table.insert(self.watched, { name = name, handler = handler, handle = handle })
+  self.plan:check_open()
+  local handle = watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.name)
+  attach(self, name, handle)
   return handle
 end
 

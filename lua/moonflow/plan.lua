@@ -17,7 +17,6 @@ local spawn = require "moonflow.spawn"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
-local watch = require "moonflow.watch"
 
 local plan = {}
 
@@ -211,23 +210,29 @@ function Plan:check_open()
 end
 
 --- Watches a value that the body does not watch: one more tap behind the others, so that tokens under way stay true,
---- and the same graph compiled anew. `earlier` is the handle of the same watch in another plan of the job.
-function Plan:watch(name, handler, earlier)
+--- and the same graph compiled anew.
+function Plan:watch(name, handle)
   self:check_open()
   local id = value_of(self.graph, name)
   if not id then
     errors.raise("not_found", self.job_name .. " has no value '" .. tostring(name) .. "'"
       .. advice(name, self:value_names()))
   end
+  handle:join(self.board)
   local token = self.tap_count + 1
-  local handle = earlier or watch.new({ name = name }, handler, "the watch of '" .. name .. "' in " .. self.job_name)
-  if not earlier then handle:join(self.board) end
   self.graph:tap(id, token)
   self.tap_count, self.watches[token], self.shown[token] = token, handle, id
   local fine, problem = pcall(compile, self)
-  if fine then return handle end
+  if fine then return end
   handle:off()  -- the tap stays in the graph, for the next who compiles it
   error(problem, 0)
+end
+
+--- The tap of `before` calls the handler of `handle` from now on. Nothing may be in flight.
+function Plan:hand_over(before, handle)
+  for token, watched in pairs(self.watches) do
+    if watched == before then self.watches[token] = handle end
+  end
 end
 
 -- ---- calling ------------------------------------------------------------------------------------------------------

@@ -39,6 +39,9 @@ end
 --- Starts it again.
 function Watch:on()
   arguments.check_self(self, Watch, "watch:on")
+  local come_back = self.come_back
+  self.come_back = nil
+  if come_back then come_back() end
   return change(self, true, self.turn.period)
 end
 
@@ -78,12 +81,19 @@ function Watch:join(board, name)
   local known = name and board.turns[name]
   if known then
     self.turn = known
-  else
+  elseif not self.turn.board then
     local turn = self.turn
     turn.board = board
     if name then board.turns[name] = turn end
     if is_selective(turn) then board.selective = board.selective + 1 end
   end
+end
+
+--- Takes a handle that is off from the board, until it is switched on: then `come_back` puts it there again.
+function Watch:leave(come_back)
+  local board = self.turn.board
+  board.selective = board.selective - 1
+  self.turn.board, self.come_back = false, come_back
 end
 
 function Watch.__tostring(self)

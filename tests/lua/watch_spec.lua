@@ -401,6 +401,50 @@ describe("a watch from outside", function()
     assert.same({ 1, 2, 3, 4 }, sizes)
   end)
 
+  it("takes the place of one that is off, which comes back when it is switched on", function()
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Numpy } (function(x)
+      return flow.nn.relu(x, { name = "rectified" })
+    end)
+    local seen = {}
+    local function watched(n)
+      return job:watch("rectified", function() seen[#seen + 1] = n end)
+    end
+    local handles = {}
+    for n = 1, 50 do
+      handles[n] = watched(n)
+      job(vector(1, 2))
+      handles[n]:off()
+    end
+    assert.equal(50, #seen)
+    assert.equal(50, seen[50])
+    assert.equal(2, job.plan.tap_count)  -- its result's, and one for all of them
+    handles[1]:on()
+    handles[2]:every(2):on()
+    for _ = 1, 4 do job(vector(1, 2)) end
+    assert.same({ 1, 2, 1, 1, 2, 1 }, { select(51, unpack(seen)) })
+    handles[1]:off()
+    handles[2]:off()
+    assert.equal(3, job.plan.tap_count)
+    job(vector(1, 2))
+    assert.equal(56, #seen)
+  end)
+
+  it("takes no place from one that a run under way still calls", function()
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Callback[tp.Numpy] } (function(x)
+      return flow.nn.relu(x, { name = "rectified" })
+    end)
+    local seen = {}
+    local handle = job:watch("rectified", function() seen[#seen + 1] = "first" end)
+    job(vector(1, 2))(function() end)
+    handle:off()
+    job:watch("rectified", function() seen[#seen + 1] = "second" end)
+    flow.sync()
+    assert.same({ "first" }, seen)
+    job(vector(1, 2))(function() end)
+    flow.sync()
+    assert.same({ "first", "second" }, seen)
+  end)
+
   it("that cannot be compiled leaves the job as it was, for the next one too", function()
     local session = require "moonflow.session"
     local job = flow.global_function { inputs = { x = T }, returns = tp.Tuple { tp.Numpy, tp.Numpy } } (function(x)
