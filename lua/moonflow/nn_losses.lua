@@ -15,8 +15,10 @@ local predictions = {
   MarginRankingLoss = { "input1", "input2" },
 }
 
--- Those that take input and target element by element, so that both should be of one shape.
-local by_element = { L1Loss = true, MSELoss = true, BCELoss = true, BCEWithLogitsLoss = true, KLDivLoss = true }
+-- Those that take input and target element by element: "alike" where both must be of one shape.
+local by_element = {
+  L1Loss = "broadcast", MSELoss = "broadcast", BCELoss = "alike", BCEWithLogitsLoss = "alike", KLDivLoss = "alike",
+}
 
 local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
@@ -91,6 +93,13 @@ local function warn_of_pairs(where, input, target)
   end
 end
 
+local function check_alike(signature, input, target)
+  local came, wanted = tostring(target.shape), tostring(input.shape)
+  if came == wanted then return end
+  signature:fail((": target '%s' is %s, wanted the shape of input '%s', %s; flow.squeeze, flow.expand_dims or "
+    .. "flow.reshape makes them alike"):format(target.name, came, input.name, wanted))
+end
+
 -- The p-norm over the last axis; of infinity, its limit.
 local function norm(x, p)
   local function over_width(powers) return ops.apply("reduce_sum", { powers }, { axis = { -1 } }) end
@@ -112,7 +121,8 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
       for _, prediction in ipairs(predictions[name] or {}) do
         t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
       end
-      if by_element[name] then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
+      if by_element[name] == "alike" then check_alike(signature, given.input, given.target) end
+      if by_element[name] == "broadcast" then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
       for _, weight in ipairs { "weight", "pos_weight" } do
         given[weight] = as_blob(given[weight], t, given.input, "flow.nn." .. name .. ": " .. weight)
       end

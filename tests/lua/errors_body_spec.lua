@@ -250,12 +250,24 @@ local job = flow.global_function { inputs = {
 >>  local y = %s
 end)]]):format(call)
     end
-    golden("flow.nn.KLDivLoss: xlogy 'Xlogy_0': needs float32 or float64, got int32 (3); cast it first",
-      job "flow.nn.KLDivLoss(x, i)")
+    golden("flow.nn.KLDivLoss: xlogy 'Xlogy_0': needs float32 or float64, got int32 (2, 3); "
+      .. "cast it first", job "flow.nn.KLDivLoss(x, flow.cast(x, flow.int32))")
     golden("flow.math.unsorted_segment_mean: unsorted_segment_sum 'UnsortedSegmentSum_0': segment_ids are (3), they "
       .. "must be axes of data (2, 3) from axis 0 on", job "flow.math.unsorted_segment_mean(x, i, 3)")
     golden("flow.layers.dense: matmul 'd-matmul': needs float32 or float64, got int32",
       job "flow.layers.dense(flow.cast(x, flow.int32), 4, { name = 'd' })")
+  end)
+
+  it("a loss of probabilities wants a target like its input", function()
+    for _, name in ipairs { "BCELoss", "BCEWithLogitsLoss", "KLDivLoss" } do
+      golden("flow.nn." .. name .. ": target 't' is (4), wanted the shape of input 'x', (4, 1); flow.squeeze, "
+        .. "flow.expand_dims or flow.reshape makes them alike", ([[
+local job = flow.global_function { inputs = {
+  x = tp.Numpy.Placeholder({ 4, 1 }), t = tp.Numpy.Placeholder({ 4 }),
+} } (function(x, t)
+>>  return flow.nn.%s(x, t)
+end)]]):format(name))
+    end
   end)
 
   it("a convolution names the layouts that it has", function()
