@@ -47,16 +47,11 @@ local function at_least_zero(x)
   return ops.apply("relu", { x })
 end
 
--- The mean of what has shares of its own, in float32 at least: half precision cannot count so far.
+-- The mean of what has shares of its own.
 local function mean_by_share(value, shares, name)
-  local dtype = value.dtype
-  local function sum(x)
-    if arguments.narrow[dtype] then x = ops.apply("cast", { x }, { dtype = "float32" }) end
-    return (ops.apply("reduce_sum", { x }))
-  end
+  local function sum(x) return ops.apply("reduce_sum", { ops.widened(x) }) end
   local of_nothing_0 = ops.apply("reciprocal_no_nan", { sum(shares) })
-  if not arguments.narrow[dtype] then return ops.apply("multiply", { sum(value), of_nothing_0 }, nil, name) end
-  return ops.apply("cast", { ops.apply("multiply", { sum(value), of_nothing_0 }) }, { dtype = dtype }, name)
+  return ops.apply_narrowed("multiply", { sum(value), of_nothing_0 }, value.dtype, name)
 end
 
 -- `shares` are those of the elements in the mean, where they are not alike; `batch`, where there is one, is for
@@ -280,10 +275,10 @@ p: 1 or more; math.huge takes the largest |a_i - b_i + eps|
 defaults: margin 1, p 2, eps 1e-6, which keeps the gradient finite where two are the same]],
   function(given, signature)
     if given.p < 1 or given.p ~= given.p then signature:fail(": p must be at least 1, got " .. given.p) end
-    local function distance(a, b) return norm(a - b + given.eps, given.p) end
+    local function distance(a, b) return norm(ops.widened(a) - ops.widened(b) + given.eps, given.p) end
     local near, far = distance(given.anchor, given.positive), distance(given.anchor, given.negative)
     if given.swap then far = ops.apply("minimum", { far, distance(given.positive, given.negative) }) end
-    return at_least_zero(near - far + given.margin)
+    return ops.apply_narrowed("relu", { near - far + given.margin }, given.anchor.dtype)
   end)
 
   require("moonflow.nn_sequences")(define_loss)

@@ -153,6 +153,17 @@ function ops.compose(where, make, ...)
   return finish_composed(where, pcall(make, ...))
 end
 
+--- x in float32 where its dtype is a narrow one: half precision cannot count far, nor hold squares.
+function ops.widened(x)
+  return arguments.narrow[x.dtype] and ops.apply("cast", { x }, { dtype = "float32" }) or x
+end
+
+--- As `ops.apply` of what was widened: the output is `dtype`, which x had, again.
+function ops.apply_narrowed(op, inputs, dtype, name)
+  if not arguments.narrow[dtype] then return ops.apply(op, inputs, nil, name) end
+  return ops.apply("cast", { ops.apply(op, inputs) }, { dtype = dtype }, name)
+end
+
 --- An array as a constant of the job.
 function ops.constant(t, array)
   return blob.new(t, t:constant(array), "constant", errors.site())

@@ -123,12 +123,9 @@ The root of the sum of squares along axes, all of them when left out.
 dtypes: float32, float64. The gradient of a norm of 0 is not finite]],
     function(given)
       local x = given.x
-      local narrow = arguments.narrow[x.dtype]  -- whose squares would be rounded, or leave its range
-      local wide = narrow and ops.apply("cast", { x }, { dtype = "float32" }) or x
-      local sum = ops.apply("reduce_sum", { ops.apply("square", { wide }) },
+      local sum = ops.apply("reduce_sum", { ops.apply("square", { ops.widened(x) }) },
         { axis = given.axis, keepdims = given.keepdims })
-      local norm = ops.apply("sqrt", { sum }, nil, not narrow and given.name or nil)
-      return narrow and ops.apply("cast", { norm }, { dtype = x.dtype }, given.name) or norm
+      return ops.apply_narrowed("sqrt", { sum }, x.dtype, given.name)
     end)
 
   define("math.polyval", { { "coeffs", "entries" }, { "x", "blob" } }, [[

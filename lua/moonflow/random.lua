@@ -67,7 +67,7 @@ source: the Gumbel-max trick, as in Maddison, Tarlow and Minka, A* Sampling, NIP
         signature:fail(": dtype can be int32 or int64, got " .. dtype)
       end
       -- In two bytes too few numbers lie between 0 and 1.
-      if arguments.narrow[logits.dtype] then logits = ops.apply("cast", { logits }, { dtype = "float32" }) end
+      logits = ops.widened(logits)
       local u = ops.apply("random_uniform", {}, { shape = shape, dtype = logits.dtype }, name and name .. "-uniform",
         given.seed)
       local race = logits - ops.apply("log", { -ops.apply("log", { u }) })

@@ -1,7 +1,7 @@
 --- What is said of segments in terms of their sums and maxima: the mean, and a softmax within each.
 -- They are added to `flow` through math's `define`.
 
-local arguments = require "moonflow.arguments"
+local ops = require "moonflow.ops"
 
 local parameters = { { "data", "blob" }, { "segment_ids", "operand" }, { "num_segments", "integer" },
                      { "axis", "integer", 0 } }
@@ -19,13 +19,7 @@ local function axis_of(given) return given.axis < 0 and given.axis + #given.data
 return function(flow, define)
   local sum_of, max_of = flow.math.unsorted_segment_sum, flow.math.unsorted_segment_max
 
-  -- Half precision cannot count far, so it is float32 in between.
-  local function widened(x) return arguments.narrow[x.dtype] and flow.cast(x, "float32") or x end
-  local function narrowed(given, a, b)
-    local dtype = given.data.dtype
-    if not arguments.narrow[dtype] then return flow.math.divide(a, b, given.name) end
-    return flow.cast(flow.math.divide(a, b), dtype, given.name)
-  end
+  local function quotient(given, a, b) return ops.apply_narrowed("divide", { a, b }, given.data.dtype, given.name) end
 
   define("math.unsorted_segment_mean", copy(parameters), [[
 Means of the slices of data that belong to one segment.
@@ -35,13 +29,13 @@ shapes: data (10, 4), segment_ids (10), num_segments = 3, axis = 0 -> out (3, 4)
 dtypes: data of a floating dtype -> the same; segment_ids of an integer dtype
 errors: those of flow.math.unsorted_segment_sum]],
     function(given)
-      local data, ids, count = widened(given.data), given.segment_ids, given.num_segments
+      local data, ids, count = ops.widened(given.data), given.segment_ids, given.num_segments
       local sums = sum_of(data, ids, count, given.axis)
       local axis = axis_of(given)
       local beside = { count }  -- as the sums have the segments, and 1 for each axis behind
       for _ = axis + 1, #sums.shape - 1 do beside[#beside + 1] = 1 end
       local counts = sum_of(flow.ones(ids.shape:table(), { dtype = data.dtype }), ids, count)
-      return narrowed(given, sums, flow.reshape(flow.math.maximum(counts, 1), beside))
+      return quotient(given, sums, flow.reshape(flow.math.maximum(counts, 1), beside))
     end)
 
   define("math.unsorted_segment_softmax", copy(parameters), [[
@@ -53,10 +47,10 @@ dtypes: data of a floating dtype -> the same; segment_ids of an integer dtype
 errors: those of flow.math.unsorted_segment_sum
 note: shifted by the maximum of each segment, so nothing overflows]],
     function(given)
-      local data, ids, count, axis = widened(given.data), given.segment_ids, given.num_segments, axis_of(given)
+      local data, ids, count, axis = ops.widened(given.data), given.segment_ids, given.num_segments, axis_of(given)
       local function of_each(by_segment) return flow.gather(by_segment, ids, axis) end
       local shift = of_each(max_of(flow.stop_gradient(data), ids, count, axis))
       local powers = flow.math.exp(data - shift)
-      return narrowed(given, powers, of_each(sum_of(powers, ids, count, axis)))
+      return quotient(given, powers, of_each(sum_of(powers, ids, count, axis)))
     end)
 end
