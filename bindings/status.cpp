@@ -11,14 +11,6 @@ namespace moonflow::host {
 
 namespace {
 
-constexpr const char* kCodeNames[] = {
-    "ok",           "invalid_argument", "shape_mismatch", "dtype_mismatch", "out_of_range",
-    "not_found",    "unsupported",      "busy",           "interrupted",    "out_of_memory",
-    "io",           "wrong_state",      "internal",       "script_error",   "invalid_handle",
-    "wrong_thread",
-};
-constexpr int kCodes = sizeof kCodeNames / sizeof *kCodeNames;
-static_assert(kCodes == MF_WRONG_THREAD + 1);
 // The engine's codes and those of the ABI stand in the same order, one apart.
 static_assert(static_cast<int>(ErrorCode::InvalidArgument) + 1 == MF_INVALID_ARGUMENT);
 static_assert(static_cast<int>(ErrorCode::Interrupted) + 1 == MF_INTERRUPTED);
@@ -32,8 +24,8 @@ mf_status* const kOutOfMemory = reinterpret_cast<mf_status*>(uintptr_t{0xFFFFFFF
 mf_code code_of(ErrorCode code) { return static_cast<mf_code>(code) + 1; }
 
 mf_code code_named(const std::string& name) {
-  for (int code = 1; code < kCodes; ++code)
-    if (name == kCodeNames[code]) return code;
+  for (mf_code code = MF_OK + 1; code <= MF_WRONG_THREAD; ++code)
+    if (name == mf_code_name(code)) return code;
   return MF_SCRIPT_ERROR;
 }
 
@@ -146,6 +138,20 @@ mf_code mf_status_free(mf_status* handle) {
   return close_handle<Status>(handle) ? MF_OK : MF_INVALID_HANDLE;
 }
 
-const char* mf_code_name(mf_code code) { return code >= 0 && code < kCodes ? kCodeNames[code] : "unknown"; }
+const char* mf_code_name(mf_code code) {
+  switch (code) {
+    case MF_OK:
+      return "ok";
+    case MF_SCRIPT_ERROR:
+      return "script_error";
+    case MF_INVALID_HANDLE:
+      return "invalid_handle";
+    case MF_WRONG_THREAD:
+      return "wrong_thread";
+    default:
+      return code > MF_OK && code <= MF_INTERNAL ? moonflow::name(static_cast<moonflow::ErrorCode>(code - 1))
+                                                 : "unknown";
+  }
+}
 
 }  // extern "C"

@@ -347,6 +347,9 @@ TEST_CASE("NULL, numbers, handles of another kind and closed handles give a stat
   CHECK(std::string(mf_status_where(nullptr)).empty());
   CHECK(std::string(mf_code_name(99)) == "unknown");
   CHECK(std::string(mf_code_name(MF_SHAPE_MISMATCH)) == "shape_mismatch");
+  CHECK(std::string(mf_code_name(MF_INTERNAL)) == "internal");
+  CHECK(std::string(mf_code_name(MF_SCRIPT_ERROR)) == "script_error");
+  CHECK(std::string(mf_code_name(-1)) == "unknown");
   CHECK(mf_prepared_close(prepared) == MF_OK);
 }
 
