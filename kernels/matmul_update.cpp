@@ -15,9 +15,9 @@
 namespace moonflow {
 namespace {
 
-cpu::ProductSizes sizes_of(const Attrs& attrs, const Shape& a, const Shape& b) {
+Product product_of(const Attrs& attrs, const Shape& a, const Shape& b) {
   const bool transpose = attrs.flag("transpose_a");
-  return {a[transpose ? 1 : 0], b[1], a[transpose ? 0 : 1], transpose, false};
+  return {1, a[transpose ? 1 : 0], b[1], a[transpose ? 0 : 1], transpose, false};
 }
 
 std::vector<TensorType> infer_update(const OpCall& call) {
@@ -27,7 +27,7 @@ std::vector<TensorType> infer_update(const OpCall& call) {
           "; wanted float32 or float64 for all");
   require(call.shape(1).rank() == 2 && call.shape(2).rank() == 2, ErrorCode::ShapeMismatch, "a is ", call.shape(1),
           " and b is ", call.shape(2), ", wanted two matrices");
-  const cpu::ProductSizes sizes = sizes_of(call.attrs, call.shape(1), call.shape(2));
+  const Product sizes = product_of(call.attrs, call.shape(1), call.shape(2));
   require(sizes.inner == call.shape(2)[0] && call.shape(0) == Shape{sizes.rows, sizes.columns},
           ErrorCode::ShapeMismatch, "the product of a ", call.shape(1), " and b ", call.shape(2),
           " does not fit the variable ", call.shape(0));
@@ -37,16 +37,15 @@ std::vector<TensorType> infer_update(const OpCall& call) {
 }
 
 Launch prepare_update(KernelCall& call) {
-  const cpu::ProductSizes sizes = sizes_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
+  const Product sizes = product_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
   const double scale = call.attrs.number("gradient_scale");
   if (call.inputs[0].dtype == DType::Float64) {
-    const Product product{1, sizes.rows, sizes.columns, sizes.inner, sizes.transpose_a, sizes.transpose_b};
-    const cpu::PackedSizes packed = cpu::packed_sizes(product);
+    const cpu::PackedSizes packed = cpu::packed_sizes(sizes);
     call.scratch_bytes = cpu::packed_scratch_bytes<double>(packed);
     return [=](const LaunchCall& launch) {
-      cpu::descend_packed(packed, cpu::left_factor(product, launch.input<double>(1)),
-                          cpu::right_factor(product, launch.input<double>(2)), *launch.input<float>(3) * scale,
-                          cpu::packed_result(product, static_cast<double*>(launch.inputs[0])), launch.scratch);
+      cpu::descend_packed(packed, cpu::left_factor(sizes, launch.input<double>(1)),
+                          cpu::right_factor(sizes, launch.input<double>(2)), *launch.input<float>(3) * scale,
+                          cpu::packed_result(sizes, static_cast<double*>(launch.inputs[0])), launch.scratch);
     };
   }
   const cpu::SparseProduct sparse{sizes};
@@ -61,7 +60,7 @@ Launch prepare_update(KernelCall& call) {
 }
 
 double update_flops(const KernelCall& call) {
-  const cpu::ProductSizes sizes = sizes_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
+  const Product sizes = product_of(call.attrs, call.inputs[1].shape, call.inputs[2].shape);
   return 2.0 * static_cast<double>(sizes.rows * sizes.columns) * static_cast<double>(sizes.inner);
 }
 

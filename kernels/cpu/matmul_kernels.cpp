@@ -136,12 +136,7 @@ Layout panel_layout(const TensorType& weight) {
   return layout_of(desc, weight);
 }
 
-ProductSizes tiled_sizes(const Product& product) {
-  return {product.rows, product.columns, product.inner, product.transpose_a, product.transpose_b};
-}
-
-Launch prepare_panels(const Product& product, Finish finish) {
-  const ProductSizes sizes = tiled_sizes(product);
+Launch prepare_panels(const Product& sizes, Finish finish) {
   return [sizes, finish](const LaunchCall& call) {
     multiply_panels(sizes, call.input<float>(0), call.input<float>(1), finish.bias ? call.input<float>(2) : nullptr,
                     finish.relu, call.output<float>(0));
@@ -165,10 +160,9 @@ Launch prepare_few_columns(const Product& sizes, Finish finish) {
 constexpr double kSmallFlops = 2e6;
 
 // As it is small, each of the tiles' numbers is near, and a primitive would take longer to begin.
-Launch prepare_small(const Product& product, Finish finish, KernelCall& call) {
-  const ProductSizes sizes = tiled_sizes(product);
+Launch prepare_small(const Product& sizes, Finish finish, KernelCall& call) {
   call.scratch_bytes = spread_scratch_bytes(sizes);
-  return finished<float>(product, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
+  return finished<float>(sizes, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
     multiply_spread(sizes, a, b, out, static_cast<float*>(scratch));
   });
 }
@@ -184,10 +178,9 @@ bool is_deep(const Product& sizes) {
                            : sizes.rows >= kLeastRows && sizes.columns % kFarApart == 0;
 }
 
-Launch prepare_deep(const Product& product, Finish finish, KernelCall& call) {
-  const ProductSizes sizes = tiled_sizes(product);
+Launch prepare_deep(const Product& sizes, Finish finish, KernelCall& call) {
   call.scratch_bytes = deep_scratch_bytes();
-  return finished<float>(product, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
+  return finished<float>(sizes, finish, [sizes](const float* a, const float* b, float* out, void* scratch) {
     multiply_deep(sizes, a, b, out, static_cast<float*>(scratch));
   });
 }
@@ -202,8 +195,7 @@ bool turns(const Product& sizes) {
          (simd() != Simd::Avx512 || sizes.rows % kTile <= kRest);
 }
 
-Launch prepare_turned(const Product& product, Finish finish, KernelCall& call) {
-  const ProductSizes sizes = tiled_sizes(product);
+Launch prepare_turned(const Product& sizes, Finish finish, KernelCall& call) {
   call.scratch_bytes = turned_scratch_bytes(sizes);
   return [sizes, finish](const LaunchCall& at) {
     multiply_turned(sizes, at.input<float>(0), at.input<float>(1), finish.bias ? at.input<float>(2) : nullptr,
@@ -233,14 +225,14 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   if (sizes.batch * sizes.rows * sizes.columns == 0 || sizes.inner == 0)
     return prepare_packed<float>(sizes, finish, call);
   if (!call.input_layouts[1].row_major())
-    return unless_sparse({tiled_sizes(sizes), true}, sizes, finish, call, prepare_panels(sizes, finish));
+    return unless_sparse({sizes, true}, sizes, finish, call, prepare_panels(sizes, finish));
   const bool tiny = is_small_stack(sizes);
   if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
   if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows<float>(sizes, finish);
   if (!has_primitives(call.device)) {
     if (few) return prepare_packed<float>(sizes, finish, call);
-    return unless_sparse({tiled_sizes(sizes)}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
+    return unless_sparse({sizes}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
   }
   if (few) return prepare_few_rows_across(sizes, finish);
   const bool small = flops_of(sizes) < kSmallFlops;
@@ -255,7 +247,7 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
     Launch dense = is_deep(sizes) ? prepare_deep(sizes, finish, call)
                    : turns(sizes) ? prepare_turned(sizes, finish, call)
                                   : prepare_primitive(sizes, finish, call);
-    return unless_sparse({tiled_sizes(sizes)}, sizes, finish, call, std::move(dense));
+    return unless_sparse({sizes}, sizes, finish, call, std::move(dense));
   } catch (const dnnl::error&) {  // of sizes that oneDNN does not know
     return prepare_packed<float>(sizes, finish, call);
   }

@@ -42,29 +42,29 @@ struct Scratch {
 };
 
 // The most that is listed together.
-int64_t listed_terms(const ProductSizes& sizes) { return std::min(kTerms, sizes.inner); }
-int64_t listed_rows(const ProductSizes& sizes) {
+int64_t listed_terms(const Product& sizes) { return std::min(kTerms, sizes.inner); }
+int64_t listed_rows(const Product& sizes) {
   const int64_t most = kListed / listed_terms(sizes) / kRowsTogether * kRowsTogether;
   return std::min(most, (sizes.rows + 1) / 2 * 2);
 }
-int64_t listed_pairs(const ProductSizes& sizes) {
+int64_t listed_pairs(const Product& sizes) {
   constexpr int64_t kLeastDepth = kDepth<Register<16>> / 2;  // of a slice, where there are several
   return listed_rows(sizes) / 2 * (listed_terms(sizes) / kLeastDepth + 1);
 }
 
-int64_t turned_bytes(const ProductSizes& sizes) {
+int64_t turned_bytes(const Product& sizes) {
   return sizes.transpose_a ? aligned(4 * listed_rows(sizes) * turned_row(listed_terms(sizes))) : 0;
 }
-int64_t pairs_bytes(const ProductSizes& sizes) {
+int64_t pairs_bytes(const Product& sizes) {
   return aligned(listed_pairs(sizes) * static_cast<int64_t>(sizeof(TermsOfTwo)));
 }
-int64_t part_bytes(const ProductSizes& sizes) {
+int64_t part_bytes(const Product& sizes) {
   const int64_t pairs = listed_pairs(sizes);
   const int64_t lists = TermLists::bytes(pairs, 1) + 3 * listed_rows(sizes) / 2 * listed_terms(sizes);
   return 4 * kPanelFloats + turned_bytes(sizes) + pairs_bytes(sizes) + aligned(lists);
 }
 
-Scratch scratch_of(const ProductSizes& sizes, void* memory) {
+Scratch scratch_of(const Product& sizes, void* memory) {
   char* const begin = static_cast<char*>(memory);
   char* const turned = begin + 4 * kPanelFloats;
   char* const pairs = turned + turned_bytes(sizes);
@@ -85,7 +85,7 @@ struct Work {
   const float *a, *b;
   Aim aim;
 
-  const ProductSizes& sizes() const { return product.sizes; }
+  const Product& sizes() const { return product.sizes; }
   // Where an element of the result lies, and how far it is from one row of out to the next.
   float* out(int64_t i, int64_t j) const { return aim.out + (aim.turned ? j * out_row() + i : i * out_row() + j); }
   int64_t out_row() const { return aim.turned ? sizes().rows : sizes().columns; }
@@ -139,7 +139,7 @@ void list_slice(const Block& block, int64_t slice, const Listed& listed, bool al
 
 template <class R>
 void list_block(const Work& work, const Block& block, const Listed& listed, const Scratch& scratch) {
-  const ProductSizes& sizes = work.sizes();
+  const Product& sizes = work.sizes();
   if (sizes.transpose_a) {
     stand_alone(R(), [&] {
       const auto* const a = reinterpret_cast<const Term*>(work.a) + block.term * sizes.rows + block.row;
@@ -155,7 +155,7 @@ void list_block(const Work& work, const Block& block, const Listed& listed, cons
 // finite.
 template <class R>
 bool copy_panel(const Work& work, int64_t term, int64_t depth, int64_t first, int64_t width, float* panel) {
-  const ProductSizes& sizes = work.sizes();
+  const Product& sizes = work.sizes();
   bool finite = true;
   stand_alone(R(), [&] {
     typename R::Vector nothing{};  // or NaN
@@ -332,15 +332,15 @@ void multiply_part(const Work& work, int64_t first_row, int64_t last_row, int64_
 // Whether the first factor may be listed.
 bool lists(const SparseProduct& product) {
   constexpr int64_t kLeast = 32, kLeastColumns = 64, kLeastFlops = 2'000'000;
-  const ProductSizes& sizes = product.sizes;
+  const Product& sizes = product.sizes;
   return sizes.columns % kPanelLanes == 0 && sizes.columns >= kLeastColumns && sizes.rows >= kLeast &&
          sizes.inner >= kLeast && 2 * sizes.rows * sizes.columns * sizes.inner >= kLeastFlops;
 }
 
 // The same product turned over: its first factor is the transpose of the second one.
 SparseProduct turned(const SparseProduct& product) {
-  const ProductSizes& sizes = product.sizes;
-  return {{sizes.columns, sizes.rows, sizes.inner, !sizes.transpose_b, !sizes.transpose_a}};
+  const Product& sizes = product.sizes;
+  return {{1, sizes.columns, sizes.rows, sizes.inner, !sizes.transpose_b, !sizes.transpose_a}};
 }
 
 // The part of a factor that is not zero, or 1 where that is too much; seen soon where it is.
@@ -362,7 +362,7 @@ struct Division {
   bool by_rows;
   int64_t count, parts;  // of rows together, or of panels
 
-  explicit Division(const ProductSizes& sizes) {
+  explicit Division(const Product& sizes) {
     constexpr int64_t kLeastRows = 32, kLeastColumns = 64;
     by_rows = sizes.columns <= 4 * sizes.rows;
     count = by_rows ? (sizes.rows + kRowsTogether - 1) / kRowsTogether : sizes.columns / kPanelLanes;
@@ -373,7 +373,7 @@ struct Division {
 };
 
 void multiply(const Work& work, void* scratch) {
-  const ProductSizes& sizes = work.sizes();
+  const Product& sizes = work.sizes();
   const Division division(sizes);
   parallel_for(division.parts, 1, [&](int64_t first_part, int64_t last_part) {
     for (int64_t part = first_part; part < last_part; ++part) {

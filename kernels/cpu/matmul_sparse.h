@@ -10,7 +10,7 @@
 namespace moonflow::cpu {
 
 struct SparseProduct {
-  ProductSizes sizes;
+  Product sizes;
   bool b_in_panels = false;  // b^T as multiply_panels has it
 
   // Whether it is large enough to look.

@@ -15,7 +15,7 @@ constexpr int64_t kPanel = 32;
 // Calls body(R, part, first row, last row, first column, last column) for each part of the result: some of its rows, or
 // of its columns in whole panels; one part per thread, as far as it pays.
 template <class Body>
-void divide_result(const ProductSizes& sizes, bool by_rows, const Body& body) {
+void divide_result(const Product& sizes, bool by_rows, const Body& body) {
   if (sizes.rows * sizes.columns == 0) return;
   const int64_t count = by_rows ? sizes.rows : (sizes.columns + kPanel - 1) / kPanel;
   const int64_t flops = 2 * sizes.rows * sizes.columns * sizes.inner;
@@ -39,13 +39,13 @@ template <class R>
 constexpr int64_t kStrip = std::max<int64_t>(2 * R::kWidth, kPanelLanes);
 
 // Columns whose panels fit into half of the second cache.
-int64_t block_columns(const ProductSizes& sizes) {
+int64_t block_columns(const Product& sizes) {
   constexpr int64_t kFloats = 1 << 17;
   return std::max<int64_t>(1, kFloats / std::max<int64_t>(1, sizes.inner * kPanel)) * kPanel;
 }
 
 struct Spread {
-  const ProductSizes& sizes;
+  const Product& sizes;
   const float *a, *b;
   bool descends;
   float factor;
@@ -72,8 +72,7 @@ constexpr int64_t kMostLeftLanes = 16;
 // Of `depth` rows of a transposed a from row k on, the columns of the tiles over `rows` rows of the result from row i
 // on: tile after tile, one row of a after the other.
 template <class R>
-void copy_left(const ProductSizes& sizes, const float* a, int64_t k, int64_t depth, int64_t i, int64_t rows,
-               float* left) {
+void copy_left(const Product& sizes, const float* a, int64_t k, int64_t depth, int64_t i, int64_t rows, float* left) {
   const float *from = a + k * sizes.rows + i, *const end = a + sizes.inner * sizes.rows;
   for (int64_t d = 0; d < depth; ++d, from += sizes.rows, left += kLeftLanes<R>) {
     float* tile = left;
@@ -117,7 +116,7 @@ struct Left {
 template <class R>
 void multiply_tile(const Spread& spread, const Left& left, int64_t i, int64_t rows, int64_t j, int64_t width,
                    const float* b, int64_t b_step, int64_t filled) {
-  const ProductSizes& sizes = spread.sizes;
+  const Product& sizes = spread.sizes;
   float* out = spread.out + i * sizes.columns + j;
   const auto sum = [&](float* to, int64_t to_row, const auto& ending) {
     multiply_row<R>(rows, filled, sizes.inner, left.a, left.row, left.step, b, b_step, to, to_row, ending);
@@ -138,7 +137,7 @@ void multiply_tile(const Spread& spread, const Left& left, int64_t i, int64_t ro
 template <class R>
 void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column,
                    float* scratch) {
-  const ProductSizes& sizes = spread.sizes;
+  const Product& sizes = spread.sizes;
   const int64_t rows = last_row - first_row, groups = (rows + kTileRows<R> - 1) / kTileRows<R>;
   const bool copies = spread.copies<R>(rows), copies_left = spread.copies_left();
   float* const panels = scratch + kLeftLanes<R> * sizes.inner;
@@ -170,7 +169,7 @@ void multiply_part(const Spread& spread, int64_t first_row, int64_t last_row, in
 // of a, so neither is cut up along k.
 
 struct Panels {
-  const ProductSizes& sizes;
+  const Product& sizes;
   const float *a, *panels, *bias;
   bool relu;
   float* out;
@@ -192,7 +191,7 @@ inline void finish_tile(const Panels& work, const float* tile, int64_t tile_row,
 
 template <class R>
 void multiply_part(const Panels& work, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column) {
-  const ProductSizes& sizes = work.sizes;
+  const Product& sizes = work.sizes;
   // Rows that are a multiple of 4 KiB apart share one set of the nearest cache, which holds a dozen lines.
   const int64_t most_rows = std::min<int64_t>(kTileRows<R>, sizes.inner % 1024 == 0 ? 8 : 14);
   const int64_t rows = last_row - first_row, groups = (rows + most_rows - 1) / most_rows;
@@ -237,7 +236,7 @@ constexpr int64_t kTurnedTiles = 4;
 constexpr int kRestRows = 4;
 
 struct Turned {
-  const ProductSizes& sizes;
+  const Product& sizes;
   const float *a, *b, *bias;
   bool relu;
   float* out;
@@ -337,7 +336,7 @@ constexpr int64_t kDeepColumns = 512;  // whose panels are half of the second ca
 constexpr int64_t kTilesTogether = 8;
 
 struct Deep {
-  const ProductSizes& sizes;
+  const Product& sizes;
   const float *a, *b;
   float* out;
 };
@@ -357,7 +356,7 @@ void copy_strips(const Deep& work, int64_t k, int64_t depth, int64_t from, int64
 template <class R>
 void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column,
                    float* panels) {
-  const ProductSizes& sizes = work.sizes;
+  const Product& sizes = work.sizes;
   float* const tiles = panels + kDepth * kDeepColumns;
   const int64_t blocks = (sizes.inner + kDepth - 1) / kDepth;
   for (int64_t from = first_column; from < last_column; from += kDeepColumns) {
@@ -393,11 +392,11 @@ void multiply_part(const Deep& work, int64_t first_row, int64_t last_row, int64_
 
 // Of one thread.
 constexpr int64_t kDeepFloats = kDepth * (kDeepColumns + kTilesTogether * kMostLeftLanes);
-int64_t turned_floats(const ProductSizes& sizes) {
+int64_t turned_floats(const Product& sizes) {
   const int64_t rows = (sizes.rows + kPanelLanes - 1) / kPanelLanes * kPanelLanes;  // so it ends with a cache line
   return rows * (sizes.inner + kTurnedTiles * kTileRows<Register<16>>);
 }
-int64_t scratch_floats(const ProductSizes& sizes) { return (block_columns(sizes) + kMostLeftLanes) * sizes.inner; }
+int64_t scratch_floats(const Product& sizes) { return (block_columns(sizes) + kMostLeftLanes) * sizes.inner; }
 
 void multiply(const Spread& spread, bool by_rows) {
   divide_result(spread.sizes, by_rows, [&](auto wide, int64_t part, const auto&... ends) {
@@ -407,19 +406,19 @@ void multiply(const Spread& spread, bool by_rows) {
 
 }  // namespace
 
-void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
+void multiply_panels(const Product& sizes, const float* a, const float* panels, const float* bias, bool relu,
                      float* out) {
   const Panels work{sizes, a, panels, bias, relu, out};
   divide_result(sizes, sizes.rows > sizes.columns,
                 [&](auto wide, int64_t, const auto&... ends) { multiply_part<decltype(wide)>(work, ends...); });
 }
 
-int64_t turned_scratch_bytes(const ProductSizes& sizes) {
+int64_t turned_scratch_bytes(const Product& sizes) {
   return threads() * turned_floats(sizes) * static_cast<int64_t>(sizeof(float));
 }
 
-void multiply_turned(const ProductSizes& sizes, const float* a, const float* b, const float* bias, bool relu,
-                     float* out, float* scratch) {
+void multiply_turned(const Product& sizes, const float* a, const float* b, const float* bias, bool relu, float* out,
+                     float* scratch) {
   const Turned work{sizes, a, b, bias, relu, out};
   divide_result(sizes, false, [&](auto wide, int64_t part, int64_t, int64_t, const auto&... columns) {
     multiply_part<decltype(wide)>(work, columns..., scratch + part * turned_floats(sizes));
@@ -428,23 +427,22 @@ void multiply_turned(const ProductSizes& sizes, const float* a, const float* b, 
 
 int64_t deep_scratch_bytes() { return threads() * kDeepFloats * static_cast<int64_t>(sizeof(float)); }
 
-void multiply_deep(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch) {
+void multiply_deep(const Product& sizes, const float* a, const float* b, float* out, float* scratch) {
   const Deep work{sizes, a, b, out};
   divide_result(sizes, sizes.rows > sizes.columns, [&](auto wide, int64_t part, const auto&... ends) {
     multiply_part<decltype(wide)>(work, ends..., scratch + part * kDeepFloats);
   });
 }
 
-int64_t spread_scratch_bytes(const ProductSizes& sizes) {
+int64_t spread_scratch_bytes(const Product& sizes) {
   return threads() * scratch_floats(sizes) * static_cast<int64_t>(sizeof(float));
 }
 
-void multiply_spread(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch) {
+void multiply_spread(const Product& sizes, const float* a, const float* b, float* out, float* scratch) {
   multiply({sizes, a, b, false, 0, out, scratch}, sizes.rows > sizes.columns);
 }
 
-void descend_spread(const ProductSizes& sizes, const float* a, const float* b, float factor, float* out,
-                    float* scratch) {
+void descend_spread(const Product& sizes, const float* a, const float* b, float factor, float* out, float* scratch) {
   multiply({sizes, a, b, true, factor, out, scratch}, true);
 }
 

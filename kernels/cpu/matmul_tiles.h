@@ -1,20 +1,11 @@
 // Products of float32 matrices, tile by tile of the result in registers, for the sizes that layers have: mostly where
-// one of the matrices is small enough for the second cache. None of these allocates or locks, and each element is
-// summed in one order whatever the number of threads.
+// one of the matrices is small enough for the second cache. All are single ones, and row-major. None of these allocates
+// or locks, and each element is summed in one order whatever the number of threads.
 #pragma once
 
-#include <cstdint>
+#include "kernels/matmul.h"
 
 namespace moonflow::cpu {
-
-// out[i, j] = sum over k of a'[i, k] * b'[k, j], where a' is a or its transpose, and so for b. All are row-major.
-struct ProductSizes {
-  int64_t rows = 0;
-  int64_t columns = 0;
-  int64_t inner = 0;
-  bool transpose_a = false;
-  bool transpose_b = false;
-};
 
 // A part of a product this small is over before a second thread would be at work, and on a busy machine much sooner.
 constexpr int64_t kPartFlops = 500'000;
@@ -24,26 +15,25 @@ constexpr int64_t kPartFlops = 500'000;
 //   (j / kPanelLanes * inner + k) * kPanelLanes + j % kPanelLanes,
 // and zeros for columns beyond the last.
 constexpr int64_t kPanelLanes = 16;
-void multiply_panels(const ProductSizes& sizes, const float* a, const float* panels, const float* bias, bool relu,
+void multiply_panels(const Product& sizes, const float* a, const float* panels, const float* bias, bool relu,
                      float* out);
 
 // The same with b as it is. The columns of a^T stand side by side instead, so a is the smaller factor, and its rows are
 // many. `scratch` is for turned_scratch_bytes(sizes).
-int64_t turned_scratch_bytes(const ProductSizes& sizes);
-void multiply_turned(const ProductSizes& sizes, const float* a, const float* b, const float* bias, bool relu,
-                     float* out, float* scratch);
+int64_t turned_scratch_bytes(const Product& sizes);
+void multiply_turned(const Product& sizes, const float* a, const float* b, const float* bias, bool relu, float* out,
+                     float* scratch);
 
 // a b and a^T b, where b is too large for the second cache: the gradient of a weight over a large batch. The columns of
 // b are a multiple of 32; `scratch` is for deep_scratch_bytes().
 int64_t deep_scratch_bytes();
-void multiply_deep(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch);
+void multiply_deep(const Product& sizes, const float* a, const float* b, float* out, float* scratch);
 
 // The other ways with b as it is: a b and a^T b. `scratch` is for spread_scratch_bytes(sizes).
-int64_t spread_scratch_bytes(const ProductSizes& sizes);
-void multiply_spread(const ProductSizes& sizes, const float* a, const float* b, float* out, float* scratch);
+int64_t spread_scratch_bytes(const Product& sizes);
+void multiply_spread(const Product& sizes, const float* a, const float* b, float* out, float* scratch);
 // out -= factor * the product: a step of gradient descent, whose gradient is never stored. The threads divide out as
 // those of multiply_panels divide b, so that a thread's part of a layer's weight stays in its cache.
-void descend_spread(const ProductSizes& sizes, const float* a, const float* b, float factor, float* out,
-                    float* scratch);
+void descend_spread(const Product& sizes, const float* a, const float* b, float factor, float* out, float* scratch);
 
 }  // namespace moonflow::cpu

@@ -82,7 +82,7 @@ TEST_CASE("products of deep matrices agree with float64, the same for any number
                                                          {61, 128, 517, false},
                                                          {1, 640, 1, false}}) {
     CAPTURE(rows, columns, inner, transposed);
-    const cpu::ProductSizes sizes{rows, columns, inner, transposed, false};
+    const Product sizes{1, rows, columns, inner, transposed, false};
     const Tensor a = random_values({DType::Float32, transposed ? Shape{inner, rows} : Shape{rows, inner}}, 1);
     const Tensor b = random_values({DType::Float32, {inner, columns}}, 2);
     const auto multiplied = [&](int threads) {
@@ -144,7 +144,7 @@ TEST_CASE("products of a turned factor agree with float64, the same for any numb
   for (const auto& [rows, columns, inner] :
        {std::array<int64_t, 3>{100, 256, 520}, {37, 70, 53}, {32, 129, 8}, {3, 40, 17}, {16, 1, 1}}) {
     CAPTURE(rows, columns, inner);
-    const cpu::ProductSizes sizes{rows, columns, inner, false, true};
+    const Product sizes{1, rows, columns, inner, false, true};
     const Tensor a = random_values({DType::Float32, {rows, inner}}, 1);
     const Tensor b = random_values({DType::Float32, {columns, inner}}, 2);
     const Tensor bias = random_values({DType::Float32, {columns}}, 3);

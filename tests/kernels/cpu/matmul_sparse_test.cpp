@@ -52,7 +52,7 @@ struct Sample {
     return left_is_sparse ? random_values({DType::Float32, right()}, 2) : sparse_values(right(), share, 2);
   }
 
-  cpu::SparseProduct product() const { return {{rows, columns, inner, transpose_a, transpose_b}}; }
+  cpu::SparseProduct product() const { return {{1, rows, columns, inner, transpose_a, transpose_b}}; }
   Shape left() const { return transpose_a ? Shape{inner, rows} : Shape{rows, inner}; }
   Shape right() const { return transpose_b ? Shape{columns, inner} : Shape{inner, columns}; }
   Attrs attrs() const { return {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}}; }
