@@ -368,10 +368,8 @@ local function einsum_of_arrays(...)
   if given.b == nil and arguments.kind(given.a) == "table" and given.equation:find(",", 1, true) then
     values = { unpack(given.a) }
   end
-  for i, value in ipairs(values) do
-    values[i] = ndarray.as_array(value, "np.einsum")
-    dtype = dtype and ndarray.promote(dtype, values[i].dtype) or values[i].dtype
-  end
+  values = ndarray.all_of(values, "np.einsum")
+  for _, value in ipairs(values) do dtype = dtype and ndarray.promote(dtype, value.dtype) or value.dtype end
   for i, value in ipairs(values) do values[i] = ndarray.cast(value, dtype) end
   local result = evaluated(given.equation, values, array_signature)
   if result.rank == 0 then return result:item() end

@@ -64,11 +64,23 @@ function ndarray.floating(a)
 end
 local floating = ndarray.floating
 
---- An ndarray of `x`: itself, or one made of a number or a (nested) Lua table.
-function ndarray.as_array(x, what)
+-- The array of a number or a table that meets an array of this dtype: float64 or an integer dtype it takes over, where
+-- that holds what is there, and else it is a wider one.
+local function made_for(x, dtype)
+  if not dtype or FLOATING[dtype] then return core.array(x, dtype == "float64" and dtype or nil) end
+  for _, whole in ipairs({ dtype, "int64" }) do
+    local fine, array = pcall(core.array, x, whole)
+    if fine then return array end
+  end
+  return core.array(x, "float64")
+end
+
+--- An ndarray of `x`: itself, or one made of a number or a (nested) Lua table, float32 where no `dtype` is said. With
+--- one it is made for an array of that dtype.
+function ndarray.as_array(x, what, dtype)
   if is_array(x) then return x end
   local kind = arguments.kind(x)
-  if kind == "number" or kind == "table" and not arguments.folder(x) then return core.array(x) end
+  if kind == "number" or kind == "table" and not arguments.folder(x) then return made_for(x, dtype) end
   local got = arguments.describe(x)
   return fail("invalid_argument", what .. " wants an ndarray, a table or a number, got " .. got
     .. (kind == "blob" and "; values of a job are computed by functions of flow, such as flow.math.exp"
@@ -76,6 +88,23 @@ function ndarray.as_array(x, what)
       or got:find("LL$") and "; np.array({ " .. got .. " }, flow.int64) is an array" or ""))
 end
 local as_array = ndarray.as_array
+
+--- Both as arrays, of dtypes of their own: a number or a table is made for the array that it meets.
+function ndarray.both(a, b, what)
+  return as_array(a, what, is_array(b) and b.dtype), as_array(b, what, is_array(a) and a.dtype)
+end
+local both = ndarray.both
+
+--- The same for a list, which stays as it is.
+function ndarray.all_of(list, what)
+  local dtype
+  for _, x in ipairs(list) do
+    if is_array(x) then dtype = dtype and ndarray.promote(dtype, x.dtype) or x.dtype end
+  end
+  local arrays = {}
+  for i, x in ipairs(list) do arrays[i] = as_array(x, what, dtype) end
+  return arrays
+end
 
 -- ---- operators ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +130,7 @@ local function operands(a, b, what)
     local dtype = number_dtype(b, a.dtype, what)
     return cast(a, dtype), core.array(b, dtype, SCALAR), dtype
   end
-  a, b = as_array(a, what), as_array(b, what)
+  a, b = both(a, b, what)
   local x, y = a.dtype, b.dtype
   if x == y then return a, b, x end
   local dtype = promote(x, y)

@@ -212,11 +212,8 @@ local function join(op)
   local join_signature = signature(called, { { "arrays", "entries" }, { "axis", "integer", 0 } })
   return function(...)
     local given = join_signature:parse(...)
-    local list, dtype = {}, nil
-    for i, a in ipairs(given.arrays) do
-      list[i] = as_array(a, called)
-      dtype = dtype and ndarray.promote(dtype, list[i].dtype) or list[i].dtype
-    end
+    local list, dtype = ndarray.all_of(given.arrays, called), nil
+    for _, a in ipairs(list) do dtype = dtype and ndarray.promote(dtype, a.dtype) or a.dtype end
     if not dtype then fail("invalid_argument", called .. " wants at least one array") end
     for i, a in ipairs(list) do list[i] = cast(a, dtype) end
     return (evaluate(op, list, { axis = given.axis }, called))
@@ -379,7 +376,7 @@ for name, long in pairs({
   eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater", ge = "greater_equal",
 }) do
   local method = core.ndarray_methods[name]
-  pairwise(name, function(a, b) return method(as_array(a, "np." .. name), b) end)
+  pairwise(name, function(a, b) return method(as_array(a, "np." .. name, is_array(b) and b.dtype), b) end)
   np[long] = np[name]
 end
 -- Whatever is not 0 is true.
@@ -422,7 +419,7 @@ local equal_signature = signature("np.array_equal", { { "a", "any" }, { "b", "an
 --- @return boolean
 function np.array_equal(...)
   local given = equal_signature:parse(...)
-  local a, b = as_array(given.a, "np.array_equal"), as_array(given.b, "np.array_equal")
+  local a, b = ndarray.both(given.a, given.b, "np.array_equal")
   return a.shape == b.shape and a:eq(b):all()
 end
 
@@ -433,7 +430,8 @@ local isclose_signature = signature("np.isclose", closeness)
 --- else to nothing.
 function np.isclose(...)
   local given = isclose_signature:parse(...)
-  local a, b = as_array(given.a, "np.isclose"):astype("float64"), as_array(given.b, "np.isclose"):astype("float64")
+  local a, b = ndarray.both(given.a, given.b, "np.isclose")
+  a, b = a:astype("float64"), b:astype("float64")
   local is_near = np.abs(a - b):le(given.atol + given.rtol * np.abs(b)) * np.isfinite(b)
   local is_close = np.logical_or(a:eq(b), is_near)
   return given.equal_nan and np.logical_or(is_close, np.isnan(a) * np.isnan(b)) or is_close

@@ -58,7 +58,7 @@ return function(np)
     local count, sizes = f.shape[axis], {}
     for i = 1, f.rank do sizes[i] = i - 1 == axis and count - 1 or 1 end
     if type(spacing) == "number" then return np.full(sizes, spacing, "float64") end
-    local places = as_array(spacing, "np.gradient")
+    local places = as_array(spacing, "np.gradient", "float64")
     if places.rank == 0 then return np.full(sizes, places:item(), "float64") end
     if places.rank ~= 1 or #places ~= count then
       fail("shape_mismatch", ("np.gradient: the places along axis %d are %s for %d points"):format(axis,
@@ -140,10 +140,11 @@ return function(np)
   --- @error x that is not one for each point
   function np.trapezoid(...)
     local given = trapezoid_signature:parse(...)
-    local y = ndarray.floating(as_array(given.y, "np.trapezoid"))
+    local y, x = as_array(given.y, "np.trapezoid"), given.x
+    if x ~= nil then y, x = ndarray.both(given.y, x, "np.trapezoid") end
+    y = ndarray.floating(y)
     local axis, width = axis_of(y, given.axis, "np.trapezoid"), given.dx
-    if given.x ~= nil then
-      local x = as_array(given.x, "np.trapezoid")
+    if x ~= nil then
       if x.rank == 1 and #x == y.shape[axis] then
         local sizes = {}
         for i = 1, y.rank do sizes[i] = i - 1 == axis and #x or 1 end
@@ -163,7 +164,8 @@ return function(np)
   -- The sums of products of one curve with another that runs backwards past it, in one of three modes.
   local function convolved(a, v, mode, called)
     local dtype
-    a, v, dtype = ndarray.operands(as_array(a, called), as_array(v, called), called)
+    a, v = ndarray.both(a, v, called)
+    a, v, dtype = ndarray.operands(a, v, called)
     if a.rank ~= 1 or v.rank ~= 1 or #a == 0 or #v == 0 then
       fail("shape_mismatch", ("%s wants two arrays of one axis with elements, got %s and %s"):format(called,
         tostring(a.shape), tostring(v.shape)))
@@ -211,7 +213,7 @@ return function(np)
   --- @error an array without elements, or of another rank than 1
   function np.correlate(...)
     local given = correlate_signature:parse(...)
-    local a, v = as_array(given.a, "np.correlate"), as_array(given.v, "np.correlate")
+    local a, v = ndarray.both(given.a, given.v, "np.correlate")
     -- With the longer one first, so that the middle of "same" is rounded as NumPy has it.
     if v.rank == 1 and a.rank == 1 and #v > #a then
       return np.flip(convolved(v, np.flip(a), given.mode, "np.correlate"))
@@ -226,7 +228,8 @@ return function(np)
   --- @error deg below 0; x and y of other shapes or without points
   function np.polyfit(...)
     local given = polyfit_signature:parse(...)
-    local x, y = as_array(given.x, "np.polyfit"):astype("float64"), as_array(given.y, "np.polyfit"):astype("float64")
+    local x, y = as_array(given.x, "np.polyfit", "float64"), as_array(given.y, "np.polyfit", "float64")
+    x, y = x:astype("float64"), y:astype("float64")
     if given.deg < 0 then
       fail("invalid_argument", ("np.polyfit: deg must be at least 0, got %d"):format(given.deg))
     end
@@ -258,7 +261,7 @@ return function(np)
     end
     local x, value = given.x, 0
     if type(x) ~= "number" then
-      x = as_array(x, "np.polyval")
+      x = as_array(x, "np.polyval", ndarray.is_array(given.p) and p.dtype)
       if ndarray.is_array(given.p) then x = cast(x, ndarray.promote(x.dtype, p.dtype)) end
       value = np.zeros_like(x)
     end
@@ -275,7 +278,8 @@ return function(np)
   --- @return any
   function np.interp(...)
     local given = interp_signature:parse(...)
-    local xp, fp = as_array(given.xp, "np.interp"):astype("float64"), as_array(given.fp, "np.interp"):astype("float64")
+    local xp, fp = as_array(given.xp, "np.interp", "float64"), as_array(given.fp, "np.interp", "float64")
+    xp, fp = xp:astype("float64"), fp:astype("float64")
     local is_number = type(given.x) == "number"
     local x = is_number and np.array(given.x, "float64") or ndarray.floating(as_array(given.x, "np.interp"))
     local dtype, count = x.dtype, xp.rank == 1 and #xp or 0

@@ -143,13 +143,14 @@ return function(np)
   --- @error the matrix is singular
   function linalg.solve(...)
     local given = solve_signature:parse(...)
-    if stacks.is(given.a) or stacks.is(given.b) then
-      local a, b = as_array(given.a, "np.linalg.solve"), as_array(given.b, "np.linalg.solve")
+    local a, b = ndarray.both(given.a, given.b, "np.linalg.solve")
+    if stacks.is(a) or stacks.is(b) then
       if b.rank ~= 1 then return stacks.each(np, linalg.solve, a, b) end
       return np.squeeze(stacks.each(np, linalg.solve, a, b:reshape({ -1, 1 })), -1)
     end
-    local a, dtype = square(given.a, "np.linalg.solve")
-    local b, n = floating(as_array(given.b, "np.linalg.solve")), a.shape[0]
+    local dtype, n
+    a, dtype = square(a, "np.linalg.solve")
+    b, n = floating(b), a.shape[0]
     if b.rank < 1 or b.rank > 2 or b.shape[0] ~= n then
       fail("shape_mismatch", ("np.linalg.solve: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
         tostring(a.shape), tostring(b.shape), n, n))

@@ -189,8 +189,10 @@ return function(np)
   --- @error a and b differ in rows
   function linalg.lstsq(...)
     local given = lstsq_signature:parse(...)
-    local a, dtype = matrix_of(given.a, "np.linalg.lstsq")
-    local b, rows, columns = floating(as_array(given.b, "np.linalg.lstsq")), a.shape[0], a.shape[1]
+    local left, b = ndarray.both(given.a, given.b, "np.linalg.lstsq")
+    local a, dtype = matrix_of(left, "np.linalg.lstsq")
+    b = floating(b)
+    local rows, columns = a.shape[0], a.shape[1]
     if b.rank < 1 or b.rank > 2 or b.shape[0] ~= rows then
       fail("shape_mismatch", ("np.linalg.lstsq: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
         tostring(a.shape), tostring(b.shape), rows, rows))

@@ -144,7 +144,7 @@ return function(np)
   --- `side = "right"` behind them. Of a number a number.
   function np.searchsorted(...)
     local given = search_signature:parse(...)
-    local a, v = as_array(given.a, "np.searchsorted"), as_array(given.v, "np.searchsorted")
+    local a, v = ndarray.both(given.a, given.v, "np.searchsorted")
     if a.rank ~= 1 then
       fail("shape_mismatch", "np.searchsorted looks in an array of one axis, got " .. tostring(a.shape))
     end
@@ -152,7 +152,6 @@ return function(np)
       fail("invalid_argument", "np.searchsorted: the side is \"left\" or \"right\", got '" .. given.side .. "'"
         .. arguments.suggestion(given.side, { "left", "right" }))
     end
-    if type(given.v) == "number" then a, v = ndarray.operands(a, given.v, "np.searchsorted") end
     local one, other = ndarray.operands(a, v, "np.searchsorted")
     one, other = readable(one), readable(other)
     local order = np.argsort(other:ravel())
@@ -238,7 +237,8 @@ return function(np)
   --- 1 where an element of `a` is one of `values`, int8.
   function np.isin(...)
     local given = isin_signature:parse(...)
-    local a, values = as_array(given.a, "np.isin"), as_array(given.values, "np.isin"):ravel()
+    local a, values = ndarray.both(given.a, given.values, "np.isin")
+    values = values:ravel()
     local is_whole = not arguments.floating[a.dtype]
     if is_whole then values = whole_values(values) end
     if #values == 0 then return np.zeros(a.shape:table(), "int8") end
@@ -261,23 +261,25 @@ return function(np)
   --- The values of `a` that are not in `b`, each once, sorted.
   function np.setdiff1d(...)
     local given = setdiff_signature:parse(...)
-    local values = np.unique(as_array(given.a, "np.setdiff1d"))
-    return np.compress(1 - np.isin(values, given.b), values)
+    local a, b = ndarray.both(given.a, given.b, "np.setdiff1d")
+    local values = np.unique(a)
+    return np.compress(1 - np.isin(values, b), values)
   end
 
   local intersect_signature = signature("np.intersect1d", { { "a", "any" }, { "b", "any" } })
   --- The values of `a` that are in `b` too, each once, sorted.
   function np.intersect1d(...)
     local given = intersect_signature:parse(...)
-    local values = np.unique(as_array(given.a, "np.intersect1d"))
-    return np.compress(np.isin(values, given.b), values)
+    local a, b = ndarray.both(given.a, given.b, "np.intersect1d")
+    local values = np.unique(a)
+    return np.compress(np.isin(values, b), values)
   end
 
   local union_signature = signature("np.union1d", { { "a", "any" }, { "b", "any" } })
   --- The values of either, each once, sorted.
   function np.union1d(...)
     local given = union_signature:parse(...)
-    local a, b = ndarray.operands(as_array(given.a, "np.union1d"), as_array(given.b, "np.union1d"), "np.union1d")
+    local a, b = ndarray.both(given.a, given.b, "np.union1d")
     return (np.unique(np.concat({ a:ravel(), b:ravel() })))
   end
 
@@ -382,9 +384,10 @@ return function(np)
   --- `range`, or the edges themselves, ascending. With `density = true` the counts are such that the area is 1.
   function np.histogram(...)
     local given = histogram_signature:parse(...)
-    local a = ndarray.floating(as_array(given.a, "np.histogram")):ravel()
+    local of_edges = ndarray.is_array(given.bins) and given.bins.dtype
+    local a = ndarray.floating(as_array(given.a, "np.histogram", of_edges)):ravel()
     local edges = type(given.bins) == "number" and equal_edges(a, given.bins, given.range)
-      or as_array(given.bins, "np.histogram")
+      or as_array(given.bins, "np.histogram", a.dtype)
     if edges.rank ~= 1 or #edges < 2 or not np.diff(edges):ge(0):all() then
       fail("invalid_argument", "np.histogram: the edges must be two or more numbers, ascending")
     end

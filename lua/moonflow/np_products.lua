@@ -123,7 +123,7 @@ return function(np)
   --- @error the sizes of the two axes differ
   function np.dot(a, b, ...)
     if ... ~= nil then dot_signature:too_many(2 + select("#", ...)) end
-    a, b = as_array(a, "np.dot"), as_array(b, "np.dot")
+    a, b = ndarray.both(a, b, "np.dot")
     if a.rank == 0 or b.rank == 0 then return scaled(a, b) end
     if b.rank <= 2 then return product(a, b, "np.dot") end
     if a.shape[a.rank - 1] ~= b.shape[b.rank - 2] then
@@ -140,7 +140,7 @@ return function(np)
   --- @error the last axes differ in size
   function np.inner(...)
     local given = inner_signature:parse(...)
-    local a, b = as_array(given.a, "np.inner"), as_array(given.b, "np.inner")
+    local a, b = ndarray.both(given.a, given.b, "np.inner")
     if a.rank == 0 or b.rank == 0 then return scaled(a, b) end
     if a.shape[a.rank - 1] ~= b.shape[b.rank - 1] then
       fail("shape_mismatch", ("np.inner: the last axes differ in size: a is %s, b is %s"):format(tostring(a.shape),
@@ -154,7 +154,8 @@ return function(np)
   --- @return number
   function np.vdot(...)
     local given = vdot_signature:parse(...)
-    return product(as_array(given.a, "np.vdot"):ravel(), as_array(given.b, "np.vdot"):ravel(), "np.vdot")
+    local a, b = ndarray.both(given.a, given.b, "np.vdot")
+    return product(a:ravel(), b:ravel(), "np.vdot")
   end
 
   local tensordot_signature = signature("np.tensordot", { { "a", "any" }, { "b", "any" }, { "axes", "any", 2 } })
@@ -165,7 +166,7 @@ return function(np)
   --- @error the axes of a pair differ in size; an axis twice; more axes than an array has
   function np.tensordot(...)
     local given = tensordot_signature:parse(...)
-    local a, b = as_array(given.a, "np.tensordot"), as_array(given.b, "np.tensordot")
+    local a, b = ndarray.both(given.a, given.b, "np.tensordot")
     local axes, others = {}, {}
     if type(given.axes) == "number" then
       local most = math.min(#a.shape, #b.shape)
@@ -208,7 +209,8 @@ return function(np)
   --- The product of each element of one array with each of another, both flattened: (m, n).
   function np.outer(...)
     local given = outer_signature:parse(...)
-    return as_array(given.a, "np.outer"):reshape({ -1, 1 }) * as_array(given.b, "np.outer"):ravel()
+    local a, b = ndarray.both(given.a, given.b, "np.outer")
+    return a:reshape({ -1, 1 }) * b:ravel()
   end
 
   local trace_signature = signature("np.trace", { { "a", "any" } })
@@ -224,7 +226,7 @@ return function(np)
   --- Kronecker's product of two matrices: b times each element of a, side by side as a's elements are.
   function np.kron(...)
     local given = kron_signature:parse(...)
-    local a, b = as_array(given.a, "np.kron"), as_array(given.b, "np.kron")
+    local a, b = ndarray.both(given.a, given.b, "np.kron")
     if a.rank ~= 2 or b.rank ~= 2 then
       fail("shape_mismatch", ("np.kron wants two matrices, got %s and %s"):format(tostring(a.shape), tostring(b.shape)))
     end
@@ -237,7 +239,7 @@ return function(np)
   --- The vector product of the last axis, of size 3; the others broadcast.
   function np.cross(...)
     local given = cross_signature:parse(...)
-    local a, b = ndarray.operands(as_array(given.a, "np.cross"), as_array(given.b, "np.cross"), "np.cross")
+    local a, b = ndarray.both(given.a, given.b, "np.cross")
     for _, x in ipairs({ a, b }) do
       if x.rank == 0 or x.shape[x.rank - 1] ~= 3 then
         fail("shape_mismatch", "np.cross wants a last axis of size 3, got " .. tostring(x.shape))

@@ -280,7 +280,7 @@ end
 
 -- The sums of the chances up to each of n places, or of however many there are, float64. They are used in proportion.
 local function summed_chances(p, n, called)
-  local chances = as_array(p, called):astype("float64")
+  local chances = as_array(p, called, "float64"):astype("float64")
   if chances.rank ~= 1 or #chances ~= (n or #chances) or #chances == 0 then
     fail("invalid_argument", ("%s: p must be %s, one for each, and has the shape %s"):format(called,
       n and n .. " chances" or "chances along one axis", tostring(chances.shape)))

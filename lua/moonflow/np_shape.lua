@@ -107,8 +107,7 @@ return function(np)
   function np.vstack(...)
     local arrays = vstack_signature:parse(...).arrays
     local list = {}
-    for i, a in ipairs(arrays) do
-      a = as_array(a, "np.vstack")
+    for i, a in ipairs(ndarray.all_of(arrays, "np.vstack")) do
       list[i] = a.rank < 2 and a:reshape({ 1, -1 }) or a
     end
     return np.concat(list, 0)
@@ -118,9 +117,8 @@ return function(np)
   --- The arrays side by side: along axis 1, and those of rank 1 one behind the other.
   function np.hstack(...)
     local arrays = hstack_signature:parse(...).arrays
-    local list, axis = {}, 0
-    for i, a in ipairs(arrays) do
-      list[i] = as_array(a, "np.hstack")
+    local list, axis = ndarray.all_of(arrays, "np.hstack"), 0
+    for i in ipairs(list) do
       if list[i].rank == 0 then list[i] = list[i]:reshape({ 1 }) end
       if list[i].rank > 1 then axis = 1 end
     end
@@ -131,8 +129,7 @@ return function(np)
   --- The arrays as columns of a matrix: one of rank 1 is a column, one of rank 2 several.
   function np.column_stack(...)
     local list = {}
-    for i, a in ipairs(column_signature:parse(...).arrays) do
-      a = as_array(a, "np.column_stack")
+    for i, a in ipairs(ndarray.all_of(column_signature:parse(...).arrays, "np.column_stack")) do
       list[i] = a.rank < 2 and a:reshape({ -1, 1 }) or a
     end
     return np.concat(list, 1)
@@ -142,7 +139,7 @@ return function(np)
   --- The array with values behind it along `axis`, as a copy; without an axis both flattened.
   function np.append(...)
     local given = append_signature:parse(...)
-    local a, values = ndarray.operands(as_array(given.a, "np.append"), as_array(given.values, "np.append"), "np.append")
+    local a, values = ndarray.both(given.a, given.values, "np.append")
     if given.axis then return np.concat({ a, values }, given.axis) end
     return np.concat({ a:ravel(), values:ravel() })
   end

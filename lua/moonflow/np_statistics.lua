@@ -14,9 +14,10 @@ return function(np)
   --- @return any
   function np.average(...)
     local given = average_signature:parse(...)
-    local a = floating(as_array(given.a, "np.average"))
-    if given.weights == nil then return given.axis and a:mean(given.axis) or a:mean() end
-    local weights = as_array(given.weights, "np.average")
+    local a, weights = as_array(given.a, "np.average"), given.weights
+    if weights == nil then return given.axis and a:mean(given.axis) or a:mean() end
+    a, weights = ndarray.both(given.a, weights, "np.average")
+    a = floating(a)
     if weights.rank == 1 and a.rank > 1 then
       local axis = given.axis and ndarray.axis_of(a, given.axis, "np.average")
       if not axis or #weights ~= a.shape[axis] then
@@ -125,7 +126,7 @@ return function(np)
   --- @error bounds that do neither
   function np.digitize(...)
     local given = digitize_signature:parse(...)
-    local a, bins = as_array(given.a, "np.digitize"), as_array(given.bins, "np.digitize")
+    local a, bins = ndarray.both(given.a, given.bins, "np.digitize")
     local side = given.right and "left" or "right"
     local steps = bins.rank == 1 and np.diff(bins)
     if not steps or np.all(steps:ge(0)) then return np.searchsorted(bins, a, side) end
