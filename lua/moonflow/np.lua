@@ -275,9 +275,9 @@ for name, op in pairs({
   elementwise(name, function(a) return (evaluate(op, { floating(a) }, {})) end)
 end
 
--- These keep the dtype of integers.
+-- Integers are whole already.
 for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint" }) do
-  elementwise(name, function(a) return cast((evaluate(op, { floating(a) }, {})), a.dtype) end)
+  elementwise(name, function(a) return arguments.floating[a.dtype] and evaluate(op, { a }, {}) or a:copy() end)
 end
 elementwise("sign", function(a)
   return np.where(a:eq(a), cast((evaluate("sign", { floating(a) }, {})), a.dtype), a)  -- a NaN stays one
@@ -318,13 +318,18 @@ function np.nan_to_num(...)
 end
 
 local round_signature = signature("np.round", { { "x", "any" }, { "decimals", "integer", 0 } })
---- Rounded to `decimals` places, halves to even.
+--- Rounded to `decimals` places, halves to even; below 0 to tens, hundreds and so on. Integers stay integers.
 function np.round(...)
   local given = round_signature:parse(...)
-  local x, scale = given.x, 10 ^ given.decimals
-  if given.decimals == 0 then return np.rint(x) end
+  local x, decimals = given.x, given.decimals
+  if decimals == 0 then return np.rint(x) end
   if type(x) ~= "number" then x = as_array(x, "np.round") end
-  return np.rint(x * scale) / scale
+  if decimals < 0 then
+    local rounded = np.rint(x / 10 ^ -decimals) * 10 ^ -decimals
+    return type(x) == "number" and rounded or cast(rounded, x.dtype)
+  end
+  if type(x) ~= "number" and not arguments.floating[x.dtype] then return x:copy() end
+  return np.rint(x * 10 ^ decimals) / 10 ^ decimals
 end
 
 --- Element by element, with broadcasting, as the operator or method of arrays of this meaning; of two numbers a number.
