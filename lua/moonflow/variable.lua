@@ -39,6 +39,10 @@ end
 local function declare(t, given, where)
   local known = record_of(t, given.name)
   local shape, dtype = given.shape, given.dtype
+  if known and known.system then
+    errors.raise("invalid_argument", where .. ": '" .. given.name .. "' is the name of what a train job keeps for "
+      .. "itself, such as the slots of its optimizer; give the variable another one")
+  end
   if known and (known.dtype ~= dtype or not same_list(known.shape, shape)) then
     errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
       .. shape_text(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
@@ -157,9 +161,15 @@ function variable.get_variable(...)
   return variable.get("flow.get_variable", given)
 end
 
---- A variable that belongs to the machinery of a train job (the step, an optimizer's slot): an id, not a blob.
+--- A variable that belongs to the machinery of a train job (the step, an optimizer's slot): an id, not a blob. None of
+--- the user's may have its name.
 function variable.system(t, name, dtype, shape, value)
-  if not record_of(t, name) then
+  local known = record_of(t, name)
+  if known and not known.system then
+    errors.raise("invalid_argument", ("%s: its own '%s' would be the variable of that name, made at %s; give that "
+      .. "another name"):format(t.optimizer.where, name, known.site or "?"), t.optimizer_site)
+  end
+  if not known then
     t.records[name] = { name = name, shape = shape, dtype = dtype, system = true,
                         initializer = initializer.constant_initializer(value), trainable = false }
   end

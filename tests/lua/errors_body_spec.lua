@@ -258,6 +258,22 @@ end)]]):format(call)
       job "flow.layers.dense(flow.cast(x, flow.int32), 4, { name = 'd' })")
   end)
 
+  it("a variable and a slot of an optimizer are never one", function()
+    local function trained(names, optimizer)
+      return ([[
+flow.global_function { type = "train", inputs = { x = tp.Numpy.Placeholder({ 4 }) } } (function(x)
+  local all = {}
+  for i, name in ipairs(%s) do all[i] = flow.get_variable(name, { 4 }, { initializer = flow.ones_initializer() }) end
+  flow.optimizer.%s:minimize(flow.math.reduce_mean(all[1] * all[2] * x))
+end)]]):format(names, optimizer)
+    end
+    golden("flow.optimizer.Adam: its own 'w-v' would be the variable of that name, made at user.lua:3; give that "
+      .. "another name", (trained('{ "w", "w-v" }', "Adam(0.1)"):gsub("\n  (flow.optimizer)", "\n>>  %1")))
+    golden("flow.get_variable: 'w-momentum' is the name of what a train job keeps for itself, such as the slots of its "
+      .. "optimizer; give the variable another one", trained('{ "w", "u" }', "SGD(0.1)") .. "\n"
+      .. (trained('{ "w", "w-momentum" }', "SGD(0.1, { momentum = 0 })"):gsub("\n  (for i)", "\n>>  %1")))
+  end)
+
   it("a loss of probabilities wants a target like its input", function()
     for _, name in ipairs { "BCELoss", "BCEWithLogitsLoss", "KLDivLoss" } do
       golden("flow.nn." .. name .. ": target 't' is (4), wanted the shape of input 'x', (4, 1); flow.squeeze, "
