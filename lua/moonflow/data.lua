@@ -103,7 +103,10 @@ function Dataset:batches(...)
   if drop_last == nil then drop_last = self.drop_last end
   check_batch(self.count, size, drop_last, "dataset:batches")
   local permutation = self.permutation
-  if given.shuffle ~= nil then permutation = shuffler(given.shuffle, "dataset:batches") end
+  if given.shuffle ~= nil then
+    permutation = self.by_seed[given.shuffle] or shuffler(given.shuffle, "dataset:batches")
+    self.by_seed[given.shuffle] = permutation
+  end
   if given.epoch and given.epoch < 0 then
     fail("invalid_argument", ("dataset:batches: the epoch must be at least 0, got %d"):format(given.epoch))
   end
@@ -120,7 +123,7 @@ end
 
 -- Names lead to arrays, so they may hide nothing that a data set has.
 local hidden_by_names = { arrays = true, count = true, batch_size = true, drop_last = true, permutation = true,
-                          batches = true }
+                          batches = true, by_seed = true }
 local function check_names(names, count, what)
   if #names > count then
     fail("invalid_argument", ("%s: there are %d names for %d array%s"):format(what, #names, count,
@@ -142,6 +145,7 @@ local function dataset(arrays, names, options)
     batch_size = options.batch_size,
     drop_last = options.drop_last,
     permutation = shuffler(options.shuffle, options.what),
+    by_seed = {},  -- the generators of orders that batches have asked for: each goes on from epoch to epoch
   }, { __index = Dataset })
   for i, name in ipairs(names) do fields[name] = arrays[i] end
 
@@ -189,7 +193,8 @@ function data.Dataset(...)
   return dataset(given.arrays, given.names, given)
 end
 
---- Batches of own arrays: `for i, x, y in flow.data.batches({ xs, ys }, 32) do`. Options as for `dataset:batches`.
+--- Batches of own arrays: `for i, x, y in flow.data.batches({ xs, ys }, 32) do`. Options as for `dataset:batches`, but
+--- no call knows of the one before it: with a seed `epoch` says which order is meant, and without it it is the first.
 --- @return Batches
 function data.batches(arrays, ...)
   return data.Dataset(arrays):batches(...)

@@ -42,6 +42,13 @@ describe("a data set", function()
     assert.same(orders[3], order(rest)) -- the one after
     raises("invalid_argument", "at least 0, got -1", order, rest, { epoch = -1 })
     raises("invalid_argument", "give shuffle a seed", order, rest, { shuffle = true, epoch = 1 })
+    local asked = data.Dataset({ xs }, 1)  -- each time, and by two seeds in turn
+    for epoch = 1, 3 do
+      assert.same(orders[epoch], order(asked, { shuffle = 7 }))
+      assert.not_same(orders[epoch], order(asked, { shuffle = 8 }))
+    end
+    assert.same(orders[1], order(asked, { shuffle = 7, epoch = 0 }))
+    assert.same(orders[2], order(asked, { shuffle = 7 }))
   end)
 
   it("begins within an epoch, for a script that goes on there", function()
