@@ -17,12 +17,12 @@ constexpr bool kRecycles = true;
 // The list of a block, in the second word before it, which HostMemory leaves free.
 size_t& list_of(void* block) { return static_cast<size_t*>(block)[-2]; }
 
-constexpr int kFirstOctave = 17;  // kLarge is 2 to that
+constexpr int kFirstOctave = 10;  // kSmall is 2 to that
 
 }  // namespace
 
 RecyclingMemory::Size RecyclingMemory::size_of(size_t bytes) {
-  if (!kRecycles || bytes == 0 || bytes > kMostLarge || (bytes > kSmall && bytes <= kLarge)) return {bytes, 0};
+  if (!kRecycles || bytes == 0 || bytes > kLargest) return {bytes, 0};
   if (bytes <= kSmall) {
     const size_t lines = (bytes + kAlignment - 1) / kAlignment;
     return {lines * kAlignment, lines};

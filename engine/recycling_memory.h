@@ -2,8 +2,9 @@
 // row. What is given back is spare, and given out again.
 //
 // Small blocks, of the thread that the session belongs to, go without a question to malloc, which keeps fewer at hand.
-// Large ones, of any thread, go without one to the system: it would clear each page anew and map it when it is first
-// touched, which takes ten times as long as a simple op that fills it. Others are served as by any host memory.
+// Larger ones, of any thread, go without one to the system, which malloc gives them back to, also those that it cuts
+// from its heap once so many are free. It would clear each page anew and map it when it is first touched, which takes
+// ten times as long as a simple op that fills it. Those beyond kLargest are served as by any host memory.
 #pragma once
 
 #include <array>
@@ -23,10 +24,11 @@ class RecyclingMemory final : public HostMemory {
   void* allocate(size_t bytes) noexcept override;
   void release(void* block) noexcept override;
 
-  static constexpr size_t kSmall = 1024;               // bytes of the largest that is small
-  static constexpr size_t kLarge = size_t{128} << 10;  // from here on malloc asks the system
-  // Bytes of all that are spare. Of large ones those dropped last stay, and no single one is larger.
-  static constexpr size_t kMostSmall = size_t{1} << 20, kMostLarge = size_t{64} << 20;
+  static constexpr size_t kSmall = 1024;  // bytes of the largest that is small
+  static constexpr size_t kLargest = size_t{64} << 20;
+  // Bytes of all that are spare; of larger ones those dropped last stay. A collection comes after 64 MiB as they were
+  // asked for, and all of them are to stay.
+  static constexpr size_t kMostSmall = size_t{1} << 20, kMostLarge = size_t{80} << 20;
 
   // The small ones are the owner's to ask about.
   size_t spare_bytes() const;
@@ -41,7 +43,7 @@ class RecyclingMemory final : public HostMemory {
   struct Spare {
     Spare* next;
   };
-  static constexpr size_t kSmallSizes = kSmall / kAlignment, kLargeSizes = 4 * 9;
+  static constexpr size_t kSmallSizes = kSmall / kAlignment, kLargeSizes = 4 * 16;
   struct Size {
     size_t bytes;
     size_t list;  // from 1 on, small ones first; 0 for a block that never becomes spare

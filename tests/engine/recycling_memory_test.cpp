@@ -61,13 +61,14 @@ TEST_CASE("memory that recycles keeps no block while a tensor or a view has it")
   CHECK(view.data<float>()[0] == 7);
 }
 
-TEST_CASE("memory that recycles has blocks of each size, small and large, and none between") {
+TEST_CASE("memory that recycles has blocks of each size up to the largest") {
   const auto memory = std::make_shared<RecyclingMemory>();
-  constexpr size_t kSmall = RecyclingMemory::kSmall, kLarge = RecyclingMemory::kLarge;
-  std::vector<size_t> sizes = {kLarge, kLarge + 1, 2 * kLarge, 2 * kLarge + 1, 5 * kLarge / 2, 7 * kLarge,
-                               RecyclingMemory::kMostLarge / 2, RecyclingMemory::kMostLarge / 2 + 1};
+  constexpr size_t kSmall = RecyclingMemory::kSmall, kLargest = RecyclingMemory::kLargest;
+  std::vector<size_t> sizes;
   for (size_t bytes = 1; bytes <= 3 * kSmall; bytes += 61) sizes.push_back(bytes);
-  for (size_t bytes = kLarge - 1; bytes <= 40 * kLarge; bytes += bytes / 7) sizes.push_back(bytes);
+  for (size_t octave = kSmall; octave <= kLargest; octave *= 2)
+    for (const size_t bytes : {octave - 1, octave, octave + 1, octave / 4 * 5, octave / 4 * 5 + 1, octave / 4 * 7})
+      sizes.push_back(bytes);
   for (const size_t bytes : sizes) {
     INFO(bytes << " bytes");
     char* const a = static_cast<char*>(memory->allocate(bytes));
@@ -78,7 +79,7 @@ TEST_CASE("memory that recycles has blocks of each size, small and large, and no
     memory->release(a);
     memory->release(b);
     char* const again = static_cast<char*>(memory->allocate(bytes));
-    if (kRecycles && (bytes <= kSmall || bytes > kLarge)) CHECK((again == a || again == b));
+    if (kRecycles && bytes <= kLargest) CHECK((again == a || again == b));
     memory->release(again);
   }
   memory->release(nullptr);
@@ -100,7 +101,7 @@ TEST_CASE("memory that recycles keeps a bounded number of spare blocks") {
 
 TEST_CASE("of large blocks those are kept that were dropped last") {
   const auto memory = std::make_shared<RecyclingMemory>();
-  constexpr int64_t kMost = RecyclingMemory::kMostLarge, kHalf = kMost / 2 - kAlignment * 2;
+  constexpr int64_t kMost = RecyclingMemory::kMostLarge, kHalf = kMost / 2 - kAlignment * 2;  // of a list of its own
   for (int i = 0; i < 3; ++i) Tensor::allocate({DType::Int8, {kMost / 8}}, memory);
   const void* const first = Tensor::allocate({DType::Int8, {kHalf}}, memory).data();
   Tensor other = Tensor::allocate({DType::Int8, {kHalf}}, memory);
