@@ -15,10 +15,10 @@ function Initializer.__tostring(self)
   return self.text
 end
 
--- `lower(shape, dtype)` gives the op and its attributes, or the value as an array; shape is a list. `misfit(shape)`
--- tells, where there is one, what is wrong with a shape.
-local function new(text, lower, misfit)
-  return setmetatable({ text = text, lower = lower, misfit = misfit }, Initializer)
+-- `lower(shape, dtype)` gives the op and its attributes, or the value as an array; shape is a list. `misfit_of` is as
+-- Initializer:misfit.
+local function new(text, lower, misfit_of)
+  return setmetatable({ text = text, lower = lower, misfit_of = misfit_of }, Initializer)
 end
 
 --- Is `value` an initialiser?
@@ -31,6 +31,27 @@ function Initializer:op(shape, dtype)
   local op, attrs = self.lower(shape, dtype)
   if attrs then attrs.shape, attrs.dtype = shape, dtype end
   return op, attrs
+end
+
+--- What is wrong with a variable of this shape (a list) and dtype; nil or false where it suits. One that it does not
+--- suit could never be given a value, nor, with it, any other one of the session.
+function Initializer:misfit(shape, dtype)
+  return self.misfit_of(shape, dtype)
+end
+
+-- What draws floating numbers.
+local function floating_alone(_, dtype)
+  return not arguments.floating[dtype] and "it draws floating numbers"
+end
+
+-- Of numbers that have to be such of the dtype.
+local function numbers_alone(...)
+  local numbers = { ... }
+  return function(_, dtype)
+    for _, number in ipairs(numbers) do
+      if not pcall(core.array, number, dtype) then return number .. " is no " .. dtype end
+    end
+  end
 end
 
 local function check_choice(signature, name, value, choices)
@@ -68,7 +89,7 @@ end
 define("constant_initializer", { { "value", "any", 0 }, { "dtype", "dtype?" } }, function(given, signature)
   local value = given.value
   if type(value) == "number" then
-    return new("constant(" .. value .. ")", function() return "constant", { value = value } end)
+    return new("constant(" .. value .. ")", function() return "constant", { value = value } end, numbers_alone(value))
   elseif arguments.kind(value) ~= "ndarray" then
     signature:fail(": argument 1 ('value') must be a number or an ndarray, got " .. arguments.describe(value)
       .. (arguments.kind(value) == "table" and "; np.array(it) makes one" or ""))
@@ -107,7 +128,7 @@ define("random_uniform_initializer", { { "minval", "finite", 0 }, { "maxval", "f
         return "random_int", { low = given.minval, high = given.maxval }
       end
       return uniform(given.minval, given.maxval)
-    end)
+    end, numbers_alone(given.minval, given.maxval))
   end)
 
 --- Normal with this mean and standard deviation.
@@ -115,14 +136,14 @@ define("random_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "fini
   function(given)
     return new("random_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
       return normal(given.mean, given.stddev)
-    end)
+    end, floating_alone)
   end)
 
 --- Normal, drawn again beyond two standard deviations from the mean.
 define("truncated_normal_initializer", { { "mean", "finite", 0 }, { "stddev", "finite", 1 } }, function(given)
   return new("truncated_normal(" .. given.mean .. ", " .. given.stddev .. ")", function()
     return truncated(given.mean, given.stddev)
-  end)
+  end, floating_alone)
 end)
 
 --- truncated_normal_initializer with mean 0.
@@ -168,7 +189,7 @@ define("variance_scaling_initializer", {
         return normal(0, stddev)
       end
       return truncated(0, stddev / 0.87962566103423978)  -- the deviation left after cutting at two deviations
-    end)
+    end, floating_alone)
 end)
 
 local function xavier(distribution)
@@ -225,7 +246,7 @@ local function kaiming(given, distribution, signature)
       return uniform(-limit, limit)
     end
     return normal(0, stddev)
-  end)
+  end, floating_alone)
 end
 
 local kaiming_parameters = {
@@ -263,17 +284,18 @@ end)
 --- and deep policies. A gain of sqrt(2) suits layers before a relu, 0.01 the last one of a policy.
 define("orthogonal_initializer", { { "gain", "finite", 1 }, { "dtype", "dtype?" } }, function(given)
   return new("orthogonal(" .. given.gain .. ")", function() return "random_orthogonal", { gain = given.gain } end,
-    function(shape) return #shape < 2 and "a matrix has two axes or more" end)
+    function(shape, dtype) return #shape < 2 and "a matrix has two axes or more" or floating_alone(shape, dtype) end)
 end)
 
 --- `gain` on the diagonal of a matrix and 0 elsewhere.
 define("identity_initializer", { { "gain", "finite", 1 }, { "dtype", "dtype?" } }, function(given)
+  local no_gain = numbers_alone(given.gain)
   return new("identity(" .. given.gain .. ")", function(shape, dtype)
     local rows, columns = unpack(shape)
     local flat = core.zeros(dtype, { rows * columns })
     for i = 0, math.min(rows, columns) - 1 do flat[i * (columns + 1)] = given.gain end
     return flat:reshape(shape)
-  end, function(shape) return #shape ~= 2 and "a matrix has two axes" end)
+  end, function(shape, dtype) return #shape ~= 2 and "a matrix has two axes" or no_gain(shape, dtype) end)
 end)
 
 -- The spelling of the oldest dialect: { constant_conf = { value = 1 } }.

@@ -106,10 +106,10 @@ function variable.get(where, given)
     errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' has no initializer, and the job "
       .. "has no default one; give initializer = flow.truncated_normal(0.1)")
   end
-  local misfit = init and init.misfit and init.misfit(shape)
+  local misfit = init and init:misfit(shape, dtype)
   if misfit then
-    errors.raise("shape_mismatch", ("%s: the initializer %s does not fit the variable '%s' of shape %s: %s"):format(
-      where, tostring(init), given.name, shape_text(shape), misfit))
+    errors.raise("invalid_argument", ("%s: the initializer %s does not fit the variable '%s', %s %s: %s"):format(
+      where, tostring(init), given.name, dtype, shape_text(shape), misfit))
   end
   return declare(t, {
     name = given.name, shape = shape, dtype = dtype, initializer = init or earlier.initializer,

@@ -505,11 +505,11 @@ describe("composed ops", function()
 end)
 
 describe("initialisers", function()
-  local function first(init, shape)
+  local function first(init, shape, dtype)
     flow.clear_default_session()
     flow.set_seed(11)
     local job = flow.global_function { returns = tp.Numpy } (function()
-      return flow.get_variable("v", { shape = shape or { 100, 200 }, initializer = init })
+      return flow.get_variable("v", { shape = shape or { 100, 200 }, initializer = init, dtype = dtype })
     end)
     return job()
   end
@@ -563,18 +563,27 @@ describe("initialisers", function()
   end)
 
   it("say what does not fit, where the variable is made", function()
-    local function refuses(message, init, shape)
-      local fine, problem = pcall(first, init, shape)
+    local function refuses(message, init, shape, dtype)
+      local fine, problem = pcall(first, init, shape, dtype)
       assert.is_false(fine)
       assert.truthy(tostring(problem):find("layers_spec.lua:%d+: flow.get_variable: the initializer "), problem)
       assert.truthy(tostring(problem):find(message, 1, true), tostring(problem))
     end
-    refuses("orthogonal(1) does not fit the variable 'v' of shape (3): a matrix has two axes or more",
+    refuses("orthogonal(1) does not fit the variable 'v', float32 (3): a matrix has two axes or more",
       flow.orthogonal_initializer(), { 3 })
-    refuses("identity(1) does not fit the variable 'v' of shape (3, 1, 1): a matrix has two axes",
+    refuses("identity(1) does not fit the variable 'v', float32 (3, 1, 1): a matrix has two axes",
       flow.identity_initializer(), { 3, 1, 1 })
-    refuses("does not fit the variable 'v' of shape (3): its value is (2)",
+    refuses("does not fit the variable 'v', float32 (3): its value is (2)",
       flow.constant_initializer(np.zeros { 2 }), { 3 })
+    refuses("identity(0.5) does not fit the variable 'v', int32 (2, 2): 0.5 is no int32",
+      flow.identity_initializer(0.5), { 2, 2 }, "int32")
+    refuses("300 is no int8", flow.constant_initializer(300), { 2 }, "int8")
+    refuses("-0.5 is no int64", flow.random_uniform_initializer(-0.5, 3), { 2 }, "int64")
+    for _, name in ipairs { "random_normal", "truncated_normal", "xavier_uniform", "kaiming_normal", "orthogonal" } do
+      refuses("'v', int32 (2, 2): it draws floating numbers", flow[name .. "_initializer"](), { 2, 2 }, "int32")
+    end
+    assert.is_true(first(flow.identity_initializer(3), { 2, 2 }, "int32") == np.array({ { 3, 0 }, { 0, 3 } }, "int32"))
+    assert.equal("int32", first(flow.random_uniform_initializer(0, 9), { 2 }, "int32").dtype)
   end)
 
   it("say what they take", function()
