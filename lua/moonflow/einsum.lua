@@ -315,7 +315,13 @@ end
 -- What the equation makes of values, all of one job or all arrays.
 local function evaluated(equation, values, called)
   local terms, result, sizes = read(equation, values, called)
+  local is_wanted, sums = set_of(result), false
+  for label in pairs(sizes) do sums = sums or not is_wanted[label] end
   for _, term in ipairs(terms) do
+    local value = term.value  -- of the ones of a comparison, int8, a sum would go over 127 in a batch
+    if sums and (value.dtype == "int8" or value.dtype == "uint8") then
+      term.value = apply(value, "cast", { value }, { dtype = "int64" })
+    end
     take_diagonals(term)
     sum_over(term, function(label)
       return type(label) == "number" and sizes[label] ~= 1 and term.value.shape[place_of(term.labels, label) - 1] == 1
@@ -327,7 +333,6 @@ local function evaluated(equation, values, called)
     table.remove(terms, j)
   end
   local term = terms[1]
-  local is_wanted = set_of(result)
   sum_over(term, function(label) return not is_wanted[label] end)
   return ordered(term, result)
 end
@@ -346,8 +351,8 @@ Each term names the axes of a value, one letter for each; what the result does n
   "i,j->ij" all products   "ii->i" a diagonal, "ii" its sum   "...i,i->..." along the last of any axes
 Without "->" the result has the letters that occur once, in the order of the alphabet, behind "...".
 shapes: a letter has one size in all terms; "..." stands for any axes, which broadcast
-dtypes: all of one; floating ones are multiplied by flow.matmul. A longer list of values than four goes as a table in
-  the place of the first
+dtypes: all of one; floating ones are multiplied by flow.matmul, and int8 and uint8, as comparisons give them, are
+  summed as int64. A longer list of values than four goes as a table in the place of the first
 order: of three values or more first those two are multiplied whose product is the smallest beside them, and so on
   (opt_einsum's greedy order), so that "ij,jk,k->i" is two products of a matrix and a vector
 errors: names the term: another number of axes than its value has, a letter of two sizes, no letter]])
@@ -359,7 +364,7 @@ local array_signature = arguments.signature("np.einsum",
 --- `np.einsum("ij,jk->ik", a, b)`. Each term names the axes of an array, one letter for each; what the result does not
 --- name is summed over. Without "->" the result has the letters that occur once, in the order of the alphabet; "..."
 --- stands for any axes, which broadcast. A longer list of arrays than four goes as a table in the place of the first.
---- dtypes: that of all together. Where no axis is left, a number.
+--- dtypes: that of all together; sums of int8 and uint8 are int64. Where no axis is left, a number.
 --- @return any
 --- @error names the term: another number of axes than its array has, a letter of two sizes, no letter
 local function einsum_of_arrays(...)

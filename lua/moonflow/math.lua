@@ -110,10 +110,10 @@ dtypes: float32, float64, bfloat16 or float16, both inputs alike; sums of the la
 errors: inner or leading sizes differ; a rank below 2]])
 
   -- Comparisons give int8, of whose ones a sum would go over 127 in a batch.
-  for _, name in ipairs { "reduce_sum", "reduce_prod", "cumsum" } do
+  for name, summed in pairs { reduce_sum = "x", reduce_prod = "x", cumsum = "x", unsorted_segment_sum = "data" } do
     flow.math[name] = extended(flow.math[name], "flow.math." .. name, "int8 and uint8, as comparisons give them, are "
       .. "taken as int64.", function(as_it_is, values)
-        values.x = widened(values.x)
+        values[summed] = widened(values[summed])
         return as_it_is(values)
       end)
   end

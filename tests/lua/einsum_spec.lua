@@ -114,6 +114,22 @@ describe("an equation", function()
   end)
 end)
 
+describe("the ones of comparisons", function()
+  it("are summed beyond 127, and stay what they are where nothing is summed", function()
+    local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 300 }) }, returns = tp.List[tp.Numpy] } (
+      function(x)
+        local holds = x:gt(0)
+        return { flow.einsum("i->", holds), flow.einsum("i,i->", holds, holds), flow.einsum("i->i", holds) }
+      end)
+    local sum, product, same = unpack(job(np.ones({ 300 })))
+    assert.equal(300, sum:item())
+    assert.equal(300, product:item())
+    assert.equal("int8", same.dtype)
+    local holds = np.ones({ 300 }):gt(0)
+    assert.equal(300, np.einsum("i,i->", holds, holds))
+  end)
+end)
+
 describe("an equation that does not fit", function()
   it("is told with its term", function()
     fails("flow.einsum: term 2, 'kl', of \"ij,kl->il\" names 2 axes, and its value 'y' is (2)", "ij,kl->il",

@@ -72,6 +72,13 @@ describe("segments", function()
     assert.near(1 / 70000, weights[5], 1e-7)
   end)
 
+  it("count the ones of comparisons beyond 127", function()
+    local sums = run(function(a, b) return flow.math.unsorted_segment_sum(a:gt(0), b, 1) end, np.ones({ 300 }),
+      np.zeros({ 300 }, "int32"))
+    assert.equal("int64", sums.dtype)
+    assert.equal(300, sums[0])
+  end)
+
   it("name an index that is outside", function()
     local wrong = np.array({ 1, 0, 2, 0, 1 }, "int64")
     local fine, problem = pcall(run, function(a, b) return flow.math.unsorted_segment_softmax(a, b, 2) end, x, wrong)
