@@ -99,13 +99,23 @@ local texts = {
   begin_params_axis = "the first axis that beta and gamma have",
 }
 
+-- Weights have the dtype of what they meet, and are drawn. An embedding meets numbers of vectors.
+local function check_floating(name, x, signature)
+  if name ~= "embedding" and not arguments.floating[x.dtype] then
+    signature:fail((": inputs must be of a floating dtype, '%s' is %s %s; flow.cast(inputs, flow.float) makes it one")
+      :format(x.name, x.dtype, tostring(x.shape)))
+  end
+end
+
 local function define(name, parameters, doc, make)
   local where = "flow.layers." .. name
   arguments.explain(parameters, texts)
   local signature = arguments.signature(where, parameters)
   layers[name] = function(...)
     local t = trace.need(where)
-    return ops.compose(where, make, t, signature:parse(...), where, signature)
+    local given = signature:parse(...)
+    check_floating(name, given.inputs, signature)
+    return ops.compose(where, make, t, given, where, signature)
   end
   ops.document(layers[name], where, signature, doc)
 end

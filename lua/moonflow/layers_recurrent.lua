@@ -2,7 +2,6 @@
 -- same variables under one name, in one job or in two. What a layer makes of its inputs is one product for all steps;
 -- a step adds what it makes of the state.
 
-local arguments = require "moonflow.arguments"
 local initializer = require "moonflow.initializer"
 local ops = require "moonflow.ops"
 
@@ -107,8 +106,6 @@ end
 local function need_inputs(x, rank, wanted, signature)
   if #x.shape ~= rank then
     signature:fail(": inputs must be " .. wanted .. ", '" .. x.name .. "' is " .. tostring(x.shape))
-  elseif not arguments.floating[x.dtype] then
-    signature:fail(": inputs must be of a floating dtype, '" .. x.name .. "' is " .. x.dtype)
   end
 end
 

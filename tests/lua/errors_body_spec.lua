@@ -254,8 +254,8 @@ end)]]):format(call)
       .. "cast it first", job "flow.nn.KLDivLoss(x, flow.cast(x, flow.int32))")
     golden("flow.math.unsorted_segment_mean: unsorted_segment_sum 'UnsortedSegmentSum_0': segment_ids are (3), they "
       .. "must be axes of data (2, 3) from axis 0 on", job "flow.math.unsorted_segment_mean(x, i, 3)")
-    golden("flow.layers.dense: matmul 'd-matmul': needs float32 or float64, got int32",
-      job "flow.layers.dense(flow.cast(x, flow.int32), 4, { name = 'd' })")
+    golden("flow.layers.dense: inputs must be of a floating dtype, 'Cast_0' is int32 (2, 3); flow.cast(inputs, "
+      .. "flow.float) makes it one", job "flow.layers.dense(flow.cast(x, flow.int32), 4, { name = 'd' })")
   end)
 
   it("a variable and a slot of an optimizer are never one", function()
