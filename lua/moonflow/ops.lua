@@ -176,12 +176,16 @@ function ops.filled(t, value, dtype, size)
   return ops.constant(t, array)
 end
 
--- The dtype that a number among the inputs takes: that of the last blob, for a condition comes first.
-local function operand_dtype(values)
+-- The dtype that a number among the inputs takes: that of the last blob beside it, else of the last array. A condition
+-- is beside nothing.
+local function operand_dtype(def, values)
+  local of_array
   for i = #values, 1, -1 do
-    if blob.is(values[i]) then return values[i].dtype end
+    local value = def.inputs[i] ~= "condition" and values[i]
+    if blob.is(value) then return value.dtype end
+    of_array = of_array or arguments.kind(value) == "ndarray" and value.dtype
   end
-  return "float32"
+  return of_array or "float32"
 end
 
 -- Losses whose first two inputs, labels and logits, are of one type.
@@ -199,7 +203,7 @@ local function call(name, signature, ...)
   else
     for i, input in ipairs(def.inputs) do given[i] = values[input] or false end
   end
-  local dtype = operand_dtype(given)
+  local dtype = operand_dtype(def, given)
   local ids, attrs = {}, {}
   for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
   for _, attr in ipairs(def.attrs) do attrs[attr] = values[attr] end

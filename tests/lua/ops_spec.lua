@@ -204,6 +204,21 @@ describe("a range", function()
   end)
 end)
 
+describe("a choice", function()
+  it("between numbers has their dtype, or that of an array, and not that of its condition", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.List[tp.Numpy],
+    } (function(x)
+      local holds, ids = x:gt(0), np.array({ 7, 8, 9 }, "int32")
+      return { flow.where(holds, 0, -1e9), flow.where(holds, 0.5, 1.5), flow.where(holds, ids, 0),
+               flow.where(holds, x, 0) }
+    end)
+    local mask, numbers, picked, clipped = unpack(job(np.array { -1, 1, 2 }))
+    assert.is_true(mask == np.array { -1e9, 0, 0 } and numbers == np.array { 1.5, 0.5, 0.5 })
+    assert.is_true(picked == np.array({ 0, 8, 9 }, "int32") and clipped == np.array { 0, 1, 2 })
+  end)
+end)
+
 describe("clip_by_value", function()
   it("keeps to the bounds it is given", function()
     local job = flow.global_function {
