@@ -370,9 +370,7 @@ function operators.TopK(node)
   local places
   if is_largest then
     places = node:apply("top_k", { turned }, { k = k }, "places")
-  elseif node.is_floating(x) then
-    places = node:apply("top_k", { node:apply("negative", { turned }, nil, "smallest_first") }, { k = k }, "places")
-  else  -- the least whole number has no negative
+  else  -- not of the negative: the least whole number has none, and a NaN would come first
     places = node:cut(node:apply("argsort", { turned }, { direction = "ASCENDING" }, "order"), rank - 1, 0, k, "places")
   end
   local values = node:apply("dim_gather", { turned, places }, { dim = rank - 1 }, "values")

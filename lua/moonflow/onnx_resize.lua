@@ -40,6 +40,9 @@ local roundings = {
   ceil = ceil,
 }
 
+-- Before opset 11 there was no choice, and nothing was said; ONNX Runtime, and the standard's own examples, do this.
+local function round_at_first(x, axis) return axis.scale < 1 and ceil(x) or floor(x) end
+
 -- ---- the whole image ----------------------------------------------------------------------------------------------
 
 -- The attributes of upsample_2d where it is what is asked for, else nil.
@@ -183,6 +186,7 @@ function operators.Resize(node)
   local x, mode = node:input(1), node:text("mode", "nearest")
   if node.opset < 11 then
     local how = manner(node, mode, "asymmetric", "floor")
+    how.rounding = round_at_first
     local axes = all_axes(x)
     return resize(node, x, how, changed_axes(node, x, axes, how, checked_count(node,
       node:need(node:numbers(2), "scales"), axes, "scales")))

@@ -4,8 +4,8 @@
 --
 -- `tools` computes: apply(op, inputs, attrs, word), pick(x, axis, indices, word) and check_list(count), which refuses a
 -- list of too many numbers. `axis` has its index, its sizes `from` and `to`, and the scale that is between them. `how`
--- has coordinate(at, axis), which says where a new place lies in the old axis, and rounding(place), or weight(distance)
--- and the `reach` within which that is not 0; and further what weight_matrix says.
+-- has coordinate(at, axis), which says where a new place lies in the old axis, and rounding(place, axis), or
+-- weight(distance) and the `reach` within which that is not 0; and further what weight_matrix says.
 
 local core = require "moonflow.core"
 
@@ -27,7 +27,7 @@ function resizing.nearest(tools, x, how, axis)
   tools:check_list(axis.to)
   local places = {}
   for at = 0, axis.to - 1 do
-    places[at + 1] = max(0, min(axis.from - 1, how.rounding(how.coordinate(at, axis))))
+    places[at + 1] = max(0, min(axis.from - 1, how.rounding(how.coordinate(at, axis), axis)))
   end
   return tools:pick(x, axis.index, places, "axis_" .. axis.index)
 end

@@ -447,6 +447,18 @@ describe("operators", function()
     same({ 0, 2, 3, 4 }, row(6, 0.7, "half_pixel", "round_prefer_floor"))
   end)
 
+  it("resize to the nearest place as ONNX Runtime does, also before there was a word for it", function()
+    local function row(from, scale)
+      return result_of(np.arange(from):reshape({ 1, 1, 1, from }):astype("float32"), {
+        opset = 10, weights = { scales = floats { 1, 1, 1, scale } },
+        nodes = { node("Resize", { "x", "scales" }, { "y" }) },
+      }):reshape(-1)
+    end
+    same({ 0, 2 }, row(4, 0.6))
+    same({ 0, 2, 3, 4, 6, 7 }, row(8, 0.75))
+    same({ 0, 0, 1, 1, 2 }, row(3, 1.7))
+  end)
+
   it("resize to the whole number that a float32 scale means", function()
     local function width(from, scale, where)
       return result_of(np.zeros({ 1, 1, 1, from }):astype("float32"), {
@@ -458,6 +470,19 @@ describe("operators", function()
     assert.equal(6, width(10, 0.69, "half_pixel"))
     assert.equal(3, width(5, 0.6, "align_corners"))
     raises("axis 3 would have size 3.5, which is no whole number", function() width(5, 0.7, "align_corners") end)
+  end)
+end)
+
+describe("an order", function()
+  it("has NaN behind the smallest, and before the largest", function()
+    local function places(largest)
+      return result_of(floats { { 0 / 0, 1, 2, -math.huge } }, {
+        weights = { k = whole { 2 } }, outputs = { value("y", nil, "int64") },
+        nodes = { node("TopK", { "x", "k" }, { "values", "y" }, { largest = { i = largest } }) },
+      })
+    end
+    same({ { 3, 1 } }, places(0))
+    same({ { 0, 2 } }, places(1))
   end)
 end)
 
