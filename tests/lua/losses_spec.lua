@@ -367,9 +367,9 @@ describe("the losses", function()
     -- The squares of a wide row leave the range of float16, their root does not: 16 * 64 and 17 * 64.
     local function half(value) return np.full({ 1, 4096 }, value):astype(flow.float16) end
     local loss, of_halves = loss_of({ half(0), half(17), half(16) }, function(a, b, c)
-      local y = flow.nn.TripletMarginLoss(a, b, c)
-      assert.equal("float16", y.dtype)
-      return flow.cast(y, flow.float)
+      local distance = flow.nn.TripletMarginLoss(a, b, c)
+      assert.equal("float16", distance.dtype)
+      return flow.cast(distance, flow.float)
     end)
     assert.equal(65, loss:item())
     assert.is_true(np.all(np.abs(of_halves[2]):lt(1)) and np.all(of_halves[2]:ne(0)))
