@@ -27,6 +27,7 @@ end
 local function check_input_type(name, value)
   if typing.is_placeholder(value) then return end
   if type(value) == "table" and getmetatable(value) == nil and type(value[1]) == "table" then
+    arguments.check_list(value, "flow.global_function: inputs." .. name)
     for _, item in ipairs(value) do check_input_type(name, item) end
     return
   end

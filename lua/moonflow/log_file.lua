@@ -374,6 +374,7 @@ end
 --- Writes what still waits for a row, and ends the log. What is written is in the file before, so that a script that
 --- is killed, or forgets this, loses nothing else.
 function Log:close()
+  arguments.check_self(self, Log, "log:close")
   if self.closed then return end
   write_waiting(self, math.max(self.step, 0))
   self.closed = true

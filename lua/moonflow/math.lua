@@ -63,6 +63,8 @@ local function stack_by_matrix(given, t)
   return ops.apply("reshape", { out }, { shape = sizes })
 end
 
+local kMostResults = 7000  -- all values of a call are not to be 8,000 for LuaJIT
+
 -- A value of few bits as one that sums of it fit into.
 local function widened(x)
   if not blob.is(x) or x.dtype ~= "int8" and x.dtype ~= "uint8" then return x end
@@ -228,6 +230,10 @@ Their gradients are joined again.]],
         end
         sizes = {}
         for i = 1, count do sizes[i] = size / count end
+      end
+      sizes = arguments.flat_list(sizes, "flow.split")
+      if #sizes > kMostResults then
+        signature:fail((": %d parts are more than the %d values that a function may give"):format(#sizes, kMostResults))
       end
       local begin, extent, parts = {}, x.shape:table(), {}
       for i = 1, rank do begin[i] = 0 end

@@ -487,7 +487,9 @@ function np.savez(path, arrays, ...)
   end
   local named = {}
   for key, a in pairs(arrays) do
-    named[type(key) == "number" and "arr_" .. key - 1 or key] = as_array(a, "np.savez")
+    local name = type(key) == "number" and "arr_" .. key - 1 or key
+    if named[name] then fail("invalid_argument", "np.savez: two arrays are called '" .. tostring(name) .. "'") end
+    named[name] = as_array(a, "np.savez")
   end
   core.npz_write(path, named)
 end

@@ -222,7 +222,9 @@ return function(np)
       fail("invalid_argument", "np.savetxt: fmt writes one number, as \"%.6g\" does, got '" .. given.fmt .. "'")
     end
     local lines = {}
-    if given.header ~= "" then lines[1] = given.comments .. given.header:gsub("\n", "\n" .. given.comments) end
+    for line in (given.header == "" and "" or given.header .. "\n"):gmatch("(.-)\n") do
+      lines[#lines + 1] = given.comments .. line
+    end
     for _, row in ipairs(a:totable()) do
       local fields = {}
       for i, value in ipairs(type(row) == "table" and row or { row }) do fields[i] = given.fmt:format(value) end

@@ -6,6 +6,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 
 local typing = {}
@@ -226,6 +227,12 @@ local function add_leaf(context, value, where, type_name)
   return #context.leaves
 end
 
+-- Raises where something of a list would be left out.
+local function check_list(context, value, where)
+  local flaw = core.list_flaw(value)
+  if flaw then misfit(context, "returns a list" .. where .. " that" .. flaw) end
+end
+
 local flatten
 
 local function flatten_dict(context, dtype, value, where)
@@ -252,17 +259,27 @@ local function flatten_dict(context, dtype, value, where)
   return node
 end
 
+local kDeepest = 100  -- of nested tables; deeper ones hold themselves
+
 -- Any nesting of tables of blobs, as it is.
-local function flatten_bundle(context, inner, value, where)
+local function flatten_bundle(context, inner, value, where, depth)
   if type(value) ~= "table" or blob.is(value) then return flatten(context, inner, value, where) end
+  depth = (depth or 0) + 1
+  if depth > kDeepest then misfit(context, "returns tables that are nested more than " .. kDeepest .. " deep") end
   local node, keys = { kind = "dict", keys = {} }, {}
-  for key in pairs(value) do keys[#keys + 1] = key end
+  for key in pairs(value) do
+    if type(key) == "table" or type(key) == "userdata" then
+      misfit(context, "returns a table" .. where .. " with " .. arguments.describe(key) .. " as a key; names and "
+        .. "numbers can be keys")
+    end
+    keys[#keys + 1] = key
+  end
   table.sort(keys, function(a, b)
     if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
     return type(a) < type(b)
   end)
   for _, key in ipairs(keys) do
-    node.keys[key] = flatten_bundle(context, inner, value[key], where .. " in '" .. tostring(key) .. "'")
+    node.keys[key] = flatten_bundle(context, inner, value[key], where .. " in '" .. tostring(key) .. "'", depth)
   end
   return node
 end
@@ -280,6 +297,7 @@ function flatten(context, dtype, value, where)
     misfit(context, "returns " .. arguments.describe(value) .. where .. ", but is declared '-> " .. context.text
       .. "', which takes a list there")
   end
+  check_list(context, value, where)
   local node = { kind = "list" }
   if family == "Tuple" and #value ~= #dtype.items then
     misfit(context, "returns a list of " .. #value .. where .. ", but '-> " .. context.text .. "' takes "
@@ -318,6 +336,7 @@ function typing.flatten(context, annotation, results)
   -- A tuple may also come as one list, as in the original.
   if inner.family == "Tuple" and count == 1 and wants ~= 1 and type(results[1]) == "table" and not blob.is(results[1])
   then
+    check_list(context, results[1], "")
     results, count = results[1], #results[1]
   end
   if count ~= wants then

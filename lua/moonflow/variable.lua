@@ -72,6 +72,13 @@ local signature = arguments.signature("flow.get_variable", {
   { "random_seed", "integer?" }, { "distribute", "any?" }, { "reuse", "boolean", true },
 })
 
+-- Of a variable that the job has.
+local function is_trainable(t, name)
+  for _, entry in ipairs(t.variable_list) do
+    if entry.record.name == name then return entry.trainable end
+  end
+end
+
 --- A variable of the job, by its full name; for layers.
 --- @param where string  what the user called, for messages
 --- @param given table   name (full), shape, dtype?, initializer?, regularizer?, trainable?, seed?, reuse?
@@ -97,6 +104,11 @@ function variable.get(where, given)
       errors.raise("shape_mismatch", where .. ": variable '" .. given.name .. "' is " .. known.dtype .. " "
         .. tostring(known.shape) .. " since " .. (known.site or "?") .. ", this asks for " .. dtype .. " "
         .. shape_text(shape))
+    end
+    if given.trainable ~= nil and not of_layer and given.trainable ~= is_trainable(t, given.name) then
+      errors.raise("invalid_argument", where .. ": variable '" .. given.name .. "' is "
+        .. (given.trainable and "not trainable" or "trainable") .. " since " .. (known.site or "?")
+        .. ", and is so for the whole job; this asks for trainable = " .. tostring(given.trainable))
     end
     return known
   end
@@ -364,6 +376,10 @@ function variable.load(values, where, tell)
   local names = {}
   for name, value in pairs(values) do
     local entry = types[name]
+    if type(name) ~= "string" then
+      errors.raise("invalid_argument", where .. ": variables have names, one of the keys is "
+        .. arguments.describe(name))
+    end
     if arguments.kind(value) ~= "ndarray" then
       errors.raise("invalid_argument", where .. ": the value of '" .. tostring(name) .. "' must be an ndarray, got "
         .. arguments.describe(value) .. (entry and arguments.maker(value, entry.dtype, entry.shape) or ""))

@@ -57,6 +57,7 @@ end
 
 --- Is it on?
 function Watch:is_on()
+  arguments.check_self(self, Watch, "watch:is_on")
   return self.turn.enabled
 end
 

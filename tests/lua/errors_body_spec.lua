@@ -274,6 +274,25 @@ end)]]):format(names, optimizer)
       .. (trained('{ "w", "w-momentum" }', "SGD(0.1, { momentum = 0 })"):gsub("\n  (for i)", "\n>>  %1")))
   end)
 
+  it("what one word of a variable cannot change is named", function()
+    golden("flow.get_variable: variable 'w' is trainable since user.lua:2, and is so for the whole job; this asks for "
+      .. "trainable = false", [[
+flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 4 }) } } (function(x)
+  local w = flow.get_variable("w", { 4 }, { initializer = flow.ones_initializer() })
+>>  return x * w + flow.get_variable("w", { 4 }, { trainable = false })
+end)]])
+    golden("flow.load_variables: variables have names, one of the keys is 1", [[
+flow.global_function {} (function() return flow.get_variable("w", { 2 }, { initializer = flow.ones_initializer() }) end)
+>>flow.load_variables({ np.ones({ 2 }) })]])
+    golden("flow.global_function: inputs.x has a hole: nothing stands at 2, but something at 3", [[
+local T = tp.Numpy.Placeholder({ 2 })
+>>flow.global_function { inputs = { x = { T, nil, T } } } (function(x) return x[1] end)]])
+    golden("flow.split: 9000 parts are more than the 7000 values that a function may give", [[
+flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 9000 }) } } (function(x)
+>>  return flow.split(x, 9000)
+end)]])
+  end)
+
   it("a loss of probabilities wants a target like its input", function()
     for _, name in ipairs { "BCELoss", "BCEWithLogitsLoss", "KLDivLoss" } do
       golden("flow.nn." .. name .. ": target 't' is (4), wanted the shape of input 'x', (4, 1); flow.squeeze, "

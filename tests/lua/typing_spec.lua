@@ -126,5 +126,14 @@ describe("returns", function()
     misfit(tp.List[tp.Numpy], "returns a blob, but is declared '-> List[Numpy]', which takes a list there",
       function(x) return x end)
     misfit(tp.List[tp.Numpy], "returns 'x' at place 2, but", function(x) return { x, "x" } end)
+    misfit(tp.List[tp.Numpy], "returns a list that has the key 'loss' among its entries",
+      function(x) return { x, loss = x } end)
+    misfit(tp.Tuple { tp.Numpy, tp.Numpy }, "returns a list that has a hole", function(x) return { x, nil, x } end)
+    misfit(nil, "returns a table with a table as a key", function(x) return { [{}] = x } end)
+    misfit(nil, "returns tables that are nested more than 100 deep", function()
+      local endless = {}
+      endless.endless = endless
+      return endless
+    end)
   end)
 end)
