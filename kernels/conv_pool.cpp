@@ -431,7 +431,8 @@ bool fuse_conv_pool_on_card(Rewriter& graph, NodeId id) {
   if (!graph.launches_cost()) return false;
   const std::optional<PooledConv> found = find_pooled(graph, id);
   if (!found) return false;
-  if (found->input_grad == kNone && card_sums_few_channels(sizes_of(graph, *found))) {
+  if (found->input_grad == kNone &&
+      card_sums_few_channels(sizes_of(graph, *found), graph.type(graph.node(found->conv).inputs[0]).dtype)) {
     fuse_all(graph, *found);
     return true;
   }

@@ -15,7 +15,9 @@ namespace moonflow::cuda {
 namespace {
 
 constexpr int64_t kProcessors = 132;      // of an H200; another card's work is cut less evenly
-constexpr int64_t kTileBytes = 40 << 10;  // of shared memory, so that some blocks stay side by side
+// Of shared memory, so that some blocks stay side by side, and so that with a filter beside it a tile fits the 64 KiB
+// that the smallest cards have for a block.
+constexpr int64_t kTileBytes = 40 << 10;
 
 WindowsByTwo windows_of(const ImageSize& image, bool channels_last) {
   return {image.batch, image.channels, image.height / 2, image.width / 2, channels_last};
@@ -81,21 +83,30 @@ Launch convolve_pool(const Conv& conv, bool out_last) {
   kernel.chunk_lanes = 1;
   while (out_last && kernel.chunk_lanes < 8 && kernel.chunk_lanes < all_chunks) kernel.chunk_lanes *= 2;
   const int units = Kernel::kThreads / kernel.chunk_lanes, all_pairs = (kernel.windows_wide + 1) / 2;
-  kernel.column_tiles = (all_pairs + units - 1) / units;
-  kernel.pairs = (all_pairs + kernel.column_tiles - 1) / kernel.column_tiles;
-  const int reach = std::max(4 * kernel.pairs + kSize - 1, 4 * (kernel.pairs - 1) + Kernel::kReach);
-  kernel.tile_rows.pitch = round_up(reach, 4);
-  kernel.tile_rows.pair_step = 2 * kernel.tile_rows.pitch;
-  while (kernel.tile_rows.pair_step % 32 != 4 * kernel.pairs % 32) kernel.tile_rows.pair_step += 4;
-  kernel.rows = std::min(std::max(units / kernel.pairs, 1), kernel.all_rows);
+  const auto cut = [&](int column_tiles) {
+    kernel.pairs = (all_pairs + column_tiles - 1) / column_tiles;
+    kernel.column_tiles = (all_pairs + kernel.pairs - 1) / kernel.pairs;
+    const int reach = std::max(4 * kernel.pairs + kSize - 1, 4 * (kernel.pairs - 1) + Kernel::kReach);
+    kernel.tile_rows.pitch = round_up(reach, 4);
+    kernel.tile_rows.pair_step = 2 * kernel.tile_rows.pitch;
+    while (kernel.tile_rows.pair_step % 32 != 4 * kernel.pairs % 32) kernel.tile_rows.pair_step += 4;
+    kernel.rows = std::min(std::max(units / kernel.pairs, 1), kernel.all_rows);
+  };
   const auto tile_of = [&] { return (kernel.stack.most_rows(kernel.rows) + 1) / 2 * kernel.tile_rows.pair_step; };
-  while (kernel.rows > 1 && kernel.channels * tile_of() * int64_t{sizeof(T)} > kTileBytes) kernel.rows /= 2;
+  const auto is_large = [&] { return kernel.channels * tile_of() * int64_t{sizeof(T)} > kTileBytes; };
+  cut((all_pairs + units - 1) / units);
+  while (kernel.rows > 1 && is_large()) kernel.rows /= 2;
+  while (kernel.pairs > 1 && is_large()) {
+    cut(2 * kernel.column_tiles);
+    kernel.rows = 1;
+  }
   kernel.channel_tile = tile_of();
 
   const int64_t tiles = int64_t{kernel.column_tiles} * ((kernel.all_rows + kernel.rows - 1) / kernel.rows);
   const int64_t chunk_bytes = int64_t{Kernel::kFilters} * kernel.channels * Kernel::kTaps * int64_t{sizeof(T)};
   const int64_t most_chunks = std::max<int64_t>(kTileBytes / 2 / chunk_bytes, 1);
-  const int64_t wanted = std::clamp<int64_t>(tiles * all_chunks / (6 * kProcessors), kernel.chunk_lanes, most_chunks);
+  const int64_t wanted =
+      std::min(std::max<int64_t>(tiles * all_chunks / (6 * kProcessors), kernel.chunk_lanes), most_chunks);
   kernel.chunks = static_cast<int>(std::min<int64_t>(wanted, all_chunks));
   kernel.groups = (all_chunks + kernel.chunks - 1) / kernel.chunks;
   const int64_t shared =
@@ -208,7 +219,7 @@ Launch prepare_conv_pool(KernelCall& call) {
   const Conv conv = conv_of(call.attrs, call.inputs[0].shape, call.inputs[1].shape, 2);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    if (!card_sums_few_channels(conv)) return convolve_then_pool<T>(conv, call);
+    if (!card_sums_few_channels(conv, call.inputs[0].dtype)) return convolve_then_pool<T>(conv, call);
     const bool out_last = conv.format.channels_last || is_channels_last(call.output_layouts[0]);
     return visit_size(conv, [&](auto size) { return convolve_pool<T, decltype(size)::value>(conv, out_last); });
   });
@@ -220,7 +231,7 @@ std::optional<Layout> taken(const LayoutCall& call) { return call.taken.empty() 
 // The image lies in rows, where its few channels are as near as they can be; what comes out, as it is taken.
 void give_as_taken(LayoutCall& call) {
   const Conv conv = conv_of(call.attrs, call.input_types[0].shape, call.input_types[1].shape, 2);
-  const bool may = !conv.format.channels_last && card_sums_few_channels(conv);
+  const bool may = !conv.format.channels_last && card_sums_few_channels(conv, call.input_types[0].dtype);
   const bool last = may && is_channels_last(taken(call).value_or(Layout{}));
   std::fill(call.inputs.begin(), call.inputs.end(), Layout{});
   for (size_t i = 0; i < call.outputs.size(); ++i)
@@ -232,7 +243,7 @@ Launch prepare_conv_pool_filter_grad(KernelCall& call) {
   const auto last = [&](int i) { return conv.format.channels_last || is_channels_last(call.input_layouts[i]); };
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    if (!card_sums_few_channels(conv)) return spread_then_filter_grad<T>(conv, call);
+    if (!card_sums_few_channels(conv, call.inputs[0].dtype)) return spread_then_filter_grad<T>(conv, call);
     return visit_size(
         conv, [&](auto size) { return pool_filter_grad<T, decltype(size)::value>(conv, last(0), last(1), call); });
   });
@@ -242,7 +253,7 @@ Launch prepare_conv_pool_filter_grad(KernelCall& call) {
 void take_channels_last(LayoutCall& call) {
   const Conv conv = conv_of(call.attrs, call.input_types[2].shape, Shape(call.attrs.ints("shape")), 2);
   for (int i = 0; i < 3; ++i) {
-    const bool may = i < 2 && !conv.format.channels_last && card_sums_few_channels(conv);
+    const bool may = i < 2 && !conv.format.channels_last && card_sums_few_channels(conv, call.input_types[0].dtype);
     if (!may || !is_channels_last(call.inputs[i])) call.inputs[i] = Layout{};
   }
   std::fill(call.outputs.begin(), call.outputs.end(), Layout{});

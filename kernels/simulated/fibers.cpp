@@ -147,13 +147,16 @@ std::string kernel_name(const std::type_info& kernel) {
   return name;
 }
 
+std::atomic<int64_t> most_shared_bytes{kMostSharedBytes};
+
 void check(const Grid& grid) {
   constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
   require(grid.blocks >= 1 && grid.blocks <= kMostBlocks && grid.threads >= 32 && grid.threads <= kMostThreads &&
-              grid.threads % 32 == 0 && grid.shared_bytes >= 0 && grid.shared_bytes <= kMostSharedBytes,
+              grid.threads % 32 == 0 && grid.shared_bytes >= 0 && grid.shared_bytes <= most_shared_bytes,
           ErrorCode::Internal, "the launch of ", grid.kernel, " was refused: ", grid.blocks, " blocks of ",
           grid.threads, " threads with ", grid.shared_bytes,
-          " bytes of shared memory; a block has 32, 64, ... 1024 threads and at most ", kMostSharedBytes, " bytes");
+          " bytes of shared memory; a block has 32, 64, ... 1024 threads and at most ", most_shared_bytes.load(),
+          " bytes");
 }
 
 // ---- a block -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // its turn until it meets others; those that never do share one stack and cost a function call each.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <vector>
@@ -35,6 +36,9 @@ class Shuffled {
  private:
   int64_t count_, first_, stride_;  // the stride has no factor in common with the count
 };
+
+// What a block may have of shared memory. Tests lower it to what smaller cards have.
+extern std::atomic<int64_t> most_shared_bytes;
 
 // Throws where a card would refuse the launch.
 void check(const Grid& grid);

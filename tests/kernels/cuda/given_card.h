@@ -9,6 +9,13 @@ namespace moonflow::cuda {
 
 std::unique_ptr<Device> make_given_card();
 
+// As long as this lives, kernels have no more shared memory for a block than on cards of capability 7.5, which is the
+// least. A real card has what it has.
+struct SmallBlocks {
+  SmallBlocks();
+  ~SmallBlocks();
+};
+
 // Lets a kernel on the stream find a fault, as a loss does that is given a label outside the classes.
 void find_fault(Device& card, Stream& stream);
 

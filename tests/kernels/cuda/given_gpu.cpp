@@ -14,6 +14,9 @@ namespace moonflow::cuda {
 
 std::unique_ptr<Device> make_given_card() { return open_cuda_device(0); }
 
+SmallBlocks::SmallBlocks() = default;
+SmallBlocks::~SmallBlocks() = default;
+
 }  // namespace moonflow::cuda
 
 int main(int argc, char** argv) {
