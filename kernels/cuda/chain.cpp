@@ -16,16 +16,14 @@
 namespace moonflow::cuda {
 namespace {
 
-// The kernels of a device by their source. What is loaded stays: plans that use it may outlive these.
+// The kernels of a card by their source.
 class LoadedChains {
  public:
-  explicit LoadedChains(int capability) : capability_(capability) {}
-
-  cudaKernel_t get(const std::string& source) {
+  cudaKernel_t get(const std::string& source, int capability) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = kernels_.find(source);
     if (known != kernels_.end()) return known->second;
-    const std::string code = compile(source, chain_headers(), capability_);
+    const std::string code = compile(source, chain_headers(), capability);
     cudaLibrary_t library = nullptr;
     cudaKernel_t kernel = nullptr;
     check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -34,16 +32,15 @@ class LoadedChains {
   }
 
  private:
-  const int capability_;
   std::mutex mutex_;
   std::map<std::string, cudaKernel_t> kernels_;
 };
 
-Launch prepare(LoadedChains& loaded, KernelCall& call) {
+Launch prepare(LoadedChains& loaded, int capability, KernelCall& call) {
   const TensorType& out = call.outputs[0];
   std::vector<TensorType> leaves;
   for (size_t i = 0; i < call.inputs.size() && call.present[i]; ++i) leaves.push_back(call.inputs[i]);
-  const cudaKernel_t kernel = loaded.get(chain_source(call.attrs, leaves, out));
+  const cudaKernel_t kernel = loaded.get(chain_source(call.attrs, leaves, out), capability);
   const long long count = out.count(), of_block = int64_t{kChainThreads} * elements_of_thread(out.dtype);
   const unsigned blocks = static_cast<unsigned>((count + of_block - 1) / of_block);
   return [kernel, count, blocks, leaf_count = leaves.size()](const LaunchCall& at) {
@@ -63,9 +60,9 @@ Launch prepare(LoadedChains& loaded, KernelCall& call) {
 }  // namespace
 
 void add_chain(Kernels& kernels, int capability) {
-  const auto loaded = std::make_shared<LoadedChains>(capability);
-  kernels["element_chain"] = {{[loaded](KernelCall& call) { return prepare(*loaded, call); }, share_channels_last},
-                              true};
+  const std::shared_ptr<LoadedChains> loaded = kept_for_card<LoadedChains>();
+  kernels["element_chain"] = {
+      {[=](KernelCall& call) { return prepare(*loaded, capability, call); }, share_channels_last}, true};
 }
 
 }  // namespace moonflow::cuda

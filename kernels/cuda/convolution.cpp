@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "kernels/cuda/compiler.h"
+#include "kernels/cuda/cudart.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/timing.h"
@@ -38,7 +39,10 @@ class CudnnConvolutions final : public Convolutions {
       wishes.tensor_cores = call.may_use_tensor_cores();
       std::optional<ChosenPlan> plan;
       if (call.timed_on && may_time()) plan = fastest_plan(call, wishes, key);
-      if (!plan) plan = choose_plan({opened_->dnn, opened_->handle, {}}, call, wishes);
+      if (!plan) {
+        const std::lock_guard<std::mutex> one_thread_at_a_time(opened_->mutex);
+        plan = choose_plan({opened_->dnn, opened_->handle, {}}, call, wishes);
+      }
       plans_[key] = std::move(plan);
     }
     const std::optional<ChosenPlan>& chosen = plans_[key];
@@ -54,11 +58,11 @@ class CudnnConvolutions final : public Convolutions {
   // What launches keep alive: they may outlive the kernels.
   struct Opened {
     Dnn dnn;
-    cudnnHandle_t handle = nullptr;  // never destroyed: the card may be gone by then
-    mutable std::mutex mutex;
+    cudnnHandle_t handle = nullptr;
+    mutable std::mutex mutex;  // of the handle, which belongs to one thread at a time
 
     void run(const ChosenPlan& plan, bool bias, const ConvolutionBuffers& at, Stream& stream) const {
-      const std::lock_guard<std::mutex> one_stream_at_a_time(mutex);
+      const std::lock_guard<std::mutex> one_thread_at_a_time(mutex);
       run_plan(dnn, handle, plan, bias, at, native(stream));
     }
   };
@@ -85,6 +89,7 @@ class CudnnConvolutions final : public Convolutions {
     std::vector<ChosenPlan> plans;
     std::vector<std::string> names;
     int64_t workspace = 0;
+    std::unique_lock<std::mutex> one_thread_at_a_time(opened_->mutex);
     find_plans({opened_->dnn, opened_->handle, {}}, call, wishes, [&](const ChosenPlan& plan) {
       const std::string name = describe(plan);
       if (plan.workspace_bytes > wishes.most_workspace) return false;
@@ -98,6 +103,7 @@ class CudnnConvolutions final : public Convolutions {
       workspace = std::max(workspace, plan.workspace_bytes);
       return name == kept || plans.size() == kTried;
     });
+    one_thread_at_a_time.unlock();
     if (names.size() == 1 && names[0] == kept) return plans[0];
     try {
       const auto values = [&](const ImageSize& size) {
@@ -128,6 +134,6 @@ class CudnnConvolutions final : public Convolutions {
 
 }  // namespace
 
-std::shared_ptr<Convolutions> make_convolutions() { return std::make_shared<CudnnConvolutions>(); }
+std::shared_ptr<Convolutions> make_convolutions() { return kept_for_card<CudnnConvolutions>(); }
 
 }  // namespace moonflow::cuda

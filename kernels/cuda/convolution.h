@@ -46,7 +46,7 @@ class Convolutions {
   virtual ConvolutionLaunch prepare(const ConvolutionCall& call, int64_t& scratch_bytes) = 0;
 };
 
-// Of the device that is current when it is first asked.
+// Of the current card.
 std::shared_ptr<Convolutions> make_convolutions();
 
 }  // namespace moonflow::cuda

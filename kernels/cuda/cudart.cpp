@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/slabs.h"
 
 namespace moonflow::cuda {
@@ -322,6 +323,30 @@ CudaProbe probe_cards() {
   if (probe.cards.empty()) probe.reason = reason_of(status);
   cudaGetLastError();  // it would come up again at this thread's next call
   return probe;
+}
+
+int current_card() {
+  int card = 0;
+  check(cudaGetDevice(&card));
+  return card;
+}
+
+// Another thread may launch the kernel with more at the same time, so what is allowed only grows.
+void allow_shared(const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static auto* const allowed = new std::map<std::pair<const void*, int>, int64_t>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const int card = current_card();
+  int64_t& most = (*allowed)[{kernel, card}];
+  if (most >= bytes) return;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))) {
+    cudaGetLastError();  // it would be found behind the next launch
+    int has = 0;
+    check(cudaDeviceGetAttribute(&has, cudaDevAttrMaxSharedMemoryPerBlockOptin, card));
+    fail(ErrorCode::Unsupported, "its kernel wants ", bytes, " bytes of shared memory for a block, and this card has ",
+         has, " for one; the cpu computes it");
+  }
+  most = bytes;
 }
 
 std::unique_ptr<Runtime> make_cudart(int index) {

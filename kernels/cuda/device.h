@@ -18,6 +18,9 @@ std::unique_ptr<Device> make_device(std::unique_ptr<Runtime> runtime, Kernels ke
 // Of a device, or a stream, that make_device has given.
 Runtime& runtime(Device& device);
 StreamHandle native(Stream& stream);
+// Before launches of a kernel on the current card that have so many bytes of shared memory for a block: throws where
+// the card has fewer.
+void allow_shared(const void* kernel, int64_t bytes);
 // After each launch on the stream, by us or by a library: throws when it was refused.
 void check_launch(Stream& stream);
 

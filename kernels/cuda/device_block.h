@@ -123,11 +123,9 @@ void launch(Stream& stream, int64_t blocks, const K& kernel, int64_t shared_byte
   // The compiler knows that shared() is aligned to 16 bytes, which the widest read takes. Where a kernel reads one
   // number and behind a branch those after it, it reads all 16 at once, and does not use what lies beyond the end.
   shared_bytes = (shared_bytes + 15) / 16 * 16;
-  // What every kernel may have, beside exchange(). More is asked for, and where the card has no more the launch is
-  // refused.
+  // What every kernel may have, beside exchange(). More is asked for.
   constexpr int64_t kUnasked = (48 << 10) - kExchangeBytes;
-  if (shared_bytes > kUnasked)
-    cudaFuncSetAttribute(run_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (shared_bytes > kUnasked) allow_shared(reinterpret_cast<const void*>(run_kernel<K>), shared_bytes);
   run_kernel<K><<<static_cast<unsigned>(blocks), K::kThreads, shared_bytes, native(stream)>>>(kernel);
   check_launch(stream);
 }

@@ -27,10 +27,10 @@ void add_folders(std::vector<fs::path>& folders, const fs::path& root) {
 }  // namespace
 
 Library::Library(std::string soname) : soname_(std::move(soname)) {
-  std::vector<fs::path> folders;
+  // What has been named comes first, so that it may stand in for what the loader would find.
+  std::vector<fs::path> named;
   const char* const given = std::getenv("MOONFLOW_CUDA_PATH");
-  if (given && *given) add_folders(folders, given);
-  folders.emplace_back("/usr/local/cuda/lib64");
+  if (given && *given) add_folders(named, given);
 
   std::string why;
   const auto open = [&](const std::string& path) {
@@ -39,17 +39,23 @@ Library::Library(std::string soname) : soname_(std::move(soname)) {
     if (!handle_) why = dlerror();
     return handle_ != nullptr;
   };
+  std::string damaged;  // why a file that is there did not open, which says more than that others are not there
+  const auto open_in = [&](const fs::path& folder) {
+    std::error_code ignored;
+    if (!fs::exists(folder / soname_, ignored)) return false;
+    if (open((folder / soname_).string())) return true;
+    damaged = why;
+    return false;
+  };
+  if (std::any_of(named.begin(), named.end(), open_in)) return;
   if (open(soname_)) return;
   const std::string not_found = why;
-  std::error_code ignored;
-  for (const fs::path& folder : folders)
-    if (fs::exists(folder / soname_, ignored) && open((folder / soname_).string())) return;
-  // A file that is there but does not open says more than one that is not there.
-  fail(ErrorCode::Unsupported, "needs ", soname_, ", which did not open: ", why,
-       why == not_found ? text("; looked where the loader does, in ",
-                               given && *given ? text("MOONFLOW_CUDA_PATH=", given, " and ") : std::string(),
-                               "/usr/local/cuda/lib64")
-                        : std::string(),
+  if (open_in("/usr/local/cuda/lib64")) return;
+  fail(ErrorCode::Unsupported, "needs ", soname_, ", which did not open: ", damaged.empty() ? not_found : damaged,
+       damaged.empty()
+           ? text("; looked ", given && *given ? text("in MOONFLOW_CUDA_PATH=", given, ", ") : std::string(),
+                  "where the loader does and in /usr/local/cuda/lib64")
+           : std::string(),
        ". Install it, and set MOONFLOW_CUDA_PATH to its folder if it is elsewhere");
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/cudart.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/timing.h"
 
@@ -104,16 +105,13 @@ class CublasProducts final : public Products {
 
   std::mutex mutex_;
   std::shared_ptr<const CublasLt> lt_;  // launches keep it alive, they may outlive the kernels
-  cublasLtHandle_t handle_ = nullptr;   // never destroyed: the card may be gone by then
+  cublasLtHandle_t handle_ = nullptr;
   std::map<std::string, std::optional<Algorithm>> chosen_;
 };
 
 }  // namespace
 
-// One for the process, never destroyed: whoever computes a product, each run computes it alike.
-std::shared_ptr<Products> make_products() {
-  static const auto* const products = new std::shared_ptr<Products>(std::make_shared<CublasProducts>());
-  return *products;
-}
+// One for a card: whoever computes a product there, each run computes it alike.
+std::shared_ptr<Products> make_products() { return kept_for_card<CublasProducts>(); }
 
 }  // namespace moonflow::cuda

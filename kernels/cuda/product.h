@@ -47,7 +47,7 @@ class Products {
   virtual ProductLaunch prepare(const ProductCall& call, int64_t& scratch_bytes) = 0;
 };
 
-// Of the device that is current when it is first asked.
+// Of the current card.
 std::shared_ptr<Products> make_products();
 
 }  // namespace moonflow::cuda
