@@ -71,6 +71,7 @@ void add_gather(Catalog& catalog) {
     return {g.op("gather_grad", {g.grads[0], g.inputs[1]}, attrs), kNone};
   };
   op.cpu = {[](KernelCall& call) { return cpu::take_rows(call, places_of(call, call.inputs[0].shape), 1); }};
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({4, 3}), i32({2, 3})}},
                  {{f32({2, 4, 2}), i32({5})}, {{"axis", int64_t{1}}}},
                  {{i32({4}), {DType::Int64, {}}}}};

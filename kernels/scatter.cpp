@@ -173,6 +173,7 @@ Launch take_rows(KernelCall& call, const PickedRows& places, int indices) {
   const int64_t row_bytes = places.inner * size_of(call.inputs[0].dtype);
   if (row_bytes % 8 == 0) return take_units<uint64_t>(places, named, row_bytes / 8);
   if (row_bytes % 4 == 0) return take_units<uint32_t>(places, named, row_bytes / 4);
+  if (row_bytes % 2 == 0) return take_units<uint16_t>(places, named, row_bytes / 2);
   return take_units<uint8_t>(places, named, row_bytes);
 }
 
@@ -234,6 +235,7 @@ void add_gather_nd(Catalog& catalog) {
   op.cpu = {[](KernelCall& call) {
     return cpu::take_rows(call, PickedRows::of_tuples(call.inputs[0].shape, call.inputs[1].shape), 1);
   }};
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({4, 5, 3}), i32({2, 3, 2})}},
                  {{f32({4, 6}), i32({5, 1})}},
                  {{f32({4, 4}), {DType::Int64, {2}}}},
@@ -441,6 +443,7 @@ void add_dim_gather(Catalog& catalog) {
     const int axis = wrap_axis(call.attrs.integer("dim"), call.inputs[0].shape.rank());
     return cpu::take_rows(call, PickedRows::along(call.inputs[0].shape, call.inputs[1].shape, axis), 1);
   }};
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({3, 5}), i32({3, 2})}, {{"dim", int64_t{-1}}}},
                  {{f32({2, 4, 3}), {DType::Int64, {2, 7, 3}}}, {{"dim", int64_t{1}}}},
                  {{{DType::UInt8, {4}}, {DType::UInt8, {6}}}, {{"dim", int64_t{0}}}}};

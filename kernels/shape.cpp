@@ -185,6 +185,7 @@ void add_transpose(Catalog& catalog) {
     return {g.op("transpose", {g.grads[0]}, {{"perm", inverse}})};
   };
   op.cpu = copy_kernel(transpose_box);
+  op.narrow.in_kernels = true;
   op.examples = {
       {{f32({2, 3, 4})}, {{"perm", Ints{2, 0, 1}}}}, {{f32({3, 5})}}, {{i32({2, 3})}, {{"perm", Ints{1, 0}}}}};
   catalog.add(op);
@@ -207,6 +208,7 @@ void add_reverse(Catalog& catalog) {
   };
   op.grad = [](GradCall& g) -> std::vector<ValueId> { return {g.op("reverse", {g.grads[0]}, g.attrs)}; };
   op.cpu = copy_kernel(reverse_box);
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({2, 3})}, {{"axis", Ints{1}}}}, {{i32({2, 3, 2})}, {{"axis", Ints{0, -1}}}}};
   catalog.add(op);
 }
@@ -241,6 +243,7 @@ void add_broadcast_to(Catalog& catalog) {
   op.narrow.role = NarrowUse::Follows;
   op.narrow.pays = never_on_cpu;
   op.cpu = copy_kernel(broadcast_box);
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({3, 1})}, {{"shape", Ints{2, 3, 4}}}}, {{i32({3})}, {{"shape", Ints{2, 3}}}}};
   catalog.add(op);
 }
@@ -280,6 +283,7 @@ void add_tile(Catalog& catalog) {
     return {g.op("reshape", {dx}, {{"shape", x.dims()}})};
   };
   op.cpu = copy_kernel(tile_box);
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({2, 3})}, {{"reps", Ints{2, 2}}}}, {{i32({3})}, {{"reps", Ints{2, 1}}}}};
   catalog.add(op);
 }

@@ -23,7 +23,7 @@ using cpu::copy_kernel;
 
 // Fills `count` elements of the dtype with one value.
 void fill(DType dtype, void* to, int64_t count, double value) {
-  visit(dtype, [&](auto zero) {
+  visit_stored(dtype, [&](auto zero) {
     using T = decltype(zero);
     T* out = static_cast<T*>(to);
     cpu::parallel_for(count, cpu::kGrain,
@@ -59,6 +59,7 @@ void add_slice_op(Catalog& catalog) {
     return {g.op("pad", {g.grads[0]}, {{"paddings", paddings}})};
   };
   op.cpu = copy_kernel(slice_box);
+  op.narrow.in_kernels = true;
   op.cpu.layouts = [](LayoutCall& call) {
     const Shape& x = call.input_types[0].shape;
     const Cut cut(x, call.attrs.ints("begin"), call.attrs.ints("size"));
@@ -109,6 +110,7 @@ void add_strided_slice(Catalog& catalog) {
     return {g.op("strided_slice_grad", {g.grads[0]}, with_shape)};
   };
   op.cpu = copy_kernel(strided_slice_box);
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({4, 6})}, example}, {{i32({5})}, {{"start", Ints{kLeftOut}}, {"stop", Ints{-1}}}}};
   catalog.add(op);
 
@@ -290,6 +292,7 @@ void add_pad(Catalog& catalog) {
       copy.run(launch.outputs[0], launch.inputs[0]);
     };
   }};
+  op.narrow.in_kernels = true;
   op.examples = {{{f32({2, 3})}, {{"paddings", Ints{0, 1, 2, 0}}, {"constant_value", 0.5}}},
                  {{i32({3})}, {{"paddings", Ints{1, 1}}, {"constant_value", -1.0}}}};
   catalog.add(op);
@@ -351,6 +354,7 @@ void add_concat(Catalog& catalog) {
     return gradients;
   };
   op.cpu = join_kernel(concat_boxes);
+  op.narrow.in_kernels = true;
   op.cpu.layouts = [](LayoutCall& call) {
     if (wrap_axis(call.attrs.integer("axis"), call.input_types[0].shape.rank()) == 1)
       cpu::keep_blocks(call);
@@ -396,6 +400,7 @@ void add_stack(Catalog& catalog) {
     return gradients;
   };
   op.cpu = join_kernel(stack_boxes);
+  op.narrow.in_kernels = true;
   op.examples = {
       {{f32({2, 3}), f32({2, 3})}}, {{f32({2, 3}), f32({2, 3})}, {{"axis", int64_t{-1}}}}, {{i32({}), i32({})}}};
   catalog.add(op);

@@ -111,9 +111,9 @@ void lie_alike(LayoutCall& call, int image) {
 
 namespace {
 
-// Channels of a block, or 0 where there are no blocks, or some are padded.
+// Channels of a block, or 0 where there are no blocks, or some are padded. What is narrow is cut and joined row-major.
 int64_t block_of(const TensorType& image, const Layout& layout) {
-  const bool is_dense = !layout.row_major() && layout.bytes == image.bytes();
+  const bool is_dense = !layout.row_major() && layout.bytes == image.bytes() && !is_narrow(image.dtype);
   if (!is_dense || image.shape.rank() != 4 || !channel_form(image, layout, 1)) return 0;
   const dnnl_blocking_desc_t blocking = describe(image, layout).data.format_desc.blocking;
   return blocking.inner_nblks == 1 ? blocking.inner_blks[0] : 0;

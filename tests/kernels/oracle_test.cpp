@@ -1,6 +1,7 @@
 // The oracle: every op of the catalog on every one of its examples. A new op joins by existing.
 #include "oracle.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "kernels/lacks_gradient.h"
@@ -83,6 +84,30 @@ TEST_CASE("every op keeps to its buffers and leaves its inputs alone") {
     const Launched again = launch(trial, *bench.device);
     for (size_t i = 0; i < once.outputs.size(); ++i) CHECK(same(once.outputs[i], again.outputs[i]));
   });
+}
+
+TEST_CASE("what moves elements takes narrow ones as they are, and a table of them row by row") {
+  const Bench bench;
+  for (const char* name : {"transpose", "reverse", "broadcast_to", "tile", "slice", "strided_slice", "pad", "concat",
+                           "stack", "gather", "gather_nd", "dim_gather"}) {
+    for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+      // A NaN that whoever computes with it makes another one of.
+      const uint16_t signaling = dtype == DType::BFloat16 ? 0x7f81 : 0x7c01;
+      const OpDef& op = bench.catalog->at(name);
+      const std::vector<Trial> trials = with_floats(draw(op, op.examples[0], 1), dtype);
+      REQUIRE(!trials.empty());
+      for (const Trial& trial : trials) {
+        INFO(trial.describe());
+        for (const Tensor& input : trial.inputs)
+          if (input && is_narrow(input.dtype()))
+            std::fill_n(static_cast<uint16_t*>(input.data()), input.count(), signaling);
+        const Tensor out = launch(trial, *bench.device).outputs[0];
+        const auto* const bits = static_cast<const uint16_t*>(out.data());
+        const int64_t kept = std::count(bits, bits + out.count(), signaling);
+        CHECK((op.name == "pad" ? kept > 0 : kept == out.count()));
+      }
+    }
+  }
 }
 
 TEST_CASE("what memory held before is in no result") {
