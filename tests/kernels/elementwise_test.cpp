@@ -70,6 +70,28 @@ TEST_CASE("functions with limits reach them without overflow") {
   CHECK(ops.call<float>("xlogy", {floats({0, 1}), floats({0, 1})}) == std::vector<float>{0, 0});
 }
 
+TEST_CASE("one power of many is what pow gives of each") {
+  Ops ops;
+  const std::initializer_list<float> bases = {0.0f,   -0.0f, 1,         -1,         0.3f, -2.7f,
+                                              1e-30f, 3e30f, kInfinity, -kInfinity, kNaN};
+  for (const float power : {-1.0f, 0.0f, 0.5f, 1.0f, 2.0f, 3.0f, 4.0f, -0.5f, 2.5f}) {
+    const std::vector<float> y = ops.call<float>("pow", {floats(bases), Tensor::of<float>({}, {power})});
+    const std::vector<double> wide =
+        ops.call<double>("pow", {ops.session.evaluate("cast", {floats(bases)}, {{"dtype", DType::Float64}})[0],
+                                 Tensor::of<double>({}, {power})});
+    for (size_t i = 0; i < bases.size(); ++i) {
+      const float x = bases.begin()[i], wanted = std::pow(x, power);
+      INFO(x << " to the power of " << power);
+      CHECK(std::isnan(y[i]) == std::isnan(wanted));
+      if (std::isnan(wanted)) continue;
+      CHECK(std::signbit(y[i]) == std::signbit(wanted));
+      CHECK((y[i] == wanted || std::fabs(y[i] / wanted - 1) < 3e-7f));
+      const double exact = std::pow(double{x}, double{power});
+      CHECK((wide[i] == exact || std::fabs(wide[i] / exact - 1) < 6e-16));
+    }
+  }
+}
+
 TEST_CASE("the slopes of lgamma have the values of the tables, on either side of 0") {
   // Abramowitz and Stegun 6.3.2, 6.3.3, 6.3.5, 6.4.2 to 6.4.7.
   Ops ops;
