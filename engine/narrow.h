@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace moonflow {
 
@@ -16,11 +17,15 @@ namespace moonflow {
 constexpr float rounded_to_odd(double x) {
   const float near = static_cast<float>(x);
   const double back = near;
-  if (back == x || back != back) return near;
-  uint32_t whole = __builtin_bit_cast(uint32_t, near);
-  if (x > 0 ? back > x : back < x) --whole;  // toward zero
-  return __builtin_bit_cast(float, whole | 1);
+  const bool is_exact = (back == x) | (back != back), is_farther = x > 0 ? back > x : back < x;
+  const uint32_t whole = __builtin_bit_cast(uint32_t, near);
+  const uint32_t odd = (whole - (is_farther ? 1 : 0)) | 1;  // toward zero
+  return __builtin_bit_cast(float, is_exact ? whole : odd);
 }
+
+// What holds each number of an integer type exactly; of int64, but for its last bits.
+template <class Integer>
+using Exact = std::conditional_t<(sizeof(Integer) < 4), float, double>;
 
 #ifdef __CUDA_ARCH__
 #define MOONFLOW_CONVERSION __host__ __device__  // a constexpr function cannot name an instruction
@@ -35,7 +40,7 @@ struct BFloat16 {
   explicit MOONFLOW_CONVERSION BFloat16(float x) : bits(nearest(x)) {}
   explicit MOONFLOW_CONVERSION BFloat16(double x) : bits(nearest(rounded_to_odd(x))) {}
   template <class Integer>
-  explicit MOONFLOW_CONVERSION BFloat16(Integer x) : BFloat16(static_cast<double>(x)) {}
+  explicit MOONFLOW_CONVERSION BFloat16(Integer x) : BFloat16(static_cast<Exact<Integer>>(x)) {}
 
   constexpr operator float() const { return __builtin_bit_cast(float, uint32_t{bits} << 16); }
 
@@ -61,7 +66,7 @@ struct Float16 {
   explicit MOONFLOW_CONVERSION Float16(float x) : bits(nearest(x)) {}
   explicit MOONFLOW_CONVERSION Float16(double x) : bits(nearest(rounded_to_odd(x))) {}
   template <class Integer>
-  explicit MOONFLOW_CONVERSION Float16(Integer x) : Float16(static_cast<double>(x)) {}
+  explicit MOONFLOW_CONVERSION Float16(Integer x) : Float16(static_cast<Exact<Integer>>(x)) {}
 
   MOONFLOW_CONVERSION operator float() const {
 #ifdef __CUDA_ARCH__
@@ -70,10 +75,11 @@ struct Float16 {
     return wide;
 #else
     const uint32_t size = bits & 0x7fff, sign = (bits & uint32_t{0x8000}) << 16;
-    const uint32_t normal = (size << 13) + kBias;
-    const uint32_t special = (normal + kBias) | (size > 0x7c00 ? kQuiet : 0);  // an infinity or a NaN
+    // From 0x7c00 on an infinity or a NaN. Each choice is between two numbers, or GCC compiles no loop for registers.
+    const uint32_t bias = size < 0x7c00 ? kBias : 2 * kBias;
+    const uint32_t normal = ((size << 13) + bias) | (size > 0x7c00 ? kQuiet : 0);
     const uint32_t denormal = bits_of(__builtin_bit_cast(float, kOneHalf + size) - 0.5f);
-    const uint32_t whole = size < 0x400 ? denormal : size < 0x7c00 ? normal : special;
+    const uint32_t whole = size < 0x400 ? denormal : normal;
     return __builtin_bit_cast(float, whole | sign);
 #endif
   }
