@@ -84,12 +84,15 @@ describe("a model that has been optimized", function()
 
   it("has weights of 4 bits, the lower ones of a byte first", function()
     local bytes = np.array { { { 0x98, 0x7a } }, { { 0x88, 0x8f } } }:astype("uint8")
-    local function product(inputs, zeros)
+    local function product(inputs, more)
       return (given(own("MatMulNBits", inputs, { "y" }, { N = { i = 2 }, K = { i = 3 }, block_size = { i = 4 } }),
-        { { "x", floats { { 1, 10, 100 } } } }, { b = bytes, s = floats { 0.5, 2 }, z = zeros }))
+        { { "x", floats { { 1, 10, 100 } } } }, { b = bytes, s = floats { 0.5, 2 }, more = more }))
     end
     same({ { 105, 1400 } }, product({ "x", "b", "s" }))  -- rows (0, 1, 2) and (0, 0, 7)
-    same({ { 49.5, 1622 } }, product({ "x", "b", "s", "z" }, np.array { { 9 }, { 7 } }:astype("uint8")))
+    same({ { 49.5, 1622 } }, product({ "x", "b", "s", "more" }, np.array { { 9 }, { 7 } }:astype("uint8")))
+    raises("g_idx, is not supported", function()
+      product({ "x", "b", "s", "", "more" }, np.zeros({ 3 }):astype("int32"))  -- the block of each column
+    end)
   end)
 
   it("attends as the operators do that it stands for, behind the keys of earlier calls", function()

@@ -22,6 +22,15 @@ describe("quantised models", function()
     same({ 8, 10, 10, 12, 255 }, whole_numbers(10, "uint8"))
   end)
 
+  it("are refused where they are not to stay in range", function()
+    raises("saturate = 0 is not supported, only 1", function()
+      result_of(floats { 1000 }, {
+        opset = 19, weights = { scale = floats { 2 }, zero = np.array { 0 }:astype("uint8") },
+        nodes = { node("QuantizeLinear", { "x", "scale", "zero" }, { "y" }, { saturate = { i = 0 } }) },
+      })
+    end)
+  end)
+
   it("have no whole numbers in a job that dequantises what it has quantised", function()
     local model = flow.onnx.load(write {
       shape = { 3 }, weights = { scale = floats { 0.5 }, zero = np.array { 3 }:astype("uint8") }, nodes = {

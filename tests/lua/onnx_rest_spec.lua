@@ -1,0 +1,160 @@
+-- Operators of ONNX of the less frequent kinds, on numbers that are followed by hand; ONNX Runtime gives the same.
+local flow = require "moonflow"
+local models = require "onnx_models"
+
+local np = flow.np
+local floats, whole, node, value = models.floats, models.whole, models.node, models.value
+local result_of, raises, same = models.result_of, models.raises, models.same
+
+before_each(models.begin)
+after_each(models.finish)
+
+-- What a node gives for `x` and for `others`, the arrays of its further inputs: the result at `place`, or the first.
+local function given(op, x, attributes, others, place)
+  local inputs, outputs, weights = { "x" }, {}, {}
+  for i, array in ipairs(others or {}) do
+    inputs[1 + i] = "other" .. i
+    weights[inputs[1 + i]] = array
+  end
+  for i = 1, (place or 1) - 1 do outputs[i] = "result" .. i end
+  outputs[#outputs + 1] = "y"
+  return result_of(x, { opset = 21, weights = weights, nodes = { node(op, inputs, outputs, attributes) } })
+end
+
+local function near(wanted, array)
+  wanted = np.array(wanted):astype(array.dtype)
+  assert.same(wanted.shape:table(), array.shape:table())
+  assert.is_true(np.abs(wanted - array):max() < 1e-5, tostring(array))
+end
+
+local function counted(...)
+  local shape, count = { ... }, 1
+  for _, size in ipairs(shape) do count = count * size end
+  return np.arange(1, count + 1):reshape(shape):astype("float32")
+end
+
+describe("rarer operators", function()
+  it("find the largest or the least numbers, and say where they are", function()
+    local x, two, least = floats { { 3, 1, 2 } }, { whole { 2 } }, { largest = { i = 0 } }
+    same({ { 3, 2 } }, given("TopK", x, {}, two))
+    same({ { 0, 2 } }, given("TopK", x, {}, two, 2))
+    same({ { 1, 2 } }, given("TopK", x, least, two))
+    same({ { 1, 2 } }, given("TopK", x, least, two, 2))
+    same({ { 3, 1, 2 } }, given("TopK", x, { axis = { i = 0 } }, { whole { 1 } }))
+  end)
+
+  it("make channels places, and places channels", function()
+    local function places(mode)
+      return given("DepthToSpace", counted(1, 8, 1, 1), { blocksize = { i = 2 }, mode = mode and { s = mode } })
+    end
+    same({ { { { 1, 3 }, { 5, 7 } }, { { 2, 4 }, { 6, 8 } } } }, places())
+    same({ { { { 1, 2 }, { 3, 4 } }, { { 5, 6 }, { 7, 8 } } } }, places "CRD")
+    local channels = given("SpaceToDepth", counted(1, 2, 2, 2), { blocksize = { i = 2 } })
+    assert.same({ 1, 8, 1, 1 }, channels.shape:table())
+    same({ 1, 5, 2, 6, 3, 7, 4, 8 }, channels:reshape(-1))
+  end)
+
+  it("spread each place over a window", function()
+    same({ { { 1, 3, 2 } } }, given("ConvTranspose", floats { { { 1, 2 } } }, {}, { floats { { { 1, 1 } } } }))
+    local function spread(attributes)
+      attributes.strides = { ints = { 1, 2 } }
+      return given("ConvTranspose", floats { { { { 1, 2 } } } }, attributes, { floats { { { { 1, 10 } } } } })
+    end
+    same({ { { { 1, 10, 2, 20 } } } }, spread {})
+    same({ { { { 1, 10, 2, 20, 0 } } } }, spread { output_padding = { ints = { 0, 1 } } })
+    same({ { { { 10, 2 } } } }, spread { pads = { ints = { 0, 1, 0, 1 } } })
+    same({ { { { 1, 10, 2 } } } }, spread { output_shape = { ints = { 1, 3 } }, auto_pad = { s = "SAME_UPPER" } })
+  end)
+
+  it("norm channels, groups of them, and each by its neighbours", function()
+    local x, others = floats { { { 1, 3 }, { 5, 1 } } }, { floats { 2, 1 }, floats { 1, 0 } }
+    near({ { { -1, 3 }, { 1, -1 } } }, given("InstanceNormalization", x, { epsilon = { f = 0 } }, others))
+    near({ { { -1, 3 }, { 1, -1 } } }, given("GroupNormalization", x,
+      { epsilon = { f = 0 }, num_groups = { i = 2 } }, others))
+    near({ { { 1 / 6 }, { 2 / 10 }, { 2 / 9 } } }, given("LRN", floats { { { 1 }, { 2 }, { 2 } } },
+      { size = { i = 3 }, alpha = { f = 3 }, beta = { f = 1 }, bias = { f = 1 } }))
+  end)
+
+  it("take norms, by which they divide or which they give", function()
+    local by_sum = { p = { i = 1 } }
+    near({ { 0.25, 0.75 } }, given("LpNormalization", floats { { 1, 3 } }, by_sum))
+    near({ { 0.6, 0.8 } }, given("LpNormalization", floats { { 3, 4 } }))
+    near({ { { 5 } } }, given("GlobalLpPool", floats { { { 3, 4 } } }))
+    near({ { { 7 } } }, given("GlobalLpPool", floats { { { 3, -4 } } }, by_sum))
+  end)
+
+  it("pad by a mirror, the border, the other end, or zeros", function()
+    local function padded(mode, before, behind)
+      return given("Pad", floats { 1, 2, 3 }, { mode = mode and { s = mode } }, { whole { before, behind } })
+    end
+    same({ 3, 2, 1, 2, 3, 2, 1 }, padded("reflect", 2, 2))
+    same({ 1, 1, 1, 2, 3, 3, 3 }, padded("edge", 2, 2))
+    same({ 2, 3, 1, 2, 3, 1, 2 }, padded("wrap", 2, 2))
+    same({ 2, 3, 3 }, padded("edge", -1, 1))
+    same({ 0, 1, 2, 3 }, padded(nil, 1, 0))
+    raises("mode = mirror is not supported", function() padded("mirror", 2, 2) end)
+  end)
+
+  it("make diagonals and triangles, and repeat", function()
+    local x = counted(2, 3)
+    same({ { 0, 1, 0 }, { 0, 0, 1 } }, given("EyeLike", x, { k = { i = 1 } }))
+    same({ { 1, 2, 3 }, { 0, 5, 6 } }, given("Trilu", x))
+    same({ { 1, 0, 0 }, { 4, 5, 0 } }, given("Trilu", x, { upper = { i = 0 } }))
+    same({ { 1, 2, 1, 2 } }, given("Tile", floats { { 1, 2 } }, {}, { whole { 1, 2 } }))
+  end)
+
+  it("tell what is infinite or no number", function()
+    local x = floats { 0, math.huge, -math.huge, 0 / 0 }
+    same({ 0, 1, 1, 0 }, given("IsInf", x))
+    same({ 0, 1, 0, 0 }, given("IsInf", x, { detect_negative = { i = 0 } }))
+    same({ 0, 0, 1, 0 }, given("IsInf", x, { detect_positive = { i = 0 } }))
+    same({ 0, 0, 0, 1 }, given("IsNaN", x))
+  end)
+
+  it("bend each number", function()
+    same({ -0.75, 0, 0.75 }, given("Shrink", floats { -1, 0.25, 1 }, { bias = { f = 0.25 } }))
+    same({ 0, 1.5 }, given("ThresholdedRelu", floats { 1, 1.5 }))
+    same({ -0.5, 0.5 }, given("Softsign", floats { -1, 1 }))
+    same({ -0.5, 1 }, given("PRelu", floats { -1, 1 }, {}, { floats { 0.5 } }))
+    near({ -1.7580993, 1.050701 }, given("Selu", floats { -1e3, 1 }))
+    near({ -2, 1 }, given("Celu", floats { -1e3, 1 }, { alpha = { f = 2 } }))
+    near({ -0.158808, 0.841192 }, given("Gelu", floats { -1, 1 }, { approximate = { s = "tanh" } }))
+  end)
+
+  it("put two values together", function()
+    same({ -2, 2 }, given("Mod", floats { -5, 5 }, { fmod = { i = 1 } }, { floats { 3, -3 } }))
+    same({ 2, 3 }, given("Mean", floats { 1, 2 }, {}, { floats { 3, 4 } }))
+    same(14, given("Einsum", floats { 1, 2, 3 }, { equation = { s = "i, i ->" } }, { floats { 1, 2, 3 } }))
+    local cast = given("CastLike", floats { 1.5, 2.5 }, {}, { whole { 0 } })
+    assert.equal("int64", cast.dtype)
+    same({ 1, 2 }, cast)
+  end)
+
+  it("divide bytes without a sign", function()
+    same({ 66, 2 }, result_of(np.array { 200, 7 }:astype("uint8"), {
+      outputs = { value("y", nil, "uint8") }, weights = { d = np.array { 3 }:astype("uint8") },
+      nodes = { node("Div", { "x", "d" }, { "y" }) },
+    }))
+  end)
+
+  it("resize by the middles of pixels, and to one pixel by the first", function()
+    local function resized(width)
+      return result_of(floats { { 1, 3, 3, 5 } }, {
+        opset = 19, weights = { sizes = whole { 1, width } },
+        nodes = { node("Resize", { "x", "", "", "sizes" }, { "y" },
+          { mode = { s = "linear" }, coordinate_transformation_mode = { s = "pytorch_half_pixel" } }) },
+      })
+    end
+    same({ { 2, 4 } }, resized(2))
+    same({ { 1 } }, resized(1))
+  end)
+
+  it("reverse sequences that have a length each", function()
+    local function reversed(lengths, attributes)
+      return given("ReverseSequence", floats { { 1, 2 }, { 3, 4 } }, attributes, { whole(lengths) })
+    end
+    same({ { 1, 4 }, { 3, 2 } }, reversed { 1, 2 })
+    raises("whose time is axis 0", function() reversed { { 1, 2 } } end)
+    raises("whose time is axis 1", function() reversed({ 1, 2 }, { time_axis = { i = 1 } }) end)
+  end)
+end)
