@@ -175,6 +175,16 @@ describe("a variable", function()
 end)
 
 describe("training", function()
+  it("adds what a regularizer asks for, also to the gradient of a loss of one number", function()
+    local job = flow.global_function { name = "train", type = "train", returns = tp.None } (function()
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(2),
+                                         regularizer = flow.regularizers.l2(0.5) })
+      flow.optimizer.SGD(0.1, { momentum = 0 }):minimize(flow.math.reduce_sum(w))
+    end)
+    job()
+    assert.near(2 - 0.1 * (1 + 0.5 * 2), flow.get_all_variables().w[0], 1e-6)
+  end)
+
   it("twice with one seed gives bit-equal losses", function()
     local function losses()
       flow.clear_default_session()

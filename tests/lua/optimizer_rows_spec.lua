@@ -194,6 +194,19 @@ describe("a table from which several gathers pick", function()
       { 4, 1 }, { 7, 39 }, { 4, 39 })
     agree(after, counts, function(count) return 0.1 * count end)
   end)
+
+  it("divides by the elements of the loss, also where the norm bounds nothing", function()
+    flow.clear_default_session()
+    local job = flow.global_function {
+      name = "train", type = "train", inputs = { ids = tp.Numpy.Placeholder({ 2 }, flow.int32) }, returns = tp.None,
+    } (function(ids)
+      local weight = flow.get_variable("table", { shape = { 50, 1 }, initializer = flow.zeros_initializer() })
+      local clip = flow.optimizer.grad_clipping.by_global_norm(100)
+      flow.optimizer.SGD(1, { momentum = 0, grad_clipping = clip }):minimize(3 * flow.gather(weight, ids))
+    end)
+    job(np.array({ 4, 7 }, flow.int32))
+    assert.near(-3 / 2, flow.get_all_variables().table:at(4, 0), 1e-6)
+  end)
 end)
 
 describe("a gradient clipped by value", function()

@@ -514,6 +514,16 @@ describe("schedules", function()
     end)
   end)
 
+  it("scale by one number again at each boundary", function()
+    local scheduler = o.PiecewiseScalingScheduler(1, { 2, 4 }, 0.5)
+    assert.same({ 1, 0.5, 0.25 }, { scheduler:at(2), scheduler:at(4), scheduler:at(5) })
+  end)
+
+  it("have boundaries that rise", function()
+    assert.error_matches(function() o.PiecewiseConstantScheduler({ 3, 3 }, { 1, 2, 3 }) end, "boundaries must rise")
+    assert.error_matches(function() o.PiecewiseScalingScheduler(1, { 4, 3 }, { 1, 2 }) end, "boundaries must rise")
+  end)
+
   it("give way to a warm-up while it lasts, and are not shifted by it", function()
     check_rates(o.CosineScheduler(0.4, 6, { warmup = o.warmup.linear(3, 0.1) }), function(t)
       if t < 3 then return 0.4 * (0.1 + 0.9 * t / 3) end
