@@ -202,6 +202,18 @@ describe("a gradient watch", function()
     assert.same({ "w", "dy", "result" }, order)
   end)
 
+  it("shows the gradient of an input in a job that has no variables", function()
+    local seen
+    local job = flow.global_function { type = "train", inputs = { x = T }, returns = tp.Numpy } (function(x)
+      flow.watch_diff(x, function(g) seen = g end)
+      local loss = flow.math.square(x)
+      flow.optimizer.SGD(0.1):minimize(loss)
+      return loss
+    end)
+    job(vector(1, 2))
+    assert.is_true(seen == vector(2, 4))
+  end)
+
   it("says so in the log when no loss depends on the value", function()
     local lines = {}
     flow.config.log(function(line) lines[#lines + 1] = line end)
@@ -297,8 +309,9 @@ describe("a watch scope", function()
     assert.same(keys, sorted(seen))
   end)
 
-  it("passes over values without a gradient", function()
-    local grads = {}
+  it("passes over values without a gradient, of which it says nothing", function()
+    local grads, lines = {}, {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
     local job = flow.global_function { type = "train", inputs = { x = T }, returns = tp.Numpy } (function(x)
       return flow.watch_scope(nil, grads, function()
         local unused = x + 1
@@ -309,7 +322,9 @@ describe("a watch scope", function()
       end)
     end)
     job(vector(1, 2))
+    flow.config.log(nil)
     assert.same({ "Multiply_0/out_0", "w/out" }, sorted(grads))
+    assert.same({}, lines)
   end)
 
   it("ends also when its body raises", function()
@@ -320,6 +335,12 @@ describe("a watch scope", function()
     end)
     job(vector(1, 2))
     assert.same({}, sorted(values))
+  end)
+
+  it("raises what its body raises", function()
+    assert.error_matches(function()
+      flow.global_function { returns = tp.None } (function() flow.watch_scope({}, function() error("stop") end) end)
+    end, "stop")
   end)
 end)
 
