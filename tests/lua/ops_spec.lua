@@ -246,6 +246,17 @@ describe("clip_by_value", function()
   end)
 end)
 
+describe("hardtanh", function()
+  it("goes from -1 to 1 where it is told nothing else", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 3 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x) return flow.nn.hardtanh(x), flow.nn.hardtanh(x, 0, 4) end)
+    local plain, told = job(np.array { -2, 0.5, 2 })
+    assert.same({ -1, 0.5, 1 }, plain:totable())
+    assert.same({ 0, 0.5, 2 }, told:totable())
+  end)
+end)
+
 describe("slices", function()
   it("go by start, stop and step, each of which may be left out", function()
     local job = flow.global_function {

@@ -136,6 +136,7 @@ describe("flow.nn.CTCLoss", function()
     refused("wanted (batch, steps, classes) and (batch, labels); the batch comes first here, and flow.transpose(input, "
       .. "{ 1, 0, 2 }) puts it there", { 5, 2, 3 }, { 2, 4 })
     refused("input must be floating (batch, steps, classes), 'a' is float32 (2, 3)", { 2, 3 }, { 2, 4 })
+    refused("input_lengths must be int32 or int64 (3), 'n' is int32 (2)", { 3, 5, 3 }, { 3, 4 })
     refused("blank must be one of the 3 classes, from 0 on, got 3", { 2, 5, 3 }, { 2, 4 }, { blank = 3 })
     local function outside(input, at, text, ...)
       local fine, problem = pcall(job_of(1, 2), x:rows(0, 1), ...)
