@@ -238,6 +238,8 @@ describe("cutting and repeating", function()
     same(np.pad(a, { { 1, 0 }, { 0, 2 } }, "edge"), "float32",
       { { 3, 1, 2, 2, 2 }, { 3, 1, 2, 2, 2 }, { 9, 7, 8, 8, 8 } })
     same(np.pad(row, 1, 7), "float32", { 7, 1, 2, 3, 7 })  -- an order of its own, from before
+    local number = np.array(3)
+    assert.not_equal(number:ptr(), np.pad(number, 0, "edge"):ptr())  -- a copy, as of any array
     raises("invalid_argument", "np.pad: axis 0 is empty", function() return np.pad(none, 1, "edge") end)
     raises("invalid_argument", "np.pad: there is no mode 'mirror'; there are constant, edge, reflect", function()
       return np.pad(row, 1, "mirror")
@@ -282,6 +284,7 @@ end)
 describe("straight pieces between points", function()
   it("have a value everywhere", function()
     assert.equal(15, np.interp(1.5, { 0, 1, 2 }, { 5, 10, 20 }))
+    assert.equal(2.5, np.interp(0.25, { 0, 0.5, 1 }, { 0, 5, 6 }))
     same(np.interp({ -1, 0, 0.5, 2, 3 }, { 0, 1, 2 }, { 5, 10, 20 }), "float32", { 5, 5, 7.5, 20, 20 })
     same(np.interp({ -1, 3 }, { 0, 1, 2 }, { 5, 10, 20 }, { left = -7, right = 7 }), "float32", { -7, 7 })
     same(np.interp({ 1 }, { 0, 1, 2 }, { 0, 4, 1 / 0 }), "float32", { 4 })

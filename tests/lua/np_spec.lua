@@ -404,6 +404,7 @@ describe("a mistake", function()
       ["np.load_png wants the path of a file, got nil"] = function() np.load_png() end,
       ["a:sum: axis 5 is outside rank 2"] = function() a:sum(5) end,
       ["a:mean: option 'axis': expected an integer"] = function() a:mean(0.5) end,
+      ["a:std: "] = function() a:std({ axis = 2, ddof = 1 }) end,
       ["a:argmax: axis 2 is outside rank 2"] = function() a:argmax(2) end,
       ["a:max of an array of shape (0)"] = function() np.zeros({ 0 }):max() end,
       ["a:astype: argument 1 ('dtype') must be a dtype such as flow.float32, got 'double'; did you mean 'float64'?"] =
