@@ -550,6 +550,24 @@ describe("poll with a budget", function()
     flow.sync()
     assert.equal(3, handled)
   end)
+
+  it("calls one handler where there is no time, also behind a run that has none yet", function()
+    flow.config.inflight(1)
+    local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+    local got, call = {}, nil
+    job(number(0))(function()
+      call = job(number(1))
+      job(number(2))(function(x) got[#got + 1] = x:item() end)
+      job(number(3))  -- has room only when both have ended
+    end)
+    while not call do flow.poll(0) end
+    assert.same({}, got)
+    assert.equal(1, flow.poll(0))
+    assert.same({ 2 }, got)
+    call(function(x) got[#got + 1] = x:item() end)
+    flow.sync()
+    assert.same({ 2, 1 }, got)
+  end)
 end)
 
 describe("sync with a time", function()
