@@ -312,7 +312,9 @@ local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1, 2, 8
 end)]])
   end)
 
-  it("slices of slice_v2 are lists", function()
+  it("slices are lists", function()
+    golden_start("flow.slice: argument 2 ('begin') must be ", body [[
+>>  local y = flow.slice(x, "abc", { 1 })]])
     golden("flow.slice_v2: the slice of axis 0 has 'start', wanted { start, stop, step }", body [[
 >>  local y = flow.slice_v2(x, { { start = 0 } })]])
     golden("flow.slice_v2: the slice of axis 1 is 1, wanted { start, stop, step }", body [[

@@ -115,6 +115,8 @@ describe("model_update_conf", function()
     local both = { cosine_conf = { decay_batches = 2 }, polynomial_conf = { decay_batches = 2 } }
     refuses("model_update_conf.learning_rate_decay has cosine_conf and polynomial_conf, and one of them is meant",
       { naive_conf = {}, learning_rate_decay = both })
+    refuses("model_update_conf.learning_rate_decay wants a table, got 'cosine_conf'",
+      { naive_conf = {}, learning_rate_decay = "cosine_conf" })
     refuses("model_update_conf.learning_rate_decay.cosine_conf has no entry 'decay_steps'; it has alpha",
       { naive_conf = {}, learning_rate_decay = { cosine_conf = { decay_steps = 2 } } })
     refuses("3 boundaries need 4 values, got 3", { naive_conf = {}, learning_rate_decay = {
