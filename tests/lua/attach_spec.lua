@@ -83,6 +83,16 @@ f()
     assert.equal(1, attached("1\n").code)
   end)
 
+  it("sees all of an output that is long", function()
+    local h = host()
+    local run = attached("list = {} for i = 1, 20000 do list[i] = i end print(table.concat(list, ' ')) quit = true\n")
+    local wanted = {}
+    for i = 1, 20000 do wanted[i] = i end
+    assert.is_true(run.out == table.concat(wanted, " ") .. "\n", #run.out .. " bytes")
+    h:wait_for("ended with 0")
+    h:close()
+  end)
+
   it("serves a process that has taken Lua's libraries away once it began", function()
     local h = host()
     local run = attached("debug, io, os, package = nil\n{ steps = steps > 0 }\n:who\nerror('mine')\n? flow.nn.relu\n")
