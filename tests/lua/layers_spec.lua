@@ -234,6 +234,27 @@ describe("batch normalisation", function()
     assert.same({ "bn-moving_mean (3)", "bn-moving_variance (3)" }, names())
   end)
 
+  it("takes statistics that it is given, along any axis", function()
+    local function channels(...) return np.array({ ... }, flow.float) end
+    local mean, variance = channels(1, 2, 3), channels(0.75, 3.75, 8.75)
+    local scale, offset = channels(2, 3, 4), channels(5, 6, 7)
+    local C = tp.Numpy.Placeholder({ 3 })
+    local function normed(given, axis, is_scaled)
+      return flow.global_function {
+        inputs = { x = tp.Numpy.Placeholder(given.shape:table()), m = C, v = C, s = C, o = C }, returns = tp.Numpy,
+      } (function(x, m, v, s, o)
+        return flow.nn.batch_normalization(x, m, v, { scale = is_scaled and s or nil, offset = is_scaled and o or nil,
+                                                      variance_epsilon = 0.25, axis = axis })
+      end)(given, mean, variance, scale, offset)
+    end
+    local x = np.arange(12):reshape({ 2, 3, 2 }):astype(flow.float)
+    local plain = (x - mean:reshape({ 3, 1 })) / mean:reshape({ 3, 1 })  -- the roots are 1, 2 and 3 too
+    near(normed(x, -2), plain, 1e-5)
+    local scaled = plain * scale:reshape({ 3, 1 }) + offset:reshape({ 3, 1 })
+    near(normed(x, 1, true), scaled, 1e-5)
+    near(normed(x:transpose({ 0, 2, 1 }), 2, true), scaled:transpose({ 0, 2, 1 }), 1e-5)
+  end)
+
   it("fuses with relu and an addend", function()
     local x = np.array({ { -2, 1 } }, flow.float)
     local y = run(x, function(b) return flow.layers.batch_normalization_relu(b, { name = "bn", epsilon = 0 }) end)
@@ -549,6 +570,9 @@ describe("initialisers", function()
     draws(math.sqrt(1 / 200), flow.lecun_uniform_initializer())
     draws(math.sqrt(2 / 100), flow.kaiming_normal_initializer { mode = "fan_out", nonlinearity = "relu" })
     draws(3 / 4 / math.sqrt(200), flow.kaiming_uniform_initializer { nonlinearity = "selu" })
+    for _, plain in ipairs { "linear", "sigmoid" } do
+      draws(1 / math.sqrt(200), flow.kaiming_normal_initializer { nonlinearity = plain })
+    end
     draws(math.sqrt(2 / 200), flow.kaiming_initializer())  -- without a shape that of the variable
     draws(math.sqrt(2 / 300), flow.glorot_normal_initializer())
     assert.is_true(first(flow.identity_initializer(2), { 2, 3 }) == np.array({ { 2, 0, 0 }, { 0, 2, 0 } }))

@@ -547,6 +547,8 @@ describe("functions", function()
     same(np.round(np.array({ 1e9 }, "int32"), 2), "int32", { 1e9 })
     same(np.round(np.array({ 15, 25, -26 }, "int32"), -1), "int32", { 20, 20, -30 })
     assert.equal(1200, np.round(1234.5, -2))
+    assert.is_true(np.allclose(np.arctan2({ 1, -1, 0, 0 }, { -1, -1, -1, 1 }),
+      np.array { 0.75, -0.75, 1, 0 } * math.pi))
     for _, name in ipairs({ "floor", "ceil", "rint", "trunc", "round" }) do
       assert.equal("[9007199254740993]", tostring(np[name](np.array({ 9007199254740993LL }, "int64"))), name)
     end
