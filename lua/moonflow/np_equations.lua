@@ -133,8 +133,51 @@ local function regular_factors(a, called)
   return list, core.array(order, "int64")
 end
 
+-- ---- stacks of small matrices -------------------------------------------------------------------------------------
+
+-- A stack (count, n, n) as double precision of its own, where one panel holds a matrix; nil of any other. Such matrices
+-- are eliminated in one array: to make arrays of one takes a hundred times as long as to compute with its numbers.
+local function small_stack(a)
+  local n = a.shape[1]
+  if #a == 0 or n == 0 or n ~= a.shape[2] or n > panels.WIDTH then return nil end
+  return ndarray.cast(a, "float64"):copy()
+end
+
+-- Eliminates each of such a stack in its place: visit(i, p, rows, whole), where the factors of the i-th one are at `p`.
+local function eliminate_each(a, visit)
+  local n, p, rows = a.shape[1], a:ptr(), {}
+  local panel = { first = 0, width = n }
+  for i = 0, #a - 1 do
+    panel.p = p + i * n * n
+    local whole = eliminate_panel(panel, n, 0, n, rows)
+    visit(i, panel.p, rows, whole)
+  end
+end
+
+-- Puts the solutions of each of such a stack in the place of the right sides `x`, (count, n, columns).
+local function solve_each(a, x, called)
+  local n, columns, q = a.shape[1], x.shape[2], x:ptr()
+  eliminate_each(a, function(i, p, rows, whole)
+    if not whole then fail("invalid_argument", called .. ": the matrix at " .. i .. " of the stack is singular") end
+    local right = q + i * n * columns
+    for k = 0, n - 1 do swap_rows(right, columns, k, rows[k]) end
+    solve_lower(p, 0, n, n, right, 0, columns, columns)
+    solve_upper(p, 0, n, n, right, 0, columns, columns)
+  end)
+  return x
+end
+
 return function(np)
   local linalg = np.linalg
+
+  -- The solutions of a stack of equations.
+  local function solutions(a, b)
+    local one, other, outer = stacks.along_one(np, a, b)
+    local small = other.shape[1] == one.shape[1] and other.nbytes > 0 and small_stack(one)
+    if not small then return stacks.each(np, linalg.solve, a, b) end
+    local x = solve_each(small, ndarray.cast(other, "float64"):copy(), "np.linalg.solve")
+    return stacks.spread(ndarray.cast(x, ndarray.promote(floating(a).dtype, floating(b).dtype)), outer)
+  end
 
   local solve_signature = signature("np.linalg.solve", { { "a", "any" }, { "b", "any" } })
   --- The x with a x = b, for a square matrix `a` and `b` (n) or (n, columns). Computed in double precision, by
@@ -145,8 +188,8 @@ return function(np)
     local given = solve_signature:parse(...)
     local a, b = ndarray.both(given.a, given.b, "np.linalg.solve")
     if stacks.is(a) or stacks.is(b) then
-      if b.rank ~= 1 then return stacks.each(np, linalg.solve, a, b) end
-      return np.squeeze(stacks.each(np, linalg.solve, a, b:reshape({ -1, 1 })), -1)
+      if b.rank ~= 1 then return solutions(a, b) end
+      return np.squeeze(solutions(a, b:reshape({ -1, 1 })), -1)
     end
     local dtype, n
     a, dtype = square(a, "np.linalg.solve")
@@ -178,14 +221,35 @@ return function(np)
   --- @error the matrix is singular
   function linalg.inv(...)
     local given = inv_signature:parse(...)
-    if stacks.is(given.a) then return stacks.each(np, linalg.inv, given.a) end
+    if stacks.is(given.a) then
+      local one, _, outer = stacks.along_one(np, given.a)
+      local small, n = small_stack(one), one.shape[1]
+      if not small then return stacks.each(np, linalg.inv, given.a) end
+      local eyes = np.broadcast_to(np.eye(n, "float64"), { #one, n, n }):copy()
+      return stacks.spread(ndarray.cast(solve_each(small, eyes, "np.linalg.inv"), floating(one).dtype), outer)
+    end
     local a, dtype = square(given.a, "np.linalg.inv")
     return inverse_of(a, "np.linalg.inv"):astype(dtype)
   end
 
-  -- Of each matrix of a stack numbers of its own dtype.
-  local function numbers_of_each(compute, a)
-    return stacks.each(np, compute, a, nil, floating(as_array(a, "np.linalg")).dtype)
+  -- Of each matrix of a stack numbers of its own dtype: what `of_pivots` gives of the signs of their orders, (count),
+  -- and of their pivots, (count, n), or `compute` of one.
+  local function numbers_of_each(compute, a, of_pivots)
+    local one, _, outer = stacks.along_one(np, a)
+    local small, dtype, n = small_stack(one), floating(one).dtype, one.shape[1]
+    if not small then return stacks.each(np, compute, a, nil, dtype) end
+    local signs, pivots = np.ones({ #one }, "float64"), core.zeros("float64", { #one, n })
+    local s, q = signs:ptr(), pivots:ptr()
+    eliminate_each(small, function(i, p, rows)
+      for k = 0, n - 1 do
+        if rows[k] ~= k then s[i] = -s[i] end
+        q[i * n + k] = p[k * (n + 1)]
+      end
+    end)
+    local function finished(numbers, ...)
+      if numbers then return stacks.spread(ndarray.cast(numbers, dtype), outer), finished(...) end
+    end
+    return finished(of_pivots(signs, pivots))
   end
 
   local det_signature = signature("np.linalg.det", { { "a", "any" } })
@@ -193,7 +257,9 @@ return function(np)
   --- @return any
   function linalg.det(...)
     local given = det_signature:parse(...)
-    if stacks.is(given.a) then return numbers_of_each(linalg.det, given.a) end
+    if stacks.is(given.a) then
+      return numbers_of_each(linalg.det, given.a, function(signs, pivots) return signs * pivots:prod(1) end)
+    end
     local list, _, product = factors_of((square(given.a, "np.linalg.det")))
     for _, panel in ipairs(list) do
       for i = 0, panel.width - 1 do product = product * panel.p[(panel.first + i) * panel.width + i] end
@@ -208,7 +274,11 @@ return function(np)
   --- @return any
   function linalg.slogdet(...)
     local given = slogdet_signature:parse(...)
-    if stacks.is(given.a) then return numbers_of_each(linalg.slogdet, given.a) end
+    if stacks.is(given.a) then
+      return numbers_of_each(linalg.slogdet, given.a, function(signs, pivots)
+        return signs * np.sign(pivots):prod(1), np.log(np.abs(pivots)):sum(1)
+      end)
+    end
     local list, _, sign = factors_of((square(given.a, "np.linalg.slogdet")))
     local sum = 0
     for _, panel in ipairs(list) do

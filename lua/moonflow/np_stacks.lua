@@ -1,5 +1,5 @@
 --- Stacks of matrices for flow.np.linalg: what takes one matrix takes each of those in the last two axes, one after the
--- other.
+-- other, or all in one pass where they are small.
 
 local ndarray = require "moonflow.ndarray"
 
@@ -33,16 +33,26 @@ local function along_one(np, a, outer, count)
   return np.broadcast_to(a, joined(outer, matrix)):reshape(joined({ count }, matrix))
 end
 
---- What `compute` gives of each matrix of `a`, and of that of `b` that belongs to it where there is one, as arrays of
---- all of them. The axes before the matrices broadcast. Where it gives numbers, `dtype` is that of their array.
-function stacks.each(np, compute, a, b, dtype)
+--- The matrices of `a`, and those of `b` where there is one, along one axis each, repeated as the axes before them
+--- broadcast; and behind these two arrays the sizes of such axes that both have together.
+--- @return ndarray, ndarray?, number[]
+function stacks.along_one(np, a, b)
   a = as_array(a, "np.linalg")
   local outer = outer_of(a)
   if b then outer = (np.zeros(outer, "int8") + np.zeros(outer_of(b), "int8")).shape:table() end
   local count = 1
   for _, size in ipairs(outer) do count = count * size end
-  local one, other = along_one(np, a, outer, count), b and along_one(np, b, outer, count)
-  local lists = {}
+  return along_one(np, a, outer, count), b and along_one(np, b, outer, count), outer
+end
+
+--- What has one entry for each matrix along its first axis, with the axes of these sizes in its place.
+function stacks.spread(whole, outer) return whole:reshape(joined(outer, sizes_of(whole, 1, whole.rank - 1))) end
+
+--- What `compute` gives of each matrix of `a`, and of that of `b` that belongs to it where there is one, as arrays of
+--- all of them. The axes before the matrices broadcast. Where it gives numbers, `dtype` is that of their array.
+function stacks.each(np, compute, a, b, dtype)
+  local one, other, outer = stacks.along_one(np, a, b)
+  local count, lists = one.shape[0], {}
   local function note(place, ...)
     for k = 1, select("#", ...) do
       lists[k] = lists[k] or {}
@@ -53,13 +63,13 @@ function stacks.each(np, compute, a, b, dtype)
     if b then note(i + 1, compute(one[i], other[i])) else note(i + 1, compute(one[i])) end
   end
   if count == 0 then  -- the shapes are those of another matrix's results
-    local some = np.eye(one.shape[1], one.shape[2], 0, a.dtype)
-    if b then note(1, compute(some, np.zeros(sizes_of(other, 1, 2), b.dtype))) else note(1, compute(some)) end
+    local some = np.eye(one.shape[1], one.shape[2], 0, one.dtype)
+    if b then note(1, compute(some, np.zeros(sizes_of(other, 1, 2), other.dtype))) else note(1, compute(some)) end
   end
   for k, list in ipairs(lists) do
     local whole = type(list[1]) == "number" and np.array(list, dtype) or np.stack(list)
     if count == 0 then whole = whole:rows(0, 0) end
-    lists[k] = whole:reshape(joined(outer, sizes_of(whole, 1, whole.rank - 1)))
+    lists[k] = stacks.spread(whole, outer)
   end
   return unpack(lists)
 end

@@ -109,6 +109,40 @@ describe("equations", function()
     end)
   end)
 
+  it("in stacks have the numbers that each has by itself, whether they fit a panel or not", function()
+    local draws = np.random.default_rng(7)
+    for _, n in ipairs({ 1, 3, 9, 64, 66 }) do
+      local some, b = draws:normal(0, 1, { 2, 3, n, n }, "float64"), draws:normal(0, 1, { 3, n, 2 }, "float64")
+      local inverses, solved, sizes = np.linalg.inv(some), np.linalg.solve(some, b), np.linalg.det(some)
+      local signs, logs = np.linalg.slogdet(some)
+      assert.equal("(2, 3, " .. n .. ", 2)", tostring(solved.shape))
+      for i = 0, 1 do
+        for k = 0, 2 do
+          local one = some[i][k]
+          assert.is_true(inverses[i][k] == np.linalg.inv(one), n)
+          assert.is_true(solved[i][k] == np.linalg.solve(one, b[k]), n)
+          assert.near(1, sizes:at(i, k) / np.linalg.det(one), 1e-13)
+          local sign, log = np.linalg.slogdet(one)
+          assert.equal(sign, signs:at(i, k))
+          assert.near(log, logs:at(i, k), 1e-12)
+        end
+      end
+    end
+    local none = np.zeros({ 2, 2, 2 })
+    none[0] = np.eye(2)
+    raises("invalid_argument", "np.linalg.inv: the matrix at 1 of the stack is singular", function()
+      np.linalg.inv(none)
+    end)
+    same(np.linalg.det(none), "float32", { 1, 0 })
+    local signs, logs = np.linalg.slogdet(none)
+    same(signs, "float32", { 1, 0 })
+    same(logs, "float32", { 0, -math.huge })
+    assert.same({ 1, 0, 0, 1 }, none[0]:ravel():totable())  -- as it was
+    raises("shape_mismatch", "np.linalg.solve: a is (2, 2), b is (3, 1)", function()
+      np.linalg.solve(none, np.ones({ 2, 3, 1 }))
+    end)
+  end)
+
   -- A panel has 64 columns, the last one those that are left, and 8 at a time are eliminated one by one.
   it("of any number are solved as exactly as double precision allows", function()
     local draws = np.random.default_rng(5)
