@@ -429,7 +429,8 @@ local C_TYPES = {
 --- @error where this LuaJIT has no FFI
 function methods.ptr(a)
   if not has_ffi then
-    fail("unsupported", "a:ptr() needs LuaJIT's FFI, which is switched off here; a:at and a[i] work without it")
+    fail("unsupported", "a:ptr(), by which this reads memory, needs LuaJIT's FFI, which is switched off here; a:at and "
+      .. "a[i] of numbers work without it")
   end
   return ffi.cast(C_TYPES[own(a, "ptr").dtype], a:address())
 end

@@ -86,7 +86,7 @@ end
 local function in_parts(count, draw_some)
   for first = 0, count - 1, 256 do draw_some(first, min(first + 256, count) - 1) end
 end
-jit.off(in_parts)
+if jit then jit.off(in_parts) end
 
 --- As `binomial`, of a p for each draw.
 function counts.binomial_of_each(n, p, uniform, called)

@@ -48,6 +48,23 @@ describe("a file of Moonflow", function()
     return process.moonflow({ "-e", set .. text }, { folder = folder })
   end
 
+  it("needs neither ffi nor jit, but for what reads memory by pointers", function()
+    local ended = process.moonflow({ "-e", [[
+      ffi, jit, package.loaded.jit, package.loaded.ffi, package.preload.ffi = nil, nil, nil, nil, nil
+      local found = require
+      function require(name) return name == "ffi" and error("module 'ffi' not found") or found(name) end
+      local flow = require "moonflow"
+      local np, tp = flow.np, flow.typing
+      local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Numpy } (function(x)
+        return x + 1
+      end)
+      print(job(np.array { 1, 2 }))
+      print(select(2, pcall(np.cumsum, { 1, 2 })).message)
+    ]] })
+    assert.equal("[2. 3.]\na:ptr(), by which this reads memory, needs LuaJIT's FFI, which is switched off here; a:at "
+      .. "and a[i] of numbers work without it\n", ended.out, ended.err)
+  end)
+
   it("may be changed: the next start takes what it says", function()
     assert.equal(0, os.execute(("mkdir %s && cp %s*.lua %s"):format(
       process.quote(folder .. "/moonflow"), process.quote(own), process.quote(folder .. "/moonflow"))))
