@@ -184,8 +184,10 @@ local function append_flat(flat, list, depth, what)
     local kind = kind_of(item)
     if kind == "table" then
       append_flat(flat, item, depth + 1, what)
-    elseif kind == "number" or kind == "cdata" then
+    elseif kind == "number" then
       flat[#flat + 1] = item
+    elseif kind == "cdata" and tonumber(item) and math.abs(tonumber(item)) <= 2 ^ 53 then  -- 5LL
+      flat[#flat + 1] = tonumber(item)
     else
       errors.raise("invalid_argument", ("%s: entry %d of a list is %s, wanted numbers"):format(what, i,
         arguments.describe(item)))

@@ -241,6 +241,7 @@ describe("reductions", function()
     assert.is_true(math.abs(a:std() - 2.5819888) < 1e-6) -- numpy.std of the same
     assert.is_true(math.abs(np.std({ 1, 2, 4 }, { ddof = 1 }) - math.sqrt(7 / 3)) < 1e-15)
     assert.equal(1, np.var({ 1, 2, 3 }, { ddof = 1 }))
+    assert.equal(3.5, np.var({ { 1, 2, 3 }, { 4, 5, 6 } }, { axis = { 0, 1LL }, ddof = 1 }):item())
     same(np.var({ { 1, 2, 3 } }, 1, { ddof = 1 }), "float32", { 1 })
     same(np.var({ { 1, 3 }, { 2, 6 } }, 1, { ddof = 1 }), "float32", { 2, 8 })
     same(np.var({ { 1, 3 }, { 2, 6 } }, { axis = 0, ddof = 1, keepdims = true }), "float32", { { 0.5, 4.5 } })
