@@ -97,7 +97,7 @@ local rows = {
     .. "ImagePreprocessor ImageResizePreprocessor NormByChannelPreprocessor coco_reader "
     .. "image_decoder_random_crop_resize ImageDecoderRandomCropResize",
     "read files outside the job, by flow.np.load or flow.np.load_png, and hand over batches of flow.data.Dataset" },
-  { "flow.data", "decode_random", "flow.random.uniform(shape) makes such an input" },
+  { "flow.data", "decode_random", "flow.random.uniform({ shape = shape }) makes such an input" },
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
     .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "
     .. "object_segmentation_polygon_scale object_segmentation_polygon_to_mask",
