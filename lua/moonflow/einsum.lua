@@ -369,14 +369,11 @@ local array_signature = arguments.signature("np.einsum",
 --- @error names the term: another number of axes than its array has, a letter of two sizes, no letter
 local function einsum_of_arrays(...)
   local given = array_signature:parse(...)
-  local values, dtype = { given.a, given.b, given.c, given.d }, nil
+  local values = { given.a, given.b, given.c, given.d }
   if given.b == nil and arguments.kind(given.a) == "table" and given.equation:find(",", 1, true) then
     values = { unpack(given.a) }
   end
-  values = ndarray.all_of(values, "np.einsum")
-  for _, value in ipairs(values) do dtype = dtype and ndarray.promote(dtype, value.dtype) or value.dtype end
-  for i, value in ipairs(values) do values[i] = ndarray.cast(value, dtype) end
-  local result = evaluated(given.equation, values, array_signature)
+  local result = evaluated(given.equation, (ndarray.alike(values, "np.einsum")), array_signature)
   if result.rank == 0 then return result:item() end
   -- Of "ij->ij" it is the array that was given.
   return rawequal(result, given.a) and result:copy() or result

@@ -99,11 +99,19 @@ local both = ndarray.both
 function ndarray.all_of(list, what)
   local dtype
   for _, x in ipairs(list) do
-    if is_array(x) then dtype = dtype and ndarray.promote(dtype, x.dtype) or x.dtype end
+    if is_array(x) then dtype = dtype and promote(dtype, x.dtype) or x.dtype end
   end
   local arrays = {}
   for i, x in ipairs(list) do arrays[i] = as_array(x, what, dtype) end
   return arrays
+end
+
+--- The same, all of the dtype that they have together, which is the second result: nil where the list is empty.
+function ndarray.alike(list, what)
+  local arrays, dtype = ndarray.all_of(list, what), nil
+  for _, a in ipairs(arrays) do dtype = dtype and promote(dtype, a.dtype) or a.dtype end
+  for i, a in ipairs(arrays) do arrays[i] = cast(a, dtype) end
+  return arrays, dtype
 end
 
 -- ---- operators ----------------------------------------------------------------------------------------------------

@@ -212,10 +212,8 @@ local function join(op)
   local join_signature = signature(called, { { "arrays", "entries" }, { "axis", "integer", 0 } })
   return function(...)
     local given = join_signature:parse(...)
-    local list, dtype = ndarray.all_of(given.arrays, called), nil
-    for _, a in ipairs(list) do dtype = dtype and ndarray.promote(dtype, a.dtype) or a.dtype end
+    local list, dtype = ndarray.alike(given.arrays, called)
     if not dtype then fail("invalid_argument", called .. " wants at least one array") end
-    for i, a in ipairs(list) do list[i] = cast(a, dtype) end
     return (evaluate(op, list, { axis = given.axis }, called))
   end
 end
