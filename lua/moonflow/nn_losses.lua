@@ -15,11 +15,6 @@ local predictions = {
   MarginRankingLoss = { "input1", "input2" },
 }
 
--- Those that take input and target element by element: "alike" where both must be of one shape.
-local by_element = {
-  L1Loss = "broadcast", MSELoss = "broadcast", BCELoss = "alike", BCEWithLogitsLoss = "alike", KLDivLoss = "alike",
-}
-
 local function log_probability(p)
   return ops.apply("log", { ops.apply("clip_by_value", { p }, { min = LEAST_PROBABILITY, max = math.huge }) })
 end
@@ -41,10 +36,6 @@ local function as_blob(value, t, like, what)
   if value == nil or blob.is(value) then return value end
   if type(value) == "userdata" then value = value:astype(like.dtype) end
   return blob.of(value, t, like.dtype, what)
-end
-
-local function at_least_zero(x)
-  return ops.apply("relu", { x })
 end
 
 -- The mean of what has shares of its own.
@@ -80,10 +71,10 @@ local function is_repeated(shape, other)
 end
 
 -- The value of each row, (rows, 1), and a target of (rows) would train all rows towards the mean of the targets.
-local function warn_of_pairs(where, input, target)
+local function warn_of_pairs(signature, input, target)
   if is_repeated(input.shape, target.shape) and is_repeated(target.shape, input.shape) then
     session.log(("moonflow: %s: %s: input is %s and target is %s, so each element of one meets all of the other; "
-      .. "flow.squeeze or flow.expand_dims makes them alike"):format(errors.site() or "?", where,
+      .. "flow.squeeze or flow.expand_dims makes them alike"):format(errors.site() or "?", signature.where,
       tostring(input.shape), tostring(target.shape)))
   end
 end
@@ -94,6 +85,12 @@ local function check_alike(signature, input, target)
   signature:fail((": target '%s' is %s, wanted the shape of input '%s', %s; flow.squeeze, flow.expand_dims or "
     .. "flow.reshape makes them alike"):format(target.name, came, input.name, wanted))
 end
+
+-- How those look at their shapes that take input and target element by element.
+local by_element = {
+  L1Loss = warn_of_pairs, MSELoss = warn_of_pairs,
+  BCELoss = check_alike, BCEWithLogitsLoss = check_alike, KLDivLoss = check_alike,
+}
 
 -- The p-norm over the last axis; of infinity, its limit.
 local function norm(x, p)
@@ -116,8 +113,8 @@ reduction: "mean" of all elements (default), their "sum", or "none", which keeps
       for _, prediction in ipairs(predictions[name] or {}) do
         t:note_target("flow.nn." .. name, { "target", prediction }, given.target, given[prediction])
       end
-      if by_element[name] == "alike" then check_alike(signature, given.input, given.target) end
-      if by_element[name] == "broadcast" then warn_of_pairs("flow.nn." .. name, given.input, given.target) end
+      local look = by_element[name]
+      if look then look(signature, given.input, given.target) end
       for _, weight in ipairs { "weight", "pos_weight" } do
         given[weight] = as_blob(given[weight], t, given.input, "flow.nn." .. name .. ": " .. weight)
       end
@@ -259,7 +256,7 @@ Asks for input1 above input2 by the margin where target is 1, and below it where
 shapes: all alike, or so that they broadcast
 defaults: margin 0]],
   function(given)
-    return at_least_zero(given.margin - given.target * (given.input1 - given.input2))
+    return ops.apply("relu", { given.margin - given.target * (given.input1 - given.input2) })
   end)
 
   define_loss("TripletMarginLoss", {
