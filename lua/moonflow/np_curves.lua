@@ -140,11 +140,11 @@ return function(np)
   --- @error x that is not one for each point
   function np.trapezoid(...)
     local given = trapezoid_signature:parse(...)
-    local y, x = as_array(given.y, "np.trapezoid"), given.x
-    if x ~= nil then y, x = ndarray.both(given.y, x, "np.trapezoid") end
-    y = ndarray.floating(y)
+    local x = given.x
+    local y = ndarray.floating(as_array(given.y, "np.trapezoid", ndarray.is_array(x) and x.dtype))
     local axis, width = axis_of(y, given.axis, "np.trapezoid"), given.dx
     if x ~= nil then
+      x = as_array(x, "np.trapezoid", y.dtype)
       if x.rank == 1 and #x == y.shape[axis] then
         local sizes = {}
         for i = 1, y.rank do sizes[i] = i - 1 == axis and #x or 1 end

@@ -140,7 +140,7 @@ end
 local function small_stack(a)
   local n = a.shape[1]
   if #a == 0 or n == 0 or n ~= a.shape[2] or n > panels.WIDTH then return nil end
-  return ndarray.cast(a, "float64"):copy()
+  return a:astype("float64")
 end
 
 -- Eliminates each of such a stack in its place: visit(i, p, rows, whole), where the factors of the i-th one are at `p`.
@@ -175,7 +175,7 @@ return function(np)
     local one, other, outer = stacks.along_one(np, a, b)
     local small = other.shape[1] == one.shape[1] and other.nbytes > 0 and small_stack(one)
     if not small then return stacks.each(np, linalg.solve, a, b) end
-    local x = solve_each(small, ndarray.cast(other, "float64"):copy(), "np.linalg.solve")
+    local x = solve_each(small, other:astype("float64"), "np.linalg.solve")
     return stacks.spread(ndarray.cast(x, ndarray.promote(floating(a).dtype, floating(b).dtype)), outer)
   end
 
@@ -225,7 +225,7 @@ return function(np)
       local one, _, outer = stacks.along_one(np, given.a)
       local small, n = small_stack(one), one.shape[1]
       if not small then return stacks.each(np, linalg.inv, given.a) end
-      local eyes = np.broadcast_to(np.eye(n, "float64"), { #one, n, n }):copy()
+      local eyes = np.broadcast_to(np.eye(n, "float64"), { #one, n, n })
       return stacks.spread(ndarray.cast(solve_each(small, eyes, "np.linalg.inv"), floating(one).dtype), outer)
     end
     local a, dtype = square(given.a, "np.linalg.inv")

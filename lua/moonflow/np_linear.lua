@@ -12,9 +12,8 @@ return function(np)
   -- ---- covariances --------------------------------------------------------------------------------------------------
 
   local function covariance(given, called)
-    local x, y = as_array(given.m, called), given.y
-    if y ~= nil then x, y = ndarray.both(given.m, y, called) end
-    x = floating(x)
+    local y = given.y
+    local x = floating(as_array(given.m, called, ndarray.is_array(y) and y.dtype))
     if x.rank > 2 then fail("shape_mismatch", called .. " wants rank 1 or 2, got " .. tostring(x.shape)) end
     local function variables(a)
       a = a.rank < 2 and a:reshape({ 1, -1 }) or a
@@ -22,7 +21,7 @@ return function(np)
     end
     local is_number = x.rank < 2 and y == nil
     x = variables(x)
-    if y ~= nil then x = np.concat({ x, variables(floating(y)) }, 0) end
+    if y ~= nil then x = np.concat({ x, variables(floating(as_array(y, called, x.dtype))) }, 0) end
     local count = x.shape[1] - (given.ddof or given.bias and 0 or 1)
     if count <= 0 then
       fail("invalid_argument", ("%s: %d observations are too few; the last axis counts them, or the first one with "

@@ -14,10 +14,10 @@ return function(np)
   --- @return any
   function np.average(...)
     local given = average_signature:parse(...)
-    local a, weights = as_array(given.a, "np.average"), given.weights
+    local weights = given.weights
+    local a = floating(as_array(given.a, "np.average", ndarray.is_array(weights) and weights.dtype))
     if weights == nil then return given.axis and a:mean(given.axis) or a:mean() end
-    a, weights = ndarray.both(given.a, weights, "np.average")
-    a = floating(a)
+    weights = as_array(weights, "np.average", a.dtype)
     if weights.rank == 1 and a.rank > 1 then
       local axis = given.axis and ndarray.axis_of(a, given.axis, "np.average")
       if not axis or #weights ~= a.shape[axis] then
