@@ -391,7 +391,7 @@ end
 ---        what depends on the batch other than in its size
 function Job:export_onnx(...)
   arguments.check_self(self, Job, "job:export_onnx")
-  return require("moonflow.onnx_export")(self, ...)
+  return require("moonflow.onnx.export")(self, ...)
 end
 
 -- ---- looking at it ------------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ function loading.find_beside(core)
   if type(jit) ~= "table" or jit.version ~= core.build_info().lua then return end
 
   function core.find_beside(name)
-    local stem = name:match("^moonflow%.([%w_]+)$")
+    local stem = name:match("^moonflow%.([%w_.]+)$")
     if not stem then return nil end
-    local path = folder .. stem .. ".lua"
+    local path = folder .. stem:gsub("%.", "/") .. ".lua"
     local fine, chunk, complaint = pcall(core.load_file, path)
     if not fine then return "\n\tno file '" .. path .. "'" end
     return chunk or error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0)

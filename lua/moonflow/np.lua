@@ -1,8 +1,8 @@
 -- flow.np: a small NumPy, enough to prepare data and to look at results. Makes arrays, applies element-wise functions,
--- reads and writes npy and npz files. What draws is in np_random.lua, what sorts and counts in np_order.lua, what
--- gives and takes places in np_places.lua, what cuts and repeats in np_shape.lua, what sums up data in
--- np_statistics.lua, what goes along curves in np_curves.lua; linear algebra is in np_products.lua, np_linear.lua,
--- np_equations.lua and np_factors.lua; methods and operators of arrays are in ndarray.lua.
+-- reads and writes npy and npz files. What draws is in np/random.lua, what sorts and counts in np/order.lua, what
+-- gives and takes places in np/places.lua, what cuts and repeats in np/shape.lua, what sums up data in
+-- np/statistics.lua, what goes along curves in np/curves.lua; linear algebra is in np/products.lua, np/linear.lua,
+-- np/equations.lua and np/factors.lua; methods and operators of arrays are in ndarray.lua.
 -- float32 is the default dtype. Arrays, axes and indices count from 0; Lua tables from 1.
 
 local core = require "moonflow.core"
@@ -15,7 +15,7 @@ local evaluate, cast, floating, as_array, is_array =
 local signature, flat_list = arguments.signature, arguments.flat_list
 local fail = errors.raise
 
-local np = { random = require "moonflow.np_random" }
+local np = { random = require "moonflow.np.random" }
 
 -- ---- making arrays ------------------------------------------------------------------------------------------------
 
@@ -526,16 +526,16 @@ function np.set_printoptions(...)
   for name, value in pairs(printing_signature:parse(...)) do ndarray.print_options[name] = value end
 end
 
-require("moonflow.np_order")(np)
-require("moonflow.np_places")(np)
-require("moonflow.np_shape")(np)
-require("moonflow.np_products")(np)
-require("moonflow.np_linear")(np)
-require("moonflow.np_equations")(np)
-require("moonflow.np_factors")(np)
-require("moonflow.np_statistics")(np)
-require("moonflow.np_curves")(np)
-require("moonflow.np_text")(np)
+require("moonflow.np.order")(np)
+require("moonflow.np.places")(np)
+require("moonflow.np.shape")(np)
+require("moonflow.np.products")(np)
+require("moonflow.np.linear")(np)
+require("moonflow.np.equations")(np)
+require("moonflow.np.factors")(np)
+require("moonflow.np.statistics")(np)
+require("moonflow.np.curves")(np)
+require("moonflow.np.text")(np)
 --- The product with another array, and the elements no less than one number and no more than another, as np has them.
 for _, name in ipairs({ "dot", "clip" }) do
   core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end

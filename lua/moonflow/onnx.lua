@@ -16,8 +16,8 @@ local variable = require "moonflow.variable"
 local onnx = {}
 
 -- Loaded when a model is: most scripts read none.
-local function all_operators() return require "moonflow.onnx_operators" end
-local function nodes_module() return require "moonflow.onnx_node" end
+local function all_operators() return require "moonflow.onnx.operators" end
+local function nodes_module() return require "moonflow.onnx.node" end
 
 local kOldest, kNewest = 6, 28  -- opsets whose operators are known
 

@@ -63,7 +63,7 @@ if [ "${1:-}" = pack ]; then
   for file in "$build"/libmoonflow.so* "$build/libmoonflow_cuda.so"; do
     if [ -L "$file" ]; then cp -P "$file" "$stripped/"; else strip -o "$stripped/${file##*/}" "$file"; fi || exit 1
   done
-  cp -L "$build"/lua/moonflow/*.lua "$stripped/lua/moonflow/" || exit 1
+  cp -r lua/moonflow "$stripped/lua/" || exit 1
   for file in $odd_modules; do cp "$build/tests/kernels/cuda/$file.so" "$stripped/tests/kernels/cuda/" || exit 1; done
   tar -czf "$to/programs.tar.gz" -C "$stripped" . || exit 1
   missing=()

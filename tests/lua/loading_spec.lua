@@ -10,8 +10,7 @@ describe("a file of Moonflow", function()
 
   it("is loaded as what it compiles to, with its lines and names", function()
     local count = 0
-    for name in io.popen("ls " .. process.quote(own)):read("*a"):gmatch("[%w_]+%.lua") do
-      local path = own .. name
+    for path in io.popen("find " .. process.quote(own) .. " -name '*.lua'"):lines() do
       local chunk, made = core.load_file(path)
       assert.is_true(made, path)
       assert.equal("@" .. path, debug.getinfo(chunk, "S").source)
@@ -66,10 +65,15 @@ describe("a file of Moonflow", function()
   end)
 
   it("may be changed: the next start takes what it says", function()
-    assert.equal(0, os.execute(("mkdir %s && cp %s*.lua %s"):format(
-      process.quote(folder .. "/moonflow"), process.quote(own), process.quote(folder .. "/moonflow"))))
-    local ended = run "print(debug.getinfo(require('moonflow').poll, 'S').source)"
-    assert.equal("@" .. folder .. "/moonflow/session.lua\n", ended.out, ended.err)
+    local copy = "mkdir %s && cd %s && find . -name '*.lua' -exec cp --parents -L {} %s \\;"
+    local to = process.quote(folder .. "/moonflow")
+    assert.equal(0, os.execute(copy:format(to, process.quote(own), to)))
+    local ended = run [[
+      for _, one in ipairs { require("moonflow").poll, require("moonflow").np.sort } do
+        print(debug.getinfo(one, "S").source)
+      end
+    ]]
+    assert.equal(("@%s/moonflow/session.lua\n@%s/moonflow/np/order.lua\n"):format(folder, folder), ended.out, ended.err)
 
     local path = folder .. "/moonflow/progress.lua"
     local text = process.read(path)

@@ -10,7 +10,7 @@ local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
-local types = require "moonflow.onnx_types"
+local types = require "moonflow.onnx.types"
 
 local Node = {}
 Node.__index = Node

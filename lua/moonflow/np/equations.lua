@@ -6,8 +6,8 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
-local panels = require "moonflow.panels"
-local stacks = require "moonflow.np_stacks"
+local panels = require "moonflow.np.panels"
+local stacks = require "moonflow.np.stacks"
 
 local as_array, floating = ndarray.as_array, ndarray.floating
 local subtract_product, solve_lower, solve_upper = panels.subtract_product, panels.solve_lower, panels.solve_upper

@@ -3,7 +3,7 @@
 
 local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
-local types = require "moonflow.onnx_types"
+local types = require "moonflow.onnx.types"
 
 local ops = {}
 
@@ -496,6 +496,6 @@ function ops.dot_product_attention(w)
     { perm = { ints = { 0, 2, 1, 3 } } })
 end
 
-for op, write in pairs(require "moonflow.onnx_export_images") do ops[op] = write end
+for op, write in pairs(require "moonflow.onnx.export_images") do ops[op] = write end
 
 return ops

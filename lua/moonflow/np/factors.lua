@@ -5,10 +5,10 @@
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
-local panels = require "moonflow.panels"
-local reflections = require "moonflow.reflections"
-local rotations = require "moonflow.rotations"
-local stacks = require "moonflow.np_stacks"
+local panels = require "moonflow.np.panels"
+local reflections = require "moonflow.np.reflections"
+local rotations = require "moonflow.np.rotations"
+local stacks = require "moonflow.np.stacks"
 
 local as_array, floating, cast, product = ndarray.as_array, ndarray.floating, ndarray.cast, panels.product
 local max, min, sqrt, fail, signature = math.max, math.min, math.sqrt, errors.raise, arguments.signature

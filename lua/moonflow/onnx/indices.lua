@@ -1,7 +1,7 @@
 --- ONNX operators that pick and put by indices, which count from the end too where they are below 0: a table from an
 --- operator's name to the function that applies it to a node.
 
-local onnx_node = require "moonflow.onnx_node"
+local onnx_node = require "moonflow.onnx.node"
 
 local operators = {}
 

@@ -1,5 +1,5 @@
 --- The operators of ONNX that can be read: a table from a name to the function that applies the operator to a node
---- (onnx_node) and gives its outputs in their order, as far as anybody wants them.
+--- (onnx/node) and gives its outputs in their order, as far as anybody wants them.
 
 local operators = {}
 
@@ -8,7 +8,7 @@ local families = {
   "spectra", "random",
 }
 for _, family in ipairs(families) do
-  for name, apply in pairs(require("moonflow.onnx_" .. family)) do operators[name] = apply end
+  for name, apply in pairs(require("moonflow.onnx." .. family)) do operators[name] = apply end
 end
 
 return operators

@@ -5,7 +5,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
-local onnx_writer = require "moonflow.onnx_writer"
+local onnx_writer = require "moonflow.onnx.writer"
 local plan = require "moonflow.plan"
 local session = require "moonflow.session"
 local typing = require "moonflow.typing"
@@ -54,7 +54,7 @@ local function write_source(writer, node, inputs)
 end
 
 local function write_op(writer, node)
-  local ops = require "moonflow.onnx_export_ops"
+  local ops = require "moonflow.onnx.export_ops"
   writer:begin(node)
   local write = ops[node.op]
   if not write then
@@ -150,7 +150,7 @@ end
 
 -- The graph for a batch of any size, made of what the job's body is for some.
 local function written_for_any_batch(job, given)
-  local batch = require "moonflow.onnx_batch"
+  local batch = require "moonflow.onnx.batch"
   local axes, graphs = {}, {}
   for i, size in ipairs(batch.sizes) do
     local leaves = {}

@@ -3,7 +3,7 @@
 -- Images have one, two or three axes of places. Those of one are taken as images of height 1, of three as volumes.
 
 local einsum = require("moonflow.einsum").of_values
-local onnx_node = require "moonflow.onnx_node"
+local onnx_node = require "moonflow.onnx.node"
 local volumes = require "moonflow.volumes"
 local windows = require "moonflow.windows"
 

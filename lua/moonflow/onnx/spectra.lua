@@ -2,7 +2,7 @@
 -- A transform is a product with a matrix of sines and cosines, which is made when the job is traced. Complex numbers
 -- are pairs along a last axis, which has size 1 where all are real.
 
-local onnx_layers = require "moonflow.onnx_layers"
+local onnx_layers = require "moonflow.onnx.layers"
 
 local operators = {}
 

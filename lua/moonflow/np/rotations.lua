@@ -2,8 +2,8 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
-local panels = require "moonflow.panels"
-local reflections = require "moonflow.reflections"
+local panels = require "moonflow.np.panels"
+local reflections = require "moonflow.np.reflections"
 
 local product = panels.product
 local abs, max, min, sqrt, fail = math.abs, math.max, math.min, math.sqrt, errors.raise

@@ -4,7 +4,7 @@
 
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
-local types = require "moonflow.onnx_types"
+local types = require "moonflow.onnx.types"
 
 local Writer = {}
 Writer.__index = Writer

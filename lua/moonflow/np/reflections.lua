@@ -2,7 +2,7 @@
 -- Those of a panel are applied to the others as one block, by products of the engine.
 
 local core = require "moonflow.core"
-local panels = require "moonflow.panels"
+local panels = require "moonflow.np.panels"
 
 local product = panels.product
 local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt

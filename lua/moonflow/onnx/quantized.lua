@@ -6,9 +6,9 @@
 -- that no sum is rounded where they give sums.
 
 local arguments = require "moonflow.arguments"
-local onnx_elementwise = require "moonflow.onnx_elementwise"
-local onnx_layers = require "moonflow.onnx_layers"
-local onnx_recurrent = require "moonflow.onnx_recurrent"
+local onnx_elementwise = require "moonflow.onnx.elementwise"
+local onnx_layers = require "moonflow.onnx.layers"
+local onnx_recurrent = require "moonflow.onnx.recurrent"
 
 local operators = {}
 

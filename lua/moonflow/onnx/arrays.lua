@@ -4,7 +4,7 @@
 
 local core = require "moonflow.core"
 local ndarray = require "moonflow.ndarray"
-local onnx_node = require "moonflow.onnx_node"
+local onnx_node = require "moonflow.onnx.node"
 
 local operators = {}
 

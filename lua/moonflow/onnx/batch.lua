@@ -3,7 +3,7 @@
 
 local errors = require "moonflow.errors"
 local np = require "moonflow.np"
-local types = require "moonflow.onnx_types"
+local types = require "moonflow.onnx.types"
 
 local batch = {}
 

@@ -4,7 +4,7 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
-local counts = require "moonflow.np_random_counts"
+local counts = require "moonflow.np.random_counts"
 local random_seed = require "moonflow.random_seed"
 local trace = require "moonflow.trace"
 

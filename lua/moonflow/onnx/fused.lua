@@ -2,10 +2,10 @@
 --- from an operator's name, with its domain, to the function that applies it to a node.
 -- Each is the operators that it stands for, as far as ONNX has them now.
 
-local onnx_attention = require "moonflow.onnx_attention"
-local onnx_elementwise = require "moonflow.onnx_elementwise"
-local onnx_indices = require "moonflow.onnx_indices"
-local onnx_layers = require "moonflow.onnx_layers"
+local onnx_attention = require "moonflow.onnx.attention"
+local onnx_elementwise = require "moonflow.onnx.elementwise"
+local onnx_indices = require "moonflow.onnx.indices"
+local onnx_layers = require "moonflow.onnx.layers"
 
 local operators = {}
 
