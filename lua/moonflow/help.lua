@@ -141,7 +141,7 @@ local function function_text(f, path)
   if not is_lua then return table.concat(lines, "\n") end
   if signature and path and path:find(":", 1, true) then signature = signature:called(path) end
   local called = signature and signature:text() or (path or "function") .. parameters_text(f, info, path)
-  local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
+  local place = info.source:match(".*(moonflow/[%w_/]+%.lua)$") or info.short_src
   return whole(called, lines, signature) .. ("\ndefined at %s:%d"):format(place, info.linedefined)
 end
 

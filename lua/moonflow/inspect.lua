@@ -32,7 +32,7 @@ end
 local function function_text(value)
   local info = debug.getinfo(value, "S")
   if info.what == "C" then return tostring(value) end
-  local place = info.source:match("(moonflow/[%w_]+%.lua)$") or info.short_src
+  local place = info.source:match(".*(moonflow/[%w_/]+%.lua)$") or info.short_src
   return ("function <%s:%d>"):format(place, info.linedefined)
 end
 

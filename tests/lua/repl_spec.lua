@@ -242,7 +242,8 @@ job(x)
           local is_function, full = type(value) == "function", path .. "." .. name
           for _, text in ipairs(is_function and { flow.help(value, full), flow.help(value) } or {}) do
             local said = text:match("^[^\n]+\n([^\n]+)") or "defined at"
-            if said:find("^defined at") then none[#none + 1] = full end
+            local place = text:match("\ndefined at ([^\n]+)$") or "moonflow/catalog.lua:1"
+            if said:find("^defined at") or not place:find("^moonflow/[%w_/]+%.lua:%d+$") then none[#none + 1] = full end
           end
         end
       end
