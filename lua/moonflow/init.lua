@@ -29,10 +29,7 @@ local initializer = require "moonflow.initializer"
 local interrupts = require "moonflow.interrupts"
 local iterator = require "moonflow.iterator"
 local job = require "moonflow.job"
-local layers = require "moonflow.layers"
 local log = require "moonflow.log"
-local mathematics = require "moonflow.math"
-local nn = require "moonflow.nn"
 local np = require "moonflow.np"
 local onnx = require "moonflow.onnx"
 local ops = require "moonflow.ops"
@@ -49,7 +46,7 @@ local variable = require "moonflow.variable"
 local watch = require "moonflow.watch"
 
 session.learn()
-layers.complete()
+require "moonflow.composed"
 
 -- A module as scripts see it: without what is there for the other files.
 local function public(module, ...)
@@ -59,7 +56,8 @@ local function public(module, ...)
   return seen
 end
 
-local flow = {
+local flow = ops.functions
+for name, value in pairs {
   version = core.version,
 
   -- dtypes
@@ -80,8 +78,6 @@ local flow = {
   get_variable = variable.get_variable,
   get_all_variables = variable.get_all_variables,
   load_variables = variable.load_variables,
-  layers = public(layers, "complete"),
-  nn = nn,
   losses = require "moonflow.losses",
   optimizer = public(require "moonflow.optimizer", "add_loss"),
   regularizers = require "moonflow.regularizer",
@@ -121,7 +117,7 @@ local flow = {
   zip = iterator.zip,
   help = help.text,
   is_error = errors.is_error,
-}
+} do flow[name] = value end
 
 for _, name in ipairs {
   "constant_initializer", "zeros_initializer", "ones_initializer", "random_uniform_initializer",
@@ -132,9 +128,7 @@ for _, name in ipairs {
   "identity_initializer",
 } do flow[name] = initializer[name] end
 
-ops.expose(flow)
 flow.einsum = require("moonflow.einsum").of_values
-mathematics.complete(flow)
 help.close("flow", flow)
 
 if compiles then jit.on() end

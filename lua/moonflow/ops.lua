@@ -1,4 +1,5 @@
---- Ops: one function per public op of the catalog, made from what the session says about it.
+--- Ops: one function per public op of the catalog, made from what the session says about it, and how those functions
+-- are made that are put together from several (`composed`).
 -- Inputs and attributes may be given by position, in that order, or by name in the trailing options; `name` names the
 -- op. Ops with random numbers get their seed and step from the job. Helper ops have no function here; layers and
 -- optimizers append them with `ops.apply`.
@@ -11,15 +12,14 @@ local trace = require "moonflow.trace"
 
 local ops = {}
 
+--- All of these functions, in folders, as scripts see them: `flow` is this table.
+ops.functions = {}
+
 local paths = {}                                 -- name of every op -> its path under `flow`, or false
 local definitions = {}                           -- what is used of them, by name
 local help = setmetatable({}, { __mode = "k" })  -- function -> { path, signature, doc }
 local handle                                     -- gives the core session, which has the catalog
 
---- Learns the names of the ops. `session_handle()` gives the core session; it is asked again for each op in use.
-function ops.learn(session_handle)
-  handle, definitions, paths = session_handle, {}, session_handle():op_paths()
-end
 
 -- Attribute types as kinds of arguments.
 local kinds = { bool = "boolean", int = "integer", float = "number", string = "string", dtype = "dtype",
@@ -79,11 +79,6 @@ local function definition_of(name)
   return def
 end
 
---- Is there an op of this name in the catalog?
-function ops.has(name)
-  return paths[name] ~= nil
-end
-
 -- The outputs users see: "out" where the op has one of that name, else all of them.
 local function public_outputs(def, t, name, site, ...)
   for i, output in ipairs(def.outputs) do
@@ -134,23 +129,6 @@ function ops.apply(op, inputs, attrs, name, seed)
   if def.random then supply_random(def, t, ids, attrs, full, seed) end
   supply_algorithm(def, t, attrs)
   return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
-end
-
-local function finish_composed(where, fine, ...)
-  if fine then return ... end
-  local problem = ...
-  if errors.is_error(problem) and problem.op and problem.op ~= "" then
-    local inner = rawget(problem, "inner_op") or problem.op
-    problem.inner_op = inner
-    if inner:match("^[%w_]+") ~= where:match("[%w_]+$") then problem.op = where .. ": " .. inner end
-  end
-  error(problem, 0)
-end
-
---- What `make(...)` gives, of a function that is put together from several ops: their errors name it too.
---- @param where string  what the user has called, such as "flow.nn.BCELoss"
-function ops.compose(where, make, ...)
-  return finish_composed(where, pcall(make, ...))
 end
 
 --- x in float32 where its dtype is a narrow one: half precision cannot count far, nor hold squares.
@@ -226,29 +204,88 @@ local function make_function(name, where)
   return public
 end
 
---- The same function under another path of `flow`, by which its errors call it.
-function ops.alias(public, path)
-  local entry = help[public]
-  return type(entry) == "string" and make_function(entry, "flow." .. path) or public
+--- The function at a path, such as "nn.relu", or nil.
+function ops.at(path)
+  local value = ops.functions
+  for part in path:gmatch("[^.]+") do value = value and rawget(value, part) end
+  return value
 end
 
---- Puts `value` at a path such as "nn.relu" under `root`, unless something is there.
-function ops.place(root, path, value)
-  local folder = root
+-- Puts a function at its path.
+local function place(path, public)
+  local folder = ops.functions
   for part in path:gmatch("([^.]+)%.") do
-    folder[part] = rawget(folder, part) or {}
+    folder[part] = folder[part] or {}
     folder = folder[part]
   end
-  local leaf = path:match("([^.]+)$")
-  if rawget(folder, leaf) == nil then folder[leaf] = value end
-  return folder[leaf]
+  folder[path:match("([^.]+)$")] = public
 end
 
---- Makes the functions of all public ops under `flow`.
-function ops.expose(flow)
+--- Makes the functions of all public ops. `session_handle()` gives the core session; it is asked again for each op in
+--- use.
+function ops.learn(session_handle)
+  handle, definitions, paths = session_handle, {}, session_handle():op_paths()
   for name, path in pairs(paths) do
-    if path then ops.place(flow, path, make_function(name, "flow." .. path)) end
+    -- Where the library is loaded once more, what stands there may be more than the op's.
+    if path and not ops.at(path) then place(path, make_function(name, "flow." .. path)) end
   end
+end
+
+--- Puts the function at a path under another one too. One of the catalog is called by that in its errors.
+function ops.alias(path, of)
+  local public = ops.at(of)
+  local entry = help[public]
+  place(path, type(entry) == "string" and make_function(entry, "flow." .. path) or public)
+end
+
+-- What a composed function gives: the errors of its ops name it too.
+local function finish_composed(where, fine, ...)
+  if fine then return ... end
+  local problem = ...
+  if errors.is_error(problem) and problem.op and problem.op ~= "" then
+    local inner = rawget(problem, "inner_op") or problem.op
+    problem.inner_op = inner
+    if inner:match("^[%w_]+") ~= where:match("[%w_]+$") then problem.op = where .. ": " .. inner end
+  end
+  error(problem, 0)
+end
+
+local function compose(path, signature, doc, make, other)
+  local where = signature.where
+  local function composed(...)
+    local instead = other and other(...)
+    if instead then return instead(...) end
+    local t = trace.need(where)
+    return finish_composed(where, pcall(make, signature:parse(...), t, signature))
+  end
+  ops.document(composed, where, signature, doc)
+  place(path, composed)
+end
+
+local function is_named(parameters)
+  for _, parameter in ipairs(parameters) do
+    if parameter[1] == "name" then return true end
+  end
+end
+
+--- Makes a function that is put together from ops, in the place of one of the catalog where there is one.
+--- @param path string       such as "nn.dropout"
+--- @param parameters table  as arguments.signature takes them; `name` is the last where it is not among them
+--- @param doc string        what help says
+--- @param make function     make(given, t, signature) gives the results, from the arguments by name and the trace
+--- @param other? function   other(...) gives a function that takes this call instead, where there is one
+function ops.define(path, parameters, doc, make, other)
+  if not is_named(parameters) then parameters[#parameters + 1] = { "name", "string?" } end
+  compose(path, arguments.signature("flow." .. path, parameters), doc, make, other)
+end
+
+--- Lets a function of the catalog do more than its op does, by the same arguments.
+--- @param doc string     what help says of that, behind the rest
+--- @param make function  make(as_it_is, given) gives the results
+function ops.extend(path, doc, make)
+  local as_it_is = ops.at(path)
+  compose(path, ops.signature(as_it_is):called("flow." .. path), ops.doc(as_it_is) .. "\n" .. doc,
+    function(given) return make(as_it_is, given) end)
 end
 
 --- Notes the help text of a function that is written in Lua.

@@ -91,6 +91,21 @@ describe("a file of Moonflow", function()
     assert.equal("", ended.err)
   end)
 
+  it("gives the same functions where the library is loaded once more", function()
+    local ended = process.moonflow({ "-e", [[
+      local before, functions = require "moonflow", {}
+      for name, value in pairs(before.math) do functions[name] = value end
+      functions.matmul = before.matmul
+      package.loaded.moonflow = nil
+      local flow, same = require "moonflow", 0
+      for name, value in pairs(functions) do
+        same = same + ((name == "matmul" and flow or flow.math)[name] == value and 0 or 1)
+      end
+      print(same)
+    ]] })
+    assert.equal("0\n", ended.out, ended.err)
+  end)
+
   it("is compiled by another LuaJIT than that of the build", function()
     local ended = process.moonflow({ "-e", [[
       jit.version = "LuaJIT 2.2"

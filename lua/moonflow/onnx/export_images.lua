@@ -1,6 +1,6 @@
 --- The ops over images as ONNX has them, which keeps channels on axis 1: a table as that of onnx_export_ops.
 
-local windows = require "moonflow.windows"
+local windows = require "moonflow.formulas.windows"
 
 local ops = {}
 

@@ -4,8 +4,8 @@
 
 local einsum = require("moonflow.einsum").of_values
 local onnx_node = require "moonflow.onnx.node"
-local volumes = require "moonflow.volumes"
-local windows = require "moonflow.windows"
+local volumes = require "moonflow.formulas.volumes"
+local windows = require "moonflow.formulas.windows"
 
 local operators = {}
 

@@ -1,7 +1,7 @@
 --- ONNX's Resize, and Upsample before it.
 -- What enlarges an image by whole factors in the usual ways is an op of its own.
 
-local resizing = require "moonflow.resizing"
+local resizing = require "moonflow.formulas.resizing"
 
 local operators = {}
 

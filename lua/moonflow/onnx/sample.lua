@@ -1,7 +1,7 @@
 --- ONNX's GridSample, which takes an image at places that are computed: a table from its name to the function that
 --- applies it to a node.
 
-local sampling = require "moonflow.sampling"
+local sampling = require "moonflow.formulas.sampling"
 
 local operators = {}
 

@@ -2,6 +2,7 @@
 -- all ways through the steps, one after the other.
 
 local arguments = require "moonflow.arguments"
+local define_loss = require "moonflow.composed.losses"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 
@@ -78,13 +79,11 @@ local function check(given, signature)
   end
 end
 
---- Adds the loss to flow.nn through `define_loss` of nn_losses.
-return function(define_loss)
-  define_loss("CTCLoss", {
-    { "input", "blob" }, { "target", "blob" }, { "input_lengths", "blob" }, { "target_lengths", "blob" },
-    { "blank", "integer", 0, text = "the class of a step that says nothing" },
-    { "zero_infinity", "boolean", false, text = "true: a target that its steps have no room for costs 0" },
-  }, [[
+define_loss("CTCLoss", {
+  { "input", "blob" }, { "target", "blob" }, { "input_lengths", "blob" }, { "target_lengths", "blob" },
+  { "blank", "integer", 0, text = "the class of a step that says nothing" },
+  { "zero_infinity", "boolean", false, text = "true: a target that its steps have no room for costs 0" },
+}, [[
 Connectionist temporal classification, in nats: how unlikely it is that the steps say the target, whose labels may each
 take several steps and have blanks between them. Two equal labels in a row need a blank.
   -log(sum over all ways w with collapsed(w) = target of the product of exp(input[t, w(t)]) over all steps t)
@@ -97,47 +96,46 @@ errors: in a run, a label outside of the classes or a length beyond the axis, wi
 cost: some ten ops for each step
 source: Graves and others, "Connectionist temporal classification", ICML 2006; the ways are summed forwards
 mean: as in PyTorch, each loss is divided by its target's length before the mean over the batch is taken]],
-  function(given, signature)
-    check(given, signature)
-    local name = given.name or trace.need("flow.nn.CTCLoss"):unnamed("CTCLoss")
-    local x = given.input
-    local batch, steps = x.shape[0], x.shape[1]
-    local input_lengths = column(checked(given.input_lengths, steps + 1, name .. "-input_lengths"))
-    local target_lengths = checked(given.target_lengths, given.target.shape[1] + 1, name .. "-target_lengths")
-    local wanted = with_blanks(labels_of(given, target_lengths, name .. "-target"), given.blank)
-    local width = wanted.shape[1]
-    local nothing, certain = constant(-math.huge, x.dtype), constant(0, x.dtype)
+function(given, signature)
+  check(given, signature)
+  local name = given.name or trace.need("flow.nn.CTCLoss"):unnamed("CTCLoss")
+  local x = given.input
+  local batch, steps = x.shape[0], x.shape[1]
+  local input_lengths = column(checked(given.input_lengths, steps + 1, name .. "-input_lengths"))
+  local target_lengths = checked(given.target_lengths, given.target.shape[1] + 1, name .. "-target_lengths")
+  local wanted = with_blanks(labels_of(given, target_lengths, name .. "-target"), given.blank)
+  local width = wanted.shape[1]
+  local nothing, certain = constant(-math.huge, x.dtype), constant(0, x.dtype)
 
-    -- What each step gives to each place of the wanted row.
-    local index = ops.apply("broadcast_to", { ops.apply("expand_dims", { wanted }, { axis = 1 }) },
-      { shape = { batch, steps, width } })
-    local given_to = ops.apply("dim_gather", { x, index }, { dim = 2 })
-    -- A label may follow the one before it without a blank, unless they are the same.
-    local may_skip = both(wanted:ne(given.blank), ops.apply("not_equal", { wanted, moved(wanted, 2, given.blank) }))
+  -- What each step gives to each place of the wanted row.
+  local index = ops.apply("broadcast_to", { ops.apply("expand_dims", { wanted }, { axis = 1 }) },
+    { shape = { batch, steps, width } })
+  local given_to = ops.apply("dim_gather", { x, index }, { dim = 2 })
+  -- A label may follow the one before it without a blank, unless they are the same.
+  local may_skip = both(wanted:ne(given.blank), ops.apply("not_equal", { wanted, moved(wanted, 2, given.blank) }))
 
-    -- ways[place]: logarithm of the sum over all ways that are there after the steps so far. Before the first step they
-    -- are at the first blank.
-    local places = numbers(width, target_lengths.dtype)
-    local start = choose(places:eq(0), certain, nothing)
-    local ways = ops.apply("broadcast_to", { start }, { shape = { batch, width } })
-    for t = 0, steps - 1 do
-      local now = ops.apply("slice", { given_to }, { begin = { 0, t, 0 }, size = { batch, 1, width } })
-      now = ops.apply("reshape", { now }, { shape = { batch, width } })
-      local skipping = choose(may_skip, moved(ways, 2, -math.huge), nothing)
-      local before = ops.apply("stack", { ways, moved(ways, 1, -math.huge), skipping }, { axis = 2 })
-      local sum = ops.apply("reduce_logsumexp", { before }, { axis = { 2 } })
-      ways = choose(input_lengths:gt(t), sum + now, ways)
-    end
+  -- ways[place]: logarithm of the sum over all ways that are there after the steps so far. Before the first step they
+  -- are at the first blank.
+  local places = numbers(width, target_lengths.dtype)
+  local start = choose(places:eq(0), certain, nothing)
+  local ways = ops.apply("broadcast_to", { start }, { shape = { batch, width } })
+  for t = 0, steps - 1 do
+    local now = ops.apply("slice", { given_to }, { begin = { 0, t, 0 }, size = { batch, 1, width } })
+    now = ops.apply("reshape", { now }, { shape = { batch, width } })
+    local skipping = choose(may_skip, moved(ways, 2, -math.huge), nothing)
+    local before = ops.apply("stack", { ways, moved(ways, 1, -math.huge), skipping }, { axis = 2 })
+    local sum = ops.apply("reduce_logsumexp", { before }, { axis = { 2 } })
+    ways = choose(input_lengths:gt(t), sum + now, ways)
+  end
 
-    -- They end on the last label or on the blank behind it.
-    local missing = ops.apply("subtract", { column(target_lengths) * 2, places })
-    local ends = both(missing:ge(0), missing:le(1))
-    local loss = -ops.apply("reduce_logsumexp", { choose(ends, ways, nothing) }, { axis = { 1 } })
-    if given.zero_infinity then loss = choose(loss:eq(math.huge), certain, loss) end
-    if given.reduction == "mean" then
-      local counts = ops.apply("maximum", { target_lengths, constant(1, target_lengths.dtype) })
-      loss = loss / ops.apply("cast", { counts }, { dtype = x.dtype })
-    end
-    return loss
-  end)
-end
+  -- They end on the last label or on the blank behind it.
+  local missing = ops.apply("subtract", { column(target_lengths) * 2, places })
+  local ends = both(missing:ge(0), missing:le(1))
+  local loss = -ops.apply("reduce_logsumexp", { choose(ends, ways, nothing) }, { axis = { 1 } })
+  if given.zero_infinity then loss = choose(loss:eq(math.huge), certain, loss) end
+  if given.reduction == "mean" then
+    local counts = ops.apply("maximum", { target_lengths, constant(1, target_lengths.dtype) })
+    loss = loss / ops.apply("cast", { counts }, { dtype = x.dtype })
+  end
+  return loss
+end)

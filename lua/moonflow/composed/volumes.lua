@@ -4,8 +4,8 @@ local core = require "moonflow.core"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
-local volumes = require "moonflow.volumes"
-local windows = require "moonflow.windows"
+local volumes = require "moonflow.formulas.volumes"
+local windows = require "moonflow.formulas.windows"
 
 -- How a body of a job computes, for `volumes`.
 local Tools = {}
@@ -61,38 +61,36 @@ dtypes, precision: those of flow.nn.conv2d, which computes it, with the depths t
   takes memory for as many copies of x
 errors: a rank, a channel count or groups that do not fit; a window larger than the padded volume]]
 
-local function define_conv(define)
-  define("conv3d", {
-    { "x", "blob" }, { "filter", "blob" }, { "strides", "list", 1 }, { "padding", "any", "VALID" },
-    { "data_format", "string", "NCDHW" }, { "dilations", "list", 1 }, { "groups", "integer", 1 },
-  }, conv_doc,
-  function(given, t, signature)
-    local x, filter, format, groups = given.x, given.filter, given.data_format, given.groups
-    check_volume(x, "x", format, signature)
-    check_volume(filter, "filter", format, signature)
-    local last = format == "NDHWC"
-    local channels, part = x.shape[last and 4 or 1], filter.shape[last and 4 or 1]
-    if groups < 1 or part * groups ~= channels or filter.shape[0] % groups ~= 0 then
-      signature:fail((": '%s' %s has %d channels, filter '%s' %s is for %d in %d %s"):format(x.name, tostring(x.shape),
-        channels, filter.name, tostring(filter.shape), part * groups, groups, groups == 1 and "group" or "groups"))
-    end
-    local settings = {
-      strides = windows.numbers(given.strides, 3, "strides", signature), groups = groups,
-      dilations = windows.numbers(given.dilations, 3, "dilations", signature),
-      pads = windows.pads(given.padding, 3, last and 1 or 2, signature),
-    }
-    local depth_axis = last and 1 or 2
-    local reach = (filter.shape[depth_axis] - 1) * settings.dilations[1] + 1
-    check_depth(x, x.shape[depth_axis], reach, settings.pads, signature)
-    return with_channels_first(t, x, given.name or t:unnamed("Conv3d"), format, function(tools, volume)
-      if last then filter = tools:apply("transpose", { filter }, { perm = { 0, 4, 1, 2, 3 } }, "filter_first") end
-      return volumes.conv(tools, volume, filter, settings)
-    end)
+ops.define("nn.conv3d", {
+  { "x", "blob" }, { "filter", "blob" }, { "strides", "list", 1 }, { "padding", "any", "VALID" },
+  { "data_format", "string", "NCDHW" }, { "dilations", "list", 1 }, { "groups", "integer", 1 },
+}, conv_doc,
+function(given, t, signature)
+  local x, filter, format, groups = given.x, given.filter, given.data_format, given.groups
+  check_volume(x, "x", format, signature)
+  check_volume(filter, "filter", format, signature)
+  local last = format == "NDHWC"
+  local channels, part = x.shape[last and 4 or 1], filter.shape[last and 4 or 1]
+  if groups < 1 or part * groups ~= channels or filter.shape[0] % groups ~= 0 then
+    signature:fail((": '%s' %s has %d channels, filter '%s' %s is for %d in %d %s"):format(x.name, tostring(x.shape),
+      channels, filter.name, tostring(filter.shape), part * groups, groups, groups == 1 and "group" or "groups"))
+  end
+  local settings = {
+    strides = windows.numbers(given.strides, 3, "strides", signature), groups = groups,
+    dilations = windows.numbers(given.dilations, 3, "dilations", signature),
+    pads = windows.pads(given.padding, 3, last and 1 or 2, signature),
+  }
+  local depth_axis = last and 1 or 2
+  local reach = (filter.shape[depth_axis] - 1) * settings.dilations[1] + 1
+  check_depth(x, x.shape[depth_axis], reach, settings.pads, signature)
+  return with_channels_first(t, x, given.name or t:unnamed("Conv3d"), format, function(tools, volume)
+    if last then filter = tools:apply("transpose", { filter }, { perm = { 0, 4, 1, 2, 3 } }, "filter_first") end
+    return volumes.conv(tools, volume, filter, settings)
   end)
-end
+end)
 
-local function define_pooling(define, kind, title, doc)
-  define(kind .. "_pool3d", {
+local function pooling(kind, title, doc)
+  ops.define("nn." .. kind .. "_pool3d", {
     { "x", "blob" }, { "ksize", "list" }, { "strides", "list?" }, { "padding", "any", "VALID" },
     { "data_format", "string", "NCDHW" }, { "ceil_mode", "boolean", false },
   }, doc .. [[
@@ -115,10 +113,5 @@ The rest is as in flow.nn.]] .. kind .. "_pool2d along each axis: strides (defau
   end)
 end
 
---- Adds them to flow.nn through its `define`.
-return function(define)
-  define_conv(define)
-  define_pooling(define, "max", "MaxPool3d", "The largest element of each window of the volume, channel by channel.")
-  define_pooling(define, "avg", "AvgPool3d",
-    "The average of each window of the volume, channel by channel; padding does not count.")
-end
+pooling("max", "MaxPool3d", "The largest element of each window of the volume, channel by channel.")
+pooling("avg", "AvgPool3d", "The average of each window of the volume, channel by channel; padding does not count.")

@@ -6,7 +6,7 @@
 -- `tools` computes: apply(op, inputs, attrs, word), where `word` names a step on the way and the last one has none, and
 -- pick(x, axis, indices, word). The pads are those of `windows`.
 
-local windows = require "moonflow.windows"
+local windows = require "moonflow.formulas.windows"
 
 local volumes = {}
 

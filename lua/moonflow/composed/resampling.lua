@@ -5,8 +5,8 @@ local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local ops = require "moonflow.ops"
-local resizing = require "moonflow.resizing"
-local sampling = require "moonflow.sampling"
+local resizing = require "moonflow.formulas.resizing"
+local sampling = require "moonflow.formulas.sampling"
 
 -- How a body of a job computes, for `sampling` and `resizing`. A word may come more than once.
 local Tools = {}
@@ -47,32 +47,30 @@ padding_mode: what lies outside of the image is "zeros", the nearest pixel of it
 dtypes: float32, float64, bfloat16 or float16
 errors: a grid of another rank or batch, or without two numbers for each place]]
 
-local function define_sample(define)
-  define("grid_sample", {
-    { "x", "blob" }, { "grid", "blob" }, { "mode", "string", "bilinear" },
-    { "padding_mode", "string", "zeros" },
-    { "align_corners", "boolean", false, text = "-1 and 1 are the middles of the outermost pixels, not their edges" },
-  }, sample_doc,
-  function(given, t, signature)
-    local x, grid, mode, padding = given.x, given.grid, given.mode, given.padding_mode
-    if #x.shape ~= 4 then
-      signature:fail((": x '%s' is %s, wanted (batch, channels, height, width)"):format(x.name, tostring(x.shape)))
-    end
-    local batch = x.shape[0]
-    if #grid.shape ~= 4 or grid.shape[3] ~= 2 or grid.shape[0] ~= batch then
-      signature:fail((": grid '%s' is %s, wanted (%d, rows, columns, 2) for x '%s' %s"):format(grid.name,
-        tostring(grid.shape), batch, x.name, tostring(x.shape)))
-    end
-    if not sampling.modes[mode] then
-      signature:fail(": mode is '" .. mode .. "', wanted 'bilinear', 'bicubic' or 'nearest'")
-    end
-    if not sampling.paddings[padding] then
-      signature:fail(": padding_mode is '" .. padding .. "', wanted 'zeros', 'border' or 'reflection'")
-    end
-    local tools = tools_of(t, signature, given.name or t:unnamed("GridSample"))
-    return sampling.at_grid(tools, x, grid, mode, padding, given.align_corners)
-  end)
-end
+ops.define("nn.grid_sample", {
+  { "x", "blob" }, { "grid", "blob" }, { "mode", "string", "bilinear" },
+  { "padding_mode", "string", "zeros" },
+  { "align_corners", "boolean", false, text = "-1 and 1 are the middles of the outermost pixels, not their edges" },
+}, sample_doc,
+function(given, t, signature)
+  local x, grid, mode, padding = given.x, given.grid, given.mode, given.padding_mode
+  if #x.shape ~= 4 then
+    signature:fail((": x '%s' is %s, wanted (batch, channels, height, width)"):format(x.name, tostring(x.shape)))
+  end
+  local batch = x.shape[0]
+  if #grid.shape ~= 4 or grid.shape[3] ~= 2 or grid.shape[0] ~= batch then
+    signature:fail((": grid '%s' is %s, wanted (%d, rows, columns, 2) for x '%s' %s"):format(grid.name,
+      tostring(grid.shape), batch, x.name, tostring(x.shape)))
+  end
+  if not sampling.modes[mode] then
+    signature:fail(": mode is '" .. mode .. "', wanted 'bilinear', 'bicubic' or 'nearest'")
+  end
+  if not sampling.paddings[padding] then
+    signature:fail(": padding_mode is '" .. padding .. "', wanted 'zeros', 'border' or 'reflection'")
+  end
+  local tools = tools_of(t, signature, given.name or t:unnamed("GridSample"))
+  return sampling.at_grid(tools, x, grid, mode, padding, given.align_corners)
+end)
 
 local affine_doc = [[
 The grid for flow.nn.grid_sample that turns, scales, shears and shifts an image:
@@ -97,33 +95,31 @@ local function pixels(height, width, is_aligned)
   return list
 end
 
-local function define_affine(define)
-  define("affine_grid", {
-    { "theta", "blob" }, { "size", "list" },
-    { "align_corners", "boolean", false, text = "as grid_sample has it" },
-  }, affine_doc,
-  function(given, t, signature)
-    local theta, size = given.theta, arguments.flat_list(given.size)
-    if #theta.shape ~= 3 or theta.shape[1] ~= 2 or theta.shape[2] ~= 3 then
-      signature:fail((": theta '%s' is %s, wanted (batch, 2, 3)"):format(theta.name, tostring(theta.shape)))
+ops.define("nn.affine_grid", {
+  { "theta", "blob" }, { "size", "list" },
+  { "align_corners", "boolean", false, text = "as grid_sample has it" },
+}, affine_doc,
+function(given, t, signature)
+  local theta, size = given.theta, arguments.flat_list(given.size)
+  if #theta.shape ~= 3 or theta.shape[1] ~= 2 or theta.shape[2] ~= 3 then
+    signature:fail((": theta '%s' is %s, wanted (batch, 2, 3)"):format(theta.name, tostring(theta.shape)))
+  end
+  local batch = theta.shape[0]
+  for i = 1, 4 do
+    if #size ~= 4 or not arguments.is_size(size[i]) or size[1] ~= batch then
+      signature:fail((": size is {%s}, wanted {%d, channels, height, width} for theta '%s' %s"):format(
+        table.concat(size, ", "), batch, theta.name, tostring(theta.shape)))
     end
-    local batch = theta.shape[0]
-    for i = 1, 4 do
-      if #size ~= 4 or not arguments.is_size(size[i]) or size[1] ~= batch then
-        signature:fail((": size is {%s}, wanted {%d, channels, height, width} for theta '%s' %s"):format(
-          table.concat(size, ", "), batch, theta.name, tostring(theta.shape)))
-      end
-    end
-    local height, width = size[3], size[4]
-    local name = given.name or t:unnamed("AffineGrid")
-    local places = ops.constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
-      { height * width, 3 }))
-    local rows = ops.apply("reshape", { theta }, { shape = { batch * 2, 3 } }, name .. "-rows")
-    local grid = ops.apply("matmul", { rows, places }, { transpose_b = true }, name .. "-places")
-    grid = ops.apply("reshape", { grid }, { shape = { batch, 2, height, width } }, name .. "-image")
-    return (ops.apply("transpose", { grid }, { perm = { 0, 2, 3, 1 } }, name))
-  end)
-end
+  end
+  local height, width = size[3], size[4]
+  local name = given.name or t:unnamed("AffineGrid")
+  local places = ops.constant(t, core.array(pixels(height, width, given.align_corners), theta.dtype,
+    { height * width, 3 }))
+  local rows = ops.apply("reshape", { theta }, { shape = { batch * 2, 3 } }, name .. "-rows")
+  local grid = ops.apply("matmul", { rows, places }, { transpose_b = true }, name .. "-places")
+  grid = ops.apply("reshape", { grid }, { shape = { batch, 2, height, width } }, name .. "-image")
+  return (ops.apply("transpose", { grid }, { perm = { 0, 2, 3, 1 } }, name))
+end)
 
 local interpolate_doc = [[
 An image in another size, larger or smaller.
@@ -185,38 +181,29 @@ local function check_interpolate(given, signature)
   return size
 end
 
-local function define_interpolate(define)
-  define("interpolate", {
-    { "x", "blob" }, { "size", "list" }, { "mode", "string", "nearest" }, { "align_corners", "boolean", false },
-    { "antialias", "boolean", false }, { "data_format", "string", "NCHW" },
-  }, interpolate_doc,
-  function(given, t, signature)
-    local x, mode, first_axis = given.x, given.mode, given.data_format == "NHWC" and 1 or 2
-    local size, axes, factors = check_interpolate(given, signature), {}, {}
-    for i = 1, 2 do
-      local from = x.shape[first_axis + i - 1]
-      if from < 1 then signature:fail(": x '" .. x.name .. "' " .. tostring(x.shape) .. " has no pixels") end
-      axes[i] = { index = first_axis + i - 1, from = from, to = size[i], scale = size[i] / from }
-      factors[i] = size[i] / from
+ops.define("nn.interpolate", {
+  { "x", "blob" }, { "size", "list" }, { "mode", "string", "nearest" }, { "align_corners", "boolean", false },
+  { "antialias", "boolean", false }, { "data_format", "string", "NCHW" },
+}, interpolate_doc,
+function(given, t, signature)
+  local x, mode, first_axis = given.x, given.mode, given.data_format == "NHWC" and 1 or 2
+  local size, axes, factors = check_interpolate(given, signature), {}, {}
+  for i = 1, 2 do
+    local from = x.shape[first_axis + i - 1]
+    if from < 1 then signature:fail(": x '" .. x.name .. "' " .. tostring(x.shape) .. " has no pixels") end
+    axes[i] = { index = first_axis + i - 1, from = from, to = size[i], scale = size[i] / from }
+    factors[i] = size[i] / from
+  end
+  local name = given.name or t:unnamed("Interpolate")
+  if mode ~= "bicubic" and arguments.floating[x.dtype] and factors[1] % 1 == 0 and factors[2] % 1 == 0 then
+    return (ops.apply("upsample_2d", { x }, { size = factors, data_format = given.data_format, interpolation = mode,
+                                              align_corners = given.align_corners }, name))
+  end
+  local tools, how = tools_of(t, signature, name), manner(mode, given.align_corners, given.antialias)
+  for _, axis in ipairs(axes) do
+    if axis.from ~= axis.to then
+      x = (mode == "nearest" and resizing.nearest or resizing.weighted)(tools, x, how, axis)
     end
-    local name = given.name or t:unnamed("Interpolate")
-    if mode ~= "bicubic" and arguments.floating[x.dtype] and factors[1] % 1 == 0 and factors[2] % 1 == 0 then
-      return (ops.apply("upsample_2d", { x }, { size = factors, data_format = given.data_format, interpolation = mode,
-                                                align_corners = given.align_corners }, name))
-    end
-    local tools, how = tools_of(t, signature, name), manner(mode, given.align_corners, given.antialias)
-    for _, axis in ipairs(axes) do
-      if axis.from ~= axis.to then
-        x = (mode == "nearest" and resizing.nearest or resizing.weighted)(tools, x, how, axis)
-      end
-    end
-    return (ops.apply("identity", { x }, nil, name))
-  end)
-end
-
---- Adds them to flow.nn through its `define`.
-return function(define)
-  define_sample(define)
-  define_affine(define)
-  define_interpolate(define)
-end
+  end
+  return (ops.apply("identity", { x }, nil, name))
+end)

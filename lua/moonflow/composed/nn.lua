@@ -2,10 +2,8 @@
 -- about images, about volumes and what is a loss have files of their own.
 
 local arguments = require "moonflow.arguments"
+local blob = require "moonflow.blob"
 local ops = require "moonflow.ops"
-local trace = require "moonflow.trace"
-
-local nn = {}
 
 -- What help says of parameters that mean the same throughout.
 local texts = {
@@ -13,20 +11,13 @@ local texts = {
   noise_shape = "the shape of the mask, with a size of 1 along each axis whose elements share one choice, as "
     .. "{ rows, 1, 1, channels } for whole channels of (rows, height, width, channels)",
   seed = "a seed of its own, in place of that of flow.set_seed",
-  epsilon = "added to the variance under the root", eps = "added to the variance under the root",
+  epsilon = "added to the variance under the root",
   variance_epsilon = "added to the variance under the root",
 }
 
 local function define(name, parameters, doc, make)
-  local where = "flow.nn." .. name
-  parameters[#parameters + 1] = { "name", "string?" }
   arguments.explain(parameters, texts)
-  local signature = arguments.signature(where, parameters)
-  nn[name] = function(...)
-    local t = trace.need(where)
-    return ops.compose(where, make, signature:parse(...), t, signature)
-  end
-  ops.document(nn[name], where, signature, doc)
+  ops.define("nn." .. name, parameters, doc, make)
 end
 
 local function check_rate(rate, signature)
@@ -143,9 +134,28 @@ function(given, _, signature)
   return out
 end)
 
-require("moonflow.nn_images")(define)
-require("moonflow.nn_sampling")(define)
-require("moonflow.nn_volumes")(define)
-require("moonflow.nn_losses")(define)
+-- ---- element by element -------------------------------------------------------------------------------------------
 
-return nn
+ops.extend("nn.sigmoid_cross_entropy_with_logits", "Labels of 0 and 1 may be of an integer dtype.",
+function(as_it_is, given)
+  local labels, logits = given.labels, given.logits
+  if blob.is(labels) and blob.is(logits) and not arguments.floating[labels.dtype] then
+    given.labels = ops.apply("cast", { labels }, { dtype = logits.dtype })
+  end
+  return as_it_is(given)
+end)
+
+local within_one = ops.functions.nn.hardtanh
+define("hardtanh", {
+  { "x", "blob" }, { "min_val", "finite", -1, text = "the smallest result" },
+  { "max_val", "finite", 1, text = "the largest" },
+}, [[
+Identity between two bounds.
+  out = min(max(x, min_val), max_val)
+shapes: x of any shape -> out of the same shape
+dtypes: float32, float64]],
+function(given, _, signature)
+  if given.min_val == -1 and given.max_val == 1 then return within_one { x = given.x, name = given.name } end
+  if given.min_val > given.max_val then signature:fail(": min_val is above max_val") end
+  return (ops.apply("clip_by_value", { given.x }, { min = given.min_val, max = given.max_val }, given.name))
+end)

@@ -3,8 +3,10 @@
 -- a step adds what it makes of the state.
 
 local initializer = require "moonflow.initializer"
+local parts = require "moonflow.composed.layer"
 local ops = require "moonflow.ops"
 
+local define, naming, part = parts.define, parts.naming, parts.part
 local xavier = initializer.xavier_uniform_initializer()
 local zeros = initializer.zeros_initializer()
 
@@ -170,65 +172,64 @@ local function go_through(cell, inputs, states, w, is_there, reverse, named)
   return outs, states
 end
 
-return function(define, naming, part, weight)
-  local function variables_of(t, where, names, cell, given, features, units)
-    return variables(function(...) return weight(t, where, names, ...) end, cell, given, features, units)
-  end
+local function variables_of(t, where, names, cell, given, features, units)
+  return variables(function(...) return parts.weight(t, where, names, ...) end, cell, given, features, units)
+end
 
-  local function layer(cell, list, doc)
-    define(cell.name, parameters(list), doc, function(t, given, where, signature)
-      local x, units = given.inputs, given.units
-      need_inputs(x, 3, "(batch, steps, features)", signature)
-      if units < 1 then signature:fail(": units must be at least 1, got " .. units) end
-      local batch, steps, features = x.shape[0], x.shape[1], x.shape[2]
-      if steps < 1 then signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", it has no step") end
+local function layer(cell, list, doc)
+  define(cell.name, parameters(list), doc, function(given, t, signature)
+    local x, units = given.inputs, given.units
+    need_inputs(x, 3, "(batch, steps, features)", signature)
+    if units < 1 then signature:fail(": units must be at least 1, got " .. units) end
+    local batch, steps, features = x.shape[0], x.shape[1], x.shape[2]
+    if steps < 1 then signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", it has no step") end
 
-      local names = naming(t, given.name, cell.kind)
-      local function named(word) return part(names, word) end
-      -- Before the ops, for the error of a name that is taken is to be that of a variable.
-      local w = variables_of(t, where, names, cell, given, features, units)
-      local states = first_states(cell, given, batch, units, named, signature)
-      local is_there, all_there, nothing
-      if given.lengths then
-        is_there, all_there = masks(given.lengths, batch, steps, named, signature)
-        nothing = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} }, named "nothing")
-        -- A NaN that fills a sequence up would come back to the weights, as 0 times NaN.
-        x = ops.apply("where", { all_there, x, nothing }, nil, named "there")
-      end
+    local names = naming(t, given.name, cell.kind)
+    local function named(word) return part(names, word) end
+    -- Before the ops, for the error of a name that is taken is to be that of a variable.
+    local w = variables_of(t, signature.where, names, cell, given, features, units)
+    local states = first_states(cell, given, batch, units, named, signature)
+    local is_there, all_there, nothing
+    if given.lengths then
+      is_there, all_there = masks(given.lengths, batch, steps, named, signature)
+      nothing = ops.apply("constant", {}, { value = 0, dtype = x.dtype, shape = {} }, named "nothing")
+      -- A NaN that fills a sequence up would come back to the weights, as 0 times NaN.
+      x = ops.apply("where", { all_there, x, nothing }, nil, named "there")
+    end
 
-      local flat = ops.apply("reshape", { x }, { shape = { batch * steps, features } }, named "flat")
-      local inputs = ops.apply("reshape", { cell.inputs(flat, w, named "inputs") },
-        { shape = { batch, steps, cell.gates * units } }, named "input_gates")
-      local outs
-      outs, states = go_through(cell, inputs, states, w, is_there, given.reverse, named)
-      if not is_there then return ops.apply("stack", outs, { axis = 1 }, names.name), unpack(states) end
-      local out = ops.apply("stack", outs, { axis = 1 }, named "states")
-      return ops.apply("where", { all_there, out, nothing }, nil, names.name), unpack(states)
-    end)
-  end
+    local flat = ops.apply("reshape", { x }, { shape = { batch * steps, features } }, named "flat")
+    local inputs = ops.apply("reshape", { cell.inputs(flat, w, named "inputs") },
+      { shape = { batch, steps, cell.gates * units } }, named "input_gates")
+    local outs
+    outs, states = go_through(cell, inputs, states, w, is_there, given.reverse, named)
+    if not is_there then return ops.apply("stack", outs, { axis = 1 }, names.name), unpack(states) end
+    local out = ops.apply("stack", outs, { axis = 1 }, named "states")
+    return ops.apply("where", { all_there, out, nothing }, nil, names.name), unpack(states)
+  end)
+end
 
-  local function one_step(cell, list, doc)
-    define(cell.name .. "_cell", parameters(list), doc, function(t, given, where, signature)
-      local x = given.inputs
-      need_inputs(x, 2, "(batch, features)", signature)
-      local states, units = {}, nil
-      for i, name in ipairs(cell.states) do
-        need_state(given[name], name, x.dtype, x.shape[0], units, signature)
-        states[i], units = given[name], given[name].shape[1]
-      end
-      local names = naming(t, given.name, cell.kind .. "Cell")
-      local function named(word) return part(names, word) end
-      local w = variables_of(t, where, names, cell, given, x.shape[1], units)
-      return unpack(cell.step(cell.inputs(x, w, named "inputs"), states, w, named))
-    end)
-  end
+local function one_step(cell, list, doc)
+  define(cell.name .. "_cell", parameters(list), doc, function(given, t, signature)
+    local x = given.inputs
+    need_inputs(x, 2, "(batch, features)", signature)
+    local states, units = {}, nil
+    for i, name in ipairs(cell.states) do
+      need_state(given[name], name, x.dtype, x.shape[0], units, signature)
+      states[i], units = given[name], given[name].shape[1]
+    end
+    local names = naming(t, given.name, cell.kind .. "Cell")
+    local function named(word) return part(names, word) end
+    local w = variables_of(t, signature.where, names, cell, given, x.shape[1], units)
+    return unpack(cell.step(cell.inputs(x, w, named "inputs"), states, w, named))
+  end)
+end
 
-  layer(lstm, {
-    { "inputs", "blob" }, { "units", "integer" },
-    { "initial_hidden", "blob?", text = "before the first step; zeros when left out" },
-    { "initial_cell", "blob?", text = "before the first step; zeros when left out" },
-    { "lengths", "blob?" }, { "reverse", "boolean", false },
-  }, [[
+layer(lstm, {
+  { "inputs", "blob" }, { "units", "integer" },
+  { "initial_hidden", "blob?", text = "before the first step; zeros when left out" },
+  { "initial_cell", "blob?", text = "before the first step; zeros when left out" },
+  { "lengths", "blob?" }, { "reverse", "boolean", false },
+}, [[
 A long short-term memory over the steps of sequences: out, hidden, cell = flow.layers.lstm(x, units).
   i, f, g, o = the four blocks of x[:, t] . weight^T + bias + hidden . recurrent_weight^T + recurrent_bias
   cell = sigmoid(f) * cell + sigmoid(i) * tanh(g)
@@ -246,17 +247,17 @@ errors: inputs of another rank; an initial state or lengths of another shape or 
   [0, steps], with its position
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias, as of flow.layers.lstm_cell; ops: name]])
 
-  one_step(lstm, { { "inputs", "blob" }, { "hidden", "blob" }, { "cell", "blob" } }, [[
+one_step(lstm, { { "inputs", "blob" }, { "hidden", "blob" }, { "cell", "blob" } }, [[
 One step of flow.layers.lstm, whose variables it shares under one name: hidden, cell = lstm_cell(x, hidden, cell).
 shapes: inputs (batch, features), hidden and cell (batch, units) -> hidden, cell of the same shape
 defaults: as flow.layers.lstm
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias]])
 
-  layer(gru, {
-    { "inputs", "blob" }, { "units", "integer" },
-    { "initial_state", "blob?", text = "before the first step; zeros when left out" }, { "lengths", "blob?" },
-    { "reverse", "boolean", false },
-  }, [[
+layer(gru, {
+  { "inputs", "blob" }, { "units", "integer" },
+  { "initial_state", "blob?", text = "before the first step; zeros when left out" }, { "lengths", "blob?" },
+  { "reverse", "boolean", false },
+}, [[
 Gated recurrent units over the steps of sequences: out, state = flow.layers.gru(x, units).
   a, b, c = the three blocks of x[:, t] . weight^T + bias
   d, e, f = those of state . recurrent_weight^T + recurrent_bias
@@ -270,9 +271,8 @@ defaults: initial_state zeros; kernel_initializer and recurrent_initializer xavi
 errors: those of flow.layers.lstm
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias, as of flow.layers.gru_cell; ops: name]])
 
-  one_step(gru, { { "inputs", "blob" }, { "state", "blob" } }, [[
+one_step(gru, { { "inputs", "blob" }, { "state", "blob" } }, [[
 One step of flow.layers.gru, whose variables it shares under one name: state = gru_cell(x, state).
 shapes: inputs (batch, features), state (batch, units) -> state of the same shape
 defaults: as flow.layers.gru
 variables: name-weight, name-recurrent_weight, name-bias, name-recurrent_bias]])
-end

@@ -1,124 +1,14 @@
---- Layers: ops together with their variables.
--- A named layer calls its parts name-weight, name-bias, name-bias_add; an unnamed one is numbered per job, as in the
--- oldest dialect: Dense_6-weight, Dense_6_matmul, Dense_6_bias_add.
+--- The layers of single steps: dense, embedding, convolution, normalisation, prelu.
 
 local arguments = require "moonflow.arguments"
-local blob = require "moonflow.blob"
-local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
-local nn = require "moonflow.nn"
+local layer = require "moonflow.composed.layer"
 local ops = require "moonflow.ops"
-local trace = require "moonflow.trace"
-local variable = require "moonflow.variable"
 
-local layers = {}
-
--- How a layer names its parts. `name` nil: a made-up one, with "_" before the names of ops.
-local function naming(t, name, kind)
-  if name then return { name = name, joint = "-" } end
-  return { name = t:unnamed(kind), joint = "_" }
-end
-
-local function part(names, word)
-  return names.name .. names.joint .. word
-end
-
--- A variable of a layer. `given` are the layer's arguments.
-local function weight(t, where, names, word, shape, init, options)
-  options = options or {}
-  return variable.get(where, {
-    name = options.full_name or t:scoped(names.name .. "-" .. word), shape = shape, dtype = options.dtype,
-    initializer = init, regularizer = options.regularizer, trainable = options.trainable, reuse = false,
-    owner = "layer", model_name = word,
-  })
-end
-
--- Applies an activation: a function such as flow.nn.relu, called with the value and the name of the new op.
-local function activate(value, activation, names)
-  if not activation then return value end
-  local result = activation(value, { name = part(names, "activation") })
-  if not blob.is(result) then
-    errors.raise("invalid_argument", "the activation of '" .. names.name .. "' must return a blob, got "
-      .. arguments.describe(result))
-  end
-  return result
-end
-
+local nn = ops.functions.nn
+local define, naming, part, weight, activate = layer.define, layer.naming, layer.part, layer.weight, layer.activate
 local zeros = initializer.zeros_initializer()
 local ones = initializer.ones_initializer()
-
--- What help says of parameters that mean the same in all layers.
-local texts = {
-  activation = "a function such as flow.nn.relu, applied to the result",
-  use_bias = "add a bias",
-  kernel_initializer = "of the weight; xavier uniform when left out",
-  recurrent_initializer = "of the state's weight; xavier uniform when left out",
-  bias_initializer = "of the bias; zeros when left out",
-  beta_initializer = "of what is added; zeros when left out",
-  gamma_initializer = "of what multiplies; ones when left out",
-  moving_mean_initializer = "of the running mean; zeros when left out",
-  moving_variance_initializer = "of the running variance; ones when left out",
-  alpha_initializer = "of the slopes; zeros when left out",
-  embeddings_initializer = "of the vectors; random normal of deviation 1 when left out",
-  kernel_regularizer = "of the weight, such as flow.regularizers.l2(0.01)",
-  recurrent_regularizer = "of the state's weight",
-  bias_regularizer = "of the bias",
-  beta_regularizer = "of what is added",
-  gamma_regularizer = "of what multiplies",
-  alpha_regularizer = "of the slopes",
-  embeddings_regularizer = "of the vectors",
-  trainable = "false: no optimizer changes the variables",
-  name = "what its variables and ops are called after; else it is numbered",
-  model_distribute = "the original's, without effect",
-  units = "size of the last axis of the result",
-  filters = "channels of the result",
-  kernel_size = "size of the window: one number, or one for each axis",
-  strides = "steps of the window: one number, or one for each axis",
-  padding = "see above",
-  data_format = "where the channels are: on axis 1, or last when it ends in C",
-  dilation_rate = "distance between neighbours in the window: one number, or one for each axis",
-  groups = "parts into which channels and filters are split; each filter sees the channels of its part",
-  weight_name = "the whole name of the weight",
-  bias_name = "the whole name of the bias",
-  gamma_name = "the whole name of gamma",
-  beta_name = "the whole name of beta",
-  moving_mean_name = "the whole name of the running mean",
-  moving_variance_name = "the whole name of the running variance",
-  output_shape = "see above",
-  center = "add a learned beta",
-  scale = "multiply by a learned gamma",
-  epsilon = "added to the variance under the root",
-  lengths = "how many steps each sequence has; all of them when left out",
-  reverse = "from the last step to the first",
-  num_embeddings = "how many vectors there are",
-  embedding_dim = "how long each is",
-  dtype = "of the vectors and the result; the job's default_data_type when left out",
-  shared_axes = "axes, counted from the batch as 0, that have a single alpha",
-  addend = "what is added before the relu",
-  begin_norm_axis = "the first axis of what is normalised together",
-  begin_params_axis = "the first axis that beta and gamma have",
-}
-
--- Weights have the dtype of what they meet, and are drawn. An embedding meets numbers of vectors.
-local function check_floating(name, x, signature)
-  if name ~= "embedding" and not arguments.floating[x.dtype] then
-    signature:fail((": inputs must be of a floating dtype, '%s' is %s %s; flow.cast(inputs, flow.float) makes it one")
-      :format(x.name, x.dtype, tostring(x.shape)))
-  end
-end
-
-local function define(name, parameters, doc, make)
-  local where = "flow.layers." .. name
-  arguments.explain(parameters, texts)
-  local signature = arguments.signature(where, parameters)
-  layers[name] = function(...)
-    local t = trace.need(where)
-    local given = signature:parse(...)
-    check_floating(name, given.inputs, signature)
-    return ops.compose(where, make, t, given, where, signature)
-  end
-  ops.document(layers[name], where, signature, doc)
-end
 
 -- ---- dense --------------------------------------------------------------------------------------------------------
 
@@ -132,7 +22,7 @@ A linear layer over the last axis: activation(inputs . weight^T + bias).
 shapes: inputs (..., in) -> (..., units); weight (units, in); bias (units)
 defaults: kernel_initializer xavier uniform (the original: zeros), bias_initializer zeros
 variables: name-weight, name-bias; ops: name-matmul, name-bias_add, name-activation]],
-function(t, given, where, signature)
+function(given, t, signature)
   local x, units = given.inputs, given.units
   local rank = #x.shape
   if units < 1 then signature:fail(": units must be at least 1, got " .. units) end
@@ -143,7 +33,7 @@ function(t, given, where, signature)
   local sizes = x.shape:table()
   local width = sizes[rank]
 
-  local w = weight(t, where, names, "weight", { units, width },
+  local w = weight(t, signature.where, names, "weight", { units, width },
     given.kernel_initializer or initializer.xavier_uniform_initializer(),
     { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable })
   -- Behind the variable, for the error of a name that is taken is to be that of the variable.
@@ -151,7 +41,7 @@ function(t, given, where, signature)
   if rank > 2 then flat = ops.apply("reshape", { x }, { shape = { -1, width } }, part(names, "flat")) end
   local out = ops.apply("matmul", { flat, w }, { transpose_b = true }, part(names, "matmul"))
   if given.use_bias then
-    local b = weight(t, where, names, "bias", { units }, given.bias_initializer or zeros,
+    local b = weight(t, signature.where, names, "bias", { units }, given.bias_initializer or zeros,
       { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable })
     out = ops.apply("bias_add", { out, b }, nil, part(names, "bias_add"))
   end
@@ -177,7 +67,7 @@ dtypes: inputs of an integer dtype; out and weight of `dtype`
 defaults: embeddings_initializer random normal of deviation 1, dtype the job's default_data_type
 errors: inputs of a floating dtype; in a run, a number outside [0, num_embeddings), with its position
 variables: name-weight; ops: name]],
-function(t, given, where, signature)
+function(given, t, signature)
   local x, count, width = given.inputs, given.num_embeddings, given.embedding_dim
   if count < 1 or width < 1 then
     signature:fail((": num_embeddings and embedding_dim must be at least 1, got %d and %d"):format(count, width))
@@ -186,7 +76,7 @@ function(t, given, where, signature)
     signature:fail(": inputs are numbers of rows, integers, and '" .. x.name .. "' is " .. x.dtype)
   end
   local names = naming(t, given.name, "Embedding")
-  local w = weight(t, where, names, "weight", { count, width },
+  local w = weight(t, signature.where, names, "weight", { count, width },
     given.embeddings_initializer or initializer.random_normal_initializer(),
     { dtype = given.dtype, regularizer = given.embeddings_regularizer, trainable = given.trainable })
   return ops.apply("gather", { w, x }, { axis = 0 }, names.name)
@@ -233,7 +123,7 @@ local function convolution(name, axes, default_format, kind, convolve, transpose
 defaults: kernel_initializer xavier uniform, bias_initializer zeros
 variables: name-weight, name-bias (weight_name and bias_name name them wholly); ops: name, name-bias_add,
 name-activation]],
-  function(t, given, where, signature)
+  function(given, t, signature)
     local x = given.inputs
     local sizes = x.shape:table()
     if #sizes ~= axes + 2 then
@@ -261,7 +151,7 @@ name-activation]],
     if last then shape[#shape + 1] = from / given.groups end
 
     local names = naming(t, given.name, kind)
-    local w = weight(t, where, names, "weight", shape,
+    local w = weight(t, signature.where, names, "weight", shape,
       given.kernel_initializer or initializer.xavier_uniform_initializer(given.data_format),
       { dtype = x.dtype, regularizer = given.kernel_regularizer, trainable = given.trainable,
         full_name = given.weight_name })
@@ -277,7 +167,7 @@ name-activation]],
       out = ops.apply(name, { x, w }, options, names.name)
     end
     if given.use_bias then
-      local b = weight(t, where, names, "bias", { given.filters }, given.bias_initializer or zeros,
+      local b = weight(t, signature.where, names, "bias", { given.filters }, given.bias_initializer or zeros,
         { dtype = x.dtype, regularizer = given.bias_regularizer, trainable = given.trainable,
           full_name = given.bias_name })
       out = ops.apply("bias_add", { out, b }, { data_format = given.data_format }, part(names, "bias_add"))
@@ -302,14 +192,14 @@ local normalisation_parameters = {
   { "moving_variance_name", "string?" },
 }
 
-local function batch_normalization(t, given, where, signature)
+local function batch_normalization(given, t, signature)
   local x = given.inputs
   local axis = signature:axis(given.axis, #x.shape)
   local size = x.shape[axis]
   local dtype = arguments.narrow[x.dtype] and "float32" or x.dtype
   local names = naming(t, given.name, "BatchNorm")
   local function parameter(word, init, regularizer, trainable)
-    return weight(t, where, names, word, { size }, init,
+    return weight(t, signature.where, names, word, { size }, init,
       { dtype = dtype, regularizer = regularizer, trainable = trainable, full_name = given[word .. "_name"] })
   end
   local beta = given.center
@@ -349,8 +239,8 @@ end)
 local add_parameters = { { "inputs", "blob" }, { "addend", "blob?" } }
 for i = 2, #normalisation_parameters do add_parameters[i + 1] = normalisation_parameters[i] end
 define("batch_normalization_add_relu", add_parameters, "relu(batch_normalization(x) + addend).",
-  function(t, given, where, signature)
-    local out, names = batch_normalization(t, given, where, signature)
+  function(given, t, signature)
+    local out, names = batch_normalization(given, t, signature)
     if given.addend then out = ops.apply("add", { out, given.addend }, nil, part(names, "add")) end
     return ops.apply("relu", { out }, nil, part(names, "relu"))
   end)
@@ -363,7 +253,7 @@ define("layer_norm", {
 Normalises each sample over the axes from begin_norm_axis on, then scales and shifts.
 shapes: gamma and beta have the sizes of the axes from begin_params_axis on
 variables: name-gamma (ones), name-beta (zeros)]],
-function(t, given, where, signature)
+function(given, t, signature)
   local x = given.inputs
   local rank = #x.shape
   local shape = {}
@@ -371,8 +261,8 @@ function(t, given, where, signature)
   local names = naming(t, given.name, "LayerNorm")
   local options = { dtype = x.dtype, trainable = given.trainable }
   return nn.layer_norm(x, {
-    gamma = given.scale and weight(t, where, names, "gamma", shape, ones, options) or nil,
-    beta = given.center and weight(t, where, names, "beta", shape, zeros, options) or nil,
+    gamma = given.scale and weight(t, signature.where, names, "gamma", shape, ones, options) or nil,
+    beta = given.center and weight(t, signature.where, names, "beta", shape, zeros, options) or nil,
     begin_norm_axis = signature:axis(given.begin_norm_axis, rank), begin_params_axis = given.begin_params_axis,
     epsilon = given.epsilon, name = names.name,
   })
@@ -384,7 +274,7 @@ define("prelu", {
 }, [[
 max(x, 0) + alpha * min(x, 0), with one alpha per element of a sample; shared_axes have a single one.
 variables: name-alpha (zeros)]],
-function(t, given, where, signature)
+function(given, t, signature)
   local x = given.inputs
   local rank = #x.shape
   if rank < 2 then signature:fail(": inputs must have rank 2 or more, '" .. x.name .. "' is " .. tostring(x.shape)) end
@@ -396,7 +286,7 @@ function(t, given, where, signature)
     shape[axis] = 1
   end
   local names = naming(t, given.name, "PRelu")
-  local alpha = weight(t, where, names, "alpha", shape, given.alpha_initializer or zeros,
+  local alpha = weight(t, signature.where, names, "alpha", shape, given.alpha_initializer or zeros,
     { dtype = x.dtype, regularizer = given.alpha_regularizer, trainable = given.trainable })
   local above = ops.apply("relu", { x }, nil, part(names, "above"))
   local below = ops.apply("relu", { -x }, nil, part(names, "below"))
@@ -404,14 +294,7 @@ function(t, given, where, signature)
     names.name)
 end)
 
-require("moonflow.layers_recurrent")(define, naming, part, weight)
-
---- Makes the layers whose ops are in the catalog.
-function layers.complete()
-  if ops.has("conv1d") then convolution("conv1d", 1, "NCW", "Conv1d") end
-  convolution("conv2d", 2, "NCHW", "Conv2d")
-  convolution("conv3d", 3, "NCDHW", "Conv3d", nn.conv3d)
-  convolution("conv2d_transpose", 2, "NCHW", "Conv2dTranspose", nn.conv2d_transpose, true)
-end
-
-return layers
+convolution("conv1d", 1, "NCW", "Conv1d")
+convolution("conv2d", 2, "NCHW", "Conv2d")
+convolution("conv3d", 3, "NCDHW", "Conv3d", nn.conv3d)
+convolution("conv2d_transpose", 2, "NCHW", "Conv2dTranspose", nn.conv2d_transpose, true)

@@ -1,0 +1,7 @@
+--- The functions of `flow` that are put together from ops, layers among them. Each family is a file, which adds its own
+-- to ops.functions; those further down are made of those above too.
+
+for _, family in ipairs {
+  "arrays", "math", "picks", "random", "segments", "nn", "images", "volumes", "resampling", "losses", "ctc", "layers",
+  "recurrent", "ported", "names",
+} do require("moonflow.composed." .. family) end
