@@ -279,15 +279,38 @@ local function give_first_values(list)
   if #rest > 0 then run_assignments(rest) end
 end
 
+-- Says so where moments begin at 0 while the steps that correct them go on: after another optimizer, or of a new layer.
+local function warn_of_late_moments(list, has_value)
+  local late, first_job, steps = {}, nil, 0
+  for _, record in ipairs(list) do
+    local count = 0
+    for _, job in ipairs(record.moved_by or {}) do
+      local name = trace.step_name(job)
+      if has_value[name] then count = count + session.handle():read(name):item() end
+    end
+    if count > 0 then
+      late[#late + 1], first_job, steps = record.name, first_job or record.moved_by[1], math.max(steps, count)
+    end
+  end
+  if #late == 0 then return end
+  table.sort(late)
+  session.log(("moonflow: %s begin%s at 0 while the steps of '%s' go on from %d. Bias correction takes that for old, "
+    .. "so first steps are up to 5 times as long as the learning rate says; they count from 0 in a job of another name, "
+    .. "and after check_point:load(path, { slots = false })"):format(arguments.some_quoted(late, 4),
+    #late == 1 and "s" or "", first_job, steps))
+end
+
 --- Initialises what has no value yet.
 --- @param names? table  set of names ([name] = true) to look at; default: all variables of the session
 --- @return number        how many were initialised
 function variable.initialise(names)
-  local list = {}
+  local list, has_value = {}, {}
   for _, entry in ipairs(session.handle():variables()) do
     local record = records[entry.name]
+    has_value[entry.name] = entry.initialised
     if not entry.initialised and record and (not names or names[entry.name]) then list[#list + 1] = record end
   end
+  warn_of_late_moments(list, has_value)
   give_first_values(list)
   return #list
 end

@@ -253,13 +253,34 @@ describe("Adam in several jobs", function()
     net("a")  -- defined anew
     assert.same({}, lines)
     net("b")
-    assert.equal(1, #lines)
+    assert.equal(2, #lines)
+    assert.truthy(lines[2]:find("'b-m' begins at 0 while the steps of 'job' go on from 2.", 1, true), lines[2])
     assert.truthy(lines[1]:find("optimizer_spec.lua:%d+: a train job before this one is called 'job' too, and trains "
       .. "other variables %(a%)"), lines[1])
     net("c", "of its own")
     flow.clear_default_session()
     net("d")
+    assert.equal(2, #lines)
+  end)
+
+  it("says where its moments are younger than the steps", function()
+    local lines = {}
+    flow.config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() flow.config.log(nil) end)
+    local function train_by(optimizer)
+      local job = flow.global_function { name = "train", type = "train", returns = tp.None } (function()
+        local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+        optimizer:minimize(w)
+      end)
+      job()
+    end
+    train_by(flow.optimizer.SGD(0.1))
+    train_by(flow.optimizer.RMSProp(0.1))  -- which corrects nothing
+    assert.same({}, lines)
+    train_by(flow.optimizer.Adam(0.1))
+    train_by(flow.optimizer.Adam(0.2))
     assert.equal(1, #lines)
+    assert.truthy(lines[1]:find("'w-m' begins at 0 while the steps of 'train' go on from 2.", 1, true), lines[1])
   end)
 
   it("begins anew with what another has not trained so", function()
