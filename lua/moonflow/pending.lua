@@ -17,10 +17,19 @@ local Pending = { kind = "pending call", callback = false, error_handler = false
 Pending.__index = Pending
 arguments.publish("Pending", "pending", Pending, "get async_get on_error await ready")
 
+local kWhatToDo = "; its result comes to a function, job(x)(function(y) ... end), or to whoever waits for it, "
+  .. "job(x):get(). Of a job with `returns = tp.Numpy` the call itself gives it"
+
 setmetatable(Pending, { __index = function(_, key)
-  errors.raise("not_found", "a call that is under way has no '" .. tostring(key) .. "'; its result comes to a "
-    .. "function, job(x)(function(y) ... end), or to whoever waits for it, job(x):get()")
+  errors.raise("not_found", "a call that is under way has no '" .. tostring(key) .. "'" .. kWhatToDo)
 end })
+
+-- Of two values of different types Lua compares none and asks nobody, so there this cannot be said.
+for _, event in ipairs { "__add", "__sub", "__mul", "__div", "__mod", "__pow", "__unm", "__concat", "__lt", "__le" } do
+  Pending[event] = function()
+    errors.raise("invalid_argument", "a call that is under way is not its result yet" .. kWhatToDo)
+  end
+end
 
 --- A call of `plan` submitted at `site`.
 function pending.new(plan, run, site)

@@ -442,9 +442,13 @@ local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) },
 
   it("is not the result yet", function()
     local told_so = "; its result comes to a function, job(x)(function(y) ... end), or to whoever waits for it, "
-      .. "job(x):get()"
+      .. "job(x):get(). Of a job with `returns = tp.Numpy` the call itself gives it"
     golden("a call that is under way has no 'mean'" .. told_so, call .. ">>local y = job(np.ones({ 2 })):mean()")
     golden("a call that is under way has no '0'" .. told_so, call .. ">>local y = job(np.ones({ 2 }))[0]")
+    for _, use in ipairs { "job(np.ones({ 2 })) + 1", "2 ^ job(np.ones({ 2 }))", "-job(np.ones({ 2 }))",
+                           "'l ' .. job(np.ones({ 2 }))", "job(np.ones({ 2 })) < job(np.ones({ 2 }))" } do
+      golden("a call that is under way is not its result yet" .. told_so, call .. ">>local y = " .. use)
+    end
     flow.sync()
   end)
 
