@@ -294,10 +294,14 @@ Tensor& array_at(lua_State* L, int index, const char* what, const State& state) 
   return *array;
 }
 
-Tensor& push_array(lua_State* L, State& state) {
+void collect_where_due(lua_State* L, State& state) {
   const int64_t live = state.memory ? state.memory->live_bytes.load(std::memory_order_relaxed) : 0;
   // A stopped collector is the host's decision, and it also stands still while a finalizer runs.
   if (live > state.collect_above && lua_gc(L, LUA_GCISRUNNING, 0)) collect_garbage(L);
+}
+
+Tensor& push_array(lua_State* L, State& state) {
+  collect_where_due(L, state);
   return push_box<Tensor>(L, state);
 }
 

@@ -312,7 +312,9 @@ T& box_at(lua_State* L, int index, const char* what) {
 
 // ---- writers: phases 1 and 3 -------------------------------------------------------------------------------------
 
-// An array box to be filled in phase 2. Collects garbage first when the watermark says so.
+// Collects garbage where so much is alive of what Lua sees only small boxes of that it is time.
+void collect_where_due(lua_State* L, State& state);
+// An array box to be filled in phase 2. Collects garbage first where that is due.
 Tensor& push_array(lua_State* L, State& state);
 inline Tensor& push_array(lua_State* L) { return push_array(L, state_of(L)); }
 inline void push_string(lua_State* L, std::string_view string) { lua_pushlstring(L, string.data(), string.size()); }

@@ -117,6 +117,7 @@ int generation(lua_State* L) {
 int prepare_graph(lua_State* L) {
   lua_settop(L, 4);
   State& state = state_of(L);
+  collect_where_due(L, state);
   PreparedBox& box = push_box<PreparedBox>(L, state);
   lua_newtable(L);
   lua_setfenv(L, -2);

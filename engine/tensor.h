@@ -181,8 +181,8 @@ constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector regis
 constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 int64_t checked_aligned(int64_t bytes);
 
-// Where arrays and the memory of CPU plans come from, and how much of the arrays is alive, for whoever decides when to
-// collect garbage. Shared with the blocks it gave. Called from any thread.
+// Where arrays and the memory of CPU plans come from, and how much of what a script can drop is alive, arrays and
+// prepared calls, for whoever decides when to collect garbage. Shared with the blocks it gave. Called from any thread.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;

@@ -1,5 +1,6 @@
 -- Prepared calls: what the job gives, in arrays that stay; published weights; independent of what is in flight.
 local flow = require "moonflow"
+local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
 
 local function vector(...)
@@ -225,6 +226,24 @@ describe("a prepared call", function()
     collectgarbage("restart")
     jit.on()
     assert.equal(before, after)
+  end)
+
+  it("is collected before its memory piles up, though Lua sees only small boxes", function()
+    local inputs = { x = tp.Numpy.Placeholder({ 4, 1000 }) }
+    local job = flow.global_function { inputs = inputs, returns = tp.Numpy } (function(x)
+      return flow.layers.dense(x, 1000)
+    end)
+    local function alive() return session.handle():memory().live_bytes end
+    collectgarbage()
+    local before, most = alive(), 0
+    for _ = 1, 60 do  -- each with three times its weights
+      job:prepare()
+      most = math.max(most, alive() - before)
+    end
+    assert.is_true(most > 12e6 and most < 400e6, most / 1e6 .. " MB")
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(alive() - before < 1e6)
   end)
 
   it("outlives its session, whose weights it then keeps", function()
