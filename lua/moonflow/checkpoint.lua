@@ -306,15 +306,15 @@ function Manager:initialize_or_restore()
   return name
 end
 
---- Saves under a new name made of the prefix and the time (UTC), and gives the name.
+--- Saves under a new name made of the prefix and the time (UTC), and gives the name. Where the clock is not ahead of
+--- the newest checkpoint it is that one's name with a number, so that the order of names stays the order of time.
 function Manager:save()
   arguments.check_self(self, Manager, "SimpleCheckPointManager:save")
-  local stem = self.prefix .. os.date("!%Y%m%d_%H%M%S")
-  local name, count = stem, 0
-  -- Several within one second are numbered, so that the order of names stays the order of time.
-  while is_whole(self.root_path .. "/" .. name) do
-    count = count + 1
-    name = ("%s_%03d"):format(stem, count)
+  local name, newest = self.prefix .. os.date("!%Y%m%d_%H%M%S"), self:latest_checkpoint()
+  if newest and newest >= name then
+    local stem, number = newest:match("^(.*)_(%d%d%d)$")
+    if not stem or number == "999" then stem, number = newest, 0 end
+    name = ("%s_%03d"):format(stem, number + 1)
   end
   core.make_directory(self.root_path)
   checkpoint.CheckPoint():save(self.root_path .. "/" .. name)

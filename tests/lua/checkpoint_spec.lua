@@ -674,6 +674,22 @@ describe("a checkpoint", function()
     assert.truthy(first:find("^snapshot_%d+_%d+"))
   end)
 
+  it("is the newest for the manager though the clock was ahead before", function()
+    define({ 1 })
+    local many = folder .. "/many"
+    local manager = flow.train.SimpleCheckPointManager(many)
+    local ahead = "snapshot_29990101_000000"
+    os.execute(("cd %s && mv %s %s"):format(many, manager:save(), ahead))
+    local saved = { ahead }
+    for i = 2, 4 do saved[i] = manager:save() end
+    os.execute(("cd %s && mv %s %s_999"):format(many, saved[4], ahead))
+    saved[4] = ahead .. "_999"
+    for i = 5, 6 do saved[i] = manager:save() end
+    assert.same({ ahead, ahead .. "_001", ahead .. "_002", ahead .. "_999", ahead .. "_999_001", ahead .. "_999_002" },
+      saved)
+    assert.same(saved, manager:list_checkpoints())
+  end)
+
   it("that a killed process left half written is none for the manager, whose next save removes it", function()
     define({ 1 })
     local many = folder .. "/many"
