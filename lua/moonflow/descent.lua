@@ -257,6 +257,11 @@ function descent.finish(t, site)
   end
   local gradients = t.graph:gradients(losses, seeds, wanted)
 
+  if t.losses[1].shape:count() == 0 then
+    errors.raise("invalid_argument", ("%s: its loss '%s' is %s, and without an element there is nothing to learn "
+      .. "from; leave out the call for a batch of none"):format(t.job, t.losses[1].name, tostring(t.losses[1].shape)),
+      t.optimizer_site or site)
+  end
   local scale = 1 / (t.losses[1].shape:count() * (scaling.factor or 1))
   local rates, bias_rates, updates = {}, {}, {}
   for _, part in ipairs(this.parts) do

@@ -291,6 +291,24 @@ describe("Adam in several jobs", function()
   end)
 end)
 
+describe("a loss without an element", function()
+  it("is refused, for its mean is a NaN", function()
+    local rows = tp.ListNumpy.Placeholder({ 4, 2 })
+    local job = flow.global_function { type = "train", inputs = { x = rows }, returns = tp.ListNumpy } (function(x)
+      local y = x * flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+      flow.optimizer.SGD(0.5, { momentum = 0 }):minimize(y)
+      return y
+    end)
+    local fine, problem = pcall(job, { np.ones({ 0, 2 }) })
+    assert.is_false(fine)
+    assert.equal("invalid_argument", problem.code)
+    assert.truthy(tostring(problem):find("its loss 'Multiply_0' is (0, 2), and without an element there is nothing", 1,
+      true), tostring(problem))
+    job { np.ones({ 1, 2 }) }
+    assert.is_true(flow.get_all_variables().w == np.array { 0.75, 0.75 })
+  end)
+end)
+
 describe("RMSProp", function()
   it("divides by the root of the mean square", function()
     check(train(function() return flow.optimizer.RMSProp(0.01) end), function(w, g, _, s)
