@@ -384,8 +384,8 @@ end
 --- batch_axis, 0 by default and `false` for none. The body is traced for batches of some sizes for that, so it must
 --- take them from the shapes of its inputs, and do the same for each.
 --- @param path string         the file, which is replaced
---- @param outputs? table      names of the results in their order; default: the keys of a Dict, else the names of
----                             the ops that make them
+--- @param outputs? table      names of the results in their order, other than those of inputs; default: the keys of a
+---                             Dict, else the names of the ops that make them, with a number where that is taken
 --- @param any_batch? boolean  leave the size of the batch open; default: false
 --- @error a train job, or one that takes lists; an op without a counterpart in ONNX, by name and line; with any_batch
 ---        what depends on the batch other than in its size

@@ -274,6 +274,9 @@ describe("a job that is written", function()
       local y = flow.math.exp(x)
       return x, flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() }), y, y
     end)
+    local fine, problem = pcall(job.export_onnx, job, path, { outputs = { "a", "x", "c", "d" } })
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("outputs has 'x', which is an input too", 1, true), tostring(problem))
     job:export_onnx(path, { outputs = { "a", "b", "c", "d" } })
     local model = flow.onnx.load(path, { name = "again" })
     local again = flow.global_function {

@@ -119,6 +119,12 @@ local function check(job, given)
     if type(name) ~= "string" or name == "" then
       signature:fail(": entry " .. i .. " of outputs must be a name, got " .. arguments.describe(name))
     end
+    for _, leaf in ipairs(job.leaves) do
+      if leaf.name == name then
+        signature:fail((": outputs has '%s', which is an input too; in a file each value has a name of its own, such "
+          .. "as 'next_%s'"):format(name, name))
+      end
+    end
   end
   if given.outputs and #given.outputs ~= #own.results then
     signature:fail((": outputs has %d names, and %s returns %d values"):format(#given.outputs, job.name, #own.results))
