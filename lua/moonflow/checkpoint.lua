@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
+local trace = require "moonflow.trace"
 local update = require "moonflow.update"
 local variable = require "moonflow.variable"
 local io, os = io, os
@@ -171,6 +172,20 @@ local function tell_missing(where, missing)
   end
 end
 
+-- Tells of train jobs whose steps a checkpoint has where others, defined so far, find none: they were renamed.
+local function tell_renamed(where, missing, held, wanted)
+  local prefix = trace.step_name("")
+  local function job_of(name) return name:sub(1, #prefix) == prefix and name:sub(#prefix + 1) or nil end
+  local lost, begun = {}, {}
+  for name in pairs(held) do lost[#lost + 1] = not wanted[name] and job_of(name) or nil end
+  for _, entry in ipairs(missing) do begun[#begun + 1] = job_of(entry.name) end
+  if #lost == 0 or #begun == 0 then return end
+  table.sort(lost)
+  session.log(("%s has the steps of the train job %s, and none of %s, whose schedules begin anew. A job has its "
+    .. "steps by its name, flow.global_function { name = '%s' }; without one it is called after its variable or line")
+    :format(where, arguments.some_quoted(lost, 4), arguments.some_quoted(begun, 4), lost[1]))
+end
+
 --- Sets variables of the jobs defined so far to what a checkpoint has of them. Those that it lacks keep their values,
 --- or get their first ones, and the log sink is told.
 --- @param where string    the checkpoint, for messages
@@ -193,6 +208,7 @@ function checkpoint.adopt(where, values, seed, held, known)
   end
   variable.load(found, where)
   tell_missing(where, missing)
+  tell_renamed(where, missing, held, wanted)
   random_seed.adopt(seed)
   variable.initialise()
 end

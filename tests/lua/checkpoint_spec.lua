@@ -658,6 +658,31 @@ describe("a checkpoint", function()
     end
   end)
 
+  it("says whose steps it has where a train job was renamed", function()
+    local told = {}
+    flow.config.log(function(line) told[#told + 1] = line end)
+    finally(function() flow.config.log(nil) end)
+    local function train_as(name)
+      flow.clear_default_session()
+      flow.global_function { name = name, type = "train", returns = tp.None } (function()
+        local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.ones_initializer() })
+        flow.optimizer.SGD(0.1, { momentum = 0 }):minimize(w)
+      end)
+    end
+    train_as("job@net.lua:4")
+    flow.train.CheckPoint():save(folder .. "/named")
+    train_as("job@net.lua:5")
+    flow.train.CheckPoint():load(folder .. "/named", { slots = false })
+    assert.same({}, told)
+    flow.train.CheckPoint():load(folder .. "/named")
+    assert.equal(2, #told)
+    assert.truthy(told[2]:find("has the steps of the train job 'job_net.lua_4', and none of 'job_net.lua_5', whose", 1,
+      true), told[2])
+    train_as("job_net.lua_4")
+    flow.train.CheckPoint():load(folder .. "/named")
+    assert.equal(2, #told)
+  end)
+
   it("is one of many for the manager", function()
     define({ 1 })
     local manager = flow.train.SimpleCheckPointManager(folder .. "/many")
