@@ -5,10 +5,14 @@ local absent = require "moonflow.absent"
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local interrupts = require "moonflow.interrupts"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local source = require "moonflow.source"
 local debug, package, require = debug, package, require
+
+-- What runs once need not be compiled: a first search takes a quarter of the time so.
+if jit then jit.off(true, true) end
 
 local help = {}
 
@@ -58,12 +62,21 @@ local function comment_at(lines, at)
   return text
 end
 
+local own_lines = {}  -- by the files of the library that have been read
+
+local function lines_of(info)
+  if info.what == "C" then return nil end
+  local lines = own_lines[info.source] or source.lines(info.source)
+  if errors.is_own(info.source) then own_lines[info.source] = lines end
+  return lines
+end
+
 --- The lines of the comment about a function, as they stand there; nil where there is none. Those of the methods that
 --- are written in C begin with how they are called.
 function help.comment(f, path)
   if ndarray.texts[f] then return source.split(ndarray.texts[f]) end
   local info = debug.getinfo(f, "S")
-  local lines = info.what ~= "C" and source.lines(info.source)
+  local lines = lines_of(info)
   if not lines then return nil end
   local leaf = path and path:match("([%a_][%w_]*)$")
   local at = not (leaf and defines(lines[info.linedefined], leaf)) and line_of(lines, path)
@@ -371,12 +384,18 @@ local function as_words(text)
   return " " .. text:lower():gsub("[^%w]+", " ") .. " "
 end
 
--- How well a text about the function at `path` answers words, whose forms are lists of " padding ", " paddings "; nil
--- where it lacks one of them. Its name counts most, then its first two lines: how it is called and what it does.
-local function score_of(forms, phrase, path, text)
+-- A text about what stands at `path`, as words; its head are the first two lines: how it is called and what it does.
+local function read(path, text)
   local leaf = path:match("[%w_]+$")
-  local name = as_words(leaf .. " " .. leaf:gsub("(%l)(%u)", "%1 %2"))
-  local head, all = as_words(text:match("^[^\n]*\n?[^\n]*")), as_words(text)
+  return { path = path, text = text, path_words = as_words(path), leaf = as_words(leaf),
+           name = as_words(leaf .. " " .. leaf:gsub("(%l)(%u)", "%1 %2")),
+           head = as_words(text:match("^[^\n]*\n?[^\n]*")), all = as_words(text) }
+end
+
+-- How well a text answers words, whose forms are lists of " padding ", " paddings "; nil where it lacks one of them.
+-- Its name counts most, then its head.
+local function score_of(forms, phrase, it)
+  local name, head, all = it.name, it.head, it.all
   local score = all:find(phrase, 1, true) and 10 or 0
   if head:find(phrase, 1, true) then score = score + 10 end
   for _, word in ipairs(forms) do
@@ -387,9 +406,9 @@ local function score_of(forms, phrase, path, text)
         at = all:find(form, at, true)
         if at then in_all, at = in_all + 1, at + 1 end
       end
-      if as_words(leaf) == form then found = math.max(found, 50) end
+      if it.leaf == form then found = math.max(found, 50) end
       if name:find(form, 1, true) then found = math.max(found, 20) end
-      if as_words(path):find(form, 1, true) then found = math.max(found, 10) end
+      if it.path_words:find(form, 1, true) then found = math.max(found, 10) end
       if head:find(form, 1, true) then found = math.max(found, 6) end
     end
     if in_all == 0 then return nil end
@@ -409,21 +428,33 @@ local function forms_of(words, begin)
   return forms
 end
 
-local function search(words, forms)
-  local phrase, by_text, found = as_words(words), {}, {}
-  local known = foreign[words:lower()]
+local known_texts  -- of all functions, when somebody has searched them
+
+local function all_texts()
+  if known_texts then return known_texts end
+  known_texts = {}
   for _, values in ipairs({ help.paths(), help.methods() }) do
     for path, value in pairs(values) do
       local text = type(value) == "function" and help.text_only(value, path)
-      local score = text and (path == known and 1000 or score_of(forms, phrase, path, text))
-      -- Of several names of one function that which its text gives it.
-      local same = score and by_text[text]
-      if score and not same then
-        by_text[text] = { path = path, score = score, text = text }
-        found[#found + 1] = by_text[text]
-      elseif same and (text:find(path .. "(", 1, true) == 1 or same.score < score) then
-        same.path, same.score = path, math.max(same.score, score)
-      end
+      if text then known_texts[#known_texts + 1] = read(path, text) end
+    end
+  end
+  return known_texts
+end
+
+local function search(words, forms)
+  local phrase, by_text, found = as_words(words), {}, {}
+  local known = foreign[words:lower()]
+  for _, it in ipairs(all_texts()) do
+    local path, text = it.path, it.text
+    local score = path == known and 1000 or score_of(forms, phrase, it)
+    -- Of several names of one function that which its text gives it.
+    local same = score and by_text[text]
+    if score and not same then
+      by_text[text] = { path = path, score = score, text = text }
+      found[#found + 1] = by_text[text]
+    elseif same and (text:find(path .. "(", 1, true) == 1 or same.score < score) then
+      same.path, same.score = path, math.max(same.score, score)
     end
   end
   table.sort(found, function(one, other)
@@ -450,7 +481,7 @@ function help.recipes(words)
   local list, forms, phrase = {}, forms_of(words, false), as_words(words)
   if #forms == 0 then return list end
   for _, recipe in ipairs(require "moonflow.recipes") do
-    local score = score_of(forms, phrase, recipe[1], table.concat(recipe, " "))
+    local score = score_of(forms, phrase, read(recipe[1], table.concat(recipe, " ")))
     if score then list[#list + 1] = { recipe[1], recipe[2] } end
   end
   return list
@@ -473,6 +504,7 @@ function help.found_text(words, width)
   end
   return #shown > 0 and table.concat(lines, "\n") or nil
 end
+interrupts.keep_open(help.found_text)  -- a first search may be stopped
 
 -- ---- names that there are not -------------------------------------------------------------------------------------
 

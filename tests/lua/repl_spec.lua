@@ -255,6 +255,18 @@ job(x)
     assert.equal("\na:sum\ta:take(indices, axis)\nAn input with one array per device\n", run.out)
   end)
 
+  it("can be stopped while it searches", function()
+    local interrupts = require "moonflow.interrupts"
+    local search = coroutine.create(require("moonflow.help").found_text)  -- as a prompt calls it, without a script
+    debug.sethook(function()
+      if coroutine.running() == search and interrupts.may_stop(1) then error("interrupted", 0) end
+    end, "", 1000)
+    local fine, problem = coroutine.resume(search, "gru", 80)
+    debug.sethook()
+    assert.is_false(fine)
+    assert.equal("interrupted", problem)
+  end)
+
   it("loads a file, tells the time, lists what is defined, and leaves", function()
     write("defines.lua", "from_file = ... or 7\n")
     local run = typed(":load defines.lua\nfrom_file\n:time 1 + 1\nlocal mine = 'here'\n:who\n:load nowhere.lua\n"
