@@ -2,6 +2,7 @@
 // is the list of its outputs, which are always the same arrays.
 #include <algorithm>
 #include <climits>
+#include <functional>
 
 #include "bindings/lua_module.h"
 #include "kernels/catalog.h"
@@ -31,6 +32,17 @@ void push_output(lua_State* L, State& state, int list, const PreparedBox& box, i
   if (!*array) *array = box.call->outputs()[static_cast<size_t>(index)];
 }
 
+// Does an array lie in one of the inputs, but for its own?
+bool is_in_another(const Tensor& feed, const std::vector<Tensor>& inputs, size_t own) {
+  const auto overlap = [](const Tensor& a, const Tensor& b) {
+    const std::less<> before;
+    return before(a.data<char>(), b.data<char>() + b.bytes()) && before(b.data<char>(), a.data<char>() + a.bytes());
+  };
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (i != own && overlap(feed, inputs[i])) return true;
+  return false;
+}
+
 // prepared:run(feeds...) -> true, ndarray... of all outputs; nil, error, refused when it failed, or (refused) when it
 // was not even begun. Without feeds it takes what lies in its inputs. Does not raise, which spares the caller a pcall.
 int run(lua_State* L) {
@@ -48,8 +60,17 @@ int run(lua_State* L) {
       require(type == inputs[i].type(), ErrorCode::ShapeMismatch, "input ", i + 1, " is ", inputs[i].type(), ", got ",
               type);
     }
+    // What was now may be what is before, so of such a feed a copy is taken before any input is written.
+    std::vector<Tensor> aside;
     for (size_t i = 0; i < count; ++i) {
       const Tensor& feed = *find_box<Tensor>(L, static_cast<int>(i) + 2, state);
+      if (!is_in_another(feed, inputs, i)) continue;
+      aside.resize(count);
+      aside[i] = feed.copy(state.memory);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const Tensor& given = *find_box<Tensor>(L, static_cast<int>(i) + 2, state);
+      const Tensor& feed = aside.empty() || !aside[i] ? given : aside[i];
       if (feed.data() != inputs[i].data()) std::copy_n(feed.data<char>(), feed.bytes(), inputs[i].data<char>());
     }
     begun = true;

@@ -159,6 +159,18 @@ describe("a prepared call", function()
     assert.is_true(h == vector(7, 14))
   end)
 
+  it("can be fed with what lies in its inputs, as they are before", function()
+    local now_and_before = { { "now", tp.Numpy.Placeholder({ 2 }) }, { "before", tp.Numpy.Placeholder({ 2 }) } }
+    local job = flow.global_function { inputs = now_and_before, returns = tp.Numpy } (function(now, before)
+      return now - before
+    end)
+    local call = job:prepare()
+    call(vector(1, 2), vector(0, 0))
+    assert.is_true(call(vector(10, 20), call.inputs.now) == vector(9, 18))
+    assert.is_true(call(call.inputs.before, call.inputs.now) == vector(-9, -18))
+    assert.is_true(call(call.inputs.now, vector(1, 1)) == vector(0, 1))
+  end)
+
   it("computes with the weights that were published last", function()
     local job, learn = scaling(), learning()
     local call, other = job:prepare(), job:prepare()
