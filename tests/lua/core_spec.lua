@@ -717,9 +717,11 @@ describe("misuse", function()
 end)
 
 describe("a socket", function()
-  local path = "core_spec.sock"
+  local folder = require("process").short_folder()
+  local path = folder .. "/core_spec.sock"
 
   before_each(function() os.remove(path) end)
+  teardown(function() require("process").shell("rm -rf " .. folder) end)
 
   it("carries text both ways, is readable by a waiter, and says when the other side is gone", function()
     local listener = core.listen(path)

@@ -3,7 +3,7 @@ local process = require "process"
 local uv = require "luv"
 
 local sample = process.source .. "/samples/luv_server.lua"
-local folder = process.folder("luv")
+local sockets
 
 -- Runs the loop until `condition()`; with a bound, so that a fault is a failure and not a hang.
 local function run_until(condition)
@@ -16,7 +16,7 @@ end
 
 -- The server as a child of this process: text is what it has printed, code its exit code.
 local function serve(program)
-  local socket = folder .. "/" .. program:match("[^/]*$")
+  local socket = sockets .. "/" .. program:match("[^/]*$")
   local out = uv.new_pipe(false)
   local server = { socket = socket, text = "" }
   server.handle = assert(uv.spawn(program, {
@@ -67,11 +67,13 @@ for program, name in pairs(programs) do
 
     setup(function()
       uv.new_signal():start("sigpipe", function() end)  -- a server that is gone is a failure, not our end
+      sockets = process.short_folder()
       server = serve(program)
     end)
 
     teardown(function()
       if server and not server.code then server.handle:kill("sigkill") end
+      process.shell("rm -rf " .. sockets)
       uv.walk(function(handle)
         if not handle:is_closing() then handle:close() end
       end)

@@ -23,6 +23,12 @@ function process.folder(name)
   return path
 end
 
+--- An empty folder with a short path, for sockets, whose paths have 107 bytes at most.
+--- @return string  its path; whoever made it removes it
+function process.short_folder()
+  return io.popen("mktemp -d /tmp/moonflow.XXXXXX"):read("*l")
+end
+
 function process.write(path, text)
   local file = assert(io.open(path, "wb"))
   file:write(text)
