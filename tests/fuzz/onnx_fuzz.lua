@@ -236,4 +236,5 @@ end
 os.remove(path)
 print(("%d files, %d of them were read, %d traced, the others failed with an error; %d networks"):format(FILES,
   read_count, traced_count, NETWORKS))
+if read_count < FILES / 4 then error("too few of them were read", 0) end
 if #faults > 0 then error("these are faults:\n" .. table.concat(faults, "\n"), 0) end

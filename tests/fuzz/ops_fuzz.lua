@@ -134,3 +134,4 @@ for call = 1, CALLS do
   if call % 100 == 0 then while session:next() do end end
 end
 print(("%d calls, %d of them worked, the others failed with an error"):format(CALLS, worked))
+if worked < CALLS / 5 then error("too few of them worked", 0) end
