@@ -48,14 +48,16 @@ inline bool same(const Tensor& a, const Tensor& b) {
   return a.type() == b.type() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
 }
 
-// The largest difference of two elements, measured by the largest element of `b` where that is above 1.
+// The largest difference of two elements, measured by the largest finite element of `b` where that is above 1. It is
+// infinite where one of them is no number, or one alone is infinite.
 inline double distance(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return INFINITY;
   const std::vector<double> left = numbers(a), right = numbers(b);
   double difference = 0, scale = 1;
   for (size_t i = 0; i < left.size(); ++i) {
-    difference = std::max(difference, std::isnan(left[i]) ? INFINITY : std::abs(left[i] - right[i]));
-    scale = std::max(scale, std::abs(right[i]));
+    const double apart = left[i] == right[i] ? 0 : std::abs(left[i] - right[i]);
+    difference = std::max(difference, std::isnan(apart) ? INFINITY : apart);
+    if (std::isfinite(right[i])) scale = std::max(scale, std::abs(right[i]));
   }
   return difference / scale;
 }
