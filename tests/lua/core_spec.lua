@@ -675,14 +675,16 @@ describe("misuse", function()
   end)
 
   it("keeps the inputs of an op while a finalizer runs another", function()
-    local a, b = core.array { { 1, 2 }, { 3, 4 } }, core.array { 5, 6 }
+    local a, b, wrong = core.array { { 1, 2 }, { 3, 4 } }, core.array { 5, 6 }, 0
     local pause, multiplier = collectgarbage("setpause", 50), collectgarbage("setstepmul", 1000)
     for _ = 1, 20000 do
       getmetatable(newproxy(true)).__gc = function() session:evaluate("add", { b, b }, {}) end
-      session:evaluate("transpose", { a }, { perm = { 1LL, 0LL } })
+      local turned = session:evaluate("transpose", { a }, { perm = { 1LL, 0LL } })
+      wrong = wrong + ((turned:at(0, 1) == 3 and turned:at(1, 0) == 2) and 0 or 1)
     end
     collectgarbage("setpause", pause)
     collectgarbage("setstepmul", multiplier)
+    assert.equal(0, wrong)
   end)
 
   it("survives finalizers that use the module while it works", function()

@@ -312,6 +312,13 @@ describe("dropout", function()
   it("is the identity in predict jobs and with rate 0", function()
     local x = np.ones({ 100 })
     assert.is_true(run(x, function(b) return flow.nn.dropout(b, 0.5) end) == x)
+    local job = flow.global_function { type = "train", inputs = { b = tp.Numpy.Placeholder({ 100 }) },
+                                       returns = tp.Numpy } (function(b)
+      local y = flow.nn.dropout(b, 0)
+      flow.optimizer.SGD(0):minimize(y * flow.get_variable("w", { shape = {}, initializer = flow.ones_initializer() }))
+      return y
+    end)
+    assert.is_true(job(x) == x)
   end)
 
   it("drops and scales in train jobs, other elements in each step", function()
