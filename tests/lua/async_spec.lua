@@ -464,6 +464,22 @@ describe("host mode", function()
     assert.same({ 1, 2, 3 }, got)
   end)
 
+  it("takes as many calls as were asked for, set in a session or before it opens", function()
+    flow.config.pump("host")
+    local function check(most)
+      local job = define(tp.Callback[tp.Numpy], function(x) return x end)
+      local accepted = 0
+      for i = 1, 30 do accepted = accepted + (job(number(i)) and 1 or 0) end
+      assert.equal(most, accepted)
+      flow.sync()
+    end
+    define(tp.Numpy, function(x) return x end)(number(1))
+    flow.config.inflight(20)
+    check(20)
+    flow.clear_default_session()
+    check(20)
+  end)
+
   it("counts no call that it refuses, neither for what the job draws nor for its watches", function()
     flow.config.pump("host")
     flow.config.inflight(1)

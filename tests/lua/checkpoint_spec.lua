@@ -658,6 +658,30 @@ describe("a checkpoint", function()
     end
   end)
 
+  it("does not take the place of a seed that the script has set", function()
+    define({ 1 })
+    flow.set_seed(3)
+    flow.train.CheckPoint():save(folder .. "/seeded")
+    flow.clear_default_session()
+    flow.set_seed(9)
+    define({ 1 })
+    flow.train.CheckPoint():load(folder .. "/seeded")
+    assert.equal(9, random_seed.value())
+  end)
+
+  it("is not replaced where a folder with files of others lies in it", function()
+    define({ 1 })
+    local path = folder .. "/kept"
+    flow.train.CheckPoint():save(path)
+    local hidden = path .. "/w/out"
+    os.remove(hidden)
+    assert.equal(0, os.execute(("mkdir %s && echo precious > %s/file"):format(hidden, hidden)))
+    raises("it holds 'w/out', which is no part of a checkpoint", function()
+      flow.train.CheckPoint():save(path, { overwrite = true })
+    end)
+    assert.equal("precious\n", process.read(hidden .. "/file"))
+  end)
+
   it("says whose steps it has where a train job was renamed", function()
     local told = {}
     flow.config.log(function(line) told[#told + 1] = line end)

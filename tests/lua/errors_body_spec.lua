@@ -434,6 +434,15 @@ end)]])
   end)
 end)
 
+describe("a shape beyond all memory", function()
+  it("is refused where it comes to be", function()
+    golden("broadcast_to 'BroadcastTo_0': a size overflows: 4611686018427387904 times 4", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (function(x)
+>>return flow.broadcast_to(x, { shape = { 2 ^ 30, 2 ^ 30, 4 } })
+end)]])
+  end)
+end)
+
 describe("what is under way, or is gone through,", function()
   local call = [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) }, returns = tp.Callback[tp.Numpy] } (

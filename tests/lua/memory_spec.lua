@@ -1,6 +1,7 @@
 -- The memory of a plan against the least that the lives of its values allow, for a real network: a residual net of 50
 -- layers (three convolutions a block, 3, 4, 6 and 3 blocks) on images of 32x32.
 local flow = require "moonflow"
+local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
 
 local function conv(x, filters, size, strides, name)
@@ -120,6 +121,34 @@ local function growth_of(live, lives)
   local before = bytes_after(lives)
   return before and bytes_after(lives) - before or 0
 end
+
+describe("a collector that the host has stopped", function()
+  it("stays stopped, whatever arrays there are", function()
+    collectgarbage()
+    collectgarbage("stop")
+    finally(function() collectgarbage("restart") end)
+    local held = setmetatable({ {} }, { __mode = "v" })
+    for _ = 1, 30 do np.zeros({ 1024, 1024 }) end
+    assert.truthy(held[1])
+  end)
+end)
+
+describe("a job", function()
+  it("does not keep the arrays of its last call", function()
+    local array = tp.Numpy.Placeholder({ 1000, 1000 })
+    local job = flow.global_function { inputs = { { "x", array }, { "y", array } }, returns = tp.Numpy } (function(x, y)
+      return flow.math.reduce_sum(x + y)
+    end)
+    local function alive()
+      collectgarbage()
+      collectgarbage()
+      return session.handle():memory().live_bytes
+    end
+    local before = alive()
+    for _ = 1, 3 do job(np.zeros({ 1000, 1000 }), np.zeros({ 1000, 1000 })) end
+    assert.is_true(alive() - before < 1e6)
+  end)
+end)
 
 describe("one after another", function()
   it("sessions leave nothing behind", function()

@@ -19,6 +19,8 @@ describe("text and memory", function()
   it("print bfloat16 with the digits that tell its values apart", function()
     assert.equal("[ 0.1   1.02 -3.3 ]", tostring(np.array({ 0.1, 1.02, -3.3 }, "bfloat16")))
     assert.equal("0.1", tostring(np.array(0.1, "bfloat16")))
+    assert.equal("[1.0205 1.1045]", tostring(np.array({ 1.0205078125, 1.1044921875 }, "float16")))
+    assert.equal("1e+16", tostring(np.array(1e16)))
     assert.equal("[ 1. nan inf]", tostring(np.array({ 1, 0 / 0, math.huge }, "bfloat16")))
   end)
 
@@ -222,6 +224,11 @@ for name in ['fortran', 'swapped', 'small']:
       for i = 0, 2 * channels - 1 do wanted[#wanted + 1] = i end
       assert.equal(table.concat(wanted, " "), read_png(path .. ".png", channels))
     end
+    -- 16 bits for each of three greys, 0, 128 * 257 and 255 * 257
+    local deep = "89504e470d0a1a0a0000000d49484452000000030000000110000000006e1b972b0000000f49444154789c6360606868f8ff"
+      .. "1f00068402ff4660deb60000000049454e44ae426082"
+    process.write(path .. ".png", (deep:gsub("..", function(byte) return string.char(tonumber(byte, 16)) end)))
+    same(np.load_png(path .. ".png"), "uint8", { { 0, 128, 255 } })
     raises("shape_mismatch", "the picture is (2), wanted (height, width)", function() np.save_png(path, { 1, 2 }) end)
     raises("shape_mismatch", "with 1 to 4 channels", function() np.save_png(path, np.ones({ 1, 1, 5 })) end)
     raises("shape_mismatch", "with 1 to 4 channels; a:transpose({ 1, 2, 0 }) puts them last", function()

@@ -367,6 +367,16 @@ describe("what occurs", function()
   end)
 end)
 
+describe("a row with one outlier", function()
+  it("is in order", function()
+    local list = {}
+    for i = 1, 200 do list[i] = (i * 37) % 200 end
+    list[50] = 1025
+    local sorted = np.sort(np.array(list, "int32"))
+    assert.same({ 199, 1025 }, { sorted[198], sorted[199] })
+  end)
+end)
+
 describe("a name that flow.np lacks", function()
   it("is told what NumPy's is called here, or what resembles it, and not just any short name", function()
     raises("not_found", "did you mean flow.np.compress?", function() return np.extract end)

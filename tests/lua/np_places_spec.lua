@@ -198,6 +198,12 @@ describe("places of a flattened array", function()
       { { 0, 2 }, { 3, 5 } })
   end)
 
+  it("may be written from elements that they lie over, which are read first", function()
+    local five = np.arange(5)
+    five:set("3::-1", five:rows(1, 4))
+    same(five, five.dtype, { 4, 3, 2, 1, 4 })
+  end)
+
   it("may lie outside where that is said", function()
     same(np.ravel_multi_index({ { -1, 2 }, { 3, 1 } }, { 2, 3 }, "wrap"), "int64", { 3, 1 })
     same(np.ravel_multi_index({ { -1, 2 }, { 3, 1 } }, { 2, 3 }, { mode = "clip" }), "int64", { 2, 4 })

@@ -32,6 +32,14 @@ local function dense_model(opset)
   }
 end
 describe("a loaded model", function()
+  it("may call the domain of ONNX by its name", function()
+    -- y = Neg(x), with the opset 13 of the domain "ai.onnx"
+    local text = "08083a320a0b0a017812017922034e65671201675a0f0a0178120a0a08080112040a020802620f0a0179120a0a0808011204"
+      .. "0a020802420b0a0761692e6f6e6e78100d"
+    write_bytes(path, (text:gsub("..", function(byte) return string.char(tonumber(byte, 16)) end)))
+    assert.truthy(tostring(flow.onnx.load(path)):find("[opset 13,", 1, true), tostring(flow.onnx.load(path)))
+  end)
+
   it("says what goes in and out, its opset, and how much it is", function()
     local model = flow.onnx.load(dense_model())
     local name = path:match("[^/]*$")
