@@ -4,6 +4,7 @@
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
+local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
 
@@ -103,8 +104,13 @@ end
 --- Runs the job on the calling thread, from copies of the arguments, or, called without any, from what lies in its
 --- inputs. Watches are not called.
 --- @return any  what the job gives, in arrays that the next call writes again
---- @error an argument that does not fit its placeholder
+--- @error an argument that does not fit its placeholder; a call in the body of a job
 function Prepared:__call(...)
+  local outer = trace.current()
+  if outer then
+    errors.raise("wrong_state", ("%s: a prepared call cannot be made inside the body of a job ('%s'), which runs once "
+      .. "and would keep the result"):format(self.job.name, outer.job))
+  end
   if self.job.plain or select("#", ...) == 0 then return run(self, ...) end
   return run(self, unpack(self.job:gather(...)))
 end
