@@ -387,6 +387,8 @@ local function hint_of(wanted_kind, value)
   if kind == "table" and (wanted_kind == "blob" or wanted_kind == "operand") then
     if kind_of(rawget(value, 1)) == "blob" then return "; flow.stack(it) and flow.concat(it) make one of several" end
     return wanted_kind == "operand" and "; np.array(it) is a constant of the job, and goes here" or ""
+  elseif kind == "boolean" and (wanted_kind == "blob" or wanted_kind == "operand") then
+    return "; x:eq(y), x:gt(y) and their like compare elements, and == tells whether two values are the same one"
   elseif wanted_kind == "blob" and kind == "ndarray" then
     return "; inside a job body values are blobs: take it as an input of the job"
   elseif wanted_kind == "number" and kind == "ndarray" then

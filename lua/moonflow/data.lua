@@ -113,6 +113,10 @@ function Dataset:batches(...)
 
   local count = drop_last and self.count - self.count % size or self.count
   local total = math.ceil(count / size)
+  if total == 0 and self.count > 0 then
+    session.log(("moonflow: dataset:batches: %d examples do not fill a batch of %d, so drop_last leaves no batch")
+      :format(self.count, size))
+  end
   if given.first < 0 or given.first > total then
     fail("out_of_range", ("dataset:batches: there are %d batches, it cannot begin with batch %d")
       :format(total, given.first))

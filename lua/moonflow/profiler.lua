@@ -29,10 +29,13 @@ function profiler.start(...)
   end
 end
 
---- Ends the profile and writes its file.
+--- Ends the profile and writes the file that start was given.
 --- @return number  how many events were recorded
 --- @error no profile is being taken; the file cannot be written
-function profiler.stop()
+function profiler.stop(...)
+  if select("#", ...) > 0 then
+    errors.raise("invalid_argument", "flow.profiler.stop takes no arguments; flow.profiler.start was given the file")
+  end
   if not running then errors.raise("wrong_state", "flow.profiler.stop: no profile is being taken") end
   local ended = running
   running = nil

@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
 local iterator = require "moonflow.iterator"
 local io, os = io, os
 
@@ -39,6 +40,20 @@ local function environment_is_utf8()
 end
 
 -- "loss=0.25, step=3" of a table, in the order of the names.
+-- string.format, for which an array of one element is its number.
+local function formatted(text, ...)
+  local values, count = { ... }, select("#", ...)
+  for i = 1, count do
+    if arguments.kind(values[i]) == "ndarray" then values[i] = values[i]:item() end
+  end
+  local fine, line = pcall(string.format, text, unpack(values, 1, count))
+  if not fine then
+    errors.raise("invalid_argument", ("progress:set: the values do not fit '%s': %s"):format(text,
+      tostring(line):match("%((.*)%)$") or tostring(line)))
+  end
+  return line
+end
+
 local function table_text(values)
   local names = {}
   for name in pairs(values) do names[#names + 1] = name end
@@ -174,7 +189,7 @@ local function progress(...)
     if type(text) == "table" then
       postfix = table_text(text)
     else
-      postfix = select("#", ...) > 0 and text:format(...) or text
+      postfix = select("#", ...) > 0 and formatted(text, ...) or text
     end
   end
   function methods.print(_, ...)

@@ -1,6 +1,7 @@
 -- flow.data: data sets in batches, MNIST and OFRecord files good and bad, synthetic digits; flow.zip.
 local data = require "moonflow.data"
 local iterator = require "moonflow.iterator"
+local config = require "moonflow.config"
 local np = require "moonflow.np"
 local process = require "process"
 
@@ -99,6 +100,11 @@ describe("a data set", function()
     local sizes = {}
     for _, y in set:batches({ drop_last = false }) do sizes[#sizes + 1] = #y end
     assert.same({ 4, 4, 2 }, sizes)
+    local lines = {}
+    config.log(function(line) lines[#lines + 1] = line end)
+    finally(function() config.log(nil) end)
+    assert.equal(0, #set:batches({ batch_size = 11, drop_last = true }))
+    assert.truthy(lines[1]:find("10 examples do not fill a batch of 11, so drop_last leaves no batch", 1, true), lines[1])
   end)
 
   it("names its arrays and checks them", function()

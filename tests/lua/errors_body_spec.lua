@@ -434,6 +434,16 @@ end)]])
   end)
 end)
 
+describe("a comparison by ==", function()
+  it("is told what compares elements", function()
+    golden("flow.where: argument 1 ('condition') must be a blob, got false; x:eq(y), x:gt(y) and their like compare "
+      .. "elements, and == tells whether two values are the same one", [[
+local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (function(x)
+>>return flow.where(x == 0, x, x)
+end)]])
+  end)
+end)
+
 describe("a shape beyond all memory", function()
   it("is refused where it comes to be", function()
     golden("broadcast_to 'BroadcastTo_0': a size overflows: 4611686018427387904 times 4", [[

@@ -84,6 +84,7 @@ describe("a profile", function()
     assert.truthy(message_of(function() flow.profiler.stop() end):find("no profile is being taken", 1, true))
     flow.profiler.start()
     assert.truthy(message_of(function() flow.profiler.start() end):find("a profile is being taken", 1, true))
+    assert.truthy(message_of(function() flow.profiler.stop("p.json") end):find("takes no arguments", 1, true))
     flow.profiler.stop()
   end)
 

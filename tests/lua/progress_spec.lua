@@ -42,6 +42,16 @@ describe("progress", function()
     for _, line in ipairs(written) do assert.is_nil(line:find("[\r\27]")) end
   end)
 
+  it("takes an array of one element for its number in a text, and says what does not fit it", function()
+    local bar = shown(1, { terminal = false })
+    for _ in bar do bar:set("loss %.1f", np.array { 2.5 }) end
+    assert.truthy(written[1]:find("loss 2.5", 1, true), written[1])
+    local fine, problem = pcall(bar.set, bar, "loss %d", "x")
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("progress_spec.lua:%d+: progress:set: the values do not fit 'loss %%d': "
+      .. "number expected, got string$"), tostring(problem))
+  end)
+
   it("draws a bar at most ten times a second on a terminal", function()
     local bar = shown(1000, { desc = "epoch", terminal = true })
     for i in bar do bar:set({ loss = 0.5, i = i }) end
