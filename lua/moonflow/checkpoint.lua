@@ -269,6 +269,10 @@ arguments.publish("SimpleCheckPointManager", "manager", Manager,
   "list_checkpoints latest_checkpoint initialize_or_restore save")
 arguments.answer(Manager, "a manager of checkpoints")
 
+function Manager:__tostring()
+  return "checkpoints in " .. self.root_path .. ": " .. self.prefix .. "*"
+end
+
 local manager_signature = arguments.signature("flow.train.SimpleCheckPointManager",
   { { "root_path", "string" }, { "prefix", "string", "snapshot_" } })
 

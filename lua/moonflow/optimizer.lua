@@ -54,6 +54,13 @@ arguments.answer(Optimizer, "an optimizer", {
   state_dict = "its moments are variables, which a checkpoint has beside the weights",
 })
 
+--- "flow.optimizer.Adam(0.001)".
+function Optimizer:__tostring()
+  local inner = {}
+  for i, part in ipairs(self.parts) do inner[i] = tostring(part == self and part.scheduler or part) end
+  return self.where .. "(" .. table.concat(inner, ", ") .. ")"
+end
+
 local scale_parameters = {
   { "loss_scale_factor", "finite?", engine_default = 1,
     text = "what multiplies the loss on the way to the gradients and is divided out of them again" },

@@ -16,6 +16,13 @@ arguments.answer(Scheduler, "a schedule", {
   step = "it follows the steps of the job that trains", get_lr = "what it gives is rate:at(step)",
   get_last_lr = "what it gives is rate:at(step)",
 })
+
+--- "0.1", or "schedule_cosine from 0.1".
+function Scheduler:__tostring()
+  if self.blob then return "'" .. self.blob.name .. "'" end
+  return (self.op and self.op .. " from " or "") .. self.base_lr .. (self.warmup and ", after a warmup" or "")
+end
+
 local Warmup = { kind = "warmup" }
 Warmup.__index = Warmup
 

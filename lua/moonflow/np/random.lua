@@ -23,6 +23,11 @@ local DRAWS = "uniform normal randint integers exponential gamma beta dirichlet 
 arguments.publish("Generator", "generator", Generator, DRAWS)
 arguments.answer(Generator, "a generator")
 
+--- "a generator of seed 7 after 3 draws".
+function Generator:__tostring()
+  return ("a generator of seed %d after %d draws"):format(self.seed, self.draws)
+end
+
 -- Draws are counted: the seed and the number of a draw give its values, whatever was drawn before.
 -- Without a shape a draw is one number.
 function Generator:draw(op, given, attrs, called)
