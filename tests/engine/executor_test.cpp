@@ -364,3 +364,11 @@ TEST_CASE("ten thousand runs keep their order while another thread looks at the 
   watcher.join();
   CHECK(submitted == 10000);
 }
+
+TEST_CASE("a descriptor that is first asked for when something waits is readable") {
+  ToySession toy;
+  const auto plan = unary(toy, "square");
+  toy.session.submit(plan, feed({1, 1}, true));
+  pollfd request{toy.session.completions().descriptor(), POLLIN, 0};
+  CHECK(::poll(&request, 1, 0) == 1);
+}

@@ -506,6 +506,36 @@ TEST_CASE("what a run has delivered stays as it was when the plan runs again") {
   CHECK(values(second) == std::vector<float>{9, 16});
 }
 
+TEST_CASE("what a run has delivered stays as it was when the next one does not want it") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  graph.tap(graph.append("picky", {graph.feed("x", vec(2))})[0], 1);
+  const auto plan = toy.session.compile(graph, "job");
+  const Tensor first = toy.call(plan, {floats({1, 2})})[0];
+  Executor::Submission off = feed({3, 4}, true);
+  off.taps_on = {false};
+  toy.session.submit(plan, std::move(off));
+  CHECK(next(toy.session).end);
+  CHECK(values(first) == std::vector<float>{1, 2});
+}
+
+TEST_CASE("what follows from several variables is made anew when any of them is written") {
+  ToySession toy;
+  Graph graph(toy.session.catalog());
+  const ValueId v = graph.variable("v", vec(1)), w = graph.variable("w", vec(1)), x = graph.feed("x", vec(1));
+  const ValueId kept = graph.append("mul", {graph.append("square", {v})[0], graph.append("square", {w})[0]})[0];
+  graph.tap(graph.append("mul", {kept, x})[0], 1);
+  const auto plan = toy.session.compile(graph, "job");
+  toy.session.write("v", floats({2}));
+  toy.session.write("w", floats({3}));
+  const auto run = [&] { return values(toy.call(plan, {floats({1})})[0])[0]; };
+  CHECK(run() == 36);
+  toy.session.write("w", floats({1}));
+  CHECK(run() == 4);
+  toy.session.write("v", floats({5}));
+  CHECK(run() == 25);
+}
+
 TEST_CASE("a long chain needs the memory of two values, and less in place") {
   ToySession toy;
   Graph graph(toy.session.catalog());

@@ -174,3 +174,36 @@ TEST_CASE("a run never sees weights of two generations") {
   CHECK(rising);
   CHECK(values(call.outputs()[1])[0] == 2000);
 }
+
+TEST_CASE("a value that follows from weights has room for the largest that shares its place") {
+  const auto ops = catalog();
+  Graph graph(*ops);
+  const auto picky = [&](ValueId x) { return graph.append("picky", {x})[0]; };
+  const ValueId a = picky(picky(picky(graph.variable("v", vec(2))))), b = picky(graph.variable("w", vec(4000)));
+  graph.tap(graph.append("add", {a, graph.feed("x", vec(2))})[0], 1);
+  graph.tap(graph.append("add", {b, graph.feed("y", vec(4000))})[0], 2);
+  PreparedCall call(graph, "net", std::make_shared<FakeDevice>(), 1, 2, nullptr);
+  for (int i = 0; i < 4; ++i) {
+    const float number = static_cast<float>(i);
+    call.publish(
+        [&](const Variable& of) { return floats(std::vector<float>(static_cast<size_t>(of.type.count()), number)); });
+    call.run();
+    CHECK(values(call.outputs()[0]) == std::vector<float>(2, number));
+    CHECK(values(call.outputs()[1]) == std::vector<float>(4000, number));
+  }
+}
+
+TEST_CASE("a value that only kept steps read gives its place to what a run makes") {
+  const auto ops = catalog();
+  Graph graph(*ops);
+  const auto picky = [&](ValueId x) { return graph.append("picky", {x})[0]; };
+  const ValueId a = picky(picky(graph.variable("w", vec(2)))), made = picky(picky(graph.feed("x", vec(2))));
+  graph.tap(picky(graph.append("add", {made, a})[0]), 1);
+  PreparedCall call(graph, "net", std::make_shared<FakeDevice>(), 1, 1, nullptr);
+  for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
+    call.publish([&](const Variable&) { return floats({w, w}); });
+    feed(call, {10, 10});
+    call.run();
+    CHECK(values(call.outputs()[0]) == std::vector<float>{10 + w, 10 + w});
+  }
+}

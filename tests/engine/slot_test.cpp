@@ -1,6 +1,7 @@
 // Runs on an asynchronous device.
 #include "engine/slot.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -377,4 +378,21 @@ TEST_CASE("a step that fails while it is recorded fails its run alone") {
   toy.device->refuses_launches = false;
   for (int run = 0; run < 3; ++run) CHECK(square(run == 0) == std::vector<float>{9, 16});
   CHECK(toy.device->replays == 3);
+}
+
+TEST_CASE("what has its turn waits for the runs before it, that a card has started") {
+  CardSession toy;
+  Graph graph(toy.session.catalog());
+  graph.append("assign_sub", {graph.variable("w", vec(1)), graph.append("slow", {graph.feed("x", vec(1))})[0]});
+  const auto plan = toy.session.compile(graph, "job");
+  Gate::close();
+  toy.session.submit(plan, {{floats({1})}});
+  std::atomic<bool> has_had_turn = false;
+  toy.session.executor().in_turn([&] { has_had_turn = true; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(has_had_turn);
+  Gate::open();
+  while (toy.session.executor().in_flight() > 0) toy.session.pull();
+  toy.session.executor().wait_idle();
+  CHECK(has_had_turn);
 }

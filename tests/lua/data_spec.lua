@@ -104,7 +104,7 @@ describe("a data set", function()
     config.log(function(line) lines[#lines + 1] = line end)
     finally(function() config.log(nil) end)
     assert.equal(0, #set:batches({ batch_size = 11, drop_last = true }))
-    assert.truthy(lines[1]:find("10 examples do not fill a batch of 11, so drop_last leaves no batch", 1, true), lines[1])
+    assert.truthy(lines[1]:find("10 examples do not fill a batch of 11, so drop_last leaves no batch", 1, true))
   end)
 
   it("names its arrays and checks them", function()
