@@ -145,7 +145,7 @@ local function worthwhile(sides, peer)
   end
   local names = {}
   for name, values in pairs(sides[peer] or {}) do
-    if values[1] < 1.25 * best then names[#names + 1] = name end
+    if values[1] < 1.6 * best then names[#names + 1] = name end
   end
   table.sort(names)
   return #names > 0 and table.concat(names, "|") or nil

@@ -184,9 +184,23 @@ def resnet50(batch=256, size=224, steps=20):
         if mode == "compiled":
             loss_of = torch.compile(loss_of)
 
+        copies = torch.cuda.Stream()  # each batch is copied while the step before it computes, as ours is
+
+        def fetch():
+            with torch.cuda.stream(copies):
+                images = host_images.cuda(non_blocking=True).to(memory_format=torch.channels_last)
+                return images, host_labels.cuda(non_blocking=True)
+
+        fetched = [fetch()]
+
         def step():
-            images = host_images.cuda(non_blocking=True).to(memory_format=torch.channels_last)
-            loss = loss_of(images, host_labels.cuda(non_blocking=True))
+            now = torch.cuda.current_stream()
+            now.wait_stream(copies)
+            images, labels = fetched[0]
+            images.record_stream(now)
+            labels.record_stream(now)
+            fetched[0] = fetch()
+            loss = loss_of(images, labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
