@@ -20,8 +20,19 @@ local function blocks(path)
   return all
 end
 
+-- "below" or "above" and the number, where the last print of a block says so of what it prints.
+local function promise(text)
+  local last
+  for line in text:gmatch("[^\n]+") do
+    if line:find("^print%(") then last = line end
+  end
+  local side, bound = (last or ""):match("%-%- (%l+) ([%d.]*%d)")
+  if side == "below" or side == "above" then return side, tonumber(bound) end
+end
+
 describe("the Lua block", function()
   local folder, data
+  local promised = 0
 
   setup(function()
     data = small_mnist()
@@ -36,9 +47,18 @@ describe("the Lua block", function()
         process.write(folder .. "/" .. file, block.text)
         local run = process.moonflow({ file }, { folder = folder, env = { MOONFLOW_DATA = data } })
         assert.equal(0, run.code, run.err)
+        local side, bound = promise(block.text)
+        if side then
+          local said = tonumber(run.out:match("(%S+)%s*$"))
+          assert.truthy(said, run.out)
+          if side == "below" then assert.is_true(said < bound, run.out) else assert.is_true(said > bound, run.out) end
+          promised = promised + 1
+        end
       end)
     end
   end
+
+  it("prints what its last line says, where that is a bound", function() assert.is_true(promised >= 4, promised) end)
 end)
 
 describe("what editors are told", function()

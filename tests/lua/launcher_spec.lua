@@ -139,6 +139,7 @@ describe("the launcher", function()
     -- A limit of processes holds for other users than root. A sanitizer wants a thread of its own.
     if process.sanitizer ~= "" then return pending("a sanitized build") end
     local limited = "setpriv --reuid=12345 --clear-groups prlimit --nproc=1 "
+    os.execute("chmod a+r " .. process.quote(folder .. "/alone.lua"))  -- whatever umask says
     local command = process.quote(process.launcher) .. " " .. process.quote(folder .. "/alone.lua")
     if process.shell("chmod a+rx " .. process.quote(folder) .. " && " .. limited .. "test -r "
       .. process.quote(process.launcher)).code ~= 0 then return pending("only root can be another user") end
