@@ -42,11 +42,9 @@ end
 -- then that of them together, unless another is given. nil where all are numbers.
 local function arrays_of(given, names, called)
   local are_numbers, arrays = true, {}
-  for i, name in ipairs(names) do
-    are_numbers = are_numbers and type(given[name]) == "number"
-    arrays[i] = ndarray.value_for(given[name], "float64", called)
-  end
+  for _, name in ipairs(names) do are_numbers = are_numbers and type(given[name]) == "number" end
   if are_numbers then return nil end
+  for i, name in ipairs(names) do arrays[i] = ndarray.value_for(given[name], "float64", called) end
   local together = arrays[1]
   for i = 2, #arrays do together = together + arrays[i] end
   local shape = given.shape and flat_list(given.shape) or together.shape:table()
@@ -283,32 +281,48 @@ function Generator:poisson(...)
   end)
 end
 
--- The sums of the chances up to each of n places, or of however many there are, float64. They are used in proportion.
+-- The sums of the chances up to each of n places, or of however many there are, a list. They are used in proportion.
 local function summed_chances(p, n, called)
-  local chances = as_array(p, called, "float64"):astype("float64")
+  local chances = as_array(p, called, "float64")
   if chances.rank ~= 1 or #chances ~= (n or #chances) or #chances == 0 then
     fail("invalid_argument", ("%s: p must be %s, one for each, and has the shape %s"):format(called,
       n and n .. " chances" or "chances along one axis", tostring(chances.shape)))
   end
-  local np = require("moonflow.np")
-  local wrong = np.flatnonzero(1 - chances:ge(0) * chances:lt(math.huge))
-  if #wrong > 0 then
-    fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, wrong[0],
-      chances[wrong[0]]))
+  local sums, total = chances:totable(), 0
+  for i, chance in ipairs(sums) do
+    if not (chance >= 0 and chance < math.huge) then
+      fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, i - 1, chance))
+    end
+    total = total + chance
+    sums[i] = total
   end
-  local sums = np.cumsum(chances)
-  local total = sums[#sums - 1]
   if math.abs(total - 1) > 1e-3 then
     fail("invalid_argument", ("%s: the chances add up to %g, not to 1"):format(called, total))
   end
   return sums
 end
 
+local kFew = 1000  -- for more a sort is faster than a search for each
+
 -- For each of an array of draws from [0, 1) the first place whose sum is above that share of the whole.
 local function places_of(sums, shares)
-  local np, last = require("moonflow.np"), #sums - 1
-  -- The last sum itself may come of rounding.
-  return np.minimum(np.searchsorted(sums, shares * sums[last], "right"), last)
+  local count = #sums
+  local total = sums[count]
+  if shares.shape:count() > kFew then
+    local np = require("moonflow.np")
+    -- The last sum itself may come of rounding.
+    return np.minimum(np.searchsorted(core.array(sums, "float64"), shares * total, "right"), count - 1)
+  end
+  local places = shares:ravel():totable()
+  for i, share in ipairs(places) do
+    local low, high = 1, count
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if sums[middle] > share * total then high = middle else low = middle + 1 end
+    end
+    places[i] = low - 1
+  end
+  return core.array(places, "int64", shares.shape:table())
 end
 
 local multinomial_signature = signature("np.random.multinomial",
@@ -434,9 +448,9 @@ end
 local function without_replacement(generator, n, count, sums)
   local list, possible = generator:permutation(n):totable(), n
   if sums then
-    local waits, ends = generator:uniform(0, 1, { n }, "float64"):totable(), sums:totable()
+    local waits = generator:uniform(0, 1, { n }, "float64"):totable()
     for i = 1, n do
-      local chance = ends[i] - (ends[i - 1] or 0)
+      local chance = sums[i] - (sums[i - 1] or 0)
       if chance == 0 then possible = possible - 1 end
       waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
     end
