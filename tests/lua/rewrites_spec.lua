@@ -132,6 +132,46 @@ describe("a relu", function()
   end)
 end)
 
+describe("a dense layer behind a relu", function()
+  it("and a sum does not take the relu for what it reads", function()
+    local labels = np.array({ 0, 1, 1, 1 }, "int32")
+    flow.global_function { type = "train", returns = tp.None, inputs = {
+      { "x", tp.Numpy.Placeholder({ 4, 3 }) }, { "wanted", tp.Numpy.Placeholder({ 4 }, "int32") } },
+    } (function(x, wanted)
+      local y = flow.nn.relu(x + flow.get_variable("s", { shape = { 3 }, initializer = flow.zeros_initializer() })) + 1
+      local w = flow.get_variable("w", { shape = { 2, 3 }, initializer = flow.random_uniform_initializer(-1, 1) })
+      local b = flow.get_variable("b", { shape = { 2 }, initializer = flow.zeros_initializer() })
+      local logits = flow.nn.bias_add(flow.matmul(y, w, { transpose_b = true }), b)
+      flow.optimizer.SGD(1, { momentum = 0 }):minimize(flow.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits))
+    end)(np.full({ 4, 3 }, -1), labels)
+    same({ 0, 0, 0 }, flow.get_all_variables().s)
+  end)
+
+  it("may show its classes, and have its loss squared", function()
+    for _, squared in ipairs { false, true } do
+      flow.clear_default_session()
+      local loss, classes = flow.global_function {
+        type = "train", returns = tp.Tuple { tp.Numpy, tp.Numpy }, inputs = {
+          { "x", tp.Numpy.Placeholder({ 4, 3 }) }, { "wanted", tp.Numpy.Placeholder({ 4 }, "int32") } },
+      } (function(x, wanted)
+        local w = flow.get_variable("w", { shape = { 2, 3 }, initializer = flow.ones_initializer() })
+        local b = flow.get_variable("b", { shape = { 2 }, initializer = flow.zeros_initializer() })
+        local logits = flow.nn.bias_add(flow.matmul(x, w, { transpose_b = true }), b)
+        local of_each = flow.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits)
+        if squared then of_each = of_each * of_each end
+        flow.optimizer.SGD(1, { momentum = 0 }):minimize(of_each)
+        return of_each, flow.math.argmax(logits)
+      end)(np.full({ 4, 3 }, -1), np.array({ 0, 1, 1, 1 }, "int32"))
+      local wanted = squared and math.log(2) ^ 2 or math.log(2)
+      assert.is_true(np.allclose(loss, np.full({ 4 }, wanted), { atol = 1e-6 }))
+      same({ 0, 0, 0, 0 }, classes)
+      -- Three of four labels are 1, and each row has gone half the way to its own.
+      local step = (squared and 2 * math.log(2) or 1) / 4
+      assert.is_true(np.allclose(flow.get_all_variables().b, np.array { -step, step }, { atol = 1e-6 }))
+    end
+  end)
+end)
+
 describe("a stack of weights", function()
   it("learns as a whole", function()
     local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
@@ -146,19 +186,124 @@ describe("a stack of weights", function()
   end)
 end)
 
-describe("a part of an image behind a convolution", function()
-  it("is that part", function()
-    local images = np.random.default_rng(1):uniform(-1, 1, { 2, 32, 12, 12 }):astype(flow.float)
-    local function convolved(cut)
-      return run({ images }, function(a)
-        local filter = flow.get_variable("f", { shape = { 32, 32, 3, 3 },
-                                                initializer = flow.random_uniform_initializer(-1, 1) })
-        local y = flow.nn.conv2d(a, filter, { strides = 1, padding = "SAME" })
-        return flow.nn.relu(cut and flow.slice(y, { 0, 0, 2, 3 }, { 2, 32, 5, 6 }) or y)
-      end, { name = cut and "cut" or "whole" })
+-- Between layers images may lie in blocks of channels, which not every op keeps whole.
+describe("a convolved image", function()
+  local generator = np.random.default_rng(1)
+  local images = generator:uniform(-1, 1, { 2, 32, 12, 12 }):astype(flow.float)
+  local some = generator:uniform(0, 1, { 2, 20, 12, 12 }):astype(flow.float)
+  local more = generator:uniform(0, 1, { 2, 12, 12, 12 }):astype(flow.float)
+
+  -- relu of what `form` makes of it.
+  local function formed(name, form)
+    return run({ images, some, more }, function(a, b, c)
+      local filter = flow.get_variable("f", { shape = { 32, 32, 3, 3 },
+                                              initializer = flow.random_uniform_initializer(-1, 1) })
+      return flow.nn.relu(form(flow.nn.conv2d(a, filter, { strides = 1, padding = "SAME" }), b, c))
+    end, { name = name })
+  end
+
+  local function check(wanted, form)
+    local got = formed("formed", form)
+    assert.equal(tostring(wanted.shape), tostring(got.shape))
+    assert.is_true(np.allclose(got, wanted, { atol = 1e-3 }))
+  end
+
+  it("may be cut, joined to others, and take another shape", function()
+    local whole = formed("whole", function(y) return y end)
+    check(whole:slice(":, :, 2:7, 3:9"), function(y) return flow.slice(y, { 0, 0, 2, 3 }, { 2, 32, 5, 6 }) end)
+    check(whole:slice(":, :20"), function(y) return flow.slice(y, { 0, 0, 0, 0 }, { 2, 20, 12, 12 }) end)
+    check(np.concatenate({ whole, some, more }, 1), function(y, b, c) return flow.concat({ y, b, c }, { axis = 1 }) end)
+    check(whole:reshape({ 2, 64, 72 }), function(y) return flow.reshape(y, { 2, 64, 72 }) end)
+  end)
+end)
+
+describe("behind a convolution and its bias", function()
+  local shape = { 2, 32, 24, 24 }
+
+  local function convolved(x)
+    local filter = flow.get_variable("f", { shape = { 32, 32, 3, 3 }, initializer = flow.ones_initializer() })
+    local bias = flow.get_variable("b", { shape = { 32 }, initializer = flow.zeros_initializer() })
+    return flow.nn.bias_add(flow.nn.conv2d(x, filter, { strides = 1, padding = "SAME" }), bias)
+  end
+
+  local function pooled(x, size)
+    return flow.nn.max_pool2d(x, { ksize = size, strides = size, padding = "VALID" })
+  end
+
+  it("there may be two poolings", function()
+    local y, z = run({ np.ones(shape) }, function(a)
+      local rectified = flow.nn.relu(convolved(a))
+      return pooled(rectified, 3), pooled(rectified, 2)
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+    assert.equal("(2, 32, 8, 8) 288", tostring(y.shape) .. " " .. y:max())
+    assert.equal("(2, 32, 12, 12) 288", tostring(z.shape) .. " " .. z:max())
+  end)
+
+  it("a pooling may follow another activation than relu", function()
+    local y = run({ np.ones(shape) }, function(a) return pooled(flow.nn.relu6(convolved(a)), 2) end)
+    assert.equal(6, y:min())
+    assert.equal(6, y:max())
+  end)
+end)
+
+describe("a value within what is fused", function()
+  local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 })
+  local generator = np.random.default_rng(2)
+  local images = generator:uniform(-1, 1, { 2, 32, 12, 12 }):astype(flow.float)
+  local labels = np.array({ 1, 3 }, "int32")
+
+  -- Two steps of a small residual network: what is seen of the values and gradients with these numbers, by name.
+  local function seen(asked)
+    flow.clear_default_session()
+    flow.set_seed(3)
+    local found = {}
+    local job = flow.global_function { type = "train", returns = tp.None, inputs = {
+      { "x", tp.Numpy.Placeholder({ 2, 32, 12, 12 }) }, { "wanted", tp.Numpy.Placeholder({ 2 }, "int32") } },
+    } (function(x, wanted)
+      local count = 0
+      local function note(value)
+        count = count + 1
+        local name = tostring(count)
+        if asked[name] then flow.watch(value, function(y) found[name] = y end) end
+        if asked["d" .. name] then flow.watch_diff(value, function(dy) found["d" .. name] = dy end) end
+        return value
+      end
+      local function variable(name, size, of) return flow.get_variable(name, { shape = size, initializer = of }) end
+      local random = flow.random_normal_initializer(0, 0.1)
+      local scaled = note(x * variable("s", { 1 }, flow.ones_initializer()))
+      local y = note(flow.nn.conv2d(scaled, variable("f", { 32, 32, 3, 3 }, random), { strides = 1, padding = "SAME" }))
+      y = note(flow.nn.relu(note(flow.nn.bias_add(y, variable("b", { 32 }, random)))))
+      y = note(flow.nn.max_pool2d(y, { ksize = 2, strides = 2, padding = "VALID" }))
+      local normal = note(flow.layers.batch_normalization(y, { axis = 1, name = "bn" }))
+      y = note(flow.nn.relu(note(normal + y)))
+      normal = note(flow.layers.batch_normalization(y, { axis = 1, name = "again" }))
+      y = note(flow.nn.relu(normal))
+      y = note(flow.reshape(y, { 2, -1 }))
+      y = note(flow.nn.bias_add(flow.matmul(y, variable("w", { 8, 1152 }, random), { transpose_b = true }),
+        variable("c", { 8 }, random)))
+      y = note(flow.nn.relu(y))
+      y = note(flow.nn.bias_add(flow.matmul(y, variable("v", { 4, 8 }, random), { transpose_b = true }),
+        variable("d", { 4 }, random)))
+      local loss = note(flow.nn.sparse_softmax_cross_entropy_with_logits(wanted, y))
+      flow.optimizer.SGD(rate):minimize(loss)
+      found.count = count
+    end)
+    job(images, labels)
+    job(images, labels)
+    flow.sync()
+    return found
+  end
+
+  it("is what it is when all others are watched too, and so is its gradient", function()
+    local all = seen(setmetatable({}, { __index = function() return true end }))
+    assert.equal(15, all.count)
+    for i = 1, all.count do
+      for _, name in ipairs { tostring(i), "d" .. i } do
+        local alone = seen({ [name] = true })[name]
+        local size = math.max(1, np.abs(all[name]):max())
+        assert.is_true(np.allclose(alone, all[name], { rtol = 0, atol = 1e-4 * size }), name)
+      end
     end
-    local whole = convolved(false)
-    assert.is_true(np.allclose(convolved(true), whole:slice(":, :, 2:7, 3:9"), { atol = 1e-3 }))
   end)
 end)
 
