@@ -337,6 +337,13 @@ describe("npz", function()
     assert.is_true(got.x == a and got.y == a)
   end)
 
+  it("needs no more than it may for all members together", function()
+    local data = npy(core.zeros("float32", { 200 }))
+    local two = zip { { name = "a.npy", data = data }, { name = "b.npy", data = data } }
+    assert.equal(200, #reads(two, 1900).b)
+    fails("member 'b.npy': the arrays need more than the 1500 bytes", reads, two, 1500)
+  end)
+
   it("refuses archives that no honest writer makes", function()
     local data = npy(core.array { 1, 2, 3 })
     fails("no npz archive", reads, "")

@@ -473,3 +473,17 @@ describe("images in another size", function()
     raises("x 'b' is (3, 4), wanted rank 4, NCHW", function() resized(np.ones { 3, 4 }, 4) end)
   end)
 end)
+
+describe("pooling by windows of which several stick out at the right", function()
+  it("takes what lies within", function()
+    local row = (np.arange(9):astype(flow.float) - 20):reshape({ 1, 1, 1, 9 })
+    local function pooled(kind)
+      return flow.global_function { name = kind, inputs = { x = tp.Numpy.Placeholder({ 1, 1, 1, 9 }) },
+                                    returns = tp.Numpy } (function(x)
+        return flow.nn[kind](x, { ksize = { 1, 5 }, strides = 1, padding = "SAME" })
+      end)(row)[0][0][0]:totable()
+    end
+    assert.same({ -18, -17, -16, -15, -14, -13, -12, -12, -12 }, pooled "max_pool2d")
+    assert.same({ -19, -18.5, -18, -17, -16, -15, -14, -13.5, -13 }, pooled "avg_pool2d")
+  end)
+end)

@@ -647,3 +647,28 @@ describe("initialisers", function()
     assert.truthy(math.abs(nhwc:std() - math.sqrt(1 / (64 * 9))) < 0.001)
   end)
 end)
+
+describe("a batch of one", function()
+  it("leaves a moving variance that is a number", function()
+    flow.global_function { type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 2 }) }, returns = tp.None } (
+      function(x)
+        local y = flow.layers.batch_normalization(x, { axis = 1, name = "bn" })
+        flow.optimizer.SGD(0, { momentum = 0 }):minimize(flow.math.reduce_sum(y))
+      end)(np.array { { 1, 2 } })
+    local variance = flow.get_all_variables()["bn-moving_variance"]
+    assert.is_true(np.allclose(variance, np.array { 0.99, 0.99 }, { atol = 1e-6 }), tostring(variance))
+  end)
+end)
+
+describe("a normalised vector below epsilon", function()
+  it("is the vector by the root of that, and so is its gradient", function()
+    flow.global_function { type = "train", inputs = { x = tp.Numpy.Placeholder({ 1, 2 }) }, returns = tp.None } (
+      function(x)
+        local w = flow.get_variable("w", { shape = { 1, 2 }, initializer = flow.constant_initializer(0.1) })
+        local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
+        flow.optimizer.SGD(rate, { momentum = 0 }):minimize(
+          flow.math.reduce_sum(flow.math.l2_normalize(w, { axis = 1, epsilon = 1 }) * x))
+      end)(np.ones { 1, 2 })
+    assert.is_true(np.allclose(flow.get_all_variables().w, np.array { { -0.9, -0.9 } }, { atol = 1e-6 }))
+  end)
+end)

@@ -466,3 +466,15 @@ describe("the losses", function()
     end
   end)
 end)
+
+describe("the cross entropy of a probability of 0", function()
+  it("has a gradient that is a number", function()
+    flow.clear_default_session()
+    flow.global_function { type = "train", inputs = { labels = tp.Numpy.Placeholder({ 1 }, "int32") },
+                           returns = tp.None } (function(labels)
+      local w = flow.get_variable("w", { shape = { 1, 2 }, initializer = flow.zeros_initializer() })
+      flow.optimizer.SGD(1e-20, { momentum = 0 }):minimize(flow.nn.sparse_cross_entropy(labels, w))
+    end)(np.array({ 0 }, "int32"))
+    assert.is_true(np.allclose(flow.get_all_variables().w, np.array { { 1, 0 } }, { atol = 1e-6 }))
+  end)
+end)

@@ -273,3 +273,20 @@ describe("slices", function()
     assert.is_true(c == x:slice("0:2, 1:"))
   end)
 end)
+
+describe("a border", function()
+  it("has a value of the dtype of what it goes around", function()
+    local function bordered(value)
+      local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }, "int8") }, returns = tp.Numpy } (
+        function(x) return flow.pad(x, { paddings = { 1, 0 }, constant_value = value }) end)
+      return job(np.array({ 1, 2 }, "int8")):totable()
+    end
+    assert.same({ 127, 1, 2 }, bordered(127))
+    assert.same({ -128, 1, 2 }, bordered(-128))
+    for _, value in ipairs { 128, -129 } do
+      local fine, problem = pcall(bordered, value)
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find(value .. " is not a value of int8", 1, true), tostring(problem))
+    end
+  end)
+end)

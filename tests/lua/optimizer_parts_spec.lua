@@ -325,3 +325,16 @@ it("a schedule says its rates", function()
   assert.near(1, warm:at(50), 1e-7)
   assert.near(0.1, warm:at(101), 1e-7)
 end)
+
+describe("an l1 regularizer", function()
+  it("pulls at each element where the loss is one of several numbers", function()
+    local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
+    local inputs = { x = tp.Numpy.Placeholder({ 2 }) }
+    flow.global_function { type = "train", inputs = inputs, returns = tp.None } (function(x)
+      local w = flow.get_variable("w", { shape = { 2 }, initializer = flow.constant_initializer(2),
+                                         regularizer = flow.regularizers.l1(0.5) })
+      flow.optimizer.SGD(rate, { momentum = 0 }):minimize(flow.math.reduce_sum(w * x))
+    end)(np.array { 0, 1 })
+    assert.is_true(flow.get_all_variables().w == np.array { 1.5, 0.5 })
+  end)
+end)
