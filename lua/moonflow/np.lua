@@ -227,14 +227,14 @@ np.concatenate = np.concat
 np.stack = join("stack")
 
 local expand_signature = signature("np.expand_dims", { { "a", "any" }, { "axis", "integer" } })
---- A new axis of size 1 before `axis`; -1 is after the last.
+--- A copy with a new axis of size 1 before `axis`; -1 is after the last. a:reshape gives a view.
 function np.expand_dims(...)
   local given = expand_signature:parse(...)
   return (evaluate("expand_dims", { as_array(given.a, "np.expand_dims") }, { axis = given.axis }, "np.expand_dims"))
 end
 
 local squeeze_signature = signature("np.squeeze", { { "a", "any" }, { "axis", "list?" } })
---- Without the axes of size 1, or without these.
+--- A copy without the axes of size 1, or without these. a:reshape gives a view.
 function np.squeeze(...)
   local given = squeeze_signature:parse(...)
   local axes = given.axis and flat_list(given.axis) or {}
