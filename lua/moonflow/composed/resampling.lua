@@ -3,37 +3,10 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
-local blob = require "moonflow.blob"
 local ops = require "moonflow.ops"
 local resizing = require "moonflow.formulas.resizing"
 local sampling = require "moonflow.formulas.sampling"
-
--- How a body of a job computes, for `sampling` and `resizing`. A word may come more than once.
-local Tools = {}
-Tools.__index = Tools
-
-function Tools:apply(op, inputs, attrs, word)
-  for i, value in ipairs(inputs) do
-    if not blob.is(value) then inputs[i] = ops.constant(self.trace, value) end
-  end
-  if not word then return (ops.apply(op, inputs, attrs, self.name)) end
-  self.count = self.count + 1
-  return (ops.apply(op, inputs, attrs, self.name .. "-" .. word .. self.count))
-end
-
-function Tools:pick(x, axis, indices, word)
-  return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis }, word)
-end
-
-local kMostListed = 2 ^ 24
-
-function Tools:check_list(count)
-  if count > kMostListed then self.signature:fail((": it would need a list of %g numbers"):format(count)) end
-end
-
-local function tools_of(t, signature, name)
-  return setmetatable({ trace = t, signature = signature, name = name, count = 0 }, Tools)
-end
+local tools = require "moonflow.composed.tools"
 
 local sample_doc = [[
 An image at the places of a grid, as where it is turned or bent (Jaderberg and others, "Spatial transformer networks",
@@ -68,8 +41,8 @@ function(given, t, signature)
   if not sampling.paddings[padding] then
     signature:fail(": padding_mode is '" .. padding .. "', wanted 'zeros', 'border' or 'reflection'")
   end
-  local tools = tools_of(t, signature, given.name or t:unnamed("GridSample"))
-  return sampling.at_grid(tools, x, grid, mode, padding, given.align_corners)
+  local of_job = tools.new(t, signature, given.name or t:unnamed("GridSample"))
+  return sampling.at_grid(of_job, x, grid, mode, padding, given.align_corners)
 end)
 
 local affine_doc = [[
@@ -199,10 +172,10 @@ function(given, t, signature)
     return (ops.apply("upsample_2d", { x }, { size = factors, data_format = given.data_format, interpolation = mode,
                                               align_corners = given.align_corners }, name))
   end
-  local tools, how = tools_of(t, signature, name), manner(mode, given.align_corners, given.antialias)
+  local of_job, how = tools.new(t, signature, name), manner(mode, given.align_corners, given.antialias)
   for _, axis in ipairs(axes) do
     if axis.from ~= axis.to then
-      x = (mode == "nearest" and resizing.nearest or resizing.weighted)(tools, x, how, axis)
+      x = (mode == "nearest" and resizing.nearest or resizing.weighted)(of_job, x, how, axis)
     end
   end
   return (ops.apply("identity", { x }, nil, name))

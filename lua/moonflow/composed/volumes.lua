@@ -1,31 +1,16 @@
 --- The part of flow.nn that is about volumes: convolution and pooling along three axes.
 
-local core = require "moonflow.core"
-local blob = require "moonflow.blob"
-local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
+local tools = require "moonflow.composed.tools"
 local volumes = require "moonflow.formulas.volumes"
 local windows = require "moonflow.formulas.windows"
 
--- How a body of a job computes, for `volumes`.
-local Tools = {}
-Tools.__index = Tools
-
-function Tools:apply(op, inputs, attrs, word)
-  return (ops.apply(op, inputs, attrs, word and self.name .. "-" .. word or self.last))
-end
-
-function Tools:pick(x, axis, indices, word)
-  local numbers = blob.new(self.trace, self.trace:constant(core.array(indices, "int64")), "constant", errors.site())
-  return self:apply("gather", { x, numbers }, { axis = axis }, word)
-end
-
 -- Applies `make(tools, x)` to a volume whose channels come first, and gives the result in the order that was asked for.
-local function with_channels_first(t, x, name, format, make)
+local function with_channels_first(t, signature, x, name, format, make)
   local first = format == "NCDHW"
-  local tools = setmetatable({ trace = t, name = name, last = first and name or name .. "-first" }, Tools)
-  if not first then x = tools:apply("transpose", { x }, { perm = { 0, 4, 1, 2, 3 } }, "channels_first") end
-  local result = make(tools, x)
+  local of_job = tools.new(t, signature, first and name or name .. "-first")
+  if not first then x = of_job:apply("transpose", { x }, { perm = { 0, 4, 1, 2, 3 } }, "channels_first") end
+  local result = make(of_job, x)
   if first then return result end
   return (ops.apply("transpose", { result }, { perm = { 0, 2, 3, 4, 1 } }, name))
 end
@@ -83,9 +68,9 @@ function(given, t, signature)
   local depth_axis = last and 1 or 2
   local reach = (filter.shape[depth_axis] - 1) * settings.dilations[1] + 1
   check_depth(x, x.shape[depth_axis], reach, settings.pads, signature)
-  return with_channels_first(t, x, given.name or t:unnamed("Conv3d"), format, function(tools, volume)
-    if last then filter = tools:apply("transpose", { filter }, { perm = { 0, 4, 1, 2, 3 } }, "filter_first") end
-    return volumes.conv(tools, volume, filter, settings)
+  return with_channels_first(t, signature, x, given.name or t:unnamed("Conv3d"), format, function(of_job, volume)
+    if last then filter = of_job:apply("transpose", { filter }, { perm = { 0, 4, 1, 2, 3 } }, "filter_first") end
+    return volumes.conv(of_job, volume, filter, settings)
   end)
 end)
 
@@ -107,8 +92,8 @@ The rest is as in flow.nn.]] .. kind .. "_pool2d along each axis: strides (defau
     settings.strides = given.strides and windows.numbers(given.strides, 3, "strides", signature) or settings.ksize
     settings.pads = windows.pads(given.padding, 3, first_axis, signature)
     check_depth(x, x.shape[first_axis], settings.ksize[1], settings.pads, signature)
-    return with_channels_first(t, x, given.name or t:unnamed(title), format, function(tools, volume)
-      return volumes.pool(tools, kind .. "_pool2d", volume, settings)
+    return with_channels_first(t, signature, x, given.name or t:unnamed(title), format, function(of_job, volume)
+      return volumes.pool(of_job, kind .. "_pool2d", volume, settings)
     end)
   end)
 end

@@ -1,0 +1,40 @@
+--- How the body of a job computes, for formulas.
+
+local core = require "moonflow.core"
+local blob = require "moonflow.blob"
+local ops = require "moonflow.ops"
+
+local Tools = {}
+Tools.__index = Tools
+
+--- One op, of values and of arrays, which are constants of the job.
+--- @param word? string  what its name ends in, which may come more than once; without one it has the name of the whole
+function Tools:apply(op, inputs, attrs, word)
+  for i, value in ipairs(inputs) do
+    if not blob.is(value) then inputs[i] = ops.constant(self.trace, value) end
+  end
+  if not word then return (ops.apply(op, inputs, attrs, self.name)) end
+  self.count = self.count + 1
+  return (ops.apply(op, inputs, attrs, self.name .. "-" .. word .. self.count))
+end
+
+--- The places with these numbers along an axis.
+function Tools:pick(x, axis, indices, word)
+  return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis }, word)
+end
+
+local kMostListed = 2 ^ 24
+
+--- Refuses a list of so many numbers that no memory may hold it.
+function Tools:check_list(count)
+  if count > kMostListed then self.signature:fail((": it would need a list of %g numbers"):format(count)) end
+end
+
+local tools = {}
+
+--- Those of one function that is called `name`.
+function tools.new(t, signature, name)
+  return setmetatable({ trace = t, signature = signature, name = name, count = 0 }, Tools)
+end
+
+return tools
