@@ -3,6 +3,7 @@
 -- again, in another dtype or beside another job, by building from the same seed.
 local flow = require "moonflow"
 local draws = require "draws"
+local near_fusion = require "near_fusions"
 
 local networks = {}
 
@@ -99,8 +100,8 @@ local function batch_norm(g, x, name, net)
   return flow.layers.batch_normalization_add_relu(x, net.alike(g, x), options)
 end
 
--- Of values that were repeated several are the largest but for their rounding, and which one gets the gradient says
--- nothing.
+-- Of values that were repeated, or nearly, several are the largest but for their rounding, and which one gets the
+-- gradient says nothing.
 local function pool_of(g, n, net)
   return (g.chance(n) or net.repeats) and nn.avg_pool2d or nn.max_pool2d
 end
@@ -474,11 +475,13 @@ local function product(g, x, _, net)
   if net.batch * x.shape[1] * x.shape[1] > MOST_ELEMENTS then return nil end
   local weights = flow.matmul(x, x, { transpose_b = true }) * (1 / x.shape[2])
   if g.chance(2) then return math_.tanh(weights) end
+  net.repeats = true  -- means of about the same are nearly equal
   return flow.matmul(nn.softmax(weights), x)
 end
 
-local function attention(g, x, name)
+local function attention(g, x, name, net)
   if #x.shape ~= 3 then return nil end
+  net.repeats = true  -- as those of product
   local heads = g.one_of { 1, 2, 4 }
   local width = heads * g.one_of { 1, 4, 8 }
   local parts = {}
@@ -543,6 +546,8 @@ local function recurrent_layer(g, x, name)
   return g.chance(2) and out or state
 end
 
+local function nearly_fused(g, x, name, net) return near_fusion(g, x, name, net, MOST_ELEMENTS) end
+
 local anywhere = { activation, activation, chain, chain, chain, add_earlier, add_earlier, broadcast, reduction, cut,
                    join, border, transposition, reshaping, layer_norm, softmax, dropout, scaled, embedded, rearranged,
                    rearranged, batch_norm, empty_part }
@@ -552,7 +557,7 @@ local by_rank = {
           recurrent, recurrent_layer },
   [4] = { convolution, convolution, convolution, batch_norm, batch_norm, pooling, pooling, residual, residual, stage,
           stage, stage, stage, upsampling, transposed_convolution, tied_convolution, row_or_image,
-          dense, again },
+          dense, again, nearly_fused, nearly_fused, nearly_fused },
 }
 
 -- ---- networks -----------------------------------------------------------------------------------------------------
