@@ -142,7 +142,9 @@ int set_max_in_flight(lua_State* L) {
 // session:compile(graph, index of a gpu or nil) -> plan
 int compile_graph(lua_State* L) {
   lua_settop(L, 3);
-  PlanBox& box = push_box<PlanBox>(L);
+  State& state = state_of(L);
+  collect_where_due(L, state);
+  PlanBox& box = push_box<PlanBox>(L, state);
   protect_allocating(L, [&] {
     const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
     const GraphBox& graph = box_at<GraphBox>(L, 2, "a graph");

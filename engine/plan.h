@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/graph.h"
+#include "engine/live_bytes.h"
 #include "engine/profile.h"
 #include "engine/variable.h"
 
@@ -138,6 +139,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   std::string dump() const;
 
   Buffer arena;  // every intermediate value and scratch lives here
+  LiveBytes counted;
   std::vector<Buffer> constants;
   std::vector<std::unique_ptr<Slot>> slots;  // of an asynchronous plan; made when first needed
 

@@ -9,7 +9,7 @@ namespace moonflow {
 
 PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first,
                            Token last, const std::shared_ptr<HostMemory>& memory)
-    : memory_(memory), device_(std::move(device)) {
+    : device_(std::move(device)) {
   device_->enter();
   plan_ = compile(graph, job, device_, variables_);
   require(plan_->written.empty(), ErrorCode::Unsupported, "a prepared call only reads variables, and ", job,
@@ -38,11 +38,7 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
   int64_t bytes = plan_->arena_bytes + kept_scratch_.bytes();
   for (const Variable* weight : weights_) bytes += weight->type.bytes();
   for (const Buffer& buffer : buffers_) bytes += buffer.bytes();
-  if (memory_) memory_->live_bytes.fetch_add(bytes_ = bytes, std::memory_order_relaxed);
-}
-
-PreparedCall::~PreparedCall() {
-  if (memory_) memory_->live_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+  counted_ = LiveBytes(memory, bytes);
 }
 
 int PreparedCall::find(const void* planned) const {

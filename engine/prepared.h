@@ -23,7 +23,6 @@ class PreparedCall {
   // refused.
   PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first, Token last,
                const std::shared_ptr<HostMemory>& memory);
-  ~PreparedCall();
 
   const std::vector<Tensor>& inputs() const { return inputs_; }
   const std::vector<Tensor>& outputs() const { return outputs_; }
@@ -61,8 +60,6 @@ class PreparedCall {
   template <class Work>
   void naming_job(const Work& work);
 
-  const std::shared_ptr<HostMemory> memory_;  // which counts `bytes_`; may be nullptr
-  int64_t bytes_ = 0;                         // all that is not in arrays
   std::shared_ptr<Device> device_;
   Variables variables_;  // the plan's own: set 0
   std::shared_ptr<Plan> plan_;
@@ -76,6 +73,7 @@ class PreparedCall {
   std::vector<std::vector<void*>> sets_;     // [set][value]
   std::vector<std::vector<KeptStep>> kept_;  // [set][step]
   Buffer kept_scratch_;
+  LiveBytes counted_;
   TripleBuffer turns_;     // of the sets; whose writing is guarded by publishing_
   std::mutex publishing_;  // between publishers; a run never takes it
   std::unique_ptr<Stream> publishing_stream_;

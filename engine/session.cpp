@@ -27,7 +27,9 @@ const std::shared_ptr<Device>& Session::gpu(int index) {
 std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& job, std::shared_ptr<Device> device) {
   if (!device) device = device_;
   device->enter();
-  return moonflow::compile(graph, job, device, variables_);
+  std::shared_ptr<Plan> plan = moonflow::compile(graph, job, device, variables_);
+  plan->counted = LiveBytes(memory_, plan->arena_bytes);
+  return plan;
 }
 
 std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::string& job,
