@@ -262,10 +262,14 @@ local function compose(path, signature, doc, make, other)
   place(path, composed)
 end
 
-local function is_named(parameters)
-  for _, parameter in ipairs(parameters) do
-    if parameter[1] == "name" then return true end
+-- A list of parameters with `name` behind them where it is not among them.
+local function named(parameters)
+  local list = { unpack(parameters) }
+  for _, parameter in ipairs(list) do
+    if parameter[1] == "name" then return list end
   end
+  list[#list + 1] = { "name", "string?" }
+  return list
 end
 
 --- Makes a function that is put together from ops, in the place of one of the catalog where there is one.
@@ -275,8 +279,7 @@ end
 --- @param make function     make(given, t, signature) gives the results, from the arguments by name and the trace
 --- @param other? function   other(...) gives a function that takes this call instead, where there is one
 function ops.define(path, parameters, doc, make, other)
-  if not is_named(parameters) then parameters[#parameters + 1] = { "name", "string?" } end
-  compose(path, arguments.signature("flow." .. path, parameters), doc, make, other)
+  compose(path, arguments.signature("flow." .. path, named(parameters)), doc, make, other)
 end
 
 --- Lets a function of the catalog do more than its op does, by the same arguments.

@@ -7,12 +7,6 @@ local flow = ops.functions
 local parameters = { { "data", "blob" }, { "segment_ids", "operand" }, { "num_segments", "integer" },
                      { "axis", "integer", 0 } }
 
-local function copy(list)
-  local copied = {}
-  for i, entry in ipairs(list) do copied[i] = entry end
-  return copied
-end
-
 -- The axis from the front: the slices by segment may have fewer axes than the data.
 local function axis_of(given) return given.axis < 0 and given.axis + #given.data.shape or given.axis end
 
@@ -20,7 +14,7 @@ local sum_of, max_of = flow.math.unsorted_segment_sum, flow.math.unsorted_segmen
 
 local function quotient(given, a, b) return ops.apply_narrowed("divide", { a, b }, given.data.dtype, given.name) end
 
-ops.define("math.unsorted_segment_mean", copy(parameters), [[
+ops.define("math.unsorted_segment_mean", parameters, [[
 Means of the slices of data that belong to one segment.
   out[a..., s, b...] = mean of data[a..., i..., b...] over all i with segment_ids[i...] == s; 0 where there are none
 shapes: data (10, 4), segment_ids (10), num_segments = 3, axis = 0 -> out (3, 4)
@@ -37,7 +31,7 @@ errors: those of flow.math.unsorted_segment_sum]],
     return quotient(given, sums, flow.reshape(flow.math.maximum(counts, 1), beside))
   end)
 
-ops.define("math.unsorted_segment_softmax", copy(parameters), [[
+ops.define("math.unsorted_segment_softmax", parameters, [[
 The softmax of the elements within their segments, as a node of a graph weighs the edges that lead to it.
   out[i] = exp(data[i]) / sum of exp(data[j]) over all j with segment_ids[j] == segment_ids[i]
 shapes: data (10, 4), segment_ids (10), num_segments = 3, axis = 0 -> out (10, 4), of each of the 4 for itself
