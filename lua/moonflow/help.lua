@@ -432,14 +432,15 @@ local known_texts  -- of all functions, when somebody has searched them
 
 local function all_texts()
   if known_texts then return known_texts end
-  known_texts = {}
+  local texts = {}
   for _, values in ipairs({ help.paths(), help.methods() }) do
     for path, value in pairs(values) do
       local text = type(value) == "function" and help.text_only(value, path)
-      if text then known_texts[#known_texts + 1] = read(path, text) end
+      if text then texts[#texts + 1] = read(path, text) end
     end
   end
-  return known_texts
+  known_texts = texts  -- when there are all: a search may be stopped
+  return texts
 end
 
 local function search(words, forms)

@@ -256,6 +256,7 @@ job(x)
   end)
 
   it("can be stopped while it searches", function()
+    require "moonflow"
     local interrupts = require "moonflow.interrupts"
     local search = coroutine.create(require("moonflow.help").found_text)  -- as a prompt calls it, without a script
     debug.sethook(function()
@@ -265,6 +266,7 @@ job(x)
     debug.sethook()
     assert.is_false(fine)
     assert.equal("interrupted", problem)
+    assert.truthy(require("moonflow.help").found_text("gru", 80):find("flow.layers.gru ", 1, true))
   end)
 
   it("loads a file, tells the time, lists what is defined, and leaves", function()
