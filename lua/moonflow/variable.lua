@@ -280,38 +280,39 @@ local function give_first_values(list)
 end
 
 -- Says so where moments begin at 0 while the steps that correct them go on: after another optimizer, or of a new layer.
-local function warn_of_late_moments(list, has_value)
-  local late, first_job, steps = {}, nil, 0
+local function warn_of_late_moments(list, entries)
+  local has_value, late, counting, steps = {}, {}, nil, 0
+  for _, entry in ipairs(entries) do has_value[entry.name] = entry.initialised end
   for _, record in ipairs(list) do
     local count = 0
     for _, job in ipairs(record.moved_by or {}) do
       local name = trace.step_name(job)
-      if has_value[name] then count = count + session.handle():read(name):item() end
+      local more = has_value[name] and session.handle():read(name):item() or 0
+      if more > 0 then count, counting = count + more, counting or job end
     end
-    if count > 0 then
-      late[#late + 1], first_job, steps = record.name, first_job or record.moved_by[1], math.max(steps, count)
-    end
+    if count > 0 then late[#late + 1], steps = record.name, math.max(steps, count) end
   end
   if #late == 0 then return end
   table.sort(late)
   session.log(("moonflow: %s begin%s at 0 while the steps of '%s' go on from %d. Bias correction takes that for old, "
     .. "so first steps are up to 5 times as long as the learning rate says; they count from 0 in a job of another "
     .. "name, and after check_point:load(path, { slots = false })"):format(arguments.some_quoted(late, 4),
-    #late == 1 and "s" or "", first_job, steps))
+    #late == 1 and "s" or "", counting, steps))
 end
 
 --- Initialises what has no value yet.
 --- @param names? table  set of names ([name] = true) to look at; default: all variables of the session
 --- @return number        how many were initialised
 function variable.initialise(names)
-  local list, has_value = {}, {}
-  for _, entry in ipairs(session.handle():variables()) do
+  local list, entries = {}, session.handle():variables()
+  for _, entry in ipairs(entries) do
     local record = records[entry.name]
-    has_value[entry.name] = entry.initialised
     if not entry.initialised and record and (not names or names[entry.name]) then list[#list + 1] = record end
   end
-  warn_of_late_moments(list, has_value)
-  give_first_values(list)
+  if #list > 0 then  -- a game publishes its weights in each frame, when nothing begins
+    warn_of_late_moments(list, entries)
+    give_first_values(list)
+  end
   return #list
 end
 
