@@ -2,6 +2,9 @@
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
+-- A rate of exactly 1, so that a step is the gradient.
+local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
+
 before_each(function() flow.clear_default_session() end)
 
 -- What a body gives of these arrays.
@@ -60,7 +63,6 @@ describe("behind a convolution", function()
   end)
 
   it("nor is its gradient", function()
-    local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
     run({ images, np.arange(27):reshape({ 1, 3, 3, 3 }):astype(flow.float) }, function(a, b)
       local y = flow.nn.bias_add(three_channels(a), bias(), { data_format = "NHWC" })
       local loss = flow.math.reduce_sum(y * b)
@@ -85,8 +87,6 @@ describe("behind a convolution", function()
 end)
 
 describe("a relu", function()
-  local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
-
   it("before a sum is not one behind it", function()
     local shape = { 2, 32, 24, 24 }
     local y = run({ np.ones(shape), np.full(shape, -1) }, function(a, b)
@@ -174,7 +174,6 @@ end)
 
 describe("a stack of weights", function()
   it("learns as a whole", function()
-    local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
     run({ np.arange(6):reshape({ 2, 1, 3 }):astype(flow.float) }, function(a)
       local w = flow.get_variable("w", { shape = { 2, 3, 4 }, initializer = flow.ones_initializer() })
       local loss = flow.math.reduce_sum(flow.matmul(a, w))
@@ -247,7 +246,7 @@ describe("behind a convolution and its bias", function()
 end)
 
 describe("a value within what is fused", function()
-  local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 })
+  local slow = flow.optimizer.PiecewiseConstantScheduler({}, { 0.1 })
   local generator = np.random.default_rng(2)
   local images = generator:uniform(-1, 1, { 2, 32, 12, 12 }):astype(flow.float)
   local labels = np.array({ 1, 3 }, "int32")
@@ -285,7 +284,7 @@ describe("a value within what is fused", function()
       y = note(flow.nn.bias_add(flow.matmul(y, variable("v", { 4, 8 }, random), { transpose_b = true }),
         variable("d", { 4 }, random)))
       local loss = note(flow.nn.sparse_softmax_cross_entropy_with_logits(wanted, y))
-      flow.optimizer.SGD(rate):minimize(loss)
+      flow.optimizer.SGD(slow):minimize(loss)
       found.count = count
     end)
     job(images, labels)
