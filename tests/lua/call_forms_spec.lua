@@ -1,6 +1,7 @@
 -- Calls as OneFlow's scripts have them: its order of arguments, its names, and what there is in place of what it had.
 local arguments = require "moonflow.arguments"
 local call_forms = require "moonflow.call_forms"
+local checks = require "checks"
 local flow = require "moonflow"
 local ops = require "moonflow.ops"
 local np, tp = flow.np, flow.typing
@@ -13,12 +14,7 @@ local x = np.array({ { 3, 1, 2 }, { 6, 5, 4 } }, flow.float)
 
 -- What `body` gives for an array.
 local function run(body, value)
-  value = value or x
-  local job = flow.global_function {
-    name = "job", inputs = { a = tp.Numpy.Placeholder(value.shape:table(), { dtype = value.dtype }) },
-    returns = tp.Numpy,
-  } (function(a) return body(a) end)
-  local result = job(value)
+  local result = checks.run({ value or x }, function(a) return body(a) end, { name = "job" })
   flow.clear_default_session()
   return result
 end

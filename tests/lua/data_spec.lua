@@ -1,17 +1,11 @@
 -- flow.data: data sets in batches, MNIST and OFRecord files good and bad, synthetic digits; flow.zip.
+local checks = require "checks"
 local data = require "moonflow.data"
 local iterator = require "moonflow.iterator"
 local config = require "moonflow.config"
 local np = require "moonflow.np"
 local process = require "process"
-
-local function raises(code, pattern, body, ...)
-  local fine, problem = pcall(body, ...)
-  assert.is_false(fine)
-  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
-  if code then assert.equal(code, problem.code) end
-  return problem
-end
+local raises = checks.raises
 
 describe("a data set", function()
   local xs, ys = np.arange(20):reshape(10, 2), np.arange(10)
@@ -258,24 +252,20 @@ describe("load_mnist", function()
 
   it("refuses damaged files by name and never falls back", function()
     local images = "train-images-idx3-ubyte"
-    local function refuses(pattern, changed)
-      local problem = raises(nil, pattern, load, mnist_folder(changed))
-      assert.is_table(problem)
-      return tostring(problem)
-    end
+    local function refuses(part, changed, code) raises(code or "io", part, load, mnist_folder(changed)) end
     refuses(images, { [images] = images_file(TRAIN):sub(1, -2) })
     refuses(images, { [images] = images_file(TRAIN) .. "\0" })
     refuses(images, { [images] = images_file(TRAIN):sub(1, 9) })
     refuses(images, { [images] = "" })
     refuses(images, { [images] = "\0\0\8\3" .. u32(2 ^ 32 - 1):rep(3) })
-    refuses(images, { [images] = "\0\0\8\3" .. u32(0) .. u32(28) .. u32(28) })
+    refuses(images, { [images] = "\0\0\8\3" .. u32(0) .. u32(28) .. u32(28) }, "shape_mismatch")
     refuses(images, { [images] = "\0\0\7\3" .. images_file(TRAIN):sub(5) })
-    refuses("wanted uint8 (n, 28, 28)", { [images] = images_file(TRAIN, 27) })
-    refuses("wanted uint8 (n, 28, 28)", { [images] = labels_file(TRAIN) })
-    refuses("39 labels", { ["train-labels-idx1-ubyte"] = labels_file(39) })
-    refuses("no train-labels-idx1-ubyte", { ["train-labels-idx1-ubyte"] = false })
+    refuses("wanted uint8 (n, 28, 28)", { [images] = images_file(TRAIN, 27) }, "shape_mismatch")
+    refuses("wanted uint8 (n, 28, 28)", { [images] = labels_file(TRAIN) }, "shape_mismatch")
+    refuses("39 labels", { ["train-labels-idx1-ubyte"] = labels_file(39) }, "shape_mismatch")
+    refuses("no train-labels-idx1-ubyte", { ["train-labels-idx1-ubyte"] = false }, "not_found")
     refuses("label 11 at position 3 is outside [0, 10)",
-      { ["t10k-labels-idx1-ubyte"] = "\0\0\8\1" .. u32(TEST) .. "\1\2\3\11" .. ("\0"):rep(16) })
+      { ["t10k-labels-idx1-ubyte"] = "\0\0\8\1" .. u32(TEST) .. "\1\2\3\11" .. ("\0"):rep(16) }, "out_of_range")
   end)
 
   it("finds a flipped bit anywhere in a packed file", function()
@@ -286,10 +276,10 @@ describe("load_mnist", function()
       local byte = text:byte(at)
       local flipped = byte % 2 == 0 and byte + 1 or byte - 1
       process.write(path, text:sub(1, at - 1) .. string.char(flipped) .. text:sub(at + 1))
-      raises(nil, "train-labels", load, folder)
+      raises("io", "train-labels", load, folder)
     end
     process.write(path, text:sub(1, -9))
-    raises(nil, "train-labels", load, folder)
+    raises("io", "train-labels", load, folder)
     process.write(path, text)
     load(folder)
   end)

@@ -1,6 +1,8 @@
 -- flow.gradients: what it gives in predict and train jobs, compared with differences in float64, and what it refuses.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
+local near = checks.near
 
 local function start_anew()
   flow.clear_default_session()
@@ -10,18 +12,7 @@ end
 before_each(start_anew)
 
 -- The values that `body(b)` returns, a list of blobs, for one array.
-local function run(x, body, kind)
-  return flow.global_function {
-    type = kind, returns = tp.List[tp.Numpy],
-    inputs = { b = tp.Numpy.Placeholder(x.shape:table(), { dtype = x.dtype }) },
-  } (body)(x)
-end
-
-local function near(a, b, tolerance)
-  assert.equal(tostring(b.shape), tostring(a.shape))
-  local worst = np.max(np.abs(a - b))
-  assert.truthy(worst <= tolerance, "differs by " .. worst)
-end
+local function run(x, body, kind) return checks.run({ x }, body, { type = kind, returns = tp.List[tp.Numpy] }) end
 
 local x = np.array({ { 0.5, -0.25, 1 }, { 0.75, 0.3, -1.5 } }, flow.double)
 

@@ -1,38 +1,12 @@
 -- What is about images and made of ops: transposed convolution, pooling along one axis, normalisation, PixelShuffle,
 -- upsampling, reflection, sampling at places that are computed, other sizes.
+local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
+local near, refuses, run = checks.near, checks.refuses, checks.run
 
--- Runs `body` on arrays in a job, and gives what the body gives.
-local function run(arrays, body, options)
-  options = options or {}
-  local inputs, values = {}, {}
-  for i, entry in ipairs(arrays) do
-    inputs[i] = { entry[1], tp.Numpy.Placeholder(entry[2].shape:table(), { dtype = entry[2].dtype }) }
-    values[i] = entry[2]
-  end
-  local job = flow.global_function {
-    type = options.type, inputs = inputs, returns = options.returns or tp.Numpy,
-    function_config = options.function_config,
-  } (body)
-  return job(unpack(values))
-end
-
-local function one(x, body) return run({ { "b", x } }, function(b) return body(b) end) end
-
-local function near(a, b, tolerance)
-  assert.equal(tostring(a.shape), tostring(b.shape))
-  local worst = np.max(np.abs(a - b))
-  assert.truthy(worst <= tolerance, "differs by " .. worst)
-end
-
-local function raises(pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine, "there was no error")
-  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
-  assert.truthy(problem.where:find("images_spec.lua:", 1, true), problem.where)
-end
+local function one(x, body) return run({ x }, body) end
 
 local function count_up(shape)
   local count = 1
@@ -47,7 +21,7 @@ end)
 
 describe("conv2d_transpose", function()
   local function transposed(x, filter, options)
-    return run({ { "b", x }, { "f", filter } }, function(b, f) return flow.nn.conv2d_transpose(b, f, options) end)
+    return run({ x, filter }, function(b, f) return flow.nn.conv2d_transpose(b, f, options) end)
   end
 
   -- By its definition: each place is spread over its window. NCHW, one image, one group.
@@ -99,7 +73,7 @@ describe("conv2d_transpose", function()
     local image = np.random.uniform(-1, 1, { 2, 4, 7, 7 }):astype(flow.float)
     local filter = np.random.uniform(-1, 1, { 6, 2, 3, 3 }):astype(flow.float)
     local value = np.random.uniform(-1, 1, { 2, 6, 4, 4 }):astype(flow.float)
-    local forth, back = run({ { "i", image }, { "f", filter }, { "v", value } }, function(i, f, v)
+    local forth, back = run({ image, filter, value }, function(i, f, v)
       local options = { strides = 2, groups = 2, padding = "SAME_UPPER" }
       local small = flow.nn.conv2d(i, f, options)
       options.output_shape = i.shape
@@ -122,7 +96,7 @@ describe("conv2d_transpose", function()
     -- The loss is the sum of 0 to 15 times the output, so the gradients are conv2d of that, and its filter gradient.
     local weights = count_up({ 1, 1, 4, 4 })
     local seen = {}
-    run({ { "x", np.array({ { { { 1, 2 }, { 3, 4 } } } }, flow.float) }, { "w", weights } }, function(x, w)
+    run({ np.array({ { { { 1, 2 }, { 3, 4 } } } }, flow.float), weights }, function(x, w)
       local filter = flow.get_variable("filter", { shape = { 1, 1, 2, 2 }, initializer = flow.ones_initializer() })
       local y = flow.nn.conv2d_transpose(x * 1, filter, { strides = 2 })
       flow.watch_diff(y, function(d) seen.y = d end)
@@ -145,7 +119,7 @@ describe("conv2d_transpose", function()
     local config = flow.function_config()
     config:enable_auto_mixed_precision(true)
     local function body(b, f) return flow.nn.conv2d_transpose(b, f, { strides = 2, padding = "SAME" }) end
-    local inputs = { { "b", x }, { "f", filter } }
+    local inputs = { x, filter }
     -- 72 products of numbers below 1, each within 2^-8.
     near(run(inputs, body, { function_config = config }), run(inputs, body), 0.2)
   end)
@@ -153,7 +127,7 @@ describe("conv2d_transpose", function()
   it("says what does not fit", function()
     local x, filter = np.ones({ 1, 3, 4, 4 }), np.ones({ 3, 2, 3, 3 })
     local function fails(pattern, options, other)
-      raises(pattern, function() transposed(x, other or filter, options) end)
+      refuses(pattern, function() transposed(x, other or filter, options) end)
     end
     fails("'b' (1, 3, 4, 4) has 3 channels, filter 'f' (2, 3, 3, 3) is for 2", {}, np.ones({ 2, 3, 3, 3 }))
     fails("'f' is (3, 3), wanted rank 4, (channels, filters / groups, kernel height, kernel width)", {},
@@ -214,7 +188,7 @@ describe("pooling along one axis", function()
 
   it("says what does not fit", function()
     local function fails(pattern, x, options)
-      raises(pattern, function() one(x, function(b) return flow.nn.max_pool1d(b, options) end) end)
+      refuses(pattern, function() one(x, function(b) return flow.nn.max_pool1d(b, options) end) end)
     end
     fails("'b' is (2, 3), wanted rank 3 (NCW)", np.ones({ 2, 3 }), { ksize = 2 })
     fails("ksize must be one number for the width, got 2", np.ones({ 1, 1, 4 }), { ksize = { 2, 2 } })
@@ -245,7 +219,7 @@ describe("normalisation of channels", function()
     local x = np.array({ { 1, 3, 5, 9 }, { 0, 2, -1, 1 } }, flow.float)
     local y = one(x, function(b) return flow.nn.GroupNorm(b, 2, { eps = 1e-12 }) end)
     near(y, np.array({ { -1, 1, -1, 1 }, { -1, 1, -1, 1 } }, flow.float), 1e-6)
-    raises("'b' is (4), wanted (batch, channels, ...)", function()
+    refuses("'b' is (4), wanted (batch, channels, ...)", function()
       one(np.ones({ 4 }), function(b) return flow.nn.GroupNorm(b, 2) end)
     end)
   end)
@@ -254,7 +228,7 @@ describe("normalisation of channels", function()
     np.random.seed(6)
     local x = np.random.normal(0, 1, { 2, 4, 3, 3 }):astype(flow.float)
     local normal, gamma, beta
-    run({ { "b", x } }, function(b)
+    run({ x }, function(b)
       local y = flow.nn.InstanceNorm2d(b, { name = "n" })
       local plain = flow.nn.InstanceNorm2d(b, { affine = false })
       flow.optimizer.SGD(1, { momentum = 0 }):minimize(flow.math.reduce_sum(y * plain))
@@ -288,10 +262,10 @@ describe("normalisation of channels", function()
   end)
 
   it("says what does not fit", function()
-    raises("the 6 channels of 'b' cannot be split into 4 groups", function()
+    refuses("the 6 channels of 'b' cannot be split into 4 groups", function()
       one(np.ones({ 1, 6, 2 }), function(b) return flow.nn.GroupNorm(b, 4) end)
     end)
-    raises("'b' is (1, 6, 2), wanted rank 4: batch, channels and 2 more axes", function()
+    refuses("'b' is (1, 6, 2), wanted rank 4: batch, channels and 2 more axes", function()
       one(np.ones({ 1, 6, 2 }), function(b) return flow.nn.InstanceNorm2d(b) end)
     end)
   end)
@@ -302,7 +276,7 @@ describe("larger images", function()
     local y = one(count_up({ 1, 8, 1, 2 }), function(b) return flow.nn.PixelShuffle(b, 2) end)
     assert.is_true(y == np.array({ { { { 0, 2, 1, 3 }, { 4, 6, 5, 7 } }, { { 8, 10, 9, 11 }, { 12, 14, 13, 15 } } } },
       flow.float))
-    raises("the 6 channels of 'b' are no multiple of upscale_factor^2 = 4", function()
+    refuses("the 6 channels of 'b' are no multiple of upscale_factor^2 = 4", function()
       one(np.ones({ 1, 6, 2, 2 }), function(b) return flow.nn.PixelShuffle(b, 2) end)
     end)
   end)
@@ -326,7 +300,7 @@ end)
 describe("images at places that are computed", function()
   local function sampled(x, grid, ...)
     local options = { ... }
-    return run({ { "b", x }, { "g", grid } }, function(b, g) return flow.nn.grid_sample(b, g, unpack(options)) end)
+    return run({ x, grid }, function(b, g) return flow.nn.grid_sample(b, g, unpack(options)) end)
   end
 
   it("grid_sample goes between pixels, and over the edge", function()
@@ -347,7 +321,7 @@ describe("images at places that are computed", function()
   it("affine_grid is where each pixel comes from", function()
     local x = count_up { 1, 2, 2, 3 }
     local function turned(matrix, options)
-      return run({ { "b", x }, { "theta", np.array { matrix } } }, function(b, theta)
+      return run({ x, np.array { matrix } }, function(b, theta)
         return flow.nn.grid_sample(b, flow.nn.affine_grid(theta, b.shape, options), options)
       end)
     end
@@ -368,14 +342,14 @@ describe("images at places that are computed", function()
         local function value(b, g)
           return flow.math.reduce_sum(flow.nn.grid_sample(b, g, mode, padding) ^ 2)
         end
-        local inputs = { { "b", x:astype("float64") }, { "g", grid:astype("float64") } }
+        local inputs = { x:astype("float64"), grid:astype("float64") }
         local by_image, by_grid = run(inputs, function(b, g)
           return unpack(flow.gradients(value(b, g), { b, g }))
         end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
         local function slope(which, i)
           local function at(step)
-            local moved = { { "b", inputs[1][2]:copy() }, { "g", inputs[2][2]:copy() } }
-            local flat = moved[which][2]:reshape({ -1 })
+            local moved = { inputs[1]:copy(), inputs[2]:copy() }
+            local flat = moved[which]:reshape({ -1 })
             flat[i] = flat[i] + step
             return run(moved, value):item()
           end
@@ -391,20 +365,20 @@ describe("images at places that are computed", function()
 
   it("say what does not fit", function()
     local x, grid = np.ones { 2, 1, 4, 4 }, np.zeros { 2, 3, 3, 2 }
-    raises("grid 'g' is (1, 3, 3, 2), wanted (2, rows, columns, 2) for x 'b' (2, 1, 4, 4)", function()
+    refuses("grid 'g' is (1, 3, 3, 2), wanted (2, rows, columns, 2) for x 'b' (2, 1, 4, 4)", function()
       sampled(x, grid:rows(0, 1))
     end)
-    raises("x 'b' is (4, 4), wanted (batch, channels, height, width)", function() sampled(np.ones { 4, 4 }, grid) end)
-    raises("mode is 'cubic', wanted 'bilinear', 'bicubic' or 'nearest'", function()
+    refuses("x 'b' is (4, 4), wanted (batch, channels, height, width)", function() sampled(np.ones { 4, 4 }, grid) end)
+    refuses("mode is 'cubic', wanted 'bilinear', 'bicubic' or 'nearest'", function()
       sampled(x, grid, "cubic")
     end)
-    raises("padding_mode is 'wrap', wanted 'zeros', 'border' or 'reflection'", function()
+    refuses("padding_mode is 'wrap', wanted 'zeros', 'border' or 'reflection'", function()
       sampled(x, grid, { padding_mode = "wrap" })
     end)
-    raises("theta 'b' is (2, 6), wanted (batch, 2, 3)", function()
+    refuses("theta 'b' is (2, 6), wanted (batch, 2, 3)", function()
       one(np.ones { 2, 6 }, function(b) return flow.nn.affine_grid(b, { 2, 1, 4, 4 }) end)
     end)
-    raises("size is {4, 4}, wanted {2, channels, height, width} for theta 'b' (2, 2, 3)", function()
+    refuses("size is {4, 4}, wanted {2, channels, height, width} for theta 'b' (2, 2, 3)", function()
       one(np.ones { 2, 2, 3 }, function(b) return flow.nn.affine_grid(b, { 4, 4 }) end)
     end)
   end)
@@ -459,7 +433,7 @@ describe("images in another size", function()
     local x = np.ones { 1, 2, 3, 4 }
     local function fails(pattern, ...)
       local given = { ... }
-      raises(pattern, function() resized(x, unpack(given)) end)
+      refuses(pattern, function() resized(x, unpack(given)) end)
     end
     fails("size is {4, 0}, wanted {height, width} of whole numbers from 1 on", { 4, 0 })
     fails("size is {1.5, 1.5}, wanted {height, width}", 1.5)
@@ -467,10 +441,10 @@ describe("images in another size", function()
     fails("mode is 'cubic', wanted 'nearest', 'bilinear' or 'bicubic'", 4, "cubic")
     fails("align_corners is for 'bilinear' and 'bicubic', and mode is 'nearest'", 4, { align_corners = true })
     fails("align_corners and antialias exclude each other", 4, "bilinear", true, true)
-    raises("x 'b' is int32, and 'bilinear' computes with floats; flow.cast it, or take 'nearest'", function()
+    refuses("x 'b' is int32, and 'bilinear' computes with floats; flow.cast it, or take 'nearest'", function()
       resized(x:astype(flow.int32), 4, "bilinear")
     end)
-    raises("x 'b' is (3, 4), wanted rank 4, NCHW", function() resized(np.ones { 3, 4 }, 4) end)
+    refuses("x 'b' is (3, 4), wanted rank 4, NCHW", function() resized(np.ones { 3, 4 }, 4) end)
   end)
 end)
 

@@ -1,28 +1,17 @@
 -- Layers and composed ops: names, shapes, values, defaults.
+local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
+local near = checks.near
 
--- Runs `body` on one array in a job, and gives what the body gives.
-local function run(x, body, options)
-  options = options or {}
-  local input = tp.Numpy.Placeholder(x.shape:table(), { dtype = x.dtype })
-  local job = flow.global_function {
-    type = options.type, inputs = { b = input }, returns = options.returns or tp.Numpy,
-  } (function(b) return body(b) end)
-  return job(x)
-end
+-- What a job of `body` gives for one array.
+local function run(x, body, options) return checks.run({ x }, body, options) end
 
 local function names()
   local list = {}
   for i, entry in ipairs(session.handle():variables()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
   return list
-end
-
-local function near(a, b, tolerance)
-  assert.equal(tostring(a.shape), tostring(b.shape))
-  local worst = np.max(np.abs(a - b))
-  assert.truthy(worst <= tolerance, "differs by " .. worst)
 end
 
 before_each(function()

@@ -1,6 +1,8 @@
 -- The losses of flow.nn: their formulas written out here, their gradients, and what they do at the ends of the range.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
+local near = checks.near
 
 local names = { "a", "b", "c" }
 -- A job's parameters are counted.
@@ -42,12 +44,6 @@ local function each(arrays, formula)
     out[i + 1] = formula(unpack(values))
   end
   return np.array(out, flow.double):reshape(arrays[1].shape:table())
-end
-
-local function near(a, b, tolerance)
-  assert.equal(tostring(a.shape), tostring(b.shape))
-  local worst = np.max(np.abs(a - b))
-  assert.truthy(worst <= (tolerance or 1e-12), "differs by " .. worst)
 end
 
 -- Checks values and reductions in float64 against a formula.

@@ -1,5 +1,5 @@
 -- Arrays as text, in memory and in files.
-local checks = require "np_checks"
+local checks = require "checks"
 local core = require "moonflow.core"
 local np = require "moonflow.np"
 local process = require "process"

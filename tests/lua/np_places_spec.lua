@@ -1,6 +1,6 @@
 -- flow.np: where something is, and what is picked, written or left out there, also by arrays as indices. Golden values
 -- are NumPy's.
-local checks = require "np_checks"
+local checks = require "checks"
 local np = require("moonflow").np
 
 local raises, same = checks.raises, checks.same

@@ -1,5 +1,5 @@
 -- flow.np.random: what is drawn, from which seed, and how often.
-local checks = require "np_checks"
+local checks = require "checks"
 local np = require "moonflow.np"
 
 local raises = checks.raises

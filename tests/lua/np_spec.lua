@@ -1,5 +1,5 @@
 -- flow.np: arrays, their operators, reductions and slices. Golden values are NumPy's.
-local checks = require "np_checks"
+local checks = require "checks"
 local np = require "moonflow.np"
 
 local raises, same = checks.raises, checks.same

@@ -1,18 +1,11 @@
 -- Ordering and indexing in jobs: sort, argsort, top_k, in_top_k, gather_nd and its kin, masks, and what is said of
 -- wrong arguments.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
+local run = checks.run
 
 local nan = 0 / 0
-
--- Runs `body` on arrays in a job, and gives what the body gives.
-local function run(arrays, body)
-  local inputs, names = {}, { "a", "b", "c" }
-  for i, array in ipairs(arrays) do
-    inputs[i] = { names[i], tp.Numpy.Placeholder(array.shape:table(), { dtype = array.dtype }) }
-  end
-  return flow.global_function({ inputs = inputs, returns = tp.Numpy }, body)(unpack(arrays))
-end
 
 local function same(expected, array)
   assert.same(expected, array:totable())
@@ -23,7 +16,7 @@ local function message(arrays, body)
   local fine, problem = pcall(run, arrays, body)
   assert.is_false(fine, "nothing was raised")
   assert.truthy(tostring(problem):find("ordering_spec.lua:%d+: "), tostring(problem))
-  return (tostring(problem):gsub("^.-:%d+: ", ""):gsub("^job@ordering_spec.lua:%d+: ", ""))
+  return (tostring(problem):gsub("^.-:%d+: ", ""):gsub("^job@checks.lua:%d+: ", ""))
 end
 
 before_each(function() flow.clear_default_session() end)

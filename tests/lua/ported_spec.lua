@@ -1,4 +1,5 @@
 -- Functions of OneFlow that are put together from ops, against numbers worked out here.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
@@ -7,20 +8,8 @@ before_each(function()
   flow.set_seed(3)
 end)
 
--- A job of `body` with an input for each array.
-local function job_of(arrays, body, options)
-  options = options or {}
-  local inputs, names = {}, { "a", "b" }
-  for i, array in ipairs(arrays) do
-    inputs[i] = { names[i], tp.Numpy.Placeholder(array.shape:table(), { dtype = array.dtype }) }
-  end
-  return flow.global_function { name = "job", type = options.type, inputs = inputs, returns = tp.Numpy } (
-    #arrays == 0 and function() return body() end or #arrays == 1 and function(a) return body(a) end
-    or function(a, b) return body(a, b) end)
-end
-
 local function run(arrays, body, options)
-  local result = job_of(arrays, body, options)(unpack(arrays))
+  local result = checks.run(arrays, body, options)
   flow.clear_default_session()
   return result
 end

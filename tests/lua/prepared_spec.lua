@@ -1,18 +1,12 @@
 -- Prepared calls: what the job gives, in arrays that stay; published weights; independent of what is in flight.
+local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
+local raises = checks.raises
 
 local function vector(...)
   return np.array({ ... }, flow.float)
-end
-
-local function raises(code, text, ...)
-  local fine, problem = pcall(...)
-  assert.is_false(fine)
-  assert.equal(code, problem.code)
-  assert.truthy(tostring(problem):find(text, 1, true), tostring(problem))
-  return problem
 end
 
 local x2 = { x = tp.Numpy.Placeholder({ 2 }) }

@@ -1,18 +1,14 @@
 -- Recurrent layers and their cells: values against the formulas written out, gradients against differences in float64.
+local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
+local near = checks.near
 
 before_each(function()
   flow.clear_default_session()
   flow.set_seed(5)
 end)
-
-local function near(a, b, tolerance, what)
-  assert.equal(tostring(b.shape), tostring(a.shape))
-  local worst = np.max(np.abs(a - b))
-  assert.truthy(worst <= tolerance, (what or "") .. " differs by " .. worst)
-end
 
 local function names()
   local list = {}

@@ -1,22 +1,13 @@
 -- Rewrites: what looks as if it could be fused and is another thing gives what its ops give one by one.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
+local run = checks.run
 
 -- A rate of exactly 1, so that a step is the gradient.
 local rate = flow.optimizer.PiecewiseConstantScheduler({}, { 1 })
 
 before_each(function() flow.clear_default_session() end)
-
--- What a body gives of these arrays.
-local function run(arrays, body, given)
-  local inputs = {}
-  for i, name in ipairs { "a", "b", "c", "d" } do
-    inputs[i] = arrays[i] and { name, tp.Numpy.Placeholder(arrays[i].shape:table()) }
-  end
-  local options = { inputs = inputs, returns = tp.Numpy }
-  for name, value in pairs(given or {}) do options[name] = value end
-  return flow.global_function(options)(body)(unpack(arrays))
-end
 
 local function same(expected, got)
   assert.is_true(got == np.array(expected, got.dtype), tostring(got))

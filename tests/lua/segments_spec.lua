@@ -1,15 +1,10 @@
 -- What is taken together by segments: maxima, means and softmaxes, as of the edges that lead to one node of a graph.
+local checks = require "checks"
 local flow = require "moonflow"
-local np, tp = flow.np, flow.typing
+local np = flow.np
 
 -- What `body(a)` or `body(a, b)` gives for arrays.
-local function run(body, ...)
-  local inputs = {}
-  for i, x in ipairs { ... } do
-    inputs[i] = { i == 1 and "a" or "b", tp.Numpy.Placeholder(x.shape:table(), { dtype = x.dtype }) }
-  end
-  return flow.global_function { inputs = inputs, returns = tp.Numpy } (body)(...)
-end
+local function run(body, ...) return checks.run({ ... }, body) end
 
 describe("segments", function()
   local ids = np.array({ 2, 0, 2, 0, 2 }, "int64")

@@ -1,14 +1,9 @@
 -- flow.typing: how types read, what they check, flatten and build, without a job.
+local checks = require "checks"
 local typing = require "moonflow.typing"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
-
-local function raises(pattern, body, ...)
-  local fine, problem = pcall(body, ...)
-  assert.is_false(fine)
-  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
-  return problem
-end
+local refuses = checks.refuses
 
 describe("types", function()
   it("nest, and print as they nest", function()
@@ -19,15 +14,15 @@ describe("types", function()
   end)
 
   it("refuse what is no type", function()
-    raises("Callback[T]: T must be a flow.typing type, got nil", function() return tp.Callback[nil] end)
-    raises("Callback[T]: T must be a flow.typing type, got nil", function() return tp.Callback() end)
-    raises("flow.typing.Callback has no field 'Numpy'", function() return tp.Callback.Numpy end)
-    raises("Tuple: T must be a flow.typing type, got 'float32'", tp.Tuple, { flow.float })
-    raises("Tuple wants at least one type", tp.Tuple, {})
-    raises("Tuple wants a list of types", tp.Tuple, tp.Numpy)
-    raises("Dict wants named types", tp.Dict, 3)
-    raises("Bundle[T]: T must be Numpy, ListNumpy or ListListNumpy, got None", tp.Bundle, tp.None)
-    raises("a callback cannot deliver a callback", tp.Callback, tp.Callback[tp.Numpy])
+    refuses("Callback[T]: T must be a flow.typing type, got nil", function() return tp.Callback[nil] end)
+    refuses("Callback[T]: T must be a flow.typing type, got nil", function() return tp.Callback() end)
+    refuses("flow.typing.Callback has no field 'Numpy'", function() return tp.Callback.Numpy end)
+    refuses("Tuple: T must be a flow.typing type, got 'float32'", tp.Tuple, { flow.float })
+    refuses("Tuple wants at least one type", tp.Tuple, {})
+    refuses("Tuple wants a list of types", tp.Tuple, tp.Numpy)
+    refuses("Dict wants named types", tp.Dict, 3)
+    refuses("Bundle[T]: T must be Numpy, ListNumpy or ListListNumpy, got None", tp.Bundle, tp.None)
+    refuses("a callback cannot deliver a callback", tp.Callback, tp.Callback[tp.Numpy])
   end)
 end)
 
@@ -43,12 +38,13 @@ describe("placeholders", function()
   end)
 
   it("refuse shapes and dtypes that are none", function()
-    raises("Placeholder: shape has 9 axes, at most 8 are possible", tp.Numpy.Placeholder, { 1, 2, 3, 4, 5, 6, 7, 8, 9 })
+    refuses("Placeholder: shape has 9 axes, at most 8 are possible",
+      tp.Numpy.Placeholder, { 1, 2, 3, 4, 5, 6, 7, 8, 9 })
     assert.equal(8, #tp.Numpy.Placeholder({ 1, 2, 3, 4, 5, 6, 7, 8 }).shape)
-    raises("entry 2 is -1", tp.Numpy.Placeholder, { 2, -1 })
-    raises("entry 1 is 2.5", tp.Numpy.Placeholder, { 2.5 })
-    raises("('dtype') must be a dtype such as flow.float32, got 'float23'", tp.Numpy.Placeholder, { 2 }, "float23")
-    raises("has no option 'dype'; did you mean 'dtype'?", tp.Numpy.Placeholder, { 2 }, { dype = flow.int32 })
+    refuses("entry 2 is -1", tp.Numpy.Placeholder, { 2, -1 })
+    refuses("entry 1 is 2.5", tp.Numpy.Placeholder, { 2.5 })
+    refuses("('dtype') must be a dtype such as flow.float32, got 'float23'", tp.Numpy.Placeholder, { 2 }, "float23")
+    refuses("has no option 'dype'; did you mean 'dtype'?", tp.Numpy.Placeholder, { 2 }, { dype = flow.int32 })
   end)
 
   it("say what is wrong with a feed", function()
@@ -110,7 +106,7 @@ describe("returns", function()
 
   it("that do not fit are named with what was wanted", function()
     local function misfit(annotation, pattern, make)
-      local problem = raises(pattern, through, annotation, make)
+      local problem = refuses(pattern, through, annotation, make)
       assert.equal("here:1", problem.where)
     end
     misfit(tp.Numpy, "the job 'f' returns 2 values but is declared '-> Numpy', which takes 1",

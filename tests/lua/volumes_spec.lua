@@ -1,24 +1,14 @@
 -- Convolution and pooling along three axes: against sums over each window.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
+local near, refuses = checks.near, checks.refuses
 
 before_each(function() flow.clear_default_session() end)
-
-local function raises(pattern, body)
-  local fine, problem = pcall(body)
-  assert.is_false(fine, "there was no error")
-  assert.is_true(flow.is_error(problem), tostring(problem))
-  assert.truthy(tostring(problem):find(pattern, 1, true), tostring(problem) .. "\nlacks: " .. pattern)
-end
 
 local function values(shape, seed)
   np.random.seed(seed)
   return np.random.uniform(-1, 1, shape):astype(flow.double)
-end
-
-local function close(wanted, got)
-  assert.equal(tostring(wanted.shape), tostring(got.shape))
-  assert.is_true(np.abs(wanted - got):max() < 1e-12, "differs by " .. np.abs(wanted - got):max())
 end
 
 -- Calls visit(n, out, at): for each sample, each place of the result along three axes, and each place of its window in
@@ -103,9 +93,9 @@ describe("a convolution of volumes", function()
           return out, gradients[1], gradients[2]
         end)
         local got, got_dx, got_dw = job(ordered(x), ordered(filter), ordered(r))
-        close(ordered(y), got)
-        close(ordered(dx), got_dx)
-        close(ordered(dw), got_dw)
+        near(ordered(y), got)
+        near(ordered(dx), got_dx)
+        near(ordered(dw), got_dw)
       end
     end
   end)
@@ -119,12 +109,12 @@ describe("a convolution of volumes", function()
       } (function(volume, weight) return flow.nn.conv3d(volume, weight, { padding = padding, strides = strides }) end)
       return job(x, filter)
     end
-    close(result({ { 0, 0 }, { 0, 0 }, { 1, 0 }, { 1, 0 }, { 1, 1 } }), result("SAME"))
-    close(result({ { 0, 0 }, { 0, 0 }, { 0, 1 }, { 0, 1 }, { 1, 1 } }), result("SAME_UPPER"))
-    close(result({ 0, 0, 0, 0, 0, 0, 1, 0, 1, 0 }, 2), result("SAME_LOWER", 2))
-    close(result({ { 0, 0 }, { 0, 0 }, { 1, 0 }, { 1, 0 }, { 1, 1 } }, { 3, 1, 1 }), result("SAME", { 3, 1, 1 }))
-    close(result(0), result("VALID"))
-    close(result({ 1, 1, 1 }), result(1))
+    near(result({ { 0, 0 }, { 0, 0 }, { 1, 0 }, { 1, 0 }, { 1, 1 } }), result("SAME"))
+    near(result({ { 0, 0 }, { 0, 0 }, { 0, 1 }, { 0, 1 }, { 1, 1 } }), result("SAME_UPPER"))
+    near(result({ 0, 0, 0, 0, 0, 0, 1, 0, 1, 0 }, 2), result("SAME_LOWER", 2))
+    near(result({ { 0, 0 }, { 0, 0 }, { 1, 0 }, { 1, 0 }, { 1, 1 } }, { 3, 1, 1 }), result("SAME", { 3, 1, 1 }))
+    near(result(0), result("VALID"))
+    near(result({ 1, 1, 1 }), result(1))
   end)
 
   it("is a layer", function()
@@ -154,17 +144,17 @@ describe("a convolution of volumes", function()
         returns = tp.Numpy,
       } (function(x, w) return flow.nn.conv3d(x, w, options) end)
     end
-    raises("flow.nn.conv3d: x 'x' is (2, 3, 4, 4), wanted rank 5 (NCDHW)",
+    refuses("flow.nn.conv3d: x 'x' is (2, 3, 4, 4), wanted rank 5 (NCDHW)",
       function() applied({ 2, 3, 4, 4 }, { 1, 3, 1, 1, 1 }) end)
-    raises("flow.nn.conv3d: 'x' (2, 3, 4, 4, 4) has 3 channels, filter 'w' (1, 2, 1, 1, 1) is for 2 in 1 group",
+    refuses("flow.nn.conv3d: 'x' (2, 3, 4, 4, 4) has 3 channels, filter 'w' (1, 2, 1, 1, 1) is for 2 in 1 group",
       function() applied({ 2, 3, 4, 4, 4 }, { 1, 2, 1, 1, 1 }) end)
-    raises("flow.nn.conv3d: a window of 5 is larger than the depth of 'x' (1, 1, 2, 9, 9), padded by 1 and 1",
+    refuses("flow.nn.conv3d: a window of 5 is larger than the depth of 'x' (1, 1, 2, 9, 9), padded by 1 and 1",
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 3, 1, 1 }, { padding = { 1, 0, 0 }, dilations = { 2, 1, 1 } }) end)
-    raises("flow.nn.conv3d: padding has 4 numbers, wanted a pair { before, after } for each of 5 axes",
+    refuses("flow.nn.conv3d: padding has 4 numbers, wanted a pair { before, after } for each of 5 axes",
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 1, 1, 1 }, { padding = { 1, 1, 1, 1 } }) end)
-    raises("flow.nn.conv3d: strides must be one number, or one each for depth, height and width, got 2",
+    refuses("flow.nn.conv3d: strides must be one number, or one each for depth, height and width, got 2",
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 1, 1, 1 }, { strides = { 1, 1 } }) end)
-    raises('flow.nn.conv3d: padding is "valid", wanted "VALID", "SAME", "SAME_LOWER", "SAME_UPPER" or a pair',
+    refuses('flow.nn.conv3d: padding is "valid", wanted "VALID", "SAME", "SAME_LOWER", "SAME_UPPER" or a pair',
       function() applied({ 1, 1, 2, 9, 9 }, { 1, 1, 1, 1, 1 }, { padding = "valid" }) end)
   end)
 end)
@@ -198,7 +188,7 @@ describe("pooling of volumes", function()
         } (function(volume)
           return flow.nn[name](volume, kernel, { strides = given.strides, padding = given.pads, data_format = format })
         end)
-        close(ordered(wanted), job(ordered(x)))
+        near(ordered(wanted), job(ordered(x)))
       end
     end
   end)
@@ -225,7 +215,7 @@ describe("pooling of volumes", function()
 
   it("goes on by whole numbers from 1 on", function()
     for _, strides in ipairs { 0, -1, 1.5 } do
-      raises("flow.nn.max_pool3d: strides must be whole numbers from 1", function()
+      refuses("flow.nn.max_pool3d: strides must be whole numbers from 1", function()
         flow.global_function { inputs = { x = tp.Numpy.Placeholder { 1, 1, 4, 4, 4 } } } (function(x)
           flow.nn.max_pool3d(x, 2, { strides = strides })
         end)
