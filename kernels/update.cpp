@@ -163,10 +163,9 @@ bool fuse_gradient_scale(Rewriter& rewriter, NodeId id) {
   const NodeId prepare = rewriter.made_by(update.inputs[gradient], "prepare_gradient");
   if (prepare == kNone || rewriter.sole_reader(update.inputs[gradient]) != id) return false;
   const Node& prepared = rewriter.node(prepare);
-  const bool only_scales =
-      prepared.inputs[2] == kNone && prepared.attrs.number("l1") == 0 && prepared.attrs.number("l2") == 0;
+  const bool only_scales = prepared.attrs.number("l1") == 0 && prepared.attrs.number("l2") == 0;
   if (!only_scales || update.inputs.size() != update.op->inputs.size()) return false;
-  const ValueId unscale = prepared.inputs[3];
+  const ValueId unscale = prepared.inputs[2];
   if (unscale != kNone && !is_unscaled_factor(rewriter, update, unscale)) return false;
   std::vector<ValueId> inputs = update.inputs;
   inputs[gradient] = prepared.inputs[0];
@@ -366,10 +365,9 @@ Launch launch_prepare(const KernelCall& call) {
     const T* g = static_cast<const T*>(launch.inputs[0]);
     const T* w = static_cast<const T*>(launch.inputs[1]);
     T* out = static_cast<T*>(launch.outputs[0]);
-    const T clip = launch.inputs[2] ? *static_cast<const T*>(launch.inputs[2]) : T(1);
-    each_element(count, [=, scaled = prepare.times(launch.input<float>(3))](int64_t first, int64_t last) {
+    each_element(count, [=, scaled = prepare.times(launch.input<float>(2))](int64_t first, int64_t last) {
 #pragma GCC ivdep
-      for (int64_t i = first; i < last; ++i) out[i] = scaled(g[i], w[i], clip);
+      for (int64_t i = first; i < last; ++i) out[i] = scaled(g[i], w[i]);
     });
   };
 }
@@ -379,20 +377,17 @@ OpDef prepare_gradient() {
   op.name = "prepare_gradient";
   op.doc =
       "A variable's gradient as its optimizer wants it: divided by the loss's element count, and regularised.\n"
-      "  out = clip_scale * (gradient * scale * factor + l1 * sign(variable) + l2 * variable)\n"
-      "shapes: gradient and variable of one shape, clip_scale () and factor () or left out (then 1) -> out of that "
-      "shape\n"
+      "  out = gradient * scale * factor + l1 * sign(variable) + l2 * variable\n"
+      "shapes: gradient and variable of one shape, factor () or left out (then 1) -> out of that shape\n"
       "dtypes: float32, float64, one for all but factor, which is float32; l2 is not doubled";
-  op.inputs = {{"gradient"}, {"variable"}, {"clip_scale", InputDef::Optional}, kFactor};
+  op.inputs = {{"gradient"}, {"variable"}, kFactor};
   op.attrs = {{"scale", 1.0, "1 / element count of the loss, and the inverse of a loss scale"},
               {"l1", 0.0, "weight of the absolute values"},
               {"l2", 0.0, "weight of the squares' halves"}};
   op.infer = [](const OpCall& call) {
     require(is_floating(call.dtype(0)) && call.type(0) == call.type(1), ErrorCode::ShapeMismatch, "gradient is ",
             call.type(0), ", the variable is ", call.type(1));
-    require(!call.has(2) || call.type(2) == TensorType{call.dtype(0), {}}, ErrorCode::ShapeMismatch,
-            "clip_scale must be a scalar of the gradient's dtype");
-    require(!call.has(3) || call.type(3) == TensorType{DType::Float32, {}}, ErrorCode::ShapeMismatch,
+    require(!call.has(2) || call.type(2) == TensorType{DType::Float32, {}}, ErrorCode::ShapeMismatch,
             "factor must be float32 ()");
     return std::vector<TensorType>{call.type(0)};
   };
@@ -401,8 +396,8 @@ OpDef prepare_gradient() {
   }};
   op.inplace = {{0, 0}};
   const TensorType tensor{DType::Float32, {3, 5}}, scalar{DType::Float32, {}};
-  op.examples = {{{tensor, tensor}, {{"scale", 0.01}, {"l1", 0.1}, {"l2", 0.2}}}, {{tensor, tensor, scalar}},
-                 {{tensor, tensor, scalar, scalar}, {{"scale", 0.5}, {"l2", 0.2}}}};
+  op.examples = {{{tensor, tensor}, {{"scale", 0.01}, {"l1", 0.1}, {"l2", 0.2}}},
+                 {{tensor, tensor, scalar}, {{"scale", 0.5}, {"l2", 0.2}}}};
   return op;
 }
 

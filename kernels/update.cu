@@ -81,16 +81,15 @@ template <class T>
 struct PrepareGradient {
   static constexpr int kN = 16 / static_cast<int>(sizeof(Computed<T>));
   update::Prepare<Computed<T>> prepare;
-  const T *gradient, *variable, *clip_scale;  // the last may be absent, and factor too
-  const float* factor;
+  const T *gradient, *variable;
+  const float* factor;  // or none
   T* out;
   MOONFLOW_DEVICE void operator()(const Neighbours<kN>& own) const {
     using C = Computed<T>;
-    const C clip = clip_scale ? C(*clip_scale) : C(1);
     const auto gradients = own.of(gradient), variables = own.of(variable);
     const auto scaled = prepare.times(factor);
     Pack<T, kN> results;
-    for (int i = 0; i < kN; ++i) results.values[i] = T(scaled(C(gradients.values[i]), C(variables.values[i]), clip));
+    for (int i = 0; i < kN; ++i) results.values[i] = T(scaled(C(gradients.values[i]), C(variables.values[i])));
     own.put(results, out);
   }
 };
@@ -145,8 +144,7 @@ Launch prepare_prepare_gradient(KernelCall& call) {
   return visit_fractions(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
     return [prepare = update::Prepare<Computed<T>>(call.attrs), count = call.inputs[0].count()](const LaunchCall& at) {
-      const PrepareGradient<T> f{prepare,        at.input<T>(0),     at.input<T>(1),
-                                 at.input<T>(2), at.input<float>(3), at.output<T>(0)};
+      const PrepareGradient<T> f{prepare, at.input<T>(0), at.input<T>(1), at.input<float>(2), at.output<T>(0)};
       for_each_pack(at.stream, count, f, f.gradient, f.variable, f.out);
     };
   });

@@ -161,9 +161,9 @@ struct Prepare {
     if (factor) result.scale *= static_cast<T>(*factor);
     return result;
   }
-  MOONFLOW_BOTH T operator()(T g, T w, T clip) const {
+  MOONFLOW_BOTH T operator()(T g, T w) const {
     const T sign = static_cast<T>((w > 0) - (w < 0));
-    return clip * (g * scale + l1 * sign + l2 * w);
+    return g * scale + l1 * sign + l2 * w;
   }
 };
 

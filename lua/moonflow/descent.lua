@@ -18,7 +18,7 @@ local descent = {}
 local function prepare(t, updates, scale, part, name)
   local function scaled(u, l1, l2)
     if scale == 1 and l1 == 0 and l2 == 0 and not u.unscale then return end
-    u.gradient = u:append("prepare_gradient", { u.gradient, u.id, false, u.unscale },
+    u.gradient = u:append("prepare_gradient", { u.gradient, u.id, u.unscale },
       { scale = scale, l1 = l1, l2 = l2 }, "gradient")
   end
   local clipping = part.clipping

@@ -139,10 +139,10 @@ TEMPLATE_TEST_CASE("a factor multiplies the gradient beside the attribute", "", 
 
 TEST_CASE("a prepared gradient is unscaled before it is regularised") {
   Session session = make_session(1);
-  const Tensor gradient = Tensor::of<float>({2}, {3 * 64, -4 * 64}), w = Tensor::of<float>({2}, {2, -0.5}), none;
+  const Tensor gradient = Tensor::of<float>({2}, {3 * 64, -4 * 64}), w = Tensor::of<float>({2}, {2, -0.5});
   const Attrs attrs{{"scale", 0.1}, {"l1", 0.01}, {"l2", 0.2}};
   const std::vector<double> out =
-      numbers(session.evaluate("prepare_gradient", {gradient, w, none, scalar(1.0f / 64)}, attrs)[0]);
+      numbers(session.evaluate("prepare_gradient", {gradient, w, scalar(1.0f / 64)}, attrs)[0]);
   CHECK(out[0] == Approx(0.71));
   CHECK(out[1] == Approx(-0.51));
 }
@@ -178,7 +178,7 @@ TEST_CASE("unscaling goes into the update of all variables, and into no product"
     }
     for (size_t i = 0; i < w.size(); ++i) {
       const ValueId prepared =
-          graph.append("prepare_gradient", {grads[i], w[i], kNone, unscale}, {{"scale", 0.5}, {"l2", l2}})[0];
+          graph.append("prepare_gradient", {grads[i], w[i], unscale}, {{"scale", 0.5}, {"l2", l2}})[0];
       graph.append("sgd_update", {w[i], prepared, rate, finite}, {}, "update");
     }
     const auto plan = session.compile(graph, "train");

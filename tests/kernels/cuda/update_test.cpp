@@ -49,8 +49,8 @@ TEST_CASE("variables are assigned and gradients prepared at any address") {
     bench.check("assign_add", {{dtype, {4099}}, {dtype, {4099}}}, {});
   }
   const TensorType gradient{DType::Float32, {4099}};
-  bench.check("prepare_gradient", {gradient, gradient, {DType::Float32, {}}}, {{"l1", 0.1}, {"l2", 0.2}});
-  bench.check("prepare_gradient", {gradient, gradient, {DType::Float32, {}}, kFactor}, {{"l1", 0.1}, {"l2", 0.2}});
+  bench.check("prepare_gradient", {gradient, gradient}, {{"l1", 0.1}, {"l2", 0.2}});
+  bench.check("prepare_gradient", {gradient, gradient, kFactor}, {{"l1", 0.1}, {"l2", 0.2}});
 }
 
 TEST_CASE("a run that has found a fault changes no variable") {
