@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -503,6 +504,24 @@ TEST_CASE("an array that says another shape than what is put into it is refused,
   value.dims = of_weight;
   host.ok(mf_variable_read(host.session, "out-weight", &value));
   CHECK(weight[0] != 7);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
+TEST_CASE("a training step whose outputs do not fit is refused before it is made") {
+  Net host;
+  mf_job* job = host.find("train");
+  float x[3] = {1, 2, 3}, loss[2] = {}, before[6] = {}, after[6] = {};
+  const mf_array in = mf_floats(x, 3);
+  mf_array out = mf_floats(loss, 2), weight = mf_floats(before, 6);
+  host.ok(mf_variable_read(host.session, "out-weight", &weight));
+  CHECK(taken(mf_job_call(job, &in, 1, &out, 1)) == MF_SHAPE_MISMATCH);
+  weight = mf_floats(after, 6);
+  host.ok(mf_variable_read(host.session, "out-weight", &weight));
+  CHECK(std::equal(before, before + 6, after));
+  out = mf_floats(loss, 1);
+  host.ok(mf_job_call(job, &in, 1, &out, 1));
+  host.ok(mf_variable_read(host.session, "out-weight", &weight));
+  CHECK_FALSE(std::equal(before, before + 6, after));
   CHECK(mf_job_close(job) == MF_OK);
 }
 

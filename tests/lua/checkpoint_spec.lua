@@ -355,6 +355,8 @@ describe("a checkpoint", function()
     process.shell("mkdir " .. process.quote(path .. "/v"))
     raises("io", "has no meta beside 'v', as others have", flow.checkpoint.get, path)
     process.shell("rmdir " .. process.quote(path .. "/v"))
+    process.shell("mkdir " .. process.quote(path .. "/.cache"))  -- no variable, and of no matter
+    assert.is_true(before.w == flow.checkpoint.get(path).w)
     process.write(meta, "shape { dim: 3 dim: 2 } data_type: kFloat")
     raises("shape_mismatch", "is float32 (3, 2), the program wants float32 (2, 3)", load)
     process.write(meta, "shape { dim: 2 dim: 3 } data_type: kInt32")
@@ -748,5 +750,19 @@ describe("a checkpoint", function()
     assert.same({ first }, manager:list_checkpoints())
     local second = manager:save()
     assert.same({ first, second }, core.list_directory(many))
+  end)
+
+  it("that another process is writing is left to it", function()
+    local path = folder .. "/a"
+    local held = path .. ".moonflow-tmp-1-0"
+    assert.equal(0, os.execute("mkdir -p " .. held))
+    process.write(held .. "/manifest.json", "")
+    local save = ("require('moonflow').checkpoint.save(%q, { w = require('moonflow').np.ones({ 3 }) }, "
+      .. "{ overwrite = true })"):format(path)
+    local command = ("%s -e %s"):format(process.quote(process.launcher), process.quote(save))
+    assert.equal("", process.shell(("flock %s %s"):format(process.quote(held), command)).err)
+    assert.same({ "a", "a.moonflow-tmp-1-0" }, core.list_directory(folder))
+    assert.equal("", process.shell(command).err)
+    assert.same({ "a" }, core.list_directory(folder))
   end)
 end)
