@@ -447,12 +447,6 @@ describe("the prompt in a terminal", function()
     t:close()
   end)
 
-  it("keeps numbers as they are in any locale", function()
-    local t = prompt(nil, { env = { LC_ALL = "de_DE.UTF-8" } })
-    t:enter("1 / 2"):wait_for("\n0.5\n>")
-    t:close()
-  end)
-
   it("adapts to a new size", function()
     local t = prompt()
     t:resize(40, 20):enter(("'%s'"):format(("x"):rep(60))):wait_for(("x"):rep(40))

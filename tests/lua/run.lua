@@ -1,8 +1,12 @@
 -- Runs busted inside whatever program runs this file: `moonflow tests/lua/run.lua tests/lua/job_spec.lua`.
 -- Its arguments are busted's. Modules beside this file can be required by the specs.
--- With MOONFLOW_TEST_PLACEMENT=gpu every job that does not say otherwise is placed there.
+-- With MOONFLOW_TEST_PLACEMENT=gpu every job that does not say otherwise is placed there. MOONFLOW_TEST_NUMBERS is a
+-- locale by which C writes and reads numbers, as a host may have set it.
 local here = arg[0]:match("^(.*)/") or "."
 package.path = here .. "/?.lua;" .. package.path
+
+local numbers = os.getenv("MOONFLOW_TEST_NUMBERS")
+if numbers then assert(os.setlocale(numbers, "numeric"), "there is no locale " .. numbers) end
 
 local placement = os.getenv("MOONFLOW_TEST_PLACEMENT")
 if placement then
