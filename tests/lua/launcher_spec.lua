@@ -263,14 +263,17 @@ describe("the launcher", function()
   end)
 
   describe("on Ctrl-C", function()
-    -- Sends SIGINT after a moment, and SIGKILL, which gives 137, where that does not end it. Without --foreground the
-    -- whole group gets the signal, so the script twice, and a second Ctrl-C ends it at once.
+    -- Sends SIGINT when the script's loop has begun, and after a minute SIGKILL, which gives 137. The shell would have
+    -- what runs beside it leave SIGINT alone; without --foreground the whole group gets it, so the script twice, and a
+    -- second Ctrl-C ends it at once.
     local function interrupt(text, options, path)
       path = path or folder .. "/loop.lua"
-      process.write(path, text)
-      local command = ("timeout --foreground --preserve-status -s INT -k 30 1 %s %s %s"):format(
+      process.write(path, (text:gsub("while true do", "io.open('begun', 'w'):close() %0", 1)))
+      os.remove(folder .. "/begun")
+      local command = ("env --default-signal=INT timeout --foreground --preserve-status -s KILL 60 %s %s %s & "
+        .. "until [ -e begun ] || ! kill -0 $!; do sleep 0.05; done; sleep 0.2; kill -s INT $!; wait $!"):format(
         process.quote(process.launcher), options or "", process.quote(path))
-      return process.shell(command, { folder = folder })
+      return process.shell("sh -c " .. process.quote(command), { folder = folder })
     end
 
     it("stops a loop, interpreted or compiled, with exit code 130", function()
