@@ -146,6 +146,8 @@ void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, Layout
 }
 
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+  Launch without;
+  if (activation != Activation::None) without = conv_primitive(conv, kind, Activation::None, call);
   const ThreadLimit limit(conv_parts(conv));
   const ConvPrimitive made = make(conv, kind, activation, dnnl_engine(call.device));
   PrimitiveLaunch launch(call, made.primitive, made.scratchpad);
@@ -161,7 +163,7 @@ Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, Ke
       launch.read(argument.arg, argument.index, stored, argument.wanted);
     }
   }
-  return launch.finish();
+  return without ? launch.finish(activation, std::move(without)) : launch.finish();
 }
 
 }  // namespace moonflow::cpu

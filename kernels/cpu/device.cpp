@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cfenv>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -406,19 +408,46 @@ int Bound::add(int argument, const dnnl::memory::desc& desc) {
   return static_cast<int>(memories_.size()) - 1;
 }
 
-void Bound::execute(Stream& stream) const {
+template <class Run>
+void Bound::with_threads(const Run& run) const {
   dnnl_status_t status = dnnl_success;
-  const auto run = [&] {
+  const auto limited = [&] {
     const ThreadLimit limit(threads_);
-    status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(), static_cast<int>(arguments_.size()),
-                                    arguments_.data());
+    status = run();
   };
   // In a loop of the host's, whose threads get no team of their own, another thread does.
   if (threads_ > 1 && omp_in_parallel())
-    std::thread(run).join();
+    std::thread(limited).join();
   else
-    run();
+    limited();
   require(status == dnnl_success, ErrorCode::Unsupported, "oneDNN could not run its primitive, status ", status);
+}
+
+void Bound::execute(Stream& stream) const {
+  with_threads([&] {
+    return dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(), static_cast<int>(arguments_.size()),
+                                  arguments_.data());
+  });
+}
+
+bool Bound::execute_noting_invalid(Stream& stream) const {
+  std::atomic<bool> invalid = false;
+  const auto lower = [&] {
+    if (std::fetestexcept(FE_INVALID) != 0) invalid = true;
+    std::feclearexcept(FE_INVALID);
+  };
+  with_threads([&] {
+    // This thread may have come from anywhere. To gather the others takes microseconds, so their flags are not lowered
+    // beforehand: only loops like ours have run there, and what raised them met a NaN or made one.
+    std::feclearexcept(FE_INVALID);
+    const dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), dnnl_stream(stream).get(),
+                                                        static_cast<int>(arguments_.size()), arguments_.data());
+    // A team of this size has the threads that the primitive's had.
+#pragma omp parallel num_threads(threads_) if (threads_ > 1)
+    lower();
+    return status;
+  });
+  return invalid;
 }
 
 }  // namespace cpu

@@ -90,8 +90,14 @@ class Bound {
   int add(int argument, const dnnl::memory::desc& desc);
   void set(int index, void* data) { memories_[index].set_data_handle(data); }
   void execute(Stream& stream) const;
+  // The same, and whether an operation in it, or in the team's other threads since they were last asked, was invalid:
+  // each thread has IEEE 754's flag of that. A maximum or minimum that drops a NaN raises it.
+  bool execute_noting_invalid(Stream& stream) const;
 
  private:
+  template <class Run>
+  void with_threads(const Run& run) const;
+
   dnnl::primitive primitive_;
   dnnl::engine engine_;
   int threads_;

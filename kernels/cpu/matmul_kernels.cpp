@@ -104,6 +104,8 @@ memory::desc matrices(int64_t batch, int64_t rows, int64_t columns, bool transpo
 }
 
 Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) {
+  Launch without;
+  if (finish.relu) without = prepare_primitive(sizes, {finish.bias, false}, call);
   const memory::desc a = matrices(sizes.batch, sizes.rows, sizes.inner, sizes.transpose_a);
   const memory::desc b = matrices(sizes.batch, sizes.inner, sizes.columns, sizes.transpose_b);
   const memory::desc out = matrices(sizes.batch, sizes.rows, sizes.columns, false);
@@ -116,7 +118,7 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   launch.read(DNNL_ARG_WEIGHTS, 1, b, b);
   if (finish.bias) launch.read(DNNL_ARG_BIAS, 2, bias, bias);
   launch.write(DNNL_ARG_DST, 0, out, out);
-  return launch.finish();
+  return without ? launch.finish(Activation::Relu, std::move(without)) : launch.finish();
 }
 
 // ---- a weight in panels ----

@@ -1,6 +1,8 @@
 // Launching oneDNN primitives; see primitive.h.
 #include "kernels/cpu/primitive.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace moonflow::cpu {
@@ -26,11 +28,25 @@ struct PlacedPrimitive {
   void place(Place::Kind kind, int arg, const dnnl::memory::desc& desc, int64_t at) {
     places.push_back({kind, bound.add(arg, desc), at});
   }
-  void launch(const LaunchCall& call) {
+  void bind(const LaunchCall& call) {
     for (const Place& place : places) bound.set(place.argument, place.address(call));
+  }
+  void launch(const LaunchCall& call) {
+    bind(call);
     bound.execute(call.stream);
   }
+  // Whether it has met a NaN, if it has an activation.
+  bool launch_noting_nan(const LaunchCall& call) {
+    bind(call);
+    return bound.execute_noting_invalid(call.stream);
+  }
 };
+
+void activate(Activation activation, float* values, int64_t count) {
+  parallel_for(count, kGrain, [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) values[i] = activated(activation, values[i]);
+  });
+}
 
 }  // namespace
 
@@ -61,6 +77,7 @@ void PrimitiveLaunch::read(int arg, int index, const dnnl::memory::desc& stored,
 }
 
 void PrimitiveLaunch::write(int arg, int index, const dnnl::memory::desc& stored, const dnnl::memory::desc& wanted) {
+  if (index == 0) output_bytes_ = static_cast<int64_t>(stored.get_size());
   add(arg, index, true, stored, wanted);
 }
 
@@ -87,6 +104,20 @@ int64_t PrimitiveLaunch::reserve(const dnnl::memory::desc& desc) {
   const int64_t offset = scratch_bytes_;
   scratch_bytes_ = checked_sum(offset, bytes);
   return offset;
+}
+
+Launch PrimitiveLaunch::finish(Activation activation, Launch without) {
+  call_.scratch_bytes = std::max(scratch_bytes_, call_.scratch_bytes);
+  return [state = state_, activation, without = std::move(without),
+          count = output_bytes_ / static_cast<int64_t>(sizeof(float))](const LaunchCall& call) {
+    for (PlacedPrimitive& reorder : state->before) reorder.launch(call);
+    if (state->main.launch_noting_nan(call)) {
+      without(call);
+      activate(activation, call.output<float>(0), count);
+      return;
+    }
+    for (PlacedPrimitive& reorder : state->after) reorder.launch(call);
+  };
 }
 
 Launch PrimitiveLaunch::finish() {

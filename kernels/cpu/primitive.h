@@ -11,7 +11,8 @@
 
 namespace moonflow::cpu {
 
-// The attributes of a primitive whose scratch is ours to give, and which may apply an activation to its result.
+// The attributes of a primitive whose scratch is ours to give, and which may apply an activation to its result. Where
+// that meets a NaN, oneDNN makes it a number: PrimitiveLaunch::finish has the way out.
 dnnl::primitive_attr attributes(Activation activation = Activation::None);
 
 class PrimitiveLaunch {
@@ -26,6 +27,9 @@ class PrimitiveLaunch {
 
   // Sets the scratch of the call. Last, and once.
   Launch finish();
+  // The same for a primitive with an activation. Where a NaN was met, output 0 is made once more: by `without`, the
+  // launch of the same primitive without its activation, made before, and then by the activation as our ops have it.
+  Launch finish(Activation activation, Launch without);
 
  private:
   struct State;
@@ -36,6 +40,7 @@ class PrimitiveLaunch {
   KernelCall& call_;
   std::shared_ptr<State> state_;  // shared: a Launch is copied, the memories it binds are not
   int64_t scratch_bytes_ = 0;
+  int64_t output_bytes_ = 0;  // of output 0, as it lies
 };
 
 }  // namespace moonflow::cpu

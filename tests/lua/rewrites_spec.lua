@@ -312,3 +312,67 @@ describe("a sum of two products", function()
     end
   end)
 end)
+
+-- Where a net has diverged, a zero would hide it: the loss would go on falling.
+describe("an activation with what is before it lets a NaN through", function()
+  local none = 0 / 0
+
+  -- What `body` gives alone, and beside the value that its activation is given, where nothing can be taken together.
+  local function agrees(what, arrays, before, activation)
+    local alone = run(arrays, function(a, b) return flow.nn[activation](before(a, b)) end)
+    flow.clear_default_session()
+    local _, wanted = run(arrays, function(a, b)
+      local y = before(a, b)
+      return y, flow.nn[activation](y)
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy } })
+    flow.clear_default_session()
+    local lost = wanted:ne(wanted)
+    assert.is_true(lost:sum() > 0, what)
+    assert.is_true(alone:ne(alone) == lost, what .. ": " .. tostring(alone:ne(alone):sum()) .. " NaN, wanted "
+      .. tostring(lost:sum()))
+    assert.is_true(np.allclose(np.where(lost, 0, alone), np.where(lost, 0, wanted), { rtol = 1e-4, atol = 1e-4 }), what)
+  end
+
+  it("behind a convolution", function()
+    np.random.seed(4)
+    for _, data_format in ipairs { "NCHW", "NHWC" } do
+      for _, case in ipairs { { 3, 1, 1 }, { 1, 2, 1 }, { 3, 2, 1 }, { 3, 1, 16 }, { 5, 1, 1 } } do
+        local size, strides, groups = unpack(case)
+        local last = data_format == "NHWC"
+        local x = np.random.normal(0, 1, last and { 2, 9, 9, 16 } or { 2, 16, 9, 9 }):astype(flow.float)
+        x:set(1, 4, 4, 4, none)
+        local filters = groups == 1 and 24 or 16
+        local w = np.random.normal(0, 0.2, last and { filters, size, size, 16 / groups }
+          or { filters, 16 / groups, size, size }):astype(flow.float)
+        for _, activation in ipairs { "relu", "relu6" } do
+          for _, with_bias in ipairs { false, true } do
+            agrees(("%s %d strides %d groups %d %s"):format(data_format, size, strides, groups, activation), { x, w },
+              function(a, b)
+                local y = flow.nn.conv2d(a, b,
+                  { strides = strides, padding = "SAME", groups = groups, data_format = data_format })
+                if not with_bias then return y end
+                local bias = flow.get_variable("bias", { shape = { filters }, initializer = flow.ones_initializer() })
+                return flow.nn.bias_add(y, bias, { data_format = data_format })
+              end, activation)
+          end
+        end
+      end
+    end
+  end)
+
+  it("behind a product", function()
+    np.random.seed(5)
+    for _, shape in ipairs { { 1, 7, 5 }, { 64, 300, 128 }, { 300, 784, 512 } } do
+      local rows, inner, columns = unpack(shape)
+      local x = np.random.normal(0, 1, { rows, inner }):astype(flow.float)
+      x:set(rows - 1, 3, none)
+      for _, transposed in ipairs { false, true } do
+        local w = np.random.normal(0, 0.1, transposed and { columns, inner } or { inner, columns }):astype(flow.float)
+        agrees(("%d x %d x %d, %s"):format(rows, inner, columns, transposed), { x, w }, function(a, b)
+          local bias = flow.get_variable("bias", { shape = { columns }, initializer = flow.ones_initializer() })
+          return flow.nn.bias_add(flow.matmul(a, b, { transpose_b = transposed }), bias)
+        end, "relu")
+      end
+    end
+  end)
+end)
