@@ -268,10 +268,10 @@ class Chains {
     return true;
   }
 
-  // The end comes first in `nodes`: the chain is named after it.
+  // The end comes first in `nodes`, for which the chain is named, and each before what it alone reads. Numbers of nodes
+  // say nothing of that: what another rewrite has made has a greater one than its reader.
   void replace(std::vector<NodeId> nodes) {
-    std::vector<NodeId> order = nodes;
-    std::sort(order.begin(), order.end());  // the order in which they were appended respects data
+    const std::vector<NodeId> order(nodes.rbegin(), nodes.rend());
     std::vector<ValueId> inputs;
     std::map<ValueId, int64_t> places;
     std::string ops;

@@ -311,6 +311,14 @@ describe("a sum of two products", function()
       assert.is_true(sum == one * 2, tostring(sum))
     end
   end)
+
+  it("may be part of a longer chain of element-wise ops", function()
+    local x, y = np.arange(12):reshape({ 4, 3 }):astype(flow.float), np.ones({ 5, 3 })
+    local pooled = run({ x, y }, function(a, b)
+      return (flow.matmul(a, a, { transpose_a = true }) + flow.matmul(b, b, { transpose_a = true }) + 1) * 2
+    end)
+    assert.is_true(pooled == (np.matmul(x:transpose(), x) + np.matmul(y:transpose(), y) + 1) * 2, tostring(pooled))
+  end)
 end)
 
 -- Where a net has diverged, a zero would hide it: the loss would go on falling.
