@@ -3,16 +3,28 @@
 // copy.
 #include "kernels/cpu/matmul_few_rows.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/dots.h"
 
 namespace moonflow::cpu {
 namespace {
 
-// out[j] for `count` (one or four) neighbouring rows of b.
+// out[j] for `count` (one or four) neighbouring rows of b. Long rows piece by piece: a single sum grows so large beside
+// its addends that it takes up ever less of them.
 template <class R, int count>
 inline void dot(int64_t inner, const typename R::Element* a, const typename R::Element* b, typename R::Element* out) {
-  dots<R, 1, count, 2>(inner, a, inner, b, inner, out);
+  using T = typename R::Element;
+  constexpr int64_t kPiece = 4096;
+  if (inner <= kPiece) return dots<R, 1, count, 2>(inner, a, inner, b, inner, out);
+  double sums[count] = {};
+  for (int64_t k = 0; k < inner; k += kPiece) {
+    T piece[count];
+    dots<R, 1, count, 2>(std::min(inner - k, kPiece), a + k, inner, b + k, inner, piece);
+    for (int j = 0; j < count; ++j) sums[j] += piece[j];
+  }
+  for (int j = 0; j < count; ++j) out[j] = static_cast<T>(sums[j]);
 }
 
 // kRows rows of the result.

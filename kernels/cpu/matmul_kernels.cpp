@@ -59,6 +59,11 @@ Launch prepare_packed(const Product& product, Finish finish, KernelCall& call) {
 // faster than the matmul primitive; from 16 rows on it is the other way round.
 constexpr int64_t kFewRows = 8;
 
+// Whether it sums along rows of both factors as they lie. A single row or column lies as its transpose does.
+bool is_along_rows(const Product& sizes) {
+  return (!sizes.transpose_a || sizes.rows == 1) && (sizes.transpose_b || sizes.columns == 1);
+}
+
 // Every other launch begins at the end of the matrix. Reading one that is larger than a core's cache in the same order
 // every time finds nothing of it there, since what comes last drives out what comes first; to and fro, each launch
 // finds what the one before has read last.
@@ -231,7 +236,7 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
   const bool tiny = is_small_stack(sizes);
   if (tiny && sizes.batch > 1) return prepare_stack(sizes, finish, call);
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows;
-  if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows<float>(sizes, finish);
+  if (few && is_along_rows(sizes)) return prepare_few_rows<float>(sizes, finish);
   if (!has_primitives(call.device)) {
     if (few) return prepare_packed<float>(sizes, finish, call);
     return unless_sparse({sizes}, sizes, finish, call, prepare_packed<float>(sizes, finish, call));
@@ -258,7 +263,7 @@ Launch prepare_float32(const Product& sizes, Finish finish, KernelCall& call) {
 // oneDNN has no kernels for it.
 Launch prepare_float64(const Product& sizes, Finish finish, KernelCall& call) {
   const bool few = sizes.batch == 1 && sizes.rows <= kFewRows && sizes.inner > 0;
-  if (few && !sizes.transpose_a && sizes.transpose_b) return prepare_few_rows<double>(sizes, finish);
+  if (few && is_along_rows(sizes)) return prepare_few_rows<double>(sizes, finish);
   return prepare_packed<double>(sizes, finish, call);
 }
 

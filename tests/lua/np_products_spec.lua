@@ -57,6 +57,15 @@ describe("products", function()
     end)
   end)
 
+  it("of long vectors are as near as sums of their products", function()
+    local a = np.full({ 2000000 }, 0.1)
+    local wanted = a[0] * a[0] * #a
+    for _, got in ipairs { np.dot(a, a), np.inner(a, a), np.einsum("i,i->", a, a) } do
+      assert.near(1, got / wanted, 5e-6)
+    end
+    assert.near(1, np.matmul(np.ones({ 1, #a }), a:reshape({ #a, 1 })):item() / (a[0] * #a), 5e-6)
+  end)
+
   it("over the last axes, over all, and over pairs of axes", function()
     same(np.inner(m, { { 1, 0, 2 }, { 0, 1, 0 } }), "float32", { { 7, 2 }, { 16, 5 } })
     assert.equal(11, np.inner({ 1, 2 }, { 3, 4 }))
