@@ -3,6 +3,7 @@
 -- divided by the element count of the loss, unscaled, regularised, clipped, and given to the update.
 
 local arguments = require "moonflow.arguments"
+local core = require "moonflow.core"
 local errors = require "moonflow.errors"
 local loss_scale = require "moonflow.loss_scale"
 local picked_rows = require "moonflow.picked_rows"
@@ -224,6 +225,30 @@ local function check_indexed_slices(t)
   end
 end
 
+-- The step counts up when everything that reads it has run.
+local function count_step(t, updates, by, site)
+  local name = trace.step_name(t.job)
+  local step = variable.system(t, name, "int64", {}, 0)
+  warn_of_namesake(t, updates, name, site or "?")
+  t:append("assign_add", { step, by }, nil, "System-Train-NextStep", "")
+end
+
+-- A body that asks for gradients and minimises nothing makes the step itself: it adds gradients up, or has a rule of
+-- its own. Its job is there to train all the same, with dropout and the statistics of the batch.
+local function finish_own_step(t, site)
+  if t.scaled_by then
+    errors.raise("invalid_argument", "the job '" .. t.job .. "' asks for gradients by a dynamic loss scale, which an "
+      .. "optimizer changes, and it has none; a static_loss_scale serves in any job", site)
+  end
+  local watched = t.diff_watches[1]
+  if watched then
+    errors.raise("wrong_state", watched.what .. ": the job '" .. t.job .. "' minimises no loss that would have a "
+      .. "gradient there; flow.gradients gives that of any value, and flow.watch shows it", site)
+  end
+  count_step(t, {}, t:constant(core.array(1, "int64"), nil, "System-Train-One", ""), site)
+  return {}
+end
+
 --- Appends gradients and updates to the graph of a train job whose body has run.
 --- Gives watched blob -> id of its gradient (false: no gradient).
 --- @param t Trace
@@ -232,9 +257,11 @@ function descent.finish(t, site)
   if not t.optimizer and #t.losses > 0 and t.config.trains then
     t.optimizer = train_config.optimizer(t, t.config.train)
   end
+  if not t.optimizer and #t.losses == 0 and t.asks_gradients then return finish_own_step(t, site) end
   if not t.optimizer or #t.losses == 0 then
     errors.raise("wrong_state", "the job '" .. t.job .. "' has type 'train' but minimises no loss; call "
-      .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, or give it type = \"predict\"", site)
+      .. "flow.optimizer.SGD(0.1):minimize(loss) in its body, take flow.gradients for a step of your own, or give it "
+      .. "type = \"predict\"", site)
   end
   local this = t.optimizer
   if t.scaled_by and t.scaled_by ~= this.loss_scale then
@@ -290,12 +317,7 @@ function descent.finish(t, site)
     for _, u in ipairs(own) do part.rule(u, part.options) end
   end
 
-  -- The step counts up when everything that reads it has run.
-  local step_name = trace.step_name(t.job)
-  local step = variable.system(t, step_name, "int64", {}, 0)
-  warn_of_namesake(t, updates, step_name, site or "?")
-  t:append("assign_add", { step, scaling:step() }, nil, "System-Train-NextStep", "")
-
+  count_step(t, updates, scaling:step(), site)
   local watched = {}
   for i, handle in ipairs(t.diff_watches) do watched[handle] = gradients[#variables + i] or false end
   return watched

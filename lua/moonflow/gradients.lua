@@ -118,6 +118,7 @@ local function gradients(...)
   local loss_ids, value_ids = {}, {}
   for i, loss in ipairs(losses) do loss_ids[i] = loss.id end
   for i, value in ipairs(values) do value_ids[i] = value.id end
+  t.asks_gradients = true
   local scaling = given.loss_scale_policy and loss_scale.for_body(t, given.loss_scale_policy, where)
   local found = t.graph:gradients(loss_ids, starts_of(losses, given.grad_ys, scaling, t, site), value_ids)
   local results = {}
@@ -135,7 +136,8 @@ The gradients of losses with respect to values of the job, as values of the job.
   out[i] = d(sum over all losses l of sum(l * grad_y of l)) / d(values[i])
 They are returned, watched and computed with like any others. A loss made of them may be minimised, or differentiated
 again, by ops whose gradients have gradients; flow.stop_gradient makes a constant of one. They are of the whole sum,
-whatever an optimizer of the job does: neither divided by the number of losses, nor scaled, nor clipped.
+whatever an optimizer of the job does: neither divided by the number of losses, nor scaled, nor clipped. A train job
+that takes them may minimise nothing and make the step itself, with flow.assign.
 With a loss_scale_policy, as optimizers take it, the way back is scaled in between and the result is not: in float16
 what would vanish on the way comes through. A dynamic one is the optimizer's own, and both are given the same: where
 gradients overflow that the loss is made of, the step is left out and the scale falls.

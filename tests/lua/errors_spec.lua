@@ -315,7 +315,7 @@ end)]]):format(body)
 
   it("wants a loss minimised in a train job, and none in a predict job", function()
     golden("the job 'job' has type 'train' but minimises no loss; call flow.optimizer.SGD(0.1):minimize(loss) in its "
-      .. "body, or give it type = \"predict\"", [[
+      .. "body, take flow.gradients for a step of your own, or give it type = \"predict\"", [[
 >>local job = flow.global_function { type = "train", returns = tp.None } (function() end)]])
     golden("flow.optimizer.SGD:minimize: the job 'job' has type 'predict'; give it type = \"train\"", [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)

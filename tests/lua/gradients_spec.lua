@@ -507,3 +507,61 @@ describe("a gradient of a gradient", function()
     assert.truthy(train_job(genuine, drawn):mean() < first / 4)
   end)
 end)
+
+describe("a train job that minimises nothing", function()
+  -- Two parts of a step in gradients that are added up, over dropout and a batch norm.
+  local function define(kind)
+    return flow.global_function {
+      name = "part", type = kind, inputs = { a = tp.Numpy.Placeholder({ 64, 2 }, { dtype = flow.double }) },
+      returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(a)
+      local w = weight("w", { 2, 2 })
+      local y = flow.layers.batch_normalization(flow.matmul(a, w), { axis = 1, momentum = 0.5, name = "n" })
+      local dropped = flow.nn.dropout(y, 0.5)
+      local loss = flow.math.reduce_mean(dropped ^ 2)
+      local sum = flow.get_variable("sum", {
+        shape = { 2, 2 }, dtype = flow.double, trainable = false, initializer = flow.zeros_initializer() })
+      local slope = flow.gradients(loss, w)
+      flow.assign_add(sum, slope)
+      return dropped, slope
+    end)
+  end
+
+  it("makes the step itself, and trains as others do", function()
+    np.random.seed(2)
+    local batch = np.random.normal(3, 2, { 64, 2 }, flow.double)
+    local part = define "train"
+    local first, one = part(batch)
+    local second, two = part(batch)
+    local variables = flow.get_all_variables()
+    near(one + two, variables.sum)
+    assert.is_true(variables["n-moving_mean"][0] ~= 0)
+    assert.is_true(first ~= second, "its steps count, so dropout drops others in each")
+    assert.near(0.5, first:eq(0):sum() / first.shape:count(), 0.2)
+
+    flow.clear_default_session()
+    local kept = define "predict"(batch)
+    assert.equal(0, kept:eq(0):sum())
+    near(np.zeros({ 2 }), flow.get_all_variables()["n-moving_mean"], 0)
+  end)
+
+  it("has no gradients to watch, and no optimizer to change a loss scale", function()
+    local function define_with(body)
+      flow.clear_default_session()
+      return flow.global_function({ name = "own", type = "train", returns = tp.Numpy }, function()
+        local w = weight("w", { 2 })
+        return body(w)
+      end)
+    end
+    checks.raises("wrong_state", "the job 'own' minimises no loss that would have a gradient there", function()
+      define_with(function(w)
+        flow.watch_diff(w, print)
+        return flow.gradients(w * w, w)
+      end)()
+    end)
+    checks.refuses("by a dynamic loss scale, which an optimizer changes, and it has none", function()
+      local policy = flow.optimizer.loss_scale.dynamic_loss_scale()
+      define_with(function(w) return flow.gradients(w * w, w, { loss_scale_policy = policy }) end)()
+    end)
+  end)
+end)
