@@ -123,8 +123,9 @@ Launch prepare(PoolKind kind, KernelCall& call) {
   const bool forward = kind == PoolKind::Max || kind == PoolKind::Average;
   const Pool pool = pool_of(call.attrs, forward ? call.inputs[0].shape : call.outputs[0].shape);
   const bool relu = kind == PoolKind::MaxGrad && call.attrs.flag("relu");
-  // oneDNN has none but its plain reference for rows of an image.
-  const bool in_rows = call.input_layouts[0].row_major() && !pool.format.channels_last && kind != PoolKind::AverageGrad;
+  // oneDNN has none but its plain reference for rows of an image, and a slow one where channels come last.
+  const bool in_rows =
+      call.input_layouts[0].row_major() && (forward || !pool.format.channels_last) && kind != PoolKind::AverageGrad;
   if (call.inputs[0].dtype == DType::Float32 && !in_rows) {
     if (kind == PoolKind::MaxGrad) {
       const auto form = cpu::channel_form(call.inputs[1], call.input_layouts[1], pool.format.channel_axis());

@@ -203,10 +203,62 @@ void max_grad_of_rows(const Pool& pool, bool relu, const T* dy, const T* x, T* d
   });
 }
 
+// ---- channels side by side -------------------------------------------------------------------------------------
+
+// Where channels come last a window is taken in all of them together, some at a time. Calls done(offset, channels,
+// held, seen) with the place in the output of so many, what `take` makes of their elements, and how many each has.
+template <class Held, class T, class Take, class Done>
+void each_window_in_channels(const Pool& pool, const T* x, const Take& take, const Done& done) {
+  constexpr int64_t kSpan = 256;
+  const int64_t channels = pool.image.channels, width = pool.image.width * channels;
+  const int64_t work = pool.out.width * channels * pool.windows[0].size * pool.windows[1].size;
+  parallel_for(
+      pool.out.batch * pool.out.height, kGrain / std::max<int64_t>(1, work) + 1, [&](int64_t begin, int64_t end) {
+        widest([&] {
+          Held held[kSpan];
+          for (int64_t line = begin; line < end; ++line) {
+            const Range rows = seen(pool.windows[0], line % pool.out.height);
+            const T* const image = x + (line / pool.out.height * pool.image.height + rows.first) * width;
+            for (int64_t o = 0; o < pool.out.width; ++o) {
+              const Range columns = seen(pool.windows[1], o);
+              for (int64_t first = 0; first < channels; first += kSpan) {
+                const int64_t count = std::min(kSpan, channels - first);
+                const T* const corner = image + columns.first * channels + first;
+                for (int64_t c = 0; c < count; ++c) held[c] = corner[c];
+                for (int64_t i = 0; i < rows.size(); ++i) {
+                  for (int64_t j = i == 0 ? 1 : 0; j < columns.size(); ++j) {
+                    const T* const place = corner + i * width + j * channels;
+                    for (int64_t c = 0; c < count; ++c) held[c] = take(held[c], static_cast<Held>(place[c]));
+                  }
+                }
+                done((line * pool.out.width + o) * channels + first, count, held, rows.size() * columns.size());
+              }
+            }
+          }
+        });
+      });
+}
+
+template <class T>
+void max_in_channels(const Pool& pool, const T* x, T* out) {
+  each_window_in_channels<T>(pool, x, Larger(), [=](int64_t offset, int64_t count, const T* held, int64_t) {
+    std::copy(held, held + count, out + offset);
+  });
+}
+
+template <class T>
+void average_in_channels(const Pool& pool, const T* x, T* out) {
+  const auto add = [](double sum, double value) { return sum + value; };
+  each_window_in_channels<double>(pool, x, add, [=](int64_t offset, int64_t count, const double* held, int64_t seen) {
+    for (int64_t c = 0; c < count; ++c) out[offset + c] = static_cast<T>(held[c] / static_cast<double>(seen));
+  });
+}
+
 // ---- one by one ------------------------------------------------------------------------------------------------
 
 template <class T>
 void max_pool(const Pool& pool, const T* x, T* out) {
+  if (pool.format.channels_last) return max_in_channels(pool, x, out);
   if (RowOfWindows::serves(pool)) return max_of_rows(pool, x, out);
   each_plane(pool, [&](const Plane& from, const Plane& to) {
     each_window(pool, to,
@@ -228,6 +280,7 @@ void max_pool_grad(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) 
 
 template <class T>
 void avg_pool(const Pool& pool, const T* x, T* out) {
+  if (pool.format.channels_last) return average_in_channels(pool, x, out);
   if (RowOfWindows::serves(pool)) return average_of_rows(pool, x, out);
   each_plane(pool, [&](const Plane& from, const Plane& to) {
     each_window(pool, to, [&](int64_t o, Range rows, Range columns) {
