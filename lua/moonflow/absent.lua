@@ -129,7 +129,8 @@ local rows = {
   { "flow.optimizer", "ReduceLROnPlateau LambdaLR",
     "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
   { "flow.optimizer", "Adagrad Adadelta Adamax Nadam RAdam Rprop Ftrl Lion",
-    "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest" },
+    "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest; a train job with flow.gradients and flow.assign "
+    .. "has a rule of its own" },
   { "flow.optimizer", "LBFGS",
     "flow.gradients gives gradients to a job of type \"predict\"; a search of the script's own sets weights by "
     .. "flow.load_variables" },

@@ -488,11 +488,22 @@ The first element as a light userdata; a:ptr() is an FFI pointer.
 @return userdata]],
 }
 
--- What an array has beside its methods, and what NumPy calls what is called otherwise here.
+-- What an array has beside its methods, and how one writes here what NumPy, Torch7 and PyTorch have as methods.
 local PROPERTIES = { "shape", "dtype", "rank", "nbytes", "released" }
 local FOREIGN = { T = "a:transpose()", ndim = "a.rank", size = "a.shape:count()", tolist = "a:totable()",
                   flatten = "a:ravel()", dot = "np.matmul", view = "a:reshape", fill = 'a:set("...", value)',
-                  round = "np.round", clip = "np.clip", abs = "np.abs" }
+                  round = "np.round", clip = "np.clip", abs = "np.abs", clamp = "np.clip",
+                  clone = "a:copy()", contiguous = "a:copy()", zero = 'a:set("...", 0)', cmul = "a * b", mul = "a * b",
+                  cdiv = "a / b", div = "a / b", sub = "a - b", t = "a:transpose()", permute = "a:transpose",
+                  nElement = "a.shape:count()", numel = "a.shape:count()", dim = "a.rank", nDimension = "a.rank",
+                  narrow = 'a:slice("2:5")', select = 'a:slice(":, 0")', index = "a:take", indexSelect = "a:take",
+                  index_select = "a:take", gather = "np.take_along_axis", maskedSelect = "a[mask]",
+                  masked_select = "a[mask]", maskedFill = "a[mask] = value", masked_fill = "a[mask] = value",
+                  float = "a:astype(flow.float)", double = "a:astype(flow.double)", long = "a:astype(flow.int64)",
+                  int = "a:astype(flow.int32)", byte = "a:astype(flow.uint8)", norm = "np.linalg.norm(a)",
+                  topk = "np.argsort(a, { descending = true })", expand = "np.broadcast_to",
+                  expandAs = "np.broadcast_to", ["repeat"] = "np.tile", repeatTensor = "np.tile",
+                  unsqueeze = "np.expand_dims" }
 
 -- Asked for what is neither a method nor a property. What the user would be given is nil, which says nothing.
 setmetatable(methods, { __index = function(_, key)
