@@ -46,6 +46,12 @@ local effective = {
     end
     return "max_in_flight", value
   end,
+  kept_plans = function(value)
+    if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
+      errors.raise("invalid_argument", "kept_plans wants a whole number from 1 on, got " .. arguments.describe(value))
+    end
+    return "kept_plans", value
+  end,
   indexed_slices_optimizer_conf = function(value)
     if type(value) ~= "table" then
       errors.raise("invalid_argument", "indexed_slices_optimizer_conf wants a table, got "
@@ -192,8 +198,9 @@ function function_config.is(value)
 end
 
 --- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
---- placement, view, max_in_flight, winograd (false: convolutions are direct sums), mixed_precision (the dtype that ops
---- may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision` allows:
+--- placement, view, max_in_flight, kept_plans (8: of how many shapes of its lists a job keeps the plans, those that
+--- were used last; each has memory of its own), winograd (false: convolutions are direct sums), mixed_precision (the
+--- dtype that ops may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision` allows:
 --- bfloat16, or float16, whose losses want a loss_scale_policy; of an object both are one call,
 --- `config:enable_auto_mixed_precision(true, flow.float16)`; steps of less than 10 GFLOP on a gpu are as with
 --- allow_tf32 instead), allow_tf32 (true: on a gpu, products and convolutions may round their float32 factors to TF32,
@@ -204,7 +211,7 @@ end
 --- indexed_slices_optimizer_conf: the optimizer has to be one that changes only the rows that were picked, of all
 --- tables), train (of the oldest dialect) and whether it `trains`.
 function function_config.settle(given)
-  local settled = { default_data_type = "float32", train = {} }
+  local settled = { default_data_type = "float32", kept_plans = 8, train = {} }
   if function_config.is(given) then
     for name, value in pairs(given.values) do settled[name] = value end
     for name, value in pairs(given.train.values) do settled.train[name] = value end

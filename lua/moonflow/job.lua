@@ -35,8 +35,6 @@ do
   })
 end
 
-local kMaxPlans = 8
-
 --- The newest job of each name, as long as anyone holds it and its session lasts.
 job.named = setmetatable({}, { __mode = "v" })
 
@@ -269,7 +267,7 @@ local function plan_for(self, feeds)
   local made = plan.make(self, leaves)
   for _, watched in ipairs(self.watched) do made:watch(watched.name, watched.handle) end
   table.insert(plans, 1, { signature = signature, plan = made })
-  plans[kMaxPlans + 1] = nil
+  plans[self.config.kept_plans + 1] = nil
   return made
 end
 

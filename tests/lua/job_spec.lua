@@ -1,4 +1,5 @@
 -- Job functions: definition, calls, results, variables, what is collected.
+local checks = require "checks"
 local flow = require "moonflow"
 local np, tp = flow.np, flow.typing
 
@@ -371,6 +372,24 @@ describe("an input of several shapes", function()
     assert.equal(3, traced)
     for rows = 1, 11 do job({ np.ones({ rows, 2 }) }) end
     assert.truthy(#job.plans <= 8)
+  end)
+
+  it("keeps as many plans as its config says", function()
+    local traced = 0
+    local job = flow.global_function {
+      inputs = { x = tp.ListNumpy.Placeholder({ 9 }) }, returns = tp.ListNumpy, function_config = { kept_plans = 3 },
+    } (function(x)
+      traced = traced + 1
+      return x + 1
+    end)
+    for _, sizes in ipairs { { 1, 2, 3 }, { 3, 2, 1 }, { 4 }, { 2, 1, 4 }, { 3 } } do
+      for _, size in ipairs(sizes) do job { np.ones(size) } end
+    end
+    assert.equal(3, #job.plans)
+    assert.equal(6, traced)  -- for what the placeholder says, for four others, and once more for one that made room
+    checks.refuses("kept_plans wants a whole number from 1 on, got 0", function()
+      flow.global_function { function_config = { kept_plans = 0 } } (function() end)
+    end)
   end)
 
   it("is one job, which counts the steps of all of them", function()
