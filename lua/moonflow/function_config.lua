@@ -197,17 +197,17 @@ function function_config.is(value)
   return getmetatable(value) == FunctionConfig
 end
 
---- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer,
---- placement, view, max_in_flight, kept_plans (8: of how many shapes of its lists a job keeps the plans, those that
---- were used last; each has memory of its own), winograd (false: convolutions are direct sums), mixed_precision (the
---- dtype that ops may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision` allows:
---- bfloat16, or float16, whose losses want a loss_scale_policy; of an object both are one call,
+--- The settings of a job out of an object, a plain table or nothing: default_data_type, default_initializer, placement,
+--- view, max_in_flight, kept_plans (8: of how many shapes of its lists a job keeps the plans, those that were used
+--- last; each has memory of its own), winograd (false: convolutions are direct sums), mixed_precision (the dtype that
+--- ops may compute in where that is faster, which `mixed_precision_dtype` chooses and `enable_auto_mixed_precision`
+--- allows: bfloat16, or float16, whose losses want a loss_scale_policy; of an object both are one call,
 --- `config:enable_auto_mixed_precision(true, flow.float16)`; steps of less than 10 GFLOP on a gpu are as with
 --- allow_tf32 instead), allow_tf32 (true: on a gpu, products and convolutions may round their float32 factors to TF32,
---- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5),
---- times_convolutions (by cudnn_conv_heuristic_search_algo = false: on a gpu the ways to compute each are timed when
---- the job is made, and the fastest is kept, on disk too; runs of one machine are alike, those of another may differ in
---- the last bits, which cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid), indexed_slices (by
+--- 10 bits of fraction; results are good to about 1e-3 instead of 1e-5), times_convolutions (by
+--- cudnn_conv_heuristic_search_algo = false: on a gpu the ways to compute each are timed when the job is made, and the
+--- fastest is kept, on disk too; runs of one machine are alike, those of another may differ in the last bits, which
+--- cudnn_conv_use_deterministic_algo_only = true or winograd = false forbid), indexed_slices (by
 --- indexed_slices_optimizer_conf: the optimizer has to be one that changes only the rows that were picked, of all
 --- tables), train (of the oldest dialect) and whether it `trains`.
 function function_config.settle(given)

@@ -353,9 +353,12 @@ return function(np)
       fail("out_of_range", ("np.bincount counts from 0, and got %d"):format(a:min()))
     end
     local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
-    if not arguments.floating[weights.dtype] then weights = cast(weights, "int64") end
+    local dtype = arguments.floating[weights.dtype] and weights.dtype or "int64"
+    -- One float32 after the other, a sum would end where the next weight is less than half of its last bit.
+    weights = cast(weights, dtype == "int64" and dtype or "float64")
     local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)
-    return (evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount"))
+    local sums = evaluate("unsorted_segment_sum", { weights, cast(a, "int64") }, { num_segments = bins }, "np.bincount")
+    return cast(sums, dtype)
   end
 
   local histogram_signature = signature("np.histogram",
