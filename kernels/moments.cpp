@@ -5,6 +5,7 @@
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/formula.h"
 #include "kernels/types.h"
 
@@ -52,9 +53,29 @@ struct Averaging {
     return start;
   }
 
-  // Calls body(element) for everything that is averaged into the result, always in one order.
+  // Results that lie side by side in x, as where channels come last, are made together, up to so many.
+  static constexpr int64_t kTogether = 64;
+
+  // Calls body(first, count) for results that are made together, shared between the threads.
   template <class Body>
-  void for_each(int64_t result, const Body& body) const {
+  void for_each_group(const Body& body) const {
+    if (per_result == 0 || results == 0) return;
+    const int64_t side_by_side = kept.empty() || kept.back().stride != 1 ? 1 : kept.back().size;
+    const int64_t groups = (side_by_side + kTogether - 1) / kTogether;
+    const int64_t work = per_result * std::min(side_by_side, kTogether);
+    cpu::parallel_for(results / side_by_side * groups, cpu::kGrain / 4 / work + 1, [&](int64_t first, int64_t last) {
+      cpu::widest([&] {
+        for (int64_t group = first; group < last; ++group) {
+          const int64_t at = group % groups * kTogether;
+          body(group / groups * side_by_side + at, std::min(kTogether, side_by_side - at));
+        }
+      });
+    });
+  }
+
+  // Calls body(at, size, stride) for the elements of x that are averaged into a result, run by run, in one order.
+  template <class Body>
+  void for_each_run(int64_t result, const Body& body) const {
     const Axis inner = averaged.back();
     const int64_t start = start_of(result);
     for (int64_t run = 0; run < per_result / inner.size; ++run) {
@@ -63,17 +84,29 @@ struct Averaging {
         at += rest % averaged[i].size * averaged[i].stride;
         rest /= averaged[i].size;
       }
-      for (int64_t i = 0; i < inner.size; ++i) body(at + i * inner.stride);
+      body(at, inner.size, inner.stride);
     }
   }
 
-  // body(result) for each of them, shared between the threads.
-  template <class Body>
-  void for_each_result(const Body& body) const {
-    if (per_result == 0) return;
-    cpu::parallel_for(results, cpu::kGrain / 4 / per_result + 1, [&](int64_t first, int64_t last) {
-      for (int64_t result = first; result < last; ++result) body(result);
+  // sums[c] = sum of term(element, c) over what is averaged into result first + c.
+  template <class T, class Term>
+  void sum(const T* x, int64_t first, int64_t count, double* sums, const Term& term) const {
+    std::fill_n(sums, count, 0.0);
+    if (count > 1) {
+      return for_each_run(first, [&](int64_t at, int64_t size, int64_t stride) {
+        for (int64_t i = 0; i < size; ++i)
+          for (int64_t c = 0; c < count; ++c) sums[c] += term(x[at + i * stride + c], c);
+      });
+    }
+    constexpr int64_t kLanes = 8;
+    double lanes[kLanes] = {};
+    for_each_run(first, [&](int64_t at, int64_t size, int64_t stride) {
+      int64_t i = 0;
+      for (; stride == 1 && i + kLanes <= size; i += kLanes)
+        for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(x[at + i + lane], 0);
+      for (; i < size; ++i) lanes[i % kLanes] += term(x[at + i * stride], 0);
     });
+    for (const double lane : lanes) sums[0] += lane;
   }
 };
 
@@ -85,13 +118,16 @@ Launch prepare_moments(KernelCall& call) {
       const T* x = launch.input<T>(0);
       T *mean = launch.output<T>(0), *variance = launch.output<T>(1);
       const double n = static_cast<double>(view.per_result);
-      view.for_each_result([&](int64_t result) {
-        double sum = 0, squares = 0;
-        view.for_each(result, [&](int64_t i) { sum += x[i]; });
-        const double centre = sum / n;
-        view.for_each(result, [&](int64_t i) { squares += (x[i] - centre) * (x[i] - centre); });
-        mean[result] = static_cast<T>(centre);
-        variance[result] = static_cast<T>(squares / n);
+      view.for_each_group([&](int64_t first, int64_t count) {
+        double centres[Averaging::kTogether], squares[Averaging::kTogether];
+        view.sum(x, first, count, centres, [](T value, int64_t) { return static_cast<double>(value); });
+        for (int64_t c = 0; c < count; ++c) centres[c] /= n;
+        view.sum(x, first, count, squares,
+                 [&](T value, int64_t c) { return (value - centres[c]) * (value - centres[c]); });
+        for (int64_t c = 0; c < count; ++c) {
+          mean[first + c] = static_cast<T>(centres[c]);
+          variance[first + c] = static_cast<T>(squares[c] / n);
+        }
       });
     };
   });
@@ -106,10 +142,23 @@ Launch prepare_moments_grad(KernelCall& call) {
       const T *x = launch.input<T>(0), *mean = launch.input<T>(1);
       T* dx = launch.output<T>(0);
       const T n = static_cast<T>(view.per_result);
-      view.for_each_result([&](int64_t result) {
-        const T constant = has_dmean ? launch.input<T>(2)[result] / n : T(0);
-        const T slope = has_dvariance ? 2 * launch.input<T>(3)[result] / n : T(0);
-        view.for_each(result, [&](int64_t i) { dx[i] = constant + slope * (x[i] - mean[result]); });
+      view.for_each_group([&](int64_t first, int64_t count) {
+        T constants[Averaging::kTogether], slopes[Averaging::kTogether];
+        for (int64_t c = 0; c < count; ++c) {
+          constants[c] = has_dmean ? launch.input<T>(2)[first + c] / n : T(0);
+          slopes[c] = has_dvariance ? 2 * launch.input<T>(3)[first + c] / n : T(0);
+        }
+        view.for_each_run(first, [&](int64_t at, int64_t size, int64_t stride) {
+          const auto element = [&](int64_t i, int64_t c) {
+            dx[i + c] = constants[c] + slopes[c] * (x[i + c] - mean[first + c]);
+          };
+          if (count == 1) {
+            for (int64_t i = 0; i < size; ++i) element(at + i * stride, 0);
+          } else {
+            for (int64_t i = 0; i < size; ++i)
+              for (int64_t c = 0; c < count; ++c) element(at + i * stride, c);
+          }
+        });
       });
     };
   });
