@@ -80,30 +80,6 @@ local function sum_over(term, is_dropped)
   term.labels = kept
 end
 
--- The diagonal of two axes with one letter: all else becomes 0, and the later axis is summed. Not a product with ones
--- and zeros, for it would make a NaN of what is not finite beside the diagonal.
-local function take_diagonals(term)
-  local i = 2
-  while i <= #term.labels do
-    local first = place_of(term.labels, term.labels[i])
-    if first < i then
-      local size, rank = term.value.shape[i - 1], #term.labels
-      local function places(axis)
-        local sizes = {}
-        for k = 1, rank do sizes[k] = k == axis and size or 1 end
-        local range = apply(term.value, "range", {}, { start = 0, stop = size, dtype = "int32" })
-        return apply(range, "reshape", { range }, { shape = sizes })
-      end
-      local zero = apply(term.value, "constant", {}, { value = 0, dtype = term.value.dtype, shape = {} })
-      local diagonal = apply(term.value, "where", { places(first):eq(places(i)), term.value, zero })
-      term.value = apply(diagonal, "reduce_sum", { diagonal }, { axis = { i - 1 } })
-      table.remove(term.labels, i)
-    else
-      i = i + 1
-    end
-  end
-end
-
 -- The axes in this order of labels.
 local function ordered(term, labels)
   local order, is_same = {}, true
@@ -119,6 +95,38 @@ local function reshaped(value, sizes)
   local is_same = #shape == #sizes
   for i, size in ipairs(sizes) do is_same = is_same and shape[i - 1] == size end
   return is_same and value or apply(value, "reshape", { value }, { shape = sizes })
+end
+
+-- The diagonal of two axes with one letter: of both as one axis, the last, every (size + 1)-th place.
+local function take_diagonal(term, label, first, second)
+  local labels = {}
+  for i, other in ipairs(term.labels) do
+    if i ~= first and i ~= second then labels[#labels + 1] = other end
+  end
+  local rows, columns, last = label .. "'", label .. "''", #labels + 1
+  term.labels[first], term.labels[second] = rows, columns
+  local size, stop, start, step = term.value.shape[first - 1], {}, {}, {}
+  for i, other in ipairs(labels) do
+    start[i], stop[i], step[i] = 0, term.value.shape[place_of(term.labels, other) - 1], 1
+  end
+  start[last], stop[last], step[last] = 0, size * size, size + 1
+  local whole = reshaped(ordered(term, joined(labels, { rows, columns })), stop)
+  term.value = apply(whole, "strided_slice", { whole }, { start = start, stop = stop, step = step })
+  labels[last] = label
+  term.labels = labels
+end
+
+local function take_diagonals(term)
+  local i = 2
+  while i <= #term.labels do
+    local label = term.labels[i]
+    local first = place_of(term.labels, label)
+    if first < i then
+      take_diagonal(term, label, first, i)
+      i = 1
+    end
+    i = i + 1
+  end
 end
 
 -- The term as a stack of matrices of these labels. Where they lie the other way round they stay so, and it says so.
