@@ -101,8 +101,8 @@ local rows = {
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
     .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "
     .. "object_segmentation_polygon_scale object_segmentation_polygon_to_mask",
-    "prepare images outside the job, by flow.np, or in it by flow.reverse, flow.slice, flow.nn.interpolate and "
-    .. "flow.nn.grid_sample" },
+    "prepare images outside the job, by flow.np.resize_picture and others, or in it by flow.reverse, flow.slice, "
+    .. "flow.nn.interpolate and flow.nn.grid_sample" },
   { "flow.profiler", "nvtx_start nvtx_end profiler_start profiler_stop",
     "flow.profiler.start(path) has each op by its name" },
   { "flow", "summary", "flow.log.open(path) keeps numbers, flow.report shows them; job:summary() is the layer table" },
@@ -139,6 +139,7 @@ local rows = {
     "take rows in the order of flow.np.random.permutation(#x): x[order:rows(0, n)], and the others" },
   { "flow.np", "fromfile frombuffer",
     "flow.np.from_string(io.open(path, \"rb\"):read(\"*a\"), shape, dtype) makes an array of bytes" },
+  { "flow.np", "resize", "flow.np.resize_picture is for pictures, flow.np.tile repeats" },
   { "flow.np", "DataFrame", "flow.np.loadtxt reads a table of numbers, whose columns are x:slice(\":, 0\")" },
   { "flow.linalg", "cholesky inv solve det slogdet svd eigh qr lstsq pinv norm",
     "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md takes its gradient into one" },

@@ -318,6 +318,7 @@ local foreign = {
   detach = "flow.stop_gradient", silu = "flow.nn.swish", resize = "flow.nn.interpolate", chunk = "flow.split",
   dataloader = "flow.data.Dataset", tensordataset = "flow.data.Dataset", kfold = "flow.np.array_split",
   imread = "flow.np.load_png", load_image = "flow.np.load_png", imwrite = "flow.np.save_png",
+  imresize = "flow.np.resize_picture", thumbnail = "flow.np.resize_picture",
   imsave = "flow.np.save_png", save_image = "flow.np.save_png", kl_div = "flow.nn.KLDivLoss",
   no_grad = "flow.stop_gradient", load = "flow.checkpoint.get", tensor = "flow.np.array",
   unbind = "flow.slice", grad = "flow.gradients", autograd = "flow.gradients",

@@ -384,6 +384,43 @@ describe("images at places that are computed", function()
   end)
 end)
 
+describe("pictures in another size", function()
+  np.random.seed(9)
+  local picture = np.random.randint(0, 256, { 7, 12, 3 }):astype "uint8"
+
+  it("are what a job gives for images, rounded", function()
+    for mode, bound in pairs { nearest = 0, bilinear = 0, bicubic = 0 } do
+      for _, antialias in ipairs { true, false } do
+        local size, smooths = { 4, 15 }, antialias and mode ~= "nearest"
+        local wanted = one(picture:astype(flow.float):reshape({ 1, 7, 12, 3 }), function(b)
+          return flow.nn.interpolate(b, size, { mode = mode, antialias = smooths, data_format = "NHWC" })
+        end)[0]
+        local got = np.resize_picture(picture, size, { mode = mode, antialias = antialias })
+        assert.equal("uint8", got.dtype)
+        near(np.clip(np.round(wanted), 0, 255), got:astype(flow.float), bound, mode)
+        local share = np.resize_picture(picture:astype(flow.float) / 255, size, mode, antialias)
+        near(wanted / 255, share, 1e-6, mode)
+      end
+    end
+  end)
+
+  it("are copies where the size is the same, and grey ones stay so", function()
+    local same = np.resize_picture(picture, { 7, 12 })
+    assert.is_true(same == picture)
+    same:set("...", 0)
+    assert.is_false(same == picture)
+    assert.equal("(4, 4)", tostring(np.resize_picture(picture:slice(":, :, 0"), 4).shape))
+  end)
+
+  it("say what does not fit", function()
+    refuses("the picture is (2), wanted (height, width)", np.resize_picture, { 1, 2 }, 3)
+    refuses("size is {0, 1}, wanted {height, width}", np.resize_picture, picture, { 0, 1 })
+    refuses("the picture is int64, wanted uint8 or floats", np.resize_picture, np.ones({ 2, 2 }, "int64"), 3)
+    refuses("mode is 'area', wanted 'nearest'", np.resize_picture, picture, 3, "area")
+    refuses("the picture (0, 3) has no pixels", np.resize_picture, np.ones { 0, 3 }, 3)
+  end)
+end)
+
 describe("images in another size", function()
   local function resized(x, size, ...)
     local options = { ... }

@@ -105,26 +105,6 @@ mode: "nearest", at the row floor(i * in / out); "bilinear", between the four pi
 dtypes: float32, float64, bfloat16 or float16; "nearest" all
 errors: a size below 1; align_corners or antialias with "nearest", or both]]
 
--- A mode as `resizing` wants to know of it.
-local function manner(mode, is_aligned, smooths)
-  local how = { smooths = smooths, excludes_outside = smooths, rounding = math.floor }
-  if mode == "nearest" then
-    how.coordinate = function(at, axis) return at * axis.from / axis.to end
-  elseif is_aligned then
-    how.coordinate = function(at, axis) return axis.to == 1 and 0 or at * (axis.from - 1) / (axis.to - 1) end
-  else
-    how.coordinate = function(at, axis) return (at + 0.5) * axis.from / axis.to - 0.5 end
-  end
-  how.weight, how.reach = resizing.linear_weight, 1
-  if mode == "bicubic" then
-    local a = smooths and -0.5 or -0.75  -- PyTorch's, which for thumbnails follows Pillow
-    how.weight, how.reach = function(d) return resizing.cubic_weight(d, a) end, 2
-  end
-  return how
-end
-
-local interpolate_modes = { nearest = true, bilinear = true, bicubic = true }
-
 local function check_interpolate(given, signature)
   local x, mode, format = given.x, given.mode, given.data_format
   if format ~= "NCHW" and format ~= "NHWC" then
@@ -133,7 +113,7 @@ local function check_interpolate(given, signature)
   if #x.shape ~= 4 then
     signature:fail((": x '%s' is %s, wanted rank 4, %s"):format(x.name, tostring(x.shape), format))
   end
-  if not interpolate_modes[mode] then
+  if not resizing.modes[mode] then
     signature:fail(": mode is '" .. mode .. "', wanted 'nearest', 'bilinear' or 'bicubic'")
   end
   if mode == "nearest" and (given.align_corners or given.antialias) then
@@ -172,11 +152,9 @@ function(given, t, signature)
     return (ops.apply("upsample_2d", { x }, { size = factors, data_format = given.data_format, interpolation = mode,
                                               align_corners = given.align_corners }, name))
   end
-  local of_job, how = tools.new(t, signature, name), manner(mode, given.align_corners, given.antialias)
+  local of_job, how = tools.new(t, signature, name), resizing.manner(mode, given.align_corners, given.antialias)
   for _, axis in ipairs(axes) do
-    if axis.from ~= axis.to then
-      x = (mode == "nearest" and resizing.nearest or resizing.weighted)(of_job, x, how, axis)
-    end
+    if axis.from ~= axis.to then x = resizing.modes[mode](of_job, x, how, axis) end
   end
   return (ops.apply("identity", { x }, nil, name))
 end)

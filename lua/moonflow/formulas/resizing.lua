@@ -78,4 +78,25 @@ function resizing.weighted(tools, x, how, axis)
   return turned(tools, tools:apply("reshape", { product }, { shape = sizes }, "stack_" .. axis.index), axis, "back_")
 end
 
+--- "nearest", "bilinear" and "bicubic": what takes an image along an axis, fn(tools, x, how, axis).
+resizing.modes = { nearest = resizing.nearest, bilinear = resizing.weighted, bicubic = resizing.weighted }
+
+--- `how` for one of these. `is_aligned`: corners fall on corners; `smooths`: of a smaller image each place is a mean.
+function resizing.manner(mode, is_aligned, smooths)
+  local how = { smooths = smooths, excludes_outside = smooths, rounding = math.floor }
+  if mode == "nearest" then
+    how.coordinate = function(at, axis) return at * axis.from / axis.to end
+  elseif is_aligned then
+    how.coordinate = function(at, axis) return axis.to == 1 and 0 or at * (axis.from - 1) / (axis.to - 1) end
+  else
+    how.coordinate = function(at, axis) return (at + 0.5) * axis.from / axis.to - 0.5 end
+  end
+  how.weight, how.reach = resizing.linear_weight, 1
+  if mode == "bicubic" then
+    local a = smooths and -0.5 or -0.75  -- PyTorch's, which for thumbnails follows Pillow
+    how.weight, how.reach = function(d) return resizing.cubic_weight(d, a) end, 2
+  end
+  return how
+end
+
 return resizing

@@ -1,0 +1,78 @@
+--- Arrays and pictures in files: npy, npz and PNG.
+
+local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
+local errors = require "moonflow.errors"
+local ndarray = require "moonflow.ndarray"
+
+local as_array, fail = ndarray.as_array, errors.raise
+
+local function path_of(path, called)
+  if type(path) == "string" then return path end
+  fail("invalid_argument", called .. " wants the path of a file, got " .. arguments.describe(path))
+end
+
+-- Files are written and read in one way, so what else is given is not passed over.
+local function refuse_more(called, count, names, ...)
+  if select("#", ...) == 0 then return end
+  fail("invalid_argument", ("%s takes %d argument%s (%s) and no options"):format(called, count,
+    count == 1 and "" or "s", names))
+end
+
+local function with_ending(path, ending, called)
+  path = path_of(path, called)
+  return path:sub(-#ending) == ending and path or path .. ending
+end
+
+--- Adds the functions of files to flow.np.
+return function(np)
+  --- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
+  --- @return nil
+  function np.save(path, a, ...)
+    refuse_more("np.save", 2, "path, a", ...)
+    core.npy_write(with_ending(path, ".npy", "np.save"), as_array(a, "np.save"))
+  end
+
+  --- Writes named arrays, `np.savez("data", { x = a, y = b })`; a list gets NumPy's names arr_0, arr_1, ...
+  --- @return nil
+  function np.savez(path, arrays, ...)
+    refuse_more("np.savez", 2, "path, arrays", ...)
+    path = with_ending(path, ".npz", "np.savez")
+    if arguments.kind(arrays) ~= "table" then
+      fail("invalid_argument", "np.savez wants a table of arrays, such as { x = a, y = b }, got "
+        .. arguments.describe(arrays))
+    end
+    local named = {}
+    for key, a in pairs(arrays) do
+      local name = type(key) == "number" and "arr_" .. key - 1 or key
+      if named[name] then fail("invalid_argument", "np.savez: two arrays are called '" .. tostring(name) .. "'") end
+      named[name] = as_array(a, "np.savez")
+    end
+    core.npz_write(path, named)
+  end
+
+  --- Writes a picture as PNG; the name gets `.png` when it lacks it. (height, width) is grey, and so is one channel in
+  --- (height, width, channels); 2 are grey and opacity, 3 red, green and blue, 4 these and opacity. uint8 is taken as
+  --- it is, floating values from 0 to 1 become 0 to 255, and what is outside of that the nearer end.
+  --- @return nil
+  function np.save_png(path, a, ...)
+    refuse_more("np.save_png", 2, "path, a", ...)
+    core.png_write(with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
+  end
+
+  --- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width,
+  --- channels) in the order of save_png. Palettes and 16 bits become that.
+  function np.load_png(path, ...)
+    refuse_more("np.load_png", 1, "path", ...)
+    return core.png_read(path_of(path, "np.load_png"))
+  end
+
+  --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
+  --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
+  --- @return any
+  function np.load(path, ...)
+    refuse_more("np.load", 1, "path", ...)
+    path = path_of(path, "np.load")
+    return core.first_bytes(path, 2) == "PK" and core.npz_read(path) or core.npy_read(path)
+  end
+end
