@@ -6,6 +6,7 @@
 #include "bindings/checkpoint.h"
 #include "bindings/file.h"
 #include "bindings/idx.h"
+#include "bindings/jpeg.h"
 #include "bindings/lua_json.h"
 #include "bindings/lua_module.h"
 #include "bindings/npy.h"
@@ -129,6 +130,23 @@ int png_read(lua_State* L) {
   Tensor& picture = push_array(L);
   protect_allocating(L, [&] { picture = read_png(path_at(L, 1), state_of(L).memory); });
   return 1;
+}
+
+int jpeg_read(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& picture = push_array(L);
+  protect_allocating(L, [&] { picture = read_jpeg(path_at(L, 1), state_of(L).memory); });
+  return 1;
+}
+
+// jpeg_write(path, picture, quality)
+int jpeg_write(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    const Tensor picture = array_at(L, 2, "picture");
+    write_jpeg(path, picture, static_cast<int>(lua_tointeger(L, 3)));
+  });
+  return 0;
 }
 
 int png_write(lua_State* L) {
@@ -359,6 +377,8 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_write", npz_write},
                                         {"idx_read", idx_read},
                                         {"ofrecord_read", ofrecord_read},
+                                        {"jpeg_read", jpeg_read},
+                                        {"jpeg_write", jpeg_write},
                                         {"png_read", png_read},
                                         {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},

@@ -96,7 +96,8 @@ local rows = {
   { "flow.data", "onerec_reader onerec_decoder OneRecDecoder BlobConf RawCodec ImageCodec BytesListCodec "
     .. "ImagePreprocessor ImageResizePreprocessor NormByChannelPreprocessor coco_reader "
     .. "image_decoder_random_crop_resize ImageDecoderRandomCropResize",
-    "read files outside the job, by flow.np.load or flow.np.load_png, and hand over batches of flow.data.Dataset" },
+    "read files outside the job, by flow.np.load, flow.np.load_jpeg or flow.np.load_png, and hand over batches of "
+    .. "flow.data.Dataset" },
   { "flow.data", "decode_random", "flow.random.uniform({ shape = shape }) makes such an input" },
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
     .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "

@@ -35,12 +35,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 packages=(
   # what our programs need to run
   libdnnl2 ocl-icd-libopencl1 libgomp1 libluajit-5.1-2 libluajit-5.1-common libzip4 libbz2-1.0 libssl3 zlib1g libedit2
-  libbsd0 libmd0 libpng16-16 libtinfo6
+  libbsd0 libmd0 libpng16-16 libturbojpeg0 libtinfo6
   # the Lua specs
   lua-busted lua-cliargs lua-dkjson lua-filesystem lua-luassert lua-mediator lua-penlight lua-say lua-system lua-term
   # and to be built
-  libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libzip-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2
-  libedit-dev libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
+  libluajit-5.1-dev libdnnl-dev zlib1g-dev libpng-dev libturbojpeg0-dev libzip-dev libxxhash-dev nlohmann-json3-dev
+  libcli11-dev catch2 libedit-dev libbsd-dev libmd-dev libncurses-dev pkgconf-bin libpkgconf3
 )
 programs="moonflow gpu_tests gpu_probe gpu_kernels gpu_plans"
 # Modules as they should not be, which a spec opens.

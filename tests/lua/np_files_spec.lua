@@ -264,6 +264,57 @@ for name in ['fortran', 'swapped', 'small']:
     raises("not_found", "missing.png", function() np.load_png(folder .. "/missing.png") end)
   end)
 
+  it("that are JPEG pictures lose little, and are read as others read them", function()
+    local path = folder .. "/photo.jpg"
+    local places = np.arange(40 * 24):reshape({ 40, 24 })
+    local grey = (places / 4):astype "uint8"
+    local colours = np.stack({ grey, 255 - grey, grey }, 2):astype "uint8"
+    for _, picture in ipairs { grey, colours } do
+      np.save_jpeg(path, picture, { quality = 98 })
+      local read = np.load_jpeg(path)
+      assert.equal("uint8", read.dtype)
+      checks.near(picture:astype "float32", read:astype "float32", 6)
+      if process.shell("convert -version").code == 0 then
+        assert.equal(0, process.shell(("convert %s %s.png"):format(path, path)).code)
+        checks.near(np.load_png(path .. ".png"):astype "float32", read:astype "float32", 1)
+      end
+    end
+    np.save_jpeg(folder .. "/named", colours:astype "float32" / 255, 98)
+    checks.near(colours:astype "float32", np.load_jpeg(folder .. "/named.jpg"):astype "float32", 6)
+    np.save_jpeg(folder .. "/named", colours, 5)
+    assert.is_true(#process.read(folder .. "/named.jpg") < #process.read(path))
+  end)
+
+  it("that are no JPEG pictures are refused", function()
+    local path = folder .. "/broken.jpg"
+    np.save_jpeg(path, np.arange(64 * 64 * 3):reshape({ 64, 64, 3 }):astype "uint8")
+    local whole = process.read(path)
+    local function refuses(message, bytes)
+      process.write(path, bytes)
+      raises("io", message, np.load_jpeg, path)
+    end
+    refuses("broken.jpg' is no JPEG picture: Not a JPEG file", "no picture")
+    refuses("broken.jpg' is no JPEG picture: it is empty", "")
+    refuses("broken.jpg' is ", whole:sub(1, 60))
+    refuses("broken.jpg' is a damaged picture: ", whole:sub(1, -400))
+    local frame = whole:find("\255\192", 1, true)  -- then its length, the bits, the height and the width
+    refuses("wanted less than 2^30 elements in all",
+      whole:sub(1, frame + 4) .. ("\255\0"):rep(2) .. whole:sub(frame + 9))
+    process.write(path, whole)
+    local picture = np.load_jpeg(path)
+    process.write(path, whole:sub(1, -3) .. "bytes" .. whole:sub(-2))
+    assert.is_true(np.load_jpeg(path) == picture, "bytes before the end are passed over")
+    for at = 1, #whole, 7 do
+      process.write(path, whole:sub(1, at - 1) .. string.char((whole:byte(at) + 128) % 256) .. whole:sub(at + 1))
+      pcall(np.load_jpeg, path)  -- another picture, or none, but no crash
+    end
+    raises("not_found", "missing.jpg", np.load_jpeg, folder .. "/missing.jpg")
+    raises("shape_mismatch", "the picture has 4 channels, and a JPEG has 1 or 3",
+      np.save_jpeg, path, np.ones { 2, 2, 4 })
+    raises("shape_mismatch", "wanted sides from 1 to 65500", np.save_jpeg, path, np.zeros({ 65501, 1 }, "uint8"))
+    raises("invalid_argument", "quality is from 1 to 100, got 0", np.save_jpeg, path, np.ones { 2, 2 }, 0)
+  end)
+
   it("of objects are refused by name", function()
     local made = process.shell(("/usr/bin/python3 -c \"import numpy as np; np.save('%s/objects.npy', "
       .. "np.array([{}], dtype=object)); np.save('%s/text.npy', np.array(['a']))\""):format(folder, folder))

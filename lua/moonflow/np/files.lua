@@ -1,4 +1,4 @@
---- Arrays and pictures in files: npy, npz and PNG.
+--- Arrays and pictures in files: npy, npz, PNG and JPEG.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -65,6 +65,32 @@ return function(np)
   function np.load_png(path, ...)
     refuse_more("np.load_png", 1, "path", ...)
     return core.png_read(path_of(path, "np.load_png"))
+  end
+
+  local save_jpeg_signature = arguments.signature("np.save_jpeg", {
+    { "path", "string" }, { "a", "any" }, { "quality", "integer", 90 },
+  })
+  --- Writes a picture as JPEG, which is a quarter of a PNG or less and not quite the same; the name gets `.jpg` when
+  --- it has no such ending. (height, width) is grey, (height, width, 3) red, green and blue; elements as of save_png.
+  --- @param quality? integer  from 1 to 100
+  --- @return nil
+  --- @error a picture of another shape; a file that cannot be written
+  function np.save_jpeg(...)
+    local given = save_jpeg_signature:parse(...)
+    local path = given.path
+    if given.quality < 1 or given.quality > 100 then
+      save_jpeg_signature:fail((": quality is from 1 to 100, got %d"):format(given.quality))
+    end
+    if not path:lower():find("%.jpe?g$") then path = path .. ".jpg" end
+    core.jpeg_write(path, as_array(given.a, "np.save_jpeg"), given.quality)
+  end
+
+  --- The picture of a JPEG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, 3),
+  --- red, green and blue. What a camera says of how it was held is not heeded.
+  --- @error a file that is none, or damaged; the colours of a press, CMYK
+  function np.load_jpeg(path, ...)
+    refuse_more("np.load_jpeg", 1, "path", ...)
+    return core.jpeg_read(path_of(path, "np.load_jpeg"))
   end
 
   --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype

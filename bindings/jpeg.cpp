@@ -1,0 +1,90 @@
+#include "bindings/jpeg.h"
+
+#include <turbojpeg.h>
+
+#include <new>
+#include <string_view>
+
+#include "bindings/file.h"
+#include "bindings/picture.h"
+
+namespace moonflow {
+namespace {
+
+constexpr int64_t kLongestSide = 65500;  // the library's own limit
+
+// The library's state, which also holds what went wrong.
+class Codec {
+ public:
+  explicit Codec(tjhandle made) : handle_(made) {
+    if (!handle_) throw std::bad_alloc();
+  }
+  ~Codec() { tjDestroy(handle_); }
+  Codec(const Codec&) = delete;
+
+  tjhandle get() const { return handle_; }
+  const char* problem() const { return tjGetErrorStr2(handle_); }
+
+ private:
+  tjhandle handle_;
+};
+
+// Bytes that the library has allocated.
+struct Bytes {
+  unsigned char* data = nullptr;
+  unsigned long size = 0;  // as the library has it
+
+  Bytes() = default;
+  ~Bytes() { tjFree(data); }
+  Bytes(const Bytes&) = delete;
+};
+
+}  // namespace
+
+void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
+  const PictureBytes bytes(picture, kLongestSide);
+  require(bytes.channels() == 1 || bytes.channels() == 3, ErrorCode::ShapeMismatch, "the picture has ",
+          bytes.channels(), " channels, and a JPEG has 1 or 3; np.save_png keeps opacity");
+  const bool grey = bytes.channels() == 1;
+  const Codec codec(tjInitCompress());
+  Bytes file;
+  const int written = tjCompress2(codec.get(), bytes.elements(), static_cast<int>(bytes.width()), 0,
+                                  static_cast<int>(bytes.height()), grey ? TJPF_GRAY : TJPF_RGB, &file.data, &file.size,
+                                  grey ? TJSAMP_GRAY : TJSAMP_420, quality, TJFLAG_ACCURATEDCT);
+  require(written == 0, ErrorCode::Internal, "libjpeg-turbo cannot write the picture: ", codec.problem());
+  replace_file(path, {reinterpret_cast<const char*>(file.data), file.size}, nullptr, 0);
+}
+
+Tensor read_jpeg(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
+  const std::string file = read_picture_file(path, "JPEG");
+  const auto* data = reinterpret_cast<const unsigned char*>(file.data());
+  const Codec codec(tjInitDecompress());
+  int width = 0, height = 0, subsampling = 0, colours = 0;
+  const int begun = tjDecompressHeader3(codec.get(), data, file.size(), &width, &height, &subsampling, &colours);
+  require(begun == 0, ErrorCode::Io, "file '", path, "' is no JPEG picture: ", codec.problem());
+  require(
+      colours != TJCS_CMYK && colours != TJCS_YCCK, ErrorCode::Unsupported, "file '", path,
+      "' is in the colours of a press, CMYK; ImageMagick's `convert a.jpg -colorspace sRGB b.jpg` makes another one");
+  const bool grey = colours == TJCS_GRAY;
+  const int channels = grey ? 1 : 3;
+  require(int64_t{height} * width < kMostPictureBytes / channels, ErrorCode::Io, "file '", path, "' is a picture of ",
+          height, " by ", width, " with ", channels, " channels, wanted less than 2^30 elements in all");
+  Shape shape{height, width};
+  if (!grey) shape.push_back(channels);
+  Tensor picture = Tensor::allocate({DType::UInt8, shape}, memory);
+  // A small file may ask for thousands of scans over a large picture, so these are limited.
+  const auto read = [&](int flags) {
+    return tjDecompress2(codec.get(), data, file.size(), picture.data<uint8_t>(), width, 0, height,
+                         grey ? TJPF_GRAY : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS | flags) == 0;
+  };
+  // Many a data set has pictures with bytes between two parts, which all who read them pass over.
+  const auto passes_over = [&] {
+    return tjGetErrorCode(codec.get()) == TJERR_WARNING &&
+           std::string_view(codec.problem()).find("extraneous bytes") != std::string_view::npos;
+  };
+  const bool whole = read(TJFLAG_STOPONWARNING) || (passes_over() && (read(0) || passes_over()));
+  require(whole, ErrorCode::Io, "file '", path, "' is a damaged picture: ", codec.problem());
+  return picture;
+}
+
+}  // namespace moonflow
