@@ -102,10 +102,12 @@ int json_write(lua_State* L) {
 
 // ---- arrays --------------------------------------------------------------------------------------------------
 
-int npy_read(lua_State* L) {
+// core.npy_read(path) -> array, and so on
+template <Tensor (*read)(const std::string&, const std::shared_ptr<HostMemory>&)>
+int array_read(lua_State* L) {
   lua_settop(L, 1);
   Tensor& array = push_array(L);
-  protect_allocating(L, [&] { array = read_npy(path_at(L, 1), state_of(L).memory); });
+  protect_allocating(L, [&] { array = read(path_at(L, 1), state_of(L).memory); });
   return 1;
 }
 
@@ -116,27 +118,6 @@ int npy_write(lua_State* L) {
     write_npy(path, array);
   });
   return 0;
-}
-
-int idx_read(lua_State* L) {
-  lua_settop(L, 1);
-  Tensor& array = push_array(L);
-  protect_allocating(L, [&] { array = read_idx(path_at(L, 1), state_of(L).memory); });
-  return 1;
-}
-
-int png_read(lua_State* L) {
-  lua_settop(L, 1);
-  Tensor& picture = push_array(L);
-  protect_allocating(L, [&] { picture = read_png(path_at(L, 1), state_of(L).memory); });
-  return 1;
-}
-
-int jpeg_read(lua_State* L) {
-  lua_settop(L, 1);
-  Tensor& picture = push_array(L);
-  protect_allocating(L, [&] { picture = read_jpeg(path_at(L, 1), state_of(L).memory); });
-  return 1;
 }
 
 // jpeg_write(path, picture, quality)
@@ -371,15 +352,15 @@ void add_files(lua_State* L, State& state) {
                                         {"text_append", text_append},
                                         {"json_read", json_read},
                                         {"json_write", json_write},
-                                        {"npy_read", npy_read},
+                                        {"npy_read", array_read<read_npy>},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},
                                         {"npz_write", npz_write},
-                                        {"idx_read", idx_read},
+                                        {"idx_read", array_read<read_idx>},
                                         {"ofrecord_read", ofrecord_read},
-                                        {"jpeg_read", jpeg_read},
+                                        {"jpeg_read", array_read<read_jpeg>},
                                         {"jpeg_write", jpeg_write},
-                                        {"png_read", png_read},
+                                        {"png_read", array_read<read_png>},
                                         {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},
