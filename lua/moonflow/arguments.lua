@@ -116,6 +116,9 @@ function arguments.is_size(value)
   return is_integer(value) and value >= 1
 end
 
+--- How many places or weights a list may have that is made number by number, in a script.
+arguments.most_listed = 2 ^ 24
+
 local dtypes = {
   float32 = true, float64 = true, bfloat16 = true, float16 = true,
   int8 = true, uint8 = true, int32 = true, int64 = true,

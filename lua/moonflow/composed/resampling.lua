@@ -113,9 +113,7 @@ local function check_interpolate(given, signature)
   if #x.shape ~= 4 then
     signature:fail((": x '%s' is %s, wanted rank 4, %s"):format(x.name, tostring(x.shape), format))
   end
-  if not resizing.modes[mode] then
-    signature:fail(": mode is '" .. mode .. "', wanted 'nearest', 'bilinear' or 'bicubic'")
-  end
+  resizing.check_mode(mode, signature)
   if mode == "nearest" and (given.align_corners or given.antialias) then
     signature:fail((": %s is for 'bilinear' and 'bicubic', and mode is 'nearest'"):format(
       given.align_corners and "align_corners" or "antialias"))
@@ -125,13 +123,7 @@ local function check_interpolate(given, signature)
     signature:fail((": x '%s' is %s, and '%s' computes with floats; flow.cast it, or take 'nearest'"):format(x.name,
       x.dtype, mode))
   end
-  local size = arguments.flat_list(given.size)
-  if #size == 1 then size[2] = size[1] end
-  if #size ~= 2 or not (arguments.is_size(size[1]) and arguments.is_size(size[2])) then
-    signature:fail((": size is {%s}, wanted {height, width} of whole numbers from 1 on"):format(
-      table.concat(size, ", ")))
-  end
-  return size
+  return resizing.checked_size(given.size, signature)
 end
 
 ops.define("nn.interpolate", {

@@ -1,6 +1,7 @@
 --- How the body of a job computes, for formulas.
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local ops = require "moonflow.ops"
 
@@ -23,11 +24,11 @@ function Tools:pick(x, axis, indices, word)
   return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis }, word)
 end
 
-local kMostListed = 2 ^ 24
-
 --- Refuses a list of so many numbers that no memory may hold it.
 function Tools:check_list(count)
-  if count > kMostListed then self.signature:fail((": it would need a list of %g numbers"):format(count)) end
+  if count > arguments.most_listed then
+    self.signature:fail((": it would need a list of %g numbers"):format(count))
+  end
 end
 
 local tools = {}

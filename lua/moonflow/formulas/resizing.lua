@@ -8,6 +8,7 @@
 -- weight(distance) and the `reach` within which that is not 0; and further what weight_matrix says.
 
 local core = require "moonflow.core"
+local arguments = require "moonflow.arguments"
 
 local resizing = {}
 
@@ -80,6 +81,22 @@ end
 
 --- "nearest", "bilinear" and "bicubic": what takes an image along an axis, fn(tools, x, how, axis).
 resizing.modes = { nearest = resizing.nearest, bilinear = resizing.weighted, bicubic = resizing.weighted }
+
+function resizing.check_mode(mode, signature)
+  if resizing.modes[mode] then return end
+  signature:fail(": mode is '" .. mode .. "', wanted 'nearest', 'bilinear' or 'bicubic'")
+end
+
+--- { height, width } of `size`, such a list or one number for both.
+function resizing.checked_size(size, signature)
+  size = arguments.flat_list(size)
+  if #size == 1 then size[2] = size[1] end
+  if #size ~= 2 or not (arguments.is_size(size[1]) and arguments.is_size(size[2])) then
+    signature:fail((": size is {%s}, wanted {height, width} of whole numbers from 1 on"):format(
+      table.concat(size, ", ")))
+  end
+  return size
+end
 
 --- `how` for one of these. `is_aligned`: corners fall on corners; `smooths`: of a smaller image each place is a mean.
 function resizing.manner(mode, is_aligned, smooths)

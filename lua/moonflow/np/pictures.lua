@@ -18,30 +18,22 @@ function tools:pick(x, axis, indices)
   return self:apply("gather", { x, core.array(indices, "int64") }, { axis = axis })
 end
 
-local kMostListed = 2 ^ 24
-
 function tools.check_list(_, count)
-  if count > kMostListed then signature:fail((": it would need a list of %g numbers"):format(count)) end
+  if count > arguments.most_listed then signature:fail((": it would need a list of %g numbers"):format(count)) end
 end
 
 -- The picture as an array, and the size, when all fits.
 local function checked(given)
-  local a, size = ndarray.as_array(given.a, "np.resize_picture"), arguments.flat_list(given.size)
+  local a = ndarray.as_array(given.a, "np.resize_picture")
   if a.rank ~= 2 and a.rank ~= 3 then
     signature:fail(": the picture is " .. tostring(a.shape) .. ", wanted (height, width) or (height, width, channels)")
   elseif a.nbytes == 0 then
     signature:fail(": the picture " .. tostring(a.shape) .. " has no pixels")
   elseif not arguments.floating[a.dtype] and a.dtype ~= "uint8" then
     signature:fail(": the picture is " .. a.dtype .. ", wanted uint8 or floats")
-  elseif not resizing.modes[given.mode] then
-    signature:fail(": mode is '" .. given.mode .. "', wanted 'nearest', 'bilinear' or 'bicubic'")
   end
-  if #size == 1 then size[2] = size[1] end
-  if #size ~= 2 or not (arguments.is_size(size[1]) and arguments.is_size(size[2])) then
-    signature:fail((": size is {%s}, wanted {height, width} of whole numbers from 1 on"):format(
-      table.concat(size, ", ")))
-  end
-  return a, size
+  resizing.check_mode(given.mode, signature)
+  return a, resizing.checked_size(given.size, signature)
 end
 
 --- Adds np.resize_picture.

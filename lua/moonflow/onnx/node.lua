@@ -237,12 +237,9 @@ end
 
 -- ---- computing ----------------------------------------------------------------------------------------------------
 
--- Lists of places and of weights are made number by number, in a script.
-local kMostListed = 2 ^ 24
-
 --- Refuses to make a list of so many numbers, if they are too many.
 function Node:check_list(count)
-  if count > kMostListed or count ~= count then
+  if count > arguments.most_listed or count ~= count then
     self:fail(("it would need a list of %g numbers"):format(count), "out_of_range")
   end
 end
