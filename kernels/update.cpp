@@ -271,18 +271,26 @@ OpDef momentum() {
   op.doc = text(
       "Gradient descent with momentum; the learning rate is inside the momentum.\n"
       "  momentum = beta * momentum - learning_rate * gradient;  variable += momentum\n"
+      "  nesterov: variable += beta * momentum - learning_rate * gradient, of the momentum just made\n"
       "shapes: variable, momentum and gradient of one shape\n",
       kDtypes, kFactorDoc);
   op.inputs = {{"variable", InputDef::Many}, {"momentum"}, {"gradient"}, {"learning_rate"}, kFactor};
   op.outputs = {};
-  op.attrs = {{"beta", 0.9, "share of the momentum that is kept"}, gradient_scale_attr()};
+  op.attrs = {{"beta", 0.9, "share of the momentum that is kept"},
+              {"nesterov", false, "add the momentum that the next step would have of the same gradient"},
+              gradient_scale_attr()};
   op.rewrites = {{"prepare_gradient + momentum_update", {op.name}, fuse_gradient_scale<2>},
                  {"momentum_update + momentum_update", {op.name}, fuse_updates<3>}};
   op.infer = infer_update(op, 3);
   op.writes = {0, 1};
-  op.cpu = {[](KernelCall& call) { return prepare_update<update::Momentum>(call); }};
+  op.cpu = {[](KernelCall& call) {
+    return call.attrs.flag("nesterov") ? prepare_update<update::Momentum<true>>(call)
+                                       : prepare_update<update::Momentum<false>>(call);
+  }};
   const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
-  op.examples = {{{x, x, x, rate}}, {{x, x, x, rate, rate, y, y, y, rate, rate}}};
+  op.examples = {{{x, x, x, rate}},
+                 {{x, x, x, rate, rate, y, y, y, rate, rate}},
+                 {{x, x, x, rate}, {{"nesterov", true}}}};
   return op;
 }
 

@@ -165,7 +165,11 @@ void add_update(Kernels& kernels) {
   kernels["assign"] = {{prepare_assign}, true};
   kernels["assign_add"] = {{prepare_assign_add}, true};
   kernels["sgd_update"] = {{prepare_update<update::Descent>}, true};
-  kernels["momentum_update"] = {{prepare_update<update::Momentum>}, true};
+  kernels["momentum_update"] = {{[](KernelCall& call) {
+                                  return call.attrs.flag("nesterov") ? prepare_update<update::Momentum<true>>(call)
+                                                                     : prepare_update<update::Momentum<false>>(call);
+                                }},
+                                true};
   kernels["adam_update"] = {{prepare_update<update::Adam>}, true};
   kernels["rmsprop_update"] = {{[](KernelCall& call) {
                                  return call.attrs.flag("centered") ? prepare_update<update::Rmsprop<true>>(call)

@@ -46,6 +46,9 @@ struct Descent {
   double scale;
 };
 
+// With Nesterov's momentum a variable moves to where the momentum will have taken it after the next step, as far as is
+// known.
+template <bool nesterov>
 struct Momentum {
   static constexpr int kInputs = 5, kWritten = 2, kGradient = 2;
   explicit Momentum(const Attrs& attrs) : beta(attrs.number("beta")), scale(attrs.number("gradient_scale")) {}
@@ -55,7 +58,7 @@ struct Momentum {
     T rate, keep, factor;
     MOONFLOW_BOTH void operator()(T& w, T& m, T g) const {
       m = keep * m - rate * (g * factor);
-      w += m;
+      w += nesterov ? keep * m - rate * (g * factor) : m;
     }
   };
   template <class T, class Wide>

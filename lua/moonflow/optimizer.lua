@@ -182,6 +182,13 @@ local function momentum_parameter(name)
     .. "the rate is inside of it" }
 end
 
+local function sgd_parameters()
+  return {
+    momentum_parameter "momentum",
+    { "nesterov", "boolean?", engine_default = false, text = "move on as if the next step had the same gradient" },
+  }
+end
+
 -- A share of the past above 1 grows without end.
 local function check_share(name)
   return function(options, signature)
@@ -201,6 +208,12 @@ local function all(...)
   end
 end
 
+local function check_nesterov(options, signature)
+  if options.nesterov and options.momentum == 0 then
+    signature:fail ": nesterov looks ahead along the momentum, and momentum is 0; give it, such as 0.9"
+  end
+end
+
 -- Outside of [0, 1) a mean over past gradients grows without end, or its square root has no real value.
 local function check_betas(options, signature)
   for _, name in ipairs { "beta1", "beta2" } do
@@ -211,11 +224,14 @@ end
 
 --- Gradient descent with momentum, of 0.9 where none is given (PyTorch's SGD: 0).
 ---   m = momentum * m - rate * g,  w = w + m;  with momentum 0  w = w - rate * g
-define("SGD", { momentum_parameter "momentum" }, update.sgd, check_share "momentum")
+---   nesterov: w = w + momentum * m - rate * g, with the m just made (Sutskever and others, "On the importance of
+---   initialization and momentum in deep learning", 2013, at the point looked ahead to, as PyTorch has it)
+define("SGD", sgd_parameters(), update.sgd, all(check_share "momentum", check_nesterov))
 --- SGD with decoupled weight decay, where w is that from before the step:
 ---   m = momentum * m - rate * g,  w = w + m - rate * weight_decay * w
-define("SGDW", with({ momentum_parameter "momentum" }, decay_parameters), update.sgdw,
-  all(check_share "momentum", one_choice))
+---   nesterov as in flow.optimizer.SGD
+define("SGDW", with(sgd_parameters(), decay_parameters), update.sgdw,
+  all(check_share "momentum", check_nesterov, one_choice))
 --- Adam (Kingma and Ba, arXiv:1412.6980).
 ---   m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
 ---   w = w - rate * c * m / (sqrt(v) + epsilon)

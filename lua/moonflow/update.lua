@@ -88,7 +88,7 @@ function update.sgd(u, options)
     u:append("sgd_update", { u.id, u.gradient, u.rate, u.finite }, nil, "update")
   else
     u:append("momentum_update", { u.id, u:slot("momentum"), u.gradient, u.rate, u.finite },
-      { beta = options.momentum }, "update")
+      { beta = options.momentum, nesterov = options.nesterov }, "update")
   end
 end
 

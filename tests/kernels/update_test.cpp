@@ -54,6 +54,15 @@ TEMPLATE_TEST_CASE("momentum holds the learning rate inside", "", float, double)
   check<T>(m, -0.013, -0.149);
 }
 
+TEMPLATE_TEST_CASE("Nesterov's momentum looks a step ahead", "", float, double) {
+  using T = TestType;
+  const Tensor w = pair<T>(1, -2), m = pair<T>(0, 0);
+  train<T>("momentum_update", {{"beta", 0.9}, {"nesterov", true}},
+           [&](Tensor g, Tensor) { return std::vector<Tensor>{w, m, g, rate()}; });
+  check<T>(w, 0.8553, -2.2931);
+  check<T>(m, -0.013, -0.149);
+}
+
 TEMPLATE_TEST_CASE("adam, with and without bias correction and decay", "", float, double) {
   using T = TestType;
   const auto trained = [](Attrs attrs) {

@@ -423,7 +423,7 @@ end)]])
     golden("flow.optimizer.SGD: argument 1 ('lr_scheduler') must be a learning rate such as 0.001 or a scheduler, "
       .. "got nil", train [[
 >>  flow.optimizer.SGD():minimize(x)]])
-    golden("flow.optimizer.SGD: argument 4 ('grad_clipping') must be a clipping such as "
+    golden("flow.optimizer.SGD: argument 5 ('grad_clipping') must be a clipping such as "
       .. "flow.optimizer.grad_clipping.by_global_norm(1), got 0.5", train [[
 >>  flow.optimizer.SGD(0.1, { grad_clipping = 0.5 }):minimize(x)]])
     golden("flow.layers.dense: argument 7 ('kernel_regularizer') must be a regularizer such as "

@@ -121,6 +121,19 @@ describe("SGD", function()
       end)
   end)
 
+  it("looks ahead with Nesterov's momentum", function()
+    for _, name in ipairs { "SGD", "SGDW" } do
+      flow.clear_default_session()
+      check(train(function() return flow.optimizer[name](0.1, 0.8, { nesterov = true }) end), function(w, g, _, s)
+        s.m = 0.8 * (s.m or 0) - 0.1 * g
+        return w + 0.8 * s.m - 0.1 * g
+      end)
+      local fine, problem = pcall(flow.optimizer[name], 0.1, { momentum = 0, nesterov = true })
+      assert.is_false(fine)
+      assert.truthy(tostring(problem):find("and momentum is 0", 1, true), tostring(problem))
+    end
+  end)
+
   it("takes an empty table behind the rate for options", function()
     check(train(function() return flow.optimizer.SGD(0.1, {}) end), function(w, g, _, s)
       s.m = 0.9 * (s.m or 0) - 0.1 * g

@@ -28,6 +28,7 @@ TEST_CASE("the variables of a network are updated together") {
   const std::vector<Shape> lenet = {{32, 1, 5, 5}, {32}, {64, 32, 5, 5}, {64}, {196, 512}, {512}, {512, 10}, {10}};
   bench.check("sgd_update", groups(lenet, DType::Float32, 2, {kRate, kFactor}), {{"gradient_scale", 0.01}});
   bench.check("momentum_update", groups(lenet, DType::Float32, 3, {kRate, kFactor}), {});
+  bench.check("momentum_update", groups(lenet, DType::Float32, 3, {kRate, kFactor}), {{"nesterov", true}});
   bench.check("adam_update", groups(lenet, DType::Float32, 4, {kRate, kStep, kFactor}), {{"weight_decay", 0.01}});
 }
 
