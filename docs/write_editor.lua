@@ -4,6 +4,7 @@
 local flow = require "moonflow"
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local help = require "moonflow.help"
 local ops = require "moonflow.ops"
 
@@ -412,7 +413,7 @@ local function put_folder(folder, path)
       put(("---@type moonflow.Type%s\n%s = nil\n"):format(
         rawget(value, "Placeholder") and " | { Placeholder: fun(...): moonflow.Placeholder }" or "", place))
     else
-      put(("---@type %s\n%s = nil\n"):format(type(value) == "string" and arguments.dtypes[value] and "moonflow.DType"
+      put(("---@type %s\n%s = nil\n"):format(type(value) == "string" and dtypes.is(value) and "moonflow.DType"
         or type(value), place))
     end
   end

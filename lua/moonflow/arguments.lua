@@ -7,6 +7,7 @@
 
 local core = require "moonflow.core"
 local call_forms = require "moonflow.call_forms"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local debug = debug
 
@@ -119,16 +120,6 @@ end
 --- How many places or weights a list may have that is made number by number, in a script.
 arguments.most_listed = 2 ^ 24
 
-local dtypes = {
-  float32 = true, float64 = true, bfloat16 = true, float16 = true,
-  int8 = true, uint8 = true, int32 = true, int64 = true,
-}
-arguments.dtypes = dtypes
---- The dtypes whose values have a fraction.
-arguments.floating = { float32 = true, float64 = true, bfloat16 = true, float16 = true }
---- Those of two bytes, which are computed with in float32.
-arguments.narrow = { bfloat16 = true, float16 = true }
-
 local function is_of_kind(kind)
   return function(value) return kind_of(value) == kind end
 end
@@ -139,7 +130,7 @@ local checks = {
   integer = { is_integer, "an integer" },
   finite = { function(value) return type(value) == "number" and value - value == 0 end, "a finite number" },
   callable = { is_callable, "a function" },
-  dtype = { function(value) return dtypes[value] == true end, "a dtype such as flow.float32" },
+  dtype = { dtypes.is, "a dtype such as flow.float32" },
   list = { function(value)
     local kind = kind_of(value)
     return kind == "table" or kind == "number" or kind == "shape"
@@ -377,13 +368,6 @@ function Signature:too_many(count, hint)
     #self.parameters == 1 and "argument" or "arguments", table.concat(self.names, ", "), count) .. (hint or ""))
 end
 
--- What dtypes are called elsewhere.
-local foreign_dtypes = { double = "float64", float = "float32", half = "float16", int = "int32", long = "int64",
-                         byte = "uint8", char = "int8" }
-local dtype_names = {}
-for name in pairs(dtypes) do dtype_names[#dtype_names + 1] = name end
-table.sort(dtype_names)
-
 -- What to do about a value of another kind than the one wanted, as the end of a message.
 local function hint_of(wanted_kind, value)
   local kind = kind_of(value)
@@ -401,8 +385,8 @@ local function hint_of(wanted_kind, value)
   elseif wanted_kind == "initializer" and kind == "function" then
     return "; such a function gives one when it is called, as flow.zeros_initializer() does"
   elseif wanted_kind == "dtype" and kind == "string" then
-    local near = foreign_dtypes[value]
-    return near and "; did you mean '" .. near .. "'?" or arguments.suggestion(value, dtype_names)
+    local near = dtypes.from_elsewhere[value]
+    return near and "; did you mean '" .. near .. "'?" or arguments.suggestion(value, dtypes.names)
   end
   return ""
 end

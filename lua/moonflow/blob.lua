@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local trace = require "moonflow.trace"
 
@@ -96,7 +97,7 @@ function blob.operand(value, t, dtype, what)
   local kind = kind_of(value)
   if kind == "blob" then return blob.id_of(value, t, what) end
   if kind == "number" then
-    local whole = not arguments.floating[dtype]
+    local whole = not dtypes.floating[dtype]
     if whole and value ~= math.floor(value) then
       errors.raise("dtype_mismatch", what .. ": " .. value .. " is not a whole number, and the other operand is "
         .. dtype .. "; cast it first")

@@ -5,6 +5,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local digits = require "moonflow.digits"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local iterator = require "moonflow.iterator"
 local ndarray = require "moonflow.ndarray"
@@ -298,7 +299,7 @@ local function check_half(images, labels, images_file, labels_file)
     fail("shape_mismatch", ("%s: %s holds %s %s, wanted uint8 (n, %d, %d)")
       :format(WHAT, images_file, images.dtype, tostring(shape), SIDE, SIDE))
   end
-  if arguments.floating[labels.dtype] or labels.rank ~= 1 then
+  if dtypes.floating[labels.dtype] or labels.rank ~= 1 then
     fail("shape_mismatch", ("%s: %s holds %s %s, wanted whole numbers of shape (n)")
       :format(WHAT, labels_file, labels.dtype, tostring(labels.shape)))
   end

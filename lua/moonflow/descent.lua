@@ -4,6 +4,7 @@
 
 local arguments = require "moonflow.arguments"
 local core = require "moonflow.core"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local loss_scale = require "moonflow.loss_scale"
 local picked_rows = require "moonflow.picked_rows"
@@ -102,7 +103,7 @@ local function trained(t)
   local variables, owners, rest = {}, {}, nil
   for _, entry in ipairs(t.variable_list) do
     local dtype = entry.record.dtype
-    if entry.trainable and arguments.floating[dtype] then variables[#variables + 1] = entry end
+    if entry.trainable and dtypes.floating[dtype] then variables[#variables + 1] = entry end
   end
   for _, part in ipairs(t.optimizer.parts) do
     if not part.chosen then rest = part end

@@ -8,6 +8,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
@@ -167,7 +168,7 @@ local function join(a, b, is_wanted, sizes)
   end
   local function count(labels) return count_of(labels, sizes) end
   local labels = joined(batch, rows, columns)
-  if #summed > 0 and arguments.floating[a.value.dtype] then
+  if #summed > 0 and dtypes.floating[a.value.dtype] then
     local left, turned_a = as_matrices(a, batch, rows, summed, count)
     local right, turned_b = as_matrices(b, batch, summed, columns, count)
     local product = apply(left, "matmul", { left, right }, { transpose_a = turned_a, transpose_b = turned_b })
@@ -326,10 +327,9 @@ local function evaluated(equation, values, called)
   local is_wanted, sums = set_of(result), false
   for label in pairs(sizes) do sums = sums or not is_wanted[label] end
   for _, term in ipairs(terms) do
-    local value = term.value  -- of the ones of a comparison, int8, a sum would go over 127 in a batch
-    if sums and (value.dtype == "int8" or value.dtype == "uint8") then
-      term.value = apply(value, "cast", { value }, { dtype = "int64" })
-    end
+    local value = term.value
+    local wide = sums and dtypes.sums[value.dtype]
+    if wide then term.value = apply(value, "cast", { value }, { dtype = wide }) end
     take_diagonals(term)
     sum_over(term, function(label)
       return type(label) == "number" and sizes[label] ~= 1 and term.value.shape[place_of(term.labels, label) - 1] == 1

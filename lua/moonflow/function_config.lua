@@ -3,6 +3,7 @@
 
 local absent = require "moonflow.absent"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
 
@@ -16,7 +17,7 @@ local function check_switch(name, value, hint)
 end
 
 local function check_narrow(name, value)
-  if not arguments.narrow[value] then
+  if not dtypes.narrow[value] then
     errors.raise("invalid_argument", name .. " wants flow.bfloat16 or flow.float16, got " .. arguments.describe(value))
   end
   return value
@@ -25,7 +26,7 @@ end
 -- Options with an effect here. Each gives the key and value to keep in the config, or two of both.
 local effective = {
   default_data_type = function(value)
-    if not arguments.dtypes[value] then
+    if not dtypes.is(value) then
       errors.raise("invalid_argument", "default_data_type wants a dtype such as flow.float, got "
         .. arguments.describe(value))
     end
@@ -73,7 +74,7 @@ local effective = {
   enable_auto_mixed_precision = function(value, dtype)
     if value == nil then value = true end
     check_switch("enable_auto_mixed_precision", value,
-      arguments.narrow[value] and "; mixed_precision_dtype beside it takes the dtype")
+      dtypes.narrow[value] and "; mixed_precision_dtype beside it takes the dtype")
     if dtype == nil then return "mixed_precision", value end
     return "mixed_precision", value,
       "mixed_precision_dtype", check_narrow("enable_auto_mixed_precision's second argument", dtype)

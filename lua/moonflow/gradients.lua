@@ -3,6 +3,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local loss_scale = require "moonflow.loss_scale"
 local ops = require "moonflow.ops"
@@ -47,7 +48,7 @@ local function list_of(given, name, t)
   if #list == 0 then signature:fail(": " .. name .. " must be a blob or a list of blobs, got an empty one") end
   for _, value in ipairs(list) do
     blob.id_of(value, t, where)
-    if not arguments.floating[value.dtype] then
+    if not dtypes.floating[value.dtype] then
       errors.raise("dtype_mismatch", where .. ": '" .. value.name .. "' among the " .. name .. " is " .. value.dtype
         .. "; only floats have gradients")
     end

@@ -21,6 +21,7 @@ if compiles then jit.off() end
 
 local checkpoint = require "moonflow.checkpoint"
 local data = require "moonflow.data"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local function_config = require "moonflow.function_config"
 local gradients = require "moonflow.gradients"
@@ -60,9 +61,8 @@ local flow = ops.functions
 for name, value in pairs {
   version = core.version,
 
-  -- dtypes
-  float = "float32", float32 = "float32", double = "float64", float64 = "float64", int8 = "int8", uint8 = "uint8",
-  int32 = "int32", int64 = "int64", bfloat16 = "bfloat16", float16 = "float16",
+  -- dtypes, beside those by their own names below
+  float = "float32", double = "float64",
 
   -- jobs
   global_function = job.global_function,
@@ -119,6 +119,7 @@ for name, value in pairs {
   is_error = errors.is_error,
 } do flow[name] = value end
 
+for _, name in ipairs(dtypes.names) do flow[name] = name end
 for _, name in ipairs {
   "constant_initializer", "zeros_initializer", "ones_initializer", "random_uniform_initializer",
   "random_normal_initializer", "truncated_normal_initializer", "truncated_normal", "variance_scaling_initializer",

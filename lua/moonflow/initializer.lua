@@ -4,6 +4,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 
 local initializer = {}
@@ -41,7 +42,7 @@ end
 
 -- What draws floating numbers.
 local function floating_alone(_, dtype)
-  return not arguments.floating[dtype] and "it draws floating numbers"
+  return not dtypes.floating[dtype] and "it draws floating numbers"
 end
 
 -- Of numbers that have to be such of the dtype.
@@ -124,7 +125,7 @@ end
 define("random_uniform_initializer", { { "minval", "finite", 0 }, { "maxval", "finite", 1 }, { "dtype", "dtype?" } },
   function(given)
     return new("random_uniform(" .. given.minval .. ", " .. given.maxval .. ")", function(_, dtype)
-      if not arguments.floating[dtype] then
+      if not dtypes.floating[dtype] then
         return "random_int", { low = given.minval, high = given.maxval }
       end
       return uniform(given.minval, given.maxval)

@@ -6,6 +6,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local session = require "moonflow.session"
 
@@ -20,30 +21,10 @@ local ndarray = {}
 
 -- ---- dtypes -------------------------------------------------------------------------------------------------------
 
-local FLOATING = arguments.floating
--- The range of each integer dtype; of int64, what a Lua number holds exactly.
-local LEAST = { int8 = -2 ^ 7, uint8 = 0, int32 = -2 ^ 31, int64 = -2 ^ 53 }
-local MOST = { int8 = 2 ^ 7 - 1, uint8 = 2 ^ 8 - 1, int32 = 2 ^ 31 - 1, int64 = 2 ^ 53 }
-ndarray.least, ndarray.most = LEAST, MOST
-
 function ndarray.is_array(x)
   return type(x) == "userdata" and getmetatable(x) == metatable
 end
 local is_array = ndarray.is_array
-
---- The dtype that holds values of both, by NumPy's rules. There is no 16-bit integer, so int8 with uint8 gives int32;
---- bfloat16 with anything else gives float32 or float64. float16 holds the integers of 8 bits.
-function ndarray.promote(a, b)
-  if a == b then return a end
-  local other = a == "float16" and b or b == "float16" and a
-  if other == "int8" or other == "uint8" then return "float16" end
-  local wide = a == "int64" or b == "int64" or a == "float64" or b == "float64"
-  if FLOATING[a] or FLOATING[b] then
-    return (wide or a == "int32" or b == "int32") and "float64" or "float32"
-  end
-  return wide and "int64" or "int32"
-end
-local promote = ndarray.promote
 
 --- Runs one op. `attrs` may be left out. `called` is what its errors name, where that is not the op: the function that
 --- the user has called.
@@ -60,14 +41,14 @@ local cast = ndarray.cast
 
 -- Integers become float64, floats stay: the domain of means, roots and quotients.
 function ndarray.floating(a)
-  return FLOATING[a.dtype] and a or cast(a, "float64")
+  return dtypes.floating[a.dtype] and a or cast(a, "float64")
 end
 local floating = ndarray.floating
 
 -- The array of a number or a table that meets an array of this dtype: float64 or an integer dtype it takes over, where
 -- that holds what is there, and else it is a wider one.
 local function made_for(x, dtype)
-  if not dtype or FLOATING[dtype] then return core.array(x, dtype == "float64" and dtype or nil) end
+  if not dtype or dtypes.floating[dtype] then return core.array(x, dtype == "float64" and dtype or nil) end
   for _, whole in ipairs({ dtype, "int64" }) do
     local fine, array = pcall(core.array, x, whole)
     if fine then return array end
@@ -99,7 +80,7 @@ local both = ndarray.both
 function ndarray.all_of(list, what)
   local dtype
   for _, x in ipairs(list) do
-    if is_array(x) then dtype = dtype and promote(dtype, x.dtype) or x.dtype end
+    if is_array(x) then dtype = dtype and dtypes.promote(dtype, x.dtype) or x.dtype end
   end
   local arrays = {}
   for i, x in ipairs(list) do arrays[i] = as_array(x, what, dtype) end
@@ -109,7 +90,7 @@ end
 --- The same, all of the dtype that they have together, which is the second result: nil where the list is empty.
 function ndarray.alike(list, what)
   local arrays, dtype = ndarray.all_of(list, what), nil
-  for _, a in ipairs(arrays) do dtype = dtype and promote(dtype, a.dtype) or a.dtype end
+  for _, a in ipairs(arrays) do dtype = dtype and dtypes.promote(dtype, a.dtype) or a.dtype end
   for i, a in ipairs(arrays) do arrays[i] = cast(a, dtype) end
   return arrays, dtype
 end
@@ -119,9 +100,9 @@ end
 -- A number takes the dtype of the array it meets, as in NumPy 2: it never widens a float, and a whole number never
 -- widens an integer. A fraction makes float64 of integers. A whole number outside the dtype is an error.
 local function number_dtype(number, dtype, what)
-  if FLOATING[dtype] then return dtype end
+  if dtypes.floating[dtype] then return dtype end
   if number % 1 ~= 0 then return "float64" end -- also inf and nan
-  if number >= LEAST[dtype] and number <= MOST[dtype] then return dtype end
+  if number >= dtypes.least[dtype] and number <= dtypes.most[dtype] then return dtype end
   if what == "compare" then return "float64" end
   return fail("out_of_range", ("%s: %.17g does not fit %s; cast the array first, with a:astype")
     :format(what, number, dtype))
@@ -141,7 +122,7 @@ local function operands(a, b, what)
   a, b = both(a, b, what)
   local x, y = a.dtype, b.dtype
   if x == y then return a, b, x end
-  local dtype = promote(x, y)
+  local dtype = dtypes.promote(x, y)
   return cast(a, dtype), cast(b, dtype), dtype
 end
 ndarray.operands = operands
@@ -155,7 +136,7 @@ local binary = ndarray.binary
 function ndarray.divide(a, b)
   local dtype
   a, b, dtype = operands(a, b, "divide")
-  if not FLOATING[dtype] then a, b = floating(a), floating(b) end
+  if not dtypes.floating[dtype] then a, b = floating(a), floating(b) end
   return (evaluate("divide", { a, b }))
 end
 
@@ -163,7 +144,7 @@ end
 -- is exact and takes a twentieth of the time.
 function ndarray.pow(a, b)
   if b == 2 and is_array(a) then return binary("multiply", a, a) end
-  if is_array(a) and not FLOATING[a.dtype] and type(b) == "number" and b % 1 == 0 and b >= 0 then
+  if is_array(a) and not dtypes.floating[a.dtype] and type(b) == "number" and b % 1 == 0 and b >= 0 then
     local result, square = nil, a
     while b > 0 do
       if b % 2 == 1 then result = result and binary("multiply", result, square) or square end
@@ -198,7 +179,7 @@ operator("__div", ndarray.divide)
 operator("__pow", ndarray.pow)
 
 function metatable.__unm(a)
-  if FLOATING[a.dtype] then return (evaluate("negative", { a })) end
+  if dtypes.floating[a.dtype] then return (evaluate("negative", { a })) end
   return binary("subtract", 0, a)
 end
 
@@ -280,7 +261,7 @@ for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
     own(a, name)
-    return reduce(op, FLOATING[a.dtype] and a or cast(a, "int64"), signature:parse(...), signature.where)
+    return reduce(op, dtypes.floating[a.dtype] and a or cast(a, "int64"), signature:parse(...), signature.where)
   end
 end
 
@@ -391,7 +372,7 @@ function ndarray.places(indices, size, called)
     indices = core.array(indices, "int64", type(indices) == "number" and {} or nil)
   end
   indices = as_array(indices, called)
-  if FLOATING[indices.dtype] then
+  if dtypes.floating[indices.dtype] then
     fail("dtype_mismatch", called .. " wants integers as indices, got " .. indices.dtype
       .. "; cast them first, with :astype")
   end
@@ -426,10 +407,6 @@ end
 -- ---- memory and text ----------------------------------------------------------------------------------------------
 
 local has_ffi, ffi = pcall(require, "ffi")
-local C_TYPES = {
-  float32 = "float*", float64 = "double*", int8 = "int8_t*", uint8 = "uint8_t*", int32 = "int32_t*", int64 = "int64_t*",
-  bfloat16 = "uint16_t*", float16 = "uint16_t*",  -- their bits: C has no such types
-}
 
 --- FFI pointer to the first element, for hot loops. Unchecked, and it does not keep the array alive: keep `a` in a
 --- local for as long as the pointer is used.
@@ -440,7 +417,7 @@ function methods.ptr(a)
     fail("unsupported", "a:ptr(), by which this reads memory, needs LuaJIT's FFI, which is switched off here; a:at and "
       .. "a[i] of numbers work without it")
   end
-  return ffi.cast(C_TYPES[own(a, "ptr").dtype], a:address())
+  return ffi.cast(dtypes.pointers[own(a, "ptr").dtype], a:address())
 end
 
 --- What help says of the methods that are written in C.

@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 
 local methods, metatable = core.ndarray_methods, core.ndarray_metatable
@@ -205,12 +206,12 @@ return function(ndarray)
       fail("invalid_argument", called .. ": the value must be a number, a table or an ndarray, got "
         .. arguments.describe(value))
     end
-    if arguments.floating[dtype] or value.dtype == dtype then return cast(value, dtype) end
-    if arguments.floating[value.dtype] then
+    if dtypes.floating[dtype] or value.dtype == dtype then return cast(value, dtype) end
+    if dtypes.floating[value.dtype] then
       fail("dtype_mismatch", ("%s: the place is %s, the value is %s; :astype says that it is to be cut"):format(
         called, dtype, value.dtype))
     end
-    if value.nbytes > 0 and (value:min() < ndarray.least[dtype] or value:max() > ndarray.most[dtype]) then
+    if value.nbytes > 0 and (value:min() < dtypes.least[dtype] or value:max() > dtypes.most[dtype]) then
       fail("out_of_range", ("%s: the value has numbers from %d to %d, and the place is %s"):format(
         called, value:min(), value:max(), dtype))
     end

@@ -8,6 +8,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -119,7 +120,7 @@ function np.linspace(...)
   check_count(count, "np.linspace")
   local steps = given.endpoint and count - 1 or count
   local step = steps > 0 and (stop - start) / steps or 0
-  if not arguments.floating[dtype] and (start % 1 ~= 0 or step % 1 ~= 0) then
+  if not dtypes.floating[dtype] and (start % 1 ~= 0 or step % 1 ~= 0) then
     fail("invalid_argument", ("np.linspace: %d numbers from %g to %g are not all whole, so they are no %s"):format(
       count, start, stop, dtype))
   end
@@ -134,7 +135,7 @@ end
 -- Powers of a base with equally spaced exponents; the whole ones of an integer dtype are rounded to it.
 local function powers(base, exponents, dtype)
   local values = np.power(np.array(base, "float64"), exponents)
-  return cast(arguments.floating[dtype] and values or np.rint(values), dtype)
+  return cast(dtypes.floating[dtype] and values or np.rint(values), dtype)
 end
 
 local logspace_signature = signature("np.logspace", { { "start", "number" }, { "stop", "number" },
@@ -163,7 +164,7 @@ function np.geomspace(...)
   local a = powers(stop / start, np.linspace(0, 1, count, "float64"), "float64") * start
   if count > 0 then a[0] = start end
   if count > 1 then a[count - 1] = stop end
-  return cast(arguments.floating[dtype] and a or np.rint(a), dtype)
+  return cast(dtypes.floating[dtype] and a or np.rint(a), dtype)
 end
 
 -- Where the diagonal of a matrix (rows, columns) that begins `k` columns to the right, or with a negative one so many
@@ -276,7 +277,7 @@ end
 
 -- Integers are whole already.
 for name, op in pairs({ floor = "floor", ceil = "ceil", rint = "rint" }) do
-  elementwise(name, function(a) return arguments.floating[a.dtype] and evaluate(op, { a }, {}) or a:copy() end)
+  elementwise(name, function(a) return dtypes.floating[a.dtype] and evaluate(op, { a }, {}) or a:copy() end)
 end
 elementwise("sign", function(a)
   return np.where(a:eq(a), cast((evaluate("sign", { floating(a) }, {})), a.dtype), a)  -- a NaN stays one
@@ -327,7 +328,7 @@ function np.round(...)
     local rounded = np.rint(x / 10 ^ -decimals) * 10 ^ -decimals
     return type(x) == "number" and rounded or cast(rounded, x.dtype)
   end
-  if type(x) ~= "number" and not arguments.floating[x.dtype] then return x:copy() end
+  if type(x) ~= "number" and not dtypes.floating[x.dtype] then return x:copy() end
   return np.rint(x * 10 ^ decimals) / 10 ^ decimals
 end
 
@@ -474,7 +475,7 @@ require("moonflow.np.pictures")(np)
 for _, name in ipairs({ "dot", "clip" }) do
   core.ndarray_methods[name] = function(a, ...) return np[name](ndarray.own(a, name), ...) end
 end
-for dtype in pairs(arguments.dtypes) do np[dtype] = dtype end
+for _, dtype in ipairs(dtypes.names) do np[dtype] = dtype end
 np.pi, np.e, np.inf, np.nan = math.pi, math.exp(1), math.huge, 0 / 0
 
 return np

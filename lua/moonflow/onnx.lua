@@ -6,6 +6,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local initializer = require "moonflow.initializer"
 local scope = require "moonflow.scope"
@@ -135,7 +136,7 @@ end
 local statistics_of = { BatchNormalization = { 4, 5 } }
 
 local function has_fractions(array)
-  return arguments.floating[array.dtype] and #array.shape > 0 and array.shape:count() > 0
+  return dtypes.floating[array.dtype] and #array.shape > 0 and array.shape:count() > 0
 end
 
 -- Some exporters write weights as Constant nodes, or into the graphs of an If. These become initializers of the model,

@@ -7,6 +7,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local trace = require "moonflow.trace"
 
@@ -133,12 +134,12 @@ end
 
 --- x in float32 where its dtype is a narrow one: half precision cannot count far, nor hold squares.
 function ops.widened(x)
-  return arguments.narrow[x.dtype] and ops.apply("cast", { x }, { dtype = "float32" }) or x
+  return dtypes.narrow[x.dtype] and ops.apply("cast", { x }, { dtype = "float32" }) or x
 end
 
 --- As `ops.apply` of what was widened: the output is `dtype`, which x had, again.
 function ops.apply_narrowed(op, inputs, dtype, name)
-  if not arguments.narrow[dtype] then return ops.apply(op, inputs, nil, name) end
+  if not dtypes.narrow[dtype] then return ops.apply(op, inputs, nil, name) end
   return ops.apply("cast", { ops.apply(op, inputs) }, { dtype = dtype }, name)
 end
 

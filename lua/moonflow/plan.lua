@@ -7,6 +7,7 @@ local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local core = require "moonflow.core"
 local descent = require "moonflow.descent"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local interrupts = require "moonflow.interrupts"
 local pending = require "moonflow.pending"
@@ -87,7 +88,7 @@ local function add_taps(self, t, gradients, leaves)
     elseif not handle.optional then
       local dtype = handle.blob.dtype
       session.log("moonflow: " .. handle.what .. " of the job '" .. t.job .. "' shows nothing: "
-        .. (arguments.floating[dtype] and "no loss depends on it" or "there is no gradient of " .. dtype))
+        .. (dtypes.floating[dtype] and "no loss depends on it" or "there is no gradient of " .. dtype))
     end
   end
   local times = {}

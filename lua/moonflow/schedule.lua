@@ -4,6 +4,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -88,7 +89,7 @@ function schedule.from(value, where)
     return new(nil, value)
   end
   if blob.is(value) then
-    if not arguments.floating[value.dtype] or value.shape:count() ~= 1 then
+    if not dtypes.floating[value.dtype] or value.shape:count() ~= 1 then
       errors.raise("invalid_argument", where .. ": a learning rate is one floating-point number, and '" .. value.name
         .. "' is " .. value.dtype .. " " .. tostring(value.shape))
     end

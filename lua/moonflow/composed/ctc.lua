@@ -1,8 +1,8 @@
 --- The loss of labels that lie somewhere along a sequence, put together from ops: what is likely of a step, summed over
 -- all ways through the steps, one after the other.
 
-local arguments = require "moonflow.arguments"
 local define_loss = require "moonflow.composed.losses"
+local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
 
@@ -54,7 +54,7 @@ end
 
 local function check(given, signature)
   local x, y = given.input, given.target
-  if #x.shape ~= 3 or not arguments.floating[x.dtype] then
+  if #x.shape ~= 3 or not dtypes.floating[x.dtype] then
     signature:fail((": input must be floating (batch, steps, classes), '%s' is %s %s"):format(x.name, x.dtype,
       tostring(x.shape)))
   end

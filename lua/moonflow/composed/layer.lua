@@ -4,6 +4,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local variable = require "moonflow.variable"
@@ -97,7 +98,7 @@ local texts = {
 
 -- Weights have the dtype of what they meet, and are drawn. An embedding meets numbers of vectors.
 local function check_floating(name, x, signature)
-  if name ~= "embedding" and not arguments.floating[x.dtype] then
+  if name ~= "embedding" and not dtypes.floating[x.dtype] then
     signature:fail((": inputs must be of a floating dtype, '%s' is %s %s; flow.cast(inputs, flow.float) makes it one")
       :format(x.name, x.dtype, tostring(x.shape)))
   end

@@ -1,6 +1,7 @@
 --- The layers of single steps: dense, embedding, convolution, normalisation, prelu.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local initializer = require "moonflow.initializer"
 local layer = require "moonflow.composed.layer"
 local ops = require "moonflow.ops"
@@ -72,7 +73,7 @@ function(given, t, signature)
   if count < 1 or width < 1 then
     signature:fail((": num_embeddings and embedding_dim must be at least 1, got %d and %d"):format(count, width))
   end
-  if arguments.floating[x.dtype] then
+  if dtypes.floating[x.dtype] then
     signature:fail(": inputs are numbers of rows, integers, and '" .. x.name .. "' is " .. x.dtype)
   end
   local names = naming(t, given.name, "Embedding")
@@ -196,7 +197,7 @@ local function batch_normalization(given, t, signature)
   local x = given.inputs
   local axis = signature:axis(given.axis, #x.shape)
   local size = x.shape[axis]
-  local dtype = arguments.narrow[x.dtype] and "float32" or x.dtype
+  local dtype = dtypes.narrow[x.dtype] and "float32" or x.dtype
   local names = naming(t, given.name, "BatchNorm")
   local function parameter(word, init, regularizer, trainable)
     return weight(t, signature.where, names, word, { size }, init,

@@ -1,7 +1,7 @@
 --- The losses of flow.nn, put together from ops. Each is an element-wise formula and then "mean", "sum" or "none".
 
-local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ops = require "moonflow.ops"
 local session = require "moonflow.session"
@@ -199,7 +199,7 @@ defaults: no weight, no ignore_index, label_smoothing 0
 errors: a target outside [0, classes), but for ignore_index, names its row]],
 function(given, signature)
   local x, y, s = given.input, given.target, given.label_smoothing
-  if arguments.floating[y.dtype] then
+  if dtypes.floating[y.dtype] then
     signature:fail((": target '%s' is %s %s, wanted class numbers of an integer dtype; probabilities are for "
       .. "flow.nn.softmax_cross_entropy_with_logits"):format(y.name, y.dtype, tostring(y.shape)))
   end

@@ -2,6 +2,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
 
 local flow = ops.functions
@@ -58,11 +59,10 @@ end)
 
 -- A value of few bits as one that sums of it fit into.
 local function widened(x)
-  if not blob.is(x) or x.dtype ~= "int8" and x.dtype ~= "uint8" then return x end
-  return (ops.apply("cast", { x }, { dtype = "int64" }))
+  local wide = blob.is(x) and dtypes.sums[x.dtype]
+  return wide and ops.apply("cast", { x }, { dtype = wide }) or x
 end
 
--- Comparisons give int8, of whose ones a sum would go over 127 in a batch.
 for name, summed in pairs { reduce_sum = "x", reduce_prod = "x", cumsum = "x", unsorted_segment_sum = "data" } do
   ops.extend("math." .. name, "int8 and uint8, as comparisons give them, are taken as int64.",
     function(as_it_is, given)

@@ -3,6 +3,7 @@
 
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
 
 -- What help says of parameters that mean the same throughout.
@@ -139,7 +140,7 @@ end)
 ops.extend("nn.sigmoid_cross_entropy_with_logits", "Labels of 0 and 1 may be of an integer dtype.",
 function(as_it_is, given)
   local labels, logits = given.labels, given.logits
-  if blob.is(labels) and blob.is(logits) and not arguments.floating[labels.dtype] then
+  if blob.is(labels) and blob.is(logits) and not dtypes.floating[labels.dtype] then
     given.labels = ops.apply("cast", { labels }, { dtype = logits.dtype })
   end
   return as_it_is(given)

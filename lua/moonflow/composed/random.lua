@@ -1,6 +1,6 @@
 --- The functions of flow.random that are put together from ops.
 
-local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
 
 local flow = ops.functions
@@ -59,7 +59,7 @@ source: the Gumbel-max trick, as in Maddison, Tarlow and Minka, A* Sampling, NIP
   function(given, _, signature)
     local logits, dtype, name = given.logits, given.dtype, given.name
     local shape = logits.shape:table()
-    if not arguments.floating[logits.dtype] or #shape == 0 or shape[#shape] == 0 then
+    if not dtypes.floating[logits.dtype] or #shape == 0 or shape[#shape] == 0 then
       signature:fail((": logits are floating (..., classes), '%s' is %s %s"):format(logits.name, logits.dtype,
         tostring(logits.shape)))
     elseif dtype ~= "int32" and dtype ~= "int64" then

@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
 local resizing = require "moonflow.formulas.resizing"
 local sampling = require "moonflow.formulas.sampling"
@@ -119,7 +120,7 @@ local function check_interpolate(given, signature)
       given.align_corners and "align_corners" or "antialias"))
   elseif given.align_corners and given.antialias then
     signature:fail ": align_corners and antialias exclude each other"
-  elseif mode ~= "nearest" and not arguments.floating[x.dtype] then
+  elseif mode ~= "nearest" and not dtypes.floating[x.dtype] then
     signature:fail((": x '%s' is %s, and '%s' computes with floats; flow.cast it, or take 'nearest'"):format(x.name,
       x.dtype, mode))
   end
@@ -140,7 +141,7 @@ function(given, t, signature)
     factors[i] = size[i] / from
   end
   local name = given.name or t:unnamed("Interpolate")
-  if mode ~= "bicubic" and arguments.floating[x.dtype] and factors[1] % 1 == 0 and factors[2] % 1 == 0 then
+  if mode ~= "bicubic" and dtypes.floating[x.dtype] and factors[1] % 1 == 0 and factors[2] % 1 == 0 then
     return (ops.apply("upsample_2d", { x }, { size = factors, data_format = given.data_format, interpolation = mode,
                                               align_corners = given.align_corners }, name))
   end

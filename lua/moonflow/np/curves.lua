@@ -2,6 +2,7 @@
 -- smoothing, polynomials, and what lies between the points.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -189,7 +190,7 @@ return function(np)
       for k = math.max(0, i - count + 1), math.min(i, width - 1) do sum = sum + p[i - k] * q[k] end
       sums[i - first] = sum
     end
-    return cast(out, arguments.floating[dtype] and dtype or "int64")
+    return cast(out, dtypes.floating[dtype] and dtype or "int64")
   end
 
   local convolve_signature = signature("np.convolve",
@@ -262,7 +263,7 @@ return function(np)
     local x, value = given.x, 0
     if type(x) ~= "number" then
       x = as_array(x, "np.polyval", ndarray.is_array(given.p) and p.dtype)
-      if ndarray.is_array(given.p) then x = cast(x, ndarray.promote(x.dtype, p.dtype)) end
+      if ndarray.is_array(given.p) then x = cast(x, dtypes.promote(x.dtype, p.dtype)) end
       value = np.zeros_like(x)
     end
     local coefficients = ndarray.is_array(given.p) and p:totable() or given.p

@@ -4,6 +4,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local panels = require "moonflow.np.panels"
@@ -176,7 +177,7 @@ return function(np)
     local small = other.shape[1] == one.shape[1] and other.nbytes > 0 and small_stack(one)
     if not small then return stacks.each(np, linalg.solve, a, b) end
     local x = solve_each(small, other:astype("float64"), "np.linalg.solve")
-    return stacks.spread(ndarray.cast(x, ndarray.promote(floating(a).dtype, floating(b).dtype)), outer)
+    return stacks.spread(ndarray.cast(x, dtypes.promote(floating(a).dtype, floating(b).dtype)), outer)
   end
 
   local solve_signature = signature("np.linalg.solve", { { "a", "any" }, { "b", "any" } })
@@ -198,7 +199,7 @@ return function(np)
       fail("shape_mismatch", ("np.linalg.solve: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
         tostring(a.shape), tostring(b.shape), n, n))
     end
-    dtype = ndarray.promote(dtype, b.dtype)
+    dtype = dtypes.promote(dtype, b.dtype)
     if b.nbytes == 0 then return np.zeros(b.shape:table(), dtype) end
     local list, order = regular_factors(a, "np.linalg.solve")
     local right = panels.of(b:reshape({ n, -1 }):astype("float64"):take(order, 0))

@@ -3,6 +3,7 @@
 -- All in double precision, with loops over memory and products of the engine, as panels.lua tells.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local panels = require "moonflow.np.panels"
@@ -197,7 +198,7 @@ return function(np)
       fail("shape_mismatch", ("np.linalg.lstsq: a is %s, b is %s, wanted (%d) or (%d, columns)"):format(
         tostring(a.shape), tostring(b.shape), rows, rows))
     end
-    dtype = ndarray.promote(dtype, b.dtype)
+    dtype = dtypes.promote(dtype, b.dtype)
     local u, s, vt = svd(a, "np.linalg.lstsq")
     local factors, rank = reciprocals(s, threshold(a, s, dtype, given.rcond))
     local count = b.rank == 2 and b.shape[1] or 1

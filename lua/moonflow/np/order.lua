@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -27,7 +28,7 @@ local MOST_OF_TABLE = 2 ^ 20  -- entries of what tells which integers there are
 
 -- An array of a dtype that Lua reads and compares: those of two bytes, which C has not, as float32.
 local function readable(a)
-  return arguments.narrow[a.dtype] and cast(a, "float32") or a
+  return dtypes.narrow[a.dtype] and cast(a, "float32") or a
 end
 
 -- A NaN is above all numbers, as np.sort has it, and integers are never one.
@@ -229,7 +230,7 @@ return function(np)
 
   -- Those of these values that an integer may be equal to, as int64.
   local function whole_values(values)
-    if not arguments.floating[values.dtype] then return cast(values, "int64") end
+    if not dtypes.floating[values.dtype] then return cast(values, "int64") end
     return cast(np.compress(values:eq(np.rint(values)) * np.abs(values):le(2 ^ 53), values), "int64")
   end
 
@@ -239,7 +240,7 @@ return function(np)
     local given = isin_signature:parse(...)
     local a, values = ndarray.both(given.a, given.values, "np.isin")
     values = values:ravel()
-    local is_whole = not arguments.floating[a.dtype]
+    local is_whole = not dtypes.floating[a.dtype]
     if is_whole then values = whole_values(values) end
     if #values == 0 then return np.zeros(a.shape:table(), "int8") end
     -- Far from 2^53, from where on whole numbers share one of Lua's.
@@ -313,7 +314,7 @@ return function(np)
     local a = as_array(given.a, name)
     if not given.axis then a = a:ravel() end
     local axis, dtype = axis_of(a, given.axis or 0, name), a.dtype
-    local is_floating = arguments.floating[dtype]
+    local is_floating = dtypes.floating[dtype]
     local joined = is_floating and readable(a) or cast(a, "int64")
     if rawequal(joined, a) then joined = a:copy() end
     local outer, inner = 1, 1
@@ -346,14 +347,14 @@ return function(np)
   function np.bincount(...)
     local given = bincount_signature:parse(...)
     local a = as_array(given.a, "np.bincount"):ravel()
-    if arguments.floating[a.dtype] then
+    if dtypes.floating[a.dtype] then
       fail("dtype_mismatch", "np.bincount wants integers, got " .. a.dtype .. "; cast them first, with :astype")
     end
     if #a > 0 and a:min() < 0 then
       fail("out_of_range", ("np.bincount counts from 0, and got %d"):format(a:min()))
     end
     local weights = given.weights and as_array(given.weights, "np.bincount"):ravel() or np.ones({ #a }, "int64")
-    local dtype = arguments.floating[weights.dtype] and weights.dtype or "int64"
+    local dtype = dtypes.floating[weights.dtype] and weights.dtype or "int64"
     -- One float32 after the other, a sum would end where the next weight is less than half of its last bit.
     weights = cast(weights, dtype == "int64" and dtype or "float64")
     local bins = math.max(#a > 0 and a:max() + 1 or 0, given.minlength)

@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local ndarray = require "moonflow.ndarray"
 local resizing = require "moonflow.formulas.resizing"
 
@@ -29,7 +30,7 @@ local function checked(given)
     signature:fail(": the picture is " .. tostring(a.shape) .. ", wanted (height, width) or (height, width, channels)")
   elseif a.nbytes == 0 then
     signature:fail(": the picture " .. tostring(a.shape) .. " has no pixels")
-  elseif not arguments.floating[a.dtype] and a.dtype ~= "uint8" then
+  elseif not dtypes.floating[a.dtype] and a.dtype ~= "uint8" then
     signature:fail(": the picture is " .. a.dtype .. ", wanted uint8 or floats")
   end
   resizing.check_mode(given.mode, signature)

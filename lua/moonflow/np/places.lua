@@ -3,6 +3,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -216,7 +217,7 @@ return function(np)
     elseif not is_array(index) then
       fail("invalid_argument", "index: beside an array each index is an array or a whole number, got "
         .. arguments.describe(index) .. "; a slice stands alone")
-    elseif arguments.floating[index.dtype] then
+    elseif dtypes.floating[index.dtype] then
       fail("dtype_mismatch", ("index: %s is no index; integers are places, int8 is a mask as a:gt(0) gives it, and "
         .. ":astype(flow.int64) makes places"):format(arguments.describe(index)))
     end

@@ -1,6 +1,7 @@
 --- The functions of flow.np that sum up data: weighted means, what is left without NaN, classes of values.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -48,7 +49,7 @@ return function(np)
       local given = own:parse(...)
       local a = as_array(given.a, where)
       local result = of(a, np.isnan(a), given.axis, given)
-      return given.axis and arguments.floating[a.dtype] and ndarray.cast(result, a.dtype) or result
+      return given.axis and dtypes.floating[a.dtype] and ndarray.cast(result, a.dtype) or result
     end
   end
   --- The sum along `axis`, or of all elements, without those that are NaN.
@@ -62,14 +63,14 @@ return function(np)
   --- The greatest element along `axis`, or of all, without those that are NaN; -inf where all are.
   --- @return any
   without_nan("nanmax", {}, function(a, missing, axis)
-    local rest = arguments.floating[a.dtype] and np.where(missing, -math.huge, a) or a
+    local rest = dtypes.floating[a.dtype] and np.where(missing, -math.huge, a) or a
     if axis then return rest:max(axis) end
     return rest:max()
   end)
   --- The least element along `axis`, or of all, without those that are NaN; inf where all are.
   --- @return any
   without_nan("nanmin", {}, function(a, missing, axis)
-    local rest = arguments.floating[a.dtype] and np.where(missing, math.huge, a) or a
+    local rest = dtypes.floating[a.dtype] and np.where(missing, math.huge, a) or a
     if axis then return rest:min(axis) end
     return rest:min()
   end)

@@ -3,6 +3,7 @@
 -- Images have one, two or three axes of places. Those of one are taken as images of height 1, of three as volumes.
 
 local einsum = require("moonflow.einsum").of_values
+local dtypes = require "moonflow.dtypes"
 local onnx_node = require "moonflow.onnx.node"
 local volumes = require "moonflow.formulas.volumes"
 local windows = require "moonflow.formulas.windows"
@@ -293,11 +294,10 @@ local function window_counts(w, i, count, counts_pads)
   return list
 end
 
-local lowest = { int8 = -128, uint8 = 0 }
 
 -- The largest of each window and, where `places` says of each number of x which one it is, that of the first such.
 local function largest(node, x, places, w)
-  local fill = lowest[x.dtype] or -math.huge
+  local fill = dtypes.least[x.dtype] or -math.huge
   return unpack(folded_windows(node, { x, places }, { fill, 0 }, w, function(parts, _, axis)
     if not places then return { folded(node, "maximum", parts[1], "largest_" .. axis) } end
     local best, place = parts[1][1], parts[2][1]

@@ -7,6 +7,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 local ops = require "moonflow.ops"
@@ -383,7 +384,7 @@ end
 
 --- Is the dtype of a value one with fractions?
 function Node.is_floating(value)
-  return arguments.floating[value.dtype] == true
+  return dtypes.floating[value.dtype] == true
 end
 
 return { new = new, plain = plain, count_of = count_of }

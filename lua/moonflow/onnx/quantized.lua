@@ -6,13 +6,14 @@
 -- that no sum is rounded where they give sums.
 
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local onnx_elementwise = require "moonflow.onnx.elementwise"
 local onnx_layers = require "moonflow.onnx.layers"
 local onnx_recurrent = require "moonflow.onnx.recurrent"
 
 local operators = {}
 
-local ranges = { int8 = { -128, 127 }, uint8 = { 0, 255 }, int32 = { -2 ^ 31, 2 ^ 31 - 1 } }
+local is_quantized = { int8 = true, uint8 = true, int32 = true }
 
 -- A scale or zero point in a shape that broadcasts to x: one number, one of each place along an axis, or one of each
 -- block of `block_size` neighbours there.
@@ -44,7 +45,7 @@ end
 local function settled(node, places, zero, dtype)
   places = node:apply("round", { places }, nil, "rounded")
   if zero then places = node:apply("add", { places, node:cast(zero, "float32", "zero_wide") }, nil, "moved") end
-  local cut = node:apply("clip_by_value", { places }, { min = ranges[dtype][1], max = ranges[dtype][2] }, "cut")
+  local cut = node:apply("clip_by_value", { places }, { min = dtypes.least[dtype], max = dtypes.most[dtype] }, "cut")
   local settled_places = node:apply("cast", { cut }, { dtype = dtype })
   node.reading.floats[settled_places] = cut
   return settled_places
@@ -61,7 +62,7 @@ function operators.QuantizeLinear(node)
   node:expect("saturate", "i", 1)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = zero and zero.dtype or node:dtype("output_dtype", "uint8")
-  if not ranges[dtype] then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
+  if not is_quantized[dtype] then node:fail("it gives " .. dtype .. ", only int8, uint8 and int32 are supported") end
   x = node:cast(x, "float32", "x")
   local places = node:apply("divide", { x, aligned(node, x, node:cast(scale, "float32", "scale_wide"), "scale") }, nil,
     "places")
@@ -72,7 +73,9 @@ end
 function operators.DequantizeLinear(node)
   local x, scale, zero = node:input(1), node:input(2), node:optional(3)
   local dtype = node:dtype("output_dtype", scale.dtype)
-  if not ranges[x.dtype] then node:fail("it takes " .. x.dtype .. ", only int8, uint8 and int32 are supported") end
+  if not is_quantized[x.dtype] then
+    node:fail("it takes " .. x.dtype .. ", only int8, uint8 and int32 are supported")
+  end
   local wide = in_floats(node, x, "wide")
   if zero then
     zero = aligned(node, x, node:cast(zero, "float32", "zero_wide"), "zero_point")
@@ -172,7 +175,7 @@ local function rescaled(node, sums, one, other, axis, scale, zero)
   local both = node:apply("multiply", { single(node, one, "one_scale"), other }, nil, "scales")
   local factor = node:apply("divide", { both, single(node, scale, "scale") }, nil, "factor")
   local places = node:apply("multiply", { node:cast(sums, "float32", "sums"), factor }, nil, "places")
-  if not ranges[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
+  if not is_quantized[zero.dtype] then node:fail("it gives " .. zero.dtype .. ", only int8 and uint8 are supported") end
   return settled(node, places, node:reshape(zero, {}, "zero"), zero.dtype)
 end
 
@@ -202,7 +205,7 @@ end
 local function quantized(node, y, i)
   local zero = node:optional(i + 1)
   local dtype = zero and zero.dtype or "uint8"
-  if not ranges[dtype] then node:fail("it gives " .. dtype .. ", only int8 and uint8 are supported") end
+  if not is_quantized[dtype] then node:fail("it gives " .. dtype .. ", only int8 and uint8 are supported") end
   local places = node:apply("divide", { y, single(node, node:input(i), "scale") }, nil, "places")
   return settled(node, places, zero and node:reshape(zero, {}, "zero_point"), dtype)
 end
