@@ -131,6 +131,7 @@ void add_binary(const Family& family, const BinaryRow& row, MakeLoop loop, Dtype
   op.lua = text("math.", row.name);
   op.doc = doc(row.says, row.formula, dtypes, "x and y broadcast against each other as in NumPy -> out",
                text(is_bool ? " -> int8, 1 for true" : "", "; x and y of one dtype",
+                    is_bool ? ", or a script's integers of two, in the one that holds both" : "",
                     "\nerrors: shapes that do not broadcast; two dtypes"));
   op.inputs = {{"x"}, {"y"}};
   op.infer = is_bool                ? infer_comparison

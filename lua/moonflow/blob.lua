@@ -108,6 +108,23 @@ function blob.operand(value, t, dtype, what)
   errors.raise("invalid_argument", what .. " wants blobs, arrays or numbers, got " .. arguments.describe(value))
 end
 
+local comparisons = { equal = true, not_equal = true, less = true, less_equal = true, greater = true,
+                      greater_equal = true }
+
+--- The operands of a comparison, ids, in the dtype that holds both where they are integers of two dtypes, as a class
+--- of argmax, int64, and a label are. Those of any other op remain as they are.
+function blob.in_one_dtype(op, t, a, b, site)
+  if not comparisons[op] then return a, b end
+  local of_a, of_b = t.graph:type(a), t.graph:type(b)
+  if of_a == of_b or dtypes.floating[of_a] or dtypes.floating[of_b] then return a, b end
+  local wide = dtypes.promote(of_a, of_b)
+  local function widened(id, dtype)
+    if dtype == wide then return id end
+    return t:append("cast", { id }, { dtype = wide }, t:claim(nil, "cast", site), site)
+  end
+  return widened(a, of_a), widened(b, of_b)
+end
+
 --- An operand as a blob.
 function blob.of(value, t, dtype, what)
   if blob.is(value) then return value end
@@ -120,6 +137,7 @@ local function binary(op, a, b, what)
   local left = blob.operand(a, t, of.dtype, what)
   local right = blob.operand(b, t, of.dtype, what)
   local site = errors.site()
+  left, right = blob.in_one_dtype(op, t, left, right, site)
   local name = t:claim(nil, op, site)
   return blob.new(t, t:append(op, { left, right }, nil, name, site), name, site)
 end

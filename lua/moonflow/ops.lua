@@ -185,6 +185,7 @@ local function call(name, signature, ...)
   local dtype = operand_dtype(def, given)
   local ids, attrs = {}, {}
   for i, value in ipairs(given) do ids[i] = value and blob.operand(value, t, dtype, where) end
+  if #ids == 2 then ids[1], ids[2] = blob.in_one_dtype(name, t, ids[1], ids[2], site) end
   for _, attr in ipairs(def.attrs) do attrs[attr] = values[attr] end
   local full = t:claim(values.name, name, site)
   if def.random then supply_random(def, t, ids, attrs, full, values.seed) end
