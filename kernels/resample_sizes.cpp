@@ -1,6 +1,6 @@
-// The sizes of a resampling; see resample.h.
+// The sizes of a resampling; see resample.h and resample_axis.h.
 #include "kernels/resample.h"
-
+#include "kernels/resample_axis.h"
 #include "kernels/window.h"
 
 namespace moonflow {
@@ -74,6 +74,34 @@ Resampling reflection_of(const Attrs& attrs, const Shape& x) {
   const auto side = [&](size_t i) { return padding[padding.size() == 1 ? 0 : i]; };
   return along(format, image, reflect(image.height, side(2), side(3), "height"),
                reflect(image.width, side(0), side(1), "width"));
+}
+
+AxisFilter axis_filter(const Attrs& attrs, int64_t in) {
+  AxisFilter filter;
+  filter.in = in;
+  filter.out = attrs.integer("size");
+  filter.slope = attrs.number("slope");
+  filter.offset = attrs.number("offset");
+  const std::string& kind = attrs.string("filter");
+  filter.cubic = kind == "cubic";
+  filter.coefficient = attrs.number("coefficient");
+  filter.spread = attrs.number("spread");
+  filter.extends = attrs.flag("extends");
+  filter.stays_inside = attrs.flag("stays_inside");
+  require(filter.cubic || kind == "linear", ErrorCode::InvalidArgument, "filter is \"", kind,
+          "\", wanted \"linear\" or \"cubic\"");
+  require(in >= 1 && filter.out >= 1, ErrorCode::ShapeMismatch, "an axis of ", in, " places cannot become one of ",
+          filter.out, "; both need one at least");
+  // Any point is then a whole number of places away from any other, which is counted in 64 bits.
+  constexpr double kFurthest = static_cast<double>(int64_t{1} << 40);
+  const double last = filter.slope * static_cast<double>(filter.out - 1) + filter.offset;
+  require(std::fabs(filter.offset) <= kFurthest && std::fabs(last) <= kFurthest, ErrorCode::InvalidArgument,
+          "the places lie from ", filter.offset, " to ", last, ", which is too far away");
+  require(filter.spread >= 1 && filter.spread <= static_cast<double>(in) + 1, ErrorCode::InvalidArgument, "spread is ",
+          filter.spread, ", wanted 1 to ", in + 1, " for an axis of ", in, " places");
+  filter.narrowing = 1 / filter.spread;
+  require(std::isfinite(filter.coefficient), ErrorCode::InvalidArgument, "coefficient is ", filter.coefficient);
+  return filter;
 }
 
 }  // namespace moonflow

@@ -29,6 +29,7 @@ Kernels make_kernels() {
   add_random(kernels);
   add_reduce(kernels);
   add_resample(kernels);
+  add_resample_axis(kernels);
   add_rows_update(kernels);
   add_scatter(kernels);
   add_schedule(kernels);

@@ -56,6 +56,7 @@ void add_pool(Kernels& kernels);
 void add_random(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_resample(Kernels& kernels);
+void add_resample_axis(Kernels& kernels);
 void add_rows_update(Kernels& kernels);
 void add_scatter(Kernels& kernels);
 void add_schedule(Kernels& kernels);

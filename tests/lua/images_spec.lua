@@ -405,6 +405,10 @@ describe("pictures in another size", function()
   end)
 
   it("are copies where the size is the same, and grey ones stay so", function()
+    -- A pixel without a reading is missing where it has a part, and nowhere else.
+    local depth = np.ones { 6, 6 }
+    depth:set(1, 1, 0 / 0)
+    assert.equal(9, np.isnan(np.resize_picture(depth, 9, { antialias = false })):sum())
     local same = np.resize_picture(picture, { 7, 12 })
     assert.is_true(same == picture)
     same:set("...", 0)

@@ -165,6 +165,12 @@ describe("a job that is written", function()
         options.size, options.data_format = 2, format
         comes_back(shape, function(x) return flow.layers.upsample_2d(x, options) end)
       end
+      for _, options in ipairs {
+        { mode = "bilinear" }, { mode = "bilinear", antialias = true }, { mode = "bicubic", align_corners = true },
+      } do
+        options.data_format = format
+        comes_back(shape, function(x) return flow.nn.interpolate(x, { 5, 9 }, options) end, { tolerance = 1e-5 })
+      end
       comes_back(shape, function(x) return flow.reflection_pad2d(x, { 1, 2, 3, 0 }) end)
     end)
   end

@@ -52,7 +52,7 @@ return function(np)
     local a, size = checked(given)
     local mode = given.mode
     local how = resizing.manner(mode, false, given.antialias and mode ~= "nearest")
-    local x = mode ~= "nearest" and a.dtype == "uint8" and ndarray.cast(a, "float32") or a
+    local x = a
     for i = 1, 2 do
       local from, to = x.shape[i - 1], size[i]
       if from ~= to then

@@ -1,5 +1,7 @@
 --- The ops over images as ONNX has them, which keeps channels on axis 1: a table as that of onnx_export_ops.
 
+local ndarray = require "moonflow.ndarray"
+local np = require "moonflow.np"
 local windows = require "moonflow.formulas.windows"
 
 local ops = {}
@@ -128,6 +130,27 @@ function ops.upsample_2d(w)
       mode = { s = mode }, coordinate_transformation_mode = { s = where }, nearest_mode = { s = "floor" },
     }, word)
   end)
+end
+
+-- Each new place is a sum of old ones, so the axis is multiplied by a matrix: that into which the op makes the unit
+-- matrix.
+function ops.resample_axis(w)
+  local sizes, attrs = w:sizes(1), w.attrs
+  local axis, rank = w:axis(attrs.axis, #sizes), #sizes
+  local of_rows = { axis = 0 }
+  for name, value in pairs(attrs) do of_rows[name] = of_rows[name] or value end
+  local unit = np.eye(sizes[axis + 1], { dtype = w:dtype(1) })
+  local matrix = ndarray.evaluate("resample_axis", { unit }, of_rows)
+  if axis == rank - 1 then
+    return w:emit("MatMul", { w:input(1), w:array(matrix:transpose(), "weights") })
+  end
+  local perm, x = {}, w:input(1)
+  for i = 1, rank do perm[i] = i - 1 end
+  perm[axis + 1], perm[rank - 1] = rank - 2, axis
+  if axis == rank - 2 then return w:emit("MatMul", { w:array(matrix, "weights"), x }) end
+  x = w:emit("Transpose", { x }, { perm = { ints = perm } }, "turned")
+  x = w:emit("MatMul", { w:array(matrix, "weights"), x }, nil, "product")
+  return w:emit("Transpose", { x }, { perm = { ints = perm } })
 end
 
 -- A bias goes into the convolution or the product before it.

@@ -147,11 +147,8 @@ local function manner(node, mode, coordinate, rounding)
     is_crop = coordinate == "tf_crop_and_resize",
     outside = node:float("extrapolation_value", 0),
   }
-  local a = node:float("cubic_coeff_a", -0.75)
-  if mode == "linear" then
-    how.weight, how.reach = resizing.linear_weight, 1
-  elseif mode == "cubic" then
-    how.weight, how.reach = function(d) return resizing.cubic_weight(d, a) end, 2
+  if mode == "linear" or mode == "cubic" then
+    how.filter, how.coefficient = mode, node:float("cubic_coeff_a", -0.75)
   elseif mode ~= "nearest" then
     node:fail("mode = " .. mode .. " is not supported")
   elseif how.smooths then

@@ -47,3 +47,34 @@ TEST_CASE("a single place is made larger, and what comes back to it is rows") {
   beside.check_both_layouts(trial, 1e-6);
   CHECK(channels_last_layouts(trial, *beside.card)->outputs[0].row_major());
 }
+
+TEST_CASE("an axis of another length agrees with the CPU, and so does its gradient") {
+  const BesideCpu beside;
+  struct Case {
+    int64_t axis, size;
+    double slope, offset, spread;
+  };
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+    for (const char* filter : {"linear", "cubic"}) {
+      for (const bool extends : {true, false}) {
+        for (const auto& [axis, size, slope, offset, spread] :
+             {Case{2, 33, 0.5, -0.25, 1}, Case{1, 5, 2.6, 0.8, 2.6}, Case{3, 4, -2.0, 6.0, 1}, Case{0, 1, 0, 0.5, 2}}) {
+          CAPTURE(filter, extends, axis, size);
+          const TensorType type{dtype, {2, 13, 16, 7}};
+          const double tolerance = dtype == DType::BFloat16 ? 1.0 / 128 : 1e-5;
+          Attrs attrs = {{"axis", axis},
+                         {"size", size},
+                         {"slope", slope},
+                         {"offset", offset},
+                         {"filter", std::string(filter)},
+                         {"spread", spread},
+                         {"extends", extends}};
+          const TensorType out =
+              beside.check(beside.trial("resample_axis", {drawn(type, 1)}, attrs), tolerance).outputs[0].type();
+          attrs.set("shape", type.shape.dims());
+          beside.check(beside.trial("resample_axis_grad", {drawn(out, 2)}, attrs), tolerance);
+        }
+      }
+    }
+  }
+}
