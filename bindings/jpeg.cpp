@@ -24,6 +24,17 @@ class Codec {
 
   tjhandle get() const { return handle_; }
   const char* problem() const { return tjGetErrorStr2(handle_); }
+  // Is the problem a warning that all who read pictures pass over, since it costs no element? Many a data set has bytes
+  // between two parts, and the pictures of many a telephone have a header that is not quite the standard's.
+  bool loses_nothing() const {
+    if (tjGetErrorCode(handle_) != TJERR_WARNING) return false;
+    const std::string_view said = problem();
+    for (const char* part : {"extraneous bytes", "Invalid SOS parameters for sequential JPEG", "unknown JFIF revision",
+                             "Unknown Adobe color transform", "ICC"}) {
+      if (said.find(part) != std::string_view::npos) return true;
+    }
+    return false;
+  }
 
  private:
   tjhandle handle_;
@@ -55,36 +66,30 @@ void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
   replace_file(path, {reinterpret_cast<const char*>(file.data), file.size}, nullptr, 0);
 }
 
-Tensor read_jpeg(const std::string& path, const std::shared_ptr<HostMemory>& memory) {
-  const std::string file = read_picture_file(path, "JPEG");
-  const auto* data = reinterpret_cast<const unsigned char*>(file.data());
+Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory) {
+  const auto* data = reinterpret_cast<const unsigned char*>(picture.bytes.data());
+  const size_t bytes = picture.bytes.size();
   const Codec codec(tjInitDecompress());
   int width = 0, height = 0, subsampling = 0, colours = 0;
-  const int begun = tjDecompressHeader3(codec.get(), data, file.size(), &width, &height, &subsampling, &colours);
-  require(begun == 0, ErrorCode::Io, "file '", path, "' is no JPEG picture: ", codec.problem());
+  const int begun = tjDecompressHeader3(codec.get(), data, bytes, &width, &height, &subsampling, &colours);
+  require(begun == 0 || codec.loses_nothing(), ErrorCode::Io, picture.name, " is no JPEG picture: ", codec.problem());
   require(
-      colours != TJCS_CMYK && colours != TJCS_YCCK, ErrorCode::Unsupported, "file '", path,
-      "' is in the colours of a press, CMYK; ImageMagick's `convert a.jpg -colorspace sRGB b.jpg` makes another one");
+      colours != TJCS_CMYK && colours != TJCS_YCCK, ErrorCode::Unsupported, picture.name,
+      " is in the colours of a press, CMYK; ImageMagick's `convert a.jpg -colorspace sRGB b.jpg` makes another one");
   const bool grey = colours == TJCS_GRAY;
   const int channels = grey ? 1 : 3;
-  require(int64_t{height} * width < kMostPictureBytes / channels, ErrorCode::Io, "file '", path, "' is a picture of ",
-          height, " by ", width, " with ", channels, " channels, wanted less than 2^30 elements in all");
+  picture.check_size(height, width, channels);
   Shape shape{height, width};
   if (!grey) shape.push_back(channels);
-  Tensor picture = Tensor::allocate({DType::UInt8, shape}, memory);
+  Tensor elements = Tensor::allocate({DType::UInt8, shape}, memory);
   // A small file may ask for thousands of scans over a large picture, so these are limited.
   const auto read = [&](int flags) {
-    return tjDecompress2(codec.get(), data, file.size(), picture.data<uint8_t>(), width, 0, height,
+    return tjDecompress2(codec.get(), data, bytes, elements.data<uint8_t>(), width, 0, height,
                          grey ? TJPF_GRAY : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS | flags) == 0;
   };
-  // Many a data set has pictures with bytes between two parts, which all who read them pass over.
-  const auto passes_over = [&] {
-    return tjGetErrorCode(codec.get()) == TJERR_WARNING &&
-           std::string_view(codec.problem()).find("extraneous bytes") != std::string_view::npos;
-  };
-  const bool whole = read(TJFLAG_STOPONWARNING) || (passes_over() && (read(0) || passes_over()));
-  require(whole, ErrorCode::Io, "file '", path, "' is a damaged picture: ", codec.problem());
-  return picture;
+  const bool whole = read(TJFLAG_STOPONWARNING) || (codec.loses_nothing() && (read(0) || codec.loses_nothing()));
+  require(whole, ErrorCode::Io, picture.name, " is a damaged picture: ", codec.problem());
+  return elements;
 }
 
 }  // namespace moonflow

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/tensor.h"
+#include "bindings/picture.h"
 
 namespace moonflow {
 
@@ -12,6 +12,6 @@ namespace moonflow {
 void write_jpeg(const std::string& path, const Tensor& picture, int quality);
 
 // uint8, (height, width) where it is grey, else (height, width, 3). A damaged picture is an error, and no grey half.
-Tensor read_jpeg(const std::string& path, const std::shared_ptr<HostMemory>& memory);
+Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory);
 
 }  // namespace moonflow

@@ -120,6 +120,36 @@ int npy_write(lua_State* L) {
   return 0;
 }
 
+// ---- pictures ------------------------------------------------------------------------------------------------
+
+// The string at place 1: a path, or the bytes themselves.
+template <bool is_file>
+EncodedPicture picture_at(lua_State* L, const char* kind) {
+  if (is_file) return EncodedPicture::of_file(path_at(L, 1), kind);
+  size_t size = 0;
+  const char* const bytes = lua_tolstring(L, 1, &size);
+  return EncodedPicture::of_bytes({bytes, size}, kind);
+}
+
+// core.png_read(path, raw) -> array, core.png_decode(bytes, raw) -> array
+template <bool is_file>
+int png_read(lua_State* L) {
+  lua_settop(L, 2);
+  const bool raw = lua_toboolean(L, 2) != 0;
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] { array = decode_png(picture_at<is_file>(L, "PNG"), raw, state_of(L).memory); });
+  return 1;
+}
+
+// core.jpeg_read(path) -> array, core.jpeg_decode(bytes) -> array
+template <bool is_file>
+int jpeg_read(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] { array = decode_jpeg(picture_at<is_file>(L, "JPEG"), state_of(L).memory); });
+  return 1;
+}
+
 // jpeg_write(path, picture, quality)
 int jpeg_write(lua_State* L) {
   protect(L, [&] {
@@ -358,9 +388,11 @@ void add_files(lua_State* L, State& state) {
                                         {"npz_write", npz_write},
                                         {"idx_read", array_read<read_idx>},
                                         {"ofrecord_read", ofrecord_read},
-                                        {"jpeg_read", array_read<read_jpeg>},
+                                        {"jpeg_read", jpeg_read<true>},
+                                        {"jpeg_decode", jpeg_read<false>},
                                         {"jpeg_write", jpeg_write},
-                                        {"png_read", array_read<read_png>},
+                                        {"png_read", png_read<true>},
+                                        {"png_decode", png_read<false>},
                                         {"png_write", png_write},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},

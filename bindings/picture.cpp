@@ -48,7 +48,7 @@ const unsigned char* PictureBytes::elements() const {
   return reinterpret_cast<const unsigned char*>(converted_.data());
 }
 
-std::string read_picture_file(const std::string& path, const char* kind) {
+EncodedPicture EncodedPicture::of_file(const std::string& path, const char* kind) {
   int64_t size = 0;
   Descriptor descriptor = open_for_reading(path, size);
   FileSource source(std::move(descriptor), path, size);
@@ -56,7 +56,18 @@ std::string read_picture_file(const std::string& path, const char* kind) {
           " bytes, which is too large for a picture");
   // The libraries blame their caller.
   require(size > 0, ErrorCode::Io, "file '", path, "' is no ", kind, " picture: it is empty");
-  return source.read_rest();
+  return {text("file '", path, "'"), source.read_rest()};
+}
+
+EncodedPicture EncodedPicture::of_bytes(std::string bytes, const char* kind) {
+  EncodedPicture picture{text("the string of ", bytes.size(), " bytes"), std::move(bytes)};
+  require(!picture.bytes.empty(), ErrorCode::InvalidArgument, picture.name, " is no ", kind, " picture");
+  return picture;
+}
+
+void EncodedPicture::check_size(int64_t height, int64_t width, int channels) const {
+  require(height * width < kMostPictureBytes / channels, ErrorCode::Io, name, " is a picture of ", height, " by ",
+          width, " with ", channels, " channels, wanted less than 2^30 elements in all");
 }
 
 }  // namespace moonflow

@@ -27,7 +27,15 @@ class PictureBytes {
   std::string converted_;  // from floats
 };
 
-// All of a file, for libraries that read from memory. `kind` is "PNG" and the like.
-std::string read_picture_file(const std::string& path, const char* kind);
+// A picture as it is kept in a file, or comes from somewhere else. `name` is for messages.
+struct EncodedPicture {
+  std::string name, bytes;
+
+  // `kind` is "PNG" and the like.
+  static EncodedPicture of_file(const std::string& path, const char* kind);
+  static EncodedPicture of_bytes(std::string bytes, const char* kind);
+
+  void check_size(int64_t height, int64_t width, int channels) const;
+};
 
 }  // namespace moonflow

@@ -4,14 +4,15 @@
 #include <memory>
 #include <string>
 
-#include "engine/tensor.h"
+#include "bindings/picture.h"
 
 namespace moonflow {
 
 // Takes what PictureBytes does.
 void write_png(const std::string& path, const Tensor& picture);
 
-// uint8 in the shapes that are written. Palettes become colours, 16 bits become 8, and fewer bits as many.
-Tensor read_png(const std::string& path, const std::shared_ptr<HostMemory>& memory);
+// uint8 in the shapes that are written. Palettes become colours, 16 bits become 8, and fewer bits as many; or all of
+// them stay as they are, `raw`: a palette's numbers, and 16 bits in int32.
+Tensor decode_png(const EncodedPicture& picture, bool raw, const std::shared_ptr<HostMemory>& memory);
 
 }  // namespace moonflow

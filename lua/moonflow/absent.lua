@@ -92,7 +92,8 @@ local rows = {
   { "flow.data", "ofrecord_reader ofrecord_loader ofrecord_image_classification_reader ofrecord_raw_decoder "
     .. "ofrecord_bytes_decoder ofrecord_image_decoder ofrecord_image_decoder_random_crop OFRecordRawDecoder "
     .. "OFRecordBytesDecoder OFRecordImageDecoder OFRecordImageDecoderRandomCrop decode_ofrecord",
-    "flow.data.ofrecords(paths) reads such files outside the job; hand over batches of flow.data.Dataset" },
+    "flow.data.ofrecords(paths) reads such files outside the job, and flow.np.decode_jpeg(record.encoded) a picture in "
+    .. "them; hand over batches of flow.data.Dataset" },
   { "flow.data", "onerec_reader onerec_decoder OneRecDecoder BlobConf RawCodec ImageCodec BytesListCodec "
     .. "ImagePreprocessor ImageResizePreprocessor NormByChannelPreprocessor coco_reader "
     .. "image_decoder_random_crop_resize ImageDecoderRandomCropResize",

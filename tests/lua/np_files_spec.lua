@@ -6,6 +6,11 @@ local process = require "process"
 
 local raises, same = checks.raises, checks.same
 
+-- "0aff" as the two bytes.
+local function bytes_of(hex)
+  return (hex:gsub("..", function(byte) return string.char(tonumber(byte, 16)) end))
+end
+
 describe("text and memory", function()
   it("print as NumPy does", function()
     local a = np.array({ 0.15727027, 0.45887455, 0.10939325, 0.66666406, 0 })
@@ -227,7 +232,7 @@ for name in ['fortran', 'swapped', 'small']:
     -- 16 bits for each of three greys, 0, 128 * 257 and 255 * 257
     local deep = "89504e470d0a1a0a0000000d49484452000000030000000110000000006e1b972b0000000f49444154789c6360606868f8ff"
       .. "1f00068402ff4660deb60000000049454e44ae426082"
-    process.write(path .. ".png", (deep:gsub("..", function(byte) return string.char(tonumber(byte, 16)) end)))
+    process.write(path .. ".png", bytes_of(deep))
     same(np.load_png(path .. ".png"), "uint8", { { 0, 128, 255 } })
     raises("shape_mismatch", "the picture is (2), wanted (height, width)", function() np.save_png(path, { 1, 2 }) end)
     raises("shape_mismatch", "with 1 to 4 channels", function() np.save_png(path, np.ones({ 1, 1, 5 })) end)
@@ -262,6 +267,54 @@ for name in ['fortran', 'swapped', 'small']:
     refuses("wanted less than 2^30 elements in all", "\137PNG\r\n\26\n\0\0\0\rIHDR\0\1\0\0\0\1\0\0\8\2\0\0\0"
       .. "\227\230\167\180" .. whole:sub(34))
     raises("not_found", "missing.png", function() np.load_png(folder .. "/missing.png") end)
+  end)
+
+  it("that are pictures are numbers, whatever a file says of how they are to be shown", function()
+    local path = folder .. "/classes.png"
+    np.save_png(path, np.array({ { 0, 5, 10, 200 } }, "uint8"))
+    local whole = process.read(path)
+    local gamma = bytes_of "0000000467414d41000186a031e8965f"  -- 1, as programs that make pictures write it
+    same(np.decode_png(whole:sub(1, 33) .. gamma .. whole:sub(34)), "uint8", { { 0, 5, 10, 200 } })
+  end)
+
+  it("that are pictures can be had as they are", function()
+    local palette = bytes_of("89504e470d0a1a0a0000000d4948445200000003000000010203000000668efc2700000009504c54450a1"
+      .. "41e28323c46505a16ac84740000000a49444154789c635001000026002528d7d86b0000000049454e44ae426082")
+    same(np.decode_png(palette), "uint8", { { { 10, 20, 30 }, { 70, 80, 90 }, { 40, 50, 60 } } })
+    same(np.decode_png(palette, true), "uint8", { { 0, 2, 1 } })
+    local deep = bytes_of("89504e470d0a1a0a0000000d494844520000000200000001100000000081d9fc150000000d49444154789c6360b9"
+      .. "f4ff3f00058802d5378fb72a0000000049454e44ae426082")
+    same(np.decode_png(deep), "uint8", { { 5, 255 } })
+    local path = folder .. "/deep.png"
+    process.write(path, deep)
+    same(np.load_png(path, { raw = true }), "int32", { { 1234, 65535 } })
+    local few = bytes_of("89504e470d0a1a0a0000000d4948445200000003000000010400000000fb7ba6690000000b49444154789c63e02f"
+      .. "0000009100803dfd65010000000049454e44ae426082")
+    same(np.decode_png(few), "uint8", { { 0, 255, 7 * 17 } })
+    same(np.decode_png(few, { raw = true }), "uint8", { { 0, 15, 7 } })
+    for bits = 8, 8 * #deep, 5 do  -- another picture, or an error, but no crash
+      local at = math.floor(bits / 8)
+      local spoiled = deep:sub(1, at - 1) .. string.char((deep:byte(at) + 2 ^ (bits % 8)) % 256) .. deep:sub(at + 1)
+      pcall(np.decode_png, spoiled, bits % 2 == 0)
+    end
+  end)
+
+  it("that are pictures may come as bytes", function()
+    local path = folder .. "/bytes"
+    local picture = np.arange(12):reshape({ 2, 2, 3 }):astype "uint8"
+    np.save_png(path, picture)
+    local png = process.read(path .. ".png")
+    assert.is_true(np.decode_png(png) == picture)
+    np.save_jpeg(path, picture)
+    local jpeg = process.read(path .. ".jpg")
+    assert.is_true(np.decode_jpeg(jpeg) == np.load_jpeg(path .. ".jpg"))
+    raises("invalid_argument", "np.load_png: the path is the bytes of a picture, which np.decode_png(bytes) takes",
+      np.load_png, png)
+    raises("invalid_argument", "which np.decode_jpeg(bytes) takes", np.load_jpeg, jpeg)
+    raises("io", "the string of 4 bytes is no PNG picture: ", np.decode_png, "abcd")
+    raises("io", "the string of 4 bytes is no JPEG picture: ", np.decode_jpeg, "abcd")
+    raises("invalid_argument", "the string of 0 bytes is no PNG picture", np.decode_png, "")
+    raises("io", ("the string of %d bytes is a damaged picture: "):format(#jpeg - 3), np.decode_jpeg, jpeg:sub(1, -4))
   end)
 
   it("that are JPEG pictures lose little, and are read as others read them", function()
@@ -304,6 +357,19 @@ for name in ['fortran', 'swapped', 'small']:
     local picture = np.load_jpeg(path)
     process.write(path, whole:sub(1, -3) .. "bytes" .. whole:sub(-2))
     assert.is_true(np.load_jpeg(path) == picture, "bytes before the end are passed over")
+    -- What cameras and others write that is not quite the standard's.
+    local function changed(at, bytes, count)
+      return whole:sub(1, at - 1) .. bytes .. whole:sub(at + (count or #bytes))
+    end
+    local scan = whole:find("\255\218", 1, true)  -- then its length, the channels and two bytes of each, and 0 63 0
+    assert.equal("\0\63\0", whole:sub(scan + 11, scan + 13))
+    for what, bytes in pairs {
+      ["a scan from 0 to 0"] = changed(scan + 12, "\0"),
+      ["revision 2 of the header"] = changed(whole:find("JFIF\0", 1, true) + 5, "\2"),
+      ["a byte before a table"] = changed(whole:find("\255\196", 1, true), "x", 0),
+    } do
+      assert.is_true(np.decode_jpeg(bytes) == picture, what)
+    end
     for at = 1, #whole, 7 do
       process.write(path, whole:sub(1, at - 1) .. string.char((whole:byte(at) + 128) % 256) .. whole:sub(at + 1))
       pcall(np.load_jpeg, path)  -- another picture, or none, but no crash

@@ -406,7 +406,7 @@ describe("a mistake", function()
       ["np.random.uniform: shape has the size -1"] = function() np.random.uniform(0, 1, { -1 }) end,
       ["np.random.normal: mean must be finite"] = function() np.random.normal(0 / 0, 1) end,
       ["np.random.randint: shape has the size -1"] = function() np.random.randint(0, 9, { -1 }) end,
-      ["np.load_png wants the path of a file, got nil"] = function() np.load_png() end,
+      ["np.load_png: argument 1 ('path') must be a string, got nil"] = function() np.load_png() end,
       ["a:sum: axis 5 is outside rank 2"] = function() a:sum(5) end,
       ["a:mean: option 'axis': expected an integer"] = function() a:mean(0.5) end,
       ["a:std: "] = function() a:std({ axis = 2, ddof = 1 }) end,

@@ -31,8 +31,8 @@ function resizing.weighted(tools, x, how, axis)
   local slope = axis.to > 1 and (how.coordinate(axis.to - 1, axis) - first) / (axis.to - 1) or 0
   return tools:apply("resample_axis", { x }, {
     axis = axis.index, size = axis.to, slope = slope, offset = first,
-    filter = how.filter, coefficient = how.coefficient, spread = how.smooths and max(1, 1 / axis.scale) or 1, extends = not how.excludes_outside,
-    stays_inside = how.is_crop,
+    filter = how.filter, coefficient = how.coefficient, spread = how.smooths and max(1, 1 / axis.scale) or 1,
+    extends = not how.excludes_outside, stays_inside = how.is_crop,
   }, "axis_" .. axis.index)
 end
 

@@ -24,6 +24,17 @@ local function with_ending(path, ending, called)
   return path:sub(-#ending) == ending and path or path .. ending
 end
 
+local function picture_signature(name, source, more)
+  return arguments.signature(name, { { source, "string" }, more })
+end
+
+-- Raises where a path is no path but the picture itself.
+local function refuse_bytes(signature, path, instead)
+  if path:find("^\137PNG") or path:find("^\255\216") then
+    signature:fail(": the path is the bytes of a picture, which " .. instead .. "(bytes) takes")
+  end
+end
+
 --- Adds the functions of files to flow.np.
 return function(np)
   --- Writes one array; the name gets `.npy` when it lacks it, as NumPy does.
@@ -60,11 +71,26 @@ return function(np)
     core.png_write(with_ending(path, ".png", "np.save_png"), as_array(a, "np.save_png"))
   end
 
+  local raw_parameter = { "raw", "boolean", false, text = "elements as the file has them: 16 bits, such as a depth in "
+    .. "millimetres, as int32 from 0 to 65535, a palette as its numbers, such as the classes of a mask, and fewer bits "
+    .. "than 8 as they are" }
+  local load_png_signature = picture_signature("np.load_png", "path", raw_parameter)
   --- The picture of a PNG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width,
-  --- channels) in the order of save_png. Palettes and 16 bits become that.
-  function np.load_png(path, ...)
-    refuse_more("np.load_png", 1, "path", ...)
-    return core.png_read(path_of(path, "np.load_png"))
+  --- channels) in the order of save_png. Palettes and 16 bits become that. What the file says of gamma and colour
+  --- profiles is not heeded.
+  --- @error a file that is none, or damaged
+  function np.load_png(...)
+    local given = load_png_signature:parse(...)
+    refuse_bytes(load_png_signature, given.path, "np.decode_png")
+    return core.png_read(given.path, given.raw)
+  end
+
+  local decode_png_signature = picture_signature("np.decode_png", "bytes", raw_parameter)
+  --- The same of a string with the bytes of a PNG file, from a socket or an archive.
+  --- @error bytes that are none, or damaged
+  function np.decode_png(...)
+    local given = decode_png_signature:parse(...)
+    return core.png_decode(given.bytes, given.raw)
   end
 
   local save_jpeg_signature = arguments.signature("np.save_jpeg", {
@@ -85,13 +111,21 @@ return function(np)
     core.jpeg_write(path, as_array(given.a, "np.save_jpeg"), given.quality)
   end
 
+  local load_jpeg_signature = picture_signature("np.load_jpeg", "path")
   --- The picture of a JPEG file, as uint8 from 0 to 255: (height, width) where it is grey, else (height, width, 3),
   --- red, green and blue. What a camera says of how it was held is not heeded.
   --- @error a file that is none, or damaged; the colours of a press, CMYK
-  function np.load_jpeg(path, ...)
-    refuse_more("np.load_jpeg", 1, "path", ...)
-    return core.jpeg_read(path_of(path, "np.load_jpeg"))
+  function np.load_jpeg(...)
+    local given = load_jpeg_signature:parse(...)
+    refuse_bytes(load_jpeg_signature, given.path, "np.decode_jpeg")
+    return core.jpeg_read(given.path)
   end
+
+  local decode_jpeg_signature = picture_signature("np.decode_jpeg", "bytes")
+  --- The same of a string with the bytes of a JPEG file, such as `record.encoded` of flow.data.ofrecords, a frame of a
+  --- camera or what came from a socket.
+  --- @error bytes that are none, or damaged; the colours of a press, CMYK
+  function np.decode_jpeg(...) return core.jpeg_decode(decode_jpeg_signature:parse(...).bytes) end
 
   --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
   --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
