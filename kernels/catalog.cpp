@@ -27,6 +27,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_elementwise(*catalog);
   add_fill(*catalog);
   add_reduce(*catalog);
+  add_argmax(*catalog);
   add_shape(*catalog);
   add_slice(*catalog);
   add_index(*catalog);

@@ -28,6 +28,7 @@ std::vector<const char*> cpu_features();
 void add_elementwise(Catalog& catalog);
 void add_fill(Catalog& catalog);
 void add_reduce(Catalog& catalog);
+void add_argmax(Catalog& catalog);
 void add_shape(Catalog& catalog);
 void add_slice(Catalog& catalog);
 void add_index(Catalog& catalog);

@@ -1,12 +1,11 @@
-// Reductions along axes: sums, extremes, moments, positions of extremes, and the two helpers of training: the undo of
-// broadcasting and the global norm. The loop is in cpu/reduce.h.
+// Reductions along axes: sums, extremes, moments, and the two helpers of training: the undo of broadcasting and the
+// global norm. The loop is in cpu/reduce.h.
 #include <limits>
 
 #include "engine/autodiff.h"
 #include "engine/graph.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/image_layouts.h"
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/formula.h"
 #include "kernels/types.h"
@@ -285,6 +284,46 @@ void add_reductions(Catalog& catalog) {
                                      "out = log(sum(exp(x))), shifted by max(x)", floats, logsumexp_grad});
 }
 
+// ---- of integers, for arrays ---------------------------------------------------------------------------------
+
+template <template <class> class Op>
+void add_whole(Catalog& catalog, const char* name, const char* formula, DType result) {
+  OpDef op = catalog.at("reduce_sum");
+  op.name = name;
+  op.lua = "";
+  op.doc = text("Of integers, with a result that holds what comes out, and without a copy of x in that dtype.\n  ",
+                formula, "\nshapes: as reduce_sum\ndtypes: int8, uint8, int32 -> ", result);
+  op.attrs = {op.attrs[0], op.attrs[1]};
+  op.infer = [result](const OpCall& call) -> std::vector<TensorType> {
+    const DType dtype = call.dtype(0);
+    require(dtype == DType::Int8 || dtype == DType::UInt8 || dtype == DType::Int32, ErrorCode::DtypeMismatch,
+            "needs int8, uint8 or int32, got ", call.type(0));
+    return {{result, infer<Accepts::All, false, false>(call)[0].shape}};
+  };
+  op.grad = {};
+  op.narrow = {};
+  op.rewrites = {};
+  op.examples = {};
+  for (const DType dtype : {DType::Int8, DType::UInt8, DType::Int32})
+    op.examples.push_back({{{dtype, {3, 4, 2}}}, {{"axis", Ints{0, 2}}}});
+  op.cpu = {[](KernelCall& call) {
+              const Geometry g = geometry_of(call);
+              return visit_whole(call.inputs[0].dtype, [&](auto zero) {
+                return launch_reduce<Op<decltype(zero)>, decltype(zero)>(g, call.scratch_bytes);
+              });
+            },
+            keep_blocks};
+  catalog.add(std::move(op));
+}
+
+void add_whole_reductions(Catalog& catalog) {
+  add_whole<WholeSum>(catalog, "whole_sum", "out = sum(x)", DType::Int64);
+  add_whole<WholeProd>(catalog, "whole_prod", "out = prod(x)", DType::Int64);
+  add_whole<WholeMean>(catalog, "whole_mean", "out = sum(x) / n", DType::Float64);
+  add_whole<WholeVariance>(catalog, "whole_variance", "out = sum((x - mean(x)) ^ 2) / n", DType::Float64);
+  add_whole<WholeStd>(catalog, "whole_std", "out = sqrt(sum((x - mean(x)) ^ 2) / n)", DType::Float64);
+}
+
 // ---- reduce_prod_grad ----------------------------------------------------------------------------------------
 
 // dx = dy * (product of the others). A zero among the others leaves 0, which dividing the product by x would not give.
@@ -374,103 +413,6 @@ OpDef prod_grad_op() {
   op.examples = {{{{DType::Float32, {2}}, {DType::Float32, {2, 3}}}, {{"axis", Ints{1}}}},
                  {{{DType::Float32, {}}, {DType::Float32, {2, 3}}}},
                  {{{DType::Float32, {3}}, {DType::Float32, {2, 3, 5}}}, {{"axis", Ints{0, 2}}}}};
-  return op;
-}
-
-// ---- argmax, argmin ------------------------------------------------------------------------------------------
-
-// Whether a value takes the place of the one that leads: the first of equals stays, and so does the first NaN.
-template <bool kLargest, class T>
-bool takes_over(T value, T leader) {
-  const bool ahead = kLargest ? value > leader : value < leader;
-  return ahead || (value != value && leader == leader);
-}
-
-// Of n neighbours: what the place holds first, in registers, and then where that is, block by block.
-template <bool kLargest, class T>
-int64_t place_in_row(const T* x, int64_t n) {
-  constexpr int64_t kBlock = 64;
-  T most = x[0];
-  int any_nan = 0;
-#pragma omp simd reduction(| : any_nan)
-  for (int64_t i = 0; i < n; ++i) any_nan |= x[i] != x[i];
-  if constexpr (kLargest) {
-#pragma omp simd reduction(max : most)
-    for (int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
-  } else {
-#pragma omp simd reduction(min : most)
-    for (int64_t i = 1; i < n; ++i) most = x[i] < most ? x[i] : most;
-  }
-  int64_t start = 0;
-  if (any_nan) {
-    while (x[start] == x[start]) ++start;
-    return start;
-  }
-  for (int found = 0; start + kBlock < n; start += kBlock) {
-#pragma omp simd reduction(| : found)
-    for (int64_t i = start; i < start + kBlock; ++i) found |= x[i] == most;
-    if (found) break;
-  }
-  while (x[start] != most) ++start;
-  return start;
-}
-
-// Of so many lanes beside one another, whose elements are `stride` apart.
-template <bool kLargest, class T>
-void places_beside(const T* x, int64_t n, int64_t stride, int64_t count, int64_t* out) {
-  T leader[cpu::kBeside];
-  int64_t place[cpu::kBeside] = {};
-  std::copy(x, x + count, leader);
-  for (int64_t i = 1; i < n; ++i) {
-    x += stride;
-#pragma GCC ivdep
-    for (int64_t j = 0; j < count; ++j) {
-      const bool takes = takes_over<kLargest>(x[j], leader[j]);
-      leader[j] = takes ? x[j] : leader[j];
-      place[j] = takes ? i : place[j];
-    }
-  }
-  std::copy(place, place + count, out);
-}
-
-template <class T, bool kLargest>
-Launch launch_arg(const Lanes& lanes) {
-  return [lanes](const LaunchCall& call) {
-    const T* x = static_cast<const T*>(call.inputs[0]);
-    int64_t* out = static_cast<int64_t*>(call.outputs[0]);
-    const auto row = [=](int64_t lane) { out[lane] = place_in_row<kLargest>(x + lane * lanes.n, lanes.n); };
-    cpu::for_each_lane(lanes, cpu::kGrain / 2 / lanes.n + 1, row, [=](int64_t lane, int64_t count) {
-      places_beside<kLargest>(x + lanes.start(lane), lanes.n, lanes.stride, count, out + lane);
-    });
-  };
-}
-
-template <bool kLargest>
-OpDef arg() {
-  OpDef op;
-  op.name = kLargest ? "argmax" : "argmin";
-  op.lua = text("math.", op.name);
-  op.doc = text("Position of the ", kLargest ? "largest" : "smallest",
-                " element along an axis, counted from 0; the first of equals; a NaN wins. No gradient.\n  out = ",
-                kLargest ? "argmax(x)" : "argmin(x)",
-                "\nshapes: x of rank 1 or more -> out without the axis"
-                "\ndtypes: all -> int64\nerrors: an axis outside x, or of size 0");
-  op.inputs = {{"x"}};
-  op.attrs = {{"axis", int64_t{-1}, "the axis, a negative one counts from the end"}};
-  op.infer = [](const OpCall& call) {
-    const int axis = wrap_axis(call.attrs.integer("axis"), call.shape(0).rank());
-    require(call.shape(0)[axis] > 0, ErrorCode::InvalidArgument, "axis ", axis, " of x ", call.type(0), " is empty");
-    Shape out = call.shape(0);
-    out.erase(axis);
-    return std::vector<TensorType>{{DType::Int64, out}};
-  };
-  op.cpu = {[](KernelCall& call) -> Launch {
-    const Lanes lanes(call.inputs[0].shape, call.attrs.integer("axis"));
-    return visit(call.inputs[0].dtype, [&](auto zero) { return launch_arg<decltype(zero), kLargest>(lanes); });
-  }};
-  op.examples = {{{{DType::Float32, {3, 4}}}},
-                 {{{DType::Float32, {3, 4, 2}}}, {{"axis", int64_t{1}}}},
-                 {{{DType::Int32, {5}}}, {{"axis", int64_t{0}}}}};
   return op;
 }
 
@@ -569,9 +511,8 @@ OpDef global_norm() {
 
 void add_reduce(Catalog& catalog) {
   reduce::add_reductions(catalog);
+  reduce::add_whole_reductions(catalog);
   catalog.add(reduce::prod_grad_op());
-  catalog.add(reduce::arg<true>());
-  catalog.add(reduce::arg<false>());
   catalog.add(reduce::sum_to_shape());
   catalog.add(reduce::global_norm());
 }

@@ -245,6 +245,17 @@ CudaKernel of_floats() {
   return {{prepare, reduce_channels_last<axes_of>}, true};
 }
 
+template <template <class> class Op>
+CudaKernel of_whole() {
+  constexpr ReducedAxes axes_of = reduce::reduced_axes;
+  const auto prepare = [](KernelCall& call) {
+    return reduce::visit_whole(call.inputs[0].dtype, [&](auto zero) {
+      return launch_reduction<Op, decltype(zero)>(call, groups_of(call, axes_of(call.attrs, call.inputs[0].shape)));
+    });
+  };
+  return {{prepare, reduce_channels_last<axes_of>}, false};
+}
+
 Launch prepare_prod_grad(KernelCall& call) {
   const Shape& x = call.inputs[1].shape;
   const FoldShape shape{Groups(x, reduce::reduced_axes(call.attrs, x))};
@@ -321,6 +332,11 @@ void add_reduce(Kernels& kernels) {
   kernels["reduce_variance"] = of_floats<reduce::Variance>();
   kernels["reduce_std"] = of_floats<reduce::Std>();
   kernels["reduce_logsumexp"] = of_floats<reduce::LogSumExp>();
+  kernels["whole_sum"] = of_whole<reduce::WholeSum>();
+  kernels["whole_prod"] = of_whole<reduce::WholeProd>();
+  kernels["whole_mean"] = of_whole<reduce::WholeMean>();
+  kernels["whole_variance"] = of_whole<reduce::WholeVariance>();
+  kernels["whole_std"] = of_whole<reduce::WholeStd>();
   kernels["reduce_prod_grad"] = {{prepare_prod_grad}};
   kernels["argmax"] = arg<true>();
   kernels["argmin"] = arg<false>();

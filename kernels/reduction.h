@@ -144,4 +144,48 @@ struct LogSumExp : Sum<T> {
   MOONFLOW_BOTH static T finish(double acc, int64_t, double center) { return static_cast<T>(center + std::log(acc)); }
 };
 
+// ---- of integers of up to 32 bits, in numbers that hold what comes out -----------------------------------------
+
+// Calls f with a value of the dtype.
+template <class F>
+decltype(auto) visit_whole(DType dtype, F&& f) {
+  if (dtype == DType::Int8) return f(int8_t{});
+  if (dtype == DType::UInt8) return f(uint8_t{});
+  require(dtype == DType::Int32, ErrorCode::DtypeMismatch, "needs int8, uint8 or int32, got ", dtype);
+  return f(int32_t{});
+}
+
+template <class T>
+struct WholeSum : Sum<T> {
+  MOONFLOW_BOTH static int64_t finish(uint64_t acc, int64_t, double) { return static_cast<int64_t>(acc); }
+};
+template <class T>
+struct WholeProd : Prod<T> {
+  MOONFLOW_BOTH static int64_t finish(uint64_t acc, int64_t, double) { return static_cast<int64_t>(acc); }
+};
+template <class T>
+struct WholeMean : Sum<T> {
+  MOONFLOW_BOTH static double finish(uint64_t acc, int64_t count, double) {
+    return static_cast<double>(static_cast<int64_t>(acc)) / static_cast<double>(count);
+  }
+};
+template <class T>
+struct WholeVariance {
+  using Acc = double;
+  using Center = WholeMean<T>;
+  static constexpr double kStart = 0;
+  MOONFLOW_BOTH static double fold(double acc, T x, double center) {
+    const double difference = static_cast<double>(x) - center;
+    return acc + difference * difference;
+  }
+  MOONFLOW_BOTH static double merge(double a, double b) { return a + b; }
+  MOONFLOW_BOTH static double finish(double acc, int64_t count, double) { return acc / static_cast<double>(count); }
+};
+template <class T>
+struct WholeStd : WholeVariance<T> {
+  MOONFLOW_BOTH static double finish(double acc, int64_t count, double) {
+    return std::sqrt(acc / static_cast<double>(count));
+  }
+};
+
 }  // namespace moonflow::reduce

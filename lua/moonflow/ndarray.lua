@@ -253,15 +253,18 @@ local function refuse_empty(a, what, given)
     #axes > 0 and " along axis " .. table.concat(axes, ", ") or "", tostring(a.shape)))
 end
 
+-- Is it of integers whose sums are given as int64, and means as float64, by ops that need no copy in these?
+local function is_whole(a) return a.dtype == "int8" or a.dtype == "uint8" or a.dtype == "int32" end
+
 --- Sum and product; integers are added up as int64. Without an axis a Lua number, with one an ndarray.
 --- @param axis? number|table  negative from the end
 --- @param keepdims? boolean     keeps the reduced axes with size 1
 --- @overload fun(a: ndarray): number
-for name, op in pairs({ sum = "reduce_sum", prod = "reduce_prod" }) do
+for _, name in ipairs({ "sum", "prod" }) do
   local signature = reduction(name)
   methods[name] = function(a, ...)
     own(a, name)
-    return reduce(op, dtypes.floating[a.dtype] and a or cast(a, "int64"), signature:parse(...), signature.where)
+    return reduce(is_whole(a) and "whole_" .. name or "reduce_" .. name, a, signature:parse(...), signature.where)
   end
 end
 
@@ -272,26 +275,30 @@ function methods.mean(a, ...)
   own(a, "mean")
   local given = mean_signature:parse(...)
   refuse_empty(a, "mean", given)
+  if is_whole(a) then return reduce("whole_mean", a, given, mean_signature.where) end
   return reduce("reduce_mean", floating(a), given, mean_signature.where)
 end
 
 --- Standard deviation and variance; integers are taken as float64. The sum of squares is divided by the number of
 --- elements, or with `ddof = 1`, where they are a sample of what is to be described, by one less.
 --- @overload fun(a: ndarray): number
-for name, op in pairs({ std = "reduce_std", var = "reduce_variance" }) do
+for name, word in pairs({ std = "std", var = "variance" }) do
   local signature = reduction(name, { { "ddof", "integer", 0 } })
   methods[name] = function(a, ...)
     own(a, name)
     local given = signature:parse(...)
     refuse_empty(a, name, given)
-    if given.ddof == 0 then return reduce(op, floating(a), given, signature.where) end
+    local function spread(of)
+      return reduce(is_whole(of) and "whole_" .. word or "reduce_" .. word, of, given, signature.where)
+    end
+    if given.ddof == 0 then return spread(is_whole(a) and a or floating(a)) end
     local count = reduced_count(a, axes_of(given))
     if count <= given.ddof then
       fail("invalid_argument", ("a:%s: ddof %d leaves nothing to divide by, of %d element%s"):format(name, given.ddof,
         count, count == 1 and "" or "s"))
     end
     -- Rounded once, when it is scaled.
-    local result = reduce(op, cast(a, "float64"), given, signature.where)
+    local result = spread(is_whole(a) and a or cast(a, "float64"))
     local factor = count / (count - given.ddof)
     result = result * (name == "std" and math.sqrt(factor) or factor)
     return ndarray.is_array(result) and cast(result, floating(a).dtype) or result

@@ -75,6 +75,28 @@ describe("without NaN", function()
   end)
 end)
 
+it("integers have sums that hold what comes out, and means in float64", function()
+  for dtype, most in pairs { int8 = 127, uint8 = 255, int32 = 2 ^ 31 - 1, int64 = 2 ^ 40 } do
+    local a = np.array({ most, -most, most, 1, most, 3, most, most, most, 0, 7, most }, "float64"):reshape { 3, 2, 2 }
+    if dtype == "uint8" then a = np.abs(a) end
+    local whole = a:astype(dtype)
+    for _, axis in ipairs { {}, { 0 }, { 1, 2 }, { 0, 2 }, { -1 } } do
+      local axes = #axis > 0 and axis or nil
+      local function both(name, ...)
+        local wanted, got = a[name](a, ...), whole[name](whole, ...)
+        if type(got) == "number" then return assert.is_true(math.abs(got - wanted) <= 1e-12 * math.abs(wanted)) end
+        assert.equal(name == "sum" and "int64" or "float64", got.dtype)
+        checks.near(wanted, got, 1e-12 * np.max(np.abs(wanted)), name .. " of " .. dtype)
+      end
+      both("sum", { axis = axes })
+      both("mean", { axis = axes, keepdims = true })
+      both("std", { axis = axes })
+      both("var", { axis = axes, ddof = 1 })
+    end
+  end
+  same({ 127 * 127, 6 }, np.array({ { 127, 2 }, { 127, 3 } }, "int8"):prod(0))
+end)
+
 it("the reach of values is from the least to the greatest", function()
   local a = np.array { { 1, 2, 3 }, { 4, 5, 9 } }
   assert.equal(8, np.ptp(a))
