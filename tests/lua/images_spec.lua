@@ -303,6 +303,20 @@ describe("images at places that are computed", function()
     return run({ x, grid }, function(b, g) return flow.nn.grid_sample(b, g, unpack(options)) end)
   end
 
+  it("grid_sample takes grids of two bytes for images whose places these do not tell apart", function()
+    for _, dtype in ipairs { "bfloat16", "float16" } do
+      local width = dtype == "bfloat16" and 300 or 2100
+      local columns = (np.arange(width):astype(flow.float) / width):reshape { 1, 1, 1, width }
+      for _, padding in ipairs { "zeros", "border", "reflection" } do
+        local got = run({ columns, np.array { { { 1, 0, 0 }, { 0, 1, 0 } } } }, function(x, theta)
+          local grid = flow.cast(flow.nn.affine_grid(theta, { 1, 1, 1, width }), dtype)
+          return flow.nn.grid_sample(x, grid, "bilinear", padding)
+        end)
+        near(columns, got, 1 / width)  -- the grid's own rounding is half a pixel
+      end
+    end
+  end)
+
   it("grid_sample goes between pixels, and over the edge", function()
     -- A row of four, at the places -1, 0.25, 3 and 5 where its ends are the outer edges.
     local function place(x) return { (x + 0.5) / 2 - 1, 0 } end

@@ -4,6 +4,8 @@
 --
 -- `tools` computes: apply(op, inputs, attrs, word), where `word` names a step on the way and the last one has none.
 
+local dtypes = require "moonflow.dtypes"
+
 local sampling = {}
 
 local function times(tools, a, b, word) return tools:apply("multiply", { a, b }, nil, word) end
@@ -98,8 +100,10 @@ end
 sampling.modes = kinds
 sampling.paddings = { zeros = true, border = true, reflection = true }
 
---- Samples x (batch, channels, height, width) at the places of grid (batch, rows, columns, 2), column before row.
+--- Samples x (batch, channels, height, width) at the places of grid (batch, rows, columns, 2), column before row. In
+--- two bytes places of a larger image would not be told apart.
 function sampling.at_grid(tools, x, grid, mode, padding, is_aligned)
+  if dtypes.narrow[grid.dtype] then grid = cast(tools, grid, "float32", "grid") end
   local sizes, points = x.shape:table(), grid.shape:table()
   local shape = { points[1], points[2], points[3], 1 }
   local function taps(coordinate, size)
