@@ -182,13 +182,19 @@ void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays) {
 
 namespace {
 
-// core.npz_read(path, budget_bytes or nil) -> { name -> ndarray }
+// core.npz_read(path, budget_bytes or nil, list of names or nil) -> { name -> ndarray }
 int npz_read(lua_State* L) {
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   auto& arrays = keep<std::map<std::string, Tensor>>(L);
+  auto& names = keep<std::set<std::string>>(L);
   protect_allocating(L, [&] {
     const int64_t budget = lua_isnil(L, 2) ? -1 : integer_at(L, 2, "budget_bytes", 0, int64_t{1} << 53);
-    arrays = read_npz(path_at(L, 1), budget, state_of(L).memory);
+    for (size_t i = 1; lua_istable(L, 3) && i <= lua_objlen(L, 3); ++i) {
+      lua_rawgeti(L, 3, static_cast<int>(i));
+      names.insert(std::string(string_at(L, -1, "name of an array")));
+      lua_pop(L, 1);
+    }
+    arrays = read_npz(path_at(L, 1), budget, names, state_of(L).memory);
   });
   push_arrays(L, arrays);
   return 1;

@@ -146,6 +146,11 @@ class HeaderReader {
       header_.swapped = order == '>' && header_.stored_size > 1;
       return;
     }
+    if (!kind.empty() && (kind[0] == 'U' || kind[0] == 'S')) {
+      fault("dtype '", descr,
+            "' is text, which no array holds; np.load(path, { names = { ... } }) reads the other arrays "
+            "of a file, and text goes beside them in a file of lines");
+    }
     fault("dtype '", descr,
           "' is not supported; there are f2, f4, f8, i1, u1, i2, u2, i4, u4, i8, u8, b1. In Python, "
           "a.astype('float32') is one that is");

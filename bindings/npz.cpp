@@ -119,18 +119,27 @@ int64_t npz_budget(int64_t file_bytes) {
 }
 
 std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
-                                       const std::shared_ptr<HostMemory>& memory) {
+                                       const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory) {
   int64_t size = 0;
   const Zip archive = open_zip(path, size);
   std::map<std::string, Tensor> arrays;
+  std::string passed_over;
   for (const zip_stat_t& entry :
        checked_members(archive.get(), path, size, budget_bytes < 0 ? npz_budget(size) : budget_bytes)) {
-    const std::string name = entry.name;
+    const std::string name = entry.name, array = name.substr(0, name.size() - kSuffix.size());
+    if (!names.empty() && names.count(array) == 0) {
+      passed_over += (passed_over.empty() ? "" : ", ") + array;
+      continue;
+    }
     Member member(zip_fopen_index(archive.get(), entry.index, 0));
     if (member == nullptr)
       fail(ErrorCode::Io, "file '", path, "', member '", name, "': ", zip_error_strerror(zip_get_error(archive.get())));
     MemberSource source(std::move(member), path + "/" + name, static_cast<int64_t>(entry.size));
-    arrays.emplace(name.substr(0, name.size() - kSuffix.size()), read_npy(source, memory));
+    arrays.emplace(array, read_npy(source, memory));
+  }
+  for (const std::string& name : names) {
+    require(arrays.count(name) > 0, ErrorCode::NotFound, "file '", path, "' has no array '", name, "'",
+            passed_over.empty() ? "" : "; it has ", passed_over);
   }
   return arrays;
 }

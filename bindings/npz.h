@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "engine/tensor.h"
@@ -12,9 +13,9 @@ namespace moonflow {
 // Most bytes that the arrays of a file of `file_bytes` may have together, unless the caller says otherwise.
 int64_t npz_budget(int64_t file_bytes);
 
-// The arrays by name, without ".npy". `budget_bytes` < 0: npz_budget.
+// The arrays by name, without ".npy": these, or all of them where none is named. `budget_bytes` < 0: npz_budget.
 std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
-                                       const std::shared_ptr<HostMemory>& memory);
+                                       const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory);
 // Uncompressed, and the same bytes for the same arrays at any time.
 void write_npz(const std::string& path, const std::map<std::string, Tensor>& arrays);
 

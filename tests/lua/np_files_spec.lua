@@ -107,6 +107,25 @@ describe("files", function()
     same(loaded.arr_1, "float32", { 2 })
   end)
 
+  it("of several arrays are read in part on demand, as where others are of text", function()
+    local path = folder .. "/some.npz"
+    np.savez(path, { a = { 1 }, b = { 2 }, classes = { 3 } })
+    local some = np.load(path, { names = { "b", "a" } })
+    same(some.a, "float32", { 1 })
+    same(some.b, "float32", { 2 })
+    assert.is_nil(some.classes)
+    some = np.load(path, { names = "classes" })
+    same(some.classes, "float32", { 3 })
+    assert.is_nil(some.a)
+    raises("not_found", "some.npz' has no array 'x'; it has a, classes", np.load, path, { names = { "b", "x" } })
+    np.save(folder .. "/one.npy", { 1 })
+    raises("invalid_argument", "np.load: names are those of an npz file", np.load, folder .. "/one.npy",
+      { names = { "a" } })
+    local whole = process.read(folder .. "/one.npy")
+    process.write(folder .. "/text.npy", (whole:gsub("<f4", "<U1")))
+    raises("io", "dtype '<U1' is text, which no array holds; np.load(path, { names", np.load, folder .. "/text.npy")
+  end)
+
   it("say what they want in the place of a path, and of the arrays", function()
     local a = np.ones({ 2 })
     for name, call in pairs({ save = np.save, savez = np.savez, save_png = np.save_png }) do

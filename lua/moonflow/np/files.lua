@@ -127,12 +127,22 @@ return function(np)
   --- @error bytes that are none, or damaged; the colours of a press, CMYK
   function np.decode_jpeg(...) return core.jpeg_decode(decode_jpeg_signature:parse(...).bytes) end
 
+  local load_signature = arguments.signature("np.load", {
+    { "path", "string" },
+    { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
+  })
   --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
   --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
   --- @return any
-  function np.load(path, ...)
-    refuse_more("np.load", 1, "path", ...)
-    path = path_of(path, "np.load")
-    return core.first_bytes(path, 2) == "PK" and core.npz_read(path) or core.npy_read(path)
+  --- @error a file that is neither, or damaged; an array of text or of Python's objects; a name that is not there
+  function np.load(...)
+    local given = load_signature:parse(...)
+    local path, names = given.path, given.names
+    if core.first_bytes(path, 2) ~= "PK" then
+      if names then load_signature:fail(": names are those of an npz file, and '" .. path .. "' is none") end
+      return core.npy_read(path)
+    end
+    if type(names) == "string" then names = { names } end
+    return core.npz_read(path, nil, names and arguments.check_list(names, "np.load: the list of names"))
   end
 end
