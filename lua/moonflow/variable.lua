@@ -409,7 +409,8 @@ function variable.load(values, where, tell)
         .. arguments.describe(value) .. (entry and arguments.maker(value, entry.dtype, entry.shape) or ""))
     elseif entry and (entry.dtype ~= value.dtype or entry.shape ~= value.shape) then
       errors.raise("shape_mismatch", where .. ": variable '" .. name .. "' is " .. entry.dtype .. " "
-        .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " " .. tostring(value.shape))
+        .. tostring(entry.shape) .. ", the value is " .. value.dtype .. " " .. tostring(value.shape)
+        .. "; flow.load_variables takes the others without it, and flow.checkpoint.get reads those of a snapshot")
     end
     names[#names + 1] = name
   end

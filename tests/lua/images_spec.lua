@@ -435,6 +435,8 @@ describe("pictures in another size", function()
     refuses("size is {0, 1}, wanted {height, width}", np.resize_picture, picture, { 0, 1 })
     refuses("the picture is int64, wanted uint8 or floats", np.resize_picture, np.ones({ 2, 2 }, "int64"), 3)
     refuses("mode is 'area', wanted 'nearest'", np.resize_picture, picture, 3, "area")
+    refuses("the picture (3, 8, 9) seems to have its channels first; a:transpose({ 1, 2, 0 }) puts them last",
+      np.resize_picture, np.ones { 3, 8, 9 }, 3)
     refuses("the picture (0, 3) has no pixels", np.resize_picture, np.ones { 0, 3 }, 3)
   end)
 end)

@@ -60,6 +60,16 @@ describe("order", function()
     assert.equal(2.5, np.median({ 4, 1, 3, 2 }))
     same(np.median(a, 1), "float32", { 2, 8 })
     same(np.median(a, { axis = 0, keepdims = true }), "float32", { { 6, 4, 5 } })
+    local b = np.arange(24):astype("float32"):reshape { 2, 3, 4 }
+    same(np.median(b, { 0, -1 }), "float32", { 7.5, 11.5, 15.5 })
+    same(np.percentile(b, 50, { axis = { 2, 1 }, keepdims = true }), "float32", { { { 5.5 } }, { { 17.5 } } })
+    assert.equal("(2, 1, 3, 1)", tostring(np.quantile(b, { 0.2, 0.7 }, { axis = { 0, 2 }, keepdims = true }).shape))
+    assert.equal("(1, 1, 1)", tostring(np.median(b, { keepdims = true }).shape))
+    assert.equal(11.5, np.median(b, {}))
+    for _, axis in ipairs { 0 / 0, 0.5 } do
+      raises("invalid_argument", "np.median: an axis is a whole number, got", np.median, b, { axis })
+    end
+    raises("invalid_argument", "np.median: axis 1 is named twice", np.median, b, { 1, -2 })
     same(np.percentile(a, 25, 1), "float32", { 1.5, 7.5 })
     same(np.percentile(np.array({ 1, 5 }, "int32"), 75, 0), "float64", 4)
     assert.equal(9, np.percentile(a, 100))

@@ -70,6 +70,9 @@ describe("numbers in a text file", function()
     fails(":1: column 1 is '1700000000123456789', beyond 2^53, where not all whole numbers are one of Lua's; as "
       .. "float64 it is the nearest one, and converters may take a part of it", "3 1700000000123456789",
       { dtype = "int64" })
+    fails(":2: column 0 is '4.7', which is no whole number, and dtype is int32", "3\n4.7", { dtype = "int32" })
+    fails(":1: column 0 is 'nan', which is no whole number, and dtype is int64", "nan", { dtype = "int64" })
+    fails(":1: column 1 is '-1', which does not fit into uint8", "3 -1", { dtype = "uint8" })
     fails(":1: a quote is not closed", '1,"2\n', { delimiter = ",", quotechar = '"' })
     fails(": quotechar is one character, beside a delimiter, got '\"'", "1 2", { quotechar = '"' }, true)
     fails(": converters must be a function, or functions by columns, got 5", "1 2", { converters = 5 }, true)

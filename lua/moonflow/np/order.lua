@@ -162,18 +162,37 @@ return function(np)
     return type(given.v) == "number" and places:item() or places
   end
 
+  -- The array with these axes as one, that axis, and the shape with 1 in their places.
+  local function with_one_axis(a, axes, called)
+    local is_taken, perm, sizes, ones = {}, {}, {}, a.shape:table()
+    for i, axis in ipairs(axes) do
+      if axis % 1 ~= 0 then
+        fail("invalid_argument", called .. ": an axis is a whole number, got " .. arguments.describe(axis))
+      end
+      axis = axis_of(a, axis, called)
+      if is_taken[axis] then fail("invalid_argument", ("%s: axis %d is named twice"):format(called, axis)) end
+      is_taken[axis], ones[axis + 1], axes[i] = true, 1, axis
+    end
+    if #axes == 1 then return a, axes[1], ones end
+    for axis = 0, a.rank - 1 do
+      if not is_taken[axis] then perm[#perm + 1], sizes[#sizes + 1] = axis, a.shape[axis] end
+    end
+    local last = 1
+    for _, axis in ipairs(axes) do perm[#perm + 1], last = axis, last * a.shape[axis] end
+    sizes[#sizes + 1] = last
+    return a:transpose(perm):reshape(sizes), #sizes - 1, ones
+  end
+
   -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
   local function quantiles(given, whole, called)
-    local a, q = ndarray.floating(as_array(given.a, called)), given.q
-    local axis = given.axis and axis_of(a, given.axis, called) or 0
-    if not given.axis and given.keepdims then
-      local ones = {}
+    local a, q, axis, ones = ndarray.floating(as_array(given.a, called)), given.q, 0, {}
+    local axes = given.axis and flat_list(given.axis) or {}
+    if #axes > 0 then
+      a, axis, ones = with_one_axis(a, axes, called)
+    else
       for i = 1, a.rank do ones[i] = 1 end
-      local flat = quantiles({ a = a, q = q }, whole, called)
-      return type(flat) == "number" and np.array(flat, a.dtype):reshape(ones)
-        or flat:reshape({ flat.shape[0], unpack(ones) })
+      a = a:ravel()
     end
-    if not given.axis then a = a:ravel() end
     local count = a.shape[axis]
     if count == 0 then fail("invalid_argument", called .. " of no values") end
     local sorted = np.sort(a, axis)
@@ -186,12 +205,12 @@ return function(np)
       local place = (count - 1) * share / whole
       local below = at(math.floor(place))
       local result = place % 1 == 0 and below or below + (at(math.ceil(place)) - below) * (place % 1)
-      result = np.where(is_unknown, np.nan, result)
-      return given.keepdims and result or np.squeeze(result, axis)
+      result = np.squeeze(np.where(is_unknown, np.nan, result), axis)
+      return given.keepdims and result:reshape(ones) or result
     end
     if type(q) == "number" then
       local result = one(q)
-      return given.axis and result or result:item()
+      return (#axes > 0 or given.keepdims) and result or result:item()
     end
     local results = {}
     if not ndarray.is_array(q) then q = np.array(q, "float64") end
@@ -200,7 +219,7 @@ return function(np)
   end
 
   local percentile_signature = signature("np.percentile",
-    { { "a", "any" }, { "q", "any" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
+    { { "a", "any" }, { "q", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
   --- What `q` percent of the values are not above, between two of them by their distances. Without an axis a number.
   --- Of a list of percentages an array, with an axis for them before the others.
   --- @return any
@@ -209,7 +228,7 @@ return function(np)
   end
 
   local quantile_signature = signature("np.quantile",
-    { { "a", "any" }, { "q", "any" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
+    { { "a", "any" }, { "q", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
   --- np.percentile with shares from 0 to 1 in place of percentages.
   --- @return any
   function np.quantile(...)
@@ -217,7 +236,7 @@ return function(np)
   end
 
   local median_signature = signature("np.median",
-    { { "a", "any" }, { "axis", "integer?" }, { "keepdims", "boolean", false } })
+    { { "a", "any" }, { "axis", "list?" }, { "keepdims", "boolean", false } })
   --- The value in the middle of the others, or between the two that are. Without an axis a number.
   --- @return any
   function np.median(...)

@@ -28,6 +28,9 @@ local function checked(given)
   local a = ndarray.as_array(given.a, "np.resize_picture")
   if a.rank ~= 2 and a.rank ~= 3 then
     signature:fail(": the picture is " .. tostring(a.shape) .. ", wanted (height, width) or (height, width, channels)")
+  elseif a.rank == 3 and a.shape[0] <= 4 and a.shape[2] > 4 then
+    signature:fail(": the picture " .. tostring(a.shape)
+      .. " seems to have its channels first; a:transpose({ 1, 2, 0 }) puts them last")
   elseif a.nbytes == 0 then
     signature:fail(": the picture " .. tostring(a.shape) .. " has no pixels")
   elseif not dtypes.floating[a.dtype] and a.dtype ~= "uint8" then

@@ -2,6 +2,7 @@
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
+local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
@@ -116,7 +117,8 @@ return function(np)
   --- `np.loadtxt("log.csv", { delimiter = ",", skiprows = 1 })`
   --- Without a delimiter columns stand apart by white space. `usecols` are the columns that are wanted, from 0,
   --- and only these have to be numbers; `skiprows` leaves out the first lines, such as a head, and what stands behind
-  --- `comments` is left out, as are empty lines. `nan` and `inf` are numbers.
+  --- `comments` is left out, as are empty lines. `nan` and `inf` are numbers. float32, which NumPy's are not, has all
+  --- whole numbers up to 2^24: Unix times and the like want `dtype = flow.float64` or flow.int64.
   --- `filling_values` stands for empty fields: `filling_values = np.nan`. `converters` make numbers of the text of
   --- columns, by their places: `converters = { [2] = function(text) return number_of[text] end }`; one function is
   --- for all columns. Between two `quotechar`, such as '"', a delimiter is a part of the text.
@@ -145,6 +147,7 @@ return function(np)
     if not all then fail("io", "np.loadtxt: " .. given.path .. ": " .. fault) end
     local wanted, values, rows, width, line_number = given.usecols and flat_list(given.usecols), {}, 0, nil, 0
     local first, last, count = {}, {}, 0
+    local least, most = dtypes.least[given.dtype], dtypes.most[given.dtype]
     local function refuse(text, ...)
       fail("invalid_argument", ("np.loadtxt: %s:%d: "):format(given.path, line_number) .. text:format(...))
     end
@@ -161,7 +164,12 @@ return function(np)
       end
       if text == "" and given.filling_values then return given.filling_values end
       local number = number_of(text)
-      if number and given.dtype == "int64" and number % 1 == 0 and math.abs(number) > 2 ^ 53 then
+      if number and least and number % 1 ~= 0 then
+        refuse("column %d is '%s', which is no whole number, and dtype is %s", column, text:sub(1, 40), given.dtype)
+      elseif number and least and (number < least or number > most) then
+        if given.dtype ~= "int64" then
+          refuse("column %d is '%s', which does not fit into %s", column, text:sub(1, 40), given.dtype)
+        end
         refuse("column %d is '%s', beyond 2^53, where not all whole numbers are one of Lua's; as float64 it is the "
           .. "nearest one, and converters may take a part of it", column, text:sub(1, 40))
       end
@@ -194,8 +202,11 @@ return function(np)
           local from, to = first[place + 1], last[place + 1]
           local converter = converters and (kind == "function" and converters or converters[place])
           count = count + 1
-          values[count] = not converter and plain_number(line, from, to)
-            or value_of(line:sub(from, to):match("^%s*(.-)%s*$"), column, converter)
+          local value = not converter and plain_number(line, from, to)
+          if not value or least and (value % 1 ~= 0 or value < least or value > most) then
+            value = value_of(line:sub(from, to):match("^%s*(.-)%s*$"), column, converter)
+          end
+          values[count] = value
         end
         rows = rows + 1
       end
