@@ -43,21 +43,22 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &facts) == 0;
 }
 
-// Overwriting removes the folder, so it must be a checkpoint and nothing else: nobody's home is deleted by a typo.
-void require_only_checkpoint(const Descriptor& directory, const std::string& path) {
+// What is `done` to it, such as "overwritten", removes the folder, so it must be a checkpoint and nothing else:
+// nobody's home is deleted by a typo.
+void require_only_checkpoint(const Descriptor& directory, const std::string& path, const char* done) {
   bool complete = false;
   for (const std::string& name : names_in(directory, path)) {
     const bool is_mark = name == kManifest || name == kDone;
     complete = complete || is_mark;
     if (is_mark && is_kind(directory, name, S_IFREG)) continue;
     const Descriptor folder = open_folder(directory.get(), name.c_str());
-    require(static_cast<bool>(folder), ErrorCode::Io, "'", path, "' is not overwritten: it holds '", name,
+    require(static_cast<bool>(folder), ErrorCode::Io, "'", path, "' is not ", done, ": it holds '", name,
             "', which is no part of a checkpoint");
     for (const std::string& inner : names_in(folder, path + "/" + name))
       require((inner == "out" || inner == "meta") && is_kind(folder, inner, S_IFREG), ErrorCode::Io, "'", path,
-              "' is not overwritten: it holds '", name, "/", inner, "', which is no part of a checkpoint");
+              "' is not ", done, ": it holds '", name, "/", inner, "', which is no part of a checkpoint");
   }
-  require(complete, ErrorCode::Io, "'", path, "' is not overwritten: it is no checkpoint, there is no ", kManifest);
+  require(complete, ErrorCode::Io, "'", path, "' is not ", done, ": it is no checkpoint, there is no ", kManifest);
 }
 
 // Removes a folder of the known form, the manifest first so that a rest of it is never taken for a whole. Best effort:
@@ -116,7 +117,7 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
     if (!names_in(old, target_).empty()) {
       require(overwrite, ErrorCode::Io, "folder '", target_,
               "' exists and is not empty; { overwrite = true } replaces the checkpoint in it");
-      require_only_checkpoint(old, target_);
+      require_only_checkpoint(old, target_, "overwritten");
     }
   }
   remove_leftovers(parent_of(target_));
@@ -202,6 +203,14 @@ void NewDirectory::publish() {
   published_ = true;
   sync_directory(parent);
   remove_checkpoint(previous);
+}
+
+void remove_whole_checkpoint(const std::string& path) {
+  const std::string target = without_slashes(path);
+  const Descriptor directory = open_folder(AT_FDCWD, target.c_str());
+  if (!directory) fail_errno(target, "open the checkpoint");
+  require_only_checkpoint(directory, target, "removed");
+  remove_checkpoint(target);
 }
 
 Descriptor open_checkpoint(const std::string& path) {

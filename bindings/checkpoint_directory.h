@@ -44,4 +44,7 @@ class NewDirectory {
 // this is the old one under its second name.
 Descriptor open_checkpoint(const std::string& path);
 
+// Removes a folder that holds a checkpoint and nothing else.
+void remove_whole_checkpoint(const std::string& path);
+
 }  // namespace moonflow

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bindings/checkpoint.h"
+#include "bindings/checkpoint_directory.h"
 #include "bindings/file.h"
 #include "bindings/idx.h"
 #include "bindings/jpeg.h"
@@ -325,6 +326,12 @@ void get_field(lua_State* L, int entry, int names_index, int field) {
 
 void push_field_names(lua_State* L, std::initializer_list<const char*> names) { push_list(L, names, push_string); }
 
+// core.checkpoint_remove(path)
+int checkpoint_remove(lua_State* L) {
+  protect(L, [&] { remove_whole_checkpoint(path_at(L, 1)); });
+  return 0;
+}
+
 // core.checkpoint_write(path, { { name =, value = }, ... }, meta or nil, overwrite or nil)
 int checkpoint_write(lua_State* L) {
   lua_settop(L, 4);
@@ -406,6 +413,7 @@ void add_files(lua_State* L, State& state) {
                                         {"safetensors_encode", safetensors_encode},
                                         {"checkpoint_write", checkpoint_write},
                                         {"checkpoint_read", checkpoint_read},
+                                        {"checkpoint_remove", checkpoint_remove},
                                         {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }

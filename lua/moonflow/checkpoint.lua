@@ -274,12 +274,17 @@ function Manager:__tostring()
 end
 
 local manager_signature = arguments.signature("flow.train.SimpleCheckPointManager",
-  { { "root_path", "string" }, { "prefix", "string", "snapshot_" } })
+  { { "root_path", "string" }, { "prefix", "string", "snapshot_" },
+    { "keep", "integer?", text = "of how many of the newest to keep; a save removes the others. All when left out" } })
 
---- Checkpoints with times as names in one directory: `flow.train.SimpleCheckPointManager("snapshots")`.
+--- Checkpoints with times as names in one directory: `flow.train.SimpleCheckPointManager("snapshots", { keep = 3 })`.
+--- @error a number to keep below 1
 function checkpoint.SimpleCheckPointManager(...)
   local given = manager_signature:parse(...)
-  return setmetatable({ root_path = given.root_path, prefix = given.prefix }, Manager)
+  if given.keep and given.keep < 1 then
+    manager_signature:fail((": keep is how many checkpoints there may be, from 1 on, got %d"):format(given.keep))
+  end
+  return setmetatable({ root_path = given.root_path, prefix = given.prefix, keep = given.keep }, Manager)
 end
 
 -- Is there a checkpoint? The original system marked its own with the second file.
@@ -327,7 +332,9 @@ function Manager:initialize_or_restore()
 end
 
 --- Saves under a new name made of the prefix and the time (UTC), and gives the name. Where the clock is not ahead of
---- the newest checkpoint it is that one's name with a number, so that the order of names stays the order of time.
+--- the newest checkpoint it is that one's name with a number, so that the order of names stays the order of time. Once
+--- it is written, those are removed that are not among the newest of which the manager keeps so many.
+--- @error a checkpoint to be removed that holds something else
 function Manager:save()
   arguments.check_self(self, Manager, "SimpleCheckPointManager:save")
   local name, newest = self.prefix .. os.date("!%Y%m%d_%H%M%S"), self:latest_checkpoint()
@@ -338,6 +345,10 @@ function Manager:save()
   end
   core.make_directory(self.root_path)
   checkpoint.CheckPoint():save(self.root_path .. "/" .. name)
+  if self.keep then
+    local names = self:list_checkpoints()
+    for i = 1, #names - self.keep do core.checkpoint_remove(self.root_path .. "/" .. names[i]) end
+  end
   return name
 end
 

@@ -22,7 +22,7 @@ local job = {}
 
 local Job = { kind = "job" }
 Job.__index = Job
-arguments.publish("Job", "job", Job, "prepare summary dot watch value_names dump export_onnx")
+arguments.publish("Job", "job", Job, "prepare summary dot watch value_names dump export_onnx train_steps")
 do
   local called = "a job is called, job(x)"
   local mode = "a job trains when its type is \"train\", one step at each call; another of type \"predict\" shares its "
@@ -433,6 +433,21 @@ local function attach(self, name, handle)
   end
   for _, of in ipairs(all_plans(self)) do of:watch(name, handle) end
   table.insert(self.watched, { name = name, handle = handle })
+end
+
+--- How many steps a train job has made, those of before too where it goes on from a checkpoint, which keeps that.
+--- @return integer
+--- @error a job that does not train
+function Job:train_steps()
+  arguments.check_self(self, Job, "job:train_steps")
+  if self.type ~= "train" then
+    errors.raise("wrong_state", self.name .. ": job:train_steps: the job has type 'predict' and makes no steps")
+  end
+  local handle, name = session.handle(), trace.step_name(self.name)
+  for _, entry in ipairs(handle:variables()) do
+    if entry.name == name then return handle:read(name):item() end
+  end
+  return 0
 end
 
 --- Calls `handler` with a value of the job each time it runs from now on, though its body does not watch it.

@@ -722,6 +722,22 @@ describe("a checkpoint", function()
     assert.truthy(first:find("^snapshot_%d+_%d+"))
   end)
 
+  it("is one of few for a manager that keeps so many", function()
+    define({ 1 })
+    local manager = flow.train.SimpleCheckPointManager(folder .. "/few", { keep = 2 })
+    local saved = {}
+    for i = 1, 4 do saved[i] = manager:save() end
+    assert.same({ saved[3], saved[4] }, manager:list_checkpoints())
+    assert.same({ saved[3], saved[4] }, core.list_directory(folder .. "/few"))
+    process.write(folder .. "/few/" .. saved[3] .. "/thesis.txt", "years of work")
+    raises("io", saved[3] .. "' is not removed: it holds 'thesis.txt', which is no part of a checkpoint", manager.save,
+      manager)
+    assert.equal("years of work", process.read(folder .. "/few/" .. saved[3] .. "/thesis.txt"))
+    assert.equal(3, #manager:list_checkpoints())
+    refuses("keep is how many checkpoints there may be, from 1 on, got 0", flow.train.SimpleCheckPointManager, folder,
+      { keep = 0 })
+  end)
+
   it("is the newest for the manager though the clock was ahead before", function()
     define({ 1 })
     local many = folder .. "/many"
