@@ -4,6 +4,7 @@
 
 #include "engine/default_floats.h"
 #include "engine/graph.h"
+#include "engine/process_end.h"
 
 namespace moonflow {
 
@@ -72,6 +73,8 @@ Evaluator::Prepared& Evaluator::prepared_for(const OpDef& op, const std::vector<
 
 void Evaluator::evaluate(const OpDef& op, const std::vector<Tensor>& inputs, const Attrs& attrs,
                          const std::shared_ptr<HostMemory>& memory, std::vector<Tensor>& outputs) {
+  const Stay stay;
+  stay.require_in_time();
   const DefaultFloats floats;
   device_->enter();
   const Prepared& prepared = prepared_for(op, inputs, attrs);
@@ -91,6 +94,8 @@ void Evaluator::evaluate(const OpDef& op, const std::vector<Tensor>& inputs, con
   void* const at = prepared.scratch.data() ? prepared.scratch.data() : scratch.data();
   prepared.launch(LaunchCall{*stream_, input_data_.data(), output_data_.data(), at});
   stream_->wait();
+  // What an op makes below us when it is used first is destroyed before what was registered earlier.
+  if (used_.count(&op) == 0 && exit_waits_from_here()) used_.insert(&op);
 }
 
 }  // namespace moonflow

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "engine/op.h"
@@ -44,6 +45,7 @@ class Evaluator {
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<Prepared>> kept_;  // the one used last is the first
+  std::set<const OpDef*> used_;                  // an exit waits for these
   std::vector<void*> input_data_, output_data_;  // of a launch under way
 };
 

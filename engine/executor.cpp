@@ -5,41 +5,26 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <new>
 #include <utility>
 
 #include "engine/default_floats.h"
+#include "engine/process_end.h"
 
 namespace moonflow {
 
 namespace {
 
-// A process that exits without closing destroys what libraries below us hold, while a worker may still be inside them.
-// So an exit first lets the running step end, and lets no further one begin. These belong to the process, and have no
-// destructor.
-std::atomic<bool> process_ends{false};
-std::atomic<int> workers_running{0};
-std::atomic<uint32_t> process_number{0};
+std::atomic<uint32_t> process_number{0};  // belongs to the process, and has no destructor
 
 void notice_forks() {
-  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] {
-    ++process_number;
-    workers_running = 0;  // they stayed behind
-  });
+  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { ++process_number; });
 }
 
-// Registered by each plan, and patient once.
-void stop_workers() {
-  process_ends = true;
-  static int patience_ms = 2000;  // a step that takes longer must not keep the process
-  for (; workers_running > 0 && patience_ms > 0; --patience_ms)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-// What a plan's preparation made below us is destroyed before what was registered earlier, so each plan registers anew.
-void stop_workers_before_exit_destroys(Plan& plan) {
-  if (!plan.ends_with_process) plan.ends_with_process = std::atexit(stop_workers) == 0;
+// What a plan's preparation made below us, and then its first run, is destroyed before what was registered earlier, so
+// each plan registers anew.
+void wait_before_exit_destroys(bool& is_registered) {
+  if (!is_registered) is_registered = exit_waits_from_here();
 }
 
 void check_feeds(const Plan& plan, const Tensor* feeds, size_t count) {
@@ -99,11 +84,13 @@ RunId Executor::submit(const std::shared_ptr<Plan>& plan, Submission submission)
   const bool is_inline = submission.may_run_inline && alone;
   const bool starts_here = plan->asynchronous && (alone || (none_before && started_in_ == run->lanes));
   lock.unlock();
+  wait_before_exit_destroys(plan->exit_waits);
   if (is_inline) {
+    const Stay stay;
+    stay.require_in_time();
     execute(*run);
     completions_.post(std::move(run));
   } else {
-    stop_workers_before_exit_destroys(*plan);
     if (plan->asynchronous && !finisher_.joinable()) finisher_ = std::thread([this] { finish_started(); });
     if (starts_here) {
       Runs place;
@@ -161,7 +148,10 @@ bool Executor::run_now(Plan& plan, const Tensor* feeds, size_t feed_count, Tenso
   for (size_t i = 0; i < plan.taps.size(); ++i) tapped[i] = Tensor::allocate(plan.taps[i].type, memory);
   Lanes& lanes = lanes_of(plan);
   completions_.skip(plan.taps.size() + 1);
-  const auto stopped = [&] { return interrupted(); };
+  wait_before_exit_destroys(plan.exit_waits);
+  const Stay stay;
+  stay.require_in_time();
+  const auto stopped = [&] { return interrupted() || process_ends(); };
   if (!plan.asynchronous) {
     error = run_plan(plan, *lanes.steps, feeds, tapped, 0, stopped);
     return true;
@@ -222,9 +212,9 @@ void Executor::work() {
     if (run->turn || !run->plan->asynchronous || started_in_ != run->lanes)
       progress_.wait(lock, [&] { return nothing_started(); });
     lock.unlock();
-    ++workers_running;
+    std::optional<Stay> stay(std::in_place);
     bool is_started = false;
-    if (process_ends) {
+    if (stay->is_late()) {
       (void)run.release();  // even giving it up would use what may be gone
     } else if (run->turn) {
       take_turn(*run);
@@ -237,7 +227,7 @@ void Executor::work() {
       entered = run->plan->device;
       completions_.post(std::move(run));
     }
-    --workers_running;
+    stay.reset();
     lock.lock();
     if (is_started) {
       hand_over(std::move(place));
@@ -261,7 +251,7 @@ void Executor::take_turn(const Run& run) {
 }
 
 bool Executor::is_stopped(const Run& run) const {
-  return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends;
+  return run.cancelled.load(std::memory_order_acquire) || interrupted() || process_ends();
 }
 
 void Executor::execute(Run& run) {
@@ -302,6 +292,7 @@ std::optional<Error> Executor::run_plan(Plan& plan, Stream& stream, const Tensor
     plan.device->enter();
     for (size_t i = 0; i < plan.feeds.size(); ++i) plan.bind(i, feeds[i].data());
     plan.launch(stream, tapped, stopped, profile_.get(), run);
+    wait_before_exit_destroys(plan.exit_waits_after_run);
   });
 }
 
@@ -353,14 +344,14 @@ void Executor::finish_started() {
     started_.pop_front();
     finishing_ = true;
     lock.unlock();
-    ++workers_running;
-    if (process_ends) {
+    std::optional<Stay> stay(std::in_place);
+    if (stay->is_late()) {
       (void)run.release();
     } else {
       finish(*run);
       completions_.post(std::move(run));
     }
-    --workers_running;
+    stay.reset();
     lock.lock_soon();
     finishing_ = false;
     progress_.notify_all();
@@ -388,7 +379,7 @@ Slot& Executor::free_slot(Plan& plan) {
     if (made)
       slot = plan.slots.emplace_back(std::move(made)).get();
     else
-      progress_.wait(lock, [&] { return (slot = find()) != nullptr || process_ends; });
+      progress_.wait(lock, [&] { return (slot = find()) != nullptr || process_ends(); });
     require(slot != nullptr, ErrorCode::Interrupted, "interrupted before it began");
   }
   slot->busy = true;

@@ -111,7 +111,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   int64_t arena_lower_bound = 0;  // most bytes alive at any one step
   int in_flight = 0;              // submitted, end not yet pulled; guarded by the session's thread
   int max_in_flight = 3;
-  bool ends_with_process = false;  // the executor has seen to it that an exit waits for a run of it
+  // The executor has seen to it that an exit waits for runs of it: for the first one, and for later ones.
+  bool exit_waits = false, exit_waits_after_run = false;
 
   // Brings its copies of variables up to date. Nothing that uses them may be under way.
   void refresh_variables() {

@@ -4,6 +4,7 @@
 
 #include "engine/compile.h"
 #include "engine/default_floats.h"
+#include "engine/process_end.h"
 
 namespace moonflow {
 
@@ -121,6 +122,8 @@ void PreparedCall::naming_job(const Work& work) {
 }
 
 void PreparedCall::publish(const std::function<Tensor(const Variable&)>& value) {
+  const Stay stay;
+  stay.require_in_time();
   const std::lock_guard<std::mutex> lock(publishing_);
   const int set = turns_.writing();
   for (size_t i = 0; i < weights_.size(); ++i) {
@@ -147,10 +150,13 @@ void PreparedCall::take_newest() {
 }
 
 void PreparedCall::run() {
+  const Stay stay;
+  stay.require_in_time();
   const DefaultFloats floats;
   device_->enter();
   take_newest();
   naming_job([&] { plan_->launch(*stream_, tapped_.data(), [] { return false; }); });
+  if (!exit_waits_) exit_waits_ = exit_waits_from_here();
 }
 
 }  // namespace moonflow

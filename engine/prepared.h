@@ -64,6 +64,7 @@ class PreparedCall {
   Variables variables_;  // the plan's own: set 0
   std::shared_ptr<Plan> plan_;
   std::unique_ptr<Stream> stream_;
+  bool exit_waits_ = false;  // for what a run has made below us
   std::vector<Tensor> inputs_, outputs_;
   std::vector<Tensor> tapped_;  // by tap of the plan: an output, or no value
   std::vector<const Variable*> weights_;

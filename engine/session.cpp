@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/compile.h"
+#include "engine/process_end.h"
 
 namespace moonflow {
 
@@ -25,6 +26,8 @@ const std::shared_ptr<Device>& Session::gpu(int index) {
 }
 
 std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& job, std::shared_ptr<Device> device) {
+  const Stay stay;
+  stay.require_in_time();
   if (!device) device = device_;
   device->enter();
   std::shared_ptr<Plan> plan = moonflow::compile(graph, job, device, variables_);
@@ -35,6 +38,8 @@ std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& jo
 std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::string& job,
                                                std::shared_ptr<Device> device, Token first, Token last) {
   require(!closed_, ErrorCode::WrongState, "the session of ", job, " is closed");
+  const Stay stay;
+  stay.require_in_time();
   auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, memory_);
   executor_.wait_idle();
   publish(call);

@@ -1,6 +1,10 @@
-/* A host that forgets to close, with runs in flight and a prepared call. It must end, and with its own code.
- * usage: exit_host jobs.lua [exit] */
+/* A host that forgets to close, with runs in flight and a prepared call, and with threads that go on to train in
+ * sessions of their own. It must end, and with its own code.
+ * usage: exit_host jobs.lua [exit|threads] */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "moonflow.h"
@@ -9,8 +13,49 @@ static void ignore(void* user, const mf_status* error, const mf_array* outputs, 
   (void)user, (void)error, (void)outputs, (void)count;
 }
 
+/* A job whose products are oneDNN's, which frees what it has made when the process exits. */
+static const char kTrain[] =
+    "local flow = require 'moonflow'\n"
+    "flow.global_function { name = 'train', type = 'train', returns = flow.typing.Numpy,\n"
+    "  inputs = { x = flow.typing.Numpy.Placeholder({ 64, 8 }) } } (function(x)\n"
+    "  local y = flow.layers.dense(flow.layers.dense(x, 64, { name = 'a' }), 3, { name = 'b' })\n"
+    "  local loss = flow.math.reduce_mean(y ^ 2)\n"
+    "  flow.optimizer.Adam(0.001):minimize(loss)\n"
+    "  return loss\n"
+    "end)\n";
+
+static atomic_int steps;
+
+static void* train(void* unused) {
+  (void)unused;
+  static const float x[64 * 8];
+  mf_session* session = NULL;
+  mf_job* job = NULL;
+  MUST(mf_session_open(NULL, &session));
+  MUST(mf_session_load_text(session, kTrain, strlen(kTrain), "train.lua"));
+  MUST(mf_job_find(session, "train", &job));
+  const mf_array in = mf_floats(x, 64 * 8);
+  float loss;
+  mf_array out = mf_floats(&loss, 1);
+  for (;;) {
+    mf_status* status = mf_job_call(job, &in, 1, &out, 1);
+    if (status) { /* the process ends */
+      CHECK(strstr(mf_status_message(status), "interrupted") || strstr(mf_status_message(status), "the process ends"));
+      mf_status_free(status);
+      pause();
+    }
+    ++steps;
+  }
+}
+
 int main(int argc, char** argv) {
   CHECK(argc >= 2);
+  if (argc == 3 && strcmp(argv[2], "threads") == 0) {
+    pthread_t threads[2];
+    for (int i = 0; i < 2; ++i) CHECK(pthread_create(&threads[i], NULL, train, NULL) == 0);
+    while (steps < 200) usleep(1000);
+    exit(0);
+  }
   mf_session* session = NULL;
   mf_job *job = NULL, *predict = NULL;
   mf_prepared* prepared = NULL;

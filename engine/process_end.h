@@ -1,0 +1,32 @@
+// What an exit of the process waits for. A process that exits without closing destroys what libraries below us hold,
+// while threads may still be inside of them: workers, and threads of a host that run plans themselves. So an exit first
+// lets end what is under way, and lets nothing further begin.
+#pragma once
+
+namespace moonflow {
+
+// A stay of this thread in what an exit destroys. They may be nested.
+class Stay {
+ public:
+  Stay();
+  ~Stay();
+  Stay(const Stay&) = delete;
+
+  // Another thread has begun to end the process: nothing below us may be used any more, nor freed.
+  bool is_late() const { return is_late_; }
+  // Throws where it is late.
+  void require_in_time() const;
+
+ private:
+  void* place_;  // nullptr where there was no memory for one: then no exit waits for this
+  bool is_late_;
+};
+
+// Whether another thread has begun to end the process.
+bool process_ends() noexcept;
+
+// An exit destroys in the reverse order of making. So this is called when something has been made, or used first, that
+// it is to find in use no more. False where the system has no room to note it.
+bool exit_waits_from_here() noexcept;
+
+}  // namespace moonflow
