@@ -117,6 +117,13 @@ function arguments.is_size(value)
   return is_integer(value) and value >= 1
 end
 
+--- Bytes and what comes after them, but for their number: love.filesystem.read gives it too.
+function arguments.of_bytes(...)
+  local bytes, size = ...
+  if type(bytes) == "string" and size == #bytes then return bytes, select(3, ...) end
+  return ...
+end
+
 --- How many places or weights a list may have that is made number by number, in a script.
 arguments.most_listed = 2 ^ 24
 

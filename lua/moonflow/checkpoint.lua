@@ -254,7 +254,7 @@ local load_memory_signature = arguments.signature("CheckPoint:load_memory",
 --- @error none of the variables in it, another shape or dtype, damaged bytes: nothing is changed
 function CheckPoint:load_memory(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:load_memory")
-  local given = load_memory_signature:parse(...)
+  local given = load_memory_signature:parse(arguments.of_bytes(...))
   local where = "CheckPoint:load_memory"
   local known = variable.known(where, given.slots)
   local values, metadata = core.safetensors_decode(given.bytes)

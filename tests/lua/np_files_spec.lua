@@ -324,9 +324,10 @@ for name in ['fortran', 'swapped', 'small']:
     np.save_png(path, picture)
     local png = process.read(path .. ".png")
     assert.is_true(np.decode_png(png) == picture)
+    assert.is_true(np.decode_png(png, #png, { raw = true }) == picture)  -- as love.filesystem.read gives them
     np.save_jpeg(path, picture)
     local jpeg = process.read(path .. ".jpg")
-    assert.is_true(np.decode_jpeg(jpeg) == np.load_jpeg(path .. ".jpg"))
+    assert.is_true(np.decode_jpeg(jpeg, #jpeg) == np.load_jpeg(path .. ".jpg"))
     raises("invalid_argument", "np.load_png: the path is the bytes of a picture, which np.decode_png(bytes) takes",
       np.load_png, png)
     raises("invalid_argument", "which np.decode_jpeg(bytes) takes", np.load_jpeg, jpeg)

@@ -89,7 +89,7 @@ return function(np)
   --- The same of a string with the bytes of a PNG file, from a socket or an archive.
   --- @error bytes that are none, or damaged
   function np.decode_png(...)
-    local given = decode_png_signature:parse(...)
+    local given = decode_png_signature:parse(arguments.of_bytes(...))
     return core.png_decode(given.bytes, given.raw)
   end
 
@@ -125,7 +125,7 @@ return function(np)
   --- The same of a string with the bytes of a JPEG file, such as `record.encoded` of flow.data.ofrecords, a frame of a
   --- camera or what came from a socket.
   --- @error bytes that are none, or damaged; the colours of a press, CMYK
-  function np.decode_jpeg(...) return core.jpeg_decode(decode_jpeg_signature:parse(...).bytes) end
+  function np.decode_jpeg(...) return core.jpeg_decode(decode_jpeg_signature:parse(arguments.of_bytes(...)).bytes) end
 
   local load_signature = arguments.signature("np.load", {
     { "path", "string" },
