@@ -33,6 +33,9 @@ local function explain(problem)
   if problem:find("^module 'moonflow%.core' not found") then
     return "moonflow: its library moonflow/core.so is nowhere on package.cpath; add lua/?.so of the build folder, or "
       .. "lib/lua/5.1/?.so of the installation, to what is now '" .. package.cpath .. "'"
+      .. (type(rawget(_G, "love")) == "table"
+        and ", or the folder inside of the game by love.filesystem.setCRequirePath('??;lib/??'); see 'A LÖVE game' in "
+          .. "docs/embedding.md" or "")
   end
   local file, complaint = problem:match("^error loading module 'moonflow%.core' from file '(.-)':%s+(.*)$")
   if not file then return problem end
