@@ -266,9 +266,10 @@ local function hand(run, token, value, sequence)
   handing = nil
 end
 
+-- A hook of the script may raise between any two lines of these, and no entry is then half there.
 local function put_aside(run, token, value, sequence)
+  stash[stash_last + 1] = { run, token, value, sequence }
   stash_last = stash_last + 1
-  stash[stash_last] = { run, token, value, sequence }
   handle:announce()
 end
 
@@ -276,8 +277,8 @@ end
 local function take_next(_, with_end)
   if stash_first <= stash_last then
     local entry = stash[stash_first]
-    stash[stash_first] = nil
     stash_first = stash_first + 1
+    stash[stash_first - 1] = nil
     if stash_first > stash_last then stash_first, stash_last = 1, 0 end
     if entry[1] == nil then return take_next(nil, with_end) end
     return entry[1], entry[2], entry[3], entry[4]
