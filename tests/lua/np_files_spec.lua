@@ -118,6 +118,8 @@ describe("files", function()
     same(some.classes, "float32", { 3 })
     assert.is_nil(some.a)
     raises("not_found", "some.npz' has no array 'x'; it has a, classes", np.load, path, { names = { "b", "x" } })
+    raises("invalid_argument", "np.load: names must be a list of names of arrays, got 5", np.load, path,
+      { names = 5 })
     np.save(folder .. "/one.npy", { 1 })
     raises("invalid_argument", "np.load: names are those of an npz file", np.load, folder .. "/one.npy",
       { names = { "a" } })

@@ -143,6 +143,9 @@ return function(np)
       return core.npy_read(path)
     end
     if type(names) == "string" then names = { names } end
+    if names ~= nil and type(names) ~= "table" then
+      load_signature:fail(": names must be a list of names of arrays, got " .. arguments.describe(names))
+    end
     return core.npz_read(path, nil, names and arguments.check_list(names, "np.load: the list of names"))
   end
 end
