@@ -43,6 +43,7 @@ std::shared_ptr<const Catalog> make_catalog() {
   add_pool(*catalog);
   add_resample(*catalog);
   add_resample_axis(*catalog);
+  add_grid_sample(*catalog);
   add_softmax(*catalog);
   add_attention(*catalog);
   add_cross_entropy(*catalog);

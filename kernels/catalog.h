@@ -44,6 +44,7 @@ void add_bias(Catalog& catalog);
 void add_pool(Catalog& catalog);
 void add_resample(Catalog& catalog);
 void add_resample_axis(Catalog& catalog);
+void add_grid_sample(Catalog& catalog);
 void add_softmax(Catalog& catalog);
 void add_attention(Catalog& catalog);
 void add_cross_entropy(Catalog& catalog);

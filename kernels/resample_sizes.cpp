@@ -1,4 +1,5 @@
-// The sizes of a resampling; see resample.h and resample_axis.h.
+// The sizes of a resampling; see resample.h, resample_axis.h and grid_sample.h.
+#include "kernels/grid_sample.h"
 #include "kernels/resample.h"
 #include "kernels/resample_axis.h"
 #include "kernels/window.h"
@@ -102,6 +103,35 @@ AxisFilter axis_filter(const Attrs& attrs, int64_t in) {
   filter.narrowing = 1 / filter.spread;
   require(std::isfinite(filter.coefficient), ErrorCode::InvalidArgument, "coefficient is ", filter.coefficient);
   return filter;
+}
+
+GridSampling grid_sampling(const Attrs& attrs, const Shape& x, const Shape& grid) {
+  require(x.rank() == 4, ErrorCode::ShapeMismatch, "x is ", x, ", wanted (batch, channels, height, width)");
+  require(grid.rank() == 4 && grid[3] == 2 && grid[0] == x[0], ErrorCode::ShapeMismatch, "grid is ", grid, ", wanted (",
+          x[0], ", rows, columns, 2) for x ", x);
+  GridSampling of;
+  of.batch = x[0];
+  of.channels = x[1];
+  of.height = x[2];
+  of.width = x[3];
+  of.rows = grid[1];
+  of.columns = grid[2];
+  require(x[2] >= 1 && x[3] >= 1, ErrorCode::ShapeMismatch, "x ", x, " has no pixels");
+  require(x[2] < kLongest && x[3] < kLongest && of.plane() < int64_t{1} << 31, ErrorCode::ShapeMismatch, "x ", x,
+          " has axes of 2^24 pixels, or planes of 2^31");
+  const std::string &mode = attrs.string("mode"), &padding = attrs.string("padding_mode");
+  require(mode == "nearest" || mode == "bilinear" || mode == "bicubic", ErrorCode::InvalidArgument, "mode is \"", mode,
+          "\", wanted \"nearest\", \"bilinear\" or \"bicubic\"");
+  of.mode = mode == "nearest"    ? GridSampling::Nearest
+            : mode == "bilinear" ? GridSampling::Bilinear
+                                 : GridSampling::Bicubic;
+  require(padding == "zeros" || padding == "border" || padding == "reflection", ErrorCode::InvalidArgument,
+          "padding_mode is \"", padding, "\", wanted \"zeros\", \"border\" or \"reflection\"");
+  of.padding = padding == "zeros"    ? GridSampling::Zeros
+               : padding == "border" ? GridSampling::Border
+                                     : GridSampling::Reflection;
+  of.align_corners = attrs.flag("align_corners");
+  return of;
 }
 
 }  // namespace moonflow

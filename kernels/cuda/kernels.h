@@ -57,6 +57,7 @@ void add_random(Kernels& kernels);
 void add_reduce(Kernels& kernels);
 void add_resample(Kernels& kernels);
 void add_resample_axis(Kernels& kernels);
+void add_grid_sample(Kernels& kernels);
 void add_rows_update(Kernels& kernels);
 void add_scatter(Kernels& kernels);
 void add_schedule(Kernels& kernels);

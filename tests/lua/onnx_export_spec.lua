@@ -175,6 +175,18 @@ describe("a job that is written", function()
     end)
   end
 
+  it("takes images at places that are computed", function()
+    for _, mode in ipairs { "nearest", "bilinear", "bicubic" } do
+      for padding, align_corners in pairs { zeros = false, border = true, reflection = false } do
+        comes_back({ 2, 3, 5, 4 }, function(x)
+          local theta = flow.reshape(flow.slice(x, { 0, 0, 0, 0 }, { 2, 1, 3, 2 }), { 2, 2, 3 })
+          local grid = flow.nn.affine_grid(theta, { 2, 3, 6, 7 }, align_corners)
+          return flow.nn.grid_sample(x, grid, mode, padding, align_corners)
+        end, { tolerance = 1e-5 })
+      end
+    end
+  end)
+
   for _, dtype in ipairs { "float32", "int32", "int64" } do
     it("divides and sums numbers of " .. dtype, function()
       local given = { dtype = dtype, reach = 9, tolerance = 1e-5 }

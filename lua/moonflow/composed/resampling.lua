@@ -16,10 +16,11 @@ An image at the places of a grid, as where it is turned or bent (Jaderberg and o
   image, to 1, the right or bottom one; with align_corners from the middle of the first pixel to that of the last
 shapes: x (batch, channels, height, width), grid (batch, rows, columns, 2) -> (batch, channels, rows, columns)
 mode: "bilinear", between the four pixels around a place; "bicubic", between sixteen; "nearest", which has
-  no gradient for the grid
+  no gradient for the grid. A place that is NaN is NaN in the result; a pixel that counts for nothing has no part in it
 padding_mode: what lies outside of the image is "zeros", the nearest pixel of its "border", or its "reflection"
-dtypes: float32, float64, bfloat16 or float16
-errors: a grid of another rank or batch, or without two numbers for each place]]
+dtypes: float32, float64, bfloat16 or float16, and any for "nearest"
+errors: a grid of another rank or batch, or without two numbers for each place; a gradient of the gradient for the
+  grid]]
 
 ops.define("nn.grid_sample", {
   { "x", "blob" }, { "grid", "blob" }, { "mode", "string", "bilinear" },
@@ -27,23 +28,8 @@ ops.define("nn.grid_sample", {
   { "align_corners", "boolean", false, text = "-1 and 1 are the middles of the outermost pixels, not their edges" },
 }, sample_doc,
 function(given, t, signature)
-  local x, grid, mode, padding = given.x, given.grid, given.mode, given.padding_mode
-  if #x.shape ~= 4 then
-    signature:fail((": x '%s' is %s, wanted (batch, channels, height, width)"):format(x.name, tostring(x.shape)))
-  end
-  local batch = x.shape[0]
-  if #grid.shape ~= 4 or grid.shape[3] ~= 2 or grid.shape[0] ~= batch then
-    signature:fail((": grid '%s' is %s, wanted (%d, rows, columns, 2) for x '%s' %s"):format(grid.name,
-      tostring(grid.shape), batch, x.name, tostring(x.shape)))
-  end
-  if not sampling.modes[mode] then
-    signature:fail(": mode is '" .. mode .. "', wanted 'bilinear', 'bicubic' or 'nearest'")
-  end
-  if not sampling.paddings[padding] then
-    signature:fail(": padding_mode is '" .. padding .. "', wanted 'zeros', 'border' or 'reflection'")
-  end
   local of_job = tools.new(t, signature, given.name or t:unnamed("GridSample"))
-  return sampling.at_grid(of_job, x, grid, mode, padding, given.align_corners)
+  return sampling.at_grid(of_job, given.x, given.grid, given.mode, given.padding_mode, given.align_corners)
 end)
 
 local affine_doc = [[

@@ -153,6 +153,14 @@ function ops.resample_axis(w)
   return w:emit("Transpose", { x }, { perm = { ints = perm } })
 end
 
+function ops.grid_sample(w)
+  local attrs = w.attrs
+  return w:emit("GridSample", { w:input(1), w:input(2) }, {
+    mode = { s = attrs.mode }, padding_mode = { s = attrs.padding_mode },
+    align_corners = { i = attrs.align_corners and 1 or 0 },
+  })
+end
+
 -- A bias goes into the convolution or the product before it.
 function ops.bias_add(w)
   local sizes = w:sizes(1)

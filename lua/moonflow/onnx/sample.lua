@@ -21,9 +21,6 @@ function operators.GridSample(node)
   local padding = node:text("padding_mode", "zeros")
   local is_aligned = node:int("align_corners", 0) ~= 0
   if not modes[mode] then node:fail("mode = " .. mode .. " is not supported", "invalid_argument") end
-  if not sampling.paddings[padding] then
-    node:fail("padding_mode = " .. padding .. " is not supported", "invalid_argument")
-  end
   return sampling.at_grid(node, x, grid, modes[mode], padding, is_aligned)
 end
 

@@ -1,0 +1,40 @@
+// Images at the places of a grid on the card, with planes that one block has and such as several share.
+#include "beside_cpu.h"
+
+using namespace moonflow;
+using namespace moonflow::oracle;
+
+TEST_CASE("an image at the places of a grid agrees with the CPU, and so do its gradients") {
+  const BesideCpu beside;
+  for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+    // In float32 a place between 64 and 128 is rounded by some 4e-6, and the slope there by 35 times as much.
+    const double tolerance = dtype == DType::BFloat16 ? 1.0 / 64 : dtype == DType::Float32 ? 1e-3 : 1e-11;
+    for (const char* mode : {"nearest", "bilinear", "bicubic"}) {
+      for (const char* padding : {"zeros", "border", "reflection"}) {
+        for (const Shape& shape : {Shape{2, 3, 7, 5}, Shape{1, 2, 70, 61}}) {
+          CAPTURE(mode, padding, shape);
+          Attrs attrs = {{"mode", std::string(mode)}, {"padding_mode", std::string(padding)}};
+          const DType of_grid = dtype == DType::Float64 ? dtype : DType::Float32;
+          const Tensor grid = drawn({of_grid, {shape[0], 9, 31, 2}}, 2, -1.3, 1.3), x = drawn({dtype, shape}, 1);
+          const TensorType out =
+              beside.check(beside.trial("grid_sample", {x, grid}, attrs), tolerance).outputs[0].type();
+          const Tensor dy = drawn(out, 3);
+          if (mode != std::string("nearest"))
+            beside.check(beside.trial("grid_sample_grid_grad", {x, grid, dy}, attrs), tolerance);
+          attrs.set("shape", shape.dims());
+          beside.check(beside.trial("grid_sample_image_grad", {grid, dy}, attrs), tolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the nearest pixels are taken of any dtype on the card") {
+  const BesideCpu beside;
+  for (const DType dtype : {DType::UInt8, DType::Int32, DType::Int64}) {
+    for (const DType of_grid : {DType::Float32, DType::Float64}) {
+      const Tensor x = drawn({dtype, {2, 3, 7, 5}}, 1, 0, 90), grid = drawn({of_grid, {2, 4, 5, 2}}, 2, -1.5, 1.5);
+      beside.check(beside.trial("grid_sample", {x, grid}, {{"mode", std::string("nearest")}}), 0.0);
+    }
+  }
+}
