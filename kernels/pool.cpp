@@ -65,9 +65,9 @@ std::vector<ValueId> grad_avg_pool(GradCall& call) {
   return {call.op("avg_pool2d_grad", {call.grads[0]}, attrs)};
 }
 
-// Linear in dy, so for the gradient g of dx each dy gets the g of its window's first maximum. In row-major order that is
-// the first of a row in the first row that has it, so columns and rows are gone through one after the other: windows of
-// one place are joined to twice as long ones, which may overlap, and the last join takes only the windows that there
+// Linear in dy, so for the gradient g of dx each dy gets the g of its window's first maximum. In row-major order that
+// is the first of a row in the first row that has it, so columns and rows are gone through one after the other: windows
+// of one place are joined to twice as long ones, which may overlap, and the last join takes only the windows that there
 // are. In a tie the earlier half has it.
 std::vector<ValueId> grad_max_pool_grad(GradCall& call) {
   const Pool pool = pool_of(call.attrs, call.type(call.inputs[1]).shape);
@@ -123,21 +123,9 @@ Launch prepare(PoolKind kind, KernelCall& call) {
   const bool forward = kind == PoolKind::Max || kind == PoolKind::Average;
   const Pool pool = pool_of(call.attrs, forward ? call.inputs[0].shape : call.outputs[0].shape);
   const bool relu = kind == PoolKind::MaxGrad && call.attrs.flag("relu");
-  // oneDNN has none but its plain reference for rows of an image, and a slow one where channels come last.
-  const bool in_rows =
-      call.input_layouts[0].row_major() && (forward || !pool.format.channels_last) && kind != PoolKind::AverageGrad;
-  if (call.inputs[0].dtype == DType::Float32 && !in_rows) {
-    if (kind == PoolKind::MaxGrad) {
-      const auto form = cpu::channel_form(call.inputs[1], call.input_layouts[1], pool.format.channel_axis());
-      if (form && cpu::pools_by_two(pool, *form)) return cpu::max_grad_by_two(pool, *form, relu);
-    }
-    try {
-      return cpu::pool_primitive(pool, kind, relu, call);
-    } catch (const dnnl::error& error) {
-      // The loops know only rows. No blocked layout is known for which oneDNN lacks a kernel.
-      require(call.input_layouts[0].row_major() && call.output_layouts[0].row_major(), ErrorCode::Unsupported,
-              "oneDNN has no kernel for this pooling: ", error.what());
-    }
+  if (kind == PoolKind::MaxGrad && call.inputs[0].dtype == DType::Float32) {
+    const auto form = cpu::channel_form(call.inputs[1], call.input_layouts[1], pool.format.channel_axis());
+    if (form && cpu::pools_by_two(pool, *form)) return cpu::max_grad_by_two(pool, *form, relu);
   }
   return cpu::pool_loops(pool, kind, relu, call);
 }

@@ -1,16 +1,13 @@
-// The ways of the CPU to compute a pooling: plain loops, oneDNN, a kernel for windows of 2x2.
+// The ways of the CPU to compute a pooling: loops, and a kernel for gradients of windows of 2x2.
 #pragma once
 
 #include "kernels/pool.h"
 
 namespace moonflow::cpu {
 
-// For both floating dtypes and any sizes, over row-major values: the launch of whatever oneDNN has no kernel for, above
-// all float64. `relu` is for MaxGrad: nothing passes where the maximum is not positive.
+// For both floating dtypes and any sizes, in any layout with a channel form. `relu` is for MaxGrad: nothing passes
+// where the maximum is not positive.
 Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
-
-// Through oneDNN, float32 only, in any layout with a channel form. Throws dnnl::error where it has no kernel.
-Launch pool_primitive(const Pool& pool, PoolKind kind, bool relu, KernelCall& call);
 
 // MaxGrad where 2 x 2 windows tile the image and the channels are innermost. float32.
 bool pools_by_two(const Pool& pool, const ChannelForm& form);

@@ -1,41 +1,16 @@
-// Pooling as plain loops. A plane, which is one channel of one image, is one thread's, so results do not depend on the
-// number of threads.
+// Pooling in loops: over the rows of planes, or over channels that lie side by side. What is summed is one thread's, so
+// results do not depend on the number of threads.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/image_layouts.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/simd.h"
 
 namespace moonflow::cpu {
 namespace {
-
-// Where the elements of a plane are.
-struct Plane {
-  int64_t offset, row, column;
-
-  int64_t at(int64_t y, int64_t x) const { return offset + y * row + x * column; }
-};
-
-Plane plane_of(const ImageSize& size, const ImageFormat& format, int64_t n, int64_t c) {
-  const int64_t places = size.height * size.width;
-  if (!format.channels_last) return {(n * size.channels + c) * places, size.width, 1};
-  return {n * places * size.channels + c, size.width * size.channels, size.channels};
-}
-
-// Calls body(image plane, out plane) for every channel of every image.
-template <class Body>
-void each_plane(const Pool& pool, const Body& body) {
-  const int64_t work = std::max<int64_t>(1, pool.image.height * pool.image.width);
-  const int64_t channels = pool.image.channels;
-  parallel_for(pool.image.batch * channels, std::max<int64_t>(1, kGrain / work), [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      body(plane_of(pool.image, pool.format, i / channels, i % channels),
-           plane_of(pool.out, pool.format, i / channels, i % channels));
-    }
-  });
-}
 
 struct Range {
   int64_t first, last;
@@ -48,34 +23,6 @@ Range seen(const Window& window, int64_t o) {
   return {window.start(o) + window.first(o), window.start(o) + window.last(o)};
 }
 
-// Calls body(output element, rows, columns) for every window; the ranges are what the window sees of the image.
-template <class Body>
-void each_window(const Pool& pool, const Plane& out, const Body& body) {
-  for (int64_t y = 0; y < pool.out.height; ++y) {
-    const Range rows = seen(pool.windows[0], y);
-    for (int64_t x = 0; x < pool.out.width; ++x) body(out.at(y, x), rows, seen(pool.windows[1], x));
-  }
-}
-
-// The offset of the first maximum in row-major order.
-template <class T>
-int64_t first_maximum(const T* image, const Plane& plane, Range rows, Range columns) {
-  int64_t best = plane.at(rows.first, columns.first);
-  for (int64_t y = rows.first; y < rows.last; ++y) {
-    for (int64_t x = columns.first; x < columns.last; ++x) {
-      if (gives_way(image[best], image[plane.at(y, x)])) best = plane.at(y, x);
-    }
-  }
-  return best;
-}
-
-template <class T>
-void clear(const Pool& pool, const Plane& plane, T* image) {
-  for (int64_t y = 0; y < pool.image.height; ++y) {
-    for (int64_t x = 0; x < pool.image.width; ++x) image[plane.at(y, x)] = 0;
-  }
-}
-
 // ---- windows side by side --------------------------------------------------------------------------------------
 
 // The windows of an output row where columns are neighbours, some at a time: first down the rows that they see of the
@@ -84,7 +31,7 @@ class RowOfWindows {
  public:
   static constexpr int64_t kSpan = 512;  // columns that are held together
 
-  static bool serves(const Pool& pool) { return !pool.format.channels_last && pool.windows[1].size <= kSpan / 4; }
+  static bool serves(const Pool& pool) { return pool.windows[1].size <= kSpan / 4; }
 
   explicit RowOfWindows(const Pool& pool)
       : along_(pool.windows[1]), width_(pool.image.width), together_((kSpan - along_.size) / along_.stride + 1) {}
@@ -140,13 +87,16 @@ class RowOfWindows {
   const int64_t width_, together_;
 };
 
-// Calls body(row of windows, y, image plane, out plane) for every row of every plane.
+// Calls body(y, image plane, row of the output) for every row of windows of every plane, which is one thread's.
 template <class Body>
 void each_row(const Pool& pool, const Body& body) {
-  const RowOfWindows windows(pool);
-  each_plane(pool, [&](const Plane& image, const Plane& out) {
+  const int64_t places = pool.image.height * pool.image.width;
+  parallel_for(pool.image.batch * pool.image.channels, kGrain / places + 1, [&](int64_t first, int64_t last) {
     widest([&] {
-      for (int64_t y = 0; y < pool.out.height; ++y) body(windows, y, image.offset, out.at(y, 0));
+      for (int64_t plane = first; plane < last; ++plane) {
+        for (int64_t y = 0; y < pool.out.height; ++y)
+          body(y, plane * places, (plane * pool.out.height + y) * pool.out.width);
+      }
     });
   });
 }
@@ -160,7 +110,8 @@ struct Larger {
 
 template <class T>
 void max_of_rows(const Pool& pool, const T* x, T* out) {
-  each_row(pool, [&](const RowOfWindows& windows, int64_t y, int64_t image, int64_t row) {
+  const RowOfWindows windows(pool);
+  each_row(pool, [&](int64_t y, int64_t image, int64_t row) {
     windows.gather<T>(pool, y, x + image, Larger(), [&](int64_t first, int64_t last, const T* held, Range) {
       std::copy(held, held + (last - first), out + row + first);
     });
@@ -170,7 +121,8 @@ void max_of_rows(const Pool& pool, const T* x, T* out) {
 template <class T>
 void average_of_rows(const Pool& pool, const T* x, T* out) {
   const auto add = [](double sum, double value) { return sum + value; };
-  each_row(pool, [&](const RowOfWindows& windows, int64_t y, int64_t image, int64_t row) {
+  const RowOfWindows windows(pool);
+  each_row(pool, [&](int64_t y, int64_t image, int64_t row) {
     windows.gather<double>(pool, y, x + image, add, [&](int64_t first, int64_t last, const double* held, Range rows) {
       for (int64_t o = first; o < last; ++o) {
         const double count = static_cast<double>(rows.size() * seen(pool.windows[1], o).size());
@@ -183,7 +135,8 @@ void average_of_rows(const Pool& pool, const T* x, T* out) {
 template <class T>
 void max_grad_of_rows(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) {
   const int64_t width = pool.image.width;
-  each_row(pool, [&](const RowOfWindows& windows, int64_t y, int64_t image, int64_t row) {
+  const RowOfWindows windows(pool);
+  each_row(pool, [&](int64_t y, int64_t image, int64_t row) {
     if (y == 0) std::fill_n(dx + image, pool.image.height * width, T(0));
     windows.gather<T>(pool, y, x + image, Larger(), [&](int64_t first, int64_t last, const T* held, Range rows) {
       for (int64_t o = first; o < last; ++o) {
@@ -203,36 +156,103 @@ void max_grad_of_rows(const Pool& pool, bool relu, const T* dy, const T* x, T* d
   });
 }
 
+template <class T>
+void average_grad_of_rows(const Pool& pool, const T* dy, T* dx) {
+  const int64_t width = pool.image.width;
+  each_row(pool, [&](int64_t y, int64_t image, int64_t row) {
+    if (y == 0) std::fill_n(dx + image, pool.image.height * width, T(0));
+    const Range rows = seen(pool.windows[0], y);
+    for (int64_t o = 0; o < pool.out.width; ++o) {
+      const Range columns = seen(pool.windows[1], o);
+      const T share = dy[row + o] / static_cast<T>(rows.size() * columns.size());
+      for (int64_t i = rows.first; i < rows.last; ++i) {
+        for (int64_t j = columns.first; j < columns.last; ++j) dx[image + i * width + j] += share;
+      }
+    }
+  });
+}
+
 // ---- channels side by side -------------------------------------------------------------------------------------
 
-// Where channels come last a window is taken in all of them together, some at a time. Calls done(offset, channels,
-// held, seen) with the place in the output of so many, what `take` makes of their elements, and how many each has.
+// An image whose channels lie side by side, all of them or those of a block: a window is taken in some together.
+struct Beside {
+  static constexpr int64_t kSpan = 64;  // channels together
+  int64_t planes, lanes;                // blocks of all images, channels of one
+};
+
+// Calls take(place) with the first of `count` channels at each place of a window but the first one.
+template <class T, class Take>
+void each_further_place(const T* corner, Range rows, Range columns, int64_t row, int64_t column, const Take& take) {
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    for (int64_t j = i == 0 ? 1 : 0; j < columns.size(); ++j) take(corner + i * row + j * column);
+  }
+}
+
+// Calls done(offset, channels, held, seen) with the place in the output of so many, what `take` makes of their
+// elements, and how many each has.
 template <class Held, class T, class Take, class Done>
-void each_window_in_channels(const Pool& pool, const T* x, const Take& take, const Done& done) {
-  constexpr int64_t kSpan = 256;
-  const int64_t channels = pool.image.channels, width = pool.image.width * channels;
-  const int64_t work = pool.out.width * channels * pool.windows[0].size * pool.windows[1].size;
+void each_window_beside(const Pool& pool, const Beside& beside, const T* x, const Take& take, const Done& done) {
+  const int64_t work = pool.out.width * beside.lanes * pool.windows[0].size * pool.windows[1].size;
+  const int64_t lanes = beside.lanes, width = pool.image.width * lanes;
+  parallel_for(beside.planes * pool.out.height, kGrain / work + 1, [&](int64_t begin, int64_t end) {
+    widest([&] {
+      Held held[Beside::kSpan];
+      for (int64_t line = begin; line < end; ++line) {
+        const Range rows = seen(pool.windows[0], line % pool.out.height);
+        const T* const image = x + (line / pool.out.height * pool.image.height + rows.first) * width;
+        for (int64_t o = 0; o < pool.out.width; ++o) {
+          const Range columns = seen(pool.windows[1], o);
+          for (int64_t first = 0; first < lanes; first += Beside::kSpan) {
+            const int64_t count = std::min(Beside::kSpan, lanes - first);
+            const T* const corner = image + columns.first * lanes + first;
+            for (int64_t c = 0; c < count; ++c) held[c] = corner[c];
+            each_further_place(corner, rows, columns, width, lanes, [&](const T* place) {
+              for (int64_t c = 0; c < count; ++c) held[c] = take(held[c], static_cast<Held>(place[c]));
+            });
+            done((line * pool.out.width + o) * lanes + first, count, held, rows.size() * columns.size());
+          }
+        }
+      }
+    });
+  });
+}
+
+template <class T>
+void max_beside(const Pool& pool, const Beside& beside, const T* x, T* out) {
+  each_window_beside<T>(pool, beside, x, Larger(), [=](int64_t offset, int64_t count, const T* held, int64_t) {
+    std::copy(held, held + count, out + offset);
+  });
+}
+
+template <class T>
+void average_beside(const Pool& pool, const Beside& beside, const T* x, T* out) {
+  const auto add = [](double sum, double value) { return sum + value; };
+  each_window_beside<double>(pool, beside, x, add,
+                             [=](int64_t offset, int64_t count, const double* held, int64_t seen) {
+                               for (int64_t c = 0; c < count; ++c)
+                                 out[offset + c] = static_cast<T>(held[c] / static_cast<double>(seen));
+                             });
+}
+
+// Calls body(count, dy, corner, rows, columns) for all windows of some channels after the other, which are one
+// thread's: `dy` at the first of `count` channels of the output, `corner` where the window begins in the image. dx
+// begins as 0.
+template <class T, class Body>
+void each_grad_beside(const Pool& pool, const Beside& beside, const T* dy, T* dx, const Body& body) {
+  const int64_t places = pool.image.height * pool.image.width, windows = pool.out.height * pool.out.width;
+  const int64_t lanes = beside.lanes, spans = (lanes + Beside::kSpan - 1) / Beside::kSpan;
   parallel_for(
-      pool.out.batch * pool.out.height, kGrain / std::max<int64_t>(1, work) + 1, [&](int64_t begin, int64_t end) {
+      beside.planes * spans, kGrain / (places * std::min(lanes, Beside::kSpan)) + 1, [&](int64_t begin, int64_t end) {
         widest([&] {
-          Held held[kSpan];
-          for (int64_t line = begin; line < end; ++line) {
-            const Range rows = seen(pool.windows[0], line % pool.out.height);
-            const T* const image = x + (line / pool.out.height * pool.image.height + rows.first) * width;
-            for (int64_t o = 0; o < pool.out.width; ++o) {
-              const Range columns = seen(pool.windows[1], o);
-              for (int64_t first = 0; first < channels; first += kSpan) {
-                const int64_t count = std::min(kSpan, channels - first);
-                const T* const corner = image + columns.first * channels + first;
-                for (int64_t c = 0; c < count; ++c) held[c] = corner[c];
-                for (int64_t i = 0; i < rows.size(); ++i) {
-                  for (int64_t j = i == 0 ? 1 : 0; j < columns.size(); ++j) {
-                    const T* const place = corner + i * width + j * channels;
-                    for (int64_t c = 0; c < count; ++c) held[c] = take(held[c], static_cast<Held>(place[c]));
-                  }
-                }
-                done((line * pool.out.width + o) * channels + first, count, held, rows.size() * columns.size());
-              }
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t plane = i / spans, first = i % spans * Beside::kSpan;
+            const int64_t start = plane * places * lanes + first, count = std::min(Beside::kSpan, lanes - first);
+            for (int64_t p = 0; p < places; ++p) std::fill_n(dx + start + p * lanes, count, T(0));
+            for (int64_t w = 0; w < windows; ++w) {
+              const Range rows = seen(pool.windows[0], w / pool.out.width);
+              const Range columns = seen(pool.windows[1], w % pool.out.width);
+              body(count, dy + (plane * windows + w) * lanes + first,
+                   start + (rows.first * pool.image.width + columns.first) * lanes, rows, columns);
             }
           }
         });
@@ -240,94 +260,81 @@ void each_window_in_channels(const Pool& pool, const T* x, const Take& take, con
 }
 
 template <class T>
-void max_in_channels(const Pool& pool, const T* x, T* out) {
-  each_window_in_channels<T>(pool, x, Larger(), [=](int64_t offset, int64_t count, const T* held, int64_t) {
-    std::copy(held, held + count, out + offset);
-  });
-}
-
-template <class T>
-void average_in_channels(const Pool& pool, const T* x, T* out) {
-  const auto add = [](double sum, double value) { return sum + value; };
-  each_window_in_channels<double>(pool, x, add, [=](int64_t offset, int64_t count, const double* held, int64_t seen) {
-    for (int64_t c = 0; c < count; ++c) out[offset + c] = static_cast<T>(held[c] / static_cast<double>(seen));
-  });
-}
-
-// ---- one by one ------------------------------------------------------------------------------------------------
-
-template <class T>
-void max_pool(const Pool& pool, const T* x, T* out) {
-  if (pool.format.channels_last) return max_in_channels(pool, x, out);
-  if (RowOfWindows::serves(pool)) return max_of_rows(pool, x, out);
-  each_plane(pool, [&](const Plane& from, const Plane& to) {
-    each_window(pool, to,
-                [&](int64_t o, Range rows, Range columns) { out[o] = x[first_maximum(x, from, rows, columns)]; });
-  });
-}
-
-template <class T>
-void max_pool_grad(const Pool& pool, bool relu, const T* dy, const T* x, T* dx) {
-  if (RowOfWindows::serves(pool)) return max_grad_of_rows(pool, relu, dy, x, dx);
-  each_plane(pool, [&](const Plane& to, const Plane& from) {
-    clear(pool, to, dx);
-    each_window(pool, from, [&](int64_t o, Range rows, Range columns) {
-      const int64_t best = first_maximum(x, to, rows, columns);
-      if (!relu || x[best] > 0) dx[best] += dy[o];
+void max_grad_beside(const Pool& pool, const Beside& beside, bool relu, const T* dy, const T* x, T* dx) {
+  const int64_t column = beside.lanes, row = pool.image.width * column;
+  each_grad_beside(pool, beside, dy, dx, [=](int64_t count, const T* given, int64_t corner, Range rows, Range columns) {
+    T most[Beside::kSpan], rest[Beside::kSpan];
+    for (int64_t c = 0; c < count; ++c) most[c] = x[corner + c];
+    each_further_place(x + corner, rows, columns, row, column, [&](const T* place) {
+      for (int64_t c = 0; c < count; ++c) most[c] = Larger()(most[c], place[c]);
     });
-  });
-}
-
-template <class T>
-void avg_pool(const Pool& pool, const T* x, T* out) {
-  if (pool.format.channels_last) return average_in_channels(pool, x, out);
-  if (RowOfWindows::serves(pool)) return average_of_rows(pool, x, out);
-  each_plane(pool, [&](const Plane& from, const Plane& to) {
-    each_window(pool, to, [&](int64_t o, Range rows, Range columns) {
-      double sum = 0;
-      for (int64_t i = rows.first; i < rows.last; ++i) {
-        for (int64_t j = columns.first; j < columns.last; ++j) sum += x[from.at(i, j)];
+    for (int64_t c = 0; c < count; ++c) rest[c] = !relu || most[c] > 0 ? given[c] : T(0);
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      for (int64_t j = 0; j < columns.size(); ++j) {
+        const int64_t at = corner + i * row + j * column;
+#pragma omp simd
+        for (int64_t c = 0; c < count; ++c) {
+          const T left = x[at + c] == most[c] || most[c] != most[c] ? T(0) : rest[c];
+          dx[at + c] += x[at + c] == most[c] || most[c] != most[c] ? rest[c] : T(0);
+          rest[c] = left;
+        }
       }
-      out[o] = static_cast<T>(sum / (rows.size() * columns.size()));
-    });
+    }
   });
 }
 
 template <class T>
-void avg_pool_grad(const Pool& pool, const T* dy, T* dx) {
-  each_plane(pool, [&](const Plane& to, const Plane& from) {
-    clear(pool, to, dx);
-    each_window(pool, from, [&](int64_t o, Range rows, Range columns) {
-      const T share = dy[o] / static_cast<T>(rows.size() * columns.size());
-      for (int64_t i = rows.first; i < rows.last; ++i) {
-        for (int64_t j = columns.first; j < columns.last; ++j) dx[to.at(i, j)] += share;
+void average_grad_beside(const Pool& pool, const Beside& beside, const T* dy, T* dx) {
+  const int64_t column = beside.lanes, row = pool.image.width * column;
+  each_grad_beside(pool, beside, dy, dx, [=](int64_t count, const T* given, int64_t corner, Range rows, Range columns) {
+    T share[Beside::kSpan];
+    for (int64_t c = 0; c < count; ++c) share[c] = given[c] / static_cast<T>(rows.size() * columns.size());
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      for (int64_t j = 0; j < columns.size(); ++j) {
+        T* const to = dx + corner + i * row + j * column;
+#pragma omp simd
+        for (int64_t c = 0; c < count; ++c) to[c] += share[c];
       }
-    });
+    }
   });
+}
+
+// Rows where the channels are planes, else channels side by side; wide windows of rows as if there were one channel.
+Beside beside_of(const Pool& pool, const TensorType& image, const Layout& layout) {
+  const int64_t batch = pool.image.batch;
+  if (layout.row_major() && !pool.format.channels_last) return {batch * pool.image.channels, 1};
+  const auto form = channel_form(image, layout, pool.format.channel_axis());
+  require(form.has_value(), ErrorCode::Internal, "pooling of an image without channels");
+  return {batch * form->blocks, form->lanes};
 }
 
 }  // namespace
 
 Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call) {
-  if (kind == PoolKind::MaxGrad) call.scratch_bytes = call.inputs[1].bytes();
+  const bool is_max_grad = kind == PoolKind::MaxGrad, makes_image = kind == PoolKind::AverageGrad;
+  const TensorType& image = makes_image ? call.outputs[0] : call.inputs[is_max_grad];
+  const Layout& layout = makes_image ? call.output_layouts[0] : call.input_layouts[is_max_grad];
+  const Beside beside = beside_of(pool, image, layout);
+  const bool in_rows = beside.lanes == 1 && (makes_image || RowOfWindows::serves(pool));
+  if (is_max_grad) call.scratch_bytes = layout.bytes_of(image);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
-    return [pool, kind, relu, bytes = call.scratch_bytes](const LaunchCall& launch) {
+    return [=, bytes = call.scratch_bytes](const LaunchCall& launch) {
       const T* first = launch.input<T>(0);
       T* out = launch.output<T>(0);
       switch (kind) {
         case PoolKind::Max:
-          return max_pool(pool, first, out);
+          return in_rows ? max_of_rows(pool, first, out) : max_beside(pool, beside, first, out);
         case PoolKind::Average:
-          return avg_pool(pool, first, out);
+          return in_rows ? average_of_rows(pool, first, out) : average_beside(pool, beside, first, out);
         case PoolKind::AverageGrad:
-          return avg_pool_grad(pool, first, out);
+          return in_rows ? average_grad_of_rows(pool, first, out) : average_grad_beside(pool, beside, first, out);
         case PoolKind::MaxGrad:
           break;
       }
       const T* x = launch.input<T>(1);
       if (x == out) x = static_cast<const T*>(std::memcpy(launch.scratch, x, bytes));
-      max_pool_grad(pool, relu, first, x, out);
+      in_rows ? max_grad_of_rows(pool, relu, first, x, out) : max_grad_beside(pool, beside, relu, first, x, out);
     };
   });
 }

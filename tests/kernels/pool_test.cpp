@@ -1,4 +1,4 @@
-// Pooling: golden values, oneDNN in float32 against the plain loops in float64, and where gradients go.
+// Pooling: golden values, float32 against float64, in rows and in blocks of channels, and where gradients go.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -142,6 +142,45 @@ TEST_CASE("windows side by side give what they give one by one") {
                    session.evaluate("max_pool2d_grad", {dy_last, x_last}, with(last, "relu", relu))[0]) < 1e-14);
     }
   }
+}
+
+TEST_CASE("an image in the blocks that a convolution gives is pooled there, for real time as well") {
+  const bool for_real_time = GENERATE(false, true);
+  Session session(all_ops(), for_real_time ? make_real_time_cpu_device() : make_cpu_device(2));
+  const int64_t channels = for_real_time ? 32 : 24;  // what needs no padding, and what leaves half of a block to it
+  const Tensor x = random_values({DType::Float32, {2, channels, 13, 12}}, 1),
+               filter = random_values({DType::Float32, {channels, channels, 3, 3}}, 2);
+  const Attrs same = {{"padding", std::string("SAME")}, {"algorithm", std::string("winograd")}};
+  const Tensor image = session.evaluate("conv2d", {x, filter}, same)[0];
+  size_t in_blocks = 0;
+  for (const auto& [size, stride, padding] : std::vector<std::tuple<Ints, int64_t, const char*>>{
+           {{2}, 2, "VALID"}, {{3}, 2, "SAME"}, {{3}, 1, "SAME"}, {{3, 2}, 3, "SAME_LOWER"}, {{13, 12}, 1, "VALID"}}) {
+    const Attrs attrs = {{"ksize", size}, {"strides", Ints{stride}}, {"padding", std::string(padding)}};
+    CAPTURE(str(size), stride, padding);
+    const TensorType out = session.evaluate("max_pool2d", {image}, attrs)[0].type();
+    const Tensor dy = random_values(out, 3), square = session.evaluate("square", {image})[0];
+    const Attrs for_image = with(attrs, "shape", image.shape().dims());
+    Graph graph(session.catalog());
+    const ValueId convolved =
+        graph.append("conv2d", {graph.feed("x", x.type()), graph.feed("filter", filter.type())}, same, "conv")[0];
+    const ValueId squared = graph.append("square", {convolved}, {}, "square")[0], given = graph.feed("dy", dy.type());
+    graph.tap(graph.append("max_pool2d", {convolved}, attrs, "max")[0], 1);
+    graph.tap(graph.append("avg_pool2d", {convolved}, attrs, "average")[0], 2);
+    graph.tap(graph.append("max_pool2d_grad", {given, squared}, attrs, "max_grad")[0], 3);
+    const ValueId average = graph.append("avg_pool2d", {squared}, attrs, "another")[0];
+    graph.tap(graph.append("avg_pool2d_grad", {average}, for_image, "average_grad")[0], 4);
+    const auto plan = session.compile(graph, "job");
+    for (const Step& step : plan->steps) {
+      in_blocks += step.label.find("pool2d") != std::string::npos && !step.input_layouts.back().row_major();
+    }
+    const std::vector<Tensor> got = run(session, plan, {x, filter, dy});
+    CHECK(distance(got[0], session.evaluate("max_pool2d", {image}, attrs)[0]) < 1e-5);
+    CHECK(distance(got[1], session.evaluate("avg_pool2d", {image}, attrs)[0]) < 1e-5);
+    CHECK(distance(got[2], session.evaluate("max_pool2d_grad", {dy, square}, attrs)[0]) < 1e-5);
+    const Tensor mean = session.evaluate("avg_pool2d", {square}, attrs)[0];
+    CHECK(distance(got[3], session.evaluate("avg_pool2d_grad", {mean}, for_image)[0]) < 1e-5);
+  }
+  CHECK(in_blocks == 25);  // five poolings each
 }
 
 TEST_CASE("the gradient of max pooling goes to the first of equal maxima") {

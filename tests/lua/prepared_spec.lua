@@ -117,6 +117,21 @@ describe("a prepared call", function()
     end
   end)
 
+  it("pools what a normed convolution leaves in blocks of channels", function()
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 1, 16, 32, 32 }) }, returns = tp.Tuple { tp.Numpy, tp.Numpy },
+    } (function(x)
+      local maps = flow.layers.conv2d(x, 16, 3, { padding = "SAME", name = "conv" })
+      maps = flow.nn.relu(flow.layers.batch_normalization(maps, { name = "norm" }))
+      return flow.nn.max_pool2d(maps, 3, 2, "SAME"), flow.nn.avg_pool2d(maps, 32, 1, "VALID")
+    end)
+    local call, x = job:prepare(), np.random.uniform(-1, 1, { 1, 16, 32, 32 }):astype(flow.float)
+    local most, mean = job(x)
+    local prepared_most, prepared_mean = call(x)
+    assert.is_true(np.max(np.abs(most - prepared_most)) < 1e-5)
+    assert.is_true(np.max(np.abs(mean - prepared_mean)) < 1e-5)
+  end)
+
   it("takes lists of arrays where its job does", function()
     local T = tp.Numpy.Placeholder({ 2 })
     local job = flow.global_function { inputs = { pair = { T, T }, z = T }, returns = tp.Numpy } (function(pair, z)
