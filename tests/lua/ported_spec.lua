@@ -156,6 +156,13 @@ describe("a small function of the original", function()
     near({ 3, 1, 2 }, run({ x }, function(a) return flow.math.two_stage_reduce_min(a, 0) end))
   end)
 
+  it("has no slope where a norm is 0, as of points that are masked", function()
+    local slopes = run({ np.array { { 3, 4 }, { 0, 0 } } }, function(a)
+      return flow.gradients(flow.math.reduce_sum(flow.math.reduce_euclidean_norm(a, 1)), { a })[1]
+    end)
+    assert.is_true(np.allclose(slopes, np.array { { 0.6, 0.8 }, { 0, 0 } }))
+  end)
+
   it("is rounded once in half precision, and its squares may be larger than that holds", function()
     for _, dtype in ipairs { flow.float16, flow.bfloat16 } do
       local norms = run({ np.array({ { 300, 400, 0 }, { 1, 16, 16 } }):astype(dtype) }, function(a)

@@ -93,12 +93,15 @@ ops.define("parallel_cast", { { "input", "blob" }, { "distribute", "any?" }, { "
 ops.define("math.reduce_euclidean_norm", { { "x", "blob" }, { "axis", "list?" }, { "keepdims", "boolean", false } }, [[
 The root of the sum of squares along axes, all of them when left out.
   out = sqrt(sum of x^2)
-dtypes: float32, float64. The gradient of a norm of 0 is not finite]],
+dtypes: float32, float64. The gradient of a norm of 0 is 0]],
   function(given)
     local x = given.x
     local sum = ops.apply("reduce_sum", { ops.apply("square", { ops.widened(x) }) },
       { axis = given.axis, keepdims = given.keepdims })
-    return ops.apply_narrowed("sqrt", { sum }, x.dtype, given.name)
+    -- The root's slope there would be infinite.
+    local is_zero = sum:eq(0)
+    local root = ops.apply("sqrt", { ops.apply("where", { is_zero, flow.ones_like(sum), sum }) })
+    return ops.apply_narrowed("where", { is_zero, sum, root }, x.dtype, given.name)
   end)
 
 ops.define("math.polyval", { { "coeffs", "entries" }, { "x", "blob" } }, [[
