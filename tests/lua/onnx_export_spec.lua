@@ -119,6 +119,8 @@ describe("a job that is written", function()
     mish = function(x) return flow.nn.mish(x) end,
     swish = function(x) return flow.nn.swish(x) end,
     ["swish with a beta"] = function(x) return flow.nn.swish(x, 2) end,
+    smooth_l1_loss = function(x) return flow.smooth_l1_loss(x, flow.zeros_like(x), { beta = 2 }) end,
+    ["smooth_l1_loss without a knee"] = function(x) return flow.smooth_l1_loss(x, flow.zeros_like(x), { beta = 0 }) end,
     squared_difference = function(x) return flow.math.squared_difference(x, x * x) end,
     l2_normalize = function(x) return flow.math.l2_normalize(x, 1) end,
     top_k = function(x) return flow.math.top_k(x, 2) end,

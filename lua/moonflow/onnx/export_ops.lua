@@ -75,6 +75,19 @@ function ops.squared_difference(w)
   return w:emit("Mul", { difference, difference })
 end
 
+-- The square of the distance over 2 beta up to beta, beyond it the distance less beta / 2.
+function ops.smooth_l1_loss(w)
+  local beta, difference = w.attrs.beta, w:emit("Sub", { w:input(1), w:input(2) }, nil, "difference")
+  local distance = w:emit("Abs", { difference }, nil, "distance")
+  if beta == 0 then return w:emit("Identity", { distance }) end
+  local square = w:emit("Mul", { difference, difference }, nil, "square")
+  return w:emit("Where", {
+    w:emit("Less", { distance, w:number(beta) }, nil, "is_near"),
+    w:emit("Mul", { square, w:number(1 / (2 * beta)) }, nil, "near"),
+    w:emit("Sub", { distance, w:number(beta / 2) }, nil, "far"),
+  })
+end
+
 -- What is named, but 0 where x is 0.
 local function unless_zero(w, y)
   return w:emit("Where", { w:emit("Equal", { w:input(1), w:number(0) }, nil, "is_zero"), w:number(0), y })
