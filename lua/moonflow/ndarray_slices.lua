@@ -191,6 +191,32 @@ return function(ndarray)
     return counted
   end
 
+  --- The array with these axes as one, or with all where the list is empty: the array, that axis, and the old shape
+  --- with 1 in their places.
+  function ndarray.with_one_axis(a, axes, called)
+    local is_taken, perm, sizes, ones = {}, {}, {}, a.shape:table()
+    for i, axis in ipairs(axes) do
+      if axis % 1 ~= 0 then
+        fail("invalid_argument", called .. ": an axis is a whole number, got " .. arguments.describe(axis))
+      end
+      axis = ndarray.axis_of(a, axis, called)
+      if is_taken[axis] then fail("invalid_argument", ("%s: axis %d is named twice"):format(called, axis)) end
+      is_taken[axis], ones[axis + 1], axes[i] = true, 1, axis
+    end
+    if #axes == 1 then return a, axes[1], ones end
+    if #axes == 0 then
+      for i = 1, a.rank do ones[i] = 1 end
+      return a:ravel(), 0, ones
+    end
+    for axis = 0, a.rank - 1 do
+      if not is_taken[axis] then perm[#perm + 1], sizes[#sizes + 1] = axis, a.shape[axis] end
+    end
+    local last = 1
+    for _, axis in ipairs(axes) do perm[#perm + 1], last = axis, last * a.shape[axis] end
+    sizes[#sizes + 1] = last
+    return a:transpose(perm):reshape(sizes), #sizes - 1, ones
+  end
+
   --- A slice along one axis, { start, stop, step }, with the whole of the others.
   function ndarray.cut(a, axis, entry)
     local entries = {}

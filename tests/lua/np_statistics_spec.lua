@@ -49,6 +49,21 @@ describe("without NaN", function()
     same({ 1, 0, 3 }, np.where(np.isfinite(np.nanmin(a, 0)), np.nanmin(a, 0), 0))
   end)
 
+  it("are taken along several axes, which stay where that is wanted", function()
+    local cube = np.array { { { 1, 0 / 0 }, { 3, 4 } }, { { 5, 6 }, { 0 / 0, 10 } } }
+    for name, wanted in pairs {
+      nansum = { 9, 20 }, nanmean = { 3, 20 / 3 }, nanmax = { 5, 10 }, nanmin = { 1, 4 }, nanmedian = { 3, 6 },
+      nanvar = { 8 / 3, 56 / 9 },
+    } do
+      local got = np[name](cube, { axis = { 0, 1 }, keepdims = true })
+      assert.same({ 1, 1, 2 }, got.shape:table())
+      assert.is_true(np.allclose(got:ravel(), wanted), name)
+      assert.is_true(np.allclose(np[name](cube, { -2, 0 }), wanted), name)
+      assert.near(np[name](cube), np[name](cube, { keepdims = true }):item(), 1e-6)
+    end
+    refuses("np.nanmean: axis 1 is named twice", np.nanmean, cube, { 1, -2 })
+  end)
+
   it("have the dtype that other sums and means have", function()
     for _, name in ipairs { "nansum", "nanmean", "nanvar", "nanstd", "nanmax", "nanmin", "nanmedian" } do
       local plain = np[name:sub(4)]

@@ -162,37 +162,11 @@ return function(np)
     return type(given.v) == "number" and places:item() or places
   end
 
-  -- The array with these axes as one, that axis, and the shape with 1 in their places.
-  local function with_one_axis(a, axes, called)
-    local is_taken, perm, sizes, ones = {}, {}, {}, a.shape:table()
-    for i, axis in ipairs(axes) do
-      if axis % 1 ~= 0 then
-        fail("invalid_argument", called .. ": an axis is a whole number, got " .. arguments.describe(axis))
-      end
-      axis = axis_of(a, axis, called)
-      if is_taken[axis] then fail("invalid_argument", ("%s: axis %d is named twice"):format(called, axis)) end
-      is_taken[axis], ones[axis + 1], axes[i] = true, 1, axis
-    end
-    if #axes == 1 then return a, axes[1], ones end
-    for axis = 0, a.rank - 1 do
-      if not is_taken[axis] then perm[#perm + 1], sizes[#sizes + 1] = axis, a.shape[axis] end
-    end
-    local last = 1
-    for _, axis in ipairs(axes) do perm[#perm + 1], last = axis, last * a.shape[axis] end
-    sizes[#sizes + 1] = last
-    return a:transpose(perm):reshape(sizes), #sizes - 1, ones
-  end
-
   -- The values that this share of the others is not above. Of a list of shares, one slice for each of them.
   local function quantiles(given, whole, called)
-    local a, q, axis, ones = ndarray.floating(as_array(given.a, called)), given.q, 0, {}
+    local a, q, axis, ones = ndarray.floating(as_array(given.a, called)), given.q
     local axes = given.axis and flat_list(given.axis) or {}
-    if #axes > 0 then
-      a, axis, ones = with_one_axis(a, axes, called)
-    else
-      for i = 1, a.rank do ones[i] = 1 end
-      a = a:ravel()
-    end
+    a, axis, ones = ndarray.with_one_axis(a, axes, called)
     local count = a.shape[axis]
     if count == 0 then fail("invalid_argument", called .. " of no values") end
     local sorted = np.sort(a, axis)

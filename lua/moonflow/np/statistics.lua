@@ -40,16 +40,20 @@ return function(np)
     return a:sum()
   end
 
-  -- A function of an array, of where it is NaN, and of what it is called with. Counts are int64, which makes float64 of
-  -- what they divide; along an axis that gets the array's own dtype again.
+  -- A function of an array, of where it is NaN, of an axis or none, and of what it is called with. Counts are int64,
+  -- which makes float64 of what they divide; along an axis that gets the array's own dtype again.
   local function without_nan(name, parameters, of)
     local where = "np." .. name
-    local own = signature(where, { { "a", "any" }, { "axis", "integer?" }, unpack(parameters) })
+    parameters = { { "a", "any" }, { "axis", "list?" }, unpack(parameters) }
+    parameters[#parameters + 1] = { "keepdims", "boolean", false }
+    local own = signature(where, parameters)
     np[name] = function(...)
       local given = own:parse(...)
-      local a = as_array(given.a, where)
-      local result = of(a, np.isnan(a), given.axis, given)
-      return given.axis and dtypes.floating[a.dtype] and ndarray.cast(result, a.dtype) or result
+      local axes, a, axis, ones = arguments.flat_list(given.axis or {}), as_array(given.a, where)
+      if #axes > 0 or given.keepdims then a, axis, ones = ndarray.with_one_axis(a, axes, where) end
+      local result = of(a, np.isnan(a), axis, given)
+      if axis and dtypes.floating[a.dtype] then result = ndarray.cast(result, a.dtype) end
+      return given.keepdims and result:reshape(ones) or result
     end
   end
   --- The sum along `axis`, or of all elements, without those that are NaN.
