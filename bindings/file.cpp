@@ -69,6 +69,10 @@ Descriptor open_for_reading(int directory, const char* name, const std::string& 
   return open_regular(directory, name, O_NOFOLLOW, path, size);
 }
 
+void ByteSource::expect_end() {
+  if (position_ != size_) fail_at(position_, size_ - position_, " bytes too many");
+}
+
 int64_t FileSource::fetch(void* to, int64_t bytes) {
   for (;;) {
     const ssize_t got = ::pread(file_.get(), to, static_cast<size_t>(bytes), position_);
@@ -83,8 +87,10 @@ std::string FileSource::read_rest() {
   return bytes;
 }
 
-void FileSource::expect_end() {
-  if (position_ != size_) fail_at(position_, size_ - position_, " bytes too many");
+int64_t MemorySource::fetch(void* to, int64_t bytes) {
+  const int64_t got = std::min(bytes, remaining());
+  std::copy_n(bytes_.data() + position_, got, static_cast<char*>(to));
+  return got;
 }
 
 void write_all(int file, const std::string& path, const void* from, int64_t bytes) {

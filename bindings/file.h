@@ -44,7 +44,7 @@ class ByteSource {
   // Most bytes that can still come: what may be allocated at all for what the stream announces.
   int64_t remaining() const { return size_ - position_; }
   // Throws when there are more bytes, or a checksum at the end is wrong.
-  virtual void expect_end() = 0;
+  virtual void expect_end();
 
   // An error about what stands at `offset`.
   template <class... Parts>
@@ -75,11 +75,21 @@ class FileSource : public ByteSource {
     position_ = offset;
   }
   std::string read_rest();  // all bytes from here on
-  void expect_end() override;
 
  private:
   int64_t fetch(void* to, int64_t bytes) override;
   Descriptor file_;
+};
+
+// Bytes that are there already, as of a file of this name.
+class MemorySource : public ByteSource {
+ public:
+  MemorySource(std::string_view bytes, std::string path)
+      : ByteSource(std::move(path), static_cast<int64_t>(bytes.size())), bytes_(bytes) {}
+
+ private:
+  int64_t fetch(void* to, int64_t bytes) override;
+  std::string_view bytes_;
 };
 
 // Writes all of `bytes`; short and interrupted writes are continued.

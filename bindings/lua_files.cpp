@@ -112,6 +112,20 @@ int array_read(lua_State* L) {
   return 1;
 }
 
+// What errors call a string that is like a file.
+constexpr const char* kBytes = "(bytes)";
+
+// core.npy_decode(bytes) -> array
+int npy_decode(lua_State* L) {
+  lua_settop(L, 1);
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] {
+    MemorySource source(string_at(L, 1, "bytes"), kBytes);
+    array = read_npy(source, state_of(L).memory);
+  });
+  return 1;
+}
+
 int npy_write(lua_State* L) {
   protect(L, [&] {
     const std::string path = path_at(L, 1);
@@ -183,20 +197,34 @@ void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays) {
 
 namespace {
 
+std::set<std::string> names_at(lua_State* L, int index) {
+  std::set<std::string> names;
+  for (size_t i = 1; lua_istable(L, index) && i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    names.insert(std::string(string_at(L, -1, "name of an array")));
+    lua_pop(L, 1);
+  }
+  return names;
+}
+
 // core.npz_read(path, budget_bytes or nil, list of names or nil) -> { name -> ndarray }
 int npz_read(lua_State* L) {
   lua_settop(L, 3);
   auto& arrays = keep<std::map<std::string, Tensor>>(L);
-  auto& names = keep<std::set<std::string>>(L);
   protect_allocating(L, [&] {
     const int64_t budget = lua_isnil(L, 2) ? -1 : integer_at(L, 2, "budget_bytes", 0, int64_t{1} << 53);
-    for (size_t i = 1; lua_istable(L, 3) && i <= lua_objlen(L, 3); ++i) {
-      lua_rawgeti(L, 3, static_cast<int>(i));
-      names.insert(std::string(string_at(L, -1, "name of an array")));
-      lua_pop(L, 1);
-    }
-    arrays = read_npz(path_at(L, 1), budget, names, state_of(L).memory);
+    arrays = read_npz(path_at(L, 1), budget, names_at(L, 3), state_of(L).memory);
   });
+  push_arrays(L, arrays);
+  return 1;
+}
+
+// core.npz_decode(bytes, list of names or nil) -> { name -> ndarray }
+int npz_decode(lua_State* L) {
+  lua_settop(L, 2);
+  auto& arrays = keep<std::map<std::string, Tensor>>(L);
+  protect_allocating(L,
+                     [&] { arrays = read_npz(string_at(L, 1, "bytes"), kBytes, names_at(L, 2), state_of(L).memory); });
   push_arrays(L, arrays);
   return 1;
 }
@@ -396,8 +424,10 @@ void add_files(lua_State* L, State& state) {
                                         {"json_read", json_read},
                                         {"json_write", json_write},
                                         {"npy_read", array_read<read_npy>},
+                                        {"npy_decode", npy_decode},
                                         {"npy_write", npy_write},
                                         {"npz_read", npz_read},
+                                        {"npz_decode", npz_decode},
                                         {"npz_write", npz_write},
                                         {"idx_read", array_read<read_idx>},
                                         {"ofrecord_read", ofrecord_read},

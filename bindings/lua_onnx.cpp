@@ -147,6 +147,13 @@ class DataFiles {
   std::map<std::string, int64_t> read_;  // bytes of each file
 };
 
+int push_model(lua_State* L, const OnnxModel& model) {
+  push_graph(L, model, 2);
+  set_number(L, "opset", number_of(model.opset));
+  set_string(L, "producer", model.producer);
+  return 1;
+}
+
 // core.onnx_read(path) -> model
 int onnx_read(lua_State* L) {
   lua_settop(L, 1);
@@ -164,10 +171,21 @@ int onnx_read(lua_State* L) {
       fail(error.code, "file '", path, "': ", error.what());
     }
   });
-  push_graph(L, model, 2);
-  set_number(L, "opset", number_of(model.opset));
-  set_string(L, "producer", model.producer);
-  return 1;
+  return push_model(L, model);
+}
+
+// core.onnx_decode(bytes) -> model
+int onnx_decode(lua_State* L) {
+  lua_settop(L, 1);
+  auto& model = keep<OnnxModel>(L);
+  protect_allocating(L, [&] {
+    const auto refuse = [](const std::string& name, int64_t, const TensorType&) -> Tensor {
+      fail(ErrorCode::Unsupported, "the model keeps data in another file, '", name,
+           "', and bytes have none beside them");
+    };
+    model = read_onnx(string_at(L, 1, "bytes"), state_of(L).memory, refuse);
+  });
+  return push_model(L, model);
 }
 
 // core.onnx_types() -> { [number] = { name = "...", dtype = "..." }... }, dtype only where there is one
@@ -380,8 +398,11 @@ int onnx_write(lua_State* L) {
 }  // namespace
 
 void add_onnx(lua_State* L, State& state) {
-  static const luaL_Reg kFunctions[] = {
-      {"onnx_read", onnx_read}, {"onnx_write", onnx_write}, {"onnx_types", onnx_types}, {nullptr, nullptr}};
+  static const luaL_Reg kFunctions[] = {{"onnx_read", onnx_read},
+                                        {"onnx_decode", onnx_decode},
+                                        {"onnx_write", onnx_write},
+                                        {"onnx_types", onnx_types},
+                                        {nullptr, nullptr}};
   set_functions(L, state, kFunctions);
 }
 

@@ -36,7 +36,7 @@ class MemberSource : public ByteSource {
       : ByteSource(std::move(path), size), member_(std::move(member)) {}
 
   void expect_end() override {
-    if (position_ != size_) fail_at(position_, size_ - position_, " bytes too many");
+    ByteSource::expect_end();
     char more;  // reading on past the last byte is what makes libzip check the CRC
     if (fetch(&more, 1) != 0) fail_at(position_, "more bytes than its directory says");
   }
@@ -50,15 +50,12 @@ class MemberSource : public ByteSource {
   Member member_;
 };
 
-Zip open_zip(const std::string& path, int64_t& size) {
-  Descriptor file = open_for_reading(path, size);
-  std::FILE* stream = ::fdopen(file.get(), "rb");
-  if (stream == nullptr) fail_errno(path, "open");
-  file.release();
+// The archive that make(error) gives the source of; `path` is its name.
+template <class Make>
+Zip open_zip(const std::string& path, const Make& make) {
   zip_error_t error;
   zip_error_init(&error);
-  zip_source_t* source = zip_source_filep_create(stream, 0, -1, &error);
-  if (source == nullptr) std::fclose(stream);
+  zip_source_t* const source = make(&error);
   Zip archive(source != nullptr ? zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error) : nullptr);
   if (archive == nullptr) {
     const std::string why = zip_error_strerror(&error);
@@ -118,14 +115,14 @@ int64_t npz_budget(int64_t file_bytes) {
   return std::max(kSmall, std::min(file_bytes, int64_t{1} << 50) * 100);
 }
 
-std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
-                                       const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory) {
-  int64_t size = 0;
-  const Zip archive = open_zip(path, size);
+namespace {
+
+std::map<std::string, Tensor> read_arrays(const Zip& archive, const std::string& path, int64_t size, int64_t budget,
+                                          const std::set<std::string>& names,
+                                          const std::shared_ptr<HostMemory>& memory) {
   std::map<std::string, Tensor> arrays;
   std::string passed_over;
-  for (const zip_stat_t& entry :
-       checked_members(archive.get(), path, size, budget_bytes < 0 ? npz_budget(size) : budget_bytes)) {
+  for (const zip_stat_t& entry : checked_members(archive.get(), path, size, budget < 0 ? npz_budget(size) : budget)) {
     const std::string name = entry.name, array = name.substr(0, name.size() - kSuffix.size());
     if (!names.empty() && names.count(array) == 0) {
       passed_over += (passed_over.empty() ? "" : ", ") + array;
@@ -142,6 +139,30 @@ std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_b
             passed_over.empty() ? "" : "; it has ", passed_over);
   }
   return arrays;
+}
+
+}  // namespace
+
+std::map<std::string, Tensor> read_npz(const std::string& path, int64_t budget_bytes,
+                                       const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory) {
+  int64_t size = 0;
+  Descriptor file = open_for_reading(path, size);
+  std::FILE* const stream = ::fdopen(file.get(), "rb");
+  if (stream == nullptr) fail_errno(path, "open");
+  file.release();
+  const Zip archive = open_zip(path, [&](zip_error_t* error) {
+    zip_source_t* const source = zip_source_filep_create(stream, 0, -1, error);
+    if (source == nullptr) std::fclose(stream);
+    return source;
+  });
+  return read_arrays(archive, path, size, budget_bytes, names, memory);
+}
+
+std::map<std::string, Tensor> read_npz(std::string_view bytes, const std::string& name,
+                                       const std::set<std::string>& names, const std::shared_ptr<HostMemory>& memory) {
+  const Zip archive = open_zip(
+      name, [&](zip_error_t* error) { return zip_source_buffer_create(bytes.data(), bytes.size(), 0, error); });
+  return read_arrays(archive, name, static_cast<int64_t>(bytes.size()), -1, names, memory);
 }
 
 namespace {

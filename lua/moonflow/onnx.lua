@@ -190,6 +190,35 @@ local function weights_of(file, wanted, nodes, given)
   return weights, by_variable
 end
 
+local function check_options(given, signature)
+  if type(given.trainable) ~= "boolean" and not arguments.is_callable(given.trainable) then
+    signature:fail(": argument 3 ('trainable') must be true, false or a function, got "
+      .. arguments.describe(given.trainable))
+  end
+  if given.name == "" then signature:fail(": argument 2 ('name') must not be empty") end
+end
+
+local function model_of(file, given, signature)
+  check_opset(given.file, file.opset)
+  if given.outputs then
+    file.name = given.file
+    choose_outputs(file, given.outputs, function(text) signature:fail(text) end)
+  end
+  local wanted = {}
+  local nodes = needed(file, wanted)
+  if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
+  check_operators(given.file, file, nodes)
+  gather_weights(file, nodes)
+  local weights, variables = weights_of(file, wanted, nodes, given)
+  local constants = {}
+  for _, entry in ipairs(file.initializers) do constants[entry.name] = entry.value end
+  return setmetatable({
+    path = given.path, file = given.file, name = given.name, opset = file.opset, producer = file.producer,
+    inputs = file.inputs, outputs = file.outputs, variables = variables,
+    _nodes = nodes, _wanted = wanted, _weights = weights, _constants = constants,
+  }, Model)
+end
+
 local load_signature = arguments.signature("flow.onnx.load",
   { { "path", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" } })
 
@@ -216,31 +245,28 @@ local load_signature = arguments.signature("flow.onnx.load",
 --- @error a damaged file; loops, sequences, texts; an opset, an operator or an attribute that there is not here
 function onnx.load(...)
   local given = load_signature:parse(...)
-  if type(given.trainable) ~= "boolean" and not arguments.is_callable(given.trainable) then
-    load_signature:fail(": argument 3 ('trainable') must be true, false or a function, got "
-      .. arguments.describe(given.trainable))
-  end
-  if given.name == "" then load_signature:fail(": argument 2 ('name') must not be empty") end
-  local file = core.onnx_read(given.path)
+  check_options(given, load_signature)
   given.file = given.path:match("([^/\\]*)$")
-  check_opset(given.file, file.opset)
-  if given.outputs then
-    file.name = given.file
-    choose_outputs(file, given.outputs, function(text) load_signature:fail(text) end)
-  end
-  local wanted = {}
-  local nodes = needed(file, wanted)
-  if given.outputs then file.inputs = inputs_among(file.inputs, wanted) end
-  check_operators(given.file, file, nodes)
-  gather_weights(file, nodes)
-  local weights, variables = weights_of(file, wanted, nodes, given)
-  local constants = {}
-  for _, entry in ipairs(file.initializers) do constants[entry.name] = entry.value end
-  return setmetatable({
-    path = given.path, file = given.file, name = given.name, opset = file.opset, producer = file.producer,
-    inputs = file.inputs, outputs = file.outputs, variables = variables,
-    _nodes = nodes, _wanted = wanted, _weights = weights, _constants = constants,
-  }, Model)
+  return model_of(core.onnx_read(given.path), given, load_signature)
+end
+
+local load_memory_signature = arguments.signature("flow.onnx.load_memory",
+  { { "bytes", "string" }, { "name", "string?" }, { "trainable", "any", true }, { "outputs", "entries?" } })
+
+--- The same of a string with the bytes of such a file, as a game finds it in its archive:
+--- `flow.onnx.load_memory(love.filesystem.read("policy.onnx"))`.
+--- @param bytes string       all of the model; data in other files are not found
+--- @param name? string       as of flow.onnx.load
+--- @param trainable? boolean|function  as of flow.onnx.load
+--- @param outputs? table     as of flow.onnx.load
+--- @return Model
+--- @error damaged bytes; loops, sequences, texts; an opset, an operator or an attribute that there is not here
+function onnx.load_memory(...)
+  local given = load_memory_signature:parse(arguments.of_bytes(...))
+  check_options(given, load_memory_signature)
+  given.path = ("(%d bytes)"):format(#given.bytes)
+  given.file = given.path
+  return model_of(core.onnx_decode(given.bytes), given, load_memory_signature)
 end
 
 -- ---- looking at it ------------------------------------------------------------------------------------------------

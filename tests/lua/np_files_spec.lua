@@ -128,6 +128,23 @@ describe("files", function()
     raises("io", "dtype '<U1' is text, which no array holds; np.load(path, { names", np.load, folder .. "/text.npy")
   end)
 
+  it("are read from bytes as well", function()
+    np.savez(folder .. "/bytes.npz", { a = { 1 }, b = { 2, 3 } })
+    np.save(folder .. "/bytes.npy", np.array({ 4, 5 }, "int32"))
+    local archive, array = process.read(folder .. "/bytes.npz"), process.read(folder .. "/bytes.npy")
+    same(np.load_memory(archive).b, "float32", { 2, 3 })
+    assert.is_nil(np.load_memory(archive, { names = { "a" } }).b)
+    same(np.load_memory(array), "int32", { 4, 5 })
+    same(np.load_memory(array, #array), "int32", { 4, 5 })  -- as love.filesystem.read gives it
+    raises("io", "file '(bytes)', byte 128: the array int32 (2) needs 8 bytes, the file has 0", np.load_memory,
+      array:sub(1, 128))
+    raises("io", "file '(bytes)', byte 136: 1 bytes too many", np.load_memory, array .. "x")
+    raises("io", "file '(bytes)': no npz archive", np.load_memory, archive:sub(1, -20))
+    raises("not_found", "file '(bytes)' has no array 'c'; it has a, b", np.load_memory, archive, "c")
+    raises("invalid_argument", "np.load_memory: names are those of an npz file, and these bytes are none",
+      np.load_memory, array, { names = "a" })
+  end)
+
   it("say what they want in the place of a path, and of the arrays", function()
     local a = np.ones({ 2 })
     for name, call in pairs({ save = np.save, savez = np.savez, save_png = np.save_png }) do

@@ -49,6 +49,17 @@ describe("a loaded model", function()
     same({ 10, 20 }, model.variables["fc.bias"])
   end)
 
+  it("is read from bytes as well", function()
+    dense_model()
+    local file = assert(io.open(path, "rb"))
+    local bytes = file:read "*a"
+    file:close()
+    local model = flow.onnx.load_memory(bytes, #bytes, { name = "bytes" })  -- as love.filesystem.read gives them
+    assert.truthy(tostring(model):find("(x: float32[batch,3]) -> y: float32  [opset 17, 1 node, 2 variables]", 1, true))
+    same({ 10, 20 }, model.variables["bytes-fc.bias"])
+    raises("this is no ONNX model but text: 'garbage'", function() flow.onnx.load_memory "garbage" end)
+  end)
+
   it("takes a clip from 0 to 6 for the relu6 that it is", function()
     local model = flow.onnx.load(write {
       shape = { 4 }, weights = { least = np.array(0):astype("float32"), most = np.array(6):astype("float32") },

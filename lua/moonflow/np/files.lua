@@ -131,21 +131,42 @@ return function(np)
     { "path", "string" },
     { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
   })
+  local function names_of(given, signature, is_npz, none)
+    local names = given.names
+    if names == nil then return nil end
+    if not is_npz then signature:fail(": names are those of an npz file, and " .. none) end
+    if type(names) == "string" then names = { names } end
+    if type(names) ~= "table" then
+      signature:fail(": names must be a list of names of arrays, got " .. arguments.describe(names))
+    end
+    return arguments.check_list(names, signature.where .. ": the list of names")
+  end
+
   --- The array of an npy file, or a table name -> array of an npz file. The first bytes tell which. What has no dtype
   --- here gets another one that holds it: int16 and uint16 become int32, uint32 and uint64 int64, bool int8.
   --- @return any
   --- @error a file that is neither, or damaged; an array of text or of Python's objects; a name that is not there
   function np.load(...)
     local given = load_signature:parse(...)
-    local path, names = given.path, given.names
-    if core.first_bytes(path, 2) ~= "PK" then
-      if names then load_signature:fail(": names are those of an npz file, and '" .. path .. "' is none") end
-      return core.npy_read(path)
-    end
-    if type(names) == "string" then names = { names } end
-    if names ~= nil and type(names) ~= "table" then
-      load_signature:fail(": names must be a list of names of arrays, got " .. arguments.describe(names))
-    end
-    return core.npz_read(path, nil, names and arguments.check_list(names, "np.load: the list of names"))
+    local is_npz = core.first_bytes(given.path, 2) == "PK"
+    local names = names_of(given, load_signature, is_npz, "'" .. given.path .. "' is none")
+    if is_npz then return core.npz_read(given.path, nil, names) end
+    return core.npy_read(given.path)
+  end
+
+  local load_memory_signature = arguments.signature("np.load_memory", {
+    { "bytes", "string" },
+    { "names", "any?", text = "of an npz file: the arrays to read, a list; all when left out" },
+  })
+  --- The same of a string with the bytes of such a file, as a game finds it in its archive:
+  --- `np.load_memory(love.filesystem.read("levels.npz"))`.
+  --- @return any
+  --- @error bytes that are neither, or damaged; an array of text or of Python's objects; a name that is not there
+  function np.load_memory(...)
+    local given = load_memory_signature:parse(arguments.of_bytes(...))
+    local is_npz = given.bytes:sub(1, 2) == "PK"
+    local names = names_of(given, load_memory_signature, is_npz, "these bytes are none")
+    if is_npz then return core.npz_decode(given.bytes, names) end
+    return core.npy_decode(given.bytes)
   end
 end
