@@ -84,15 +84,20 @@ void multiply_across(const Product& sizes, const float* a, const float* b, float
           static_cast<int>(status));
 }
 
-// The other ways round, which gradients have. oneDNN makes its kernels in the first call of this kind, so that call
-// belongs here: in a launch it would allocate, and might do so while the process ends.
-Launch prepare_few_rows_across(const Product& sizes, Finish finish) {
+// oneDNN makes its kernels in the first product of this kind, so that belongs where a plan is prepared: in a launch it
+// would allocate, and might do so while the process ends, which destroys them.
+void make_kernels_for(const Product& sizes) {
   constexpr int64_t kMost = 32;
   Product small = sizes;
   for (int64_t* size : {&small.rows, &small.columns, &small.inner}) *size = std::min(*size, kMost);
   const std::vector<float> zeros(kMost * kMost);
   std::vector<float> out(kMost * kMost);
   multiply_across(small, zeros.data(), zeros.data(), out.data());
+}
+
+// The other ways round, which gradients have.
+Launch prepare_few_rows_across(const Product& sizes, Finish finish) {
+  make_kernels_for(sizes);
   return finished<float>(
       sizes, finish, [sizes](const float* a, const float* b, float* out, void*) { multiply_across(sizes, a, b, out); });
 }
@@ -118,6 +123,7 @@ Launch prepare_primitive(const Product& sizes, Finish finish, KernelCall& call) 
   const dnnl::matmul::primitive_desc desc(
       finish.bias ? dnnl::matmul::desc(a, b, bias, out) : dnnl::matmul::desc(a, b, out),
       attributes(finish.relu ? Activation::Relu : Activation::None), dnnl_engine(call.device));
+  make_kernels_for(sizes);
   PrimitiveLaunch launch(call, dnnl::matmul(desc), desc.scratchpad_desc());
   launch.read(DNNL_ARG_SRC, 0, a, a);
   launch.read(DNNL_ARG_WEIGHTS, 1, b, b);

@@ -1,9 +1,10 @@
 /* A host that forgets to close, with runs in flight and a prepared call, and with threads that go on to train in
- * sessions of their own. It must end, and with its own code.
- * usage: exit_host jobs.lua [exit|threads] */
+ * sessions of their own, or make the process's first product. It must end, and with its own code.
+ * usage: exit_host jobs.lua [exit|threads|first] */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -17,27 +18,29 @@ static void ignore(void* user, const mf_status* error, const mf_array* outputs, 
 static const char kTrain[] =
     "local flow = require 'moonflow'\n"
     "flow.global_function { name = 'train', type = 'train', returns = flow.typing.Numpy,\n"
-    "  inputs = { x = flow.typing.Numpy.Placeholder({ 64, 8 }) } } (function(x)\n"
-    "  local y = flow.layers.dense(flow.layers.dense(x, 64, { name = 'a' }), 3, { name = 'b' })\n"
+    "  inputs = { x = flow.typing.Numpy.Placeholder({ 64, 512 }) } } (function(x)\n"
+    "  local y = flow.layers.dense(flow.layers.dense(x, 512, { name = 'a' }), 128, { name = 'b' })\n"
     "  local loss = flow.math.reduce_mean(y ^ 2)\n"
     "  flow.optimizer.Adam(0.001):minimize(loss)\n"
     "  return loss\n"
     "end)\n";
 
-static atomic_int steps;
+static atomic_int calls, steps;
 
 static void* train(void* unused) {
   (void)unused;
-  static const float x[64 * 8];
+  float x[64 * 512];
+  for (int i = 0; i < 64 * 512; ++i) x[i] = 0.1f; /* of zeros another kernel takes care */
   mf_session* session = NULL;
   mf_job* job = NULL;
   MUST(mf_session_open(NULL, &session));
   MUST(mf_session_load_text(session, kTrain, strlen(kTrain), "train.lua"));
   MUST(mf_job_find(session, "train", &job));
-  const mf_array in = mf_floats(x, 64 * 8);
+  const mf_array in = mf_floats(x, 64 * 512);
   float loss;
   mf_array out = mf_floats(&loss, 1);
   for (;;) {
+    ++calls;
     mf_status* status = mf_job_call(job, &in, 1, &out, 1);
     if (status) { /* the process ends */
       CHECK(strstr(mf_status_message(status), "interrupted") || strstr(mf_status_message(status), "the process ends"));
@@ -48,8 +51,27 @@ static void* train(void* unused) {
   }
 }
 
+/* Exits so long after a thread has begun with the first product of the process. */
+static void exit_in_first_call(useconds_t delay_us) {
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, train, NULL) == 0);
+  while (calls == 0) usleep(100);
+  usleep(delay_us);
+  exit(7);
+}
+
 int main(int argc, char** argv) {
   CHECK(argc >= 2);
+  if (argc == 3 && strcmp(argv[2], "first") == 0) {
+    for (useconds_t delay_us = 0; delay_us <= 40000; delay_us += 2000) {
+      const pid_t child = fork();
+      if (child == 0) exit_in_first_call(delay_us);
+      int status;
+      CHECK(child > 0 && waitpid(child, &status, 0) == child);
+      CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    }
+    return 0;
+  }
   if (argc == 3 && strcmp(argv[2], "threads") == 0) {
     pthread_t threads[2];
     for (int i = 0; i < 2; ++i) CHECK(pthread_create(&threads[i], NULL, train, NULL) == 0);
