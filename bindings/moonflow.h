@@ -207,7 +207,8 @@ typedef struct mf_type {
   int32_t reserved;
   int64_t dims[MF_MAX_RANK];
   uint64_t count;   /* elements */
-  const char* name; /* of an input: the parameter; of an output: its blob; lives as long as the handle asked */
+  const char* name; /* of an input: the parameter; of an output: its key in a Dict, else its blob; lives as long as the
+                       handle asked */
 } mf_type;
 
 /* The newest job of that name. MF_NOT_FOUND suggests the nearest. */
@@ -216,6 +217,7 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_job_close(mf_job* job);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_input_count(mf_job* job, int32_t* count);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_output_count(mf_job* job, int32_t* count);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_input(mf_job* job, int32_t index, mf_type* type);
+/* Outputs in the order of the return type; those of a Dict in the alphabetical order of its keys. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_output(mf_job* job, int32_t index, mf_type* type);
 
 /* Runs the job and fills the arrays of `outputs`, which must have the counts and dtypes of the signature. Watches and

@@ -10,6 +10,7 @@ local prepared = require "moonflow.prepared"
 local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
+local typing = require "moonflow.typing"
 local variable = require "moonflow.variable"
 local debug = debug
 
@@ -153,11 +154,15 @@ local function type_of(name, dtype, shape)
   return { name = name, dtype = dtype, shape = shape }
 end
 
---- Inputs and outputs: two lists of { name, dtype, shape (list) }; and whether other shapes may come.
+--- Inputs and outputs: two lists of { name, dtype, shape (list) }; and whether other shapes may come. What a Dict has
+--- goes by its keys.
 function host.signature(of)
   local inputs, outputs = {}, {}
   for i, leaf in ipairs(of.leaves) do inputs[i] = type_of(leaf.name, leaf.placeholder.dtype, leaf.shape) end
-  for i, result in ipairs(of.plan.results) do outputs[i] = type_of(result.name, result.dtype, result.shape) end
+  local keys = typing.keys(of.plan.skeleton)
+  for i, result in ipairs(of.plan.results) do
+    outputs[i] = type_of(keys[i] or result.name, result.dtype, result.shape)
+  end
   return inputs, outputs, of.dynamic
 end
 
