@@ -15,7 +15,9 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr const char* kMetadata = "__metadata__";
-constexpr const char* kChecksum = "xxh3_64";        // of the data, in the metadata
+// In the metadata: of all that is written, with zeros in its own place; and, as files had it before, of the data alone.
+constexpr const char* kChecksum = "xxh3_64_of_all";
+constexpr const char* kDataChecksum = "xxh3_64";
 constexpr uint64_t kMaxHeader = 100 * 1000 * 1000;  // as other readers of the format have it
 
 struct DTypeName {
@@ -87,7 +89,6 @@ void check_places(std::vector<Entry>& entries, uint64_t data_bytes) {
   if (end < data_bytes) damaged(text("nothing is said of the last ", data_bytes - end, " bytes"));
 }
 
-// The header, as long for one checksum as for any other.
 std::string header_of(const std::map<std::string, Tensor>& tensors, Metadata metadata, const std::string& checksum) {
   metadata[kChecksum] = checksum;
   Json::Object header{{kMetadata, Json::Object(metadata.begin(), metadata.end())}};
@@ -106,17 +107,45 @@ std::string header_of(const std::map<std::string, Tensor>& tensors, Metadata met
 
 std::string_view bytes_of(const Tensor& tensor) { return {tensor.data<char>(), static_cast<size_t>(tensor.bytes())}; }
 
+// Of what is said as we write it, however others have put it.
+std::string checksum_of_all(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
+  const std::string header = header_of(tensors, metadata, std::string(16, '0'));
+  std::vector<std::string_view> parts{header};
+  for (const auto& [name, tensor] : tensors) parts.push_back(bytes_of(tensor));
+  return checksum_of(parts);
+}
+
 // All that stands before the data.
 std::string head_of(const std::map<std::string, Tensor>& tensors, const Metadata& metadata) {
   require(tensors.count(kMetadata) == 0, ErrorCode::InvalidArgument, "the format keeps the name '", kMetadata,
           "' for itself, so no array can have it");
-  std::vector<std::string_view> data;
-  for (const auto& [name, tensor] : tensors) data.push_back(bytes_of(tensor));
-  const std::string header = header_of(tensors, metadata, checksum_of(data));
+  const std::string header = header_of(tensors, metadata, checksum_of_all(tensors, metadata));
   const uint64_t length = header.size();
   std::string head(kLengthBytes, '\0');
   std::memcpy(head.data(), &length, kLengthBytes);
   return head + header;
+}
+
+// Takes the key out, and gives its value.
+std::string taken(Metadata& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return "";
+  const std::string value = found->second;
+  metadata.erase(found);
+  return value;
+}
+
+// Others write none. What Moonflow writes beside it is a seed and a version, so with those a third key was its own.
+void check_whole(Safetensors& read, const std::vector<std::string_view>& data) {
+  Metadata& metadata = read.metadata;
+  const std::string of_data = taken(metadata, kDataChecksum), of_all = taken(metadata, kChecksum);
+  const size_t own = metadata.count("seed") + metadata.count("moonflow");
+  const bool lost = of_data.empty() && of_all.empty() && own > 0 && metadata.size() > own;
+  const bool fits = (of_data.empty() || of_data == checksum_of(data)) &&
+                    (of_all.empty() || of_all == checksum_of_all(read.tensors, metadata));
+  if (fits && !lost) return;
+  fail(ErrorCode::Io, "the bytes do not match their checksum, ", of_all.empty() && !lost ? kDataChecksum : kChecksum,
+       " of the metadata. Whoever has changed them on purpose leaves the metadata out");
 }
 
 // Bytes that are in memory already.
@@ -168,12 +197,7 @@ Safetensors read_from(ByteSource& source, const std::shared_ptr<HostMemory>& mem
     data.push_back(bytes_of(tensor));
     result.tensors.emplace(entry.name, tensor);
   }
-  const auto checksum = result.metadata.find(kChecksum);
-  if (checksum == result.metadata.end()) return result;
-  if (checksum->second != checksum_of(data))
-    fail(ErrorCode::Io, "the bytes do not match their checksum, ", kChecksum,
-         " of the metadata. Whoever has changed them on purpose leaves it out");
-  result.metadata.erase(checksum);
+  check_whole(result, data);
   return result;
 }
 

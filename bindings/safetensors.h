@@ -14,7 +14,7 @@ namespace moonflow {
 using Metadata = std::map<std::string, std::string>;
 
 // Little-endian and row-major, tensors by rising name, the first at a multiple of 8 bytes. The metadata also get a
-// checksum of the data, which reading looks at where there is one, and keeps to itself.
+// checksum of the whole, which reading looks at where there is one, and keeps to itself.
 std::string write_safetensors(const std::map<std::string, Tensor>& tensors, const Metadata& metadata);
 // The same into a file; see replace_file.
 void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors, const Metadata& metadata);

@@ -101,10 +101,11 @@ TEST_CASE("a checkpoint in memory carries the weights to another session, and a 
   const std::vector<float> before = other.predict({1, 2, 3});
   for (size_t cut = 0; cut < copy.size(); cut += 7)
     CHECK(taken(mf_session_load_memory(other.session, copy.data(), cut)) != MF_OK);
-  for (size_t i = 0; i < 200 && i < copy.size(); ++i) {
+  for (size_t i = 0; i < copy.size(); ++i) {
     std::string damaged = copy;
-    damaged[i] = static_cast<char>(damaged[i] ^ 0x15);
-    taken(mf_session_load_memory(other.session, damaged.data(), damaged.size()));  // a status, or harmless
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    INFO("at byte " << i);
+    CHECK(taken(mf_session_load_memory(other.session, damaged.data(), damaged.size())) != MF_OK);
   }
   std::string turned = copy;
   turned.back() = static_cast<char>(turned.back() ^ 1);
@@ -122,12 +123,14 @@ TEST_CASE("a checkpoint in memory carries the weights to another session, and a 
 
 TEST_CASE("a checkpoint in memory of other variables is refused") {
   Net one;
+  Host other;
+  std::string renamed = kNet;
+  renamed.replace(renamed.find("\"out\""), 5, "\"aut\"");
+  other.load(renamed.c_str());
   mf_bytes* bytes = nullptr;
-  one.ok(mf_session_save_memory(one.session, &bytes));
-  std::string others(static_cast<const char*>(mf_bytes_data(bytes)), mf_bytes_size(bytes));
+  other.ok(mf_session_save_memory(other.session, &bytes));
+  mf_status* status = mf_session_load_memory(one.session, mf_bytes_data(bytes), mf_bytes_size(bytes));
   mf_bytes_free(bytes);
-  for (size_t at = 0; (at = others.find("out-", at)) != std::string::npos;) others[at] = 'a';
-  mf_status* status = mf_session_load_memory(one.session, others.data(), others.size());
   CHECK_THAT(mf_status_message(status), Catch::Contains("the checkpoint in memory has none of the variables"));
   CHECK(taken(status) == MF_NOT_FOUND);
 }

@@ -589,10 +589,35 @@ describe("a checkpoint", function()
       flow.train.CheckPoint():load(folder .. "/b.safetensors")
     end)
     process.write(path, text:sub(1, -2) .. string.char((text:byte(-1) + 1) % 256))
-    raises("io", "a.safetensors': the bytes do not match their checksum, xxh3_64 of the metadata", function()
+    raises("io", "a.safetensors': the bytes do not match their checksum, xxh3_64_of_all of the metadata", function()
       flow.train.CheckPoint():load(path)
     end)
+    -- Where the name of the checksum is damaged, and something else too.
+    process.write(path, (text:gsub("xxh3_64_of_all", "xxh3_64_of_alm"):gsub('"w"', '"u"')))
+    raises("io", "do not match their checksum", function() flow.train.CheckPoint():load(path) end)
     assert.is_true(before == variables().w)
+  end)
+
+  it("in one file of an earlier version, or of others, is read", function()
+    local path = folder .. "/a.safetensors"
+    local data = "\0\0\128?\0\0\0@"
+    local tensor = '"w":{"data_offsets":[0,8],"dtype":"F32","shape":[2]}}'
+    local function file(header)
+      header = header .. (" "):rep(-#header % 8)
+      return string.char(#header) .. ("\0"):rep(7) .. header .. data
+    end
+    local function as_before(digits)
+      return file('{"__metadata__":{"moonflow":"0.1.0","seed":"5","xxh3_64":"' .. digits .. '"},' .. tensor)
+    end
+    for _, text in ipairs {
+      as_before("4de8d78f7134f4b7"), file("{" .. tensor), file('{"__metadata__":{"format":"pt"},' .. tensor),
+      file('{"__metadata__":{"moonflow":"0.1.0","seed":"5"},' .. tensor),
+    } do
+      process.write(path, text)
+      assert.is_true(flow.checkpoint.get(path).w == np.array({ 1, 2 }))
+    end
+    process.write(path, as_before("5de8d78f7134f4b7"))
+    raises("io", "the bytes do not match their checksum, xxh3_64 of the metadata", flow.checkpoint.get, path)
   end)
 
   it("without any variable of the jobs is refused", function()
