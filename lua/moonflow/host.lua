@@ -23,9 +23,10 @@ function host.traced(value)
   if errors.is_error(value) then return errors.traced(value) end
   local message = errors.text(value)
   local where, rest = message:match("^([^\n]-:%d+): (.*)$")
-  -- All that `require` keeps of an error for want of memory is its text.
-  local is_out = message:find("^error loading module .*\tnot enough memory$")
-  local made = errors.new(is_out and "out_of_memory" or "script_error", rest or message, where)
+  -- Its text is all that a pcall leaves of an error for want of memory, and `require` puts its own before it.
+  rest = rest or message
+  local is_out = rest == "not enough memory" or rest:find("\tnot enough memory$")
+  local made = errors.new(is_out and "out_of_memory" or "script_error", rest, where)
   made.traceback = debug.traceback("", 2)
   return made
 end

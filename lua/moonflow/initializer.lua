@@ -50,7 +50,10 @@ local function numbers_alone(...)
   local numbers = { ... }
   return function(_, dtype)
     for _, number in ipairs(numbers) do
-      if not pcall(core.array, number, dtype) then return number .. " is no " .. dtype end
+      local fine, problem = pcall(core.array, number, dtype)
+      local is_out = errors.is_error(problem) or problem == "not enough memory"
+      if not fine and is_out then error(problem, 0) end
+      if not fine then return number .. " is no " .. dtype end
     end
   end
 end

@@ -360,6 +360,24 @@ TEST_CASE("a session that one allocation is missing for says so by its code") {
   CHECK(refused > 50);
 }
 
+TEST_CASE("a script that one allocation is missing for says so by its code") {
+  const std::string text =
+      GENERATE(as<std::string>(), "jit.off() local t = {} for i = 1, 200 do t[i] = { i } end", kNet);
+  Heap heap;
+  const mf_session_options options = heap.options();
+  bool reached = true;
+  for (int64_t n = 1; reached; n = next(n)) {
+    moonflow_test::Host host(options);
+    heap.countdown = n;
+    mf_status* status = mf_session_load_text(host.session, text.data(), text.size(), "net.lua");
+    reached = heap.countdown == 0;
+    heap.countdown = 0;
+    INFO("allocation " << n << ": " << mf_status_message(status));
+    CHECK((mf_status_code(status) == MF_OUT_OF_MEMORY || mf_status_code(status) == MF_OK));
+    mf_status_free(status);
+  }
+}
+
 TEST_CASE("a file that a script requires and has no memory for is out of memory too") {
   std::filesystem::create_directories(kFolder);
   const std::string path = kFolder + "/large.lua";
