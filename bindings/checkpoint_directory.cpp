@@ -113,7 +113,8 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
     fail_errno(previous, "put back");
   if (exists(target_)) {
     const Descriptor old = open_folder(AT_FDCWD, target_.c_str());
-    require(static_cast<bool>(old), ErrorCode::Io, "'", target_, "' exists and is no folder");
+    require(old || errno != ENOTDIR, ErrorCode::Io, "'", target_, "' exists and is no folder");
+    if (!old) fail_errno(target_, "open the folder");
     if (!names_in(old, target_).empty()) {
       require(overwrite, ErrorCode::Io, "folder '", target_,
               "' exists and is not empty; { overwrite = true } replaces the checkpoint in it");

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "bindings/file.h"
 #include "bindings/status.h"
 
 extern "C" int luaopen_moonflow_core(lua_State* L);
@@ -17,6 +18,13 @@ namespace fs = std::filesystem;
 bool has_library(const fs::path& folder) {
   std::error_code none;
   return fs::exists(folder / "moonflow" / "init.lua", none);
+}
+
+// Lua's `require` does not say why a file that is there cannot be read.
+std::string readable(const std::string& folder) {
+  int64_t size;
+  open_for_reading(folder + "/moonflow/init.lua", size);
+  return folder;
 }
 
 // Pushes a library of Lua's own.
@@ -39,7 +47,7 @@ std::string library_folder(const char* named) {
   if (named != nullptr) {
     if (!has_library(named))
       refuse(MF_NOT_FOUND, "library_path is '", named, "', and there is no moonflow/init.lua in it");
-    return named;
+    return readable(named);
   }
   Dl_info here{};
   std::error_code none;
@@ -48,7 +56,7 @@ std::string library_folder(const char* named) {
     for (const char* candidate :
          {"lua", "../share/lua/5.1", "../../share/lua/5.1", "../..", "../../../../share/lua/5.1"}) {
       const fs::path found = fs::weakly_canonical(folder / candidate, none);
-      if (has_library(found)) return found.string();
+      if (has_library(found)) return readable(found.string());
     }
   }
   refuse(MF_NOT_FOUND, "moonflow/init.lua is not beside the library; name its folder in library_path");

@@ -1,6 +1,11 @@
 // Variables and checkpoints of the C ABI.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -177,4 +182,25 @@ TEST_CASE("weights in two bytes pass through the host's memory and a checkpoint 
   mf_array into = mf_array_of(dtype, read, 2);
   other.ok(mf_variable_read(other.session, "w", &into));
   CHECK(std::equal(bits, bits + 2, read));
+}
+
+TEST_CASE("where no file can be opened any more, a session and a checkpoint say so") {
+  const std::string folder = std::filesystem::temp_directory_path() / ("moonflow-no-files-" + std::to_string(getpid()));
+  Net host;
+  host.ok(mf_session_save(host.session, folder.c_str(), 0));
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{64, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<int> files;
+  for (int file; (file = open("/dev/null", O_RDONLY)) >= 0;) files.push_back(file);
+  mf_session* other = nullptr;
+  mf_status* const statuses[] = {mf_session_save(host.session, folder.c_str(), 1), mf_session_open(nullptr, &other)};
+  for (const int file : files) close(file);
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (mf_status* status : statuses) {
+    CHECK_THAT(mf_status_message(status), Catch::Contains("Too many open files"));
+    CHECK(taken(status) == MF_IO);
+  }
+  std::filesystem::remove_all(folder);
 }
