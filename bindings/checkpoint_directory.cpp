@@ -117,7 +117,7 @@ NewDirectory::NewDirectory(std::string target, bool overwrite)
     if (!old) fail_errno(target_, "open the folder");
     if (!names_in(old, target_).empty()) {
       require(overwrite, ErrorCode::Io, "folder '", target_,
-              "' exists and is not empty; { overwrite = true } replaces the checkpoint in it");
+              "' exists and is not empty; overwrite = true replaces the checkpoint in it");
       require_only_checkpoint(old, target_, "overwritten");
     }
   }

@@ -61,7 +61,7 @@ class Trainer {
       return;
     }
     try {
-      session_.load_text("improve()", "=robot");
+      session_.load_text("improve()", "robot");
     } catch (const moonflow::Error& error) {
       say(error);
     }
