@@ -62,6 +62,8 @@ const mf_api kApi = {
     mf_prepared_failure,
     mf_session_sync_for,
     mf_variable_find,
+    mf_job_count,
+    mf_job_name,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -73,6 +75,7 @@ static_assert(offsetof(mf_api, prepared_close) == 8 + 46 * sizeof(void*));
 static_assert(offsetof(mf_api, gpu_info) == 8 + 48 * sizeof(void*));
 static_assert(offsetof(mf_api, session_sync_for) == 8 + 52 * sizeof(void*));
 static_assert(offsetof(mf_api, variable_find) == 8 + 53 * sizeof(void*));
+static_assert(offsetof(mf_api, job_name) == 8 + 55 * sizeof(void*));
 
 }  // namespace
 

@@ -148,6 +148,22 @@ using moonflow::Tensor;
 
 namespace {
 
+// The names of all jobs as they are now, which the session keeps.
+const std::vector<std::string>& names_of(HostSession& session) {
+  std::vector<std::string> names;
+  session.enter([&](lua_State* L) {
+    session.push_function(L, "names");
+    lua_call(L, 0, 1);
+    const int count = static_cast<int>(lua_objlen(L, -1));
+    for (int i = 1; i <= count; ++i) {
+      lua_rawgeti(L, -1, i);
+      names.push_back(lua_tostring(L, -1));
+      lua_pop(L, 1);
+    }
+  });
+  return session.job_names = std::move(names);
+}
+
 mf_status* count_of(const mf_job* handle, int32_t* count, std::vector<NamedValue> HostJob::*values) {
   return guarded([&] {
     require_out(count, "count");
@@ -179,6 +195,26 @@ mf_status* mf_job_find(mf_session* handle, const char* name, mf_job** job) {
     if (name == nullptr) refuse(MF_INVALID_ARGUMENT, "name is NULL");
     *job = make_handle<mf_job>(std::make_unique<HostJob>(session->shared_from_this(), name));
     if (*job == nullptr) throw std::bad_alloc();
+  });
+}
+
+mf_status* mf_job_count(mf_session* handle, int32_t* count) {
+  return guarded([&] {
+    require_out(count, "count");
+    const Entered session(handle);
+    *count = static_cast<int32_t>(names_of(*session).size());
+  });
+}
+
+mf_status* mf_job_name(mf_session* handle, int32_t index, const char** name) {
+  return guarded([&] {
+    require_out(name, "name");
+    *name = nullptr;
+    const Entered session(handle);
+    const std::vector<std::string>& names = names_of(*session);
+    if (index < 0 || index >= static_cast<int32_t>(names.size()))
+      refuse(MF_OUT_OF_RANGE, "there are ", names.size(), " jobs, none at index ", index);
+    *name = names[static_cast<size_t>(index)].c_str();
   });
 }
 

@@ -97,6 +97,7 @@ class HostSession : public std::enable_shared_from_this<HostSession> {
   };
   Listing variables;      // owner thread
   std::string last_name;  // what mf_variable_type gave
+  std::vector<std::string> job_names;  // owner thread; what mf_job_name goes through
 
  private:
   using Work = void (*)(lua_State*, void*);

@@ -213,6 +213,9 @@ typedef struct mf_type {
 
 /* The newest job of that name. MF_NOT_FOUND suggests the nearest. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_find(mf_session* session, const char* name, mf_job** job);
+/* The jobs that mf_job_find can give now, by rising name. The name lives until the next call of either. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_count(mf_session* session, int32_t* count);
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_name(mf_session* session, int32_t index, const char** name);
 MF_EXPORT MF_ANY_THREAD mf_code mf_job_close(mf_job* job);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_input_count(mf_job* job, int32_t* count);
 MF_EXPORT MF_ANY_THREAD mf_status* mf_job_output_count(mf_job* job, int32_t* count);
@@ -364,6 +367,8 @@ typedef struct mf_api {
   mf_status* (*prepared_failure)(mf_prepared*);
   mf_status* (*session_sync_for)(mf_session*, double, int32_t*);
   mf_status* (*variable_find)(mf_session*, const char*, mf_type*);
+  mf_status* (*job_count)(mf_session*, int32_t*);
+  mf_status* (*job_name)(mf_session*, int32_t, const char**);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

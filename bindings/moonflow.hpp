@@ -479,6 +479,18 @@ class Session {
     check(mf_job_find(handle(), name.c_str(), &job));
     return Job(job, deliveries_);
   }
+  // The names that job() takes, in alphabetical order.
+  std::vector<std::string> job_names() {
+    int32_t count = 0;
+    check(mf_job_count(handle(), &count));
+    std::vector<std::string> names;
+    for (int32_t i = 0; i < count; ++i) {
+      const char* name = nullptr;
+      check(mf_job_name(handle(), i, &name));
+      names.push_back(name);
+    }
+    return names;
+  }
   void* lua_state() {
     void* state = nullptr;
     check(mf_session_lua_state(handle(), &state));

@@ -147,6 +147,8 @@ end
 
 -- ---- jobs ---------------------------------------------------------------------------------------------------------
 
+host.names = job.names
+
 function host.find(name)
   return job.find(name)
 end

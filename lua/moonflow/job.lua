@@ -122,14 +122,20 @@ local function define(spec, name, site, body)
   return self
 end
 
+--- The names of all jobs, in alphabetical order.
+function job.names()
+  local names = {}
+  for name in pairs(job.named) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 --- The newest job of this name.
 --- @error when there is none; suggests the nearest name
 function job.find(name)
   local found = job.named[name]
   if found then return found end
-  local names = {}
-  for known in pairs(job.named) do names[#names + 1] = known end
-  table.sort(names)
+  local names = job.names()
   local hint = #names > 0 and arguments.suggestion(name, names)
     or have_ended and "; those that scripts have defined went with a session that has been cleared"
     or "; no script has defined one"

@@ -35,6 +35,7 @@ std::vector<Use> uses_of_session() {
   static mf_job* job;
   static mf_bytes* bytes;
   static void* pointer;
+  static const char* name;
   static int32_t number;
   static float floats[2];
   static mf_array array = mf_floats(floats, 2);
@@ -53,6 +54,8 @@ std::vector<Use> uses_of_session() {
       {"hand_over", [=](void* h) { return taken(mf_session_hand_over(as(h))); }},
       {"take_over", [=](void* h) { return taken(mf_session_take_over(as(h))); }},
       {"find", [=](void* h) { return taken(mf_job_find(as(h), "predict", &job)); }},
+      {"job_count", [=](void* h) { return taken(mf_job_count(as(h), &number)); }},
+      {"job_name", [=](void* h) { return taken(mf_job_name(as(h), 0, &name)); }},
       {"variable_count", [=](void* h) { return taken(mf_variable_count(as(h), &number)); }},
       {"variable_type", [=](void* h) { return taken(mf_variable_type(as(h), 0, &type)); }},
       {"variable_find", [=](void* h) { return taken(mf_variable_find(as(h), "out-bias", &type)); }},
@@ -118,6 +121,14 @@ TEST_CASE("a job is found, described and called") {
   CHECK(type.count == 2);
   host.ok(mf_job_output(job, 0, &type));
   CHECK(type.dtype == MF_FLOAT32);
+
+  host.ok(mf_job_count(host.session, &count));
+  const char* name = nullptr;
+  host.ok(mf_job_name(host.session, count - 1, &name));
+  CHECK(name == std::string("train"));
+  mf_status* none = mf_job_name(host.session, count, &name);
+  CHECK_THAT(mf_status_message(none), Catch::Contains("none at index"));
+  CHECK(taken(none) == MF_OUT_OF_RANGE);
 
   const float a[] = {3, 4};
   const int32_t b[] = {5, 6};

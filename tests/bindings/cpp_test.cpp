@@ -72,6 +72,16 @@ TEST_CASE("a job is called with vectors and gives vectors") {
   CHECK(outputs[0].dims == std::vector<int64_t>{2, 2});
 }
 
+TEST_CASE("the jobs are listed by name, and those of a text with it") {
+  moonflow::Session host = session();
+  const std::vector<std::string> of_file = {"learn", "pick", "predict", "scale"};
+  CHECK(host.job_names() == of_file);
+  host.load_text("local flow = require 'moonflow'\nflow.global_function { name = 'none' } (function() end)", "a.lua");
+  CHECK(host.job_names() == std::vector<std::string>{"learn", "none", "pick", "predict", "scale"});
+  host.load_text("require('moonflow').clear_default_session()", "b.lua");
+  CHECK(host.job_names().empty());
+}
+
 TEST_CASE("an error of the script arrives whole") {
   moonflow::Session host = session();
   try {
