@@ -79,3 +79,28 @@ TEST_CASE("jobs whose session a script has cleared are not found, and what is le
   CHECK(taken(mf_job_find(host.session, "predict", &found)) == MF_NOT_FOUND);
   CHECK(mf_job_close(kept) == MF_OK);
 }
+
+TEST_CASE("what a job gives as a Dict goes by its keys, in their order") {
+  Host host;
+  host.load(R"(
+local flow = require "moonflow"
+local tp = flow.typing
+flow.global_function {
+  name = "keyed", inputs = { x = tp.Numpy.Placeholder({ 2 }) },
+  returns = tp.Dict { value = tp.Numpy, action = tp.Numpy, pair = tp.Bundle[tp.Numpy] },
+} (function(x) return { value = x + 1, action = x * 2, pair = { x * 3, x * 4 } } end)
+)");
+  mf_job* const job = host.find("keyed");
+  mf_type type{};
+  type.struct_size = sizeof type;
+  host.ok(mf_job_output(job, 0, &type));
+  CHECK(type.name == std::string("action"));
+  host.ok(mf_job_output(job, 3, &type));
+  CHECK(type.name == std::string("value"));
+  const float x[] = {1, 1};
+  float y[4][2];
+  const mf_array input = mf_floats(x, 2);
+  mf_array outputs[] = {mf_floats(y[0], 2), mf_floats(y[1], 2), mf_floats(y[2], 2), mf_floats(y[3], 2)};
+  host.ok(mf_job_call(job, &input, 1, outputs, 4));
+  CHECK((y[0][0] == 2 && y[1][0] == 3 && y[2][0] == 4 && y[3][0] == 2));
+}
