@@ -151,7 +151,8 @@ local function compile(self, text)
   -- The user's own text first: errors of syntax are about that.
   local plain, problem = try(text .. "\n")
   if not plain then return nil, problem end
-  return try(tokens.keep_locals(text, HOLDER) .. "\n") or plain, nil, silent
+  chunk, problem = try(tokens.keep_locals(text, HOLDER) .. "\n")
+  return chunk, problem, silent
 end
 
 -- ---- running ------------------------------------------------------------------------------------------------------

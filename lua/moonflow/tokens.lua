@@ -103,8 +103,8 @@ function tokens.keep_locals(text, holder)
           local comma = list[last + 1] and list[last + 1].text == ","
           if comma then last = last + 1 end
         until not comma or not list[last + 1] or list[last + 1].kind ~= "name"
-        local given = list[last + 1] and list[last + 1].text == "="
-        if not given then replace(list[last].to + 1, list[last].to, " = nil;") end
+        local behind = list[last + 1] and list[last + 1].text
+        if behind ~= "=" then replace(list[last].to + 1, list[last].to, behind == ";" and " = nil" or " = nil;") end
         i = last
       end
     elseif opens[word] then

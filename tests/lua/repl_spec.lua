@@ -55,6 +55,23 @@ inner
     assert.equal("6\tnil\t5\n1\n20\nshadowed by itself\n3\nnil\n", run.out)
   end)
 
+  it("keeps a local without a value that a semicolon ends", function()
+    local run = typed([[
+local x; local y = 2
+x, y
+local t, u = {}, 1;local f; f = 3
+#t, u, f
+x = 1
+local x;
+x = 5; x, _G.x
+local a; a = 3; a
+local none
+(print)("called")
+]])
+    assert.equal("", run.err)
+    assert.equal("nil\t2\n0\t1\t3\n5\tnil\n3\ncalled\n", run.out)
+  end)
+
   it("shows functions typed before the local as it is now", function()
     assert.equal("2\n", typed("local n = 1\nfunction get() return n end\nlocal n = 2\nget()\n").out)
   end)
