@@ -3,6 +3,8 @@
 -- option names inside the table of a call; files inside strings. Plain Lua; what needs the engine is left out
 -- without it.
 
+setfenv(1, require "moonflow.builtins")
+
 local tokens = require "moonflow.tokens"
 local debug, package = debug, package
 

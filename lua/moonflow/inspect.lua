@@ -2,6 +2,8 @@
 -- Tables by their sorted keys, with limits on depth, width and number, each table once. Metamethods other than
 -- __tostring are not called. Plain Lua, no engine.
 
+setfenv(1, require "moonflow.builtins")
+
 local tokens = require "moonflow.tokens"
 local debug, package = debug, package
 

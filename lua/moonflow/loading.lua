@@ -1,6 +1,9 @@
 --- Loading: opens the library, moonflow/core.so, and says in one line why it does not open and what to do; finds the
 --- other files of Moonflow.
 
+local builtins = require "moonflow.builtins"
+setfenv(1, builtins)
+
 local package = package
 local folder = debug.getinfo(1, "S").source:match("^@(.*)loading%.lua$")
 
@@ -52,7 +55,7 @@ function loading.core()
 end
 
 --- Lets `require` look for Moonflow's other files beside this one first, and take what the library has of them: they
---- were compiled when it was built.
+--- were compiled when it was built. Whatever globals a script makes, they see Lua's own functions.
 function loading.find_beside(core)
   if not folder or core.find_beside or type(package.loaders) ~= "table" then return end
   if type(jit) ~= "table" or jit.version ~= core.build_info().lua then return end
@@ -63,7 +66,8 @@ function loading.find_beside(core)
     local path = folder .. stem:gsub("%.", "/") .. ".lua"
     local fine, chunk, complaint = pcall(core.load_file, path)
     if not fine then return "\n\tno file '" .. path .. "'" end
-    return chunk or error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0)
+    if not chunk then error(("error loading module '%s' from file '%s':\n\t%s"):format(name, path, complaint), 0) end
+    return setfenv(chunk, builtins)
   end
   table.insert(package.loaders, 2, core.find_beside)
 end

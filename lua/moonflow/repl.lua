@@ -6,6 +6,9 @@
 --
 -- Plain Lua works without the engine; what needs it says so. One evaluator belongs to one prompt.
 
+local builtins = require "moonflow.builtins"
+setfenv(1, builtins)
+
 local complete = require "moonflow.complete"
 local inspect = require "moonflow.inspect"
 local source = require "moonflow.source"
@@ -447,14 +450,6 @@ function commands.load(self, path)
   return protected(self, chunk) ~= nil
 end
 
--- The globals of LuaJIT itself, and what the launcher sets.
-local standard = {}
-for name in ([[
-  _G _VERSION arg assert bit collectgarbage coroutine debug dofile error gcinfo getfenv getmetatable io ipairs jit load
-  loadfile loadstring math module newproxy next os package pairs pcall print rawequal rawget rawlen rawset require
-  select setfenv setmetatable string table tonumber tostring type unpack xpcall
-]]):gmatch("%S+") do standard[name] = true end
-
 function commands.who(self)
   local lines = {}
   local function add(name, value)
@@ -465,7 +460,8 @@ function commands.who(self)
     if name ~= HOLDER and name ~= "_" and name ~= "print" then add("local " .. name, self.values[name]) end
   end
   for name, value in next, _G do
-    if type(name) == "string" and not standard[name] then add(name, value) end
+    local given = name == "arg" or name == "print" or rawget(builtins, name) == value
+    if type(name) == "string" and not given then add(name, value) end
   end
   table.sort(lines)
   self.write(#lines > 0 and table.concat(lines, "\n") .. "\n" or "nothing yet\n")

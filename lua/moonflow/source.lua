@@ -1,6 +1,8 @@
 --- Source: the text a function was compiled from: its file, the chunk itself, or what was typed at a prompt.
 -- Plain Lua, no engine.
 
+setfenv(1, require "moonflow.builtins")
+
 local io = io
 
 local source = {}

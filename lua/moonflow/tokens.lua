@@ -1,6 +1,8 @@
 --- Tokens: the words of a Lua text, as far as the prompt needs to understand what is typed.
 -- Plain Lua, no engine. Wrong text gives some tokens and no error; the compiler says what is wrong.
 
+setfenv(1, require "moonflow.builtins")
+
 local tokens = {}
 
 local keywords = {}

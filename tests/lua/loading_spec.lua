@@ -64,6 +64,20 @@ describe("a file of Moonflow", function()
       .. "and a[i] of numbers work without it\n", ended.out, ended.err)
   end)
 
+  it("sees Lua's own functions, whatever globals a script makes, but for print", function()
+    local ended = process.moonflow({ "-e", [[
+      local flow, write = require "moonflow", print
+      type, next, select, table, unpack, pcall = "train", 5, 2, { 1, 2 }, 1, 0
+      print = function(_, value) write("mine", value) end
+      local job = flow.global_function { inputs = { x = flow.typing.Numpy.Placeholder({ 2 }) } } (function(x)
+        flow.watch(x + 1, "x + 1")
+      end)
+      job(flow.np.ones { 2 })
+      write((job:dot():match("^%a+")), (flow.help("np.zeros"):match("^[^\n]+")))
+    ]] })
+    assert.equal("mine\t[2. 2.]\ndigraph\tnp.zeros(shape, dtype = \"float32\")\n", ended.out, ended.err)
+  end)
+
   it("may be changed: the next start takes what it says", function()
     local copy = "mkdir %s && cd %s && find . -name '*.lua' -exec cp --parents -L {} %s \\;"
     local to = process.quote(folder .. "/moonflow")

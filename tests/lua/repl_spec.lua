@@ -72,6 +72,30 @@ local none
     assert.equal("nil\t2\n0\t1\t3\n5\tnil\n3\ncalled\n", run.out)
   end)
 
+  it("goes on where a global has the name of a function of Lua's, and so does the library", function()
+    local run = typed([[
+for _, name in ipairs { "error", "getmetatable", "ipairs", "jit", "load", "math", "next", "pairs", "pcall", "rawget",
+  "select", "setfenv", "setmetatable", "string", "table", "tonumber", "tostring", "type", "unpack", "xpcall",
+} do _G[name] = name end
+type
+{ 1, { name = select } }
+]] .. jobs .. [[
+job(x)
+? flow.nn.relu
+:summary job
+nothing.here
+type = nil
+:who
+]])
+    assert.equal("stdin:23: attempt to index global 'nothing' (a nil value)\nstack traceback:\n"
+      .. "\tstdin:23: in main chunk\n", run.err)
+    assert.truthy(run.out:find("^type\n{ 1, { name = \"select\" } }\n%[1%. 0%. 2%. 0%.%]\nfloat32 %(4%)\n"), run.out)
+    for _, text in ipairs { "\n  out = max(x, 0)\n", "\n  rectified ", "\nunpack = unpack\n" } do
+      assert.truthy(run.out:find(text, 1, true), run.out)
+    end
+    assert.falsy(run.out:find("\ntype = ", 1, true))
+  end)
+
   it("shows functions typed before the local as it is now", function()
     assert.equal("2\n", typed("local n = 1\nfunction get() return n end\nlocal n = 2\nget()\n").out)
   end)
