@@ -34,7 +34,15 @@ local function pack(...)
   return { n = select("#", ...), ... }
 end
 
--- Locals of the prompt come first, then the globals, then `flow`. `names` knows also those that are nil.
+-- The function that the globals have for names they do not know, if any.
+local function unknown_to(globals, event)
+  local meta = debug.getmetatable(globals)
+  local handler = type(meta) == "table" and rawget(meta, event)
+  return type(handler) == "function" and handler
+end
+
+-- Locals of the prompt come first, then the globals, then `flow`. `names` knows also those that are nil. Functions that
+-- look at unknown globals, as strict modes set them, are called last, so that their errors name the line typed.
 local function make_environment(self, globals)
   local names, values = self.names, self.values
   values[HOLDER], names[HOLDER] = setmetatable({}, {
@@ -45,12 +53,21 @@ local function make_environment(self, globals)
   return setmetatable({}, {
     __index = function(_, name)
       if names[name] then return values[name] end
-      local value = globals[name]
-      if value == nil and name == "flow" then return loaded_flow() end
-      return value
+      local value = rawget(globals, name)
+      if value == nil and name == "flow" then value = loaded_flow() end
+      if value ~= nil then return value end
+      local unknown = unknown_to(globals, "__index")
+      if unknown then return unknown(globals, name) end
+      return globals[name]
     end,
     __newindex = function(_, name, value)
-      if names[name] then values[name] = value else globals[name] = value end
+      if names[name] then
+        values[name] = value
+        return
+      end
+      local unknown = rawget(globals, name) == nil and unknown_to(globals, "__newindex")
+      if unknown then return unknown(globals, name, value) end
+      globals[name] = value
     end,
   })
 end

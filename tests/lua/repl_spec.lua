@@ -96,6 +96,24 @@ type = nil
     assert.falsy(run.out:find("\ntype = ", 1, true))
   end)
 
+  it("knows flow, and names the line typed, where a strict mode watches the globals", function()
+    local run = typed([[
+declared = 1
+local function refuse(_, name) error("undeclared " .. name, 2) end
+setmetatable(_G, { __index = refuse, __newindex = refuse });
+flow.np.ones({ 1 })
+declared, declared == nil
+declared = 2
+declared
+missing
+missing = 1
+]])
+    assert.equal("[1.]\nfloat32 (1)\n1\tfalse\n2\n", run.out)
+    local places = {}
+    for place in run.err:gmatch("[^\n]*undeclared missing") do places[#places + 1] = place end
+    assert.same({ "stdin:8: undeclared missing", "stdin:9: undeclared missing" }, places, run.err)
+  end)
+
   it("shows functions typed before the local as it is now", function()
     assert.equal("2\n", typed("local n = 1\nfunction get() return n end\nlocal n = 2\nget()\n").out)
   end)
