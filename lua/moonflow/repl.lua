@@ -76,12 +76,12 @@ end
 --- @param options table  write(text) and complain(text): where values and errors go; describe, fold: how errors are
 ---   described, as the launcher and the core have them; chunk_name ("=stdin"); width(): columns of the terminal;
 ---   print: what typed chunks call by that name, if it is not the global one; own_interrupt(): whether "interrupted"
----   was meant for this prompt, else it is raised on
+---   was meant for this prompt, else it is raised on; is_guest: whether the program is another's, whose watches stay
 function repl.new(options)
   local self = setmetatable({
     write = options.write, complain = options.complain, describe = options.describe, fold = options.fold,
     width = options.width or function() return 80 end, own_interrupt = options.own_interrupt,
-    chunk_name = options.chunk_name or "=stdin", names = {}, values = {}, lines = {},
+    chunk_name = options.chunk_name or "=stdin", is_guest = options.is_guest, names = {}, values = {}, lines = {},
     watches = {}, watched = setmetatable({}, { __mode = "v" }),  -- target -> handle; target -> job, while it is alive
   }, Evaluator)
   self.environment = make_environment(self, _G)
@@ -412,15 +412,27 @@ local function job_and_value(self, target)
   end
 end
 
-local function list_watches(self)
-  local any = false
+-- Calls see(target, handle) for each watch that is on: those that began here, and those of job:watch.
+local function each_watch(self, see)
+  local own = {}
   for target, handle in pairs(self.watches) do
-    if handle:is_on() and self.watched[target] then
-      any = true
-      self.write("watching " .. target .. "\n")
+    own[handle] = true
+    if handle:is_on() and self.watched[target] then see(target, handle) end
+  end
+  local job = package.loaded["moonflow.job"]
+  for name, known in pairs(type(job) == "table" and job.named or {}) do
+    for _, watched in ipairs(known.watched) do
+      local handle = watched.handle
+      if not own[handle] and handle:is_on() then see(name .. "." .. watched.name, handle) end
     end
   end
-  if not any then self.write("nothing is watched; `:watch job.name` begins\n") end
+end
+
+local function list_watches(self)
+  local lines = {}
+  each_watch(self, function(target) lines[#lines + 1] = "watching " .. target .. "\n" end)
+  table.sort(lines)
+  self.write(#lines > 0 and table.concat(lines) or "nothing is watched; `:watch job.name` begins\n")
   return true
 end
 
@@ -428,9 +440,10 @@ function commands.watch(self, target)
   if target == "" then return list_watches(self) end
   local only, off = target:match("^(%S*)%s*(off)$")
   if off then
-    for name, handle in pairs(self.watches) do
-      if only == "" or name == only then handle:off() end
-    end
+    each_watch(self, function(name, handle)
+      local began_here = handle == self.watches[name]
+      if name == only or only == "" and (began_here or not self.is_guest) then handle:off() end
+    end)
     return true
   end
   local job, name = job_and_value(self, target)

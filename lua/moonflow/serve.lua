@@ -261,7 +261,7 @@ function serve.serve_repl(path)
   local write = to_client("output")
   self.evaluator = repl().new {
     write = write, complain = to_client("error"), describe = core.describe_error, fold = core.fold_traceback,
-    width = function() return self.width end, chunk_name = "=attached",
+    width = function() return self.width end, chunk_name = "=attached", is_guest = true,
     own_interrupt = function() return self.interrupting end,
     print = function(...)
       local texts = {}

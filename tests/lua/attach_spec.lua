@@ -93,6 +93,16 @@ f()
     assert.equal(1, attached("1\n").code)
   end)
 
+  it("ends its own watches by `:watch off`, and one of the program's by its name", function()
+    local h = host()
+    assert.equal("", attached("seen = 0; job:watch('rectified', function() seen = seen + 1 end);\n").err)
+    local run = attached(":watch job.rectified\n:watch off\njob(x);\nseen\n:watch\n:watch job.rectified off\n"
+      .. "job(x);\nseen\nquit = true\n")
+    assert.equal("1\nwatching job.rectified\n1\n", run.out, run.err)
+    h:wait_for("ended with 0")
+    h:close()
+  end)
+
   it("sees all of an output that is long", function()
     local h = host()
     local run = attached("list = {} for i = 1, 20000 do list[i] = i end print(table.concat(list, ' ')) quit = true\n")

@@ -375,6 +375,25 @@ job(x);
       run.out)
   end)
 
+  it("lists and ends the watches of job:watch, though nobody has kept their handles", function()
+    local run = typed(jobs .. [[
+job:watch("rectified", function() error("seen") end);
+:watch job.rectified
+:watch
+:watch off
+:watch
+job(x);
+job:watch("rectified", function() error("seen") end);
+:watch job.other off
+:watch
+:watch job.rectified off
+job(x);
+]])
+    assert.equal("", run.err)
+    assert.equal("watching job.rectified\nwatching job.rectified\nnothing is watched; `:watch job.name` begins\n"
+      .. "watching job.rectified\n", run.out)
+  end)
+
   it("summarises a job and watches one of its values from outside", function()
     local run = typed(jobs .. [[
 :summary job
