@@ -255,13 +255,13 @@ end
 function Evaluator:pump()
   local flow = loaded_flow()
   if not flow then return true, false end
+  local fine = protected(self, flow.poll) ~= nil
   -- A Ctrl-C has stopped the calls under way as well; their ends are not to surprise the next chunk.
-  local turns = self.interrupted and 100 or 0
-  while turns > 0 and flow.in_flight() > 0 do
-    turns = turns - 1
-    protected(self, flow.sync)
+  for _ = 1, self.interrupted and 100 or 0 do
+    if protected(self, flow.sync) then break end
   end
-  return protected(self, flow.poll) ~= nil, false
+  self.interrupted = false
+  return fine, false
 end
 
 --- The descriptor that is readable when `pump` has something to do; nil without the library.

@@ -565,6 +565,35 @@ describe("the prompt in a terminal", function()
     end)
   end)
 
+  it("says once that callbacks have been stopped, also those that come at the prompt", function()
+    write("jobs.lua", jobs)
+    write("loops.lua", [[
+      local function loop()
+        for i = 1, 3 do
+          later(square)(function()
+            if i == 1 then io.write("loo", "ping\n") end
+            while true do end
+          end)
+        end
+      end
+      function await_file()
+        later(square)(function() if io.open("begin") then loop() else await_file() end end)
+      end
+    ]])
+    os.remove(folder .. "/begin")
+    local t = prompt({ "-i", "jobs.lua" })
+    t:enter(":load loops.lua"):wait_for("> :load loops.lua\n>")
+    t:enter("await_file()"):wait_for("> await_file()\n>")
+    write("begin", "")
+    t:wait_for("looping\n")
+    t:press("C-c"):wait_for("interrupted\n>")
+    t:enter("'fi' .. 'rst'"):wait_for("first\n>")
+    t:enter("'sec' .. 'ond'"):wait_for("second\n>")
+    local _, count = t:enter("'la' .. 'st'"):wait_for("last\n>"):gsub("interrupted", "")
+    assert.equal(1, count)
+    t:close()
+  end)
+
   it("stops a single run that would take minutes", function()
     write("slow.lua", [[
       flow = require "moonflow"
