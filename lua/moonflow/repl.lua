@@ -99,8 +99,14 @@ end
 
 -- ---- reading ------------------------------------------------------------------------------------------------------
 
+-- The word of a `:` command and what follows it; nil for a method, as in ":rep(3)".
+local function command_in(text)
+  local word, rest = text:match("^%s*:(%a+)(.*)$")
+  if word and rest:sub(1, 1) ~= "(" then return word, rest:match("^%s*(.-)%s*$") end
+end
+
 local function is_command(text)
-  return text:find("^%s*:%a") or text:find("^%s*%?") or text:find("^%s*[%a_][%w_.:]*%s*%?%??%s*$")
+  return command_in(text) or text:find("^%s*%?") or text:find("^%s*[%a_][%w_.:]*%s*%?%??%s*$")
 end
 
 local function expression_of(text)
@@ -209,10 +215,20 @@ local function show(self, values)
   self.write(inspect.values(values, values.n, self.width()) .. "\n")
 end
 
+local goes_on = {}
+for word in (": . .. + - * / % ^ == ~= < > <= >= and or"):gmatch("%S+") do goes_on[word] = true end
+
+-- What to say of a text that does not compile, since it was meant to go on with a line that has run.
+local function about_continuing(self, text)
+  local first = tokens.scan(text)[1]
+  return self.before > 0 and first and goes_on[first.text] and "; what stands before it was complete and has run: end "
+    .. "a line that is to go on with an operator, or put the whole into brackets" or ""
+end
+
 local function run(self, text)
   local chunk, problem, silent = compile(self, text)
   if not chunk then
-    self.complain(problem .. "\n")
+    self.complain(problem .. about_continuing(self, text) .. "\n")
     return false
   end
   if jit then jit.off(chunk, true) end
@@ -244,7 +260,7 @@ function Evaluator:evaluate(text)
   local meant, about = plain_word(self, text)
   if meant == "help" and about ~= "" then return self:help("? " .. about), false end
   if meant and about == "" then return self:command(meant, "") end
-  local command, rest = text:match("^%s*:(%a+)%s*(.-)%s*$")
+  local command, rest = command_in(text)
   if command then return self:command(command, rest) end
   if is_command(text) then return self:help(text), false end
   return run(self, text), false

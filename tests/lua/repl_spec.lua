@@ -344,6 +344,15 @@ job(x)
       .. ":summary wants a job, got { 1 }\n", run.err)
   end)
 
+  it("takes no method for a command, and says that the line before it has run", function()
+    local run = typed("s = ('x')\n  :rep(3)\n  .. 'y'\n:load(1)\n(s\n  :rep(3)\n  .. 'y')\n")
+    assert.equal("xxxy\n", run.out)
+    local advice = "; what stands before it was complete and has run: end a line that is to go on with an operator, or "
+      .. "put the whole into brackets\n"
+    assert.equal("stdin:2: unexpected symbol near ':'" .. advice .. "stdin:3: unexpected symbol near '..'" .. advice
+      .. "stdin:4: unexpected symbol near ':'" .. advice, run.err)
+  end)
+
   it("suggests what a command may have meant", function()
     assert.equal("there is no command ':wach'; did you mean ':watch'?\nthere is no command ':zz'; `:help` lists them\n"
       .. ":watch wants a job and one of its values, such as train_job.conv1; nothing here is a job yet\n",
