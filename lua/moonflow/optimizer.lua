@@ -48,9 +48,11 @@ arguments.publish("Optimizer", "optimizer", Optimizer, "minimize")
 
 local steps = "optimizer:minimize(loss) in the body of a train job says what is trained, and each call of the job is a "
   .. "step"
+local rate = "it keeps the rate that it was made with, or a schedule that goes by the step; a job that is defined "
+  .. "again with another rate keeps its weights"
 arguments.answer(Optimizer, "an optimizer", {
   step = steps, zero_grad = steps, backward = steps, apply_gradients = steps,
-  lr = "what its schedule gives is rate:at(step)",
+  lr = rate, learning_rate = rate, param_groups = rate,
   state_dict = "its moments are variables, which a checkpoint has beside the weights",
 })
 
