@@ -57,14 +57,16 @@ std::string for_reading(const std::string& text, const std::string& library, boo
   return only_place && !lines.empty() ? lines[0] : result;
 }
 
-// What to write where Lua itself refuses an array in the place of a number; two arrays it compares by a function of
-// ours, which says so.
+// What to write where Lua itself refuses an array in the place of a number, or does not know the library; two arrays it
+// compares by a function of ours, which says so.
 const char* advice_for(const char* message) {
   const auto has = [&](const char* part) { return std::strstr(message, part) != nullptr; };
   if (has("attempt to compare userdata with number") || has("attempt to compare number with userdata"))
     return "; elements of an array are compared by x:gt(y), x:ge(y), x:lt(y) and x:le(y), "
            "and an array of one element is a number by x:item()";
   if (has("(number expected, got userdata)")) return "; an array of one element is a number by x:item()";
+  if (has("attempt to index global 'flow' (a nil value)"))
+    return "; a file begins with: local flow = require \"moonflow\"";
   return "";
 }
 

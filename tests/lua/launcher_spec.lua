@@ -25,6 +25,16 @@ describe("the launcher", function()
     assert.equal(0, run.code)
   end)
 
+  it("says where flow comes from in a file that lacks it", function()
+    local path = script("lacks.lua", "print(flow.np)")
+    local advice = "lacks.lua:1: attempt to index global 'flow' (a nil value); a file begins with: local flow = "
+      .. "require \"moonflow\"\n"
+    for _, run in ipairs {
+      process.moonflow({ path }, { folder = folder }),
+      process.moonflow({}, { folder = folder, input = ":load " .. path .. "\n" }),
+    } do assert.equal(advice, run.err:match("^[^\n]*\n")) end
+  end)
+
   it("runs statements before the script and a script from standard input", function()
     local run = process.moonflow({ "-e", "x = 1", "-e", "x = x + 1", "-", "word" }, { input = "print(x, ...)" })
     assert.equal("2\tword\n", run.out)
