@@ -62,6 +62,7 @@ end
 
 --- What an error of any kind says, also where it has a __tostring that fails or gives no string.
 function errors.text(value)
+  if type(value) == "table" and not debug.getmetatable(value) then return require("moonflow.inspect").line(value) end
   local fine, text = pcall(tostring, value)
   return fine and type(text) == "string" and text or "(an error whose __tostring fails)"
 end

@@ -182,6 +182,13 @@ stack traceback:
 ]], run.err)
   end)
 
+  it("shows what is in a table that is raised, here or in a callback", function()
+    local run = typed(jobs .. "error({ code = 3, message = 'disk full' })\n"
+      .. "later(square)(function() error({ code = 4 }) end); flow.sync()\n")
+    assert.truthy(run.err:find('^{ code = 3, message = "disk full" }\nstack traceback:\n'), run.err)
+    assert.truthy(run.err:find("\n{ code = 4 }\n  in the callback of ", 1, true), run.err)
+  end)
+
   it("names jobs after what they are assigned to, and lets them be redefined and run again", function()
     local run = typed(jobs .. [[
 job(x)
