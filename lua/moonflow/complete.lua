@@ -223,8 +223,16 @@ function complete.candidates(text, roots)
 
   local list, open = tokens.scan(text)
   if open then
-    if open.kind == "string" and text:find("^[\"']", open.from) then return files(text:sub(open.from + 1)) end
-    return "", {}
+    if open.kind ~= "string" or not text:find("^[\"']", open.from) then return "", {} end
+    local typed = text:sub(open.from + 1)
+    local path = list[1] and list[#list].text == "[" and path_before(list, #list - 1)
+    local owner = path and complete.resolve(path, roots)
+    if type(owner) ~= "table" then return files(typed) end
+    return matching(typed, function(add)
+      for key in next, owner do
+        if type(key) == "string" then add(key) end
+      end
+    end)
   end
   local last = list[#list]
   local at_word = last and (last.kind == "name" or last.kind == "keyword") and last.to == #text

@@ -466,6 +466,11 @@ describe("completion", function()
     assert.equal("weights_of_lenet.npz", choices("flow.np.load('weights_of_"))
   end)
 
+  it("completes keys of a table inside brackets", function()
+    local before = "run = { res = { loss = 1, ['loss/aux'] = 2, [3] = 4 } }\n"
+    assert.equal("loss loss/aux", choices('x = run.res["lo', before))
+  end)
+
   it("calls nothing while it looks", function()
     local before = "trap = setmetatable({ inner = {} }, { __index = function() print('called') end })\n"
     assert.equal("inner", choices("trap.inn", before))
