@@ -135,12 +135,13 @@ std::string taken(Metadata& metadata, const char* key) {
   return value;
 }
 
-// Others write none. What Moonflow writes beside it is a seed and a version, so with those a third key was its own.
+// Others write none. What Moonflow writes beside it is its version and a seed, so with its version any other key was
+// one.
 void check_whole(Safetensors& read, const std::vector<std::string_view>& data) {
   Metadata& metadata = read.metadata;
   const std::string of_data = taken(metadata, kDataChecksum), of_all = taken(metadata, kChecksum);
-  const size_t own = metadata.count("seed") + metadata.count("moonflow");
-  const bool lost = of_data.empty() && of_all.empty() && own > 0 && metadata.size() > own;
+  const bool is_own = metadata.count("moonflow") > 0;
+  const bool lost = of_data.empty() && of_all.empty() && is_own && metadata.size() > 1 + metadata.count("seed");
   const bool fits = (of_data.empty() || of_data == checksum_of(data)) &&
                     (of_all.empty() || of_all == checksum_of_all(read.tensors, metadata));
   if (fits && !lost) return;
