@@ -15,12 +15,14 @@ namespace {
 template <class T>
 struct Sizes {
   GridAxis<T> rows, columns;
-  LongDivisor places, channels;
-  int64_t plane, width;
+  LongDivisor by_places, by_channels;  // by 1 where there are none
+  int64_t places, channels, plane, width;
 
   explicit Sizes(const GridSampling& of)
       : rows(of, of.height),
         columns(of, of.width),
+        by_places(of.places()),
+        by_channels(of.channels),
         places(of.places()),
         channels(of.channels),
         plane(of.plane()),
@@ -50,8 +52,8 @@ struct Sample {
   T* out;
   MOONFLOW_DEVICE void operator()(int64_t element) const {
     int64_t place = 0, channel = 0;
-    const int64_t plane = of.places.quotient(element, place), picture = of.channels.quotient(plane, channel);
-    const C* const at = grid + 2 * (picture * of.places.value + place);
+    const int64_t plane = of.by_places.quotient(element, place), picture = of.by_channels.quotient(plane, channel);
+    const C* const at = grid + 2 * (picture * of.places + place);
     const auto column = of.columns.template taps<kSide>(at[0]), row = of.rows.template taps<kSide>(at[1]);
     out[element] = static_cast<T>(sum_of_taps<kSide>(row, column, x + plane * of.plane, of.width,
                                                      [&](int r, int c) { return row.share[r] * column.share[c]; }));
@@ -67,8 +69,8 @@ struct Pick {
   Unit* out;
   MOONFLOW_DEVICE void operator()(int64_t element) const {
     int64_t place = 0, channel = 0;
-    const int64_t plane = of.places.quotient(element, place), picture = of.channels.quotient(plane, channel);
-    const G* const at = grid + 2 * (picture * of.places.value + place);
+    const int64_t plane = of.by_places.quotient(element, place), picture = of.by_channels.quotient(plane, channel);
+    const G* const at = grid + 2 * (picture * of.places + place);
     const auto column = of.columns.template taps<1>(at[0]), row = of.rows.template taps<1>(at[1]);
     const bool is_there = row.share[0] * column.share[0] == 1;
     out[element] = is_there ? x[plane * of.plane + row.pixel[0] * of.width + column.pixel[0]] : Unit(0);
@@ -85,14 +87,14 @@ struct Slopes {
   C* dgrid;
   MOONFLOW_DEVICE void operator()(int64_t i) const {
     int64_t place = 0;
-    const int64_t picture = of.places.quotient(i, place);
+    const int64_t picture = of.by_places.quotient(i, place);
     const auto column = of.columns.template taps<kSide>(grid[2 * i]),
                row = of.rows.template taps<kSide>(grid[2 * i + 1]);
     C by_column = 0, by_row = 0;
-    for (int64_t c = 0; c < of.channels.value; ++c) {
-      const int64_t plane = picture * of.channels.value + c;
+    for (int64_t c = 0; c < of.channels; ++c) {
+      const int64_t plane = picture * of.channels + c;
       const T* const image = x + plane * of.plane;
-      const C given = static_cast<C>(dy[plane * of.places.value + place]);
+      const C given = static_cast<C>(dy[plane * of.places + place]);
       by_column += given * sum_of_taps<kSide>(row, column, image, of.width,
                                               [&](int r, int s) { return row.share[r] * column.slope[s]; });
       by_row += given * sum_of_taps<kSide>(row, column, image, of.width,
@@ -129,7 +131,7 @@ struct Spread {
     const int thread = block.thread(), tap = thread % kTaps, warp = thread / kWarp;
     const int64_t plane = block.index() / groups, first = block.index() % groups * kRoom;
     int64_t channel = 0;
-    const int64_t picture = of.channels.quotient(plane, channel), places = of.places.value;
+    const int64_t picture = of.by_channels.quotient(plane, channel), places = of.places;
     for (int i = thread; i < kRoom; i += kThreads) own[i] = 0;
     for (int64_t begin = 0; begin < places; begin += kPlaces) {
       const int64_t place = begin + thread / kTaps;

@@ -193,6 +193,23 @@ TEST_CASE("a hole in an image is one in what is made of it, and nowhere else") {
   }
 }
 
+TEST_CASE("of no channels, no images and no places there is nothing, and of no places a gradient of zeros") {
+  Session session = make_session();
+  const auto sampled = [&](const Shape& shape, const Shape& of_grid) {
+    const Tensor x = Tensor::allocate({DType::Float32, shape}), grid = Tensor::allocate({DType::Float32, of_grid});
+    const Tensor out = session.evaluate("grid_sample", {x, grid})[0];
+    CHECK(out.shape() == Shape{shape[0], shape[1], of_grid[1], of_grid[2]});
+    const Tensor dx = session.evaluate("grid_sample_image_grad", {grid, out}, {{"shape", shape.dims()}})[0];
+    CHECK(dx.shape() == shape);
+    const Tensor dgrid = session.evaluate("grid_sample_grid_grad", {x, grid, out})[0];
+    CHECK(dot(dx, dx) == 0);
+    CHECK(dot(dgrid, dgrid) == 0);
+  };
+  sampled({2, 0, 3, 4}, {2, 2, 2, 2});
+  sampled({0, 2, 3, 4}, {0, 2, 2, 2});
+  sampled({2, 2, 3, 4}, {2, 0, 2, 2});
+}
+
 TEST_CASE("the nearest pixels are taken of any dtype") {
   Session session = make_session();
   const Tensor numbers_of = random_values({DType::Float32, {2, 3, 5, 4}}, 1, 0, 100),

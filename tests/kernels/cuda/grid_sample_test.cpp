@@ -29,6 +29,14 @@ TEST_CASE("an image at the places of a grid agrees with the CPU, and so do its g
   }
 }
 
+TEST_CASE("of no channels and no places the card makes zeros") {
+  const BesideCpu beside;
+  const Tensor grid = drawn({DType::Float32, {2, 2, 3, 2}}, 1), none = drawn({DType::Float32, {2, 0, 2, 3}}, 2);
+  beside.check(beside.trial("grid_sample_grid_grad", {drawn({DType::Float32, {2, 0, 3, 4}}, 3), grid, none}));
+  const Tensor nowhere = drawn({DType::Float32, {2, 0, 3, 2}}, 1), nothing = drawn({DType::Float32, {2, 5, 0, 3}}, 2);
+  beside.check(beside.trial("grid_sample_image_grad", {nowhere, nothing}, {{"shape", Ints{2, 5, 3, 4}}}));
+}
+
 TEST_CASE("the nearest pixels are taken of any dtype on the card") {
   const BesideCpu beside;
   for (const DType dtype : {DType::UInt8, DType::Int32, DType::Int64}) {
