@@ -314,6 +314,7 @@ Launch pool_loops(const Pool& pool, PoolKind kind, bool relu, KernelCall& call) 
   const bool is_max_grad = kind == PoolKind::MaxGrad, makes_image = kind == PoolKind::AverageGrad;
   const TensorType& image = makes_image ? call.outputs[0] : call.inputs[is_max_grad];
   const Layout& layout = makes_image ? call.output_layouts[0] : call.input_layouts[is_max_grad];
+  if (image.count() == 0) return [](const LaunchCall&) {};
   const Beside beside = beside_of(pool, image, layout);
   const bool in_rows = beside.lanes == 1 && (makes_image || RowOfWindows::serves(pool));
   if (is_max_grad) call.scratch_bytes = layout.bytes_of(image);

@@ -183,6 +183,19 @@ TEST_CASE("an image in the blocks that a convolution gives is pooled there, for 
   CHECK(in_blocks == 25);  // five poolings each
 }
 
+TEST_CASE("images of no channels, and no images, are pooled to as many") {
+  Session session = make_session();
+  for (const Shape& shape : {Shape{2, 4, 4, 0}, Shape{0, 4, 4, 3}}) {
+    const Attrs attrs = {{"ksize", Ints{2}}, {"data_format", std::string("NHWC")}};
+    const Tensor x = Tensor::allocate({DType::Float32, shape});
+    const Tensor out = session.evaluate("max_pool2d", {x}, attrs)[0];
+    CHECK(out.shape() == Shape{shape[0], 2, 2, shape[3]});
+    CHECK(session.evaluate("avg_pool2d", {x}, attrs)[0].shape() == out.shape());
+    CHECK(session.evaluate("max_pool2d_grad", {out, x}, attrs)[0].shape() == shape);
+    CHECK(session.evaluate("avg_pool2d_grad", {out}, with(attrs, "shape", shape.dims()))[0].shape() == shape);
+  }
+}
+
 TEST_CASE("the gradient of max pooling goes to the first of equal maxima") {
   Session session = make_session();
   const Tensor x = image({1, 1, 0, 1, 1, 2, 2, 0, 2}, {1, 1, 3, 3}), dy = image({1, 10, 100, 1000}, {1, 1, 2, 2});
