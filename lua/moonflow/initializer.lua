@@ -51,7 +51,7 @@ local function numbers_alone(...)
   return function(_, dtype)
     for _, number in ipairs(numbers) do
       local fine, problem = pcall(core.array, number, dtype)
-      local is_out = errors.is_error(problem) or problem == "not enough memory"
+      local is_out = problem == "not enough memory" or errors.is_error(problem) and problem.code == "out_of_memory"
       if not fine and is_out then error(problem, 0) end
       if not fine then return number .. " is no " .. dtype end
     end
