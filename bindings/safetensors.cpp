@@ -149,20 +149,6 @@ void check_whole(Safetensors& read, const std::vector<std::string_view>& data) {
        " of the metadata. Whoever has changed them on purpose leaves the metadata out");
 }
 
-// Bytes that are in memory already.
-class Bytes : public ByteSource {
- public:
-  explicit Bytes(std::string_view bytes) : ByteSource("", static_cast<int64_t>(bytes.size())), bytes_(bytes) {}
-  void expect_end() override {}
-
- private:
-  int64_t fetch(void* to, int64_t bytes) override {
-    return static_cast<int64_t>(
-        bytes_.copy(static_cast<char*>(to), static_cast<size_t>(bytes), static_cast<size_t>(position_)));
-  }
-  std::string_view bytes_;
-};
-
 Json read_header(ByteSource& source) {
   if (source.remaining() < static_cast<int64_t>(kLengthBytes))
     damaged("they are shorter than the length of the header");
@@ -222,7 +208,7 @@ void save_safetensors(const std::string& path, const std::map<std::string, Tenso
 }
 
 Safetensors read_safetensors(std::string_view bytes, const std::shared_ptr<HostMemory>& memory) {
-  Bytes source(bytes);
+  MemorySource source(bytes, "");
   return read_from(source, memory);
 }
 
