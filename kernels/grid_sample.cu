@@ -27,6 +27,20 @@ struct Sizes {
         channels(of.channels),
         plane(of.plane()),
         width(of.width) {}
+
+  // What an element of the result is made of: pixels of a plane of x.
+  template <int kSide>
+  struct Around {
+    int64_t plane;
+    AxisTaps<T, kSide> row, column;
+  };
+  template <int kSide>
+  MOONFLOW_DEVICE Around<kSide> around(int64_t element, const T* grid) const {
+    int64_t place = 0, channel = 0;
+    const int64_t plane = by_places.quotient(element, place), picture = by_channels.quotient(plane, channel);
+    const T* const at = grid + 2 * (picture * places + place);
+    return {plane, rows.template taps<kSide>(at[1]), columns.template taps<kSide>(at[0])};
+  }
 };
 
 // The sum of the pixels of an image that count, each by product(row, column).
@@ -51,12 +65,10 @@ struct Sample {
   const C* grid;
   T* out;
   MOONFLOW_DEVICE void operator()(int64_t element) const {
-    int64_t place = 0, channel = 0;
-    const int64_t plane = of.by_places.quotient(element, place), picture = of.by_channels.quotient(plane, channel);
-    const C* const at = grid + 2 * (picture * of.places + place);
-    const auto column = of.columns.template taps<kSide>(at[0]), row = of.rows.template taps<kSide>(at[1]);
-    out[element] = static_cast<T>(sum_of_taps<kSide>(row, column, x + plane * of.plane, of.width,
-                                                     [&](int r, int c) { return row.share[r] * column.share[c]; }));
+    const auto at = of.template around<kSide>(element, grid);
+    out[element] =
+        static_cast<T>(sum_of_taps<kSide>(at.row, at.column, x + at.plane * of.plane, of.width,
+                                          [&](int r, int c) { return at.row.share[r] * at.column.share[c]; }));
   }
 };
 
@@ -68,12 +80,9 @@ struct Pick {
   const G* grid;
   Unit* out;
   MOONFLOW_DEVICE void operator()(int64_t element) const {
-    int64_t place = 0, channel = 0;
-    const int64_t plane = of.by_places.quotient(element, place), picture = of.by_channels.quotient(plane, channel);
-    const G* const at = grid + 2 * (picture * of.places + place);
-    const auto column = of.columns.template taps<1>(at[0]), row = of.rows.template taps<1>(at[1]);
-    const bool is_there = row.share[0] * column.share[0] == 1;
-    out[element] = is_there ? x[plane * of.plane + row.pixel[0] * of.width + column.pixel[0]] : Unit(0);
+    const auto at = of.template around<1>(element, grid);
+    const bool is_there = at.row.share[0] * at.column.share[0] == 1;
+    out[element] = is_there ? x[at.plane * of.plane + at.row.pixel[0] * of.width + at.column.pixel[0]] : Unit(0);
   }
 };
 

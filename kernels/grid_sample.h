@@ -20,7 +20,6 @@ struct GridSampling {
 
   int64_t plane() const { return height * width; }
   int64_t places() const { return rows * columns; }
-  int taps() const { return mode == Nearest ? 1 : mode == Bilinear ? 4 : 16; }
 };
 
 // The checked sampling of an op with these attributes.
@@ -49,8 +48,8 @@ struct GridAxis {
         half(static_cast<T>(of.align_corners ? size - 1 : size) / 2),
         middle(static_cast<T>(size - 1) / 2) {}
 
-  // 1, 2 or 4 pixels: the nearest, those on both sides, or two on each, with the weights of Keys for -0.75. A NaN has
-  // shares that are NaN.
+  // 1, 2 or 4 pixels: the nearest, of two the even one; those on both sides, or two on each, with the weights of Keys
+  // for -0.75. A NaN has shares that are NaN.
   template <int kCount>
   MOONFLOW_BOTH AxisTaps<T, kCount> taps(T g) const {
     return taps<kCount>(g, padding);
@@ -60,7 +59,7 @@ struct GridAxis {
   MOONFLOW_BOTH AxisTaps<T, kCount> taps(T g, GridSampling::Padding padding) const {
     AxisTaps<T, kCount> taps;
     const T at = near(half * g + middle, padding);
-    const T low = kCount == 1 ? rounded(at) : floor(at), part = at - low;
+    const T low = kCount == 1 ? rint(at) : floor(at), part = at - low;
     shares(taps, part);
     const int32_t first = (low == low ? static_cast<int32_t>(low) : 0) - (kCount == 4);
     for (int k = 0; k < kCount; ++k) {
@@ -75,10 +74,6 @@ struct GridAxis {
   }
 
  private:
-  static MOONFLOW_BOTH T rounded(T x) {  // to even, as the op round does it
-    return rint(x);
-  }
-
   // A place in reach of 32 bits that has the same pixels around it.
   MOONFLOW_BOTH T near(T at, GridSampling::Padding padding) const {
     if (padding == GridSampling::Reflection) {
