@@ -22,14 +22,6 @@ Attrs with(Attrs attrs, const std::string& name, AttrValue value) {
   return attrs;
 }
 
-Attrs without(const Attrs& attrs, const std::string& name) {
-  Attrs rest;
-  for (const auto& [key, value] : attrs) {
-    if (key != name) rest.set(key, value);
-  }
-  return rest;
-}
-
 // That of a bias: the same, or float32 beside what is narrow.
 DType bias_dtype(DType dtype, DType given) { return is_narrow(dtype) && given == DType::Float32 ? given : dtype; }
 

@@ -386,12 +386,6 @@ void fuse_all(Rewriter& graph, const PooledConv& found) {
   const Node &conv = graph.node(found.conv), &pool = graph.node(found.pool);
   const ValueId x = conv.inputs[0], filter = conv.inputs[1], places = add_places(graph, found);
   const ValueId dy = found.pool_grad == kNone ? kNone : graph.node(found.pool_grad).inputs[0];
-  const auto without = [](const Attrs& attrs, const char* left_out) {
-    Attrs rest;
-    for (const auto& [name, value] : attrs)
-      if (name != left_out) rest.set(name, value);
-    return rest;
-  };
   graph.fuse({found.conv, found.pool}, "conv2d_relu_pool", conv.inputs, without(conv.attrs, "activation"),
              {pool.outputs[0], places});
   if (found.pool_grad == kNone) return;

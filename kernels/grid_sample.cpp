@@ -338,10 +338,7 @@ OpDef image_grad(const OpDef& of) {
     return {x};
   };
   op.grad = [](GradCall& call) -> std::vector<ValueId> {
-    Attrs attrs;
-    for (const auto& [name, value] : call.attrs) {
-      if (name != "shape") attrs.set(name, value);
-    }
+    const Attrs attrs = without(call.attrs, "shape");
     const ValueId grid = call.inputs[0], dy = call.inputs[1];
     const bool has_slopes = attrs.string("mode") != "nearest";
     return {has_slopes ? call.op("grid_sample_grid_grad", {call.grads[0], grid, dy}, attrs) : kNone,

@@ -110,11 +110,7 @@ std::vector<ValueId> grad_max_pool_grad(GradCall& call) {
 
 // The gradient is linear in dy, and its transpose is the average itself.
 std::vector<ValueId> grad_avg_pool_grad(GradCall& call) {
-  Attrs attrs;
-  for (const auto& [name, value] : call.attrs) {
-    if (name != "shape") attrs.set(name, value);
-  }
-  return {call.op("avg_pool2d", {call.grads[0]}, attrs)};
+  return {call.op("avg_pool2d", {call.grads[0]}, without(call.attrs, "shape"))};
 }
 
 // ---- kernels ---------------------------------------------------------------------------------------------------

@@ -30,11 +30,7 @@ Grad to_gradient(const std::string& op) {
 
 Grad to_op(const std::string& op) {
   return [op](GradCall& call) -> std::vector<ValueId> {
-    Attrs attrs;
-    for (const auto& [name, value] : call.attrs) {
-      if (name != "shape") attrs.set(name, value);
-    }
-    return {call.op(op, {call.grads[0]}, attrs)};
+    return {call.op(op, {call.grads[0]}, without(call.attrs, "shape"))};
   };
 }
 

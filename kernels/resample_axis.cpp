@@ -254,11 +254,7 @@ OpDef resample_axis_grad(const OpDef& of) {
     return {{call.dtype(0), shape}};
   };
   op.grad = [](GradCall& call) -> std::vector<ValueId> {
-    Attrs attrs;
-    for (const auto& [name, value] : call.attrs) {
-      if (name != "shape") attrs.set(name, value);
-    }
-    return {call.op("resample_axis", {call.grads[0]}, attrs)};
+    return {call.op("resample_axis", {call.grads[0]}, without(call.attrs, "shape"))};
   };
   for (const Example& example : of.examples) {
     const TensorType& x = example.inputs[0];

@@ -26,6 +26,15 @@ inline void require_same(const OpCall& call, int a, const char* a_name, int b, c
           call.shape(b), "; they must be alike");
 }
 
+// All attributes but one, as of a gradient's op for the op itself.
+inline Attrs without(const Attrs& attrs, std::string_view name) {
+  Attrs rest;
+  for (const auto& [key, value] : attrs) {
+    if (key != name) rest.set(key, value);
+  }
+  return rest;
+}
+
 // ---- mixed precision (engine/mixed_precision.h) ---------------------------------------------------------------
 
 // The attribute by which an op that is given what is narrow is told the dtype of its result.
