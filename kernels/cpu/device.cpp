@@ -3,6 +3,9 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <atomic>
@@ -326,10 +329,18 @@ int64_t first_cache_bytes() {
   return bytes;
 }
 
+namespace {
+
+std::string_view simd_limit() {
+  const char* const wanted = std::getenv("MOONFLOW_SIMD");
+  return wanted ? wanted : "";
+}
+
+}  // namespace
+
 Simd simd() {
   static const Simd chosen = [] {
-    const char* wanted = std::getenv("MOONFLOW_SIMD");
-    const std::string_view limit = wanted ? wanted : "";
+    const std::string_view limit = simd_limit();
     if (limit == "plain") return Simd::Plain;
 #ifdef MOONFLOW_SIMULATED_AVX512
     return limit == "avx2" ? Simd::Avx2 : Simd::Avx512;
@@ -343,6 +354,23 @@ Simd simd() {
     return Simd::Plain;
   }();
   return chosen;
+}
+
+bool has_tiles() {
+  static const bool has = [] {
+    if (simd() != Simd::Avx512 || simd_limit() == "avx512") return false;
+#if defined(MOONFLOW_SIMULATED_AVX512)
+    return true;
+#elif defined(__x86_64__) && defined(__linux__)
+    // Their state is large, so Linux saves it for those processes alone that have asked.
+    constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("amx-bf16") &&
+           syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+#else
+    return false;
+#endif
+  }();
+  return has;
 }
 
 ThreadLimit::ThreadLimit(int threads) { omp_set_num_threads(threads); }

@@ -21,6 +21,55 @@ constexpr int64_t kMostVectors = 8;  // of a panel
 inline int64_t vectors_of(int64_t columns) { return (columns + kLanes - 1) / kLanes; }
 inline int64_t pairs(const NarrowProduct& product) { return (product.inner + 1) / 2; }
 
+inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// Each number of b is used once per row of a, so the speed is that of reading b: nothing is packed, and bfloat16 halves
+// what is to be read.
+constexpr int64_t kFewRows = 8;
+
+inline bool is_few_rows(const NarrowProduct& product) {
+  return product.batch == 1 && product.rows <= kFewRows && product.transpose_b && product.narrow_b &&
+         !product.transpose_a;
+}
+
+inline bool multiplies_in_tiles(const NarrowProduct& product) { return has_tiles() && !is_few_rows(product); }
+
+// Rows of pairs in a panel: tiles are whole.
+inline int64_t panel_depth(const NarrowProduct& product) {
+  return multiplies_in_tiles(product) ? round_up(pairs(product), kLanes) : pairs(product);
+}
+
+// A panel of so many vectors: how many pairs it is from row to row, and from vector to vector. For tiles each vector's
+// rows lie together, so that a tile is one piece of memory.
+struct PanelLayout {
+  int64_t row, vector;
+
+  PanelLayout(const NarrowProduct& product, int64_t vectors)
+      : row(multiplies_in_tiles(product) ? kLanes : vectors * kLanes),
+        vector(multiplies_in_tiles(product) ? panel_depth(product) * kLanes : kLanes) {}
+};
+
+// The first factor in tiles of 16 rows by 16 pairs, which may be fewer rows at the end: how many pairs it is from row
+// to row of one, to the tile below and to the next along the inner axis.
+struct LeftTiles {
+  const Pair* data;
+  int64_t row, below, next;
+};
+
+// What a panel is packed from. The columns of a b' that lies in rows are short pieces far apart, which the hardware
+// does not guess; so while one panel is multiplied, those of the next are fetched.
+struct PiecesOfRows {
+  const char* data = nullptr;
+  int64_t rows = 0, row_bytes = 0, bytes = 0;
+
+  // Part `part` of `parts` of them.
+  void fetch(int64_t part, int64_t parts) const {
+    constexpr int64_t kLine = 64;  // bytes of a line of the cache
+    for (int64_t i = rows * part / parts; i < rows * (part + 1) / parts; ++i)
+      for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(data + i * row_bytes + at, 0, 2);
+  }
+};
+
 inline __mmask16 lanes(int64_t count) {
   return static_cast<__mmask16>(count >= kLanes ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
 }
@@ -51,6 +100,16 @@ struct PanelEnding {
     return ending.is_plain() && !product.narrow_out && !turned && columns >= kCount * kLanes;
   }
 };
+
+// The lines of out that are to be read and written are fetched together while their sums are made.
+inline void fetch_out(const PanelEnding& end, int64_t begin, int64_t rows) {
+  if (!end.ending.descends || end.turned) return;
+  const float* out = static_cast<const float*>(end.out) + begin * end.product.columns;
+  for (int64_t i = 0; i < rows; ++i, out += end.product.columns) {
+    for (int64_t j = 0; j < end.columns; j += kLanes) __builtin_prefetch(out + j, 1);
+    __builtin_prefetch(out + end.columns - 1, 1);
+  }
+}
 
 // One row's sums as a column of out.
 inline void end_turned_row(const PanelEnding& end, int64_t row, const float* sums, int64_t count) {

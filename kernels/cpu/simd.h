@@ -93,6 +93,9 @@ using Holding = std::conditional_t<std::is_same_v<T, double>, Doubles<R::kWidth 
 // "avx2" or "plain", so that tests reach every version on one machine.
 enum class Simd { Plain, Avx2, Avx512 };
 Simd simd();
+// Whether there are the tile registers of AMX for bfloat16, and the system lets this process use them. Not where
+// MOONFLOW_SIMD says "avx512" or less.
+bool has_tiles();
 
 #ifdef MOONFLOW_SIMD_VERSIONS
 
