@@ -9,15 +9,13 @@
 local builtins = require "moonflow.builtins"
 setfenv(1, builtins)
 
+local chunks = require "moonflow.chunks"
 local complete = require "moonflow.complete"
 local inspect = require "moonflow.inspect"
 local source = require "moonflow.source"
-local tokens = require "moonflow.tokens"
 local debug, os, package = debug, os, package
 
 local repl = {}
-
-local HOLDER = "_locals_of_the_prompt"
 
 local Evaluator = {}
 Evaluator.__index = Evaluator
@@ -45,7 +43,7 @@ end
 -- look at unknown globals, as strict modes set them, are called last, so that their errors name the line typed.
 local function make_environment(self, globals)
   local names, values = self.names, self.values
-  values[HOLDER], names[HOLDER] = setmetatable({}, {
+  values[chunks.HOLDER], names[chunks.HOLDER] = setmetatable({}, {
     __newindex = function(_, name, value) names[name], values[name] = true, value end,
     -- Wraps an expression, so that its call is no tail call and the typed line stays in tracebacks.
     __call = function(_, ...) return ... end,
@@ -97,90 +95,6 @@ function repl.load_library()
   return not fine and tostring(problem):match("^[^\n]*") or nil
 end
 
--- ---- reading ------------------------------------------------------------------------------------------------------
-
--- The word of a `:` command and what follows it; nil for a method, as in ":rep(3)".
-local function command_in(text)
-  local word, rest = text:match("^%s*:(%a+)(.*)$")
-  if word and rest:sub(1, 1) ~= "(" then return word, rest:match("^%s*(.-)%s*$") end
-end
-
-local function is_command(text)
-  return command_in(text) or text:find("^%s*%?") or text:find("^%s*[%a_][%w_.:]*%s*%?%??%s*$")
-end
-
-local function expression_of(text)
-  return (text:gsub("^%s*=", ""))
-end
-
-local function ends_in_eof(problem)
-  return problem:sub(-7) == "'<eof>'"
-end
-
--- Statements and the expression behind their last `;`, as in "x = f(); x"; nil where a text is no such thing.
-local function with_value(text)
-  local list = tokens.scan(text)
-  for i = #list - 1, 2, -1 do
-    if list[i].text == ";" then
-      local statements, expression = text:sub(1, list[i].to), text:sub(list[i].to + 1)
-      if load("return " .. expression, "=typed", "t") and load(statements, "=typed", "t") then
-        return statements, expression
-      end
-    end
-  end
-end
-
---- Does a text want more lines? It does when the compiler missed something at its end, as an expression or a statement.
-function repl.incomplete(text)
-  if is_command(text) then return false end
-  text = text .. "\n"  -- a string in quotes ends with its line
-  local chunk, expression_problem = load("return " .. expression_of(text), "=typed", "t")
-  if chunk then return false end
-  local _, problem = load(text, "=typed", "t")
-  return problem ~= nil and (ends_in_eof(problem) or ends_in_eof(expression_problem)) and not with_value(text)
-end
-
--- The text without a `;` at its end, and whether there was one.
-local function without_semicolon(text)
-  local list = tokens.scan(text)
-  local last = list[#list]
-  if not last or last.text ~= ";" then return text, false end
-  return text:sub(1, last.from - 1) .. text:sub(last.to + 1), true
-end
-
--- What is typed as one expression, without comments behind it: they would hide what is put there.
-local function up_to_last_token(text)
-  local list = tokens.scan(text)
-  return list[1] and text:sub(1, list[#list].to) or text
-end
-
--- Lines are counted on over the whole session, so that "stdin:12:" is the twelfth line typed.
-local function note_lines(self, text)
-  self.before = #self.lines
-  for line in (text .. "\n"):gmatch("([^\n]*)\n") do self.lines[#self.lines + 1] = line end
-end
-
-local function compile(self, text)
-  local before = ("\n"):rep(self.before)
-  local function try(body)
-    return load(before .. body, self.chunk_name, "t", self.environment)
-  end
-  local expression, silent = without_semicolon(expression_of(text))
-  -- The bracket stands in the last line, since the compiler takes what it ends to be there.
-  local chunk = load("return " .. expression, "=typed", "t")
-    and try("return " .. HOLDER .. "(" .. up_to_last_token(expression) .. ")")
-  if chunk then return chunk, nil, silent end
-  local statements, value = with_value(expression)
-  chunk = statements and try(tokens.keep_locals(statements, HOLDER) .. " return " .. HOLDER .. "("
-    .. up_to_last_token(value) .. ")")
-  if chunk then return chunk, nil, silent end
-  -- The user's own text first: errors of syntax are about that.
-  local plain, problem = try(text .. "\n")
-  if not plain then return nil, problem end
-  chunk, problem = try(tokens.keep_locals(text, HOLDER) .. "\n")
-  return chunk, problem, silent
-end
-
 -- ---- running ------------------------------------------------------------------------------------------------------
 
 -- By Ctrl-C: raised by the hook in Lua, or the end of a run that the engine has stopped.
@@ -216,22 +130,12 @@ local function show(self, values)
   self.write(inspect.values(values, values.n, self.width()) .. "\n")
 end
 
-local goes_on = {}
-for word in (": . .. + - * / % ^ == ~= < > <= >= and or"):gmatch("%S+") do goes_on[word] = true end
-
--- What to say of a text that does not compile, since it was meant to go on with a line that has run.
-local function about_continuing(self, text)
-  local first = tokens.scan(text)[1]
-  return self.before > 0 and first and goes_on[first.text] and "; what stands before it was complete and has run: end "
-    .. "a line that is to go on with an operator, or put the whole into brackets" or ""
+local function compile(self, text, before)
+  return chunks.compile(text, before, self.chunk_name, self.environment)
 end
 
-local function run(self, text)
-  local chunk, problem, silent = compile(self, text)
-  if not chunk then
-    self.complain(problem .. about_continuing(self, text) .. "\n")
-    return false
-  end
+-- Runs what is compiled and shows its values.
+local function run(self, chunk, silent)
   if jit then jit.off(chunk, true) end
   local results = protected(self, chunk)
   if not results then return false end
@@ -253,18 +157,88 @@ local function plain_word(self, text)
   return inside and meant, inside and (inside:match("^([\"'])(.*)%1$") and inside:sub(2, -2) or inside)
 end
 
---- Evaluates a chunk, a `:` command or a question for help, and prints what it gives.
+-- Lines are counted on over the whole session, so that "stdin:12:" is the twelfth line typed.
+local function note_lines(self, text)
+  self.before = #self.lines
+  for line in (text .. "\n"):gmatch("([^\n]*)\n") do self.lines[#self.lines + 1] = line end
+end
+
+-- What to say of a text that does not compile, since it was meant to go on with a line that has run.
+local function about_continuing(self, text)
+  return self.before > 0 and chunks.goes_on(text) and "; what stands before it was complete and has run: end a line "
+    .. "that is to go on with an operator, or put the whole into brackets" or ""
+end
+
+-- The one of two errors of syntax at which the compiler came further.
+local function further(a, b)
+  local function line(problem) return tonumber(problem:match(":(%d+):")) or 0 end
+  return line(b) < line(a) and a or b
+end
+
+-- What a text does, step by step: { text, before, chunk, silent }, commands without a chunk. nil and a reason where it
+-- does not compile. A piece that does not alone may belong to others, as a goto does to its label, so what stands
+-- between two commands is one chunk then. If that fails too, it may be for an expression that is fine as a piece.
+local function steps_of(self, text)
+  local pieces, steps = chunks.pieces(text), {}
+  local function step(first, last)
+    local one = { text = text:sub(pieces[first].from, pieces[last].to), before = self.before + pieces[first].before }
+    if pieces[first].is_command then return one end
+    local problem
+    one.chunk, problem, one.silent = compile(self, one.text, one.before)
+    return one.chunk and one, problem
+  end
+  local function steps_between(first, last)
+    local list = {}
+    for i = first, last do
+      local one, problem = step(i, i)
+      if not one then
+        local whole, about_whole = step(first, last)
+        return whole and { whole }, not whole and further(problem, about_whole) or nil
+      end
+      list[#list + 1] = one
+    end
+    return list
+  end
+  local first = 1
+  for i, piece in ipairs(pieces) do
+    local following = pieces[i + 1]
+    if piece.is_command or not following or following.is_command then
+      local list, problem = steps_between(first, i)
+      if not list then return nil, problem end
+      for _, one in ipairs(list) do steps[#steps + 1] = one end
+      first = i + 1
+    end
+  end
+  return steps
+end
+
+local function take(self, step)
+  self.before = step.before
+  local meant, about = plain_word(self, step.text)
+  if meant == "help" and about ~= "" then return self:help("? " .. about), false end
+  if meant and about == "" then return self:command(meant, "") end
+  if step.chunk then return run(self, step.chunk, step.silent), false end
+  local command, rest = chunks.command_in(step.text)
+  if command then return self:command(command, rest) end
+  return self:help(step.text), false
+end
+
+--- Evaluates a chunk, a `:` command or a question for help, and prints what it gives; several lines piece by piece, as
+--- if they had been typed one after the other, up to the first piece that fails.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:evaluate(text)
   self.interrupted = false
   note_lines(self, text)
-  local meant, about = plain_word(self, text)
-  if meant == "help" and about ~= "" then return self:help("? " .. about), false end
-  if meant and about == "" then return self:command(meant, "") end
-  local command, rest = command_in(text)
-  if command then return self:command(command, rest) end
-  if is_command(text) then return self:help(text), false end
-  return run(self, text), false
+  local steps, problem = steps_of(self, text)
+  if not steps then
+    self.complain(problem .. about_continuing(self, text) .. "\n")
+    return false, false
+  end
+  for _, step in ipairs(steps) do
+    local fine, leave = take(self, step)
+    if not fine or leave then return fine, leave end
+  end
+  return true, false
 end
 
 --- Delivers results that have come meanwhile; errors of handlers are reported.
@@ -294,7 +268,7 @@ end
 
 --- Does `text` want more lines?
 function Evaluator.incomplete(_, text)
-  return repl.incomplete(text)
+  return chunks.incomplete(text)
 end
 
 -- ---- help ---------------------------------------------------------------------------------------------------------
@@ -402,8 +376,10 @@ end
 
 function commands.time(self, expression)
   if expression == "" then return wants(self, ":time wants an expression") end
+  local chunk, problem, silent = compile(self, expression, self.before)
+  if not chunk then return wants(self, problem) end
   local start = clock()
-  local fine = run(self, expression)
+  local fine = run(self, chunk, silent)
   local seconds = clock() - start
   self.write(seconds < 1 and ("took %.3f ms\n"):format(seconds * 1000) or ("took %.3f s\n"):format(seconds))
   return fine
@@ -504,7 +480,7 @@ function commands.who(self)
     lines[#lines + 1] = name .. " = " .. (#text > 60 and text:sub(1, 57) .. "..." or text)
   end
   for name in pairs(self.names) do
-    if name ~= HOLDER and name ~= "_" and name ~= "print" then add("local " .. name, self.values[name]) end
+    if name ~= chunks.HOLDER and name ~= "_" and name ~= "print" then add("local " .. name, self.values[name]) end
   end
   for name, value in next, _G do
     local given = name == "arg" or name == "print" or rawget(builtins, name) == value

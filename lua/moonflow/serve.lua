@@ -310,7 +310,7 @@ local function farewell(self)
 end
 
 function Attached.incomplete(_, text)
-  return repl().incomplete(text)
+  return require("moonflow.chunks").incomplete(text)
 end
 
 function Attached:evaluate(text)

@@ -35,47 +35,54 @@ local function short_string(text, at)
   return #text + 1
 end
 
---- The tokens of `text`: { kind = "name" | "keyword" | "number" | "string" | "symbol", text, from, to }.
---- @return table, table|nil  the second: a string or comment that the text ends in, { kind, from }
-function tokens.scan(text)
-  local list, at = {}, 1
-  local function add(kind, to)
-    list[#list + 1] = { kind = kind, text = text:sub(at, to), from = at, to = to }
-    at = to + 1
+--- The first token of `text` from `at` on: { kind = "name" | "keyword" | "number" | "string" | "symbol", text, from,
+--- to }; nil where there is none.
+--- @return table|nil, table|nil  the second: a string or comment that the text ends in, { kind, from }
+function tokens.next(text, at)
+  at = text:match("^%s*()", at)
+  while text:find("^%-%-", at) do
+    local to = long_bracket(text, at + 2) or (text:find("\n", at, true) or #text + 2) - 1
+    if to > #text then return nil, { kind = "comment", from = at } end
+    at = text:match("^%s*()", to + 1)
   end
-  while true do
-    at = text:match("^%s*()", at)
-    if at > #text then return list end
-    local c = text:sub(at, at)
-    if c:find("[%a_\128-\255]") then
-      local to = select(2, text:find("^[%w_\128-\255]+", at))
-      add(keywords[text:sub(at, to)] and "keyword" or "name", to)
-    elseif text:find("^%.?%d", at) then
-      local to = select(2, text:find("^0[xX][%x.]*[%w]*", at)) or select(2, text:find("^[%d.]*[eE][+-]?%w*", at))
-        or select(2, text:find("^[%w.]+", at))
-      add("number", to)
-    elseif text:find("^%-%-", at) then
-      local to = long_bracket(text, at + 2) or (text:find("\n", at, true) or #text + 2) - 1
-      if to > #text then return list, { kind = "comment", from = at } end
-      at = to + 1
-    else
-      local to = long_bracket(text, at)
-      if not to and c:find("[\"']") then to = short_string(text, at) end
-      if to and to > #text then return list, { kind = "string", from = at } end
-      if to then
-        add("string", to)
-      else
-        local _, last = text:find("^%.%.%.?", at)
-        if not last then _, last = text:find("^[=~<>]=", at) end
-        if not last then _, last = text:find("^::", at) end
-        add("symbol", last or at)
-      end
-    end
+  if at > #text then return nil end
+  local function token(kind, to)
+    return { kind = kind, text = text:sub(at, to), from = at, to = to }
   end
+  local c = text:sub(at, at)
+  if c:find("[%a_\128-\255]") then
+    local to = select(2, text:find("^[%w_\128-\255]+", at))
+    return token(keywords[text:sub(at, to)] and "keyword" or "name", to)
+  elseif text:find("^%.?%d", at) then
+    return token("number", select(2, text:find("^0[xX][%x.]*[%w]*", at))
+      or select(2, text:find("^[%d.]*[eE][+-]?%w*", at)) or select(2, text:find("^[%w.]+", at)))
+  end
+  local to = long_bracket(text, at) or c:find("[\"']") and short_string(text, at)
+  if to and to > #text then return nil, { kind = "string", from = at } end
+  if to then return token("string", to) end
+  local _, last = text:find("^%.%.%.?", at)
+  if not last then _, last = text:find("^[=~<>]=", at) end
+  if not last then _, last = text:find("^::", at) end
+  return token("symbol", last or at)
 end
 
-local opens = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }
-local closes = { ["end"] = true, ["until"] = true }
+--- The tokens of `text`, in their order.
+--- @return table, table|nil  the second: a string or comment that the text ends in, { kind, from }
+function tokens.scan(text)
+  local list = {}
+  local token, open = tokens.next(text, 1)
+  while token do
+    list[#list + 1] = token
+    token, open = tokens.next(text, token.to + 1)
+  end
+  return list, open
+end
+
+-- By how much a token changes the depth of blocks and brackets.
+local nesting = {}
+for word in ("function do if repeat ( { ["):gmatch("%S+") do nesting[word] = 1 end
+for word in ("end until ) } ]"):gmatch("%S+") do nesting[word] = -1 end
+tokens.nesting = nesting
 
 --- `text` with the locals of its top level made fields of `holder`: `local a, b = 1` becomes `holder.a,holder.b = 1`.
 --- Lines stay where they are. Blocks and functions keep their own locals.
@@ -90,8 +97,7 @@ function tokens.keep_locals(text, holder)
   local i = 1
   while i <= #list do
     local token = list[i]
-    local word = token.kind == "keyword" and token.text
-    if word == "local" and depth == 0 then
+    if token.text == "local" and depth == 0 then
       local following = list[i + 1]
       if following and following.text == "function" and list[i + 2] and list[i + 2].kind == "name" then
         replace(token.from, token.to, "")
@@ -109,10 +115,8 @@ function tokens.keep_locals(text, holder)
         if behind ~= "=" then replace(list[last].to + 1, list[last].to, behind == ";" and " = nil" or " = nil;") end
         i = last
       end
-    elseif opens[word] then
-      depth = depth + 1
-    elseif closes[word] then
-      depth = depth - 1
+    else
+      depth = depth + (nesting[token.text] or 0)
     end
     i = i + 1
   end
