@@ -19,6 +19,7 @@
 #include <fstream>
 
 #include "bindings/interruption.h"
+#include "bindings/paste.h"
 
 namespace moonflow {
 
@@ -82,6 +83,7 @@ class Editor::History {
   }
 
   ::History* list() const { return list_; }
+  const std::vector<std::string>& entries() const { return entries_; }
 
  private:
   // Each entry is there once, at the place where it was typed last.
@@ -224,7 +226,7 @@ std::string shared_start(const std::vector<std::string>& words) {
 
 class Editor::Terminal {
  public:
-  Terminal(EditorHost host, ::History* history) : host_(std::move(host)) {
+  Terminal(EditorHost host, const History& history) : host_(std::move(host)), history_(history) {
     // For letters beyond ASCII. Nothing else of the locale is taken over, since numbers must keep their point.
     if (!std::setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     struct sigaction action = {};
@@ -238,9 +240,15 @@ class Editor::Terminal {
     el_set(edit_, EL_EDITOR, "emacs");
     el_set(edit_, EL_SIGNAL, 0);
     el_set(edit_, EL_GETCFN, &Terminal::get_key);
-    el_set(edit_, EL_HIST, ::history, history);
+    el_set(edit_, EL_HIST, ::history, history.list());
     el_set(edit_, EL_ADDFN, "moonflow-complete", "Complete the word", &Terminal::on_tab);
     el_set(edit_, EL_BIND, "^I", "moonflow-complete", nullptr);
+    el_set(edit_, EL_ADDFN, "moonflow-paste", "Insert what is pasted", &Terminal::on_paste);
+    el_set(edit_, EL_BIND, kPasteBegin, "moonflow-paste", nullptr);
+    el_set(edit_, EL_ADDFN, "moonflow-earlier", "Recall the entry before", &Terminal::on_up);
+    for (const char* key : {"\\e[A", "\\eOA", "^P"}) el_set(edit_, EL_BIND, key, "moonflow-earlier", nullptr);
+    el_set(edit_, EL_ADDFN, "moonflow-later", "Recall the entry behind", &Terminal::on_down);
+    for (const char* key : {"\\e[B", "\\eOB", "^N"}) el_set(edit_, EL_BIND, key, "moonflow-later", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     el_set(edit_, EL_BIND, "\\e[3~", "ed-delete-next-char", nullptr);
     el_set(edit_, EL_BIND, "\\e[1~", "ed-move-to-beg", nullptr);
@@ -256,8 +264,11 @@ class Editor::Terminal {
     prompt_ = prompt;
     interrupted_ = false;
     typed_ahead_ = key_is_there();
+    recalled_ = history_.entries().size();
     int count = 0;
+    paste_mode_.begin();
     const char* typed = el_gets(edit_, &count);
+    paste_mode_.end();
     if (interrupted_) return Read::Interrupted;
     if (!typed || count <= 0) return Read::End;
     line.assign(typed, static_cast<size_t>(count));
@@ -274,24 +285,21 @@ class Editor::Terminal {
   static char* prompt(EditLine* edit) { return self(edit).prompt_.data(); }
   static int get_key(EditLine* edit, wchar_t* key) { return self(edit).next_key(key); }
   static unsigned char on_tab(EditLine* edit, int) { return self(edit).complete(); }
+  static unsigned char on_paste(EditLine* edit, int) { return self(edit).paste(); }
+  static unsigned char on_up(EditLine* edit, int) { return self(edit).recall(-1); }
+  static unsigned char on_down(EditLine* edit, int) { return self(edit).recall(1); }
 
   // 1 and a key, 0 at the end of the input, -1 when Ctrl-C drops the line.
   int next_key(wchar_t* key) {
     std::mbstate_t shift{};
     for (;;) {
-      typed_ahead_ = typed_ahead_ && key_is_there();
-      const Key key_state = wait_for_key();
-      if (key_state == Key::None) return 0;
-      if (key_state == Key::Interrupted) {
-        interrupted_ = true;
-        leave_line();
-        return -1;
+      if (ahead_.empty()) {
+        typed_ahead_ = typed_ahead_ && key_is_there();
+        const Key key_state = read_ahead(1);
+        if (key_state != Key::Ready) return key_state == Key::Interrupted ? -1 : 0;
       }
-      char byte;
-      const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
-      if (got == 0) return 0;
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return 0;
+      const char byte = ahead_.front();
+      ahead_.erase(0, 1);
       const size_t bytes = std::mbrtowc(key, &byte, 1, &shift);
       if (bytes == static_cast<size_t>(-2)) continue;
       if (bytes == static_cast<size_t>(-1)) {
@@ -314,6 +322,25 @@ class Editor::Terminal {
   }
 
   enum class Key { Ready, Interrupted, None };
+
+  // Waits for keys and appends up to so many bytes of them to what has been read ahead.
+  Key read_ahead(size_t most) {
+    for (;;) {
+      const Key key = wait_for_key();
+      if (key == Key::Interrupted) {
+        interrupted_ = true;
+        ahead_.clear();
+        leave_line();
+      }
+      if (key != Key::Ready) return key;
+      const size_t before = ahead_.size();
+      ahead_.resize(before + most);
+      const ssize_t got = ::read(STDIN_FILENO, &ahead_[before], most);
+      ahead_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+      if (got > 0) return key;
+      if (got == 0 || errno != EINTR) return Key::None;
+    }
+  }
 
   // Serves the host meanwhile.
   Key wait_for_key() {
@@ -350,6 +377,7 @@ class Editor::Terminal {
       continued = 0;
       el_set(edit_, EL_PREP_TERM, 0);
       el_set(edit_, EL_PREP_TERM, 1);
+      paste_mode_.renew();
       el_set(edit_, EL_REFRESH);
     }
     if (resized) {
@@ -411,16 +439,50 @@ class Editor::Terminal {
     return CC_NORM;
   }
 
+  // Inserts what comes up to the mark of its end.
+  unsigned char paste() {
+    constexpr size_t kAtOnce = 4096;
+    size_t end = 0;
+    for (size_t looked = 0; (end = ahead_.find(kPasteEnd, looked)) == ahead_.npos;) {
+      looked = ahead_.size() - std::min(ahead_.size(), kPasteEnd.size() - 1);
+      if (read_ahead(kAtOnce) != Key::Ready) return CC_EOF;
+    }
+    const std::wstring text = pasted_text(ahead_.substr(0, end));
+    ahead_.erase(0, end + kPasteEnd.size());
+    return text.empty() || el_winsertstr(edit_, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  }
+
+  // Brings the entry before or behind into the line. Behind the last one is the line that was under way, of which
+  // libedit's own function keeps no more than 1023 letters.
+  unsigned char recall(int step) {
+    const LineInfo* line = el_line(edit_);
+    const std::string shown(line->buffer, line->lastchar);
+    const std::vector<std::string>& entries = history_.entries();
+    if (recalled_ == entries.size()) {
+      under_way_ = shown;
+      recalled_ = static_cast<size_t>(std::find(entries.begin(), entries.end(), shown) - entries.begin());  // by Ctrl-R
+    }
+    if (recalled_ == (step < 0 ? 0 : entries.size())) return CC_ERROR;
+    recalled_ += static_cast<size_t>(step);
+    el_deletestr(edit_, el_cursor(edit_, static_cast<int>(shown.size())));
+    el_insertstr(edit_, (recalled_ < entries.size() ? entries[recalled_] : under_way_).c_str());
+    return CC_REFRESH;
+  }
+
   EditorHost host_;
+  const History& history_;
   EditLine* edit_;
   std::string prompt_;
+  PasteMode paste_mode_;
+  std::string ahead_;      // keys that have been read and come next
+  size_t recalled_ = 0;    // which entry the line was; their number: none
+  std::string under_way_;  // the line before one was recalled
   bool interrupted_ = false;
   bool typed_ahead_ = false;  // what is read now was typed before the line began
 };
 
 Editor::Editor(EditorHost host, const std::string& history)
-    : history_(std::make_unique<History>(history)),
-      terminal_(std::make_unique<Terminal>(std::move(host), history_->list())) {}
+    : history_(std::make_unique<History>(history)), terminal_(std::make_unique<Terminal>(std::move(host), *history_)) {}
 
 Editor::~Editor() = default;
 

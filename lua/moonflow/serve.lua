@@ -18,10 +18,11 @@ local serve = {}
 
 local function repl() return require "moonflow.repl" end  -- read when there is a prompt: few programs have one
 
-local kMostBytes = 2 ^ 20    -- of one frame; whoever sends more is cut off
-local kMostFrames = 1000     -- that wait to be answered
-local kMostReads = 32        -- at once
-local kLookSeconds = 0.05    -- between two looks for an interrupt while a chunk runs
+local kMostBytes = 2 ^ 20           -- of one frame; whoever sends more is cut off
+local kMostChunk = kMostBytes - 64  -- bytes of a chunk, whose frame is sent only whole
+local kMostFrames = 1000            -- that wait to be answered
+local kMostReads = 32               -- at once
+local kLookSeconds = 0.05           -- between two looks for an interrupt while a chunk runs
 
 -- ---- frames -------------------------------------------------------------------------------------------------------
 
@@ -93,6 +94,14 @@ function Connection:send(word, text)
   else
     self.gone = true
   end
+end
+
+--- Sends on what has found no room yet.
+function Connection:flush()
+  if not self.waiting then return end
+  local waiting, problem = self.socket:write("")
+  self.waiting = waiting ~= nil and waiting > 0
+  if problem == "gone" then self.gone = true end
 end
 
 -- ---- the served side ----------------------------------------------------------------------------------------------
@@ -209,11 +218,7 @@ function Server:step()
     answer(self, one.text)
   end
   if self.client ~= client then return end
-  if client.waiting then
-    local waiting, problem = client.socket:write("")
-    client.waiting = waiting ~= nil and waiting > 0
-    if problem == "gone" then client.gone = true end
-  end
+  client:flush()
   if client.gone then
     dismiss(self)
   elseif client.waiting ~= client.watched_for_writing then
@@ -298,6 +303,8 @@ local function await(self, word, seconds)
       end
     end
     if not connected or stop and core.clock() >= stop then return nil end
+    self.connection:flush()
+    self.waiter:watch(self.connection.socket:fd(), self.connection.waiting)
     self.waiter:wait(50)
   end
 end
@@ -314,6 +321,10 @@ function Attached.incomplete(_, text)
 end
 
 function Attached:evaluate(text)
+  if #text > kMostChunk then
+    self.complain(("a chunk of %d bytes is too long to be sent, it may have %d\n"):format(#text, kMostChunk))
+    return false, false
+  end
   local columns = self.width()
   if columns ~= self.columns then
     self.columns = columns
@@ -330,6 +341,7 @@ function Attached:evaluate(text)
 end
 
 function Attached:complete(text)
+  if #text > kMostChunk then return "", {} end
   self.asked = self.asked + 1
   self.connection:send("complete", self.asked .. "\n" .. text)
   local stop = core.clock() + 1

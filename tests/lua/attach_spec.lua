@@ -113,6 +113,18 @@ f()
     h:close()
   end)
 
+  it("sends a chunk that is long, and says of one that is too long", function()
+    local h = host()
+    local function long(n) return "#'" .. ("x"):rep(n) .. "'\n" end
+    assert.equal("1000000\n", attached(long(1000000)).out)
+    local run = attached(long(2000000) .. "'here'\n")
+    assert.equal("a chunk of 2000003 bytes is too long to be sent, it may have 1048512\n", run.err)
+    assert.equal("here\n", run.out)
+    assert.equal("", attached("quit = true\n").err)
+    h:wait_for("ended with 0")
+    h:close()
+  end)
+
   it("serves a process that has taken Lua's libraries away once it began", function()
     local h = host()
     local run = attached("debug, io, os, package = nil\n{ steps = steps > 0 }\n:who\nerror('mine')\n? flow.nn.relu\n")

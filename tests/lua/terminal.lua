@@ -61,6 +61,18 @@ function Terminal:press(...)
   return self
 end
 
+--- Pastes text as terminals do: line breaks become CR, and the whole stands between two marks if the program asks for
+--- them.
+--- @param as_it_is? boolean  keep LF and CR
+function Terminal:paste(text, as_it_is)
+  local path = os.tmpname()
+  process.write(path, text)
+  tmux("load-buffer", "-b", self.name, path)
+  tmux("paste-buffer", "-dp" .. (as_it_is and "r" or ""), "-b", self.name, "-t", self.name)
+  os.remove(path)
+  return self
+end
+
 --- Types a line and presses Enter.
 function Terminal:enter(line)
   return self:type(line):press("Enter")
@@ -70,6 +82,12 @@ end
 --- the terminal itself.
 function Terminal:drop_line()
   self:press("C-c"):wait_for_last(">")
+  return self
+end
+
+--- From now on all that the program sends to the terminal goes to a file as well.
+function Terminal:log(path)
+  tmux("pipe-pane", "-t", self.name, "exec cat > " .. process.quote(path))
   return self
 end
 
