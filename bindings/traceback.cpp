@@ -70,16 +70,28 @@ const char* advice_for(const char* message) {
   return "";
 }
 
+// Pushes the line that a prompt would show of a table. False where the library's files are out of reach.
+bool push_line(lua_State* L, int table) {
+  lua_pushliteral(L, "require");
+  lua_rawget(L, LUA_GLOBALSINDEX);
+  lua_pushliteral(L, "moonflow.inspect");
+  if (lua_pcall(L, 1, 1, 0) != 0 || !lua_istable(L, -1)) return false;
+  lua_getfield(L, -1, "line");
+  lua_pushvalue(L, table);
+  return lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1);
+}
+
 }  // namespace
 
 int describe_error(lua_State* L) {
   lua_settop(L, 1);
   size_t others = 0;
-  if (lua_istable(L, 1)) {
+  if (lua_istable(L, 1) && luaL_getmetafield(L, 1, "__tostring")) {  // else a field is just what the script put there
     lua_getfield(L, 1, "also");
-    if (lua_istable(L, 2)) others = lua_objlen(L, 2);
+    if (lua_istable(L, -1)) others = lua_objlen(L, -1);
     lua_getfield(L, 1, "traceback");
     lua_replace(L, 2);
+    lua_settop(L, 2);
   } else {
     lua_pushnil(L);
   }
@@ -90,7 +102,7 @@ int describe_error(lua_State* L) {
     lua_pushvalue(L, 1);
     lua_pushstring(L, advice_for(lua_tostring(L, 1)));
     lua_concat(L, 2);
-  } else {
+  } else if (!lua_istable(L, 1) || !push_line(L, 1)) {
     lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
   }
   if (others > 0) {

@@ -62,7 +62,10 @@ end
 
 --- What an error of any kind says, also where it has a __tostring that fails or gives no string.
 function errors.text(value)
-  if type(value) == "table" and not debug.getmetatable(value) then return require("moonflow.inspect").line(value) end
+  local meta = debug.getmetatable(value)
+  if type(value) == "table" and not (type(meta) == "table" and rawget(meta, "__tostring")) then
+    return require("moonflow.inspect").line(value)
+  end
   local fine, text = pcall(tostring, value)
   return fine and type(text) == "string" and text or "(an error whose __tostring fails)"
 end

@@ -110,7 +110,6 @@ local function protected(self, f, ...)
   local describe = self.describe
   local results = pack(xpcall(f, function(problem)
     interrupted = is_interrupt(problem)
-    if type(problem) == "table" and not debug.getmetatable(problem) then problem = inspect.line(problem) end
     return describe(interrupted and "interrupted" or problem)  -- wherever in a run that was
   end, ...))
   if results[1] then return pack(unpack(results, 2, results.n)) end

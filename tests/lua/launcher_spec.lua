@@ -134,6 +134,20 @@ describe("the launcher", function()
     assert.truthy(run.err:find("__tostring fails", 1, true))
   end)
 
+  it("shows what is in a table without one", function()
+    script("raise.lua", "local problem = { code = 3, message = 'disk full', traceback = 'mine', { 1, 2 } }\n"
+      .. "error(setmetatable(problem, { __index = error }))\n")
+    local shown = '{ { 1, 2 }, code = 3, message = "disk full", traceback = "mine" }'
+    local run = process.moonflow({ "raise.lua" }, { folder = folder })
+    assert.equal(1, run.code)
+    assert.same({ shown, "stack traceback:", "\t[C]: in function 'error'", "\traise.lua:2: in main chunk" },
+      lines(run.err))
+    run = process.moonflow({ "-e", "require('moonflow').spawn(dofile, 'raise.lua')" }, { folder = folder })
+    assert.equal(shown, lines(run.err)[1])
+    run = process.moonflow({ "-e", "require = nil error({})" })
+    assert.equal("(error object is a table value)", lines(run.err)[1])
+  end)
+
   it("folds the library's own frames", function()
     local text = "local flow = require 'moonflow'\nlocal np = flow.np\nnp.zeros('many')\n"
     script("inside.lua", text)
