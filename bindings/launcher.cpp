@@ -32,7 +32,7 @@ using moonflow::calling::call;
 using moonflow::calling::call_library;
 using moonflow::calling::loaded;
 
-constexpr const char* kAttach = "attach";  // these two in the place of a script
+constexpr const char* kAttach = "attach";  // commands: these two in the place of a script
 constexpr const char* kReport = "report";
 
 enum Exit { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = interruption::kExitCode };
@@ -66,10 +66,15 @@ void prepend(lua_State* L, const char* field, const std::string& path) {
 // ---- running ---------------------------------------------------------------------------------------------------
 
 struct Options {
-  std::vector<std::string> statements;  // -e
-  std::vector<std::string> jit;         // -j
-  bool interactive = false;             // -i
-  std::vector<std::string> script;      // the file and its arguments
+  struct First {
+    bool is_module;
+    std::string text;
+  };
+  std::vector<First> first;         // -e and -l, in their order
+  std::vector<std::string> jit;     // -j
+  bool interactive = false;         // -i
+  std::string command;              // attach, report or none
+  std::vector<std::string> script;  // the file and its arguments, or the command's
 };
 
 // The table `arg` as every Lua has it: the script at 0, its arguments from 1, what came before below 0.
@@ -93,6 +98,20 @@ bool run_script(lua_State* L, const std::vector<std::string>& script) {
 
 bool run_statement(lua_State* L, const std::string& statement) {
   return loaded(L, luaL_loadbufferx(L, statement.data(), statement.size(), "=(command line)", "t")) && call(L, 0);
+}
+
+// The module is also the global of its name, for what is typed in one line, unless it has set that itself.
+bool load_module(lua_State* L, const std::string& name) {
+  lua_pushlstring(L, name.data(), name.size());
+  lua_getglobal(L, "require");
+  lua_pushvalue(L, -2);
+  if (!call(L, 1, 1)) return false;
+  lua_pushvalue(L, -2);
+  lua_rawget(L, LUA_GLOBALSINDEX);  // raw, as strict modes refuse what is new
+  const bool is_new = lua_isnil(L, -1);
+  lua_pop(L, 1);
+  is_new ? lua_rawset(L, LUA_GLOBALSINDEX) : lua_pop(L, 2);
+  return true;
 }
 
 // Scripts build many distinct ops, so the default limits of the compiler are soon full and everything is thrown away.
@@ -193,20 +212,25 @@ bool report(lua_State* L, const std::vector<std::string>& words) {
 
 // ---- one of them -------------------------------------------------------------------------------------------------
 
+bool run_first(lua_State* L, const Options& options) {
+  return std::all_of(options.first.begin(), options.first.end(), [L](const Options::First& first) {
+    return first.is_module ? load_module(L, first.text) : run_statement(L, first.text);
+  });
+}
+
+bool has_nothing_to_run(const Options& options) {
+  return options.script.empty() && std::all_of(options.first.begin(), options.first.end(),
+                                               [](const Options::First& first) { return first.is_module; });
+}
+
 bool run(lua_State* L, const Options& options) {
   if (!set_up_jit(L, options.jit)) return false;
-  for (const std::string& statement : options.statements) {
-    if (!run_statement(L, statement)) return false;
-  }
-  if (!options.script.empty() && options.script[0] == kAttach) {
-    return prompt(L, "moonflow.serve", "attach", options.script[1]);
-  }
-  if (!options.script.empty() && options.script[0] == kReport) return report(L, options.script);
-  if (!options.script.empty() && !run_script(L, options.script)) return false;
-  bool fine = true;
-  if (options.interactive || (options.script.empty() && options.statements.empty())) {
-    fine = prompt(L, "moonflow.repl", "at_prompt");
-  }
+  bool fine = run_first(L, options);
+  if (fine && options.command == kAttach) return prompt(L, "moonflow.serve", "attach", options.script[1]);
+  if (fine && options.command == kReport) return report(L, options.script);
+  if (fine && !options.script.empty()) fine = run_script(L, options.script);
+  if (!fine) return false;
+  if (options.interactive || has_nothing_to_run(options)) fine = prompt(L, "moonflow.repl", "at_prompt");
   return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
@@ -238,41 +262,60 @@ void choose_spinning() {
   setenv("GOMP_SPINCOUNT", std::to_string(std::lround(kMicroseconds * looks_per_microsecond())).c_str(), 0);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+// Exits where there is nothing to run; what is wrong, or asked for, has been said then.
+Options parse(int argc, char** argv) {
   CLI::App app("Runs a Lua script with Moonflow, or opens a prompt without one.", "moonflow");
   Options options;
+  std::vector<std::string> statements, modules;
   bool version = false;
-  app.add_option("-e", options.statements, "Run this statement first; may be given again")->allow_extra_args(false);
+  const auto list = [&app](const char* name, std::vector<std::string>& texts, const char* about) {
+    return app.add_option(name, texts, about)->allow_extra_args(false);
+  };
+  const CLI::Option* statement = list("-e", statements, "Run this statement first; may be given again");
+  const CLI::Option* module =
+      list("-l", modules, "Load this module first, as the global of its name; may be given again");
   app.add_flag("-i", options.interactive, "Open the prompt after the script");
-  app.add_option("-j", options.jit, "The compiler: on, off, or a module such as v or dump")->allow_extra_args(false);
+  list("-j", options.jit, "The compiler: on, off, or a module such as v or dump");
   app.add_flag("-v,--version", version, "Show the versions");
   app.footer(
-      "Then: script.lua and its arguments; - reads the script from standard input.\n"
+      "Then: script.lua and its arguments; - reads the script from standard input, and -- before it ends the options.\n"
       "Or: attach path.sock opens a prompt inside a process that called flow.serve_repl(\"path.sock\").\n"
       "Or: report folder... [-o page.html] makes a page of the logs in these folders and below them.");
   app.prefix_command();
   try {
     app.parse(argc, argv);
-    options.script = app.remaining();
-    if (!options.script.empty() && options.script[0].size() > 1 && options.script[0][0] == '-') {
-      throw CLI::ExtrasError({options.script[0]});
+    std::vector<std::string>& words = options.script = app.remaining();
+    if (!words.empty() && words[0] == "--") {
+      words.erase(words.begin());
+    } else if (!words.empty()) {
+      if (words[0].size() > 1 && words[0][0] == '-') throw CLI::ExtrasError({words[0]});
+      if (words[0] == kAttach || words[0] == kReport) options.command = words[0];
     }
-    if (!options.script.empty() && options.script[0] == kAttach && options.script.size() != 2) {
+    if (options.command == kAttach && words.size() != 2) {
       throw CLI::ValidationError(kAttach, "wants the path of one socket, as in: moonflow attach path.sock");
     }
-    if (!options.script.empty() && options.script[0] == kReport && options.script.size() < 2) {
+    if (options.command == kReport && words.size() < 2) {
       throw CLI::ValidationError(kReport, "wants the folder of a log, as in: moonflow report runs");
     }
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    std::exit(app.exit(error) == 0 ? kOk : kUsage);
   }
   if (version) {
     std::printf("moonflow %s, %s\n", MOONFLOW_VERSION, LUAJIT_VERSION);
-    return kOk;
+    std::exit(kOk);
   }
+  size_t statements_taken = 0, modules_taken = 0;
+  for (const CLI::Option* given : app.parse_order()) {
+    if (given == statement) options.first.push_back({false, statements.at(statements_taken++)});
+    if (given == module) options.first.push_back({true, modules.at(modules_taken++)});
+  }
+  return options;
+}
 
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
   choose_spinning();
   // Line by line, so that a file shows how far a script is, and keeps it if the script is killed.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);

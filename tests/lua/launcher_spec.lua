@@ -41,6 +41,33 @@ describe("the launcher", function()
     assert.equal(0, run.code)
   end)
 
+  it("loads modules by -l, in their order among the statements, as globals of their names", function()
+    script("mine.lua", "print('loading', ..., early) return { name = 'mine' }")
+    script("own.lua", "own = 'set by itself'")
+    script("strictly.lua", "return setmetatable(_G, { __newindex = function(_, name) error('new ' .. name) end })")
+    local run = process.moonflow({ "-e", "early = 1", "-lmine", "-e", "print(mine.name)", "-l", "own", "-l", "strictly",
+      "-" }, { folder = folder, input = "print(own, strictly == _G, package.loaded.mine == mine)" })
+    assert.equal("", run.err)
+    assert.equal("loading\tmine\t1\nmine\nset by itself\ttrue\ttrue\n", run.out)
+    run = process.moonflow({ "-l", "mine" }, { folder = folder, input = "mine.name\n" })
+    assert.equal("loading\tmine\tnil\nmine\n", run.out)
+    run = process.moonflow({ "-l", "nowhere", "-e", "print('not reached')" }, { folder = folder })
+    assert.equal("", run.out)
+    assert.equal("module 'nowhere' not found:", lines(run.err)[1])
+    assert.equal(1, run.code)
+  end)
+
+  it("takes what follows -- for a script and its arguments", function()
+    for _, name in ipairs { "args.lua", "-v", "attach" } do
+      script(name, "print(arg[0], arg[-1], ...)")
+      local run = process.moonflow({ "-e", "x = 1", "--", name, "--", "-e" }, { folder = folder })
+      assert.equal(name .. "\t--\t--\t-e\n", run.out, run.err)
+      assert.equal(0, run.code)
+    end
+    assert.equal("2\n", process.moonflow({ "--" }, { input = "1 + 1\n" }).out)
+    assert.equal("1\n", process.moonflow({ "-e", "print(1)", "--" }, { input = "2\n" }).out)
+  end)
+
   it("asks OpenMP for a short spin, unless somebody has chosen how threads wait", function()
     local function spins(settings) -- this process has what its own launcher chose
       local command = ("-u OMP_WAIT_POLICY -u GOMP_SPINCOUNT %s %s -"):format(settings, process.quote(process.launcher))
