@@ -229,8 +229,9 @@ bool run(lua_State* L, const Options& options) {
   if (fine && options.command == kAttach) return prompt(L, "moonflow.serve", "attach", options.script[1]);
   if (fine && options.command == kReport) return report(L, options.script);
   if (fine && !options.script.empty()) fine = run_script(L, options.script);
-  if (!fine) return false;
-  if (options.interactive || has_nothing_to_run(options)) fine = prompt(L, "moonflow.repl", "at_prompt");
+  // What a script that failed has left in globals may say why. One that was stopped is to end.
+  if (!fine && (!options.interactive || interruption::asked())) return false;
+  if (options.interactive || has_nothing_to_run(options)) fine = prompt(L, "moonflow.repl", "at_prompt") && fine;
   return call_library(L, "_finish") && fine;  // delivers what is pending
 }
 
@@ -274,7 +275,7 @@ Options parse(int argc, char** argv) {
   const CLI::Option* statement = list("-e", statements, "Run this statement first; may be given again");
   const CLI::Option* module =
       list("-l", modules, "Load this module first, as the global of its name; may be given again");
-  app.add_flag("-i", options.interactive, "Open the prompt after the script");
+  app.add_flag("-i", options.interactive, "Open the prompt after the script, also one that failed");
   list("-j", options.jit, "The compiler: on, off, or a module such as v or dump");
   app.add_flag("-v,--version", version, "Show the versions");
   app.footer(

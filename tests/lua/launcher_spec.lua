@@ -68,6 +68,18 @@ describe("the launcher", function()
     assert.equal("1\n", process.moonflow({ "-e", "print(1)", "--" }, { input = "2\n" }).out)
   end)
 
+  it("opens the prompt by -i also after a script that failed, and fails all the same", function()
+    script("failing.lua", "found = 7\nerror('no luck')\n")
+    local run = process.moonflow({ "-i", "failing.lua" }, { folder = folder, input = "found\n" })
+    assert.equal("7\n", run.out)
+    assert.equal("failing.lua:2: no luck", lines(run.err)[1])
+    assert.equal(1, run.code)
+    run = process.moonflow({ "-i", "-e", "nothing.here = 1", "failing.lua" }, { folder = folder, input = "found\n" })
+    assert.equal("nil\n", run.out)
+    assert.equal(1, run.code)
+    assert.equal("", process.moonflow({ "failing.lua" }, { folder = folder, input = "found\n" }).out)
+  end)
+
   it("asks OpenMP for a short spin, unless somebody has chosen how threads wait", function()
     local function spins(settings) -- this process has what its own launcher chose
       local command = ("-u OMP_WAIT_POLICY -u GOMP_SPINCOUNT %s %s -"):format(settings, process.quote(process.launcher))
