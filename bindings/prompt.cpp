@@ -144,7 +144,12 @@ class Prompt {
           break;
       }
       chunk_ += line;
-      if (!conversation_.incomplete(chunk_)) {
+      const bool more = conversation_.incomplete(chunk_);
+      if (interruption::take()) {
+        chunk_.clear();
+        continue;
+      }
+      if (!more) {
 #if MOONFLOW_LINE_EDITING
         if (editor_) editor_->remember(chunk_);
 #endif

@@ -85,6 +85,8 @@ function repl.new(options)
   self.environment = make_environment(self, _G)
   if options.print then self.names.print, self.values.print = true, options.print end
   source.remember(self.chunk_name, self.lines)
+  local interrupts = package.loaded["moonflow.interrupts"]
+  for _, fn in ipairs(interrupts and self.stoppable or {}) do interrupts.keep_open(fn) end
   return self
 end
 
@@ -222,13 +224,18 @@ local function take(self, step)
   return self:help(step.text), false
 end
 
+-- What may be stopped though no user's code is in it: it takes long with a large table, or with a long paste.
+Evaluator.stoppable = { chunks.incomplete, steps_of, show }
+
 --- Evaluates a chunk, a `:` command or a question for help, and prints what it gives; several lines piece by piece, as
 --- if they had been typed one after the other, up to the first piece that fails.
 --- @return boolean, boolean  did it go well; is it the end of the session
 function Evaluator:evaluate(text)
   self.interrupted = false
   note_lines(self, text)
-  local steps, problem = steps_of(self, text)
+  local results = protected(self, steps_of, self, text)
+  if not results then return false, false end
+  local steps, problem = results[1], results[2]
   if not steps then
     self.complain(problem .. about_continuing(self, text) .. "\n")
     return false, false
@@ -540,7 +547,6 @@ end
 --- @param given table  as for `new`; terminal: whether a person types, lua_version
 function repl.at_prompt(given)
   local problem = repl.load_library()
-  if not problem then require("moonflow.interrupts").keep_open(show) end  -- a large table may be stopped
   local self = repl.new(given)
   if given.terminal then
     given.write(repl.banner(given.lua_version, problem, not problem and repl.gpu_line() or nil))

@@ -383,6 +383,7 @@ function serve.attach(given)
                               complain = given.complain, width = given.width, terminal = given.terminal, asked = 0 },
                             Attached)
   self.waiter:watch(socket:fd())
+  interrupts.keep_open(self.incomplete)
   local hello = await(self, "hello", 2)
   if not hello and not self.connection.gone then
     self.complain("attached; the process will answer when it calls flow.poll or flow.sync\n")

@@ -135,6 +135,25 @@ t
     } do assert.is_true(chunks.incomplete(text), text) end
   end)
 
+  it("can be stopped while they are taken apart", function()
+    local interrupts = require "moonflow.interrupts"
+    local run = new_evaluator()
+    local text = ("seen = 1\n"):rep(5000)
+    local function stopped(fn, ...)
+      local prompt = coroutine.create(fn)  -- as a prompt calls it, without a script
+      debug.sethook(function()
+        if coroutine.running() == prompt and interrupts.may_stop(1) then error("interrupted", 0) end
+      end, "", 100)
+      local fine, result = coroutine.resume(prompt, ...)
+      debug.sethook()
+      return fine, result
+    end
+    assert.same({ true, false }, { stopped(run.evaluator.evaluate, run.evaluator, text) })
+    assert.truthy(run.err:find("interrupted\n$"), run.err)
+    assert.is_nil(rawget(_G, "seen"))
+    assert.same({ false, "interrupted" }, { stopped(run.evaluator.incomplete, run.evaluator, text .. "seen") })
+  end)
+
   it("may be many, and long pieces", function()
     local lines = {}
     for i = 1, 20000 do
