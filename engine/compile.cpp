@@ -161,6 +161,15 @@ Buffer constant_memory(const Node& node, Device& device, Stream& stream) {
   return buffer;
 }
 
+// The dtype that mixed precision has the op compute in.
+std::optional<DType> narrow_dtype(const Node& node, const std::vector<TensorType>& inputs) {
+  const AttrValue *const mixed = node.attrs.find("mixed"), *const rounds_to = node.attrs.find("rounds_to");
+  if (mixed && *mixed == AttrValue(std::string())) return std::nullopt;
+  if (!rounds_to) return mixed ? std::optional(inputs[0].dtype) : std::nullopt;
+  const DType dtype = std::get<DType>(*rounds_to);
+  return is_narrow(dtype) ? std::optional(dtype) : std::nullopt;
+}
+
 Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const DraftStep& drafted) {
   Device& device = *plan.device;
   const Node& node = *drafted.node;
@@ -177,10 +186,7 @@ Step prepare(Plan& plan, const Draft& draft, const LaidOut& laid_out, const Draf
     return step;
   }
   step.label = node.describe();
-  if (const AttrValue* const mixed = node.attrs.find("mixed"); mixed && *mixed != AttrValue(std::string())) {
-    const AttrValue* const rounds_to = node.attrs.find("rounds_to");
-    step.label += text(" in ", rounds_to ? std::get<DType>(*rounds_to) : step.input_types[0].dtype);
-  }
+  if (const std::optional<DType> inside = narrow_dtype(node, step.input_types)) step.label += text(" in ", *inside);
   KernelCall call{device,
                   node.attrs,
                   step.input_types,

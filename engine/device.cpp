@@ -12,4 +12,8 @@ bool Device::computes_in(DType narrow, const OpDef& op, const OpCall& call) cons
   return !op.narrow.pays || op.narrow.pays(call, narrow);
 }
 
+bool Device::rounds_to(DType narrow, const OpDef& op, const OpCall& call) const {
+  return op.narrow.rounds && op.narrow.rounds(call, narrow);
+}
+
 }  // namespace moonflow

@@ -118,6 +118,8 @@ class Device {
   virtual const Kernel& kernel(const OpDef& op) const;
   // Whether an op that can compute in a narrow dtype, or follow in it, is faster so here, with these inputs.
   virtual bool computes_in(DType narrow, const OpDef& op, const OpCall& call) const;
+  // Whether an op that stays in float32 rounds what it multiplies here.
+  virtual bool rounds_to(DType narrow, const OpDef& op, const OpCall& call) const;
   // What the ops of a plan must compute all together before any of them is faster in a narrow dtype.
   virtual double least_narrow_flops() const { return 0; }
 

@@ -92,6 +92,12 @@ class MixedPrecision {
     return device_.computes_in(dtype_, *node.op, OpCall{inputs, node.attrs});
   }
 
+  bool rounds(const Node& node) const {
+    std::vector<const TensorType*> inputs;
+    for (const ValueId input : node.inputs) inputs.push_back(input == kNone ? nullptr : &graph_.type(input));
+    return device_.rounds_to(dtype_, *node.op, OpCall{inputs, node.attrs});
+  }
+
   void find_wanted() {
     for (NodeId id = draft_.node_count(); id-- > 0;) {
       const Node& node = graph_.node(id);
@@ -172,7 +178,7 @@ class MixedPrecision {
     Attrs attrs = node.attrs;
     if (narrow && node.op->attr("mixed"))
       attrs.set("mixed", std::string(name(wants_output(node) ? dtype_ : DType::Float32)));
-    if (narrow && node.op->attr("rounds_to")) attrs.set("rounds_to", dtype_);
+    if (node.op->attr("rounds_to") && (narrow || rounds(node))) attrs.set("rounds_to", dtype_);
     const std::vector<ValueId> outputs = result_.append(node.op->name, std::move(inputs), attrs, node.name, node.site);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const bool as_traced = result_.type(outputs[i]) == graph_.type(node.outputs[i]);

@@ -212,6 +212,10 @@ struct NarrowUse {
   // Whether computing in this dtype, or following, is faster for these types on this processor, which only the CPU
   // asks; empty: always. Of what may come in either type, narrow is what does not change from run to run.
   std::function<bool(const OpCall&, DType narrow)> pays = {};
+  // Of an op with an attribute "rounds_to" that does not compute in this dtype: whether it is faster all the same to
+  // let the kernel round what it multiplies. It takes and gives float32 then, and is told by that attribute alone. Only
+  // the CPU asks.
+  std::function<bool(const OpCall&, DType narrow)> rounds = {};
 };
 
 // Where an output may live in the memory of an input.

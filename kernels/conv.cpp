@@ -35,9 +35,6 @@ struct ConvOp {
     return conv_of_inputs(kind, attrs, first, second, spatial_axes);
   }
 
-  // Of the own kernels; conv1d has none.
-  std::string algorithm(const Attrs& attrs) const { return spatial_axes == 2 ? attrs.string("algorithm") : "direct"; }
-
   std::vector<TensorType> infer(const OpCall& call) const {
     const DType dtype = call.dtype(0);
     require(is_floating(dtype), ErrorCode::DtypeMismatch, "needs float32 or float64, got ", dtype);
@@ -60,8 +57,8 @@ struct ConvOp {
   Launch prepare(KernelCall& call) const {
     const Conv conv = sizes(call.attrs, call.inputs[0].shape, call.inputs[1].shape);
     if (call.inputs[0].dtype == DType::Float32) {
-      const std::string own = algorithm(call.attrs);
-      if (Launch launch = cpu::own_conv(conv, kind, own, activation_of(call.attrs), call)) return launch;
+      const ConvWay way = conv_way(call.attrs);
+      if (Launch launch = cpu::own_conv(conv, kind, way, activation_of(call.attrs), call)) return launch;
       try {
         return cpu::conv_primitive(conv, kind, activation_of(call.attrs), call);
       } catch (const dnnl::error&) {
@@ -75,7 +72,7 @@ struct ConvOp {
     if (call.input_types[0].dtype == DType::Float32) {
       try {
         const Conv conv = sizes(call.attrs, call.input_types[0].shape, call.input_types[1].shape);
-        if (cpu::own_conv_layouts(conv, kind, algorithm(call.attrs), call)) return;
+        if (cpu::own_conv_layouts(conv, kind, conv_way(call.attrs), call)) return;
         return cpu::conv_layouts(conv, kind, activation_of(call.attrs), call);
       } catch (const dnnl::error&) {
       }
@@ -99,6 +96,12 @@ struct ConvOp {
     op.flops = [self = *this](const KernelCall& call) { return self.flops(call); };
     op.narrow.role = NarrowUse::Computes;
     op.narrow.pays = never_on_cpu;
+    if (spatial_axes == 2) {
+      op.narrow.rounds = [self = *this](const OpCall& call, DType narrow) {
+        return narrow == DType::BFloat16 && call.dtype(0) == DType::Float32 &&
+               cpu::tiles_fit(self.sizes(call.attrs, call.shape(0), call.shape(1)), self.kind);
+      };
+    }
     if (is_filter_grad(kind)) op.attrs.push_back(mixed_result_attr());
     op.cpu.layouts = [self = *this](LayoutCall& call) { self.layouts(call); };
     return op;

@@ -55,6 +55,13 @@ Conv conv_of(const Attrs& attrs, const Shape& x, const Shape& filter, int spatia
 Conv conv_of_inputs(ConvKind kind, const Attrs& attrs, const Shape& first, const Shape& second, int spatial_axes);
 double conv_flops(const Conv& conv);
 
+// Which of the ways to compute it on the CPU is asked for.
+struct ConvWay {
+  std::string algorithm = "direct";  // the attribute; one axis has no other
+  bool in_bfloat16 = false;          // its factors are to be rounded
+};
+ConvWay conv_way(const Attrs& attrs);
+
 // The fusions of conv2d_bias with the pooling behind it, in conv_pool.cpp.
 void add_conv_pool(Catalog& catalog);
 bool fuse_conv_pool(Rewriter& graph, NodeId conv2d_bias);

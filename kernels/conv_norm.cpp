@@ -72,7 +72,7 @@ void sum_layouts(LayoutCall& call) {
   if (call.input_types[0].dtype == DType::Float32) {
     try {
       const Conv conv = sizes(call.attrs, call.input_types);
-      if (cpu::own_conv_layouts(conv, ConvKind::ForwardAdd, call.attrs.string("algorithm"), call)) return;
+      if (cpu::own_conv_layouts(conv, ConvKind::ForwardAdd, conv_way(call.attrs), call)) return;
     } catch (const dnnl::error&) {
     }
   }
@@ -85,8 +85,8 @@ Launch prepare_sum(KernelCall& call) {
   const Activation activation = activation_of(call.attrs);
   const DType dtype = call.inputs[0].dtype;
   if (dtype == DType::Float32) {
-    const std::string& algorithm = call.attrs.string("algorithm");
-    if (Launch launch = cpu::own_conv(conv, ConvKind::ForwardAdd, algorithm, activation, call)) return launch;
+    const ConvWay way = conv_way(call.attrs);
+    if (Launch launch = cpu::own_conv(conv, ConvKind::ForwardAdd, way, activation, call)) return launch;
   }
   const Launch inner = cpu::conv_packed(conv, ConvKind::ForwardBias, dtype, Activation::None, call);
   // The output may be the addend's memory, so the convolution goes to scratch, behind its own.
@@ -190,7 +190,7 @@ bool fuse_conv_add(Rewriter& graph, NodeId id) {
   const ValueId addend = add.inputs[add.inputs[0] == out ? 1 : 0];
   if (addend == out || graph.type(addend) != graph.type(out) || graph.type(out).dtype != DType::Float32) return false;
   const Conv sizes = conv_of(conv.attrs, graph.type(conv.inputs[0]).shape, graph.type(conv.inputs[1]).shape, 2);
-  if (!cpu::has_own_conv(sizes, ConvKind::ForwardAdd, conv.attrs.string("algorithm"))) return false;
+  if (!cpu::has_own_conv(sizes, ConvKind::ForwardAdd, conv_way(conv.attrs))) return false;
 
   std::vector<NodeId> nodes{id, add_id};
   ValueId last = add.outputs[0];

@@ -73,7 +73,7 @@ struct ConvPoolOp {
     if (call.input_types[0].dtype == DType::Float32) {
       try {
         const Conv conv = sizes(call.attrs, call.input_types);
-        if (cpu::own_conv_layouts(conv, kind, call.attrs.string("algorithm"), call)) return;
+        if (cpu::own_conv_layouts(conv, kind, conv_way(call.attrs), call)) return;
       } catch (const dnnl::error&) {
       }
     }
@@ -159,7 +159,7 @@ Launch ConvPoolOp::prepare(KernelCall& call) const {
   const Conv conv = sizes(call.attrs, call.inputs);
   if (call.inputs[0].dtype == DType::Float32) {
     const Activation activation = is_forward() ? Activation::Relu : Activation::None;
-    if (Launch launch = cpu::own_conv(conv, kind, call.attrs.string("algorithm"), activation, call)) return launch;
+    if (Launch launch = cpu::own_conv(conv, kind, conv_way(call.attrs), activation, call)) return launch;
   }
   return visit_floating(call.inputs[0].dtype, [&](auto zero) { return in_turn<decltype(zero)>(conv, kind, call); });
 }
@@ -409,8 +409,8 @@ bool fuse_conv_pool(Rewriter& graph, NodeId id) {
   const std::optional<PooledConv> found = find_pooled(graph, id);
   if (!found) return false;
   const Conv conv = sizes_of(graph, *found);
-  const std::string& algorithm = graph.node(id).attrs.string("algorithm");
-  const auto own = [&](ConvKind kind) { return cpu::has_own_conv(conv, kind, algorithm); };
+  const ConvWay way = conv_way(graph.node(id).attrs);
+  const auto own = [&](ConvKind kind) { return cpu::has_own_conv(conv, kind, way); };
   if (!own(ConvKind::ForwardPool)) return false;
   if (found->pool_grad != kNone && !own(ConvKind::PoolFilterGrad)) return false;
   if (found->input_grad != kNone && !own(ConvKind::PoolInputGrad)) return false;

@@ -20,6 +20,8 @@ std::vector<AttrDef> conv_attrs(int spatial_axes) {
          "where it fits (3x3 and 5x5, strides and dilations of 1, one group, float32 on the cpu), else direct; "
          "\"timed\": on a gpu what is fastest when it is tried, so that two machines may differ in the last bits, "
          "else as \"auto\""});
+    attrs.push_back({"rounds_to", DType::Float32,
+                     "of automatic mixed precision: bfloat16 where the kernel rounds float32 factors to it"});
   }
   return attrs;
 }
@@ -30,6 +32,11 @@ double conv_flops(const Conv& conv) {
                              conv.out.channels, conv.out.height, conv.out.width})
     flops *= static_cast<double>(size);
   return flops;
+}
+
+ConvWay conv_way(const Attrs& attrs) {
+  if (!attrs.find("algorithm")) return {};
+  return {attrs.string("algorithm"), attrs.dtype("rounds_to") == DType::BFloat16};
 }
 
 AttrDef activation_attr() { return {"activation", std::string("none"), "\"none\", \"relu\" or \"relu6\""}; }

@@ -2,6 +2,7 @@
 #include "kernels/cpu/conv.h"
 
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/image_layouts.h"
 
 namespace moonflow::cpu {
 
@@ -12,11 +13,12 @@ int conv_parts(const Conv& conv, double saving) {
 
 namespace {
 
-enum class OwnConv { None, Winograd, FewChannels, Sparse };
+enum class OwnConv { None, Tiles, Winograd, FewChannels, Sparse };
 
-OwnConv choose(const Conv& conv, ConvKind kind, const std::string& algorithm) {
-  const bool winograd = algorithm != "direct" && winograd_fits(conv, kind);
-  if (winograd && algorithm == "winograd") return OwnConv::Winograd;
+OwnConv choose(const Conv& conv, ConvKind kind, const ConvWay& way) {
+  if (way.in_bfloat16 && tiles_fit(conv, kind)) return OwnConv::Tiles;
+  const bool winograd = way.algorithm != "direct" && winograd_fits(conv, kind);
+  if (winograd && way.algorithm == "winograd") return OwnConv::Winograd;
   if (few_channels_fits(conv, kind)) return OwnConv::FewChannels;
   if (sparse_fits(conv, kind)) return OwnConv::Sparse;
   return winograd && winograd_is_faster(conv, kind) ? OwnConv::Winograd : OwnConv::None;
@@ -24,12 +26,13 @@ OwnConv choose(const Conv& conv, ConvKind kind, const std::string& algorithm) {
 
 }  // namespace
 
-bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm) {
-  return choose(conv, kind, algorithm) != OwnConv::None;
+bool has_own_conv(const Conv& conv, ConvKind kind, const ConvWay& way) {
+  return choose(conv, kind, way) != OwnConv::None;
 }
 
-bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call) {
-  const OwnConv chosen = choose(conv, kind, algorithm);
+bool own_conv_layouts(const Conv& conv, ConvKind kind, const ConvWay& way, LayoutCall& call) {
+  const OwnConv chosen = choose(conv, kind, way);
+  if (chosen == OwnConv::Tiles) block_layouts(conv, kind, call);
   if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
   if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);
   if (chosen == OwnConv::Sparse) sparse_layouts(conv, call);
@@ -44,13 +47,35 @@ bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algori
   return chosen != OwnConv::None;
 }
 
-Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation,
-                KernelCall& call) {
-  const OwnConv chosen = choose(conv, kind, algorithm);
+Launch own_conv(const Conv& conv, ConvKind kind, const ConvWay& way, Activation activation, KernelCall& call) {
+  const OwnConv chosen = choose(conv, kind, way);
+  if (chosen == OwnConv::Tiles) return conv_tiles(conv, kind, activation, call);
   if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, activation, call);
   if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, call);
   if (chosen == OwnConv::Sparse) return conv_sparse(conv, call);
   return {};
+}
+
+FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
+  const int64_t rows = conv.windows[0].size, columns = conv.windows[1].size, channels = conv.channels_per_group();
+  const int64_t step = conv.format.channels_last ? channels : 1,
+                of_channel = conv.format.channels_last ? 1 : rows * columns;
+  const int64_t of_filter = rows * columns * channels;
+  if (!is_input_grad(kind)) return {of_channel, of_filter, columns * step, step};
+  return {of_filter, of_channel, -columns * step, -step, (rows * columns - 1) * step};
+}
+
+void block_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
+  // The first input is an image; of the others, x of the filter's gradient and the places of a pooled image.
+  const int images = 1 + (is_filter_grad(kind) ? 1 : 0) + (is_pooled(kind) && !is_forward(kind) ? 1 : 0);
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const bool image = static_cast<int>(i) < images;
+    call.inputs[i] = image ? in_blocks(call.input_types[i], call.inputs[i], conv.format) : Layout{};
+  }
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    call.outputs[i] = is_filter_grad(kind) ? Layout{} : in_blocks(call.output_types[i], {}, conv.format);
+  }
+  if (kind == ConvKind::ForwardAdd) call.inputs[3] = call.outputs[0];
 }
 
 }  // namespace moonflow::cpu

@@ -45,12 +45,28 @@ class DepthwiseConv {
 void conv_layouts(const Conv& conv, ConvKind kind, Activation activation, LayoutCall& call);
 Launch conv_primitive(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 
-// Own kernels, float32 only, for two spatial axes; `algorithm` is the attribute. There may be none, and where the
+// Own kernels, float32 only, for two spatial axes. There may be none, and where the
 // layouts are not those that were asked for, the launch is empty. Layouts throw dnnl::error where a device without
 // oneDNN could not put values there.
-bool has_own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm);
-bool own_conv_layouts(const Conv& conv, ConvKind kind, const std::string& algorithm, LayoutCall& call);
-Launch own_conv(const Conv& conv, ConvKind kind, const std::string& algorithm, Activation activation, KernelCall& call);
+bool has_own_conv(const Conv& conv, ConvKind kind, const ConvWay& way);
+bool own_conv_layouts(const Conv& conv, ConvKind kind, const ConvWay& way, LayoutCall& call);
+Launch own_conv(const Conv& conv, ConvKind kind, const ConvWay& way, Activation activation, KernelCall& call);
+
+// Steps between the elements of a row-major filter, seen from what is summed over to what is produced: channels and
+// filters, and the other way round for the gradient of the image, which sees the filter turned by 180 degrees.
+struct FilterSteps {
+  int64_t summed, produced, row, column;
+  int64_t start = 0;
+};
+FilterSteps filter_steps(const Conv& conv, ConvKind kind);
+
+// Images in blocks of 16 channels, places as what they are about, filters in rows.
+void block_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
+
+// By direct sums in the tile registers of AMX, where factors may be rounded to bfloat16: strides and dilations of 1,
+// one group. Not for gradients of filters.
+bool tiles_fit(const Conv& conv, ConvKind kind);
+Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
 
 // By Winograd's algorithm, where it fits: strides and dilations of 1, one group, 3x3 or 5x5.
 bool winograd_fits(const Conv& conv, ConvKind kind);

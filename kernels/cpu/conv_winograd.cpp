@@ -221,15 +221,6 @@ int64_t batch_tiles(const Conv& conv, ConvKind kind) {
   return (is_filter_grad(kind) ? 2 : 1) * (near ? 1 : 4) * kTiles;
 }
 
-FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
-  const int64_t taps = conv.windows[0].size, channels = conv.image.channels;
-  const int64_t step = conv.format.channels_last ? channels : 1,
-                of_channel = conv.format.channels_last ? 1 : taps * taps;
-  const int64_t of_filter = taps * taps * channels;
-  if (!is_input_grad(kind)) return {of_channel, of_filter, taps * step, step};
-  return {of_filter, of_channel, -taps * step, -step, (taps * taps - 1) * step};  // turned by 180 degrees
-}
-
 // ---- filters kept as weights ---------------------------------------------------------------------------------
 
 // The description of a filter's layout as weights at the points: a mark that no other layout of the CPU has, then this.
@@ -292,16 +283,7 @@ bool winograd_is_faster(const Conv& conv, ConvKind kind) {
 }
 
 void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
-  // The first input is an image; of the others, x of the filter's gradient and the places of a pooled image.
-  const int images = 1 + (is_filter_grad(kind) ? 1 : 0) + (is_pooled(kind) && !is_forward(kind) ? 1 : 0);
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const bool image = static_cast<int>(i) < images;
-    call.inputs[i] = image ? in_blocks(call.input_types[i], call.inputs[i], conv.format) : Layout{};
-  }
-  for (size_t i = 0; i < call.outputs.size(); ++i) {
-    call.outputs[i] = is_filter_grad(kind) ? Layout{} : in_blocks(call.output_types[i], {}, conv.format);
-  }
-  if (kind == ConvKind::ForwardAdd) call.inputs[3] = call.outputs[0];
+  block_layouts(conv, kind, call);
   // A plan that only reads the filter has its weights once. The gradient's kernel turns the filter of a step that
   // changes it, so there it stays as it is.
   if (is_forward(kind)) {

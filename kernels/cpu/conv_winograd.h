@@ -24,12 +24,6 @@ inline int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1)
 
 // ---- sizes ---------------------------------------------------------------------------------------------------------
 
-// Steps between the elements of a row-major filter, seen from what is summed over to what is produced.
-struct FilterSteps {
-  int64_t summed, produced, row, column;
-  int64_t start = 0;
-};
-
 // A filter as weights at the points: what it is made from, and how large it becomes.
 struct FilterPoints {
   int64_t taps;

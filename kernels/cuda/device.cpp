@@ -162,6 +162,7 @@ class CudaDevice final : public Device {
     const int least = narrow == DType::Float16 ? 70 : 80;
     return runtime_->properties().capability >= least && kernels_.computes_narrow(op);
   }
+  bool rounds_to(DType, const OpDef&, const OpCall&) const override { return false; }
   double least_narrow_flops() const override { return least_narrow_flops_; }
 
   void enter() override { runtime_->enter(); }

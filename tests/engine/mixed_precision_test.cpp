@@ -164,6 +164,24 @@ TEST_CASE("an op that is told the dtype of its result takes bfloat16 where it is
               "total 'of y' (float32) -> float32", "cast 'narrow' (bfloat16) -> float32"});
 }
 
+TEST_CASE("an op that rounds for itself is told to, and takes and gives float32") {
+  Net net;
+  const ValueId large = net.op("rounding", {net.feed("x", vec(8))}, "large");
+  net.graph.tap(large, 7);
+  net.graph.tap(net.op("rounding", {net.feed("y", vec(4))}, "small"), 8);
+  CHECK(net.mixed() == Lines{"rounding 'large' (float32) -> float32", "rounding 'small' (float32) -> float32"});
+  const auto told = [&](DType narrow) {
+    FakeDevice device;
+    const Graph mixed = with_mixed_precision(net.graph, narrow, device);
+    std::vector<DType> dtypes;
+    for (const Node& node : mixed.nodes())
+      if (node.kind == Node::Op) dtypes.push_back(node.attrs.dtype("rounds_to"));
+    return dtypes;
+  };
+  CHECK(told(DType::BFloat16) == std::vector<DType>{DType::BFloat16, DType::Float32});
+  CHECK(told(DType::Float16) == std::vector<DType>{DType::Float32, DType::Float32});
+}
+
 TEST_CASE("where that does not pay, and for other dtypes, a graph stays as it is") {
   Net net;
   const ValueId small = net.feed("small", vec(7)), wide = net.feed("wide", {DType::Float64, {8}});

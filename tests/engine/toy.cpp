@@ -262,6 +262,17 @@ OpDef total() {
   return def;
 }
 
+// One whose kernel rounds for itself what is large enough.
+OpDef rounding() {
+  OpDef def = op("rounding", {{"x"}}, {});
+  def.attrs = {{"rounds_to", DType::Float32, "what x is rounded to"}};
+  def.infer = [](const OpCall& call) { return std::vector<TensorType>{call.type(0)}; };
+  def.narrow.rounds = [](const OpCall& call, DType narrow) {
+    return narrow == DType::BFloat16 && call.shape(0).count() >= 8;
+  };
+  return def;
+}
+
 std::shared_ptr<const Catalog> make() {
   auto catalog = std::make_shared<Catalog>();
   OpDef add = op("add", {{"x"}, {"y"}}, each([](float x, float y) { return x + y; }), [](GradCall& g) {
@@ -302,6 +313,7 @@ std::shared_ptr<const Catalog> make() {
   catalog->add(follow());
   catalog->add(join());
   catalog->add(total());
+  catalog->add(rounding());
   catalog->add(halves());
   catalog->add(plus());
   catalog->add(draw());

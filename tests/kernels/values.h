@@ -114,4 +114,15 @@ std::string message_of(Work&& work) {
   return "no error";
 }
 
+// The outputs of an op in a plan, which lays out its values as the kernel wants them; Session::evaluate leaves rows.
+inline std::vector<Tensor> planned(Session& session, const std::string& op, const std::vector<Tensor>& inputs,
+                                   const Attrs& attrs) {
+  Graph graph(session.catalog());
+  std::vector<ValueId> feeds;
+  for (const Tensor& input : inputs) feeds.push_back(graph.feed(text("input", feeds.size()), input.type()));
+  Token token = 0;
+  for (const ValueId output : graph.append(op, feeds, attrs, "tried")) graph.tap(output, ++token);
+  return run(session, session.compile(graph, op), inputs);
+}
+
 }  // namespace moonflow::testing

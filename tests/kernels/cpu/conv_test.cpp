@@ -21,17 +21,6 @@ Attrs with_shape(Attrs attrs, const Shape& shape) {
   return attrs;
 }
 
-// The outputs of an op in a plan, which lays out its values as the kernel wants them; Session::evaluate leaves rows.
-std::vector<Tensor> planned(Session& session, const std::string& op, const std::vector<Tensor>& inputs,
-                            const Attrs& attrs) {
-  Graph graph(session.catalog());
-  std::vector<ValueId> feeds;
-  for (const Tensor& input : inputs) feeds.push_back(graph.feed(text("input", feeds.size()), input.type()));
-  Token token = 0;
-  for (const ValueId output : graph.append(op, feeds, attrs, "tried")) graph.tap(output, ++token);
-  return run(session, session.compile(graph, op), inputs);
-}
-
 // A convolution with everything that is computed from it, in the order out, dx, dfilter, dbias.
 struct Case {
   std::string name;

@@ -1,0 +1,378 @@
+// Convolution by direct sums in the tile registers of AMX. Images are rounded to bfloat16 as they are copied to where
+// they have a border of zeros, 32 channels of a place side by side: so 16 neighbours are a tile of pairs as they lie,
+// for each tap a bit further on. The filter is rounded and paired once. A tile of sums is 16 places in a block of 16
+// channels, which is how images in blocks are stored.
+#include <algorithm>
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/avx512.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/conv_pool.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/image_layouts.h"
+
+namespace moonflow::cpu {
+
+#ifdef MOONFLOW_BFLOAT16
+namespace {
+
+constexpr int64_t kBlock = Blocks::kLanes;
+constexpr int64_t kDepth = 2 * kBlock;                 // channels in a row of a tile
+constexpr int64_t kTile = kBlock * kDepth;             // bfloat16 in a whole one
+constexpr int64_t kPlace = sizeof(uint16_t) * kDepth;  // bytes
+
+int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// Where a tile of places starts in the image with its border, and in the sums.
+struct Piece {
+  int64_t from, to;
+};
+
+struct Work {
+  Blocks image, out;                  // where it is pooled, what it was or will be
+  int64_t before_row, before_column;  // padding
+  int64_t taps_down, taps_across;
+  int64_t summed, produced;  // channels
+  FilterSteps filter;
+  bool has_bias, adds;
+  Activation activation;
+  bool image_pooled, out_pooled;  // only the largest of each 2x2 window is there, and where it was
+  int parts;
+
+  int64_t rows() const { return out.height + taps_down - 1; }  // with the border
+  int64_t columns() const { return out.width + taps_across - 1; }
+  int64_t depth() const { return parts_of(summed, kDepth); }
+  int64_t pairs() const { return parts_of(produced, 2 * kBlock); }  // of blocks that are produced together
+  int64_t taps() const { return taps_down * taps_across; }
+
+  // bfloat16 of an image, of the weights of a pair of blocks, and floats of its sums.
+  int64_t image_size() const { return depth() * rows() * columns() * kDepth; }
+  int64_t weights_size() const { return taps() * depth() * 2 * kTile; }
+  int64_t sums_of_block() const { return out.height * columns() * kBlock; }
+
+  // So many that they and the weights they meet stay in the second cache.
+  int64_t together() const {
+    constexpr int64_t kBytes = 1 << 18;
+    return std::clamp<int64_t>(kBytes / (2 * image_size()), 1, parts_of(image_batch, parts));
+  }
+  int64_t image_batch;
+};
+
+// A tile covers neighbours in a row, or, where rows are short, all places of the image one after the other with the
+// border between them, whichever takes fewer. All are of one height, so the last ones may overlap.
+struct Pieces {
+  int64_t height;  // places in each
+  int64_t pitch;   // from row to row of the sums
+  std::vector<Piece> all;
+
+  explicit Pieces(const Work& work) {
+    const int64_t rows = work.out.height, width = work.out.width, columns = work.columns();
+    const int64_t chain = (rows - 1) * columns + width;
+    const bool in_rows = rows * parts_of(width, kBlock) <= parts_of(chain, kBlock);
+    const int64_t length = in_rows ? width : chain, count = parts_of(length, kBlock);
+    height = parts_of(length, count);
+    pitch = in_rows ? width : columns;
+    for (int64_t y = 0; y < (in_rows ? rows : 1); ++y) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t x = std::min(i * height, length - height);
+        all.push_back({(y * columns + x) * kDepth, (y * pitch + x) * kBlock});
+      }
+    }
+  }
+};
+
+// ---- packing -----------------------------------------------------------------------------------------------------
+
+// Pairs of channels that are summed over, for a block of 16 that are produced: a tile for each tap and 32 channels.
+[[MOONFLOW_BFLOAT16]] void pack_weights(const Work& work, const float* filter, int64_t block, uint16_t* weights) {
+  const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                       5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const FilterSteps& steps = work.filter;
+  const int64_t lanes = std::clamp<int64_t>(work.produced - block * kBlock, 0, kBlock);
+  filter += steps.start + block * kBlock * steps.produced;
+  for (int64_t i = 0; i < work.taps_down; ++i) {
+    for (int64_t j = 0; j < work.taps_across; ++j) {
+      const float* const tap = filter + i * steps.row + j * steps.column;
+      for (int64_t c = 0; c < work.depth() * kDepth; c += kDepth, weights += 2 * kTile) {
+        for (int64_t pair = 0; pair < kBlock; ++pair) {
+          alignas(kAlignment) float both[2][kBlock] = {};
+          for (int64_t k = 0; k < 2 && c + 2 * pair + k < work.summed; ++k)
+            for (int64_t lane = 0; lane < lanes; ++lane)
+              both[k][lane] = tap[(c + 2 * pair + k) * steps.summed + lane * steps.produced];
+          const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(both[1]), _mm512_load_ps(both[0]));
+          _mm512_storeu_si512(weights + pair * kDepth, _mm512_permutexvar_epi16(zip, rounded));
+        }
+      }
+    }
+  }
+}
+
+// `count` places of two blocks of channels, of which the upper may be missing.
+[[MOONFLOW_BFLOAT16]] void round_places(const float* lower, const float* upper, int64_t step, int64_t count,
+                                        uint16_t* to) {
+  for (int64_t x = 0; x < count; ++x, to += kDepth) {
+    const __m512 high = upper ? _mm512_loadu_ps(upper + x * step) : _mm512_setzero_ps();
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, _mm512_loadu_ps(lower + x * step)));
+  }
+}
+
+// A row of a block as it was before pooling.
+void unpool_row(const Work& work, const float* gradients, const uint8_t* places, int64_t y, float* row) {
+  stand_alone(Register<kBlock>(), [&] {
+    using R = Register<kBlock>;
+    for (int64_t x = 0; x < work.image.width; x += 2) {
+      typename R::Integers place;
+      R::widen(places + x / 2 * work.image.column, place);
+      const typename R::Vector gradient = R::at(gradients + x / 2 * work.image.column);
+      for (int right = 0; right < 2; ++right) {
+        typename R::Vector passed;
+        pass_to_place<R>(gradient, place, static_cast<int>(y % 2 * 2 + right), passed);
+        R::at(row + (x + right) * kBlock) = passed;
+      }
+    }
+  });
+}
+
+// `unpooled` has room for two rows.
+void pack_image(const Work& work, const float* image, const uint8_t* places, float* unpooled, uint16_t* to) {
+  const Blocks& from = work.image;
+  const int64_t columns = work.columns(), first = std::clamp<int64_t>(work.before_column, 0, columns);
+  const int64_t skipped = first - work.before_column;
+  const int64_t count = std::clamp<int64_t>(from.width - skipped, 0, columns - first), rest = columns - first - count;
+  for (int64_t c = 0; c < work.depth(); ++c) {
+    const bool has_upper = (2 * c + 1) * kBlock < from.channels;
+    for (int64_t row = 0; row < work.rows(); ++row, to += columns * kDepth) {
+      const int64_t y = row - work.before_row;
+      if (y < 0 || y >= from.height) {
+        std::fill_n(to, columns * kDepth, uint16_t{0});
+        continue;
+      }
+      const float* blocks[2] = {};
+      int64_t step = from.column;
+      for (int64_t k = 0; k < 1 + has_upper; ++k) {
+        const int64_t at = (2 * c + k) * from.block + (work.image_pooled ? y / 2 : y) * from.row;
+        blocks[k] = image + at;
+        if (!work.image_pooled) continue;
+        float* const whole = unpooled + k * from.width * kBlock;
+        unpool_row(work, image + at, places + at, y, whole);
+        blocks[k] = whole;
+        step = kBlock;
+      }
+      std::fill_n(to, first * kDepth, uint16_t{0});
+      round_places(blocks[0] + skipped * step, blocks[1] ? blocks[1] + skipped * step : nullptr, step, count,
+                   to + first * kDepth);
+      std::fill_n(to + (first + count) * kDepth, rest * kDepth, uint16_t{0});
+    }
+  }
+}
+
+// ---- sums --------------------------------------------------------------------------------------------------------
+
+enum Tile { kSum, kSumRight, kSumBelow, kSumBelowRight, kLeft, kLeftBelow, kRight, kRightNext };
+
+void configure(int64_t height) {
+  amx::Shapes shapes;
+  for (const Tile tile : {kSum, kSumRight, kSumBelow, kSumBelowRight, kLeft, kLeftBelow}) shapes.set(tile, height);
+  for (const Tile tile : {kRight, kRightNext}) shapes.set(tile, amx::kRows);
+  amx::configure(shapes);
+}
+
+// One piece or two, in a pair of blocks. The weights of a pair's blocks alternate.
+template <bool kTwo>
+void sum_pieces(const Work& work, const uint16_t* image, const Piece& upper, const Piece& lower,
+                const uint16_t* weights, float* sums) {
+  amx::zero<kSum>();
+  amx::zero<kSumRight>();
+  amx::zero<kSumBelow>();
+  amx::zero<kSumBelowRight>();
+  const int64_t columns = work.columns(), plane = work.rows() * columns * kDepth;
+  for (int64_t i = 0; i < work.taps_down; ++i) {
+    for (int64_t j = 0; j < work.taps_across; ++j) {
+      const uint16_t* tap = image + (i * columns + j) * kDepth;
+      for (int64_t c = work.depth(); c > 0; --c, tap += plane, weights += 2 * kTile) {
+        amx::load<kLeft>(tap + upper.from, kPlace);
+        amx::load<kRight>(weights, amx::kRowBytes);
+        amx::multiply<kSum, kLeft, kRight>();
+        amx::load<kRightNext>(weights + kTile, amx::kRowBytes);
+        amx::multiply<kSumRight, kLeft, kRightNext>();
+        if constexpr (kTwo) {
+          amx::load<kLeftBelow>(tap + lower.from, kPlace);
+          amx::multiply<kSumBelow, kLeftBelow, kRight>();
+          amx::multiply<kSumBelowRight, kLeftBelow, kRightNext>();
+        }
+      }
+    }
+  }
+  float* const next = sums + work.sums_of_block();
+  amx::store<kSum>(sums + upper.to, amx::kRowBytes);
+  amx::store<kSumRight>(next + upper.to, amx::kRowBytes);
+  if constexpr (kTwo) {
+    amx::store<kSumBelow>(sums + lower.to, amx::kRowBytes);
+    amx::store<kSumBelowRight>(next + lower.to, amx::kRowBytes);
+  }
+}
+
+// ---- what becomes of them ----------------------------------------------------------------------------------------
+
+struct Destination {
+  float* out;
+  uint8_t* places;
+  const float* addend;
+};
+
+using R = Register<kBlock>;
+
+// A NaN stays one.
+inline void activate(Activation activation, R::Vector& sum) {
+  if (activation == Activation::None) return;
+  sum = sum < 0 ? R::Vector{} : sum;
+  if (activation == Activation::Relu6) sum = sum > 6 ? R::Vector{} + 6 : sum;
+}
+
+// The block of an image, which starts at `to`.
+void end_block(const Work& work, const float* sums, int64_t pitch, const float* bias, const Destination& to) {
+  stand_alone(R(), [&] {
+    const R::Vector shift = R::at(bias);
+    const auto sum = [&](int64_t y, int64_t x, R::Vector& to_add) {
+      to_add = R::at(sums + (y * pitch + x) * kBlock) + shift;
+    };
+    if (work.out_pooled) {
+      for (int64_t y = 0; y < work.out.height / 2; ++y) {
+        for (int64_t x = 0; x < work.out.width / 2; ++x) {
+          const int64_t at = y * work.out.row + x * work.out.column;
+          R::Vector window[4];
+          for (int i = 0; i < 4; ++i) sum(2 * y + i / 2, 2 * x + i % 2, window[i]);
+          pool_window<R>(window[0], window[1], window[2], window[3], to.out + at, to.places + at);
+        }
+      }
+      return;
+    }
+    for (int64_t y = 0; y < work.out.height; ++y) {
+      for (int64_t x = 0; x < work.out.width; ++x) {
+        const int64_t at = y * work.out.row + x * work.out.column;
+        R::Vector result;
+        sum(y, x, result);
+        if (to.addend) result += R::at(to.addend + at);
+        activate(work.activation, result);
+        R::at(to.out + at) = result;
+      }
+    }
+  });
+}
+
+// Images [first, last) in pairs [first_pair, last_pair) of blocks, by one thread.
+void convolve(const Work& work, const Pieces& pieces, const LaunchCall& call, const uint16_t* weights, int64_t first,
+              int64_t last, int64_t first_pair, int64_t last_pair, char* scratch) {
+  float* const sums = reinterpret_cast<float*>(scratch);
+  float* const unpooled = sums + 2 * work.sums_of_block();
+  auto* const images = reinterpret_cast<uint16_t*>(unpooled + 2 * work.image.width * kBlock);
+  const float* const bias = work.has_bias ? call.input<float>(2) : nullptr;
+  configure(pieces.height);
+  const int64_t together = work.together(), count = static_cast<int64_t>(pieces.all.size());
+  for (int64_t begin = first; begin < last; begin += together) {
+    const int64_t end = std::min(begin + together, last);
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t at = n * work.image.batch;
+      pack_image(work, call.input<float>(0) + at, work.image_pooled ? call.input<uint8_t>(1) + at : nullptr, unpooled,
+                 images + (n - begin) * work.image_size());
+    }
+    for (int64_t pair = first_pair; pair < last_pair; ++pair) {
+      alignas(kAlignment) float shifts[2 * kBlock] = {};
+      for (int64_t c = 0; bias && c < std::min(2 * kBlock, work.produced - pair * 2 * kBlock); ++c)
+        shifts[c] = bias[pair * 2 * kBlock + c];
+      for (int64_t n = begin; n < end; ++n) {
+        const uint16_t* const image = images + (n - begin) * work.image_size();
+        const uint16_t* const own = weights + pair * work.weights_size();
+        int64_t i = 0;
+        for (; i + 1 < count; i += 2) sum_pieces<true>(work, image, pieces.all[i], pieces.all[i + 1], own, sums);
+        if (i < count) sum_pieces<false>(work, image, pieces.all[i], pieces.all[i], own, sums);
+        for (int64_t b = 2 * pair; b < 2 * pair + 2 && b * kBlock < work.out.channels; ++b) {
+          const int64_t at = n * work.out.batch + b * work.out.block;
+          const Destination to{call.output<float>(0) + at, work.out_pooled ? call.output<uint8_t>(1) + at : nullptr,
+                               work.adds ? call.input<float>(3) + at : nullptr};
+          end_block(work, sums + b % 2 * work.sums_of_block(), pieces.pitch, shifts + b % 2 * kBlock, to);
+        }
+      }
+    }
+  }
+  amx::release();
+}
+
+}  // namespace
+
+bool tiles_fit(const Conv& conv, ConvKind kind) {
+  constexpr double kLeastFlops = 4e6;  // beside which packing is little
+  constexpr int64_t kMostWeights = int64_t{1} << 25;
+  for (const Window& window : conv.windows)
+    if (window.stride != 1 || window.dilation != 1) return false;
+  if (!has_tiles() || is_filter_grad(kind) || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
+  if (conv.format.channels_last && (conv.image.channels % kBlock != 0 || conv.filters() % kBlock != 0)) return false;
+  const int64_t weights = conv.windows[0].size * conv.windows[1].size * conv.image.channels * conv.filters();
+  return conv.image.channels >= kBlock && conv.filters() >= kBlock && weights <= kMostWeights &&
+         conv_flops(conv) >= kLeastFlops && conv.image.height * conv.image.width > 0;
+}
+
+Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+  const bool turned = is_input_grad(kind), pooled = is_pooled(kind);
+  const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
+  const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
+  std::optional<Blocks> image = input(0), out = output(0);
+  if (!image || !out) return {};
+  if (kind == ConvKind::ForwardAdd && call.input_layouts[3] != call.output_layouts[0]) return {};
+  if (pooled) {  // places lie as what they are about, which is half as high and wide as what is computed
+    const std::optional<Blocks> places = turned ? input(1) : output(1);
+    Blocks& about = turned ? *image : *out;
+    if (!places || places->block != about.block || places->column != about.column) return {};
+    about.height = conv.out.height;
+    about.width = conv.out.width;
+  }
+  const Window &down = conv.windows[0], &across = conv.windows[1];
+  Work work{*image,
+            *out,
+            turned ? down.size - 1 - down.before : down.before,
+            turned ? across.size - 1 - across.before : across.before,
+            down.size,
+            across.size,
+            turned ? conv.filters() : conv.image.channels,
+            turned ? conv.image.channels : conv.filters(),
+            filter_steps(conv, kind),
+            kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::ForwardPool,
+            kind == ConvKind::ForwardAdd,
+            activation,
+            pooled && turned,
+            pooled && !turned,
+            conv_parts(conv, 10),
+            conv.image.batch};
+  // Threads take images, or parts of what each image becomes where there are fewer of them.
+  const int64_t of_images = std::min<int64_t>(work.parts, conv.image.batch), of_pairs = work.parts / of_images;
+  const int64_t all_weights = aligned(2 * work.pairs() * work.weights_size());
+  const int64_t own =
+      aligned(4 * (2 * work.sums_of_block() + 2 * work.image.width * kBlock) + 2 * work.together() * work.image_size());
+  call.scratch_bytes = all_weights + work.parts * own;
+  const int filter_input = kind == ConvKind::PoolInputGrad ? 2 : 1;
+  return [=, pieces = Pieces(work)](const LaunchCall& at) {
+    char* const scratch = static_cast<char*>(at.scratch);
+    auto* const weights = reinterpret_cast<uint16_t*>(scratch);
+    parallel_for(2 * work.pairs(), work.parts == 1 ? 2 * work.pairs() : 1, [&](int64_t first, int64_t last) {
+      for (int64_t block = first; block < last; ++block)
+        pack_weights(work, at.input<float>(filter_input), block,
+                     weights + block / 2 * work.weights_size() + block % 2 * kTile);
+    });
+    parallel_for(of_images * of_pairs, 1, [&](int64_t first_part, int64_t last_part) {
+      for (int64_t part = first_part; part < last_part; ++part) {
+        const int64_t n = part / of_pairs, p = part % of_pairs;
+        convolve(work, pieces, at, weights, conv.image.batch * n / of_images, conv.image.batch * (n + 1) / of_images,
+                 work.pairs() * p / of_pairs, work.pairs() * (p + 1) / of_pairs, scratch + all_weights + part * own);
+      }
+    });
+  };
+}
+
+#else
+
+bool tiles_fit(const Conv&, ConvKind) { return false; }
+Launch conv_tiles(const Conv&, ConvKind, Activation, KernelCall&) { return {}; }
+
+#endif
+
+}  // namespace moonflow::cpu
