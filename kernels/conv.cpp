@@ -99,7 +99,7 @@ struct ConvOp {
     if (spatial_axes == 2) {
       op.narrow.rounds = [self = *this](const OpCall& call, DType narrow) {
         return narrow == DType::BFloat16 && call.dtype(0) == DType::Float32 &&
-               cpu::tiles_fit(self.sizes(call.attrs, call.shape(0), call.shape(1)), self.kind);
+               cpu::tiles_fit(self.sizes(call.attrs, call.shape(0), call.shape(1)));
       };
     }
     if (is_filter_grad(kind)) op.attrs.push_back(mixed_result_attr());

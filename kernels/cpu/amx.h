@@ -26,6 +26,17 @@ struct alignas(64) Shapes {
   }
 };
 
+// Four sums, of two tiles of rows and two of columns, so that what is loaded is used twice.
+enum Tile { kSum, kSumRight, kSumBelow, kSumBelowRight, kLeft, kLeftBelow, kRight, kRightNext };
+
+inline Shapes four_sums(int64_t rows, int64_t rows_below) {
+  Shapes shapes;
+  for (const Tile tile : {kSum, kSumRight, kLeft}) shapes.set(tile, rows);
+  for (const Tile tile : {kSumBelow, kSumBelowRight, kLeftBelow}) shapes.set(tile, rows_below);
+  for (const Tile tile : {kRight, kRightNext}) shapes.set(tile, kRows);
+  return shapes;
+}
+
 #if defined(MOONFLOW_SIMD_VERSIONS)
 
 // All tiles become zero.
@@ -104,5 +115,12 @@ void multiply() {
 }
 
 #endif
+
+inline void zero_four_sums() {
+  zero<kSum>();
+  zero<kSumRight>();
+  zero<kSumBelow>();
+  zero<kSumBelowRight>();
+}
 
 }  // namespace moonflow::cpu::amx

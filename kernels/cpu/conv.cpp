@@ -16,7 +16,7 @@ namespace {
 enum class OwnConv { None, Tiles, Winograd, FewChannels, Sparse };
 
 OwnConv choose(const Conv& conv, ConvKind kind, const ConvWay& way) {
-  if (way.in_bfloat16 && tiles_fit(conv, kind)) return OwnConv::Tiles;
+  if (way.in_bfloat16 && tiles_fit(conv)) return OwnConv::Tiles;
   const bool winograd = way.algorithm != "direct" && winograd_fits(conv, kind);
   if (winograd && way.algorithm == "winograd") return OwnConv::Winograd;
   if (few_channels_fits(conv, kind)) return OwnConv::FewChannels;

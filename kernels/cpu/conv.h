@@ -64,9 +64,10 @@ FilterSteps filter_steps(const Conv& conv, ConvKind kind);
 void block_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
 
 // By direct sums in the tile registers of AMX, where factors may be rounded to bfloat16: strides and dilations of 1,
-// one group. Not for gradients of filters.
-bool tiles_fit(const Conv& conv, ConvKind kind);
+// one group.
+bool tiles_fit(const Conv& conv);
 Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call);
+Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call);  // of those, the gradients of the filter
 
 // By Winograd's algorithm, where it fits: strides and dilations of 1, one group, 3x3 or 5x5.
 bool winograd_fits(const Conv& conv, ConvKind kind);

@@ -4,24 +4,15 @@
 // channels, which is how images in blocks are stored.
 #include <algorithm>
 
-#include "kernels/cpu/amx.h"
-#include "kernels/cpu/avx512.h"
-#include "kernels/cpu/conv.h"
-#include "kernels/cpu/conv_pool.h"
+#include "kernels/cpu/conv_tiles.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/image_layouts.h"
 
 namespace moonflow::cpu {
 
 #ifdef MOONFLOW_BFLOAT16
 namespace {
 
-constexpr int64_t kBlock = Blocks::kLanes;
-constexpr int64_t kDepth = 2 * kBlock;                 // channels in a row of a tile
-constexpr int64_t kTile = kBlock * kDepth;             // bfloat16 in a whole one
-constexpr int64_t kPlace = sizeof(uint16_t) * kDepth;  // bytes
-
-int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+using namespace amx;  // its tiles, by name
 
 // Where a tile of places starts in the image with its border, and in the sums.
 struct Piece {
@@ -37,6 +28,7 @@ struct Work {
   bool has_bias, adds;
   Activation activation;
   bool image_pooled, out_pooled;  // only the largest of each 2x2 window is there, and where it was
+  int64_t images;
   int parts;
 
   int64_t rows() const { return out.height + taps_down - 1; }  // with the border
@@ -53,9 +45,8 @@ struct Work {
   // So many that they and the weights they meet stay in the second cache.
   int64_t together() const {
     constexpr int64_t kBytes = 1 << 18;
-    return std::clamp<int64_t>(kBytes / (2 * image_size()), 1, parts_of(image_batch, parts));
+    return std::clamp<int64_t>(kBytes / (2 * image_size()), 1, parts_of(images, parts));
   }
-  int64_t image_batch;
 };
 
 // A tile covers neighbours in a row, or, where rows are short, all places of the image one after the other with the
@@ -85,8 +76,6 @@ struct Pieces {
 
 // Pairs of channels that are summed over, for a block of 16 that are produced: a tile for each tap and 32 channels.
 [[MOONFLOW_BFLOAT16]] void pack_weights(const Work& work, const float* filter, int64_t block, uint16_t* weights) {
-  const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                       5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const FilterSteps& steps = work.filter;
   const int64_t lanes = std::clamp<int64_t>(work.produced - block * kBlock, 0, kBlock);
   filter += steps.start + block * kBlock * steps.produced;
@@ -99,8 +88,7 @@ struct Pieces {
           for (int64_t k = 0; k < 2 && c + 2 * pair + k < work.summed; ++k)
             for (int64_t lane = 0; lane < lanes; ++lane)
               both[k][lane] = tap[(c + 2 * pair + k) * steps.summed + lane * steps.produced];
-          const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(both[1]), _mm512_load_ps(both[0]));
-          _mm512_storeu_si512(weights + pair * kDepth, _mm512_permutexvar_epi16(zip, rounded));
+          _mm512_storeu_si512(weights + pair * kDepth, in_pairs(_mm512_load_ps(both[0]), _mm512_load_ps(both[1])));
         }
       }
     }
@@ -114,23 +102,6 @@ struct Pieces {
     const __m512 high = upper ? _mm512_loadu_ps(upper + x * step) : _mm512_setzero_ps();
     _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, _mm512_loadu_ps(lower + x * step)));
   }
-}
-
-// A row of a block as it was before pooling.
-void unpool_row(const Work& work, const float* gradients, const uint8_t* places, int64_t y, float* row) {
-  stand_alone(Register<kBlock>(), [&] {
-    using R = Register<kBlock>;
-    for (int64_t x = 0; x < work.image.width; x += 2) {
-      typename R::Integers place;
-      R::widen(places + x / 2 * work.image.column, place);
-      const typename R::Vector gradient = R::at(gradients + x / 2 * work.image.column);
-      for (int right = 0; right < 2; ++right) {
-        typename R::Vector passed;
-        pass_to_place<R>(gradient, place, static_cast<int>(y % 2 * 2 + right), passed);
-        R::at(row + (x + right) * kBlock) = passed;
-      }
-    }
-  });
 }
 
 // `unpooled` has room for two rows.
@@ -154,7 +125,7 @@ void pack_image(const Work& work, const float* image, const uint8_t* places, flo
         blocks[k] = image + at;
         if (!work.image_pooled) continue;
         float* const whole = unpooled + k * from.width * kBlock;
-        unpool_row(work, image + at, places + at, y, whole);
+        unpool_row(image + at, places + at, from, y, whole);
         blocks[k] = whole;
         step = kBlock;
       }
@@ -168,23 +139,11 @@ void pack_image(const Work& work, const float* image, const uint8_t* places, flo
 
 // ---- sums --------------------------------------------------------------------------------------------------------
 
-enum Tile { kSum, kSumRight, kSumBelow, kSumBelowRight, kLeft, kLeftBelow, kRight, kRightNext };
-
-void configure(int64_t height) {
-  amx::Shapes shapes;
-  for (const Tile tile : {kSum, kSumRight, kSumBelow, kSumBelowRight, kLeft, kLeftBelow}) shapes.set(tile, height);
-  for (const Tile tile : {kRight, kRightNext}) shapes.set(tile, amx::kRows);
-  amx::configure(shapes);
-}
-
 // One piece or two, in a pair of blocks. The weights of a pair's blocks alternate.
 template <bool kTwo>
 void sum_pieces(const Work& work, const uint16_t* image, const Piece& upper, const Piece& lower,
                 const uint16_t* weights, float* sums) {
-  amx::zero<kSum>();
-  amx::zero<kSumRight>();
-  amx::zero<kSumBelow>();
-  amx::zero<kSumBelowRight>();
+  amx::zero_four_sums();
   const int64_t columns = work.columns(), plane = work.rows() * columns * kDepth;
   for (int64_t i = 0; i < work.taps_down; ++i) {
     for (int64_t j = 0; j < work.taps_across; ++j) {
@@ -267,7 +226,7 @@ void convolve(const Work& work, const Pieces& pieces, const LaunchCall& call, co
   float* const unpooled = sums + 2 * work.sums_of_block();
   auto* const images = reinterpret_cast<uint16_t*>(unpooled + 2 * work.image.width * kBlock);
   const float* const bias = work.has_bias ? call.input<float>(2) : nullptr;
-  configure(pieces.height);
+  amx::configure(amx::four_sums(pieces.height, pieces.height));
   const int64_t together = work.together(), count = static_cast<int64_t>(pieces.all.size());
   for (int64_t begin = first; begin < last; begin += together) {
     const int64_t end = std::min(begin + together, last);
@@ -300,12 +259,12 @@ void convolve(const Work& work, const Pieces& pieces, const LaunchCall& call, co
 
 }  // namespace
 
-bool tiles_fit(const Conv& conv, ConvKind kind) {
+bool tiles_fit(const Conv& conv) {
   constexpr double kLeastFlops = 4e6;  // beside which packing is little
   constexpr int64_t kMostWeights = int64_t{1} << 25;
   for (const Window& window : conv.windows)
     if (window.stride != 1 || window.dilation != 1) return false;
-  if (!has_tiles() || is_filter_grad(kind) || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
+  if (!has_tiles() || conv.groups != 1 || conv.format.spatial_axes != 2) return false;
   if (conv.format.channels_last && (conv.image.channels % kBlock != 0 || conv.filters() % kBlock != 0)) return false;
   const int64_t weights = conv.windows[0].size * conv.windows[1].size * conv.image.channels * conv.filters();
   return conv.image.channels >= kBlock && conv.filters() >= kBlock && weights <= kMostWeights &&
@@ -313,6 +272,7 @@ bool tiles_fit(const Conv& conv, ConvKind kind) {
 }
 
 Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
+  if (is_filter_grad(kind)) return conv_tiles_filter(conv, kind, call);
   const bool turned = is_input_grad(kind), pooled = is_pooled(kind);
   const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
   const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
@@ -326,25 +286,26 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
     about.height = conv.out.height;
     about.width = conv.out.width;
   }
+  constexpr double kSaving = 10;  // of the time that float32 takes
   const Window &down = conv.windows[0], &across = conv.windows[1];
-  Work work{*image,
-            *out,
-            turned ? down.size - 1 - down.before : down.before,
-            turned ? across.size - 1 - across.before : across.before,
-            down.size,
-            across.size,
-            turned ? conv.filters() : conv.image.channels,
-            turned ? conv.image.channels : conv.filters(),
-            filter_steps(conv, kind),
-            kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::ForwardPool,
-            kind == ConvKind::ForwardAdd,
-            activation,
-            pooled && turned,
-            pooled && !turned,
-            conv_parts(conv, 10),
-            conv.image.batch};
+  const Work work{*image,
+                  *out,
+                  turned ? down.size - 1 - down.before : down.before,
+                  turned ? across.size - 1 - across.before : across.before,
+                  down.size,
+                  across.size,
+                  turned ? conv.filters() : conv.image.channels,
+                  turned ? conv.image.channels : conv.filters(),
+                  filter_steps(conv, kind),
+                  kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::ForwardPool,
+                  kind == ConvKind::ForwardAdd,
+                  activation,
+                  pooled && turned,
+                  pooled && !turned,
+                  conv.image.batch,
+                  conv_parts(conv, kSaving)};
   // Threads take images, or parts of what each image becomes where there are fewer of them.
-  const int64_t of_images = std::min<int64_t>(work.parts, conv.image.batch), of_pairs = work.parts / of_images;
+  const int64_t of_images = std::min<int64_t>(work.parts, work.images), of_pairs = work.parts / of_images;
   const int64_t all_weights = aligned(2 * work.pairs() * work.weights_size());
   const int64_t own =
       aligned(4 * (2 * work.sums_of_block() + 2 * work.image.width * kBlock) + 2 * work.together() * work.image_size());
@@ -361,7 +322,7 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
     parallel_for(of_images * of_pairs, 1, [&](int64_t first_part, int64_t last_part) {
       for (int64_t part = first_part; part < last_part; ++part) {
         const int64_t n = part / of_pairs, p = part % of_pairs;
-        convolve(work, pieces, at, weights, conv.image.batch * n / of_images, conv.image.batch * (n + 1) / of_images,
+        convolve(work, pieces, at, weights, work.images * n / of_images, work.images * (n + 1) / of_images,
                  work.pairs() * p / of_pairs, work.pairs() * (p + 1) / of_pairs, scratch + all_weights + part * own);
       }
     });
@@ -370,7 +331,7 @@ Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, Kernel
 
 #else
 
-bool tiles_fit(const Conv&, ConvKind) { return false; }
+bool tiles_fit(const Conv&) { return false; }
 Launch conv_tiles(const Conv&, ConvKind, Activation, KernelCall&) { return {}; }
 
 #endif

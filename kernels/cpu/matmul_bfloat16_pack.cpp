@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/bfloat16_pairs.h"
 #include "kernels/cpu/device.h"
 
 namespace moonflow::cpu {
@@ -22,8 +23,6 @@ namespace {
 
 // The pairs down two rows, of 16 columns of which `count` are there; there may be only one row.
 [[MOONFLOW_BFLOAT16]] inline __m512i pairs_down(const Stored& from, int64_t i, bool two, int64_t j, int64_t count) {
-  const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                       5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const __mmask16 upper = lanes(count), lower = two ? upper : __mmask16{0};
   __m512i both;
   if (from.narrow) {
@@ -35,38 +34,7 @@ namespace {
     const __m512 second = _mm512_maskz_loadu_ps(lower, from.wide(two ? i + 1 : i, j));
     both = (__m512i)_mm512_cvtne2ps_pbh(second, first);
   }
-  return _mm512_permutexvar_epi16(zip, both);
-}
-
-// Rows of 16 pairs become columns.
-[[MOONFLOW_BFLOAT16]] inline void transpose(__m512i (&rows)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    rows[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    rows[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    rows[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    rows[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
-    t[i + 8] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
-    t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88);
-    rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xdd);
-    rows[i + 4] = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x88);
-    rows[i + 12] = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xdd);
-  }
+  return interleaved(both);
 }
 
 // 16 rows from row i on, 32 neighbours of each from j on: as columns of a panel.
@@ -82,7 +50,7 @@ namespace {
       block[c] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(numbers + kLanes), _mm512_loadu_ps(numbers));
     }
   }
-  transpose(block);
+  transpose_pairs(block);
 #pragma GCC unroll 16
   for (int k = 0; k < kLanes; ++k) _mm512_storeu_si512(to + k * row, block[k]);
 }
@@ -93,7 +61,7 @@ namespace {
   __m512i block[kLanes];
   for (int64_t c = 0; c < kLanes; ++c)
     block[c] = c < columns ? pairs_along(from, i + c, j, numbers) : _mm512_setzero_si512();
-  transpose(block);
+  transpose_pairs(block);
   for (int64_t k = 0; k < count; ++k) _mm512_storeu_si512(to + k * row, block[k]);
 }
 
@@ -163,7 +131,7 @@ int64_t tiles_along(const NarrowProduct& product) { return vectors_of(pairs(prod
   __m512i block[kLanes];
   for (int64_t p = 0; p < kLanes; ++p, k += 2)
     block[p] = k < product.inner ? pairs_down(from, k, k + 1 < product.inner, i, rows) : _mm512_setzero_si512();
-  transpose(block);
+  transpose_pairs(block);
   for (int64_t r = 0; r < rows; ++r) _mm512_storeu_si512(to + r * kLanes, block[r]);
 }
 

@@ -9,17 +9,7 @@ namespace moonflow::cpu {
 #ifdef MOONFLOW_BFLOAT16
 namespace {
 
-// Four sums, of two tiles of rows and two of columns, so that what is loaded is used twice.
-enum Tile { kSum, kSumRight, kSumBelow, kSumBelowRight, kLeft, kLeftBelow, kRight, kRightNext };
-
-void configure(int64_t rows) {
-  amx::Shapes shapes;
-  const int64_t upper = std::min(rows, amx::kRows), lower = std::max<int64_t>(1, rows - upper);
-  for (const Tile tile : {kSum, kSumRight, kLeft}) shapes.set(tile, upper);
-  for (const Tile tile : {kSumBelow, kSumBelowRight, kLeftBelow}) shapes.set(tile, lower);
-  for (const Tile tile : {kRight, kRightNext}) shapes.set(tile, amx::kRows);
-  amx::configure(shapes);
-}
+using namespace amx;  // its tiles, by name
 
 // `rows` rows from row `begin` of end.out on by kVectors vectors of columns.
 template <bool kBelow, int kVectors>
@@ -27,10 +17,7 @@ template <bool kBelow, int kVectors>
                                                          const PanelEnding& end, int64_t begin, int64_t rows) {
   constexpr int64_t kNumber = sizeof(Pair), kTile = kLanes * kLanes;
   fetch_out(end, begin, rows);
-  amx::zero<kSum>();
-  amx::zero<kSumRight>();
-  amx::zero<kSumBelow>();
-  amx::zero<kSumBelowRight>();
+  amx::zero_four_sums();
   const int64_t depth = panel_depth(end.product), row = left.row * kNumber, next = left.next;
   const Pair *tile = left.data, *below = left.data + left.below, *beside = panel + depth * kLanes;
   for (int64_t k = 0; k < depth; k += kLanes, tile += next, below += next, panel += kTile, beside += kTile) {
@@ -80,7 +67,8 @@ void multiply_in_tiles(const LeftTiles& left, const Pair* panel, const PanelEndi
   int64_t configured = 0;
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t begin = first + group * kRowsOfTiles, rows = std::min(kRowsOfTiles, last - begin);
-    if (rows != configured) configure(rows);
+    const int64_t upper = std::min(rows, amx::kRows);
+    if (rows != configured) amx::configure(amx::four_sums(upper, std::max<int64_t>(1, rows - upper)));
     configured = rows;
     next_panel.fetch(group, groups);
     const LeftTiles from{left.data + begin / kLanes * left.below, left.row, left.below, left.next};

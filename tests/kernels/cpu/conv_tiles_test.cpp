@@ -100,12 +100,16 @@ TEST_CASE("convolutions in bfloat16 are those of the rounded factors, summed in 
           sample.with("activation", std::string("relu")));
     const Attrs shape = sample.with("shape", sample.x.dims());
     check("conv2d_input_grad", {rounded({DType::Float32, out}, 5), filter}, shape);
+    const Attrs filter_shape = sample.with("shape", sample.filter.dims());
+    check("conv2d_filter_grad", {rounded({DType::Float32, out}, 5), x}, filter_shape);
+    check("conv2d_filter_bias_grad", {rounded({DType::Float32, out}, 5), x}, filter_shape);
     if (!is_even(out, last)) continue;
     check("conv2d_relu_pool", {x, filter, bias}, sample.with("groups", int64_t{1}));
     const Shape half = pooled(out, last);
     Tensor places = Tensor::allocate({DType::UInt8, half});
     for (int64_t i = 0; i < places.count(); ++i) places.data<uint8_t>()[i] = static_cast<uint8_t>(i * 7 % 5);
     check("conv2d_relu_pool_input_grad", {rounded({DType::Float32, half}, 6), places, filter}, shape);
+    check("conv2d_relu_pool_filter_grad", {rounded({DType::Float32, half}, 6), places, x}, filter_shape);
   }
 }
 
@@ -114,8 +118,16 @@ TEST_CASE("a convolution in bfloat16 rounds its factors where there are tile reg
   const Sample sample = samples()[0];
   const Tensor x = random_values({DType::Float32, sample.x}, 1),
                filter = random_values({DType::Float32, sample.filter}, 2);
-  const Tensor exact = planned(session, "conv2d", {as_double(x), as_double(filter)}, sample.attrs)[0];
-  const Tensor narrow = planned(session, "conv2d", {x, filter}, sample.with("groups", int64_t{1}))[0];
-  CHECK(distance(narrow, exact) < 1e-2);
-  CHECK((distance(narrow, exact) > 1e-4) == cpu::has_tiles());
+  const auto check = [&](const std::string& op, const Tensor& a, const Tensor& b, const Attrs& attrs) {
+    CAPTURE(op);
+    const Tensor exact = planned(session, op, {as_double(a), as_double(b)}, attrs)[0];
+    const double apart = distance(planned(session, op, {a, b}, attrs)[0], exact);
+    CHECK(apart < 1e-2);
+    CHECK((apart > 1e-4) == cpu::has_tiles());
+    return exact.shape();
+  };
+  const Shape out = check("conv2d", x, filter, sample.with("groups", int64_t{1}));
+  const Tensor dy = random_values({DType::Float32, out}, 3);
+  check("conv2d_input_grad", dy, filter, sample.with("shape", sample.x.dims()));
+  check("conv2d_filter_grad", dy, x, sample.with("shape", sample.filter.dims()));
 }
