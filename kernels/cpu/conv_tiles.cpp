@@ -260,7 +260,8 @@ void convolve(const Work& work, const Pieces& pieces, const LaunchCall& call, co
 }  // namespace
 
 bool tiles_fit(const Conv& conv) {
-  constexpr double kLeastFlops = 4e6;  // beside which packing is little
+  constexpr double kLeastFlops = 4e6;
+  constexpr int64_t kLeastPlaces = 512;  // that meet the filter, to pay for packing it
   constexpr int64_t kMostWeights = int64_t{1} << 25;
   for (const Window& window : conv.windows)
     if (window.stride != 1 || window.dilation != 1) return false;
@@ -268,7 +269,8 @@ bool tiles_fit(const Conv& conv) {
   if (conv.format.channels_last && (conv.image.channels % kBlock != 0 || conv.filters() % kBlock != 0)) return false;
   const int64_t weights = conv.windows[0].size * conv.windows[1].size * conv.image.channels * conv.filters();
   return conv.image.channels >= kBlock && conv.filters() >= kBlock && weights <= kMostWeights &&
-         conv_flops(conv) >= kLeastFlops && conv.image.height * conv.image.width > 0;
+         conv_flops(conv) >= kLeastFlops && conv.image.height * conv.image.width > 0 &&
+         conv.out.batch * conv.out.height * conv.out.width >= kLeastPlaces;
 }
 
 Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
