@@ -74,22 +74,22 @@ struct Pieces {
 
 // ---- packing -----------------------------------------------------------------------------------------------------
 
-// Pairs of channels that are summed over, for a block of 16 that are produced: a tile for each tap and 32 channels.
+// Pairs of channels that are summed over, for a block of 16 that are produced: a tile for each tap and 32 channels. The
+// taps of a row-major filter are neighbours.
 [[MOONFLOW_BFLOAT16]] void pack_weights(const Work& work, const float* filter, int64_t block, uint16_t* weights) {
   const FilterSteps& steps = work.filter;
   const int64_t lanes = std::clamp<int64_t>(work.produced - block * kBlock, 0, kBlock);
   filter += steps.start + block * kBlock * steps.produced;
-  for (int64_t i = 0; i < work.taps_down; ++i) {
-    for (int64_t j = 0; j < work.taps_across; ++j) {
-      const float* const tap = filter + i * steps.row + j * steps.column;
-      for (int64_t c = 0; c < work.depth() * kDepth; c += kDepth, weights += 2 * kTile) {
-        for (int64_t pair = 0; pair < kBlock; ++pair) {
-          alignas(kAlignment) float both[2][kBlock] = {};
-          for (int64_t k = 0; k < 2 && c + 2 * pair + k < work.summed; ++k)
-            for (int64_t lane = 0; lane < lanes; ++lane)
-              both[k][lane] = tap[(c + 2 * pair + k) * steps.summed + lane * steps.produced];
-          _mm512_storeu_si512(weights + pair * kDepth, in_pairs(_mm512_load_ps(both[0]), _mm512_load_ps(both[1])));
-        }
+  for (int64_t c = 0; c < work.depth() * kDepth; c += 2, filter += 2 * steps.summed) {
+    uint16_t* to = weights + c / kDepth * 2 * kTile + c % kDepth / 2 * kDepth;
+    const int64_t count = std::clamp<int64_t>(work.summed - c, 0, 2);
+    for (int64_t i = 0; i < work.taps_down; ++i) {
+      for (int64_t j = 0; j < work.taps_across; ++j, to += work.depth() * 2 * kTile) {
+        const float* const tap = filter + i * steps.row + j * steps.column;
+        alignas(kAlignment) float both[2][kBlock] = {};
+        for (int64_t k = 0; k < count; ++k)
+          for (int64_t lane = 0; lane < lanes; ++lane) both[k][lane] = tap[k * steps.summed + lane * steps.produced];
+        _mm512_storeu_si512(to, in_pairs(_mm512_load_ps(both[0]), _mm512_load_ps(both[1])));
       }
     }
   }
