@@ -63,7 +63,7 @@ struct Work {
     constexpr int64_t kBytes = 1 << 19;
     return std::clamp<int64_t>(kBytes / (2 * size_of_image()), 1, images);
   }
-  // Floats of a place for each of the chain's, and a row.
+  // Floats of a block along the chain, and of a row before pooling.
   int64_t strip() const { return (2 * pairs() + 2 + dy.width) * kBlock; }
 };
 
