@@ -29,7 +29,6 @@ struct Work {
   int parts;
 
   int64_t columns() const { return dy.width + taps_across - 1; }  // with the border
-  int64_t rows() const { return dy.height + taps_down - 1; }
   // Tiles along the chain of an image, and pairs that a tap at the end of the filter reads there.
   int64_t tiles() const { return parts_of((dy.height - 1) * columns() + dy.width, kDepth); }
   int64_t pairs() const { return tiles() * kBlock + ((taps_down - 1) * columns() + taps_across) / 2; }

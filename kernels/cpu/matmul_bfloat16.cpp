@@ -39,7 +39,7 @@ template <int kRows, int kCount>
   const Pair* base[kBases];
 #pragma GCC unroll 2
   for (int i = 0; i < kBases; ++i) base[i] = left.data + 3 * i * left.row;
-  fetch_out(end, begin, kRows);
+  fetch_out(end, begin, kRows, kCount);
   const int64_t row = left.row, step = left.step;
   for (int64_t k = pairs(end.product); k > 0; --k, panel += panel_row) {
     __m512bh right[kCount];
@@ -252,7 +252,8 @@ void multiply(const NarrowProduct& product, const void* a, const void* b, const 
     const int64_t rows = std::min(block, product.rows - begin);
     if (listed.pays()) listed.list(begin, rows);
     const bool keeps_rows = tiles && ending.descends;
-    const Division division(product, panels, rows, tiles || listed.pays() ? kRowsTogether : 1, keeps_rows);
+    const int64_t together = tiles ? kLanes : listed.pays() ? kRowsTogether : 1;
+    const Division division(product, panels, rows, together, keeps_rows);
     parallel_for(division.parts, 1, [&](int64_t first_part, int64_t last_part) {
       for (int64_t part = first_part; part < last_part; ++part) {
         Pair* const panel = panel_scratch + part * each_panel;

@@ -101,13 +101,14 @@ struct PanelEnding {
   }
 };
 
-// The lines of out that are to be read and written are fetched together while their sums are made.
-inline void fetch_out(const PanelEnding& end, int64_t begin, int64_t rows) {
+// The lines of out that are to be read and written are fetched together while their sums are made: of so many vectors.
+inline void fetch_out(const PanelEnding& end, int64_t begin, int64_t rows, int64_t vectors) {
   if (!end.ending.descends || end.turned) return;
+  const int64_t columns = std::min(end.columns, vectors * kLanes);
   const float* out = static_cast<const float*>(end.out) + begin * end.product.columns;
   for (int64_t i = 0; i < rows; ++i, out += end.product.columns) {
-    for (int64_t j = 0; j < end.columns; j += kLanes) __builtin_prefetch(out + j, 1);
-    __builtin_prefetch(out + end.columns - 1, 1);
+    for (int64_t j = 0; j < columns; j += kLanes) __builtin_prefetch(out + j, 1);
+    __builtin_prefetch(out + columns - 1, 1);
   }
 }
 

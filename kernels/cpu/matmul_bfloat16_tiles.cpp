@@ -11,12 +11,14 @@ namespace {
 
 using namespace amx;  // its tiles, by name
 
+constexpr int64_t kRowsOfTiles = 2 * amx::kRows;
+
 // `rows` rows from row `begin` of end.out on by kVectors vectors of columns.
 template <bool kBelow, int kVectors>
 [[MOONFLOW_BFLOAT16, gnu::noinline]] void multiply_group(const LeftTiles& left, const Pair* panel,
                                                          const PanelEnding& end, int64_t begin, int64_t rows) {
   constexpr int64_t kNumber = sizeof(Pair), kTile = kLanes * kLanes;
-  fetch_out(end, begin, rows);
+  fetch_out(end, begin, rows, kVectors);
   amx::zero_four_sums();
   const int64_t depth = panel_depth(end.product), row = left.row * kNumber, next = left.next;
   const Pair *tile = left.data, *below = left.data + left.below, *beside = panel + depth * kLanes;

@@ -11,8 +11,7 @@ namespace moonflow::cpu {
 // out lies in long pieces.
 int64_t vectors_of_tiles(const NarrowProduct& product);
 
-// Rows [first, last) through a panel, groups of kRowsOfTiles beginning at multiples of it.
-constexpr int64_t kRowsOfTiles = 32;
+// Rows [first, last) through a panel; `first` begins a tile.
 void multiply_in_tiles(const LeftTiles& left, const Pair* panel, const PanelEnding& end, int64_t first, int64_t last,
                        const PiecesOfRows& next_panel);
 
