@@ -2,7 +2,6 @@
 #include "kernels/cpu/conv.h"
 
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/image_layouts.h"
 
 namespace moonflow::cpu {
 
@@ -76,6 +75,24 @@ void block_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
     call.outputs[i] = is_filter_grad(kind) ? Layout{} : in_blocks(call.output_types[i], {}, conv.format);
   }
   if (kind == ConvKind::ForwardAdd) call.inputs[3] = call.outputs[0];
+}
+
+std::optional<ConvBlocks> conv_blocks(const Conv& conv, ConvKind kind, const KernelCall& call) {
+  const bool filter = is_filter_grad(kind), turned = is_input_grad(kind), pooled = is_pooled(kind);
+  const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
+  const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
+  const std::optional<Blocks> image = filter ? input(pooled ? 2 : 1) : input(0), out = filter ? input(0) : output(0);
+  if (!image || !out) return std::nullopt;
+  if (kind == ConvKind::ForwardAdd && call.input_layouts[3] != call.output_layouts[0]) return std::nullopt;
+  ConvBlocks found{*image, *out};
+  if (!pooled) return found;
+  // Places are half as high and wide as what is computed.
+  const std::optional<Blocks> places = is_forward(kind) ? output(1) : input(1);
+  Blocks& about = turned ? found.image : found.out;
+  if (!places || places->block != about.block || places->column != about.column) return std::nullopt;
+  about.height = conv.out.height;
+  about.width = conv.out.width;
+  return found;
 }
 
 }  // namespace moonflow::cpu

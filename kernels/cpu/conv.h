@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/conv.h"
+#include "kernels/cpu/image_layouts.h"
 
 namespace moonflow::cpu {
 
@@ -62,6 +63,13 @@ FilterSteps filter_steps(const Conv& conv, ConvKind kind);
 
 // Images in blocks of 16 channels, places as what they are about, filters in rows.
 void block_layouts(const Conv& conv, ConvKind kind, LayoutCall& call);
+
+// Where those images lie: what is convolved, and what that gives or is the gradient of, each as it was before pooling
+// or will be. Nothing where one of a call lies otherwise, or places do not lie as what they are about.
+struct ConvBlocks {
+  Blocks image, out;
+};
+std::optional<ConvBlocks> conv_blocks(const Conv& conv, ConvKind kind, const KernelCall& call);
 
 // By direct sums in the tile registers of AMX, where factors may be rounded to bfloat16: strides and dilations of 1,
 // one group.

@@ -276,22 +276,12 @@ bool tiles_fit(const Conv& conv) {
 Launch conv_tiles(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
   if (is_filter_grad(kind)) return conv_tiles_filter(conv, kind, call);
   const bool turned = is_input_grad(kind), pooled = is_pooled(kind);
-  const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
-  const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
-  std::optional<Blocks> image = input(0), out = output(0);
-  if (!image || !out) return {};
-  if (kind == ConvKind::ForwardAdd && call.input_layouts[3] != call.output_layouts[0]) return {};
-  if (pooled) {  // places lie as what they are about, which is half as high and wide as what is computed
-    const std::optional<Blocks> places = turned ? input(1) : output(1);
-    Blocks& about = turned ? *image : *out;
-    if (!places || places->block != about.block || places->column != about.column) return {};
-    about.height = conv.out.height;
-    about.width = conv.out.width;
-  }
+  const std::optional<ConvBlocks> blocks = conv_blocks(conv, kind, call);
+  if (!blocks) return {};
   constexpr double kSaving = 10;  // of the time that float32 takes
   const Window &down = conv.windows[0], &across = conv.windows[1];
-  const Work work{*image,
-                  *out,
+  const Work work{blocks->image,
+                  blocks->out,
                   turned ? down.size - 1 - down.before : down.before,
                   turned ? across.size - 1 - across.before : across.before,
                   down.size,

@@ -246,19 +246,12 @@ void sum_bias(const Work& work, const Inputs& from, int64_t block, float* dbias)
 
 Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
   const bool pooled = is_pooled(kind);
-  const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
-  std::optional<Blocks> dy = input(0), x = input(pooled ? 2 : 1);
-  if (!dy || !x || !call.output_layouts[0].row_major()) return {};
-  if (pooled) {
-    const std::optional<Blocks> places = input(1);
-    if (!places || places->block != dy->block || places->column != dy->column) return {};
-    dy->height = conv.out.height;
-    dy->width = conv.out.width;
-  }
+  const std::optional<ConvBlocks> blocks = conv_blocks(conv, kind, call);
+  if (!blocks || !call.output_layouts[0].row_major()) return {};
   constexpr double kSaving = 10;  // of the time that float32 takes
   const Window &down = conv.windows[0], &across = conv.windows[1];
-  const Work work{*dy,
-                  *x,
+  const Work work{blocks->out,
+                  blocks->image,
                   pooled,
                   kind != ConvKind::FilterGrad,
                   down.before,
@@ -286,8 +279,8 @@ Launch conv_tiles_filter(const Conv& conv, ConvKind kind, KernelCall& call) {
       }
     });
     if (!work.has_bias) return;
-    const int64_t blocks = parts_of(work.filters, kBlock);
-    parallel_for(blocks, work.parts == 1 ? blocks : 1, [&](int64_t first, int64_t last) {
+    const int64_t count = parts_of(work.filters, kBlock);
+    parallel_for(count, work.parts == 1 ? count : 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) sum_bias(work, from, block, at.output<float>(1));
     });
   };

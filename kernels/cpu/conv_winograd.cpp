@@ -294,27 +294,17 @@ void winograd_layouts(const Conv& conv, ConvKind kind, LayoutCall& call) {
 
 Launch conv_winograd(const Conv& conv, ConvKind kind, Activation activation, KernelCall& call) {
   const bool filter = is_filter_grad(kind), turned = is_input_grad(kind), pooled = is_pooled(kind);
-  const auto input = [&](int i) { return blocks_of(call.inputs[i], call.input_layouts[i], conv.format); };
-  const auto output = [&](int i) { return blocks_of(call.outputs[i], call.output_layouts[i], conv.format); };
-  std::optional<Blocks> image = filter ? input(pooled ? 2 : 1) : input(0), out = filter ? input(0) : output(0);
-  if (!image || !out) return {};
-  if (kind == ConvKind::ForwardAdd && call.input_layouts[3] != call.output_layouts[0]) return {};
-  if (pooled) {  // places lie as what they are about, which is half as high and wide as what is computed
-    const std::optional<Blocks> places = is_forward(kind) ? output(1) : input(1);
-    Blocks& about = turned ? *image : *out;
-    if (!places || places->block != about.block || places->column != about.column) return {};
-    about.height = conv.out.height;
-    about.width = conv.out.width;
-  }
+  const std::optional<ConvBlocks> blocks = conv_blocks(conv, kind, call);
+  if (!blocks) return {};
   const int64_t taps = conv.windows[0].size, above = conv.windows[0].before, left = conv.windows[1].before;
-  const Work work{*image,
-                  *out,
+  const Work work{blocks->image,
+                  blocks->out,
                   turned ? taps - 1 - above : above,
                   turned ? taps - 1 - left : left,
                   turned ? conv.filters() : conv.image.channels,
                   turned ? conv.image.channels : conv.filters(),
                   filter_steps(conv, kind),
-                  Tiling(conv.image.batch, out->height, out->width, batch_tiles(conv, kind)),
+                  Tiling(conv.image.batch, blocks->out.height, blocks->out.width, batch_tiles(conv, kind)),
                   kind == ConvKind::ForwardBias || kind == ConvKind::ForwardAdd || kind == ConvKind::FilterBiasGrad ||
                       (pooled && !turned),
                   activation,
