@@ -4,6 +4,7 @@ local absent = require "moonflow.absent"
 local arguments = require "moonflow.arguments"
 local core = require "moonflow.core"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local session = require "moonflow.session"
 
 local config = {}
@@ -57,7 +58,7 @@ end
 --- Receives the errors of callbacks and of runs nobody waits for, instead of raising them; nil raises again.
 function config.on_error(handler)
   if handler ~= nil and not arguments.is_callable(handler) then check("on_error", handler, "function") end
-  settings.on_error = handler
+  handlers.on_error = handler
 end
 
 --- Receives the warnings of the library; nil: standard error in script mode, nowhere in host mode.

@@ -5,6 +5,7 @@ local core = require "moonflow.core"
 local checkpoint = require "moonflow.checkpoint"
 local config = require "moonflow.config"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local job = require "moonflow.job"
 local prepared = require "moonflow.prepared"
 local random_seed = require "moonflow.random_seed"
@@ -71,7 +72,7 @@ function HostRun:take(token, value, sequence)
 end
 
 function HostRun.finish(_, problem, sequence)
-  session.deliver(host.receive, "the result function of a host", sequence, nil, session.handing(), 0, problem)
+  handlers.call(host.receive, "the result function of a host", sequence, nil, session.handing(), 0, problem)
 end
 
 local closings = 0  -- sessions that have ended, and their jobs with them
@@ -82,10 +83,10 @@ session.on_close(function()
 end)
 
 --- Where C says that a function of the host runs.
-host.delivering = session.delivering_slot
+host.delivering = handlers.slot
 
 --- Is a handler running now?
-host.inside_handler = session.delivering
+host.inside_handler = handlers.running
 
 --- Host mode: asynchronous calls never wait. `log` takes lines; `threads` = 0 leaves the choice; `receive` takes what
 --- the host's runs give, and `forget` is called when they come to nothing.

@@ -4,6 +4,7 @@
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local interrupts = require "moonflow.interrupts"
 local session = require "moonflow.session"
 local spawn = require "moonflow.spawn"
@@ -60,9 +61,9 @@ function Pending:finish(problem, sequence)
     end
     self.problem = problem
     if self.error_handler then
-      session.deliver(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
+      handlers.call(self.error_handler, "the error handler of " .. self.plan.job_name, sequence, self.site, problem)
     elseif not self.awaited and not self.waiters then
-      session.fail(problem)
+      handlers.fail(problem)
     end
   elseif self.callback then
     self:deliver()
@@ -74,7 +75,7 @@ end
 function Pending:deliver()
   local callback = self.callback
   self.callback = nil
-  session.deliver(callback, what_of(self), self.sequence, self.site, results_of(self))
+  handlers.call(callback, what_of(self), self.sequence, self.site, results_of(self))
 end
 
 --- Has the run ended? Does not wait or deliver.
@@ -91,7 +92,7 @@ local function set_error_handler(self, handler)
   end
   self.error_handler = handler
   if self.problem then
-    session.deliver(handler, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
+    handlers.call(handler, "the error handler of " .. self.plan.job_name, self.sequence, self.site, self.problem)
   end
 end
 
@@ -130,7 +131,7 @@ function Pending:get()
     end
   end
   if self.problem then error(self.problem, 0) end
-  session.raise_failures()
+  handlers.raise_failures()
   return results_of(self)
 end
 
@@ -146,7 +147,7 @@ end
 --- `job(x)(callback)`. Raises what handlers have raised while the call made room, now that nothing can be lost by it.
 function Pending:__call(callback, on_error)
   self:async_get(callback, on_error)
-  session.raise_failures()
+  handlers.raise_failures()
 end
 
 function Pending:__tostring()

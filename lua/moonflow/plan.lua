@@ -9,6 +9,7 @@ local core = require "moonflow.core"
 local descent = require "moonflow.descent"
 local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local interrupts = require "moonflow.interrupts"
 local pending = require "moonflow.pending"
 local random_seed = require "moonflow.random_seed"
@@ -298,7 +299,7 @@ end
 function Plan:take(values, token, value, sequence, site)
   local watched = self.watches[token]
   if watched then
-    session.deliver(watched.handler, watched.what, sequence, site, value)
+    handlers.call(watched.handler, watched.what, sequence, site, value)
   else
     values[token - self.watch_count] = value
   end
@@ -316,7 +317,7 @@ end
 -- one, but for a call by the callback of another run, which is delivered while this plan is waited for.
 local function run_to_end(self, ...)
   if not self.ready then self:prepare() end
-  if self.taking == session.epoch() and session.delivering() then
+  if self.taking == session.epoch() and handlers.running() then
     errors.raise("wrong_state", self.job_name .. " is called inside a handler of its own run")
   end
   local switches = switches_of(self)
@@ -324,13 +325,13 @@ local function run_to_end(self, ...)
   if not fine then self.job:explain(self, run, ...) end
   run = run or submit_with_room(self, true, switches, ...)
   local outer, waiting = self.values, self.waiting
-  local nested = waiting == session.epoch() and session.delivering()
+  local nested = waiting == session.epoch() and handlers.running()
   local values = nested and {} or outer
   self.values, self.waiting = values, session.begin()
   local problem = session.finish(run, take, self)
   self.values, self.waiting = outer, waiting
   if problem then error(problem, 0) end
-  session.raise_failures()
+  handlers.raise_failures()
   return values
 end
 
@@ -352,7 +353,7 @@ local function call_few(self, ...)
   if run_now then
     local done, a, b, c = run_now(self.handle, ...)
     if done then
-      session.raise_failures()
+      handlers.raise_failures()
       if count == 1 then return a end
       if count == 0 then return end
       if count == 2 then return a, b end
@@ -374,7 +375,7 @@ local function values_of(self, ...)
   if run_now then
     local done, values = collect(run_now(self.handle, ...))
     if done then
-      session.raise_failures()
+      handlers.raise_failures()
       return values
     end
     if done == nil then fail(self, values[1], values[2], ...) end

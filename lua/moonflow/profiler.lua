@@ -5,6 +5,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local session = require "moonflow.session"
 
 local profiler = {}
@@ -19,10 +20,10 @@ local start_signature = arguments.signature("flow.profiler.start", { { "path", "
 function profiler.start(...)
   local path = start_signature:parse(...).path
   if running then errors.raise("wrong_state", "flow.profiler.start: a profile is being taken; stop it first") end
-  local handle, deliver = session.handle(), session.deliver
+  local handle, deliver = session.handle(), handlers.call
   handle:profile_start()
   running = { path = path, handle = handle, deliver = deliver }
-  session.deliver = function(handler, what, ...)
+  handlers.call = function(handler, what, ...)
     local begin, run = core.clock(), session.handing() or 0
     deliver(handler, what, ...)
     handle:profile_note(what, begin, run)
@@ -39,12 +40,12 @@ function profiler.stop(...)
   if not running then errors.raise("wrong_state", "flow.profiler.stop: no profile is being taken") end
   local ended = running
   running = nil
-  session.deliver = ended.deliver
+  handlers.call = ended.deliver
   return ended.handle:profile_stop(ended.path)
 end
 
 session.on_close(function()
-  if running then session.deliver = running.deliver end
+  if running then handlers.call = running.deliver end
   running = nil
 end)
 

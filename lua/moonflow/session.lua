@@ -1,7 +1,6 @@
 --- Session: the default session of this Lua state, and the pump that brings completions to their handlers.
 -- Handlers run on the thread that calls, only inside poll, sync, a blocking job call, a future's get, or an
--- asynchronous call that makes room. Each runs protected; its error is raised by whoever delivered it, once the queue
--- is consistent again.
+-- asynchronous call that makes room.
 --
 -- A run in flight is known by its number: `calls[run]` is whoever waits for it, held strongly until its end. A waiter
 -- has :take(token, value, sequence) for a tapped value and :finish(error, sequence) for the end of the run.
@@ -9,10 +8,11 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local interrupts = require "moonflow.interrupts"
 local ops = require "moonflow.ops"
 local trace = require "moonflow.trace"
-local debug, io = debug, io
+local io = io
 
 local session = {}
 
@@ -20,8 +20,6 @@ local handle            -- core session
 local next_completion   -- its method
 local wait              -- its method
 local generation = 0    -- rises with every new default session
-
-local running = coroutine.running
 
 local calls = {}        -- run -> waiter
 
@@ -34,17 +32,10 @@ local services = {}     -- what else is to be served where the session delivers:
 local serving = false
 
 local late = {}         -- callbacks attached after their run had ended, in order
-local failures = {}     -- errors of handlers and of runs nobody waits for, in order
-local delivering = { false }  -- [1], inside a handler: the coroutine it runs in, or true on the main one and in a
-                              -- function of a host; a table, because the C interface sets it too
-session.delivering_slot = delivering
-local delivered = 0     -- handlers called so far
 local epoch = 0         -- rises with every wait that is not inside a handler
 local stopping = false  -- an interrupt is to end the waits
-local after_interrupt = false  -- what a Ctrl-C has cut short is no failure any more
 
-local settings = { pump = "script", inflight = 3, on_error = nil, threads = nil, sink = nil,
-                   strict_placement = false }
+local settings = { pump = "script", inflight = 3, threads = nil, sink = nil, strict_placement = false }
 session.settings = settings
 
 -- ---- the core session ---------------------------------------------------------------------------------------------
@@ -86,119 +77,16 @@ function session.log(line)
   end
 end
 
--- ---- handlers -----------------------------------------------------------------------------------------------------
-
--- What is raised for an error in a handler: the user's own message and line, then whose handler it was.
-local function failure_of(value, what, sequence, submitted)
-  if value == "interrupted" then return value end  -- the launcher's Ctrl-C
-  local message, where, code = errors.text(value), nil, "callback_failed"
-  if errors.is_error(value) then
-    message, where, code = value.message, value.where, value.code
-    if value.op and value.op ~= "" then message = value.op .. ": " .. message end
-  elseif type(value) == "string" then
-    local place, rest = value:match("^([^\n]-:%d+): (.*)$")
-    if place then where, message = place, rest end
-  end
-  -- A task may fail before anything was delivered.
-  local origin = {}
-  if sequence then origin[1] = "delivery " .. sequence end
-  if submitted then origin[#origin + 1] = "submitted at " .. submitted end
-  local failure = errors.new(code, message .. "\n  in " .. what
-    .. (#origin > 0 and " (" .. table.concat(origin, ", ") .. ")" or ""), where or "?")
-  if not where then failure.where = nil end
-  failure.cause, failure.sequence, failure.submitted = value, sequence, submitted
-  return failure
-end
-
--- Message handler of everything that is protected. A task is protected inside its coroutine and again by whoever
--- resumes it; the first one sees the user's frames.
-local last_traceback
-function session.traced(value)
-  last_traceback = last_traceback or debug.traceback("", 2)
-  return value
-end
-
-local function is_cut_run(failure)
-  return type(failure) == "table" and rawget(failure, "code") == "interrupted"
-end
-
---- Reports an error that no caller waits for: to config.on_error, else raised by whoever pumps.
-function session.fail(failure)
-  if after_interrupt and is_cut_run(failure) then return end
-  if settings.on_error then
-    local fine, problem = pcall(settings.on_error, failure)
-    if fine then return end
-    if problem ~= nil then failure = problem end
-  end
-  failures[#failures + 1] = failure
+-- Whoever delivers has something to raise.
+handlers.on_failure(function()
   if handle then handle:announce() end
-end
-
--- The note that a handler runs is made and taken back where it is protected: the error of a script's own hook, or of a
--- full stack, may come at any place, and would leave a session that holds itself to be inside a handler for good.
-local function noted(handler, was, ...)
-  delivering[1] = running() or true
-  handler(...)
-  delivering[1] = was
-end
-
-local function after(fine, value, what, sequence, submitted)
-  delivered = delivered + 1
-  local traceback = last_traceback
-  last_traceback = nil
-  if fine then return end
-  local failure = failure_of(value, what, sequence, submitted)
-  if type(failure) == "table" then failure.traceback = traceback end
-  session.fail(failure)
-end
-
---- Calls a handler protected. `what` says whose it is, for its error.
-function session.deliver(handler, what, sequence, submitted, ...)
-  local was = delivering[1]
-  local fine, value = xpcall(noted, session.traced, handler, was, ...)
-  delivering[1] = was
-  after(fine, value, what, sequence, submitted)
-end
-
--- A handler that yielded is not running, and may never be resumed.
-local function inside_handler()
-  local thread = delivering[1]
-  if thread and thread ~= true and coroutine.status(thread) == "suspended" then
-    delivering[1] = false
-    return false
-  end
-  return thread
-end
-
---- Is a handler running now?
-session.delivering = inside_handler
-
--- Raises the first failure that waits. The others go with it in `also`; where on_error has raised it, they wait on.
-local function raise_failures()
-  if #failures == 0 then return end
-  local all = failures
-  failures = {}
-  local first = table.remove(all, 1)
-  if #all > 0 then
-    if errors.is_error(first) then
-      first.also = all
-    else
-      failures = all
-    end
-  end
-  error(first, 0)
-end
-
---- At the end of a call: raises what waits. In a handler it goes on waiting, for whoever delivers.
-function session.raise_failures()
-  if failures[1] ~= nil and not inside_handler() then raise_failures() end
-end
+end)
 
 -- ---- services -----------------------------------------------------------------------------------------------------
 
 -- A chunk that a service runs may itself poll or wait.
 local function serve()
-  if serving or delivering[1] then return end
+  if serving or handlers.slot[1] then return end
   serving = true
   local fine, problem = true, nil
   for _, service in ipairs({ unpack(services) }) do
@@ -324,7 +212,7 @@ end
 
 --- Begins a wait, and gives its number: a new one outside of handlers.
 function session.begin()
-  if not inside_handler() then epoch = epoch + 1 end
+  if not handlers.running() then epoch = epoch + 1 end
   return epoch
 end
 
@@ -338,7 +226,7 @@ end
 -- Outside of handlers whatever else becomes ready is delivered too; inside one it is put aside for later.
 -- Gives the error of the run, or nil.
 function session.finish(run, take, owner)
-  local pull, opened = inside_handler() and take_own or take_next, handle
+  local pull, opened = handlers.running() and take_own or take_next, handle
   while true do
     if handle ~= opened then fail_lost() end
     local other, token, value, sequence = pull(run)
@@ -351,7 +239,7 @@ function session.finish(run, take, owner)
     elseif other then
       hand(other, token, value, sequence)
     else
-      if stopping and not inside_handler() then error("interrupted", 0) end
+      if stopping and not handlers.running() then error("interrupted", 0) end
       if handle:in_flight() == 0 then fail_lost() end
       wait(handle, 50)
     end
@@ -371,7 +259,7 @@ local function deliver_until_ended(thing)
       if handle:in_flight() == 0 then return false end
       wait(handle, 50)
     end
-    if failures[1] == "interrupted" then raise_failures() end
+    if handlers.interrupted() then handlers.raise_failures() end
   end
   return true
 end
@@ -385,14 +273,14 @@ function session.wait_for(thing)
   local fine, came = pcall(deliver_until_ended, thing)
   thing.awaited = was
   if fine then return came end
-  if thing.problem and not was then session.fail(thing.problem) end
+  if thing.problem and not was then handlers.fail(thing.problem) end
   error(came, 0)
 end
 
 --- Makes room for one more run: delivers something, or inside a handler puts something aside; waits when there is
 -- nothing.
 function session.make_room()
-  if inside_handler() then
+  if handlers.running() then
     local run, token, value, sequence = next_completion(handle)
     if run then
       put_aside(run, token, value, sequence)
@@ -416,7 +304,7 @@ local function refuse_inside(what)
     errors.raise("wrong_state", what .. " delivers, and what callbacks compute would become a part of the job '"
       .. t.job .. "', whose body runs; it belongs behind the definition")
   end
-  if inside_handler() then
+  if handlers.running() then
     errors.raise("wrong_state", what .. " waits for other runs, which is not possible inside a callback; "
       .. "launch asynchronously and return, or await in a task of flow.spawn")
   end
@@ -447,15 +335,15 @@ function session.poll(max_ms)
   local stop = end_of(max_ms, "flow.poll")
   if services[1] then serve() end
   if not handle then return 0 end
-  local before = delivered
+  local before = handlers.called()
   while handle and step() do
-    if stop and delivered > before and (stop == 0 or core.clock() >= stop) then
+    if stop and handlers.called() > before and (stop == 0 or core.clock() >= stop) then
       leave_rest()
       break
     end
   end
-  raise_failures()
-  return delivered - before
+  handlers.raise_failures()
+  return handlers.called() - before
 end
 
 -- Waits until all is done, or it is so late; says whether all is.
@@ -468,7 +356,7 @@ local function finish_until(stop)
       if handle:in_flight() == 0 then return handle:wait_idle(left_ms) end  -- for weights that are being published
       wait(handle, left_ms)
     end
-    if failures[1] == "interrupted" then return false end
+    if handlers.interrupted() then return false end
   until stop and core.clock() >= stop
   leave_rest()
   return session.in_flight() == 0 and not late[1] and handle:wait_idle(0)
@@ -486,13 +374,13 @@ function session.sync(max_ms)
   refuse_inside("flow.sync")
   local stop = end_of(max_ms, "flow.sync")
   local done = not handle or finish_until(stop)
-  raise_failures()
+  handlers.raise_failures()
   return done
 end
 
 -- ---- interrupts ---------------------------------------------------------------------------------------------------
 
-interrupts.keep_whole(session.traced, session.deliver, session.finish, session.wait_for, session.make_room,
+interrupts.keep_whole(handlers.traced, handlers.call, session.finish, session.wait_for, session.make_room,
   session.poll, session.sync)
 interrupts.keep_open(serve)
 
@@ -507,12 +395,7 @@ end
 function session.end_interrupted()
   local action = interrupts.take_action()
   if not action then return end
-  after_interrupt = true
-  local kept = {}
-  for _, failure in ipairs(failures) do
-    if failure ~= "interrupted" and not is_cut_run(failure) then kept[#kept + 1] = failure end
-  end
-  failures = kept
+  handlers.excuse_interrupted()
   action()
 end
 
@@ -557,7 +440,8 @@ local function close()
   if lookout and handle:fd() then lookout:forget(handle:fd()) end
   handle:close()
   handle, next_completion, wait = nil, nil, nil
-  calls, stash, stash_first, stash_last, late, failures = {}, {}, 1, 0, {}, {}
+  calls, stash, stash_first, stash_last, late = {}, {}, 1, 0, {}
+  handlers.forget_failures()
   for _, forget in ipairs(on_close) do forget() end
   collectgarbage()  -- which sees little of how much the plans and variables hold, and would wait for long
 end

@@ -5,6 +5,7 @@
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local handlers = require "moonflow.handlers"
 local interrupts = require "moonflow.interrupts"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
@@ -31,7 +32,7 @@ local kSuspended = {}   -- what a task yields; a yield of anything else is not o
 -- The task whose own code runs now: not a coroutine it made, a handler called while it waits for a run of its own, or a
 -- function that C calls, as string.gsub does.
 local function running_task()
-  if current and current.thread == running() and session.delivering() ~= current.thread and can_yield() then
+  if current and current.thread == running() and handlers.running() ~= current.thread and can_yield() then
     return current
   end
   return nil
@@ -49,7 +50,7 @@ local function settle(task, fine, ...)
 end
 
 local function body(task, fn, ...)
-  settle(task, xpcall(fn, session.traced, ...))
+  settle(task, xpcall(fn, handlers.traced, ...))
 end
 
 -- One stretch of a task, from where it was suspended to where it is suspended again or ends.
@@ -71,14 +72,14 @@ end
 
 -- Resumes a task, then those that waited for its end, one after another: a chain of them needs no stack.
 local function advance(task, sequence, ...)
-  session.deliver(stretch, task.what, sequence, nil, task, ...)
+  handlers.call(stretch, task.what, sequence, nil, task, ...)
   local ready = task.ended and task.waiters
   if not ready then return end
   task.waiters = nil
   local i = 1
   while ready[i] do
     local waiter = ready[i]
-    session.deliver(stretch, waiter.what, sequence, nil, waiter)
+    handlers.call(stretch, waiter.what, sequence, nil, waiter)
     if waiter.ended and waiter.waiters then
       for _, next_one in ipairs(waiter.waiters) do ready[#ready + 1] = next_one end
       waiter.waiters = nil
@@ -126,9 +127,9 @@ function spawn.await(thing)
     task.awaits = thing
     suspend(task)
     task.awaits = false
-  elseif session.delivering() then
+  elseif handlers.running() then
     local here = running()
-    if not current or here == nil or here == session.delivering() then refuse("inside a callback; use flow.spawn") end
+    if not current or here == nil or here == handlers.running() then refuse("inside a callback; use flow.spawn") end
     refuse(here == current.thread and "in a function that is called from C, such as those given to string.gsub"
       or "in a coroutine that a task has made; await in the task itself, or give its function to flow.spawn")
   elseif session.settings.pump == "host" then
@@ -223,7 +224,7 @@ function Task:await()
     end
   end
   if self.failed then error(self.problem, 0) end
-  session.raise_failures()
+  handlers.raise_failures()
   return unpack(self.results, 1, self.count)
 end
 
@@ -243,7 +244,7 @@ function spawn.spawn(fn, ...)
   local task = setmetatable({ what = "a task spawned at " .. (errors.site() or "?"), ended = false }, Task)
   task.thread = coroutine.create(body)
   advance(task, nil, task, fn, ...)
-  session.raise_failures()
+  handlers.raise_failures()
   return task
 end
 
