@@ -1,4 +1,4 @@
-// Which kernel of the CPU computes a convolution, and on how many threads.
+// What the CPU's kernels of a convolution share: how many threads pay, and how they see filters and images.
 #include "kernels/cpu/conv.h"
 
 #include "kernels/cpu/device.h"
@@ -8,51 +8,6 @@ namespace moonflow::cpu {
 int conv_parts(const Conv& conv, double saving) {
   constexpr double kFlopsOfThread = 5e5;  // a few microseconds, in which a second thread is at work
   return threads_for(conv_flops(conv) / saving, kFlopsOfThread);
-}
-
-namespace {
-
-enum class OwnConv { None, Tiles, Winograd, FewChannels, Sparse };
-
-OwnConv choose(const Conv& conv, ConvKind kind, const ConvWay& way) {
-  if (way.in_bfloat16 && tiles_fit(conv)) return OwnConv::Tiles;
-  const bool winograd = way.algorithm != "direct" && winograd_fits(conv, kind);
-  if (winograd && way.algorithm == "winograd") return OwnConv::Winograd;
-  if (few_channels_fits(conv, kind)) return OwnConv::FewChannels;
-  if (sparse_fits(conv, kind)) return OwnConv::Sparse;
-  return winograd && winograd_is_faster(conv, kind) ? OwnConv::Winograd : OwnConv::None;
-}
-
-}  // namespace
-
-bool has_own_conv(const Conv& conv, ConvKind kind, const ConvWay& way) {
-  return choose(conv, kind, way) != OwnConv::None;
-}
-
-bool own_conv_layouts(const Conv& conv, ConvKind kind, const ConvWay& way, LayoutCall& call) {
-  const OwnConv chosen = choose(conv, kind, way);
-  if (chosen == OwnConv::Tiles) block_layouts(conv, kind, call);
-  if (chosen == OwnConv::Winograd) winograd_layouts(conv, kind, call);
-  if (chosen == OwnConv::FewChannels) few_channels_layouts(conv, kind, call);
-  if (chosen == OwnConv::Sparse) sparse_layouts(conv, call);
-  if (!has_primitives(call.device)) {
-    const auto check = [&](const std::vector<TensorType>& types, const std::vector<Layout>& layouts) {
-      for (size_t i = 0; i < layouts.size(); ++i)
-        if (!is_box(types[i], layouts[i])) throw dnnl::error(dnnl_unimplemented, "only primitives reorder this");
-    };
-    check(call.input_types, call.inputs);
-    check(call.output_types, call.outputs);
-  }
-  return chosen != OwnConv::None;
-}
-
-Launch own_conv(const Conv& conv, ConvKind kind, const ConvWay& way, Activation activation, KernelCall& call) {
-  const OwnConv chosen = choose(conv, kind, way);
-  if (chosen == OwnConv::Tiles) return conv_tiles(conv, kind, activation, call);
-  if (chosen == OwnConv::Winograd) return conv_winograd(conv, kind, activation, call);
-  if (chosen == OwnConv::FewChannels) return conv_few_channels(conv, kind, call);
-  if (chosen == OwnConv::Sparse) return conv_sparse(conv, call);
-  return {};
 }
 
 FilterSteps filter_steps(const Conv& conv, ConvKind kind) {
