@@ -35,12 +35,9 @@ void prepare(const HostJob& job, lua::PreparedBox& prepared) {
   session->enter([&](lua_State* L) {
     session->push_function(L, "parts");
     job.push(L);
-    lua_call(L, 1, 3);
-    const lua::GraphBox& graph = lua::box_at<lua::GraphBox>(L, -3, "a graph");
-    prepared.call = graph.session->prepare(*graph.graph, job.name, make_real_time_cpu_device(session->memory()),
-                                           static_cast<Token>(lua_tonumber(L, -2)),
-                                           static_cast<Token>(lua_tonumber(L, -1)));
-    prepared.session = graph.session;
+    constexpr int kParts = 4;
+    lua_call(L, 1, kParts);
+    lua::prepare_parts(L, lua_gettop(L) - kParts + 1, session->memory(), prepared);
   });
 }
 

@@ -36,6 +36,10 @@ int profile_stop(lua_State* L);
 // A method of plans.
 int plan_steps(lua_State* L);
 
+// Makes the prepared call of what prepared.parts of the library gives, four values at `index`: a graph, the first and
+// the last token of its results, and its counters, { next, step, next, step, ... }.
+void prepare_parts(lua_State* L, int index, const std::shared_ptr<HostMemory>& memory, PreparedBox& box);
+
 // Pushes a shape userdata.
 void push_shape(lua_State* L, const Shape& shape);
 

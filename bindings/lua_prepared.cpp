@@ -134,9 +134,21 @@ int generation(lua_State* L) {
 
 }  // namespace
 
-// session:prepare(graph, first, last) -> prepared call, whose outputs are the taps with these tokens
+void prepare_parts(lua_State* L, int index, const std::shared_ptr<HostMemory>& memory, PreparedBox& box) {
+  const GraphBox& graph = box_at<GraphBox>(L, index, "a graph");
+  const auto first = static_cast<Token>(integer_at(L, index + 1, "first", 0, INT_MAX));
+  const auto last = static_cast<Token>(integer_at(L, index + 2, "last", 0, INT_MAX));
+  const std::vector<int64_t> numbers = dims_at(L, index + 3, "counters");
+  std::vector<Counter> counters;
+  for (size_t i = 0; i + 1 < numbers.size(); i += 2) counters.push_back({numbers[i], numbers[i + 1]});
+  box.call = graph.session->prepare(*graph.graph, graph.job, make_real_time_cpu_device(memory), first, last,
+                                    std::move(counters));
+  box.session = graph.session;
+}
+
+// session:prepare(graph, first, last, counters) -> prepared call, whose outputs are the taps with these tokens
 int prepare_graph(lua_State* L) {
-  lua_settop(L, 4);
+  lua_settop(L, 5);
   State& state = state_of(L);
   collect_where_due(L, state);
   PreparedBox& box = push_box<PreparedBox>(L, state);
@@ -146,10 +158,7 @@ int prepare_graph(lua_State* L) {
     const SessionBox& session = box_at<SessionBox>(L, 1, "a session");
     const GraphBox& graph = box_at<GraphBox>(L, 2, "a graph");
     require(graph.session == session.session, ErrorCode::InvalidArgument, "the graph is of another session");
-    box.call = session.session->prepare(*graph.graph, graph.job, make_real_time_cpu_device(state.memory),
-                                        static_cast<Token>(integer_at(L, 3, "first", 0, INT_MAX)),
-                                        static_cast<Token>(integer_at(L, 4, "last", 0, INT_MAX)));
-    box.session = session.session;
+    prepare_parts(L, 2, state.memory, box);
   });
   return 1;
 }

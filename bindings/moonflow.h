@@ -263,10 +263,10 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_bytes_free(mf_bytes* bytes);
 /* ---- prepared calls ---------------------------------------------------------------------------------------------- */
 
 /* Makes a form of a predict job for a control loop: buffers, weights and plan of its own, one thread, kernels that
- * neither allocate nor lock. A job that writes variables, draws random numbers or needs a kernel that is not fit for
- * real time is refused, with the op's line. Watches are not called. Costs a compilation, after the runs under way; the
- * session goes on as before.
- */
+ * neither allocate nor lock. A job that writes variables or needs a kernel that is not fit for real time is refused,
+ * with the op's line. Where a job draws random numbers, each run draws others, which depend on the seed in use now and
+ * on which of the job's prepared calls this is. Watches are not called. Costs a compilation, after the runs under way;
+ * the session goes on as before. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_prepare(mf_job* job, mf_prepared** prepared);
 /* The fixed buffer of an input or output: its memory, dtype and count. Constant from here to the end of the handle. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_input(mf_prepared* prepared, int32_t index, mf_array* buffer);

@@ -8,9 +8,19 @@
 
 namespace moonflow {
 
+namespace {
+
+void require_counter(const PlannedFeed& feed) {
+  const TensorType scalar{DType::Int64, {}};
+  require(feed.type == scalar, ErrorCode::ShapeMismatch, "a prepared call counts in ", scalar, ", and the feed '",
+          feed.name, "' is ", feed.type);
+}
+
+}  // namespace
+
 PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first,
-                           Token last, const std::shared_ptr<HostMemory>& memory)
-    : device_(std::move(device)) {
+                           Token last, std::vector<Counter> counters, const std::shared_ptr<HostMemory>& memory)
+    : device_(std::move(device)), counters_(std::move(counters)) {
   device_->enter();
   plan_ = compile(graph, job, device_, variables_);
   require(plan_->written.empty(), ErrorCode::Unsupported, "a prepared call only reads variables, and ", job,
@@ -18,9 +28,14 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
   stream_ = device_->make_stream();
   publishing_stream_ = device_->make_stream();
 
+  require(counters_.size() <= plan_->feeds.size(), ErrorCode::InvalidArgument, "there are ", plan_->feeds.size(),
+          " feeds, and ", counters_.size(), " counters");
+  const size_t input_count = plan_->feeds.size() - counters_.size();
   for (size_t i = 0; i < plan_->feeds.size(); ++i) {
-    inputs_.push_back(Tensor::zeros(plan_->feeds[i].type, memory));  // touches its pages
-    plan_->bind(i, inputs_.back().data());
+    if (i >= input_count) require_counter(plan_->feeds[i]);
+    std::vector<Tensor>& feeds = i < input_count ? inputs_ : counted_feeds_;
+    feeds.push_back(Tensor::zeros(plan_->feeds[i].type, memory));  // touches its pages
+    plan_->bind(i, feeds.back().data());
   }
   tapped_.resize(plan_->taps.size());
   std::vector<size_t> wanted;
@@ -149,12 +164,20 @@ void PreparedCall::take_newest() {
   generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
+void PreparedCall::count() {
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    *counted_feeds_[i].data<int64_t>() = counters_[i].next;
+    counters_[i].next += counters_[i].step;
+  }
+}
+
 void PreparedCall::run() {
   const Stay stay;
   stay.require_in_time();
   const DefaultFloats floats;
   device_->enter();
   take_newest();
+  count();
   naming_job([&] { plan_->launch(*stream_, tapped_.data(), [] { return false; }); });
   if (!exit_waits_) exit_waits_ = exit_waits_from_here();
 }

@@ -16,13 +16,19 @@
 
 namespace moonflow {
 
+// An int64 scalar that a prepared call feeds itself: the seed of what it draws, or the number of a run.
+struct Counter {
+  int64_t next;  // in the run to come
+  int64_t step;  // what each run adds
+};
+
 class PreparedCall {
  public:
   // Compiles the graph once more, for `device`, whose launches must neither allocate nor lock. The taps with tokens
-  // from `first` to `last` are outputs, in this order; other taps are left out. A graph that writes variables is
-  // refused.
+  // from `first` to `last` are outputs, in this order; other taps are left out. Of the feeds the last are `counters`,
+  // the others inputs. A graph that writes variables is refused.
   PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first, Token last,
-               const std::shared_ptr<HostMemory>& memory);
+               std::vector<Counter> counters, const std::shared_ptr<HostMemory>& memory);
 
   const std::vector<Tensor>& inputs() const { return inputs_; }
   const std::vector<Tensor>& outputs() const { return outputs_; }
@@ -57,6 +63,7 @@ class PreparedCall {
   void make_sets();
   void note_places();
   void take_newest();
+  void count();
   template <class Work>
   void naming_job(const Work& work);
 
@@ -66,6 +73,8 @@ class PreparedCall {
   std::unique_ptr<Stream> stream_;
   bool exit_waits_ = false;  // for what a run has made below us
   std::vector<Tensor> inputs_, outputs_;
+  std::vector<Counter> counters_;
+  std::vector<Tensor> counted_feeds_;  // what they are in this run
   std::vector<Tensor> tapped_;  // by tap of the plan: an output, or no value
   std::vector<const Variable*> weights_;
   std::vector<SetValue> values_;  // the weights first

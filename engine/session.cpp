@@ -36,11 +36,12 @@ std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& jo
 }
 
 std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::string& job,
-                                               std::shared_ptr<Device> device, Token first, Token last) {
+                                               std::shared_ptr<Device> device, Token first, Token last,
+                                               std::vector<Counter> counters) {
   require(!closed_, ErrorCode::WrongState, "the session of ", job, " is closed");
   const Stay stay;
   stay.require_in_time();
-  auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, memory_);
+  auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, std::move(counters), memory_);
   executor_.wait_idle();
   publish(call);
   forget_closed();

@@ -37,7 +37,7 @@ class Session {
   // A call of the graph for a loop with deadlines, on a device made for it, with the weights as they are after the runs
   // submitted so far; see PreparedCall.
   std::shared_ptr<PreparedCall> prepare(const Graph& graph, const std::string& job, std::shared_ptr<Device> device,
-                                        Token first, Token last);
+                                        Token first, Token last, std::vector<Counter> counters = {});
   // Hands the weights, as they are after the runs submitted so far, to a prepared call, or to all that somebody holds;
   // gives their number. Waits for none of the runs: see Executor::in_turn.
   void publish(const std::shared_ptr<PreparedCall>& call);

@@ -43,7 +43,7 @@ job.named = setmetatable({}, { __mode = "v" })
 local counted, namesakes = setmetatable({}, { __mode = "k" }), {}
 
 random_seed.on_set(function()
-  for counting in pairs(counted) do counting.calls = 0 end
+  for counting in pairs(counted) do counting.calls, counting.preparations = 0, 0 end
   namesakes = {}
 end)
 
@@ -99,7 +99,7 @@ local function define(spec, name, site, body)
     name = name, site = site, body = body, returns = spec.returns, config = config, placement = spec.placement,
     type = spec.type or (config.trains and "train" or "predict"),
     inputs = job_inputs.settle(spec.inputs, body), board = { selective = 0, turns = {} }, watched = {}, plans = {},
-    calls = 0, draws_as = name,
+    calls = 0, preparations = 0, draws_as = name,
   }, Job)
   counted[self] = true
   if self.type ~= "train" then
@@ -368,9 +368,11 @@ end
 --- frame. It has buffers, weights and a plan of its own, for one thread of the CPU. A call runs at once, whatever
 --- is being trained, leaves no garbage, and gives the same arrays each time, which the next call writes again;
 --- `act.inputs` and `act.outputs` are its buffers. It computes with the weights it has until `act:publish()`, or
---- `flow.publish()` for all, hands it those of the session.
+--- `flow.publish()` for all, hands it those of the session. Where the job draws random numbers, each of its runs draws
+--- others, than those of the job and of its other prepared calls too: from the seed that is in use when it is made, so
+--- after `flow.set_seed` one that is made anew draws what the first one drew.
 --- @return Prepared
---- @error a job that writes variables, draws random numbers or takes lists
+--- @error a job that writes variables or takes lists
 function Job:prepare(...)
   arguments.check_self(self, Job, "job:prepare")
   if select("#", ...) > 0 then

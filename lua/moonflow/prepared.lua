@@ -3,6 +3,7 @@
 
 local arguments = require "moonflow.arguments"
 local errors = require "moonflow.errors"
+local random_seed = require "moonflow.random_seed"
 local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
@@ -32,19 +33,32 @@ function Prepared.__newindex(self, key)
     .. arguments.describe(key) .. by_name(self, key))
 end
 
---- What a prepared call of the job is made from: its graph, and the tokens of its first and its last result.
+-- What a prepared call draws differs from what the job draws, and its other prepared calls: each has this many numbers
+-- of runs for itself. There are so many of them before they come again.
+local kRuns, kStreams = 2 ^ 40, 2 ^ 13 - 1
+
+-- The feeds that a call supplies by itself, each as its first value and what every run adds.
+local function counters_of(job)
+  local counters = {}
+  for _, feed in ipairs(job.plan.hidden) do
+    local is_seed = feed.name == "System-Seed"
+    counters[#counters + 1] = is_seed and random_seed.value() or (1 + job.preparations % kStreams) * kRuns
+    counters[#counters + 1] = is_seed and 0 or 1
+  end
+  job.preparations = job.preparations + 1
+  return counters
+end
+
+--- What a prepared call of the job is made from: its graph, the tokens of its first and its last result, and what it
+--- counts.
 function prepared.parts(job)
   local plan = job.plan
   plan:check_open()
   if job.dynamic then
     errors.raise("unsupported", job.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
   end
-  if #plan.hidden > 0 then
-    errors.raise("unsupported", job.name .. ": draws random numbers, which a prepared call cannot; "
-      .. "draw them outside, and make them an input of the job")
-  end
   if not plan.ready then plan:prepare() end
-  return plan.graph, plan.watch_count + 1, plan.watch_count + plan.result_count
+  return plan.graph, plan.watch_count + 1, plan.watch_count + plan.result_count, counters_of(job)
 end
 
 -- Lets buffers be had by name, and filled so: act.inputs.x = array copies it.

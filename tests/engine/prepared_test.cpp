@@ -35,7 +35,7 @@ void feed(PreparedCall& call, std::vector<float> input) {
 
 TEST_CASE("a prepared call runs from its inputs to its outputs with the newest weights") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, {}, nullptr);
   REQUIRE(call.outputs().size() == 2);
   REQUIRE(call.weights().size() == 1);
   CHECK(call.weights()[0]->name == "w");
@@ -59,7 +59,7 @@ TEST_CASE("a prepared call runs from its inputs to its outputs with the newest w
 
 TEST_CASE("of what is tapped, a prepared call gives what it is asked for") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 2, 2, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 2, {}, nullptr);
   REQUIRE(call.outputs().size() == 1);
   call.publish([&](const Variable&) { return floats({5, 7}); });
   feed(call, {2, 3});
@@ -72,7 +72,7 @@ TEST_CASE("a prepared call makes what follows from its weights once per publicat
   Graph graph(*net.ops);
   const ValueId turned = graph.append("reversing", {graph.variable("w", vec(2))})[0];
   graph.tap(graph.append("add", {turned, graph.feed("x", vec(2))})[0], 1);
-  PreparedCall call(graph, "net", net.device, 1, 1, nullptr);
+  PreparedCall call(graph, "net", net.device, 1, 1, {}, nullptr);
   for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
     const int before = net.device->reorders;
     call.publish([&](const Variable&) { return floats({w, 2 * w}); });
@@ -92,7 +92,7 @@ TEST_CASE("what follows from weights that fail is told to who publishes them, an
   const ValueId squared = graph.append("square", {graph.append("square", {picked})[0]})[0];
   graph.tap(graph.append("add", {squared, graph.feed("x", vec(2))})[0], 1);
   graph.tap(squared, 2);
-  PreparedCall call(graph, "net", net.device, 1, 2, nullptr);
+  PreparedCall call(graph, "net", net.device, 1, 2, {}, nullptr);
   const auto publish = [&](std::vector<float> w) { call.publish([&](const Variable&) { return floats(w); }); };
   publish({1, 2});
   CHECK_THROWS_WITH(publish({1, -3}), "element 1 is -3");
@@ -106,7 +106,7 @@ TEST_CASE("what follows from weights that fail is told to who publishes them, an
 
 TEST_CASE("a prepared call takes no memory of its device once it is made") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, {}, nullptr);
   const int live = net.device->live_buffers;
   net.device->refuse_above = 0;
   for (int i = 0; i < 10; ++i) {
@@ -116,19 +116,34 @@ TEST_CASE("a prepared call takes no memory of its device once it is made") {
   CHECK(net.device->live_buffers == live);
 }
 
+TEST_CASE("a prepared call counts its runs in the last of its feeds") {
+  Net net;
+  net.graph.tap(net.graph.feed("seed", {DType::Int64, {}}), 4);
+  net.graph.tap(net.graph.feed("run", {DType::Int64, {}}), 5);
+  PreparedCall call(net.graph, "net", net.device, 2, 5, {{-7, 0}, {1000, 3}}, nullptr);
+  CHECK(call.inputs().size() == 1);
+  for (const int64_t run : {1000, 1003, 1006}) {
+    call.run();
+    CHECK(*call.outputs()[2].data<int64_t>() == -7);
+    CHECK(*call.outputs()[3].data<int64_t>() == run);
+  }
+  CHECK_THROWS_WITH(PreparedCall(net.graph, "net", net.device, 2, 5, {{0, 0}, {0, 0}, {0, 0}}, nullptr),
+                    Catch::Contains("the feed 'x' is float32 (2)"));
+}
+
 TEST_CASE("a graph that writes variables cannot be prepared") {
   Net net;
   Graph graph(*net.ops);
   const ValueId w = graph.variable("w", vec(1));
   graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
-  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 1, 1, nullptr),
+  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 1, 1, {}, nullptr),
                     Catch::Contains("train_job writes some"));
   CHECK(net.device->live_buffers == 0);
 }
 
 TEST_CASE("weights of the wrong type are refused and the old ones stay") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, {}, nullptr);
   CHECK_THROWS_WITH(call.publish([](const Variable&) { return floats({1}); }), Catch::Contains("'w'"));
   call.run();
   CHECK(values(call.outputs()[1]) == std::vector<float>{0, 0});
@@ -137,7 +152,7 @@ TEST_CASE("weights of the wrong type are refused and the old ones stay") {
 TEST_CASE("the error of a run names its job") {
   Net net;
   net.graph.tap(net.graph.append("bad", {net.graph.feed("z", vec(1))})[0], 4);
-  PreparedCall call(net.graph, "net", net.device, 4, 4, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 4, 4, {}, nullptr);
   std::string job;
   try {
     call.run();
@@ -149,7 +164,7 @@ TEST_CASE("the error of a run names its job") {
 
 TEST_CASE("a run never sees weights of two generations") {
   Net net;
-  PreparedCall call(net.graph, "net", net.device, 2, 3, nullptr);
+  PreparedCall call(net.graph, "net", net.device, 2, 3, {}, nullptr);
   feed(call, {1, 1});
   std::atomic<bool> done{false};
   std::thread publisher([&] {
@@ -182,7 +197,7 @@ TEST_CASE("a value that follows from weights has room for the largest that share
   const ValueId a = picky(picky(picky(graph.variable("v", vec(2))))), b = picky(graph.variable("w", vec(4000)));
   graph.tap(graph.append("add", {a, graph.feed("x", vec(2))})[0], 1);
   graph.tap(graph.append("add", {b, graph.feed("y", vec(4000))})[0], 2);
-  PreparedCall call(graph, "net", std::make_shared<FakeDevice>(), 1, 2, nullptr);
+  PreparedCall call(graph, "net", std::make_shared<FakeDevice>(), 1, 2, {}, nullptr);
   for (int i = 0; i < 4; ++i) {
     const float number = static_cast<float>(i);
     call.publish(
@@ -199,7 +214,7 @@ TEST_CASE("a value that only kept steps read gives its place to what a run makes
   const auto picky = [&](ValueId x) { return graph.append("picky", {x})[0]; };
   const ValueId a = picky(picky(graph.variable("w", vec(2)))), made = picky(picky(graph.feed("x", vec(2))));
   graph.tap(picky(graph.append("add", {made, a})[0]), 1);
-  PreparedCall call(graph, "net", std::make_shared<FakeDevice>(), 1, 1, nullptr);
+  PreparedCall call(graph, "net", std::make_shared<FakeDevice>(), 1, 1, {}, nullptr);
   for (const float w : {1.0f, 2.0f, 3.0f, 4.0f}) {
     call.publish([&](const Variable&) { return floats({w, w}); });
     feed(call, {10, 10});

@@ -309,14 +309,59 @@ describe("a prepared call", function()
   end)
 end)
 
+describe("a prepared call that draws", function()
+  local function drawing()
+    return flow.global_function { name = "draws", inputs = x2, returns = tp.Numpy } (function(x)
+      return x + flow.random.uniform(0, 1, { 2 }) + 10 * flow.random.uniform(0, 1, { 2 })
+    end)
+  end
+  -- The next results for zeros, as text; also a prepared call's where `from_buffers` says to give it no array.
+  local function next_of(call, count, from_buffers)
+    local list = {}
+    for i = 1, count or 4 do list[i] = tostring(from_buffers and call() or call(vector(0, 0))) end
+    return list
+  end
+
+  it("draws anew in each run, and otherwise than its job and the job's other prepared calls", function()
+    flow.set_seed(5)
+    local job, seen = drawing(), {}
+    for _, call in ipairs { job, job:prepare(), job:prepare() } do
+      for _, drawn in ipairs(next_of(call)) do
+        assert.is_nil(seen[drawn])
+        seen[drawn] = true
+      end
+    end
+  end)
+
+  it("draws the same again after the same seed, whatever else is drawn", function()
+    local job = drawing()
+    flow.set_seed(5)
+    local one, other = next_of(job:prepare()), next_of(job:prepare())
+    flow.set_seed(6)
+    assert.not_same(one, next_of(job:prepare()))
+    flow.set_seed(5)
+    job(vector(0, 0))
+    assert.same(one, next_of(job:prepare()))
+    assert.same(other, next_of(job:prepare()))
+  end)
+
+  it("draws from the seed that it was made with, whatever is set later, and from its buffers as from arrays", function()
+    flow.set_seed(5)
+    local job = drawing()
+    local wanted = next_of(job:prepare(), 6)
+    flow.set_seed(5)
+    local call = job:prepare()
+    local drawn = next_of(call, 3)
+    flow.set_seed(7)
+    for _, text in ipairs(next_of(call, 3, true)) do drawn[#drawn + 1] = text end
+    assert.same(wanted, drawn)
+  end)
+end)
+
 describe("a job that cannot be prepared", function()
   it("says why", function()
     local learn = learning()
     raises("unsupported", "prepare a predict job", learn.prepare, learn)
-    local draws = flow.global_function { inputs = x2, returns = tp.Numpy } (function(x)
-      return x + flow.random.normal { shape = { 2 } }
-    end)
-    raises("unsupported", "draws random numbers", draws.prepare, draws)
     local L = tp.ListNumpy.Placeholder({ 2 })
     local list = flow.global_function { inputs = { x = L }, returns = tp.ListNumpy } (function(x) return x end)
     raises("unsupported", "needs inputs of fixed shape", list.prepare, list)
