@@ -57,3 +57,61 @@ describe("random numbers", function()
     assert.near(0.25, flips:astype("float32"):mean(), 0.022)
   end)
 end)
+
+describe("a job that draws", function()
+  local tp = flow.typing
+  local path = os.tmpname()
+  after_each(function() os.remove(path) end)
+
+  -- What a file gives for rows of these logits, which was written by a job for another number of rows.
+  local function read_back(logits)
+    local returns = {}
+    for name in ("normal uniform whole flips kept class rows"):gmatch("%a+") do returns[name] = tp.Numpy end
+    local job = flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder({ 5, 3 }) }, returns = tp.Dict(returns),
+    } (function(x)
+      local shape = { x.shape[0], 3 }
+      return {
+        normal = flow.random.normal(5, 2, shape), uniform = flow.random.uniform(-1, 3, shape, { dtype = flow.double }),
+        whole = flow.random.randint(-2, 5, shape, { dtype = flow.int8 }),
+        flips = flow.random.bernoulli(flow.nn.sigmoid(x)),
+        kept = flow.nn.random_mask_like(x, 0.25), class = flow.random.categorical(x), rows = flow.random.shuffle(x),
+      }
+    end)
+    job:export_onnx(path, { any_batch = true })
+    flow.set_seed(3)
+    local model = flow.onnx.load(path)
+    return flow.global_function {
+      inputs = { x = tp.Numpy.Placeholder(logits.shape:table()) }, returns = tp.Dict(returns),
+    } (function(x)
+      local given, named = { model(x) }, {}
+      for i, output in ipairs(model.outputs) do named[output.name] = given[i] end
+      return named
+    end)(logits)
+  end
+
+  it("is written with its draws, for a batch of any size", function()
+    local got = read_back(np.tile(floats { { 0, math.log(3), -100 } }, { 6000, 1 }))
+    -- seven standard errors of 18000, and of 6000
+    assert.near(5, got.normal:mean(), 0.1)
+    assert.near(2, got.normal:std(), 0.1)
+    assert.equal("float64", got.uniform.dtype)
+    assert.near(1, got.uniform:mean(), 0.06)
+    assert.is_true(got.uniform:min() >= -1 and got.uniform:max() < 3)
+    assert.equal("int8", got.whole.dtype)
+    assert.same({ -2, 4 }, { got.whole:min(), got.whole:max() })
+    assert.near(1, got.whole:astype("float32"):mean(), 0.1)
+    assert.near(0.75, got.flips:slice(":, 1"):mean(), 0.04)
+    assert.equal(0, got.flips:slice(":, 2"):max())
+    assert.near(0.75, got.kept:astype("float32"):mean(), 0.023)
+    assert.near(0.75, got.class:astype("float32"):mean(), 0.04)
+    assert.equal(1, got.class:max())
+  end)
+
+  it("shuffles in the file too", function()
+    local rows = np.arange(30):astype("float32"):reshape({ 10, 3 })
+    local got = read_back(rows).rows
+    assert.is_false(np.array_equal(rows, got))
+    assert.is_true(np.array_equal(rows, got:take(np.argsort(got:slice(":, 0")), 0)))
+  end)
+end)

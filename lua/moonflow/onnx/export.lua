@@ -38,9 +38,7 @@ local function write_source(writer, node, inputs)
   local id = node.outputs[1]
   local name
   if node.kind == "feed" then
-    if node.name:match("^System%-") then
-      errors.raise("unsupported", writer.what .. " draws random numbers, which are not written")
-    end
+    if node.name:match("^System%-") then return end  -- what numbers are drawn from
     local dtype, shape = writer.graph:type(id)
     name = writer:fresh(node.name)
     inputs[#inputs + 1] = value_entry(name, dtype, shape:table())

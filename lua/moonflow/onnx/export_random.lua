@@ -1,0 +1,46 @@
+--- The ops that draw random numbers as ONNX has them: a table as that of onnx_export_ops.
+-- No seed is written, so whoever runs the file draws numbers of its own, others in each run.
+
+local types = require "moonflow.onnx.types"
+
+local ops = {}
+
+-- Numbers like a value of these sizes, which may depend on the batch.
+local function drawn(w, operator, attributes, dtype, word)
+  local _, sizes = w:result()
+  local like = w:emit("ConstantOfShape", { w:ints(sizes) }, nil, "like")
+  attributes.dtype = types.attribute(dtype)
+  return w:emit(operator, { like }, attributes, word)
+end
+
+local function uniform(w, low, high, dtype, word)
+  return drawn(w, "RandomUniformLike", { low = { f = low }, high = { f = high } }, dtype, word)
+end
+
+function ops.random_uniform(w) return uniform(w, w.attrs.low, w.attrs.high, w.attrs.dtype) end
+
+function ops.random_normal(w)
+  return drawn(w, "RandomNormalLike", { mean = { f = w.attrs.mean }, scale = { f = w.attrs.stddev } }, w.attrs.dtype)
+end
+
+-- Whole numbers of [low, high) are what uniform ones of it are rounded down to, where a double has them all.
+function ops.random_int(w)
+  local attrs = w.attrs
+  if attrs.high - attrs.low > 2 ^ 32 then w:fail("has more than 2^32 numbers to draw from") end
+  local share = uniform(w, 0, 1, "float64", "share")
+  local distance = w:emit("Mul", { share, w:number(attrs.high - attrs.low, "float64") }, nil, "distance")
+  local number = w:emit("Add", { w:emit("Floor", { distance }, nil, "whole"), w:number(attrs.low, "float64") }, nil,
+    "number")
+  return w:emit("Cast", { number }, { to = types.attribute(attrs.dtype) })
+end
+
+function ops.random_bernoulli(w) return w:emit("Bernoulli", { w:input(1) }) end
+
+-- Which elements a dropout keeps.
+function ops.random_mask(w)
+  return nil, w:emit("GreaterOrEqual", { uniform(w, 0, 1, "float32", "draws"), w:number(w.attrs.rate, "float32") }, nil,
+    "kept")
+end
+ops.random_mask_like = ops.random_mask
+
+return ops
