@@ -66,7 +66,8 @@ void write_jpeg(const std::string& path, const Tensor& picture, int quality) {
   replace_file(path, {reinterpret_cast<const char*>(file.data), file.size}, nullptr, 0);
 }
 
-Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory) {
+Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory,
+                   const std::function<int(int64_t height, int64_t width)>& reduction) {
   const auto* data = reinterpret_cast<const unsigned char*>(picture.bytes.data());
   const size_t bytes = picture.bytes.size();
   const Codec codec(tjInitDecompress());
@@ -79,6 +80,11 @@ Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemo
   const bool grey = colours == TJCS_GRAY;
   const int channels = grey ? 1 : 3;
   picture.check_size(height, width, channels);
+  if (reduction) {
+    const tjscalingfactor scale = {1, reduction(height, width)};
+    height = TJSCALED(height, scale);
+    width = TJSCALED(width, scale);
+  }
   Shape shape{height, width};
   if (!grey) shape.push_back(channels);
   Tensor elements = Tensor::allocate({DType::UInt8, shape}, memory);

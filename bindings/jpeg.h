@@ -1,6 +1,7 @@
 // JPEG pictures: grey or in colours, 8 bits each. Reading trusts nothing: sizes are checked before memory is taken.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,7 +12,12 @@ namespace moonflow {
 // Takes a picture as write_png does, but of 1 or 3 channels. `quality` is from 1 to 100.
 void write_jpeg(const std::string& path, const Tensor& picture, int quality);
 
+constexpr int kMostJpegReduction = 8;
+
 // uint8, (height, width) where it is grey, else (height, width, 3). A damaged picture is an error, and no grey half.
-Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory);
+// Where `reduction` gives 2, 4 or 8 for the sides of the picture, they are divided by that, rounded up, which takes
+// less time than to decode all of it.
+Tensor decode_jpeg(const EncodedPicture& picture, const std::shared_ptr<HostMemory>& memory,
+                   const std::function<int(int64_t height, int64_t width)>& reduction = nullptr);
 
 }  // namespace moonflow

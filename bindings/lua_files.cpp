@@ -1,7 +1,9 @@
-// Files as Lua functions: text, JSON, npy, npz, IDX, PNG, OFRecord, safetensors, checkpoints.
+// Files as Lua functions: text, JSON, npy, npz, IDX, pictures, OFRecord, safetensors, checkpoints.
 #include <fcntl.h>
 
 #include <algorithm>
+#include <climits>
+#include <thread>
 
 #include "bindings/checkpoint.h"
 #include "bindings/checkpoint_directory.h"
@@ -13,6 +15,7 @@
 #include "bindings/npy.h"
 #include "bindings/npz.h"
 #include "bindings/ofrecord.h"
+#include "bindings/picture_batch.h"
 #include "bindings/png.h"
 #include "bindings/safetensors.h"
 
@@ -182,6 +185,46 @@ int png_write(lua_State* L) {
     write_png(path, picture);
   });
   return 0;
+}
+
+std::vector<std::string> strings_at(lua_State* L, int index) {
+  std::vector<std::string> strings;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    size_t size = 0;
+    const char* const bytes = lua_tolstring(L, -1, &size);
+    strings.emplace_back(bytes, size);
+    lua_pop(L, 1);
+  }
+  return strings;
+}
+
+// From a float64 (pictures, 6).
+std::vector<PictureCut> cuts_at(lua_State* L, int index) {
+  std::vector<PictureCut> cuts;
+  if (lua_isnil(L, index)) return cuts;
+  const Tensor& numbers = array_at(L, index, "cuts");
+  for (int64_t i = 0; i < numbers.shape()[0]; ++i) {
+    const double* const cut = numbers.data<double>() + 6 * i;
+    cuts.push_back({cut[0], cut[1], cut[2], cut[3], cut[4], cut[5] != 0});
+  }
+  return cuts;
+}
+
+// core.pictures_read(strings, are_files, height, width, channels, threads, cuts or nil) -> array; 0 threads: one for
+// each core
+int pictures_read(lua_State* L) {
+  lua_settop(L, 7);
+  Tensor& array = push_array(L);
+  protect_allocating(L, [&] {
+    const PictureSize size{integer_at(L, 3, "height"), integer_at(L, 4, "width"),
+                           static_cast<int>(integer_at(L, 5, "channels", 1, 3))};
+    const auto threads = static_cast<int>(integer_at(L, 6, "threads", 0, INT_MAX));
+    array = decode_pictures(strings_at(L, 1), lua_toboolean(L, 2) != 0, size, cuts_at(L, 7),
+                            threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()),
+                            state_of(L).memory);
+  });
+  return 1;
 }
 
 }  // namespace
@@ -437,6 +480,7 @@ void add_files(lua_State* L, State& state) {
                                         {"png_read", png_read<true>},
                                         {"png_decode", png_read<false>},
                                         {"png_write", png_write},
+                                        {"pictures_read", pictures_read},
                                         {"safetensors_read", safetensors_read},
                                         {"safetensors_write", safetensors_write},
                                         {"safetensors_decode", safetensors_decode},

@@ -92,18 +92,18 @@ local rows = {
   { "flow.data", "ofrecord_reader ofrecord_loader ofrecord_image_classification_reader ofrecord_raw_decoder "
     .. "ofrecord_bytes_decoder ofrecord_image_decoder ofrecord_image_decoder_random_crop OFRecordRawDecoder "
     .. "OFRecordBytesDecoder OFRecordImageDecoder OFRecordImageDecoderRandomCrop decode_ofrecord",
-    "flow.data.ofrecords(paths) reads such files outside the job, and flow.np.decode_jpeg(record.encoded) a picture in "
-    .. "them; hand over batches of flow.data.Dataset" },
+    "flow.data.ofrecords(paths) reads such files outside the job, and flow.np.decode_pictures(list, size) what is "
+    .. "encoded in their records, cut, resized and mirrored, as one array to hand over" },
   { "flow.data", "onerec_reader onerec_decoder OneRecDecoder BlobConf RawCodec ImageCodec BytesListCodec "
     .. "ImagePreprocessor ImageResizePreprocessor NormByChannelPreprocessor coco_reader "
     .. "image_decoder_random_crop_resize ImageDecoderRandomCropResize",
-    "read files outside the job, by flow.np.load, flow.np.load_jpeg or flow.np.load_png, and hand over batches of "
-    .. "flow.data.Dataset" },
+    "read files outside the job, by flow.np.load, or flow.np.load_pictures, which cuts and resizes too, and hand over "
+    .. "batches" },
   { "flow.data", "decode_random", "flow.random.uniform({ shape = shape }) makes such an input" },
   { "flow", "image image_decode image_resize image_target_resize image_batch_align image_normalize image_flip "
     .. "image_random_crop detection object_bbox_flip object_bbox_scale object_segmentation_polygon_flip "
     .. "object_segmentation_polygon_scale object_segmentation_polygon_to_mask",
-    "prepare images outside the job, by flow.np.resize_picture and others, or in it by flow.reverse, flow.slice, "
+    "prepare images outside the job, by flow.np.load_pictures and others, or in it by flow.reverse, flow.slice, "
     .. "flow.nn.interpolate and flow.nn.grid_sample" },
   { "flow.profiler", "nvtx_start nvtx_end profiler_start profiler_stop",
     "flow.profiler.start(path) has each op by its name" },

@@ -8,7 +8,7 @@ return {
   { training, "Data of your own", "load dataset data loader dataloader batch batches shuffle" },
   { training, "A table with gaps and words", "csv tabular missing values nan impute categorical normalize "
     .. "standardize" },
-  { training, "Pictures from files", "png jpeg jpg images load folder resize" },
+  { training, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation" },
   { training, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
   { training, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
   { training, "Batches of several lengths", "padding pad mask sequences variable length buckets" },

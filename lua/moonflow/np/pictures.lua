@@ -1,4 +1,4 @@
---- Pictures in flow.np: other sizes.
+--- Pictures in flow.np: other sizes, and many of them as one array.
 
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
@@ -6,7 +6,7 @@ local dtypes = require "moonflow.dtypes"
 local ndarray = require "moonflow.ndarray"
 local resizing = require "moonflow.formulas.resizing"
 
-local signature = arguments.signature("np.resize_picture", {
+local resize_signature = arguments.signature("np.resize_picture", {
   { "a", "any" }, { "size", "list" }, { "mode", "string", "bilinear" }, { "antialias", "boolean", true },
 })
 
@@ -20,28 +20,128 @@ function tools:pick(x, axis, indices)
 end
 
 function tools.check_list(_, count)
-  if count > arguments.most_listed then signature:fail((": it would need a list of %g numbers"):format(count)) end
+  if count <= arguments.most_listed then return end
+  resize_signature:fail((": it would need a list of %g numbers"):format(count))
 end
 
 -- The picture as an array, and the size, when all fits.
 local function checked(given)
   local a = ndarray.as_array(given.a, "np.resize_picture")
   if a.rank ~= 2 and a.rank ~= 3 then
-    signature:fail(": the picture is " .. tostring(a.shape) .. ", wanted (height, width) or (height, width, channels)")
+    resize_signature:fail(": the picture is " .. tostring(a.shape)
+      .. ", wanted (height, width) or (height, width, channels)")
   elseif a.rank == 3 and a.shape[0] <= 4 and a.shape[2] > 4 then
-    signature:fail(": the picture " .. tostring(a.shape)
+    resize_signature:fail(": the picture " .. tostring(a.shape)
       .. " seems to have its channels first; a:transpose({ 1, 2, 0 }) puts them last")
   elseif a.nbytes == 0 then
-    signature:fail(": the picture " .. tostring(a.shape) .. " has no pixels")
+    resize_signature:fail(": the picture " .. tostring(a.shape) .. " has no pixels")
   elseif not dtypes.floating[a.dtype] and a.dtype ~= "uint8" then
-    signature:fail(": the picture is " .. a.dtype .. ", wanted uint8 or floats")
+    resize_signature:fail(": the picture is " .. a.dtype .. ", wanted uint8 or floats")
   end
-  resizing.check_mode(given.mode, signature)
-  return a, resizing.checked_size(given.size, signature)
+  resizing.check_mode(given.mode, resize_signature)
+  return a, resizing.checked_size(given.size, resize_signature)
 end
 
---- Adds np.resize_picture.
+-- ---- many of them -------------------------------------------------------------------------------------------------
+
+local function batch_signature(name, sources)
+  return arguments.signature(name, {
+    { sources, "entries" }, { "size", "list" }, { "crop", "any?" }, { "aspect", "list?" },
+    { "mirror", "finite", 0 }, { "channels", "integer", 3 },
+  })
+end
+
+-- Two numbers, rising, of what must be positive and at most `most`.
+local function range_of(list, name, most, signature)
+  list = arguments.flat_list(list)
+  local low, high = unpack(list)
+  if #list ~= 2 or not (low > 0 and low <= high and high <= most) then
+    signature:fail((": %s is {%s}, wanted {least, most} of numbers above 0%s"):format(name, table.concat(list, ", "),
+      most < math.huge and " and up to " .. most or ""))
+  end
+  return low, high
+end
+
+-- (count, 6): of each picture the share of the area, the ratio of width to height, the share of the sides, what lies
+-- above and to the left of what does not, and whether it is mirrored. nil for whole pictures as they are.
+local function cuts_of(np, given, count, size, signature)
+  local crop, aspect, mirror = given.crop, given.aspect, given.mirror
+  if mirror < 0 or mirror > 1 then signature:fail(": mirror is a chance from 0 to 1, got " .. mirror) end
+  if aspect and type(crop) ~= "table" then signature:fail(": aspect is of a crop that is drawn, {least, most}") end
+  if crop == nil and mirror == 0 then return nil end
+  local function all(number) return np.full({ count }, number, "float64") end
+  local function drawn(low, high) return np.random.uniform(low, high, { count }, "float64") end
+  local area, ratio, side, top, left = all(1), all(0), all(1), all(0.5), all(0.5)
+  if type(crop) == "table" then
+    area = drawn(range_of(crop, "crop", 1, signature))
+    local narrow, wide = range_of(aspect or { 3 / 4, 4 / 3 }, "aspect", math.huge, signature)
+    ratio = np.exp(drawn(math.log(narrow), math.log(wide)))
+    top, left = drawn(0, 1), drawn(0, 1)
+  elseif crop then
+    if type(crop) ~= "number" or not (crop > 0 and crop <= 1) then
+      signature:fail(": crop is a share of the sides above 0 and up to 1, or {least, most} of the area, got "
+        .. arguments.describe(crop))
+    end
+    ratio, side = all(size[2] / size[1]), all(crop)
+  end
+  local mirrored = mirror > 0 and drawn(0, 1):lt(mirror):astype("float64") or all(0)
+  return np.stack({ area, ratio, side, top, left, mirrored }, 1)
+end
+
+local function batch_of(np, sources, are_files, given, signature)
+  local size = resizing.checked_size(given.size, signature)
+  for i, source in ipairs(sources) do
+    if type(source) ~= "string" then
+      signature:fail((": entry %d must be a string, got %s"):format(i, arguments.describe(source)))
+    end
+  end
+  if given.channels ~= 1 and given.channels ~= 3 then
+    signature:fail((": channels is 1 or 3, got %d"):format(given.channels))
+  end
+  local threads = require("moonflow.session").settings.threads or 0
+  return core.pictures_read(sources, are_files, size[1], size[2], given.channels, threads,
+    cuts_of(np, given, #sources, size, signature))
+end
+
+--- Adds np.resize_picture, np.load_pictures and np.decode_pictures.
 return function(np)
+  local load_signature = batch_signature("np.load_pictures", "paths")
+  --- Pictures of any sizes as one array: JPEG and PNG files, read and decoded on all threads, cut, and resized as
+  --- np.resize_picture does it: `np.load_pictures(paths, 224, { crop = { 0.08, 1 }, mirror = 0.5 })` for training,
+  --- which is other parts each time, from np.random, and `np.load_pictures(paths, 224, { crop = 0.875 })` for pictures
+  --- to be judged.
+  --- @param paths table      a list of paths
+  --- @param size table       { height, width } of each, or one number for both
+  --- @param crop? any        a number: the largest box of the form of `size` in the middle, times this share of its
+  ---                          sides; { least, most }: a box of so much of the area, drawn for each picture; whole
+  ---                          pictures, also of another form, when left out
+  --- @param aspect? table    { least, most } of width / height of a box that is drawn, by its logarithm; one that does
+  ---                          not fit is shrunk. Default: { 3 / 4, 4 / 3 }
+  --- @param mirror? number   chance that left and right are exchanged; default: 0
+  --- @param channels? number 3: red, green and blue; 1: grey. A picture with other channels becomes that, and opacity
+  ---                          is left out. Default: 3
+  --- @return ndarray         uint8 (pictures, height, width, channels)
+  --- @error a file that is no picture, or damaged, with its number in the list; a size or a share outside its bounds
+  function np.load_pictures(...)
+    local given = load_signature:parse(...)
+    return batch_of(np, given.paths, true, given, load_signature)
+  end
+
+  local decode_signature = batch_signature("np.decode_pictures", "list")
+  --- The same of strings with the bytes of JPEG and PNG pictures, such as `record.encoded[1]` of flow.data.ofrecords.
+  --- @param list table        a list of strings
+  --- @param size table        as np.load_pictures takes it, and all that follows
+  --- @param crop? any
+  --- @param aspect? table
+  --- @param mirror? number
+  --- @param channels? number
+  --- @return ndarray          uint8 (pictures, height, width, channels)
+  --- @error bytes that are no picture, or damaged, with their number in the list
+  function np.decode_pictures(...)
+    local given = decode_signature:parse(...)
+    return batch_of(np, given.list, false, given, decode_signature)
+  end
+
   --- A picture in another size: `np.resize_picture(np.load_png(path), { 64, 64 })`. As flow.nn.interpolate does it in a
   --- job, but in one picture, (height, width) or (height, width, channels); a job would be compiled for each size that
   --- comes.
@@ -51,7 +151,7 @@ return function(np)
   --- @param antialias? boolean true: each pixel of a smaller picture is a mean of all that it stands for
   --- @error another rank or dtype; a picture without pixels
   function np.resize_picture(...)
-    local given = signature:parse(...)
+    local given = resize_signature:parse(...)
     local a, size = checked(given)
     local mode = given.mode
     local how = resizing.manner(mode, false, given.antialias and mode ~= "nearest")

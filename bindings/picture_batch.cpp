@@ -1,0 +1,241 @@
+#include "bindings/picture_batch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "bindings/jpeg.h"
+#include "bindings/png.h"
+#include "kernels/cpu/simd.h"
+
+namespace moonflow {
+namespace {
+
+// A part of one axis of a picture.
+struct Stretch {
+  int64_t begin, length;
+
+  // So long a part of `whole`; its ends are as likely as what lies between.
+  Stretch(double wanted, double place, int64_t whole) : length(std::clamp<int64_t>(std::llround(wanted), 1, whole)) {
+    const int64_t rest = whole - length;
+    begin = std::min(static_cast<int64_t>(place * static_cast<double>(rest + 1)), rest);
+  }
+};
+
+struct Box {
+  Stretch rows, columns;
+};
+
+Box box_of(const PictureCut& cut, int64_t rows, int64_t columns) {
+  const auto high = static_cast<double>(rows), wide = static_cast<double>(columns);
+  const double aspect = cut.aspect > 0 ? cut.aspect : wide / high;
+  const double height = std::sqrt(cut.area * high * wide / aspect), width = height * aspect;
+  const double part = std::min({1.0, high / height, wide / width}) * cut.side;
+  return {Stretch(height * part, cut.top, rows), Stretch(width * part, cut.left, columns)};
+}
+
+// How a stretch of an axis becomes one of `to` places: around the centre of each new place a triangle of weights, as
+// wide as what the place stands for. The picture may have been reduced: then it has `stored` pixels there, each of
+// which stands for so many.
+class Axis {
+ public:
+  Axis(const Stretch& of, int reduced, int64_t stored, int64_t to) : seen_(to) {
+    const double begin = static_cast<double>(of.begin) / reduced, length = static_cast<double>(of.length) / reduced;
+    begin_ = static_cast<int64_t>(begin);
+    const int64_t end = std::min(static_cast<int64_t>(std::ceil(begin + length)), stored);
+    length_ = end - begin_;
+    const double scale = length / static_cast<double>(to), spread = std::max(1.0, scale);
+    for (int64_t at = 0; at < to; ++at) {
+      const double centre = begin + (static_cast<double>(at) + 0.5) * scale - 0.5;
+      const auto first = std::max(begin_, static_cast<int64_t>(std::floor(centre - spread)) + 1);
+      const auto last = std::min(end - 1, static_cast<int64_t>(std::ceil(centre + spread)) - 1);
+      seen_[at] = {first - begin_, last - first + 1, weights_.size()};
+      double sum = 0;
+      for (int64_t i = first; i <= last; ++i) sum += weight(static_cast<double>(i) - centre, spread);
+      for (int64_t i = first; i <= last; ++i)
+        weights_.push_back(static_cast<float>(weight(static_cast<double>(i) - centre, spread) / sum));
+    }
+  }
+
+  // The pixels that are seen, as they are stored.
+  int64_t begin() const { return begin_; }
+  int64_t length() const { return length_; }
+  // Those that a new place sees, the first one counted from there.
+  int64_t first(int64_t at) const { return seen_[at].first; }
+  int64_t count(int64_t at) const { return seen_[at].count; }
+  const float* weights(int64_t at) const { return weights_.data() + seen_[at].at; }
+
+ private:
+  struct Seen {
+    int64_t first, count;
+    size_t at;
+  };
+  static double weight(double distance, double spread) { return std::max(0.0, 1 - std::abs(distance) / spread); }
+
+  int64_t begin_ = 0, length_ = 0;
+  std::vector<Seen> seen_;
+  std::vector<float> weights_;
+};
+
+struct Decoded {
+  Tensor pixels;
+  Box box;          // in pixels of the picture as it was
+  int reduced = 1;  // so many of them each way are one now
+
+  int64_t rows() const { return pixels.shape()[0]; }
+  int64_t columns() const { return pixels.shape()[1]; }
+  int64_t channels() const { return pixels.shape().rank() == 3 ? pixels.shape()[2] : 1; }
+};
+
+bool is_png(const std::string& bytes) { return bytes.compare(0, 4, "\x89PNG") == 0; }
+bool is_jpeg(const std::string& bytes) { return bytes.compare(0, 2, "\xFF\xD8") == 0; }
+
+// By how much the sides of a JPEG may be divided before, where what is cut becomes so small.
+int reduction(const Box& box, const PictureSize& size) {
+  int by = 1;
+  while (by < kMostJpegReduction && box.rows.length >= 4 * by * size.height &&
+         box.columns.length >= 4 * by * size.width)
+    by *= 2;
+  return by;
+}
+
+Decoded decode(const EncodedPicture& picture, const PictureCut& cut, const PictureSize& size,
+               const std::shared_ptr<HostMemory>& memory) {
+  if (is_png(picture.bytes)) {
+    const Tensor pixels = decode_png(picture, false, memory);
+    return {pixels, box_of(cut, pixels.shape()[0], pixels.shape()[1])};
+  }
+  require(is_jpeg(picture.bytes), ErrorCode::Io, picture.name, " is neither a JPEG nor a PNG picture");
+  Box box = box_of(cut, 1, 1);
+  int reduced = 1;
+  const Tensor pixels = decode_jpeg(picture, memory, [&](int64_t height, int64_t width) {
+    box = box_of(cut, height, width);
+    return reduced = reduction(box, size);
+  });
+  return {pixels, box, reduced};
+}
+
+// A pixel of 1 to 4 channels in so many: grey is the luma of ITU-R BT.601, as a JPEG's.
+void convert(const uint8_t* pixel, int64_t channels, int wanted, uint8_t* out) {
+  const bool is_grey = channels <= 2;
+  if (wanted == 1)
+    *out = is_grey ? *pixel : static_cast<uint8_t>((299 * pixel[0] + 587 * pixel[1] + 114 * pixel[2] + 500) / 1000);
+  else
+    for (int c = 0; c < 3; ++c) out[c] = pixel[is_grey ? 0 : c];
+}
+
+// What of a picture is seen, in the wanted channels, row after row.
+std::vector<uint8_t> cut_out(const Decoded& picture, const Axis& down, const Axis& along, int wanted) {
+  const int64_t channels = picture.channels();
+  std::vector<uint8_t> rows(static_cast<size_t>(down.length() * along.length() * wanted));
+  uint8_t* out = rows.data();
+  for (int64_t y = down.begin(); y < down.begin() + down.length(); ++y) {
+    const uint8_t* from = picture.pixels.data<uint8_t>() + (y * picture.columns() + along.begin()) * channels;
+    if (channels == wanted) {
+      out = std::copy_n(from, along.length() * channels, out);
+      continue;
+    }
+    for (int64_t x = 0; x < along.length(); ++x, from += channels, out += wanted) convert(from, channels, wanted, out);
+  }
+  return rows;
+}
+
+// The nearest, of two the even one: to a float so large no fraction can be added.
+uint8_t byte_of(float value) {
+  constexpr float kWhole = 0x1.8p23f;
+  return static_cast<uint8_t>(std::clamp(value, 0.0f, 255.0f) + kWhole - kWhole);
+}
+
+// out[i] = the sum over k of weights[k] * rows[k * size + i]
+void sum_rows(const uint8_t* rows, int64_t size, const float* weights, int64_t count, float* __restrict out) {
+  std::fill_n(out, size, 0.0f);
+  for (int64_t k = 0; k < count; ++k)
+    for (int64_t i = 0; i < size; ++i) out[i] += weights[k] * static_cast<float>(rows[k * size + i]);
+}
+
+constexpr int kLanes = 4;  // of a pixel's channels, side by side in a register
+
+// Columns first, which lie side by side. Of a pixel as many channels are summed as a register has, the next pixel's
+// too.
+void resize(const Decoded& picture, const PictureSize& size, bool mirrored, uint8_t* out) {
+  const Axis down(picture.box.rows, picture.reduced, picture.rows(), size.height),
+      along(picture.box.columns, picture.reduced, picture.columns(), size.width);
+  const int channels = size.channels;
+  const std::vector<uint8_t> rows = cut_out(picture, down, along, channels);
+  const int64_t row_size = along.length() * channels;
+  std::vector<float> row(static_cast<size_t>(row_size + kLanes - 1));
+  cpu::widest([&] {
+    for (int64_t y = 0; y < size.height; ++y) {
+      sum_rows(rows.data() + down.first(y) * row_size, row_size, down.weights(y), down.count(y), row.data());
+      for (int64_t x = 0; x < size.width; ++x) {
+        const float* const from = row.data() + along.first(x) * channels;
+        const float* const weights = along.weights(x);
+        float sums[kLanes] = {};
+        for (int64_t k = 0; k < along.count(x); ++k)
+          for (int c = 0; c < kLanes; ++c) sums[c] += weights[k] * from[k * channels + c];
+        uint8_t* const pixel = out + (y * size.width + (mirrored ? size.width - 1 - x : x)) * channels;
+        for (int c = 0; c < channels; ++c) pixel[c] = byte_of(sums[c]);
+      }
+    }
+  });
+}
+
+// Calls work(i) for each i below count. What the first of those that fail throws is thrown when all threads are done.
+template <class Work>
+void for_each(int64_t count, int threads, const Work& work) {
+  std::atomic<int64_t> next{0};
+  std::mutex failing;
+  int64_t failed = count;
+  std::exception_ptr problem;
+  const auto loop = [&] {
+    for (int64_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(failing);
+        if (i < failed) {
+          failed = i;
+          problem = std::current_exception();
+        }
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  try {
+    for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(loop);
+  } catch (const std::system_error&) {  // then it takes longer
+  } catch (const std::bad_alloc&) {
+  }
+  loop();
+  for (std::thread& thread : others) thread.join();
+  if (problem) std::rethrow_exception(problem);
+}
+
+}  // namespace
+
+Tensor decode_pictures(const std::vector<std::string>& sources, bool are_files, const PictureSize& size,
+                       const std::vector<PictureCut>& cuts, int threads, const std::shared_ptr<HostMemory>& memory) {
+  const auto count = static_cast<int64_t>(sources.size());
+  Tensor batch = Tensor::allocate({DType::UInt8, {count, size.height, size.width, size.channels}}, memory);
+  const int64_t picture_bytes = size.height * size.width * size.channels;
+  for_each(count, threads, [&](int64_t i) {
+    const char* const kind = "JPEG or PNG";
+    try {
+      const EncodedPicture encoded =
+          are_files ? EncodedPicture::of_file(sources[i], kind) : EncodedPicture::of_bytes(sources[i], kind);
+      const PictureCut cut = cuts.empty() ? PictureCut() : cuts[i];
+      resize(decode(encoded, cut, size, memory), size, cut.mirrored, batch.data<uint8_t>() + i * picture_bytes);
+    } catch (const Error& error) {
+      fail(error.code, "picture ", i + 1, ": ", error.what());
+    }
+  });
+  return batch;
+}
+
+}  // namespace moonflow
