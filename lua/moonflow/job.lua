@@ -291,8 +291,8 @@ local function call_supplied(self, of, ...)
   return of:call(unpack(feeds, 1, of:supply(feeds, count)))
 end
 
--- The arguments of job { x = a, y = b } in the order of the inputs; nil where it is not called so.
-local function named_arguments(self, first, ...)
+--- The arguments of job { x = a, y = b } in the order of the inputs; nil where it is not called so.
+function Job:named_arguments(first, ...)
   if select("#", ...) > 0 or getmetatable(first) or type(next(first)) ~= "string" then return nil end
   local values, names, place = {}, input_names(self), {}
   for i, name in ipairs(names) do place[name] = i end
@@ -315,7 +315,7 @@ end
 --- @error an input that does not fit its placeholder; what the run or a handler raised; a call in the body of a job
 function Job:__call(...)
   if type((...)) == "table" then
-    local values = named_arguments(self, ...)
+    local values = self:named_arguments(...)
     if values then return self(unpack(values)) end
   end
   local outer = trace.current()

@@ -90,6 +90,7 @@ function prepared.new(job)
   return setmetatable({
     job = job, handle = handle, run = handle.run, inputs = inputs, buffers = inputs, outputs = handle:outputs(),
     skeleton = plan.skeleton or false, flat_count = typing.is_flat(plan.skeleton) and plan.result_count,
+    results = false, result_count = 0,
   }, Prepared)
 end
 
@@ -98,28 +99,49 @@ local function fail(self, problem, refused, ...)
   error(problem, 0)
 end
 
+local function count_of(...) return select("#", ...), { ... } end
+
+-- Takes what a run gives. What the job gives is made of the arrays once, and again where a script has released some.
+local function take(self, done, ...)
+  if not done then return done, ... end
+  local outputs, are_known = self.outputs, self.results
+  for i = 1, select("#", ...) do
+    local output = select(i, ...)
+    if not rawequal(outputs[i], output) then outputs[i], are_known = output, false end
+  end
+  if not are_known then self.result_count, self.results = count_of(typing.build(self.skeleton, outputs)) end
+  return done
+end
+
 local function run(self, ...)
   if self.inputs ~= self.buffers then  -- it would compute with what is in the buffers
     self.inputs = self.buffers
     errors.raise("wrong_state", self.job.name .. ": the inputs of this prepared call were replaced, which fills none "
       .. "of them; they are back" .. by_name(self))
   end
+  local count = self.flat_count
+  if not count or count > 3 then
+    local done, problem, refused = take(self, self.run(self.handle, ...))
+    if not done then fail(self, problem, refused, ...) end
+    return unpack(self.results, 1, self.result_count)
+  end
   local done, a, b, c = self.run(self.handle, ...)
   if not done then fail(self, a, b, ...) end
-  local count = self.flat_count
   if count == 1 then return a end
   if count == 0 then return end
   if count == 2 then return a, b end
-  if count == 3 then return a, b, c end
-  self.outputs = self.handle:outputs()  -- a script may have released some
-  return typing.build(self.skeleton, self.outputs)
+  return a, b, c
 end
 
---- Runs the job on the calling thread, from copies of the arguments, or, called without any, from what lies in its
---- inputs. Watches are not called.
---- @return any  what the job gives, in arrays that the next call writes again
+--- Runs the job on the calling thread, from copies of the arguments, in order or by name as the job takes them, or,
+--- called without any, from what lies in its inputs. Watches are not called.
+--- @return any  what the job gives, in arrays that the next call writes again; tables of them are the same in each call
 --- @error an argument that does not fit its placeholder; a call in the body of a job
 function Prepared:__call(...)
+  if type((...)) == "table" then
+    local values = self.job:named_arguments(...)
+    if values then return self(unpack(values)) end
+  end
   local outer = trace.current()
   if outer then
     errors.raise("wrong_state", ("%s: a prepared call cannot be made inside the body of a job ('%s'), which runs once "

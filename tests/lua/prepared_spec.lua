@@ -83,6 +83,17 @@ describe("a prepared call", function()
     raises("invalid_argument", "job: input 'state': a:set: the value must be", function() call.inputs.state = "1" end)
   end)
 
+  it("is called by the names of its inputs", function()
+    local job = flow.global_function {
+      name = "apart", inputs = { x = x2.x, y = x2.x }, returns = tp.Numpy,
+    } (function(x, y) return x - y end)
+    local call = job:prepare()
+    assert.is_true(call { y = vector(1, 2), x = vector(5, 5) } == vector(4, 3))
+    raises("invalid_argument", "apart: has no input 'z'", call, { x = vector(1, 2), z = vector(1, 2) })
+    raises("invalid_argument", "apart: input 'y' has no value", call, { x = vector(1, 2) })
+    raises("invalid_argument", "apart: takes 2 inputs (x, y), got 1", call, { 1, 2 })
+  end)
+
   it("does not lose what is assigned beside its inputs", function()
     local job = flow.global_function {
       name = "act",
@@ -237,16 +248,39 @@ describe("a prepared call", function()
   it("leaves no garbage", function()
     jit.off()
     jit.flush()  -- traces of earlier tests would grow side traces here all the same
-    local call, x = scaling():prepare(), vector(1, 2)
-    call(x)
-    collectgarbage()
-    collectgarbage("stop")
-    local before = collectgarbage("count")
-    for _ = 1, 100 do call(x) end
-    local after = collectgarbage("count")
-    collectgarbage("restart")
+    local several = flow.global_function {
+      inputs = x2, returns = tp.Tuple { tp.Numpy, tp.Dict { twice = tp.Numpy, parts = tp.List[tp.Numpy] } },
+    } (function(x) return x, { twice = 2 * x, parts = { x + 1, -x } } end)
+    local four = flow.global_function {
+      inputs = x2, returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy },
+    } (function(x) return x, x + 1, x + 2, x + 3 end)
+    local x = vector(1, 2)
+    for _, job in ipairs { scaling(), several, four } do
+      local call = job:prepare()
+      call(x)
+      collectgarbage()
+      collectgarbage("stop")
+      local before = collectgarbage("count")
+      for _ = 1, 100 do call(x) end
+      local after = collectgarbage("count")
+      collectgarbage("restart")
+      assert.equal(before, after)
+    end
     jit.on()
-    assert.equal(before, after)
+  end)
+
+  it("gives the same tables each time, and others once their arrays are", function()
+    local job = flow.global_function {
+      inputs = x2, returns = tp.Tuple { tp.Numpy, tp.Dict { twice = tp.Numpy, parts = tp.List[tp.Numpy] } },
+    } (function(x) return x, { twice = 2 * x, parts = { x + 1, -x } } end)
+    local call = job:prepare()
+    local _, first = call(vector(1, 2))
+    local same, again = call(vector(3, 4))
+    assert.is_true(rawequal(first, again))
+    assert.is_true(same == vector(3, 4) and again.twice == vector(6, 8) and again.parts[2] == vector(-3, -4))
+    again.twice:release()
+    _, again = call(vector(5, 6))
+    assert.is_true(again.twice == vector(10, 12) and again.parts[1] == vector(6, 7))
   end)
 
   it("is collected before its memory piles up, though Lua sees only small boxes", function()
