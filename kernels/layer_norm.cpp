@@ -1,4 +1,4 @@
-// Layer normalisation with its gradients.
+// Layer normalisation with its gradients, about the mean of each row or, as RMSNorm has it, about 0.
 // Every variance is taken in two passes, as the mean of squared distances from the mean,
 // with sums in double, so it cannot come out negative. Each sum belongs to one thread, so results do not depend on how
 // many there are.
@@ -53,7 +53,7 @@ TensorType per_row_type(const OpCall& call) {
 Launch prepare_layer_norm(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
   const double epsilon = call.attrs.number("epsilon");
-  const bool scaled = call.has(1), shifted = call.has(2);
+  const bool centred = call.attrs.flag("centred"), scaled = call.has(1), shifted = call.has(2);
   const int64_t scale_period = std::max<int64_t>(scaled ? call.inputs[1].count() : view.n, 1);
   const int64_t shift_period = std::max<int64_t>(shifted ? call.inputs[2].count() : view.n, 1);
   const int64_t period = std::min(scale_period, shift_period);  // divides the other, which has more of the last axes
@@ -69,7 +69,7 @@ Launch prepare_layer_norm(KernelCall& call) {
           const int64_t n = view.n;
           cpu::widest([&] {
             SideSums sum, squares;
-            sum.add(0, n, [&](int64_t i) { return Sums{x[i], 0}; });
+            if (centred) sum.add(0, n, [&](int64_t i) { return Sums{x[i], 0}; });
             const double centre = sum.total().first / static_cast<double>(n);
             squares.add(0, n, [&](int64_t i) { return Sums{(x[i] - centre) * (x[i] - centre), 0}; });
             const T m = static_cast<T>(centre);
@@ -103,6 +103,7 @@ Launch prepare_layer_norm(KernelCall& call) {
 
 // With h = (x - mean) * inv_std, g = dy * gamma, n values a row:
 //   dx = inv_std * (g - mean(g) - h * mean(g * h)) + dmean / n - dinv_std * inv_std^2 * h / n
+// About 0 the mean depends on nothing: without mean(g) and dmean.
 template <class T>
 struct RowGrad {
   const T *x, *dy, *gamma;  // gamma may be absent
@@ -136,7 +137,8 @@ struct RowGrad {
 
 Launch prepare_layer_norm_grad(KernelCall& call) {
   const Rows view(call.inputs[0].shape, call.attrs.integer("begin_norm_axis"));
-  const bool scaled = call.has(4), has_dmean = call.has(5), has_dinv_std = call.has(6);
+  const bool centred = call.attrs.flag("centred"), scaled = call.has(4), has_dmean = centred && call.has(5),
+             has_dinv_std = call.has(6);
   const int64_t period = std::max<int64_t>(scaled ? call.inputs[4].count() : view.n, 1);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
@@ -150,7 +152,7 @@ Launch prepare_layer_norm_grad(KernelCall& call) {
           const RowGrad<T> grad{x + start, dy + start, gamma, view.n, period, mean[row], inv_std[row]};
           cpu::widest([&] {
             const Sums sums = grad.sums();
-            double constant = -grad.inv_std * sums.first / n, along = -grad.inv_std * sums.second / n;
+            double constant = centred ? -grad.inv_std * sums.first / n : 0, along = -grad.inv_std * sums.second / n;
             if (has_dmean) constant += launch.input<T>(5)[row] / n;
             if (has_dinv_std) along -= launch.input<T>(6)[row] * grad.inv_std * grad.inv_std / n;
             grad.write(constant, along, launch.output<T>(0) + start);
@@ -215,7 +217,9 @@ std::vector<ValueId> layer_norm_grads(GradCall& g) {
   // Only the statistics may have been used; then y counts with a gradient of zero.
   const ValueId dy = g.grads[0] != kNone ? g.grads[0] : g.op("zeros_like", {g.outputs[0]});
   const Attrs axis{{"begin_norm_axis", g.attrs.integer("begin_norm_axis")}};
-  const ValueId dx = g.op("layer_norm_grad", {x, mean, inv_std, dy, gamma, g.grads[1], g.grads[2]}, axis);
+  Attrs row = axis;
+  row.set("centred", g.attrs.flag("centred"));
+  const ValueId dx = g.op("layer_norm_grad", {x, mean, inv_std, dy, gamma, g.grads[1], g.grads[2]}, row);
 
   const auto parameter_grads = [&](ValueId parameter) {
     Attrs attrs = axis;
@@ -250,8 +254,9 @@ std::vector<Term> layer_norm_grad_formula(GradCall& call, const Terms& in) {
   const RowsOf rows(call, x);
   const Term inv_std = in[2]->reshaped(rows.beside), h = (x - in[1]->reshaped(rows.beside)) * inv_std;
   const Term g = in[4] ? dy * *in[4] : dy;
-  Term dx = inv_std * (g - mean(g, rows.axes) - h * mean(g * h, rows.axes));
-  if (in[5]) dx = dx + 1 / rows.count * in[5]->reshaped(rows.beside);
+  const bool centred = call.attrs.flag("centred");
+  Term dx = inv_std * ((centred ? g - mean(g, rows.axes) : g) - h * mean(g * h, rows.axes));
+  if (centred && in[5]) dx = dx + 1 / rows.count * in[5]->reshaped(rows.beside);
   if (in[6]) dx = dx - 1 / rows.count * in[6]->reshaped(rows.beside) * inv_std.op("square") * h;
   return {dx};
 }
@@ -267,6 +272,7 @@ std::vector<Term> layer_norm_parameter_grad_formula(GradCall& call, const Terms&
 void add_core(Catalog& catalog) {
   const AttrDef begin{"begin_norm_axis", int64_t{1},
                       "first axis that is normalised over; negative counts from the last"};
+  const AttrDef centred{"centred", true, "false: about 0 in place of the mean, which is 0 then"};
 
   OpDef op;
   op.name = "layer_norm_core";
@@ -274,15 +280,17 @@ void add_core(Catalog& catalog) {
       "Each row brought to mean 0 and variance 1, then scaled and shifted. A row is everything from begin_norm_axis "
       "on.\n"
       "  y = (x - mean) * inv_std * gamma + beta, with inv_std = 1 / sqrt(variance + epsilon), variance divided by n\n"
+      "Not centred, the mean is 0 and the variance the mean of the squares.\n"
       "shapes: x (rows..., n...), gamma and beta shaped like the last axes of x, none before begin_norm_axis\n"
       "  -> y as x, mean and inv_std (rows...)\n"
       "dtypes: float32 or float64, all the same\n"
       "defaults: no gamma is 1, no beta is 0; begin_norm_axis = 1, epsilon = 1e-5\n"
       "errors: begin_norm_axis outside the rank; gamma or beta of another shape\n"
-      "source: Ba, Kiros, Hinton, Layer Normalization, 2016";
+      "source: Ba, Kiros, Hinton, Layer Normalization, 2016; Zhang, Sennrich, Root Mean Square Layer Normalization, "
+      "2019";
   op.inputs = {{"x"}, {"gamma", InputDef::Optional}, {"beta", InputDef::Optional}};
   op.outputs = {"y", "mean", "inv_std"};
-  op.attrs = {begin, {"epsilon", 1e-5, "added to the variance"}};
+  op.attrs = {begin, {"epsilon", 1e-5, "added to the variance"}, centred};
   op.infer = [](const OpCall& call) -> std::vector<TensorType> {
     const TensorType rows = per_row_type(call);
     if (call.has(1)) require_parameter(call, 1, "gamma");
@@ -295,7 +303,10 @@ void add_core(Catalog& catalog) {
   op.cpu = {prepare_layer_norm};
   op.inplace = {{0, 0}};
   const TensorType x = f32({3, 2, 4}), last = f32({4}), row = f32({3});
-  op.examples = {{{x, last, last}}, {{x}, {{"begin_norm_axis", int64_t{-1}}}}, {{x, f32({2, 4}), last}}};
+  op.examples = {{{x, last, last}},
+                 {{x}, {{"begin_norm_axis", int64_t{-1}}}},
+                 {{x, f32({2, 4}), last}},
+                 {{x, last}, {{"centred", false}}}};
   catalog.add(op);
 
   OpDef grad;
@@ -304,6 +315,7 @@ void add_core(Catalog& catalog) {
       "Gradient of layer_norm_core for x. With h = (x - mean) * inv_std and g = dy * gamma, over the n values of a "
       "row:\n"
       "  dx = inv_std * (g - sum(g) / n - h * sum(g * h) / n) + dmean / n - dinv_std * inv_std^2 * h / n\n"
+      "Not centred, without sum(g) and dmean.\n"
       "shapes: x and dy alike, mean, inv_std, dmean and dinv_std (rows...), gamma like the last axes of x -> dx as x";
   grad.inputs = {{"x"},
                  {"mean"},
@@ -313,7 +325,7 @@ void add_core(Catalog& catalog) {
                  {"dmean", InputDef::Optional},
                  {"dinv_std", InputDef::Optional}};
   grad.outputs = {"dx"};
-  grad.attrs = {begin};
+  grad.attrs = {begin, centred};
   grad.infer = [](const OpCall& call) -> std::vector<TensorType> {
     const TensorType rows = per_row_type(call);
     const char* names[] = {"x", "mean", "inv_std", "dy", "gamma", "dmean", "dinv_std"};
@@ -326,7 +338,9 @@ void add_core(Catalog& catalog) {
   grad.grad = gradient_of(layer_norm_grad_formula);
   grad.cpu = {prepare_layer_norm_grad};
   grad.inplace = {{0, 0}, {0, 3}};
-  grad.examples = {{{x, row, row, x, last}}, {{x, row, row, x, last, row, row}}};
+  grad.examples = {{{x, row, row, x, last}},
+                   {{x, row, row, x, last, row, row}},
+                   {{x, row, row, x, last, row, row}, {{"centred", false}}}};
   catalog.add(grad);
 
   OpDef parameters;

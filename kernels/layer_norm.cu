@@ -61,10 +61,11 @@ struct LayerNorm {
   Parameter gamma, beta;
   T *y, *mean, *inv_std;
   double epsilon;
+  bool centred;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
     const auto values = team.values(x + start, n, 1);
-    const double count = static_cast<double>(n), centre = values.sum() / count;
+    const double count = static_cast<double>(n), centre = centred ? values.sum() / count : 0;
     const T m = static_cast<T>(centre);
     const auto distances = values.map([=](T value) { return value - m; });
     const double squares = squares_of<T>(team, distances, n);
@@ -81,6 +82,7 @@ struct LayerNorm {
 
 // With h = (x - mean) * inv_std, g = dy * gamma, n values a row:
 //   dx = inv_std * (g - mean(g) - h * mean(g * h)) + dmean / n - dinv_std * inv_std^2 * h / n
+// About 0 the mean depends on nothing: without mean(g) and dmean.
 template <class T, class Parameter>
 struct LayerNormGrad {
   static constexpr bool kHolds = sizeof(T) == 4;
@@ -88,6 +90,7 @@ struct LayerNormGrad {
   Parameter gamma;
   const T *dmean, *dinv_std;  // may be absent
   T* dx;
+  bool centred;
   template <class Team>
   MOONFLOW_DEVICE void operator()(const Team& team, int64_t row, int64_t start, int64_t n, int64_t) const {
     const auto values = team.values(x + start, n, 1), ds = team.values(dy + start, n, 1);
@@ -95,7 +98,7 @@ struct LayerNormGrad {
     const double count = static_cast<double>(n);
     const auto h = values.map([=](T value) { return (value - m) * s; });
     const auto g = ds.map([](T d, T scale) { return d * scale; }, gamma);
-    const double sum = g.sum(), along_h = g.sum([](T of, T at) { return of * at; }, h);
+    const double sum = centred ? g.sum() : 0, along_h = g.sum([](T of, T at) { return of * at; }, h);
     const T constant = static_cast<T>(-s * sum / count + (dmean ? dmean[row] / count : 0));
     const T along = static_cast<T>(-s * along_h / count - (dinv_std ? dinv_std[row] * s * s / count : 0));
     g.map([=](T of, T at) { return s * of + constant + along * at; }, h).write(dx + start);
@@ -151,7 +154,7 @@ const T* optional(const LaunchCall& at, int i, bool present) {
 Launch prepare_layer_norm(KernelCall& call) {
   const Lanes rows = rows_of(call);
   const double epsilon = call.attrs.number("epsilon");
-  const bool scaled = call.has(1), shifted = call.has(2);
+  const bool centred = call.attrs.flag("centred"), scaled = call.has(1), shifted = call.has(2);
   const bool whole = is_whole_row(call, 1, rows) && is_whole_row(call, 2, rows);
   const LongDivisor scale_period = period_of(call, 1), shift_period = period_of(call, 2);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
@@ -159,7 +162,7 @@ Launch prepare_layer_norm(KernelCall& call) {
     const auto start = [=](const LaunchCall& at, const auto& gamma, const auto& beta) {
       for_each_lane(at.stream, rows,
                     LayerNorm<T, std::decay_t<decltype(gamma)>>{at.input<T>(0), gamma, beta, at.output<T>(0),
-                                                                at.output<T>(1), at.output<T>(2), epsilon});
+                                                                at.output<T>(1), at.output<T>(2), epsilon, centred});
     };
     if (whole)
       return [=](const LaunchCall& at) { start(at, WholeRow<T>{at.input<T>(1)}, WholeRow<T>{at.input<T>(2)}); };
@@ -172,8 +175,8 @@ Launch prepare_layer_norm(KernelCall& call) {
 
 Launch prepare_layer_norm_grad(KernelCall& call) {
   const Lanes rows = rows_of(call);
-  const bool scaled = call.has(4), whole = is_whole_row(call, 4, rows), has_dmean = call.has(5),
-             has_dinv_std = call.has(6);
+  const bool centred = call.attrs.flag("centred"), scaled = call.has(4), whole = is_whole_row(call, 4, rows),
+             has_dmean = centred && call.has(5), has_dinv_std = call.has(6);
   const LongDivisor period = period_of(call, 4);
   return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
     using T = decltype(zero);
@@ -181,7 +184,7 @@ Launch prepare_layer_norm_grad(KernelCall& call) {
       for_each_lane(at.stream, rows,
                     LayerNormGrad<T, std::decay_t<decltype(gamma)>>{
                         at.input<T>(0), at.input<T>(1), at.input<T>(2), at.input<T>(3), gamma,
-                        optional<T>(at, 5, has_dmean), optional<T>(at, 6, has_dinv_std), at.output<T>(0)});
+                        optional<T>(at, 5, has_dmean), optional<T>(at, 6, has_dinv_std), at.output<T>(0), centred});
     };
     if (whole) return [=](const LaunchCall& at) { start(at, WholeRow<T>{at.input<T>(4)}); };
     return [=](const LaunchCall& at) { start(at, Repeated<T>{optional<T>(at, 4, scaled), period, T(1)}); };

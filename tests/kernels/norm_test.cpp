@@ -165,6 +165,19 @@ TEST_CASE("layer norm normalises each row, whatever the shape of its parameters"
         }) == "gamma is (3), it should be shaped like the last axes of x (4, 3, 5), from axis 1 or later");
 }
 
+TEST_CASE("a layer norm about 0 divides each row by its root mean square") {
+  Session session = make_session();
+  const Tensor x = random_values({DType::Float64, {4, 15}}, 1, -3, 7);
+  const std::vector<Tensor> out = session.evaluate("layer_norm_core", {x}, {{"centred", false}, {"epsilon", 0.5}});
+  const Tensor squares = session.evaluate("reduce_mean", {session.evaluate("square", {x})[0]}, {{"axis", Ints{1}}})[0];
+  for (int row = 0; row < 4; ++row) {
+    const double root = std::sqrt(numbers(squares)[row] + 0.5);
+    CHECK(numbers(out[1])[row] == 0);
+    CHECK(numbers(out[2])[row] == Approx(1 / root).epsilon(1e-14));
+    CHECK(numbers(out[0])[15 * row] == Approx(numbers(x)[15 * row] / root).epsilon(1e-14));
+  }
+}
+
 TEST_CASE("moments agree with their definition over any axes") {
   Session session = make_session();
   const Tensor x = random_values({DType::Float64, {3, 4, 5, 2}}, 1);

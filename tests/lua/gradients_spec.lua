@@ -353,6 +353,7 @@ describe("a gradient of a gradient", function()
     local target = np.array({ { 0.2, 0.5, 0.3 }, { 0.1, 0.1, 0.8 } }, flow.double)
     for name, loss in pairs {
       layer_norm = function(b) return flow.layers.layer_norm(b) ^ 3 end,
+      rms_norm = function(b) return flow.layers.rms_norm(b) ^ 3 end,
       batch_norm = function(b) return flow.layers.batch_normalization(b, { axis = 1, training = true }) ^ 3 end,
       moments = function(b)
         local mean, variance = flow.nn.moments(b, { axes = { 1 }, keepdims = true })

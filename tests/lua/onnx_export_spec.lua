@@ -57,6 +57,12 @@ describe("a job that is written", function()
     end, { tolerance = 1e-5 })
   end)
 
+  it("divides by the root mean square, with a scale or without", function()
+    comes_back({ 2, 5, 8 }, function(x)
+      return flow.layers.rms_norm(flow.nn.rms_norm(x, { begin_norm_axis = 1, epsilon = 0.1 }) + 1, { name = "norm" })
+    end, { tolerance = 1e-5 })
+  end)
+
   it("has losses, as of a job that tells how well a net predicts", function()
     comes_back({ 2, 3, 4 }, function(x)
       local labels, logits = flow.math.argmax(x, 1), flow.transpose(x, { 0, 2, 1 })  -- (2, 4) and (2, 4, 3)

@@ -269,6 +269,27 @@ function(given, t, signature)
   })
 end)
 
+define("rms_norm", {
+  { "inputs", "blob" }, { "scale", "boolean", true }, { "trainable", "boolean", true },
+  { "begin_norm_axis", "integer", -1 },
+  { "epsilon", "finite", 1e-5, text = "added to the mean of the squares under the root" }, { "name", "string?" },
+}, [[
+Divides each row by the root of its mean square, then scales it: a layer_norm that takes no mean off, as nets that write
+have it. A row is the last axis, or everything from begin_norm_axis on.
+  out = inputs / sqrt(mean(inputs^2) + epsilon) * gamma
+shapes: inputs (..., n...) -> alike; gamma (n...)
+variables: name-gamma (ones)]],
+function(given, t, signature)
+  local x = given.inputs
+  local axis = signature:axis(given.begin_norm_axis, #x.shape)
+  local names = naming(t, given.name, "RmsNorm")
+  return nn.rms_norm(x, {
+    gamma = given.scale and weight(t, signature.where, names, "gamma", { unpack(x.shape:table(), axis + 1) }, ones,
+      { dtype = x.dtype, trainable = given.trainable }) or nil,
+    begin_norm_axis = axis, epsilon = given.epsilon, name = names.name,
+  })
+end)
+
 define("prelu", {
   { "inputs", "blob" }, { "alpha_initializer", "initializer?" }, { "alpha_regularizer", "regularizer?" },
   { "shared_axes", "list?" }, { "trainable", "boolean", true }, { "name", "string?" }, { "model_distribute", "any?" },

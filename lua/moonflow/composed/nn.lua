@@ -135,6 +135,23 @@ function(given, _, signature)
   return out
 end)
 
+define("rms_norm", {
+  { "inputs", "blob" }, { "gamma", "blob?" },
+  { "begin_norm_axis", "integer", -1, text = "the first axis of what is normalised together" },
+  { "epsilon", "finite", 1e-5, text = "added to the mean of the squares under the root" },
+}, [[
+Divides each row by the root of its mean square, then multiplies by gamma where it is given: a layer_norm that takes no
+mean off. A row is everything from begin_norm_axis on, the last axis unless said.
+  out = inputs / sqrt(mean(inputs^2) + epsilon) * gamma
+shapes: inputs (..., n...), gamma shaped like the last axes of it, none before begin_norm_axis -> as inputs
+dtypes: float32, float64
+source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019]],
+function(given, _, signature)
+  local axis = signature:axis(given.begin_norm_axis, #given.inputs.shape)
+  return (ops.apply("layer_norm_core", { given.inputs, given.gamma or false, false },
+    { begin_norm_axis = axis, epsilon = given.epsilon, centred = false }, given.name))
+end)
+
 -- ---- element by element -------------------------------------------------------------------------------------------
 
 ops.extend("nn.sigmoid_cross_entropy_with_logits", "Labels of 0 and 1 may be of an integer dtype.",

@@ -445,12 +445,27 @@ function ops.matmul(w)
   })
 end
 
+-- A norm about 0, for which ONNX has a word from opset 23 on.
+local function over_root_mean_square(w, axes)
+  local square = w:emit("Mul", { w:input(1), w:input(1) }, nil, "square")
+  local mean = w:emit("ReduceMean", { square }, { axes = { ints = axes } }, "mean")
+  local root = w:emit("Sqrt", { w:emit("Add", { mean, w:number(w.attrs.epsilon) }, nil, "safe") }, nil, "root")
+  local y = w:emit("Div", { w:input(1), root }, nil, (w:has(2) or w:has(3)) and "rows" or nil)
+  if w:has(2) then y = w:emit("Mul", { y, w:input(2) }, nil, w:has(3) and "scaled" or nil) end
+  return w:has(3) and w:emit("Add", { y, w:input(3) }) or y
+end
+
 function ops.layer_norm_core(w)
   for i = 2, 3 do
     if w.uses[w.op.outputs[i]] then w:fail("is asked for its means or deviations, which ONNX has in another form") end
   end
   local sizes = w:sizes(1)
   local axis = w:axis(w.attrs.begin_norm_axis, #sizes)
+  if not w.attrs.centred then
+    local axes = {}
+    for i = axis, #sizes - 1 do axes[#axes + 1] = i end
+    return over_root_mean_square(w, axes)
+  end
   local ones = { value = 1, dtype = w:dtype(1), shape = { unpack(sizes, axis + 1) } }
   local gamma = w:has(2) and w:input(2) or w:array((ndarray.evaluate("constant", {}, ones)), "ones")
   return w:emit("LayerNormalization", { w:input(1), gamma, w:has(3) and w:input(3) or nil },

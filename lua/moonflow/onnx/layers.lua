@@ -509,12 +509,9 @@ end
 function operators.RMSNormalization(node)
   node:ignore("stash_type")
   local x = node:input(1)
-  local axes = {}
-  for i = node:axis_of(node:int("axis", -1), #x.shape), #x.shape - 1 do axes[#axes + 1] = i end
-  local square = node:apply("square", { x }, nil, "square")
-  local mean = node:apply("reduce_mean", { square }, { axis = axes, keepdims = true }, "mean")
-  local safe = node:apply("add", { mean, node:filled(node:float("epsilon", 1e-5), x.dtype) }, nil, "safe")
-  local row = node:apply("multiply", { x, node:apply("rsqrt", { safe }, nil, "factor") }, nil, "row")
+  local row = node:apply("layer_norm_core", { x, false, false }, {
+    begin_norm_axis = node:axis_of(node:int("axis", -1), #x.shape), epsilon = node:float("epsilon", 1e-5),
+    centred = false }, "row")
   return node:apply("multiply", { row, node:input(2) })
 end
 

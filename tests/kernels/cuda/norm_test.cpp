@@ -196,6 +196,10 @@ TEST_CASE("layer normalisation agrees with the CPU for rows of every length") {
       Attrs with_shape = attrs;
       with_shape.set("shape", shift.shape().dims());
       beside.check("layer_norm_parameter_grad", {x, y[1], y[2], dy}, with_shape, 2e-5);
+      Attrs about_zero = attrs;
+      about_zero.set("centred", false);
+      beside.check("layer_norm_core", {x, gamma, shift}, about_zero);
+      beside.check("layer_norm_grad", {x, y[1], y[2], dy, gamma, y[2], y[1]}, about_zero);
     }
   }
 }
