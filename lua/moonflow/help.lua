@@ -352,7 +352,9 @@ local foreign = {
   scatter_max = "flow.math.unsorted_segment_max", scatter_softmax = "flow.math.unsorted_segment_softmax",
   edge_softmax = "flow.math.unsorted_segment_softmax", zeropad2d = "flow.pad", rand_like = "flow.random.uniform",
   randn_like = "flow.random.normal", multiheadattention = "flow.nn.dot_product_attention",
-  rmsnorm = "flow.layers.rms_norm", swiglu = "flow.nn.swish",
+  rmsnorm = "flow.layers.rms_norm", rope = "flow.nn.rotary_embedding", rotary = "flow.nn.rotary_embedding",
+  apply_rotary_pos_emb = "flow.nn.rotary_embedding", apply_rotary_emb = "flow.nn.rotary_embedding",
+  swiglu = "flow.nn.swish",
   steplr = "flow.optimizer.PiecewiseScalingScheduler", multisteplr = "flow.optimizer.PiecewiseScalingScheduler",
   cosineannealinglr = "flow.optimizer.CosineScheduler", exponentiallr = "flow.optimizer.ExponentialScheduler",
 }

@@ -1,4 +1,4 @@
--- What nets that write are made of: norms that take no mean off.
+-- What nets that write are made of: norms that take no mean off, rotary positions.
 local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
@@ -63,5 +63,64 @@ describe("division by the root mean square", function()
     end)
     near(got.w, want.w, 1e-4)
     near(got.gamma, want.gamma, 1e-4)
+  end)
+end)
+
+describe("rotary positions", function()
+  local function turned(x, options, places)
+    flow.clear_default_session()
+    local given = {}
+    for key, value in pairs(options or {}) do given[key] = value end
+    if not places then return run(x, function(b) return flow.nn.rotary_embedding(b, given) end) end
+    return checks.run({ x, places }, function(b, at)
+      given.places = at
+      return flow.nn.rotary_embedding(b, given)
+    end)
+  end
+  -- One head of one sentence, whose words are the rows.
+  local function heads_of(rows) return np.array(rows, flow.float):reshape(1, #rows, 1, #rows[1]) end
+
+  it("turn the i-th numbers of both halves, or neighbours, by the place times an angle that falls with i", function()
+    local c, s = math.cos, math.sin
+    local slow = 100 ^ (-1 / 2)
+    near(turned(heads_of { { 5, 6, 7, 8 }, { 1, 2, 3, 4 } }, { base = 100 }), heads_of {
+      { 5, 6, 7, 8 },
+      { c(1) - 3 * s(1), 2 * c(slow) - 4 * s(slow), s(1) + 3 * c(1), 2 * s(slow) + 4 * c(slow) } }, 1e-6)
+    near(turned(heads_of { { 5, 6, 7, 8 }, { 1, 2, 3, 4 } }, { base = 100, interleaved = true }), heads_of {
+      { 5, 6, 7, 8 },
+      { c(1) - 2 * s(1), s(1) + 2 * c(1), 3 * c(slow) - 4 * s(slow), 3 * s(slow) + 4 * c(slow) } }, 1e-6)
+    near(turned(heads_of { { 9, 9, 9 }, { 1, 2, 3 } }, { width = 2 }), heads_of {
+      { 9, 9, 9 }, { c(1) - 2 * s(1), s(1) + 2 * c(1), 3 } }, 1e-6)
+  end)
+
+  it("are those of the places that a run is given, of all texts or of each", function()
+    local x = np.random.default_rng(1):normal(0, 1, { 2, 6, 3, 8 })
+    local all = turned(x)
+    near(turned(x, {}, np.arange(6, { dtype = flow.int32 })), all, 1e-5)
+    near(turned(x, {}, np.stack { np.arange(6, { dtype = flow.int64 }), np.arange(6, { dtype = flow.int64 }) }), all,
+      1e-5)
+    near(turned(x:slice(":, 2:4"), {}, np.array({ { 2, 3 } }, flow.int32)), all:slice(":, 2:4"), 1e-5)
+    local apart = turned(x:slice(":, :2"), {}, np.array({ { 0, 1 }, { 4, 5 } }, flow.int32))
+    near(apart[0], all[0]:slice(":2"), 1e-5)
+    assert.is_false(np.allclose(apart[1], all[1]:slice(":2"), { atol = 0.1 }))
+  end)
+
+  it("let products of queries and keys depend on how far apart they are", function()
+    local rng = np.random.default_rng(2)
+    local q, k = rng:normal(0, 1, { 1, 1, 1, 8 }), rng:normal(0, 1, { 1, 1, 1, 8 })
+    local function product(i, j)
+      return np.sum(turned(q, {}, np.array({ i }, flow.int32)) * turned(k, {}, np.array({ j }, flow.int32)))
+    end
+    assert.near(product(0, 3), product(17, 20), 1e-4)
+  end)
+
+  it("name what does not fit", function()
+    local x = heads_of { { 1, 2, 3 } }
+    checks.refuses("width is 3, wanted an even number from 2 to 3, which each head has", turned, x)
+    checks.refuses("'b' is (1, 3), wanted (batch, length, heads, width)", turned, x:reshape(1, 3))
+    checks.refuses("places is int32 (2), wanted integers (1, 1), one for each word of 'b'", turned, x, { width = 2 },
+      np.array({ 1, 2 }, flow.int32))
+    checks.refuses("places is float32 (1), wanted integers (1, 1)", turned, x, { width = 2 }, np.array { 1 })
+    checks.refuses("base must be above 0, got -1", turned, x, { width = 2, base = -1 })
   end)
 end)

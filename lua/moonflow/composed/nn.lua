@@ -1,10 +1,13 @@
 --- The part of flow.nn that is put together from ops: dropout, attention, normalisation with given statistics. What is
 -- about images, about volumes and what is a loss have files of their own.
 
+local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
+local rotations = require "moonflow.formulas.rotations"
+local tools = require "moonflow.composed.tools"
 
 -- What help says of parameters that mean the same throughout.
 local texts = {
@@ -104,6 +107,81 @@ function(given, t, signature)
   return (ops.apply("dot_product_attention", { query, key, given.value, given.mask or false, kept }, {
     scale = given.scale or query.shape[3] ^ -0.5, causal = given.causal, rate = rate,
   }, given.name))
+end)
+
+-- By how much the angle of each pair grows from place to place.
+local function frequencies(base, pairs)
+  local list = {}
+  for i = 0, pairs - 1 do list[i + 1] = base ^ (-i / pairs) end
+  return list
+end
+
+-- Cosines and sines (1, length, 1, pairs) of the places from 0 on, as constants of the job.
+local function table_of_angles(t, length, base, pairs, dtype)
+  local cos, sin = {}, {}
+  local steps = frequencies(base, pairs)
+  for place = 0, length - 1 do
+    for i = 1, pairs do
+      local angle = place * steps[i]
+      cos[#cos + 1], sin[#sin + 1] = math.cos(angle), math.sin(angle)
+    end
+  end
+  local shape = { 1, length, 1, pairs }
+  return ops.constant(t, core.array(cos, dtype, shape)), ops.constant(t, core.array(sin, dtype, shape))
+end
+
+-- The same of places that a run knows, whose shape is { batch or 1, length }.
+local function angles_at(of_job, places, shape, base, pairs, dtype)
+  local column = of_job:apply("reshape", { places }, { shape = { shape[1], shape[2], 1, 1 } }, "column")
+  local angles = of_job:apply("multiply", { of_job:apply("cast", { column }, { dtype = "float32" }, "places"),
+    core.array(frequencies(base, pairs), "float32") }, nil, "angles")
+  local function of(op)
+    local value = of_job:apply(op, { angles }, nil, op)
+    return dtype == "float32" and value or of_job:apply("cast", { value }, { dtype = dtype }, op .. "_cast")
+  end
+  return of("cos"), of("sin")
+end
+
+define("rotary_embedding", {
+  { "x", "blob" }, { "places", "blob?" },
+  { "base", "finite", 10000, text = "how much slower each pair turns than the one before is base^(-2 / width)" },
+  { "interleaved", "boolean", false, text = "a pair is two neighbours, and not the i-th numbers of both halves" },
+  { "width", "integer?", text = "how many numbers of a head are turned, from the first on; all when left out" },
+}, [[
+Rotary positions: turns each pair of a head's numbers by an angle that grows with the place in the sequence, so that
+attention sees how far apart a query and a key are. It is for both of them, and not for the values.
+  out[p] = x[p] cos(a) - x[q] sin(a), out[q] = x[p] sin(a) + x[q] cos(a), where p and q are the i-th pair of `width`
+  numbers and a = place * base^(-2i / width)
+shapes: x (batch, length, heads, width), as flow.nn.dot_product_attention has it -> alike; places (length),
+  (1, length) or (batch, length)
+dtypes: x of a floating dtype, places of an integer one
+defaults: places 0, 1, ... length - 1. Where a text is gone on with word by word, give the place of each word, from 0
+source: Su and others, RoFormer, 2021. Halves are as Llama and GPT-NeoX have them, neighbours as GPT-J and RoFormer]],
+function(given, t, signature)
+  local x, places = given.x, given.places
+  if #x.shape ~= 4 then
+    signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, length, heads, width)")
+  end
+  local batch, length, _, all = unpack(x.shape:table())
+  local width = given.width or all
+  if width < 2 or width > all or width % 2 ~= 0 then
+    signature:fail((": width is %d, wanted an even number from 2 to %d, which each head has"):format(width, all))
+  end
+  if given.base <= 0 then signature:fail(": base must be above 0, got " .. given.base) end
+  local of_job = tools.new(t, signature, given.name or t:unnamed("RotaryEmbedding"))
+  local cos, sin
+  if places then
+    local sizes = places.shape:table()
+    if #sizes == 1 then sizes = { 1, sizes[1] } end
+    if dtypes.floating[places.dtype] or #sizes ~= 2 or sizes[2] ~= length or sizes[1] ~= 1 and sizes[1] ~= batch then
+      signature:fail((": places is %s %s, wanted integers (%d, %d), one for each word of '%s'"):format(places.dtype,
+        tostring(places.shape), batch, length, x.name))
+    end
+    cos, sin = angles_at(of_job, places, sizes, given.base, width / 2, x.dtype)
+  else
+    cos, sin = table_of_angles(t, length, given.base, width / 2, x.dtype)
+  end
+  return rotations.turned(of_job, x, cos, sin, given.interleaved)
 end)
 
 -- ---- normalisation ------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 -- Heads are taken as (batch, length, heads, width), as the op of the catalog has them. ONNX has them so where a value
 -- has three axes, and with heads before length where it has four.
 
+local rotations = require "moonflow.formulas.rotations"
+
 local operators = {}
 
 -- ---- heads --------------------------------------------------------------------------------------------------------
@@ -171,13 +173,11 @@ function operators.Attention(node)
     node:is_wanted(4) and node:need(asked[mode], "qk_matmul_output_mode " .. mode) or nil
 end
 
--- Su and others, 2021: each pair of a head's numbers is turned by an angle that grows with the place in the sequence.
--- A pair is neighbours, or the i-th numbers of both halves.
 function operators.RotaryEmbedding(node)
   local x, cos, sin, at = node:input(1), node:input(2), node:input(3), node:optional(4)
   local heads = node:int("num_heads", 0)
   local rows = heads_of(node, x, heads > 0 and heads or nil, "heads")
-  local batch, length, count, width = unpack(rows.shape:table())
+  local width = rows.shape[3]
   local turned = node:int("rotary_embedding_dim", 0)
   if turned == 0 then turned = width end
   if turned < 0 or turned > width or turned % 2 ~= 0 then
@@ -193,34 +193,7 @@ function operators.RotaryEmbedding(node)
   end
   cos, sin = angles(cos, "cos"), angles(sin, "sin")
 
-  local part = turned < width and node:cut(rows, 3, 0, turned, "part") or rows
-  local half, is_neighbours = turned / 2, node:int("interleaved", 0) ~= 0
-  local single = { batch, length, count, half }
-  local one, other
-  if is_neighbours then
-    local pairs = node:reshape(part, { batch, length, count, half, 2 }, "pairs")
-    one = node:reshape(node:cut(pairs, 4, 0, 1, "firsts"), single, "first")
-    other = node:reshape(node:cut(pairs, 4, 1, 1, "seconds"), single, "second")
-  else
-    one, other = node:cut(part, 3, 0, half, "first"), node:cut(part, 3, half, half, "second")
-  end
-  local function times(a, b, word) return node:apply("multiply", { a, b }, nil, word) end
-  local real = node:apply("subtract", { times(cos, one, "cos_first"), times(sin, other, "sin_second") }, nil, "real")
-  local imaginary = node:apply("add", { times(sin, one, "sin_first"), times(cos, other, "cos_second") }, nil,
-    "imaginary")
-  local result
-  if is_neighbours then
-    local column = { batch, length, count, half, 1 }
-    local pairs = node:apply("concat", { node:reshape(real, column, "real_column"),
-      node:reshape(imaginary, column, "imaginary_column") }, { axis = 4 }, "turned_pairs")
-    result = node:reshape(pairs, { batch, length, count, turned }, "turned")
-  else
-    result = node:apply("concat", { real, imaginary }, { axis = 3 }, "turned")
-  end
-  if turned < width then
-    local rest = node:cut(rows, 3, turned, width - turned, "rest")
-    result = node:apply("concat", { result, rest }, { axis = 3 }, "with_rest")
-  end
+  local result = rotations.turned(node, rows, cos, sin, node:int("interleaved", 0) ~= 0)
   if #x.shape == 3 then return node:reshape(result, x.shape:table()) end
   return lengths_first(node, result)
 end
