@@ -354,7 +354,7 @@ local foreign = {
   randn_like = "flow.random.normal", multiheadattention = "flow.nn.dot_product_attention",
   rmsnorm = "flow.layers.rms_norm", rope = "flow.nn.rotary_embedding", rotary = "flow.nn.rotary_embedding",
   apply_rotary_pos_emb = "flow.nn.rotary_embedding", apply_rotary_emb = "flow.nn.rotary_embedding",
-  swiglu = "flow.nn.swish",
+  repeat_kv = "flow.nn.dot_product_attention", swiglu = "flow.nn.swish",
   steplr = "flow.optimizer.PiecewiseScalingScheduler", multisteplr = "flow.optimizer.PiecewiseScalingScheduler",
   cosineannealinglr = "flow.optimizer.CosineScheduler", exponentiallr = "flow.optimizer.ExponentialScheduler",
 }

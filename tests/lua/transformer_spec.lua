@@ -1,4 +1,4 @@
--- What nets that write are made of: norms that take no mean off, rotary positions.
+-- What nets that write are made of: norms that take no mean off, rotary positions, heads that share keys.
 local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
@@ -122,5 +122,35 @@ describe("rotary positions", function()
       np.array({ 1, 2 }, flow.int32))
     checks.refuses("places is float32 (1), wanted integers (1, 1)", turned, x, { width = 2 }, np.array { 1 })
     checks.refuses("base must be above 0, got -1", turned, x, { width = 2, base = -1 })
+  end)
+end)
+
+describe("heads of queries that share keys and values", function()
+  local function attended(own)
+    flow.clear_default_session()
+    local rng = np.random.default_rng(4)
+    local query, key, value = rng:normal(0, 1, { 2, 5, 6, 4 }), rng:normal(0, 1, { 2, 5, 2, 4 }),
+      rng:normal(0, 1, { 2, 5, 2, 4 })
+    if own then key, value = np.repeat_interleave(key, 3, 2), np.repeat_interleave(value, 3, 2) end
+    return checks.run({ query, key, value }, function(q, k, v)
+      local y = flow.nn.dot_product_attention(q, k, v, { causal = true })
+      local dk, dv = unpack(flow.gradients(flow.math.reduce_sum(y ^ 2), { k, v }))
+      return y, dk, dv
+    end, { returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy } })
+  end
+
+  it("are as heads of which each has a copy, whose gradients are added", function()
+    local y, dk, dv = attended()
+    local wanted, own_dk, own_dv = attended(true)
+    near(y, wanted, 1e-6)
+    near(dk, own_dk:reshape(2, 5, 2, 3, 4):sum(3), 1e-5)
+    near(dv, own_dv:reshape(2, 5, 2, 3, 4):sum(3), 1e-5)
+  end)
+
+  it("are a whole number for each", function()
+    local q, k = np.zeros { 1, 1, 4, 2 }, np.zeros { 1, 1, 3, 2 }
+    checks.raises("shape_mismatch", "query is (1, 1, 4, 2), key is (1, 1, 3, 2)", checks.run, { q, k }, function(a, b)
+      return flow.nn.dot_product_attention(a, b, b)
+    end)
   end)
 end)

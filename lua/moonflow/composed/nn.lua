@@ -75,6 +75,15 @@ end)
 
 -- ---- attention ----------------------------------------------------------------------------------------------------
 
+-- Keys or values with as many heads as the queries have, where several of these share one.
+local function with_heads(x, heads)
+  local batch, length, own, width = unpack(x.shape:table())
+  if own == heads or own == 0 or heads % own ~= 0 then return x end
+  local column = ops.apply("reshape", { x }, { shape = { batch, length, own, 1, width } })
+  local repeated = ops.apply("broadcast_to", { column }, { shape = { batch, length, own, heads / own, width } })
+  return ops.apply("reshape", { repeated }, { shape = { batch, length, heads, width } })
+end
+
 define("dot_product_attention", {
   { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "blob?" }, { "causal", "boolean", false },
   { "scale", "finite?" }, { "rate", "finite", 0, text = "share of the weights that dropout sets to 0, in train jobs" },
@@ -82,7 +91,8 @@ define("dot_product_attention", {
 }, [[
 softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
-  layer's (batch, length, heads * width) under another shape, so a reshape is all that it needs.
+  layer's (batch, length, heads * width) under another shape, so a reshape is all that it needs. Keys and values may
+  have fewer heads, each of which is that of as many neighbouring heads of queries (grouped queries)
 mask: int8 that broadcasts to (batch, heads, queries, keys); where it is 0 a query does not look at a key. A query that
   looks at none gives 0
 causal: query i looks at the keys 0 to i only
@@ -90,12 +100,13 @@ rate: of dropout on the weights, in train jobs, as in flow.nn.dropout
 defaults: scale 1 / sqrt(width)]],
 function(given, t, signature)
   check_rate(given.rate, signature)
-  local query, key = given.query, given.key
-  for _, x in ipairs { query, key, given.value } do
+  local query = given.query
+  for _, x in ipairs { query, given.key, given.value } do
     if #x.shape ~= 4 then
       signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, length, heads, width)")
     end
   end
+  local key, value = with_heads(given.key, query.shape[2]), with_heads(given.value, query.shape[2])
   local rate, kept = given.rate, false
   if t.type == "train" and rate > 0 then
     kept = ops.apply("random_mask", {}, {
@@ -104,7 +115,7 @@ function(given, t, signature)
   else
     rate = 0
   end
-  return (ops.apply("dot_product_attention", { query, key, given.value, given.mask or false, kept }, {
+  return (ops.apply("dot_product_attention", { query, key, value, given.mask or false, kept }, {
     scale = given.scale or query.shape[3] ^ -0.5, causal = given.causal, rate = rate,
   }, given.name))
 end)
