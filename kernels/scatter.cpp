@@ -15,6 +15,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/scatter_assign.h"
 #include "kernels/types.h"
 
 namespace moonflow {
@@ -494,6 +495,7 @@ void add_scatter(Catalog& catalog) {
   add_unsorted_segment(catalog, Into::Sum);
   add_unsorted_segment(catalog, Into::Max);
   add_dim_gather(catalog);
+  add_scatter_assign(catalog);
 }
 
 }  // namespace moonflow

@@ -13,6 +13,7 @@
 #include "kernels/dense_update.h"
 #include "kernels/matmul_update.h"
 #include "kernels/rows_update.h"
+#include "kernels/scatter_assign.h"
 #include "kernels/types.h"
 #include "kernels/update_rules.h"
 
@@ -68,6 +69,9 @@ OpDef assign() {
   op.outputs = {};
   op.infer = infer_assign;
   op.writes = {0};
+  op.rewrites = {{"tensor_scatter_nd_update + assign",
+                  {"tensor_scatter_nd_rows", "tensor_scatter_nd_assign"},
+                  fuse_scatter_into_assign}};
   op.cpu = {[](KernelCall& call) -> Launch {
     return [bytes = call.inputs[0].bytes()](const LaunchCall& launch) {
       char* to = static_cast<char*>(launch.inputs[0]);
@@ -84,6 +88,7 @@ OpDef assign() {
 OpDef assign_add() {
   OpDef op = assign();
   op.name = op.lua = "assign_add";
+  op.rewrites.clear();
   op.doc =
       "Adds a value to a variable at the end of the run.\n"
       "  variable = variable + value\n"

@@ -1,4 +1,5 @@
--- What nets that write are made of: norms that take no mean off, rotary positions, heads that share keys.
+-- What nets that write are made of: norms that take no mean off, rotary positions, heads that share keys, what they
+-- remember.
 local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
@@ -152,5 +153,50 @@ describe("heads of queries that share keys and values", function()
     checks.raises("shape_mismatch", "query is (1, 1, 4, 2), key is (1, 1, 3, 2)", checks.run, { q, k }, function(a, b)
       return flow.nn.dot_product_attention(a, b, b)
     end)
+  end)
+end)
+
+describe("a variable that is given itself with other rows", function()
+  -- What two runs leave of (2, 3, 2), and the steps of the plan.
+  local function kept(also)
+    flow.clear_default_session()
+    local rows = tp.Numpy.Placeholder({ 2, 2 }, { dtype = flow.int32 })
+    local job = flow.global_function {
+      inputs = { at = rows, updates = tp.Numpy.Placeholder({ 2, 2 }) }, returns = tp.Numpy,
+    } (function(at, updates)
+      local cache = flow.get_variable("cache", { shape = { 2, 3, 2 }, trainable = false,
+        initializer = flow.constant_initializer(7) })
+      local now = flow.tensor_scatter_nd_update(cache, at, updates * 1)
+      flow.assign(cache, now)
+      return also and now or cache * 1
+    end)
+    local seen = job(np.array({ { 0, 1 }, { 1, 2 } }, flow.int32), np.array { { 1, 2 }, { 3, 4 } })
+    job(np.array({ { 1, 0 }, { 1, 0 } }, flow.int32), np.array { { 5, 5 }, { 6, 6 } })
+    return flow.get_all_variables().cache, seen, job
+  end
+  local wanted = { { { 7, 7 }, { 1, 2 }, { 7, 7 } }, { { 6, 6 }, { 7, 7 }, { 3, 4 } } }
+
+  it("is written there alone, after all that reads it, and the last of several rows stays", function()
+    local cache, seen, job = kept()
+    assert.same(wanted, cache:totable())
+    assert.is_true(seen == np.full({ 2, 3, 2 }, 7))
+    if not os.getenv("MOONFLOW_TEST_PLACEMENT") then
+      local plan = job:summary { plan = true }
+      assert.truthy(plan:find("tensor_scatter_nd_assign", 1, true), plan)
+      assert.falsy(plan:find("tensor_scatter_nd_update", 1, true), plan)
+    end
+  end)
+
+  it("is the same where the job reads what it becomes", function()
+    local cache, seen = kept(true)
+    assert.same(wanted, cache:totable())
+    assert.same({ { { 7, 7 }, { 1, 2 }, { 7, 7 } }, { { 7, 7 }, { 7, 7 }, { 3, 4 } } }, seen:totable())
+  end)
+
+  it("keeps all of its rows where a place is out of bounds", function()
+    local cache, _, job = kept()
+    checks.raises("out_of_range", "indices at (1, 1) is 3, outside [0, 3)", job,
+      np.array({ { 0, 0 }, { 0, 3 } }, flow.int32), np.zeros { 2, 2 })
+    assert.is_true(flow.get_all_variables().cache == cache)
   end)
 end)
