@@ -133,14 +133,31 @@ struct Selection {
   // Keys that some query before `last_query` may look at, and those that query `i` may.
   int64_t keys_before(int64_t last_query, int64_t keys) const { return causal ? std::min(keys, last_query) : keys; }
   int64_t keys_of(int64_t i, int64_t keys) const { return causal ? std::min(keys, i + 1) : keys; }
+  // Keys up to the last one that the mask lets one of the queries look at, one at least.
+  int64_t keys_in_sight(const int8_t* mask, int64_t batch, int64_t head, const Sizes& sizes) const {
+    if (!masked) return sizes.keys;
+    int64_t seen = std::min<int64_t>(sizes.keys, 1);
+    for (int64_t i = mask_steps[2] == 0 ? 1 : sizes.queries; i-- > 0;) {
+      const int8_t* const row = mask_of(mask, batch, head, i);
+      int64_t last = sizes.keys;
+      while (last > seen && row[(last - 1) * mask_steps[3]] == 0) --last;
+      seen = std::max(seen, last);
+    }
+    return seen;
+  }
 
   // Scores that must not count become minus infinity.
   template <class T>
   void mask_row(const int8_t* mask, int64_t batch, int64_t head, int64_t query, int64_t n, T* scores) const {
     if (!masked) return;
-    const int8_t* row = mask + batch * mask_steps[0] + head * mask_steps[1] + query * mask_steps[2];
+    const int8_t* const row = mask_of(mask, batch, head, query);
     const int64_t step = mask_steps[3];
     for (int64_t j = 0; j < n; ++j) scores[j] = row[j * step] != 0 ? scores[j] : -std::numeric_limits<T>::infinity();
+  }
+
+ private:
+  const int8_t* mask_of(const int8_t* mask, int64_t batch, int64_t head, int64_t query) const {
+    return mask + batch * mask_steps[0] + head * mask_steps[1] + query * mask_steps[2];
   }
 };
 
@@ -257,10 +274,14 @@ class Forward {
 
   void operator()(const LaunchCall& call) const {
     heads_.for_each(call, [&](const Head& head) {
-      if (!is_single_) copy_transposed(head.of_keys(kKey, sizes().width), heads_.scale, head.scratch + key_);
-      if (!values_in_place()) copy_rows(head.of_keys(kValue, sizes().value_width), head.scratch + value_);
+      // Behind the place in a text that grows word by word there is room for more, which is passed over.
+      const int8_t* const mask = call.input<int8_t>(kMask);
+      const int64_t seen = heads_.select.keys_in_sight(mask, head.batch, head.head, sizes());
+      const auto seen_of = [&](int i, int64_t width) { return head.of_keys(i, width).part(0, seen); };
+      if (!is_single_) copy_transposed(seen_of(kKey, sizes().width), heads_.scale, head.scratch + key_);
+      if (!values_in_place()) copy_rows(seen_of(kValue, sizes().value_width), head.scratch + value_);
       for (int64_t first = 0; first < sizes().queries; first += heads_.block)
-        run_block(head, first, std::min(heads_.block, sizes().queries - first));
+        run_block(head, seen, first, std::min(heads_.block, sizes().queries - first));
     });
   }
 
@@ -271,10 +292,10 @@ class Forward {
   // Whole registers may be read of them.
   bool values_in_place() const { return is_single_ && sizes().value_width == padded_row(sizes().value_width); }
 
-  void run_block(const Head& head, int64_t first, int64_t count) const {
+  void run_block(const Head& head, int64_t seen, int64_t first, int64_t count) const {
     const int64_t queries = sizes().queries, width = sizes().width, value_width = sizes().value_width;
-    const int64_t keys = heads_.select.keys_before(first + count, sizes().keys);
-    const int64_t step = row_step(sizes().keys);
+    const int64_t keys = heads_.select.keys_before(first + count, seen);
+    const int64_t step = row_step(seen);
     T *const scratch = head.scratch, *weights = scratch + weights_;
     const Rows<const T> query = head.of_queries(kQuery, width).part(first, count);
     const Rows<const T> laid_out{scratch + value_, sizes().keys, value_width, row_step(value_width)};
@@ -324,7 +345,7 @@ class Forward {
 
   // Makes weights of a query's scores.
   void weigh(const Head& head, int64_t query, int64_t keys, T* row) const {
-    const int64_t n = heads_.select.keys_of(query, sizes().keys);
+    const int64_t n = std::min(keys, heads_.select.keys_of(query, sizes().keys));
     heads_.select.mask_row(head.call.template input<int8_t>(kMask), head.batch, head.head, query, n, row);
     const T top = cpu::largest(row, n);
     const T shift = top > -std::numeric_limits<T>::infinity() ? top : T(0);

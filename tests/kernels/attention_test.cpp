@@ -115,18 +115,36 @@ TEST_CASE("a single query sees what several see") {
       const Tensor value = random_values(of(keys, value_width), 3);
       Tensor mask = Tensor::allocate({DType::Int8, {2, 1, 1, keys}});
       Tensor kept = Tensor::allocate({DType::Int8, {2, 3, 1, keys}});
-      for (int64_t i = 0; i < mask.count(); ++i) mask.data<int8_t>()[i] = i % 3 != 1;
       for (int64_t i = 0; i < kept.count(); ++i) kept.data<int8_t>()[i] = i % 5 != 2;
-      for (const bool causal : {false, true}) {
-        const Attrs attrs{{"scale", 0.4}, {"rate", 0.2}, {"causal", causal}};
-        const std::vector<Tensor> here =
-            session.evaluate("dot_product_attention", {query, key, value, mask, kept}, attrs);
-        const std::vector<Tensor> there = session.evaluate(
-            "dot_product_attention", {as_double(query), as_double(key), as_double(value), mask, kept}, attrs);
-        for (int i = 0; i < 2; ++i) CHECK(distance(here[i], there[i]) < 2e-6);
+      // All keys, or the first ones of those there is room for.
+      for (const int64_t there_are : {keys, (keys + 2) / 3}) {
+        for (int64_t i = 0; i < mask.count(); ++i) mask.data<int8_t>()[i] = i % 3 != 1 && i % keys < there_are;
+        for (const bool causal : {false, true}) {
+          const Attrs attrs{{"scale", 0.4}, {"rate", 0.2}, {"causal", causal}};
+          const std::vector<Tensor> here =
+              session.evaluate("dot_product_attention", {query, key, value, mask, kept}, attrs);
+          const std::vector<Tensor> there = session.evaluate(
+              "dot_product_attention", {as_double(query), as_double(key), as_double(value), mask, kept}, attrs);
+          for (int i = 0; i < 2; ++i) CHECK(distance(here[i], there[i]) < 2e-6);
+        }
       }
     }
   }
+}
+
+TEST_CASE("a single query does not read what lies behind the last key that it may look at") {
+  Session session = make_session();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor query = random_values({DType::Float32, {1, 1, 2, 8}}, 1);
+  Tensor key = random_values({DType::Float32, {1, 40, 2, 8}}, 2), value = random_values(key.type(), 3);
+  Tensor mask = Tensor::allocate({DType::Int8, {40}});
+  for (int64_t i = 0; i < 40; ++i) mask.data<int8_t>()[i] = i < 9;
+  const std::vector<Tensor> wanted =
+      session.evaluate("dot_product_attention", {query, key, value, mask}, {{"scale", 1.0}});
+  for (Tensor* const all : {&key, &value}) std::fill(all->data<float>() + 9 * 16, all->data<float>() + 40 * 16, nan);
+  const std::vector<Tensor> got =
+      session.evaluate("dot_product_attention", {query, key, value, mask}, {{"scale", 1.0}});
+  for (int i = 0; i < 2; ++i) CHECK(distance(got[i], wanted[i]) == 0);
 }
 
 TEST_CASE("a NaN among the scores is not lost") {
