@@ -80,14 +80,18 @@ local function definition_of(name)
   return def
 end
 
+local function all_outputs(_, t, name, site, ...)
+  local blobs = {}
+  for i = 1, select("#", ...) do blobs[i] = blob.new(t, (select(i, ...)), name, site) end
+  return unpack(blobs)
+end
+
 -- The outputs users see: "out" where the op has one of that name, else all of them.
 local function public_outputs(def, t, name, site, ...)
   for i, output in ipairs(def.outputs) do
     if output == "out" then return blob.new(t, (select(i, ...)), name, site) end
   end
-  local blobs = {}
-  for i = 1, select("#", ...) do blobs[i] = blob.new(t, (select(i, ...)), name, site) end
-  return unpack(blobs)
+  return all_outputs(def, t, name, site, ...)
 end
 
 -- Adds seed, step and key to an op with random numbers. Ops of two jobs draw different numbers, unless they are given
@@ -113,13 +117,7 @@ local function supply_algorithm(def, t, attrs)
   end
 end
 
---- Appends an op by its internal name and gives its public outputs as blobs.
---- @param op string     internal name
---- @param inputs table  blobs, `false` for a left-out optional input; without the seed and step of random ops
---- @param attrs? table  attributes by name; lists may be nested
---- @param name? string  the user's name; the open namespaces are put before it
---- @param seed? number  of a random op: its own seed instead of the session's
-function ops.apply(op, inputs, attrs, name, seed)
+local function append(op, inputs, attrs, name, seed)
   local t = trace.need(op)
   local def = definition_of(op)
   local site = errors.site()
@@ -129,7 +127,22 @@ function ops.apply(op, inputs, attrs, name, seed)
   attrs = attrs or {}
   if def.random then supply_random(def, t, ids, attrs, full, seed) end
   supply_algorithm(def, t, attrs)
-  return public_outputs(def, t, full, site, t:append(op, ids, attrs, full, site))
+  return def, t, full, site, t:append(op, ids, attrs, full, site)
+end
+
+--- Appends an op by its internal name and gives its public outputs as blobs.
+--- @param op string     internal name
+--- @param inputs table  blobs, `false` for a left-out optional input; without the seed and step of random ops
+--- @param attrs? table  attributes by name; lists may be nested
+--- @param name? string  the user's name; the open namespaces are put before it
+--- @param seed? number  of a random op: its own seed instead of the session's
+function ops.apply(op, inputs, attrs, name, seed)
+  return public_outputs(append(op, inputs, attrs, name, seed))
+end
+
+--- As `ops.apply`, with those outputs too that users do not see.
+function ops.apply_whole(op, inputs, attrs, name)
+  return all_outputs(append(op, inputs, attrs, name))
 end
 
 --- x in float32 where its dtype is a narrow one: half precision cannot count far, nor hold squares.

@@ -112,6 +112,14 @@ describe("a job that is written", function()
     end)
   end)
 
+  it("looks at keys of earlier calls beside those of this one, or at none", function()
+    comes_back({ 2, 5, 2, 4 }, function(x)
+      local is_there = flow.reshape(flow.range(10):lt(5), { 2, 1, 1, 5 })
+      return flow.nn.dot_product_attention(x, x, x, {
+        causal = true, past_key = x * 2, past_value = x + 1, past_mask = is_there })
+    end, { tolerance = 1e-5 })
+  end)
+
   it("turns images whose channels are last, and pads as they do", function()
     comes_back({ 1, 7, 6, 3 }, function(x)
       local y = flow.layers.conv2d(x, 4, 3, { padding = "SAME", strides = 2, data_format = "NHWC", name = "conv" })

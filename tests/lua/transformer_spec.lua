@@ -1,5 +1,5 @@
--- What nets that write are made of: norms that take no mean off, rotary positions, heads that share keys, what they
--- remember.
+-- What nets that write are made of: norms that take no mean off, rotary positions, heads that share keys, keys of
+-- earlier calls.
 local checks = require "checks"
 local flow = require "moonflow"
 local session = require "moonflow.session"
@@ -153,6 +153,89 @@ describe("heads of queries that share keys and values", function()
     checks.raises("shape_mismatch", "query is (1, 1, 4, 2), key is (1, 1, 3, 2)", checks.run, { q, k }, function(a, b)
       return flow.nn.dot_product_attention(a, b, b)
     end)
+  end)
+end)
+
+describe("keys and values of earlier calls", function()
+  local LENGTH, PAST = 7, 4
+
+  -- Queries, keys and values of two texts, drawn, with heads that share keys where `shared` is below 6.
+  local function drawn(shared)
+    local rng = np.random.default_rng(5)
+    return rng:normal(0, 1, { 2, LENGTH, 6, 4 }), rng:normal(0, 1, { 2, LENGTH, shared, 4 }),
+      rng:normal(0, 1, { 2, LENGTH, shared, 3 })
+  end
+  local function parts(x) return x:slice((":, :%d"):format(PAST)), x:slice((":, %d:"):format(PAST)) end
+
+  it("are seen as if they stood before those of this call", function()
+    for _, shared in ipairs { 6, 2 } do
+      flow.clear_default_session()
+      local query, key, value = drawn(shared)
+      local all = checks.run({ query, key, value }, function(q, k, v)
+        return flow.nn.dot_product_attention(q, k, v, { causal = true })
+      end)
+      local past_key, new_key = parts(key)
+      local past_value, new_value = parts(value)
+      local _, last = parts(query)
+      local y = checks.run({ last, new_key, new_value, past_key, past_value }, function(q, k, v, pk, pv)
+        return flow.nn.dot_product_attention(q, k, v, { causal = true, past_key = pk, past_value = pv })
+      end)
+      local _, wanted = parts(all)
+      near(y, wanted, 1e-6)
+    end
+  end)
+
+  it("count where their mask lets them, and as nothing where it lets none", function()
+    local query, key, value = drawn(6)
+    local is_there = np.array({ { 1, 0, 1, 1 }, { 0, 0, 0, 0 } }, "int8"):reshape(2, 1, 1, PAST)
+    local past_key, new_key = parts(key)
+    local past_value, new_value = parts(value)
+    local _, last = parts(query)
+    local y = checks.run({ last, new_key, new_value, past_key, past_value, is_there }, function(q, k, v, pk, pv, there)
+      return flow.nn.dot_product_attention(q, k, v, { past_key = pk, past_value = pv, past_mask = there })
+    end)
+    flow.clear_default_session()
+    local all_there = np.concat({ is_there, np.ones({ 2, 1, 1, LENGTH - PAST }, "int8") }, 3)
+    local wanted = checks.run({ last, key, value, all_there }, function(q, k, v, there)
+      return flow.nn.dot_product_attention(q, k, v, { mask = there })
+    end)
+    near(y, wanted, 1e-6)
+  end)
+
+  it("give 0 to a query that may look at nothing at all, and pass gradients on", function()
+    local query, key, value = drawn(6)
+    local past_key, new_key = parts(key)
+    local past_value, new_value = parts(value)
+    local _, last = parts(query)
+    local arrays = { last, new_key, new_value, past_key, past_value }
+    local nothing = checks.run(arrays, function(q, k, v, pk, pv)
+      local none = flow.zeros({ 1 }, { dtype = "int8" })
+      return flow.nn.dot_product_attention(q, k, v, { mask = none, past_key = pk, past_value = pv, past_mask = none })
+    end)
+    assert.is_true(nothing == np.zeros_like(nothing))
+    local function slopes(attend)
+      flow.clear_default_session()
+      return { checks.run(arrays, function(q, k, v, pk, pv)
+        return unpack(flow.gradients(flow.math.reduce_sum(attend(q, k, v, pk, pv) ^ 3), { q, k, v, pk, pv }))
+      end, { returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy } }) }
+    end
+    local got = slopes(function(q, k, v, pk, pv)
+      return flow.nn.dot_product_attention(q, k, v, { past_key = pk, past_value = pv })
+    end)
+    local wanted = slopes(function(q, k, v, pk, pv)
+      return flow.nn.dot_product_attention(q, flow.concat({ pk, k }, 1), flow.concat({ pv, v }, 1))
+    end)
+    for i = 1, 5 do near(got[i], wanted[i], 1e-5) end
+  end)
+
+  it("say what they lack", function()
+    local query, key, value = drawn(6)
+    checks.refuses("past_key and past_value go together, and past_value is missing", checks.run,
+      { query, key, value }, function(q, k, v) return flow.nn.dot_product_attention(q, k, v, { past_key = k }) end)
+    checks.refuses("past_mask is of past_key and past_value, which are not given", checks.run,
+      { query, key, value }, function(q, k, v)
+        return flow.nn.dot_product_attention(q, k, v, { past_mask = flow.ones({ 1 }, { dtype = "int8" }) })
+      end)
   end)
 end)
 

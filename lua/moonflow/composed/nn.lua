@@ -9,6 +9,8 @@ local ops = require "moonflow.ops"
 local rotations = require "moonflow.formulas.rotations"
 local tools = require "moonflow.composed.tools"
 
+local flow = ops.functions
+
 -- What help says of parameters that mean the same throughout.
 local texts = {
   rate = "share of the elements that become 0, in [0, 1)",
@@ -84,10 +86,19 @@ local function with_heads(x, heads)
   return ops.apply("reshape", { repeated }, { shape = { batch, length, heads, width } })
 end
 
+-- What is seen of two parts of the keys, of each of which the sums have been divided by those of its own weights. The
+-- logarithms of these say how much a part counts; one without any is -infinity.
+local function joined(seen, log_sum, past, past_log_sum, dtype, name)
+  local below = -math.huge
+  local ratio = flow.where(past_log_sum:gt(below), past_log_sum - log_sum, below)
+  local share = flow.expand_dims(flow.transpose(flow.math.sigmoid(ratio), { 0, 2, 1 }), 3)
+  return ops.apply_narrowed("add", { seen, share * (past - seen) }, dtype, name)
+end
+
 define("dot_product_attention", {
   { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "blob?" }, { "causal", "boolean", false },
   { "scale", "finite?" }, { "rate", "finite", 0, text = "share of the weights that dropout sets to 0, in train jobs" },
-  { "seed", "integer?" },
+  { "seed", "integer?" }, { "past_key", "blob?" }, { "past_value", "blob?" }, { "past_mask", "blob?" },
 }, [[
 softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
@@ -96,28 +107,47 @@ shapes: query (batch, queries, heads, width), key and value (batch, keys, heads,
 mask: int8 that broadcasts to (batch, heads, queries, keys); where it is 0 a query does not look at a key. A query that
   looks at none gives 0
 causal: query i looks at the keys 0 to i only
+past_key, past_value (batch, past, heads, width): keys and values of earlier calls, to which every query looks too, but
+  for where past_mask is 0. They are read where they lie, and not copied behind the others
 rate: of dropout on the weights, in train jobs, as in flow.nn.dropout
 defaults: scale 1 / sqrt(width)]],
 function(given, t, signature)
   check_rate(given.rate, signature)
-  local query = given.query
-  for _, x in ipairs { query, given.key, given.value } do
+  local query, name, dtype = given.query, given.name, given.query.dtype
+  for _, x in ipairs { query, given.key, given.value, given.past_key, given.past_value } do
     if #x.shape ~= 4 then
       signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, length, heads, width)")
     end
   end
-  local key, value = with_heads(given.key, query.shape[2]), with_heads(given.value, query.shape[2])
-  local rate, kept = given.rate, false
-  if t.type == "train" and rate > 0 then
-    kept = ops.apply("random_mask", {}, {
-      rate = rate, shape = { query.shape[0], query.shape[2], query.shape[1], key.shape[1] },
-    }, given.name and given.name .. "-kept", given.seed)
-  else
-    rate = 0
+  local scale, heads = given.scale or query.shape[3] ^ -0.5, query.shape[2]
+  local function attend(queries, key, value, mask, causal, own_name)
+    key, value = with_heads(key, heads), with_heads(value, heads)
+    local rate, kept = given.rate, false
+    if t.type == "train" and rate > 0 then
+      kept = ops.apply("random_mask", {}, {
+        rate = rate, shape = { queries.shape[0], heads, queries.shape[1], key.shape[1] },
+      }, own_name and own_name .. "-kept", given.seed)
+    else
+      rate = 0
+    end
+    return ops.apply_whole("dot_product_attention", { queries, key, value, mask or false, kept },
+      { scale = scale, causal = causal, rate = rate }, own_name)
   end
-  return (ops.apply("dot_product_attention", { query, key, value, given.mask or false, kept }, {
-    scale = given.scale or query.shape[3] ^ -0.5, causal = given.causal, rate = rate,
-  }, given.name))
+  if not given.past_key and not given.past_value then
+    if given.past_mask then signature:fail(": past_mask is of past_key and past_value, which are not given") end
+    return (attend(query, given.key, given.value, given.mask, given.causal, name))
+  end
+  if not given.past_key or not given.past_value then
+    signature:fail(": past_key and past_value go together, and " .. (given.past_key and "past_value" or "past_key")
+      .. " is missing")
+  end
+  -- In float32 where the dtype is a narrow one, for shares are made of sums of exponentials.
+  local wide = ops.widened(query)
+  local seen, log_sum = attend(wide, ops.widened(given.key), ops.widened(given.value), given.mask, given.causal,
+    name and name .. "-new")
+  local past, past_log_sum = attend(wide, ops.widened(given.past_key), ops.widened(given.past_value), given.past_mask,
+    false, name and name .. "-past")
+  return joined(seen, log_sum, past, past_log_sum, dtype, name)
 end)
 
 -- By how much the angle of each pair grows from place to place.

@@ -520,8 +520,10 @@ function ops.dot_product_attention(w)
   if is_seen then scores = w:emit("Where", { is_seen, scores, w:number(-math.huge) }, nil, "masked") end
   local weights = w:emit("Softmax", { scores }, { axis = { i = -1 } }, "weights")
   if w:has(4) then weights = w:emit("Where", { is_seen, weights, w:number(0) }, nil, "kept") end
+  local log_sum = w.uses[w.op.outputs[2]]
+    and w:emit("ReduceLogSumExp", { scores }, { axes = { ints = { -1 } }, keepdims = { i = 0 } }, "log_sum")
   return w:emit("Transpose", { w:emit("MatMul", { weights, value }, nil, "sums") },
-    { perm = { ints = { 0, 2, 1, 3 } } })
+    { perm = { ints = { 0, 2, 1, 3 } } }), log_sum
 end
 
 for _, more in ipairs { require "moonflow.onnx.export_images", require "moonflow.onnx.export_random" } do
