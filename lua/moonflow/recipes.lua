@@ -20,10 +20,11 @@ return {
   { training, "Folds", "cross validation kfold k fold split train test" },
   { training, "Weights of another network", "transfer learning pretrained finetune fine tuning freeze load weights "
     .. "safetensors npz pytorch" },
+  { training, "A large net that is tuned by little", "lora adapter peft low rank finetune fine tuning freeze" },
   { training, "What variables begin with", "initializer initialization init weights" },
   { training, "Networks as ONNX files", "import export onnx model pytorch deploy" },
   { training, "The boxes of a detector", "object detection yolo nms boxes anchors iou" },
-  { training, "One weight in several places", "weight sharing tied weights siamese" },
+  { training, "One weight in several places", "weight sharing tied weights tying embedding output siamese" },
   { training, "One net over several inputs", "siamese contrastive triplet shared network reuse" },
   { training, "A state from step to step", "recurrent rnn lstm gru time series forecast sequence state stateful" },
   { training, "Labels without their places", "ctc speech recognition handwriting alignment" },
@@ -38,8 +39,10 @@ return {
   { training, "A Gaussian process", "gaussian process kernel regression uncertainty cholesky bayesian" },
   { training, "A gradient inside a job", "gradient penalty wgan second derivative hessian jacobian physics pinn maml" },
   { training, "Random numbers in a job", "seed noise reproducible dropout sampling reparameterization vae" },
-  { training, "A text, word by word", "generate text language model gpt transformer decoder kv cache beam search "
-    .. "sampling" },
+  { training, "A text, word by word", "generate text language model gpt transformer decoder kv cache sampling" },
+  { training, "Several texts at once", "generate batch prompts padding prefill kv cache temperature top-k top-p "
+    .. "nucleus repetition penalty stop token streaming" },
+  { training, "The likeliest text", "beam search decode translation generate" },
   { training, "Curves, histograms, pictures", "tensorboard log plot loss curve metrics report visualize" },
   { training, "The graph of a job", "visualize plot network graph summary drawing" },
   { training, "Where does the NaN come from?", "nan inf infinite debug diverge exploding gradients anomaly" },

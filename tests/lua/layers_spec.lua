@@ -378,7 +378,7 @@ describe("attention", function()
     assert.truthy(np.max(np.abs(slope)) > 0.1)
   end)
 
-  -- The recipe of docs/training.md, "A text, word by word", with two layers: what one makes of earlier words is kept.
+  -- With two layers: what one makes of earlier words is kept, and what it makes of the new one is put among it.
   it("sees of kept keys and values, word by word, what it sees of the whole text at once", function()
     local LENGTH, WORDS, HEADS, WIDTH = 7, 11, 2, 8
     local function logits(words, length, attend)

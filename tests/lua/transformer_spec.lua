@@ -239,6 +239,81 @@ describe("keys and values of earlier calls", function()
   end)
 end)
 
+-- The recipe of docs/training.md, "Several texts at once", with two layers and grouped queries.
+describe("texts of several lengths that grow together", function()
+  local TEXTS, LENGTH, WORDS, HEADS, SHARED, WIDTH = 3, 9, 11, 4, 2, 16
+
+  local function net(words, places, attend)
+    local count = words.shape[1]
+    local x = flow.layers.embedding(words, WORDS, WIDTH, { name = "table" })
+    for layer = 1, 2 do
+      local h = flow.layers.rms_norm(x, { name = "norm" .. layer })
+      local function heads(name, many)
+        local all = flow.layers.dense(h, many * WIDTH / HEADS, { name = name .. layer })
+        return flow.reshape(all, { words.shape[0], count, many, WIDTH / HEADS })
+      end
+      local query = flow.nn.rotary_embedding(heads("query", HEADS), places)
+      local key, value = flow.nn.rotary_embedding(heads("key", SHARED), places), heads("value", SHARED)
+      x = x + flow.reshape(attend(layer, query, key, value), { words.shape[0], count, WIDTH })
+    end
+    return flow.layers.dense(x, WORDS, { name = "logits" })
+  end
+
+  local function reading(count)
+    local some = tp.Numpy.Placeholder({ TEXTS, count }, { dtype = flow.int32 })
+    return flow.global_function {
+      name = "read" .. count, inputs = { words = some, places = some }, returns = tp.Numpy,
+    } (function(words, places)
+      local texts = flow.reshape(flow.range(TEXTS, { dtype = flow.int32 }), { TEXTS, 1, 1 })
+      local at = flow.concat({ flow.broadcast_to(texts, { TEXTS, count, 1 }), flow.expand_dims(places, 2) }, 2)
+      local is_earlier = flow.range(LENGTH, { dtype = flow.int32 }):lt(flow.slice(places, { 0, 0 }, { TEXTS, 1 }))
+      return net(words, places, function(layer, query, key, value)
+        local function earlier(name, new)
+          local rows = flow.get_variable(name .. layer, { shape = { TEXTS, LENGTH, SHARED, WIDTH / HEADS },
+            trainable = false, initializer = flow.zeros_initializer() })
+          flow.assign(rows, flow.tensor_scatter_nd_update(rows, at, new))
+          return rows
+        end
+        return flow.nn.dot_product_attention(query, key, value, {
+          causal = true, past_key = earlier("keys", key), past_value = earlier("values", value),
+          past_mask = flow.reshape(is_earlier, { TEXTS, 1, 1, LENGTH }) })
+      end)
+    end)
+  end
+
+  it("see what each sees as a whole, of prompts that are filled up and of words that are added", function()
+    local whole = flow.global_function {
+      inputs = { words = tp.Numpy.Placeholder({ 1, LENGTH }, { dtype = flow.int32 }) }, returns = tp.Numpy,
+    } (function(words)
+      return net(words, nil, function(_, query, key, value)
+        return flow.nn.dot_product_attention(query, key, value, { causal = true })
+      end)
+    end)
+    local read, go_on = reading(5), reading(1)
+    local lengths, rng = { 2, 5, 1 }, np.random.default_rng(6)
+    for _ = 1, 2 do  -- the second ones are written over what is left of the first ones
+      local texts = rng:integers(0, WORDS, { TEXTS, LENGTH }):astype(flow.int32)
+      local wanted = {}
+      for i = 1, TEXTS do wanted[i] = whole(texts:rows(i - 1, 1))[0] end
+      local words = texts:slice(":, :5"):copy()
+      for i, length in ipairs(lengths) do
+        for place = length, 4 do words:set(i - 1, place, 0) end
+      end
+      local seen = read(words, np.broadcast_to(np.arange(5, { dtype = flow.int32 }), { TEXTS, 5 }))
+      for i, length in ipairs(lengths) do near(seen[i - 1]:rows(0, length), wanted[i]:rows(0, length), 1e-5) end
+      for step = 0, 3 do
+        local now, places = np.zeros({ TEXTS, 1 }, flow.int32), np.zeros({ TEXTS, 1 }, flow.int32)
+        for i, length in ipairs(lengths) do
+          places:set(i - 1, 0, length + step)
+          now:set(i - 1, 0, texts[i - 1][length + step])
+        end
+        local more = go_on(now, places)
+        for i, length in ipairs(lengths) do near(more[i - 1][0], wanted[i][length + step], 1e-5) end
+      end
+    end
+  end)
+end)
+
 describe("a variable that is given itself with other rows", function()
   -- What two runs leave of (2, 3, 2), and the steps of the plan.
   local function kept(also)
