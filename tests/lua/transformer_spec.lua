@@ -127,25 +127,35 @@ describe("rotary positions", function()
 end)
 
 describe("heads of queries that share keys and values", function()
-  local function attended(own)
+  local function attended(own, options)
     flow.clear_default_session()
     local rng = np.random.default_rng(4)
     local query, key, value = rng:normal(0, 1, { 2, 5, 6, 4 }), rng:normal(0, 1, { 2, 5, 2, 4 }),
       rng:normal(0, 1, { 2, 5, 2, 4 })
     if own then key, value = np.repeat_interleave(key, 3, 2), np.repeat_interleave(value, 3, 2) end
     return checks.run({ query, key, value }, function(q, k, v)
-      local y = flow.nn.dot_product_attention(q, k, v, { causal = true })
+      local y = flow.nn.dot_product_attention(q, k, v, options())
       local dk, dv = unpack(flow.gradients(flow.math.reduce_sum(y ^ 2), { k, v }))
       return y, dk, dv
     end, { returns = tp.Tuple { tp.Numpy, tp.Numpy, tp.Numpy } })
   end
 
   it("are as heads of which each has a copy, whose gradients are added", function()
-    local y, dk, dv = attended()
-    local wanted, own_dk, own_dv = attended(true)
-    near(y, wanted, 1e-6)
-    near(dk, own_dk:reshape(2, 5, 2, 3, 4):sum(3), 1e-5)
-    near(dv, own_dv:reshape(2, 5, 2, 3, 4):sum(3), 1e-5)
+    local keys = np.array({ 1, 1, 0, 1, 0 }, "int8")
+    local per_head = np.ones({ 6, 1, 5 }, "int8")
+    per_head:set(1, 0, 3, 0)
+    for _, options in ipairs {
+      function() return { causal = true } end,
+      function() return { name = "heads" } end,
+      function() return { mask = flow.cast(keys, "int8"), scale = 0.3 } end,
+      function() return { mask = flow.cast(per_head, "int8") } end,
+    } do
+      local y, dk, dv = attended(false, options)
+      local wanted, own_dk, own_dv = attended(true, options)
+      near(y, wanted, 1e-6)
+      near(dk, own_dk:reshape(2, 5, 2, 3, 4):sum(3), 1e-5)
+      near(dv, own_dv:reshape(2, 5, 2, 3, 4):sum(3), 1e-5)
+    end
   end)
 
   it("are a whole number for each", function()

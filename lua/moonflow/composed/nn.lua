@@ -86,6 +86,25 @@ local function with_heads(x, heads)
   return ops.apply("reshape", { repeated }, { shape = { batch, length, heads, width } })
 end
 
+-- Does a mask say of all queries the same, whatever their head?
+local function is_of_keys(mask)
+  local rank = #mask.shape
+  return (rank < 2 or mask.shape[rank - 2] == 1) and (rank < 3 or mask.shape[rank - 3] == 1)
+end
+
+-- Attention by `attend(query)` of heads of queries that share keys, as queries of one head: so keys are not copied. All
+-- of them look at the same ones.
+local function among_queries(query, own, name, attend)
+  local batch, length, heads, width = unpack(query.shape:table())
+  local shares = heads / own
+  local parts = flow.transpose(flow.reshape(query, { batch, length, own, shares, width }), { 0, 1, 3, 2, 4 })
+  local out, log_sum = attend(flow.reshape(parts, { batch, length * shares, own, width }))
+  out = flow.transpose(flow.reshape(out, { batch, length, shares, own, out.shape[3] }), { 0, 1, 3, 2, 4 })
+  log_sum = flow.transpose(flow.reshape(log_sum, { batch, own, length, shares }), { 0, 1, 3, 2 })
+  return flow.reshape(out, { batch, length, heads, out.shape[4] }, { name = name }),
+    flow.reshape(log_sum, { batch, heads, length })
+end
+
 -- What is seen of two parts of the keys, of each of which the sums have been divided by those of its own weights. The
 -- logarithms of these say how much a part counts; one without any is -infinity.
 local function joined(seen, log_sum, past, past_log_sum, dtype, name)
@@ -121,11 +140,18 @@ function(given, t, signature)
   end
   local scale, heads = given.scale or query.shape[3] ^ -0.5, query.shape[2]
   local function attend(queries, key, value, mask, causal, own_name)
-    key, value = with_heads(key, heads), with_heads(value, heads)
+    local own = key.shape[2]
+    local is_shared = own < queries.shape[2] and own > 0 and heads % own == 0 and value.shape[2] == own
+    if is_shared and not causal and (not mask or is_of_keys(mask)) then
+      return among_queries(queries, own, own_name, function(rows)
+        return attend(rows, key, value, mask, causal, own_name and own_name .. "-shared")
+      end)
+    end
+    key, value = with_heads(key, queries.shape[2]), with_heads(value, queries.shape[2])
     local rate, kept = given.rate, false
     if t.type == "train" and rate > 0 then
       kept = ops.apply("random_mask", {}, {
-        rate = rate, shape = { queries.shape[0], heads, queries.shape[1], key.shape[1] },
+        rate = rate, shape = { queries.shape[0], queries.shape[2], queries.shape[1], key.shape[1] },
       }, own_name and own_name .. "-kept", given.seed)
     else
       rate = 0
