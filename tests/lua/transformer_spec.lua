@@ -368,3 +368,88 @@ describe("a variable that is given itself with other rows", function()
     assert.is_true(flow.get_all_variables().cache == cache)
   end)
 end)
+
+describe("attention with a bias on its scores", function()
+  local rng = np.random.default_rng(2)
+  local x = rng:normal(0, 1, { 2, 5, 4, 3 })
+  local bias = rng:normal(0, 1, { 4, 5, 5 })
+
+  -- Of the heads of x with themselves, in float64 and one formula.
+  local function formula(scores_of)
+    local rows = x:astype("float64"):transpose({ 0, 2, 1, 3 })
+    local scores = scores_of(np.matmul(rows, rows:transpose({ 0, 1, 3, 2 })) / math.sqrt(3))
+    local weights = np.exp(scores - scores:max(3, { keepdims = true }))
+    weights = weights / weights:sum(3, { keepdims = true })
+    return np.matmul(weights, rows):transpose({ 0, 2, 1, 3 })
+  end
+  local function attend(options)
+    return function(b) return flow.nn.dot_product_attention(b, b, b, options()) end
+  end
+
+  it("adds it before the softmax", function()
+    near(run(x, attend(function() return { mask = bias } end)),
+      formula(function(scores) return scores + bias:astype("float64") end), 1e-6)
+    local triangle = np.tril(np.ones({ 5, 5 }))
+    near(run(x, attend(function() return { mask = bias, causal = true } end)),
+      formula(function(scores) return np.where(triangle:gt(0), scores + bias:astype("float64"), -1e30) end), 1e-6)
+  end)
+
+  it("gives what a mask of int8 gives where it is minus infinity, 0 where nothing is left", function()
+    local may = rng:uniform(0, 1, { 2, 1, 5, 5 }):gt(0.4)
+    may:set("0, 0, 2", 0)
+    local wanted = run(x, attend(function() return { mask = may } end))
+    local added = np.where(may, 0, -math.huge):astype("float32")
+    local got = run(x, attend(function() return { mask = added } end))
+    near(got, wanted, 1e-6)
+    assert.equal(0, np.abs(got:slice("0, 2")):max())
+  end)
+
+  it("bounds scores, before a mask of either kind", function()
+    local function bounded(scores) return 0.5 * np.tanh(scores / 0.5) end
+    near(run(x, attend(function() return { softcap = 0.5 } end)), formula(bounded), 1e-6)
+    near(run(x, attend(function() return { softcap = 0.5, mask = bias } end)),
+      formula(function(scores) return bounded(scores) + bias:astype("float64") end), 1e-6)
+    local triangle = np.tril(np.ones({ 5, 5 }))
+    near(run(x, attend(function() return { softcap = 0.5, mask = triangle:astype("int8") } end)),
+      formula(function(scores) return np.where(triangle:gt(0), bounded(scores), -1e30) end), 1e-6)
+  end)
+
+  it("is for heads that share keys, and learns", function()
+    local function losses(bias_of)
+      flow.clear_default_session()
+      local job = flow.global_function {
+        type = "train", inputs = { b = tp.Numpy.Placeholder({ 2, 5, 4, 3 }) }, returns = tp.Numpy,
+      } (function(b)
+        local shared = flow.slice(b, { 0, 0, 0, 0 }, { 2, 5, 2, 3 })
+        local table_of = flow.get_variable("bias", { shape = { 4, 5, 5 }, initializer = flow.zeros_initializer() })
+        local loss = flow.math.reduce_mean((flow.nn.dot_product_attention(b, shared, shared, {
+          mask = bias_of(table_of) }) - 1) ^ 2)
+        flow.optimizer.SGD(20, { momentum = 0 }):minimize(loss)
+        return loss
+      end)
+      local list = {}
+      for i = 1, 5 do list[i] = job(x):item() end
+      return list, flow.get_all_variables({ slots = false }).bias
+    end
+    local list, learnt = losses(function(table_of) return table_of end)
+    for i = 2, 5 do assert.is_true(list[i] < list[i - 1]) end
+    -- A softmax sees no number that all keys have.
+    near(learnt:sum(2), np.zeros({ 4, 5 }), 1e-4)
+    assert.is_true(np.abs(learnt):max() > 0.1)
+  end)
+
+  it("says what does not fit", function()
+    local function refuses(text, options)
+      checks.raises("invalid_argument", text, run, x, attend(options))
+    end
+    refuses("mask is (3, 5), which cannot be repeated to (batch, heads, queries, keys) = (2, 4, 5, 5)",
+      function() return { mask = flow.zeros({ 3, 5 }) } end)
+    refuses("softcap must be at least 0, got -1", function() return { softcap = -1 } end)
+    refuses("past_key is for masks of int8, and without a softcap", function()
+      local past = flow.zeros({ 2, 5, 4, 3 })
+      return { mask = flow.zeros({ 5, 5 }), past_key = past, past_value = past }
+    end)
+    checks.raises("dtype_mismatch", "mask is float64 (5, 5), it must be int8 as comparisons give it", run, x,
+      attend(function() return { mask = flow.zeros({ 5, 5 }, { dtype = flow.double }) } end))
+  end)
+end)

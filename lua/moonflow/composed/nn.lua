@@ -4,6 +4,7 @@
 local core = require "moonflow.core"
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
+local attention = require "moonflow.formulas.attention"
 local dtypes = require "moonflow.dtypes"
 local ops = require "moonflow.ops"
 local rotations = require "moonflow.formulas.rotations"
@@ -114,17 +115,53 @@ local function joined(seen, log_sum, past, past_log_sum, dtype, name)
   return ops.apply_narrowed("add", { seen, share * (past - seen) }, dtype, name)
 end
 
+local function check_steps(given, signature)
+  local mask, query, key = given.mask, given.query, given.key
+  if given.softcap < 0 then signature:fail(": softcap must be at least 0, got " .. given.softcap) end
+  if given.past_key or given.past_value then
+    signature:fail(": past_key is for masks of int8, and without a softcap; flow.concat puts earlier keys before the "
+      .. "others")
+  end
+  local wanted = { query.shape[0], query.shape[2], query.shape[1], key.shape[1] }
+  local sizes = mask and mask.shape:table() or {}
+  local fits = #sizes <= 4
+  for i = 1, #sizes do
+    fits = fits and (sizes[#sizes + 1 - i] == 1 or sizes[#sizes + 1 - i] == wanted[5 - i])
+  end
+  if not fits then
+    signature:fail((": mask is %s, which cannot be repeated to (batch, heads, queries, keys) = (%s)"):format(
+      tostring(mask.shape), table.concat(wanted, ", ")))
+  end
+end
+
+-- With weights that are stored: a mask that is added, or scores that are bounded.
+local function in_steps(given, t, signature, scale, is_added)
+  local of_job = tools.new(t, signature, given.name or t:unnamed("DotProductAttention"))
+  local heads, name = given.query.shape[2], given.name
+  return (attention.in_steps(of_job, given.query, with_heads(given.key, heads), with_heads(given.value, heads), {
+    scale = scale, softcap = given.softcap, is_causal = given.causal,
+    bias = is_added and given.mask or nil, allowed = not is_added and given.mask or nil,
+    kept = function(weights)
+      return flow.nn.dropout(weights, { rate = given.rate, seed = given.seed, name = name and name .. "-kept" })
+    end,
+  }))
+end
+
 define("dot_product_attention", {
-  { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "blob?" }, { "causal", "boolean", false },
+  { "query", "blob" }, { "key", "blob" }, { "value", "blob" }, { "mask", "operand?" }, { "causal", "boolean", false },
   { "scale", "finite?" }, { "rate", "finite", 0, text = "share of the weights that dropout sets to 0, in train jobs" },
-  { "seed", "integer?" }, { "past_key", "blob?" }, { "past_value", "blob?" }, { "past_mask", "blob?" },
+  { "seed", "integer?" }, { "past_key", "blob?" }, { "past_value", "blob?" }, { "past_mask", "operand?" },
+  { "softcap", "finite", 0 },
 }, [[
-softmax(scale * query . key^T) . value for each head, as one op: the weights are never stored.
+softmax(scale * query . key^T) . value for each head, as one op, which stores no weights.
 shapes: query (batch, queries, heads, width), key and value (batch, keys, heads, width) -> as query. That is a dense
   layer's (batch, length, heads * width) under another shape, so a reshape is all that it needs. Keys and values may
   have fewer heads, each of which is that of as many neighbouring heads of queries (grouped queries)
-mask: int8 that broadcasts to (batch, heads, queries, keys); where it is 0 a query does not look at a key. A query that
-  looks at none gives 0
+mask: a blob or an array that broadcasts to (batch, heads, queries, keys). One of int8 says by a 0 where a query does
+  not look at a key; one of the query's dtype is added to the scores before the softmax, as slopes and tables of
+  distances are (ALiBi, T5). A query that looks at none gives 0
+softcap: bounds the scores, before a mask counts: softcap * tanh(scores / softcap). With it, or with a mask that is
+  added, the weights are stored
 causal: query i looks at the keys 0 to i only
 past_key, past_value (batch, past, heads, width): keys and values of earlier calls, to which every query looks too, but
   for where past_mask is 0. They are read where they lie, and not copied behind the others
@@ -137,6 +174,9 @@ function(given, t, signature)
     if #x.shape ~= 4 then
       signature:fail(": '" .. x.name .. "' is " .. tostring(x.shape) .. ", wanted (batch, length, heads, width)")
     end
+  end
+  for _, parameter in ipairs { "mask", "past_mask" } do
+    if arguments.kind(given[parameter]) == "ndarray" then given[parameter] = ops.constant(t, given[parameter]) end
   end
   local scale, heads = given.scale or query.shape[3] ^ -0.5, query.shape[2]
   local function attend(queries, key, value, mask, causal, own_name)
@@ -158,6 +198,11 @@ function(given, t, signature)
     end
     return ops.apply_whole("dot_product_attention", { queries, key, value, mask or false, kept },
       { scale = scale, causal = causal, rate = rate }, own_name)
+  end
+  local is_added = given.mask and given.mask.dtype == dtype
+  if is_added or given.softcap ~= 0 then
+    check_steps(given, signature)
+    return in_steps(given, t, signature, scale, is_added)
   end
   if not given.past_key and not given.past_value then
     if given.past_mask then signature:fail(": past_mask is of past_key and past_value, which are not given") end

@@ -3,6 +3,7 @@
 -- Heads are taken as (batch, length, heads, width), as the op of the catalog has them. ONNX has them so where a value
 -- has three axes, and with heads before length where it has four.
 
+local attention = require "moonflow.formulas.attention"
 local rotations = require "moonflow.formulas.rotations"
 
 local operators = {}
@@ -90,49 +91,6 @@ local function allowed_keys(node, queries, keys, past)
   return allowed, false
 end
 
--- ---- the formula in simple ops ------------------------------------------------------------------------------------
-
-local function triangle(node, queries, keys)
-  return node:apply("less_equal", { places(node, keys, { 1, keys }, "keys"),
-    places(node, queries, { queries, 1 }, "queries") }, nil, "triangle")
-end
-
--- Where the op of the catalog does not do: with a bias that is added to the scores, with scores that are bounded, or
--- where somebody asks for them. Gives the sums and what the node calls qk_matmul_output.
-local function in_steps(node, query, key, value, given)
-  local queries, keys = query.shape[1], key.shape[1]
-  local function number(x) return node:filled(x, query.dtype) end
-  query, key, value = lengths_first(node, query, "query_heads"), lengths_first(node, key, "key_heads"),
-    lengths_first(node, value, "value_heads")
-  local scores = node:apply("matmul", { query, key }, { transpose_b = true }, "scores")
-  scores = node:apply("multiply", { scores, number(given.scale) }, nil, "scaled")
-  local asked = { [0] = scores }
-  if given.softcap > 0 then
-    local cap = number(given.softcap)
-    local tanh = node:apply("tanh", { node:apply("divide", { scores, cap }, nil, "part") }, nil, "tanh")
-    scores = node:apply("multiply", { tanh, cap }, nil, "capped")
-  end
-  asked[1] = scores
-
-  local allowed, bias = given.allowed, given.bias
-  if given.is_causal then allowed = both(node, allowed, triangle(node, queries, keys), "allowed") end
-  if allowed then bias = node:apply("where", { allowed, bias or number(0), number(-math.huge) }, nil, "bias") end
-  local weights
-  if bias then
-    scores = node:apply("add", { scores, bias }, nil, "biased")
-    -- A query that may look at nothing has weights of 0.
-    local most = node:apply("reduce_max", { bias }, { axis = { -1 }, keepdims = true }, "most")
-    local is_any = node:apply("greater", { most, number(-math.huge) }, nil, "looks_at_any")
-    local safe = node:apply("where", { is_any, scores, number(0) }, nil, "safe")
-    weights = node:apply("where", { is_any, node:apply("softmax", { safe }, { axis = -1 }, "softmax"), number(0) }, nil,
-      "weights")
-  else
-    weights = node:apply("softmax", { scores }, { axis = -1 }, "weights")
-  end
-  asked[2], asked[3] = scores, weights
-  return lengths_first(node, node:apply("matmul", { weights, value }, {}, "sums"), "sums_first"), asked
-end
-
 -- ---- the operators ------------------------------------------------------------------------------------------------
 
 -- softmax(scale * query . key^T + mask) . value for each head, with keys and values of earlier calls before them.
@@ -146,7 +104,8 @@ function operators.Attention(node)
   key, value = after_past(node, key, past, "key"), after_past(node, value, node:optional(6), "value")
   local queries, keys, heads = query.shape[1], key.shape[1], query.shape[2]
 
-  local given = { scale = node:float("scale", query.shape[3] ^ -0.5), softcap = node:float("softcap", 0) }
+  local given = { scale = node:float("scale", query.shape[3] ^ -0.5), softcap = node:float("softcap", 0),
+                  word = "sums_first" }
   given.allowed, given.is_causal = allowed_keys(node, queries, keys, past)
   if mask and node.is_floating(mask) then
     given.bias = padded(node, mask, keys, -math.huge)
@@ -158,7 +117,7 @@ function operators.Attention(node)
   local mode, asked = node:int("qk_matmul_output_mode", 0), {}
   local y
   if given.bias or given.softcap > 0 or node:is_wanted(4) then
-    y, asked = in_steps(node, query, all_keys, all_values, given)
+    y, asked = attention.in_steps(node, query, all_keys, all_values, given)
   else
     y = node:apply("dot_product_attention", { query, all_keys, all_values, given.allowed or false, false },
       { scale = given.scale, causal = given.is_causal, rate = 0 }, "heads")
