@@ -1,5 +1,6 @@
 #include "engine/process_end.h"
 
+#include <cxxabi.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -7,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <thread>
@@ -42,7 +44,7 @@ bool is_another_inside() {
   return false;
 }
 
-// Registered many times, and patient once.
+// Called more than once, and patient once.
 void stop() {
   ends = true;
   ends_here = true;
@@ -109,6 +111,22 @@ void Stay::require_in_time() const {
 
 bool process_ends() noexcept { return ends.load(std::memory_order_relaxed) && !ends_here; }
 
-bool exit_waits_from_here() noexcept { return std::atexit(stop) == 0; }
+// The first entry stays, and the second, the fourth, the eighth and so on. Any other is taken back by the next one,
+// since a process may make plans for months: a list that ends with our entry has its place for that one again. An exit
+// of another thread that comes just between the two stops at those that stay, behind what is newer than them.
+bool exit_waits_from_here() noexcept {
+  static std::atomic<uint64_t> count{0};
+  const uint64_t number = ++count;
+  if ((number & (number - 1)) == 0) return std::atexit(stop) == 0;
+  static char ours;
+  static thread_local bool takes_back = false;
+  takes_back = true;
+  abi::__cxa_finalize(&ours);  // calls what it takes back
+  takes_back = false;
+  const auto stop_unless_taken_back = [](void*) {
+    if (!takes_back) stop();
+  };
+  return abi::__cxa_atexit(stop_unless_taken_back, nullptr, &ours) == 0;
+}
 
 }  // namespace moonflow

@@ -26,7 +26,8 @@ class Stay {
 bool process_ends() noexcept;
 
 // An exit destroys in the reverse order of making. So this is called when something has been made, or used first, that
-// it is to find in use no more. False where the system has no room to note it.
+// it is to find in use no more; as often as that happens, since it takes room but once. False where the system has none
+// to note it.
 bool exit_waits_from_here() noexcept;
 
 }  // namespace moonflow
