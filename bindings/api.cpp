@@ -64,6 +64,7 @@ const mf_api kApi = {
     mf_variable_find,
     mf_job_count,
     mf_job_name,
+    mf_session_memory,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -76,6 +77,7 @@ static_assert(offsetof(mf_api, gpu_info) == 8 + 48 * sizeof(void*));
 static_assert(offsetof(mf_api, session_sync_for) == 8 + 52 * sizeof(void*));
 static_assert(offsetof(mf_api, variable_find) == 8 + 53 * sizeof(void*));
 static_assert(offsetof(mf_api, job_name) == 8 + 55 * sizeof(void*));
+static_assert(offsetof(mf_api, session_memory) == 8 + 56 * sizeof(void*));
 
 }  // namespace
 

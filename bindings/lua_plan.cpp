@@ -113,7 +113,7 @@ int info(lua_State* L) {
     plan = self(L).plan.get();
     device = plan->device->describe();
   });
-  lua_createtable(L, 0, 13);
+  lua_createtable(L, 0, 14);
   set_string(L, "device", device);
   set_string(L, "job", plan->job);
   set_number(L, "steps", static_cast<double>(plan->steps.size()));
@@ -122,6 +122,7 @@ int info(lua_State* L) {
   set_number(L, "first_write", plan->first_write);
   set_number(L, "branches", plan->branch_count);
   set_number(L, "taps", static_cast<double>(plan->taps.size()));
+  set_number(L, "bytes", static_cast<double>(plan->bytes()));
   set_number(L, "arena_bytes", static_cast<double>(plan->arena_bytes));
   set_number(L, "arena_lower_bound", static_cast<double>(plan->arena_lower_bound));
   set_number(L, "in_flight", plan->in_flight);

@@ -304,15 +304,17 @@ int evaluate(lua_State* L) {
 }
 
 int memory(lua_State* L) {
-  int64_t live = 0;
+  int64_t live = 0, variables = 0;
   size_t spare = 0;
   protect(L, [&] {
     const std::shared_ptr<HostMemory>& memory = any_session(L).memory();
+    variables = any_session(L).variables().bytes();
     live = memory->live_bytes.load(std::memory_order_relaxed);
     if (const auto* recycling = dynamic_cast<const RecyclingMemory*>(memory.get())) spare = recycling->spare_bytes();
   });
-  lua_createtable(L, 0, 2);
+  lua_createtable(L, 0, 3);
   set_number(L, "live_bytes", static_cast<double>(live));
+  set_number(L, "variable_bytes", static_cast<double>(variables));
   set_number(L, "spare_bytes", static_cast<double>(spare));
   return 1;
 }

@@ -167,6 +167,19 @@ MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_descriptor(mf_session* session, 
  * waits for it fails with MF_INTERRUPTED. With nothing under way the next run does. The session stays usable. */
 MF_EXPORT MF_SIGNAL_SAFE mf_code mf_session_interrupt(mf_session* session);
 
+/* What a session holds, in bytes. The caller sets struct_size. */
+typedef struct mf_memory {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t live;      /* arrays, plans and prepared calls, with those that wait for Lua's garbage collector */
+  uint64_t spare;     /* kept for the next arrays; with an allocator of the host there are none */
+  uint64_t variables; /* with what optimizers remember, and the copies on GPUs */
+  uint64_t lua;       /* the heap of its lua_State, with what is the host's there */
+} mf_memory;
+
+/* flow.memory() in Lua, which tells of each job too. */
+MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_memory(mf_session* session, mf_memory* memory);
+
 /* ---- arrays and jobs --------------------------------------------------------------------------------------------- */
 
 typedef int32_t mf_dtype;
@@ -369,6 +382,7 @@ typedef struct mf_api {
   mf_status* (*variable_find)(mf_session*, const char*, mf_type*);
   mf_status* (*job_count)(mf_session*, int32_t*);
   mf_status* (*job_name)(mf_session*, int32_t, const char**);
+  mf_status* (*session_memory)(mf_session*, mf_memory*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

@@ -521,6 +521,12 @@ class Session {
     return descriptor;
   }
   mf_code interrupt() noexcept { return mf_session_interrupt(handle()); }  // from any thread, or a signal handler
+  mf_memory memory() {
+    mf_memory memory{};
+    memory.struct_size = sizeof memory;
+    check(mf_session_memory(handle(), &memory));
+    return memory;
+  }
 
   std::vector<Type> variables() {
     int32_t count = 0;

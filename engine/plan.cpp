@@ -9,6 +9,12 @@ Plan::Plan(std::string job, std::shared_ptr<Device> device)
 
 Plan::~Plan() = default;
 
+int64_t Plan::bytes() const {
+  int64_t total = arena_bytes;
+  for (const Buffer& constant : constants) total += constant.bytes();
+  return total;
+}
+
 int64_t Step::bytes() const {
   int64_t total = 0;
   for (const TensorType& type : input_types) total += type.shape.rank() > 0 ? type.bytes() : 0;

@@ -31,7 +31,7 @@ std::shared_ptr<Plan> Session::compile(const Graph& graph, const std::string& jo
   if (!device) device = device_;
   device->enter();
   std::shared_ptr<Plan> plan = moonflow::compile(graph, job, device, variables_);
-  plan->counted = LiveBytes(memory_, plan->arena_bytes);
+  plan->counted = LiveBytes(memory_, plan->bytes());
   return plan;
 }
 

@@ -123,6 +123,13 @@ Variable& Variables::at(const std::string& name) {
   fail(ErrorCode::NotFound, "there is no variable '", name, "'", did_you_mean(name, names()));
 }
 
+int64_t Variables::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, variable] : variables_)
+    for (const auto& copy : variable->copies) bytes += copy->memory.bytes();
+  return bytes;
+}
+
 std::vector<std::string> Variables::names() const {
   std::vector<std::string> names;
   for (const auto& [name, variable] : variables_) names.push_back(name);

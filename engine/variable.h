@@ -58,6 +58,7 @@ class Variables {
   Variable& at(const std::string& name);   // NotFound, with the nearest name
   std::vector<std::string> names() const;  // sorted
   size_t size() const { return variables_.size(); }
+  int64_t bytes() const;  // of all copies
   // Whether any variable has a second copy, so that copies may be behind. Any thread.
   bool have_copies() const { return have_copies_.load(std::memory_order_relaxed); }
 

@@ -93,6 +93,7 @@ for name, value in pairs {
   sync_default_session = session.sync,
   clear_default_session = session.clear,
   in_flight = session.in_flight,
+  memory = require("moonflow.memory"),
   fd = session.fd,
   clock = session.clock,
   serve_repl = serve.serve_repl,

@@ -443,6 +443,15 @@ local function attach(self, name, handle)
   table.insert(self.watched, { name = name, handle = handle })
 end
 
+--- Bytes of the plans of the jobs that there are, by the names of the jobs.
+function job.bytes()
+  local bytes = {}
+  for of in pairs(counted) do
+    for _, each in ipairs(all_plans(of)) do bytes[of.name] = (bytes[of.name] or 0) + each.handle:info().bytes end
+  end
+  return bytes
+end
+
 --- How many steps a train job has made, those of before too where it goes on from a checkpoint, which keeps that.
 --- @return integer
 --- @error a job that does not train

@@ -41,6 +41,8 @@ std::vector<Use> uses_of_session() {
   static mf_array array = mf_floats(floats, 2);
   static mf_type type;
   type.struct_size = sizeof type;
+  static mf_memory memory;
+  memory.struct_size = sizeof memory;
   const auto as = [](void* handle) { return static_cast<mf_session*>(handle); };
   return {
       {"lua_state", [=](void* h) { return taken(mf_session_lua_state(as(h), &pointer)); }},
@@ -51,6 +53,7 @@ std::vector<Use> uses_of_session() {
       {"sync_for", [=](void* h) { return taken(mf_session_sync_for(as(h), 0, &number)); }},
       {"in_flight", [=](void* h) { return taken(mf_session_in_flight(as(h), &number)); }},
       {"descriptor", [=](void* h) { return taken(mf_session_descriptor(as(h), &number)); }},
+      {"memory", [=](void* h) { return taken(mf_session_memory(as(h), &memory)); }},
       {"hand_over", [=](void* h) { return taken(mf_session_hand_over(as(h))); }},
       {"take_over", [=](void* h) { return taken(mf_session_take_over(as(h))); }},
       {"find", [=](void* h) { return taken(mf_job_find(as(h), "predict", &job)); }},

@@ -16,6 +16,31 @@
 
 using namespace moonflow_test;
 
+TEST_CASE("a session tells what it holds") {
+  Host host;
+  mf_memory before{}, after{};
+  CHECK(taken(mf_session_memory(host.session, &before)) == MF_INVALID_ARGUMENT);
+  before.struct_size = after.struct_size = sizeof(mf_memory);
+  host.ok(mf_session_memory(host.session, &before));
+  CHECK(before.variables == 0);
+  CHECK(before.lua > 100000);
+  host.load(R"(
+    local flow = require "moonflow"
+    kept = flow.np.zeros({ 1000, 1000 })
+    flow.global_function { name = "net", inputs = { x = flow.typing.Numpy.Placeholder({ 1, 1000 }) },
+                           returns = flow.typing.Numpy } (function(x)
+      return flow.layers.dense(x, 100, { name = "out", use_bias = false })
+    end))");
+  host.ok(mf_session_memory(host.session, &after));
+  CHECK(after.live - before.live >= 4000000);
+  CHECK(after.variables == 400000);
+  host.load("kept:release() require('moonflow').clear_default_session()", "end.lua");
+  host.ok(mf_session_memory(host.session, &after));
+  CHECK(after.live - before.live < 4000000);
+  CHECK(after.spare >= 4000000);
+  CHECK(after.variables == 0);
+}
+
 TEST_CASE("variables are read and written by name") {
   Net host;
   int32_t count = 0;

@@ -133,6 +133,57 @@ describe("a collector that the host has stopped", function()
   end)
 end)
 
+describe("flow.memory", function()
+  local function now()
+    collectgarbage()
+    collectgarbage()
+    return flow.memory()
+  end
+
+  before_each(function() flow.clear_default_session() end)
+
+  it("tells how much arrays, variables and the plans of each job take", function()
+    local before = now()
+    assert.same({}, before.jobs)
+    local array = np.zeros({ 1000, 1000 })
+    assert.is_true(flow.memory().live - before.live >= 4e6)
+    local x = np.ones({ 10, 1000 })
+    local jobs = {}
+    for _, name in ipairs { "small", "large" } do
+      jobs[name] = flow.global_function {
+        name = name, type = "train", inputs = { input = tp.Numpy.Placeholder({ 10, 1000 }) }, returns = tp.Numpy,
+      } (function(input)
+        local width = name == "small" and 10 or 100
+        local loss = flow.layers.dense(input, width, { name = name, use_bias = false }) ^ 2
+        flow.optimizer.SGD(0.1, { momentum = 0.9 }):minimize(loss)
+        return loss
+      end)
+      jobs[name](x)
+    end
+    local with_jobs = now()
+    -- Two of each weight, of 40 KB and of 400 KB, and two steps of 8 bytes; a line of memory each at most beside them.
+    assert.is_true(with_jobs.variables >= 880e3 and with_jobs.variables < 880e3 + 6 * 64, with_jobs.variables)
+    assert.is_true(with_jobs.jobs.large > 0 and with_jobs.jobs.small > 0)
+    assert.is_true(with_jobs.live - before.live >= with_jobs.jobs.large + with_jobs.jobs.small)
+    jobs.large = nil
+    assert.is_nil(now().jobs.large)
+    array:release()
+    assert.is_true(with_jobs.live - now().live >= 4e6)
+    assert.is_true(with_jobs.lua > 1e5 and with_jobs.spare >= 0)
+  end)
+
+  it("counts the plans of a job for each size of batch, and what they hold beside their arena", function()
+    local job = flow.global_function {
+      name = "by_batch", inputs = { x = tp.ListNumpy.Placeholder({ 500, 500 }) }, returns = tp.Numpy,
+    } (function(x) return flow.math.reduce_sum(x + np.ones({ x.shape[0], 500 })) end)
+    job({ np.ones({ 100, 500 }) })
+    local one = now().jobs.by_batch
+    assert.is_true(one >= 600 * 500 * 4)  -- of the rows it was defined with, and of these
+    job({ np.ones({ 200, 500 }) })
+    assert.is_true(now().jobs.by_batch >= one + 200 * 500 * 4)
+  end)
+end)
+
 describe("a job", function()
   it("is collected before its memory piles up, though Lua sees only small boxes", function()
     local function alive() return session.handle():memory().live_bytes end
