@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <memory>
 
 #include "bindings/lua_glue.h"
@@ -19,7 +20,8 @@ struct State {
   lua_State* lua = nullptr;
   pthread_t owner = {};
   bool ends_process = true;
-  volatile sig_atomic_t asked = 0;  // how often, since it was last answered
+  volatile sig_atomic_t asked = 0;       // how often, since it was last answered
+  volatile sig_atomic_t terminated = 0;  // by SIGTERM
   bool raised = false;
   lua::Given engine;  // the flag that stops all sessions of the state
 };
@@ -71,14 +73,31 @@ void raise_interrupted(lua_State* L, lua_Debug* event) {
   lua_error(L);
 }
 
-void on_patience_over(int) { _exit(kExitCode); }
+// As if nobody had listened, so that whoever has sent it sees that it was heeded.
+void die_of_sigterm() {
+  signal(SIGTERM, SIG_DFL);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);  // its own handler blocks it
+  raise(SIGTERM);
+}
 
-void on_interrupt(int) {
+void end_at_once() {
+  if (state.terminated) die_of_sigterm();
+  _exit(kExitCode);
+}
+
+void on_patience_over(int) { end_at_once(); }
+
+void on_signal(int number) {
   if (!pthread_equal(pthread_self(), state.owner)) {  // only the owner may touch its state
-    pthread_kill(state.owner, SIGINT);
+    pthread_kill(state.owner, number);
     return;
   }
-  if (state.asked >= (state.ends_process ? 1 : 2)) _exit(kExitCode);
+  if (number == SIGTERM) state.terminated = 1;
+  if (state.terminated && !state.ends_process) end_at_once();
+  if (state.asked >= (state.ends_process ? 1 : 2)) end_at_once();
   state.asked = state.asked + 1;
   state.raised = false;
   state.engine.interrupted->store(true, std::memory_order_release);
@@ -98,13 +117,22 @@ void listen(lua_State* L) {
   struct sigaction action = {};
   action.sa_handler = on_patience_over;
   sigaction(SIGALRM, &action, nullptr);
-  action.sa_handler = on_interrupt;  // without SA_RESTART: a prompt that waits for a line gets to know
+  action.sa_handler = on_signal;  // without SA_RESTART: a prompt that waits for a line gets to know
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
 }
 
 void ends_process(bool ends) { state.ends_process = ends; }
 
 bool asked() { return state.asked != 0; }
+
+int exit_code() {
+  if (state.terminated) {
+    std::fflush(nullptr);
+    die_of_sigterm();
+  }
+  return kExitCode;
+}
 
 void end_soon() {
   const itimerval patience = {{0, 0}, {0, kPatienceUs}};

@@ -35,7 +35,7 @@ using moonflow::calling::loaded;
 constexpr const char* kAttach = "attach";  // commands: these two in the place of a script
 constexpr const char* kReport = "report";
 
-enum Exit { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = interruption::kExitCode };
+enum Exit { kOk = 0, kFailed = 1, kUsage = 2 };
 
 // ---- where the library is --------------------------------------------------------------------------------------
 
@@ -342,5 +342,5 @@ int main(int argc, char** argv) {
     interruption::end_soon();
   }
   lua_close(L);
-  return interrupted ? kInterrupted : fine ? kOk : kFailed;
+  return interrupted ? interruption::exit_code() : fine ? kOk : kFailed;
 }

@@ -38,9 +38,9 @@ end
 
 local last  -- what a script has asked for
 
---- Calls `action` when a Ctrl-C has ended the script, before the program ends with exit code 130: to save what has
---- been learnt. Jobs run in it as ever; another Ctrl-C ends the program. nil takes it back. Only for scripts that the
---- program moonflow runs: hosts decide by themselves what an interrupt is.
+--- Calls `action` when a Ctrl-C, or SIGTERM, has ended the script, before the program ends with exit code 130, or of
+--- SIGTERM: to save what has been learnt. Jobs run in it as ever; another of these signals ends the program. nil takes
+--- it back. Only for scripts that the program moonflow runs: hosts decide by themselves what an interrupt is.
 --- @param action function?  without arguments; the one that was given last counts
 --- @error it is no function
 function interrupts.on_interrupt(action)

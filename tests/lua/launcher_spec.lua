@@ -325,19 +325,23 @@ describe("the launcher", function()
     assert.truthy(run.err:find("late.lua:6: in a callback", 1, true))
   end)
 
-  describe("on Ctrl-C", function()
-    -- Sends SIGINT when the script's loop has begun, and after a minute SIGKILL, which gives 137. The shell would have
-    -- what runs beside it leave SIGINT alone; without --foreground the whole group gets it, so the script twice, and a
-    -- second Ctrl-C ends it at once.
-    local function interrupt(text, options, path)
+  -- Sends a signal when the script's loop has begun, and after a minute SIGKILL, which gives 137. The shell would have
+  -- what runs beside it leave SIGINT alone; without --foreground the whole group gets it, so the script twice, and a
+  -- second signal ends it at once.
+  local function stop_by(signal)
+    return function(text, options, path)
       path = path or folder .. "/loop.lua"
       process.write(path, (text:gsub("while true do", "io.open('begun', 'w'):close() %0", 1)))
       os.remove(folder .. "/begun")
       local command = ("env --default-signal=INT timeout --foreground --preserve-status -s KILL 60 %s %s %s & "
-        .. "until [ -e begun ] || ! kill -0 $!; do sleep 0.05; done; sleep 0.2; kill -s INT $!; wait $!"):format(
-        process.quote(process.launcher), options or "", process.quote(path))
+        .. "until [ -e begun ] || ! kill -0 $!; do sleep 0.05; done; sleep 0.2; kill -s %s $!; wait $!"):format(
+        process.quote(process.launcher), options or "", process.quote(path), signal)
       return process.shell("sh -c " .. process.quote(command), { folder = folder })
     end
+  end
+
+  describe("on Ctrl-C", function()
+    local interrupt = stop_by("INT")
 
     it("stops a loop, interpreted or compiled, with exit code 130", function()
       assert.equal(130, interrupt("while true do end", "-joff").code)
@@ -442,6 +446,42 @@ describe("the launcher", function()
       local run = process.moonflow({ "load.lua" }, { folder = folder })
       assert.equal("", run.err)
       assert.equal("2\n", run.out)
+    end)
+  end)
+
+  describe("on SIGTERM", function()
+    local terminate = stop_by("TERM")
+
+    it("lets a script save what it has learnt, and dies of the signal", function()
+      for _, loop in ipairs { "while true do job() end", "while true do pcall(job) end" } do
+        local run = terminate([[
+          local flow = require "moonflow"
+          local job = flow.global_function { type = "train", returns = flow.typing.Numpy } (function()
+            local w = flow.get_variable("w", { shape = { 64, 64 }, initializer = flow.ones_initializer() })
+            flow.optimizer.SGD(0.1):minimize(flow.math.reduce_sum(w))
+            return flow.math.reduce_sum(w)
+          end)
+          flow.on_interrupt(function()
+            job()
+            flow.train.CheckPoint():save("stopped", { overwrite = true })
+            io.write("saved\t", flow.checkpoint.get("stopped").w.rank)
+          end)
+        ]] .. loop)
+        assert.equal("saved\t2", run.out)
+        assert.equal(143, run.code)
+      end
+    end)
+
+    it("ends a script that takes no notice of it", function()
+      local run = terminate("io.write('said') io.flush() while true do for i = 1, 1e9 do local _ = i end end")
+      assert.equal("said", run.out)
+      assert.equal(143, run.code)
+    end)
+
+    it("ends a prompt", function()
+      local run = process.moonflow({}, { input = "os.execute('kill -s TERM $PPID')\nprint('still here')\n" })
+      assert.equal("", run.out)
+      assert.equal(143, run.code)
     end)
   end)
 
