@@ -427,11 +427,11 @@ local function all_plans(self)
 end
 
 -- Puts a handle at a value of that name: in the place of one that is off, which comes back when it is switched on
--- again, or at a tap of its own. Deliveries under way would go to the wrong one, so places change only without any.
+-- again, or at a tap of its own. Deliveries under way would go to the wrong one, so only a place without any changes.
 local function attach(self, name, handle)
-  for _, watched in ipairs(session.in_flight() == 0 and self.watched or {}) do
+  for _, watched in ipairs(self.watched) do
     local before = watched.handle
-    if watched.name == name and not before:is_on() then
+    if watched.name == name and before:is_free() then
       for _, of in ipairs(all_plans(self)) do of:hand_over(before, handle) end
       before:leave(function() attach(self, name, before) end)
       handle:join(self.board)

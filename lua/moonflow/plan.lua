@@ -230,7 +230,7 @@ function Plan:watch(name, handle)
   error(problem, 0)
 end
 
---- The tap of `before` calls the handler of `handle` from now on. Nothing may be in flight.
+--- The tap of `before` calls the handler of `handle` from now on. No run that is under way may show it.
 function Plan:hand_over(before, handle)
   for token, watched in pairs(self.watches) do
     if watched == before then self.watches[token] = handle end

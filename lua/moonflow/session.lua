@@ -251,6 +251,24 @@ function session.expect(run, waiter)
   calls[run] = waiter
 end
 
+--- A mark of now, for session.is_past.
+function session.mark()
+  local newest = 0
+  for run in pairs(calls) do newest = math.max(newest, run) end
+  return newest
+end
+
+--- Has all been delivered of the runs that were under way at a mark? False also where that cannot be told, since there
+--- are runs that nobody expects here: that of a call that waits, or of a host.
+function session.is_past(mark)
+  local expected = 0
+  for run in pairs(calls) do
+    if run <= mark then return false end
+    expected = expected + 1
+  end
+  return session.in_flight() <= expected
+end
+
 local function deliver_until_ended(thing)
   while not thing.ended do
     if services[1] then serve() end

@@ -3,6 +3,7 @@
 local arguments = require "moonflow.arguments"
 local blob = require "moonflow.blob"
 local errors = require "moonflow.errors"
+local session = require "moonflow.session"
 local trace = require "moonflow.trace"
 local typing = require "moonflow.typing"
 local debug = debug
@@ -25,6 +26,7 @@ local function change(self, enabled, period)
   local turn = self.turn
   local before = is_selective(turn)
   turn.enabled, turn.period = enabled, period
+  turn.off_since = not enabled and session.mark() or nil
   local now = is_selective(turn)
   if turn.board and now ~= before then turn.board.selective = turn.board.selective + (now and 1 or -1) end
   return self
@@ -88,6 +90,13 @@ function Watch:join(board, name)
     if name then board.turns[name] = turn end
     if is_selective(turn) then board.selective = board.selective + 1 end
   end
+end
+
+--- Is it off, and does no run that is under way show it any more?
+function Watch:is_free()
+  local turn = self.turn
+  if turn.enabled then return false end
+  return session.in_flight() == 0 or session.is_past(turn.off_since)
 end
 
 --- Takes a handle that is off from the board, until it is switched on: then `come_back` puts it there again.

@@ -409,6 +409,36 @@ describe("a watch from outside", function()
     assert.is_true(weights[1] == vector(0, 0))
   end)
 
+  it("takes the place of an earlier one that is off, also where there are always runs under way", function()
+    local job = flow.global_function { inputs = { x = T }, returns = tp.Callback[tp.Numpy] } (function(x)
+      return flow.nn.relu(x, { name = "rectified" })
+    end)
+    local runs, results, wrong = 0, 0, 0
+    local shown = {}  -- by the number of the watch: the first value of each run that it saw
+    local function launch()
+      runs = runs + 1
+      job(vector(runs, 0))(function() results = results + 1 end)
+    end
+    launch()
+    for i = 1, 50 do
+      local first = runs + 1
+      local handle = job:watch("rectified", function(value)
+        if value[0] < first or value[0] > first + 1 then wrong = wrong + 1 end
+        shown[i] = (shown[i] or 0) + 1
+      end)
+      launch()
+      launch()
+      handle:off()
+      launch()
+      assert.is_true(flow.in_flight() > 0)
+    end
+    flow.sync()
+    assert.equal(0, wrong)
+    assert.equal(runs, results)
+    for i = 1, 50 do assert.equal(2, shown[i]) end
+    assert.is_true(job.plan.tap_count <= 5, job.plan.tap_count)  -- its result, and a place for each run under way
+  end)
+
   it("holds for every shape of a job, and is switched for all by one handle", function()
     local job = flow.global_function { inputs = { x = tp.ListNumpy.Placeholder({ 4, 2 }) }, returns = tp.ListNumpy } (
       function(x) return flow.nn.relu(x, { name = "rectified" }) end)
