@@ -157,9 +157,12 @@ void trace_reads(const Plan& plan, std::vector<StepText>& texts) {
 
 }  // namespace
 
-// session:profile_start()
+// session:profile_start(most events to keep, or nil)
 int profile_start(lua_State* L) {
-  protect(L, [&] { session_at(L).executor().attach(std::make_shared<Profile>()); });
+  protect(L, [&] {
+    const size_t most = lua_isnoneornil(L, 2) ? Profile::kMost : static_cast<size_t>(integer_at(L, 2, "most"));
+    session_at(L).executor().attach(std::make_shared<Profile>(most));
+  });
   return 0;
 }
 
@@ -177,18 +180,20 @@ int profile_note(lua_State* L) {
   return 0;
 }
 
-// session:profile_stop(path or nil) -> number of events
+// session:profile_stop(path or nil) -> number of events, and of those that were left out
 int profile_stop(lua_State* L) {
   lua_settop(L, 2);
-  size_t count = 0;
+  size_t count = 0, left_out = 0;
   protect(L, [&] {
     const std::shared_ptr<Profile> profile = session_at(L).executor().attach(nullptr);
     if (!profile) return;
-    count = profile->events().size();
+    left_out = profile->left_out();
+    count = profile->events().size() + left_out;
     if (!lua_isnil(L, 2)) replace_file(path_at(L, 2), trace_of(profile->events()), nullptr, 0);
   });
   lua_pushnumber(L, static_cast<double>(count));
-  return 1;
+  lua_pushnumber(L, static_cast<double>(left_out));
+  return 2;
 }
 
 // plan:steps() -> list of { label, site, inputs, output, branch, flops, bytes, ns, launches, reads, feeds, variables,

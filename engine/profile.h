@@ -31,19 +31,30 @@ class Profile {
         .count();
   }
 
+  // A program may forget to end one, so it keeps so many events at most, some 100 MB; those that come first.
+  static constexpr size_t kMost = size_t{1} << 20;
+  explicit Profile(size_t most = kMost) : most_(most) {}
+
   // Sets the event's thread to the calling one, and its end to now. Any thread.
   void add(ProfileEvent event) {
     event.end_ns = now_ns();
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (events_.size() >= most_) {
+      ++left_out_;
+      return;
+    }
     event.thread = threads_.emplace(std::this_thread::get_id(), static_cast<int>(threads_.size())).first->second;
     events_.push_back(std::move(event));
   }
 
-  // Everything so far, in the order of the ends. Call it once nothing runs.
+  // Everything that is kept, in the order of the ends, and how many there were beyond. Call them once nothing runs.
   const std::vector<ProfileEvent>& events() const { return events_; }
+  size_t left_out() const { return left_out_; }
 
  private:
+  const size_t most_;
   std::mutex mutex_;
+  size_t left_out_ = 0;
   std::map<std::thread::id, int> threads_;
   std::vector<ProfileEvent> events_;
 };

@@ -15,13 +15,14 @@ local running  -- { path, handle, deliver } while a profile is taken
 local start_signature = arguments.signature("flow.profiler.start", { { "path", "string?" } })
 
 --- Begins a profile, after the runs submitted so far.
---- @param path? string  the file that stop writes; without one only job:summary { plan = true } learns from it
+--- @param path? string  the file that stop writes, of the first million of events; without one only
+---                      job:summary { plan = true } learns from it
 --- @error a profile is being taken
 function profiler.start(...)
   local path = start_signature:parse(...).path
   if running then errors.raise("wrong_state", "flow.profiler.start: a profile is being taken; stop it first") end
   local handle, deliver = session.handle(), handlers.call
-  handle:profile_start()
+  handle:profile_start(not path and 0 or nil)
   running = { path = path, handle = handle, deliver = deliver }
   handlers.call = function(handler, what, ...)
     local begin, run = core.clock(), session.handing() or 0
@@ -31,7 +32,7 @@ function profiler.start(...)
 end
 
 --- Ends the profile and writes the file that start was given.
---- @return number  how many events were recorded
+--- @return number  how many events there were
 --- @error no profile is being taken; the file cannot be written
 function profiler.stop(...)
   if select("#", ...) > 0 then
@@ -41,7 +42,12 @@ function profiler.stop(...)
   local ended = running
   running = nil
   handlers.call = ended.deliver
-  return ended.handle:profile_stop(ended.path)
+  local count, left_out = ended.handle:profile_stop(ended.path)
+  if ended.path and left_out > 0 then
+    session.log(("moonflow: the profile '%s' has the first %d of %d events; the others were left out"):format(
+      ended.path, count - left_out, count))
+  end
+  return count
 end
 
 session.on_close(function()

@@ -72,6 +72,26 @@ describe("a profile", function()
     assert.truthy(text:find("steps, the last 0 write variables", 1, true))
   end)
 
+  it("keeps no event that nobody will read, and no more than there is room for", function()
+    local session = require("moonflow.session").handle()
+    local job = define(tp.Numpy)
+    local x = np.ones({ 32, 64 })
+    job(x)
+    local function events_of(most)
+      session:profile_start(most)
+      for _ = 1, 20 do job(x) end
+      return session:profile_stop()
+    end
+    local all, none_left_out = events_of()
+    assert.is_true(all >= 40 and none_left_out == 0)  -- a step or more in each run, and the run
+    assert.same({ all, all - 7 }, { events_of(7) })
+    flow.profiler.start()
+    local kept = session:profile_stop()
+    assert.equal(0, kept)
+    flow.profiler.stop()
+    assert.same({ all, all }, { events_of(0) })
+  end)
+
   it("is over when it is stopped", function()
     local job = define(tp.Numpy)
     local text, count = profile(function() end)
