@@ -201,13 +201,7 @@ local function dismiss(self)
   for _, handle in pairs(self.evaluator.watches) do handle:off() end  -- nobody would see them
 end
 
---- Does what there is to do, without waiting. Called where the session delivers.
-function Server:step()
-  local newcomer = self.listener and self.listener:accept()
-  while newcomer do
-    greet(self, newcomer)
-    newcomer = self.listener:accept()
-  end
+local function attend(self)
   local client = self.client
   if not client then return end
   client:receive()
@@ -225,6 +219,18 @@ function Server:step()
     client.watched_for_writing = client.waiting
     session.waiter():watch(client.socket:fd(), client.waiting)
   end
+end
+
+--- Does what there is to do, without waiting. Called where the session delivers.
+function Server:step()
+  local newcomer = self.listener and self.listener:accept()
+  while newcomer do
+    attend(self)  -- first: a terminal that has left makes room for the one that came behind it
+    if not self.listener then return newcomer:close() end
+    greet(self, newcomer)
+    newcomer = self.listener:accept()
+  end
+  attend(self)
 end
 
 --- Ends the service, sends an attached terminal away and removes the socket. Idempotent.

@@ -203,12 +203,25 @@ end
     assert.truthy(run.err:find("one at a time", 1, true))
     process.shell("kill -KILL " .. t:pid())
     t:wait_for("ended with 137")
-    local taken = attached_at_last("'taken'\n")
+    local taken = attached("'taken'\n")
     assert.equal("taken\n", taken.out)
     attached("quit = true\n")
     h:wait_for("ended with 0")
     h:close()
     t:close()
+  end)
+
+  it("takes one terminal after another, as a script opens them", function()
+    local h = host()
+    for i = 1, 20 do
+      local run = attached(("%d * 2\n"):format(i))
+      assert.equal(2 * i .. "\n", run.out)
+      assert.equal("", run.err)
+      assert.equal(0, run.code)
+    end
+    attached("quit = true\n")
+    h:wait_for("ended with 0")
+    h:close()
   end)
 
   it("survives a terminal that is killed while its chunk runs", function()
