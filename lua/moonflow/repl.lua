@@ -70,6 +70,19 @@ local function make_environment(self, globals)
   })
 end
 
+-- Lines are counted on over the whole session, so that "stdin:12:" is the twelfth line typed. Each chunk is compiled
+-- behind as many ends of lines. So a session of very many lines, which a script sends day and night, goes on under
+-- another name, "stdin (2):1:", and the text of those before is forgotten.
+local kMostLines = 10000
+
+local function begin_lines(self)
+  if self.chunk_name then source.remember(self.chunk_name, nil) end
+  self.parts = self.parts + 1
+  self.chunk_name = self.name .. (self.parts > 1 and " (" .. self.parts .. ")" or "")
+  self.lines = {}
+  source.remember(self.chunk_name, self.lines)
+end
+
 --- Makes an evaluator.
 --- @param options table  write(text) and complain(text): where values and errors go; describe, fold: how errors are
 ---   described, as the launcher and the core have them; chunk_name ("=stdin"); width(): columns of the terminal;
@@ -79,12 +92,12 @@ function repl.new(options)
   local self = setmetatable({
     write = options.write, complain = options.complain, describe = options.describe, fold = options.fold,
     width = options.width or function() return 80 end, own_interrupt = options.own_interrupt,
-    chunk_name = options.chunk_name or "=stdin", is_guest = options.is_guest, names = {}, values = {}, lines = {},
+    name = options.chunk_name or "=stdin", parts = 0, is_guest = options.is_guest, names = {}, values = {},
     watches = {}, watched = setmetatable({}, { __mode = "v" }),  -- target -> handle; target -> job, while it is alive
   }, Evaluator)
   self.environment = make_environment(self, _G)
   if options.print then self.names.print, self.values.print = true, options.print end
-  source.remember(self.chunk_name, self.lines)
+  begin_lines(self)
   local interrupts = package.loaded["moonflow.interrupts"]
   for _, fn in ipairs(interrupts and self.stoppable or {}) do interrupts.keep_open(fn) end
   return self
@@ -158,8 +171,8 @@ local function plain_word(self, text)
   return inside and meant, inside and (inside:match("^([\"'])(.*)%1$") and inside:sub(2, -2) or inside)
 end
 
--- Lines are counted on over the whole session, so that "stdin:12:" is the twelfth line typed.
 local function note_lines(self, text)
+  if #self.lines >= kMostLines then begin_lines(self) end
   self.before = #self.lines
   for line in (text .. "\n"):gmatch("([^\n]*)\n") do self.lines[#self.lines + 1] = line end
 end

@@ -55,6 +55,14 @@ inner
     assert.equal("6\tnil\t5\n1\n20\nshadowed by itself\n3\nnil\n", run.out)
   end)
 
+  it("numbers the lines of a very long session anew, under another name", function()
+    local run = typed("local kept = 1\nfunction first() error('early') end\n" .. ("kept = kept + 1\n"):rep(9998)
+      .. "kept\nfirst()\nerror('late')\nfirst??\n")
+    assert.equal("9999\n", run.out:match("^%d+\n"))
+    assert.truthy(run.err:find("stdin:2: early", 1, true), run.err)
+    assert.truthy(run.err:find("stdin (2):3: late", 1, true), run.err)
+  end)
+
   it("keeps a local without a value that a semicolon ends", function()
     local run = typed([[
 local x; local y = 2
