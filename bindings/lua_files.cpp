@@ -1,5 +1,6 @@
 // Files as Lua functions: text, JSON, npy, npz, IDX, pictures, OFRecord, safetensors, checkpoints.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
@@ -42,18 +43,29 @@ int first_bytes(lua_State* L) {
 
 // ---- text ----------------------------------------------------------------------------------------------------
 
-// core.text_read(path) -> all bytes of a regular file
+// core.text_read(path, last or nil) -> all bytes of a regular file, or at most so many, the last ones; its size
 int text_read(lua_State* L) {
-  lua_settop(L, 1);
+  lua_settop(L, 2);
   std::string& text = push_box<std::string>(L);
+  int64_t size = 0;
   protect_allocating(L, [&] {
     const std::string path = path_at(L, 1);
-    int64_t size = 0;
     Descriptor descriptor = open_for_reading(path, size);
-    text = FileSource(std::move(descriptor), path, size).read_rest();
+    const int64_t last = lua_isnil(L, 2) ? size : std::min(size, integer_at(L, 2, "last", 0, INT64_MAX));
+    text = FileSource(std::move(descriptor), path, size, size - last).read_rest();
   });
   push_string(L, text);
-  return 1;
+  lua_pushnumber(L, static_cast<double>(size));
+  return 2;
+}
+
+// core.text_cut(path, size): the file keeps its first bytes, so many
+int text_cut(lua_State* L) {
+  protect(L, [&] {
+    const std::string path = path_at(L, 1);
+    if (::truncate(path.c_str(), integer_at(L, 2, "size", 0, INT64_MAX)) != 0) fail_errno(path, "shorten");
+  });
+  return 0;
 }
 
 // core.text_write(path, text): in the place of what was there
@@ -463,6 +475,7 @@ void add_files(lua_State* L, State& state) {
   static const luaL_Reg kFunctions[] = {{"first_bytes", first_bytes},
                                         {"text_read", text_read},
                                         {"text_write", text_write},
+                                        {"text_cut", text_cut},
                                         {"text_append", text_append},
                                         {"json_read", json_read},
                                         {"json_write", json_write},

@@ -89,11 +89,24 @@ end
 
 -- ---- opening ------------------------------------------------------------------------------------------------------
 
--- The text of the log that is there, or nil.
+local kEnd = 2 ^ 16  -- bytes that are looked at first for the last row
+
+-- The last step of the log that is there, if it has one, its size, and that without the line at its end that a kill has
+-- torn; nothing where there is no log. Its rows may be those of a year, so it is read from its end on.
 local function earlier(file)
-  local fine, text = pcall(core.text_read, file)
-  if fine then return text end
-  if not errors.is_error(text) or text.code ~= "not_found" then error(text, 0) end
+  local last = kEnd
+  while true do
+    local fine, text, size = pcall(core.text_read, file, last)
+    if not fine then
+      if errors.is_error(text) and text.code == "not_found" then return nil end
+      error(text, 0)
+    end
+    local whole = text:match("^.*\n") or ""
+    local step = whole:match('.*\n{[^\n]*"step":(%d+)')
+    if step then return tonumber(step), size, size - #text + #whole end
+    if #text == size then return -1, size, #whole end
+    last = 16 * last
+  end
 end
 
 --- Opens a log. `given` is what flow.log.open was given, `time` now, `remove` os.remove.
@@ -103,8 +116,8 @@ function log_file.open(given, time, remove)
   if given.overwrite and given.append then
     errors.raise("invalid_argument", "flow.log.open: either overwrite or append")
   end
-  local text = earlier(file)
-  if text and not given.overwrite and not given.append then
+  local step, size, whole = earlier(file)
+  if step and not given.overwrite and not given.append then
     errors.raise("io", "flow.log.open: '" .. path .. "' has the log of a run; { overwrite = true } replaces it, "
       .. "{ append = true } goes on in it")
   end
@@ -121,10 +134,9 @@ function log_file.open(given, time, remove)
     end
   end
   core.make_directory(path)
-  if text and given.append then
-    local whole = text:match("^.*\n") or ""
-    if #whole < #text then core.text_write(file, whole) end  -- its writer was killed in the middle of a line
-    self.step = tonumber(whole:match('.*\n{[^\n]*"step":(%d+)')) or -1
+  if step and given.append then
+    if whole < size then core.text_cut(file, whole) end
+    self.step = step
   else
     core.text_write(file, "")
     for _, name in ipairs(core.list_directory(path .. "/images") or {}) do

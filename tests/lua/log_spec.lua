@@ -152,6 +152,32 @@ describe("a log", function()
     assert.equal(1, #rows_of(path .. "2"))
   end)
 
+  it("is not read as a whole where it goes on", function()
+    local file = path .. "/metrics.jsonl"
+    local log = flow.log.open(path)
+    log:write { step = 7, loss = 1 }
+    local function step_behind(bytes, torn)
+      core.text_append(file, '{"kind":"job","text":"' .. ("x"):rep(bytes) .. '"}\n' .. torn)
+      local read, most = core.text_read, 0
+      core.text_read = function(...)
+        local text, size = read(...)
+        most = math.max(most, #text)
+        return text, size
+      end
+      finally(function() core.text_read = read end)
+      log = flow.log.open(path, { append = true })
+      core.text_read = read
+      log:write { loss = 2 }
+      local rows = rows_of(path)
+      return rows[#rows].step, most
+    end
+    assert.equal(8, (step_behind(100, ('{"step":9'):rep(10))))
+    for _ = 1, 20 do core.text_append(file, '{"kind":"job","text":"' .. ("x"):rep(2 ^ 17) .. '"}\n') end
+    log:write { loss = 3 }
+    assert.same({ 10, 2 ^ 16 }, { step_behind(10, "") })
+    assert.same({ 11, 2 ^ 20 }, { step_behind(2 ^ 17, '{"st') })  -- the row is beyond what is looked at first
+  end)
+
   it("holds whole lines, all that were written, when its process is killed", function()
     local script = path .. ".lua"
     process.write(script, ([[
