@@ -140,8 +140,8 @@ MF_EXPORT MF_ANY_THREAD mf_status* mf_session_take_over(mf_session* session);
 /* The lua_State* that was given, or the session's own: for a host that wants to add functions of its own. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_lua_state(mf_session* session, void** lua_state);
 
-/* Runs a Lua file. The jobs it defines are kept for mf_job_find until the file is loaded again, which replaces those of
- * equal names; variables are kept by name, so weights live on. */
+/* Runs a Lua file. The jobs it defines are kept for mf_job_find until the file is loaded again, or another one gives
+ * their names to jobs of its own; variables are kept by name, so weights live on. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_load_file(mf_session* session, const char* path);
 /* The same for text in memory; `name` stands for the file in messages. Bytecode is refused. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_session_load_text(mf_session* session, const char* text, size_t size,

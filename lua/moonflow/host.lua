@@ -124,8 +124,19 @@ host.in_flight = session.in_flight
 --- Name of a chunk -> the jobs it defined; without this they would be collected.
 host.kept = {}
 
---- Runs a chunk and keeps the jobs it defines until a chunk of the same name has run to its end. When it fails, the
---- jobs that were there before it stay what their names mean, unless it has ended their session.
+-- Lets go of jobs whose names mean others by now, and of chunks that have none left: a host may number its chunks.
+local function forget_replaced()
+  for chunk_name, jobs in pairs(host.kept) do
+    for i = #jobs, 1, -1 do
+      if job.named[jobs[i].name] ~= jobs[i] then table.remove(jobs, i) end
+    end
+    if not jobs[1] then host.kept[chunk_name] = nil end
+  end
+end
+
+--- Runs a chunk and keeps the jobs it defines until a chunk of the same name has run to its end, or their names have
+--- been given to others. When it fails, the jobs that were there before it stay what their names mean, unless it has
+--- ended their session.
 function host.load(chunk, name)
   local made, before, closings_before = {}, {}, closings
   local outer_define = job.on_define -- of a file whose function of the host loads this one
@@ -139,6 +150,7 @@ function host.load(chunk, name)
   if not fine then trace.abandon(outer) end
   if fine then
     host.kept[name] = made
+    if not outer_define then forget_replaced() end  -- a file that fails later gets those before it back
     return
   end
   local lives_on = closings == closings_before

@@ -50,6 +50,28 @@ TEST_CASE("a file that fails to load leaves the jobs as they were") {
   CHECK(host.predict({1, 2, 3}) == before);
 }
 
+TEST_CASE("a job goes when another file takes its name") {
+  Host host;
+  const std::string text = R"(
+    local flow = require "moonflow"
+    flow.global_function { name = "large", inputs = { x = flow.typing.Numpy.Placeholder({ 1000, 1000 }) },
+                           returns = flow.typing.Numpy } (function(x)
+      return flow.math.cumsum(flow.math.cumsum(x, 0), 1)
+    end))";
+  const auto live_after = [&](int first, int last) {
+    for (int i = first; i <= last; ++i) host.load(text.c_str(), ("level " + std::to_string(i)).c_str());
+    host.load("collectgarbage() collectgarbage()", "collect.lua");
+    mf_memory memory{};
+    memory.struct_size = sizeof memory;
+    host.ok(mf_session_memory(host.session, &memory));
+    return memory.live;
+  };
+  const uint64_t one = live_after(1, 1);
+  CHECK(one >= 4000000);
+  CHECK(live_after(2, 10) < one + 1000);
+  CHECK(mf_job_close(host.find("large")) == MF_OK);
+}
+
 TEST_CASE("jobs whose session a script has cleared are not found, and what is left of them says so") {
   Net host;
   mf_job *kept = nullptr, *found = nullptr;
