@@ -1,7 +1,7 @@
-// Updates of the rows of a table that a step has picked: rows_sgd_update, made by fusion, which gives what gather_grad
-// and sgd_update give, and rows_adam_update, which is LazyAdam. A table of words has a hundred thousand rows or a
-// million, of which a step picks some thousand: a gradient of all of them would be zeros to write and to read, and the
-// others would be written as they are.
+// Updates of the rows of a table that a step has picked: rows_sgd_update and rows_adagrad_update, made by fusion, which
+// give what gather_grad and the update of all rows give, and rows_adam_update, which is LazyAdam. A table of words has
+// a hundred thousand rows or a million, of which a step picks some thousand: a gradient of all of them would be zeros
+// to write and to read, and the others would be written as they are.
 //
 // picks_by_row has put the picks of a row side by side, in their order, and has found bad indices before anything is
 // written. So rows are shared out among threads, each sum has one order, and no two write the same row.
@@ -146,6 +146,27 @@ void add_rows_sgd_update(Catalog& catalog) {
   catalog.add(op);
 }
 
+void add_rows_adagrad_update(Catalog& catalog) {
+  OpDef op;
+  op.name = "rows_adagrad_update";
+  op.doc = text(
+      "Adagrad of the rows that indices name, by the sum of dy[i...] over all i with indices[i...] == r, in the order\n"
+      "of i; made by fusion. A row that is named gets the bits that gather_grad and adagrad_update give it, and its\n"
+      "square_sum too; the others are neither read nor written.\n",
+      kShapes, kDtypes, kFactorDoc);
+  op.inputs = {{"variable"}, {"square_sum"}, {"dy"}, {"learning_rate"}, {"factor", InputDef::Optional},
+               {"indices"},  {"order"}};
+  op.outputs = {};
+  op.attrs = catalog.at("adagrad_update").attrs;
+  op.infer = infer_rows<update::Adagrad>(op);
+  op.writes = {0, 1};
+  op.cpu = {prepare_rows<update::Adagrad>};
+  const TensorType x = f32({4, 3}), rate = f32({});
+  op.examples = {
+      {{x, x, f32({2, 3, 3}), rate, rate, i32({2, 3}), places(6)}, {{"gradient_scale", 0.5}}, 0.1, 1, kAlike}};
+  catalog.add(op);
+}
+
 void add_rows_adam_update(Catalog& catalog) {
   OpDef op;
   op.name = "rows_adam_update";
@@ -171,12 +192,13 @@ void add_rows_adam_update(Catalog& catalog) {
 
 // ---- fusion ----------------------------------------------------------------------------------------------------
 
+template <int gradient>
 bool fuse_rows_into_update(Rewriter& graph, NodeId id) {
   const Node& update = graph.node(id);
   if (update.inputs.size() != update.op->inputs.size()) return false;  // of several variables
-  const ValueId table = update.inputs[0], gradient = update.inputs[1];
-  const NodeId sum = graph.made_by(gradient, "gather_grad");
-  if (sum == kNone || graph.sole_reader(gradient) != id) return false;
+  const ValueId table = update.inputs[0];
+  const NodeId sum = graph.made_by(update.inputs[gradient], "gather_grad");
+  if (sum == kNone || graph.sole_reader(update.inputs[gradient]) != id) return false;
   const Node& gather_grad = graph.node(sum);
   const ValueId dy = gather_grad.inputs[0], indices = gather_grad.inputs[1];
   const Shape& shape = graph.type(table).shape;
@@ -198,13 +220,18 @@ bool fuse_rows_into_update(Rewriter& graph, NodeId id) {
     graph.fuse({sum}, "picks_by_row", {indices}, {{"rows", rows}}, {order});
     replaced = {id};
   }
-  graph.fuse(replaced, "rows_sgd_update", {table, dy, update.inputs[2], update.inputs[3], indices, order},
-             {{"gradient_scale", update.attrs.number("gradient_scale")}}, {});
+  std::vector<ValueId> inputs = update.inputs;
+  inputs[gradient] = dy;
+  inputs.insert(inputs.end(), {indices, order});
+  graph.fuse(replaced, "rows_" + update.op->name, std::move(inputs), update.attrs, {});
   return true;
 }
+template bool fuse_rows_into_update<update::Descent::kGradient>(Rewriter&, NodeId);
+template bool fuse_rows_into_update<update::Adagrad::kGradient>(Rewriter&, NodeId);
 
 void add_rows_update(Catalog& catalog) {
   add_rows_sgd_update(catalog);
+  add_rows_adagrad_update(catalog);
   add_rows_adam_update(catalog);
 }
 

@@ -33,6 +33,8 @@ struct UpdateRows {
     T* const w = static_cast<T*>(data[0]) + at;
     if constexpr (Rule::kWritten == 1)
       step(*w, gradient);
+    else if constexpr (Rule::kWritten == 2)
+      step(*w, static_cast<T*>(data[1])[at], gradient);
     else
       step(*w, static_cast<T*>(data[1])[at], static_cast<T*>(data[2])[at], gradient);
   }
@@ -68,6 +70,7 @@ Launch prepare_rows(KernelCall& call) {
 
 void add_rows_update(Kernels& kernels) {
   kernels["rows_sgd_update"] = {{prepare_rows<update::Descent>}};
+  kernels["rows_adagrad_update"] = {{prepare_rows<update::Adagrad>}};
   kernels["rows_adam_update"] = {{prepare_rows<update::Adam>}};
 }
 

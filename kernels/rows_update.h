@@ -13,7 +13,9 @@ struct RowsInput {
   enum { kIndices = Rule::kInputs, kOrder };
 };
 
-// A rewrite of sgd_update, whose gradient is then neither stored nor read.
+// A rewrite of an update by a rule that leaves elements without a gradient as they are: sgd_update becomes
+// rows_sgd_update. Its gradient, the input of this number, is then neither stored nor read.
+template <int gradient>
 bool fuse_rows_into_update(Rewriter& graph, NodeId update);
 
 }  // namespace moonflow

@@ -250,18 +250,17 @@ OpDef sgd() {
   op.inputs = {{"variable", InputDef::Many}, {"gradient"}, {"learning_rate"}, kFactor};
   op.outputs = {};
   op.attrs = {gradient_scale_attr()};
-  op.rewrites = {{"prepare_gradient + sgd_update", {op.name}, fuse_gradient_scale<1>},
-                 {"gather_grad + sgd_update", {"picks_by_row", "rows_sgd_update"}, fuse_rows_into_update},
-                 {"matmul + sgd_update",
-                  {"matmul_sgd_update"},
-                  [](Rewriter& graph, NodeId id) {
-                    return !brings_layer(graph, id) && fuse_product_into_update(graph, id);
-                  }},
-                 {"matmul in bfloat16 + sgd_update", {"matmul_bfloat16_sgd_update"}, fuse_bfloat16_product_into_update},
-                 {"sgd_update + sgd_update",
-                  {op.name},
-                  [](Rewriter& graph, NodeId id) { return !joins_descent(graph, id) && fuse_updates<2>(graph, id); }},
-                 {"updates of a step", {"dense_sgd_update"}, fuse_descent, true}};
+  op.rewrites = {
+      {"prepare_gradient + sgd_update", {op.name}, fuse_gradient_scale<1>},
+      {"gather_grad + sgd_update", {"picks_by_row", "rows_sgd_update"}, fuse_rows_into_update<1>},
+      {"matmul + sgd_update",
+       {"matmul_sgd_update"},
+       [](Rewriter& graph, NodeId id) { return !brings_layer(graph, id) && fuse_product_into_update(graph, id); }},
+      {"matmul in bfloat16 + sgd_update", {"matmul_bfloat16_sgd_update"}, fuse_bfloat16_product_into_update},
+      {"sgd_update + sgd_update",
+       {op.name},
+       [](Rewriter& graph, NodeId id) { return !joins_descent(graph, id) && fuse_updates<2>(graph, id); }},
+      {"updates of a step", {"dense_sgd_update"}, fuse_descent, true}};
   op.infer = infer_update(op, 2);
   op.writes = {0};
   op.cpu = {[](KernelCall& call) { return prepare_update<update::Descent>(call); }};
@@ -370,6 +369,28 @@ OpDef rmsprop() {
   return op;
 }
 
+OpDef adagrad() {
+  OpDef op;
+  op.name = "adagrad_update";
+  op.doc = text(
+      "Adagrad: each element goes by all the gradients it has had.\n"
+      "  square_sum += gradient ^ 2;  variable -= learning_rate * gradient / (sqrt(square_sum) + epsilon)\n"
+      "shapes: variable, square_sum and gradient of one shape\n",
+      kDtypes, kFactorDoc, "\nsource: Duchi, Hazan, Singer, JMLR 12, 2011");
+  op.inputs = {{"variable", InputDef::Many}, {"square_sum"}, {"gradient"}, {"learning_rate"}, kFactor};
+  op.outputs = {};
+  op.attrs = {{"epsilon", 1e-10, "added to the root, against division by 0"}, gradient_scale_attr()};
+  op.rewrites = {{"prepare_gradient + adagrad_update", {op.name}, fuse_gradient_scale<2>},
+                 {"gather_grad + adagrad_update", {"picks_by_row", "rows_adagrad_update"}, fuse_rows_into_update<2>},
+                 {"adagrad_update + adagrad_update", {op.name}, fuse_updates<3>}};
+  op.infer = infer_update(op, 3);
+  op.writes = {0, 1};
+  op.cpu = {[](KernelCall& call) { return prepare_update<update::Adagrad>(call); }};
+  const TensorType x = f32({3, 5}), y = f32({7}), rate = f32({});
+  op.examples = {{{x, x, x, rate, rate, y, y, y, rate, rate}, {{"gradient_scale", 0.5}}, 0.1, 1}};
+  return op;
+}
+
 // ---- what happens to a gradient before its update ------------------------------------------------------------
 
 template <class T>
@@ -455,6 +476,7 @@ void add_update(Catalog& catalog) {
   catalog.add(momentum());
   catalog.add(adam());
   catalog.add(rmsprop());
+  catalog.add(adagrad());
   catalog.add(prepare_gradient());
   catalog.add(clip_factor());
 }

@@ -176,6 +176,7 @@ void add_update(Kernels& kernels) {
                                                                     : prepare_update<update::Rmsprop<false>>(call);
                                }},
                                true};
+  kernels["adagrad_update"] = {{prepare_update<update::Adagrad>}, true};
   kernels["prepare_gradient"] = {{prepare_prepare_gradient}, true};
   kernels["clip_factor"] = {{prepare_clip_factor}};
 }

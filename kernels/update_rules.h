@@ -150,6 +150,28 @@ struct Rmsprop {
   double decay_rate, epsilon, scale;
 };
 
+struct Adagrad {
+  static constexpr int kInputs = 5, kWritten = 2, kGradient = 2;
+  explicit Adagrad(const Attrs& attrs) : epsilon(attrs.number("epsilon")), scale(attrs.number("gradient_scale")) {}
+
+  template <class T>
+  struct Step {
+    T rate, factor, little;
+    MOONFLOW_BOTH void operator()(T& w, T& s, T gradient) const {
+      const T g = gradient * factor;
+      s += g * g;
+      w -= rate * g / (std::sqrt(s) + little);
+    }
+  };
+  template <class T, class Wide>
+  MOONFLOW_BOTH Step<T> step(const void* const* inputs) const {
+    return {static_cast<T>(learning_rate(inputs, 3)),
+            static_cast<T>(static_cast<Wide>(scale) * static_cast<Wide>(factor(inputs, 4))), static_cast<T>(epsilon)};
+  }
+
+  double epsilon, scale;
+};
+
 // What becomes of a gradient before its update.
 template <class T>
 struct Prepare {

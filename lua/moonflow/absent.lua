@@ -123,14 +123,14 @@ local rows = {
   { "flow", "utils", "flow.data.batches and flow.data.Dataset hand over batches, flow.log.open(path) keeps numbers" },
   { "flow", "no_grad enable_grad",
     "a job of type \"predict\" has no gradients, and flow.stop_gradient(x) ends them at x" },
-  { "flow", "one_embedding", "flow.layers.embedding is a table, and flow.optimizer.LazyAdam changes only its rows that "
-    .. "were picked" },
+  { "flow", "one_embedding", "flow.layers.embedding is a table, and flow.optimizer.LazyAdam and flow.optimizer.Adagrad "
+    .. "change only its rows that were picked" },
   { "flow", "Size", "a shape is a Lua table of sizes; that of a value is x.shape" },
   { "flow", "int long", "flow.int32 and flow.int64 say how many bits" },
   { "flow", "callbacks", "the loop over batches is the script's own, and what is to happen in it stands there" },
   { "flow.optimizer", "ReduceLROnPlateau LambdaLR",
     "the rate may be a variable with trainable = false: flow.load_variables sets it where the loss no longer falls" },
-  { "flow.optimizer", "Adagrad Adadelta Adamax Nadam RAdam Rprop Ftrl Lion",
+  { "flow.optimizer", "Adadelta Adamax Nadam RAdam Rprop Ftrl Lion",
     "flow.optimizer.Adam and flow.optimizer.RMSProp are the nearest; a train job with flow.gradients and flow.assign "
     .. "has a rule of its own" },
   { "flow.optimizer", "LBFGS",

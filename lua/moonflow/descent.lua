@@ -216,12 +216,10 @@ end
 -- Of the original's optimizers any may do so, by the tables' names.
 local function check_indexed_slices(t)
   for _, part in ipairs(t.optimizer.parts) do
-    local changes_picked_rows = part.rule == update.lazy_adam
-      or part.rule == update.sgd and part.options.momentum == 0
-    if not changes_picked_rows then
+    if part.rule ~= update.lazy_adam and not update.keeps_rest(part) then
       errors.raise("invalid_argument", part.where .. " changes all rows of a table in each step, and "
-        .. "indexed_slices_optimizer_conf asks for those that were picked: flow.optimizer.LazyAdam does that, and "
-        .. "flow.optimizer.SGD with momentum = 0", t.optimizer_site)
+        .. "indexed_slices_optimizer_conf asks for those that were picked: flow.optimizer.LazyAdam does that, "
+        .. "flow.optimizer.Adagrad, and flow.optimizer.SGD with momentum = 0", t.optimizer_site)
     end
   end
 end

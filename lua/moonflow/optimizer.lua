@@ -271,6 +271,17 @@ define("RMSProp", {
   { "epsilon", "finite", 1e-8, text = "added to the mean square, inside the root (PyTorch: to the root)" },
   { "centered", "boolean", false, text = "subtract the square of the mean gradient" },
 }, update.rmsprop, check_share "decay_rate")
+--- Adagrad (Duchi, Hazan, Singer, JMLR 12, 2011): each element has a rate of its own, which falls with all the
+--- gradients it has had. What a step gives no gradient stays as it is, so of a table of which rows are picked, as an
+--- embedding's weight is by flow.gather, a step changes these and `square_sum` of these alone.
+---   s = s + g^2,  w = w - rate * g / (sqrt(s) + epsilon)
+define("Adagrad", {
+  { "initial_accumulator_value", "finite", 0, text = "what s begins with (TensorFlow: 0.1)" },
+  { "epsilon", "finite", 1e-10, text = "added to the root" },
+}, update.adagrad, function(options, signature)
+  local first = options.initial_accumulator_value
+  if first < 0 then signature:fail((": initial_accumulator_value must be at least 0, got %g"):format(first)) end
+end)
 --- Momentum with a rate of its own for each variable (You and others, arXiv:1708.03888).
 ---   local_rate = rate * lars_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), with |x| the root of the mean
 ---   of squares; where |w| or |g| is 0, as a bias is at first, rate

@@ -73,10 +73,9 @@ end
 function picked_rows.to_clip(u, part)
   if u.unscale then return nil end
   if u.rows then return u.rows end
-  local plain = part.rule == update.sgd and part.options.momentum == 0
   local regularised = u.regularizer and (u.regularizer.l1 ~= 0 or u.regularizer.l2 ~= 0)
   local dy, indices = picked_rows.of(u)
-  if plain and not regularised and dy and #dy == 1 then return { dy = dy[1], indices = indices[1] } end
+  if update.keeps_rest(part) and not regularised and dy and #dy == 1 then return { dy = dy[1], indices = indices[1] } end
 end
 
 --- What has the norm of the gradient that `picks` are summed to, without anything of the table's size: for each pick

@@ -21,12 +21,13 @@ function Update:append(op, inputs, attrs, word)
 end
 
 -- What slots are called behind the name of their variable.
-local is_slot_word = { momentum = true, m = true, v = true, mean_square = true, mean_gradient = true }
+local is_slot_word = { momentum = true, m = true, v = true, mean_square = true, mean_gradient = true,
+                       square_sum = true }
 
--- A slot: a variable of the optimizer that belongs to the variable being updated, starting at zero.
-function Update:slot(word)
+-- A slot: a variable of the optimizer that belongs to the variable being updated, starting at zero or at `value`.
+function Update:slot(word, value)
   assert(is_slot_word[word], word)
-  return variable.system(self.t, self.name .. "-" .. word, self.dtype, self.shape, 0)
+  return variable.system(self.t, self.name .. "-" .. word, self.dtype, self.shape, value or 0)
 end
 
 --- Does a name look like that of a slot of another one of `values`, { name = ndarray }, whose shape it has?
@@ -196,6 +197,17 @@ function update.rmsprop(u, options)
   local mean_gradient = options.centered and u:slot("mean_gradient") or false
   u:append("rmsprop_update", { u.id, u:slot("mean_square"), mean_gradient, u.gradient, u.rate, u.finite },
     { decay_rate = options.decay_rate, epsilon = options.epsilon, centered = options.centered }, "update")
+end
+
+function update.adagrad(u, options)
+  u:append("adagrad_update", { u.id, u:slot("square_sum", options.initial_accumulator_value), u.gradient, u.rate,
+    u.finite }, { epsilon = options.epsilon }, "update")
+end
+
+--- Does the rule of an optimizer leave what has no gradient as it is, so that of a table a step need only touch the
+--- rows it has picked? LazyAdam does not, and is made to.
+function update.keeps_rest(part)
+  return part.rule == update.sgd and part.options.momentum == 0 or part.rule == update.adagrad
 end
 
 -- Root of the mean of squares.

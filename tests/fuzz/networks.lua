@@ -698,7 +698,8 @@ function networks.minimize(self, loss)
     options.loss_scale_policy = g.chance(2) and flow.optimizer.loss_scale.static_loss_scale(64)
       or flow.optimizer.loss_scale.dynamic_loss_scale(1024, 1, 2)
   end
-  local rules = { "SGD", "SGD", "SGD", "Adam", "Adam", "SGDW", "AdamW", "RMSProp", "LARS", "LazyAdam" }
+  local rules = { "SGD", "SGD", "SGD", "Adam", "Adam", "SGDW", "AdamW", "RMSProp", "LARS", "LazyAdam",
+                  "Adagrad" }
   local rule = g.one_of(rules)
   if rule == "SGD" or rule == "SGDW" then options.momentum = g.one_of { 0, 0, 0.9 } end
   if rule == "SGDW" or rule == "AdamW" then
@@ -706,7 +707,7 @@ function networks.minimize(self, loss)
     if g.chance(2) then options.weight_decay_excludes = { "bias", "gamma" } end
   end
   -- Where gradients are next to nothing, what they are divided by is not.
-  if rule:find("Adam") then options.epsilon = 1e-3 end
+  if rule:find("Ada") then options.epsilon = 1e-3 end
   if rule == "RMSProp" then options.epsilon, options.centered = 1e-3, g.chance(2) end
   flow.optimizer[rule](rate, options):minimize(loss)
 end

@@ -198,9 +198,9 @@ TEST_CASE("the updates of a step by one rule become one, and give what they gave
     int companions;
     Attrs attrs;
   };
-  for (const Rule& rule :
-       {Rule{"sgd_update", 0, {}}, Rule{"momentum_update", 1, {{"beta", 0.5}}},
-        Rule{"adam_update", 2, {{"weight_decay", 0.1}}}, Rule{"rmsprop_update", 2, {{"centered", true}}}}) {
+  for (const Rule& rule : {Rule{"sgd_update", 0, {}}, Rule{"momentum_update", 1, {{"beta", 0.5}}},
+                           Rule{"adam_update", 2, {{"weight_decay", 0.1}}},
+                           Rule{"rmsprop_update", 2, {{"centered", true}}}, Rule{"adagrad_update", 1, {}}}) {
     CAPTURE(rule.op);
     int64_t together = 0, apart = 0, steps = 0;
     const std::vector<Tensor> values = update_three(rule.op, rule.companions, rule.attrs, false, together);

@@ -22,7 +22,8 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> list = {{"sgd_update", 0, {}},
                                          {"momentum_update", 1, {{"beta", 0.5}}},
                                          {"adam_update", 2, {{"weight_decay", 0.1}}},
-                                         {"rmsprop_update", 2, {{"centered", true}}}};
+                                         {"rmsprop_update", 2, {{"centered", true}}},
+                                         {"adagrad_update", 1, {}}};
   return list;
 }
 

@@ -12,6 +12,7 @@ namespace {
 // Rows of a table picked by `indices`, and what their gradient does to the table.
 struct Table {
   Graph graph;
+  std::string rule = "sgd_update";
   ValueId indices, table, rate, gradient;
   Tensor given;
 
@@ -28,19 +29,24 @@ struct Table {
   }
   void update(ValueId factor = kNone) {
     const ValueId prepared = graph.append("prepare_gradient", {gradient, table}, {{"scale", 0.7}})[0];
-    graph.append("sgd_update", {table, prepared, rate, factor}, {}, "update");
+    std::vector<ValueId> inputs{table};
+    if (rule == "adagrad_update") inputs.push_back(graph.variable("sums", graph.type(table)));
+    inputs.insert(inputs.end(), {prepared, rate, factor});
+    graph.append(rule, inputs, {}, "update");
   }
 };
 
 struct Trained {
   std::shared_ptr<Plan> plan;
-  Tensor table;
+  Tensor table, sums;  // sums of squares, where the rule has such
 };
 
 Trained train(Table& job, int threads = 2) {
   Session session = make_session(threads);
-  Trained trained{session.compile(job.graph, "train"), {}};
+  Trained trained{session.compile(job.graph, "train"), {}, {}};
+  const bool has_sums = job.rule == "adagrad_update";
   session.write("table", random_values(job.graph.type(job.table), 1));
+  if (has_sums) session.write("sums", random_values(job.graph.type(job.table), 6, 0, 1));
   std::vector<Tensor> feeds;
   for (const NodeId feed : job.graph.feeds()) {
     const TensorType& type = job.graph.type(job.graph.node(feed).outputs[0]);
@@ -48,6 +54,7 @@ Trained train(Table& job, int threads = 2) {
   }
   for (int step = 0; step < 2; ++step) run(session, trained.plan, feeds);
   trained.table = session.read("table").copy();
+  if (has_sums) trained.sums = session.read("sums").copy();
   return trained;
 }
 
@@ -72,20 +79,26 @@ TEST_CASE("only the rows that are picked are written, and get the bits of a whol
                                    {{20, 600}, {20}, 9},     {{10, 0}, {4}, 10},     {{10, 4}, {0}, 10},
                                    {{100, 64}, {100}, 1},    {{5, 8}, {}, 5},        {{3000, 64}, {40, 60}, 3000},
                                    {{2500, 64}, {2400}, 20}, {{70000}, {70000}, 300}};
-  for (const DType dtype : {DType::Float32, DType::Float64}) {
-    for (const Case& c : cases) {
-      CAPTURE(c.table.str(), c.picks.str(), c.below, name(dtype));
-      const Tensor given = picks(c.picks, c.below, 5);
-      Table rows(*catalog, {dtype, c.table}, given), whole(*catalog, {dtype, c.table}, given);
-      rows.update();
-      whole.update();
-      whole.graph.tap(whole.gradient, 1);
-      const Trained two = train(rows, 2), one = train(rows, 1), expected = train(whole);
-      CHECK(count(*two.plan, "rows_sgd_update") == 1);
-      CHECK(count(*two.plan, "gather_grad") == 0);
-      CHECK(count(*expected.plan, "rows_sgd_update") == 0);
-      CHECK(same(two.table, expected.table));
-      CHECK(same(one.table, expected.table));
+  for (const char* rule : {"sgd_update", "adagrad_update"}) {
+    for (const DType dtype : {DType::Float32, DType::Float64}) {
+      for (const Case& c : cases) {
+        CAPTURE(rule, c.table.str(), c.picks.str(), c.below, name(dtype));
+        const Tensor given = picks(c.picks, c.below, 5);
+        Table rows(*catalog, {dtype, c.table}, given), whole(*catalog, {dtype, c.table}, given);
+        for (Table* const job : {&rows, &whole}) {
+          job->rule = rule;
+          job->update();
+        }
+        whole.graph.tap(whole.gradient, 1);
+        const Trained two = train(rows, 2), one = train(rows, 1), expected = train(whole);
+        CHECK(count(*two.plan, text("rows_", rule)) == 1);
+        CHECK(count(*two.plan, "gather_grad") == 0);
+        CHECK(count(*expected.plan, text("rows_", rule)) == 0);
+        for (const Trained* const got : {&two, &one}) {
+          CHECK(same(got->table, expected.table));
+          if (expected.sums) CHECK(same(got->sums, expected.sums));
+        }
+      }
     }
   }
 }

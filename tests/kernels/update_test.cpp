@@ -91,6 +91,19 @@ TEMPLATE_TEST_CASE("rmsprop, plain and centered", "", float, double) {
   check<T>(mean, 0.0023755, 0.014999);
 }
 
+TEMPLATE_TEST_CASE("adagrad goes by all gradients there have been", "", float, double) {
+  using T = TestType;
+  const Tensor w = pair<T>(1, -2), s = pair<T>(0, 0);
+  train<T>("adagrad_update", {}, [&](Tensor g, Tensor) { return std::vector<Tensor>{w, s, g, rate()}; });
+  check<T>(w, 0.921945307135782, -2.0112645081286384);
+  check<T>(s, 0.5625, 5.25);
+  const Tensor later = pair<T>(1, -2), begun = pair<T>(0.5, 0.5);
+  train<T>("adagrad_update", {{"epsilon", 1e-3}}, [&](Tensor g, Tensor) {
+    return std::vector<Tensor>{later, begun, g, rate()};
+  });
+  check<T>(later, 0.9630873999716477, -2.0245036419683347);
+}
+
 TEST_CASE("centered rmsprop stays finite where gradients are always the same") {
   // Where products are rounded before they are added, as with MOONFLOW_SIMD=plain, their mean square may fall below the
   // square of their mean: of half of these.

@@ -58,8 +58,8 @@ local optimizers = {
   SGD = with("SGD", { momentum = 0 }), momentum = with("SGD"), Adam = with("Adam"), RMSProp = with("RMSProp"),
   centered = with("RMSProp", { centered = true }), LARS = with("LARS", { lars_coefficient = 0.1 }),
   AdamW = with("AdamW", { weight_decay = 0.1 }), SGDW = with("SGDW", { weight_decay = 0.1 }),
-  LazyAdam = with("LazyAdam"), LAMB = with("LAMB", { weight_decay = 0.1 }), clipped = with("SGD", clipped),
-  clipped_Adam = with("Adam", clipped),
+  LazyAdam = with("LazyAdam"), LAMB = with("LAMB", { weight_decay = 0.1 }), Adagrad = with("Adagrad"),
+  clipped = with("SGD", clipped), clipped_Adam = with("Adam", clipped),
 }
 
 -- All variables of the session by name, without those of the loss scale.

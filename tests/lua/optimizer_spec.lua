@@ -347,6 +347,26 @@ describe("RMSProp", function()
   end)
 end)
 
+describe("Adagrad", function()
+  it("divides by the root of the sum of squares", function()
+    for _, case in ipairs { { 0, 1e-10 }, { 0.1, 1e-3 } } do
+      local first, epsilon = unpack(case)
+      flow.clear_default_session()
+      local options = first > 0 and { initial_accumulator_value = first, epsilon = epsilon } or nil
+      check(train(function() return flow.optimizer.Adagrad(0.01, options) end), function(w, g, _, s)
+        s.s = (s.s or first) + g * g
+        return w - 0.01 * g / (math.sqrt(s.s) + epsilon)
+      end)
+    end
+  end)
+
+  it("begins with no sum below 0", function()
+    local fine, problem = pcall(flow.optimizer.Adagrad, 0.1, { initial_accumulator_value = -1 })
+    assert.is_false(fine)
+    assert.truthy(tostring(problem):find("initial_accumulator_value must be at least 0, got -1", 1, true))
+  end)
+end)
+
 describe("LARS", function()
   it("scales the rate by the norms of weight and gradient", function()
     local seen = train(function() return flow.optimizer.LARS(0.5, { lars_coefficient = 0.1, momentum_beta = 0 }) end,

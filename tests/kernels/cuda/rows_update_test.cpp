@@ -17,7 +17,8 @@ Trial trial_of(const BesideCpu& beside, const char* op, DType dtype, int64_t row
   const Tensor order = launch(beside.trial("picks_by_row", {indices}, {{"rows", rows}}), *beside.cpu).outputs[0];
   std::vector<Tensor> inputs{drawn({dtype, table}, 1)};
   const bool is_adam = op == std::string("rows_adam_update");
-  if (is_adam) inputs.insert(inputs.end(), {drawn({dtype, table}, 2), drawn({dtype, table}, 3, 0, 1)});
+  if (is_adam) inputs.push_back(drawn({dtype, table}, 2));
+  if (is_adam || op == std::string("rows_adagrad_update")) inputs.push_back(drawn({dtype, table}, 3, 0, 1));
   inputs.push_back(drawn({dtype, dy}, 4));
   inputs.push_back(Tensor::of<float>({}, {0.1f}));
   if (is_adam) inputs.push_back(Tensor::of<int64_t>({}, {3}));
@@ -29,7 +30,7 @@ Trial trial_of(const BesideCpu& beside, const char* op, DType dtype, int64_t row
 
 TEST_CASE("rows are updated on the card as on the CPU") {
   const BesideCpu beside;
-  for (const char* op : {"rows_sgd_update", "rows_adam_update"}) {
+  for (const char* op : {"rows_sgd_update", "rows_adagrad_update", "rows_adam_update"}) {
     for (const DType dtype : {DType::Float32, DType::Float64}) {
       beside.check(trial_of(beside, op, dtype, 50, {64}, 40, 50));
       beside.check(trial_of(beside, op, dtype, 300, {}, 300, 20));
@@ -50,7 +51,7 @@ TEST_CASE("picks are sorted and checked on the card as on the CPU") {
 
 TEST_CASE("a run that has found a fault changes no row") {
   const Bench bench;
-  for (const char* op : {"rows_sgd_update", "rows_adam_update"}) {
+  for (const char* op : {"rows_sgd_update", "rows_adagrad_update", "rows_adam_update"}) {
     const Trial trial = trial_of(bench, op, DType::Float32, 50, {64}, 40, 50);
     const Launched got = bench.shifted(trial, 0, [&](Stream& stream) { cuda::find_fault(*bench.card, stream); });
     CHECK(same(got.inputs[0], trial.inputs[0]));
