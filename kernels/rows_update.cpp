@@ -43,6 +43,23 @@ Infer infer_rows(const OpDef& op) {
 
 // ---- CPU -------------------------------------------------------------------------------------------------------
 
+// Goes through picks in the order of their rows: body(row, pick, end) has the places [pick, end) of one row's picks. A
+// row belongs to the thread that has its first one.
+template <class Index, class Body>
+void each_picked_row(const Index* indices, const int64_t* order, int64_t picks, int64_t columns, const Body& body) {
+  const auto row_of = [=](int64_t place) { return static_cast<int64_t>(indices[order[place]]); };
+  cpu::parallel_for(picks, cpu::kGrain / columns + 1, [&](int64_t first, int64_t last) {
+    while (first > 0 && first < last && row_of(first) == row_of(first - 1)) ++first;
+    while (first < last) {
+      const int64_t row = row_of(first);
+      int64_t end = first + 1;
+      while (end < picks && row_of(end) == row) ++end;
+      body(row, order + first, order + end);
+      first = end;
+    }
+  });
+}
+
 template <class Rule, class T>
 class UpdateRows {
  public:
@@ -61,19 +78,9 @@ class UpdateRows {
   template <class Index>
   void go_through(const LaunchCall& at, const Index* indices) const {
     const auto step = rule_.template step<T, double>(at.inputs);
-    const int64_t* const order = at.input<int64_t>(RowsInput<Rule>::kOrder);
-    const auto row_of = [=](int64_t place) { return static_cast<int64_t>(indices[order[place]]); };
-    cpu::parallel_for(picks_, cpu::kGrain / columns_ + 1, [&](int64_t first, int64_t last) {
-      // A row belongs to whoever has its first pick.
-      while (first > 0 && first < last && row_of(first) == row_of(first - 1)) ++first;
-      while (first < last) {
-        const int64_t row = row_of(first);
-        int64_t end = first + 1;
-        while (end < picks_ && row_of(end) == row) ++end;
-        update_row(step, at, row, order + first, order + end);
-        first = end;
-      }
-    });
+    each_picked_row(
+        indices, at.input<int64_t>(RowsInput<Rule>::kOrder), picks_, columns_,
+        [&](int64_t row, const int64_t* pick, const int64_t* end) { update_row(step, at, row, pick, end); });
   }
 
   // The sum of the picks is made from 0 on, as gather_grad makes it.
@@ -104,6 +111,33 @@ template <class Rule>
 Launch prepare_rows(KernelCall& call) {
   return visit_floating(call.inputs[0].dtype,
                         [&](auto zero) -> Launch { return UpdateRows<Rule, decltype(zero)>(call); });
+}
+
+template <class T>
+void sum_row(const T* dy, T* out, int64_t columns, const int64_t* pick, const int64_t* end) {
+  T* const sum = out + *pick * columns;
+  std::copy_n(dy + *pick * columns, columns, sum);
+  while (++pick < end) {
+    const T* const from = dy + *pick * columns;
+    for (int64_t i = 0; i < columns; ++i) sum[i] += from[i];
+    std::fill_n(out + *pick * columns, columns, T(0));
+  }
+}
+
+Launch prepare_sums(KernelCall& call) {
+  const int64_t picks = call.inputs[1].count(), columns = picks == 0 ? 0 : call.inputs[0].count() / picks;
+  return visit_floating(call.inputs[0].dtype, [&](auto zero) -> Launch {
+    return [=, dtype = call.inputs[1].dtype](const LaunchCall& at) {
+      using T = decltype(zero);
+      if (columns == 0) return;
+      visit(dtype, [&](auto index) {
+        each_picked_row(at.input<decltype(index)>(1), at.input<int64_t>(2), picks, columns,
+                        [&](int64_t, const int64_t* pick, const int64_t* end) {
+                          sum_row(at.input<T>(0), at.output<T>(0), columns, pick, end);
+                        });
+      });
+    };
+  });
 }
 
 // ---- the ops ---------------------------------------------------------------------------------------------------
@@ -188,6 +222,32 @@ void add_rows_adam_update(Catalog& catalog) {
   catalog.add(op);
 }
 
+void add_sum_picks(Catalog& catalog) {
+  OpDef op;
+  op.name = "sum_picks";
+  op.doc =
+      "The picks of each row as one: their sum, in their order, in the place of the first, and 0 in those of the\n"
+      "others. So what is to be done to the rows of a gradient is done to as many as have been picked.\n"
+      "  out[i] = sum of dy[j] over all j with indices[j] == indices[i] where there is none before i, else 0\n"
+      "shapes: dy (i..., columns...), indices (i...), order (number of indices) -> out of dy's shape\n"
+      "dtypes: dy float32, float64 -> the same; indices of an integer dtype, order int64, of picks_by_row";
+  op.inputs = {{"dy"}, {"indices"}, {"order"}};
+  op.infer = [](const OpCall& call) -> std::vector<TensorType> {
+    require_floating(call, 0, "dy");
+    require_indices(call, 1, "indices");
+    const Shape &dy = call.shape(0), &indices = call.shape(1);
+    require(dy.rank() >= indices.rank() && std::equal(indices.begin(), indices.end(), dy.begin()),
+            ErrorCode::ShapeMismatch, "dy is ", dy, ", it needs a row for each of indices ", indices);
+    require_type(call, 2, "order", {DType::Int64, {indices.count()}});
+    return {call.type(0)};
+  };
+  op.cpu = {prepare_sums};
+  // More than one place needs an order that has each of them once, which is not drawn: see the tests of this file.
+  op.examples = {{{f32({1, 3}), i32({1}), places(1)}, {}, -1, 1, kAlike},
+                 {{f32({1, 1}), {DType::UInt8, {1, 1}}, places(1)}, {}, -1, 1, kAlike}};
+  catalog.add(op);
+}
+
 }  // namespace
 
 // ---- fusion ----------------------------------------------------------------------------------------------------
@@ -233,6 +293,7 @@ void add_rows_update(Catalog& catalog) {
   add_rows_sgd_update(catalog);
   add_rows_adagrad_update(catalog);
   add_rows_adam_update(catalog);
+  add_sum_picks(catalog);
 }
 
 }  // namespace moonflow

@@ -16,15 +16,10 @@ local variable = require "moonflow.variable"
 
 local descent = {}
 
--- divide, unscale, regularise; then clip, each element for itself or all together.
+-- divide, unscale, regularise; then clip, each element for itself or all together. Of a table of which rows have been
+-- picked, `sums` are these, and are clipped in place of its gradient.
 local function prepare(t, updates, scale, part, name)
-  local function scaled(u, l1, l2)
-    if scale == 1 and l1 == 0 and l2 == 0 and not u.unscale then return end
-    u.gradient = u:append("prepare_gradient", { u.gradient, u.id, u.unscale },
-      { scale = scale, l1 = l1, l2 = l2 }, "gradient")
-  end
   local clipping = part.clipping
-  local limit = clipping and clipping.clip_value
   for _, u in ipairs(updates) do
     local l1, l2 = 0, 0
     if u.regularizer then l1, l2 = u.regularizer.l1, u.regularizer.l2 end
@@ -36,14 +31,25 @@ local function prepare(t, updates, scale, part, name)
     else
       picked_rows.join_gathers(u)
     end
-    u.picks = clipping and not limit and picked_rows.to_clip(u, part)
-    scaled(u, l1, l2)
-    if limit then
-      u.gradient = u:append("clip_by_value", { u.gradient }, { min = -limit, max = limit }, "clipped")
-      if u.rows then picked_rows.take_gradient(u) end
+    u.picks = clipping and picked_rows.to_clip(u, part)
+    if u.picks then
+      u.sums = picked_rows.sums(u, u.picks, scale)
+    elseif scale ~= 1 or l1 ~= 0 or l2 ~= 0 or u.unscale then
+      u.gradient = u:append("prepare_gradient", { u.gradient, u.id, u.unscale },
+        { scale = scale, l1 = l1, l2 = l2 }, "gradient")
     end
   end
-  if not clipping or limit or #updates == 0 then return end
+  if not clipping or #updates == 0 then return end
+  local limit = clipping.clip_value
+  if limit then
+    local function clipped(u, id)
+      return u:append("clip_by_value", { id }, { min = -limit, max = limit }, "clipped")
+    end
+    for _, u in ipairs(updates) do
+      if u.sums then picked_rows.take(u, u.picks, clipped(u, u.sums)) else u.gradient = clipped(u, u.gradient) end
+    end
+    return
+  end
   -- Variables may differ in dtype. The norm is of the widest, and of float32 where that is narrow: there it would
   -- overflow, or be rounded to a few bits.
   local dtype, wide = "float32", {}
@@ -51,24 +57,16 @@ local function prepare(t, updates, scale, part, name)
     if u.dtype == "float64" then dtype = u.dtype end
   end
   for i, u in ipairs(updates) do
-    u.by_rows = u.picks and picked_rows.sums(u, u.picks, dtype, scale)
-    wide[i] = u.by_rows or u:in_dtype(u.gradient, u.dtype, dtype, "wide_gradient")
+    wide[i] = u.sums and u:in_dtype(u.sums, u.picks.dtype, dtype, "wide_sums")
+      or u:in_dtype(u.gradient, u.dtype, dtype, "wide_gradient")
   end
   local norm = t:append("global_norm", wide, nil, name .. "-GlobalNorm", "")
   local factor = t:append("clip_factor", { norm }, { clip_norm = clipping.clip_norm }, name .. "-ClipFactor", "")
   for i, u in ipairs(updates) do
-    local function clipped_rows(dy)
-      dy = u:append("multiply", { u:in_dtype(dy, u.dtype, dtype, "wide_picked"), factor }, nil, "clipped_rows")
-      return u:in_dtype(dy, dtype, u.dtype, "narrow_picked")
-    end
-    if u.rows then
-      u.rows.dy = clipped_rows(u.rows.dy)
-    elseif u.by_rows then
-      local dy = clipped_rows(u.picks.dy)
-      u.gradient = u:append("gather_grad", { dy, u.picks.indices }, { shape = u.shape }, "clipped")
-      scaled(u, 0, 0)
+    local clipped = u:append("multiply", { wide[i], factor }, nil, "clipped")
+    if u.sums then
+      picked_rows.take(u, u.picks, u:in_dtype(clipped, dtype, u.picks.dtype, "sums_again"))
     else
-      local clipped = u:append("multiply", { wide[i], factor }, nil, "clipped")
       u.gradient = u:in_dtype(clipped, dtype, u.dtype, "narrow_gradient")
     end
   end

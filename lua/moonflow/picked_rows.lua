@@ -55,51 +55,41 @@ function picked_rows.join_gathers(u)
   u.gradient = u:append("gather_grad", { rows.dy, rows.indices }, { shape = u.shape }, "all_picked_gradient")
 end
 
---- Lets the picks of `u.rows` sum to `u.gradient`, which is what they have summed to, prepared and cut: a row that is
---- picked n times has an n-th of it from each.
-function picked_rows.take_gradient(u)
-  local rows = u.rows
-  local ones = u:append("cast", { u:append("equal", { rows.indices, rows.indices }, nil, "ones") },
-    { dtype = u.dtype }, "ones")
-  local count = u:append("gather_grad", { ones, rows.indices }, { shape = { u.shape[1] } }, "picks_of_row")
-  for _ = 2, #u.shape do count = u:append("expand_dims", { count }, { axis = -1 }, "picks_of_row") end
-  -- A row of no picks is 0 / 0, which is never picked.
-  local share = u:append("divide", { u.gradient, count }, nil, "share_of_pick")
-  rows.dy = u:append("gather", { share, rows.indices }, { axis = 0 }, "cut_picked")
-  rows.scale, u.unscale = 1, u.finite  -- a factor of 0 leaves out the step
-end
-
 --- The picks of a table whose update reads no more of its gradient: `dy` and `indices`, or nil.
 function picked_rows.to_clip(u, part)
-  if u.unscale then return nil end
   if u.rows then return u.rows end
   local regularised = u.regularizer and (u.regularizer.l1 ~= 0 or u.regularizer.l2 ~= 0)
+  if regularised or u.finite or not update.keeps_rest(part) then return nil end
   local dy, indices = picked_rows.of(u)
-  if update.keeps_rest(part) and not regularised and dy and #dy == 1 then return { dy = dy[1], indices = indices[1] } end
+  if not dy or #dy > 1 then return nil end  -- those of more picks than rows have not been joined
+  local _, shape = u.t.graph:type(indices[1])
+  if shape:count() <= u.shape[1] then return { dy = dy[1], indices = indices[1] } end
 end
 
---- What has the norm of the gradient that `picks` are summed to, without anything of the table's size: for each pick
--- the sum of all that share its row, divided by the root of how many they are. nil where comparing all picks with one
--- another takes longer than the table does.
-function picked_rows.sums(u, picks, dtype, scale)
-  local _, shape = u.t.graph:type(picks.indices)
-  local count, width = shape:count(), 1
-  for axis = 2, #u.shape do width = width * u.shape[axis] end
-  if count == 0 or count * count > 8 * u.shape[1] then return nil end
-  local function placed(to, word) return u:append("reshape", { picks.indices }, { shape = to }, word) end
-  local alike = u:append("equal", { placed({ count, 1 }, "picks_down"), placed({ 1, count }, "picks_across") }, nil,
-    "same_row")
-  alike = u:append("cast", { alike }, { dtype = dtype }, "same_row")
-  local number_of = u:append("reduce_sum", { alike }, { axis = { 1 }, keepdims = true }, "picks_of_row")
-  local dy = u:in_dtype(picks.dy, u.dtype, dtype, "wide_picked")
-  dy = u:append("reshape", { dy }, { shape = { count, width } }, "picked")
-  local sums = u:append("matmul", { alike, dy }, nil, "sums_of_rows")
-  local share = u:append("rsqrt", { number_of }, nil, "share_of_row")
+--- The gradient's rows that have been picked, each in the place of its first pick, and 0 in the places of its others:
+--- divided and unscaled, and at least float32. So what is to be clipped has the size of the picks.
+function picked_rows.sums(u, picks, scale)
+  picks.dtype = u.dtype == "float64" and u.dtype or "float32"
+  local dy = u:in_dtype(picks.dy, u.dtype, picks.dtype, "wide_picked")
+  local sums = u:append("sum_picks", { dy, picks.indices, u:order_of(picks) }, nil, "sums_of_rows")
   if scale ~= 1 then
-    local factor = u.t:constant(core.array(scale, dtype), nil, u.name .. "-scale", "")
-    share = u:append("multiply", { share, factor }, nil, "share_of_row")
+    local factor = u.t:constant(core.array(scale, picks.dtype), nil, u.name .. "-scale", "")
+    sums = u:append("multiply", { sums, factor }, nil, "share_of_row")
   end
-  return u:append("multiply", { sums, share }, nil, "sums_of_rows")
+  if u.unscale then
+    sums = u:append("multiply", { sums, u:in_dtype(u.unscale, "float32", picks.dtype, "unscale") }, nil, "true_row")
+  end
+  return sums
+end
+
+--- Makes of `sums`, which have been clipped, what the update takes.
+function picked_rows.take(u, picks, sums)
+  local dy = u:in_dtype(sums, picks.dtype, u.dtype, "narrow_picked")
+  if u.rows then
+    u.rows.dy, u.rows.scale, u.unscale = dy, 1, u.finite  -- a factor of 0 leaves out the step
+  else
+    u.gradient = u:append("gather_grad", { dy, picks.indices }, { shape = u.shape }, "clipped")
+  end
 end
 
 return picked_rows

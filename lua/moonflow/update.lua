@@ -54,6 +54,12 @@ function Update:steps_of_moments()
   return t.sums_of_steps[key]
 end
 
+-- The places of picks in the order of the rows that they name.
+function Update:order_of(picks)
+  picks.order = picks.order or self:append("picks_by_row", { picks.indices }, { rows = self.shape[1] }, "order")
+  return picks.order
+end
+
 -- A number as a constant of the variable's dtype.
 function Update:number(value, word)
   return self.t:constant(core.array(value, self.dtype), nil, self.name .. "-" .. word, "")
@@ -121,9 +127,9 @@ end
 function update.lazy_adam(u, options)
   local rows = u.rows
   if not rows then return update.adam(u, options) end
-  local order = u:append("picks_by_row", { rows.indices }, { rows = u.shape[1] }, "order")
   local m, v = u:slot("m"), u:slot("v")
-  u:append("rows_adam_update", { u.id, m, v, rows.dy, u.rate, u:steps_of_moments(), u.unscale, rows.indices, order }, {
+  u:append("rows_adam_update", { u.id, m, v, rows.dy, u.rate, u:steps_of_moments(), u.unscale, rows.indices,
+    u:order_of(rows) }, {
     beta1 = options.beta1, beta2 = options.beta2, epsilon = options.epsilon, gradient_scale = rows.scale,
     bias_correction = true }, "update")
 end

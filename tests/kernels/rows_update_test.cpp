@@ -228,3 +228,25 @@ TEST_CASE("picks stand in the order of their rows, and then in their own") {
           session.evaluate("picks_by_row", {given}, {{"rows", int64_t{7}}});
         }).find("indices at (0, 0) is 7, outside [0, 7)") != std::string::npos);
 }
+
+TEST_CASE("the picks of a row become one, where its first stands, and their sum keeps its bits") {
+  Session session = make_session(2);
+  const auto summed = [&](const Tensor& dy, const Tensor& indices, int64_t rows) {
+    const Tensor order = session.evaluate("picks_by_row", {indices}, {{"rows", rows}})[0];
+    return session.evaluate("sum_picks", {dy, indices, order}, {})[0];
+  };
+  CHECK(numbers(summed(Tensor::of<float>({2, 3}, {1, 2, 3, 4, 5, 6}), Tensor::of<int32_t>({2, 3}, {7, 2, 7, 0, 2, 7}),
+                       8)) == std::vector<double>{10, 7, 0, 4, 0, 0});
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const Shape& shape : {Shape{40}, Shape{9, 0}, Shape{0, 4}, Shape{2400, 64}, Shape{3000, 3, 2}}) {
+      CAPTURE(shape.str(), name(dtype));
+      const Tensor dy = random_values({dtype, shape}, 3), indices = picks({shape[0]}, 20, 5);
+      Shape table = shape;
+      table[0] = 20;
+      const auto gradient = [&](const Tensor& rows) {
+        return session.evaluate("gather_grad", {rows, indices}, {{"shape", Ints(table.begin(), table.end())}})[0];
+      };
+      CHECK(same(gradient(summed(dy, indices, 20)), gradient(dy)));
+    }
+  }
+}

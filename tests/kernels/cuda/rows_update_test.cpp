@@ -42,6 +42,17 @@ TEST_CASE("rows are updated on the card as on the CPU") {
   }
 }
 
+TEST_CASE("the picks of a row are summed on the card as on the CPU") {
+  const BesideCpu beside;
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    for (const Shape& shape : {Shape{40, 64}, Shape{300}, Shape{9, 3, 5}, Shape{5, 600}, Shape{0, 4}, Shape{3, 0}}) {
+      const Tensor indices = drawn({DType::Int32, {shape[0]}}, 7, 0, 20);
+      const Trial sorted = beside.trial("picks_by_row", {indices}, {{"rows", int64_t{20}}});
+      beside.check("sum_picks", {drawn({dtype, shape}, 4), indices, launch(sorted, *beside.cpu).outputs[0]}, {});
+    }
+  }
+}
+
 TEST_CASE("picks are sorted and checked on the card as on the CPU") {
   const BesideCpu beside;
   for (const DType dtype : {DType::UInt8, DType::Int32, DType::Int64})
