@@ -142,7 +142,7 @@ local rows = {
   { "flow.np", "fromfile frombuffer",
     "flow.np.from_string(io.open(path, \"rb\"):read(\"*a\"), shape, dtype) makes an array of bytes" },
   { "flow.np", "resize", "flow.np.resize_picture is for pictures, flow.np.tile repeats" },
-  { "flow.np", "DataFrame", "flow.np.loadtxt reads a table of numbers, whose columns are x:slice(\":, 0\")" },
+  { "flow.np", "DataFrame", "flow.np.loadtxt reads a table, its columns by their names, and they are x:slice(\":, 0\")" },
   { "flow.linalg", "cholesky inv solve det slogdet svd eigh qr lstsq pinv norm",
     "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md takes its gradient into one" },
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },

@@ -78,6 +78,38 @@ describe("numbers in a text file", function()
     fails(": converters must be a function, or functions by columns, got 5", "1 2", { converters = 5 }, true)
   end)
 
+  it("are read by the names of their columns", function()
+    local text = '# id, "price, EUR",city,city\r\n1,2.5,Rome,x\n2,7,Oslo,y\n'
+    local function length(word) return #word end
+    local options = { delimiter = ",", skiprows = 1, quotechar = '"', usecols = { "city", "price, EUR", 0 },
+                      converters = { city = length } }
+    assert.same({ { 4, 2.5, 1 }, { 4, 7, 2 } }, load(text, options):totable())
+    assert.same({ "city", "price, EUR", 0 }, options.usecols)
+    assert.same({ { 1, 2.5, 4, 1 }, { 2, 7, 4, 1 } }, load(text, { delimiter = ",", skiprows = 1, quotechar = '"',
+      converters = { city = length, [3] = length } }):totable())
+    assert.same({ { 2 }, { 4 } }, load("made by\na b\n1 2\n3 4\n", { skiprows = 2, usecols = "b" }):totable())
+    fails(":1: the head has no column 'prise'; did you mean 'price'?", "id,price\n1,2\n",
+      { delimiter = ",", skiprows = 1, usecols = { "prise" } })
+    fails(": columns have names in a head, which is the last line that skiprows leaves out; say skiprows = 1", "a\n1\n",
+      { usecols = { "a" } }, true)
+    fails(": entry 2 of usecols is true, wanted a column's place or name", "a\n1\n",
+      { skiprows = 1, usecols = { "a", true } }, true)
+  end)
+
+  it("may stand beside a text of several lines", function()
+    local seen = {}
+    local text = 'id,"said\nof it",x\r\n1,"two\r\nlines, ""quoted\n""",3\r\n\n4,"",5\n6,?,"7\n'
+    local options = { delimiter = ",", skiprows = 1, quotechar = '"', max_rows = 2,
+                      converters = { function(said) seen[#seen + 1] = said return 0 end } }
+    assert.same({ { 1, 0, 3 }, { 4, 0, 5 } }, load(text, options):totable())
+    assert.same({ 'two\r\nlines, "quoted\n"', "" }, seen)
+    options.max_rows = nil
+    fails(":8: a quote is not closed", text, options)
+    fails(":4: column 0 is 'x', which is no number; converters make numbers of texts, and usecols chooses columns",
+      'a,b\n1,"\n"\nx,y\n', { delimiter = ",", skiprows = 1, quotechar = '"',
+        converters = { function() return 0 end } })
+  end)
+
   it("are refused by their line", function()
     fails(":1: column 0 is 'time', which is no number; skiprows leaves out a head", "time,x\n1,2\n",
       { delimiter = "," })

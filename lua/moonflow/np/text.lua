@@ -6,7 +6,7 @@ local dtypes = require "moonflow.dtypes"
 local errors = require "moonflow.errors"
 local ndarray = require "moonflow.ndarray"
 
-local signature, flat_list, fail = arguments.signature, arguments.flat_list, errors.raise
+local signature, fail = arguments.signature, errors.raise
 local open = io.open
 
 local byte, find = string.byte, string.find
@@ -32,20 +32,28 @@ local function spans_of(line, delimiter, first, last)
   return count
 end
 
--- Goes through the lines of a text, of which Lua's own reading would lose what stands behind a zero byte.
-local function lines_of(text)
-  local from = 1
+-- Goes through the lines of a text, of which Lua's own reading would lose what stands behind a zero byte: the number of
+-- each and what it says. Between two quotes a line goes on.
+local function lines_of(text, quote)
+  local from, number = 1, 0
+  local next_quote = quote and find(text, quote, 1, true)
   return function()
     if from > #text then return nil end
-    local at = find(text, "\n", from, true) or #text + 1
-    local line = text:sub(from, at - 1)
-    from = at + 1
-    return line
+    local begin, first, is_open = from, number + 1, false
+    repeat
+      local at = find(text, "\n", from, true) or #text + 1
+      while next_quote and next_quote < at do
+        is_open, next_quote = not is_open, find(text, quote, next_quote + 1, true)
+      end
+      from, number = at + 1, number + 1
+    until not is_open or from > #text
+    return first, text:sub(begin, from - 2)
   end
 end
 
 -- Each `what` in a text, as it stands, gives way to `to`.
 local function replaced(text, what, to)
+  if not find(text, what, 1, true) then return text end
   local parts, from = {}, 1
   repeat
     local at, behind = find(text, what, from, true)
@@ -107,22 +115,47 @@ local function number_of(field)
   return field:find("^[+-]?[%d.]+[eE]?[+-]?%d*$") and tonumber(field) or nil
 end
 
+-- The columns that are wanted, by places or names, or nil for all.
+local function columns_wanted(usecols, call)
+  if usecols == nil then return nil end
+  local list, wanted = type(usecols) == "table" and usecols or { usecols }, {}
+  for i, column in ipairs(arguments.check_list(list, call.where .. ": usecols")) do
+    if type(column) ~= "string" and not (type(column) == "number" and column % 1 == 0) then
+      call:fail((": entry %d of usecols is %s, wanted a column's place or name"):format(i, arguments.describe(column)))
+    end
+    wanted[i] = column
+  end
+  return wanted
+end
+
+-- Is one of the columns named?
+local function has_names(wanted, converters)
+  for _, column in ipairs(wanted or {}) do
+    if type(column) == "string" then return true end
+  end
+  for column in pairs(type(converters) == "table" and converters or {}) do
+    if type(column) == "string" then return true end
+  end
+  return false
+end
+
 return function(np)
   local loadtxt_signature = signature("np.loadtxt", {
     { "path", "string" }, { "dtype", "dtype", "float32" }, { "delimiter", "string?" }, { "skiprows", "integer", 0 },
-    { "usecols", "list?" }, { "comments", "string", "#" }, { "max_rows", "integer?" }, { "filling_values", "number?" },
+    { "usecols", "any?" }, { "comments", "string", "#" }, { "max_rows", "integer?" }, { "filling_values", "number?" },
     { "converters", "any?" }, { "quotechar", "string?" },
   })
   --- The numbers of a text file, (rows, columns), a row from each line:
   --- `np.loadtxt("log.csv", { delimiter = ",", skiprows = 1 })`
-  --- Without a delimiter columns stand apart by white space. `usecols` are the columns that are wanted, from 0,
-  --- and only these have to be numbers; `skiprows` leaves out the first lines, such as a head, and what stands behind
-  --- `comments` is left out, as are empty lines. `nan` and `inf` are numbers. float32, which NumPy's are not, has all
-  --- whole numbers up to 2^24: Unix times and the like want `dtype = flow.float64` or flow.int64.
+  --- Without a delimiter columns stand apart by white space. `usecols` are the columns that are wanted, in the order
+  --- that they are to have, by their places from 0, or by their names in the head, which is the last of the lines that
+  --- `skiprows` leaves out: `{ skiprows = 1, usecols = { "price", "city" } }`; only these have to be numbers. What
+  --- stands behind `comments` is left out, as are empty lines. `nan` and `inf` are numbers. float32, which NumPy's are
+  --- not, has all whole numbers up to 2^24: Unix times and the like want `dtype = flow.float64` or flow.int64.
   --- `filling_values` stands for empty fields: `filling_values = np.nan`. `converters` make numbers of the text of
-  --- columns, by their places: `converters = { [2] = function(text) return number_of[text] end }`; one function is
-  --- for all columns. Between two `quotechar`, such as '"', a delimiter is a part of the text.
-  --- @error a field that is no number, or a line with another number of columns, by its line
+  --- columns, by places or names: `converters = { city = function(text) return number_of[text] end }`; one function is
+  --- for all columns. Between two `quotechar`, such as '"', a delimiter and the end of a line are parts of the text.
+  --- @error a field that is no number, or a line with another number of columns, by its line; no column of a name
   function np.loadtxt(...)
     local given = loadtxt_signature:parse(...)
     local delimiter, quote, converters = given.delimiter, given.quotechar, given.converters
@@ -135,6 +168,12 @@ return function(np)
       loadtxt_signature:fail(": converters must be a function, or functions by columns, got "
         .. arguments.describe(converters))
     end
+    local wanted = columns_wanted(given.usecols, loadtxt_signature)
+    local is_named = has_names(wanted, converters)
+    if is_named and given.skiprows < 1 then
+      loadtxt_signature:fail(": columns have names in a head, which is the last line that skiprows leaves out; say "
+        .. "skiprows = 1")
+    end
     local marks = {}
     if quote then
       marks[delimiter] = "\1"
@@ -145,15 +184,38 @@ return function(np)
     local all, fault = file:read("*a")
     file:close()
     if not all then fail("io", "np.loadtxt: " .. given.path .. ": " .. fault) end
-    local wanted, values, rows, width, line_number = given.usecols and flat_list(given.usecols), {}, 0, nil, 0
+    local values, rows, width, line_number, lines = {}, 0, nil, 0, 0
     local first, last, count = {}, {}, 0
     local least, most = dtypes.least[given.dtype], dtypes.most[given.dtype]
     local function refuse(text, ...)
       fail("invalid_argument", ("np.loadtxt: %s:%d: "):format(given.path, line_number) .. text:format(...))
     end
+    local function as_meant(text)
+      for meant, mark in pairs(marks) do text = replaced(text, mark, meant) end
+      return text
+    end
+    -- Puts places where there are names, by a head.
+    local function place_names(head)
+      local _, behind = find(head, given.comments, 1, true)
+      if behind == #given.comments then head = head:sub(behind + 1) end
+      local names, place_of = {}, {}
+      for i = 1, spans_of(head, delimiter, first, last) do
+        local name = as_meant(head:sub(first[i], last[i])):match("^%s*(.-)%s*$")
+        names[i], place_of[name] = name, place_of[name] or i - 1
+      end
+      local function placed(column)
+        if type(column) ~= "string" then return column end
+        return place_of[column] or refuse("the head has no column '%s'%s", column, arguments.suggestion(column, names))
+      end
+      for i, column in ipairs(wanted or {}) do wanted[i] = placed(column) end
+      if kind ~= "table" then return end
+      local by_place = {}
+      for column, converter in pairs(converters) do by_place[placed(column)] = converter end
+      converters = by_place
+    end
     -- Of a field that is not a plain number.
     local function value_of(text, column, converter)
-      for meant, mark in pairs(marks) do text = replaced(text, mark, meant) end
+      text = as_meant(text)
       if converter then
         local value = converter(text)
         if type(value) ~= "number" then
@@ -179,16 +241,17 @@ return function(np)
           or rows == 0 and given.skiprows == 0 and "; skiprows leaves out a head"
           or "; converters make numbers of texts, and usecols chooses columns")
     end
-    for line in lines_of(all) do
-      line_number = line_number + 1
-      if line_number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
+    for number, line in lines_of(all, quote) do
+      if given.max_rows and rows >= given.max_rows then break end
+      line_number, lines = number, lines + 1
+      if number == 1 then line = line:gsub("^\239\187\191", "") end  -- the mark of UTF-8
       if quote and find(line, quote, 1, true) then
         line = without_quotes(line, quote, marks) or refuse("a quote is not closed")
       end
+      if is_named and lines == given.skiprows then place_names(line) end
       local comment = given.comments ~= "" and find(line, given.comments, 1, true)
       if comment then line = line:sub(1, comment - 1) end
-      if line_number > given.skiprows and find(line, "%S") then
-        if given.max_rows and rows >= given.max_rows then break end
+      if lines > given.skiprows and find(line, "%S") then
         if byte(line, #line) == 13 then line = line:sub(1, -2) end
         local columns = spans_of(line, delimiter, first, last)
         if not wanted then
