@@ -136,13 +136,15 @@ local rows = {
   { "flow.optimizer", "LBFGS",
     "flow.gradients gives gradients to a job of type \"predict\"; a search of the script's own sets weights by "
     .. "flow.load_variables" },
-  { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy" },
+  { "flow", "metrics", "they are sums of flow.np over predictions: np.mean(p:eq(labels)) is the accuracy, and "
+    .. "docs/training.md has others under \"Measures of a prediction\"" },
   { "flow.data", "train_test_split random_split",
     "take rows in the order of flow.np.random.permutation(#x): x[order:rows(0, n)], and the others" },
   { "flow.np", "fromfile frombuffer",
     "flow.np.from_string(io.open(path, \"rb\"):read(\"*a\"), shape, dtype) makes an array of bytes" },
   { "flow.np", "resize", "flow.np.resize_picture is for pictures, flow.np.tile repeats" },
-  { "flow.np", "DataFrame", "flow.np.loadtxt reads a table, its columns by their names, and they are x:slice(\":, 0\")" },
+  { "flow.np", "DataFrame",
+    "flow.np.loadtxt reads a table, its columns by their names, and they are x:slice(\":, 0\")" },
   { "flow.linalg", "cholesky inv solve det slogdet svd eigh qr lstsq pinv norm",
     "flow.np.linalg has it, outside of jobs; the Gaussian process in docs/training.md takes its gradient into one" },
   { "flow.nn", "PoissonNLLLoss", "flow.math.exp(x) - target * x is it, where x is the logarithm of the mean" },

@@ -8,9 +8,15 @@ return {
   { training, "Data of your own", "load dataset data loader dataloader batch batches shuffle" },
   { training, "A table with gaps and words", "csv tabular missing values nan impute categorical normalize "
     .. "standardize" },
+  { training, "Measures of a prediction", "metrics auc roc log loss confusion matrix precision recall f1 ndcg r2 "
+    .. "calibration temperature quantile evaluate" },
+  { training, "A model with all it needs", "preprocessing pipeline save deploy serve inference single row vocabulary "
+    .. "standardize scaler" },
   { training, "Pictures from files", "png jpeg jpg images load folder resize crop photographs augmentation" },
   { training, "Pictures that are never twice the same", "data augmentation images flip crop noise mixup" },
   { training, "Words", "text embedding vocabulary tokens tokenize nlp classify sentiment" },
+  { training, "Recommendations", "recommender two tower retrieval recall top k negatives embedding bag sparse table "
+    .. "users items factorization machine fm deepfm bpr collaborative filtering" },
   { training, "Batches of several lengths", "padding pad mask sequences variable length buckets" },
   { training, "Rates, clipping, weight decay", "learning rate schedule scheduler warmup gradient clipping optimizer "
     .. "freeze accumulate accumulation" },
