@@ -65,7 +65,7 @@ local entry_keys = { true, true, true, start = true, stop = true, step = true }
 
 local function check_whole(number, axis)
   if number == nil or type(number) == "number" and number % 1 == 0 then return end
-  fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, tostring(number)))
+  fail("invalid_argument", ("slice: axis %d: %s is not a whole number"):format(axis, arguments.describe(number)))
 end
 
 -- Start, step and count of the positions that `entry` picks of `size`, as Python counts them.

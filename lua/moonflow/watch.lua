@@ -200,8 +200,8 @@ end
 
 local function need_training(t, where)
   if t.type ~= "train" then
-    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has type 'predict' and makes no gradients; "
-      .. "give it type = \"train\"")
+    errors.raise("wrong_state", where .. ": the job '" .. t.job .. "' has type 'predict', which minimises no loss; "
+      .. "flow.gradients(y, x) is a gradient in any job, and one of a loss wants type = \"train\"")
   end
 end
 

@@ -321,7 +321,8 @@ end)]]):format(body)
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
 >>  flow.optimizer.SGD(0.1):minimize(x)
 end)]])
-    golden("flow.watch_diff: the job 'job' has type 'predict' and makes no gradients; give it type = \"train\"", [[
+    golden("flow.watch_diff: the job 'job' has type 'predict', which minimises no loss; flow.gradients(y, x) is a "
+      .. "gradient in any job, and one of a loss wants type = \"train\"", [[
 local job = flow.global_function { inputs = { x = tp.Numpy.Placeholder({ 2 }) } } (function(x)
 >>  flow.watch_diff(x, print)
 end)]])
