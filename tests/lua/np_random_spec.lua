@@ -95,6 +95,16 @@ describe("random arrays", function()
     assert.near(0.75, first / 2000, 0.039) -- 4 sqrt(0.75 * 0.25 / 2000)
   end)
 
+  it("choose by the sums of chances in float64, whatever dtype these have", function()
+    local chances = np.random.default_rng(9):random({ 5000 })
+    chances = chances / chances:sum()
+    for _, replace in ipairs { true, false } do
+      local function drawn(p) return np.random.default_rng(1):choice(5000, { 5000 }, { replace = replace, p = p }) end
+      assert.is_true(drawn(chances) == drawn(chances:astype("float64")))
+    end
+    assert.near(1, chances:sum(), 1e-5)  -- they stay as they are
+  end)
+
   it("say what cannot be chosen", function()
     local function fails(pattern, ...)
       local given = { ... }

@@ -281,20 +281,22 @@ function Generator:poisson(...)
   end)
 end
 
--- The sums of the chances up to each of n places, or of however many there are, a list. They are used in proportion.
+-- The sums of the chances up to each of n places, or of however many there are, float64. They are used in proportion.
 local function summed_chances(p, n, called)
   local chances = as_array(p, called, "float64")
   if chances.rank ~= 1 or #chances ~= (n or #chances) or #chances == 0 then
     fail("invalid_argument", ("%s: p must be %s, one for each, and has the shape %s"):format(called,
       n and n .. " chances" or "chances along one axis", tostring(chances.shape)))
   end
-  local sums, total = chances:totable(), 0
-  for i, chance in ipairs(sums) do
+  local sums, total = chances:astype("float64"), 0  -- a copy
+  local values = sums:ptr()
+  for i = 0, #sums - 1 do
+    local chance = values[i]
     if not (chance >= 0 and chance < math.huge) then
-      fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, i - 1, chance))
+      fail("invalid_argument", ("%s: a chance is at least 0, and that of %d is %g"):format(called, i, chance))
     end
     total = total + chance
-    sums[i] = total
+    values[i] = total
   end
   if math.abs(total - 1) > 1e-3 then
     fail("invalid_argument", ("%s: the chances add up to %g, not to 1"):format(called, total))
@@ -306,21 +308,21 @@ local kFew = 1000  -- for more a sort is faster than a search for each
 
 -- For each of an array of draws from [0, 1) the first place whose sum is above that share of the whole.
 local function places_of(sums, shares)
-  local count = #sums
-  local total = sums[count]
+  local count, values = #sums, sums:ptr()
+  local total = values[count - 1]
   if shares.shape:count() > kFew then
     local np = require("moonflow.np")
     -- The last sum itself may come of rounding.
-    return np.minimum(np.searchsorted(core.array(sums, "float64"), shares * total, "right"), count - 1)
+    return np.minimum(np.searchsorted(sums, shares * total, "right"), count - 1)
   end
   local places = shares:ravel():totable()
   for i, share in ipairs(places) do
-    local low, high = 1, count
+    local low, high = 0, count - 1
     while low < high do
       local middle = math.floor((low + high) / 2)
-      if sums[middle] > share * total then high = middle else low = middle + 1 end
+      if values[middle] > share * total then high = middle else low = middle + 1 end
     end
-    places[i] = low - 1
+    places[i] = low
   end
   return core.array(places, "int64", shares.shape:table())
 end
@@ -448,9 +450,9 @@ end
 local function without_replacement(generator, n, count, sums)
   local list, possible = generator:permutation(n):totable(), n
   if sums then
-    local waits = generator:uniform(0, 1, { n }, "float64"):totable()
+    local waits, values = generator:uniform(0, 1, { n }, "float64"):totable(), sums:ptr()
     for i = 1, n do
-      local chance = sums[i] - (sums[i - 1] or 0)
+      local chance = values[i - 1] - (i > 1 and values[i - 2] or 0)
       if chance == 0 then possible = possible - 1 end
       waits[i] = chance == 0 and math.huge or -math.log(1 - waits[i]) / chance
     end
