@@ -65,6 +65,7 @@ const mf_api kApi = {
     mf_job_count,
     mf_job_name,
     mf_session_memory,
+    mf_prepared_reset,
 };
 
 // Hosts are compiled against these places for good; the table only grows at its end.
@@ -78,6 +79,7 @@ static_assert(offsetof(mf_api, session_sync_for) == 8 + 52 * sizeof(void*));
 static_assert(offsetof(mf_api, variable_find) == 8 + 53 * sizeof(void*));
 static_assert(offsetof(mf_api, job_name) == 8 + 55 * sizeof(void*));
 static_assert(offsetof(mf_api, session_memory) == 8 + 56 * sizeof(void*));
+static_assert(offsetof(mf_api, prepared_reset) == 8 + 57 * sizeof(void*));
 
 }  // namespace
 

@@ -122,6 +122,17 @@ mf_code mf_prepared_warm_up(mf_prepared* handle) {
   return code;
 }
 
+mf_code mf_prepared_reset(mf_prepared* handle) {
+  const Pinned<PreparedHandle, mf_prepared> pinned(handle);
+  if (!pinned) return MF_INVALID_HANDLE;
+  try {
+    pinned->prepared.call->reset();
+    return MF_OK;
+  } catch (const Error& error) {
+    return note(*pinned, lua::PlainError(error));
+  }
+}
+
 uint64_t mf_prepared_generation(mf_prepared* handle) {
   const Pinned<PreparedHandle, mf_prepared> pinned(handle);
   return pinned ? pinned->prepared.call->generation() : 0;

@@ -120,6 +120,12 @@ int outputs(lua_State* L) {
   return 1;
 }
 
+// prepared:reset()
+int reset(lua_State* L) {
+  protect(L, [&] { self(L).call->reset(); });
+  return 0;
+}
+
 // prepared:publish()
 int publish(lua_State* L) {
   protect_allocating(L, [&] { self(L).publish(); });
@@ -172,8 +178,9 @@ int publish_weights(lua_State* L) {
 }
 
 void add_prepared(lua_State* L, State& state) {
-  static const luaL_Reg kMethods[] = {{"run", run},         {"inputs", inputs},         {"outputs", outputs},
-                                      {"publish", publish}, {"generation", generation}, {nullptr, nullptr}};
+  static const luaL_Reg kMethods[] = {{"run", run},      {"inputs", inputs},   {"outputs", outputs},
+                                      {"reset", reset},  {"publish", publish}, {"generation", generation},
+                                      {nullptr, nullptr}};
   new_class(L, state, Tag::Prepared, finalize<PreparedBox>, "moonflow prepared call", kMethods);
 }
 

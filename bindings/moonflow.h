@@ -276,8 +276,9 @@ MF_EXPORT MF_ANY_THREAD mf_code mf_bytes_free(mf_bytes* bytes);
 /* ---- prepared calls ---------------------------------------------------------------------------------------------- */
 
 /* Makes a form of a predict job for a control loop: buffers, weights and plan of its own, one thread, kernels that
- * neither allocate nor lock. A job that writes variables or needs a kernel that is not fit for real time is refused,
- * with the op's line. Where a job draws random numbers, each run draws others, which depend on the seed in use now and
+ * neither allocate nor lock. A job that trains or needs a kernel that is not fit for real time is refused, with the
+ * op's line. Variables that the job assigns are the call's own: they begin with the session's values, and keep what a
+ * run leaves there. Where a job draws random numbers, each run draws others, which depend on the seed in use now and
  * on which of the job's prepared calls this is. Watches are not called. Costs a compilation, after the runs under way;
  * the session goes on as before. */
 MF_EXPORT MF_OWNER_THREAD mf_status* mf_job_prepare(mf_job* job, mf_prepared** prepared);
@@ -294,6 +295,8 @@ MF_EXPORT MF_REAL_TIME mf_code mf_prepared_run(mf_prepared* prepared);
 /* What the last run that failed has failed with, whatever runs came after it; NULL when none has. May be asked beside
  * the thread that runs, which does not notice. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_failure(mf_prepared* prepared);
+/* Gives the variables that the job assigns the values that they had when the call was prepared. */
+MF_EXPORT MF_REAL_TIME mf_code mf_prepared_reset(mf_prepared* prepared);
 /* How many times new weights have been taken by a run. */
 MF_EXPORT MF_REAL_TIME uint64_t mf_prepared_generation(mf_prepared* prepared);
 /* Copies the session's weights, as they are after the runs submitted so far, to where the next mf_prepared_run takes
@@ -383,6 +386,7 @@ typedef struct mf_api {
   mf_status* (*job_count)(mf_session*, int32_t*);
   mf_status* (*job_name)(mf_session*, int32_t, const char**);
   mf_status* (*session_memory)(mf_session*, mf_memory*);
+  mf_code (*prepared_reset)(mf_prepared*);
 } mf_api;
 
 /* The table of that version, or NULL when this library has none. It lives as long as the process. */

@@ -241,6 +241,7 @@ class Prepared {
                                                                      mf_status_free);
     return status ? std::optional<Error>(status.get()) : std::nullopt;
   }
+  mf_code reset() noexcept { return mf_prepared_reset(handle_.get()); }
   uint64_t generation() noexcept { return mf_prepared_generation(handle_.get()); }
   void publish() { check(mf_prepared_publish(handle_.get())); }  // on the session's thread
 

@@ -23,8 +23,6 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
     : device_(std::move(device)), counters_(std::move(counters)) {
   device_->enter();
   plan_ = compile(graph, job, device_, variables_);
-  require(plan_->written.empty(), ErrorCode::Unsupported, "a prepared call only reads variables, and ", job,
-          " writes some; prepare a predict job");
   stream_ = device_->make_stream();
   publishing_stream_ = device_->make_stream();
 
@@ -45,7 +43,13 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
             [&](size_t a, size_t b) { return plan_->taps[a].token < plan_->taps[b].token; });
   for (const size_t tap : wanted) outputs_.push_back(tapped_[tap] = Tensor::zeros(plan_->taps[tap].type, memory));
 
-  for (const std::string& name : variables_.names()) weights_.push_back(variables_.find(name));
+  for (const std::string& name : variables_.names()) {
+    const Variable* const variable = variables_.find(name);
+    const auto is_it = [&](const PlannedVariable& use) { return use.variable == variable; };
+    const bool is_state = std::any_of(plan_->written.begin(), plan_->written.end(), is_it);
+    (is_state ? states_ : weights_).push_back(variable);
+    if (is_state) first_states_.emplace_back(*device_, std::max<int64_t>(variable->type.bytes(), 1));
+  }
   find_values();
   make_sets();
   note_places();
@@ -53,6 +57,7 @@ PreparedCall::PreparedCall(const Graph& graph, const std::string& job, std::shar
 
   int64_t bytes = plan_->arena_bytes + kept_scratch_.bytes();
   for (const Variable* weight : weights_) bytes += weight->type.bytes();
+  for (const Variable* state : states_) bytes += 2 * state->type.bytes();
   for (const Buffer& buffer : buffers_) bytes += buffer.bytes();
   counted_ = LiveBytes(memory, bytes);
 }
@@ -134,6 +139,24 @@ void PreparedCall::naming_job(const Work& work) {
     error.job = plan_->job;
     throw;
   }
+}
+
+void PreparedCall::begin(const std::function<Tensor(const Variable&)>& value) {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Tensor tensor = value(*states_[i]);
+    device_->copy(*stream_, first_states_[i].data(), tensor.data(), tensor.bytes());
+    stream_->wait();
+  }
+  reset();
+}
+
+void PreparedCall::reset() {
+  const Stay stay;
+  stay.require_in_time();
+  device_->enter();
+  for (size_t i = 0; i < states_.size(); ++i)
+    device_->copy(*stream_, states_[i]->home->memory.data(), first_states_[i].data(), states_[i]->type.bytes());
+  stream_->wait();
 }
 
 void PreparedCall::publish(const std::function<Tensor(const Variable&)>& value) {

@@ -1,7 +1,8 @@
 // A plan for a thread with deadlines: buffers and weights of its own, everything allocated and touched beforehand. A
 // run takes no lock and no memory; new weights are published beside it, with all that follows from weights alone, and
 // the next run takes them over without waiting or more work than any other. One thread may run it while another
-// publishes.
+// publishes. Variables that the graph writes are its own from the beginning: what one run leaves there the next one
+// finds.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ class PreparedCall {
  public:
   // Compiles the graph once more, for `device`, whose launches must neither allocate nor lock. The taps with tokens
   // from `first` to `last` are outputs, in this order; other taps are left out. Of the feeds the last are `counters`,
-  // the others inputs. A graph that writes variables is refused.
+  // the others inputs.
   PreparedCall(const Graph& graph, const std::string& job, std::shared_ptr<Device> device, Token first, Token last,
                std::vector<Counter> counters, const std::shared_ptr<HostMemory>& memory);
 
@@ -35,6 +36,11 @@ class PreparedCall {
 
   // Names and types of the weights, in the order in which they are published.
   const std::vector<const Variable*>& weights() const { return weights_; }
+  // Those that the graph writes, and what they are at first, and after a reset. Before the first run.
+  const std::vector<const Variable*>& states() const { return states_; }
+  void begin(const std::function<Tensor(const Variable&)>& value);
+  // In place of a run.
+  void reset();
   // Any thread. `value` gives each weight; all of them are there before the next run sees one. Throws what a step
   // throws that follows from them; then the weights before stay.
   void publish(const std::function<Tensor(const Variable&)>& value);
@@ -76,7 +82,8 @@ class PreparedCall {
   std::vector<Counter> counters_;
   std::vector<Tensor> counted_feeds_;  // what they are in this run
   std::vector<Tensor> tapped_;  // by tap of the plan: an output, or no value
-  std::vector<const Variable*> weights_;
+  std::vector<const Variable*> weights_, states_;
+  std::vector<Buffer> first_states_;
   std::vector<SetValue> values_;  // the weights first
   std::vector<Place> places_;
   std::vector<Buffer> buffers_;

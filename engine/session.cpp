@@ -43,6 +43,7 @@ std::shared_ptr<PreparedCall> Session::prepare(const Graph& graph, const std::st
   stay.require_in_time();
   auto call = std::make_shared<PreparedCall>(graph, job, std::move(device), first, last, std::move(counters), memory_);
   executor_.wait_idle();
+  call->begin([this](const Variable& state) { return read(state.name); });
   publish(call);
   forget_closed();
   prepared_.push_back(call);

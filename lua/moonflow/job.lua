@@ -370,9 +370,10 @@ end
 --- `act.inputs` and `act.outputs` are its buffers. It computes with the weights it has until `act:publish()`, or
 --- `flow.publish()` for all, hands it those of the session. Where the job draws random numbers, each of its runs draws
 --- others, than those of the job and of its other prepared calls too: from the seed that is in use when it is made, so
---- after `flow.set_seed` one that is made anew draws what the first one drew.
+--- after `flow.set_seed` one that is made anew draws what the first one drew. Variables that the job assigns are the
+--- call's own: they begin with the session's values, keep what a call leaves there, and go back by `act:reset()`.
 --- @return Prepared
---- @error a job that writes variables or takes lists
+--- @error a job that trains or takes lists
 function Job:prepare(...)
   arguments.check_self(self, Job, "job:prepare")
   if select("#", ...) > 0 then

@@ -13,11 +13,11 @@ local prepared = {}
 
 local Prepared = { kind = "prepared call" }
 Prepared.__index = Prepared
-arguments.publish("Prepared", "prepared", Prepared, "publish generation")
+arguments.publish("Prepared", "prepared", Prepared, "reset publish generation")
 
 setmetatable(Prepared, { __index = function(_, key)
-  errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, publish and "
-    .. "generation; it is called as its job is")
+  errors.raise("not_found", "a prepared call has no '" .. tostring(key) .. "', but inputs, outputs, reset, publish "
+    .. "and generation; it is called as its job is")
 end })
 
 -- What is to be done instead of an assignment that would reach no buffer.
@@ -54,6 +54,10 @@ end
 function prepared.parts(job)
   local plan = job.plan
   plan:check_open()
+  if job.type == "train" then
+    errors.raise("unsupported", job.name .. ": trains, which a prepared call does not; prepare a predict job with the "
+      .. "same network, whose variables it shares")
+  end
   if job.dynamic then
     errors.raise("unsupported", job.name .. ": a prepared call needs inputs of fixed shape, and this job takes lists")
   end
@@ -149,6 +153,13 @@ function Prepared:__call(...)
   end
   if self.job.plain or select("#", ...) == 0 then return run(self, ...) end
   return run(self, unpack(self.job:gather(...)))
+end
+
+--- Gives the variables that the job assigns the values that they had when the call was prepared: for a new episode, or
+--- another text. Between two calls.
+function Prepared:reset()
+  arguments.check_self(self, Prepared, "prepared:reset")
+  self.handle:reset()
 end
 
 --- Takes over the weights as they are after the runs submitted so far. Waits for none of them: calls compute with the

@@ -97,6 +97,7 @@ std::vector<Use> uses_of_prepared() {
       {"output", [=](void* h) { return taken(mf_prepared_output(as(h), 0, &array)); }},
       {"warm_up", [=](void* h) { return mf_prepared_warm_up(as(h)); }},
       {"run", [=](void* h) { return mf_prepared_run(as(h)); }},
+      {"reset", [=](void* h) { return mf_prepared_reset(as(h)); }},
       {"failure", [=](void* h) { return taken(mf_prepared_failure(as(h))); }},
       {"publish", [=](void* h) { return taken(mf_prepared_publish(as(h))); }},
   };

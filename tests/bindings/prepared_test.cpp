@@ -124,6 +124,41 @@ TEST_CASE("what a prepared call has failed with is told whole, also beside the t
   CHECK(mf_job_close(job) == MF_OK);
 }
 
+TEST_CASE("a prepared call keeps what its job assigns until it is reset") {
+  Host host;
+  host.load(
+      "local flow, tp = require 'moonflow', require('moonflow').typing\n"
+      "flow.global_function { name = 'count', inputs = { x = tp.Numpy.Placeholder({ 1 }) }, returns = tp.Numpy } (\n"
+      "  function(x)\n"
+      "    local sum = flow.get_variable('sum', { shape = { 1 }, initializer = flow.zeros_initializer() })\n"
+      "    flow.assign(sum, sum + x)\n"
+      "    return sum + x\n"
+      "  end)");
+  mf_job* job = host.find("count");
+  mf_prepared* prepared = nullptr;
+  host.ok(mf_job_prepare(job, &prepared));
+  mf_array input{}, output{};
+  host.ok(mf_prepared_input(prepared, 0, &input));
+  host.ok(mf_prepared_output(prepared, 0, &output));
+  *static_cast<float*>(input.data) = 2;
+  CHECK(mf_prepared_warm_up(prepared) == MF_OK);
+  CHECK(*static_cast<const float*>(output.data) > 4);
+  for (int round = 0; round < 2; ++round) {
+    CHECK(mf_prepared_reset(prepared) == MF_OK);
+    for (const float wanted : {2.0f, 4.0f, 6.0f}) {
+      CHECK(mf_prepared_run(prepared) == MF_OK);
+      CHECK(*static_cast<const float*>(output.data) == wanted);
+    }
+  }
+  float value = 1;
+  mf_array sum = mf_floats(&value, 1);
+  host.ok(mf_variable_read(host.session, "sum", &sum));
+  CHECK(value == 0);
+  CHECK(mf_prepared_close(prepared) == MF_OK);
+  CHECK(mf_prepared_reset(prepared) == MF_INVALID_HANDLE);
+  CHECK(mf_job_close(job) == MF_OK);
+}
+
 TEST_CASE("prepared calls draw other numbers in each run, on their threads as on one") {
   const auto drawn = [](bool on_threads) {
     Host host;

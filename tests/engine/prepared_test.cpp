@@ -131,13 +131,28 @@ TEST_CASE("a prepared call counts its runs in the last of its feeds") {
                     Catch::Contains("the feed 'x' is float32 (2)"));
 }
 
-TEST_CASE("a graph that writes variables cannot be prepared") {
+TEST_CASE("variables that a graph writes are the prepared call's own") {
   Net net;
-  Graph graph(*net.ops);
-  const ValueId w = graph.variable("w", vec(1));
-  graph.append("assign_sub", {w, graph.constant(floats({1}), "one")}, {}, "update");
-  CHECK_THROWS_WITH(PreparedCall(graph, "train_job", net.device, 1, 1, {}, nullptr),
-                    Catch::Contains("train_job writes some"));
+  const ValueId left = net.graph.variable("left", vec(1));
+  net.graph.tap(net.graph.append("add", {left, net.graph.constant(floats({0}), "zero")})[0], 4);
+  net.graph.append("assign_sub", {left, net.graph.constant(floats({1}), "one")}, {}, "update");
+  {
+    PreparedCall call(net.graph, "net", net.device, 4, 4, {}, nullptr);
+    REQUIRE(call.weights().size() == 1);
+    REQUIRE(call.states().size() == 1);
+    CHECK(call.states()[0]->name == "left");
+    call.begin([](const Variable&) { return floats({7}); });
+    for (int round = 0; round < 2; ++round, call.reset()) {
+      for (const float value : {7.0f, 6.0f, 5.0f}) {
+        call.publish([](const Variable& weight) {
+          CHECK(weight.name == "w");
+          return floats({1, 1});
+        });
+        call.run();
+        CHECK(values(call.outputs()[0]) == std::vector<float>{value});
+      }
+    }
+  }
   CHECK(net.device->live_buffers == 0);
 }
 

@@ -392,6 +392,64 @@ describe("a prepared call that draws", function()
   end)
 end)
 
+describe("a prepared call that assigns", function()
+  -- Sums up what it is given, times a weight, in a variable that is at first what `start` says.
+  local function counting(start)
+    return flow.global_function { name = "count", inputs = x2, returns = tp.Numpy } (function(x)
+      local sum = flow.get_variable("sum", {
+        shape = { 2 }, trainable = false, initializer = flow.constant_initializer(start or 0) })
+      local now = sum + x * weight(3)
+      flow.assign(sum, now)
+      return now
+    end)
+  end
+
+  it("keeps what it has assigned, beside its job and other prepared calls", function()
+    local job = counting()
+    job(vector(1, 1))
+    local one, other = job:prepare(), job:prepare()
+    assert.is_true(one(vector(1, 2)) == vector(6, 9))
+    assert.is_true(one(vector(1, 2)) == vector(9, 15))
+    assert.is_true(other(vector(0, 1)) == vector(3, 6))
+    assert.is_true(job(vector(0, 1)) == vector(3, 6))
+    assert.is_true(one() == vector(12, 21))
+    assert.is_true(flow.get_all_variables().sum == vector(3, 6))
+  end)
+
+  it("begins again after a reset, and takes weights without it", function()
+    local job = counting(5)
+    local call = job:prepare()
+    call(vector(1, 1))
+    call:reset()
+    assert.is_true(call(vector(1, 1)) == vector(8, 8))
+    flow.load_variables { w = vector(1, 10), sum = vector(100, 100) }
+    call:publish()
+    assert.is_true(call(vector(1, 1)) == vector(9, 18))
+    call:reset()
+    assert.is_true(call(vector(1, 1)) == vector(6, 15))
+    assert.is_true(job:prepare()(vector(1, 1)) == vector(101, 110))
+    raises("invalid_argument", "prepared:reset is a method", call.reset)
+  end)
+
+  it("leaves its variables alone where a run fails", function()
+    local job = flow.global_function { name = "log", returns = tp.Numpy, inputs = {
+      at = tp.Numpy.Placeholder({ 1, 1 }, { dtype = flow.int32 }), row = tp.Numpy.Placeholder({ 1, 2 }),
+    } } (function(at, row)
+      local rows = flow.get_variable("rows", {
+        shape = { 3, 2 }, trainable = false, initializer = flow.zeros_initializer() })
+      local now = flow.tensor_scatter_nd_update(rows, at, row)
+      flow.assign(rows, now)
+      return now
+    end)
+    local call = job:prepare()
+    local function at(k) return np.array({ { k } }, flow.int32) end
+    call(at(2), np.array({ { 1, 2 } }, flow.float))
+    raises("out_of_range", "log: ", call, at(3), np.array({ { 7, 7 } }, flow.float))
+    local got = call(at(0), np.array({ { 3, 4 } }, flow.float))
+    assert.is_true(got == np.array({ { 3, 4 }, { 0, 0 }, { 1, 2 } }, flow.float))
+  end)
+end)
+
 describe("a job that cannot be prepared", function()
   it("says why", function()
     local learn = learning()
