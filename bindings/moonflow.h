@@ -295,7 +295,8 @@ MF_EXPORT MF_REAL_TIME mf_code mf_prepared_run(mf_prepared* prepared);
 /* What the last run that failed has failed with, whatever runs came after it; NULL when none has. May be asked beside
  * the thread that runs, which does not notice. */
 MF_EXPORT MF_ANY_THREAD mf_status* mf_prepared_failure(mf_prepared* prepared);
-/* Gives the variables that the job assigns the values that they had when the call was prepared. */
+/* Gives the variables that the job assigns the values that they had when the call was prepared: for a new episode, and
+ * after a warm-up, whose runs are runs. */
 MF_EXPORT MF_REAL_TIME mf_code mf_prepared_reset(mf_prepared* prepared);
 /* How many times new weights have been taken by a run. */
 MF_EXPORT MF_REAL_TIME uint64_t mf_prepared_generation(mf_prepared* prepared);
