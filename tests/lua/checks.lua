@@ -1,6 +1,7 @@
 -- What many specs do and check alike.
 local assert = require "luassert"
 local flow = require "moonflow"
+local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
 
 local checks = {}
@@ -15,6 +16,13 @@ function checks.run(arrays, body, options)
   end
   for name, value in pairs(options or {}) do given[name] = value end
   return flow.global_function(given)(body)(unpack(arrays))
+end
+
+--- "name shape" of all variables, by name.
+function checks.variables()
+  local list = {}
+  for i, entry in ipairs(session.handle():variables()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
+  return list
 end
 
 --- Calling `body(...)` raises an error with this code, whose text has `part`, taken as it is, and whose line is none of

@@ -8,12 +8,6 @@ local near = checks.near
 -- What a job of `body` gives for one array.
 local function run(x, body, options) return checks.run({ x }, body, options) end
 
-local function names()
-  local list = {}
-  for i, entry in ipairs(session.handle():variables()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
-  return list
-end
-
 before_each(function()
   flow.clear_default_session()
   flow.set_seed(3)
@@ -29,7 +23,7 @@ describe("dense", function()
       })
     end)
     assert.is_true(y == np.array({ { 3.5, 3.5, 3.5 }, { 0, 0, 0 } }, flow.float))
-    assert.same({ "d-bias (3)", "d-weight (3, 2)" }, names())
+    assert.same({ "d-bias (3)", "d-weight (3, 2)" }, checks.variables())
   end)
 
   it("applies to the last axis of higher ranks", function()
@@ -65,7 +59,7 @@ describe("embedding", function()
 
   it("picks the vectors of numbers, in any shape and integer dtype", function()
     local y = embedded(np.array({ { 3, 0 }, { 3, 1 } }, flow.int64), { name = "e" })
-    assert.same({ "e-weight (4, 3)" }, names())
+    assert.same({ "e-weight (4, 3)" }, checks.variables())
     local w = session.handle():read("e-weight")
     assert.equal("float32 (2, 2, 3)", y.dtype .. " " .. tostring(y.shape))
     assert.is_true(y:slice("0, 0") == w[3] and y:slice("1, 0") == w[3])
@@ -129,7 +123,7 @@ describe("conv2d", function()
       return flow.layers.conv2d(b, 6, 3, { name = "c", groups = 2, padding = "SAME", kernel_initializer =
         flow.ones_initializer() })
     end)
-    assert.same({ "c-bias (6)", "c-weight (6, 2, 3, 3)" }, names())
+    assert.same({ "c-bias (6)", "c-weight (6, 2, 3, 3)" }, checks.variables())
     assert.equal("(1, 6, 5, 5)", tostring(y.shape))
     assert.equal(18, y:at(0, 0, 2, 2))
     assert.equal(8, y:at(0, 0, 0, 0))
@@ -140,7 +134,7 @@ describe("conv2d", function()
       return flow.layers.conv2d(b, 6, { 3, 2 }, { name = "c", data_format = "NHWC", strides = 2,
                                                   kernel_initializer = flow.ones_initializer() })
     end)
-    assert.same({ "c-bias (6)", "c-weight (6, 3, 2, 4)" }, names())
+    assert.same({ "c-bias (6)", "c-weight (6, 3, 2, 4)" }, checks.variables())
     assert.equal("(1, 2, 2, 6)", tostring(y.shape))
     assert.equal(24, y:at(0, 1, 1, 5))
   end)
@@ -150,7 +144,7 @@ describe("conv2d", function()
       return flow.layers.conv2d(b, 6, { 3, 2 }, { name = "c", data_format = "NHWC", groups = 2,
                                                   kernel_initializer = flow.ones_initializer() })
     end)
-    assert.same({ "c-bias (6)", "c-weight (6, 3, 2, 2)" }, names())
+    assert.same({ "c-bias (6)", "c-weight (6, 3, 2, 2)" }, checks.variables())
     assert.equal(12, y:at(0, 1, 1, 5))
   end)
 
@@ -173,7 +167,7 @@ describe("conv2d", function()
         return flow.layers.conv2d(b, 1, { name = "c", weight_name = "the-weight", bias_name = "the-bias" })
       end)
     end)
-    assert.same({ "the-bias (1)", "the-weight (1, 1, 1, 1)" }, names())
+    assert.same({ "the-bias (1)", "the-weight (1, 1, 1, 1)" }, checks.variables())
   end)
 end)
 
@@ -184,7 +178,7 @@ describe("batch normalisation", function()
         name = "bn", gamma_name = "g", beta_name = "b", moving_mean_name = "m", moving_variance_name = "v",
       })
     end)
-    assert.same({ "b (3)", "g (3)", "m (3)", "v (3)" }, names())
+    assert.same({ "b (3)", "g (3)", "m (3)", "v (3)" }, checks.variables())
   end)
 
   local function normal(kind, options)
@@ -214,13 +208,13 @@ describe("batch normalisation", function()
   it("uses the running statistics in a predict job", function()
     local x = np.full({ 2, 3 }, 2)
     near(run(x, normal("predict", { epsilon = 0 })), x, 1e-6) -- mean 0, variance 1
-    assert.same({ "bn-beta (3)", "bn-gamma (3)", "bn-moving_mean (3)", "bn-moving_variance (3)" }, names())
+    assert.same({ "bn-beta (3)", "bn-gamma (3)", "bn-moving_mean (3)", "bn-moving_variance (3)" }, checks.variables())
   end)
 
   it("may lack scale and shift", function()
     local x = np.full({ 2, 3 }, 2)
     near(run(x, normal("predict", { center = false, scale = false, epsilon = 0 })), x, 1e-6)
-    assert.same({ "bn-moving_mean (3)", "bn-moving_variance (3)" }, names())
+    assert.same({ "bn-moving_mean (3)", "bn-moving_variance (3)" }, checks.variables())
   end)
 
   it("takes statistics that it is given, along any axis", function()
@@ -259,7 +253,7 @@ describe("layer normalisation", function()
     np.random.seed(5)
     local x = np.random.normal(3, 2, { 4, 5, 6 }):astype(flow.float)
     local y = run(x, function(b) return flow.layers.layer_norm(b, { name = "ln" }) end)
-    assert.same({ "ln-beta (6)", "ln-gamma (6)" }, names())
+    assert.same({ "ln-beta (6)", "ln-gamma (6)" }, checks.variables())
     near(y:reshape({ 4, 30 }):mean(1), np.zeros({ 4 }), 1e-5)
     near(y:reshape({ 4, 30 }):std(1), np.ones({ 4 }), 1e-4)
     flow.clear_default_session()
@@ -288,12 +282,12 @@ describe("prelu", function()
       return flow.layers.prelu(b, { name = "p", alpha_initializer = flow.constant_initializer(0.25) })
     end)
     assert.is_true(y == np.array({ { -0.5, 4 } }, flow.float))
-    assert.same({ "p-alpha (2)" }, names())
+    assert.same({ "p-alpha (2)" }, checks.variables())
   end)
 
   it("shares it over axes", function()
     run(np.ones({ 2, 3, 4, 4 }), function(b) return flow.layers.prelu(b, { name = "p", shared_axes = { 2, 3 } }) end)
-    assert.same({ "p-alpha (3, 1, 1)" }, names())
+    assert.same({ "p-alpha (3, 1, 1)" }, checks.variables())
   end)
 end)
 

@@ -2,18 +2,11 @@
 -- earlier calls.
 local checks = require "checks"
 local flow = require "moonflow"
-local session = require "moonflow.session"
 local np, tp = flow.np, flow.typing
 local near = checks.near
 
 -- What a job of `body` gives for one array.
 local function run(x, body) return checks.run({ x }, body) end
-
-local function names()
-  local list = {}
-  for i, entry in ipairs(session.handle():variables()) do list[i] = entry.name .. " " .. tostring(entry.shape) end
-  return list
-end
 
 before_each(function()
   flow.clear_default_session()
@@ -25,7 +18,7 @@ describe("division by the root mean square", function()
 
   it("takes no mean off, and scales", function()
     local y = run(x, function(b) return flow.layers.rms_norm(b, { name = "norm", epsilon = 2 }) end)
-    assert.same({ "norm-gamma (3)" }, names())
+    assert.same({ "norm-gamma (3)" }, checks.variables())
     near(y, x / np.sqrt(np.array { { 169 / 3 + 2 }, { 9 / 3 + 2 } }), 1e-6)
     flow.load_variables { ["norm-gamma"] = np.array({ 1, 10, 100 }, flow.float) }
     local scaled = run(x, function(b) return flow.layers.rms_norm(b, { name = "norm", epsilon = 2 }) end)
@@ -35,13 +28,13 @@ describe("division by the root mean square", function()
   it("is of the axes from begin_norm_axis on, with a gamma of their shape or of none", function()
     local volume = np.random.default_rng(1):normal(1, 2, { 4, 2, 3 })
     local y = run(volume, function(b) return flow.layers.rms_norm(b, { name = "norm", begin_norm_axis = 1 }) end)
-    assert.same({ "norm-gamma (2, 3)" }, names())
+    assert.same({ "norm-gamma (2, 3)" }, checks.variables())
     near((y ^ 2):reshape(4, 6):mean(1), np.ones { 4 }, 1e-4)
     local plain = run(volume, function(b) return flow.nn.rms_norm(b, { begin_norm_axis = 1 }) end)
     assert.is_true(y == plain)
     flow.clear_default_session()
     run(volume, function(b) return flow.layers.rms_norm(b, { scale = false }) end)
-    assert.same({}, names())
+    assert.same({}, checks.variables())
   end)
 
   it("has the gradient of its formula", function()
