@@ -107,11 +107,21 @@ int json_read(lua_State* L) {
   return 2;
 }
 
-// core.json_write(value) -> text on one line, keys in their order; bytes that are not UTF-8 become U+FFFD
+// core.json_write(value, what or nil) -> text on one line, keys in their order. Bytes that are not UTF-8 become U+FFFD;
+// where it is said what the value is, they are an error, as is all else, which then begins so.
 int json_write(lua_State* L) {
-  lua_settop(L, 1);
+  lua_settop(L, 2);
   std::string& text = push_box<std::string>(L);
-  protect(L, [&] { text = write_json(json_at(L, 1, "value"), JsonStyle::Line, InvalidUtf8::Replace); });
+  protect(L, [&] {
+    const std::string what(lua_isnil(L, 2) ? "value" : string_at(L, 2, "what"));
+    const InvalidUtf8 invalid = lua_isnil(L, 2) ? InvalidUtf8::Replace : InvalidUtf8::Refuse;
+    const Json value = json_at(L, 1, what.c_str());
+    try {
+      text = write_json(value, JsonStyle::Line, invalid);
+    } catch (const Error& error) {
+      fail(error.code, what, ": ", error.what());
+    }
+  });
   push_string(L, text);
   return 1;
 }

@@ -27,40 +27,54 @@ local function check_any(where, values)
   end
 end
 
--- What a file of safetensors tells beside the arrays.
-local function noted()
-  return { seed = random_seed.text(), moonflow = core.version }
+-- What a file of safetensors tells beside the arrays: texts by name. The script's metadata are one of them, as JSON.
+local function noted(where, metadata)
+  if metadata ~= nil and type(metadata) ~= "table" then
+    errors.raise("invalid_argument", where .. ": metadata must be a table, got " .. arguments.describe(metadata))
+  end
+  return { seed = random_seed.text(), moonflow = core.version,
+           metadata = metadata and core.json_write(metadata, where .. ": metadata") }
 end
 
-local function write(where, path, values, overwrite)
+-- The script's own among these; nil where there are none. What others have written are theirs.
+local function metadata_in(texts)
+  if texts.metadata and texts.moonflow then return (core.json_read(texts.metadata)) end
+  return not texts.moonflow and next(texts) and texts or nil
+end
+
+local function write(where, path, values, overwrite, metadata)
   check_any(where, values)
+  local texts = noted(where, metadata)
   if is_file(path) then
     local there = not overwrite and io.open(path, "rb")
     if there then
       there:close()
       errors.raise("io", where .. ": file '" .. path .. "' exists; { overwrite = true } replaces it")
     end
-    core.safetensors_write(path, values, noted())
+    core.safetensors_write(path, values, texts)
     return
   end
   local entries = {}
   for name, value in pairs(values) do entries[#entries + 1] = { name = name, value = value } end
-  core.checkpoint_write(path, entries, { seed = random_seed.value(), moonflow = core.version }, overwrite)
+  core.checkpoint_write(path, entries,
+    { seed = random_seed.value(), moonflow = core.version, metadata = metadata }, overwrite)
 end
 
 local save_values_signature = arguments.signature("flow.checkpoint.save",
-  { { "path", "string" }, { "values", "dictionary?" }, { "overwrite", "boolean", false } })
+  { { "path", "string" }, { "values", "dictionary?" }, { "overwrite", "boolean", false }, { "metadata", "any?" } })
 
 --- Writes arrays by name, as CheckPoint:save writes variables.
 --- @param path string          a folder to make, or one file, when it ends in ".safetensors"
 --- @param values? table        { name = ndarray }; default: all variables
 --- @param overwrite? boolean   true replaces what is there
+--- @param metadata? table      as of CheckPoint:save
 function checkpoint.save(...)
   local path, values, more = ...
   -- Options behind the path alone are not arrays by name.
-  local is_options = more == nil and type(values) == "table" and type(values.overwrite) == "boolean"
+  local is_options = more == nil and type(values) == "table"
+    and (type(values.overwrite) == "boolean" or type(values.metadata) == "table")
   local given = is_options and save_values_signature:parse(path, nil, values) or save_values_signature:parse(...)
-  write("flow.checkpoint.save", given.path, given.values or variable.values(true), given.overwrite)
+  write("flow.checkpoint.save", given.path, given.values or variable.values(true), given.overwrite, given.metadata)
 end
 
 -- A step that a job counts has the job's name, so that it may be in a checkpoint of another network.
@@ -83,6 +97,21 @@ function checkpoint.get(...)
     if not is_system(name) and not update.is_slot(name, values) then weights[name] = value end
   end
   return weights
+end
+
+local metadata_signature = arguments.signature("flow.checkpoint.metadata", { { "path", "string" } })
+
+--- What a script has put beside the variables of a checkpoint, `check_point:save(path, { metadata = ... })`: words and
+--- sizes that are wanted before its jobs are defined. Of a safetensors file of others, the texts that they have put
+--- there.
+--- @param path string  a checkpoint folder or a safetensors file
+--- @return table?      nil where there is nothing
+--- @error a damaged or missing file
+function checkpoint.metadata(...)
+  local path = metadata_signature:parse(...).path
+  if is_file(path) then return metadata_in(select(2, core.safetensors_read(path))) end
+  local _, manifest = core.checkpoint_read(path, {})
+  return manifest and manifest.meta and manifest.meta.metadata
 end
 
 -- ---- CheckPoint ---------------------------------------------------------------------------------------------------
@@ -118,7 +147,7 @@ function CheckPoint:init()
 end
 
 local save_signature = arguments.signature("CheckPoint:save",
-  { { "path", "string" }, { "overwrite", "boolean", false }, { "slots", "boolean", true } })
+  { { "path", "string" }, { "overwrite", "boolean", false }, { "slots", "boolean", true }, { "metadata", "any?" } })
 
 --- Writes all variables, after the runs submitted so far. Whatever goes wrong, a checkpoint that was there stays whole.
 --- @param path string         the directory to make; one file in the safetensors format, for Python among others, when
@@ -126,20 +155,26 @@ local save_signature = arguments.signature("CheckPoint:save",
 --- @param overwrite? boolean  true replaces a checkpoint that is there; default: refuse a directory that is not empty
 --- @param slots? boolean      default true; false leaves out what optimizers remember and the steps of train jobs,
 ---                            which a program that only predicts does not need
+--- @param metadata? table     what else belongs to the model, for flow.checkpoint.metadata: words, sizes, names. Of
+---                            strings, numbers, booleans and tables of them, lists or by names; it is kept as JSON
 function CheckPoint:save(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:save")
   local given = save_signature:parse(...)
-  write("CheckPoint:save", given.path, variable.values(given.slots), given.overwrite)
+  write("CheckPoint:save", given.path, variable.values(given.slots), given.overwrite, given.metadata)
 end
 
--- What `path` has of the variables wanted, or all of a file; the seed it was made with; a table by all of its names.
+-- What `path` has of the variables wanted, or all of a file; the seed it was made with; a table by all of its names;
+-- the script's metadata.
 local function read(path, wanted)
   if is_file(path) then
-    local values, metadata = core.safetensors_read(path)
-    return values, tonumber(metadata.seed), values
+    local values, texts = core.safetensors_read(path)
+    return values, tonumber(texts.seed), values, metadata_in(texts)
   end
   local values, manifest = core.checkpoint_read(path, wanted)
-  if manifest then return values, manifest.meta and manifest.meta.seed, manifest.variables end
+  if manifest then
+    local meta = manifest.meta or {}
+    return values, meta.seed, manifest.variables, meta.metadata
+  end
   session.log(("CheckPoint:load: %s has no manifest, so its dtypes and checksums could not be checked"):format(path))
   return values, nil, values
 end
@@ -221,44 +256,51 @@ local load_signature = arguments.signature("CheckPoint:load", { { "path", "strin
 --- @param path string     the directory that save made, or a file whose name ends in ".safetensors"
 --- @param slots? boolean  default true; false leaves what optimizers remember and the steps of train jobs as they are,
 ---                        as for a training that begins anew from weights
+--- @return table?         what flow.checkpoint.metadata gives of it
 --- @error none of the variables in it, another shape or dtype, a damaged or missing file: nothing is changed
 function CheckPoint:load(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:load")
   local given = load_signature:parse(...)
   local where = "CheckPoint:load: " .. given.path
   local known = variable.known(where, given.slots)
-  local values, seed, held = read(given.path, known)
+  local values, seed, held, metadata = read(given.path, known)
   checkpoint.adopt(where, values, seed, held, known)
+  return metadata
 end
 
-local save_memory_signature = arguments.signature("CheckPoint:save_memory", { { "slots", "boolean", true } })
+local save_memory_signature = arguments.signature("CheckPoint:save_memory",
+  { { "slots", "boolean", true }, { "metadata", "any?" } })
 
 --- All variables in one string, after the runs submitted so far: for a file system of one's own, such as LÖVE's, or for
 --- the network. It is what a file in the safetensors format has in it.
---- @param slots? boolean  default true; false leaves out what optimizers remember and the steps of train jobs
+--- @param slots? boolean   default true; false leaves out what optimizers remember and the steps of train jobs
+--- @param metadata? table  as of save; load_memory gives them
 --- @return string
 function CheckPoint:save_memory(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:save_memory")
   local given = save_memory_signature:parse(...)
   local values = variable.values(given.slots)
   check_any("CheckPoint:save_memory", values)
-  return core.safetensors_encode(values, noted())
+  return core.safetensors_encode(values, noted("CheckPoint:save_memory", given.metadata))
 end
 
 local load_memory_signature = arguments.signature("CheckPoint:load_memory",
   { { "bytes", "string" }, { "slots", "boolean", true } })
 
---- Reads the variables of the jobs defined so far, and the seed, as load does, from a string.
+--- Reads the variables of the jobs defined so far, and the seed, as load does, from a string. Gives its metadata, if it
+--- has any.
 --- @param bytes string    what save_memory gave, or all of a file in the safetensors format
 --- @param slots? boolean  default true; false leaves what optimizers remember and the steps of train jobs as they are
+--- @return table?
 --- @error none of the variables in it, another shape or dtype, damaged bytes: nothing is changed
 function CheckPoint:load_memory(...)
   arguments.check_self(self, CheckPoint, "CheckPoint:load_memory")
   local given = load_memory_signature:parse(arguments.of_bytes(...))
   local where = "CheckPoint:load_memory"
   local known = variable.known(where, given.slots)
-  local values, metadata = core.safetensors_decode(given.bytes)
-  checkpoint.adopt(where, values, tonumber(metadata.seed), values, known)
+  local values, texts = core.safetensors_decode(given.bytes)
+  checkpoint.adopt(where, values, tonumber(texts.seed), values, known)
+  return metadata_in(texts)
 end
 
 -- ---- SimpleCheckPointManager --------------------------------------------------------------------------------------
@@ -319,24 +361,26 @@ function Manager:latest_checkpoint()
   return names[#names]
 end
 
---- Loads the newest checkpoint, or initialises when there is none. Gives the name of what was loaded, or nil.
+--- Loads the newest checkpoint, or initialises when there is none. Gives the name of what was loaded, or nil, and its
+--- metadata.
 function Manager:initialize_or_restore()
   arguments.check_self(self, Manager, "SimpleCheckPointManager:initialize_or_restore")
   local name = self:latest_checkpoint()
-  if name then
-    checkpoint.CheckPoint():load(self.root_path .. "/" .. name)
-  else
-    checkpoint.CheckPoint():init()
-  end
-  return name
+  if name then return name, checkpoint.CheckPoint():load(self.root_path .. "/" .. name) end
+  checkpoint.CheckPoint():init()
+  return nil
 end
+
+local manager_save_signature = arguments.signature("SimpleCheckPointManager:save", { { "metadata", "any?" } })
 
 --- Saves under a new name made of the prefix and the time (UTC), and gives the name. Where the clock is not ahead of
 --- the newest checkpoint it is that one's name with a number, so that the order of names stays the order of time. Once
 --- it is written, those are removed that are not among the newest of which the manager keeps so many.
+--- @param metadata? table  as of CheckPoint:save: `manager:save { metadata = { epoch = 3 } }`
 --- @error a checkpoint to be removed that holds something else
-function Manager:save()
+function Manager:save(...)
   arguments.check_self(self, Manager, "SimpleCheckPointManager:save")
+  local given = manager_save_signature:parse(...)
   local name, newest = self.prefix .. os.date("!%Y%m%d_%H%M%S"), self:latest_checkpoint()
   if newest and newest >= name then
     local stem, number = newest:match("^(.*)_(%d%d%d)$")
@@ -344,7 +388,7 @@ function Manager:save()
     name = ("%s_%03d"):format(stem, number + 1)
   end
   core.make_directory(self.root_path)
-  checkpoint.CheckPoint():save(self.root_path .. "/" .. name)
+  checkpoint.CheckPoint():save(self.root_path .. "/" .. name, { metadata = given.metadata })
   if self.keep then
     local names = self:list_checkpoints()
     for i = 1, #names - self.keep do core.checkpoint_remove(self.root_path .. "/" .. names[i]) end

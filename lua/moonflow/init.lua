@@ -108,7 +108,7 @@ for name, value in pairs {
   -- data
   np = np,
   data = data,
-  checkpoint = { get = checkpoint.get, save = checkpoint.save },
+  checkpoint = { get = checkpoint.get, save = checkpoint.save, metadata = checkpoint.metadata },
   onnx = onnx,
   train = { CheckPoint = checkpoint.CheckPoint, SimpleCheckPointManager = checkpoint.SimpleCheckPointManager },
   profiler = profiler,
