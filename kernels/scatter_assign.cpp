@@ -114,7 +114,7 @@ bool fuse_scatter_into_assign(Rewriter& graph, NodeId id) {
   const NodeId scatter = graph.made_by(value, "tensor_scatter_nd_update");
   if (scatter == kNone || graph.sole_reader(value) != id || graph.node(scatter).inputs[0] != variable) return false;
   const ValueId indices = graph.node(scatter).inputs[1], updates = graph.node(scatter).inputs[2];
-  const Shape &shape = graph.type(variable).shape, &tuples = graph.type(indices).shape;
+  const Shape shape = graph.type(variable).shape, tuples = graph.type(indices).shape;  // values are added
   const PickedRows places = PickedRows::of_tuples(shape, tuples);
   // Writers come last, so the updates live until then: they must be no larger than the value that need not be made.
   if (places.picks > places.rows) return false;
