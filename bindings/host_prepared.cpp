@@ -30,6 +30,26 @@ mf_code note(PreparedHandle& handle, const lua::PlainError& error) {
   return code_of(error.code);
 }
 
+// Does work on a prepared call that may fail; nothing is thrown.
+template <class Work>
+mf_code attempt(mf_prepared* handle, const Work& work) {
+  const Pinned<PreparedHandle, mf_prepared> pinned(handle);
+  if (!pinned) return MF_INVALID_HANDLE;
+  try {
+    work(*pinned->prepared.call);
+    return MF_OK;
+  } catch (const Error& error) {
+    return note(*pinned, lua::PlainError(error));
+  } catch (const std::bad_alloc&) {
+    return note(*pinned, lua::PlainError());
+  } catch (const std::exception& exception) {
+    lua::PlainError error;
+    error.code = ErrorCode::Internal;
+    std::snprintf(error.message, sizeof error.message, "%s", exception.what());
+    return note(*pinned, error);
+  }
+}
+
 void prepare(const HostJob& job, lua::PreparedBox& prepared) {
   const std::shared_ptr<HostSession>& session = job.session;
   session->enter([&](lua_State* L) {
@@ -84,22 +104,10 @@ mf_status* mf_prepared_output(mf_prepared* handle, int32_t index, mf_array* buff
 }
 
 mf_code mf_prepared_run(mf_prepared* handle) {
-  const Pinned<PreparedHandle, mf_prepared> pinned(handle);
-  if (!pinned) return MF_INVALID_HANDLE;
-  const KeptThreads kept;
-  try {
-    pinned->prepared.call->run();
-    return MF_OK;
-  } catch (const Error& error) {
-    return note(*pinned, lua::PlainError(error));
-  } catch (const std::bad_alloc&) {
-    return note(*pinned, lua::PlainError());
-  } catch (const std::exception& exception) {
-    lua::PlainError error;
-    error.code = ErrorCode::Internal;
-    std::snprintf(error.message, sizeof error.message, "%s", exception.what());
-    return note(*pinned, error);
-  }
+  return attempt(handle, [](PreparedCall& call) {
+    const KeptThreads kept;
+    call.run();
+  });
 }
 
 mf_status* mf_prepared_failure(mf_prepared* handle) {
@@ -123,14 +131,10 @@ mf_code mf_prepared_warm_up(mf_prepared* handle) {
 }
 
 mf_code mf_prepared_reset(mf_prepared* handle) {
-  const Pinned<PreparedHandle, mf_prepared> pinned(handle);
-  if (!pinned) return MF_INVALID_HANDLE;
-  try {
-    pinned->prepared.call->reset();
-    return MF_OK;
-  } catch (const Error& error) {
-    return note(*pinned, lua::PlainError(error));
-  }
+  return attempt(handle, [](PreparedCall& call) {
+    const KeptThreads kept;  // as in a run
+    call.reset();
+  });
 }
 
 uint64_t mf_prepared_generation(mf_prepared* handle) {
