@@ -209,13 +209,11 @@ int png_write(lua_State* L) {
   return 0;
 }
 
-std::vector<std::string> strings_at(lua_State* L, int index) {
+std::vector<std::string> strings_at(lua_State* L, int index, const char* what) {
   std::vector<std::string> strings;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
-    size_t size = 0;
-    const char* const bytes = lua_tolstring(L, -1, &size);
-    strings.emplace_back(bytes, size);
+    strings.emplace_back(string_at(L, -1, what));
     lua_pop(L, 1);
   }
   return strings;
@@ -242,7 +240,7 @@ int pictures_read(lua_State* L) {
     const PictureSize size{integer_at(L, 3, "height"), integer_at(L, 4, "width"),
                            static_cast<int>(integer_at(L, 5, "channels", 1, 3))};
     const auto threads = static_cast<int>(integer_at(L, 6, "threads", 0, INT_MAX));
-    array = decode_pictures(strings_at(L, 1), lua_toboolean(L, 2) != 0, size, cuts_at(L, 7),
+    array = decode_pictures(strings_at(L, 1, "a picture"), lua_toboolean(L, 2) != 0, size, cuts_at(L, 7),
                             threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()),
                             state_of(L).memory);
   });
@@ -263,13 +261,9 @@ void push_arrays(lua_State* L, const std::map<std::string, Tensor>& arrays) {
 namespace {
 
 std::set<std::string> names_at(lua_State* L, int index) {
-  std::set<std::string> names;
-  for (size_t i = 1; lua_istable(L, index) && i <= lua_objlen(L, index); ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    names.insert(std::string(string_at(L, -1, "name of an array")));
-    lua_pop(L, 1);
-  }
-  return names;
+  if (!lua_istable(L, index)) return {};
+  const std::vector<std::string> names = strings_at(L, index, "name of an array");
+  return {names.begin(), names.end()};
 }
 
 // core.npz_read(path, budget_bytes or nil, list of names or nil) -> { name -> ndarray }
