@@ -442,6 +442,9 @@ describe("attention with a bias on its scores", function()
       local past = flow.zeros({ 2, 5, 4, 3 })
       return { mask = flow.zeros({ 5, 5 }), past_key = past, past_value = past }
     end)
+    refuses("past_mask is of past_key and past_value, which are not given", function()
+      return { mask = flow.zeros({ 5, 5 }), past_mask = np.ones({ 5 }, "int8") }
+    end)
     checks.raises("dtype_mismatch", "mask is float64 (5, 5), it must be int8 as comparisons give it", run, x,
       attend(function() return { mask = flow.zeros({ 5, 5 }, { dtype = flow.double }) } end))
   end)

@@ -78,15 +78,6 @@ end)
 
 -- ---- attention ----------------------------------------------------------------------------------------------------
 
--- Keys or values with as many heads as the queries have, where several of these share one.
-local function with_heads(x, heads)
-  local batch, length, own, width = unpack(x.shape:table())
-  if own == heads or own == 0 or heads % own ~= 0 then return x end
-  local column = ops.apply("reshape", { x }, { shape = { batch, length, own, 1, width } })
-  local repeated = ops.apply("broadcast_to", { column }, { shape = { batch, length, own, heads / own, width } })
-  return ops.apply("reshape", { repeated }, { shape = { batch, length, heads, width } })
-end
-
 -- Does a mask say of all queries the same, whatever their head?
 local function is_of_keys(mask)
   local rank = #mask.shape
@@ -138,7 +129,9 @@ end
 local function in_steps(given, t, signature, scale, is_added)
   local of_job = tools.new(t, signature, given.name or t:unnamed("DotProductAttention"))
   local heads, name = given.query.shape[2], given.name
-  return (attention.in_steps(of_job, given.query, with_heads(given.key, heads), with_heads(given.value, heads), {
+  local key = attention.with_heads(of_job, given.key, heads, "key")
+  local value = attention.with_heads(of_job, given.value, heads, "value")
+  return (attention.in_steps(of_job, given.query, key, value, {
     scale = scale, softcap = given.softcap, is_causal = given.causal,
     bias = is_added and given.mask or nil, allowed = not is_added and given.mask or nil,
     kept = function(weights)
@@ -187,7 +180,11 @@ function(given, t, signature)
         return attend(rows, key, value, mask, causal, own_name and own_name .. "-shared")
       end)
     end
-    key, value = with_heads(key, queries.shape[2]), with_heads(value, queries.shape[2])
+    if key.shape[2] ~= queries.shape[2] or value.shape[2] ~= queries.shape[2] then
+      local of_job = tools.new(t, signature, own_name or t:unnamed("DotProductAttention"))
+      key = attention.with_heads(of_job, key, queries.shape[2], "key")
+      value = attention.with_heads(of_job, value, queries.shape[2], "value")
+    end
     local rate, kept = given.rate, false
     if t.type == "train" and rate > 0 then
       kept = ops.apply("random_mask", {}, {
@@ -199,13 +196,15 @@ function(given, t, signature)
     return ops.apply_whole("dot_product_attention", { queries, key, value, mask or false, kept },
       { scale = scale, causal = causal, rate = rate }, own_name)
   end
+  if given.past_mask and not given.past_key and not given.past_value then
+    signature:fail(": past_mask is of past_key and past_value, which are not given")
+  end
   local is_added = given.mask and given.mask.dtype == dtype
   if is_added or given.softcap ~= 0 then
     check_steps(given, signature)
     return in_steps(given, t, signature, scale, is_added)
   end
   if not given.past_key and not given.past_value then
-    if given.past_mask then signature:fail(": past_mask is of past_key and past_value, which are not given") end
     return (attend(query, given.key, given.value, given.mask, given.causal, name))
   end
   if not given.past_key or not given.past_value then

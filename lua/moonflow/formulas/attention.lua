@@ -38,6 +38,17 @@ local function weights_of(tools, scores, bias, dtype)
     number(tools, 0, dtype) }, nil, "weights")
 end
 
+--- Keys or values with as many heads as queries have: each of theirs is that of as many neighbouring ones of queries.
+--- Unchanged where the one number does not divide the other.
+function attention.with_heads(tools, x, heads, word)
+  local batch, length, own, width = unpack(x.shape:table())
+  if own == heads or own == 0 or heads % own ~= 0 then return x end
+  local column = tools:apply("reshape", { x }, { shape = { batch, length, own, 1, width } }, word .. "_column")
+  local repeated = tools:apply("broadcast_to", { column }, { shape = { batch, length, own, heads / own, width } },
+    word .. "_columns")
+  return tools:apply("reshape", { repeated }, { shape = { batch, length, heads, width } }, word .. "_shared")
+end
+
 --- weights . value for each head, with weights = softmax(cap(scale * query . key^T) + bias), and cap(x) = softcap *
 --- tanh(x / softcap).
 --- @param query any    (batch, queries, heads, width), key and value (batch, keys, heads, width)

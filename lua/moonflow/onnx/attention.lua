@@ -24,16 +24,13 @@ local function heads_of(node, x, heads, word)
   return node:reshape(x, { sizes[1], sizes[2], count, sizes[3] / count }, word)
 end
 
--- As many heads as queries have: each one of keys and values is several queries' own.
+-- As many heads as queries have.
 local function shared(node, x, heads, word)
-  local batch, length, own, width = unpack(x.shape:table())
-  if own == heads then return x end
-  if own == 0 or heads % own ~= 0 then
+  local own = x.shape[2]
+  if own ~= heads and (own == 0 or heads % own ~= 0) then
     node:fail(("%d heads of %s for %d of queries"):format(own, word, heads), "shape_mismatch")
   end
-  local column = node:reshape(x, { batch, length, own, 1, width }, word .. "_column")
-  local repeated = node:spread(column, { batch, length, own, heads / own, width }, word .. "_columns")
-  return node:reshape(repeated, { batch, length, heads, width }, word .. "_shared")
+  return attention.with_heads(node, x, heads, word)
 end
 
 -- What keys or values of earlier calls and those of this one are together.
