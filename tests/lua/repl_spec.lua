@@ -293,8 +293,8 @@ job(x)
       .. "? check_point.save\n? flow.np.zeros\n")
     local texts = {
       "flow.layers.conv2d(inputs, filters", "\nflow.layers.dense(inputs, units", "\noptimizer:minimize(loss)\n",
-      "\nCheckPoint:save(path, overwrite = false, slots = true)\nWrites all variables", "\n  slots? (boolean)",
-      "\nnp.zeros(shape, dtype = \"float32\")\nZeros in this shape",
+      "\nCheckPoint:save(path, overwrite = false, slots = true, [metadata])\nWrites all variables",
+      "\n  slots? (boolean)", "\nnp.zeros(shape, dtype = \"float32\")\nZeros in this shape",
     }
     for _, text in ipairs(texts) do assert.truthy(run.out:find(text, 1, true), text) end
     assert.falsy(run.out:find("values? (table)", 1, true))
