@@ -1,7 +1,7 @@
 -- Random networks, each run in several ways that must agree: fused, and with every inner value and gradient watched,
--- which keeps its ops apart; in float64; with one thread and two; on the CPU and on a GPU where there is one; in mixed
--- precision there. Each way trains some steps and predicts between them, by jobs that share the weights. What is
--- compared is every loss, prediction, watched value and gradient, and all variables at the end.
+-- which keeps its ops apart; in float64; with one thread and two; by prepared calls; on the CPU and on a GPU where
+-- there is one; in mixed precision there. Each way trains some steps and predicts between them, by jobs that share
+-- the weights. What is compared is every loss, prediction, watched value and gradient, and all variables at the end.
 --   moonflow tests/fuzz/networks_fuzz.lua [networks] [first seed] [way]
 -- A network that fails is made smaller and printed with its seed; then the next one follows, and at the end an error.
 local here = arg[0]:match("^(.*)/") or "."
@@ -42,6 +42,8 @@ local ways = {
   { name = "some watched", within = FLOAT32, threads = 2, watched = 3 },
   { name = "all watched", within = FLOAT32, threads = 2, watched = 1 },
   { name = "in flight", within = FLOAT32, threads = 2, watched = 5, in_flight = true },
+  { name = "prepared", within = FLOAT32, threads = 2, prepared = true },
+  { name = "prepared, float64", within = FLOAT64, threads = 2, dtype = flow.double, prepared = true },
   { name = "float64", within = FLOAT64, threads = 2, dtype = flow.double },
   { name = "bfloat16", within = BFLOAT16, threads = 2, dtype = flow.bfloat16 },
   { name = "gpu", within = FLOAT32, threads = 1, device = "gpu" },
@@ -91,7 +93,7 @@ local function set_variables(way, data_seed)
   flow.load_variables(values)
 end
 
--- The jobs of one way. What is watched goes into `seen`, by the names of the values.
+-- The jobs of one way, and a prepared call where it has one. What is watched goes into `seen`, by the values' names.
 local function define(network, way, seen)
   local dtype = way.dtype or flow.float
   local function around(training)
@@ -141,14 +143,18 @@ local function define(network, way, seen)
       train:watch(name, function(value) seen.updates[name] = { blob = value } end)
     end
   end
-  local predict = flow.global_function {
-    name = "predict", inputs = { x = networks.placeholder(network, network.predicted, dtype) },
-    placement = placement, function_config = config(), returns = returned(tp.Numpy),
-  } (function(x)
-    local each = around(false)
-    return networks.prediction(network, networks.body(network, x, each), each)
-  end)
-  return train, predict
+  local function predict_job(name, Predicted)
+    return flow.global_function {
+      name = name, inputs = { x = Predicted }, placement = placement, function_config = config(),
+      returns = returned(tp.Numpy),
+    } (function(x)
+      local each = around(false)
+      return networks.prediction(network, networks.body(network, x, each), each)
+    end)
+  end
+  local predict = predict_job("predict", networks.placeholder(network, network.predicted, dtype))
+  local act = way.prepared and predict_job("act", tp.Numpy.Placeholder(network.predicted, { dtype = dtype })):prepare()
+  return train, predict, act
 end
 
 -- Runs a network one way; gives what it showed, { name = ndarray of float64 }.
@@ -157,7 +163,7 @@ local function run(network, way, data_seed)
   flow.config.cpu_threads(way.threads)
   flow.set_seed(11)
   local seen = { values = {}, grads = {}, updates = {} }
-  local train, predict = define(network, way, seen)
+  local train, predict, act = define(network, way, seen)
   set_variables(way, data_seed)
   local shown = {}
   local function show(name, array)
@@ -180,7 +186,10 @@ local function run(network, way, data_seed)
     local shape = { network.batches[at], unpack(network.shape, 2) }
     local x = moved(drawn(random, -1, 1, shape), way, np.random.default_rng(at + (way.draw or 0)))
     local job, feeds = predict, { networks.feed(network, x) }
-    if training then
+    if act and not training and shape[1] == network.predicted[1] then
+      job, feeds = act, { x }
+      act:publish()
+    elseif training then
       job, feeds = train, { feeds[1],
         networks.feed(network, random:randint(0, network.classes, { shape[1] }):astype("int32")) }
     end
