@@ -1,7 +1,7 @@
 // The door of libmoonflow_cuda.so.
 #include "kernels/cuda/module.h"
 
-#include "kernels/cuda/build.h"
+#include "kernels/build.h"
 #include "kernels/cuda/chain.h"
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/cudart.h"
@@ -19,7 +19,7 @@ std::unique_ptr<Device> open(int index) {
                      {{"element_chain", [capability] { return obstacle_to_compiling(capability); }}});
 }
 
-constexpr Module kModule = {kModuleVersion, kModuleBuild, probe_cards, open};
+constexpr Module kModule = {{kModuleVersion, kBuild}, probe_cards, open};
 
 }  // namespace
 }  // namespace moonflow::cuda

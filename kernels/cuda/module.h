@@ -1,19 +1,17 @@
-// The door of the CUDA module: the one symbol it shows, and the table behind it. What goes through are objects of C++,
-// so core and module must come from one build, which is checked before anything else in the table is touched.
+// The door of the CUDA module: the one symbol it shows, and the table behind it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "kernels/cuda.h"
+#include "kernels/run_time_module.h"
 
 namespace moonflow::cuda {
 
 constexpr uint32_t kModuleVersion = 1;  // of the table below
 
-struct Module {
-  uint32_t version;   // kModuleVersion; stands first in every version
-  const char* build;  // kModuleBuild of kernels/cuda/build.h; stands second in every version
+struct Module : ModuleHead {
   // Never throws for want of a driver or a card.
   CudaProbe (*probe)();
   // `index` is that of a card that probe has given.

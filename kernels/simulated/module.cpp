@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "kernels/cuda/build.h"
+#include "kernels/build.h"
 #include "kernels/simulated/device.h"
 
 namespace moonflow::cuda {
@@ -26,7 +26,7 @@ std::unique_ptr<Device> open(int) {
   return make_simulated_device(options);
 }
 
-constexpr Module kModule = {kModuleVersion, kModuleBuild, probe, open};
+constexpr Module kModule = {{kModuleVersion, kBuild}, probe, open};
 
 }  // namespace
 }  // namespace moonflow::cuda

@@ -1,5 +1,5 @@
 // CUDA modules for module_test.cpp, one per definition.
-#include "kernels/cuda/build.h"
+#include "kernels/build.h"
 #include "kernels/cuda/module.h"
 
 using namespace moonflow;
@@ -21,15 +21,15 @@ const cuda::Module* moonflow_cuda_module() {
   static constexpr uint32_t kVersion = cuda::kModuleVersion;
 #endif
 #ifdef ANOTHER_BUILD
-  static constexpr const char* kBuild = "0.0.9 of last year";
+  static constexpr const char* kModuleBuild = "0.0.9 of last year";
 #else
-  static constexpr const char* kBuild = cuda::kModuleBuild;
+  static constexpr const char* kModuleBuild = kBuild;
 #endif
 #ifdef WITH_UNDEFINED_SYMBOL
   extern void defined_by_nobody();
   defined_by_nobody();
 #endif
-  static constexpr cuda::Module kModule = {kVersion, kBuild, two_cards, open};
+  static constexpr cuda::Module kModule = {{kVersion, kModuleBuild}, two_cards, open};
   return &kModule;
 }
 
